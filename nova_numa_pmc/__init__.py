@@ -1,0 +1,1 @@
+"""NUMA-aware placement for OpenStack Nova and libvirt/KVM, by measured pressure."""

@@ -1,0 +1,1 @@
+"""The kernel's and libvirt's edge: every reader takes its root path as an argument."""

@@ -1,0 +1,179 @@
+"""The nouns that the core, the host's edge and Nova's adapters share.
+
+Immutable records. They are named tuples and not data classes because the
+libvirt hook imports this module at every guest start: importing
+``dataclasses`` alone more than doubles the hook's process time, while
+``collections`` adds a third (``make bench-hook`` shows both).
+
+Units are in the names. ``None`` means unknown, never 0. Node ids are the
+kernel's; CPUs are the kernel's logical CPU numbers in frozensets.
+"""
+
+from collections import namedtuple
+
+#: How a flavor or an operator wants a guest placed (``numa_pmc:policy``).
+AUTO, SPREAD, ONE_NODE, NONE = 'auto', 'spread', 'one_node', 'none'
+POLICIES = (AUTO, SPREAD, ONE_NODE, NONE)
+
+
+class HugePages(namedtuple('HugePages', 'page_bytes total free')):
+    """A node's pool of huge pages of one size: size [bytes], pages in all, pages free."""
+
+    __slots__ = ()
+
+
+class Node(namedtuple('Node', 'id cpus memory_bytes free_bytes unreclaimable_bytes huge_pages',
+                      defaults=(0, 0, 0, ()))):
+    """One NUMA node as the kernel shows it.
+
+    :param cpus: frozenset of CPUs that guests may use (online, not isolated,
+        not nohz_full); empty for a memory-only node
+    :param memory_bytes: MemTotal; 0 for a CPU-only node
+    :param free_bytes: MemFree now
+    :param unreclaimable_bytes: what the kernel can't give back (slab, page tables, stacks)
+    :param huge_pages: tuple of :class:`HugePages`
+    """
+
+    __slots__ = ()
+
+
+class Topology(namedtuple('Topology', 'nodes distances cores')):
+    """A host: its nodes in ascending id order.
+
+    :param nodes: tuple of :class:`Node`
+    :param distances: tuple of tuples of SLIT distances, by *position* in ``nodes`` (row: from)
+    :param cores: tuple of frozensets, the SMT siblings of each physical core
+    """
+
+    __slots__ = ()
+
+
+class Guest(namedtuple('Guest', [
+        'uuid', 'name', 'vcpus', 'memory_bytes', 'vcpus_max', 'allowed_cpus', 'placed_by',
+        'cpu_nodes', 'mem_nodes', 'page_bytes', 'locked', 'devices', 'iothreads', 'hints', 'pid'],
+        defaults=(None, None, (), (), (), None, False, (), 0, (), None))):
+    """A libvirt domain, as its XML describes it.
+
+    :param vcpus: vCPUs online at start; ``vcpus_max`` the most it may plug (None: the same)
+    :param memory_bytes: what it may grow to (maxMemory, else memory): its *promise*
+    :param allowed_cpus: frozenset of ``<vcpu cpuset>``, or None where the XML sets none
+    :param placed_by: tuple of what others have placed already ('numatune', 'vcpupin',
+        'emulatorpin', 'dedicated'…); empty: ours to place
+    :param cpu_nodes, mem_nodes: node ids named by such pins where the XML tells them
+        (mem_nodes from numatune); empty: not told
+    :param page_bytes: huge page size its memory is backed by, None: normal pages
+    :param locked: memory that can't move (``<locked/>``, SEV, VFIO)
+    :param devices: tuple of PCI addresses ('0000:3b:00.1') of its host devices
+    :param hints: tuple of (key, value) pairs, sorted: the flavor's ``numa_pmc:*`` extra specs
+    :param pid: QEMU's process where known (status files), else None
+    """
+
+    __slots__ = ()
+
+
+class Promise(namedtuple('Promise', [
+        'uuid', 'name', 'cpu_nodes', 'mem_nodes', 'vcpus', 'memory_bytes', 'page_bytes',
+        'bound', 'origin', 'since_ns', 'started'],
+        defaults=(None, False, 'placed', 0, False))):
+    """What a host has promised to one guest, whether or not it has touched it yet.
+
+    :param cpu_nodes: tuple of node ids its vCPUs are held to; empty: floating over all
+    :param mem_nodes: tuple of node ids its memory is expected on; empty: spread over all
+    :param memory_bytes: what it may grow to
+    :param bound: its memory is hard-bound to ``mem_nodes`` (else wide at rest)
+    :param origin: 'placed' by us, 'pinned' by others, 'floating'
+    :param since_ns: CLOCK_BOOTTIME when promised
+    :param started: its start was seen (else it is a reservation of a start in progress)
+    """
+
+    __slots__ = ()
+
+
+class NodeView(namedtuple('NodeView', [
+        'id', 'cores', 'threads', 'capacity_bytes', 'promised_bytes', 'guests', 'vcpus',
+        'demand_cores', 'bandwidth_bytes_per_sec', 'bandwidth_max_bytes_per_sec', 'link_ratio',
+        'huge_free_bytes', 'cpus'],
+        defaults=(0, 0, None, None, None, None, (), None))):
+    """One node as the decision sees it: aggregates only, so that it fits in Nova's metrics.
+
+    :param cores: capacity C_n [cores], SMT siblings at their fraction; 0 for a memory-only node
+    :param threads: usable CPUs
+    :param capacity_bytes: what may be promised in normal pages (ram ratio applied)
+    :param promised_bytes: what is promised in normal pages
+    :param guests: guests whose home it is (float: a spanning guest counts in parts)
+    :param vcpus: their vCPUs (float likewise)
+    :param demand_cores: D_n [cores] wanted, None: unknown
+    :param bandwidth_bytes_per_sec: DRAM traffic served, None: unknown
+    :param bandwidth_max_bytes_per_sec: None: unknown, and then so is its utilisation
+    :param link_ratio: utilisation of its busiest socket link, None: not counted
+    :param huge_free_bytes: tuple of (page_bytes, bytes free) pairs
+    :param cpus: frozenset of usable CPUs on the host itself; None off the host
+    """
+
+    __slots__ = ()
+
+
+class HostView(namedtuple('HostView', 'nodes distances rotation', defaults=(0,))):
+    """A host as the decision sees it.
+
+    :param nodes: tuple of :class:`NodeView`, ascending id
+    :param distances: tuple of tuples by position, SLIT units (10: local)
+    :param rotation: how many placements came before; breaks ties between equals
+    """
+
+    __slots__ = ()
+
+
+class Request(namedtuple('Request', [
+        'vcpus', 'memory_bytes', 'page_bytes', 'allowed_cpus', 'device_nodes', 'policy',
+        'demand_cores', 'bandwidth_bytes_per_sec'],
+        defaults=(None, None, (), AUTO, None, None))):
+    """A guest that asks for a place.
+
+    :param memory_bytes: what it may grow to
+    :param page_bytes: huge page size, None: normal pages
+    :param allowed_cpus: frozenset it may run on, None: any
+    :param device_nodes: tuple of node ids of its devices
+    :param policy: one of :data:`POLICIES`
+    :param demand_cores: ĉ [cores], None: derived from vCPUs
+    :param bandwidth_bytes_per_sec: b̂, None: unknown
+    """
+
+    __slots__ = ()
+
+
+class Reason(namedtuple('Reason', 'code values', defaults=((),))):
+    """Why, as data: a code and (name, value) pairs; rendered only when somebody reads it."""
+
+    __slots__ = ()
+
+
+class Placement(namedtuple('Placement', 'nodes cpus bind reasons', defaults=(None, False, ()))):
+    """Where a guest belongs.
+
+    :param nodes: tuple of node ids, ascending; empty: leave it alone, ``reasons`` say why
+    :param cpus: frozenset for its ``cpuset.cpus``; None off the host or when left alone
+    :param bind: memory fits on ``nodes`` (it may be brought over, or bound by choice);
+        False: its CPUs only, memory stays wide
+    :param reasons: tuple of :class:`Reason`, the deciding one first
+    """
+
+    __slots__ = ()
+
+
+class Limits(namedtuple('Limits', [
+        'ram_ratio', 'reserve_bytes', 'smt_ratio', 'domain_distance', 'pressure_floor',
+        'pressure_step'],
+        defaults=(1.0, 256 << 20, 0.25, 12, 0.7, 0.05))):
+    """The operator's knobs of the decision; ``conf.py`` describes each option.
+
+    :param ram_ratio: Nova's RAM allocation ratio on this host
+    :param reserve_bytes: per node, kept for the host itself
+    :param smt_ratio: s, what an SMT sibling adds to a core [cores]
+    :param domain_distance: nodes nearer than this share their memory channels
+        and form one placement domain (SLIT units)
+    :param pressure_floor: below this a node is simply fine
+    :param pressure_step: pressures closer than this are equal
+    """
+
+    __slots__ = ()
