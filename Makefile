@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+# Everything a newcomer needs; `make` lists it. Needs nothing but make and bash:
+# tools/setup installs the rest, or says what to install.
+
+PYTHON = .venv/bin/python
+ARGS =
+
+.NOTPARALLEL:
+.PHONY: help demo test unit lab functional lint docs bench bench-hook config \
+	setup setup-lab clean distclean
+
+help: ## List the targets
+	@echo "usage: make TARGET [ARGS='...']"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
+
+demo: setup-lab ## Boot an emulated two-node host and compare floating, numad and placed guests
+	@$(PYTHON) -m tests.lab.demo --out build/demo $(ARGS)
+
+test: unit lab ## Run the unit tests and the lab's tests
+
+unit: setup ## Run the unit tests (ARGS: a regular expression of test ids)
+	@$(PYTHON) tools/unit-tests $(ARGS)
+
+lab: setup-lab ## Run the tests on emulated hosts (ARGS: pytest's)
+	@$(PYTHON) -m pytest tests/lab -q $(ARGS)
+
+lint: setup ## Check style: ruff, hacking, shell syntax
+	@tools/lint
+
+docs: setup ## Build the documentation into doc/build/html
+	@tools/setup docs
+	@$(PYTHON) -m sphinx -q -W -b html doc/source doc/build/html
+	@echo "documentation: doc/build/html/index.html"
+
+bench: bench-hook ## Run every benchmark that needs no lab
+
+bench-hook: setup ## Measure the hook's process time beside a bare Python start
+	@$(PYTHON) -m tests.bench.hook $(ARGS)
+
+config: setup ## Regenerate the sample configuration in etc/
+	@.venv/bin/oslo-config-generator --config-file etc/nova-numa-pmc/config-generator.conf
+
+setup: ## Make .venv and install what is missing (idempotent)
+	@tools/setup dev
+
+setup-lab: ## Also install what the lab needs
+	@tools/setup dev lab
+
+clean: ## Remove build products
+	@rm -rf build dist doc/build .stestr .hypothesis .pytest_cache .ruff_cache *.egg-info
+	@find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
+
+distclean: clean ## Also remove the virtual environment (not the lab's cached images)
+	@rm -rf .venv .tox
