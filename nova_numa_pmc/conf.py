@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Describe every option to oslo.config.
+
+The options themselves are in :mod:`nova_numa_pmc.settings`, which the libvirt
+hook can afford to import; nothing is registered at import.
+"""
+
+from oslo_config import cfg
+
+from nova_numa_pmc import settings
+
+_KINDS = {bool: cfg.BoolOpt, int: cfg.IntOpt, float: cfg.FloatOpt, str: cfg.StrOpt}
+
+
+def list_opts():
+    """List (group, options) pairs, for oslo-config-generator and Sphinx.
+
+    :rtype: list of (oslo_config.cfg.OptGroup, list of oslo_config.cfg.Opt)
+    """
+    return [(cfg.OptGroup(group, help=text),
+             [_opt(option) for option in settings.OPTIONS if option.group == group])
+            for group, text in settings.GROUPS]
+
+
+def register_opts(conf):
+    """Register every option with an oslo_config.cfg.ConfigOpts."""
+    for group, options in list_opts():
+        conf.register_group(group)
+        conf.register_opts(options, group=group)
+
+
+def _opt(option):
+    bounds = {}
+    if option.minimum is not None:
+        bounds = {'min': option.minimum, 'max': option.maximum}
+    return _KINDS[option.kind](option.name, default=option.default, help=option.help, **bounds)

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read the operator's settings without oslo.config.
+
+The libvirt hook runs at every guest start and can't afford to import
+oslo.config (100 times a bare Python's modules). Both read the same file:
+:data:`OPTIONS` is the only description of the options, ``conf.py`` turns it
+into oslo.config's, and the parser below follows oslo.config's syntax for the
+single-valued options that exist here. It does no ``$`` substitution and reads
+no ``--config-dir``.
+"""
+
+from collections import namedtuple
+
+from nova_numa_pmc import model
+
+PATH = '/etc/nova-numa-pmc/nova-numa-pmc.conf'
+#: A file of settings is a few kilobytes; what is longer is not one.
+MAX_BYTES = 1 << 20
+
+_DEFAULT_LIMITS = model.Limits()
+_BOOLEANS = {'true': True, '1': True, 'on': True, 'yes': True,
+             'false': False, '0': False, 'off': False, 'no': False}
+
+
+class Option(namedtuple('Option', 'group name kind default minimum maximum help',
+                        defaults=(None, None, ''))):
+    """One option of the file.
+
+    :param kind: bool, int, float, or str for an absolute path
+    :param minimum, maximum: inclusive bounds of a number, None: no bound
+    """
+
+    __slots__ = ()
+
+
+class Settings(namedtuple('Settings', [
+        'limits', 'enabled', 'timeout_s', 'bind', 'bring_over_limit_mib', 'strict',
+        'start_grace_s', 'state_dir', 'problems'], defaults=((),))):
+    """What the operator has set, checked; a field is named as its option.
+
+    :param limits: :class:`nova_numa_pmc.model.Limits`, the group ``[placement]``
+    :param state_dir: ``dir`` of the group ``[state]``
+    :param problems: tuple of strings to log: what could not be used, and what is used instead
+    """
+
+    __slots__ = ()
+
+
+GROUPS = (
+    ('placement', 'What a node may promise, and when nodes count as equally loaded.'),
+    ('hook', "What the libvirt hook does when a guest starts."),
+    ('state', 'Where the promises made to guests are kept.'),
+)
+
+OPTIONS = (
+    Option('placement', 'ram_allocation_ratio', float, _DEFAULT_LIMITS.ram_ratio, 0.1, 64.0,
+           "Memory that a node may promise, as a multiple of what it has. Set it to Nova's "
+           "RAM allocation ratio on this host: with a smaller value, guests that Nova sends "
+           "here don't fit on a node and only their CPUs are placed."),
+    Option('placement', 'reserve_mb', int, _DEFAULT_LIMITS.reserve_bytes >> 20, 0, 1 << 20,
+           'Memory of each node kept for the host itself [MiB].'),
+    Option('placement', 'smt_ratio', float, _DEFAULT_LIMITS.smt_ratio, 0.0, 1.0,
+           'What the second hardware thread of a core adds to it [cores].'),
+    Option('placement', 'domain_distance', int, _DEFAULT_LIMITS.domain_distance, 10, 254,
+           'Nodes nearer to each other than this share their memory channels (L3 caches '
+           'shown as NUMA nodes) and are one place for a guest [SLIT units, local is 10].'),
+    Option('placement', 'pressure_floor', float, _DEFAULT_LIMITS.pressure_floor, 0.0, 1.0,
+           'A node below this pressure is simply fine: locality decides then.'),
+    Option('placement', 'pressure_step', float, _DEFAULT_LIMITS.pressure_step, 0.001, 1.0,
+           'Pressures that differ by less than this are equal.'),
+    Option('hook', 'enabled', bool, True, None, None,
+           'Place guests when they start. When false the hook returns at once.'),
+    Option('hook', 'timeout_s', float, 2.0, 0.1, 60.0,
+           'Time after which the hook gives up and leaves the guest floating [seconds]. '
+           'libvirt waits for it.'),
+    Option('hook', 'bind', bool, False, None, None,
+           "Bind a guest's memory to its nodes for good. By default memory is only brought "
+           'over and may then spill to another node when its own is full, where a bound '
+           'guest is killed by the OOM killer.'),
+    Option('hook', 'bring_over_limit_mib', int, 64, 0, 64,
+           'Most memory that the hook moves when it narrows a guest to its nodes [MiB]. '
+           "The kernel has one queue for such moves and every cgroup write of the host "
+           'waits for it, so larger moves are left undone.'),
+    Option('hook', 'strict', bool, False, None, None,
+           'Let the start of a guest fail when it can not be placed. By default the hook '
+           'never stops a guest from starting.'),
+    Option('hook', 'start_grace_s', int, 900, 1, 86400,
+           'Time after which the promise of a guest that was never seen running is dropped '
+           '[seconds].'),
+    Option('state', 'dir', str, '/run/nova-numa-pmc', None, None,
+           'Directory of the promises. It must not survive a reboot.'),
+)
+
+
+def convert(option, text):
+    """Return the text as the option's value.
+
+    :raises ValueError: with the reason, when it is not one
+    """
+    if option.kind is bool:
+        value = _BOOLEANS.get(text.lower())
+        if value is None:
+            raise ValueError('not a boolean')
+        return value
+    if option.kind is str:
+        if not text.startswith('/') or not text.isprintable():
+            raise ValueError('not an absolute path')
+        return text
+    try:
+        value = option.kind(text)
+    except ValueError:
+        raise ValueError('not a number') from None
+    # Written so that NaN, which is neither above nor below, is refused.
+    if not option.minimum <= value <= option.maximum:
+        raise ValueError(f'not between {option.minimum} and {option.maximum}')
+    return value
+
+
+def parse(text, source=PATH):
+    """Parse a file's text.
+
+    :returns: ({(group, name): value} of every option, list of problem strings)
+    """
+    values = {(option.group, option.name): option.default for option in OPTIONS}
+    problems = []
+    found, broken = _assignments(text)
+    problems.extend(f'{source}: line {number}: {why}; ignored' for number, why in broken)
+    for option in OPTIONS:
+        key = (option.group, option.name)
+        if key not in found:
+            continue
+        try:
+            values[key] = convert(option, found[key])
+        except ValueError as error:
+            problems.append(f'{source}: [{option.group}] {option.name} = {found[key][:80]!r} is '
+                            f'{error}; {option.default!r} is used')
+    return values, problems
+
+
+def _assignments(text):
+    """Split into {(group, name): text} of the last assignments, and [(line number, why)]."""
+    found, broken = {}, []
+    group, key = None, None
+    for number, line in enumerate(text.split('\n'), 1):
+        line = line.rstrip()
+        if not line:
+            key = None
+        elif line[0] in ' \t':
+            # oslo.config reads a continued value; none of ours has two lines, so it is
+            # kept for convert() to refuse together with the line it continues.
+            if key is None:
+                broken.append((number, 'a continuation of nothing'))
+            else:
+                found[key] += '\n' + line.strip()
+        elif line[0] == '[':
+            group, key = line[1:-1].lower(), None
+            if line[-1] != ']' or not group:
+                group = None
+                broken.append((number, 'not a [group]'))
+        elif line[0] not in '#;':
+            name, value = _split(line)
+            if not name:
+                key = None
+                broken.append((number, 'not an assignment'))
+            else:
+                key = (group, name)
+                found[key] = value
+    return found, broken
+
+
+def _split(line):
+    """Split 'name = value' or 'name: value'; the name is '' where it is neither."""
+    ends = [at for at in (line.find('='), line.find(':')) if at >= 0]
+    if not ends:
+        return '', ''
+    name, value = line[:min(ends)].strip(), line[min(ends) + 1:].strip()
+    if len(value) > 1 and value[0] == value[-1] and value[0] in '"\'':
+        value = value[1:-1]
+    return name, value
+
+
+def read(path=PATH):
+    """Read the file; what is missing or wrong gets its default and a line in ``problems``.
+
+    A file that does not exist is no problem: every option has a default.
+
+    :rtype: Settings
+    """
+    text, problems = '', []
+    try:
+        with open(path, 'rb') as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ValueError(f'longer than {MAX_BYTES} bytes')
+        text = data.decode('utf-8')
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        problems.append(f'{path}: {error}; the defaults are used')
+    values, wrong = parse(text, path)
+    return _settings(values, tuple(problems + wrong))
+
+
+def _settings(values, problems):
+    """Group the values into Settings."""
+    limits = model.Limits(
+        ram_ratio=values['placement', 'ram_allocation_ratio'],
+        reserve_bytes=values['placement', 'reserve_mb'] << 20,
+        smt_ratio=values['placement', 'smt_ratio'],
+        domain_distance=values['placement', 'domain_distance'],
+        pressure_floor=values['placement', 'pressure_floor'],
+        pressure_step=values['placement', 'pressure_step'])
+    hook = {name: value for (group, name), value in values.items() if group == 'hook'}
+    return Settings(limits=limits, state_dir=values['state', 'dir'], problems=problems, **hook)
