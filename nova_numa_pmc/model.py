@@ -50,8 +50,9 @@ class Topology(namedtuple('Topology', 'nodes distances cores')):
 
 class Guest(namedtuple('Guest', [
         'uuid', 'name', 'vcpus', 'memory_bytes', 'vcpus_max', 'allowed_cpus', 'placed_by',
-        'cpu_nodes', 'mem_nodes', 'page_bytes', 'locked', 'devices', 'iothreads', 'hints', 'pid'],
-        defaults=(None, None, (), (), (), None, False, (), 0, (), None))):
+        'cpu_nodes', 'mem_nodes', 'page_bytes', 'locked', 'devices', 'iothreads', 'hints', 'pid',
+        'pinned_cpus', 'flavor', 'preallocated'],
+        defaults=(None, None, (), (), (), None, False, (), 0, (), None, None, None, False))):
     """A libvirt domain, as its XML describes it.
 
     :param vcpus: vCPUs online at start; ``vcpus_max`` the most it may plug (None: the same)
@@ -66,6 +67,11 @@ class Guest(namedtuple('Guest', [
     :param devices: tuple of PCI addresses ('0000:3b:00.1') of its host devices
     :param hints: tuple of (key, value) pairs, sorted: the flavor's ``numa_pmc:*`` extra specs
     :param pid: QEMU's process where known (status files), else None
+    :param pinned_cpus: frozenset, the union of the CPUs that others pinned its vCPUs to;
+        None: not pinned. ``cpu_nodes`` follows from it and the topology
+    :param flavor: name of Nova's flavor, None: not Nova's or not told
+    :param preallocated: its memory lies before its CPUs run (``<allocation
+        mode='immediate'/>``); so does that of a guest with ``locked`` or ``page_bytes``
     """
 
     __slots__ = ()

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One hierarchy of errors; each message names the file and the remedy.
+
+Import-free: the libvirt hook loads this module at every guest start.
+"""
+
+
+class NumaPmcError(Exception):
+    """Anything this package refuses or fails to do."""
+
+
+class CpusetError(NumaPmcError):
+    """A guest's control groups can't be found, read or written; what was written is undone."""
+
+
+class GuestGone(CpusetError):
+    """The guest's groups vanished on the way: it has ended, nobody is at fault."""
+
+
+class PinnedByOthers(CpusetError):
+    """A group of the guest holds a set that isn't ours and contradicts the one asked for."""
+
+
+class StateError(NumaPmcError):
+    """A state file or its directory can't be trusted, read or written."""
+
+
+class StateBusy(StateError):
+    """Another process held the state's lock for longer than we may wait."""
+
+
+class CpuListError(NumaPmcError):
+    """A list of CPUs or nodes ('0-3,8') is malformed or out of bounds."""
+
+
+class TopologyError(NumaPmcError):
+    """What the kernel shows of the host's nodes and CPUs can't be understood."""
+
+
+class DomainError(NumaPmcError):
+    """A domain's XML is hostile, malformed or unlike libvirt's: its guest is left alone."""

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check the single values of a domain's XML: numbers, sizes, CPU sets, names.
+
+Each takes text from outside and returns a value that the rest may trust, or
+raises :class:`DomainError` with what is wrong; text in a message is escaped
+and cut.
+"""
+
+from nova_numa_pmc.exceptions import DomainError
+from nova_numa_pmc.host.topology import MAX_CPUS
+
+MAX_NAME_BYTES = 255
+MAX_MEMORY_BYTES = 1 << 60
+# Of all sets of one guest together, as lists may overlap and repeat at will: 1,024 vCPUs each
+# pinned to 4,096 CPUs. An item takes as long as 16 numbers.
+_MAX_LISTED, _ITEM_COST = 1 << 22, 16
+
+_HEX_DIGITS = frozenset('0123456789abcdef')
+
+
+def uuid(text):
+    """Return a uuid in lower case with hyphens, as libvirt and Nova write it."""
+    digits = text.strip().lower().replace('-', '')
+    if len(digits) != 32 or not set(digits) <= _HEX_DIGITS or digits == '0' * 32:
+        raise DomainError(f'{text[:40]!a} is no uuid')
+    return '-'.join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def name(text):
+    """Accept what libvirt accepts as a name, less what would be trouble in logs and paths."""
+    if not 0 < len(text.encode('utf-8', 'surrogatepass')) <= MAX_NAME_BYTES:
+        raise DomainError(f'the name has not 1 to {MAX_NAME_BYTES} bytes: {text[:40]!a}')
+    if '/' in text or text in ('.', '..') or not text.isprintable():
+        raise DomainError(f'the name has a slash or characters that do not print: {text[:80]!a}')
+    return text
+
+
+def integer(what, digits, least, most):
+    """Return a decimal number within bounds; ``what`` names it in the error."""
+    digits = digits.strip()
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 20
+            and least <= int(digits) <= most):
+        raise DomainError(f'{what}: {digits[:40]!a} is no number from {least} to {most}')
+    return int(digits)
+
+
+def size_bytes(what, digits, unit):
+    """Return a scaled integer in bytes, as virScaleInteger does: no unit is KiB."""
+    value = integer(what, digits, 1, MAX_MEMORY_BYTES)
+    unit = (unit or 'KiB').lower()
+    if unit in ('b', 'byte', 'bytes'):
+        scale = 1
+    elif unit[0] in 'kmgtpe' and unit[1:] in ('', 'b', 'ib'):
+        scale = (1000 if unit[1:] == 'b' else 1024) ** ('kmgtpe'.index(unit[0]) + 1)
+    else:
+        raise DomainError(f'{what}: {unit[:40]!a} is no unit of memory')
+    if value * scale > MAX_MEMORY_BYTES:
+        raise DomainError(f'{what}: more than {MAX_MEMORY_BYTES} bytes')
+    return value * scale
+
+
+def cpuset(what, texts):
+    """Return the union of sets in libvirt's syntax: '0-3,8', and '^2' takes one out again.
+
+    An exclusion counts within its own text, from where it stands (virBitmapParse).
+    """
+    union, listed = set(), 0
+    for text in set(texts):
+        numbers = set()
+        for item in text.split(',') if text.strip() else ():
+            chosen, excluded = _cpu_range(what, item.strip())
+            listed += len(chosen) + _ITEM_COST
+            if listed > _MAX_LISTED:
+                raise DomainError(f'{what}: lists more than {_MAX_LISTED} CPUs or nodes')
+            if excluded:
+                numbers.difference_update(chosen)
+            else:
+                numbers.update(chosen)
+        union |= numbers
+    return frozenset(union)
+
+
+def _cpu_range(what, item):
+    excluded = item.startswith('^')
+    first, dash, last = item.removeprefix('^').partition('-')
+    low = integer(what, first, 0, MAX_CPUS - 1)
+    high = integer(what, last, low, MAX_CPUS - 1) if dash else low
+    if excluded and dash:
+        raise DomainError(f'{what}: {item[:40]!a}: only single numbers can be excluded')
+    return range(low, high + 1), excluded
+
+
+def pci_address(attributes):
+    """Return '0000:3b:00.1' for the attributes of libvirt's ``<address>``."""
+    parts = []
+    for name, most in (('domain', 0xFFFFFFFF), ('bus', 0xFF), ('slot', 0x1F), ('function', 7)):
+        text = attributes.get(name, '0')
+        digits = text[2:] if text[:2] in ('0x', '0X') else ''
+        if digits and set(digits.lower()) <= _HEX_DIGITS and len(digits) <= 8:
+            text = str(int(digits, 16))
+        parts.append(integer(f'PCI {name}', text, 0, most))
+    return '{:04x}:{:02x}:{:02x}.{:x}'.format(*parts)
+
+
+def label(what, text):
+    """Accept a short line that prints: it goes into logs and our own files."""
+    if len(text) > 255 or not text.isprintable():
+        raise DomainError(f'{what}: {text[:40]!a} is longer than 255 or does not print')
+    return text

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turn libvirt's domain XML into guests.
+
+Two sources: the XML that libvirt hands to its hook on stdin, and the status
+files that libvirt's QEMU driver keeps for every active domain in
+``/run/libvirt/qemu`` (``<domstatus state= pid=>`` around the live ``<domain>``,
+written by virDomainObjFormat in src/conf/domain_conf.c and replaced by
+rename), so that the hook never has to call libvirt, which would dead-lock.
+
+The XML is not trusted: a guest that is hostile or unlike libvirt's raises
+:class:`DomainError` and is left alone. Element by element:
+https://libvirt.org/formatdomain.html and, for the metadata, Nova's
+nova/virt/libvirt/config.py.
+"""
+
+import os
+
+from nova_numa_pmc import model
+from nova_numa_pmc.exceptions import DomainError
+from nova_numa_pmc.host import domain_values as values
+from nova_numa_pmc.host import domain_xml
+
+_STATUS_FILES = 'run/libvirt/qemu'
+
+_HINT_PREFIX = 'numa_pmc:'
+_MAX_VCPUS = 65536
+
+#: The page size of ``<hugepages/>`` without one is the host's default, 2 MiB on x86 unless
+#: the kernel was booted with another. Nova always names the size.
+DEFAULT_HUGE_PAGE_BYTES = 2 << 20
+
+# Elements by which somebody else has bound the guest to nodes or CPUs of this host. Not here:
+# <vcpu cpuset>, which only limits us; <memoryBacking><hugepages><page nodeset> and <cpu><numa>,
+# which speak of the guest's nodes, not the host's. Cache and memory-bandwidth shares are taken
+# from the cache or the controllers of one socket and would be left behind.
+_PLACED_BY = (
+    ('cputune/vcpupin', 'vcpupin'), ('cputune/emulatorpin', 'emulatorpin'),
+    ('cputune/iothreadpin', 'iothreadpin'), ('cputune/cachetune', 'cachetune'),
+    ('cputune/memorytune', 'memorytune'), ('devices/memory/source/nodemask', 'nodemask'))
+
+_DEDICATED_POLICIES = ('dedicated', 'mixed')
+
+# Interfaces and disks for which the kernel pins all of the guest's memory for DMA.
+_DMA_INTERFACES = ('hostdev', 'vdpa')
+_DMA_HOSTDEVS = ('pci', 'mdev')
+
+
+def parse(xml, default_huge_page_bytes=DEFAULT_HUGE_PAGE_BYTES):
+    """Turn the XML of one domain (bytes, as the hook gets it) into a :class:`model.Guest`.
+
+    ``cpu_nodes`` stays empty, as the XML names CPUs only: see ``pinned_cpus``.
+
+    :raises DomainError: the XML is malformed, hostile, too large or unlike libvirt's
+    """
+    return _guest(domain_xml.collect(xml, 'domain'), default_huge_page_bytes)
+
+
+def read_running(root='/', default_huge_page_bytes=DEFAULT_HUGE_PAGE_BYTES):
+    """Return the guests that run, from libvirt's status files, and what could not be read.
+
+    Guests carry their ``pid``; a file whose process is gone is skipped, as is one that vanishes
+    while we read.
+
+    :returns: (list of :class:`model.Guest` by file name, list of str: a problem each,
+        starting with the file's path)
+    """
+    directory = os.path.join(root, _STATUS_FILES)
+    try:
+        names = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return [], []
+    except OSError as error:
+        return [], [f'{directory}: {error.strerror}']
+    guests, problems = [], []
+    for name in names:
+        if not name.endswith('.xml'):
+            continue
+        path = os.path.join(directory, name)
+        try:
+            guest = _running_guest(root, _read_bytes(path), default_huge_page_bytes)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            problems.append(f'{ascii(path)[1:-1]}: {error.strerror}')
+        except DomainError as error:
+            problems.append(f'{ascii(path)[1:-1]}: {error}')
+        else:
+            if guest is not None:
+                guests.append(guest)
+    return guests, problems
+
+
+def _read_bytes(path):
+    # Not blocking, should somebody have put a fifo there.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(descriptor, 'rb') as file:
+        return file.read(domain_xml.MAX_BYTES + 1)
+
+
+def _running_guest(root, xml, default_huge_page_bytes):
+    found = domain_xml.collect(xml, 'domstatus')
+    digits = found['domstatus'][0].attributes.get('pid', '')
+    if digits in ('0', '-1'):
+        return None
+    pid = values.integer('pid', digits, 1, 1 << 31)
+    if not os.path.exists(os.path.join(root, 'proc', str(pid))):
+        return None
+    guest = _guest(found, default_huge_page_bytes)._replace(pid=pid)
+    if 'numad' not in found:
+        return guest
+    # What numad advised at this start; the domain's XML says only placement='auto'.
+    advice = found['numad'][0].attributes
+    nodes = values.cpuset('numad nodeset', [advice.get('nodeset', '')])
+    cpus = values.cpuset('numad cpuset', [advice.get('cpuset', '')])
+    return guest._replace(
+        placed_by=guest.placed_by or ('numad',),
+        mem_nodes=guest.mem_nodes or tuple(sorted(nodes)),
+        pinned_cpus=guest.pinned_cpus or cpus or None)
+
+
+def _guest(found, default_huge_page_bytes):
+    vcpus, vcpus_max, allowed_cpus = _vcpus(found)
+    specs = _extra_specs(found)
+    return model.Guest(
+        uuid=values.uuid(_text(found, 'uuid')), name=values.name(_text(found, 'name')),
+        vcpus=vcpus, memory_bytes=_promise_bytes(found), vcpus_max=vcpus_max,
+        allowed_cpus=allowed_cpus, placed_by=_placed_by(found, specs),
+        mem_nodes=_mem_nodes(found), page_bytes=_page_bytes(found, default_huge_page_bytes),
+        locked=_locked(found), devices=_devices(found), iothreads=_iothreads(found),
+        hints=tuple(item for item in sorted(specs.items()) if item[0].startswith(_HINT_PREFIX)),
+        pinned_cpus=_pinned_cpus(found), flavor=_flavor(found),
+        preallocated='immediate' in _attributes(found, 'memoryBacking/allocation', 'mode'))
+
+
+def _text(found, path):
+    if path not in found:
+        raise DomainError(f'<domain> has no <{path}>')
+    return found[path][0].text
+
+
+def _attributes(found, path, name):
+    """Return the values of an attribute of all elements at a path."""
+    return [element.attributes[name] for element in found.get(path, ())
+            if name in element.attributes]
+
+
+def _promise_bytes(found):
+    """Return what the guest may grow to: maxMemory where it has one, else memory.
+
+    currentMemory is where the balloon stands; the guest may take the rest back at any time.
+    """
+    if 'memory' not in found:
+        raise DomainError('<domain> has no <memory>')
+    return max(
+        values.size_bytes(path, found[path][0].text, found[path][0].attributes.get('unit'))
+        for path in ('memory', 'maxMemory') if path in found)
+
+
+def _vcpus(found):
+    """Return the vCPUs at start, the most (None: the same) and the CPUs allowed (None: any)."""
+    if 'vcpu' not in found:
+        return 1, None, None
+    element = found['vcpu'][0]
+    most = values.integer('vcpu', element.text, 1, _MAX_VCPUS)
+    current = values.integer(
+        'vcpu current', element.attributes.get('current', element.text), 1, most)
+    # An empty set is libvirt's way to say none, as an absent one.
+    allowed = values.cpuset('vcpu cpuset', [element.attributes.get('cpuset', '')]) or None
+    return current, most if most != current else None, allowed
+
+
+def _pinned_cpus(found):
+    return values.cpuset('vcpupin', _attributes(found, 'cputune/vcpupin', 'cpuset')) or None
+
+
+def _mem_nodes(found):
+    nodes = values.cpuset('numatune', _attributes(found, 'numatune/memory', 'nodeset')
+                          + _attributes(found, 'numatune/memnode', 'nodeset'))
+    masks = [element.text for element in found.get('devices/memory/source/nodemask', ())]
+    return tuple(sorted(nodes | values.cpuset('nodemask', masks)))
+
+
+def _placed_by(found, specs):
+    """Return who else has placed the guest, by the element or the flavor's extra spec."""
+    placed = []
+    if 'numatune/memory' in found or 'numatune/memnode' in found:
+        placed.append('numatune')
+    if 'auto' in (_attributes(found, 'vcpu', 'placement')
+                  + _attributes(found, 'numatune/memory', 'placement')):
+        placed.append('numad')
+    placed += [name for path, name in _PLACED_BY if path in found]
+    if specs.get('hw:cpu_policy') in _DEDICATED_POLICIES:
+        placed.append('dedicated')
+    placed += sorted(key for key in specs if key.startswith('hw:numa_'))
+    return tuple(placed)
+
+
+def _page_bytes(found, default_huge_page_bytes):
+    """Return the largest huge page size that backs the guest, None: normal pages."""
+    if 'memoryBacking/hugepages' not in found:
+        return None
+    sizes = [values.size_bytes('hugepages', element.attributes.get('size', ''),
+                               element.attributes.get('unit'))
+             for element in found.get('memoryBacking/hugepages/page', ())]
+    return max(sizes, default=default_huge_page_bytes)
+
+
+def _locked(found):
+    interfaces = (_attributes(found, 'devices/interface', 'type')
+                  + _attributes(found, 'devices/interface/actual', 'type'))
+    # QEMU's own NVMe driver works through VFIO, too. Memory encryption (SEV, TDX, s390-pv)
+    # ties a page's contents to its address or leaves it to the firmware.
+    return ('memoryBacking/locked' in found or 'launchSecurity' in found
+            or any(kind in _DMA_INTERFACES for kind in interfaces)
+            or any(kind in _DMA_HOSTDEVS for kind in _attributes(found, 'devices/hostdev', 'type'))
+            or 'nvme' in _attributes(found, 'devices/disk', 'type'))
+
+
+def _devices(found):
+    """Return the PCI addresses on the host (those in a <source>), sorted."""
+    addresses = set()
+    for path in ('devices/hostdev', 'devices/interface', 'devices/interface/actual',
+                 'devices/disk'):
+        for element in found.get(f'{path}/source/address', ()):
+            attributes = element.attributes
+            # Addresses of USB, SCSI and mediated devices have none of these.
+            if 'slot' in attributes and 'function' in attributes:
+                addresses.add(values.pci_address(attributes))
+    return tuple(sorted(addresses))
+
+
+def _iothreads(found):
+    if 'iothreads' not in found:
+        return 0
+    return values.integer('iothreads', found['iothreads'][0].text, 0, _MAX_VCPUS)
+
+
+def _flavor(found):
+    names = _attributes(found, 'metadata/instance/flavor', 'name')
+    return values.label('flavor', names[0]) if names else None
+
+
+def _extra_specs(found):
+    specs = {}
+    for element in found.get('metadata/instance/flavor/extraSpecs/extraSpec', ()):
+        key = values.label('extra spec', element.attributes.get('name', ''))
+        if key in specs:
+            raise DomainError(f'the extra spec {key!a} occurs twice')
+        specs[key] = element.text.strip()
+        if key.startswith(_HINT_PREFIX):
+            values.label(key, specs[key])
+    return specs
