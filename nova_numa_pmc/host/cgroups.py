@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find a guest's control groups and read its memory per node.
+
+Nothing here is built from a guest's name: the path of QEMU's main thread is
+read from ``/proc/PID/cgroup`` and joined to the mount point that
+``/proc/self/mountinfo`` gives for that hierarchy, so partitions, truncated
+and escaped names and container mounts come out as they are.
+
+The shapes libvirt makes (src/util/vircgroup.c, src/hypervisor/domain_cgroup.c)::
+
+    MACHINE/libvirt/{emulator,vcpuN,iothreadN}   from 7.1.0 under systemd
+    MACHINE/{emulator,vcpuN,iothreadN}           before, and without systemd
+
+where MACHINE is ``machine-qemu\\x2d<id>\\x2d<name>.scope`` or
+``qemu-<id>-<name>.libvirt-qemu``. Anything else is not taken for a guest.
+"""
+
+import errno
+import os
+from collections import namedtuple
+
+from nova_numa_pmc.exceptions import CpusetError, GuestGone
+
+#: No kernel file read here comes near it; a bound for what a test or a bind mount puts there.
+_READ_MAX_BYTES = 1 << 20
+
+
+class Groups(namedtuple('Groups', 'version pid scope target children main covers memory proc')):
+    """A guest's own control groups, as absolute directories.
+
+    :param version: 1 or 2, of the hierarchy that holds the cpuset controller
+    :param pid: QEMU's main process
+    :param scope: the machine's group; nothing above it is the guest's own
+    :param target: the group that is written: libvirt's delegated ``libvirt/`` where there is
+        one with a cpuset, else the scope
+    :param children: tuple of the emulator, vcpuN and iothreadN groups that have a cpuset
+    :param main: the group QEMU's main thread is in
+    :param covers: a write to ``target`` holds for all children, present and future (v2);
+        else each child is written and ``target`` stays wide
+    :param memory: the directory whose ``memory.numa_stat`` counts the guest, None: not known
+    :param proc: its directory in procfs
+    """
+
+    __slots__ = ()
+
+
+def read_text(path):
+    """Read a kernel file to its end; kernfs may return it in parts.
+
+    :raises OSError: as the kernel says; EFBIG above 1 MiB
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        parts, size = [], 0
+        while True:
+            part = os.read(fd, 65536)
+            if not part:
+                return os.fsdecode(b''.join(parts))
+            parts.append(part)
+            size += len(part)
+            if size > _READ_MAX_BYTES:
+                raise OSError(errno.EFBIG, 'larger than 1 MiB', path)
+    finally:
+        os.close(fd)
+
+
+def find(pid, root='/'):
+    """Find the groups of the guest whose QEMU main process is ``pid``.
+
+    :param root: where ``proc`` and the control group mounts are found (tests)
+    :returns: :class:`Groups`
+    :raises CpusetError: not a libvirt guest's group, or one without a cpuset
+    :raises GuestGone: there is no such process any more
+    """
+    proc = os.path.join(root, 'proc', '%d' % pid)
+    hierarchies = _hierarchies(proc)
+    version = 1 if 'cpuset' in hierarchies else 2
+    key = 'cpuset' if version == 1 else ''
+    if key not in hierarchies:
+        raise CpusetError('%s/cgroup: no cpuset controller and no unified hierarchy: enable '
+                          'the cpuset controller' % proc)
+    mounts = _read(os.path.join(root, 'proc/self/mountinfo'))
+    scope, tail = _locate(hierarchies[key], key, mounts, root)
+    if not tail:
+        raise CpusetError('%s: QEMU is in none of the groups libvirt makes in it: not started '
+                          'yet, or not a libvirt guest' % scope)
+    main = os.path.join(scope, *tail)
+    nested = tail[0] == 'libvirt'
+    target = os.path.join(scope, 'libvirt') if nested else scope
+    children = tuple(_children(target))
+    # Written as a whole: where one write holds for every group below. Before 7.1.0 the only
+    # common group is the scope, which systemd resets: there each child is written.
+    covers = version == 2 and (nested or not children)
+    if covers and not _has_cpuset(target):
+        target = scope
+    if not _has_cpuset(target) or not (covers or main in children):
+        raise CpusetError('%s: no cpuset in the guest\'s own groups: cpuset is missing in its '
+                          'cgroup.controllers (v2), or libvirt was told not to use it '
+                          '(cgroup_controllers in qemu.conf)' % main)
+    memory = _memory_group(version, (scope, target), hierarchies, mounts, root)
+    return Groups(version, pid, scope, target, children,
+                  main if _has_cpuset(main) else target, covers, memory, proc)
+
+
+def memory_by_node(groups):
+    """Read how many bytes of anonymous and shared memory a guest has on each node.
+
+    Source: ``memory.numa_stat``, in bytes on v2, in pages on v1, where shared pages count as
+    anonymous and locked ones apart (Documentation/admin-guide/cgroup-v2.rst and
+    cgroup-v1/memory.rst). Page cache is left out, as a cpuset moves only what is mapped; huge
+    pages of a pool are not counted there.
+
+    :returns: {node id: bytes}, or None when the kernel doesn't tell
+    """
+    if groups.memory is None:
+        return None
+    wanted, unit = (('anon', 'shmem'), 1) if groups.version == 2 else (
+        ('hierarchical_anon', 'hierarchical_unevictable'), os.sysconf('SC_PAGE_SIZE'))
+    by_node = {}
+    try:
+        for line in read_text(os.path.join(groups.memory, 'memory.numa_stat')).splitlines():
+            fields = line.split(' ')
+            if fields[0].partition('=')[0] not in wanted:
+                continue
+            for field in fields[1:]:
+                node, _, count = field.partition('=')
+                node_id = int(node[1:])
+                by_node[node_id] = by_node.get(node_id, 0) + int(count) * unit
+    except (OSError, ValueError):
+        return None
+    return by_node or None
+
+
+def resident_bytes(groups, *names):
+    """Sum what /proc/PID/status says under ``names`` ('VmRSS', 'HugetlbPages').
+
+    :returns: bytes, or None when a name is missing or unreadable
+    """
+    try:
+        lines = dict(line.split(':', 1) for line in read_text(
+            os.path.join(groups.proc, 'status')).splitlines())
+        return sum(int(lines[name].split()[0]) << 10 for name in names)
+    except (OSError, ValueError, KeyError, IndexError):
+        return None
+
+
+def _read(path):
+    try:
+        return read_text(path)
+    except OSError as e:
+        gone = GuestGone if e.errno in (errno.ENOENT, errno.ESRCH) else CpusetError
+        raise gone('%s: %s' % (path, e.strerror or e)) from None
+
+
+def _hierarchies(proc):
+    """Map controller names ('' for the unified hierarchy) to the process's path in each."""
+    found = {}
+    for line in _read(os.path.join(proc, 'cgroup')).splitlines():
+        number, _, rest = line.partition(':')
+        controllers, colon, path = rest.partition(':')
+        if not (colon and number.isdigit() and path.startswith('/')):
+            raise CpusetError('%s/cgroup: unreadable line %.80r' % (proc, line))
+        if path.endswith(' (deleted)'):
+            raise GuestGone('%s/cgroup: the group is deleted' % proc)
+        for controller in controllers.split(',') if controllers else ('',):
+            found[controller] = path
+    return found
+
+
+def _locate(path, controller, mounts, root):
+    """Split a process's path at its machine's group.
+
+    :returns: (directory of the machine's group, list of the components below it)
+    """
+    parts = path.split('/')
+    at = max((i for i, part in enumerate(parts) if _is_machine(part)), default=None)
+    if at is None or parts[at + 1:] not in ([], ['libvirt'], ['emulator'],
+                                            ['libvirt', 'emulator']):
+        raise CpusetError('%s is not a libvirt guest\'s control group: left alone' % path)
+    scope = '/'.join(parts[:at + 1])
+    seen = False
+    for mount_root, mount_point in _mounts(mounts, controller):
+        seen = True
+        prefix = mount_root.rstrip('/') + '/'
+        relative = scope[len(prefix):] if scope.startswith(prefix) else ''
+        directory = os.path.join(root, mount_point.lstrip('/'), relative)
+        if relative and '..' not in relative.split('/') and os.path.isdir(directory):
+            return directory, parts[at + 1:]
+    if not seen:
+        raise CpusetError('no mounted control group hierarchy with %s: mount it'
+                          % (controller or 'the unified controllers'))
+    if '..' in parts:
+        raise CpusetError('%s is outside of the control groups this process sees: run in the '
+                          'host\'s control group namespace' % path)
+    raise GuestGone('%s: the group does not exist any more' % scope)
+
+
+def _is_machine(name):
+    return (name.startswith('machine-qemu') and name.endswith('.scope')
+            or name.endswith('.libvirt-qemu'))
+
+
+def _mounts(text, controller):
+    """Yield (root, mount point) of each mount of a controller's hierarchy ('': unified)."""
+    for line in text.splitlines():
+        left, dash, right = line.partition(' - ')
+        fields, kind = left.split(' '), right.split(' ')
+        if not dash or len(fields) < 6 or len(kind) < 3:
+            continue
+        if kind[0] == 'cgroup2' if not controller else (
+                kind[0] == 'cgroup' and controller in kind[-1].split(',')):
+            yield _unescape(fields[3]), _unescape(fields[4])
+
+
+def _unescape(text):
+    """Undo mountinfo's octal escapes of space, tab, newline and backslash."""
+    for code, char in (('\\040', ' '), ('\\011', '\t'), ('\\012', '\n'), ('\\134', '\\')):
+        text = text.replace(code, char)
+    return text
+
+
+def _children(base):
+    """Yield the emulator's, vCPUs' and I/O threads' groups that have a cpuset."""
+    try:
+        names = sorted(os.listdir(base))
+    except OSError as e:
+        raise GuestGone('%s: %s' % (base, e.strerror)) from None
+    for name in names:
+        digits = name[4:] if name.startswith('vcpu') else name[8:] if name.startswith(
+            'iothread') else ''
+        if (name == 'emulator' or digits.isdigit()) and _has_cpuset(os.path.join(base, name)):
+            yield os.path.join(base, name)
+
+
+def _has_cpuset(directory):
+    return os.path.exists(os.path.join(directory, 'cpuset.cpus'))
+
+
+def _memory_group(version, own, hierarchies, mounts, root):
+    """Find the guest's group that counts its memory; None where there is none."""
+    if version == 1:
+        try:
+            scope, tail = _locate(hierarchies.get('memory', '/'), 'memory', mounts, root)
+        except CpusetError:
+            return None
+        own = (os.path.join(scope, *tail), scope)
+    for directory in own:
+        if os.path.exists(os.path.join(directory, 'memory.numa_stat')):
+            return directory
+    return None

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hold a guest to CPUs and bring its memory along: ordered writes, read back, undone.
+
+CPUs are narrow and memory is wide at rest: a guest bound to one node is killed for lack of
+memory when that node is full although another is free, while a guest whose vCPUs run there
+fills it by first touch and spills. So ``cpuset.mems`` is narrowed only to bring over what was
+touched so far, in the group of QEMU's main thread: the kernel then moves the pages of the
+whole address space (update_tasks_nodemask() in kernel/cgroup/cpuset.c goes by the tasks in
+the group, and each has QEMU's mm), while the vCPUs' own groups may still allocate anywhere.
+
+On v2 one write to libvirt's delegated group holds for every thread, also future vCPUs. On v1
+that group stays wide, as libvirt can't plug a vCPU into a narrowed one; each child is narrowed
+and a new vCPU starts with the parent's set until somebody asserts ours again.
+"""
+
+import os
+from collections import namedtuple
+
+from nova_numa_pmc.exceptions import CpuListError, CpusetError, PinnedByOthers
+from nova_numa_pmc.host import writes
+from nova_numa_pmc.host.cgroups import memory_by_node, read_text, resident_bytes
+from nova_numa_pmc.host.topology import format_cpulist, parse_cpulist
+
+#: What became of a guest's memory.
+UNASKED = 'unasked'    # only CPUs were asked for
+LOCAL = 'local'        # nothing of it lies elsewhere
+BROUGHT = 'brought'    # moved, and wide again
+BOUND = 'bound'        # moved, and held there
+TOO_MUCH = 'too_much'  # left: more lies elsewhere than one write may move
+PINNED = 'pinned'      # left: a group holds another set that isn't ours
+UNKNOWN = 'unknown'    # left: how much lies elsewhere can't be told
+
+#: The kernel moves pages for cpusets in one ordered queue that every cpuset and cgroup.procs
+#: write on the host waits for; larger moves go by move_pages(2) in batches.
+BRING_OVER_LIMIT_BYTES = 64 << 20
+
+
+class Held(namedtuple('Held', 'cpus mems')):
+    """A group's own sets, as frozensets; an empty one (v2) inherits its parent's."""
+
+    __slots__ = ()
+
+
+class Applied(namedtuple('Applied', 'changes cpus cpus_effective memory off_bytes')):
+    """What :func:`confine` did.
+
+    :param changes: tuple of :class:`~nova_numa_pmc.host.writes.Change`, in the order written;
+        empty: all was as asked
+    :param cpus: frozenset asked for
+    :param cpus_effective: frozenset the kernel lets it use, None where it doesn't tell; less
+        than ``cpus`` when one is offline or outside of the parent's set
+    :param memory: one of the constants above
+    :param off_bytes: how much lay off the nodes asked for before, None: unknown or not asked
+    """
+
+    __slots__ = ()
+
+
+def confine(groups, cpus, mems=None, bring_over_limit_bytes=BRING_OVER_LIMIT_BYTES,
+            stay_bound=False, ours=None, write=writes.write):
+    """Hold a guest to ``cpus`` and, unless ``mems`` is None, bring its memory to those nodes.
+
+    :param groups: :class:`~nova_numa_pmc.host.cgroups.Groups`
+    :param cpus: frozenset, not empty
+    :param mems: frozenset of node ids, not empty, or None: leave memory alone
+    :param bring_over_limit_bytes: leave memory alone if more than this lies elsewhere
+    :param stay_bound: keep ``cpuset.mems`` at ``mems`` instead of widening it again
+    :param ours: the :class:`Held` that an earlier call left; what holds exactly this may be
+        changed, any other set that doesn't contain the one asked for is somebody's pin
+    :param write: writes a file, as :func:`~nova_numa_pmc.host.writes.write`
+    :returns: :class:`Applied`
+    :raises PinnedByOthers: nothing was written
+    :raises GuestGone: the guest ended meanwhile
+    :raises CpusetError: names the file, the value, the error and what was undone, or not
+    """
+    if not cpus or mems is not None and not mems:
+        raise CpusetError('%s: asked for an empty set' % groups.target)
+    ours = ours or Held(frozenset(), frozenset())
+    held = current(groups)
+    steps = _cpu_steps(groups, held, cpus, ours.cpus)
+    memory, off_bytes, memory_steps = _memory_steps(
+        groups, held, mems, bring_over_limit_bytes, stay_bound, ours.mems)
+    changes = writes.run(groups.scope, steps + memory_steps, write)
+    return Applied(changes, cpus, _effective(groups), memory, off_bytes)
+
+
+def release_memory(groups, mems, write=writes.write):
+    """Widen the memory of a guest that :func:`confine` left bound to ``mems``.
+
+    Groups that hold another set are left alone.
+
+    :returns: tuple of :class:`~nova_numa_pmc.host.writes.Change`
+    :raises GuestGone, CpusetError: as :func:`confine`
+    """
+    return writes.run(groups.scope, _widening(groups, current(groups), mems), write)
+
+
+def undo(groups, changes, write=writes.write):
+    """Take back the changes of an :class:`Applied`, last first, where nobody changed them since.
+
+    :returns: tuple of :class:`~nova_numa_pmc.host.writes.Change` made
+    :raises GuestGone, CpusetError: as :func:`confine`
+    """
+    steps = []
+    for change in reversed(changes):
+        try:
+            if parse_cpulist(read_text(change.path)) == parse_cpulist(change.after):
+                steps.append((change.path, change.before))
+        except (OSError, CpuListError) as e:
+            if not writes.vanished(groups.scope, change.path):
+                raise CpusetError('%s: %s' % (change.path, e)) from None
+    return writes.run(groups.scope, steps, write)
+
+
+def current(groups):
+    """Read the own sets of a guest's groups.
+
+    :returns: {directory: :class:`Held`} of the target and the children that still exist
+    :raises GuestGone, CpusetError: the target can't be read
+    """
+    held = {}
+    for directory in (groups.target,) + groups.children:
+        try:
+            held[directory] = Held(*(parse_cpulist(read_text(_file(directory, kind)))
+                                     for kind in Held._fields))
+        except (OSError, CpuListError) as e:
+            gone = writes.vanished(groups.scope, _file(directory, 'cpus'))
+            if directory == groups.target or not gone:
+                raise CpusetError('%s: %s' % (directory, e)) from None
+    return held
+
+
+def _file(directory, kind):
+    return os.path.join(directory, 'cpuset.' + kind)
+
+
+def _cpu_steps(groups, held, cpus, ours):
+    for directory, own in held.items():
+        if directory != groups.target and not (
+                own.cpus <= cpus or own.cpus >= cpus or own.cpus == ours):
+            raise PinnedByOthers('%s holds %s, which is not ours: the guest is left alone'
+                                 % (_file(directory, 'cpus'), format_cpulist(own.cpus)))
+    if groups.covers:
+        return [(_file(groups.target, 'cpus'), format_cpulist(cpus))]
+    # A pin inside of the set asked for stays as it is.
+    return _wide_enough(groups, 'cpus', cpus) + [
+        (_file(directory, 'cpus'), format_cpulist(cpus)) for directory, own in held.items()
+        if directory != groups.target and (not own.cpus or own.cpus >= cpus or own.cpus == ours)]
+
+
+def _memory_steps(groups, held, mems, limit_bytes, stay_bound, ours):
+    """Plan the memory's part.
+
+    :returns: (outcome, bytes off the nodes, steps)
+    """
+    if mems is None:
+        return UNASKED, None, []
+    if any(own.mems and not own.mems >= mems and own.mems != ours for own in held.values()):
+        return PINNED, None, []
+    off_bytes = _off_bytes(groups, mems)
+    if off_bytes is None or off_bytes > limit_bytes:
+        return UNKNOWN if off_bytes is None else TOO_MUCH, off_bytes, []
+    # A guest bound elsewhere is widened first: a child can't have what its parent lacks.
+    steps = [] if ours == mems else _widening(groups, held, ours)
+    main = _file(groups.main, 'mems')
+    rest = dict(steps).get(main, format_cpulist(held[groups.main].mems))
+    steps += _wide_enough(groups, 'mems', mems)
+    migrate = os.path.join(groups.main, 'cpuset.memory_migrate')
+    moving = off_bytes and groups.version == 1
+    if moving:
+        steps.append((migrate, '1'))
+    if stay_bound:
+        steps += [(_file(directory, 'mems'), format_cpulist(mems))
+                  for directory in _written(groups) if directory in held]
+    elif off_bytes:
+        steps += [(main, format_cpulist(mems)), (main, rest)]
+    if moving:
+        steps.append((migrate, _migrates(migrate)))
+    return BOUND if stay_bound else BROUGHT if off_bytes else LOCAL, off_bytes, steps
+
+
+def _migrates(path):
+    """Read v1's memory_migrate as it is, '0' when unreadable (the write will tell why)."""
+    try:
+        return read_text(path).strip()
+    except OSError:
+        return '0'
+
+
+def _off_bytes(groups, mems):
+    """Tell how much a write of ``mems`` may have to move; None: unknown."""
+    by_node = memory_by_node(groups)
+    if by_node is None:
+        return resident_bytes(groups, 'VmRSS', 'HugetlbPages')
+    # Where pages of a pool lie isn't told there: any of them may have to move.
+    return (sum(size for node, size in by_node.items() if node not in mems)
+            + (resident_bytes(groups, 'HugetlbPages') or 0))
+
+
+def _written(groups):
+    """The groups whose sets hold a guest as a whole."""
+    return (groups.target,) if groups.covers else groups.children
+
+
+def _widening(groups, held, mems):
+    """Steps that widen every group bound to exactly ``mems``, from the top down."""
+    wide = '' if groups.version == 2 else format_cpulist(held[groups.target].mems)
+    return [(_file(directory, 'mems'), wide) for directory in _written(groups)
+            if mems and directory in held and held[directory].mems == mems]
+
+
+def _wide_enough(groups, kind, wanted):
+    """Steps that let the guest's own upper levels hold ``wanted``, from the top down.
+
+    Only v1 needs them: there a child's set must be within its parent's (else EACCES), and
+    CPUs that were offline once are missing from the parent's for good.
+    """
+    steps = []
+    if groups.version == 1:
+        for directory in dict.fromkeys((groups.scope, groups.target)):
+            try:
+                own = parse_cpulist(read_text(_file(directory, kind)))
+            except (OSError, CpuListError) as e:
+                raise CpusetError('%s: %s' % (_file(directory, kind), e)) from None
+            if not own >= wanted:
+                steps.append((_file(directory, kind), format_cpulist(own | wanted)))
+    return steps
+
+
+def _effective(groups):
+    """Read the CPUs the kernel lets a guest use, None where it doesn't tell."""
+    name = 'cpuset.cpus.effective' if groups.version == 2 else 'cpuset.effective_cpus'
+    found = frozenset()
+    for directory in _written(groups):
+        try:
+            found |= parse_cpulist(read_text(os.path.join(directory, name)))
+        except (OSError, CpuListError):
+            continue
+    return found or None
