@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The nouns that the core, the host's edge and Nova's adapters share.
 
 Immutable records. They are named tuples and not data classes because the
