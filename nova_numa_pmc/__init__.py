@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """NUMA-aware placement for OpenStack Nova and libvirt/KVM, by measured pressure."""
