@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep what the host has promised to its guests in a file that starts of guests share.
+
+Writers take ``lock`` and replace the file by rename(2), so that readers need no lock and a
+writer killed anywhere leaves the old file or the new one. There is no fsync(2): the directory
+is a tmpfs, and what another boot wrote doesn't count. ``lock`` is a file of its own, as the
+other one is replaced, and only its owner may open it: flock(2) would let any reader hold it.
+Everything else may be read by nova-compute, which is not root.
+"""
+
+import errno
+import fcntl
+import os
+import stat
+import time
+
+from nova_numa_pmc.exceptions import NumaPmcError, StateBusy, StateError
+from nova_numa_pmc.promises import Record, decode, encode
+
+DIRECTORY = '/run/nova-numa-pmc'
+FILE, LOCK = 'promises', 'lock'
+_SIZE_MAX_BYTES = 4 << 20
+
+
+class locked(Record):  # noqa: N801 -- a context manager, used like a function
+    """Hold the lock over deciding and recording, and over nothing else.
+
+    ``with locked() as ledger:`` reads the file; leaving the block writes it if anything has
+    changed, and not if the block raised. Never call libvirt or wait inside: every other
+    start waits here.
+
+    :ivar fresh: there was no usable record of this boot: bootstrap from the running guests
+    :ivar problem: why the file there was set aside as ``promises.bad``, else None
+
+    :raises StateBusy: another process holds the lock for longer than ``timeout_s``
+    :raises StateError: the directory can't be trusted or the file not be written
+    """
+
+    def __init__(self, directory=DIRECTORY, timeout_s=0.5, boot_id=None):
+        super().__init__()
+        self.directory, self.timeout_s = directory, timeout_s
+        self.boot_id = boot_id or read_boot_id()
+        self.fresh, self.problem = True, None
+        self._directory_fd = self._lock_fd = None
+
+    def put(self, promise):
+        """Record a promise, in place of the guest's earlier one."""
+        self.promises[promise.uuid] = promise
+
+    def drop(self, uuid):
+        """Forget a guest's promise; one that isn't there is fine."""
+        self.promises.pop(uuid, None)
+
+    def __enter__(self):
+        try:
+            self._directory_fd = _open_directory(self.directory, create=True)
+            self._lock_fd = _take_lock(self._directory_fd, self.directory, self.timeout_s)
+            self._load()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, kind, error, trace):
+        try:
+            if kind is None and (self.promises, self.rotation) != self._loaded:
+                _replace(self._directory_fd, self.directory,
+                         encode(self.promises.values(), self.rotation, self.boot_id))
+        finally:
+            self._close()
+
+    def _load(self):
+        try:
+            record = _read(self._directory_fd, self.directory, self.boot_id)
+        except StateError as e:
+            self.problem = str(e)
+            record = None
+            _set_aside(self._directory_fd, self.directory)
+        self.fresh = record is None
+        record = record or Record()
+        self.promises, self.rotation = record.promises, record.rotation
+        self._loaded = dict(self.promises), self.rotation
+
+    def _close(self):
+        # Closing releases the lock; flock(2) goes with the open file.
+        for fd in (self._lock_fd, self._directory_fd):
+            if fd is not None:
+                os.close(fd)
+        self._lock_fd = self._directory_fd = None
+
+
+def read(directory=DIRECTORY, boot_id=None):
+    """Read the promises without a lock.
+
+    :returns: :class:`~nova_numa_pmc.promises.Record`, or None when this boot has written none
+    :raises StateError: names the file and the remedy
+    """
+    try:
+        fd = _open_directory(directory, create=False)
+    except FileNotFoundError:
+        return None
+    try:
+        return _read(fd, directory, boot_id or read_boot_id())
+    finally:
+        os.close(fd)
+
+
+def read_boot_id(root='/'):
+    """Read the id that the kernel gave this boot.
+
+    :raises StateError: it can't be read
+    """
+    path = os.path.join(root, 'proc/sys/kernel/random/boot_id')
+    try:
+        with open(path, encoding='ascii') as f:
+            return f.read(64).strip()
+    except (OSError, ValueError) as e:
+        raise StateError('%s: %s: mount procfs' % (path, e)) from None
+
+
+def _open_directory(path, create):
+    """Open the state directory if only root, or we, can have put anything there."""
+    try:
+        if create:
+            try:
+                os.mkdir(path)
+                os.chmod(path, 0o755)  # whatever the umask: nova-compute reads there
+            except FileExistsError:
+                pass
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as e:
+        if e.errno == errno.ENOENT and not create:
+            raise
+        raise StateError('%s: %s: make it a directory of root\'s, mode 0755'
+                         % (path, e.strerror)) from None
+    try:
+        _check_owner(fd, path, '0755')
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check_owner(fd, path, mode):
+    status = os.fstat(fd)
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
+        raise StateError('%s: others than root may have written it (owner %d, mode %04o): '
+                         'look into it, then chown it to root, mode %s, or remove it'
+                         % (path, status.st_uid, stat.S_IMODE(status.st_mode), mode))
+    return status
+
+
+def _take_lock(directory_fd, directory, timeout_s):
+    """Lock by asking again at growing intervals, within bounds.
+
+    A blocking flock(2) could be bounded only by a signal, which the hook needs for its own
+    bound; the lock is held for a few milliseconds, so that a few questions suffice.
+    """
+    path = os.path.join(directory, LOCK)
+    fd = None
+    try:
+        fd = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+                     0o600, dir_fd=directory_fd)
+        if not stat.S_ISREG(_check_owner(fd, path, '0600').st_mode):
+            raise StateError('%s: not a regular file: remove it' % path)
+        deadline, wait_s = time.monotonic() + timeout_s, 0.001
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return fd
+            except BlockingIOError:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    raise StateBusy('%s: held by another process for over %g s: see fuser(1)'
+                                    % (path, timeout_s)) from None
+                time.sleep(min(wait_s, left_s))
+                wait_s = min(2 * wait_s, 0.016)
+    except BaseException as e:
+        if fd is not None:
+            os.close(fd)
+        if isinstance(e, OSError):
+            raise StateError('%s: %s: remove it' % (path, e.strerror)) from None
+        raise
+
+
+def _read(directory_fd, directory, boot_id):
+    """Read the file; None when there is none or another boot's."""
+    path = os.path.join(directory, FILE)
+    try:
+        # O_NONBLOCK: a FIFO put there must not hold us.
+        fd = os.open(FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+                     dir_fd=directory_fd)
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        raise StateError('%s: %s: remove it' % (path, e.strerror)) from None
+    try:
+        status = _check_owner(fd, path, '0644')
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _SIZE_MAX_BYTES:
+            raise StateError('not a regular file of at most %d bytes' % _SIZE_MAX_BYTES)
+        data = b''.join(iter(lambda: os.read(fd, 1 << 20), b''))
+        written_by, record = decode(data)
+        return record if written_by == boot_id else None
+    except (OSError, NumaPmcError) as e:
+        raise StateError('%s: %s: remove it; it is made anew from the running guests'
+                         % (path, e)) from None
+    finally:
+        os.close(fd)
+
+
+def _set_aside(directory_fd, directory):
+    try:
+        os.rename(FILE, FILE + '.bad', src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+    except OSError as e:
+        raise StateError('%s: can\'t be set aside as %s.bad: %s: remove both'
+                         % (os.path.join(directory, FILE), FILE, e.strerror)) from None
+
+
+def _replace(directory_fd, directory, data):
+    """Put new bytes in the file's place in one step; the lock is held, so one name will do."""
+    temporary = FILE + '.tmp'
+    try:
+        try:
+            os.unlink(temporary, dir_fd=directory_fd)
+        except FileNotFoundError:
+            pass
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644,
+                     dir_fd=directory_fd)
+        try:
+            os.fchmod(fd, 0o644)  # whatever the umask: nova-compute reads it
+            while data:
+                data = data[os.write(fd, data):]
+        finally:
+            os.close(fd)
+        os.rename(temporary, FILE, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+    except OSError as e:
+        raise StateError('%s: can\'t be written: %s: is the tmpfs full or read-only?'
+                         % (os.path.join(directory, FILE), e.strerror)) from None
