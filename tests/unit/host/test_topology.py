@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import shutil
+import tempfile
+import unittest
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_numa_pmc import model
+from nova_numa_pmc.exceptions import CpuListError, TopologyError
+from nova_numa_pmc.host import topology
+from tests.fixtures.sysfs import GIB, FakeNode, build_sysfs, equal_nodes, write
+
+NODE = 'sys/devices/system/node'
+CPU = 'sys/devices/system/cpu'
+
+
+class CpuListTest(unittest.TestCase):
+
+    def test_kernel_lists(self):
+        for text, numbers in (
+                ('0-3,8\n', {0, 1, 2, 3, 8}), ('\n', set()), ('', set()), ('7', {7}),
+                ('0-0', {0}), ('16383', {16383})):
+            with self.subTest(text):
+                self.assertEqual(numbers, topology.parse_cpulist(text))
+
+    def test_refuses_anything_else(self):
+        for text in ('3-1', '1,', ',1', '1,,2', '-1', '1-', '1-2-3', '+1', '1_0', '0x1', '1 2',
+                     '1, 2', 'a', '16384', '0-16384', '9' * 30, '²', '１', '2,1', '1,1',
+                     '0-3,2', '0-7:1/2', '(null)', '\0'):
+            with self.subTest(text):
+                self.assertRaises(CpuListError, topology.parse_cpulist, text)
+
+    @given(st.frozensets(st.integers(0, topology.MAX_CPUS - 1)))
+    def test_format_and_parse_are_inverse(self, numbers):
+        text = topology.format_cpulist(numbers)
+        self.assertEqual(numbers, topology.parse_cpulist(text))
+
+    def test_format_is_shortest_and_ascending(self):
+        self.assertEqual('0-3,8,10-11', topology.format_cpulist({10, 11, 8, 0, 1, 2, 3}))
+        self.assertEqual('', topology.format_cpulist(()))
+
+    @given(st.text('0123456789-,^ \n\t٣x', max_size=40))
+    def test_only_its_own_error(self, text):
+        try:
+            numbers = topology.parse_cpulist(text)
+        except CpuListError:
+            return
+        self.assertLess(max(numbers, default=0), topology.MAX_CPUS)
+
+
+class TreeTest(unittest.TestCase):
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+
+    def remove(self, path):
+        path = os.path.join(self.root, path)
+        (shutil.rmtree if os.path.isdir(path) else os.remove)(path)
+
+
+class ReadTest(TreeTest):
+
+    def test_two_equal_nodes(self):
+        build_sysfs(self.root, [
+            FakeNode(0, '0-3', 4 * GIB, 3 * GIB, 64 << 20),
+            FakeNode(1, '4-7', 4 * GIB, 2 * GIB, 32 << 20)])
+        host = topology.read(self.root)
+        self.assertEqual((
+            model.Node(0, frozenset(range(4)), 4 * GIB, 3 * GIB, 64 << 20),
+            model.Node(1, frozenset(range(4, 8)), 4 * GIB, 2 * GIB, 32 << 20)), host.nodes)
+        self.assertEqual(((10, 21), (21, 10)), host.distances)
+        self.assertEqual(tuple(frozenset((cpu,)) for cpu in range(8)), host.cores)
+
+    def test_unequal_node_ids_with_gaps(self):
+        build_sysfs(self.root, [FakeNode(0, '0'), FakeNode(10, '1'), FakeNode(8, '2-3')])
+        host = topology.read(self.root)
+        self.assertEqual([0, 8, 10], [node.id for node in host.nodes])
+        self.assertEqual({2, 3}, host.nodes[1].cpus)
+
+    def test_memory_only_and_cpu_only_nodes(self):
+        build_sysfs(self.root, [FakeNode(0, '0-1', 0, 0), FakeNode(1, '', GIB, GIB)])
+        cpu_only, memory_only = topology.read(self.root).nodes
+        self.assertEqual((0, {0, 1}), (cpu_only.memory_bytes, cpu_only.cpus))
+        self.assertEqual((GIB, frozenset()), (memory_only.memory_bytes, memory_only.cpus))
+
+    def test_offline_isolated_and_nohz_full_cpus_are_not_usable(self):
+        build_sysfs(self.root, equal_nodes(2), offline='7', isolated='0-1', nohz_full='4')
+        host = topology.read(self.root)
+        self.assertEqual([{2, 3}, {5, 6}], [node.cpus for node in host.nodes])
+        self.assertEqual(7, len(host.cores), 'isolated CPUs are still on their cores')
+
+    def test_null_mask_of_a_kernel_with_unused_nohz_full(self):
+        build_sysfs(self.root, equal_nodes(1), nohz_full='  (null)')
+        self.assertEqual({0, 1, 2, 3}, topology.read(self.root).nodes[0].cpus)
+
+    def test_smt_siblings(self):
+        build_sysfs(self.root, equal_nodes(2), threads=2, offline='3')
+        self.assertEqual(
+            [{0, 2}, {1}, {4, 6}, {5, 7}], [set(core) for core in topology.read(self.root).cores])
+
+    def test_siblings_are_read_where_the_kernel_has_no_smt_control(self):
+        build_sysfs(self.root, equal_nodes(1), threads=2)
+        self.remove(f'{CPU}/smt')
+        self.assertEqual(2, len(topology.read(self.root).cores))
+
+    def test_contradicting_siblings_count_every_cpu_once(self):
+        build_sysfs(self.root, equal_nodes(1), threads=2)
+        write(self.root, f'{CPU}/cpu1/topology/thread_siblings_list', '0-3\n')
+        self.assertEqual([{0, 2}, {1, 3}], [set(core) for core in topology.read(self.root).cores])
+
+    def test_huge_pages_of_each_node_and_size(self):
+        build_sysfs(self.root, [
+            FakeNode(0, '0', huge_pages={1 << 30: (2, 1), 2 << 20: (512, 12)}),
+            FakeNode(1, '1', huge_pages={1 << 30: (1, 0)})])
+        first, second = topology.read(self.root).nodes
+        self.assertEqual(((2 << 20, 512, 12), (1 << 30, 2, 1)), first.huge_pages)
+        self.assertEqual(((1 << 30, 1, 0),), second.huge_pages)
+
+    def test_memory_of_guests_is_not_unreclaimable(self):
+        # The fixture's Unevictable, Shmem and anonymous memory: guests' locked and shared pages.
+        build_sysfs(self.root, [FakeNode(0, '0', unreclaimable_bytes=1 << 20)])
+        write(self.root, f'{NODE}/node0/meminfo', 'Node 0 MemTotal: 4096 kB\n'
+              'Node 0 MemFree: 1024 kB\nNode 0 Unevictable: 500 kB\nNode 0 Shmem: 600 kB\n'
+              'Node 0 SUnreclaim: 10 kB\nNode 0 KernelStack: 20 kB\nNode 0 PageTables: 30 kB\n'
+              'Node 0 SecPageTables: 40 kB\nNode 0 SReclaimable: 700 kB\n')
+        self.assertEqual(100 << 10, topology.read(self.root).nodes[0].unreclaimable_bytes)
+
+    def test_large_host(self):
+        build_sysfs(self.root, equal_nodes(64, 8), threads=2)
+        host = topology.read(self.root)
+        self.assertEqual((64, 256), (len(host.nodes), len(host.cores)))
+
+
+class MissingFilesTest(TreeTest):
+
+    def test_a_kernel_without_numa_is_one_node(self):
+        write(self.root, f'{CPU}/online', '0-3\n')
+        write(self.root, 'proc/meminfo', 'MemTotal:  2048 kB\nMemFree:  1024 kB\n'
+              'MemAvailable: 1 kB\nSUnreclaim:  3 kB\nHugepagesize:  2048 kB\n')
+        host = topology.read(self.root)
+        self.assertEqual(
+            (model.Node(0, frozenset(range(4)), 2 << 20, 1 << 20, 3 << 10),), host.nodes)
+        self.assertEqual(((10,),), host.distances)
+
+    def test_defaults_for_each_optional_file(self):
+        for path in (f'{CPU}/isolated', f'{CPU}/smt', f'{CPU}/cpu0', f'{CPU}/online',
+                     'sys/kernel', f'{NODE}/node0/hugepages'):
+            with self.subTest(path):
+                build_sysfs(self.root, equal_nodes(2))
+                expected = topology.read(self.root)
+                self.remove(path)
+                self.assertEqual(expected, topology.read(self.root))
+
+    def test_distance_defaults_to_the_kernels(self):
+        build_sysfs(self.root, equal_nodes(2))
+        self.remove(f'{NODE}/node1/distance')
+        self.assertEqual(((10, 21), (20, 10)), topology.read(self.root).distances)
+
+    def test_a_node_that_vanishes_while_read_is_empty(self):
+        build_sysfs(self.root, equal_nodes(2))
+        for name in ('cpulist', 'meminfo', 'hugepages'):
+            self.remove(f'{NODE}/node1/{name}')
+        self.assertEqual(model.Node(1, frozenset()), topology.read(self.root).nodes[1])
+
+    def test_an_empty_root_has_no_cpus(self):
+        with self.assertRaisesRegex(TopologyError, 'cpu/online: no CPU is online'):
+            topology.read(self.root)
+
+
+class MalformedFilesTest(TreeTest):
+
+    def test_names_the_file(self):
+        for path, text in (
+                (f'{CPU}/online', '0-x\n'), (f'{CPU}/online', '\n'),
+                (f'{CPU}/isolated', '99999\n'), (f'{CPU}/nohz_full', '3-1\n'),
+                (f'{CPU}/cpu0/topology/thread_siblings_list', '?\n'),
+                (f'{NODE}/node1/cpulist', b'\xff\xfe\n'),
+                (f'{NODE}/node1/distance', '21\n'), (f'{NODE}/node1/distance', '21 10 10\n'),
+                (f'{NODE}/node1/distance', '21 0\n'), (f'{NODE}/node1/distance', '21 256\n'),
+                (f'{NODE}/node1/distance', '\n'), (f'{NODE}/node1/distance', '21 ten\n'),
+                (f'{NODE}/node0/meminfo', ''), (f'{NODE}/node0/meminfo', 'Node 0 MemTotal: 1 kB'),
+                (f'{NODE}/node0/meminfo', 'Node 0 MemTotal: 1 MB\nNode 0 MemFree: 1 kB\n'),
+                (f'{NODE}/node0/meminfo', 'Node 0 MemTotal: -1 kB\nNode 0 MemFree: 1 kB\n'),
+                (f'{NODE}/node0/meminfo', 'Node 0 MemTotal: ' + '9' * 40 + ' kB\n'),
+                ('sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages', 'many\n'),
+                (f'{NODE}/node1/hugepages/hugepages-1048576kB/nr_hugepages', '-1\n')):
+            with self.subTest(path=path, text=text):
+                build_sysfs(self.root, [
+                    FakeNode(0, '0-3', huge_pages={1 << 30: (1, 1)}), FakeNode(1, '4-7')],
+                    threads=2)
+                write(self.root, path, text)
+                with self.assertRaises(TopologyError) as caught:
+                    topology.read(self.root)
+                self.remove('sys')
+                self.assertIn(path, str(caught.exception))
+                self.assertTrue(str(caught.exception).isprintable())
+
+    def test_a_directory_in_place_of_a_file(self):
+        build_sysfs(self.root, equal_nodes(1))
+        self.remove(f'{CPU}/online')
+        os.mkdir(os.path.join(self.root, CPU, 'online'))
+        with self.assertRaisesRegex(TopologyError, 'cpu/online'):
+            topology.read(self.root)
+
+    def test_a_page_size_that_is_no_size(self):
+        build_sysfs(self.root, equal_nodes(1))
+        write(self.root, 'sys/kernel/mm/hugepages/hugepages-bigkB/nr_hugepages', '1\n')
+        with self.assertRaisesRegex(TopologyError, 'hugepages-bigkB'):
+            topology.read(self.root)
+
+    @given(st.binary(max_size=60))
+    def test_random_bytes_raise_only_the_named_error(self, data):
+        with tempfile.TemporaryDirectory() as root:
+            build_sysfs(root, equal_nodes(1))
+            for path in (f'{CPU}/online', f'{NODE}/node0/meminfo', f'{NODE}/node0/distance'):
+                write(root, path, data)
+                try:
+                    topology.read(root)
+                except TopologyError:
+                    pass
+
+
+class DeviceNodeTest(TreeTest):
+
+    def test_node_of_a_device(self):
+        build_sysfs(self.root, equal_nodes(2), devices={
+            '0000:3b:00.1': 1, '0000:00:1f.0': -1, '10000:01:00.0': 0})
+        for address, node in (('0000:3b:00.1', 1), ('0000:3B:00.1', 1), ('0000:00:1f.0', None),
+                              ('10000:01:00.0', 0), ('0000:99:00.0', None)):
+            with self.subTest(address):
+                self.assertEqual(node, topology.device_node(address, self.root))
+
+    def test_refuses_what_is_no_address(self):
+        for address in ('', '../../etc', '0000:3b:00', '0000:3b:00:1', '0000.3b.00.1',
+                        '0000:3b:0./.1', '000:3b:00.1', '0000:3b:00.1\n', '0000:3g:00.1',
+                        '0000:３b:00.1', ' 0000:3b:00.1'):
+            with self.subTest(address):
+                self.assertRaises(TopologyError, topology.device_node, address, self.root)
+
+    def test_malformed_node(self):
+        write(self.root, 'sys/bus/pci/devices/0000:3b:00.1/numa_node', '-2\n')
+        with self.assertRaisesRegex(TopologyError, '0000:3b:00.1/numa_node'):
+            topology.device_node('0000:3b:00.1', self.root)
