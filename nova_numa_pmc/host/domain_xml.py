@@ -4,7 +4,7 @@
 On expat itself: importing ``xml.etree`` costs the hook more than all of its
 own work, and builds a tree of everything. No document type is accepted, hence
 no entities and nothing external; size, depth and number of elements are
-bounded; the encoding is UTF-8, whatever the document declares.
+bounded; a declared encoding is ignored, as it could name any Python codec.
 """
 
 from collections import namedtuple
