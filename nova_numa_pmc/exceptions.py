@@ -39,3 +39,27 @@ class TopologyError(NumaPmcError):
 
 class DomainError(NumaPmcError):
     """A domain's XML is hostile, malformed or unlike libvirt's: its guest is left alone."""
+
+
+class EventError(NumaPmcError):
+    """An event's name, terms or layout can't be understood or encoded."""
+
+
+class CounterError(NumaPmcError):
+    """A counter can't be opened; the message says the remedy."""
+
+
+class CounterRefused(CounterError):
+    """The kernel denies counting to this process: perf_event_paranoid, capabilities, seccomp."""
+
+
+class CounterUnsupported(CounterError):
+    """This kernel or hardware doesn't have the event."""
+
+
+class CountersExhausted(CounterError):
+    """No more descriptors: what is open goes on counting."""
+
+
+class CounterTargetGone(CounterError):
+    """The thread, control group or CPU to count on is gone."""
