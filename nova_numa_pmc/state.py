@@ -14,11 +14,13 @@ import os
 import stat
 import time
 
-from nova_numa_pmc.exceptions import NumaPmcError, StateBusy, StateError
-from nova_numa_pmc.promises import Record, decode, encode
+from nova_numa_pmc.exceptions import StateBusy, StateError
+from nova_numa_pmc.state_format import Record, decode, encode
 
 DIRECTORY = '/run/nova-numa-pmc'
 FILE, LOCK = 'promises', 'lock'
+#: How long a start may take until its guest runs: it waits through preallocation.
+GRACE_NS = 900 * 10**9
 _SIZE_MAX_BYTES = 4 << 20
 
 
@@ -92,7 +94,7 @@ class locked(Record):  # noqa: N801 -- a context manager, used like a function
 def read(directory=DIRECTORY, boot_id=None):
     """Read the promises without a lock.
 
-    :returns: :class:`~nova_numa_pmc.promises.Record`, or None when this boot has written none
+    :returns: :class:`~nova_numa_pmc.state_format.Record`, or None when this boot has written none
     :raises StateError: names the file and the remedy
     """
     try:
@@ -116,6 +118,22 @@ def read_boot_id(root='/'):
             return f.read(64).strip()
     except (OSError, ValueError) as e:
         raise StateError('%s: %s: mount procfs' % (path, e)) from None
+
+
+def prune(promises, running, now_ns, grace_ns=GRACE_NS):
+    """Leave out the promises that nobody will claim any more.
+
+    A promise stays while its guest runs, or while its start may still be on the way.
+
+    :param promises: {uuid: Promise}
+    :param running: uuids of the guests that libvirt's status files show
+    :param now_ns: CLOCK_BOOTTIME
+    :returns: {uuid: Promise}, in the same order
+    """
+    running = frozenset(running)
+    return {uuid: promise for uuid, promise in promises.items()
+            if uuid in running
+            or not promise.started and 0 <= now_ns - promise.since_ns < grace_ns}
 
 
 def _open_directory(path, create):
@@ -197,15 +215,19 @@ def _read(directory_fd, directory, boot_id):
     try:
         status = _check_owner(fd, path, '0644')
         if not stat.S_ISREG(status.st_mode) or status.st_size > _SIZE_MAX_BYTES:
-            raise StateError('not a regular file of at most %d bytes' % _SIZE_MAX_BYTES)
-        data = b''.join(iter(lambda: os.read(fd, 1 << 20), b''))
-        written_by, record = decode(data)
-        return record if written_by == boot_id else None
-    except (OSError, NumaPmcError) as e:
-        raise StateError('%s: %s: remove it; it is made anew from the running guests'
-                         % (path, e)) from None
+            raise StateError('%s: not a regular file of at most %d bytes: remove it'
+                             % (path, _SIZE_MAX_BYTES))
+        data = os.read(fd, _SIZE_MAX_BYTES)
+    except OSError as e:
+        raise StateError('%s: %s: remove it' % (path, e.strerror)) from None
     finally:
         os.close(fd)
+    try:
+        written_by, record = decode(data)
+    except StateError as e:
+        raise StateError('%s: %s: remove it; it is made anew from the running guests'
+                         % (path, e)) from None
+    return record if written_by == boot_id else None
 
 
 def _set_aside(directory_fd, directory):

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The format of the promises file.
+
+A text file of tab-separated columns, by name, so that a newer writer's extra columns are
+ignored and an older one's missing columns take their defaults::
+
+    nova-numa-pmc-promises  1.0  <boot id>  <rotation>
+    uuid  name  cpu_nodes  ...
+    6ba7b810-...  instance-0000002a  0  ...
+    end  <rows>
+
+Not JSON: importing it costs the libvirt hook as much as a Python start.
+"""
+
+from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.model import Promise
+
+_MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-promises', 1, 0
+_PLAIN = frozenset(b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-')
+
+
+class Record:
+    """What one file says.
+
+    :ivar promises: {guest uuid: :class:`~nova_numa_pmc.model.Promise`}
+    :ivar rotation: how many placements were made; breaks ties between equal nodes
+    """
+
+    def __init__(self, promises=(), rotation=0):
+        self.promises = dict(promises)
+        self.rotation = rotation
+
+
+def encode(promises, rotation, boot_id):
+    """Render promises as the file's bytes.
+
+    :param promises: iterable of :class:`~nova_numa_pmc.model.Promise`
+    :raises StateError: a value that :func:`decode` would refuse
+    """
+    try:
+        return _encode(promises, rotation, boot_id)
+    except (AttributeError, TypeError, ValueError) as e:
+        raise StateError('a promise can\'t be written: %s' % e) from None
+
+
+def _encode(promises, rotation, boot_id):
+    lines = ['%s\t%d.%d\t%s\t%s' % (_MAGIC, _MAJOR, _MINOR, _escape(boot_id), _number(rotation)),
+             '\t'.join(Promise._fields)]
+    for promise in promises:
+        lines.append('\t'.join(_CODECS[field][0](value)
+                               for field, value in zip(Promise._fields, promise)))
+    lines.append('end\t%d\n' % (len(lines) - 2))
+    return '\n'.join(lines).encode('ascii')
+
+
+def decode(data):
+    """Parse the file's bytes.
+
+    :returns: (boot id, :class:`Record`)
+    :raises StateError: it is not such a file, is cut short, or a newer release wrote it
+    """
+    try:
+        lines = data.decode('ascii').split('\n')
+        magic, version, boot_id, rotation = lines[0].split('\t')[:4]
+        major, _, minor = version.partition('.')
+        if magic != _MAGIC or not minor.isdigit():
+            raise ValueError('its first line is not ours')
+        if _to_int(major) != _MAJOR:
+            raise ValueError('its format is %s.x, this release reads %d.x' % (major, _MAJOR))
+        if lines[-1] or lines[-2].split('\t') != ['end', '%d' % (len(lines) - 4)]:
+            raise ValueError('it is cut short')
+        columns = lines[1].split('\t')
+        promises = {}
+        for line in lines[2:-2]:
+            promise = _to_promise(columns, line.split('\t'))
+            if promise.uuid in promises:
+                raise ValueError('it promises twice to %.80r' % promise.uuid)
+            promises[promise.uuid] = promise
+        return _unescape(boot_id), Record(promises, _to_int(rotation))
+    except (ValueError, IndexError) as e:
+        raise StateError('%s' % e) from None
+
+
+def _to_promise(columns, values):
+    if len(columns) != len(values):
+        raise ValueError('a row has %d columns, not %d' % (len(values), len(columns)))
+    row = {column: _CODECS[column][1](value)
+           for column, value in zip(columns, values) if column in _CODECS}
+    missing = [field for field in Promise._fields
+               if field not in row and field not in Promise._field_defaults]
+    if missing:
+        raise ValueError('it lacks the column %s' % missing[0])
+    if not row['uuid']:
+        raise ValueError('it promises to nobody')
+    return Promise(**row)
+
+
+def _escape(text):
+    """Percent-escape all but a few plain characters; any str survives, also lone surrogates."""
+    return ''.join(chr(byte) if byte in _PLAIN else '%%%02x' % byte
+                   for byte in text.encode('utf-8', 'surrogatepass'))
+
+
+def _unescape(text):
+    first, *parts = text.split('%')
+    plain = bytearray(first, 'ascii')
+    for part in parts:
+        plain += bytes.fromhex(part[:2]) if len(part[:2].strip()) == 2 else _refuse(text)
+        plain += part[2:].encode('ascii')
+    return plain.decode('utf-8', 'surrogatepass')
+
+
+def _to_int(text):
+    # str.isdigit alone would take other scripts' digits, and int() '_', '+' and spaces.
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        _refuse(text)
+    return int(text)
+
+
+def _number(value):
+    return '%d' % _to_int(f'{value:d}')
+
+
+def _to_bool(text):
+    return text == '1' if text in ('0', '1') else _refuse(text)
+
+
+def _refuse(text):
+    raise ValueError('%.80r is out of place' % text)
+
+
+def _to_nodes(text):
+    return tuple(_to_int(part) for part in text.split(',')) if text else ()
+
+
+_TEXT = _escape, _unescape
+_INT = _number, _to_int
+_BOOL = _number, _to_bool
+_NODES = (lambda nodes: ','.join(map(_number, nodes))), _to_nodes
+_OPTIONAL_INT = ((lambda value: '-' if value is None else _number(value)),
+                 (lambda text: None if text == '-' else _to_int(text)))
+#: For each field of a promise: to text, from text.
+_CODECS = {
+    'uuid': _TEXT, 'name': _TEXT, 'cpu_nodes': _NODES, 'mem_nodes': _NODES, 'vcpus': _INT,
+    'memory_bytes': _INT, 'page_bytes': _OPTIONAL_INT, 'bound': _BOOL, 'origin': _TEXT,
+    'since_ns': _INT, 'started': _BOOL,
+}

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finding a guest's groups: the shapes libvirt makes, and everything that isn't one."""
+
+import os
+import shutil
+import tempfile
+import unittest
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_numa_pmc.exceptions import CpusetError, GuestGone
+from nova_numa_pmc.host import cgroups
+from tests.fixtures.cgroups import MANUAL, MODERN, OLD, Tree
+
+MACHINE = 'machine.slice/machine-qemu\\x2d7\\x2dinstance\\x2d0000002a.scope'
+
+
+class GroupsTestCase(unittest.TestCase):
+
+    def tree(self, *args, **kwargs):
+        root = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, root)
+        return Tree(root, *args, **kwargs)
+
+    def find(self, tree):
+        return cgroups.find(tree.pid, tree.root)
+
+
+class FindTest(GroupsTestCase):
+
+    def test_every_shape(self):
+        for version in (1, 2):
+            for shape in (MODERN, OLD, MANUAL):
+                with self.subTest(version=version, shape=shape):
+                    tree = self.tree(version, shape, bytes_by_node={0: 4096})
+                    groups = self.find(tree)
+                    self.assertEqual(
+                        (version, tree.scope, tree.target, tree.emulator, tuple(tree.children)),
+                        (groups.version, groups.scope, groups.target, groups.main,
+                         groups.children))
+                    self.assertEqual(version == 2 and shape == MODERN, groups.covers)
+                    self.assertEqual(tree.memory.rstrip('/'), groups.memory)
+
+    def test_names_are_taken_as_they_are(self):
+        for machine in ('machine.slice/machine-qemu\\x2d1\\x2da.scope',
+                        'machine-qemu\\x2d12\\x2dtruncated\\x2dna.scope',
+                        'machine.slice/machine-qemu-1-a.scope',
+                        'custom.partition/deep.partition/qemu-3-a.libvirt-qemu',
+                        'machine/qemu-3-a b\tc:d,é.libvirt-qemu',
+                        'machine/old-name.libvirt-qemu'):
+            for version in (1, 2):
+                with self.subTest(machine=machine, version=version):
+                    tree = self.tree(version, machine=machine)
+                    self.assertEqual(tree.scope, self.find(tree).scope)
+
+    def test_iothreads_are_children_and_strangers_are_not(self):
+        tree = self.tree(2)
+        for name in ('iothread1', 'vcpux', 'iothread', 'other', 'emulator2', 'vcpu'):
+            tree.add_group(os.path.join(tree.target, name))
+        self.assertEqual(
+            {'emulator', 'vcpu0', 'vcpu1', 'iothread1'},
+            {os.path.basename(path) for path in self.find(tree).children})
+
+    def test_a_mount_point_of_another_name_and_a_bind_mounted_root(self):
+        for version, line in ((1, '34 31 0:31 / /odd\\040place rw - cgroup cgroup rw,cpuset\n'),
+                              (2, '34 31 0:31 / /odd\\040place rw shared:1 - cgroup2 none rw\n')):
+            with self.subTest(version=version):
+                tree = self.tree(version)
+                old = os.path.join(tree.root, tree.scope[:-len(MACHINE)])
+                os.rename(old, os.path.join(tree.root, 'odd place'))
+                tree.put('proc/self/mountinfo', 'garbage\n\n' + line)
+                self.assertEqual(os.path.join(tree.root, 'odd place', MACHINE),
+                                 self.find(tree).scope)
+        tree = self.tree(2)
+        tree.put_cgroup('0::/docker/abc/%s/libvirt/emulator\n' % MACHINE)
+        tree.put('proc/self/mountinfo',
+                 '34 31 0:31 /docker/abc /sys/fs/cgroup rw - cgroup2 x rw\n')
+        self.assertEqual(tree.scope, self.find(tree).scope)
+
+    def test_a_namespace_below_the_hosts_root(self):
+        tree = self.tree(2)
+        tree.put_cgroup('0::/../../%s/libvirt/emulator\n' % MACHINE)
+        with self.assertRaisesRegex(CpusetError, 'namespace'):
+            self.find(tree)
+        tree.put('proc/self/mountinfo', '34 31 0:31 /../.. /sys/fs/cgroup rw - cgroup2 x rw\n')
+        self.assertEqual(tree.scope, self.find(tree).scope)
+
+    def test_what_is_not_a_guests_group_is_never_written(self):
+        for path in ('/', '/machine.slice', '/system.slice/libvirtd.service',
+                     '/user.slice/user-1000.slice/session-2.scope', '/docker/0123456789ab',
+                     '/machine.slice/machine-lxc\\x2d7\\x2da.scope',
+                     '/' + MACHINE, '/' + MACHINE + '/payload', '/' + MACHINE + '/libvirt/other',
+                     '/' + MACHINE + '/libvirt/emulator/deeper',
+                     '/libvirt/emulator', '/emulator'):
+            for version in (1, 2):
+                with self.subTest(path=path, version=version):
+                    tree = self.tree(version)
+                    tree.put_cgroup('%s:%s\n' % ('4:cpuset' if version == 1 else '0:', path))
+                    with self.assertRaises(CpusetError) as caught:
+                        self.find(tree)
+                    self.assertNotIsInstance(caught.exception, GuestGone)
+
+    def test_no_climbing_out_of_the_mount(self):
+        tree = self.tree(2)
+        tree.put_cgroup('0::/../x/qemu-1-a.libvirt-qemu/emulator\n')
+        os.makedirs(os.path.join(tree.root, 'sys/fs/x/qemu-1-a.libvirt-qemu/emulator'))
+        with self.assertRaises(CpusetError):
+            self.find(tree)
+
+    def test_gone(self):
+        tree = self.tree(2)
+        with self.assertRaises(GuestGone):
+            cgroups.find(tree.pid + 1, tree.root)
+        tree.put_cgroup('0::/%s/libvirt/emulator (deleted)\n' % MACHINE)
+        with self.assertRaises(GuestGone):
+            self.find(tree)
+        tree.put_cgroup('0::/%s/libvirt/emulator\n' % MACHINE)
+        shutil.rmtree(tree.scope)
+        with self.assertRaises(GuestGone):
+            self.find(tree)
+
+    def test_the_nearest_own_group_with_a_cpuset_is_written(self):
+        tree = self.tree(2)
+        for directory in [tree.target] + tree.children:
+            os.unlink(os.path.join(directory, 'cpuset.cpus'))
+        groups = self.find(tree)
+        self.assertEqual((tree.scope, tree.scope, (), True),
+                         (groups.target, groups.main, groups.children, groups.covers))
+        os.unlink(os.path.join(tree.scope, 'cpuset.cpus'))
+        with self.assertRaisesRegex(CpusetError, 'cgroup.controllers'):
+            self.find(tree)
+
+    def test_v1_without_the_emulators_cpuset(self):
+        tree = self.tree(1)
+        os.unlink(os.path.join(tree.emulator, 'cpuset.cpus'))
+        with self.assertRaises(CpusetError):
+            self.find(tree)
+
+    def test_no_hierarchy_or_no_mount(self):
+        tree = self.tree(2)
+        tree.put('proc/self/mountinfo', '')
+        with self.assertRaisesRegex(CpusetError, 'mount it'):
+            self.find(tree)
+        tree.put_cgroup('3:memory:/x\n')
+        with self.assertRaisesRegex(CpusetError, 'no cpuset controller'):
+            self.find(tree)
+
+    @given(st.text(max_size=200), st.text(max_size=200))
+    def test_any_text_is_a_guest_or_an_error(self, cgroup, mountinfo):
+        with tempfile.TemporaryDirectory() as root:
+            for path, text in (('proc/7/cgroup', cgroup), ('proc/self/mountinfo', mountinfo)):
+                path = os.path.join(root, path)
+                os.makedirs(os.path.dirname(path))
+                with open(path, 'w', encoding='utf-8', errors='surrogatepass', newline='') as f:
+                    f.write(text)
+            with self.assertRaises(CpusetError):
+                cgroups.find(7, root)
+
+
+class MemoryTest(GroupsTestCase):
+
+    def test_bytes_per_node(self):
+        for version in (1, 2):
+            with self.subTest(version=version):
+                tree = self.tree(version, bytes_by_node={0: 8192, 1: 4096, 5: 0})
+                self.assertEqual({0: 8192, 1: 4096, 5: 0},
+                                 cgroups.memory_by_node(self.find(tree)))
+
+    def test_shared_pages_count_and_the_cache_does_not(self):
+        tree = self.tree(2, bytes_by_node={})
+        path = os.path.join(tree.memory, 'memory.numa_stat')
+        tree.put(path, 'anon N0=1 N1=2\nfile N0=100 N1=100\nfile_mapped N0=7\nshmem N0=10 N1=20\n')
+        self.assertEqual({0: 11, 1: 22}, cgroups.memory_by_node(self.find(tree)))
+
+    def test_locked_pages_count_on_v1(self):
+        tree = self.tree(1, bytes_by_node={})
+        page = os.sysconf('SC_PAGE_SIZE')
+        tree.put(os.path.join(tree.memory, 'memory.numa_stat'),
+                 'anon=9 N0=9\nhierarchical_anon=3 N0=1 N1=2\nhierarchical_unevictable=4 N1=4\n')
+        self.assertEqual({0: page, 1: 6 * page}, cgroups.memory_by_node(self.find(tree)))
+
+    def test_unknown_is_none(self):
+        tree = self.tree(2)
+        self.assertIsNone(cgroups.memory_by_node(self.find(tree)))
+        for text in ('', 'anon\n', 'anon N0=x\n', 'anon Nx=1\n', 'anon =\n', '\n\n'):
+            with self.subTest(text=text):
+                tree.put(os.path.join(tree.memory, 'memory.numa_stat'), text)
+                self.assertIsNone(cgroups.memory_by_node(self.find(tree)))
+        groups = self.find(tree)
+        shutil.rmtree(tree.scope)
+        self.assertIsNone(cgroups.memory_by_node(groups))
+
+    def test_resident_bytes(self):
+        tree = self.tree(2)
+        groups = self.find(tree)
+        self.assertEqual(1 << 20, cgroups.resident_bytes(groups, 'VmRSS', 'HugetlbPages'))
+        self.assertIsNone(cgroups.resident_bytes(groups, 'VmSwap'))
+        for text in ('', 'VmRSS:\n', 'VmRSS: x kB\n', 'no colon\n'):
+            with self.subTest(text=text):
+                tree.put('proc/%d/status' % tree.pid, text)
+                self.assertIsNone(cgroups.resident_bytes(groups, 'VmRSS'))
+
+
+class ReadTextTest(GroupsTestCase):
+
+    def test_reads_to_the_end_within_bounds(self):
+        tree = self.tree(2)
+        path = os.path.join(tree.root, 'long')
+        tree.put(path, 'x' * 200000)
+        self.assertEqual(200000, len(cgroups.read_text(path)))
+        tree.put(path, 'x' * (2 << 20))
+        with self.assertRaises(OSError):
+            cgroups.read_text(path)
+
+    def test_parts_of_a_pipe_are_joined(self):
+        tree = self.tree(2)
+        path = os.path.join(tree.root, 'fifo')
+        os.mkfifo(path)
+        pid = os.fork()
+        if not pid:
+            with open(path, 'wb', buffering=0) as f:
+                for part in (b'0-', b'3,', b'6\n'):
+                    f.write(part)
+            os._exit(0)
+        self.assertEqual('0-3,6\n', cgroups.read_text(path))
+        os.waitpid(pid, 0)

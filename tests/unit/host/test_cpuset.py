@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Confining a guest on trees of every shape, under the kernel's rules and its refusals."""
+
+import errno
+import os
+import shutil
+import tempfile
+import unittest
+
+from nova_numa_pmc.exceptions import CpusetError, GuestGone, PinnedByOthers
+from nova_numa_pmc.host import cgroups, cpuset
+from tests.fixtures.cgroups import MANUAL, MODERN, OLD, Tree
+
+SHAPES = [(version, shape) for version in (1, 2) for shape in (MODERN, OLD, MANUAL)]
+NODE0, NODE1 = frozenset({0, 1}), frozenset({2, 3})
+TO_NODE1 = frozenset({1})
+MIB = 1 << 20
+
+
+class TreeTestCase(unittest.TestCase):
+
+    def tree(self, *args, **kwargs):
+        """A new :class:`Tree` that goes with the test, and its groups."""
+        root = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, root)
+        tree = Tree(root, *args, **kwargs)
+        self.log = []
+        return tree, cgroups.find(tree.pid, root)
+
+    def logged(self, tree):
+        """The kernel's stand-in, noting each write in ``self.log`` relative to the scope."""
+        def write(path, text):
+            tree.write(path, text)
+            self.log.append((os.path.relpath(path, tree.scope), text))
+        return write
+
+
+class ConfineTest(TreeTestCase):
+
+    def test_cpus_are_narrow_and_memory_is_wide_at_rest_on_every_shape(self):
+        for version, shape in SHAPES:
+            with self.subTest(version=version, shape=shape):
+                tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 3 * MIB})
+                before = {d: tree.own(d, 'mems') for d in [tree.target] + tree.children}
+                applied = cpuset.confine(groups, NODE1, TO_NODE1, write=tree.write)
+                self.assertEqual((cpuset.BROUGHT, MIB), (applied.memory, applied.off_bytes))
+                self.assertEqual(before, {d: tree.own(d, 'mems') for d in before})
+                if version == 2:
+                    self.assertEqual(NODE1, applied.cpus_effective)
+                    for child in tree.children:
+                        self.assertEqual('2-3', tree.read(child, 'cpuset.cpus.effective'))
+                else:
+                    self.assertEqual({NODE1}, {tree.own(c, 'cpus') for c in tree.children})
+                    self.assertEqual('0', tree.read(tree.emulator, 'cpuset.memory_migrate'))
+
+    def test_v2_writes_the_delegated_group_once_for_all_children(self):
+        tree, groups = self.tree(2, MODERN)
+        cpuset.confine(groups, NODE1, write=self.logged(tree))
+        self.assertEqual([('libvirt/cpuset.cpus', '2-3')], self.log)
+
+    def test_v1_leaves_the_common_level_wide_for_vcpu_hotplug(self):
+        tree, groups = self.tree(1, MODERN)
+        cpuset.confine(groups, NODE1, write=tree.write)
+        self.assertEqual('0-3', tree.read(tree.target, 'cpuset.cpus'))
+
+    def test_memory_is_brought_through_the_main_threads_group(self):
+        tree, groups = self.tree(2, MODERN, bytes_by_node={0: MIB, 1: 0})
+        cpuset.confine(groups, NODE1, TO_NODE1, write=self.logged(tree))
+        self.assertEqual([('libvirt/cpuset.cpus', '2-3'), ('libvirt/emulator/cpuset.mems', '1'),
+                          ('libvirt/emulator/cpuset.mems', '')], self.log)
+
+    def test_v1_migrates_only_while_bringing_over(self):
+        tree, groups = self.tree(1, MODERN, vcpus=0, bytes_by_node={0: MIB, 1: 0})
+        cpuset.confine(groups, NODE1, TO_NODE1, write=self.logged(tree))
+        emulator = 'libvirt/emulator/cpuset.'
+        self.assertEqual([(emulator + 'cpus', '2-3'), (emulator + 'memory_migrate', '1'),
+                          (emulator + 'mems', '1'), (emulator + 'mems', '0-1'),
+                          (emulator + 'memory_migrate', '0')], self.log)
+
+    def test_a_second_time_writes_nothing(self):
+        for version, shape in SHAPES:
+            with self.subTest(version=version, shape=shape):
+                tree, groups = self.tree(version, shape, bytes_by_node={0: 0, 1: MIB})
+                for bound in (False, True):
+                    cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=bound, write=tree.write)
+                    again = cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=bound,
+                                           write=self.logged(tree))
+                    self.assertEqual(((), []), (again.changes, self.log))
+
+    def test_undo_restores_the_tree_unless_somebody_else_wrote(self):
+        for version, shape in SHAPES:
+            with self.subTest(version=version, shape=shape):
+                tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 0})
+                before = tree.snapshot()
+                applied = cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=True,
+                                         write=tree.write)
+                self.assertNotEqual(before, tree.snapshot())
+                cpuset.undo(groups, applied.changes, write=tree.write)
+                self.assertEqual(before, tree.snapshot())
+                applied = cpuset.confine(groups, NODE1, write=tree.write)
+                tree.put(applied.changes[-1].path, '3\n')
+                cpuset.undo(groups, applied.changes, write=tree.write)
+                with open(applied.changes[-1].path, encoding='ascii') as f:
+                    self.assertEqual('3', f.read().strip())
+
+    def test_moves_what_we_placed_and_comes_back(self):
+        for version, shape in SHAPES:
+            for bound in (False, True):
+                with self.subTest(version=version, shape=shape, bound=bound):
+                    tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: MIB})
+                    for cpus, node in ((NODE0, 0), (NODE1, 1), (NODE0, 0)):
+                        ours = cpuset.Held(frozenset(range(4)) - cpus, frozenset({1 - node}))
+                        applied = cpuset.confine(groups, cpus, frozenset({node}), ours=ours,
+                                                 stay_bound=bound, write=tree.write)
+                        self.assertEqual(cpuset.BOUND if bound else cpuset.BROUGHT,
+                                         applied.memory)
+                        held = cpuset.current(groups)
+                        written = [tree.target] if groups.covers else tree.children
+                        self.assertEqual({cpus}, {held[d].cpus for d in written})
+                        if bound:
+                            self.assertEqual({frozenset({node})}, {held[d].mems for d in written})
+
+    def test_a_bind_lapses_and_a_move_without_it_widens(self):
+        for version, shape in SHAPES:
+            with self.subTest(version=version, shape=shape):
+                tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: MIB})
+                wide = cpuset.current(groups)
+                bound = cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
+                self.assertEqual(cpuset.BOUND, bound.memory)
+                cpuset.release_memory(groups, TO_NODE1, write=tree.write)
+                self.assertEqual([held.mems for held in wide.values()],
+                                 [held.mems for held in cpuset.current(groups).values()])
+                cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
+                cpuset.confine(groups, NODE0, frozenset({0}), write=tree.write,
+                               ours=cpuset.Held(NODE1, TO_NODE1))
+                self.assertEqual([held.mems for held in wide.values()],
+                                 [held.mems for held in cpuset.current(groups).values()])
+
+    def test_v1_widens_the_guests_own_upper_levels_first(self):
+        tree, groups = self.tree(1, MODERN)
+        for directory in tree.children + [tree.target, tree.scope]:
+            tree.put(os.path.join(directory, 'cpuset.cpus'), '0-1\n')  # 2-3 were offline once
+        cpuset.confine(groups, NODE1, ours=cpuset.Held(NODE0, frozenset()),
+                       write=self.logged(tree))
+        self.assertEqual([('cpuset.cpus', '0-3'), ('libvirt/cpuset.cpus', '0-3')], self.log[:2])
+        self.assertEqual('0-3', tree.read(tree.target, 'cpuset.cpus'))
+        self.assertEqual('2-3', tree.read(tree.emulator, 'cpuset.cpus'))
+
+    def test_a_hotplugged_vcpu_is_narrowed_when_asserted_again(self):
+        tree, groups = self.tree(1, MODERN)
+        cpuset.confine(groups, NODE1, write=tree.write)
+        tree.add_group(os.path.join(tree.target, 'vcpu7'))
+        groups = cgroups.find(tree.pid, tree.root)
+        applied = cpuset.confine(groups, NODE1, write=tree.write)
+        self.assertEqual([os.path.join(tree.target, 'vcpu7', 'cpuset.cpus')],
+                         [change.path for change in applied.changes])
+
+    def test_cpus_outside_of_the_parents_set_are_reported(self):
+        tree, groups = self.tree(2, MODERN)
+        tree.put(os.path.join(tree.scope, 'cpuset.cpus'), '0-2\n')
+        applied = cpuset.confine(groups, NODE1, write=tree.write)
+        self.assertEqual((NODE1, frozenset({2})), (applied.cpus, applied.cpus_effective))
+
+    def test_nothing_asked_for_is_an_error(self):
+        _, groups = self.tree()
+        for cpus, mems in ((frozenset(), None), (NODE1, frozenset())):
+            with self.assertRaisesRegex(CpusetError, 'empty set'):
+                cpuset.confine(groups, cpus, mems)
+
+
+class LeftAloneTest(TreeTestCase):
+
+    def test_a_pin_that_contradicts_leaves_the_whole_guest_alone(self):
+        for version, shape in SHAPES:
+            for pin in ('0', '1-2'):
+                with self.subTest(version=version, shape=shape, pin=pin):
+                    tree, groups = self.tree(version, shape)
+                    tree.put(os.path.join(tree.vcpus[1], 'cpuset.cpus'), pin + '\n')
+                    before = tree.snapshot()
+                    with self.assertRaisesRegex(PinnedByOthers, 'vcpu1'):
+                        cpuset.confine(groups, NODE1, write=tree.write)
+                    self.assertEqual(before, tree.snapshot())
+
+    def test_a_pin_inside_stays_and_a_wider_set_is_no_pin(self):
+        for version, shape in SHAPES:
+            with self.subTest(version=version, shape=shape):
+                tree, groups = self.tree(version, shape)
+                tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3\n')
+                tree.put(os.path.join(tree.vcpus[1], 'cpuset.cpus'), '1-3\n')
+                cpuset.confine(groups, NODE1, write=tree.write)
+                self.assertEqual('3', tree.read(tree.vcpus[0], 'cpuset.cpus'))
+                if version == 2:
+                    self.assertEqual('2-3', tree.read(tree.vcpus[1], 'cpuset.cpus.effective'))
+                else:
+                    self.assertEqual('2-3', tree.read(tree.vcpus[1], 'cpuset.cpus'))
+
+    def test_memory_bound_by_others_stays(self):
+        for version, shape in SHAPES:
+            with self.subTest(version=version, shape=shape):
+                tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 0})
+                tree.put(os.path.join(tree.vcpus[0], 'cpuset.mems'), '0\n')
+                applied = cpuset.confine(groups, NODE1, TO_NODE1, write=tree.write)
+                self.assertEqual(cpuset.PINNED, applied.memory)
+                self.assertEqual({'cpuset.cpus'},
+                                 {os.path.basename(change.path) for change in applied.changes})
+
+    def test_no_more_memory_moves_than_one_write_may(self):
+        for version in (1, 2):
+            for off, huge_kib, outcome in ((64 * MIB, 0, cpuset.BROUGHT),
+                                           (64 * MIB + 4096, 0, cpuset.TOO_MUCH),
+                                           (4096, 64 << 10, cpuset.TOO_MUCH)):
+                with self.subTest(version=version, off=off, huge_kib=huge_kib):
+                    tree, groups = self.tree(version, bytes_by_node={0: off, 1: 1 << 30})
+                    tree.put('proc/%d/status' % tree.pid,
+                             'VmRSS:\t 9 kB\nHugetlbPages:\t %d kB\n' % huge_kib)
+                    applied = cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=True,
+                                             write=tree.write)
+                    self.assertEqual(cpuset.BOUND if outcome == cpuset.BROUGHT else outcome,
+                                     applied.memory)
+                    self.assertEqual(off + (huge_kib << 10), applied.off_bytes)
+
+    def test_without_bytes_per_node_the_resident_size_bounds_the_move(self):
+        for version in (1, 2):
+            for status, outcome in (('VmRSS:\t 100 kB\nHugetlbPages:\t 0 kB\n', cpuset.BROUGHT),
+                                    ('VmRSS:\t 99999999 kB\nHugetlbPages:\t 0 kB\n',
+                                     cpuset.TOO_MUCH),
+                                    ('VmRSS:\t?\n', cpuset.UNKNOWN), ('', cpuset.UNKNOWN)):
+                with self.subTest(version=version, status=status):
+                    tree, groups = self.tree(version)
+                    tree.put('proc/%d/status' % tree.pid, status)
+                    applied = cpuset.confine(groups, NODE1, TO_NODE1, write=tree.write)
+                    self.assertEqual(outcome, applied.memory)
+
+
+class FaultTest(TreeTestCase):
+
+    ERRNOS = (errno.EBUSY, errno.EACCES, errno.ENOSPC, errno.ENODEV, errno.EINVAL, errno.ENOENT)
+
+    def confine(self, groups, write):
+        return cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=self.bound, write=write)
+
+    def each_fault(self):
+        """Yield (tree, groups, index) for each shape and each of its writes."""
+        for version, shape in SHAPES:
+            for self.bound in (False, True):
+                tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 0})
+                self.confine(groups, self.logged(tree))
+                for index in range(len(self.log)):
+                    yield (*self.tree(version, shape, bytes_by_node={0: MIB, 1: 0}), index)
+
+    def failing(self, tree, index, code, forever=False):
+        """A write that fails with ``code`` at the index-th call (and ever after)."""
+        self.calls = 0
+
+        def write(path, text):
+            self.calls += 1
+            if self.calls == index + 1 or forever and self.calls > index:
+                self.path = path
+                raise OSError(code, os.strerror(code))
+            tree.write(path, text)
+        return write
+
+    def test_a_refused_write_leaves_the_tree_as_it_was(self):
+        for tree, groups, index in self.each_fault():
+            before = tree.snapshot()
+            for code in self.ERRNOS:
+                with self.subTest(version=tree.version, path=tree.path, index=index,
+                                  errno=errno.errorcode[code]):
+                    with self.assertRaises(CpusetError) as caught:
+                        self.confine(groups, self.failing(tree, index, code))
+                    self.assertNotIsInstance(caught.exception, GuestGone)
+                    self.assertEqual(before, tree.snapshot())
+                    self.assertIn(errno.errorcode[code], str(caught.exception))
+                    self.assertIn(self.path, str(caught.exception))
+                    self.assertNotIn('NOT undone', str(caught.exception))
+
+    def test_what_can_not_be_undone_is_listed(self):
+        for tree, groups, index in self.each_fault():
+            with self.subTest(version=tree.version, path=tree.path, index=index):
+                before = tree.snapshot()
+                with self.assertRaises(CpusetError) as caught:
+                    self.confine(groups, self.failing(tree, index, errno.EBUSY, forever=True))
+                left = [path for path, text in tree.snapshot().items() if before[path] != text
+                        and not path.endswith('effective')]
+                listed = str(caught.exception).partition('NOT undone: ')[2]
+                self.assertEqual(bool(left), bool(listed))
+                for path in left:
+                    self.assertIn('%s (was %r' % (path, before[path]), listed)
+
+    def test_a_write_without_effect_is_noticed_and_undone(self):
+        for tree, groups, index in self.each_fault():
+            with self.subTest(version=tree.version, path=tree.path, index=index):
+                before, count = tree.snapshot(), 0
+
+                def write(path, text, tree=tree, index=index):
+                    nonlocal count
+                    count += 1
+                    if count != index + 1:
+                        tree.write(path, text)
+                with self.assertRaisesRegex(CpusetError, 'reads back as'):
+                    self.confine(groups, write)
+                self.assertEqual(before, tree.snapshot())
+
+    def test_an_interruption_undoes_and_passes(self):
+        class OutOfTime(BaseException):
+            pass
+        for tree, groups, index in self.each_fault():
+            with self.subTest(version=tree.version, path=tree.path, index=index):
+                before, count = tree.snapshot(), 0
+
+                def write(path, text, tree=tree, index=index):
+                    nonlocal count
+                    count += 1
+                    tree.write(path, text)
+                    if count == index + 1:
+                        raise OutOfTime
+                with self.assertRaises(OutOfTime):
+                    self.confine(groups, write)
+                self.assertEqual(before, tree.snapshot())
+
+    def test_a_guest_that_ends_half_way_is_told_apart(self):
+        for code in (errno.ENOENT, errno.ENODEV):
+            for tree, groups, index in self.each_fault():
+                with self.subTest(version=tree.version, path=tree.path, index=index):
+                    failing = self.failing(tree, index, code)
+
+                    def write(path, text, tree=tree, index=index, failing=failing):
+                        if self.calls == index:
+                            shutil.rmtree(tree.scope)
+                        failing(path, text)
+                    with self.assertRaises(GuestGone):
+                        self.confine(groups, write)
+
+    def test_a_vcpu_that_is_unplugged_half_way_is_passed_over(self):
+        for version in (1, 2):
+            with self.subTest(version=version):
+                tree, groups = self.tree(version, OLD)
+
+                def write(path, text, tree=tree):
+                    if os.path.isdir(tree.vcpus[0]):
+                        shutil.rmtree(tree.vcpus[0])
+                    tree.write(path, text)
+                cpuset.confine(groups, NODE1, write=write)
+                self.assertEqual('2-3', tree.read(tree.vcpus[1], 'cpuset.cpus'))
+                cpuset.confine(groups, NODE1, write=tree.write)  # and when it was gone before
+
+    def test_gone_before_it_begins(self):
+        for version, shape in SHAPES:
+            with self.subTest(version=version, shape=shape):
+                tree, groups = self.tree(version, shape)
+                applied = cpuset.confine(groups, NODE1, write=tree.write)
+                shutil.rmtree(tree.scope)
+                for call, *arguments in ((cpuset.confine, NODE0), (cpuset.current,),
+                                         (cpuset.undo, applied.changes)):
+                    with self.assertRaises(GuestGone):
+                        call(groups, *arguments)
+
+    def test_malformed_sets_are_an_error_not_a_crash(self):
+        for name in ('cpuset.cpus', 'cpuset.mems'):
+            for text in ('x', '3-1', '0-', '1e9', '99999999999', '٣'):
+                with self.subTest(name=name, text=text):
+                    tree, groups = self.tree()
+                    tree.put(os.path.join(tree.target, name), text)
+                    with self.assertRaises(CpusetError):
+                        cpuset.confine(groups, NODE1, TO_NODE1)
+
+    def test_the_real_writer_follows_no_symlink_and_makes_no_file(self):
+        tree, groups = self.tree()
+        path = os.path.join(tree.target, 'cpuset.cpus')
+        os.rename(path, path + '.elsewhere')
+        os.symlink(path + '.elsewhere', path)
+        with self.assertRaisesRegex(CpusetError, 'ELOOP'):
+            cpuset.confine(groups, NODE1)
