@@ -16,7 +16,7 @@ help: ## List the targets
 demo: setup-lab ## Boot an emulated two-node host and compare floating, numad and placed guests
 	@$(PYTHON) -m tests.lab.demo --out build/demo $(ARGS)
 
-test: unit lab ## Run the unit tests and the lab's tests
+test: setup-lab unit lab ## Run the unit tests and the lab's tests
 
 unit: setup ## Run the unit tests (ARGS: a regular expression of test ids)
 	@$(PYTHON) tools/unit-tests $(ARGS)
@@ -24,11 +24,14 @@ unit: setup ## Run the unit tests (ARGS: a regular expression of test ids)
 lab: setup-lab ## Run the tests on emulated hosts (ARGS: pytest's)
 	@$(PYTHON) -m pytest tests/lab -q $(ARGS)
 
+functional: setup ## Run the tests of the installed package (ARGS: pytest's)
+	@$(PYTHON) -m pytest tests/functional -q $(ARGS)
+
 lint: setup ## Check style: ruff, hacking, shell syntax
 	@tools/lint
 
-docs: setup ## Build the documentation into doc/build/html
-	@tools/setup docs
+docs: ## Build the documentation into doc/build/html
+	@tools/setup dev docs
 	@$(PYTHON) -m sphinx -q -W -b html doc/source doc/build/html
 	@echo "documentation: doc/build/html/index.html"
 
