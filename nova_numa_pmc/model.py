@@ -120,6 +120,24 @@ class NodeView(namedtuple('NodeView', [
     __slots__ = ()
 
 
+class NodeLoad(namedtuple('NodeLoad', [
+        'demand_cores', 'bandwidth_bytes_per_sec', 'bandwidth_max_bytes_per_sec', 'link_ratio'],
+        defaults=(None, None, None, None))):
+    """What was measured on one node; the fields are :class:`NodeView`'s, None: unknown."""
+
+    __slots__ = ()
+
+
+class History(namedtuple('History', 'cores_per_vcpu bytes_per_core_sec', defaults=((), None))):
+    """What earlier guests of a flavor used (else: all guests of the host).
+
+    :param cores_per_vcpu: tuple of κ_i, one per guest [cores]
+    :param bytes_per_core_sec: the host's DRAM traffic per core-second of its guests
+    """
+
+    __slots__ = ()
+
+
 class HostView(namedtuple('HostView', 'nodes distances rotation', defaults=(0,))):
     """A host as the decision sees it.
 
@@ -133,8 +151,8 @@ class HostView(namedtuple('HostView', 'nodes distances rotation', defaults=(0,))
 
 class Request(namedtuple('Request', [
         'vcpus', 'memory_bytes', 'page_bytes', 'allowed_cpus', 'device_nodes', 'policy',
-        'demand_cores', 'bandwidth_bytes_per_sec'],
-        defaults=(None, None, (), AUTO, None, None))):
+        'demand_cores', 'bandwidth_bytes_per_sec', 'placed_by'],
+        defaults=(None, None, (), AUTO, None, None, ()))):
     """A guest that asks for a place.
 
     :param memory_bytes: what it may grow to
@@ -144,6 +162,7 @@ class Request(namedtuple('Request', [
     :param policy: one of :data:`POLICIES`
     :param demand_cores: ĉ [cores], None: derived from vCPUs
     :param bandwidth_bytes_per_sec: b̂, None: unknown
+    :param placed_by: what others have placed already, as in :class:`Guest`
     """
 
     __slots__ = ()
@@ -155,7 +174,8 @@ class Reason(namedtuple('Reason', 'code values', defaults=((),))):
     __slots__ = ()
 
 
-class Placement(namedtuple('Placement', 'nodes cpus bind reasons', defaults=(None, False, ()))):
+class Placement(namedtuple('Placement', 'nodes cpus bind reasons mem_nodes',
+                           defaults=(None, False, (), ()))):
     """Where a guest belongs.
 
     :param nodes: tuple of node ids, ascending; empty: leave it alone, ``reasons`` say why
@@ -163,6 +183,8 @@ class Placement(namedtuple('Placement', 'nodes cpus bind reasons', defaults=(Non
     :param bind: memory fits on ``nodes`` (it may be brought over, or bound by choice);
         False: its CPUs only, memory stays wide
     :param reasons: tuple of :class:`Reason`, the deciding one first
+    :param mem_nodes: tuple of node ids where the memory is expected: ``nodes`` where it fits
+        there, the nearest nodes with memory of a CPU-only node, else empty (anywhere)
     """
 
     __slots__ = ()

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The places a guest could have: one node, a set of nodes, CPUs only.
+
+Imported by the libvirt hook at every guest start: light modules only.
+"""
+
+from collections import namedtuple
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import domains, sets
+
+
+class Candidate(namedtuple('Candidate', 'cpus mems bind')):
+    """Positions for the CPUs, positions for the memory (empty: anywhere), whether to bind."""
+
+    __slots__ = ()
+
+
+class Ask(namedtuple('Ask', 'view request threads free_bytes devices')):
+    """The question: a host by domain, a request, and by position what the host has for it.
+
+    :param threads: list of the CPUs that the guest may use
+    :param free_bytes: list of what is left to promise of the guest's kind of memory
+    :param devices: tuple of the positions of the guest's devices
+    """
+
+    __slots__ = ()
+
+    def distance(self, a, b):
+        return domains.distance(self.view, a, b)
+
+
+def ask(merged, members, host_view, request):
+    """Put the question.
+
+    :param merged, members: from :func:`domains.merged`
+    :param host_view: the view by node
+    :param request: :class:`model.Request`
+    """
+    devices = tuple(at for at, group in enumerate(members) for member in group
+                    if host_view.nodes[member].id in request.device_nodes)
+    return Ask(merged, request, _threads(merged, request), _free_bytes(merged, request), devices)
+
+
+def _threads(view, request):
+    """Count the threads that the guest may use on each node."""
+    allowed = request.allowed_cpus
+    return [node.threads if node.cpus is None
+            else len(node.cpus if allowed is None else node.cpus & allowed)
+            for node in view.nodes]
+
+
+def _free_bytes(view, request):
+    """Say what is left to promise on each node, of the kind of memory the guest wants."""
+    if request.page_bytes is None:
+        return [node.capacity_bytes - node.promised_bytes for node in view.nodes]
+    return [dict(node.huge_free_bytes).get(request.page_bytes, 0) for node in view.nodes]
+
+
+def tiers(ask):
+    """Yield (code, candidates) from the best kind of place to the least."""
+    policy = ask.request.policy
+    if policy == model.SPREAD:
+        yield 'spread', _everywhere(ask)
+        return
+    bandwidth = None if policy == model.ONE_NODE else _bandwidth_need(ask)
+    yield 'one_node', _single_nodes(ask, bandwidth)
+    if policy != model.ONE_NODE:
+        yield 'span', _spans(ask, bandwidth)
+    vcpus = max(1, ask.request.vcpus)
+    yield 'cpus_only', [Candidate((at,), (), False)
+                        for at, threads in enumerate(ask.threads) if threads >= vcpus]
+    if policy != model.ONE_NODE:
+        yield 'cpus_only', [Candidate(chosen, (), False) for chosen in sets.smallest(
+            [(threads,) for threads in ask.threads], (vcpus,), ask.distance)]
+
+
+def _everywhere(ask):
+    cpus = tuple(at for at, threads in enumerate(ask.threads) if threads)
+    fits = sum(max(0, ask.free_bytes[at]) for at in cpus) >= ask.request.memory_bytes
+    return [Candidate(cpus, cpus if fits else (), fits)]
+
+
+def _bandwidth_need(ask):
+    """Say what bandwidth a place must have [bytes/s]; None: unknown, so no constraint.
+
+    A guest that alone exceeds a node's maximum runs better over several nodes than local;
+    more than the host has is not asked.
+    """
+    wanted = ask.request.bandwidth_bytes_per_sec
+    if wanted is None:
+        return None
+    maxima = [node.bandwidth_max_bytes_per_sec for node in ask.view.nodes]
+    return None if None in maxima else min(wanted, sum(maxima))
+
+
+def _single_nodes(ask, bandwidth):
+    vcpus, memory_bytes = max(1, ask.request.vcpus), ask.request.memory_bytes
+    found = []
+    for at, node in enumerate(ask.view.nodes):
+        if ask.threads[at] < vcpus:
+            continue
+        if bandwidth and node.bandwidth_max_bytes_per_sec < bandwidth:
+            continue
+        if ask.free_bytes[at] >= memory_bytes:
+            found.append(Candidate((at,), (at,), True))
+        elif _memoryless(node):
+            # First touch on such a node falls back to the nearest memory by itself.
+            nearest = _nearest_memory(ask, at)
+            if nearest is not None:
+                found.append(Candidate((at,), (nearest,), False))
+    return found
+
+
+def _memoryless(node):
+    return not node.capacity_bytes and not node.huge_free_bytes
+
+
+def _nearest_memory(ask, at):
+    """Find where a CPU-only node's memory would lie; None: it does not fit there."""
+    having = [other for other, node in enumerate(ask.view.nodes) if not _memoryless(node)]
+    nearest = min(having, default=None,
+                  key=lambda other: (ask.distance(at, other), -ask.free_bytes[other]))
+    if nearest is None or ask.free_bytes[nearest] < ask.request.memory_bytes:
+        return None
+    return nearest
+
+
+def _spans(ask, bandwidth):
+    room = [(threads, max(0, free)) for threads, free in zip(ask.threads, ask.free_bytes)]
+    need = (max(1, ask.request.vcpus), ask.request.memory_bytes)
+    if bandwidth:
+        room = [kinds + (node.bandwidth_max_bytes_per_sec,)
+                for kinds, node in zip(room, ask.view.nodes)]
+        need += (bandwidth,)
+    return [Candidate(
+        tuple(at for at in chosen if ask.threads[at]),
+        tuple(at for at in chosen if not _memoryless(ask.view.nodes[at])),
+        not any(_memoryless(ask.view.nodes[at]) for at in chosen))
+        for chosen in sets.smallest(room, need, ask.distance)]

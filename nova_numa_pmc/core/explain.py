@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Words for a placement's reasons, put together only when somebody reads them.
+
+Imported by the libvirt hook at every guest start: light modules only.
+"""
+
+_WORDS = {
+    'one_node': 'fits on one node',
+    'span': 'spans the smallest and closest set of nodes that holds it',
+    'spread': 'spread over all nodes, as its policy asks',
+    'cpus_only': 'memory fits nowhere: CPUs only, memory left wide',
+    'placed_by_others': 'left alone: placed by others ({by})',
+    'policy_none': 'left alone, as its policy asks',
+    'too_few_cpus': 'left alone: {vcpus} vCPUs, {threads} CPUs that it may use',
+    'no_single_node': 'left alone: its policy asks for one node, '
+                      '{vcpus} vCPUs exceed the {threads} CPUs of the largest',
+    'no_node_fits': 'no single node fits {vcpus} vCPUs and {memory_bytes}: '
+                    'at most {threads} CPUs and {free_bytes}',
+    'bandwidth_dropped': 'bandwidth left out: unknown on some nodes',
+    'demand_dropped': 'CPU demand taken from promised vCPUs: not measured on all nodes',
+}
+_MIB = 1 << 20
+
+
+def explain(placement):
+    """Say in one line where a guest goes and why.
+
+    :param placement: :class:`nova_numa_pmc.model.Placement`
+    :returns: str without a newline, e.g. ``node 1: fits on one node; pressure 0.25 …``
+    """
+    said = [_said(reason) for reason in placement.reasons]
+    if not placement.nodes:
+        return '; '.join(said) or 'left alone'
+    where = f'{_nodes(placement.nodes)}: ' + '; '.join(said[:1])
+    return '; '.join([where, *_comparison(dict(placement.reasons[0].values)), *said[1:]])
+
+
+def _said(reason):
+    words = _WORDS.get(reason.code, reason.code)
+    for name, value in reason.values:
+        words = words.replace(f'{{{name}}}', _value(name, value))
+    return words
+
+
+def _comparison(values):
+    if 'pressure' not in values:
+        return []
+    said = [f'pressure {values["pressure"]:.2f}, '
+            f'{100 * values["promised_ratio"]:.0f} % of memory promised']
+    if values.get('distance'):
+        said.append(f'distance {values["distance"]:g} beyond local')
+    if 'decided_by' in values:
+        said.append(f'preferred by {values["decided_by"]} to {_nodes(values["instead_of"])} '
+                    f'(pressure {values["instead_pressure"]:.2f})')
+    return said
+
+
+def _value(name, value):
+    if name.endswith('_bytes'):
+        return f'{value / _MIB:.0f} MiB'
+    return ', '.join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _nodes(ids):
+    return ('node ' if len(ids) == 1 else 'nodes ') + ','.join(map(str, ids))

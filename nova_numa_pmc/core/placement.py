@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a guest's CPUs and memory belong on a host: the one decision.
+
+The hook, the weigher, the filter, the rebalancer and the simulator all ask
+:func:`place`. Imported by the libvirt hook at every guest start: light modules only.
+"""
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import candidates, domains
+from nova_numa_pmc.core.explain import explain
+from nova_numa_pmc.core.ranking import KEY_PARTS, ranked
+from nova_numa_pmc.core.view import request, view
+
+__all__ = ['explain', 'place', 'promise', 'request', 'view']
+
+
+def place(host_view, request, limits):
+    """Decide where a guest belongs.
+
+    One node if the guest fits, else the smallest and closest set of nodes, else CPUs
+    only with memory left wide, else nothing. It fits when the nodes have a thread for
+    each vCPU and what is left to promise covers its memory; other guests' vCPUs are
+    pressure, not a limit. Among feasible candidates, compared in this order
+    (:data:`ranking.KEY_PARTS`):
+
+    1. the pressures that it leaves on the candidate's own nodes, highest first, at
+       least ``limits.pressure_floor`` and in steps of ``limits.pressure_step``. The other
+       nodes don't enter: for single nodes the order is the same as that of the whole
+       host's sorted pressures, but rounding those would let a calm node's step outweigh
+       the guest's own
+    2. distance of memory and devices from the CPUs, SLIT units beyond local
+    3. the same pressures without the floor, in the same steps: measurement noise must
+       not tip equal guests to one side
+    4. vCPUs per core, 5. promised memory per capacity, 6. guests, 7. rotation
+
+    Pressure is the highest of CPU wanted per capacity, bandwidth per maximum and link
+    utilisation; what isn't known on each candidate's nodes is dropped for all. Demand
+    that isn't measured is taken as 0.5 cores per promised vCPU.
+
+    :param host_view: :class:`model.HostView`, from :func:`view` or from Nova's metrics
+    :param request: :class:`model.Request`
+    :param limits: :class:`model.Limits`
+    :returns: :class:`model.Placement`; no nodes: leave the guest alone
+    """
+    if request.placed_by:
+        return _left_alone('placed_by_others', ('by', request.placed_by))
+    if request.policy == model.NONE:
+        return _left_alone('policy_none')
+    merged, members = domains.merged(host_view, limits)
+    ask = candidates.ask(merged, members, host_view, request)
+    if sum(ask.threads) < max(1, request.vcpus):
+        return _left_alone('too_few_cpus', ('vcpus', request.vcpus),
+                           ('threads', sum(ask.threads)))
+    for code, places in candidates.tiers(ask):
+        if places:
+            ranks, known = ranked(ask, places, limits)
+            return _placement(host_view, members, ask, code, ranks, known)
+    return _left_alone('no_single_node', ('vcpus', request.vcpus), ('threads', max(ask.threads)))
+
+
+def promise(guest, placement, now_ns):
+    """Record what a host promises to a guest with a placement.
+
+    :param now_ns: CLOCK_BOOTTIME
+    :returns: :class:`model.Promise`: where we placed it, or where others pinned it, or floating
+    """
+    if guest.placed_by:
+        cpu_nodes, mem_nodes, origin = guest.cpu_nodes, guest.mem_nodes, 'pinned'
+    else:
+        cpu_nodes, mem_nodes = placement.nodes, placement.mem_nodes
+        origin = 'placed' if placement.nodes else 'floating'
+    return model.Promise(guest.uuid, guest.name, tuple(cpu_nodes), tuple(mem_nodes), guest.vcpus,
+                         guest.memory_bytes, guest.page_bytes, False, origin, now_ns)
+
+
+def _left_alone(code, *values):
+    return model.Placement((), None, False, (model.Reason(code, values),))
+
+
+def _placement(host_view, members, ask, code, ranks, known):
+    """Turn the best candidate into a placement with its reasons."""
+    best = ranks[0].candidate
+
+    def ids(positions):
+        return tuple(sorted(host_view.nodes[member].id
+                            for at in positions for member in members[at]))
+
+    nodes = ids(set(best.cpus + best.mems if best.bind else best.cpus))
+    return model.Placement(
+        nodes, _cpus(ask, best), best.bind,
+        (_verdict(code, ranks, ids),) + _remarks(ask, code, known), ids(best.mems))
+
+
+def _verdict(code, ranks, ids):
+    """Say why the best candidate won, and over which."""
+    best = ranks[0]
+    values = (('pressure', best.pressure), ('distance', best.distance),
+              ('promised_ratio', best.promised_ratio))
+    if len(ranks) > 1:
+        second = ranks[1]
+        part = next(part for part, ours, theirs in zip(KEY_PARTS, best.key, second.key)
+                    if ours != theirs)
+        values += (('decided_by', part), ('instead_of', ids(second.candidate.cpus)),
+                   ('instead_pressure', second.pressure))
+    return model.Reason(code, values)
+
+
+def _cpus(ask, candidate):
+    parts = [ask.view.nodes[at].cpus for at in candidate.cpus]
+    if None in parts:
+        return None
+    cpus = frozenset().union(*parts)
+    return cpus if ask.request.allowed_cpus is None else cpus & ask.request.allowed_cpus
+
+
+def _remarks(ask, code, known):
+    """Add what the decision had to do without."""
+    remarks = ()
+    if code in ('span', 'cpus_only'):
+        remarks += (model.Reason('no_node_fits', (
+            ('vcpus', ask.request.vcpus), ('threads', max(ask.threads)),
+            ('memory_bytes', ask.request.memory_bytes),
+            ('free_bytes', max(0, max(ask.free_bytes))))),)
+    if not known.bandwidth and any(
+            node.bandwidth_bytes_per_sec is not None for node in ask.view.nodes):
+        remarks += (model.Reason('bandwidth_dropped'),)
+    if not known.demand and any(node.demand_cores is not None for node in ask.view.nodes):
+        remarks += (model.Reason('demand_dropped'),)
+    return remarks

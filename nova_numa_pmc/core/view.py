@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host and a guest as the decision sees them: aggregates per node, shares per guest.
+
+Imported by the libvirt hook at every guest start: light modules only.
+"""
+
+from nova_numa_pmc import model
+
+#: Cores per vCPU of a guest without history, and how many guests that prior counts for.
+PRIOR_CORES_PER_VCPU, PRIOR_GUESTS = 0.5, 5
+#: ``numa_pmc:memory_intensity``: bandwidth relative to the host's mean per core.
+INTENSITY = {'low': 0.3, 'medium': 1.0, 'high': 3.0}
+#: A guest younger than this is charged its expected share beside what is measured.
+SETTLING_NS = 120 * 10**9
+DEFAULT_INTENSITY = 'medium'
+
+_UNMEASURED = model.NodeLoad()
+
+
+def view(topology, promises, limits, pressures=None, rotation=0, now_ns=None):
+    """Aggregate a host per node.
+
+    Memory on one node counts there. A promise over several nodes fills what is
+    left of them in proportion; a floating one is spread over all nodes in
+    proportion to their capacity. Huge pages count against their pools only.
+    vCPUs are spread over their CPU nodes in proportion to cores.
+
+    :param topology: :class:`model.Topology`
+    :param promises: iterable of :class:`model.Promise`
+    :param limits: :class:`model.Limits`
+    :param pressures: mapping of node id to :class:`model.NodeLoad` (or alike); None or
+        an absent node: unmeasured
+    :param rotation: how many placements came before
+    :param now_ns: CLOCK_BOOTTIME; given, guests younger than 120 s add their expected
+        share to measured demand, which does not show them fully yet (an upper bound of
+        the larger of both, which would need each guest's own measurement)
+    :returns: :class:`model.HostView`
+    """
+    nodes = topology.nodes
+    promises = list(promises)
+    cores = _cores(topology, limits)
+    capacity = [capacity_bytes(node, limits) for node in nodes]
+    promised, huge = _promised(nodes, capacity, promises)
+    guests, vcpus, young = _vcpus(nodes, cores, promises, now_ns)
+    views = []
+    for at, node in enumerate(nodes):
+        load = (pressures or {}).get(node.id) or _UNMEASURED
+        demand = load.demand_cores
+        if demand is not None:
+            demand += PRIOR_CORES_PER_VCPU * young[at]
+        views.append(model.NodeView(
+            node.id, cores[at], len(node.cpus), capacity[at], promised[at], guests[at],
+            vcpus[at], demand, load.bandwidth_bytes_per_sec, load.bandwidth_max_bytes_per_sec,
+            load.link_ratio, _huge_free(node, huge[at]), node.cpus))
+    return model.HostView(tuple(views), topology.distances, rotation)
+
+
+def request(guest, limits, device_nodes=(), history=None):
+    """Turn a guest into what it asks for.
+
+    The share of a guest nobody has measured yet: ĉ = vCPUs · (5 · 0.5 + Σκ_i) / (5 + N)
+    cores, κ_i the cores per vCPU of the N guests in ``history``; its bandwidth is
+    b̂ = ĉ · (host's bytes per core-second) · {low 0.3, medium 1, high 3}. Unknown
+    values of a hint are ignored.
+
+    :param guest: :class:`model.Guest`
+    :param limits: :class:`model.Limits`
+    :param device_nodes: node ids of its host devices
+    :param history: :class:`model.History`, None: none
+    :returns: :class:`model.Request`
+    """
+    history = history or model.History()
+    hints = dict(guest.hints)
+    policy = hints.get('numa_pmc:policy')
+    intensity = INTENSITY.get(hints.get('numa_pmc:memory_intensity'),
+                              INTENSITY[DEFAULT_INTENSITY])
+    demand = guest.vcpus * (
+        (PRIOR_GUESTS * PRIOR_CORES_PER_VCPU + sum(history.cores_per_vcpu))
+        / (PRIOR_GUESTS + len(history.cores_per_vcpu)))
+    traffic = history.bytes_per_core_sec
+    return model.Request(
+        max(guest.vcpus, guest.vcpus_max or 0), guest.memory_bytes, guest.page_bytes,
+        guest.allowed_cpus, tuple(device_nodes),
+        policy if policy in model.POLICIES else model.AUTO, demand,
+        None if traffic is None else demand * traffic * intensity, guest.placed_by)
+
+
+def capacity_bytes(node, limits):
+    """Say what may be promised on a node in normal pages [bytes].
+
+    ram_ratio · (MemTotal − huge page pools − unreclaimable − reserve), never negative.
+    """
+    pools = sum(pool.page_bytes * pool.total for pool in node.huge_pages)
+    usable = node.memory_bytes - pools - node.unreclaimable_bytes - limits.reserve_bytes
+    return max(0, int(limits.ram_ratio * usable))
+
+
+def _cores(topology, limits):
+    """Count each node's capacity: its cores plus s for each further usable SMT sibling.
+
+    A filled sibling adds far less than a core: counting threads made XAPI's guests lose
+    more CPU than locality gained.
+    """
+    home = {cpu: at for at, node in enumerate(topology.nodes) for cpu in node.cpus}
+    cores = [0.0] * len(topology.nodes)
+    for siblings in topology.cores:
+        seen = set()
+        for cpu in siblings:
+            at = home.pop(cpu, None)
+            if at is not None:
+                cores[at] += limits.smt_ratio if at in seen else 1.0
+                seen.add(at)
+    for at in home.values():  # CPUs that no core names
+        cores[at] += 1.0
+    return cores
+
+
+def _promised(nodes, capacity, promises):
+    """Sum promised bytes by position: in normal pages, and {page_bytes: bytes} in huge ones."""
+    position = {node.id: at for at, node in enumerate(nodes)}
+    everywhere = tuple(range(len(nodes)))
+    normal, huge = [0] * len(nodes), [{} for _ in nodes]
+    several, floating = [], []
+    for promise in promises:
+        homes = tuple(position[n] for n in promise.mem_nodes if n in position) or everywhere
+        if promise.page_bytes:
+            _promise_huge(nodes, huge, homes, promise)
+        elif len(homes) == 1:
+            normal[homes[0]] += promise.memory_bytes
+        else:
+            (several if promise.mem_nodes else floating).append((homes, promise.memory_bytes))
+    for homes, memory_bytes in several:
+        left = [max(0, capacity[at] - normal[at]) for at in homes]
+        if sum(left) < memory_bytes:
+            left = [capacity[at] for at in homes]
+        for at, part in zip(homes, _split_bytes(memory_bytes, left)):
+            normal[at] += part
+    for homes, memory_bytes in floating:
+        for at, part in zip(homes, _split_bytes(memory_bytes, [capacity[at] for at in homes])):
+            normal[at] += part
+    return normal, huge
+
+
+def _promise_huge(nodes, huge, homes, promise):
+    pools = [sum(pool.page_bytes * pool.total for pool in nodes[at].huge_pages
+                 if pool.page_bytes == promise.page_bytes) for at in homes]
+    for at, part in zip(homes, _split_bytes(promise.memory_bytes, pools)):
+        huge[at][promise.page_bytes] = huge[at].get(promise.page_bytes, 0) + part
+
+
+def _huge_free(node, promised):
+    """List (page_bytes, bytes free): what the kernel has free, less starts still to come."""
+    return tuple((pool.page_bytes, max(0, min(
+        pool.page_bytes * pool.free,
+        pool.page_bytes * pool.total - promised.get(pool.page_bytes, 0))))
+        for pool in node.huge_pages)
+
+
+def _vcpus(nodes, cores, promises, now_ns):
+    """Count guests, vCPUs and young guests' vCPUs by position."""
+    position = {node.id: at for at, node in enumerate(nodes)}
+    everywhere = tuple(range(len(nodes)))
+    guests, vcpus, young = ([0] * len(nodes) for _ in range(3))
+    for promise in promises:
+        homes = tuple(position[n] for n in promise.cpu_nodes if n in position) or everywhere
+        parts = _shares([cores[at] for at in homes]) if len(homes) > 1 else (1,)
+        settling = now_ns is not None and promise.since_ns > now_ns - SETTLING_NS
+        for at, part in zip(homes, parts):
+            guests[at] += part
+            vcpus[at] += part * promise.vcpus
+            if settling:
+                young[at] += part * promise.vcpus
+    return guests, vcpus, young
+
+
+def _split_bytes(amount, weights):
+    """Divide whole bytes in proportion to whole weights; evenly when all are 0.
+
+    No part exceeds its weight as long as the amount fits: rounding must not overfill a node.
+    """
+    if not sum(weights):
+        weights = [1] * len(weights)
+    total, cumulated, given, parts = sum(weights), 0, 0, []
+    for weight in weights:
+        cumulated += weight
+        parts.append(amount * cumulated // total - given)
+        given += parts[-1]
+    return parts
+
+
+def _shares(weights):
+    """Divide 1 in proportion to weights; evenly when all are 0."""
+    total = sum(weights)
+    return [weight / total if total else 1 / len(weights) for weight in weights]
