@@ -7,6 +7,7 @@ import tempfile
 import unittest
 
 from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone
@@ -146,6 +147,7 @@ class FindTest(GroupsTestCase):
         with self.assertRaisesRegex(CpusetError, 'no cpuset controller'):
             self.find(tree)
 
+    @settings(deadline=None)
     @given(st.text(max_size=200), st.text(max_size=200))
     def test_any_text_is_a_guest_or_an_error(self, cgroup, mountinfo):
         with tempfile.TemporaryDirectory() as root:
