@@ -38,7 +38,7 @@ docs: ## Build the documentation into doc/build/html
 bench: bench-hook ## Run every benchmark that needs no lab
 
 bench-hook: setup ## Measure the hook's process time beside a bare Python start
-	@$(PYTHON) -m tests.bench.hook $(ARGS)
+	@$(PYTHON) -m tests.bench.bench_hook $(ARGS)
 
 config: setup ## Regenerate the sample configuration in etc/
 	@.venv/bin/oslo-config-generator --config-file etc/nova-numa-pmc/config-generator.conf

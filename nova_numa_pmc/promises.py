@@ -1,166 +1,233 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host has promised to its guests: the records' format, and which are stale.
+"""Make the record of promises true, decide within it, and record the decision.
 
-A text file of tab-separated columns, by name, so that a newer writer's extra columns are
-ignored and an older one's missing columns take their defaults::
-
-    nova-numa-pmc-promises  1.0  <boot id>  <rotation>
-    uuid  name  cpu_nodes  ...
-    6ba7b810-...  instance-0000002a  0  ...
-    end  <rows>
-
-Not JSON: importing it costs the libvirt hook as much as a Python start.
+Everything between reading the record and writing it happens under its lock, so
+that no two starts decide from the same view: without that, guests started
+together all go to the node that was best before the first of them.
 """
 
-from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.model import Promise
+import os
+import time
+from collections import namedtuple
 
-#: How long a start may take until its guest runs: it waits through preallocation.
-GRACE_NS = 900 * 10**9
+from nova_numa_pmc import model
+from nova_numa_pmc import state
+from nova_numa_pmc.core import placement
+from nova_numa_pmc.exceptions import CpuListError, CpusetError, StateError, TopologyError
+from nova_numa_pmc.host import cgroups
+from nova_numa_pmc.host import cpuset
+from nova_numa_pmc.host import guests
+from nova_numa_pmc.host import topology
 
-_MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-promises', 1, 0
-_PLAIN = frozenset(b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-')
+_STATUS_FILES = 'run/libvirt/qemu'
+#: The group above the guests' own under systemd, where an operator may have kept CPUs back.
+_PARTITION_CPUS = ('sys/fs/cgroup/machine.slice/cpuset.cpus.effective',
+                   'sys/fs/cgroup/cpuset/machine.slice/cpuset.effective_cpus')
+#: A node with less than this share of a guest's memory doesn't count as holding it.
+_HOLDS_RATIO = 0.05
+
+PLACED, PINNED, FLOATING = 'placed', 'pinned', 'floating'
 
 
-class Record:
-    """What one file says.
+class Decision(namedtuple('Decision', 'promise cpus why problems')):
+    """What was decided for a guest, and recorded.
 
-    :ivar promises: {guest uuid: :class:`~nova_numa_pmc.model.Promise`}
-    :ivar rotation: how many placements were made; breaks ties between equal nodes
+    :param promise: :class:`model.Promise`
+    :param cpus: frozenset to hold it to; None: leave its CPUs alone
+    :param why: the reasons, rendered
+    :param problems: tuple of str, to be logged
     """
 
-    def __init__(self, promises=(), rotation=0):
-        self.promises = dict(promises)
-        self.rotation = rotation
+    __slots__ = ()
 
 
-def prune(promises, running, now_ns, grace_ns=GRACE_NS):
-    """Leave out the promises that nobody will claim any more.
+def locked(options, root, timeout_s):
+    """Return :class:`state.locked` for the record of the host at ``root``."""
+    return state.locked(os.path.join(root, options.state_dir[1:]), timeout_s,
+                        state.read_boot_id(root))
 
-    A promise stays while its guest runs, or while its start may still be on the way.
 
-    :param promises: {uuid: Promise}
-    :param running: uuids of the guests that libvirt's status files show
-    :param now_ns: CLOCK_BOOTTIME
-    :returns: {uuid: Promise}, in the same order
+def recall(guest, options, root):
+    """Return the :class:`Decision` that the guest's start has recorded, None without one."""
+    record = state.read(os.path.join(root, options.state_dir[1:]), state.read_boot_id(root))
+    promise = record and record.promises.get(guest.uuid)
+    if not promise:
+        return None
+    cpus = None
+    if promise.origin == PLACED:
+        cpus = _cpus(promise.cpu_nodes, usable_host(root), guest)
+    return Decision(promise, cpus, 'node %s: as reserved' % _listed(promise.cpu_nodes), ())
+
+
+def decide(guest, options, root, timeout_s, lying=None):
+    """Decide where a guest belongs and promise it, in place of its earlier promise.
+
+    :param options: :class:`settings.Settings`
+    :param timeout_s: how long to wait for the record's lock [s]
+    :param lying: {node id: bytes} of memory that is there already and stays there: the CPUs
+        follow it. None: its memory is still to come
+    :returns: :class:`Decision`
+    :raises NumaPmcError: no decision, and nothing recorded
     """
-    running = frozenset(running)
-    return {uuid: promise for uuid, promise in promises.items()
-            if uuid in running
-            or not promise.started and 0 <= now_ns - promise.since_ns < grace_ns}
+    host = usable_host(root)
+    devices, problems = _device_nodes(guest, root)
+    guest = guest._replace(cpu_nodes=_nodes(guest.pinned_cpus, host))
+    with locked(options, root, timeout_s) as ledger:
+        problems += reconcile(ledger, host, options, root, guest)
+        for uuid, other in list(ledger.promises.items()):
+            if uuid == guest.uuid or other.name == guest.name:
+                ledger.drop(uuid)
+        view = placement.view(host, ledger.promises.values(), options.limits,
+                              rotation=ledger.rotation)
+        request = placement.request(guest, options.limits, devices)
+        placed = placement.place(view, request, options.limits)
+        promise = placement.promise(guest, placed, _boottime_ns())
+        followed = _follow(guest, promise, host, lying) if lying and placed.nodes else None
+        decision = followed or Decision(promise, placed.cpus, placement.explain(placed), ())
+        ledger.put(decision.promise)
+        ledger.rotation += 1
+    return decision._replace(problems=tuple(problems))
 
 
-def encode(promises, rotation, boot_id):
-    """Render promises as the file's bytes.
+def settle(promise, options, root, timeout_s):
+    """Record that a guest's start was seen, and how it is placed now.
 
-    :param promises: iterable of :class:`~nova_numa_pmc.model.Promise`
-    :raises StateError: a value that :func:`decode` would refuse
+    A guest that was forgotten meanwhile (its end overtook a late worker) stays so.
     """
+    with locked(options, root, timeout_s) as ledger:
+        if promise.uuid in ledger.promises:
+            ledger.put(promise._replace(started=True))
+
+
+def forget(uuid, name, options, root, timeout_s):
+    """Free what was promised to a guest.
+
+    :param uuid: the guest's; None: not known, and then its name counts
+    """
+    with locked(options, root, timeout_s) as ledger:
+        for known, promise in list(ledger.promises.items()):
+            if known == uuid or uuid is None and promise.name == name:
+                ledger.drop(known)
+
+
+def reconcile(ledger, host, options, root, starting=None):
+    """Drop what nobody will claim, and count the guests that run without a promise.
+
+    Those were started while the hook was not there, was off or gave up; after a
+    reboot of the record (a fresh ledger) they are all of them.
+
+    :param ledger: :class:`state.locked`, held
+    :param host: :class:`model.Topology`
+    :param starting: the guest that is being decided on; it is not counted
+    :returns: list of problems, as text
+    :raises StateError: the running guests can't be listed: with them unknown, any decision
+        might break a promise
+    """
+    problems = [ledger.problem] if ledger.problem else []
+    directory = os.path.join(root, _STATUS_FILES)
     try:
-        return _encode(promises, rotation, boot_id)
-    except (AttributeError, TypeError, ValueError) as e:
-        raise StateError('a promise can\'t be written: %s' % e) from None
+        names = {name[:-4] for name in os.listdir(directory) if name.endswith('.xml')}
+    except FileNotFoundError:
+        names = set()
+    except OSError as error:
+        raise StateError('%s: %s: the running guests are not known'
+                         % (directory, error.strerror)) from None
+    running = [uuid for uuid, promise in ledger.promises.items() if promise.name in names]
+    ledger.promises = state.prune(ledger.promises, running, _boottime_ns(),
+                                  options.start_grace_s * 10**9)
+    unknown = names - {promise.name for promise in ledger.promises.values()}
+    if starting:
+        unknown.discard(starting.name)
+    if unknown:
+        found, unread = guests.read_running(root)
+        problems += unread
+        for guest in found:
+            if guest.name in unknown:
+                ledger.put(_observed(guest, host, root))
+    return problems
 
 
-def _encode(promises, rotation, boot_id):
-    lines = ['%s\t%d.%d\t%s\t%s' % (_MAGIC, _MAJOR, _MINOR, _escape(boot_id), _number(rotation)),
-             '\t'.join(Promise._fields)]
-    for promise in promises:
-        lines.append('\t'.join(_CODECS[field][0](value)
-                               for field, value in zip(Promise._fields, promise)))
-    lines.append('end\t%d\n' % (len(lines) - 2))
-    return '\n'.join(lines).encode('ascii')
+def _follow(guest, promise, host, lying):
+    """Give a guest the CPUs beside the memory it has; None where there are too few."""
+    total, homes = sum(lying.values()), []
+    for node in sorted(lying, key=lambda node: (-lying[node], node)):
+        homes.append(node)
+        beside = _cpus(homes, host, guest)
+        if len(beside) >= guest.vcpus:
+            break
+    else:
+        return None
+    holding = tuple(sorted(node for node in lying if lying[node] >= _HOLDS_RATIO * total))
+    cpu_nodes = _nodes(beside, host)
+    why = 'node %s: beside its memory (%s)' % (_listed(cpu_nodes), ', '.join(
+        '%d MiB on %d' % (lying[node] >> 20, node) for node in holding))
+    return Decision(promise._replace(cpu_nodes=cpu_nodes, mem_nodes=holding), beside, why, ())
 
 
-def decode(data):
-    """Parse the file's bytes.
+def _observed(guest, host, root):
+    """Return the promise that a running guest without one amounts to."""
+    origin, cpu_nodes, mem_nodes = FLOATING, (), ()
+    if guest.placed_by:
+        origin, cpu_nodes = PINNED, _nodes(guest.pinned_cpus, host)
+        mem_nodes = guest.mem_nodes
+    else:
+        nodes = _nodes(_held_cpus(guest.pid, root), host)
+        if nodes and len(nodes) < sum(1 for node in host.nodes if node.cpus):
+            origin, cpu_nodes, mem_nodes = PLACED, nodes, nodes
+    return model.Promise(
+        guest.uuid, guest.name, cpu_nodes, mem_nodes, max(guest.vcpus, guest.vcpus_max or 0),
+        guest.memory_bytes, guest.page_bytes, origin=origin, since_ns=_boottime_ns(),
+        started=True)
 
-    :returns: (boot id, :class:`Record`)
-    :raises StateError: it is not such a file, is cut short, or a newer release wrote it
-    """
+
+def _held_cpus(pid, root):
+    """Return the CPUs a running guest's groups hold it to, None where that can't be told."""
     try:
-        lines = data.decode('ascii').split('\n')
-        magic, version, boot_id, rotation = lines[0].split('\t')[:4]
-        major, _, minor = version.partition('.')
-        if magic != _MAGIC or not minor.isdigit():
-            raise ValueError('its first line is not ours')
-        if _to_int(major) != _MAJOR:
-            raise ValueError('its format is %s.x, this release reads %d.x' % (major, _MAJOR))
-        if lines[-1] or lines[-2].split('\t') != ['end', '%d' % (len(lines) - 4)]:
-            raise ValueError('it is cut short')
-        columns = lines[1].split('\t')
-        promises = {}
-        for line in lines[2:-2]:
-            promise = _to_promise(columns, line.split('\t'))
-            if promise.uuid in promises:
-                raise ValueError('it promises twice to %.80r' % promise.uuid)
-            promises[promise.uuid] = promise
-        return _unescape(boot_id), Record(promises, _to_int(rotation))
-    except (ValueError, IndexError) as e:
-        raise StateError('%s' % e) from None
+        groups = cgroups.find(pid, root)
+        own = cpuset.current(groups)
+    except CpusetError:
+        return None
+    if groups.covers:
+        return own[groups.target].cpus
+    return frozenset().union(*(own[child].cpus for child in groups.children if child in own))
 
 
-def _to_promise(columns, values):
-    if len(columns) != len(values):
-        raise ValueError('a row has %d columns, not %d' % (len(values), len(columns)))
-    row = {column: _CODECS[column][1](value)
-           for column, value in zip(columns, values) if column in _CODECS}
-    missing = [field for field in Promise._fields
-               if field not in row and field not in Promise._field_defaults]
-    if missing:
-        raise ValueError('it lacks the column %s' % missing[0])
-    if not row['uuid']:
-        raise ValueError('it promises to nobody')
-    return Promise(**row)
+def usable_host(root):
+    """Read the topology, less the CPUs that the guests' partition doesn't get."""
+    host = topology.read(root)
+    for path in _PARTITION_CPUS:
+        try:
+            allowed = topology.parse_cpulist(cgroups.read_text(os.path.join(root, path)))
+        except (OSError, CpuListError):
+            continue
+        if allowed:
+            return host._replace(nodes=tuple(
+                node._replace(cpus=node.cpus & allowed) for node in host.nodes))
+    return host
 
 
-def _escape(text):
-    """Percent-escape all but a few plain characters; any str survives, also lone surrogates."""
-    return ''.join(chr(byte) if byte in _PLAIN else '%%%02x' % byte
-                   for byte in text.encode('utf-8', 'surrogatepass'))
+def _device_nodes(guest, root):
+    nodes, problems = set(), []
+    for address in guest.devices:
+        try:
+            nodes.add(topology.device_node(address, root))
+        except TopologyError as error:
+            problems.append(str(error))
+    return tuple(sorted(nodes - {None})), problems
 
 
-def _unescape(text):
-    first, *parts = text.split('%')
-    plain = bytearray(first, 'ascii')
-    for part in parts:
-        plain += bytes.fromhex(part[:2]) if len(part[:2].strip()) == 2 else _refuse(text)
-        plain += part[2:].encode('ascii')
-    return plain.decode('utf-8', 'surrogatepass')
+def _cpus(nodes, host, guest):
+    cpus = frozenset().union(*(node.cpus for node in host.nodes if node.id in nodes))
+    return cpus if guest.allowed_cpus is None else cpus & guest.allowed_cpus
 
 
-def _to_int(text):
-    # str.isdigit alone would take other scripts' digits, and int() '_', '+' and spaces.
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
-        _refuse(text)
-    return int(text)
+def _nodes(cpus, host):
+    return tuple(node.id for node in host.nodes if cpus and node.cpus & cpus)
 
 
-def _number(value):
-    return '%d' % _to_int('%d' % value)
+def _listed(nodes):
+    return ','.join('%d' % node for node in nodes)
 
 
-def _to_bool(text):
-    return text == '1' if text in ('0', '1') else _refuse(text)
-
-
-def _refuse(text):
-    raise ValueError('%.80r is out of place' % text)
-
-
-def _to_nodes(text):
-    return tuple(_to_int(part) for part in text.split(',')) if text else ()
-
-
-_TEXT = _escape, _unescape
-_INT = _number, _to_int
-_BOOL = _number, _to_bool
-_NODES = (lambda nodes: ','.join(map(_number, nodes))), _to_nodes
-_OPTIONAL_INT = ((lambda value: '-' if value is None else _number(value)),
-                 (lambda text: None if text == '-' else _to_int(text)))
-#: For each field of a promise: to text, from text.
-_CODECS = {
-    'uuid': _TEXT, 'name': _TEXT, 'cpu_nodes': _NODES, 'mem_nodes': _NODES, 'vcpus': _INT,
-    'memory_bytes': _INT, 'page_bytes': _OPTIONAL_INT, 'bound': _BOOL, 'origin': _TEXT,
-    'since_ns': _INT, 'started': _BOOL,
-}
+def _boottime_ns():
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

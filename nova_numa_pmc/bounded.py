@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Do work in a child process and wait for it no longer than a bound.
+
+A signal would not do: a write to a cpuset sleeps uninterruptibly in the
+kernel while the host migrates pages for somebody else, and SIGKILL waits
+with it. The child is left to finish alone.
+"""
+
+import os
+import select
+
+
+def run(work, timeout_s, report):
+    """Run ``work()`` in a child process.
+
+    The child has no standard streams, since libvirt waits for the end of a hook's
+    stdout and stderr as well as of the process (virCommandRun in its src/util/vircommand.c), and
+    is in a session of its own, so that timeout(1), which kills a process group, spares it.
+
+    :param work: called in the child; returns bytes, at most 4096, never empty
+    :param timeout_s: how long to wait [s]
+    :param report: called in the child with an exception that ``work`` raised
+    :returns: what ``work`` returned; b'' if the child died or raised; None if it is late
+    :raises OSError: no process or pipe to be had
+    """
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        _child(work, writer, report)
+    os.close(writer)
+    try:
+        ready, _, _ = select.select((reader,), (), (), max(0, timeout_s))
+        if not ready:
+            return None
+        answer = os.read(reader, 4096)
+    finally:
+        os.close(reader)
+    os.waitpid(pid, 0)
+    return answer
+
+
+def _child(work, writer, report):
+    try:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(null, stream)
+        try:
+            answer = work()
+        except BaseException as error:
+            report(error)
+        else:
+            os.write(writer, answer)
+    finally:
+        os._exit(0)

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Install, remove or check the libvirt hook that places guests at their start.
+
+install   put the script into /etc/libvirt/hooks/qemu.d/ (libvirt 6.5.0 and later),
+          or behind a dispatcher at hooks/qemu that keeps the hook that is there;
+          first run it as the daemon would, under its AppArmor or SELinux label,
+          and refuse if that fails
+remove    take it away and put a former hook back as it was
+status    say whether guests are placed, and if not, why and what to do
+
+examples:
+  nova-numa-rebalance hook install --reload
+  nova-numa-rebalance hook status --json
+  nova-numa-rebalance hook remove
+  nova-numa-rebalance hook install --root /mnt/image --libvirt-version 9.0.0
+
+exit codes: 0 done, nothing wrong; 1 refused, failed, or status found a problem;
+2 wrong usage
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+from nova_numa_pmc import settings
+from nova_numa_pmc import state
+from nova_numa_pmc.host import confinement
+from nova_numa_pmc.host import hook_files
+
+
+def configure(parser):
+    """Add the options of ``hook``."""
+    verbs = parser.add_subparsers(dest='verb', metavar='install|remove|status', required=True)
+    for verb, summary in (('install', 'put the hook in place'),
+                          ('remove', 'take the hook away'),
+                          ('status', 'say what is there and what is wrong')):
+        sub = verbs.add_parser(verb, help=summary)
+        sub.add_argument('--root', default='/', metavar='DIR',
+                         help='the file system to work on (default: /)')
+        sub.add_argument('--json', action='store_true', help='print one JSON object')
+        if verb != 'remove':
+            sub.add_argument('--libvirt-version', metavar='X.Y.Z', type=_version,
+                             help='do not ask the installed libvirt')
+        if verb == 'install':
+            sub.add_argument('--reload', action='store_true',
+                             help='make the running daemon look for hooks again (SIGHUP)')
+            sub.add_argument('--force', action='store_true',
+                             help='install although the trial could not be made, or the '
+                                  'package\'s directory is not root\'s alone')
+
+
+def run(args):
+    """Run one verb; print what it did; return the exit code."""
+    report = {'install': install, 'remove': remove, 'status': status}[args.verb](args)
+    if args.json:
+        print(json.dumps(report, indent=2, sort_keys=True))
+    else:
+        _print(report)
+    return 1 if report['problems'] else 0
+
+
+def install(args, try_script=confinement.try_script):
+    """Prove that the daemon can run the script, then put it in place.
+
+    :returns: a report: changes, notes and problems, the last with remedies
+    """
+    _need_root(args.root)
+    expected = _expected(args.root)
+    problems, notes = [], []
+    daemon = confinement.find_daemon(args.root)
+    site = hook_files.package_site()
+    exposed = hook_files.writable_by_others(site)
+    if exposed:
+        problems.append(_problem(
+            '%s can be changed by others than root, and the hook runs as root from it' % exposed,
+            'chown root and chmod go-w, or install with --force'))
+    if _is_own(args.root):
+        notes += _compile(site)
+        probe = hook_files.put_probe(args.root, expected)
+        try:
+            _relabel()
+            trial = _try(args.root, daemon, probe, try_script)
+        finally:
+            os.unlink(probe)
+        notes.append('trial under %s: %s' % (trial.label, trial.message))
+        if trial.ok is False:
+            problems.append(_cannot_run(trial))
+            return _report(problems=problems, notes=notes)
+        if trial.ok is None:
+            problems.append(_untried(trial))
+    else:
+        notes.append('not tried under the daemon\'s confinement: another root')
+    if problems and not args.force:
+        return _report(problems=problems, notes=notes)
+    changes = hook_files.install(args.root, expected, _reads_directory(args))
+    if _is_own(args.root):
+        notes += _relabel()
+        notes += _reload(daemon, args.reload)
+    return _report(changes=changes or ['nothing to change'], notes=notes,
+                   problems=[])
+
+
+def remove(args):
+    """Take the hook away; a running daemon needs no restart for that."""
+    _need_root(args.root)
+    return _report(changes=hook_files.remove(args.root) or ['nothing to remove'])
+
+
+def status(args, try_script=confinement.try_script):
+    """Report whether the hook works, what it decided last, and what is wrong."""
+    installed = hook_files.inspect(args.root, _expected(args.root))
+    daemon = confinement.find_daemon(args.root)
+    promises = _promises(args.root)
+    problems, trial = [], None
+    if not installed.present:
+        problems.append(_problem('the hook is not installed', _INSTALL))
+    elif not installed.executable:
+        problems.append(_problem('%s is not executable: libvirt passes over it'
+                                 % installed.path, _INSTALL))
+    else:
+        if not installed.current:
+            problems.append(_problem('%s is not what this version of the package installs'
+                                     % installed.path, _INSTALL))
+        if _is_own(args.root) and os.geteuid() == 0:
+            trial = _try(args.root, daemon, installed.path, try_script)
+            if trial.ok is False:
+                problems.append(_cannot_run(trial))
+            elif trial.ok is None:
+                problems.append(_untried(trial))
+        problems += _problems_of_wiring(args, installed, daemon, promises)
+    return _report(problems=problems, installed=installed._asdict(),
+                   daemon=daemon and daemon._asdict(), trial=trial and trial._asdict(),
+                   decisions=[promise._asdict() for promise in promises])
+
+
+_INSTALL = 'nova-numa-rebalance hook install'
+
+
+def _problems_of_wiring(args, installed, daemon, promises):
+    if not _reads_directory(args) and not installed.dispatcher:
+        yield _problem('this libvirt does not read hooks/qemu.d, and hooks/qemu does not run '
+                       'our script', _INSTALL)
+    if daemon is None:
+        return
+    if not daemon.same_root:
+        yield _problem('%s (pid %d) runs with another file system root: a container'
+                       % (daemon.name, daemon.pid),
+                       'install the package and the hook in its image')
+        return
+    changed_s = os.stat(installed.path).st_ctime
+    boot_s = _boot_s(args.root)
+    seen = any(boot_s + promise.since_ns / 1e9 > changed_s for promise in promises)
+    if daemon.started_s is not None and daemon.started_s < changed_s and not seen:
+        yield _problem('%s (pid %d) has run since before the hook was installed, and no guest '
+                       'has come through it yet; a daemon that started without any qemu hook '
+                       'calls none' % (daemon.name, daemon.pid),
+                       'systemctl reload %s (after that, the next guest\'s start clears this)'
+                       % daemon.name)
+
+
+def _try(root, daemon, script, try_script):
+    label = confinement.label_of_daemon(root, daemon)
+    if label is None:
+        return confinement.Trial(None, None, 'the label of the daemon is not known while it '
+                                             'does not run')
+    return try_script(script, label)
+
+
+def _cannot_run(trial):
+    return _problem(
+        'the daemon\'s confinement (%s) does not let the hook run: %s'
+        % (trial.label, trial.message),
+        'AppArmor: allow it in /etc/apparmor.d/local/usr.sbin.libvirtd; SELinux: load the '
+        'module in etc/selinux; then install again')
+
+
+def _untried(trial):
+    return _problem('the hook could not be tried: %s' % trial.message,
+                    'start the daemon and install as root, or install with --force')
+
+
+def _expected(root):
+    """Return our script's bytes; its time limit leaves the hook's own bound 1 s."""
+    return hook_files.render(int(_settings(root).timeout_s + 1.999))
+
+
+def _settings(root):
+    return settings.read(os.path.join(root, settings.PATH.lstrip('/')))
+
+
+def _promises(root):
+    """Return the promises recorded since the host's boot, the latest first."""
+    record = state.read(os.path.join(root, _settings(root).state_dir[1:]),
+                        state.read_boot_id(root))
+    return sorted(record.promises.values() if record else (),
+                  key=lambda promise: -promise.since_ns)
+
+
+def _reads_directory(args):
+    version = args.libvirt_version or _installed_version(args.root)
+    return version is None or version >= hook_files.DIRECTORY_SINCE
+
+
+def _installed_version(root):
+    """Return libvirt's version as a tuple, or None where none answers (then: a recent one)."""
+    if not _is_own(root):
+        return None
+    for command in ('libvirtd', 'virtqemud', 'virsh'):
+        path = next((p for p in ('/usr/sbin/' + command, '/usr/bin/' + command)
+                     if os.path.exists(p)), None)
+        if path is None:
+            continue
+        try:
+            text = subprocess.run([path, '--version'], capture_output=True, timeout=10,
+                                  stdin=subprocess.DEVNULL).stdout.decode(errors='replace')
+            return _version(text.split()[-1])
+        except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+            continue
+    return None
+
+
+def _version(text):
+    """Parse 'X.Y.Z' into a tuple of ints."""
+    return tuple(int(part) for part in text.split('.')[:3])
+
+
+def _compile(site):
+    """Byte-compile what the hook imports, for the interpreter that will run it."""
+    done = subprocess.run(
+        [hook_files.INTERPRETER, '-I', '-m', 'compileall', '-q', '-l',
+         os.path.join(site, 'nova_numa_pmc'), os.path.join(site, 'nova_numa_pmc/core'),
+         os.path.join(site, 'nova_numa_pmc/host')], capture_output=True)
+    if done.returncode:
+        return ['could not byte-compile the package: the hook will start slowly']
+    return []
+
+
+def _relabel():
+    """Give the files the labels that SELinux's policy names for their paths."""
+    if not (os.path.exists('/sys/fs/selinux/enforce') and os.path.exists('/sbin/restorecon')):
+        return []
+    subprocess.run(['/sbin/restorecon', '-R', '/etc/libvirt/hooks'], check=False)
+    return ['restored the SELinux labels of /etc/libvirt/hooks']
+
+
+def _reload(daemon, wanted):
+    if daemon is None:
+        return []
+    if not wanted:
+        return ['%s runs: systemctl reload %s makes it look for hooks again'
+                % (daemon.name, daemon.name)]
+    os.kill(daemon.pid, signal.SIGHUP)
+    return ['told %s (pid %d) to look for hooks again' % (daemon.name, daemon.pid)]
+
+
+def _boot_s(root):
+    with open(os.path.join(root, 'proc/stat')) as stream:
+        return next(int(line.split()[1]) for line in stream if line.startswith('btime '))
+
+
+def _is_own(root):
+    return os.path.samefile(root, '/')
+
+
+def _need_root(root):
+    if _is_own(root) and os.geteuid() != 0:
+        raise hook_files.HookError('only root can change /etc/libvirt/hooks: run with sudo')
+
+
+def _problem(what, remedy):
+    return {'problem': what, 'remedy': remedy}
+
+
+def _report(problems=(), changes=(), notes=(), **more):
+    return dict(more, problems=list(problems), changes=list(changes), notes=list(notes))
+
+
+def _print(report):
+    installed = report.get('installed')
+    if installed:
+        state_of_it = 'installed' if installed['present'] else 'not installed'
+        print('hook: %s (%s)' % (state_of_it, installed['path']))
+        if installed['chained']:
+            print('runs before it: %s' % installed['chained'])
+    if report.get('daemon'):
+        print('daemon: %(name)s, pid %(pid)d, label %(label)s' % report['daemon'])
+    if report.get('trial'):
+        print('trial: %s' % report['trial']['message'])
+    for decision in report.get('decisions', ()):
+        print('guest %s: cpus on nodes %s, memory %s, %s' % (
+            decision['name'], _nodes(decision['cpu_nodes']), _nodes(decision['mem_nodes']),
+            decision['origin']))
+    for line in report['changes'] + report['notes']:
+        print(line)
+    for problem in report['problems']:
+        print('problem: %(problem)s\n  remedy: %(remedy)s' % problem, file=sys.stderr)
+
+
+def _nodes(nodes):
+    return ','.join(str(node) for node in nodes) or 'any'

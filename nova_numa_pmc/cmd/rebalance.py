@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nova-numa-rebalance: a dispatcher of subcommands, each a module beside this one."""
+
+import argparse
+import importlib
+import sys
+
+from nova_numa_pmc import exceptions
+
+#: Subcommand → one line of help. The module ``nova_numa_pmc.cmd.NAME`` offers
+#: ``configure(parser)`` and ``run(args)``, which returns the exit code.
+COMMANDS = {
+    'events': 'show what would be counted on this CPU or another',
+    'events': 'show what hardware events would be counted here or on another CPU',
+    'hook': 'install, remove or check the libvirt hook that places guests at their start',
+}
+
+
+def build_parser():
+    """Return the parser with every subcommand's options."""
+    parser = argparse.ArgumentParser(
+        prog='nova-numa-rebalance',
+        description='NUMA placement of libvirt guests on this host.',
+        epilog='Exit codes: 0 done or nothing wrong, 1 a problem (it is printed with its '
+               'remedy), 2 wrong usage.')
+    subparsers = parser.add_subparsers(dest='command', metavar='COMMAND', required=True)
+    for name, summary in COMMANDS.items():
+        module = importlib.import_module('nova_numa_pmc.cmd.' + name)
+        subparser = subparsers.add_parser(
+            name, help=summary, description=module.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter)
+        module.configure(subparser)
+        subparser.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv=None):
+    """Run one subcommand; return its exit code."""
+    args = build_parser().parse_args(argv)
+    try:
+        return args.run(args)
+    except (exceptions.NumaPmcError, OSError) as error:
+        print('nova-numa-rebalance: %s' % error, file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        return 1
+
+
+if __name__ == '__main__':
+    sys.exit(main())

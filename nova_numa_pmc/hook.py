@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libvirt's qemu hook: give a guest its place when it starts.
+
+hooks/qemu calls this with libvirt's arguments (guest, operation, sub-operation,
+extra) and the domain's XML on stdin (https://libvirt.org/hooks.html).
+
+``start``, ``migrate``, ``restore``
+    decide and reserve; nothing is written to the guest, nothing is printed
+``started``
+    write the guest's cpusets. Not before: KVM allocates its first pages below
+    4 GiB when QEMU starts, and on many hosts these are all on node 0
+``stopped``, ``release``
+    free
+
+libvirt holds the guest's lock and waits, so each operation runs in a worker
+process and we end after the operator's bound whatever becomes of it. A late
+worker finishes, records what it did and logs it. The record's lock is held for
+deciding and recording only, never while a cpuset is written.
+"""
+
+import os
+import time
+
+from nova_numa_pmc import bounded
+from nova_numa_pmc import promises
+from nova_numa_pmc import settings
+from nova_numa_pmc.exceptions import CpusetError, DomainError, GuestGone, NumaPmcError
+from nova_numa_pmc.host import cgroups
+from nova_numa_pmc.host import cpuset
+from nova_numa_pmc.host import guests
+from nova_numa_pmc.host import journal
+from nova_numa_pmc.host import topology
+
+#: Exit status that makes hooks/qemu let a start fail (option ``strict``).
+STRICT_STATUS = 77
+
+_XML_MAX_BYTES = 10 << 20
+_OK, _NOT_PLACED = b'ok', b'not placed: '
+#: The share of the bound that a start may wait for the record's lock.
+_LOCK_RATIO = 0.75
+
+
+def main(argv, root='/'):
+    """Run one operation and end the process, with status 0 whatever happens.
+
+    :param argv: as libvirt calls a hook: script, guest, operation, sub-operation, extra
+    :param root: where the host's file systems begin
+    """
+    status = 0
+    try:
+        status = run(argv[1], argv[2], 0, root)
+    except BaseException as error:
+        journal.log(root, journal.ERROR, 'hook %s: %s; the guest is left as it is'
+                    % (' '.join(argv[1:3]), _describe(error)))
+    finally:
+        os._exit(status)  # without finalization, a tenth of the whole time
+
+
+def run(name, operation, stdin, root):
+    """Run one operation, waiting for it no longer than the operator allows.
+
+    :param name: the guest's, as libvirt tells it
+    :param stdin: descriptor of the domain's XML
+    :param root: where the host's file systems begin
+    :returns: the exit status: 0, or :data:`STRICT_STATUS`
+    """
+    call = Call(name, operation, root)
+    if operation == 'selftest':
+        return _selftest(call)
+    if operation not in _OPERATIONS or not call.options.enabled:
+        return 0
+    xml = _read(stdin)
+    answer = bounded.run(lambda: call.work(xml), call.options.timeout_s - call.age_s(),
+                         call.report)
+    if answer is None:
+        call.log(journal.WARNING, 'takes longer than %g s: libvirt goes on without it'
+                 % call.options.timeout_s)
+    if answer == _OK or not call.options.strict or operation != 'start':
+        return 0
+    why = answer.decode() if answer else 'not placed: no answer; see the journal'
+    os.write(2, ('nova-numa-pmc: %s; [hook] strict is set\n' % why).encode())
+    return STRICT_STATUS
+
+
+class Call:
+    """One call of the hook.
+
+    :ivar options: :class:`settings.Settings`
+    """
+
+    def __init__(self, name, operation, root):
+        self.name, self.operation, self.root = name, operation, root
+        self.began_ns = time.monotonic_ns()
+        self.options = settings.read(os.path.join(root, settings.PATH[1:]))
+
+    def age_s(self):
+        """Return how long ago the call began [s]."""
+        return (time.monotonic_ns() - self.began_ns) / 1e9
+
+    def work(self, xml):
+        """Do the operation; return the answer to the process that waits for it."""
+        for problem in self.options.problems:
+            self.log(journal.WARNING, problem)
+        try:
+            return _OPERATIONS[self.operation](self, xml)
+        except (NumaPmcError, OSError) as error:
+            self.report(error)
+            return _NOT_PLACED + str(error).encode('utf-8', 'backslashreplace')[:3000]
+
+    def report(self, error):
+        """Log why the guest is left as it is."""
+        self.log(journal.WARNING, '%s; the guest is left as it is' % _describe(error))
+
+    def log(self, severity, message):
+        """Log one line about this guest."""
+        journal.log(self.root, severity, 'guest %s: %s: %s (%.0f ms)' % (
+            self.name, self.operation, message, self.age_s() * 1e3))
+
+    def lock_timeout_s(self):
+        """Return how long to wait for the record's lock; a late worker still tries."""
+        return max(0.1, _LOCK_RATIO * self.options.timeout_s - self.age_s())
+
+    def log_decision(self, decision, applied=None):
+        """Log what was decided, why, and what came of it.
+
+        :param applied: :class:`cpuset.Applied`; None: nothing was written
+        """
+        promise = decision.promise
+        for problem in decision.problems:
+            self.log(journal.WARNING, problem)
+        told = decision.why
+        if promise.origin == promises.PLACED:
+            told += '; cpus %s%s; memory on %s' % (
+                _from(applied), topology.format_cpulist(decision.cpus or ()),
+                _list(promise.mem_nodes) or 'any node')
+        if applied is not None:
+            told += _outcome(applied)
+        self.log(journal.INFO, '%s; %d MiB promised' % (told, promise.memory_bytes >> 20))
+
+
+def _reserve(call, xml):
+    decision = promises.decide(guests.parse(xml), call.options, call.root,
+                               call.lock_timeout_s())
+    call.log_decision(decision)
+    if decision.promise.origin == promises.FLOATING:
+        return _NOT_PLACED + decision.why.encode('utf-8', 'backslashreplace')[:3000]
+    return _OK
+
+
+def _settle(call, xml):
+    """Write what was decided at the start, or decide now where nothing was."""
+    guest = guests.parse(xml)
+    decision = promises.recall(guest, call.options, call.root)
+    if decision is None:
+        decision = promises.decide(guest, call.options, call.root, call.lock_timeout_s())
+    if decision.promise.origin != promises.PLACED:
+        promises.settle(decision.promise, call.options, call.root, call.lock_timeout_s())
+        if decision.problems:
+            call.log_decision(decision)
+        return _OK
+    try:
+        groups = cgroups.find(_qemu_pid(guest, call.root), call.root)
+        decision = _beside_memory(call, guest, groups, decision)
+        applied = _apply(call, guest, groups, decision)
+    except CpusetError:
+        promises.settle(decision.promise._replace(cpu_nodes=(), mem_nodes=(),
+                                                  origin=promises.FLOATING),
+                        call.options, call.root, call.lock_timeout_s())
+        raise
+    promises.settle(decision.promise._replace(bound=applied.memory == cpuset.BOUND),
+                    call.options, call.root, call.lock_timeout_s())
+    call.log_decision(decision, applied)
+    return _OK
+
+
+def _free(call, xml):
+    """Forget the promise; a guest that can't be parsed is forgotten by its name."""
+    try:
+        uuid = guests.parse(xml).uuid
+    except DomainError:
+        uuid = None
+    promises.forget(uuid, call.name, call.options, call.root, call.lock_timeout_s())
+    return _OK
+
+
+_OPERATIONS = {'start': _reserve, 'migrate': _reserve, 'restore': _reserve,
+               'started': _settle, 'stopped': _free, 'release': _free}
+
+
+def _beside_memory(call, guest, groups, decision):
+    """Decide again where memory lies already that can't, or may not here, be moved."""
+    lying = cgroups.memory_by_node(groups) or {}
+    homes = decision.promise.mem_nodes or decision.promise.cpu_nodes
+    away = sum(size for node, size in lying.items() if node not in homes)
+    stays = (guest.locked or guest.page_bytes or guest.preallocated
+             or away > call.options.bring_over_limit_mib << 20)
+    if not stays or 2 * away <= sum(lying.values()):
+        return decision
+    return promises.decide(guest, call.options, call.root, call.lock_timeout_s(), lying)
+
+
+def _apply(call, guest, groups, decision):
+    mems = frozenset(decision.promise.mem_nodes) or None
+    if guest.locked:
+        mems = None  # the kernel would try each page, in vain
+    return cpuset.confine(
+        groups, decision.cpus, mems, call.options.bring_over_limit_mib << 20,
+        stay_bound=call.options.bind and mems is not None)
+
+
+def _from(applied):
+    for change in applied.changes if applied else ():
+        if change.path.endswith('cpuset.cpus'):
+            return 'from %s to ' % (change.before or 'any')
+    return ''
+
+
+def _outcome(applied):
+    told = ' (%s' % applied.memory
+    if applied.off_bytes:
+        told += ', %d KiB lay elsewhere' % (applied.off_bytes >> 10)
+    told += ')'
+    if applied.cpus_effective is not None and not applied.cpus_effective >= applied.cpus:
+        told += '; the kernel allows cpus %s only' % topology.format_cpulist(
+            applied.cpus_effective)
+    return told
+
+
+def _qemu_pid(guest, root):
+    """Return the pid of the guest's QEMU, from libvirt's pid file, checked against its uuid."""
+    path = os.path.join(root, 'run/libvirt/qemu', guest.name + '.pid')
+    try:
+        pid = int(cgroups.read_text(path))
+        command = cgroups.read_text(os.path.join(root, 'proc/%d/cmdline' % pid))
+    except (OSError, ValueError) as error:
+        raise GuestGone('%s: %s: no process to place' % (path, error)) from None
+    # libvirt passes the uuid since 0.4.6, and its guests' names may be reused.
+    if guest.uuid not in command.split('\0'):
+        raise GuestGone('%s: process %d is not QEMU of %s' % (path, pid, guest.uuid))
+    return pid
+
+
+def _selftest(call):
+    """Exercise the imports and readers without writing; tell on stderr."""
+    try:
+        host = promises.usable_host(call.root)
+        running, problems = guests.read_running(call.root)
+        with open(os.path.join(call.root, 'proc/self/attr/current')) as stream:
+            label = stream.read().strip('\0\n') or 'none'
+    except (NumaPmcError, OSError) as error:
+        os.write(2, ('selftest: failed: %s\n' % _describe(error)).encode())
+        return 0
+    os.write(2, ('selftest: ok, nodes %s, %d guests, %d unreadable, label %s, %.0f ms\n' % (
+        _list(node.id for node in host.nodes), len(running), len(problems), label,
+        call.age_s() * 1e3)).encode())
+    return 0
+
+
+def _read(stdin):
+    parts, size = [], 0
+    while size <= _XML_MAX_BYTES:
+        part = os.read(stdin, 1 << 16)
+        if not part:
+            break
+        parts.append(part)
+        size += len(part)
+    return b''.join(parts)
+
+
+def _describe(error):
+    known = isinstance(error, (NumaPmcError, OSError))
+    return str(error) if known else '%s: %s' % (type(error).__name__, error)
+
+
+def _list(nodes):
+    return ','.join(str(node) for node in nodes)

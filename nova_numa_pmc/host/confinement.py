@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon that runs the hook, and a trial of a script under its confinement.
+
+A hook that the daemon may not execute kills every running guest when the
+daemon restarts, so it is tried first, under the label of the daemon itself.
+Debian's AppArmor profile of libvirtd lets it run ``/etc/libvirt/hooks/**`` under its
+own profile (``rmix``) and ``/usr/bin/*`` unconfined (``PUx``), but nothing in
+a virtual environment or /opt: hence /usr/bin/python3, which may then read
+the package anywhere.
+"""
+
+import os
+import subprocess
+from collections import namedtuple
+
+#: Daemons that run qemu hooks, the modular one first.
+DAEMONS = ('virtqemud', 'libvirtd')
+#: AppArmor profiles they run under where no daemon runs to ask.
+_PROFILES = ('virtqemud', 'libvirtd', '/usr/sbin/virtqemud', '/usr/sbin/libvirtd')
+
+UNCONFINED = 'unconfined'
+
+
+class Daemon(namedtuple('Daemon', 'name pid started_s label same_root')):
+    """A running libvirt daemon.
+
+    :param started_s: when, as seconds since the epoch
+    :param label: its AppArmor profile or SELinux context; 'unconfined' without one
+    :param same_root: it sees the same file system root as we do (False: in a container)
+    """
+
+    __slots__ = ()
+
+
+class Trial(namedtuple('Trial', 'ok label message')):
+    """What running a script under ``label`` gave; ``ok`` None: it could not be tried."""
+
+    __slots__ = ()
+
+
+def find_daemon(root='/'):
+    """Return the :class:`Daemon` that runs on the host at ``root``, or None."""
+    proc = os.path.join(root, 'proc')
+    try:
+        entries = sorted((int(name) for name in os.listdir(proc) if name.isdigit()))
+    except OSError:
+        return None
+    found = {}
+    for pid in entries:
+        name = _text(os.path.join(proc, str(pid), 'comm'))
+        if name in DAEMONS and name not in found:
+            found[name] = pid
+    for name in DAEMONS:
+        if name in found:
+            return _describe(root, name, found[name])
+    return None
+
+
+def label_of_daemon(root='/', daemon=None):
+    """Return the label to try a hook under, or None where it can't be known.
+
+    Without a running daemon: the AppArmor profile that is loaded for it, or
+    'unconfined' on a host with neither AppArmor nor SELinux.
+    """
+    if daemon is not None:
+        return daemon.label
+    if os.path.exists(os.path.join(root, 'sys/fs/selinux/enforce')):
+        return None  # its context comes from a policy transition at its start
+    profiles = _text(os.path.join(root, 'sys/kernel/security/apparmor/profiles')) or ''
+    loaded = {line.rsplit(' (', 1)[0] for line in profiles.splitlines()}
+    return next((name for name in _PROFILES if name in loaded), UNCONFINED)
+
+
+def try_script(script, label, limit_seconds=20):
+    """Run ``script - selftest`` as a daemon with ``label`` would; return a :class:`Trial`.
+
+    A shell is put under the label first and executes the script from there:
+    entering the label by executing the script itself would skip the check
+    that the daemon meets.
+    """
+    def enter():
+        if label == UNCONFINED:
+            return
+        apparmor = '/proc/thread-self/attr/apparmor/exec'
+        selinux = os.path.exists('/sys/fs/selinux/enforce')
+        path = apparmor if os.path.exists(apparmor) and not selinux \
+            else '/proc/thread-self/attr/exec'
+        descriptor = os.open(path, os.O_WRONLY)
+        os.write(descriptor, os.fsencode(label if selinux else 'exec ' + label))
+        os.close(descriptor)
+
+    command = ['/bin/sh', '-c', 'exec "$0" "$@"', script, '-', 'selftest', '-', '-']
+    try:
+        done = subprocess.run(
+            command, preexec_fn=enter, stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=limit_seconds, env={'LC_ALL': 'C', 'PATH': '/usr/sbin:/usr/bin:/sbin:/bin'})
+    except subprocess.TimeoutExpired:
+        return Trial(False, label, 'no answer in %d s' % limit_seconds)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Trial(None, label, 'can\'t enter the label %s: %s' % (label, error))
+    said = done.stderr.decode(errors='replace').strip().splitlines()
+    last = said[-1] if said else 'exit status %d without a word' % done.returncode
+    return Trial(done.returncode == 0 and last.startswith('selftest: ok'), label, last)
+
+
+def _describe(root, name, pid):
+    process = os.path.join(root, 'proc', str(pid))
+    label = _text(os.path.join(process, 'attr/current')) or UNCONFINED
+    if label.endswith(')') and ' (' in label:  # AppArmor adds its mode
+        label = label.rsplit(' (', 1)[0]
+    return Daemon(name, pid, _started_s(root, process), label, _same_root(root, process))
+
+
+def _started_s(root, process):
+    """Return the process's start: field 22 of proc(5)'s stat, in ticks after the boot time."""
+    stat = _text(os.path.join(process, 'stat'))
+    boot = [line for line in (_text(os.path.join(root, 'proc/stat')) or '').splitlines()
+            if line.startswith('btime ')]
+    if stat is None or not boot:
+        return None
+    ticks = int(stat.rsplit(')', 1)[1].split()[19])
+    return int(boot[0].split()[1]) + ticks / os.sysconf('SC_CLK_TCK')
+
+
+def _same_root(root, process):
+    try:
+        return os.path.samefile(os.path.join(process, 'root'), root)
+    except OSError:
+        return True
+
+
+def _text(path):
+    try:
+        with open(path, encoding='utf-8', errors='replace') as stream:
+            return stream.read().strip('\0\n ')
+    except OSError:
+        return None

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where libvirt's qemu hook lives, and how ours gets there and goes again.
+
+libvirt runs ``hooks/qemu`` and, from 6.5.0, then every executable in
+``hooks/qemu.d/`` in alphabetical order (``virHookCall`` in libvirt's
+src/util/virhook.c). Ours is always ``qemu.d/50-nova-numa-pmc``; for an older
+libvirt a dispatcher at ``hooks/qemu`` runs it after the hook that was there.
+
+No step leaves an executable file half-written, or the host without the hook
+it had: files are made beside, in ``hooks/``, where libvirt runs only files
+named after its drivers, and renamed into place.
+"""
+
+import os
+import shlex
+import sysconfig
+from collections import namedtuple
+
+import nova_numa_pmc
+from nova_numa_pmc import exceptions
+
+HOOKS = 'etc/libvirt/hooks'
+OURS = 'qemu.d/50-nova-numa-pmc'
+MAIN = 'qemu'
+CHAINED = 'qemu.nova-numa-pmc-chained'
+TEMPORARY = '.nova-numa-pmc.new'
+PROBE = '.nova-numa-pmc.probe'
+INTERPRETER = '/usr/bin/python3'
+
+#: The first libvirt that runs the scripts in ``hooks/qemu.d/``.
+DIRECTORY_SINCE = (6, 5, 0)
+_DISPATCHER_MARK = b'# nova-numa-pmc: runs the qemu hook'
+
+
+class HookError(exceptions.NumaPmcError):
+    """The hook can't be installed or removed; the message says why and what to do."""
+
+
+class Installed(namedtuple('Installed', 'path present executable current dispatcher chained')):
+    """What lies in the hook directory.
+
+    :param path: of our script
+    :param current: it is byte for byte what this package would install
+    :param dispatcher: ``hooks/qemu`` is ours and runs it (for libvirt before 6.5)
+    :param chained: path of the hook that the dispatcher runs first, or None
+    """
+
+    __slots__ = ()
+
+
+def package_site():
+    """Return the directory that holds this package, as the script puts it on ``sys.path``."""
+    return os.path.dirname(os.path.dirname(os.path.abspath(nova_numa_pmc.__file__)))
+
+
+def template(name):
+    """Return the shipped script ``name`` as bytes, with LF line ends.
+
+    Looks beside the package first (a checkout), then in the data directory of
+    the installation. CRLF would make the kernel look for an interpreter named
+    ``/bin/sh\\r``, and every guest would die at the daemon's next restart.
+    """
+    places = (os.path.join(package_site(), 'hooks', name),
+              os.path.join(sysconfig.get_path('data'), 'share/nova-numa-pmc/hooks', name),
+              os.path.join('/usr/share/nova-numa-pmc/hooks', name),
+              os.path.join('/usr/local/share/nova-numa-pmc/hooks', name))
+    for path in places:
+        try:
+            with open(path, 'rb') as stream:
+                return stream.read().replace(b'\r\n', b'\n')
+        except FileNotFoundError:
+            continue
+    raise HookError('the script %s is in none of %s: install the package again'
+                    % (name, ', '.join(places)))
+
+
+def render(limit_seconds, site=None):
+    """Return our script's bytes for the package at ``site``.
+
+    :param limit_seconds: when the script kills Python [s]; above the hook's own bound
+    """
+    site = shlex.quote(site or package_site())
+    if '\n' in site:
+        raise HookError('the package lies in a directory with a line feed in its name: %r' % site)
+    text = template('qemu')
+    text = text.replace(b'\nsite=\n', b'\nsite=' + os.fsencode(site) + b'\n', 1)
+    return text.replace(b'\nlimit=3\n', b'\nlimit=%d\n' % limit_seconds, 1)
+
+
+def writable_by_others(site):
+    """Return the first directory that somebody other than root can change, or None.
+
+    The hook imports from it as root.
+    """
+    path = os.path.join(site, 'nova_numa_pmc')
+    while True:
+        status = os.stat(path)
+        open_to_others = status.st_mode & 0o022 and not status.st_mode & 0o1000
+        if status.st_uid != 0 or open_to_others:
+            return path
+        if path == '/':
+            return None
+        path = os.path.dirname(path)
+
+
+def inspect(root, expected):
+    """Return :class:`Installed` for the host at ``root``; ``expected`` is our script's bytes."""
+    hooks = os.path.join(root, HOOKS)
+    path = os.path.join(hooks, OURS)
+    chained = os.path.join(hooks, CHAINED)
+    content = _read(path)
+    return Installed(
+        path=path,
+        present=content is not None,
+        executable=content is not None and os.access(path, os.X_OK),
+        current=content == expected,
+        dispatcher=_is_dispatcher(os.path.join(hooks, MAIN)),
+        chained=chained if os.path.lexists(chained) else None)
+
+
+def install(root, expected, directory_read):
+    """Put our script in place; return a list of what was changed, empty if nothing.
+
+    :param expected: our script's bytes
+    :param directory_read: libvirt runs ``qemu.d/`` itself (6.5.0 and later)
+    :raises HookError: where an old hook can't be kept
+    """
+    hooks = os.path.join(root, HOOKS)
+    changes = []
+    os.makedirs(os.path.join(hooks, 'qemu.d'), mode=0o755, exist_ok=True)
+    if _put(hooks, OURS, expected):
+        changes.append('wrote %s' % os.path.join(hooks, OURS))
+    if directory_read:
+        changes += _unchain(hooks)
+    else:
+        changes += _chain(hooks)
+    return changes
+
+
+def remove(root):
+    """Take our files away and put a chained hook back; return a list of what was changed."""
+    hooks = os.path.join(root, HOOKS)
+    changes = _unchain(hooks)
+    path = os.path.join(hooks, OURS)
+    if os.path.lexists(path):
+        os.unlink(path)
+        changes.append('removed %s' % path)
+    try:
+        os.rmdir(os.path.join(hooks, 'qemu.d'))
+    except OSError:
+        pass  # others' hooks are in it, or there is none
+    return changes
+
+
+def put_probe(root, expected):
+    """Write the script beside the hooks, where libvirt never runs it; return its path.
+
+    Confinement goes by path and label, so a trial has to run from there.
+    """
+    hooks = os.path.join(root, HOOKS)
+    os.makedirs(hooks, mode=0o755, exist_ok=True)
+    _put(hooks, PROBE, expected)
+    return os.path.join(hooks, PROBE)
+
+
+def _chain(hooks):
+    main = os.path.join(hooks, MAIN)
+    chained = os.path.join(hooks, CHAINED)
+    changes = []
+    if os.path.lexists(main) and not _is_dispatcher(main):
+        if not os.path.lexists(chained):
+            os.link(main, chained, follow_symlinks=False)
+            changes.append('kept %s as %s' % (main, chained))
+        elif not os.path.samestat(os.lstat(main), os.lstat(chained)):
+            raise HookError('%s was replaced after %s had been kept: merge the two into %s, '
+                            'remove the other and run install again' % (main, chained, main))
+    if _put(hooks, MAIN, template('qemu-chain')):
+        changes.append('wrote %s, which runs both' % main)
+    return changes
+
+
+def _unchain(hooks):
+    main = os.path.join(hooks, MAIN)
+    chained = os.path.join(hooks, CHAINED)
+    if not _is_dispatcher(main):
+        return []
+    if os.path.lexists(chained):
+        os.rename(chained, main)
+        return ['put the former %s back' % main]
+    os.unlink(main)
+    return ['removed %s' % main]
+
+
+def _put(hooks, name, content):
+    """Write ``hooks/name`` atomically, 0755 and root's; return whether that changed anything."""
+    path = os.path.join(hooks, name)
+    if (_read(path) == content and not os.path.islink(path)
+            and os.stat(path).st_mode & 0o7777 == 0o755):
+        return False
+    temporary = os.path.join(hooks, TEMPORARY)
+    try:
+        os.unlink(temporary)
+    except FileNotFoundError:
+        pass
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, 'wb') as stream:
+        stream.write(content)
+        stream.flush()
+        if os.geteuid() == 0:
+            os.fchown(stream.fileno(), 0, 0)
+        os.fchmod(stream.fileno(), 0o755)
+        os.fsync(stream.fileno())
+    os.rename(temporary, path)
+    return True
+
+
+def _read(path):
+    try:
+        with open(path, 'rb') as stream:
+            return stream.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _is_dispatcher(path):
+    return not os.path.islink(path) and _DISPATCHER_MARK in (_read(path) or b'')
