@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator installs: the wheel, in an environment of its own."""
+
+import email
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import zipfile
+
+TOP = pathlib.Path(__file__).resolve().parents[2]
+
+
+def run(*command):
+    """Run a command; return its output.
+
+    :raises AssertionError: with its output, when it fails
+    """
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, cwd='/')
+    if done.returncode:
+        raise AssertionError(f'{command} ended with {done.returncode}:\n{done.stdout}')
+    return done.stdout
+
+
+class WheelTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        directory = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(directory.cleanup)
+        cls.top = pathlib.Path(directory.name)
+        run(sys.executable, '-m', 'pip', 'wheel', '-q', '--no-deps', '-w', cls.top, TOP)
+        cls.wheel, = cls.top.glob('*.whl')
+        cls.host = cls.top / 'venv'
+        run('/usr/bin/python3', '-m', 'venv', '--without-pip', cls.host)
+        # No dependencies: the hook and the command that installs it need none.
+        run(sys.executable, '-m', 'pip', '--python', cls.host / 'bin/python', 'install', '-q',
+            '--no-deps', cls.wheel)
+
+    def test_the_base_install_needs_small_oslo_libraries_only(self):
+        with zipfile.ZipFile(self.wheel) as wheel:
+            name, = (n for n in wheel.namelist() if n.endswith('.dist-info/METADATA'))
+            metadata = email.message_from_bytes(wheel.read(name))
+        base = {requirement.partition('>')[0] for requirement in metadata.get_all('Requires-Dist')
+                if 'extra ==' not in requirement}
+        self.assertEqual({'oslo.config', 'oslo.log'}, base)
+
+    def test_every_module_of_the_checkout_is_in_it(self):
+        with zipfile.ZipFile(self.wheel) as wheel:
+            shipped = {name for name in wheel.namelist() if name.startswith('nova_numa_pmc/')}
+        tracked = run('git', '-C', TOP, 'ls-files', 'nova_numa_pmc').split()
+        self.assertEqual(set(), set(tracked) - shipped)
+
+    def test_scripts_and_samples_lie_where_the_guide_says(self):
+        for path in ('share/nova-numa-pmc/hooks/qemu', 'etc/nova-numa-pmc/'
+                     'nova-numa-pmc.conf.sample'):
+            with self.subTest(path=path):
+                self.assertTrue((self.host / path).is_file())
+
+    def test_the_command_installs_the_hook_into_another_root(self):
+        root = self.top / 'root'
+        (root / 'etc/libvirt/hooks').mkdir(parents=True)
+        command = self.host / 'bin/nova-numa-rebalance'
+        run(command, 'hook', 'install', '--root', root, '--libvirt-version', '9.0.0', '--force')
+        script = root / 'etc/libvirt/hooks/qemu.d/50-nova-numa-pmc'
+        self.assertTrue(os.access(script, os.X_OK))
+        self.assertIn(str(self.host), script.read_text())
+        run(command, 'hook', 'remove', '--root', root)
+        self.assertFalse(script.exists())
