@@ -41,7 +41,8 @@ class Held(namedtuple('Held', 'cpus mems')):
     __slots__ = ()
 
 
-class Applied(namedtuple('Applied', 'changes cpus cpus_effective memory off_bytes')):
+class Applied(namedtuple('Applied', 'changes cpus cpus_effective memory off_bytes left_bytes',
+                         defaults=(None,))):
     """What :func:`confine` did.
 
     :param changes: tuple of :class:`~nova_numa_pmc.host.writes.Change`, in the order written;
@@ -51,6 +52,8 @@ class Applied(namedtuple('Applied', 'changes cpus cpus_effective memory off_byte
         than ``cpus`` when one is offline or outside of the parent's set
     :param memory: one of the constants above
     :param off_bytes: how much lay off the nodes asked for before, None: unknown or not asked
+    :param left_bytes: how much still does after a move, None: unknown or nothing was moved; a
+        kernel moves what it can (before 5.15, nothing on v2), and no write tells how much
     """
 
     __slots__ = ()
@@ -81,7 +84,9 @@ def confine(groups, cpus, mems=None, bring_over_limit_bytes=BRING_OVER_LIMIT_BYT
     memory, off_bytes, memory_steps = _memory_steps(
         groups, held, mems, bring_over_limit_bytes, stay_bound, ours.mems)
     changes = writes.run(groups.scope, steps + memory_steps, write)
-    return Applied(changes, cpus, _effective(groups), memory, off_bytes)
+    left_bytes = _off_bytes(groups, mems, exactly=True) if off_bytes and memory in (
+        BROUGHT, BOUND) else None
+    return Applied(changes, cpus, _effective(groups), memory, off_bytes, left_bytes)
 
 
 def release_memory(groups, mems, write=writes.write):
@@ -187,14 +192,17 @@ def _migrates(path):
         return '0'
 
 
-def _off_bytes(groups, mems):
-    """Tell how much a write of ``mems`` may have to move; None: unknown."""
+def _off_bytes(groups, mems, exactly=False):
+    """Tell how much a write of ``mems`` may have to move, or ``exactly`` lies off them.
+
+    :returns: bytes, or None when unknown
+    """
     by_node = memory_by_node(groups)
     if by_node is None:
-        return resident_bytes(groups, 'VmRSS', 'HugetlbPages')
+        return None if exactly else resident_bytes(groups, 'VmRSS', 'HugetlbPages')
+    off_bytes = sum(size for node, size in by_node.items() if node not in mems)
     # Where pages of a pool lie isn't told there: any of them may have to move.
-    return (sum(size for node, size in by_node.items() if node not in mems)
-            + (resident_bytes(groups, 'HugetlbPages') or 0))
+    return off_bytes if exactly else off_bytes + (resident_bytes(groups, 'HugetlbPages') or 0)
 
 
 def _written(groups):

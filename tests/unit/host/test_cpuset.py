@@ -15,13 +15,15 @@ SHAPES = [(version, shape) for version in (1, 2) for shape in (MODERN, OLD, MANU
 NODE0, NODE1 = frozenset({0, 1}), frozenset({2, 3})
 TO_NODE1 = frozenset({1})
 MIB = 1 << 20
+#: Many small trees are made: in memory where there is a file system for it.
+MEMORY = '/dev/shm' if os.access('/dev/shm', os.W_OK) else None
 
 
 class TreeTestCase(unittest.TestCase):
 
     def tree(self, *args, **kwargs):
         """A new :class:`Tree` that goes with the test, and its groups."""
-        root = tempfile.mkdtemp()
+        root = tempfile.mkdtemp(dir=MEMORY)
         self.addCleanup(shutil.rmtree, root)
         tree = Tree(root, *args, **kwargs)
         self.log = []
@@ -76,6 +78,18 @@ class ConfineTest(TreeTestCase):
         self.assertEqual([(emulator + 'cpus', '2-3'), (emulator + 'memory_migrate', '1'),
                           (emulator + 'mems', '1'), (emulator + 'mems', '0-1'),
                           (emulator + 'memory_migrate', '0')], self.log)
+
+    def test_what_the_kernel_did_not_move_is_reported(self):
+        for version in (1, 2):
+            with self.subTest(version=version):
+                tree, groups = self.tree(version, bytes_by_node={0: 8 * MIB, 1: 0})
+
+                def write(path, text, tree=tree):
+                    tree.write(path, text)
+                    if text == '1' and path.endswith('mems'):
+                        tree.put_bytes({0: MIB, 1: 7 * MIB})
+                applied = cpuset.confine(groups, NODE1, TO_NODE1, write=write)
+                self.assertEqual((8 * MIB, MIB), (applied.off_bytes, applied.left_bytes))
 
     def test_a_second_time_writes_nothing(self):
         for version, shape in SHAPES:
@@ -239,14 +253,20 @@ class FaultTest(TreeTestCase):
     def confine(self, groups, write):
         return cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=self.bound, write=write)
 
-    def each_fault(self):
-        """Yield (tree, groups, index) for each shape and each of its writes."""
+    def each_fault(self, fresh=False):
+        """Yield (tree, groups, index) for each shape and each of its writes.
+
+        :param fresh: each time a new tree, as the test doesn't leave it as it was
+        """
         for version, shape in SHAPES:
             for self.bound in (False, True):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 0})
-                self.confine(groups, self.logged(tree))
+                applied = self.confine(groups, self.logged(tree))
+                cpuset.undo(groups, applied.changes, write=tree.write)
                 for index in range(len(self.log)):
-                    yield (*self.tree(version, shape, bytes_by_node={0: MIB, 1: 0}), index)
+                    if fresh:
+                        tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 0})
+                    yield tree, groups, index
 
     def failing(self, tree, index, code, forever=False):
         """A write that fails with ``code`` at the index-th call (and ever after)."""
@@ -275,7 +295,7 @@ class FaultTest(TreeTestCase):
                     self.assertNotIn('NOT undone', str(caught.exception))
 
     def test_what_can_not_be_undone_is_listed(self):
-        for tree, groups, index in self.each_fault():
+        for tree, groups, index in self.each_fault(fresh=True):
             with self.subTest(version=tree.version, path=tree.path, index=index):
                 before = tree.snapshot()
                 with self.assertRaises(CpusetError) as caught:
@@ -319,17 +339,16 @@ class FaultTest(TreeTestCase):
                 self.assertEqual(before, tree.snapshot())
 
     def test_a_guest_that_ends_half_way_is_told_apart(self):
-        for code in (errno.ENOENT, errno.ENODEV):
-            for tree, groups, index in self.each_fault():
-                with self.subTest(version=tree.version, path=tree.path, index=index):
-                    failing = self.failing(tree, index, code)
+        for tree, groups, index in self.each_fault(fresh=True):
+            with self.subTest(version=tree.version, path=tree.path, index=index):
+                failing = self.failing(tree, index, (errno.ENOENT, errno.ENODEV)[index % 2])
 
-                    def write(path, text, tree=tree, index=index, failing=failing):
-                        if self.calls == index:
-                            shutil.rmtree(tree.scope)
-                        failing(path, text)
-                    with self.assertRaises(GuestGone):
-                        self.confine(groups, write)
+                def write(path, text, tree=tree, index=index, failing=failing):
+                    if self.calls == index:
+                        shutil.rmtree(tree.scope)
+                    failing(path, text)
+                with self.assertRaises(GuestGone):
+                    self.confine(groups, write)
 
     def test_a_vcpu_that_is_unplugged_half_way_is_passed_over(self):
         for version in (1, 2):
