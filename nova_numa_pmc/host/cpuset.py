@@ -16,7 +16,8 @@ and a new vCPU starts with the parent's set until somebody asserts ours again.
 import os
 from collections import namedtuple
 
-from nova_numa_pmc.exceptions import CpuListError, CpusetError, PinnedByOthers
+from nova_numa_pmc.exceptions import (CpuListError, CpusetError, GuestGone,
+                                      PinnedByOthers)
 from nova_numa_pmc.host import writes
 from nova_numa_pmc.host.cgroups import memory_by_node, read_text, resident_bytes
 from nova_numa_pmc.host.topology import format_cpulist, parse_cpulist
@@ -148,7 +149,7 @@ def _cpu_steps(groups, held, cpus, ours):
     if groups.covers:
         return [(_file(groups.target, 'cpus'), format_cpulist(cpus))]
     # A pin inside of the set asked for stays as it is.
-    return _wide_enough(groups, 'cpus', cpus) + [
+    return _wide_enough(groups, cpus) + [
         (_file(directory, 'cpus'), format_cpulist(cpus)) for directory, own in held.items()
         if directory != groups.target and (not own.cpus or own.cpus >= cpus or own.cpus == ours)]
 
@@ -160,16 +161,18 @@ def _memory_steps(groups, held, mems, limit_bytes, stay_bound, ours):
     """
     if mems is None:
         return UNASKED, None, []
-    if any(own.mems and not own.mems >= mems and own.mems != ours for own in held.values()):
+    if any(own.mems and not own.mems >= mems and own.mems != ours
+           for directory, own in held.items() if groups.covers or directory != groups.target):
         return PINNED, None, []
     off_bytes = _off_bytes(groups, mems)
     if off_bytes is None or off_bytes > limit_bytes:
         return UNKNOWN if off_bytes is None else TOO_MUCH, off_bytes, []
+    if groups.main not in held:
+        raise GuestGone('%s: the guest is ending' % groups.main)
     # A guest bound elsewhere is widened first: a child can't have what its parent lacks.
     steps = [] if ours == mems else _widening(groups, held, ours)
     main = _file(groups.main, 'mems')
     rest = dict(steps).get(main, format_cpulist(held[groups.main].mems))
-    steps += _wide_enough(groups, 'mems', mems)
     migrate = os.path.join(groups.main, 'cpuset.memory_migrate')
     moving = off_bytes and groups.version == 1
     if moving:
@@ -217,21 +220,21 @@ def _widening(groups, held, mems):
             if mems and directory in held and held[directory].mems == mems]
 
 
-def _wide_enough(groups, kind, wanted):
-    """Steps that let the guest's own upper levels hold ``wanted``, from the top down.
+def _wide_enough(groups, cpus):
+    """Steps that let the guest's own upper levels hold ``cpus``, from the top down.
 
     Only v1 needs them: there a child's set must be within its parent's (else EACCES), and
     CPUs that were offline once are missing from the parent's for good.
     """
     steps = []
-    if groups.version == 1:
-        for directory in dict.fromkeys((groups.scope, groups.target)):
-            try:
-                own = parse_cpulist(read_text(_file(directory, kind)))
-            except (OSError, CpuListError) as e:
-                raise CpusetError('%s: %s' % (_file(directory, kind), e)) from None
-            if not own >= wanted:
-                steps.append((_file(directory, kind), format_cpulist(own | wanted)))
+    for directory in dict.fromkeys((groups.scope, groups.target)) if groups.version == 1 else ():
+        path = _file(directory, 'cpus')
+        try:
+            own = parse_cpulist(read_text(path))
+        except (OSError, CpuListError) as e:
+            raise CpusetError('%s: %s' % (path, e)) from None
+        if not own >= cpus:
+            steps.append((path, format_cpulist(own | cpus)))
     return steps
 
 

@@ -363,6 +363,22 @@ class FaultTest(TreeTestCase):
                 self.assertEqual('2-3', tree.read(tree.vcpus[1], 'cpuset.cpus'))
                 cpuset.confine(groups, NODE1, write=tree.write)  # and when it was gone before
 
+    def test_ending_with_only_the_main_group_gone(self):
+        tree, groups = self.tree(2, MODERN, bytes_by_node={0: MIB, 1: 0})
+        shutil.rmtree(tree.emulator)
+        with self.assertRaises(GuestGone):
+            cpuset.confine(groups, NODE1, TO_NODE1, write=tree.write)
+
+    def test_v1_a_node_the_parents_lack_is_refused_and_the_cpus_come_back(self):
+        tree, groups = self.tree(1, MODERN, bytes_by_node={0: MIB, 1: 0})
+        for directory in tree.children + [tree.target]:
+            tree.put(os.path.join(directory, 'cpuset.mems'), '0\n')
+        before = tree.snapshot()
+        with self.assertRaisesRegex(CpusetError, 'EACCES'):
+            cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write,
+                           ours=cpuset.Held(frozenset(), frozenset({0})))
+        self.assertEqual(before, tree.snapshot())
+
     def test_gone_before_it_begins(self):
         for version, shape in SHAPES:
             with self.subTest(version=version, shape=shape):
