@@ -10,7 +10,6 @@ from nova_numa_pmc import exceptions
 #: Subcommand → one line of help. The module ``nova_numa_pmc.cmd.NAME`` offers
 #: ``configure(parser)`` and ``run(args)``, which returns the exit code.
 COMMANDS = {
-    'events': 'show what would be counted on this CPU or another',
     'events': 'show what hardware events would be counted here or on another CPU',
     'hook': 'install, remove or check the libvirt hook that places guests at their start',
 }

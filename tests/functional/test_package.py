@@ -68,5 +68,6 @@ class WheelTest(unittest.TestCase):
         script = root / 'etc/libvirt/hooks/qemu.d/50-nova-numa-pmc'
         self.assertTrue(os.access(script, os.X_OK))
         self.assertIn(str(self.host), script.read_text())
+        self.assertIn('selftest: ok', run(script, '-', 'selftest'))
         run(command, 'hook', 'remove', '--root', root)
         self.assertFalse(script.exists())
