@@ -28,6 +28,7 @@ from nova_numa_pmc.exceptions import CpusetError, DomainError, GuestGone, NumaPm
 from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.host import cpuset
 from nova_numa_pmc.host import guests
+from nova_numa_pmc.host import hugetlb
 from nova_numa_pmc.host import journal
 from nova_numa_pmc.host import topology
 
@@ -189,7 +190,10 @@ _OPERATIONS = {'start': _reserve, 'migrate': _reserve, 'restore': _reserve,
 
 def _beside_memory(call, guest, groups, decision):
     """Decide again where memory lies already that can't, or may not here, be moved."""
-    lying = cgroups.memory_by_node(groups) or {}
+    lying = dict(cgroups.memory_by_node(groups) or {})
+    if guest.page_bytes:
+        for node, size in hugetlb.bytes_by_node(groups.pid, call.root).items():
+            lying[node] = lying.get(node, 0) + size
     homes = decision.promise.mem_nodes or decision.promise.cpu_nodes
     away = sum(size for node, size in lying.items() if node not in homes)
     stays = (guest.locked or guest.page_bytes or guest.preallocated

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the huge pages of a process lie."""
+
+import os
+
+from nova_numa_pmc.host.cgroups import read_text
+
+
+def bytes_by_node(pid, root='/'):
+    """Sum a process's pool pages per node from ``/proc/PID/numa_maps``.
+
+    ``memory.numa_stat`` leaves them out and libvirt's groups have no hugetlb controller.
+    The kernel walks the page tables for this: cheap for a guest on huge pages, not for others.
+
+    :returns: {node id: bytes}; empty where there are none or the kernel doesn't tell
+    """
+    by_node = {}
+    try:
+        lines = read_text(os.path.join(root, 'proc/%d/numa_maps' % pid)).splitlines()
+        for line in lines:
+            words = line.split(' ')
+            if 'huge' not in words:
+                continue
+            page_bytes = next(int(word[18:]) << 10 for word in words
+                              if word.startswith('kernelpagesize_kB='))
+            for word in words:
+                node, equals, pages = word.partition('=')
+                if equals and node[:1] == 'N' and node[1:].isdigit():
+                    by_node[int(node[1:])] = (by_node.get(int(node[1:]), 0)
+                                              + int(pages) * page_bytes)
+    except (OSError, ValueError, StopIteration):
+        return {}
+    return by_node

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure the hook's whole process beside a bare interpreter, in pairs.
+
+    python -m tests.bench.bench_hook [--runs 30]
+
+Prints the median of each operation, what each import costs, and as its last line a
+JSON object with the worst operation's ratio.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from nova_numa_pmc.host import hook_files
+from tests.fixtures import host as hosts
+from tests.fixtures import script
+
+BARE = [hook_files.INTERPRETER, '-I', '-S', '-c', 'pass']
+RATIO_MAX = 4.0
+OPERATIONS = ('start', 'started', 'stopped', 'reconnect')
+STARTING = 100
+
+
+def main():
+    """Run the benchmark; return 1 when the hook costs more than it may."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--runs', type=int, default=30, help='pairs per operation')
+    runs = parser.parse_args().runs
+    compile_for_interpreter()
+    root = tempfile.mkdtemp(prefix='bench-hook-')
+    try:
+        host, path = prepare(root)
+        ratios = {}
+        print('%-10s %9s %9s %7s' % ('operation', 'hook ms', 'bare ms', 'ratio'))
+        for operation in OPERATIONS:
+            hook_s, bare_s = measure(host, path, operation, runs)
+            ratios[operation] = hook_s / bare_s
+            print('%-10s %9.2f %9.2f %7.2f' % (operation, hook_s * 1e3, bare_s * 1e3,
+                                               ratios[operation]))
+        print_imports()
+    finally:
+        shutil.rmtree(root)
+    worst = max(ratios.values())
+    print(json.dumps({'ratio_to_bare': round(worst, 2), 'ratio_max': RATIO_MAX, 'runs': runs,
+                      'compared_with': ' '.join(BARE),
+                      'ratios': {name: round(value, 2) for name, value in ratios.items()}}))
+    return int(worst > RATIO_MAX)
+
+
+def compile_for_interpreter():
+    """Byte-compile the package as ``hook install`` does."""
+    subprocess.run([hook_files.INTERPRETER, '-m', 'compileall', '-q',
+                    hook_files.package_site() + '/nova_numa_pmc'], check=True)
+
+
+def prepare(root):
+    """Make a host of two nodes with 20 guests and one that starts."""
+    host = hosts.FakeHost(root)
+    path = script.write_script(root + '/qemu', root)
+    for number in range(20):
+        script.call(path, hosts.name_of(number), 'start', hosts.domain_xml(number))
+        host.launch(number)
+        script.call(path, hosts.name_of(number), 'started', hosts.domain_xml(number))
+    return host, path
+
+
+def measure(host, path, operation, runs):
+    """Return the medians of ``runs`` interleaved pairs: (hook, bare) [s]."""
+    hook_s, bare_s = [], []
+    xml = hosts.domain_xml(STARTING)
+    for _ in range(runs):
+        host.end(STARTING)
+        if operation in ('started', 'stopped'):
+            script.call(path, hosts.name_of(STARTING), 'start', xml)
+            host.launch(STARTING)
+        hook_s.append(timed(lambda: script.call(path, hosts.name_of(STARTING), operation, xml)))
+        bare_s.append(timed(lambda: subprocess.run(BARE, input=xml, capture_output=True)))
+        lines = host.logged()
+        if any('left as it is' in line for line in lines):
+            sys.exit('the hook failed: %s' % lines)
+    return statistics.median(hook_s), statistics.median(bare_s)
+
+
+def timed(work):
+    """Return how long a call takes [s]."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def print_imports():
+    """Print the dearest imports of the hook, each without those it imports itself."""
+    done = subprocess.run(
+        [hook_files.INTERPRETER, '-I', '-S', '-X', 'importtime', '-c',
+         'import sys; sys.path.insert(0, sys.argv[1]); import nova_numa_pmc.hook',
+         hook_files.package_site()], capture_output=True, text=True, check=True)
+    rows = []
+    for line in done.stderr.splitlines():
+        own, _, name = line.removeprefix('import time:').split('|')
+        if own.strip().isdigit():
+            rows.append((int(own), name.strip()))
+    print('imports, ms each on its own (%d modules):' % len(rows))
+    for own, name in sorted(rows, reverse=True)[:12]:
+        print('  %6.2f %s' % (own / 1e3, name))
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import shutil
+import tempfile
+import unittest
+
+from nova_numa_pmc import bounded
+from nova_numa_pmc import hook
+from nova_numa_pmc import state
+from tests.fixtures import domains
+from tests.fixtures import host as hosts
+from tests.fixtures import sysfs
+
+MIB = 1 << 20
+LOCKED = '  <memoryBacking><locked/></memoryBacking>\n'
+HUGE = "  <memoryBacking><hugepages><page size='2048' unit='KiB'/></hugepages></memoryBacking>\n"
+
+
+class HookTest(unittest.TestCase):
+
+    def setUp(self):
+        self.root = tempfile.mkdtemp(prefix='hook-')
+        self.addCleanup(shutil.rmtree, self.root)
+        self.host = hosts.FakeHost(self.root)
+        self.addCleanup(self.host.close)
+
+    def call(self, operation, number, xml=None):
+        """Run one operation; return its exit status."""
+        with tempfile.TemporaryFile() as stream:
+            stream.write(hosts.domain_xml(number) if xml is None else xml)
+            stream.seek(0)
+            return hook.run(hosts.name_of(number), operation, stream.fileno(), self.root)
+
+    def promises(self):
+        record = state.read(self.host.path('run/nova-numa-pmc'), state.read_boot_id(self.root))
+        return record.promises if record else {}
+
+    def promise(self, number):
+        return self.promises()[hosts.uuid_of(number)]
+
+    def homes(self):
+        return sorted(promise.cpu_nodes for promise in self.promises().values())
+
+    def cpus(self, tree):
+        return tree.read(tree.target, 'cpuset.cpus')
+
+
+class StartTest(HookTest):
+
+    def test_six_equal_guests_land_three_and_three(self):
+        for number in range(6):
+            self.assertEqual(0, self.call('start', number))
+        self.assertEqual([(0,)] * 3 + [(1,)] * 3, self.homes())
+        self.assertFalse(any(promise.started for promise in self.promises().values()))
+
+    def test_free_memory_does_not_count_but_promises_do(self):
+        nodes = sysfs.equal_nodes(2)
+        nodes[0].free_bytes = 100 * MIB
+        sysfs.build_sysfs(self.root, nodes)
+        for number in range(6):
+            self.call('start', number)
+        self.assertEqual([(0,)] * 3 + [(1,)] * 3, self.homes())
+
+    def test_one_line_is_logged_for_a_decision(self):
+        self.call('start', 1)
+        lines = self.host.logged()
+        self.assertEqual(1, len(lines))
+        for part in ('instance-00000001', 'start', 'node 0', 'cpus 0-3', '512 MiB', ' ms)'):
+            self.assertIn(part, lines[0])
+
+    def test_migrate_and_restore_reserve(self):
+        for number, operation in enumerate(('migrate', 'restore')):
+            self.assertEqual(0, self.call(operation, number))
+        self.assertEqual([(0,), (1,)], self.homes())
+
+    def test_start_again_replaces_the_promise(self):
+        self.call('migrate', 1)
+        self.call('start', 1, hosts.domain_xml(1, memory_bytes=1024 * MIB))
+        self.assertEqual([1024 * MIB], [p.memory_bytes for p in self.promises().values()])
+
+    def test_a_guest_with_anothers_name_replaces_it(self):
+        self.call('start', 1)
+        xml = hosts.domain_xml(2).replace(hosts.name_of(2).encode(), hosts.name_of(1).encode())
+        self.call('start', 1, xml)
+        self.assertEqual([hosts.uuid_of(2)], list(self.promises()))
+
+    def test_allowed_cpus_are_kept_to(self):
+        tree = self.host.launch(1)
+        xml = hosts.domain_xml(1, cpuset='2-5')
+        self.call('start', 1, xml)
+        self.call('started', 1, xml)
+        self.assertIn(self.cpus(tree), ('2-3', '4-5'))
+
+    def test_the_partition_limits_the_cpus(self):
+        self.host.write('sys/fs/cgroup/machine.slice/cpuset.cpus.effective', '0,4-7\n')
+        self.call('start', 1)
+        self.assertEqual((1,), self.promise(1).cpu_nodes)
+
+    def test_a_guest_too_large_for_a_node_spans(self):
+        xml = hosts.domain_xml(1, vcpus=6)
+        self.call('start', 1, xml)
+        self.assertEqual((0, 1), self.promise(1).cpu_nodes)
+
+    def test_a_device_draws_the_guest(self):
+        sysfs.write(self.root, 'sys/bus/pci/devices/0000:3b:02.1/numa_node', '1\n')
+        xml = hosts.domain_xml(1).replace(b'</devices>', domains.SRIOV.encode() + b'</devices>')
+        self.call('start', 1, xml)
+        self.assertEqual((1,), self.promise(1).cpu_nodes)
+
+    def test_disabled_does_nothing(self):
+        self.host.configure('[hook]\nenabled = false\n')
+        self.assertEqual(0, self.call('start', 1))
+        self.assertEqual({}, self.promises())
+
+    def test_settings_problems_are_logged(self):
+        self.host.configure('[hook]\ntimeout_s = soon\n')
+        self.call('start', 1)
+        self.assertIn('timeout_s', self.host.logged()[0])
+        self.assertIn(hosts.uuid_of(1), self.promises())
+
+    def test_unlistable_guests_forbid_a_decision(self):
+        os.rmdir(self.host.path('run/libvirt/qemu'))
+        self.host.write('run/libvirt/qemu', 'not a directory')
+        self.assertEqual(0, self.call('start', 1))
+        self.assertEqual({}, self.promises())
+        self.assertIn('the guest is left as it is', self.host.logged()[-1])
+
+    def test_strict_refuses_what_is_not_placed(self):
+        self.host.configure('[hook]\nstrict = yes\n')
+        self.assertEqual(hook.STRICT_STATUS, self.call('start', 1, b'<domain/>'))
+        self.assertEqual(hook.STRICT_STATUS,
+                         self.call('start', 1, hosts.domain_xml(1, vcpus=99)))
+        self.assertEqual(0, self.call('migrate', 1, b'<domain/>'))
+        self.assertEqual(0, self.call('start', 1))
+
+
+class SimultaneousStartsTest(HookTest):
+
+    def test_sixteen_starts_share_no_view(self):
+        children = []
+        for number in range(16):
+            pid = os.fork()
+            if not pid:
+                status = 1
+                try:
+                    status = self.call('start', number, hosts.domain_xml(number, 1, 256 * MIB))
+                finally:
+                    os._exit(status)
+            children.append(pid)
+        self.host.log.settimeout(20)
+        for _ in children:
+            self.assertIn('fits on one node', self.host.log.recv(65536).decode())
+        self.assertEqual([0] * 16, [os.waitpid(pid, 0)[1] for pid in children])
+        self.assertEqual([(0,)] * 8 + [(1,)] * 8, self.homes())
+
+
+class StartedTest(HookTest):
+
+    def test_cpus_narrow_memory_wide(self):
+        tree = self.host.launch(1)
+        self.call('start', 1)
+        self.assertEqual('', self.cpus(tree))
+        self.assertEqual(0, self.call('started', 1))
+        self.assertEqual(('0-3', ''), (self.cpus(tree), tree.read(tree.target, 'cpuset.mems')))
+        self.assertTrue(self.promise(1).started)
+        self.assertFalse(self.promise(1).bound)
+
+    def test_version_1(self):
+        tree = self.host.launch(1, version=1)
+        self.call('start', 1)
+        self.call('started', 1)
+        self.assertEqual({'0-3'}, {tree.read(child, 'cpuset.cpus') for child in tree.children})
+        self.assertEqual({'0-1'}, {tree.read(child, 'cpuset.mems') for child in tree.children})
+        self.assertEqual('0-7', self.cpus(tree))
+
+    def test_bind(self):
+        self.host.configure('[hook]\nbind = true\n')
+        tree = self.host.launch(1)
+        self.call('start', 1)
+        self.call('started', 1)
+        self.assertEqual('0', tree.read(tree.target, 'cpuset.mems'))
+        self.assertTrue(self.promise(1).bound)
+
+    def test_decides_now_without_a_reservation(self):
+        tree = self.host.launch(1)
+        self.call('started', 1)
+        self.assertEqual('0-3', self.cpus(tree))
+        self.assertTrue(self.promise(1).started)
+
+    def test_before_the_status_file(self):
+        tree = self.host.launch(1, status=False)
+        self.call('start', 1)
+        self.call('started', 1)
+        self.assertEqual('0-3', self.cpus(tree))
+
+    def test_another_process_under_the_pid_is_not_touched(self):
+        tree = self.host.launch(1)
+        self.host.write('proc/4001/cmdline', 'qemu\0-uuid\0%s\0' % hosts.uuid_of(2))
+        self.call('start', 1)
+        self.assertEqual(0, self.call('started', 1))
+        self.assertEqual('', self.cpus(tree))
+        self.assertEqual(('floating', (), True), (
+            self.promise(1).origin, self.promise(1).cpu_nodes, self.promise(1).started))
+
+    def test_pin_of_somebody_else_is_left(self):
+        tree = self.host.launch(1)
+        self.call('start', 1)
+        tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3-4\n')
+        self.call('started', 1)
+        self.assertEqual('', self.cpus(tree))
+        self.assertEqual('floating', self.promise(1).origin)
+
+    def test_placed_by_others_is_counted_and_not_written(self):
+        xml = hosts.domain_xml(1, extra=domains.NUMA_NODES_1)
+        tree = self.host.launch(1, xml=xml)
+        before = tree.snapshot()
+        self.call('start', 1, xml)
+        self.call('started', 1, xml)
+        self.assertEqual(before, tree.snapshot())
+        promise = self.promise(1)
+        self.assertEqual(('pinned', (1,), (1,), True), (
+            promise.origin, promise.cpu_nodes, promise.mem_nodes, promise.started))
+        self.call('start', 2)
+        self.assertEqual((0,), self.promise(2).cpu_nodes)
+
+
+class MemoryLiesTest(HookTest):
+    """At ``started`` some guests' memory is there already; reserved is node 0."""
+
+    def settle(self, lying, extra=''):
+        tree = self.host.launch(1, bytes_by_node=lying)
+        xml = hosts.domain_xml(1, extra=extra)
+        self.call('start', 1, xml)
+        self.assertEqual((0,), self.promise(1).cpu_nodes)
+        self.call('started', 1, xml)
+        return self.cpus(tree)
+
+    def test_little_is_brought_over(self):
+        self.assertEqual('0-3', self.settle({0: MIB, 1: 40 * MIB}))
+        self.assertEqual((0,), self.promise(1).mem_nodes)
+
+    def test_cpus_follow_what_is_too_much_to_move(self):
+        self.assertEqual('4-7', self.settle({0: 10 * MIB, 1: 400 * MIB}))
+        self.assertEqual(((1,), (1,)), (self.promise(1).cpu_nodes, self.promise(1).mem_nodes))
+        self.assertIn('beside its memory', self.host.logged()[-1])
+
+    def test_cpus_stay_where_most_lies(self):
+        self.assertEqual('0-3', self.settle({0: 400 * MIB, 1: 100 * MIB}))
+
+    def test_cpus_follow_locked_memory_however_little(self):
+        self.assertEqual('4-7', self.settle({0: 0, 1: 40 * MIB}, LOCKED))
+
+    def test_both_nodes_are_promised_where_both_hold_it(self):
+        self.assertEqual('4-7', self.settle({0: 200 * MIB, 1: 300 * MIB}, LOCKED))
+        self.assertEqual(((1,), (0, 1)), (self.promise(1).cpu_nodes, self.promise(1).mem_nodes))
+
+    def test_cpus_follow_huge_pages(self):
+        sysfs.build_sysfs(self.root, [
+            sysfs.FakeNode(node, cpus, huge_pages={2 * MIB: (1024, 1024)})
+            for node, cpus in ((0, '0-3'), (1, '4-7'))])
+        tree = self.host.launch(1, bytes_by_node={0: 0, 1: 0})
+        tree.put('proc/4001/numa_maps', '7f00 default huge N1=256 kernelpagesize_kB=2048\n')
+        xml = hosts.domain_xml(1, extra=HUGE)
+        self.call('start', 1, xml)
+        self.call('started', 1, xml)
+        self.assertEqual('4-7', self.cpus(tree))
+
+
+class EndTest(HookTest):
+
+    def test_stopped_and_release_free(self):
+        for operation in ('stopped', 'release'):
+            self.call('start', 1)
+            self.assertEqual(0, self.call(operation, 1))
+            self.assertEqual({}, self.promises())
+
+    def test_unreadable_xml_frees_by_name(self):
+        self.call('start', 1)
+        self.call('stopped', 1, b'<domain>')
+        self.assertEqual({}, self.promises())
+
+    def test_stopped_of_an_unknown_guest(self):
+        self.call('start', 1)
+        self.assertEqual(0, self.call('stopped', 2))
+        self.assertEqual([hosts.uuid_of(1)], list(self.promises()))
+
+    def test_a_promise_whose_guest_is_gone_is_dropped(self):
+        for number in range(4):
+            self.host.launch(number)
+            self.call('start', number)
+            self.call('started', number)
+        for number in range(3):
+            self.host.end(number)
+        self.call('start', 9)
+        self.assertEqual({hosts.uuid_of(3), hosts.uuid_of(9)}, set(self.promises()))
+
+
+class BootstrapTest(HookTest):
+
+    def test_running_guests_are_counted(self):
+        for number in range(3):
+            self.host.launch(number)
+        self.call('start', 9)
+        self.assertEqual(4, len(self.promises()))
+        self.assertEqual({'floating', 'placed'}, {p.origin for p in self.promises().values()})
+
+    def test_a_guest_held_to_a_node_is_recognised(self):
+        tree = self.host.launch(1)
+        tree.put(os.path.join(tree.target, 'cpuset.cpus'), '0-3\n')
+        self.call('start', 9)
+        self.assertEqual(('placed', (0,)), (self.promise(1).origin, self.promise(1).cpu_nodes))
+        self.assertEqual((1,), self.promise(9).cpu_nodes)
+
+    def test_a_lost_record_is_made_again(self):
+        for number in range(4):
+            self.call('start', number)
+            self.host.launch(number)
+            self.call('started', number)
+        before = self.homes()
+        self.host.write('run/nova-numa-pmc/promises', 'garbage')
+        self.call('start', 9)
+        self.assertEqual(before, sorted(promise.cpu_nodes for uuid, promise in
+                                        self.promises().items() if uuid != hosts.uuid_of(9)))
+        self.assertTrue(any('promises' in line for line in self.host.logged()))
+
+    def test_another_boots_record_does_not_count(self):
+        self.call('start', 1)
+        self.host.write('proc/sys/kernel/random/boot_id', 'another\n')
+        self.call('start', 2)
+        self.assertEqual([hosts.uuid_of(2)], list(self.promises()))
+
+    def test_an_unreadable_guest_is_named_and_passed_over(self):
+        self.host.write('run/libvirt/qemu/odd.xml', '<domstatus pid="1"><domain/></domstatus>')
+        self.host.write('proc/1/cmdline', '')
+        self.call('start', 1)
+        self.assertIn('odd.xml', self.host.logged()[0])
+        self.assertEqual([hosts.uuid_of(1)], list(self.promises()))
+
+
+class BoundedTest(unittest.TestCase):
+
+    def run_in_child(self, work, timeout_s=20):
+        said = os.pipe()
+        answer = bounded.run(work, timeout_s,
+                             lambda error: os.write(said[1], repr(error).encode()))
+        os.close(said[1])
+        with open(said[0]) as stream:
+            return answer, stream.read()
+
+    def test_answer(self):
+        self.assertEqual((b'yes', ''), self.run_in_child(lambda: b'yes'))
+
+    def test_a_raise_is_reported(self):
+        def work():
+            raise KeyError('lost')
+        self.assertEqual((b'', "KeyError('lost')"), self.run_in_child(work))
+
+    def test_a_kill_is_an_empty_answer(self):
+        self.assertEqual((b'', ''), self.run_in_child(lambda: os.kill(os.getpid(), 9)))
+
+    def test_a_late_child_is_left_to_finish(self):
+        gate, done = os.pipe(), os.pipe()
+
+        def work():
+            os.read(gate[0], 1)
+            os.write(done[1], b'finished')
+            return b'late'
+        self.assertIsNone(bounded.run(work, 0.01, print))
+        os.write(gate[1], b'x')
+        self.assertEqual(b'finished', os.read(done[0], 99))
+
+    def test_the_child_holds_none_of_our_streams(self):
+        link = self.run_in_child(lambda: os.readlink('/proc/self/fd/1').encode())[0]
+        self.assertEqual(os.devnull.encode(), link)

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hooks/qemu for real: whatever breaks, the guest lives and libvirt is not kept waiting."""
+
+import fcntl
+import os
+import shutil
+import tempfile
+import unittest
+
+from nova_numa_pmc.host import hook_files
+from tests.fixtures import host as hosts
+from tests.fixtures import script
+
+OPERATIONS = ('prepare', 'start', 'started', 'stopped', 'release', 'migrate', 'restore',
+              'reconnect', 'attach', 'an-operation-of-tomorrow')
+XML = hosts.domain_xml(1)
+
+
+class HookScriptTest(unittest.TestCase):
+
+    def setUp(self):
+        self.root = tempfile.mkdtemp(prefix='hook-')
+        self.addCleanup(shutil.rmtree, self.root)
+        self.host = hosts.FakeHost(self.root)
+        self.addCleanup(self.host.close)
+        self.tree = self.host.launch(1)
+
+    def script(self, *replace, **options):
+        return script.write_script(os.path.join(self.root, 'qemu'), self.root, replace=replace,
+                                   **options)
+
+    def assert_lives(self, path, xml=XML, operations=OPERATIONS, environment=None):
+        """Every operation ends with status 0 and prints nothing."""
+        for operation in operations:
+            with self.subTest(operation=operation):
+                done = script.call(path, hosts.name_of(1), operation, xml, environment)
+                self.assertEqual((0, b''), (done.returncode, done.stdout), done.stderr)
+
+    def package(self, text):
+        """Make a package whose hook is ``text``; return the directory it is in."""
+        site = os.path.join(self.root, 'site')
+        os.makedirs(os.path.join(site, 'nova_numa_pmc'))
+        for name, content in (('__init__.py', ''), ('hook.py', text)):
+            with open(os.path.join(site, 'nova_numa_pmc', name), 'w') as stream:
+                stream.write(content)
+        return site
+
+    def cpus(self):
+        return self.tree.read(self.tree.target, 'cpuset.cpus')
+
+    def test_a_guest_from_start_to_end(self):
+        path = self.script()
+        self.assert_lives(path, operations=('prepare', 'start'))
+        self.assertEqual('', self.cpus())
+        self.assert_lives(path, operations=('started',))
+        self.assertEqual('0-3', self.cpus())
+        self.assert_lives(path, operations=('reconnect', 'attach', 'stopped', 'release'))
+        lines = self.host.logged()
+        self.assertEqual(['start', 'started'], [line.split(': ')[2] for line in lines])
+
+    def test_all_operations_work(self):
+        self.assert_lives(self.script())
+        self.assertFalse([line for line in self.host.logged() if 'left as it is' in line])
+
+    def test_reconnect_starts_no_interpreter(self):
+        site = self.package('raise SystemExit(9)')
+        self.assert_lives(self.script((b'exit 0 ;; esac', b'exit 0 ;; esac; exit 5'), site=site),
+                          operations=('reconnect', 'attach', 'prepare'))
+
+    def test_interpreter_missing(self):
+        self.assert_lives(self.script((b'/usr/bin/python3', b'/nonexistent/python3')))
+
+    def test_package_removed(self):
+        self.assert_lives(self.script(site='/nonexistent/site'))
+
+    def test_package_broken(self):
+        self.assert_lives(self.script(site=self.package('def main(:\n')))
+
+    def test_child_killed(self):
+        site = self.package('import os\nos.kill(os.getpid(), 9)\n')
+        self.assert_lives(self.script(site=site))
+
+    def test_child_hangs(self):
+        site = self.package('import select\nselect.select((), (), ())\n')
+        self.assert_lives(self.script((b'\nlimit=3\n', b'\nlimit=0.2\n'), site=site))
+
+    def test_no_commands_in_the_path(self):
+        self.assert_lives(self.script(), environment={'PATH': '/nonexistent'})
+
+    def test_no_environment(self):
+        self.assert_lives(self.script(), environment={'A': ''})
+
+    def test_garbage_xml(self):
+        path = self.script()
+        for xml in (b'', b'\0\xff', b'<domain>' * 4000, b'<a/>', b'x' * (11 << 20),
+                    b'<!DOCTYPE a [<!ENTITY b "c">]><domain>&b;</domain>'):
+            with self.subTest(xml=xml[:10]):
+                self.assert_lives(path, xml, operations=('start', 'started', 'stopped'))
+                self.assertEqual('', self.cpus())
+
+    def test_state_directory_unusable(self):
+        self.host.write('run/nova-numa-pmc', 'a file')
+        self.assert_lives(self.script())
+
+    def test_state_directory_open_to_all(self):
+        os.mkdir(self.host.path('run/nova-numa-pmc'))
+        os.chmod(self.host.path('run/nova-numa-pmc'), 0o777)
+        self.assert_lives(self.script())
+
+    def test_lock_held_by_another(self):
+        self.host.configure('[hook]\ntimeout_s = 0.3\n')
+        path = self.script()
+        self.assert_lives(path, operations=('start',))
+        with open(self.host.path('run/nova-numa-pmc/lock')) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.assert_lives(path)
+
+    def test_settings_unreadable(self):
+        self.host.configure('\0[[[\nhook = \xff')
+        self.assert_lives(self.script())
+
+    def test_no_log_daemon(self):
+        os.unlink(self.host.path('dev/log'))
+        self.assert_lives(self.script())
+
+    def test_no_nodes_no_cgroups(self):
+        shutil.rmtree(self.host.path('sys'))
+        self.assert_lives(self.script())
+
+    def test_log_daemon_does_not_read(self):
+        path = self.script()
+        with self.host.log.dup() as sender:
+            sender.connect(self.host.path('dev/log'))
+            sender.setblocking(False)
+            with self.assertRaises(BlockingIOError):
+                while True:
+                    sender.send(b'full')
+        self.assert_lives(path)
+
+    def test_a_write_that_sleeps_in_the_kernel(self):
+        """libvirt goes on; the worker ends its work when the kernel lets it."""
+        path = self.script()
+        self.assert_lives(path, operations=('start',))
+        self.host.configure('[hook]\ntimeout_s = 0.2\n')
+        control = os.path.join(self.tree.target, 'cpuset.cpus')
+        os.unlink(control)
+        os.mkfifo(control)  # opening it sleeps until somebody opens the other end
+        self.assert_lives(path, operations=('started',))
+        self.assertIn('libvirt goes on without it', self.host.logged()[-1])
+        waker = os.open(control, os.O_RDWR | os.O_NONBLOCK)
+        with open(control + '.new', 'w') as stream:
+            stream.write('\n')
+        os.rename(control + '.new', control)
+        os.close(waker)
+        self.host.log.settimeout(20)
+        self.assertIn('started: node 0', self.host.log.recv(65536).decode())
+        self.assertEqual('0-3', self.cpus())
+
+    def test_strict_stops_a_start_and_nothing_else(self):
+        self.host.configure('[hook]\nstrict = true\n')
+        path = self.script()
+        self.assert_lives(path)
+        done = script.call(path, hosts.name_of(1), 'start', b'<domain/>')
+        self.assertEqual((1, b''), (done.returncode, done.stdout))
+        self.assertIn(b'strict is set', done.stderr)
+        self.assert_lives(path, b'<domain/>', [op for op in OPERATIONS if op != 'start'])
+
+    def test_strict_needs_a_word_of_the_hook(self):
+        """An interpreter that is missing says nothing, so the guest starts."""
+        self.host.configure('[hook]\nstrict = true\n')
+        self.assert_lives(self.script((b'/usr/bin/python3', b'/nonexistent/python3')))
+
+    def test_selftest(self):
+        path = self.script()
+        done = script.call(path, '-', 'selftest', b'')
+        self.assertEqual(0, done.returncode)
+        self.assertIn(b'selftest: ok, nodes 0,1, 1 guests', done.stderr)
+        self.assertFalse(os.path.exists(self.host.path('run/nova-numa-pmc')))
+
+    def test_works_from_a_checkout(self):
+        path = os.path.join(hook_files.package_site(), 'hooks/qemu')
+        done = script.call(path, '-', 'selftest', b'')
+        self.assertIn(b'selftest: ', done.stderr)
+
+    def test_names_that_look_like_options(self):
+        path = self.script()
+        for name in ('-c', '--help', '', 'a b', '$(exit 3)', '"', "'"):
+            with self.subTest(name=name):
+                done = script.call(path, name, 'start', b'<domain/>')
+                self.assertEqual((0, b''), (done.returncode, done.stdout))
