@@ -80,8 +80,8 @@ class Guest(namedtuple('Guest', [
 
 class Promise(namedtuple('Promise', [
         'uuid', 'name', 'cpu_nodes', 'mem_nodes', 'vcpus', 'memory_bytes', 'page_bytes',
-        'bound', 'origin', 'since_ns', 'started'],
-        defaults=(None, False, 'placed', 0, False))):
+        'bound', 'origin', 'since_ns', 'started', 'mem_bytes'],
+        defaults=(None, False, 'placed', 0, False, ()))):
     """What a host has promised to one guest, whether or not it has touched it yet.
 
     :param cpu_nodes: tuple of node ids its vCPUs are held to; empty: floating over all
@@ -91,6 +91,8 @@ class Promise(namedtuple('Promise', [
     :param origin: 'placed' by us, 'pinned' by others, 'floating'
     :param since_ns: CLOCK_BOOTTIME when promised
     :param started: its start was seen (else it is a reservation of a start in progress)
+    :param mem_bytes: tuple parallel to ``mem_nodes``: how a spanning guest's memory was
+        divided when promised; empty: not recorded
     """
 
     __slots__ = ()
@@ -174,8 +176,8 @@ class Reason(namedtuple('Reason', 'code values', defaults=((),))):
     __slots__ = ()
 
 
-class Placement(namedtuple('Placement', 'nodes cpus bind reasons mem_nodes',
-                           defaults=(None, False, (), ()))):
+class Placement(namedtuple('Placement', 'nodes cpus bind reasons mem_nodes mem_bytes',
+                           defaults=(None, False, (), (), ()))):
     """Where a guest belongs.
 
     :param nodes: tuple of node ids, ascending; empty: leave it alone, ``reasons`` say why
@@ -185,6 +187,8 @@ class Placement(namedtuple('Placement', 'nodes cpus bind reasons mem_nodes',
     :param reasons: tuple of :class:`Reason`, the deciding one first
     :param mem_nodes: tuple of node ids where the memory is expected: ``nodes`` where it fits
         there, the nearest nodes with memory of a CPU-only node, else empty (anywhere)
+    :param mem_bytes: tuple parallel to ``mem_nodes``, what to promise on each; empty where
+        that is on one node, or anywhere
     """
 
     __slots__ = ()

@@ -129,19 +129,19 @@ def _refuse(text):
     raise ValueError('%.80r is out of place' % text)
 
 
-def _to_nodes(text):
+def _to_numbers(text):
     return tuple(_to_int(part) for part in text.split(',')) if text else ()
 
 
 _TEXT = _escape, _unescape
 _INT = _number, _to_int
 _BOOL = _number, _to_bool
-_NODES = (lambda nodes: ','.join(map(_number, nodes))), _to_nodes
+_NUMBERS = (lambda numbers: ','.join(map(_number, numbers))), _to_numbers
 _OPTIONAL_INT = ((lambda value: '-' if value is None else _number(value)),
                  (lambda text: None if text == '-' else _to_int(text)))
 #: For each field of a promise: to text, from text.
 _CODECS = {
-    'uuid': _TEXT, 'name': _TEXT, 'cpu_nodes': _NODES, 'mem_nodes': _NODES, 'vcpus': _INT,
+    'uuid': _TEXT, 'name': _TEXT, 'cpu_nodes': _NUMBERS, 'mem_nodes': _NUMBERS, 'vcpus': _INT,
     'memory_bytes': _INT, 'page_bytes': _OPTIONAL_INT, 'bound': _BOOL, 'origin': _TEXT,
-    'since_ns': _INT, 'started': _BOOL,
+    'since_ns': _INT, 'started': _BOOL, 'mem_bytes': _NUMBERS,
 }

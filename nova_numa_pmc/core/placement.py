@@ -9,7 +9,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import candidates, domains
 from nova_numa_pmc.core.explain import explain
 from nova_numa_pmc.core.ranking import KEY_PARTS, ranked
-from nova_numa_pmc.core.view import request, view
+from nova_numa_pmc.core.view import request, split_bytes, view
 
 __all__ = ['explain', 'place', 'promise', 'request', 'view']
 
@@ -47,7 +47,7 @@ def place(host_view, request, limits):
     if request.policy == model.NONE:
         return _left_alone('policy_none')
     merged, members = domains.merged(host_view, limits)
-    ask = candidates.ask(merged, members, host_view, request)
+    ask = candidates.Ask(merged, members, host_view, request)
     if sum(ask.threads) < max(1, request.vcpus):
         return _left_alone('too_few_cpus', ('vcpus', request.vcpus),
                            ('threads', sum(ask.threads)))
@@ -70,7 +70,8 @@ def promise(guest, placement, now_ns):
         cpu_nodes, mem_nodes = placement.nodes, placement.mem_nodes
         origin = 'placed' if placement.nodes else 'floating'
     return model.Promise(guest.uuid, guest.name, tuple(cpu_nodes), tuple(mem_nodes), guest.vcpus,
-                         guest.memory_bytes, guest.page_bytes, False, origin, now_ns)
+                         guest.memory_bytes, guest.page_bytes, False, origin, now_ns, False,
+                         placement.mem_bytes if origin == 'placed' else ())
 
 
 def _left_alone(code, *values):
@@ -82,20 +83,35 @@ def _placement(host_view, members, ask, code, ranks, known):
     best = ranks[0].candidate
 
     def ids(positions):
-        return tuple(sorted(host_view.nodes[member].id
-                            for at in positions for member in members[at]))
+        if len(positions) == 1 and len(members[positions[0]]) == 1:
+            return (host_view.nodes[members[positions[0]][0]].id,)
+        return tuple(sorted({host_view.nodes[member].id
+                             for at in positions for member in members[at]}))
 
-    nodes = ids(set(best.cpus + best.mems if best.bind else best.cpus))
+    nodes = ids(best.cpus + best.mems if best.bind and best.mems != best.cpus else best.cpus)
+    mem_nodes = ids(best.mems)
     return model.Placement(
         nodes, _cpus(ask, best), best.bind,
-        (_verdict(code, ranks, ids),) + _remarks(ask, code, known), ids(best.mems))
+        (_verdict(code, ranks, ids),) + _remarks(ask, code, known), mem_nodes,
+        _division(host_view, ask.request, mem_nodes) if len(mem_nodes) > 1 else ())
+
+
+def _division(host_view, request, mem_nodes):
+    """Divide a spanning guest's memory over what its nodes have left, in proportion.
+
+    Recorded with the promise: divided anew at each look, two guests whose nodes overlap
+    could seem to overfill one after a third has gone.
+    """
+    free = candidates.free_bytes([node for node in host_view.nodes if node.id in mem_nodes],
+                                 request)
+    return tuple(split_bytes(request.memory_bytes, [max(0, left) for left in free]))
 
 
 def _verdict(code, ranks, ids):
     """Say why the best candidate won, and over which."""
     best = ranks[0]
-    values = (('pressure', best.pressure), ('distance', best.distance),
-              ('promised_ratio', best.promised_ratio))
+    values = (('pressure', best.pressure), ('distance', best.key[1]),
+              ('promised_ratio', best.key[4]))
     if len(ranks) > 1:
         second = ranks[1]
         part = next(part for part, ours, theirs in zip(KEY_PARTS, best.key, second.key)

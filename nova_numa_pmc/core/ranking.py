@@ -4,26 +4,39 @@
 Imported by the libvirt hook at every guest start: light modules only.
 """
 
-from collections import namedtuple
-
 from nova_numa_pmc.core.domains import LOCAL_DISTANCE
 from nova_numa_pmc.core.view import PRIOR_CORES_PER_VCPU
 
 #: What candidates are compared by, in this order; the lowest wins.
 KEY_PARTS = ('pressure above the floor', 'distance', 'pressure', 'vCPUs per core',
              'promised memory', 'guests', 'rotation')
+#: Beyond any real pressure, and still countable in steps.
+_ABSURD = 1e6
 
 
-class Rank(namedtuple('Rank', 'key candidate pressure distance promised_ratio')):
-    """A candidate with its key and what people want to read of it; sorts by its key."""
+class Known:
+    """Which parts of pressure every candidate's nodes know: the blind must not win."""
 
-    __slots__ = ()
+    __slots__ = ('demand', 'bandwidth', 'link')
+
+    def __init__(self, nodes):
+        self.demand = self.bandwidth = self.link = True
+        for node in nodes:
+            if node.demand_cores is None and node.cores:
+                self.demand = False
+            if node.bandwidth_bytes_per_sec is None or not node.bandwidth_max_bytes_per_sec:
+                self.bandwidth = False
+            if node.link_ratio is None:
+                self.link = False
 
 
-class Known(namedtuple('Known', 'demand bandwidth link')):
-    """Which parts of pressure are known on every node in question."""
+class Rank:
+    """A candidate, its highest pressure, and the key that it is compared by."""
 
-    __slots__ = ()
+    __slots__ = ('candidate', 'pressure', 'key')
+
+    def __init__(self, candidate, pressure, key):
+        self.candidate, self.pressure, self.key = candidate, pressure, key
 
 
 def ranked(ask, candidates, limits):
@@ -31,71 +44,88 @@ def ranked(ask, candidates, limits):
 
     :returns: (list of :class:`Rank`, best first; :class:`Known`)
     """
-    known = _known(ask, candidates)
-    return sorted(_rank(ask, candidate, known, limits) for candidate in candidates), known
+    nodes = ask.view.nodes
+    single = all(len(c.cpus) == 1 and len(c.mems) < 2 for c in candidates)
+    known = Known([nodes[at] for at in {
+        at for c in candidates for at in c.cpus + c.mems}])
+    rank = _rank_single if single else _rank_set
+    ranks = [rank(ask, candidate, known, limits) for candidate in candidates]
+    ranks.sort(key=lambda r: r.key)
+    return ranks, known
 
 
-def _known(ask, candidates):
-    """Find the parts of pressure that each candidate's nodes know: the blind must not win."""
-    nodes = [ask.view.nodes[at]
-             for at in {at for candidate in candidates for at in candidate.cpus + candidate.mems}]
-    return Known(
-        all(node.demand_cores is not None for node in nodes if node.cores),
-        all(node.bandwidth_bytes_per_sec is not None and node.bandwidth_max_bytes_per_sec
-            for node in nodes),
-        all(node.link_ratio is not None for node in nodes))
+def _rank_single(ask, candidate, known, limits):
+    """Rank a single node; the same key as a set's, without the vectors: this is the usual case."""
+    view, wanted, at = ask.view, ask.request, candidate.cpus[0]
+    node = view.nodes[at]
+    mems = candidate.mems or candidate.cpus
+    pressure = _pressure(node, known, _demand(wanted), 0 if mems[0] != at else _traffic(wanted))
+    if mems[0] != at:
+        pressure = max(pressure, _pressure(view.nodes[mems[0]], known, None, _traffic(wanted)))
+    cores = node.cores or 1.0
+    return Rank(candidate, pressure, (
+        _steps(max(pressure, limits.pressure_floor), limits), _distance(ask, candidate),
+        _steps(pressure, limits), round((node.vcpus + wanted.vcpus) / cores, 9),
+        _promised_ratio(ask, mems), round(node.guests, 9),
+        (at - view.rotation) % len(view.nodes)))
 
 
-def _rank(ask, candidate, known, limits):
-    nodes, wanted = ask.view.nodes, ask.request
+def _rank_set(ask, candidate, known, limits):
+    view, wanted = ask.view, ask.request
+    nodes, mems = view.nodes, candidate.mems or candidate.cpus
     cores = sum(nodes[at].cores for at in candidate.cpus) or 1.0
-    pressures = sorted((
-        _pressure(nodes[at], known, *_charge(wanted, candidate, at, nodes[at].cores / cores))
-        for at in {*candidate.cpus, *candidate.mems}), reverse=True)
-    crowd = sorted((
-        (nodes[at].vcpus + wanted.vcpus * nodes[at].cores / cores) / (nodes[at].cores or 1.0)
-        for at in candidate.cpus), reverse=True)
-    distance = _distance(ask, candidate)
-    ratio = _promised_ratio(ask, candidate.mems or candidate.cpus)
-    count = len(nodes)
-    key = (tuple(_steps(max(p, limits.pressure_floor), limits) for p in pressures),
-           distance,
-           tuple(_steps(p, limits) for p in pressures),
-           tuple(round(c, 9) for c in crowd),
-           ratio,
-           round(sum(nodes[at].guests for at in candidate.cpus), 9),
-           [sorted((at - ask.view.rotation) % count for at in positions)
-            for positions in (candidate.cpus, candidate.mems)])
-    return Rank(key, candidate, pressures[0], distance, ratio)
+    pressures, crowd = [], []
+    for at in {*candidate.cpus, *mems}:
+        share = nodes[at].cores / cores
+        used = at in candidate.cpus
+        pressures.append(_pressure(
+            nodes[at], known, _demand(wanted) * share if used else None,
+            _traffic(wanted) / len(mems) if at in mems else 0))
+        if used:
+            crowd.append(round((nodes[at].vcpus + wanted.vcpus * share)
+                               / (nodes[at].cores or 1.0), 9))
+    pressures.sort(reverse=True)
+    return Rank(candidate, pressures[0], (
+        [_steps(max(p, limits.pressure_floor), limits) for p in pressures],
+        _distance(ask, candidate),
+        [_steps(p, limits) for p in pressures],
+        sorted(crowd, reverse=True),
+        _promised_ratio(ask, mems),
+        round(sum(nodes[at].guests for at in candidate.cpus), 9),
+        [sorted((at - view.rotation) % len(nodes) for at in positions)
+         for positions in (candidate.cpus, candidate.mems)]))
 
 
-def _charge(wanted, candidate, at, share):
-    """Say what the guest adds to a node: (cores, bytes per second)."""
-    cores = wanted.demand_cores
-    if cores is None:
-        cores = PRIOR_CORES_PER_VCPU * wanted.vcpus
-    traffic = wanted.bandwidth_bytes_per_sec or 0
-    where = candidate.mems or candidate.cpus
-    return (cores * share if at in candidate.cpus else 0,
-            traffic / len(where) if at in where else 0)
+def _demand(wanted):
+    if wanted.demand_cores is None:
+        return PRIOR_CORES_PER_VCPU * wanted.vcpus
+    return wanted.demand_cores
+
+
+def _traffic(wanted):
+    return wanted.bandwidth_bytes_per_sec or 0
 
 
 def _pressure(node, known, cores, bytes_per_sec):
-    """Take the highest known utilisation of a node with a guest's charge on it."""
+    """Take the highest known utilisation of a node with a guest's charge on it.
+
+    :param cores: None: the guest doesn't use the node's CPUs, so they don't count
+    """
     pressure = 0.0
-    if node.cores:
+    if node.cores and cores is not None:
         demand = node.demand_cores if known.demand else PRIOR_CORES_PER_VCPU * node.vcpus
         pressure = (demand + cores) / node.cores
     if known.bandwidth:
         pressure = max(pressure, (node.bandwidth_bytes_per_sec + bytes_per_sec)
                        / node.bandwidth_max_bytes_per_sec)
-    if known.link:
-        pressure = max(pressure, node.link_ratio)
+    if known.link and node.link_ratio > pressure:
+        pressure = node.link_ratio
     return pressure
 
 
 def _steps(pressure, limits):
     """Count the whole steps in a pressure; 1e-9 keeps 0.75 / 0.05 from being 14.99."""
+    pressure = min(_ABSURD, pressure)  # NaN too: it compares as false
     if limits.pressure_step <= 0:
         return round(pressure, 9)
     return int(pressure / limits.pressure_step + 1e-9)
@@ -103,7 +133,7 @@ def _steps(pressure, limits):
 
 def _distance(ask, candidate):
     """Average how far CPUs are from memory, plus from devices [SLIT units beyond local]."""
-    if candidate.cpus == candidate.mems and len(candidate.cpus) == 1 and not ask.devices:
+    if len(candidate.cpus) == 1 and candidate.mems in ((), candidate.cpus) and not ask.devices:
         return 0
     far = 0
     for targets in (candidate.mems, ask.devices):

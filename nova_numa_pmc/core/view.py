@@ -20,10 +20,10 @@ _UNMEASURED = model.NodeLoad()
 def view(topology, promises, limits, pressures=None, rotation=0, now_ns=None):
     """Aggregate a host per node.
 
-    Memory on one node counts there. A promise over several nodes fills what is
-    left of them in proportion; a floating one is spread over all nodes in
-    proportion to their capacity. Huge pages count against their pools only.
-    vCPUs are spread over their CPU nodes in proportion to cores.
+    Memory on one node counts there, over several as it was divided when promised; where
+    that is not recorded it fills what is left of them in proportion. A floating guest's
+    is spread over all nodes in proportion to their capacity. Huge pages count against
+    their pools only. vCPUs are spread over their CPU nodes in proportion to cores.
 
     :param topology: :class:`model.Topology`
     :param promises: iterable of :class:`model.Promise`
@@ -117,14 +117,14 @@ def _cores(topology, limits):
 
 def _promised(nodes, capacity, promises):
     """Sum promised bytes by position: in normal pages, and {page_bytes: bytes} in huge ones."""
-    position = {node.id: at for at, node in enumerate(nodes)}
-    everywhere = tuple(range(len(nodes)))
     normal, huge = [0] * len(nodes), [{} for _ in nodes]
     several, floating = [], []
-    for promise in promises:
-        homes = tuple(position[n] for n in promise.mem_nodes if n in position) or everywhere
+    for promise, homes in zip(promises, _homes(nodes, [p.mem_nodes for p in promises])):
+        recorded = len(promise.mem_bytes) == len(homes) == len(promise.mem_nodes)
         if promise.page_bytes:
-            _promise_huge(nodes, huge, homes, promise)
+            _promise_huge(nodes, huge, homes, promise, recorded)
+        elif recorded:
+            _add(normal, homes, promise.mem_bytes)
         elif len(homes) == 1:
             normal[homes[0]] += promise.memory_bytes
         else:
@@ -133,19 +133,30 @@ def _promised(nodes, capacity, promises):
         left = [max(0, capacity[at] - normal[at]) for at in homes]
         if sum(left) < memory_bytes:
             left = [capacity[at] for at in homes]
-        for at, part in zip(homes, _split_bytes(memory_bytes, left)):
-            normal[at] += part
+        _add(normal, homes, split_bytes(memory_bytes, left))
     for homes, memory_bytes in floating:
-        for at, part in zip(homes, _split_bytes(memory_bytes, [capacity[at] for at in homes])):
-            normal[at] += part
+        _add(normal, homes, split_bytes(memory_bytes, [capacity[at] for at in homes]))
     return normal, huge
 
 
-def _promise_huge(nodes, huge, homes, promise):
-    pools = [sum(pool.page_bytes * pool.total for pool in nodes[at].huge_pages
-                 if pool.page_bytes == promise.page_bytes) for at in homes]
-    for at, part in zip(homes, _split_bytes(promise.memory_bytes, pools)):
+def _promise_huge(nodes, huge, homes, promise, recorded):
+    parts = promise.mem_bytes if recorded else split_bytes(promise.memory_bytes, [
+        sum(pool.page_bytes * pool.total for pool in nodes[at].huge_pages
+            if pool.page_bytes == promise.page_bytes) for at in homes])
+    for at, part in zip(homes, parts):
         huge[at][promise.page_bytes] = huge[at].get(promise.page_bytes, 0) + part
+
+
+def _homes(nodes, wanted):
+    """Turn tuples of node ids into positions; none that is there means all."""
+    position = {node.id: at for at, node in enumerate(nodes)}
+    everywhere = tuple(range(len(nodes)))
+    return [tuple(position[n] for n in ids if n in position) or everywhere for ids in wanted]
+
+
+def _add(amounts, homes, parts):
+    for at, part in zip(homes, parts):
+        amounts[at] += part
 
 
 def _huge_free(node, promised):
@@ -158,11 +169,8 @@ def _huge_free(node, promised):
 
 def _vcpus(nodes, cores, promises, now_ns):
     """Count guests, vCPUs and young guests' vCPUs by position."""
-    position = {node.id: at for at, node in enumerate(nodes)}
-    everywhere = tuple(range(len(nodes)))
     guests, vcpus, young = ([0] * len(nodes) for _ in range(3))
-    for promise in promises:
-        homes = tuple(position[n] for n in promise.cpu_nodes if n in position) or everywhere
+    for promise, homes in zip(promises, _homes(nodes, [p.cpu_nodes for p in promises])):
         parts = _shares([cores[at] for at in homes]) if len(homes) > 1 else (1,)
         settling = now_ns is not None and promise.since_ns > now_ns - SETTLING_NS
         for at, part in zip(homes, parts):
@@ -173,7 +181,7 @@ def _vcpus(nodes, cores, promises, now_ns):
     return guests, vcpus, young
 
 
-def _split_bytes(amount, weights):
+def split_bytes(amount, weights):
     """Divide whole bytes in proportion to whole weights; evenly when all are 0.
 
     No part exceeds its weight as long as the amount fits: rounding must not overfill a node.

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+import unittest
+from unittest import mock
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nova_numa_pmc.core import sets
+
+ROOM = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=9)
+
+
+def apart(a, b):
+    return 10 if a == b else 20
+
+
+class SmallestTest(unittest.TestCase):
+
+    def test_all_of_the_smallest_size(self):
+        room = [(2, 4), (2, 1), (2, 3), (2, 0)]
+        self.assertEqual([(0, 1), (0, 2)], sets.smallest(room, (4, 5), apart)[:2])
+
+    def test_none_where_all_do_not_suffice(self):
+        self.assertEqual([], sets.smallest([(1, 1)] * 3, (1, 4), apart))
+        self.assertEqual([], sets.smallest([], (1, 1), apart))
+
+    @settings(max_examples=100, deadline=None)
+    @given(ROOM, st.tuples(st.integers(1, 30), st.integers(0, 30)))
+    def test_growing_misses_no_feasible_need(self, room, need):
+        exact = sets.smallest(room, need, apart)
+        with mock.patch.object(sets, 'MAX_ENUMERATED', 0):
+            grown = sets.smallest(room, need, apart)
+        self.assertEqual(bool(exact), bool(grown))
+        for chosen in grown:
+            self.assertTrue(all(sum(room[at][kind] for at in chosen) >= need[kind]
+                                for kind in (0, 1)))
+            self.assertLessEqual(len(exact[0]), len(chosen))
+
+    def test_growing_keeps_near_and_starts_anywhere(self):
+        room = [(1, 1)] * 32
+        with mock.patch.object(sets, 'MAX_ENUMERATED', 0):
+            grown = sets.smallest(room, (4, 4), lambda a, b: 10 if a // 4 == b // 4 else 20)
+        self.assertLessEqual({tuple(range(at, at + 4)) for at in range(0, 32, 4)}, set(grown))
