@@ -19,6 +19,7 @@ deciding and recording only, never while a cpuset is written.
 """
 
 import os
+import sys
 import time
 
 from nova_numa_pmc import bounded
@@ -249,20 +250,27 @@ def _selftest(call):
     try:
         host = promises.usable_host(call.root)
         running, problems = guests.read_running(call.root)
+        told = 'ok, version %s, python %s, nodes %s, %d guests, %d unreadable, label %s' % (
+            _version(), sys.version.split()[0], _list(node.id for node in host.nodes),
+            len(running), len(problems), _label(call.root))
     except (NumaPmcError, OSError) as error:
-        os.write(2, ('selftest: failed: %s\n' % _describe(error)).encode())
-        return 0
-    os.write(2, ('selftest: ok, nodes %s, %d guests, %d unreadable, label %s, %.0f ms\n' % (
-        _list(node.id for node in host.nodes), len(running), len(problems), _label(call.root),
-        call.age_s() * 1e3)).encode())
+        told = 'failed: ' + _describe(error)
+    os.write(2, ('selftest: %s\n' % told).encode('utf-8', 'backslashreplace'))
     return 0
+
+
+def _version():
+    from importlib import metadata  # dear, and never needed when a guest starts
+    try:
+        return metadata.version('nova-numa-pmc')
+    except metadata.PackageNotFoundError:
+        return 'unknown'
 
 
 def _label(root):
     try:
-        with open(os.path.join(root, 'proc/self/attr/current')) as stream:
-            return stream.read().strip('\0\n') or 'none'
-    except OSError:  # EINVAL: no security module of this kernel labels processes
+        return cgroups.read_text(os.path.join(root, 'proc/self/attr/current')).strip('\0\n')
+    except OSError:
         return 'none'
 
 

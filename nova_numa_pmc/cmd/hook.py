@@ -26,6 +26,7 @@ import sys
 
 from nova_numa_pmc import settings
 from nova_numa_pmc import state
+from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import confinement
 from nova_numa_pmc.host import hook_files
 
@@ -85,11 +86,9 @@ def install(args, try_script=confinement.try_script):
         finally:
             os.unlink(probe)
         notes.append('trial under %s: %s' % (trial.label, trial.message))
+        problems += problems_of_trial(trial)
         if trial.ok is False:
-            problems.append(_cannot_run(trial))
             return _report(problems=problems, notes=notes)
-        if trial.ok is None:
-            problems.append(_untried(trial))
     else:
         notes.append('not tried under the daemon\'s confinement: another root')
     if problems and not args.force:
@@ -112,8 +111,11 @@ def status(args, try_script=confinement.try_script):
     """Report whether the hook works, what it decided last, and what is wrong."""
     installed = hook_files.inspect(args.root, _expected(args.root))
     daemon = confinement.find_daemon(args.root)
-    promises = _promises(args.root)
-    problems, trial = [], None
+    problems, trial, promises = [], None, []
+    try:
+        promises = _promises(args.root)
+    except StateError as error:
+        problems.append(_problem(str(error), 'the next start of a guest makes it anew'))
     if not installed.present:
         problems.append(_problem('the hook is not installed', _INSTALL))
     elif not installed.executable:
@@ -125,10 +127,7 @@ def status(args, try_script=confinement.try_script):
                                      % installed.path, _INSTALL))
         if _is_own(args.root) and os.geteuid() == 0:
             trial = _try(args.root, daemon, installed.path, try_script)
-            if trial.ok is False:
-                problems.append(_cannot_run(trial))
-            elif trial.ok is None:
-                problems.append(_untried(trial))
+            problems += problems_of_trial(trial)
         problems += _problems_of_wiring(args, installed, daemon, promises)
     return _report(problems=problems, installed=installed._asdict(),
                    daemon=daemon and daemon._asdict(), trial=trial and trial._asdict(),
@@ -168,17 +167,18 @@ def _try(root, daemon, script, try_script):
     return try_script(script, label)
 
 
-def _cannot_run(trial):
-    return _problem(
+def problems_of_trial(trial):
+    """Return what a :class:`confinement.Trial` says is wrong, as a list of problems."""
+    if trial.ok:
+        return []
+    if trial.ok is None:
+        return [_problem('the hook could not be tried: %s' % trial.message,
+                         'start the daemon and install as root, or install with --force')]
+    return [_problem(
         'the daemon\'s confinement (%s) does not let the hook run: %s'
         % (trial.label, trial.message),
         'AppArmor: allow it in /etc/apparmor.d/local/usr.sbin.libvirtd; SELinux: load the '
-        'module in etc/selinux; then install again')
-
-
-def _untried(trial):
-    return _problem('the hook could not be tried: %s' % trial.message,
-                    'start the daemon and install as root, or install with --force')
+        'module in etc/selinux; then install again')]
 
 
 def _expected(root):
