@@ -110,7 +110,7 @@ def undo(groups, changes, write=writes.write):
     steps = []
     for change in reversed(changes):
         try:
-            if parse_cpulist(read_text(change.path)) == parse_cpulist(change.after):
+            if parse_cpulist(writes.read_set(change.path)) == parse_cpulist(change.after):
                 steps.append((change.path, change.before))
         except (OSError, CpuListError) as e:
             if not writes.vanished(groups.scope, change.path):

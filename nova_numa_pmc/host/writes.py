@@ -3,6 +3,10 @@
 
 Every value is in the kernel's list format ('0-3,6'), which a flag ('1') is as well, so that
 two spellings of one set count as equal.
+
+An empty set (v2) inherits the parent's, but can't be written back: once a group that has tasks
+holds a set, the kernel refuses to empty it with ENOSPC (validate_change() in
+kernel/cgroup/cpuset.c; seen on 6.1). So the parent's effective set stands for it everywhere.
 """
 
 import errno
@@ -15,16 +19,13 @@ from nova_numa_pmc.host.topology import parse_cpulist
 
 
 class Change(namedtuple('Change', 'path before after')):
-    """One file's change, as texts in the kernel's list format."""
+    """One file's change, as texts in the kernel's list format; neither is empty on v2."""
 
     __slots__ = ()
 
 
 def write(path, text):
-    """Write a control file in one call; it must exist.
-
-    The newline makes an empty list a write at all: the kernel never sees one of no bytes.
-    """
+    """Write a control file in one call; it must exist."""
     fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         os.write(fd, os.fsencode(text + '\n'))
@@ -32,11 +33,29 @@ def write(path, text):
         os.close(fd)
 
 
+def read_set(path):
+    """Read a set as it holds: a group's own, or what it inherits.
+
+    :returns: text in the kernel's list format
+    :raises OSError: as the kernel says
+    """
+    return read_text(path).strip() or inherited(path)
+
+
+def inherited(path):
+    """Read what an empty set in the file ``path`` amounts to: the parent's effective one.
+
+    :raises OSError: as the kernel says
+    """
+    directory, name = os.path.split(path)
+    return read_text(os.path.join(os.path.dirname(directory), name + '.effective')).strip()
+
+
 def run(scope, steps, write=write):
     """Do steps in order: skip what holds already, read back, undo all when one fails.
 
-    :param steps: list of (path, text)
     :param scope: the guest's outermost group: while it exists, the guest does
+    :param steps: list of (path, text); an empty text: what the group would inherit then
     :returns: tuple of :class:`Change`, net and in order
     :raises GuestGone: the guest ended meanwhile
     :raises CpusetError: names the file, the value, the error and what was undone, or not
@@ -44,12 +63,13 @@ def run(scope, steps, write=write):
     done = []
     for path, text in steps:
         try:
-            before = read_text(path).strip()
+            text = text or inherited(path)
+            before = read_set(path)
             if parse_cpulist(before) == parse_cpulist(text):
                 continue
             done.append(Change(path, before, text))
             write(path, text)
-            after = read_text(path).strip()
+            after = read_set(path)
             if parse_cpulist(after) != parse_cpulist(text):
                 raise OSError(errno.EIO, 'reads back as %r' % after)
         except BaseException as e:
@@ -70,7 +90,7 @@ def _take_back(done, write):
     undone, left = [], []
     for change in reversed(done):
         try:
-            if parse_cpulist(read_text(change.path)) != parse_cpulist(change.before):
+            if parse_cpulist(read_set(change.path)) != parse_cpulist(change.before):
                 write(change.path, change.before)
                 undone.append(change.path)
         except (OSError, CpuListError) as e:

@@ -43,10 +43,9 @@ class ConfineTest(TreeTestCase):
         for version, shape in SHAPES:
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 3 * MIB})
-                before = {d: tree.own(d, 'mems') for d in [tree.target] + tree.children}
                 applied = cpuset.confine(groups, NODE1, TO_NODE1, write=tree.write)
                 self.assertEqual((cpuset.BROUGHT, MIB), (applied.memory, applied.off_bytes))
-                self.assertEqual(before, {d: tree.own(d, 'mems') for d in before})
+                self.assertEqual({'0-1'}, set(self.mems(tree).values()))
                 if version == 2:
                     self.assertEqual(NODE1, applied.cpus_effective)
                     for child in tree.children:
@@ -69,7 +68,7 @@ class ConfineTest(TreeTestCase):
         tree, groups = self.tree(2, MODERN, bytes_by_node={0: MIB, 1: 0})
         cpuset.confine(groups, NODE1, TO_NODE1, write=self.logged(tree))
         self.assertEqual([('libvirt/cpuset.cpus', '2-3'), ('libvirt/emulator/cpuset.mems', '1'),
-                          ('libvirt/emulator/cpuset.mems', '')], self.log)
+                          ('libvirt/emulator/cpuset.mems', '0-1')], self.log)
 
     def test_v1_migrates_only_while_bringing_over(self):
         tree, groups = self.tree(1, MODERN, vcpus=0, bytes_by_node={0: MIB, 1: 0})
@@ -134,21 +133,25 @@ class ConfineTest(TreeTestCase):
                         if bound:
                             self.assertEqual({frozenset({node})}, {held[d].mems for d in written})
 
+    def mems(self, tree):
+        """The nodes each group of a tree may allocate on: {directory: text}."""
+        name = 'cpuset.mems' if tree.version == 1 else 'cpuset.mems.effective'
+        return {directory: tree.read(directory, name)
+                for directory in [tree.target] + tree.children}
+
     def test_a_bind_lapses_and_a_move_without_it_widens(self):
         for version, shape in SHAPES:
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: MIB})
-                wide = cpuset.current(groups)
+                wide = self.mems(tree)
                 bound = cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
                 self.assertEqual(cpuset.BOUND, bound.memory)
                 cpuset.release_memory(groups, TO_NODE1, write=tree.write)
-                self.assertEqual([held.mems for held in wide.values()],
-                                 [held.mems for held in cpuset.current(groups).values()])
+                self.assertEqual(wide, self.mems(tree))
                 cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
                 cpuset.confine(groups, NODE0, frozenset({0}), write=tree.write,
                                ours=cpuset.Held(NODE1, TO_NODE1))
-                self.assertEqual([held.mems for held in wide.values()],
-                                 [held.mems for held in cpuset.current(groups).values()])
+                self.assertEqual(wide, self.mems(tree))
 
     def test_v1_widens_the_guests_own_upper_levels_first(self):
         tree, groups = self.tree(1, MODERN)
