@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turn two readings of a counter and the time between them into what happened.
+
+Pure. ``None`` is unknown: a counter that did not run, went backwards or was
+opened anew says nothing, and nothing is not 0.
+"""
+
+from collections import namedtuple
+
+_WRAP = 1 << 64
+#: Below this share of a CPU its CPI says nothing: what little ran was mostly
+#: kernel housekeeping (eBay's KVM tuning deck, 2013).
+CPI_MIN_BUSY = 0.05
+
+
+class Count(namedtuple('Count', 'value enabled_ns running_ns')):
+    """A counter as read: cumulative, unscaled.
+
+    :param value: events since it was opened, modulo 2**64
+    :param enabled_ns: how long it was to count: wall time on a CPU, for a thread
+        or control group the time that this ran
+    :param running_ns: how long it did count; less when the kernel had to share counters
+    """
+
+    __slots__ = ()
+
+
+class Delta(namedtuple('Delta', 'value share')):
+    """What a counter saw between two readings.
+
+    :param value: events (float), scaled to the whole time
+    :param share: share of the time it counted, 1.0: all of it, nothing was estimated
+    """
+
+    __slots__ = ()
+
+
+def difference(previous, current, idle_is_zero=False):
+    """Return the :class:`Delta` between two :class:`Count`, or None: unknown.
+
+    The value is scaled by enabled/running as perf does (perf_event_open(2),
+    *PERF_FORMAT_TOTAL_TIME_RUNNING*). A counter wraps at 2**64; a step of more
+    than half of that is one that went backwards.
+
+    :param idle_is_zero: no enabled time means that nothing ran (a thread, a
+        control group), else that the counter is dead (a CPU went offline)
+    """
+    if previous is None or current is None:
+        return None
+    enabled = current.enabled_ns - previous.enabled_ns
+    running = current.running_ns - previous.running_ns
+    value = (current.value - previous.value) % _WRAP
+    if enabled < 0 or running < 0 or running > enabled or value >= _WRAP // 2:
+        return None
+    if enabled == 0:
+        return Delta(0.0, 1.0) if idle_is_zero and value == 0 else None
+    if running == 0:
+        return None
+    return Delta(value * enabled / running, running / enabled)
+
+
+def add(deltas):
+    """Return the sum of deltas with the smallest share; None when any is unknown or none given."""
+    deltas = tuple(deltas)
+    if not deltas or None in deltas:
+        return None
+    return Delta(sum(delta.value for delta in deltas), min(delta.share for delta in deltas))
+
+
+def subtract(delta, other):
+    """Return ``delta − other``, at least 0; None when either is unknown.
+
+    Two counters that ran at different times can differ by more than they
+    should; less than nothing has not happened.
+    """
+    if delta is None or other is None:
+        return None
+    return Delta(max(0.0, delta.value - other.value), min(delta.share, other.share))
+
+
+def per_sec(delta, elapsed_ns):
+    """Return events per second; None: unknown or no time has passed."""
+    if delta is None or elapsed_ns <= 0:
+        return None
+    return delta.value * 1e9 / elapsed_ns
+
+
+def ratio(part, whole):
+    """Return ``part / whole``; None when either is unknown or the whole is 0."""
+    if part is None or not whole:
+        return None
+    return part / whole
+
+
+def remote_ratio(local, remote):
+    """Return remote DRAM accesses over all DRAM accesses, 0 to 1; None: unknown or no access."""
+    if local is None or remote is None:
+        return None
+    return ratio(remote, local + remote)
+
+
+def cycles_per_instruction(cycles, instructions, busy_ratio):
+    """Return (CPI, whether it can be relied on).
+
+    :param busy_ratio: share of the time that its CPUs were busy; None: unknown.
+        Below :data:`CPI_MIN_BUSY` the CPI is given but not to be relied on.
+    """
+    cpi = ratio(cycles, instructions)
+    return cpi, cpi is not None and busy_ratio is not None and busy_ratio >= CPI_MIN_BUSY
+
+
+def memory_intensity(local, remote, instructions):
+    """Return DRAM accesses per 1,000 instructions; None: unknown."""
+    if local is None or remote is None:
+        return None
+    share = ratio(local + remote, instructions)
+    return None if share is None else 1000 * share

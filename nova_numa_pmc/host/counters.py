@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep counters open on what comes and goes: CPUs, threads, control groups."""
+
+from nova_numa_pmc import exceptions
+from nova_numa_pmc.host import perf
+
+
+class Counters:
+    """Counters on any number of targets, opened and closed as these change.
+
+    It degrades instead of failing: what can't be opened is None in every
+    reading and is named once in what :meth:`update` returns.
+    """
+
+    def __init__(self):
+        self._open = {}         # key → (target, events, groups)
+        self._enabled_ns = {}   # key → when last read, for CPUs
+        self._reported = set()  # (event, kind of target) whose absence was told
+
+    def __len__(self):
+        """Return how many descriptors are open."""
+        return sum(len(group.fds) for _, _, groups in self._open.values() for group in groups)
+
+    def update(self, wanted):
+        """Open and close so that just the wanted targets are counted.
+
+        A target that changed under its key (a thread id used again, a control
+        group created again under its name) is closed and opened anew.
+
+        :param wanted: key → (:class:`perf.Target`, tuple of :class:`events.Event`)
+        :returns: tuple of :class:`exceptions.CounterError`, what could not be counted
+        """
+        for key in [key for key, (target, events, _) in self._open.items()
+                    if wanted.get(key, (None, None))[0] != target
+                    or wanted[key][1] is not events and wanted[key][1] != events]:
+            self._close(key)
+        problems = []
+        for key, (target, events) in wanted.items():
+            if key in self._open:
+                continue
+            try:
+                self._add(key, target, events, problems)
+            except exceptions.CounterTargetGone:
+                continue  # it ended between being listed and now
+            except (exceptions.CountersExhausted, exceptions.CounterRefused) as error:
+                problems.append(error)
+                break  # the others would fail alike; what is open goes on
+        return tuple(problems)
+
+    def _add(self, key, target, events, problems):
+        try:
+            groups, missing = perf.open_groups(events, target)
+        except exceptions.CountersExhausted:
+            if not perf.raise_descriptor_limit():
+                raise
+            groups, missing = perf.open_groups(events, target)
+        if target.kind == perf.THREAD and perf.thread(target.id) != target:
+            for group in groups:
+                group.close()
+            return  # it ended, and another thread may have got its id
+        self._open[key] = (target, events, groups)
+        for event, error in missing:
+            if (event, target.kind) not in self._reported:
+                self._reported.add((event, target.kind))
+                problems.append(error)
+
+    def read(self):
+        """Return key → tuple of :class:`rates.Count` or None, in the order of its events."""
+        readings = {}
+        dead = []
+        for key, (target, events, groups) in self._open.items():
+            counts = {}
+            for group in groups:
+                counts.update(zip(group.events, group.read()))
+            readings[key] = tuple(counts.get(event) for event in events)
+            if target.kind == perf.CPU and self._stands_still(key, counts):
+                dead.append(key)
+        for key in dead:
+            self._close(key)
+        return readings
+
+    def _stands_still(self, key, counts):
+        """Tell whether a CPU's counters have stopped: it went offline since they were opened.
+
+        The kernel removes the events from their group then, and does not bring
+        them back with the CPU; the next update opens them again.
+        """
+        if None in counts.values():
+            return True
+        enabled = min((count.enabled_ns for count in counts.values()), default=None)
+        before, self._enabled_ns[key] = self._enabled_ns.get(key), enabled
+        return before is not None and before == enabled
+
+    def _close(self, key):
+        for group in self._open.pop(key)[2]:
+            group.close()
+        self._enabled_ns.pop(key, None)
+
+    def close(self):
+        """Close everything."""
+        for key in list(self._open):
+            self._close(key)
+
+
+def uncore_targets(events):
+    """Return what to count uncore events on: (pmu, cpu) → (target, events).
+
+    Each box is read once per package, on the CPU that its ``cpumask`` names.
+    """
+    wanted = {}
+    for event in events:
+        for cpu in event.cpus or ():
+            target, chosen = wanted.get((event.pmu, cpu), (perf.on_cpu(cpu), ()))
+            wanted[event.pmu, cpu] = target, chosen + (event,)
+    return wanted

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open, read and close hardware counters: a thin binding of perf_event_open(2).
+
+PyPI has no kept-up binding that reads groups and counts control groups
+(performance-features: 2023, whole processes only; perfmon: unmaintained, per
+thread; python3-libpfm is not packaged for Debian), so this is one, with ctypes.
+
+Structures: include/uapi/linux/perf_event.h.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import platform
+import resource
+import struct
+from collections import namedtuple
+
+from nova_numa_pmc import exceptions
+from nova_numa_pmc.core.rates import Count
+
+_SYSCALLS = {'x86_64': 298, 'aarch64': 241, 'ppc64le': 319, 's390x': 331, 'riscv64': 241}
+# type, size, config, sample_period, sample_type, read_format, flags, wakeup, bp_type, config1,
+# config2, then what this doesn't use up to PERF_ATTR_SIZE_VER5.
+_ATTR = struct.Struct('=IIQQQQQIIQQ40x')
+# TOTAL_TIME_ENABLED | TOTAL_TIME_RUNNING | ID | GROUP
+_READ_FORMAT = 1 | 2 | 4 | 8
+# No exclude_* bit is set: what a guest does is to be counted (perf sets
+# exclude_guest by default, so that `perf stat -e event:GH` is what compares).
+_DISABLED = 1
+_FD_CLOEXEC, _PID_CGROUP = 8, 4
+_IOC_ENABLE, _IOC_DISABLE, _IOC_ID = 0x2400, 0x2401, 0x80082407
+_IOC_FLAG_GROUP = 1
+
+CPU, THREAD, CGROUP = 'cpu', 'thread', 'cgroup'
+
+
+class Target(namedtuple('Target', 'kind id cpu since', defaults=(-1, None))):
+    """What is counted.
+
+    :param kind: CPU: all that runs on a CPU; THREAD: a thread wherever it runs;
+        CGROUP: a control group and those below it, on one CPU
+    :param id: thread id; path of a directory of the perf_event hierarchy (v1) or of v2
+    :param cpu: for CPU and CGROUP
+    :param since: tells apart two holders of one id: a thread's start time
+        (:func:`thread`), a control group's inode (:func:`cgroup`)
+    """
+
+    __slots__ = ()
+
+
+def on_cpu(cpu):
+    """Return the target of a CPU."""
+    return Target(CPU, None, cpu)
+
+
+def thread(tid, root='/'):
+    """Return a thread's target; None when it is gone."""
+    try:
+        with open(os.path.join(root, 'proc/%d/stat' % tid), 'rb') as file:
+            fields = file.read(4096).rpartition(b')')[2].split()
+        return Target(THREAD, tid, since=int(fields[19]))
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def cgroup(path, cpu):
+    """Return a control group's target on one CPU; None when it is gone."""
+    try:
+        return Target(CGROUP, path, cpu, os.stat(path).st_ino)
+    except OSError:
+        return None
+
+
+def pack_attr(event, disabled=False):
+    """Return perf_event_attr of an :class:`events.Event` (or anything with its fields)."""
+    return _ATTR.pack(event.type, _ATTR.size, event.config, 0, 0, _READ_FORMAT,
+                      _DISABLED if disabled else 0, 0, 0, event.config1, event.config2)
+
+
+def open_event(event, target, group_fd=-1, disabled=False):
+    """Open one counter and return its descriptor.
+
+    :raises CounterError: one of its subclasses, by what can be done about it
+    """
+    number = _SYSCALLS.get(platform.machine())
+    if number is None or event.type is None:
+        raise exceptions.CounterUnsupported('%s: not on this machine' % event.name)
+    directory = -1
+    pid, flags = -1, _FD_CLOEXEC
+    try:
+        if target.kind == CGROUP:
+            directory = pid = _open_cgroup(target)
+            flags |= _PID_CGROUP
+        elif target.kind == THREAD:
+            pid = target.id
+        attr = pack_attr(event, disabled)
+        fd = _libc().syscall(number, attr, pid, target.cpu, group_fd, flags)
+        if fd < 0:
+            raise _explain(ctypes.get_errno(), event, target)
+        return fd
+    finally:
+        if directory >= 0:
+            os.close(directory)
+
+
+def _open_cgroup(target):
+    try:
+        fd = os.open(target.id, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _explain(error.errno, None, target) from error
+    if target.since is not None and os.fstat(fd).st_ino != target.since:
+        os.close(fd)
+        raise exceptions.CounterTargetGone('%s: another control group has this name' % target.id)
+    return fd
+
+
+_library = []
+
+
+def _libc():
+    if not _library:
+        library = ctypes.CDLL(None, use_errno=True)
+        library.syscall.restype = ctypes.c_long
+        library.syscall.argtypes = (ctypes.c_long, ctypes.c_char_p, ctypes.c_long, ctypes.c_long,
+                                    ctypes.c_long, ctypes.c_ulong)
+        _library.append(library)
+    return _library[0]
+
+
+def paranoid(root='/'):
+    """Return kernel.perf_event_paranoid; None: this kernel has no perf events."""
+    try:
+        with open(os.path.join(root, 'proc/sys/kernel/perf_event_paranoid'),
+                  encoding='ascii') as file:
+            return int(file.read(16))
+    except (OSError, ValueError):
+        return None
+
+
+def _explain(number, event, target):
+    """Return the exception that says what can be done about an errno."""
+    name = event.name if event else 'counters'
+    where = {CPU: 'CPU %s' % target.cpu, THREAD: 'thread %s' % target.id}.get(
+        target.kind, '%s on CPU %s' % (target.id, target.cpu))
+    text = '%s on %s: %s' % (name, where, os.strerror(number))
+    if number in (errno.EACCES, errno.EPERM):
+        return exceptions.CounterRefused(
+            '%s; kernel.perf_event_paranoid is %s: run with CAP_PERFMON (Linux 5.8; before, '
+            'CAP_SYS_ADMIN), or set the sysctl to -1, and in a container allow perf_event_open '
+            'in its seccomp profile' % (text, paranoid()))
+    if number == errno.ENOSYS:
+        return exceptions.CounterUnsupported(text + '; this kernel has no perf events')
+    if number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        return exceptions.CountersExhausted(
+            '%s; raise LimitNOFILE of the service or count fewer guests' % text)
+    if number == errno.ESRCH or (number in (errno.ENODEV, errno.ENXIO) and target.kind == CPU) or (
+            number in (errno.ENOENT, errno.EBADF, errno.ENODEV, errno.ENOTDIR)
+            and target.kind == CGROUP):
+        return exceptions.CounterTargetGone(text)
+    if number == errno.EBUSY:
+        return exceptions.CounterUnsupported(text + '; another user holds the counter')
+    if number == errno.EOPNOTSUPP:
+        return exceptions.CounterUnsupported(
+            "%s; the PMU can't count this way (a guest with KVM's mediated vPMU?)" % text)
+    return exceptions.CounterUnsupported(text)
+
+
+def raise_descriptor_limit():
+    """Raise this process's soft limit of descriptors to its hard one; tell whether it rose."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return False
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return True
+
+
+def parse_group(data, ids):
+    """Return a group's counts in the order of ``ids``; None where one is not in it.
+
+    :param data: what read(2) gave: nr, enabled, running, then value and id of each
+    :rtype: tuple of :class:`rates.Count` or None; all None when the data is no group
+    """
+    nothing = (None,) * len(ids)
+    if len(data) < 24 or len(data) % 8:
+        return nothing
+    words = struct.unpack('=%dQ' % (len(data) // 8), data)
+    number, enabled, running = words[:3]
+    # running > enabled can't be; a leader in error or of another format reads like that
+    if len(words) != 3 + 2 * number or running > enabled:
+        return nothing
+    by_id = dict(zip(words[4::2], words[3::2]))
+    return tuple(Count(by_id[one], enabled, running) if one in by_id else None for one in ids)
+
+
+class Group:
+    """Events that the hardware counts together on one target."""
+
+    def __init__(self, events, target, disabled=False):
+        """Open the events; on an error none stays open.
+
+        :raises CounterError: see :func:`open_event`
+        """
+        self.events = tuple(events)
+        self.target = target
+        self.fds = []
+        self.ids = []
+        try:
+            for event in self.events:
+                self.add(event, disabled and not self.fds)
+        except exceptions.CounterError:
+            self.close()
+            raise
+
+    def add(self, event, disabled=False):
+        """Open one more event in this group; ``events`` is the caller's to extend."""
+        fd = open_event(event, self.target, self.fds[0] if self.fds else -1, disabled)
+        try:
+            self.ids.append(struct.unpack('=Q', fcntl.ioctl(fd, _IOC_ID, bytes(8)))[0])
+        except OSError as error:
+            os.close(fd)
+            raise _explain(error.errno, event, self.target) from error
+        self.fds.append(fd)
+
+    def read(self):
+        """Return the counts so far, a tuple of :class:`rates.Count` or None, as ``events``."""
+        try:
+            data = os.read(self.fds[0], 24 + 16 * len(self.fds))
+        except (OSError, IndexError):
+            return (None,) * len(self.events)
+        return parse_group(data, self.ids)
+
+    def enable(self):
+        """Start counting."""
+        fcntl.ioctl(self.fds[0], _IOC_ENABLE, _IOC_FLAG_GROUP)
+
+    def disable(self):
+        """Stop counting; what was counted stays readable."""
+        fcntl.ioctl(self.fds[0], _IOC_DISABLE, _IOC_FLAG_GROUP)
+
+    def close(self):
+        """Close the counters, members before their leader."""
+        for fd in reversed(self.fds):
+            os.close(fd)
+        self.fds = []
+
+
+def open_groups(events, target, disabled=False):
+    """Open events in as few groups as the hardware allows, in their order.
+
+    A group that could never be counted at once is refused by the kernel
+    (EINVAL): the event then begins the next group, and the kernel rotates.
+    An event that this machine doesn't have is left out of the groups.
+
+    :returns: (tuple of :class:`Group`, tuple of (event left out, its error))
+    :raises CounterError: anything else than an unsupported event; nothing stays open
+    """
+    groups, missing = [], []
+    try:
+        for event in events:
+            try:
+                _place(event, groups, target, disabled)
+            except exceptions.CounterUnsupported as error:
+                missing.append((event, error))
+    except exceptions.CounterError:
+        for group in groups:
+            group.close()
+        raise
+    return tuple(groups), tuple(missing)
+
+
+def _place(event, groups, target, disabled):
+    if groups:
+        try:
+            groups[-1].add(event)
+            groups[-1].events += (event,)
+            return
+        except exceptions.CounterUnsupported:
+            pass  # doesn't fit, or not supported at all: alone it shows which
+    groups.append(Group((event,), target, disabled))
