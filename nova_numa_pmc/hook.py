@@ -12,10 +12,12 @@ extra) and the domain's XML on stdin (https://libvirt.org/hooks.html).
 ``stopped``, ``release``
     free
 
-libvirt holds the guest's lock and waits, so each operation runs in a worker
-process and we end after the operator's bound whatever becomes of it. A late
+libvirt holds the guest's lock and waits. Waiting for the record's lock has a
+bound; writing cpusets may sleep in the kernel, so ``started`` runs in a worker
+process, and we end after the operator's bound whatever becomes of it. A late
 worker finishes, records what it did and logs it. The record's lock is held for
-deciding and recording only, never while a cpuset is written.
+deciding and recording only, never while a cpuset is written. hooks/qemu sets an
+alarm that ends all else that might hang.
 """
 
 import os
@@ -25,11 +27,8 @@ import time
 from nova_numa_pmc import bounded
 from nova_numa_pmc import promises
 from nova_numa_pmc import settings
-from nova_numa_pmc.exceptions import CpusetError, DomainError, GuestGone, NumaPmcError
-from nova_numa_pmc.host import cgroups
-from nova_numa_pmc.host import cpuset
+from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host import guests
-from nova_numa_pmc.host import hugetlb
 from nova_numa_pmc.host import journal
 from nova_numa_pmc.host import topology
 
@@ -72,8 +71,11 @@ def run(name, operation, stdin, root):
     if operation not in _OPERATIONS or not call.options.enabled:
         return 0
     xml = _read(stdin)
-    answer = bounded.run(lambda: call.work(xml), call.options.timeout_s - call.age_s(),
-                         call.report)
+    if operation == 'started':
+        answer = bounded.run(lambda: call.work(xml), call.options.timeout_s - call.age_s(),
+                             call.report)
+    else:
+        answer = call.work(xml)
     if answer is None:
         call.log(journal.WARNING, 'takes longer than %g s: libvirt goes on without it'
                  % call.options.timeout_s)
@@ -122,21 +124,20 @@ class Call:
         """Return how long to wait for the record's lock; a late worker still tries."""
         return max(0.1, _LOCK_RATIO * self.options.timeout_s - self.age_s())
 
-    def log_decision(self, decision, applied=None):
+    def log_decision(self, decision, before='', after=''):
         """Log what was decided, why, and what came of it.
 
-        :param applied: :class:`cpuset.Applied`; None: nothing was written
+        :param before: how the guest's CPUs were, with a space behind
+        :param after: what became of its memory, with a space before
         """
         promise = decision.promise
         for problem in decision.problems:
             self.log(journal.WARNING, problem)
         told = decision.why
         if promise.origin == promises.PLACED:
-            told += '; cpus %s%s; memory on %s' % (
-                _from(applied), topology.format_cpulist(decision.cpus or ()),
-                _list(promise.mem_nodes) or 'any node')
-        if applied is not None:
-            told += _outcome(applied)
+            told += '; cpus %s%s; memory on %s%s' % (
+                before, topology.format_cpulist(decision.cpus or ()),
+                _list(promise.mem_nodes) or 'any node', after)
         self.log(journal.INFO, '%s; %d MiB promised' % (told, promise.memory_bytes >> 20))
 
 
@@ -149,39 +150,15 @@ def _reserve(call, xml):
     return _OK
 
 
-def _settle(call, xml):
-    """Write what was decided at the start, or decide now where nothing was."""
-    guest = guests.parse(xml)
-    decision = promises.recall(guest, call.options, call.root)
-    if decision is None:
-        decision = promises.decide(guest, call.options, call.root, call.lock_timeout_s())
-    if decision.promise.origin != promises.PLACED:
-        promises.settle(decision.promise, call.options, call.root, call.lock_timeout_s())
-        if decision.problems:
-            call.log_decision(decision)
-        return _OK
-    try:
-        groups = cgroups.find(_qemu_pid(guest, call.root), call.root)
-        decision = _beside_memory(call, guest, groups, decision)
-        applied = _apply(call, guest, groups, decision)
-    except CpusetError:
-        promises.settle(decision.promise._replace(cpu_nodes=(), mem_nodes=(),
-                                                  origin=promises.FLOATING),
-                        call.options, call.root, call.lock_timeout_s())
-        raise
-    promises.settle(decision.promise._replace(bound=applied.memory == cpuset.BOUND),
-                    call.options, call.root, call.lock_timeout_s())
-    call.log_decision(decision, applied)
+def _free(call, xml):
+    """Forget the promise, by the name: the XML need not be readable for that."""
+    promises.forget(call.name, call.options, call.root, call.lock_timeout_s())
     return _OK
 
 
-def _free(call, xml):
-    """Forget the promise; a guest that can't be parsed is forgotten by its name."""
-    try:
-        uuid = guests.parse(xml).uuid
-    except DomainError:
-        uuid = None
-    promises.forget(uuid, call.name, call.options, call.root, call.lock_timeout_s())
+def _settle(call, xml):
+    from nova_numa_pmc import settling  # half of all imports, for this operation only
+    settling.settle(call, xml)
     return _OK
 
 
@@ -189,65 +166,10 @@ _OPERATIONS = {'start': _reserve, 'migrate': _reserve, 'restore': _reserve,
                'started': _settle, 'stopped': _free, 'release': _free}
 
 
-def _beside_memory(call, guest, groups, decision):
-    """Decide again where memory lies already that can't, or may not here, be moved."""
-    lying = dict(cgroups.memory_by_node(groups) or {})
-    if guest.page_bytes:
-        for node, size in hugetlb.bytes_by_node(groups.pid, call.root).items():
-            lying[node] = lying.get(node, 0) + size
-    homes = decision.promise.mem_nodes or decision.promise.cpu_nodes
-    away = sum(size for node, size in lying.items() if node not in homes)
-    stays = (guest.locked or guest.page_bytes or guest.preallocated
-             or away > call.options.bring_over_limit_mib << 20)
-    if not stays or 2 * away <= sum(lying.values()):
-        return decision
-    return promises.decide(guest, call.options, call.root, call.lock_timeout_s(), lying)
-
-
-def _apply(call, guest, groups, decision):
-    mems = frozenset(decision.promise.mem_nodes) or None
-    if guest.locked:
-        mems = None  # the kernel would try each page, in vain
-    return cpuset.confine(
-        groups, decision.cpus, mems, call.options.bring_over_limit_mib << 20,
-        stay_bound=call.options.bind and mems is not None)
-
-
-def _from(applied):
-    for change in applied.changes if applied else ():
-        if change.path.endswith('cpuset.cpus'):
-            return 'from %s to ' % (change.before or 'any')
-    return ''
-
-
-def _outcome(applied):
-    told = ' (%s' % applied.memory
-    if applied.off_bytes:
-        told += ', %d KiB lay elsewhere' % (applied.off_bytes >> 10)
-    told += ')'
-    if applied.cpus_effective is not None and not applied.cpus_effective >= applied.cpus:
-        told += '; the kernel allows cpus %s only' % topology.format_cpulist(
-            applied.cpus_effective)
-    return told
-
-
-def _qemu_pid(guest, root):
-    """Return the pid of the guest's QEMU, from libvirt's pid file, checked against its uuid."""
-    path = os.path.join(root, 'run/libvirt/qemu', guest.name + '.pid')
-    try:
-        pid = int(cgroups.read_text(path))
-        command = cgroups.read_text(os.path.join(root, 'proc/%d/cmdline' % pid))
-    except (OSError, ValueError) as error:
-        raise GuestGone('%s: %s: no process to place' % (path, error)) from None
-    # libvirt passes the uuid since 0.4.6, and its guests' names may be reused.
-    if guest.uuid not in command.split('\0'):
-        raise GuestGone('%s: process %d is not QEMU of %s' % (path, pid, guest.uuid))
-    return pid
-
-
 def _selftest(call):
     """Exercise the imports and readers without writing; tell on stderr."""
     try:
+        from nova_numa_pmc import settling  # noqa: F401 -- imported for the trial
         host = promises.usable_host(call.root)
         running, problems = guests.read_running(call.root)
         told = 'ok, version %s, python %s, nodes %s, %d guests, %d unreadable, label %s' % (
@@ -269,7 +191,8 @@ def _version():
 
 def _label(root):
     try:
-        return cgroups.read_text(os.path.join(root, 'proc/self/attr/current')).strip('\0\n')
+        with open(os.path.join(root, 'proc/self/attr/current')) as stream:
+            return stream.read().strip('\0\n')
     except OSError:
         return 'none'
 

@@ -12,10 +12,7 @@ from collections import namedtuple
 
 from nova_numa_pmc import model
 from nova_numa_pmc import state
-from nova_numa_pmc.core import placement
 from nova_numa_pmc.exceptions import CpuListError, CpusetError, StateError, TopologyError
-from nova_numa_pmc.host import cgroups
-from nova_numa_pmc.host import cpuset
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.host import topology
 
@@ -69,6 +66,7 @@ def decide(guest, options, root, timeout_s, lying=None):
     :returns: :class:`Decision`
     :raises NumaPmcError: no decision, and nothing recorded
     """
+    from nova_numa_pmc.core import placement  # not needed where the decision is recalled
     host = usable_host(root)
     devices, problems = _device_nodes(guest, root)
     guest = guest._replace(cpu_nodes=_nodes(guest.pinned_cpus, host))
@@ -99,15 +97,12 @@ def settle(promise, options, root, timeout_s):
             ledger.put(promise._replace(started=True))
 
 
-def forget(uuid, name, options, root, timeout_s):
-    """Free what was promised to a guest.
-
-    :param uuid: the guest's; None: not known, and then its name counts
-    """
+def forget(name, options, root, timeout_s):
+    """Free what was promised to the guest of this name."""
     with locked(options, root, timeout_s) as ledger:
-        for known, promise in list(ledger.promises.items()):
-            if known == uuid or uuid is None and promise.name == name:
-                ledger.drop(known)
+        for uuid, promise in list(ledger.promises.items()):
+            if promise.name == name:
+                ledger.drop(uuid)
 
 
 def reconcile(ledger, host, options, root, starting=None):
@@ -182,6 +177,7 @@ def _observed(guest, host, root):
 
 def _held_cpus(pid, root):
     """Return the CPUs a running guest's groups hold it to, None where that can't be told."""
+    from nova_numa_pmc.host import cgroups, cpuset  # seldom needed, and dear
     try:
         groups = cgroups.find(pid, root)
         own = cpuset.current(groups)
@@ -197,8 +193,9 @@ def usable_host(root):
     host = topology.read(root)
     for path in _PARTITION_CPUS:
         try:
-            allowed = topology.parse_cpulist(cgroups.read_text(os.path.join(root, path)))
-        except (OSError, CpuListError):
+            with open(os.path.join(root, path), encoding='ascii') as stream:
+                allowed = topology.parse_cpulist(stream.read())
+        except (OSError, ValueError, CpuListError):
             continue
         if allowed:
             return host._replace(nodes=tuple(

@@ -274,7 +274,7 @@ class EndTest(HookTest):
             self.assertEqual(0, self.call(operation, 1))
             self.assertEqual({}, self.promises())
 
-    def test_unreadable_xml_frees_by_name(self):
+    def test_unreadable_xml_frees_too(self):
         self.call('start', 1)
         self.call('stopped', 1, b'<domain>')
         self.assertEqual({}, self.promises())
