@@ -6,12 +6,12 @@ PYTHON = .venv/bin/python
 ARGS =
 
 .NOTPARALLEL:
-.PHONY: help demo test unit lab functional lint docs bench bench-hook config \
-	setup setup-lab clean distclean
+.PHONY: help demo test unit lab functional lint docs bench bench-hook bench-placement \
+	bench-multiplex config setup setup-lab clean distclean
 
 help: ## List the targets
 	@echo "usage: make TARGET [ARGS='...']"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' Makefile
 
 demo: setup-lab ## Boot an emulated two-node host and compare floating, numad and placed guests
 	@$(PYTHON) -m tests.lab.demo --out build/demo $(ARGS)
@@ -35,10 +35,16 @@ docs: ## Build the documentation into doc/build/html
 	@$(PYTHON) -m sphinx -q -W -b html doc/source doc/build/html
 	@echo "documentation: doc/build/html/index.html"
 
-bench: bench-hook ## Run every benchmark that needs no lab
+bench: bench-hook bench-placement bench-multiplex ## Run every benchmark that needs no lab
 
 bench-hook: setup ## Measure the hook's process time beside a bare Python start
 	@$(PYTHON) -m tests.bench.bench_hook $(ARGS)
+
+bench-placement: setup ## Compare placements of random sequences with the offline optimum
+	@$(PYTHON) -m tests.bench.bench_placement $(ARGS)
+
+bench-multiplex: setup ## Measure the error of counters that take turns
+	@$(PYTHON) -m tests.bench.bench_multiplex $(ARGS)
 
 config: setup ## Regenerate the sample configuration in etc/
 	@.venv/bin/oslo-config-generator --config-file etc/nova-numa-pmc/config-generator.conf
