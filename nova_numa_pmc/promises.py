@@ -46,7 +46,10 @@ def locked(options, root, timeout_s):
 
 def recall(guest, options, root):
     """Return the :class:`Decision` that the guest's start has recorded, None without one."""
-    record = state.read(os.path.join(root, options.state_dir[1:]), state.read_boot_id(root))
+    try:
+        record = state.read(os.path.join(root, options.state_dir[1:]), state.read_boot_id(root))
+    except StateError:
+        return None  # deciding makes the record anew, and tells why
     promise = record and record.promises.get(guest.uuid)
     if not promise:
         return None

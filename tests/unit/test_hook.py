@@ -187,6 +187,14 @@ class StartedTest(HookTest):
         self.assertEqual('0-3', self.cpus(tree))
         self.assertTrue(self.promise(1).started)
 
+    def test_decides_again_when_the_record_is_spoilt(self):
+        tree = self.host.launch(1)
+        self.call('start', 1)
+        self.host.write('run/nova-numa-pmc/promises', 'garbage')
+        self.call('started', 1)
+        self.assertEqual('0-3', self.cpus(tree))
+        self.assertTrue(self.promise(1).started)
+
     def test_before_the_status_file(self):
         tree = self.host.launch(1, status=False)
         self.call('start', 1)
