@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Say how hard each NUMA node is pressed, and what that costs its guests.
+
+Pure. Units: cores are core-seconds per second, lines are cache lines of 64
+bytes, latencies are nanoseconds. Nodes are positions 0…N−1 in every sequence.
+``None`` is unknown, never 0: an unknown part is left out, not guessed.
+"""
+
+from collections import namedtuple
+
+LINE_BYTES = 64
+#: Misses that a core waits for together: 1 for events of demand loads, 4 for
+#: events that count prefetches too (assumed; the worst and a usual value).
+MLP_DEMAND, MLP_WITH_PREFETCH = 1, 4
+#: Queueing adds this part of the local latency at u/(1 − u) = 1 (assumed, an M/M/1
+#: shape; Intel's Memory Latency Checker shows such curves).
+QUEUEING_FACTOR = 0.15
+#: Above this utilisation the latency goes on along its tangent, so that it stays finite.
+QUEUEING_KNEE = 0.95
+#: What DRAM delivers of its rated bandwidth (STREAM on servers: 75 to 90 %).
+RATED_SHARE = 0.8
+
+_FIT_ROUNDS = 100
+_FIT_TOLERANCE = 1e-9
+
+
+class NodePressure(namedtuple('NodePressure', [
+        'cpu_ratio', 'bandwidth_ratio', 'link_ratio', 'pressure'])):
+    """A node's utilisations and the highest of those known: 0 idle, 1 saturated, more: wanting."""
+
+    __slots__ = ()
+
+
+class Loss(namedtuple('Loss', 'waiting_cores distance_cores')):
+    """What a node's guests lose, to waiting for CPUs and to the latency of memory [cores]."""
+
+    __slots__ = ()
+
+
+class Traffic(namedtuple('Traffic', 'lines_per_sec residual_ratio')):
+    """Who reads whose memory.
+
+    :param lines_per_sec: rows: from a node's CPUs; columns: to a node's memory
+    :param residual_ratio: how much the columns miss what the memory controllers saw,
+        Σ|fitted − seen| / Σ seen; None: they were not counted
+    """
+
+    __slots__ = ()
+
+
+def capacity_cores(cores, threads, smt_ratio=0.25, reserved_cores=0.0):
+    """Return C = cores + s·(threads − cores) − reserved, at least 0 [cores].
+
+    :param smt_ratio: s, what a core's further thread adds to it
+    """
+    return max(0.0, cores + smt_ratio * (threads - cores) - reserved_cores)
+
+
+def demand_cores(before, after, elapsed_ns):
+    """Return D = Σ Δ(run + wait) / Δt over threads [cores]; None: no time has passed.
+
+    Threads that are in one sample only are left out, and so is one whose times
+    went backwards (its id was used again).
+
+    :param before, after: thread → (run_ns, wait_ns), the first two fields of
+        ``/proc/PID/task/TID/schedstat`` (Documentation/scheduler/sched-stats)
+    """
+    if elapsed_ns <= 0:
+        return None
+    deltas = (sum(after[thread]) - sum(before[thread]) for thread in after if thread in before)
+    return sum(delta for delta in deltas if delta > 0) / elapsed_ns
+
+
+def bandwidth_bytes_per_sec(read_bytes, write_bytes, elapsed_ns, write_weight=1.0):
+    """Return a memory controller's traffic, (read + ω·write) / Δt; None: unknown.
+
+    :param write_weight: ω, what a written byte costs beside a read one
+    """
+    if read_bytes is None or write_bytes is None or elapsed_ns <= 0:
+        return None
+    return (read_bytes + write_weight * write_bytes) * 1e9 / elapsed_ns
+
+
+def rated_bytes_per_sec(channels, transfers_per_sec):
+    """Return what a node's DRAM can be expected to deliver: 0.8 · channels · MT/s · 8 bytes."""
+    return RATED_SHARE * channels * transfers_per_sec * 8
+
+
+def utilisation(used, maximum):
+    """Return ``used / maximum``; None when either is unknown or the maximum is 0.
+
+    There is no guessing of a maximum: "the highest seen" would read 1.0 on an idle host.
+    """
+    if used is None or not maximum:
+        return None
+    return used / maximum
+
+
+def node_pressure(cpu_ratio, bandwidth_ratio, link_ratio):
+    """Return :class:`NodePressure`, the maximum of the known utilisations; None: none is known.
+
+    Remote accesses are a loss and no utilisation, promised memory is a
+    constraint: neither is here.
+    """
+    known = [part for part in (cpu_ratio, bandwidth_ratio, link_ratio) if part is not None]
+    return NodePressure(cpu_ratio, bandwidth_ratio, link_ratio, max(known, default=None))
+
+
+def slit_latencies_ns(distances, local_ns):
+    """Return unloaded latencies from SLIT distances, ℓ_nm = local · d_nm / d_nn [ns].
+
+    An estimate where nothing was measured: label it so.
+    """
+    return tuple(tuple(local_ns * distance / row[n] for distance in row)
+                 for n, row in enumerate(distances))
+
+
+def loaded_latency_ns(unloaded_ns, local_ns, utilisation_ratio):
+    """Return ℓ_nm(u) = ℓ_nm + 0.15·ℓ_mm·u/(1 − u) [ns], along its tangent above u = 0.95.
+
+    :param unloaded_ns: ℓ_nm, from the CPUs to that memory
+    :param local_ns: ℓ_mm, of that memory from its own CPUs
+    :param utilisation_ratio: u of that memory; None: taken as idle
+    """
+    u = max(0.0, utilisation_ratio or 0.0)
+    knee = min(u, QUEUEING_KNEE)
+    queueing = knee / (1 - knee) + (u - knee) / (1 - knee) ** 2
+    return unloaded_ns + QUEUEING_FACTOR * local_ns * queueing
+
+
+def losses(demands, capacities, traffic, latencies_ns, utilisations, mlp=MLP_DEMAND):
+    """Return each node's :class:`Loss`, in order.
+
+    L_n = max(0, D_n − C_n) + Σ_m x_nm·(ℓ_nm(u_m) − ℓ_nn) / MLP, m = n with it:
+    a saturated local node costs too.
+
+    :param demands, capacities: D_n, C_n [cores]; None: unknown, then so is the waiting
+    :param traffic: x, lines per second by rows, None: unknown, then so is the distance
+    :param utilisations: u_m of each memory, None: unknown
+    """
+    result = []
+    for n, (demand, capacity) in enumerate(zip(demands, capacities)):
+        waiting = (None if demand is None or capacity is None
+                   else max(0.0, demand - capacity))
+        result.append(Loss(waiting, _distance_cores(
+            n, traffic, latencies_ns, utilisations, mlp)))
+    return tuple(result)
+
+
+def _distance_cores(n, traffic, latencies_ns, utilisations, mlp):
+    row = traffic[n] if traffic else None
+    if row is None or latencies_ns is None or None in row:
+        return None
+    extra_ns = (loaded_latency_ns(latencies_ns[n][m], latencies_ns[m][m], utilisations[m])
+                - latencies_ns[n][n] for m in range(len(row)))
+    return sum(lines * extra for lines, extra in zip(row, extra_ns)) * 1e-9 / mlp
+
+
+def attribute(local, remote, guests, incoming=None):
+    """Tell which node's memory each node's remote accesses went to.
+
+    Counters say how many accesses of a node's CPUs were remote, not where to. The
+    seed spreads each guest's by where its pages are,
+    x_nm = Σ_g remote_gn · bytes_gm / Σ_{k≠n} bytes_gk, and is fitted to the
+    rows (remote of n's CPUs) and, where memory controllers are counted, to the
+    columns by iterative proportional fitting (Deming & Stephan, 1940). The
+    columns only spread what the rows counted: they see prefetches and writebacks too.
+
+    :param local: accesses per second of each node's CPUs to their own memory
+    :param remote: likewise to other nodes' memory
+    :param guests: of each guest (its remote accesses per second by node of
+        its CPUs, its bytes by node)
+    :param incoming: reads per second that each node's controllers served beyond
+        its own CPUs' and devices'; None, or None in it: not counted
+    :rtype: Traffic
+    """
+    nodes = range(len(remote))
+    rows = [_scaled(row, total) for row, total in zip(_seed(guests, remote), remote)]
+    residual = None
+    if incoming is not None and None not in incoming:
+        seen = [max(0.0, column) for column in incoming]
+        rows = _fit(rows, remote, seen)
+        missed = sum(abs(sum(row[m] for row in rows) - seen[m]) for m in nodes)
+        residual = missed / sum(seen) if sum(seen) else None
+    matrix = tuple(tuple(float(local[n]) if m == n else rows[n][m] for m in nodes) for n in nodes)
+    return Traffic(matrix, residual)
+
+
+def _seed(guests, remote):
+    """Return rows by where each guest's pages are; evenly where that tells nothing."""
+    nodes = range(len(remote))
+    rows = [[0.0] * len(remote) for _ in nodes]
+    for guest_remote, guest_bytes in guests:
+        for n in nodes:
+            elsewhere = sum(guest_bytes) - guest_bytes[n]
+            if elsewhere > 0:
+                for m in nodes:
+                    if m != n:
+                        rows[n][m] += guest_remote[n] * guest_bytes[m] / elsewhere
+    return [row if sum(row) > 0 else [0.0 if m == n else 1.0 for m in nodes]
+            for n, row in enumerate(rows)]
+
+
+def _scaled(values, total):
+    current = sum(values)
+    return [value * total / current for value in values] if current > 0 else [0.0] * len(values)
+
+
+def _fit(rows, row_sums, column_sums):
+    """Scale columns and rows in turn until the rows are exact and nothing moves any more."""
+    columns = _scaled(column_sums, sum(row_sums))
+    for _ in range(_FIT_ROUNDS):
+        sums = [sum(row[m] for row in rows) for m in range(len(columns))]
+        factors = [column / total if total > 0 else 1.0 for column, total in zip(columns, sums)]
+        fitted = [_scaled([value * factor for value, factor in zip(row, factors)], total)
+                  for row, total in zip(rows, row_sums)]
+        # A row that may only go where nothing arrived can't be fitted: it keeps its seed.
+        fitted = [new if sum(new) > 0 or total <= 0 else old
+                  for new, old, total in zip(fitted, rows, row_sums)]
+        moved = max((abs(a - b) for new, old in zip(fitted, rows) for a, b in zip(new, old)),
+                    default=0.0)
+        rows = fitted
+        if moved <= _FIT_TOLERANCE * sum(row_sums):
+            break
+    return rows
