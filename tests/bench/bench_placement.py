@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compare the placement decision with an exact search, and time it.
+
+Random arrivals and departures on small hosts (2 to 4 nodes, up to 12 guests at a
+time, over-committed ones included). In half of the sequences each guest wants 0.5
+cores per vCPU, as the decision assumes; in the other half 0.1 to 1.0, which the
+decision sees only as each node's sum after the start. Compared after every sixth event;
+the figures that count are those after the last one, when departures have done their
+worst. The search knows every demand and may move every guest, the decision places
+each once and doesn't know what comes; both give a guest the fewest nodes that hold it.
+A search that gives up after 40,000 steps is replaced by a lower bound and counted as
+not proven.
+
+Loss [cores]: what is wanted and not there, plus the distance of guests that span
+nodes (2 million lines per core-second, 60 ns for each 10 of SLIT distance).
+The last line of output is one JSON object. Usage: bench_placement.py [SEQUENCES [SEED]]
+"""
+
+import json
+import os
+import random
+import statistics
+import sys
+import time
+from collections import namedtuple
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..'))
+
+from nova_numa_pmc import model  # noqa: E402
+from nova_numa_pmc.core import placement  # noqa: E402
+from tests.bench.exact_search import Host, Search  # noqa: E402
+from tests.fixtures.hosts import LIMITS, MIB, guest, topology, two_level  # noqa: E402
+
+MOST_GUESTS, STEPS, COMPARE_EVERY = 12, 24, 6
+PRESSURE_RATIO_MAX = 1.1
+
+#: Pressures, highest first, and cores lost: ours and the search's.
+Compared = namedtuple('Compared', 'measured proven ours best lost least final', defaults=(False,))
+
+
+class Sequence:
+    """A host, the guests on it with their true demand, and their promises."""
+
+    def __init__(self, rng, measured):
+        self.rng, self.measured, self.turn = rng, measured, 0
+        count = rng.randint(2, 4)
+        self.cpus = [rng.choice((2, 4, 8))] * count
+        if rng.random() < 0.4:
+            self.cpus = [rng.choice((2, 4, 8)) for _ in range(count)]
+        self.topology = topology(
+            self.cpus, [cpus * rng.randint(3, 8) * 256 * MIB for cpus in self.cpus],
+            distances=two_level(count, rng.choice((1, 2))))
+        # Up to 1: fits; up to 3: over-committed.
+        self.fill = rng.uniform(0.3, 3.0) * sum(self.cpus)
+        self.running = {}
+
+    def step(self):
+        """Let a guest arrive or depart."""
+        wanted = sum(one.vcpus for one, _, _ in self.running.values())
+        full = len(self.running) >= MOST_GUESTS or wanted >= self.fill
+        if self.running and self.rng.random() < (0.7 if full else 0.3):
+            del self.running[self.rng.choice(sorted(self.running))]
+        elif len(self.running) < MOST_GUESTS:
+            self._arrive()
+
+    def _arrive(self):
+        rng = self.rng
+        vcpus = rng.choice((1, 1, 2, 2, 4, max(self.cpus), max(self.cpus) + 1))
+        new = guest(f'{self.turn:04}', min(vcpus, sum(self.cpus)),
+                    vcpus * rng.choice((128, 256, 512, 1024)) * MIB)
+        view = self.view()
+        placed = placement.place(view, placement.request(new, LIMITS), LIMITS)
+        per_vcpu = rng.uniform(0.1, 1.0) if self.measured else 0.5
+        self.running[new.name] = (new, placement.promise(new, placed, self.turn),
+                                  per_vcpu * new.vcpus)
+        self.turn += 1
+
+    def view(self):
+        """Return what the decision sees."""
+        loads = None
+        if self.measured:
+            loads = {at: model.NodeLoad(demand) for at, demand in enumerate(self.demand())}
+        return placement.view(self.topology, [kept for _, kept, _ in self.running.values()],
+                              LIMITS, loads, self.turn)
+
+    def demand(self):
+        """Return the cores wanted on each node."""
+        demand = [0.0] * len(self.cpus)
+        for _, kept, cores in self.running.values():
+            nodes = kept.cpu_nodes or range(len(self.cpus))
+            for at in nodes:
+                demand[at] += cores * self.cpus[at] / sum(self.cpus[n] for n in nodes)
+        return demand
+
+    def compare(self):
+        """Return :class:`Compared`."""
+        view = self.view()
+        host = Host([node.cores for node in view.nodes], [node.threads for node in view.nodes],
+                    [node.capacity_bytes for node in view.nodes], self.topology.distances)
+        demand = self.demand()
+        ours = host.pressures(demand)
+        lost = host.waiting(demand) + sum(
+            host.remote(cores, kept.cpu_nodes or tuple(range(len(self.cpus))))
+            for _, kept, cores in self.running.values())
+        guests = [(cores, one.memory_bytes, one.vcpus)
+                  for one, _, cores in self.running.values()]
+        # Where a guest found no memory the search needn't find it either.
+        fits = all(kept.mem_nodes for _, kept, _ in self.running.values())
+        for_pressure, for_loss = (Search(host, guests, fits) for _ in range(2))
+        best, least = for_pressure.pressures(ours), for_loss.loss(lost)
+        return Compared(self.measured, for_pressure.proven and for_loss.proven,
+                        ours, best, lost, least)
+
+
+def simulate(sequences, seed):
+    """Return a list of :class:`Compared`, four per sequence."""
+    results, said = [], 0.0
+    for at in range(sequences):
+        sequence = Sequence(random.Random(f'{seed} {at}'), measured=at % 2 == 1)
+        for at_step in range(1, STEPS + 1):
+            sequence.step()
+            if at_step % COMPARE_EVERY == 0 and sequence.running:
+                results.append(sequence.compare()._replace(final=at_step == STEPS))
+        if time.monotonic() - said > 2:
+            said = time.monotonic()
+            print(f'  {at + 1} of {sequences} sequences', file=sys.stderr, flush=True)
+    return results
+
+
+def quantiles(values):
+    """Return p50, p95 and max."""
+    values = sorted(values)
+    return (statistics.median(values), values[min(len(values) - 1, int(0.95 * len(values)))],
+            values[-1])
+
+
+def ratio(ours, best):
+    """Divide, where both may be 0."""
+    return 1.0 if ours <= best + 1e-9 else ours / best if best > 1e-9 else float('inf')
+
+
+def decision_us(count):
+    """Time one decision on a host of so many nodes [µs, median]."""
+    machine = topology([16] * count, [64 << 30] * count)
+    kept = [model.Promise(str(at), str(at), (at % count,), (at % count,), 4, 1 << 30)
+            for at in range(4 * count)]
+    view = placement.view(machine, kept, LIMITS)
+    request = placement.request(guest(vcpus=4), LIMITS)
+    times = []
+    for _ in range(1000):
+        start = time.perf_counter_ns()
+        placement.place(view, request, LIMITS)
+        times.append(time.perf_counter_ns() - start)
+    return statistics.median(times) / 1000
+
+
+def report(results):
+    """Print the comparison and return its figures."""
+    final = [r for r in results if r.final]
+    kinds = (('after each sequence', final),
+             ('  0.5 cores per vCPU', [r for r in final if not r.measured]),
+             ('  0.1 to 1.0 per vCPU', [r for r in final if r.measured]),
+             ('  over-committed', [r for r in final if r.best[0] > 1]),
+             ('all along', results))
+    figures = {'states': len(results), 'not_proven': sum(not r.proven for r in results)}
+    for key, title, values in (
+            ('highest_pressure_ratio', 'highest pressure / optimum',
+             lambda r: ratio(r.ours[0], r.best[0])),
+            ('mean_sorted_pressure_excess', 'sorted pressures, mean |difference| to optimum',
+             lambda r: statistics.mean(abs(a - b) for a, b in zip(r.ours, r.best))),
+            ('loss_excess_cores', 'loss − optimum [cores]', lambda r: max(0.0, r.lost - r.least)),
+            ('loss_ratio', 'loss / optimum, where the optimum is not 0',
+             lambda r: ratio(r.lost, r.least) if r.least > 1e-9 else None)):
+        print(f'{title:48}{"states":>8}{"p50":>9}{"p95":>9}{"max":>9}')
+        for kind, chosen in kinds:
+            row = [value for value in map(values, chosen) if value is not None]
+            if row:
+                spread = quantiles(row)
+                print(f'  {kind:46}{len(row):8}' + ''.join(f'{value:9.3f}' for value in spread))
+                into = figures if chosen is final else figures.setdefault(kind.strip(), {})
+                into.update((f'{name}_{key}', round(value, 4))
+                            for name, value in zip(('p50', 'p95', 'max'), spread))
+    return figures
+
+
+def main(sequences=1000, seed=1):
+    """Run the benchmark; return 1 when the median highest pressure misses its target."""
+    figures = report(simulate(int(sequences), seed))
+    for count in (2, 8, 64):
+        median_us = figures[f'decision_us_{count}_nodes'] = round(decision_us(count), 1)
+        print(f'one decision on {count} nodes: {median_us} µs (median)')
+    figures.update(sequences=int(sequences), compared_with='exact search',
+                   p50_highest_pressure_ratio_max=PRESSURE_RATIO_MAX)
+    print(json.dumps(figures))
+    return int(figures['p50_highest_pressure_ratio'] > PRESSURE_RATIO_MAX)
+
+
+if __name__ == '__main__':
+    sys.exit(main(*sys.argv[1:]))
