@@ -13,13 +13,13 @@ class Counters:
     """
 
     def __init__(self):
-        self._open = {}         # key → (target, events, groups)
+        self._open = {}         # key → (target, events, groups, places)
         self._enabled_ns = {}   # key → when last read, for CPUs
         self._reported = set()  # (event, kind of target) whose absence was told
 
     def __len__(self):
         """Return how many descriptors are open."""
-        return sum(len(group.fds) for _, _, groups in self._open.values() for group in groups)
+        return sum(len(group.fds) for _, _, groups, _ in self._open.values() for group in groups)
 
     def update(self, wanted):
         """Open and close so that just the wanted targets are counted.
@@ -30,7 +30,7 @@ class Counters:
         :param wanted: key → (:class:`perf.Target`, tuple of :class:`events.Event`)
         :returns: tuple of :class:`exceptions.CounterError`, what could not be counted
         """
-        for key in [key for key, (target, events, _) in self._open.items()
+        for key in [key for key, (target, events, _, _) in self._open.items()
                     if wanted.get(key, (None, None))[0] != target
                     or wanted[key][1] is not events and wanted[key][1] != events]:
             self._close(key)
@@ -58,7 +58,7 @@ class Counters:
             for group in groups:
                 group.close()
             return  # it ended, and another thread may have got its id
-        self._open[key] = (target, events, groups)
+        self._open[key] = (target, events, groups, _places(events, missing))
         for event, error in missing:
             if (event, target.kind) not in self._reported:
                 self._reported.add((event, target.kind))
@@ -68,11 +68,9 @@ class Counters:
         """Return key → tuple of :class:`rates.Count` or None, in the order of its events."""
         readings = {}
         dead = []
-        for key, (target, events, groups) in self._open.items():
-            counts = {}
-            for group in groups:
-                counts.update(zip(group.events, group.read()))
-            readings[key] = tuple(counts.get(event) for event in events)
+        for key, (target, _, groups, places) in self._open.items():
+            counts = [count for group in groups for count in group.read()]
+            readings[key] = tuple(None if place is None else counts[place] for place in places)
             if target.kind == perf.CPU and self._stands_still(key, counts):
                 dead.append(key)
         for key in dead:
@@ -85,9 +83,9 @@ class Counters:
         The kernel removes the events from their group then, and does not bring
         them back with the CPU; the next update opens them again.
         """
-        if None in counts.values():
+        if None in counts:
             return True
-        enabled = min((count.enabled_ns for count in counts.values()), default=None)
+        enabled = min((count.enabled_ns for count in counts), default=None)
         before, self._enabled_ns[key] = self._enabled_ns.get(key), enabled
         return before is not None and before == enabled
 
@@ -100,6 +98,13 @@ class Counters:
         """Close everything."""
         for key in list(self._open):
             self._close(key)
+
+
+def _places(events, missing):
+    """Return each event's position among those that were opened, None: it wasn't."""
+    absent = {event for event, _ in missing}
+    positions = iter(range(len(events)))
+    return tuple(None if event in absent else next(positions) for event in events)
 
 
 def uncore_targets(events):

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Count the same window as ``perf stat`` does, per thread, CPU and control group.
+
+Where the machine has the events of ``--roles`` they are compared, else software
+events. At most half of the hardware's counters should be asked for: both sides
+count at once. perf leaves guest mode out unless told otherwise, hence ``:GH``.
+"""
+
+import argparse
+import contextlib
+import mmap
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+from nova_numa_pmc import exceptions
+from nova_numa_pmc.core import rates
+from nova_numa_pmc.host import counters, events, perf, pfm
+
+SOFTWARE = tuple(events.Event(name, name, 'software', 1, code) for name, code in (
+    ('page-faults', 2), ('context-switches', 3)))
+
+
+def perf_name(event):
+    """Return the event as perf takes it."""
+    if event.pmu == 'software':
+        return event.name
+    return '%s/config=%#x,config1=%#x/GH' % (event.pmu, event.config, event.config1)
+
+
+def choose(roles):
+    """Return the machine's events of some roles, else software events."""
+    found = [event for event in events.select(libpfm=pfm.load()).events
+             if event.role in roles and event.cpus is None]
+    return tuple(found) or SOFTWARE
+
+
+class Worker:
+    """A process on one CPU that faults pages in and yields when told to."""
+
+    def __init__(self, cpu, rounds):
+        self._read, go = os.pipe()
+        done, self._write = os.pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            os.close(go)
+            os.close(done)
+            os.sched_setaffinity(0, {cpu})
+            with contextlib.suppress(BaseException):
+                while os.read(self._read, 1):
+                    self._work(rounds)
+                    os.write(self._write, b'd')
+            os._exit(0)
+        os.close(self._read)
+        os.close(self._write)
+        self._go, self._done = go, done
+        self.run()
+
+    @staticmethod
+    def _work(rounds):
+        with mmap.mmap(-1, 1024 * mmap.PAGESIZE) as memory:
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+            for _ in range(rounds):
+                memory.madvise(mmap.MADV_DONTNEED)
+                for page in range(1024):
+                    memory[page * mmap.PAGESIZE] = 1
+                signal.sigtimedwait((), 0.0001)
+
+    def run(self):
+        os.write(self._go, b'g')
+        os.read(self._done, 1)
+
+    def end(self):
+        os.close(self._go)
+        os.close(self._done)
+        os.waitpid(self.pid, 0)
+
+
+class PerfStat:
+    """A ``perf stat`` that counts between two calls."""
+
+    def __init__(self, chosen, arguments):
+        control_read, self._control = os.pipe()
+        self._ack, ack_write = os.pipe()
+        self._process = subprocess.Popen(
+            ['perf', 'stat', '-x', ',', '-D', '-1',
+             '--control', 'fd:%d,%d' % (control_read, ack_write)]
+            + [word for event in chosen for word in ('-e', perf_name(event))] + arguments,
+            stderr=subprocess.PIPE, text=True, pass_fds=(control_read, ack_write))
+        os.close(control_read)
+        os.close(ack_write)
+
+    def tell(self, command):
+        """Send a command and wait until perf has obeyed."""
+        os.write(self._control, command.encode() + b'\n')
+        if not os.read(self._ack, 16):
+            raise RuntimeError('perf stat ended: %s' % self._process.communicate()[1])
+
+    def stop(self):
+        """End perf and return its values in the order of the events."""
+        self._process.send_signal(signal.SIGINT)
+        text = self._process.communicate()[1]
+        os.close(self._control)
+        os.close(self._ack)
+        lines = [line.split(',') for line in text.splitlines() if line.count(',') > 4]
+        return [float(fields[0]) for fields in lines]
+
+
+def compare(chosen, wanted, arguments, worker):
+    """Return (our least, our most, perf's count) of each event over one window of work.
+
+    perf starts between our first two readings and stops between our last two, so
+    that whatever else runs on a CPU meanwhile is between the least and the most.
+    """
+    with contextlib.closing(counters.Counters()) as counting:
+        problems = counting.update(wanted)
+        if problems:
+            raise problems[0]
+        referee = PerfStat(chosen, arguments)
+        outer_before = counting.read()
+        referee.tell('enable')
+        inner_before = counting.read()
+        worker.run()
+        inner_after = counting.read()
+        referee.tell('disable')
+        outer_after = counting.read()
+    [key] = wanted
+    least, most = ([rates.difference(*pair, idle_is_zero=True)
+                    for pair in zip(before[key], after[key])]
+                   for before, after in ((inner_before, inner_after),
+                                         (outer_before, outer_after)))
+    return list(zip(least, most, referee.stop()))
+
+
+def scopes(chosen, worker, cpu):
+    """Yield (name, wanted, perf's arguments) of each scope that this machine has."""
+    pid = ['-p', str(worker.pid)]
+    yield 'thread', {0: (perf.thread(worker.pid), chosen)}, pid
+    yield 'cpu', {cpu: (perf.on_cpu(cpu), chosen)}, ['-a', '-C', str(cpu)]
+    name = 'numa-pmc-compare-%d' % os.getpid()
+    with open('/proc/self/mounts', encoding='utf-8') as file:
+        mounts = [line.split() for line in file]
+    for mount in mounts:
+        if mount[2] == 'cgroup2' or mount[2] == 'cgroup' and 'perf_event' in mount[3]:
+            path = os.path.join(mount[1], name)
+            try:
+                os.mkdir(path)
+            except OSError:
+                continue
+            try:
+                with open(os.path.join(path, 'cgroup.procs'), 'w', encoding='ascii') as file:
+                    file.write(str(worker.pid))
+                yield 'cgroup', {cpu: (perf.cgroup(path, cpu), chosen)}, [
+                    '-a', '-C', str(cpu), '-G', ','.join([name] * len(chosen))]
+            finally:
+                with open(os.path.join(mount[1], 'cgroup.procs'), 'w', encoding='ascii') as file:
+                    file.write(str(worker.pid))
+                os.rmdir(path)
+            return
+
+
+def main(argv=None):
+    """Print each pair and its difference; return 0 when all are within the limit."""
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--roles', default='local_dram,remote_dram')
+    parser.add_argument('--rounds', type=int, default=60)
+    parser.add_argument('--limit', type=float, default=0.01, help='relative difference')
+    args = parser.parse_args(argv)
+    if not shutil.which('perf'):
+        print('skipped: perf is not installed')
+        return 77
+    chosen, cpu, worst = choose(args.roles.split(',')), max(os.sched_getaffinity(0)), 0.0
+    worker = Worker(cpu, args.rounds)
+    try:
+        for scope, wanted, arguments in scopes(chosen, worker, cpu):
+            pairs = compare(chosen, wanted, arguments, worker)
+            for event, (least, most, theirs) in zip(chosen, pairs):
+                if least is None or most is None:
+                    print('%-7s %-34s not counted in the window' % (scope, perf_name(event)))
+                    worst = 1.0
+                    continue
+                apart = max(least.value - theirs, theirs - most.value, 0.0) / max(theirs, 1.0)
+                worst = max(worst, apart)
+                print('%-7s %-34s ours %12.0f to %12.0f (%3.0f %% seen) perf %12.0f apart %.3f %%'
+                      % (scope, perf_name(event), least.value, most.value, 100 * most.share,
+                         theirs, 100 * apart))
+    except exceptions.CounterRefused as error:
+        print('skipped: %s' % error)
+        return 77
+    finally:
+        worker.end()
+    return int(worst > args.limit)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

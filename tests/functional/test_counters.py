@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our counts beside perf's, of the same window."""
+
+import unittest
+
+from tests.functional import compare_with_perf_stat
+
+
+class CountersTest(unittest.TestCase):
+
+    def test_as_perf_stat_counts(self):
+        code = compare_with_perf_stat.main([])
+        if code == 77:
+            self.skipTest('perf or the right to count is missing')
+        self.assertEqual(0, code, 'more than 1 % apart; the output has the figures')
