@@ -56,9 +56,14 @@ def on_cpu(cpu):
 
 
 def thread(tid, root='/'):
-    """Return a thread's target; None when it is gone."""
+    """Return a thread's target; None when it is gone.
+
+    Reads ``/proc/TID/task/TID/stat``: ``/proc/TID/stat`` sums over all threads of
+    the process, so that reading it for each of them takes quadratic time.
+    """
     try:
-        with open(os.path.join(root, 'proc/%d/stat' % tid), 'rb') as file:
+        with open('%s/proc/%d/task/%d/stat' % (root.rstrip('/'), tid, tid), 'rb',
+                  buffering=0) as file:
             fields = file.read(4096).rpartition(b')')[2].split()
         return Target(THREAD, tid, since=int(fields[19]))
     except (OSError, IndexError, ValueError):
