@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Walker guests in a machine: start them, see where the kernel holds them, count, end them."""
+
+import json
+
+from machine.image import LAB
+from machine.vm import LAB_DIR, MachineError
+
+
+class Guests:
+    """The guests of one machine; every answer comes from inside/labguests.py."""
+
+    def __init__(self, machine):
+        """Put the helper into the machine."""
+        self.machine = machine
+        machine.push([LAB / 'inside/labguests.py'], LAB_DIR)
+
+    def _ask(self, timeout=300, **request):
+        done = self.machine.run(f'python3 {LAB_DIR}/labguests.py', timeout=timeout,
+                                stdin=json.dumps(request))
+        return json.loads(done.stdout)
+
+    def start(self, specs, parallel=6, check=True):
+        """Start guests side by side; return {name: {code, message, seconds}}.
+
+        A spec is a dict with `name` and, as wanted, memory_mib, vcpus, cmdline, vcpu (the
+        element's attributes), tune, cputune, metadata, more (XML), uuid.
+        """
+        started = self._ask(do='start', guests=specs, parallel=parallel)
+        failed = {n: r['message'] for n, r in started.items() if r['code']}
+        if check and failed:
+            raise MachineError(f'guests did not start: {failed}')
+        return started
+
+    def report(self):
+        """Return {name: {pid, bytes {node: n}, cpus, mems, passes}} as the kernel has it."""
+        found = self._ask(do='report')
+        for guest in found.values():
+            guest['bytes'] = {int(n): b for n, b in guest['bytes'].items()}
+        return found
+
+    def window(self, seconds):
+        """Return {seconds, guests: {name: {local, remote, passes}}} counted by perf."""
+        return self._ask(do='window', seconds=seconds)
+
+    def stop(self, names=None):
+        """End those guests, or all."""
+        return self._ask(do='stop', guests=names)
+
+
+def home(guest):
+    """Return the node with most of a reported guest's bytes."""
+    return max(guest['bytes'], key=lambda n: (guest['bytes'][n], -n))
+
+
+def home_share(guest, node=None):
+    """Return the share of a reported guest's bytes on a node (default: its home)."""
+    node = home(guest) if node is None else node
+    return guest['bytes'].get(node, 0) / max(1, sum(guest['bytes'].values()))
+
+
+def guests_per_node(report, nodes):
+    """Count guests by the node that holds most of their bytes."""
+    counts = [0] * nodes
+    for guest in report.values():
+        counts[home(guest)] += 1
+    return counts

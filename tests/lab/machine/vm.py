@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a machine: freeze a booted one once per shape, thaw it in seconds for each use."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+from machine import counters, image
+from machine.qmp import Qmp, QmpError
+from machine.shape import MIB, Shape
+
+QEMU = 'qemu-system-x86_64'
+BOOT_TIMEOUT_S, THAW_TIMEOUT_S, SSH_TIMEOUT_S = 400, 120, 120
+LAB_DIR = '/opt/lab'                 # in the machine: walker.elf, numawalk, numa_emu.ko
+# Fills the page cache and libvirt's cache of QEMU's capabilities, so that guests start sooner.
+WARM_UP = """
+mkdir -p /opt/lab /run/guests; modprobe kvm_amd
+virsh -q domcapabilities --virttype kvm >/dev/null
+apparmor_parser --version >/dev/null; perf --version >/dev/null; numactl -H >/dev/null
+python3 -c 'import json, argparse, subprocess, libvirt' ; sync
+"""
+
+
+class MachineError(Exception):
+    """A machine did not come up, is gone, or is not there."""
+
+
+def run_dir(name):
+    """Return where a running machine keeps its sockets, console log and overlay."""
+    if not name.replace('-', '').replace('_', '').isalnum():
+        raise MachineError(f'{name!r} is no name for a machine: letters, digits, - and _')
+    return pathlib.Path(tempfile.gettempdir()) / f'numalab-{os.getuid()}' / name
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        return probe.getsockname()[1]
+
+
+def _wait(ready, timeout_s, what, log):
+    """Poll until ready() is true; a MachineError names the log otherwise."""
+    deadline, told = time.monotonic() + timeout_s, time.monotonic()
+    while not ready():
+        now = time.monotonic()
+        if now > deadline:
+            raise MachineError(f'{what}: not within {timeout_s} s; console log: {log}')
+        if now - told > 20:
+            told = now
+            image.say(f'  … {what}')
+        time.sleep(0.2)
+
+
+def _qemu(shape, directory, disk, port, plugin=None, incoming=None):
+    """Start QEMU in a directory; its own messages go to qemu.log there."""
+    parts = image.image()
+    args = [QEMU, '-nodefaults', '-display', 'none', '-vga', 'none', '-no-reboot',
+            '-accel', 'tcg,thread=multi,tb-size=512', *shape.qemu_args(),
+            '-kernel', parts / 'vmlinuz', '-initrd', parts / 'initrd.img',
+            '-append', shape.kernel_words(),
+            '-serial', f'file:{directory}/console.log',
+            '-qmp', f'unix:{directory}/qmp.sock,server=on,wait=off',
+            '-drive', f'file={disk},if=virtio,format=qcow2,cache=unsafe',
+            '-netdev', f'user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{port}-10.0.2.15:22',
+            '-device', 'virtio-net-pci,netdev=net,romfile=']
+    if shape.pmu:
+        counters.create(directory / 'counters', shape)
+        args += ['-object', f'memory-backend-file,id=pmu,share=on,size={counters.BAR_BYTES},'
+                            f'mem-path={directory}/counters',
+                 '-device', 'ivshmem-plain,memdev=pmu,master=on']
+        if plugin:
+            args += ['-plugin', f'{plugin},counters={directory}/counters']
+    if incoming:
+        args += ['-S', '-incoming', f'exec:zstd -dcq {incoming}']
+    with open(directory / 'qemu.log', 'wb') as log:
+        return subprocess.Popen([str(a) for a in args], stdin=subprocess.DEVNULL, stdout=log,
+                                stderr=log, start_new_session=True)
+
+
+def _alive(pid):
+    try:
+        with open(f'/proc/{pid}/cmdline', 'rb') as line:
+            return QEMU.encode() in line.read()
+    except OSError:
+        return False
+
+
+def _overlay(path, backing, backing_format):
+    subprocess.run(['qemu-img', 'create', '-q', '-f', 'qcow2', '-F', backing_format,
+                    '-b', str(backing), str(path)], check=True)
+
+
+class Machine:
+    """A running machine; find one with ``Machine.find``, make one with ``Machine.up``."""
+
+    def __init__(self, name, shape, pid, port, image_dir, directory=None):
+        """Take what state.json holds."""
+        self.name, self.shape, self.pid, self.port = name, shape, pid, port
+        self.image_dir = pathlib.Path(image_dir)
+        self.dir = directory or run_dir(name)
+
+    @classmethod
+    def find(cls, name):
+        """Return the running machine of that name, else raise MachineError."""
+        try:
+            state = json.loads((run_dir(name) / 'state.json').read_text())
+        except (OSError, ValueError):
+            raise MachineError(f'no machine {name!r} is up: numalab up --name {name}') from None
+        shape = Shape(**{**state['shape'], 'memory_mib': tuple(state['shape']['memory_mib'])})
+        found = cls(name, shape, state['pid'], state['port'], state['image_dir'])
+        if not _alive(found.pid):
+            raise MachineError(f'machine {name!r} is gone; console log: '
+                               f'{found.dir}/console.log, QEMU: {found.dir}/qemu.log')
+        return found
+
+    @classmethod
+    def up(cls, name='lab', shape=None, package=True, pace_per_sec=0):
+        """Thaw a machine of that shape, with the tools and this package's wheel installed."""
+        shape = shape or Shape()
+        directory = run_dir(name)
+        if (directory / 'state.json').exists():
+            with contextlib.suppress(MachineError):
+                cls.find(name)
+                raise SystemExit(f'numalab: {name} is up already: numalab down --name {name}')
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True, mode=0o700)
+        tools, frozen = image.tools(), freeze(shape)
+        wheel = image.wheel() if package else None
+        began = time.monotonic()
+        _overlay(directory / 'disk.qcow2', frozen / 'disk.qcow2', 'qcow2')
+        port = _free_port()
+        process = _qemu(shape, directory, directory / 'disk.qcow2', port,
+                        plugin=tools / 'numapmu.so', incoming=frozen / 'ram.zst')
+        self = cls(name, shape, process.pid, port, image.image())
+        try:
+            self._thaw(process)
+            self._save()
+            self._install(tools, wheel)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        self.pace(pace_per_sec)
+        image.say(f'{name} is up in {time.monotonic() - began:.0f} s')
+        return self
+
+    def _save(self):
+        (self.dir / 'state.json').write_text(json.dumps(
+            {'pid': self.pid, 'port': self.port, 'image_dir': str(self.image_dir),
+             'shape': dataclasses.asdict(self.shape)}))
+
+    def _thaw(self, process):
+        log = self.dir / 'qemu.log'
+        _wait(lambda: process.poll() is not None or self._paused(), THAW_TIMEOUT_S,
+              f'{self.name} thaws', log)
+        if process.poll() is not None:
+            raise MachineError(f'QEMU ended with {process.returncode}: '
+                               f'{log.read_text(errors="replace").strip()[-500:]}')
+        with self.qmp() as qmp:
+            if self.shape.pmu:
+                counters.set_ranges(self.dir / 'counters', self._ranges(qmp))
+            qmp('cont')
+        _wait(self._answers, SSH_TIMEOUT_S, f'{self.name} answers', self.dir / 'console.log')
+
+    def _paused(self):
+        try:
+            with self.qmp() as qmp:
+                return qmp('query-status')['status'] in ('paused', 'prelaunch')
+        except (OSError, QmpError):
+            return False
+
+    def _ranges(self, qmp):
+        """Return (start, end, node) in the plugin API's addresses: ram_addr + place in RAM."""
+        blocks, base, ranges = qmp.ram_blocks(), 0, []
+        for node, size in enumerate(self.shape.memory_mib):
+            offset, block_bytes = blocks[f'm{node}']
+            ranges.append((offset + base, offset + base + block_bytes, node))
+            base += size * MIB
+        return ranges
+
+    def _answers(self):
+        try:
+            return self.run(f'date -s @{time.time():.0f} >/dev/null', timeout=30,
+                            check=False).returncode == 0
+        except subprocess.TimeoutExpired:
+            return False
+
+    def _install(self, tools, wheel):
+        files = [tools / n for n in ('walker.elf', 'numawalk', 'numa_emu.ko')]
+        self.push(files + ([wheel] if wheel else []), LAB_DIR)
+        self.run('set -e\n' + (f'insmod {LAB_DIR}/numa_emu.ko\n' if self.shape.pmu else '')
+                 + (f'python3 -m installer {LAB_DIR}/{wheel.name}\n' if wheel else ''))
+
+    def qmp(self):
+        """Open QEMU's monitor."""
+        return Qmp(self.dir / 'qmp.sock')
+
+    def _ssh(self, program, port_option):
+        keys = self.image_dir
+        return [program, '-F', 'none', port_option, str(self.port), '-i', f'{keys}/id_ed25519',
+                '-o', f'UserKnownHostsFile={keys}/known_hosts', '-o', 'HostKeyAlias=numalab',
+                '-o', 'ControlMaster=auto', '-o', f'ControlPath={self.dir}/ssh',
+                '-o', 'ControlPersist=600', '-o', 'ConnectTimeout=60', '-o', 'LogLevel=ERROR',
+                '-o', 'BatchMode=yes']
+
+    def command(self, line):
+        """Return the ssh command for a shell line in the machine, for callers that stream it."""
+        return [*self._ssh('ssh', '-p'), 'root@127.0.0.1', line]
+
+    def run(self, line, timeout=300, check=True, stdin=None):
+        """Run a shell line in the machine; return what it wrote (text) and its exit code."""
+        done = subprocess.run(self.command(line), timeout=timeout, text=True, input=stdin,
+                              stdin=None if stdin is not None else subprocess.DEVNULL,
+                              capture_output=True)
+        if check and done.returncode:
+            raise MachineError(f'{self.name}: exit {done.returncode} of: {line[:300]}\n'
+                               f'{done.stdout[-1500:]}{done.stderr[-1500:]}')
+        return done
+
+    def push(self, sources, target):
+        """Copy files or directories into a directory of the machine."""
+        subprocess.run([*self._ssh('scp', '-P'), '-qrp', *map(str, sources),
+                        f'root@127.0.0.1:{target}'], check=True, stdin=subprocess.DEVNULL)
+
+    def pull(self, source, target):
+        """Copy a file or directory out of the machine."""
+        subprocess.run([*self._ssh('scp', '-P'), '-qrp', f'root@127.0.0.1:{source}',
+                        str(target)], check=True, stdin=subprocess.DEVNULL)
+
+    def pace(self, instructions_per_sec):
+        """Hold each vCPU to that speed; 0: as fast as the host lets it."""
+        if self.shape.pmu:
+            counters.set_pace(self.dir / 'counters', int(instructions_per_sec))
+
+    def counts(self):
+        """Return the plugin's counts, read on the host."""
+        return counters.read(self.dir / 'counters')
+
+    def down(self):
+        """End the machine; what it wrote is gone, its console log stays until the next up."""
+        subprocess.run([*self._ssh('ssh', '-p'), '-O', 'exit', 'root@127.0.0.1'],
+                       stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+        _wait(lambda: not _alive(self.pid), 20, f'{self.name} ends', self.dir / 'qemu.log')
+        for name in ('state.json', 'disk.qcow2', 'counters', 'qmp.sock'):
+            (self.dir / name).unlink(missing_ok=True)
+
+
+def freeze(shape):
+    """Return the directory of a booted machine of that shape, frozen: disk and memory."""
+    version = subprocess.run([QEMU, '--version'], capture_output=True, text=True,
+                             check=True).stdout.splitlines()[0]
+    key = image.digest(image.image().name, shape.key(), version, WARM_UP)
+    return image.cached('frozen', key, lambda work: _freeze(shape, work), keep=16)
+
+
+def _freeze(shape, work):
+    """Boot without the plugin (twice as fast, and it leaves no trace in the state), then save."""
+    log, port = work / 'console.log', _free_port()
+    _overlay(work / 'disk.qcow2', image.image() / 'root.img', 'raw')
+    process = _qemu(shape, work, work / 'disk.qcow2', port)
+    machine = Machine('freezer', shape, process.pid, port, image.image(), work)
+    try:
+        _wait(lambda: process.poll() is not None
+              or (log.exists() and image.READY in log.read_text(errors='replace')),
+              BOOT_TIMEOUT_S, 'the machine boots', log)
+        if process.poll() is not None:
+            raise MachineError(f'QEMU ended: {(work / "qemu.log").read_text()[-500:]}')
+        machine.run(WARM_UP, timeout=300)
+        subprocess.run([*machine._ssh('ssh', '-p'), '-O', 'exit', 'root@127.0.0.1'],
+                       stderr=subprocess.DEVNULL, check=False)
+        with machine.qmp() as qmp:
+            qmp('stop')
+            qmp('migrate', uri=f'exec:zstd -1 -q -T2 -o {work}/ram.zst')
+            _wait(lambda: qmp('query-migrate').get('status') in ('completed', 'failed'), 120,
+                  'the machine freezes', work / 'qemu.log')
+            if qmp('query-migrate')['status'] != 'completed':
+                raise MachineError(f'not frozen: {qmp("query-migrate")}')
+            qmp('quit')
+        process.wait(30)
+    except BaseException:
+        process.kill()
+        process.wait()
+        image.say(f'console log: {log}')
+        raise
+    for name in ('qmp.sock', 'counters'):
+        (work / name).unlink(missing_ok=True)
