@@ -6,7 +6,8 @@ time (x_ws, without switching) and in one of several sets that take turns (x_s,
 scaled). Printed is the mean relative error, sum(|x_ws - x_s| / x_ws) / n, of CERN
 openlab's and eBay's decks, and the worst. Software events never run short of
 counters, so this shows the error of the turns alone, not the kernel's cost of
-switching hardware counters.
+switching hardware counters. With ``--roles`` the machine's own events are counted:
+as many counters are needed as there are events, and --counters more.
 """
 
 import argparse
@@ -19,9 +20,9 @@ import time
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.core import rates
-from nova_numa_pmc.host import events, perf, rotation
+from nova_numa_pmc.host import events, perf, pfm, rotation
 
-EVENTS = tuple(events.Event(name, name, 'software', 1, code) for name, code in (
+SOFTWARE = tuple(events.Event(name, name, 'software', 1, code) for name, code in (
     ('task-clock', 1), ('page-faults', 2), ('context-switches', 3), ('minor-faults', 5)))
 
 
@@ -50,7 +51,7 @@ def bursty():
             pass
 
 
-def measure(work, slice_s, window_s, counters):
+def measure(chosen, work, slice_s, window_s, counters):
     """Return event → (x_ws, x_s) of one window."""
     pid = os.fork()
     if not pid:
@@ -59,9 +60,9 @@ def measure(work, slice_s, window_s, counters):
         stack.callback(os.waitpid, pid, 0)
         stack.callback(os.kill, pid, signal.SIGKILL)
         target = perf.thread(pid)
-        dedicated = stack.enter_context(contextlib.closing(perf.Group(EVENTS, target)))
+        dedicated = stack.enter_context(contextlib.closing(perf.Group(chosen, target)))
         turns = stack.enter_context(contextlib.closing(
-            rotation.Rotation(rotation.plan_sets(EVENTS, counters), target)))
+            rotation.Rotation(rotation.plan_sets(chosen, counters), target)))
         before = dedicated.read()
         end = time.monotonic() + window_s
         while time.monotonic() < end:
@@ -72,7 +73,7 @@ def measure(work, slice_s, window_s, counters):
         switched = turns.read(after[0].enabled_ns - before[0].enabled_ns)
     nothing = rates.Count(0, 0, 0)
     return {event: (rates.difference(first, last), rates.difference(nothing, switched[event]))
-            for event, first, last in zip(EVENTS, before, after)}
+            for event, first, last in zip(chosen, before, after)}
 
 
 def errors(pairs):
@@ -87,14 +88,22 @@ def main(argv=None):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--window', type=float, default=2.0, help='seconds a run')
     parser.add_argument('--counters', type=int, default=1, help='events counted at a time')
+    parser.add_argument('--roles', help='comma-separated: count these of the machine')
     args = parser.parse_args(argv)
-    print('%d events, %d at a time, %.1f s a run, software events'
-          % (len(EVENTS), args.counters, args.window))
+    chosen = SOFTWARE
+    if args.roles:
+        chosen = tuple(event for event in events.select(libpfm=pfm.load()).events
+                       if event.role in args.roles.split(',') and event.cpus is None)
+    if not chosen:
+        print('skipped: this machine has none of these', file=sys.stderr)
+        return 1
+    print('%s; %d at a time, %.1f s a run'
+          % (', '.join(event.name for event in chosen), args.counters, args.window))
     print('%-8s %8s %10s %10s  %s' % ('work', 'slice', 'mean', 'worst', 'worst event'))
     try:
         for work in (steady, bursty):
             for slice_s in (0.002, 0.01, 0.05):
-                found = errors(measure(work, slice_s, args.window, args.counters))
+                found = errors(measure(chosen, work, slice_s, args.window, args.counters))
                 worst = max(found, key=found.get)
                 print('%-8s %5.0f ms %9.2f%% %9.2f%%  %s' % (
                     work.__name__, slice_s * 1e3, 100 * sum(found.values()) / len(found),
