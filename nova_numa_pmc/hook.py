@@ -25,6 +25,7 @@ import sys
 import time
 
 from nova_numa_pmc import bounded
+from nova_numa_pmc import model
 from nova_numa_pmc import promises
 from nova_numa_pmc import settings
 from nova_numa_pmc.exceptions import NumaPmcError
@@ -134,7 +135,7 @@ class Call:
         for problem in decision.problems:
             self.log(journal.WARNING, problem)
         told = decision.why
-        if promise.origin == promises.PLACED:
+        if promise.origin == model.PLACED:
             told += '; cpus %s%s; memory on %s%s' % (
                 before, topology.format_cpulist(decision.cpus or ()),
                 _list(promise.mem_nodes) or 'any node', after)
@@ -145,7 +146,7 @@ def _reserve(call, xml):
     decision = promises.decide(guests.parse(xml), call.options, call.root,
                                call.lock_timeout_s())
     call.log_decision(decision)
-    if decision.promise.origin == promises.FLOATING:
+    if decision.failed:
         return _NOT_PLACED + decision.why.encode('utf-8', 'backslashreplace')[:3000]
     return _OK
 

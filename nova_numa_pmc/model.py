@@ -15,6 +15,8 @@ from collections import namedtuple
 #: How a flavor or an operator wants a guest placed (``numa_pmc:policy``).
 AUTO, SPREAD, ONE_NODE, NONE = 'auto', 'spread', 'one_node', 'none'
 POLICIES = (AUTO, SPREAD, ONE_NODE, NONE)
+#: Who chose a guest's place: we, others, nobody.
+PLACED, PINNED, FLOATING = 'placed', 'pinned', 'floating'
 
 
 class HugePages(namedtuple('HugePages', 'page_bytes total free')):
@@ -23,8 +25,10 @@ class HugePages(namedtuple('HugePages', 'page_bytes total free')):
     __slots__ = ()
 
 
-class Node(namedtuple('Node', 'id cpus memory_bytes free_bytes unreclaimable_bytes huge_pages',
-                      defaults=(0, 0, 0, ()))):
+class Node(namedtuple('Node', [
+        'id', 'cpus', 'memory_bytes', 'free_bytes', 'unreclaimable_bytes', 'huge_pages',
+        'online_cpus'],
+        defaults=(0, 0, 0, (), frozenset()))):
     """One NUMA node as the kernel shows it.
 
     :param cpus: frozenset of CPUs that guests may use (online, not isolated,
@@ -33,6 +37,7 @@ class Node(namedtuple('Node', 'id cpus memory_bytes free_bytes unreclaimable_byt
     :param free_bytes: MemFree now
     :param unreclaimable_bytes: what the kernel can't give back (slab, page tables, stacks)
     :param huge_pages: tuple of :class:`HugePages`
+    :param online_cpus: frozenset of ``cpus`` and those kept from guests that nobody pinned
     """
 
     __slots__ = ()
@@ -86,9 +91,11 @@ class Promise(namedtuple('Promise', [
 
     :param cpu_nodes: tuple of node ids its vCPUs are held to; empty: floating over all
     :param mem_nodes: tuple of node ids its memory is expected on; empty: spread over all
+    :param vcpus: those online at start, which load its nodes; 0 if pinned to CPUs that no
+        other guest may use
     :param memory_bytes: what it may grow to
     :param bound: its memory is hard-bound to ``mem_nodes`` (else wide at rest)
-    :param origin: 'placed' by us, 'pinned' by others, 'floating'
+    :param origin: :data:`PLACED` by us, :data:`PINNED` by others, :data:`FLOATING`
     :param since_ns: CLOCK_BOOTTIME when promised
     :param started: its start was seen (else it is a reservation of a start in progress)
     :param mem_bytes: tuple parallel to ``mem_nodes``: how a spanning guest's memory was
@@ -157,6 +164,7 @@ class Request(namedtuple('Request', [
         defaults=(None, None, (), AUTO, None, None, ()))):
     """A guest that asks for a place.
 
+    :param vcpus: the most it may have; each needs a thread to run on
     :param memory_bytes: what it may grow to
     :param page_bytes: huge page size, None: normal pages
     :param allowed_cpus: frozenset it may run on, None: any

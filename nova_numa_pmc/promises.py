@@ -16,23 +16,24 @@ from nova_numa_pmc.exceptions import CpuListError, CpusetError, StateError, Topo
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.host import topology
 
-_STATUS_FILES = 'run/libvirt/qemu'
-#: The group above the guests' own under systemd, where an operator may have kept CPUs back.
+#: The group above the guests' own, with systemd and without, where an operator may have kept
+#: CPUs back.
 _PARTITION_CPUS = ('sys/fs/cgroup/machine.slice/cpuset.cpus.effective',
-                   'sys/fs/cgroup/cpuset/machine.slice/cpuset.effective_cpus')
+                   'sys/fs/cgroup/machine/cpuset.cpus.effective',
+                   'sys/fs/cgroup/cpuset/machine.slice/cpuset.effective_cpus',
+                   'sys/fs/cgroup/cpuset/machine/cpuset.effective_cpus')
 #: A node with less than this share of a guest's memory doesn't count as holding it.
 _HOLDS_RATIO = 0.05
 
-PLACED, PINNED, FLOATING = 'placed', 'pinned', 'floating'
 
-
-class Decision(namedtuple('Decision', 'promise cpus why problems')):
+class Decision(namedtuple('Decision', 'promise cpus why problems failed', defaults=(False,))):
     """What was decided for a guest, and recorded.
 
     :param promise: :class:`model.Promise`
     :param cpus: frozenset to hold it to; None: leave its CPUs alone
     :param why: the reasons, rendered
     :param problems: tuple of str, to be logged
+    :param failed: it was ours to place, and there is no place for it
     """
 
     __slots__ = ()
@@ -54,7 +55,7 @@ def recall(guest, options, root):
     if not promise:
         return None
     cpus = None
-    if promise.origin == PLACED:
+    if promise.origin == model.PLACED:
         cpus = _cpus(promise.cpu_nodes, usable_host(root), guest)
     return Decision(promise, cpus, 'node %s: as reserved' % _listed(promise.cpu_nodes), ())
 
@@ -72,7 +73,7 @@ def decide(guest, options, root, timeout_s, lying=None):
     from nova_numa_pmc.core import placement  # not needed where the decision is recalled
     host = usable_host(root)
     devices, problems = _device_nodes(guest, root)
-    guest = guest._replace(cpu_nodes=_nodes(guest.pinned_cpus, host))
+    guest = _located(guest, host)
     with locked(options, root, timeout_s) as ledger:
         problems += reconcile(ledger, host, options, root, guest)
         for uuid, other in list(ledger.promises.items()):
@@ -83,8 +84,10 @@ def decide(guest, options, root, timeout_s, lying=None):
         request = placement.request(guest, options.limits, devices)
         placed = placement.place(view, request, options.limits)
         promise = placement.promise(guest, placed, _boottime_ns())
-        followed = _follow(guest, promise, host, lying) if lying and placed.nodes else None
-        decision = followed or Decision(promise, placed.cpus, placement.explain(placed), ())
+        followed = lying and placed.nodes and _follow(guest, request, promise, host, lying)
+        decision = followed or Decision(
+            promise, placed.cpus, placement.explain(placed), (),
+            promise.origin == model.FLOATING and request.policy != model.NONE)
         ledger.put(decision.promise)
         ledger.rotation += 1
     return decision._replace(problems=tuple(problems))
@@ -93,10 +96,12 @@ def decide(guest, options, root, timeout_s, lying=None):
 def settle(promise, options, root, timeout_s):
     """Record that a guest's start was seen, and how it is placed now.
 
-    A guest that was forgotten meanwhile (its end overtook a late worker) stays so.
+    A guest that ended meanwhile (and may have been started again) overtook a late worker:
+    what is recorded of it stays.
     """
     with locked(options, root, timeout_s) as ledger:
-        if promise.uuid in ledger.promises:
+        now = ledger.promises.get(promise.uuid)
+        if now and now.since_ns == promise.since_ns:
             ledger.put(promise._replace(started=True))
 
 
@@ -122,7 +127,7 @@ def reconcile(ledger, host, options, root, starting=None):
         might break a promise
     """
     problems = [ledger.problem] if ledger.problem else []
-    directory = os.path.join(root, _STATUS_FILES)
+    directory = os.path.join(root, guests.STATUS_FILES)
     try:
         names = {name[:-4] for name in os.listdir(directory) if name.endswith('.xml')}
     except FileNotFoundError:
@@ -141,17 +146,17 @@ def reconcile(ledger, host, options, root, starting=None):
         problems += unread
         for guest in found:
             if guest.name in unknown:
-                ledger.put(_observed(guest, host, root))
+                ledger.put(_observed(_located(guest, host), host, root))
     return problems
 
 
-def _follow(guest, promise, host, lying):
+def _follow(guest, request, promise, host, lying):
     """Give a guest the CPUs beside the memory it has; None where there are too few."""
     total, homes = sum(lying.values()), []
     for node in sorted(lying, key=lambda node: (-lying[node], node)):
         homes.append(node)
         beside = _cpus(homes, host, guest)
-        if len(beside) >= guest.vcpus:
+        if len(beside) >= request.vcpus:
             break
     else:
         return None
@@ -164,18 +169,12 @@ def _follow(guest, promise, host, lying):
 
 def _observed(guest, host, root):
     """Return the promise that a running guest without one amounts to."""
-    origin, cpu_nodes, mem_nodes = FLOATING, (), ()
-    if guest.placed_by:
-        origin, cpu_nodes = PINNED, _nodes(guest.pinned_cpus, host)
-        mem_nodes = guest.mem_nodes
-    else:
-        nodes = _nodes(_held_cpus(guest.pid, root), host)
-        if nodes and len(nodes) < sum(1 for node in host.nodes if node.cpus):
-            origin, cpu_nodes, mem_nodes = PLACED, nodes, nodes
-    return model.Promise(
-        guest.uuid, guest.name, cpu_nodes, mem_nodes, max(guest.vcpus, guest.vcpus_max or 0),
-        guest.memory_bytes, guest.page_bytes, origin=origin, since_ns=_boottime_ns(),
-        started=True)
+    from nova_numa_pmc.core import placement
+    nodes = () if guest.placed_by else _nodes(_held_cpus(guest.pid, root), host)
+    if len(nodes) == sum(1 for node in host.nodes if node.cpus):
+        nodes = ()
+    held = model.Placement(nodes, mem_nodes=nodes)
+    return placement.promise(guest, held, _boottime_ns())._replace(started=True)
 
 
 def _held_cpus(pid, root):
@@ -221,8 +220,17 @@ def _cpus(nodes, host, guest):
     return cpus if guest.allowed_cpus is None else cpus & guest.allowed_cpus
 
 
+def _located(guest, host):
+    """Tell the nodes of a guest's pins; on CPUs that no other guest may use, it loads none."""
+    if not guest.pinned_cpus:
+        return guest
+    alone = not any(node.cpus & guest.pinned_cpus for node in host.nodes)
+    return guest._replace(cpu_nodes=_nodes(guest.pinned_cpus, host),
+                          vcpus=0 if alone else guest.vcpus)
+
+
 def _nodes(cpus, host):
-    return tuple(node.id for node in host.nodes if cpus and node.cpus & cpus)
+    return tuple(node.id for node in host.nodes if cpus and node.online_cpus & cpus)
 
 
 def _listed(nodes):

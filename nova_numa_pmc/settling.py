@@ -7,6 +7,7 @@ memory lies somewhere already: then the CPUs follow it.
 
 import os
 
+from nova_numa_pmc import model
 from nova_numa_pmc import promises
 from nova_numa_pmc.exceptions import CpusetError, GuestGone
 from nova_numa_pmc.host import cgroups
@@ -27,7 +28,7 @@ def settle(call, xml):
     decision = promises.recall(guest, call.options, call.root)
     if decision is None:
         decision = promises.decide(guest, call.options, call.root, call.lock_timeout_s())
-    if decision.promise.origin != promises.PLACED:
+    if decision.promise.origin != model.PLACED:
         promises.settle(decision.promise, call.options, call.root, call.lock_timeout_s())
         if decision.problems:
             call.log_decision(decision)
@@ -38,7 +39,7 @@ def settle(call, xml):
         applied = _apply(call, guest, groups, decision)
     except CpusetError:
         promises.settle(decision.promise._replace(cpu_nodes=(), mem_nodes=(),
-                                                  origin=promises.FLOATING),
+                                                  origin=model.FLOATING),
                         call.options, call.root, call.lock_timeout_s())
         raise
     promises.settle(decision.promise._replace(bound=applied.memory == cpuset.BOUND),
@@ -90,7 +91,7 @@ def _after(applied):
 
 def _qemu_pid(guest, root):
     """Return the pid of the guest's QEMU, from libvirt's pid file, checked against its uuid."""
-    path = os.path.join(root, 'run/libvirt/qemu', guest.name + '.pid')
+    path = os.path.join(root, guests.STATUS_FILES, guest.name + '.pid')
     try:
         pid = int(cgroups.read_text(path))
         command = cgroups.read_text(os.path.join(root, 'proc/%d/cmdline' % pid))

@@ -65,13 +65,15 @@ def promise(guest, placement, now_ns):
     :returns: :class:`model.Promise`: where we placed it, or where others pinned it, or floating
     """
     if guest.placed_by:
-        cpu_nodes, mem_nodes, origin = guest.cpu_nodes, guest.mem_nodes, 'pinned'
+        # What numatune doesn't bind is allocated where the vCPUs run.
+        cpu_nodes, mem_nodes = guest.cpu_nodes, guest.mem_nodes or guest.cpu_nodes
+        origin = model.PINNED
     else:
         cpu_nodes, mem_nodes = placement.nodes, placement.mem_nodes
-        origin = 'placed' if placement.nodes else 'floating'
+        origin = model.PLACED if placement.nodes else model.FLOATING
     return model.Promise(guest.uuid, guest.name, tuple(cpu_nodes), tuple(mem_nodes), guest.vcpus,
                          guest.memory_bytes, guest.page_bytes, False, origin, now_ns, False,
-                         placement.mem_bytes if origin == 'placed' else ())
+                         placement.mem_bytes if origin == model.PLACED else ())
 
 
 def _left_alone(code, *values):

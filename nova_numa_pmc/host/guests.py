@@ -20,7 +20,8 @@ from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import domain_values as values
 from nova_numa_pmc.host import domain_xml
 
-_STATUS_FILES = 'run/libvirt/qemu'
+#: Where libvirt keeps a status file and a pid file for each active domain, below the root.
+STATUS_FILES = 'run/libvirt/qemu'
 
 _HINT_PREFIX = 'numa_pmc:'
 _MAX_VCPUS = 65536
@@ -64,7 +65,7 @@ def read_running(root='/', default_huge_page_bytes=DEFAULT_HUGE_PAGE_BYTES):
     :returns: (list of :class:`model.Guest` by file name, list of str: a problem each,
         starting with the file's path)
     """
-    directory = os.path.join(root, _STATUS_FILES)
+    directory = os.path.join(root, STATUS_FILES)
     try:
         names = sorted(os.listdir(directory))
     except FileNotFoundError:

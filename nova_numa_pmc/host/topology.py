@@ -104,8 +104,8 @@ def read(root='/'):
     usable = online - isolated - nohz_full
     page_sizes = _huge_page_sizes(root)
     nodes = tuple(
-        _read_node(root, number, on_node[number] & usable, meminfo.replace('%d', str(number)),
-                   page_sizes)
+        _read_node(root, number, on_node[number] & usable, on_node[number] & online,
+                   meminfo.replace('%d', str(number)), page_sizes)
         for number in numbers)
     return model.Topology(nodes, _read_distances(root, numbers), _read_cores(root, online))
 
@@ -147,17 +147,17 @@ def _node_numbers(root):
                         if name[:4] == 'node' and name[4:].isascii() and name[4:].isdigit()))
 
 
-def _read_node(root, number, cpus, meminfo, page_sizes):
+def _read_node(root, number, cpus, online_cpus, meminfo, page_sizes):
     text = _read_text(root, meminfo)
     if text is None:
-        return model.Node(number, cpus)
+        return model.Node(number, cpus, online_cpus=online_cpus)
     fields = _meminfo_bytes(root, meminfo, text)
     if 'MemTotal' not in fields or 'MemFree' not in fields:
         raise TopologyError(f'{_path(root, meminfo)}: no MemTotal or no MemFree in it')
     return model.Node(
         number, cpus, fields['MemTotal'], fields['MemFree'],
         sum(fields.get(field, 0) for field in UNRECLAIMABLE_FIELDS),
-        _read_huge_pages(root, number, page_sizes))
+        _read_huge_pages(root, number, page_sizes), online_cpus)
 
 
 def _meminfo_bytes(root, path, text):

@@ -6,6 +6,8 @@ import unittest
 
 from nova_numa_pmc import bounded
 from nova_numa_pmc import hook
+from nova_numa_pmc import promises
+from nova_numa_pmc import settings
 from nova_numa_pmc import state
 from tests.fixtures import domains
 from tests.fixtures import host as hosts
@@ -13,6 +15,14 @@ from tests.fixtures import sysfs
 
 MIB = 1 << 20
 LOCKED = '  <memoryBacking><locked/></memoryBacking>\n'
+OPTED_OUT = '''  <metadata>
+    <nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1">
+      <nova:flavor name="loose"><nova:extraSpecs>
+        <nova:extraSpec name="numa_pmc:policy">none</nova:extraSpec>
+      </nova:extraSpecs></nova:flavor>
+    </nova:instance>
+  </metadata>
+'''
 HUGE = "  <memoryBacking><hugepages><page size='2048' unit='KiB'/></hugepages></memoryBacking>\n"
 
 
@@ -133,6 +143,12 @@ class StartTest(HookTest):
         self.assertEqual(0, self.call('migrate', 1, b'<domain/>'))
         self.assertEqual(0, self.call('start', 1))
 
+    def test_strict_lets_start_what_is_not_ours_to_place(self):
+        self.host.configure('[hook]\nstrict = yes\n')
+        for extra in (OPTED_OUT, domains.NUMA_NODES_1):
+            self.assertEqual(0, self.call('start', 1, hosts.domain_xml(1, extra=extra)))
+            self.assertNotEqual('placed', self.promise(1).origin)
+
 
 class SimultaneousStartsTest(HookTest):
 
@@ -210,6 +226,17 @@ class StartedTest(HookTest):
         self.assertEqual(('floating', (), True), (
             self.promise(1).origin, self.promise(1).cpu_nodes, self.promise(1).started))
 
+    def test_a_late_worker_does_not_overwrite_a_newer_start(self):
+        options = settings.read(self.host.path('none'))
+        self.call('start', 1)
+        late = self.promise(1)
+        self.call('stopped', 1)
+        self.call('start', 1)
+        newer = self.promise(1)
+        promises.settle(late, options, self.root, 1)
+        self.assertEqual(newer, self.promise(1))
+        self.assertFalse(newer.started)
+
     def test_pin_of_somebody_else_is_left(self):
         tree = self.host.launch(1)
         self.call('start', 1)
@@ -230,6 +257,14 @@ class StartedTest(HookTest):
             promise.origin, promise.cpu_nodes, promise.mem_nodes, promise.started))
         self.call('start', 2)
         self.assertEqual((0,), self.promise(2).cpu_nodes)
+
+    def test_pinned_to_cpus_kept_from_others_counts_its_memory_on_their_node(self):
+        self.host.write('sys/devices/system/cpu/isolated', '6-7\n')
+        pins = "  <cputune><vcpupin vcpu='0' cpuset='6-7'/></cputune>\n"
+        self.call('start', 1, hosts.domain_xml(1, extra=pins))
+        self.assertEqual(('pinned', (1,), (1,), 0), (
+            self.promise(1).origin, self.promise(1).cpu_nodes, self.promise(1).mem_nodes,
+            self.promise(1).vcpus))
 
 
 class MemoryLiesTest(HookTest):
@@ -318,6 +353,22 @@ class BootstrapTest(HookTest):
         self.call('start', 9)
         self.assertEqual(('placed', (0,)), (self.promise(1).origin, self.promise(1).cpu_nodes))
         self.assertEqual((1,), self.promise(9).cpu_nodes)
+
+    def test_running_guests_are_promised_as_starting_ones_are(self):
+        for extra in ('', OPTED_OUT, domains.NUMA_NODES_1):
+            with self.subTest(extra):
+                xml = hosts.domain_xml(1, extra=extra).replace(
+                    b'>2</vcpu>', b" current='1'>4</vcpu>")
+                self.call('start', 1, xml)
+                started = self.promise(1)
+                tree = self.host.launch(1, xml=xml)
+                tree.put(os.path.join(tree.target, 'cpuset.cpus'),
+                         '0-3\n' if not extra else '\n')
+                self.call('stopped', 1)
+                self.call('start', 9)
+                self.assertEqual(started._replace(since_ns=0, started=True),
+                                 self.promise(1)._replace(since_ns=0))
+                self.call('stopped', 9)
 
     def test_a_lost_record_is_made_again(self):
         for number in range(4):

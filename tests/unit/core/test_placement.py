@@ -262,6 +262,14 @@ class PromiseTest(unittest.TestCase):
         made = placement.promise(pinned, model.Placement(()), 7)
         self.assertEqual(((), (0,), 'pinned'), (made.cpu_nodes, made.mem_nodes, made.origin))
 
+    def test_memory_that_numatune_does_not_bind_is_where_the_pinned_vcpus_run(self):
+        pinned = guest(placed_by=('vcpupin',), cpu_nodes=(1,))
+        self.assertEqual((1,), placement.promise(pinned, model.Placement(()), 7).mem_nodes)
+
+    def test_vcpus_are_those_online(self):
+        made = placement.promise(guest(vcpus=1, vcpus_max=4), model.Placement(()), 7)
+        self.assertEqual(1, made.vcpus)
+
     def test_of_a_guest_left_alone(self):
         self.assertEqual('floating', placement.promise(guest(), model.Placement(()), 7).origin)
 
