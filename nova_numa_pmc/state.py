@@ -17,20 +17,20 @@ import time
 from nova_numa_pmc.exceptions import StateBusy, StateError
 from nova_numa_pmc.state_format import Record, decode, encode
 
-DIRECTORY = '/run/nova-numa-pmc'
 FILE, LOCK = 'promises', 'lock'
-#: How long a start may take until its guest runs: it waits through preallocation.
-GRACE_NS = 900 * 10**9
 _SIZE_MAX_BYTES = 4 << 20
 
 
 class locked(Record):  # noqa: N801 -- a context manager, used like a function
     """Hold the lock over deciding and recording, and over nothing else.
 
-    ``with locked() as ledger:`` reads the file; leaving the block writes it if anything has
+    ``with locked(…) as ledger:`` reads the file; leaving the block writes it if anything has
     changed, and not if the block raised. Never call libvirt or wait inside: every other
     start waits here.
 
+    :param directory: path; made if it isn't there
+    :param timeout_s: how long to wait for the lock [s]
+    :param boot_id: of the running kernel; what another boot wrote doesn't count
     :ivar fresh: there was no usable record of this boot: bootstrap from the running guests
     :ivar problem: why the file there was set aside as ``promises.bad``, else None
 
@@ -38,10 +38,10 @@ class locked(Record):  # noqa: N801 -- a context manager, used like a function
     :raises StateError: the directory can't be trusted or the file not be written
     """
 
-    def __init__(self, directory=DIRECTORY, timeout_s=0.5, boot_id=None):
+    def __init__(self, directory, timeout_s, boot_id):
         super().__init__()
         self.directory, self.timeout_s = directory, timeout_s
-        self.boot_id = boot_id or read_boot_id()
+        self.boot_id = boot_id
         self.fresh, self.problem = True, None
         self._directory_fd = self._lock_fd = None
 
@@ -91,7 +91,7 @@ class locked(Record):  # noqa: N801 -- a context manager, used like a function
         self._lock_fd = self._directory_fd = None
 
 
-def read(directory=DIRECTORY, boot_id=None):
+def read(directory, boot_id):
     """Read the promises without a lock.
 
     :returns: :class:`~nova_numa_pmc.state_format.Record`, or None when this boot has written none
@@ -102,7 +102,7 @@ def read(directory=DIRECTORY, boot_id=None):
     except FileNotFoundError:
         return None
     try:
-        return _read(fd, directory, boot_id or read_boot_id())
+        return _read(fd, directory, boot_id)
     finally:
         os.close(fd)
 
@@ -120,7 +120,7 @@ def read_boot_id(root='/'):
         raise StateError('%s: %s: mount procfs' % (path, e)) from None
 
 
-def prune(promises, running, now_ns, grace_ns=GRACE_NS):
+def prune(promises, running, now_ns, grace_ns):
     """Leave out the promises that nobody will claim any more.
 
     A promise stays while its guest runs, or while its start may still be on the way.
@@ -128,6 +128,7 @@ def prune(promises, running, now_ns, grace_ns=GRACE_NS):
     :param promises: {uuid: Promise}
     :param running: uuids of the guests that libvirt's status files show
     :param now_ns: CLOCK_BOOTTIME
+    :param grace_ns: how long a start may take: it waits through preallocation
     :returns: {uuid: Promise}, in the same order
     """
     running = frozenset(running)

@@ -94,7 +94,7 @@ class BadValueTest(unittest.TestCase):
         self.assertIs(False, values['hook', 'bind'])
         self.assertEqual(1, len(problems))
 
-    @hypothesis_settings(max_examples=200, deadline=None)
+    @hypothesis_settings(max_examples=200)
     @given(st.text(st.sampled_from('[]hook=:# \t\n\r"\'bind strue0.5-\0é'), max_size=80))
     def test_no_text_raises_or_loses_an_option(self, text):
         values, _ = settings.parse('[hook]\n' + text)

@@ -113,8 +113,8 @@ class HookCommandTest(unittest.TestCase):
         self.daemon()
         self.call('install')
         since_s = os.stat(self.ours).st_ctime - 1700000000 + 5
-        with state.locked(self.host.path('run/nova-numa-pmc'),
-                          boot_id=state.read_boot_id(self.root)) as ledger:
+        with state.locked(self.host.path('run/nova-numa-pmc'), 1,
+                          state.read_boot_id(self.root)) as ledger:
             ledger.put(model.Promise(hosts.uuid_of(1), 'one', (0,), (0,), 2, 1 << 20,
                                      since_ns=int(since_s * 1e9), started=True))
         code, report = self.call('status')

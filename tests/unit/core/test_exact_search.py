@@ -17,7 +17,7 @@ GUESTS = st.lists(st.tuples(st.sampled_from((0.5, 0.75, 1.0, 2.0)), st.integers(
 
 class ExactSearchTest(unittest.TestCase):
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(NODES, GUESTS)
     def test_finds_what_enumeration_finds(self, nodes, guests):
         cores, capacity = zip(*nodes)

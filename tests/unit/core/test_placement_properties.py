@@ -11,7 +11,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import placement
 from tests.fixtures.hosts import LIMITS, MIB, guest, host, node, topology, two_level
 
-QUICK = settings(max_examples=150, deadline=None)
+QUICK = settings(max_examples=150)
 PARTS = st.none() | st.floats(0, 50)
 TWO_TO_FOUR, ANY_CORES = st.integers(2, 4), st.integers(1, 16)
 

@@ -24,7 +24,7 @@ class SmallestTest(unittest.TestCase):
         self.assertEqual([], sets.smallest([(1, 1)] * 3, (1, 4), apart))
         self.assertEqual([], sets.smallest([], (1, 1), apart))
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(ROOM, st.tuples(st.integers(1, 30), st.integers(0, 30)))
     def test_growing_misses_no_feasible_need(self, room, need):
         exact = sets.smallest(room, need, apart)

@@ -7,7 +7,6 @@ import tempfile
 import unittest
 
 from hypothesis import given
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone
@@ -147,7 +146,6 @@ class FindTest(GroupsTestCase):
         with self.assertRaisesRegex(CpusetError, 'no cpuset controller'):
             self.find(tree)
 
-    @settings(deadline=None)
     @given(st.text(max_size=200), st.text(max_size=200))
     def test_any_text_is_a_guest_or_an_error(self, cgroup, mountinfo):
         with tempfile.TemporaryDirectory() as root:
