@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The nouns that the core, the host's edge and Nova's adapters share.
 
-Immutable records. They are named tuples and not data classes because the
-libvirt hook imports this module at every guest start: importing
-``dataclasses`` alone more than doubles the hook's process time, while
-``collections`` adds a third (``make bench-hook`` shows both).
+Immutable records, and no data classes, because the libvirt hook imports this
+module at every guest start: importing ``dataclasses`` alone more than doubles
+the hook's process time.
 
 Units are in the names. ``None`` means unknown, never 0. Node ids are the
 kernel's; CPUs are the kernel's logical CPU numbers in frozensets.
 """
 
-from collections import namedtuple
+from nova_numa_pmc.record import Record
 
 #: How a flavor or an operator wants a guest placed (``numa_pmc:policy``).
 AUTO, SPREAD, ONE_NODE, NONE = 'auto', 'spread', 'one_node', 'none'
@@ -19,16 +18,15 @@ POLICIES = (AUTO, SPREAD, ONE_NODE, NONE)
 PLACED, PINNED, FLOATING = 'placed', 'pinned', 'floating'
 
 
-class HugePages(namedtuple('HugePages', 'page_bytes total free')):
+class HugePages(Record, fields='page_bytes total free'):
     """A node's pool of huge pages of one size: size [bytes], pages in all, pages free."""
 
     __slots__ = ()
 
 
-class Node(namedtuple('Node', [
-        'id', 'cpus', 'memory_bytes', 'free_bytes', 'unreclaimable_bytes', 'huge_pages',
-        'online_cpus'],
-        defaults=(0, 0, 0, (), frozenset()))):
+class Node(Record, fields=(
+        'id cpus memory_bytes free_bytes unreclaimable_bytes huge_pages online_cpus'),
+        defaults=(0, 0, 0, (), frozenset())):
     """One NUMA node as the kernel shows it.
 
     :param cpus: frozenset of CPUs that guests may use (online, not isolated,
@@ -43,7 +41,7 @@ class Node(namedtuple('Node', [
     __slots__ = ()
 
 
-class Topology(namedtuple('Topology', 'nodes distances cores')):
+class Topology(Record, fields='nodes distances cores'):
     """A host: its nodes in ascending id order.
 
     :param nodes: tuple of :class:`Node`
@@ -54,11 +52,10 @@ class Topology(namedtuple('Topology', 'nodes distances cores')):
     __slots__ = ()
 
 
-class Guest(namedtuple('Guest', [
-        'uuid', 'name', 'vcpus', 'memory_bytes', 'vcpus_max', 'allowed_cpus', 'placed_by',
-        'cpu_nodes', 'mem_nodes', 'page_bytes', 'locked', 'devices', 'iothreads', 'hints', 'pid',
-        'pinned_cpus', 'flavor', 'preallocated'],
-        defaults=(None, None, (), (), (), None, False, (), 0, (), None, None, None, False))):
+class Guest(Record, fields=(
+        'uuid name vcpus memory_bytes vcpus_max allowed_cpus placed_by cpu_nodes mem_nodes '
+        'page_bytes locked devices iothreads hints pid pinned_cpus flavor preallocated'),
+        defaults=(None, None, (), (), (), None, False, (), 0, (), None, None, None, False)):
     """A libvirt domain, as its XML describes it.
 
     :param vcpus: vCPUs online at start; ``vcpus_max`` the most it may plug (None: the same)
@@ -83,10 +80,10 @@ class Guest(namedtuple('Guest', [
     __slots__ = ()
 
 
-class Promise(namedtuple('Promise', [
-        'uuid', 'name', 'cpu_nodes', 'mem_nodes', 'vcpus', 'memory_bytes', 'page_bytes',
-        'bound', 'origin', 'since_ns', 'started', 'mem_bytes'],
-        defaults=(None, False, 'placed', 0, False, ()))):
+class Promise(Record, fields=(
+        'uuid name cpu_nodes mem_nodes vcpus memory_bytes page_bytes bound origin since_ns '
+        'started mem_bytes'),
+        defaults=(None, False, 'placed', 0, False, ())):
     """What a host has promised to one guest, whether or not it has touched it yet.
 
     :param cpu_nodes: tuple of node ids its vCPUs are held to; empty: floating over all
@@ -105,11 +102,10 @@ class Promise(namedtuple('Promise', [
     __slots__ = ()
 
 
-class NodeView(namedtuple('NodeView', [
-        'id', 'cores', 'threads', 'capacity_bytes', 'promised_bytes', 'guests', 'vcpus',
-        'demand_cores', 'bandwidth_bytes_per_sec', 'bandwidth_max_bytes_per_sec', 'link_ratio',
-        'huge_free_bytes', 'cpus'],
-        defaults=(0, 0, None, None, None, None, (), None))):
+class NodeView(Record, fields=(
+        'id cores threads capacity_bytes promised_bytes guests vcpus demand_cores '
+        'bandwidth_bytes_per_sec bandwidth_max_bytes_per_sec link_ratio huge_free_bytes cpus'),
+        defaults=(0, 0, None, None, None, None, (), None)):
     """One node as the decision sees it: aggregates only, so that it fits in Nova's metrics.
 
     :param cores: capacity C_n [cores], SMT siblings at their fraction; 0 for a memory-only node
@@ -129,15 +125,15 @@ class NodeView(namedtuple('NodeView', [
     __slots__ = ()
 
 
-class NodeLoad(namedtuple('NodeLoad', [
-        'demand_cores', 'bandwidth_bytes_per_sec', 'bandwidth_max_bytes_per_sec', 'link_ratio'],
-        defaults=(None, None, None, None))):
+class NodeLoad(Record, fields=(
+        'demand_cores bandwidth_bytes_per_sec bandwidth_max_bytes_per_sec link_ratio'),
+        defaults=(None, None, None, None)):
     """What was measured on one node; the fields are :class:`NodeView`'s, None: unknown."""
 
     __slots__ = ()
 
 
-class History(namedtuple('History', 'cores_per_vcpu bytes_per_core_sec', defaults=((), None))):
+class History(Record, fields='cores_per_vcpu bytes_per_core_sec', defaults=((), None)):
     """What earlier guests of a flavor used (else: all guests of the host).
 
     :param cores_per_vcpu: tuple of κ_i, one per guest [cores]
@@ -147,7 +143,7 @@ class History(namedtuple('History', 'cores_per_vcpu bytes_per_core_sec', default
     __slots__ = ()
 
 
-class HostView(namedtuple('HostView', 'nodes distances rotation', defaults=(0,))):
+class HostView(Record, fields='nodes distances rotation', defaults=(0,)):
     """A host as the decision sees it.
 
     :param nodes: tuple of :class:`NodeView`, ascending id
@@ -158,10 +154,10 @@ class HostView(namedtuple('HostView', 'nodes distances rotation', defaults=(0,))
     __slots__ = ()
 
 
-class Request(namedtuple('Request', [
-        'vcpus', 'memory_bytes', 'page_bytes', 'allowed_cpus', 'device_nodes', 'policy',
-        'demand_cores', 'bandwidth_bytes_per_sec', 'placed_by'],
-        defaults=(None, None, (), AUTO, None, None, ()))):
+class Request(Record, fields=(
+        'vcpus memory_bytes page_bytes allowed_cpus device_nodes policy demand_cores '
+        'bandwidth_bytes_per_sec placed_by'),
+        defaults=(None, None, (), AUTO, None, None, ())):
     """A guest that asks for a place.
 
     :param vcpus: the most it may have; each needs a thread to run on
@@ -178,14 +174,14 @@ class Request(namedtuple('Request', [
     __slots__ = ()
 
 
-class Reason(namedtuple('Reason', 'code values', defaults=((),))):
+class Reason(Record, fields='code values', defaults=((),)):
     """Why, as data: a code and (name, value) pairs; rendered only when somebody reads it."""
 
     __slots__ = ()
 
 
-class Placement(namedtuple('Placement', 'nodes cpus bind reasons mem_nodes mem_bytes',
-                           defaults=(None, False, (), (), ()))):
+class Placement(Record, fields='nodes cpus bind reasons mem_nodes mem_bytes',
+                defaults=(None, False, (), (), ())):
     """Where a guest belongs.
 
     :param nodes: tuple of node ids, ascending; empty: leave it alone, ``reasons`` say why
@@ -202,10 +198,9 @@ class Placement(namedtuple('Placement', 'nodes cpus bind reasons mem_nodes mem_b
     __slots__ = ()
 
 
-class Limits(namedtuple('Limits', [
-        'ram_ratio', 'reserve_bytes', 'smt_ratio', 'domain_distance', 'pressure_floor',
-        'pressure_step'],
-        defaults=(1.0, 256 << 20, 0.25, 12, 0.7, 0.05))):
+class Limits(Record, fields=(
+        'ram_ratio reserve_bytes smt_ratio domain_distance pressure_floor pressure_step'),
+        defaults=(1.0, 256 << 20, 0.25, 12, 0.7, 0.05)):
     """The operator's knobs of the decision; ``conf.py`` describes each option.
 
     :param ram_ratio: Nova's RAM allocation ratio on this host

@@ -8,13 +8,13 @@ together all go to the node that was best before the first of them.
 
 import os
 import time
-from collections import namedtuple
 
 from nova_numa_pmc import model
 from nova_numa_pmc import state
 from nova_numa_pmc.exceptions import CpuListError, CpusetError, StateError, TopologyError
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.host import topology
+from nova_numa_pmc.record import Record
 
 #: The group above the guests' own, with systemd and without, where an operator may have kept
 #: CPUs back.
@@ -26,7 +26,7 @@ _PARTITION_CPUS = ('sys/fs/cgroup/machine.slice/cpuset.cpus.effective',
 _HOLDS_RATIO = 0.05
 
 
-class Decision(namedtuple('Decision', 'promise cpus why problems failed', defaults=(False,))):
+class Decision(Record, fields='promise cpus why problems failed', defaults=(False,)):
     """What was decided for a guest, and recorded.
 
     :param promise: :class:`model.Promise`

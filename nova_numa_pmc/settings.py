@@ -9,9 +9,8 @@ single-valued options that exist here. It does no ``$`` substitution and reads
 no ``--config-dir``.
 """
 
-from collections import namedtuple
-
 from nova_numa_pmc import model
+from nova_numa_pmc.record import Record
 
 PATH = '/etc/nova-numa-pmc/nova-numa-pmc.conf'
 #: A file of settings is a few kilobytes; what is longer is not one.
@@ -22,8 +21,8 @@ _BOOLEANS = {'true': True, '1': True, 'on': True, 'yes': True,
              'false': False, '0': False, 'off': False, 'no': False}
 
 
-class Option(namedtuple('Option', 'group name kind default minimum maximum help',
-                        defaults=(None, None, ''))):
+class Option(Record, fields='group name kind default minimum maximum help',
+             defaults=(None, None, '')):
     """One option of the file.
 
     :param kind: bool, int, float, or str for an absolute path
@@ -33,9 +32,10 @@ class Option(namedtuple('Option', 'group name kind default minimum maximum help'
     __slots__ = ()
 
 
-class Settings(namedtuple('Settings', [
-        'limits', 'enabled', 'timeout_s', 'bind', 'bring_over_limit_mib', 'strict',
-        'start_grace_s', 'state_dir', 'problems'], defaults=((),))):
+class Settings(Record, fields=(
+        'limits enabled timeout_s bind bring_over_limit_mib strict start_grace_s state_dir '
+        'problems'),
+        defaults=((),)):
     """What the operator has set, checked; a field is named as its option.
 
     :param limits: :class:`nova_numa_pmc.model.Limits`, the group ``[placement]``

@@ -17,15 +17,15 @@ where MACHINE is ``machine-qemu\\x2d<id>\\x2d<name>.scope`` or
 
 import errno
 import os
-from collections import namedtuple
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone
+from nova_numa_pmc.record import Record
 
 #: No kernel file read here comes near it; a bound for what a test or a bind mount puts there.
 _READ_MAX_BYTES = 1 << 20
 
 
-class Groups(namedtuple('Groups', 'version pid scope target children main covers memory proc')):
+class Groups(Record, fields='version pid scope target children main covers memory proc'):
     """A guest's own control groups, as absolute directories.
 
     :param version: 1 or 2, of the hierarchy that holds the cpuset controller

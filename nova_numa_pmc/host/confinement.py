@@ -11,7 +11,8 @@ the package anywhere.
 
 import os
 import subprocess
-from collections import namedtuple
+
+from nova_numa_pmc.record import Record
 
 #: Daemons that run qemu hooks, the modular one first.
 DAEMONS = ('virtqemud', 'libvirtd')
@@ -21,7 +22,7 @@ _PROFILES = ('virtqemud', 'libvirtd', '/usr/sbin/virtqemud', '/usr/sbin/libvirtd
 UNCONFINED = 'unconfined'
 
 
-class Daemon(namedtuple('Daemon', 'name pid started_s label same_root')):
+class Daemon(Record, fields='name pid started_s label same_root'):
     """A running libvirt daemon.
 
     :param started_s: when, as seconds since the epoch
@@ -32,7 +33,7 @@ class Daemon(namedtuple('Daemon', 'name pid started_s label same_root')):
     __slots__ = ()
 
 
-class Trial(namedtuple('Trial', 'ok label message')):
+class Trial(Record, fields='ok label message'):
     """What running a script under ``label`` gave; ``ok`` None: it could not be tried."""
 
     __slots__ = ()

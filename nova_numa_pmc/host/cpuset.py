@@ -14,13 +14,13 @@ and a new vCPU starts with the parent's set until somebody asserts ours again.
 """
 
 import os
-from collections import namedtuple
 
 from nova_numa_pmc.exceptions import (CpuListError, CpusetError, GuestGone,
                                       PinnedByOthers)
 from nova_numa_pmc.host import writes
 from nova_numa_pmc.host.cgroups import memory_by_node, read_text, resident_bytes
 from nova_numa_pmc.host.topology import format_cpulist, parse_cpulist
+from nova_numa_pmc.record import Record
 
 #: What became of a guest's memory.
 UNASKED = 'unasked'    # only CPUs were asked for
@@ -36,14 +36,14 @@ UNKNOWN = 'unknown'    # left: how much lies elsewhere can't be told
 BRING_OVER_LIMIT_BYTES = 64 << 20
 
 
-class Held(namedtuple('Held', 'cpus mems')):
+class Held(Record, fields='cpus mems'):
     """A group's own sets, as frozensets; an empty one (v2) inherits its parent's."""
 
     __slots__ = ()
 
 
-class Applied(namedtuple('Applied', 'changes cpus cpus_effective memory off_bytes left_bytes',
-                         defaults=(None,))):
+class Applied(Record, fields='changes cpus cpus_effective memory off_bytes left_bytes',
+              defaults=(None,)):
     """What :func:`confine` did.
 
     :param changes: tuple of :class:`~nova_numa_pmc.host.writes.Change`, in the order written;

@@ -7,11 +7,11 @@ no entities and nothing external; size, depth and number of elements are
 bounded; a declared encoding is ignored, as it could name any Python codec.
 """
 
-from collections import namedtuple
 
 import pyexpat
 
 from nova_numa_pmc.exceptions import DomainError
+from nova_numa_pmc.record import Record
 
 MAX_BYTES = 10 << 20
 #: Disks nest two levels for each image in their backing chain; libvirt accepts chains of 200.
@@ -19,7 +19,7 @@ MAX_DEPTH = 512
 MAX_ELEMENTS = 200_000
 
 
-class Element(namedtuple('Element', 'attributes text')):
+class Element(Record, fields='attributes text'):
     """One element: its attributes {str: str}, and its text (str)."""
 
     __slots__ = ()

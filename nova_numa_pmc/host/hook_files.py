@@ -14,10 +14,10 @@ named after its drivers, and renamed into place.
 import os
 import shlex
 import sysconfig
-from collections import namedtuple
 
 import nova_numa_pmc
 from nova_numa_pmc import exceptions
+from nova_numa_pmc.record import Record
 
 HOOKS = 'etc/libvirt/hooks'
 OURS = 'qemu.d/50-nova-numa-pmc'
@@ -36,7 +36,7 @@ class HookError(exceptions.NumaPmcError):
     """The hook can't be installed or removed; the message says why and what to do."""
 
 
-class Installed(namedtuple('Installed', 'path present executable current dispatcher chained')):
+class Installed(Record, fields='path present executable current dispatcher chained'):
     """What lies in the hook directory.
 
     :param path: of our script

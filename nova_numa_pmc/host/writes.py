@@ -11,14 +11,14 @@ kernel/cgroup/cpuset.c; seen on 6.1). So the parent's effective set stands for i
 
 import errno
 import os
-from collections import namedtuple
 
 from nova_numa_pmc.exceptions import CpuListError, CpusetError, GuestGone
 from nova_numa_pmc.host.cgroups import read_text
 from nova_numa_pmc.host.topology import parse_cpulist
+from nova_numa_pmc.record import Record
 
 
-class Change(namedtuple('Change', 'path before after')):
+class Change(Record, fields='path before after'):
     """One file's change, as texts in the kernel's list format; neither is empty on v2."""
 
     __slots__ = ()
