@@ -24,6 +24,8 @@ import os
 import sys
 import time
 
+import _signal  # signal would import enum
+
 from nova_numa_pmc import bounded
 from nova_numa_pmc import model
 from nova_numa_pmc import promises
@@ -40,6 +42,8 @@ _XML_MAX_BYTES = 10 << 20
 _OK, _NOT_PLACED = b'ok', b'not placed: '
 #: The share of the bound that a start may wait for the record's lock.
 _LOCK_RATIO = 0.75
+#: What saying that time is up may take, before the alarm of hooks/qemu cuts it off.
+_ENDING_S = 0.5
 
 
 def main(argv, root='/'):
@@ -73,13 +77,11 @@ def run(name, operation, stdin, root):
         return 0
     xml = _read(stdin)
     if operation == 'started':
-        answer = bounded.run(lambda: call.work(xml), call.options.timeout_s - call.age_s(),
-                             call.report)
+        answer = bounded.run(lambda: call.work(xml), call.time_left_s(), call.report)
     else:
         answer = call.work(xml)
     if answer is None:
-        call.log(journal.WARNING, 'takes longer than %g s: libvirt goes on without it'
-                 % call.options.timeout_s)
+        call.log(journal.WARNING, 'not done in time: libvirt goes on without it')
     if answer == _OK or not call.options.strict or operation != 'start':
         return 0
     why = answer.decode() if answer else 'not placed: no answer; see the journal'
@@ -102,6 +104,14 @@ class Call:
         """Return how long ago the call began [s]."""
         return (time.monotonic_ns() - self.began_ns) / 1e9
 
+    def time_left_s(self):
+        """Return how long libvirt may still wait, less than the alarm that hooks/qemu has set."""
+        left_s = self.options.timeout_s - self.age_s()
+        alarm_s = _signal.getitimer(_signal.ITIMER_REAL)[0]
+        if alarm_s:
+            left_s = min(left_s, max(alarm_s - _ENDING_S, alarm_s / 2))
+        return left_s
+
     def work(self, xml):
         """Do the operation; return the answer to the process that waits for it."""
         for problem in self.options.problems:
@@ -122,7 +132,9 @@ class Call:
             self.name, self.operation, message, self.age_s() * 1e3))
 
     def lock_timeout_s(self):
-        """Return how long to wait for the record's lock; a late worker still tries."""
+        """Return how long to wait for the record's lock; nobody waits for a late worker."""
+        if self.operation == 'started':
+            return self.options.timeout_s
         return max(0.1, _LOCK_RATIO * self.options.timeout_s - self.age_s())
 
     def log_decision(self, decision, before='', after=''):

@@ -9,11 +9,12 @@ import os
 
 from nova_numa_pmc import model
 from nova_numa_pmc import promises
-from nova_numa_pmc.exceptions import CpusetError, GuestGone
+from nova_numa_pmc.exceptions import CpusetError, GuestGone, StateError
 from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.host import cpuset
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.host import hugetlb
+from nova_numa_pmc.host import journal
 from nova_numa_pmc.host import topology
 
 
@@ -42,9 +43,12 @@ def settle(call, xml):
                                                   origin=model.FLOATING),
                         call.options, call.root, call.lock_timeout_s())
         raise
-    promises.settle(decision.promise._replace(bound=applied.memory == cpuset.BOUND),
-                    call.options, call.root, call.lock_timeout_s())
     call.log_decision(decision, _before(applied), _after(applied))
+    try:
+        promises.settle(decision.promise._replace(bound=applied.memory == cpuset.BOUND),
+                        call.options, call.root, call.lock_timeout_s())
+    except StateError as error:
+        call.log(journal.WARNING, '%s; the guest is placed, but not recorded as started' % error)
 
 
 def _beside_memory(call, guest, groups, decision):
@@ -82,6 +86,8 @@ def _after(applied):
     told = ' (%s' % applied.memory
     if applied.off_bytes:
         told += ', %d KiB lay elsewhere' % (applied.off_bytes >> 10)
+    if applied.left_bytes:
+        told += ', %d KiB still do' % (applied.left_bytes + 1023 >> 10)
     told += ')'
     if applied.cpus_effective is not None and not applied.cpus_effective >= applied.cpus:
         told += '; the kernel allows cpus %s only' % topology.format_cpulist(

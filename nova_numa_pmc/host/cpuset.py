@@ -31,6 +31,9 @@ TOO_MUCH = 'too_much'  # left: more lies elsewhere than one write may move
 PINNED = 'pinned'      # left: a group holds another set that isn't ours
 UNKNOWN = 'unknown'    # left: how much lies elsewhere can't be told
 
+#: More than this share of what was to be moved, left behind, is worth a second pass.
+_LEFT_RATIO = 0.01
+
 #: The kernel moves pages for cpusets in one ordered queue that every cpuset and cgroup.procs
 #: write on the host waits for; larger moves go by move_pages(2) in batches.
 BRING_OVER_LIMIT_BYTES = 64 << 20
@@ -85,8 +88,11 @@ def confine(groups, cpus, mems=None, bring_over_limit_bytes=BRING_OVER_LIMIT_BYT
     memory, off_bytes, memory_steps = _memory_steps(
         groups, held, mems, bring_over_limit_bytes, stay_bound, ours.mems)
     changes = writes.run(groups.scope, steps + memory_steps, write)
-    left_bytes = _off_bytes(groups, mems, exactly=True) if off_bytes and memory in (
-        BROUGHT, BOUND) else None
+    left_bytes = None
+    if off_bytes and memory in (BROUGHT, BOUND):
+        left_bytes = _off_bytes(groups, mems, exactly=True)
+        if left_bytes and _LEFT_RATIO * off_bytes < left_bytes < off_bytes:
+            left_bytes = _bring_the_rest(groups, held, mems, memory, memory_steps, write)
     return Applied(changes, cpus, _effective(groups), memory, off_bytes, left_bytes)
 
 
@@ -185,6 +191,25 @@ def _memory_steps(groups, held, mems, limit_bytes, stay_bound, ours):
     if moving:
         steps.append((migrate, _migrates(migrate)))
     return BOUND if stay_bound else BROUGHT if off_bytes else LOCAL, off_bytes, steps
+
+
+def _bring_the_rest(groups, held, mems, memory, steps, write):
+    """Move once more: a page that was in use, or came from a fault begun before, stays behind.
+
+    :returns: bytes that lie off the nodes even so, None: unknown
+    """
+    if memory == BOUND:
+        # Only a change of the set moves pages.
+        wide = '' if groups.version == 2 else format_cpulist(held[groups.target].mems)
+        steps = [(_file(directory, 'mems'), wide)
+                 for directory in _written(groups) if directory in held] + steps
+    try:
+        writes.run(groups.scope, steps, write)
+    except GuestGone:
+        raise
+    except CpusetError:
+        pass  # the first pass stands, and what is left is told
+    return _off_bytes(groups, mems, exactly=True)
 
 
 def _migrates(path):

@@ -156,6 +156,17 @@ class HookScriptTest(unittest.TestCase):
         self.assertIn('started: node 0', self.host.log.recv(65536).decode())
         self.assertEqual('0-3', self.cpus())
 
+    def test_the_alarm_is_close(self):
+        """Where the interpreter took most of the time to start, the hook still says so itself."""
+        path = self.script((b'\nlimit=3\n', b'\nlimit=1.2\n'))
+        self.assert_lives(path, operations=('start',))
+        control = os.path.join(self.tree.target, 'cpuset.cpus')
+        os.unlink(control)
+        os.mkfifo(control)
+        self.assert_lives(path, operations=('started',))
+        self.assertIn('libvirt goes on without it', self.host.logged()[-1])
+        os.close(os.open(control, os.O_RDWR | os.O_NONBLOCK))
+
     def test_strict_stops_a_start_and_nothing_else(self):
         self.host.configure('[hook]\nstrict = true\n')
         path = self.script()

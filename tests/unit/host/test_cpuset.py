@@ -90,6 +90,27 @@ class ConfineTest(TreeTestCase):
                 applied = cpuset.confine(groups, NODE1, TO_NODE1, write=write)
                 self.assertEqual((8 * MIB, MIB), (applied.off_bytes, applied.left_bytes))
 
+    def test_a_second_pass_brings_what_the_first_left(self):
+        for version in (1, 2):
+            for bound in (False, True):
+                with self.subTest(version=version, bound=bound):
+                    tree, groups = self.tree(version, bytes_by_node={0: 8 * MIB, 1: 0})
+                    left = [0, MIB]
+
+                    def write(path, text, tree=tree, left=left):
+                        tree.write(path, text)
+                        if text == '1' and path.endswith('mems') and left and path in (
+                                tree.target + '/cpuset.mems', tree.emulator + '/cpuset.mems'):
+                            off = left.pop()
+                            tree.put_bytes({0: off, 1: 8 * MIB - off})
+                    applied = cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=bound,
+                                             write=write)
+                    self.assertEqual((8 * MIB, 0, []), (
+                        applied.off_bytes, applied.left_bytes, left))
+                    self.assertEqual({'1'} if bound else {'0-1'}, {
+                        text for path, text in self.mems(tree).items()
+                        if version == 2 or path != tree.target})
+
     def test_a_second_time_writes_nothing(self):
         for version, shape in SHAPES:
             with self.subTest(version=version, shape=shape):
