@@ -1,2 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's and libvirt's edge: every reader takes its root path as an argument."""
+"""The kernel's and libvirt's edge: every reader takes its root path as an argument.
+
+The host: topology, hugetlb, journal. Guests: guests, domain_xml, domain_values. Their control
+groups: cgroups, cpuset, writes. Counters: counters, events, event_table, pfm, pmu, perf,
+rotation. The hook's own files: hook_files, confinement.
+"""

@@ -354,7 +354,7 @@ class CrowdTest(StateTestCase):
                 os.write(fd, b'.')
         self.record()
         last = 0
-        for _ in range(100):
+        for _ in range(40):
             reader, writer = os.pipe()
             pid = self.fork(lambda fd=writer: write_on(fd))
             os.read(reader, 1)
