@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the lab tests: one machine per shape and session, cleaned between tests."""
 
+import json
 import os
 import pathlib
 import sys
@@ -14,7 +15,8 @@ from machine.shape import Shape  # noqa: E402
 from machine.vm import Machine  # noqa: E402
 
 # The emulated machine is slow: a start of the hook's Python alone takes up to a second.
-HOOK_CONF = '[hook]\ntimeout_s = 30\n'
+HOOK_OPTIONS = {'timeout_s': 30}
+HOOK_PROCESS = 'nova_numa_pmc[.]hook import'     # as no shell that looks for it is called
 
 
 class Lab:
@@ -25,24 +27,73 @@ class Lab:
         self.machine, self.guests = machine, Guests(machine)
         self.run = machine.run
 
-    def install_hook(self):
+    def install_hook(self, **options):
         """Install the hook as the documents say, with a time limit that fits emulation."""
+        lines = ['[hook]'] + [f'{k} = {v}' for k, v in {**HOOK_OPTIONS, **options}.items()]
         self.run('mkdir -p /etc/nova-numa-pmc && cat >/etc/nova-numa-pmc/nova-numa-pmc.conf',
-                 stdin=HOOK_CONF)
+                 stdin='\n'.join(lines) + '\n')
         self.run('nova-numa-rebalance hook install && systemctl reload libvirtd')
+
+    def skew(self, node, mib):
+        """Take memory of a node that nobody of ours has promised, until ``clean``."""
+        self.run(f'mkdir -p /run/skew && mount -t tmpfs -o size={mib}m,mpol=bind:{node} skew '
+                 f'/run/skew && fallocate -l {mib}M /run/skew/fill', timeout=200)
+
+    def wait_for_hooks(self):
+        """Wait until no late worker of the hook is left: it may still move pages."""
+        self.run(f"for i in $(seq 240); do pgrep -f '{HOOK_PROCESS}' >/dev/null || exit 0; "
+                 'sleep 0.5; done; exit 1')
+
+    def promised(self):
+        """Return what the host has promised, a list of dicts."""
+        done = self.run('nova-numa-rebalance hook status --json', check=False)
+        return json.loads(done.stdout)['decisions']
+
+    def cpusets(self):
+        """Return {file: text} of every cpuset and cpuset of nodes below the guests' slice."""
+        text = self.run(r"find /sys/fs/cgroup -path '*machine.slice/*' \( -name cpuset.cpus -o "
+                        r"-name cpuset.mems \) -exec grep -H '' {} +", check=False).stdout
+        return dict(line.split(':', 1) for line in text.splitlines())
+
+    def running(self):
+        """Return the sorted names of the guests that libvirt says run."""
+        return sorted(self.run('virsh -q list --name', timeout=100).stdout.split())
+
+    def oom_kills(self):
+        """Count what the kernel's out-of-memory killer has killed since boot."""
+        return self.run('dmesg').stdout.count('oom-kill:')
 
     def clean(self):
         """End guests and undo what tests do to a machine."""
-        self.guests.stop()
-        self.run('nova-numa-rebalance hook remove >/dev/null; systemctl reload libvirtd;'
-                 ' umount /run/skew 2>/dev/null; rm -rf /run/nova-numa-pmc /etc/nova-numa-pmc;'
-                 ' echo 3 >/proc/sys/vm/drop_caches; echo 0 >/proc/sys/kernel/numa_balancing',
-                 check=False)
         self.machine.pace(0)
+        if self.run('pgrep -x qemu-system-x86', check=False).returncode == 0:
+            self.guests.stop()
+        self.run('umount /run/skew; echo 0 >/proc/sys/kernel/numa_balancing;'
+                 'if [ -d /etc/nova-numa-pmc ]; then nova-numa-rebalance hook remove;'
+                 ' systemctl reload libvirtd; rm -rf /run/nova-numa-pmc /etc/nova-numa-pmc; fi',
+                 check=False)
 
     def journal(self):
         """Return what the hook logged, a list of lines."""
         return self.run('journalctl -q -t nova-numa-pmc -o cat --no-pager').stdout.splitlines()
+
+
+def pytest_addoption(parser):
+    """Add --full."""
+    parser.addoption('--full', action='store_true', help='also run the tests marked full')
+
+
+def pytest_configure(config):
+    """Name our mark."""
+    config.addinivalue_line('markers', 'full: takes minutes, run with --full only')
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave the long tests out unless asked for."""
+    if not config.getoption('--full'):
+        left_out = [item for item in items if item.get_closest_marker('full')]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope='session')

@@ -57,7 +57,7 @@ def log_text(name):
 
 
 def start(request):
-    """Start guests side by side; wait until each has touched its memory."""
+    """Start guests side by side; wait until each has touched its memory, unless left paused."""
     LOGS.mkdir(exist_ok=True)
 
     def one(spec):
@@ -65,13 +65,14 @@ def start(request):
         path.write_text(domain_xml(spec))
         (LOGS / f"{spec['name']}.log").unlink(missing_ok=True)
         began = time.monotonic()
-        code, message = virsh('create', str(path))
+        code, message = virsh('create', str(path), *(['--paused'] if spec.get('paused') else []))
         return {'code': code, 'message': message, 'seconds': round(time.monotonic() - began, 2)}
 
     with concurrent.futures.ThreadPoolExecutor(request.get('parallel', 6)) as pool:
         results = dict(zip([g['name'] for g in request['guests']],
                            pool.map(one, request['guests'])))
-    waiting = [n for n, r in results.items() if not r['code']]
+    waiting = [g['name'] for g in request['guests']
+               if not results[g['name']]['code'] and not g.get('paused')]
     deadline = time.monotonic() + request.get('timeout', 120)
     while waiting and time.monotonic() < deadline:
         waiting = [n for n in waiting if b'B' not in log_text(n)]
@@ -183,6 +184,16 @@ def window(request):
     return {'seconds': elapsed, 'guests': found}
 
 
+def watch(request):
+    """Sample all guests' passes for some seconds: [[seconds, passes], …]."""
+    began, samples = time.monotonic(), []
+    while not samples or samples[-1][0] < request['seconds']:
+        time.sleep(0.5)
+        passes = sum(len(log_text(n)) for n in request['guests'])
+        samples.append([time.monotonic() - began, passes])
+    return {'samples': samples}
+
+
 def stop(request):
     """End all guests, or those named."""
     names = request.get('guests') or list(pids())
@@ -197,4 +208,4 @@ def stop(request):
 if __name__ == '__main__':
     asked = json.load(sys.stdin)
     print(json.dumps({'start': start, 'report': report, 'window': window,
-                      'stop': stop}[asked['do']](asked)))
+                      'watch': watch, 'stop': stop}[asked['do']](asked)))

@@ -31,7 +31,8 @@ def _shape_options(parser):
     add = parser.add_argument
     add('--nodes', type=int, default=2, metavar='N', help='nodes with CPUs (default 2)')
     add('--cpus-per-node', type=int, default=2, metavar='N', help='CPUs of each (default 2)')
-    add('--threads', type=int, default=1, metavar='N', help='SMT threads of a core (default 1)')
+    add('--threads', type=int, default=1, metavar='N',
+        help='SMT threads of a core (default 1); with more the machine has no KVM')
     add('--mem-per-node', default='2G', metavar='SIZE[,SIZE…]',
         help='memory of each node, one size or one for each: 2G,1G (default 2G)')
     add('--memory-only-node', action='append', default=[], metavar='SIZE',

@@ -31,7 +31,7 @@ class Shape:
     :param memory_mib: MiB of each node, the memory-only nodes last
     :param distances: rows of SLIT distances, or None: 10 local, 20 remote
     :param memory_only: how many of the last nodes have no CPUs
-    :param threads: SMT threads of a core
+    :param threads: SMT threads of a core; above 1 the machine has no KVM, so no guests
     :param append: more words for the kernel's command line
     """
 
@@ -95,7 +95,9 @@ class Shape:
     def qemu_args(self):
         """Return QEMU's arguments for CPUs, nodes, memory, distances and HMAT."""
         cores = self.cpus_per_node // self.threads
-        args = ['-machine', 'pc,hmat=on' if self.hmat else 'pc', '-cpu', 'max,la57=off',
+        # TCG can't show SMT on an AMD CPU (no TOPOEXT), and the kernel's SVM asks for an AMD one.
+        cpu = 'max,la57=off' + (',vendor=GenuineIntel' if self.threads > 1 else '')
+        args = ['-machine', 'pc,hmat=on' if self.hmat else 'pc', '-cpu', cpu,
                 '-m', f'{sum(self.memory_mib)}M',
                 '-smp', f'{self.cpus},sockets={self.nodes - self.memory_only},'
                         f'cores={cores},threads={self.threads}']

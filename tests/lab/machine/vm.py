@@ -22,8 +22,8 @@ BOOT_TIMEOUT_S, THAW_TIMEOUT_S, SSH_TIMEOUT_S = 400, 120, 120
 LAB_DIR = '/opt/lab'                 # in the machine: walker.elf, numawalk, numa_emu.ko
 # Fills the page cache and libvirt's cache of QEMU's capabilities, so that guests start sooner.
 WARM_UP = """
-mkdir -p /opt/lab /run/guests; modprobe kvm_amd
-virsh -q domcapabilities --virttype kvm >/dev/null
+mkdir -p /opt/lab /run/guests
+[ ! -e /dev/kvm ] || virsh -q domcapabilities --virttype kvm >/dev/null
 apparmor_parser --version >/dev/null; perf --version >/dev/null; numactl -H >/dev/null
 python3 -c 'import json, argparse, subprocess, libvirt' ; sync
 """

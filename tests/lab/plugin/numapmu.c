@@ -5,7 +5,7 @@
  * Counting: every guest memory access is looked up in a model of its node's
  * last-level cache (physical tags, shared by the node's vCPUs); a miss is a
  * DRAM access of that vCPU to the node that owns the RAM block. Accesses are
- * kept apart by privilege and by host or KVM guest, as real counters can.
+ * kept apart by privilege (of the code's address) and by host or KVM guest.
  * Not modelled: coherence (a line may sit in two nodes' caches), prefetch,
  * page walks, write-backs, instruction fetch.
  *
@@ -66,7 +66,6 @@ uint64_t qemu_plugin_hwaddr_phys_addr(const struct qemu_plugin_hwaddr *);
 _Bool qemu_plugin_mem_is_store(meminfo);
 
 enum { CB_NO_REGS = 0, MEM_RW = 3 };
-enum { MMU_USER_IDX = 1 };			/* QEMU 7.2 target/i386/cpu.h */
 enum { LLC_LINES = 1 << 14, LINE_SHIFT = 6 };	/* 1 MiB a node, direct-mapped */
 
 EXPORT int qemu_plugin_version = 1;
@@ -80,7 +79,8 @@ static struct vcpu {
 	const void *after_vmrun;	/* the host's next instruction while a KVM guest runs */
 	uint64_t executed, checked;	/* instructions, for pacing */
 	uint64_t epoch_ns;		/* when `executed` would have been 0 at full speed */
-	char pad[32];
+	unsigned mode;			/* of the block that runs: NUMALAB_KERNEL | NUMALAB_GUEST */
+	char pad[28];
 } state[NUMALAB_MAX_VCPUS] __attribute__((aligned(64)));
 
 static __attribute__((noreturn)) void die(const char *what)
@@ -112,10 +112,7 @@ static void on_access(unsigned cpu, meminfo info, uint64_t vaddr, void *unused)
 
 	if (!hw || hw->is_io)
 		return;
-	unsigned mode = (info & 15) == MMU_USER_IDX ? 0 : NUMALAB_KERNEL;
-	if (state[cpu].after_vmrun)
-		mode |= NUMALAB_GUEST;
-	struct numalab_counts *counts = &vcpus[cpu].mode[mode];
+	struct numalab_counts *counts = &vcpus[cpu].mode[state[cpu].mode];
 	uint64_t line = (uintptr_t)hw->v.ram.hostaddr >> LINE_SHIFT;
 	_Atomic uint64_t *tag = &llc[header->vcpu_node[cpu]][line % LLC_LINES];
 
@@ -182,6 +179,7 @@ static void on_block(unsigned cpu, void *packed)
 		else
 			mode |= NUMALAB_GUEST;
 	}
+	v->mode = mode;
 	vcpus[cpu].mode[mode].instructions += BLOCK_INSNS(block);
 	uint64_t pace = header->pace_per_sec;
 	if (pace) {
@@ -202,7 +200,8 @@ static void on_translate(plugin_id id, struct qemu_plugin_tb *tb)
 	uint64_t block = (uintptr_t)qemu_plugin_insn_haddr(qemu_plugin_tb_get_insn(tb, 0));
 
 	block = (block & BLOCK_ADDRESS) | (uint64_t)n << 48;
-	if (qemu_plugin_tb_vaddr(tb) >> 63)	/* Linux: the upper half is the kernel's */
+	/* Linux: the upper half is the kernel's. A guest without one is all user. */
+	if (qemu_plugin_tb_vaddr(tb) >> 63)
 		block |= BLOCK_KERNEL;
 	qemu_plugin_register_vcpu_tb_exec_cb(tb, on_block, CB_NO_REGS, (void *)(uintptr_t)block);
 	for (size_t i = 0; i < n; i++) {

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machine's counters against walks whose size and node are known."""
+
+import pytest
+
+LINE, MIB = 64, 1 << 20
+WALK_MIB, PASSES = 8, 10          # eight times the model's last-level cache
+LINES_A_PASS = WALK_MIB * MIB // LINE
+
+
+def perf(lab, events, command, scope=''):
+    """Run perf stat in the machine; return the counts in the events' order."""
+    text = lab.run(f"perf stat -x, {scope} -e {','.join(events)} {command} 2>&1 >/dev/null").stdout
+    return [int(line.split(',')[0]) for line in text.splitlines() if 'numa_emu' in line]
+
+
+def walk(cpu, node, passes):
+    """Return the command of a walk."""
+    return f'/opt/lab/numawalk {cpu} {node} {WALK_MIB} {passes}'
+
+
+@pytest.mark.parametrize('cpu, node', [(0, 0), (1, 1), (2, 0), (3, 1)])
+def test_walk_of_known_size(lab, cpu, node):
+    """Ten more passes are ten times its lines, all local or all remote by CPU and node."""
+    events = ['numa_emu/local_dram/', 'numa_emu/remote_dram/']
+    short = perf(lab, events, walk(cpu, node, 1))
+    long = perf(lab, events, walk(cpu, node, 1 + PASSES))
+    local, remote = (b - a for a, b in zip(short, long))
+    expected, other = (local, remote) if cpu // 2 == node else (remote, local)
+    assert expected == pytest.approx(PASSES * LINES_A_PASS, rel=0.02)
+    assert abs(other) < 0.02 * PASSES * LINES_A_PASS
+
+
+def test_plugin_agrees_on_the_host_side(lab):
+    """The plugin's own page, read on the host, shows the walk at the right CPU and node."""
+    before = lab.machine.counts()
+    lab.run(walk(2, 0, PASSES))
+    after = lab.machine.counts()
+    assert (after[2]['dram'][0] - before[2]['dram'][0]) >= PASSES * LINES_A_PASS
+
+
+def test_what_fits_the_cache_stays_there(lab):
+    """Walks of 8 MiB miss at each line; as many accesses to a few pages hit."""
+    missed, hits = perf(lab, ['numa_emu/local_dram/', 'numa_emu/hits/'], walk(0, 0, 20))
+    assert missed > 20 * LINES_A_PASS * 0.98
+    missed, hits = perf(lab, ['numa_emu/local_dram/', 'numa_emu/hits/'],
+                        "taskset -c 0 sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'")
+    assert hits > 20 * missed
+
+
+def test_memory_controllers_see_the_same(lab):
+    """The node's memory controller counts what the CPUs fetch from it."""
+    events = [f'numa_emu_imc_{node}/cas_{kind}/'
+              for node in (0, 1) for kind in ('reads', 'writes')]
+    short = perf(lab, events, walk(0, 1, 1), scope='-a')
+    long = perf(lab, events, walk(0, 1, 1 + PASSES), scope='-a')
+    grown = [b - a for a, b in zip(short, long)]
+    assert sum(grown[2:]) == pytest.approx(PASSES * LINES_A_PASS, rel=0.05)
+    assert sum(grown[:2]) < 0.1 * sum(grown[2:])
+
+
+def test_four_counters_and_no_more(lab):
+    """Four events count all the time; of eight, each counts for about half of it."""
+    def running(events):
+        line = f"perf stat -x, -C 0 -e {','.join(events)} {walk(0, 0, 60)} 2>&1 >/dev/null"
+        text = lab.run(line).stdout
+        rows = [row.split(',') for row in text.splitlines() if 'numa_emu' in row]
+        return [float(row[4]) for row in rows]
+    four = [f'numa_emu/{e}/' for e in ('local_dram', 'remote_dram', 'hits', 'instructions')]
+    assert running(four) == [100.0] * 4
+    assert all(20 < share < 80 for share in running(four * 2))
+
+
+def test_a_group_beyond_the_counters_is_refused(lab):
+    """Five events in one group can never be counted at once."""
+    events = ','.join(['numa_emu/hits/'] * 5)
+    text = lab.run(f"perf stat -x, -e '{{{events}}}' true 2>&1", check=False).stdout
+    assert '<not counted>' in text or '<not supported>' in text or 'Invalid argument' in text
+
+
+def test_guest_and_host_are_told_apart(lab):
+    """What a KVM guest fetches counts with the guest's modifier only."""
+    lab.guests.start([{'name': 'walker', 'memory_mib': 48, 'cmdline': 'duty=60'}])
+    events = ['numa_emu/local_dram/G', 'numa_emu/remote_dram/G',
+              'numa_emu/local_dram/H', 'numa_emu/remote_dram/H']
+    local_g, remote_g, local_h, remote_h = perf(lab, events, 'sleep 4', scope='-a')
+    assert local_g + remote_g > 20 * (local_h + remote_h)
+    both = perf(lab, ['numa_emu/local_dram/GH', 'numa_emu/remote_dram/GH'], 'sleep 2', scope='-a')
+    assert sum(both) > 0
+
+
+def test_kernel_and_user_are_told_apart(lab):
+    """A walk in user space is the user's; clearing its pages is the kernel's."""
+    user, kernel = perf(lab, ['numa_emu/local_dram/u', 'numa_emu/local_dram/k'], walk(0, 0, 20))
+    assert user == pytest.approx(20 * LINES_A_PASS, rel=0.05)
+    assert LINES_A_PASS * 0.5 < kernel < LINES_A_PASS * 4
+
+
+def test_a_guest_on_the_wrong_node_and_then_on_the_right_one(lab):
+    """Bound to the far node a guest is over 99 % remote; its memory moved, under 1 %."""
+    lab.guests.start([{'name': 'walker', 'memory_mib': 48, 'cmdline': 'duty=60'}])
+    group = lab.run("ls -d /sys/fs/cgroup/machine.slice/*walker.scope").stdout.strip()
+    lab.run(f"echo 0-1 >'{group}/cpuset.cpus'; echo 1 >'{group}/cpuset.mems'")
+    wrong = lab.guests.window(3)['guests']['walker']
+    lab.run(f"echo 0 >'{group}/cpuset.mems'")
+    right = lab.guests.window(3)['guests']['walker']
+    assert wrong['remote'] > 0.99 * (wrong['local'] + wrong['remote'])
+    assert right['remote'] < 0.01 * (right['local'] + right['remote'])
+    assert set(lab.guests.report()['walker']['bytes']) == {0, 1}
+
+
+# Instructions per second of each vCPU: four memory walkers then take about one of two host cores.
+PACE = 4_000_000
+
+
+def spin(lab, cpus, seconds=3):
+    """Let one loop per listed CPU run side by side; return the loops done in all."""
+    listed = ' '.join(map(str, cpus))
+    line = f'for c in {listed}; do /opt/lab/numawalk spin $c {seconds} & done; wait'
+    return sum(int(n) for n in lab.run(line).stdout.split())
+
+
+def test_pace_makes_cpus_a_fixed_resource(lab):
+    """Four loops on two of four vCPUs get half of what they get on four; one gets a quarter."""
+    lab.machine.pace(PACE)
+    spread, piled, one = (spin(lab, cpus) for cpus in ([0, 1, 2, 3], [0, 0, 1, 1], [0]))
+    print(f'work done: piled/spread {piled / spread:.3f}, one/spread {one / spread:.3f}')
+    assert piled / spread == pytest.approx(0.5, abs=0.06)
+    assert one / spread == pytest.approx(0.25, abs=0.04)
+
+
+def test_guests_piled_on_half_of_the_cpus_get_half_the_work_done(lab):
+    """Four memory walkers: passes on vCPUs 0-1 against passes on all four."""
+    names = [f'w{i}' for i in range(4)]
+    lab.guests.start([{'name': n, 'memory_mib': 24, 'cmdline': 'duty=100', 'paused': True}
+                      for n in names])
+    lab.run(''.join(f'virsh -q resume {n};' for n in names))
+    groups = [lab.run(f"ls -d /sys/fs/cgroup/machine.slice/*{n}.scope").stdout.strip()
+              for n in names]
+
+    def passes(cpus):
+        lab.run(''.join(f"echo {c} >'{g}/cpuset.cpus';" for g, c in zip(groups, cpus)))
+        return lab.guests.passes_per_sec(names, 10, PACE)
+
+    piled, spread = passes([0, 0, 1, 1]), passes([0, 1, 2, 3])
+    print(f'passes/s: piled {piled:.2f}, spread {spread:.2f}, ratio {piled / spread:.3f}')
+    assert piled / spread == pytest.approx(0.5, abs=0.1)
