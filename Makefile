@@ -7,7 +7,7 @@ ARGS =
 
 .NOTPARALLEL:
 .PHONY: help demo test unit lab functional lint docs bench bench-hook bench-placement \
-	bench-multiplex config setup setup-lab clean distclean
+	bench-multiplex bench-skew bench-orders config setup setup-lab clean distclean
 
 help: ## List the targets
 	@echo "usage: make TARGET [ARGS='...']"
@@ -45,6 +45,12 @@ bench-placement: setup ## Compare placements of random sequences with the offlin
 
 bench-multiplex: setup ## Measure the error of counters that take turns
 	@$(PYTHON) -m tests.bench.bench_multiplex $(ARGS)
+
+bench-skew: setup-lab ## Sweep the skew: where numad and we put six guests (ten minutes)
+	@$(PYTHON) -m tests.bench.bench_skew $(ARGS)
+
+bench-orders: setup-lab ## Start our guests in ten shuffled orders (a quarter of an hour)
+	@$(PYTHON) -m tests.lab.demo --out build/orders --only floating,placed --orders 10 $(ARGS)
 
 config: setup ## Regenerate the sample configuration in etc/
 	@.venv/bin/oslo-config-generator --config-file etc/nova-numa-pmc/config-generator.conf

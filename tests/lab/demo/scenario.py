@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Start the same guests each way on a freshly thawed machine, and record what is seen.
+
+Each arrangement has a machine of its own, thawed from the same frozen state: that is
+quicker than ending guests, and nothing of the arrangement before is left.
+"""
+
+import contextlib
+import dataclasses
+import os
+import platform
+import shutil
+import subprocess
+import time
+
+from machine.guests import Guests
+from machine.shape import Shape
+from machine.vm import QEMU, Machine
+
+CMDLINE = 'duty=20 touch=12'
+NUMAD = {'vcpu': "placement='auto'",
+         'tune': "<numatune><memory mode='strict' placement='auto'/></numatune>"}
+# Emulation is slow: a start of the hook's Python alone takes up to a second.
+HOOK_CONF = '[hook]\ntimeout_s = 30\n'
+CONF = '/etc/nova-numa-pmc/nova-numa-pmc.conf'
+FACTS = """uname -r; qemu-system-x86_64 --version | head -n 1; libvirtd --version
+dpkg-query -W -f '${Version}\\n' numad; grep -m 1 'model name' /proc/cpuinfo | cut -d : -f 2
+stat -fc %T /sys/fs/cgroup"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrangement:
+    """A way to start the guests.
+
+    :param spec: what their domains' XML has beside the defaults
+    :param balancing: the kernel's automatic NUMA balancing
+    :param hook: our hook's configuration, None: no hook
+    """
+
+    title: str
+    spec: dict = dataclasses.field(default_factory=dict)
+    balancing: bool = False
+    hook: str = None
+
+
+ARRANGEMENTS = {
+    'floating': Arrangement('floating'),
+    'balanced': Arrangement('floating, NUMA balancing', balancing=True),
+    'numad': Arrangement("placement='auto' (numad)", spec=NUMAD),
+    'placed': Arrangement('our hook, memory wide', hook=HOOK_CONF),
+    'bound': Arrangement('our hook, memory bound', hook=HOOK_CONF + 'bind = true\n'),
+}
+DEFAULT = ('floating', 'balanced', 'numad', 'placed')
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is the same for all arrangements.
+
+    :param skew_mib: taken on node 0 before the guests start
+    :param settle_s: how long the kernel's balancing works before the first window
+    :param parallel: guests that start at the same time
+    """
+
+    guests: int = 6
+    memory_mib: int = 300
+    skew_mib: int = 500
+    windows: int = 2
+    window_s: int = 10
+    settle_s: int = 20
+    parallel: int = 6
+    shape: Shape = Shape()
+
+    def names(self):
+        """Name the guests, in the order of their start."""
+        return [f'guest{i}' for i in range(1, self.guests + 1)]
+
+
+class Steps:
+    """Say each step as it begins, and keep how long each phase took."""
+
+    def __init__(self, say):
+        """Take the function that shows a line."""
+        self._say, self.began, self.phases_s = say, time.monotonic(), {}
+
+    @contextlib.contextmanager
+    def step(self, phase, text):
+        """Announce a step; add its time to its phase."""
+        began = time.monotonic()
+        self._say(f'[{began - self.began:4.0f} s] {text}')
+        try:
+            yield
+        finally:
+            self.phases_s[phase] = (self.phases_s.get(phase, 0.0)
+                                    + time.monotonic() - began)
+
+
+@contextlib.contextmanager
+def machine_up(name, shape):
+    """Run a machine; bring it down whatever happens. Its logs stay only after a failure."""
+    machine = Machine.up(name, shape)
+    try:
+        yield machine
+    finally:
+        machine.down()
+    shutil.rmtree(machine.dir, ignore_errors=True)
+
+
+def run(name, arrangement, plan, steps, order=None, facts=None):
+    """Start the guests in one way; return what was seen, for ``report.summarize``.
+
+    :param name: of the machine
+    :param order: guests' names in the order of their start, None: as the plan has it
+    :param facts: a dict that gets the machine's facts, None: not asked
+    """
+    order = list(order or plan.names())
+    phases = Steps(lambda line: None)
+
+    @contextlib.contextmanager
+    def step(phase, text):
+        with steps.step(phase, f'{arrangement.title}: {text}'), phases.step(phase, ''):
+            yield
+
+    with contextlib.ExitStack() as stack:
+        with step('thaw', 'thawing the machine'):
+            machine = stack.enter_context(machine_up(name, plan.shape))
+            guests = Guests(machine)
+        with step('prepare', f'taking {plan.skew_mib} MiB on node 0'
+                  + ('' if arrangement.hook is None else ', installing the hook')):
+            free = _prepare(machine, arrangement, plan.skew_mib)
+            if facts is not None:
+                facts.update(_machine_facts(machine))
+        with step('start', f'starting {len(order)} guests, {plan.parallel} at a time'):
+            started = guests.start([{'name': guest, 'memory_mib': plan.memory_mib,
+                                     'cmdline': CMDLINE, **arrangement.spec}
+                                    for guest in order], parallel=plan.parallel)
+        if arrangement.balancing:
+            with step('settle', f"letting the kernel's balancing work for {plan.settle_s} s"):
+                time.sleep(plan.settle_s)
+        windows = []
+        for i in range(plan.windows):
+            with step('count', f'counting for {plan.window_s} s, {i + 1} of {plan.windows}'):
+                windows.append(guests.window(plan.window_s))
+        with step('report', "reading the guests' bytes per node"):
+            seen = guests.report()
+            said = _journal(machine) if arrangement.hook is not None else []
+    return {'title': arrangement.title, 'order': order, 'numa_balancing': arrangement.balancing,
+            'free_mib_before': free, 'start_s': {n: r['seconds'] for n, r in started.items()},
+            'phases_s': phases.phases_s, 'hook_log': said, 'windows': windows, 'guests': seen}
+
+
+def _prepare(machine, arrangement, skew_mib):
+    """Set balancing, skew and hook; return the MiB free on each node."""
+    if arrangement.hook is not None:
+        machine.run(f'mkdir -p {os.path.dirname(CONF)} && cat >{CONF}', stdin=arrangement.hook)
+        machine.run('nova-numa-rebalance hook install && systemctl reload libvirtd')
+    skew = ('mkdir -p /run/skew && mount -t tmpfs -o size=%dm,mpol=bind:0 skew /run/skew && '
+            'fallocate -l %dM /run/skew/taken && ' % (skew_mib + 8, skew_mib)
+            if skew_mib else '')
+    done = machine.run(f'sysctl -q kernel.numa_balancing={int(arrangement.balancing)} && {skew}'
+                       "grep -h MemFree /sys/devices/system/node/node*/meminfo")
+    return [int(line.split()[-2]) >> 10 for line in done.stdout.splitlines()]
+
+
+def _journal(machine):
+    return machine.run('journalctl -q -t nova-numa-pmc -o cat --no-pager').stdout.splitlines()
+
+
+def _machine_facts(machine):
+    lines = machine.run(FACTS).stdout.splitlines()
+    keys = ('kernel', 'qemu', 'libvirt', 'numad', 'cpu', 'cgroup_fs')
+    return dict(zip(keys, map(str.strip, lines)))
+
+
+def host_facts():
+    """Tell on what the demo runs."""
+    version = subprocess.run([QEMU, '--version'], capture_output=True, text=True, check=True)
+    cpu = 'unknown'
+    with contextlib.suppress(OSError), open('/proc/cpuinfo') as lines:
+        cpu = next((line.partition(':')[2].strip() for line in lines
+                    if line.startswith('model name')), cpu)
+    return {'kernel': platform.release(), 'cpu': cpu, 'cpus': len(os.sched_getaffinity(0)),
+            'load_average': os.getloadavg()[0], 'qemu': version.stdout.splitlines()[0]}

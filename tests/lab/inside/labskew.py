@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs inside the machine: asks numad and our decision for the same guests, at each skew.
+
+Reads one JSON request on standard input: ``{"skews_mib": [...], "orders": [[MiB, ...], ...]}``.
+After each answer the memory that a guest touches by then is really taken on the node that was
+named, so that the next question finds it gone. Writes one JSON line for each skew and order:
+``{"skew_mib", "free_mib": [node 0, …], "order", "numad": [[nodes], …], "ours": [[nodes], …]}``.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import placement
+from nova_numa_pmc.host import topology
+
+BASE = pathlib.Path('/run/labskew')
+#: Of a walker guest that touches 12 % of its memory: QEMU's own, and its share [MiB].
+QEMU_MIB, TOUCHED_RATIO = 20, 0.12
+
+
+def take(name, node, mib):
+    """Take memory on a node, as a file of a tmpfs bound to it."""
+    place = BASE / f'node{node}'
+    if not place.is_mount():
+        place.mkdir(parents=True, exist_ok=True)
+        subprocess.run(['mount', '-t', 'tmpfs', '-o', f'mpol=bind:{node}', 'skew', str(place)],
+                       check=True)
+    subprocess.run(['fallocate', '-l', f'{mib}M', str(place / name)], check=True)
+
+
+def give_back(pattern):
+    """Free what was taken by that name."""
+    for path in BASE.glob(f'*/{pattern}'):
+        path.unlink()
+
+
+def free_mib():
+    """Return MiB free on each node."""
+    return [int(path.read_text().split('MemFree:')[1].split()[0]) >> 10
+            for path in sorted(pathlib.Path('/sys/devices/system/node').glob('node*/meminfo'))]
+
+
+def touch(guest, memory_mib, nodes):
+    """Take what a started guest has touched, in equal parts on the nodes that were named."""
+    for node in nodes:
+        take(f'guest{guest}', node,
+             max(1, round((QEMU_MIB + TOUCHED_RATIO * memory_mib) / len(nodes))))
+
+
+def ask_numad(order):
+    """Ask as libvirt does for placement='auto': numad -w VCPUS:MIB; return lists of nodes."""
+    answers = []
+    for guest, memory_mib in enumerate(order):
+        done = subprocess.run(['numad', '-w', f'1:{memory_mib}'], capture_output=True,
+                              text=True, check=True)
+        answers.append(sorted(topology.parse_cpulist(done.stdout.strip())))
+        touch(guest, memory_mib, answers[-1])
+    give_back('guest*')
+    return answers
+
+
+def ask_ours(order):
+    """Let our decision place the guests, from the live sysfs; return lists of nodes."""
+    answers, promises, limits = [], [], model.Limits()
+    for number, memory_mib in enumerate(order):
+        guest = model.Guest(uuid=f'{number}', name=f'guest{number}', vcpus=1,
+                            memory_bytes=memory_mib << 20)
+        view = placement.view(topology.read(), promises, limits, rotation=number)
+        placed = placement.place(view, placement.request(guest, limits), limits)
+        promises.append(placement.promise(guest, placed, 0))
+        answers.append(list(placed.nodes))
+        touch(number, memory_mib, placed.nodes)
+    give_back('guest*')
+    return answers
+
+
+def main():
+    """Answer the request."""
+    asked = json.load(sys.stdin)
+    for skew_mib in asked['skews_mib']:
+        give_back('skew')
+        if skew_mib:
+            take('skew', 0, skew_mib)
+        for order in asked['orders']:
+            free = free_mib()
+            print(json.dumps({'skew_mib': skew_mib, 'free_mib': free, 'order': order,
+                              'numad': ask_numad(order), 'ours': ask_ours(order)}), flush=True)
+    give_back('skew')
+
+
+if __name__ == '__main__':
+    main()
