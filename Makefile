@@ -22,7 +22,7 @@ unit: setup ## Run the unit tests (ARGS: a regular expression of test ids)
 	@$(PYTHON) tools/unit-tests $(ARGS)
 
 lab: setup-lab ## Run the tests on emulated hosts (ARGS: pytest's)
-	@$(PYTHON) -m pytest tests/lab -q $(ARGS)
+	@$(PYTHON) -m pytest tests/lab -q --timeout 400 $(ARGS)
 
 functional: setup ## Run the tests of the installed package (ARGS: pytest's)
 	@$(PYTHON) -m pytest tests/functional -q $(ARGS)

@@ -12,7 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from machine.guests import Guests  # noqa: E402
 from machine.shape import Shape  # noqa: E402
-from machine.vm import Machine  # noqa: E402
+from machine.vm import Machine, running  # noqa: E402
 
 # The emulated machine is slow: a start of the hook's Python alone takes up to a second.
 HOOK_OPTIONS = {'timeout_s': 30}
@@ -96,10 +96,18 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if item not in left_out]
 
 
+def _end_orphans():
+    """End machines of test runs that were killed."""
+    for name in [m['name'] for m in running() if m['name'].startswith('test-')]:
+        if not pathlib.Path('/proc', name.split('-')[1]).exists():
+            Machine.find(name).down()
+
+
 @pytest.fixture(scope='session')
 def machines():
     """Give Lab objects by shape; machines stay up for the session."""
     up = {}
+    _end_orphans()
 
     def get(**options):
         shape = Shape(**options)

@@ -14,7 +14,6 @@ exit codes: that of the command for exec; else 0 done, 1 failed, 2 usage, 3 no s
 """
 
 import argparse
-import dataclasses
 import json
 import shlex
 import shutil
@@ -24,7 +23,7 @@ import sys
 from machine import image
 from machine.qmp import QmpError
 from machine.shape import Shape, ShapeError, mebibytes
-from machine.vm import Machine, MachineError, freeze, run_dir
+from machine.vm import Machine, MachineError, freeze, run_dir, running
 
 
 def _shape_options(parser):
@@ -99,20 +98,6 @@ def _parser():
     return parser
 
 
-def _status(name=None):
-    found = []
-    parent = run_dir('x').parent
-    for directory in sorted(parent.glob('*/')) if parent.is_dir() else ():
-        try:
-            machine = Machine.find(directory.name)
-        except MachineError:
-            continue
-        found.append({'name': machine.name, 'pid': machine.pid, 'ssh_port': machine.port,
-                      'console': str(machine.dir / 'console.log'),
-                      'shape': dataclasses.asdict(machine.shape)})
-    return found
-
-
 def _show(args, value, text):
     print(json.dumps(value) if args.json else text)
 
@@ -144,7 +129,7 @@ def _down(args):
 
 
 def _list(args):
-    found = _status()
+    found = running()
     lines = [f"{m['name']:12} {m['shape']['nodes']} nodes, {m['shape']['memory_mib']} MiB, "
              f"cgroup {m['shape']['cgroup']}, pid {m['pid']}, ssh port {m['ssh_port']}"
              for m in found]

@@ -257,6 +257,18 @@ class Machine:
             (self.dir / name).unlink(missing_ok=True)
 
 
+def running():
+    """Return what runs here: [{name, pid, ssh_port, console, shape}, …]."""
+    found, parent = [], run_dir('any').parent
+    for directory in sorted(parent.glob('*/')) if parent.is_dir() else ():
+        with contextlib.suppress(MachineError):
+            machine = Machine.find(directory.name)
+            found.append({'name': machine.name, 'pid': machine.pid, 'ssh_port': machine.port,
+                          'console': str(machine.dir / 'console.log'),
+                          'shape': dataclasses.asdict(machine.shape)})
+    return found
+
+
 def freeze(shape):
     """Return the directory of a booted machine of that shape, frozen: disk and memory."""
     version = subprocess.run([QEMU, '--version'], capture_output=True, text=True,
