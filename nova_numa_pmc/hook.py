@@ -31,6 +31,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc import promises
 from nova_numa_pmc import settings
 from nova_numa_pmc.exceptions import NumaPmcError
+from nova_numa_pmc.host import domain_xml
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.host import journal
 from nova_numa_pmc.host import topology
@@ -38,7 +39,6 @@ from nova_numa_pmc.host import topology
 #: Exit status that makes hooks/qemu let a start fail (option ``strict``).
 STRICT_STATUS = 77
 
-_XML_MAX_BYTES = 10 << 20
 _OK, _NOT_PLACED = b'ok', b'not placed: '
 #: The share of the bound that a start may wait for the record's lock.
 _LOCK_RATIO = 0.75
@@ -212,7 +212,7 @@ def _label(root):
 
 def _read(stdin):
     parts, size = [], 0
-    while size <= _XML_MAX_BYTES:
+    while size <= domain_xml.MAX_BYTES:
         part = os.read(stdin, 1 << 16)
         if not part:
             break

@@ -116,8 +116,8 @@ def forget(name, options, root, timeout_s):
 def reconcile(ledger, host, options, root, starting=None):
     """Drop what nobody will claim, and count the guests that run without a promise.
 
-    Those were started while the hook was not there, was off or gave up; after a
-    reboot of the record (a fresh ledger) they are all of them.
+    Those were started while the hook was not there, was off or gave up; where the
+    record was lost they are all of them.
 
     :param ledger: :class:`state.locked`, held
     :param host: :class:`model.Topology`
@@ -152,6 +152,7 @@ def reconcile(ledger, host, options, root, starting=None):
 
 def _follow(guest, request, promise, host, lying):
     """Give a guest the CPUs beside the memory it has; None where there are too few."""
+    from nova_numa_pmc.core.view import split_bytes
     total, homes = sum(lying.values()), []
     for node in sorted(lying, key=lambda node: (-lying[node], node)):
         homes.append(node)
@@ -164,7 +165,10 @@ def _follow(guest, request, promise, host, lying):
     cpu_nodes = _nodes(beside, host)
     why = 'node %s: beside its memory (%s)' % (_listed(cpu_nodes), ', '.join(
         '%d MiB on %d' % (lying[node] >> 20, node) for node in holding))
-    return Decision(promise._replace(cpu_nodes=cpu_nodes, mem_nodes=holding), beside, why, ())
+    promise = promise._replace(
+        cpu_nodes=cpu_nodes, mem_nodes=holding,
+        mem_bytes=tuple(split_bytes(promise.memory_bytes, [lying[node] for node in holding])))
+    return Decision(promise, beside, why, ())
 
 
 def _observed(guest, host, root):

@@ -31,7 +31,6 @@ class locked(Record):  # noqa: N801 -- a context manager, used like a function
     :param directory: path; made if it isn't there
     :param timeout_s: how long to wait for the lock [s]
     :param boot_id: of the running kernel; what another boot wrote doesn't count
-    :ivar fresh: there was no usable record of this boot: bootstrap from the running guests
     :ivar problem: why the file there was set aside as ``promises.bad``, else None
 
     :raises StateBusy: another process holds the lock for longer than ``timeout_s``
@@ -42,7 +41,7 @@ class locked(Record):  # noqa: N801 -- a context manager, used like a function
         super().__init__()
         self.directory, self.timeout_s = directory, timeout_s
         self.boot_id = boot_id
-        self.fresh, self.problem = True, None
+        self.problem = None
         self._directory_fd = self._lock_fd = None
 
     def put(self, promise):
@@ -78,7 +77,6 @@ class locked(Record):  # noqa: N801 -- a context manager, used like a function
             self.problem = str(e)
             record = None
             _set_aside(self._directory_fd, self.directory)
-        self.fresh = record is None
         record = record or Record()
         self.promises, self.rotation = record.promises, record.rotation
         self._loaded = dict(self.promises), self.rotation

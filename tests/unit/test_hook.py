@@ -295,7 +295,9 @@ class MemoryLiesTest(HookTest):
 
     def test_both_nodes_are_promised_where_both_hold_it(self):
         self.assertEqual('4-7', self.settle({0: 200 * MIB, 1: 300 * MIB}, LOCKED))
-        self.assertEqual(((1,), (0, 1)), (self.promise(1).cpu_nodes, self.promise(1).mem_nodes))
+        promise = self.promise(1)
+        self.assertEqual(((1,), (0, 1)), (promise.cpu_nodes, promise.mem_nodes))
+        self.assertEqual((512 * MIB * 2 // 5, 512 * MIB - 512 * MIB * 2 // 5), promise.mem_bytes)
 
     def test_cpus_follow_huge_pages(self):
         sysfs.build_sysfs(self.root, [

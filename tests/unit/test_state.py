@@ -158,13 +158,12 @@ class LockedTest(StateTestCase):
     def test_records_and_forgets(self):
         self.assertIsNone(self.read())
         with self.locked() as ledger:
-            self.assertTrue(ledger.fresh)
+            self.assertEqual({}, ledger.promises)
             ledger.put(GUEST)
             ledger.rotation += 1
         record = self.read()
         self.assertEqual(({GUEST.uuid: GUEST}, 1), (record.promises, record.rotation))
         with self.locked() as ledger:
-            self.assertFalse(ledger.fresh)
             ledger.drop(GUEST.uuid)
             ledger.drop('never there')
         self.assertEqual(({}, 1), (self.read().promises, self.read().rotation))
@@ -200,7 +199,7 @@ class LockedTest(StateTestCase):
         self.record()
         self.assertIsNone(state.read(self.directory, 'another'))
         with self.locked(boot_id='another') as ledger:
-            self.assertEqual((True, {}, None), (ledger.fresh, ledger.promises, ledger.problem))
+            self.assertEqual(({}, None), (ledger.promises, ledger.problem))
             ledger.put(GUEST)
         self.assertIsNone(self.read())
 
@@ -262,7 +261,7 @@ class HostileTest(StateTestCase):
                     self.assertIn(word, str(caught.exception))
                 spoiled = os.lstat(self.file).st_ino
                 with self.locked() as ledger:
-                    self.assertEqual((True, {}), (ledger.fresh, ledger.promises))
+                    self.assertEqual({}, ledger.promises)
                     self.assertEqual(str(caught.exception), ledger.problem)
                     ledger.put(GUEST)
                 self.assertEqual({GUEST.uuid: GUEST}, self.read().promises)
