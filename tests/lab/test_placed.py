@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guests land where they belong: real libvirt, real starts, two nodes of 2 GiB.
+
+Where a guest is comes from the kernel (pages per node, the CPUs and nodes its threads may
+use) and from perf, never from our own record. ``make lab`` starts six and eight guests;
+``make lab-full`` also sixteen at once, and ten shuffled orders.
+"""
+
+import random
+
+import pytest
+
+from machine.guests import guests_per_node, home, home_share
+
+CPUS = {0: ['0-1'], 1: ['2-3']}      # of the default machine's nodes
+ANY = ['0-1']                        # both nodes
+NUMA_NONE = (
+    '<nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1">'
+    '<nova:package version="34.0.0"/><nova:flavor name="plain"><nova:extraSpecs>'
+    '<nova:extraSpec name="numa_pmc:policy">none</nova:extraSpec>'
+    '</nova:extraSpecs></nova:flavor></nova:instance>')
+
+
+def specs(count, memory_mib=64, cmdline='duty=20 touch=50', prefix='g'):
+    """Describe equal guests."""
+    return [{'name': f'{prefix}{i}', 'memory_mib': memory_mib, 'cmdline': cmdline}
+            for i in range(count)]
+
+
+def settled(lab, count):
+    """Report the guests once no worker of the hook is left that may still move pages."""
+    lab.wait_for_hooks()
+    found = lab.guests.report()
+    assert len(found) == count
+    return found
+
+
+def assert_home(found, mems=None):
+    """Each guest's CPUs are one node's, and so are at least 99 % of its bytes."""
+    for name, guest in found.items():
+        node = home(guest)
+        assert guest['cpus'] == CPUS[node], (name, guest)
+        assert guest['mems'] == (mems or ANY if mems != 'home' else [str(node)]), (name, guest)
+        assert home_share(guest) >= 0.99, (name, guest)
+
+
+def assert_local(window):
+    """Of each guest's DRAM accesses in a window, fewer than 1 % are remote, by perf."""
+    for name, counts in window['guests'].items():
+        total = counts['local'] + counts['remote']
+        assert total > 100_000, (name, counts)
+        assert counts['remote'] < 0.01 * total, (name, counts)
+
+
+@pytest.mark.parametrize('bind', [False, True], ids=['wide', 'bound'])
+def test_six_guests_from_a_skewed_start(lab, bind):
+    """Three and three, CPUs and memory on one node each, remote accesses below 1 %."""
+    lab.install_hook(bind='true' if bind else 'false')
+    lab.skew(node=0, mib=500)
+    lab.guests.start(specs(6))
+    found = settled(lab, 6)
+    print(found)
+    assert guests_per_node(found, 2) == [3, 3]
+    assert_home(found, 'home' if bind else None)
+    counted = lab.guests.window(4)
+    print(counted)
+    assert_local(counted)
+    lab.guests.stop()
+    assert lab.promised() == []
+
+
+@pytest.mark.parametrize('count', [8, pytest.param(16, marks=pytest.mark.full)])
+def test_simultaneous_starts(lab, count):
+    """No two starts decide from the same view, though free memory says otherwise."""
+    lab.install_hook()
+    lab.skew(node=1, mib=300)
+    lab.guests.start(specs(count, 16, 'duty=10'), parallel=count)
+    found = settled(lab, count)
+    print({name: (guest['cpus'], guest['bytes']) for name, guest in found.items()})
+    assert sorted(guest['cpus'][0] for guest in found.values()) == sorted(
+        (CPUS[0] + CPUS[1]) * (count // 2))
+    assert_home(found)
+    assert len(lab.promised()) == count
+
+
+@pytest.mark.full
+def test_ten_shuffled_orders(lab):
+    """Guests of three sizes in any order: as many on each node, ten times of ten."""
+    lab.install_hook()
+    lab.skew(node=0, mib=500)
+    order = [dict(spec, memory_mib=16 * (1 + i % 3)) for i, spec in enumerate(specs(6))]
+    for seed in range(10):
+        random.Random(seed).shuffle(order)
+        lab.guests.start(order)
+        found = settled(lab, 6)
+        print(seed, [spec['name'] for spec in order], guests_per_node(found, 2))
+        assert guests_per_node(found, 2) == [3, 3]
+        assert_home(found)
+        lab.guests.stop()
+
+
+def test_placed_by_others(lab):
+    """Guests with pins of their own are not touched, and are counted."""
+    lab.install_hook()
+    theirs = [dict(specs(1)[0], name='strict',
+                   tune="<numatune><memory mode='strict' nodeset='1'/></numatune>"),
+              dict(specs(1)[0], name='pinned',
+                   cputune="<cputune><vcpupin vcpu='0' cpuset='2-3'/></cputune>"),
+              dict(specs(1)[0], name='opted-out', metadata=NUMA_NONE)]
+    lab.guests.start(theirs)
+    lab.wait_for_hooks()
+    before = lab.cpusets()
+    found = lab.guests.report()
+    print(found)
+    assert (found['strict']['cpus'], found['strict']['mems']) == (['0-3'], ['1'])
+    assert (found['pinned']['cpus'], found['pinned']['mems']) == (['2-3'], ANY)
+    assert (found['opted-out']['cpus'], found['opted-out']['mems']) == (['0-3'], ANY)
+    lab.guests.start(specs(1))
+    found = settled(lab, 4)
+    assert found['g0']['cpus'] == CPUS[0], 'node 1 has the pinned guest'
+    after = lab.cpusets()
+    assert before == {path: text for path, text in after.items() if path in before}
+
+
+def test_save_restore_suspend_resume(lab):
+    """A guest comes back from each on one node, and a restored one prints nothing of ours."""
+    lab.install_hook()
+    lab.guests.start(specs(2))
+    lab.wait_for_hooks()
+    lab.run('virsh suspend g0 && virsh resume g0')
+    lab.run('virsh save g0 /run/g0.saved && virsh save g1 /run/g1.saved', timeout=200)
+    assert lab.promised() == []
+    lab.run('virsh restore /run/g0.saved & virsh restore /run/g1.saved & wait; '
+            'rm /run/g?.saved', timeout=200)
+    found = settled(lab, 2)
+    print(found)
+    assert sorted(lab.run('virsh -q list --name').stdout.split()) == ['g0', 'g1']
+    assert guests_per_node(found, 2) == [1, 1]
+    for guest in found.values():
+        assert guest['cpus'] == CPUS[home(guest)] and home_share(guest) >= 0.99
+    passes = {name: guest['passes'] for name, guest in found.items()}
+    lab.guests.window(3)
+    assert all(guest['passes'] > passes[name] for name, guest in lab.guests.report().items())
