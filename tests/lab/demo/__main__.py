@@ -97,10 +97,9 @@ def parse_args(argv=None):
     return parser.parse_args(argv)
 
 
-def record_all(args, plan, steps, facts):
-    """Run the arrangements; return {name: [record, …]}, several with --orders."""
-    shuffled = random.Random(args.seed)
-    machine, records = f'demo-{os.getpid()}', {}
+def record_all(args, plan, steps, facts, records):
+    """Run the arrangements into {name: [record, …]}, several of one with --orders."""
+    shuffled, machine = random.Random(args.seed), f'demo-{os.getpid()}'
     for name in args.only:
         again = args.orders if args.orders and name in ('placed', 'bound') else 1
         for i in range(again):
@@ -112,7 +111,6 @@ def record_all(args, plan, steps, facts):
                 machine, scenario.ARRANGEMENTS[name], plan, steps, order,
                 facts if not facts else None))
             _tell(name, report.summarize(records[name][-1], plan.shape.nodes))
-    return records
 
 
 def _tell(name, run):
@@ -169,21 +167,28 @@ def save(found, directory):
     show.picture(found, directory / 'report.png')
 
 
+def _interrupt(signum, frame):
+    raise KeyboardInterrupt
+
+
 def main(argv=None):
     """Run the demo; return its exit code."""
     args = parse_args(argv)
     plan = scenario.Plan(skew_mib=args.skew, windows=args.windows, window_s=args.seconds,
                          settle_s=args.settle, parallel=args.parallel)
-    steps, facts = scenario.Steps(say), {}
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))   # so that the machine goes down
+    steps, facts, records, status = scenario.Steps(say), {}, {}, 0
+    signal.signal(signal.SIGTERM, _interrupt)             # so that the machine goes down
     try:
-        found = make_report(args, plan, steps, facts, record_all(args, plan, steps, facts))
+        record_all(args, plan, steps, facts, records)
     except KeyboardInterrupt:
         say('interrupted; the machine is down')
-        return 130
+        status = 130
     except LAB_ERRORS as error:
         say(f'the lab failed: {error}')
-        return 3
+        status = 3
+    if not records:
+        return status
+    found = make_report(args, plan, steps, facts, records)
     save(found, args.out)
     if args.json:
         print(json.dumps(found))
@@ -193,7 +198,7 @@ def main(argv=None):
     missed = report.failed(found)
     for check in missed:
         say(f"not met: {check['name']}: {check['value']}")
-    return 1 if missed else 0
+    return status or (1 if missed else 0)
 
 
 if __name__ == '__main__':

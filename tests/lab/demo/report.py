@@ -139,7 +139,8 @@ def summarize_orders(runs, reference):
     """
     lines = [{'order': run['order'], 'guests_per_node': run['guests_per_node'],
               'home_share_min': run['home_share_min'], 'local': run['local'],
-              'remote': run['remote'], 'passes': run['passes'],
+              'remote': run['remote'], 'passes': run['passes'], 'guests': run['guests'],
+              'hook_log': run.get('hook_log', []),
               'remote_ratio': ratio({'floating': reference, 'this': run}, 'this')
               if reference else None} for run in runs]
     ratios = [line['remote_ratio'] for line in lines if line['remote_ratio'] is not None]

@@ -17,11 +17,15 @@ from machine.guests import Guests
 from machine.shape import Shape
 from machine.vm import QEMU, Machine
 
-CMDLINE = 'duty=20 touch=12'
+CMDLINE = 'duty=10 touch=12'
 NUMAD = {'vcpu': "placement='auto'",
          'tune': "<numatune><memory mode='strict' placement='auto'/></numatune>"}
 # Emulation is slow: a start of the hook's Python alone takes up to a second.
 HOOK_CONF = '[hook]\ntimeout_s = 30\n'
+# The hook's worker may still bring pages over when libvirt goes on without it.
+HOOKS_DONE = ('for i in $(seq 360); do '
+              "pgrep -f 'nova_numa_pmc[.]hook import' >/dev/null || exit 0; sleep 0.5; done; "
+              'echo the hook still works after 180 s; exit 1')
 CONF = '/etc/nova-numa-pmc/nova-numa-pmc.conf'
 FACTS = """uname -r; qemu-system-x86_64 --version | head -n 1; libvirtd --version
 dpkg-query -W -f '${Version}\\n' numad; grep -m 1 'model name' /proc/cpuinfo | cut -d : -f 2
@@ -137,6 +141,9 @@ def run(name, arrangement, plan, steps, order=None, facts=None):
         if arrangement.balancing:
             with step('settle', f"letting the kernel's balancing work for {plan.settle_s} s"):
                 time.sleep(plan.settle_s)
+        if arrangement.hook is not None:
+            with step('settle', 'waiting for the hook to have brought all memory over'):
+                machine.run(HOOKS_DONE)
         windows = []
         for i in range(plan.windows):
             with step('count', f'counting for {plan.window_s} s, {i + 1} of {plan.windows}'):
