@@ -78,8 +78,12 @@ def ask(skews_mib, orders, name):
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE) as asked:
             json.dump({'skews_mib': skews_mib, 'orders': orders}, asked.stdin)
             asked.stdin.close()
-            for line in asked.stdout:
-                yield json.loads(line)
+            try:
+                for line in asked.stdout:
+                    yield json.loads(line)
+            except BaseException:
+                asked.kill()
+                raise
         if asked.returncode:
             raise MachineError(f'labskew.py ended with {asked.returncode}')
 
@@ -124,10 +128,14 @@ def main(argv=None):
     guests = list(range(1, 7)) if real else list(SIZES_MIB)
     orders = [shuffled.sample(guests, len(guests)) for _ in range(args.orders)]
     lines = []
-    for line in (start_real if real else ask)(args.skews, orders, f'skew-{os.getpid()}'):
-        lines.append(line)
-        say(f"[{time.monotonic() - began:4.0f} s] {line['skew_mib']} MiB, order "
-            f"{line['order']}: numad {spread(line['numad'])}, ours {spread(line['ours'])}")
+    scenario.end_on_sigterm()
+    try:
+        for line in (start_real if real else ask)(args.skews, orders, f'skew-{os.getpid()}'):
+            lines.append(line)
+            say(f"[{time.monotonic() - began:4.0f} s] {line['skew_mib']} MiB, order "
+                f"{line['order']}: numad {spread(line['numad'])}, ours {spread(line['ours'])}")
+    except KeyboardInterrupt:
+        say('interrupted: these are the orders that were asked')
     found = summarize(lines)
     print(f'{"skew MiB":>8}  {"orders":>6}  {"numad even":>10}  {"ours even":>9}  '
           'numad, guests per node (times)')
@@ -137,7 +145,7 @@ def main(argv=None):
               f"{row['ours_even']:9}  {told}")
     print(json.dumps({'bench': 'skew', 'guests': args.guests, 'seconds':
                       round(time.monotonic() - began, 1), 'sweep': found}))
-    return 0 if all(row['ours_even'] == row['orders'] for row in found) else 1
+    return 0 if lines and all(row['ours_even'] == row['orders'] for row in found) else 1
 
 
 if __name__ == '__main__':

@@ -24,7 +24,6 @@ import json
 import os
 import pathlib
 import random
-import signal
 import subprocess
 import sys
 
@@ -167,17 +166,13 @@ def save(found, directory):
     show.picture(found, directory / 'report.png')
 
 
-def _interrupt(signum, frame):
-    raise KeyboardInterrupt
-
-
 def main(argv=None):
     """Run the demo; return its exit code."""
     args = parse_args(argv)
     plan = scenario.Plan(skew_mib=args.skew, windows=args.windows, window_s=args.seconds,
                          settle_s=args.settle, parallel=args.parallel)
     steps, facts, records, status = scenario.Steps(say), {}, {}, 0
-    signal.signal(signal.SIGTERM, _interrupt)             # so that the machine goes down
+    scenario.end_on_sigterm()
     try:
         record_all(args, plan, steps, facts, records)
     except KeyboardInterrupt:

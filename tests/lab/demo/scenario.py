@@ -10,6 +10,7 @@ import dataclasses
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import time
 
@@ -97,6 +98,13 @@ class Steps:
         finally:
             self.phases_s[phase] = (self.phases_s.get(phase, 0.0)
                                     + time.monotonic() - began)
+
+
+def end_on_sigterm():
+    """Let SIGTERM interrupt as Ctrl-C does, so that the machine goes down."""
+    def interrupt(signum, frame):
+        raise KeyboardInterrupt
+    signal.signal(signal.SIGTERM, interrupt)
 
 
 @contextlib.contextmanager
