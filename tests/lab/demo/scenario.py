@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start the same guests each way on a freshly thawed machine, and record what is seen.
 
-Each arrangement has a machine of its own, thawed from the same frozen state: that is
-quicker than ending guests, and nothing of the arrangement before is left.
+Each arrangement has a machine of its own, thawed from the same frozen state: that takes
+about as long as ending guests, and nothing of the arrangement before is left.
 """
 
 import contextlib
