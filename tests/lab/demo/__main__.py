@@ -106,9 +106,9 @@ def record_all(args, plan, steps, facts, records):
             if again > 1:
                 shuffled.shuffle(order)
                 say(f'{name}: run {i + 1} of {again}')
-            records.setdefault(name, []).append(scenario.run(
-                machine, scenario.ARRANGEMENTS[name], plan, steps, order,
-                facts if not facts else None))
+            record = scenario.run(machine, scenario.ARRANGEMENTS[name], plan, steps, order,
+                                  facts if not facts else None)
+            records.setdefault(name, []).append(record)
             _tell(name, report.summarize(records[name][-1], plan.shape.nodes))
 
 

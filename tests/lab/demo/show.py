@@ -173,7 +173,8 @@ def _draw_remote(axes, runs, ratios):
         fewer = ratios[name]['remote']
         told = count(run['remote'])
         if fewer is not None and name != 'floating':
-            told += f'\n{_times(fewer)} × fewer'
+            told += (f'\n{_times(fewer)} × fewer' if fewer >= 1
+                     else f'\n{_times(1 / fewer)} × more')
         axes.text(at, remote * 1.15, told, ha='center', va='bottom', fontsize=9)
     axes.set_yscale('log')
     low, high = axes.get_ylim()
