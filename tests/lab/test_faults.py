@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever breaks on a host, guests start and go on running; libvirt's list counts them."""
+
+import time
+
+import pytest
+
+SITE = '$(cd /; python3 -c "import nova_numa_pmc as p; print(p.__path__[0])")'
+#: What breaks, and what mends it, as shell lines. A dead interpreter is made by moving its link
+#: away: the daemon itself, and what mends it, need no Python.
+FAULTS = {
+    'interpreter missing': ('mv /usr/bin/python3 /usr/bin/python3.away',
+                            'mv /usr/bin/python3.away /usr/bin/python3'),
+    'package removed': (f'ln -sfn {SITE} /run/site; mv $(readlink /run/site) /run/package',
+                        'mv /run/package $(readlink /run/site)'),
+    'child killed': (
+        'mv /usr/bin/python3 /usr/bin/python3.away; '
+        r"printf '#!/bin/sh\nkill -9 $$\n' >/usr/bin/python3; chmod 755 /usr/bin/python3",
+        'mv /usr/bin/python3.away /usr/bin/python3'),
+    'hook hangs': (
+        f'ln -sfn {SITE} /run/site; cd $(readlink /run/site); cp -a hook.py /run/hook.py; '
+        'echo "import time; time.sleep(1000)" >hook.py',
+        'cp -a /run/hook.py $(readlink /run/site)/hook.py'),
+}
+RESTART = 'systemctl restart libvirtd'
+KILL = 'systemctl kill -s KILL libvirtd; sleep 1; systemctl start libvirtd'
+SPEC = {'memory_mib': 32, 'cmdline': 'duty=10'}
+
+
+@pytest.fixture
+def host(lab):
+    """Give a machine with the hook, one guest running, and another's XML at hand."""
+    lab.install_hook(timeout_s=6)
+    lab.guests.start([dict(SPEC, name='old'), dict(SPEC, name='new')])
+    lab.guests.stop(['new'])
+    return lab
+
+
+@pytest.mark.parametrize('fault', FAULTS)
+def test_guests_live(host, fault):
+    """A start succeeds, and a daemon restarted, killed and reloaded loses nobody."""
+    broken, mended = FAULTS[fault]
+    pid = host.run('cat /run/libvirt/qemu/old.pid').stdout
+    host.run(broken)
+    try:
+        began = time.monotonic()
+        host.run('virsh create /run/guests/new.xml', timeout=200)
+        print(f'{fault}: a start took {time.monotonic() - began:.1f} s')
+        for blow in (RESTART, KILL, 'systemctl daemon-reload'):
+            host.run(blow, timeout=200)
+            assert host.running() == ['new', 'old'], blow
+        host.run('virsh destroy new', timeout=200)
+    finally:
+        host.run(mended)
+    assert host.run('cat /run/libvirt/qemu/old.pid').stdout == pid
+    print('\n'.join(host.journal()[-6:]))
+    host.guests.start([dict(SPEC, name='after')])
+    host.wait_for_hooks()
+    found = host.guests.report()
+    assert sorted(found) == ['after', 'old']
+    # The first and the next guest lie apart, however the ones between them started.
+    assert sorted(guest['cpus'][0] for guest in found.values()) == ['0-1', '2-3']
+
+
+def test_a_place_outlasts_the_daemon(host):
+    """Neither a restart, nor a kill, nor systemd's reload widens what a guest is held to."""
+    host.guests.start([dict(SPEC, name='new')])
+    host.wait_for_hooks()
+    before = host.guests.report()
+    assert sorted(guest['cpus'][0] for guest in before.values()) == ['0-1', '2-3']
+    for blow in (RESTART, KILL, 'systemctl daemon-reload'):
+        host.run(blow, timeout=200)
+        after = host.guests.report()
+        for name in ('new', 'old'):
+            for what in ('pid', 'cpus', 'mems'):
+                assert after[name][what] == before[name][what], (blow, name)
+    assert host.running() == ['new', 'old'] and len(host.promised()) == 2
+
+
+def test_too_slow_a_hook(host):
+    """A start that the hook can't serve in time goes on, and the journal says so."""
+    host.run("sed -i 's/timeout_s = .*/timeout_s = 0.1/' /etc/nova-numa-pmc/nova-numa-pmc.conf")
+    host.guests.start([dict(SPEC, name='new')])
+    host.wait_for_hooks()
+    lines = [line for line in host.journal() if line.startswith('guest new: ')]
+    print('\n'.join(lines))
+    assert host.running() == ['new', 'old']
+    late = [line for line in lines if 'libvirt goes on without it' in line]
+    placed = [line for line in lines if 'started: node ' in line]
+    # Late or not, what the journal says of the guest is what the kernel holds.
+    held = host.guests.report()['new']['cpus'] != ['0-3']
+    assert late and held == bool(placed)
+
+
+def test_what_the_script_guards_against(host):
+    """A hook that can't be executed does kill guests when the daemon restarts."""
+    host.run(r"printf '#!/nonexistent/python\n' >/etc/libvirt/hooks/qemu; "
+             'chmod 755 /etc/libvirt/hooks/qemu')
+    try:
+        host.run(RESTART, timeout=200)
+        assert host.running() == []
+    finally:
+        host.run(f'rm /etc/libvirt/hooks/qemu; {RESTART}', timeout=200)

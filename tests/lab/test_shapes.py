@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Other machines: cgroup v1, four nodes, unequal nodes, a full node, guests larger than a node.
+
+``make lab`` starts eight guests on four nodes; ``make lab-full`` also twelve.
+"""
+
+import pytest
+
+from machine.guests import guests_per_node, home, home_share
+
+V1 = {'cgroup': 'v1'}
+FOUR = {'nodes': 4, 'cpus_per_node': 1, 'memory_mib': (1024,) * 4}
+UNEQUAL = {'memory_mib': (2048, 1024)}
+# The deck's host: node 1 has no memory below 4 GiB, and KVM allocates a shadow root there.
+SHADOW = {'cgroup': 'v1', 'memory_mib': (5120, 1024), 'append': 'kvm_amd.npt=0'}
+ON_NODE_1 = "placement='static' cpuset='2-3'"
+
+
+def settled(lab):
+    """Report the guests once no worker of the hook is left that may still move pages."""
+    lab.wait_for_hooks()
+    found = lab.guests.report()
+    print(found)
+    return found
+
+
+def test_v1(lab_of):
+    """Two and two on cgroup v1, and a vCPU can still be plugged."""
+    lab = lab_of(**V1)
+    lab.install_hook()
+    lab.skew(node=0, mib=300)
+    lab.guests.start([{'name': f'g{i}', 'memory_mib': 64, 'cmdline': 'duty=20 touch=50',
+                       'vcpus': 2, 'vcpu': "placement='static' current='1'"} for i in range(4)])
+    found = settled(lab)
+    assert guests_per_node(found, 2) == [2, 2]
+    for guest in found.values():
+        assert guest['cpus'] == [['0-1'], ['2-3']][home(guest)] and guest['mems'] == ['0-1']
+        assert home_share(guest) >= 0.99
+    lab.run('virsh setvcpus g0 2 --live', timeout=100)
+    assert '2' in lab.run('virsh vcpucount g0 --live --current').stdout.split()
+    assert lab.running() == ['g0', 'g1', 'g2', 'g3']
+
+
+@pytest.mark.parametrize('each', [2, pytest.param(3, marks=pytest.mark.full)])
+def test_four_nodes(lab_of, each):
+    """As many guests on each of four nodes."""
+    lab = lab_of(**FOUR)
+    lab.install_hook()
+    lab.skew(node=2, mib=200)
+    lab.guests.start([{'name': f'g{i}', 'memory_mib': 16, 'cmdline': 'duty=5'}
+                      for i in range(4 * each)])
+    found = settled(lab)
+    assert guests_per_node(found, 4) == [each] * 4
+    for guest in found.values():
+        assert guest['cpus'] == [str(home(guest))] and guest['mems'] == ['0-3']
+        assert home_share(guest) >= 0.99
+
+
+def test_larger_than_a_node(lab_of):
+    """A guest that no node holds gets the CPUs of two, and its pages lie on these."""
+    lab = lab_of(**FOUR)
+    lab.install_hook()
+    lab.guests.start([{'name': 'large', 'memory_mib': 1100, 'vcpus': 2,
+                       'cmdline': 'duty=20 touch=3'}])
+    guest = settled(lab)['large']
+    assert len(guest['cpus']) == 1
+    first, last = (int(cpu) for cpu in guest['cpus'][0].replace(',', '-').split('-'))
+    assert last != first and guest['mems'] == ['0-3']
+    on_both = guest['bytes'].get(first, 0) + guest['bytes'].get(last, 0)
+    assert on_both >= 0.99 * sum(guest['bytes'].values())
+
+
+def test_unequal_nodes(lab_of):
+    """Guests go in proportion to cores until the smaller node has promised its memory."""
+    lab = lab_of(**UNEQUAL)
+    lab.install_hook()
+    lab.guests.start([{'name': f'g{i}', 'memory_mib': 300, 'cmdline': 'duty=20 touch=8'}
+                      for i in range(6)])
+    found = settled(lab)
+    assert guests_per_node(found, 2) == [4, 2]
+    for guest in found.values():
+        assert guest['cpus'] == [['0-1'], ['2-3']][home(guest)]
+        assert home_share(guest) >= 0.99
+
+
+@pytest.mark.parametrize('bind', [False, True], ids=['wide', 'bound'])
+def test_a_full_node(lab_of, bind):
+    """A guest on a node that fills spills over and lives; one that is bound is killed."""
+    lab = lab_of(**UNEQUAL)
+    lab.install_hook(bind='true' if bind else 'false')
+    lab.run('echo 3 >/proc/sys/vm/drop_caches')
+    lab.guests.start([{'name': 'g', 'memory_mib': 200, 'vcpu': ON_NODE_1, 'paused': True}])
+    lab.wait_for_hooks()
+    kills = lab.oom_kills()
+    free_mib = int(lab.run('cat /sys/devices/system/node/node1/meminfo').stdout
+                   .split('MemFree:')[1].split()[0]) // 1024
+    lab.skew(node=1, mib=free_mib - 100)
+    lab.run('virsh resume g; for i in $(seq 120); do grep -q B /run/guests/g.log && break; '
+            'virsh -q list --name | grep -q . || break; sleep 1; done', timeout=200)
+    if bind:
+        assert lab.oom_kills() > kills and lab.running() == []
+        return
+    found = settled(lab)
+    assert lab.oom_kills() == kills and lab.running() == ['g']
+    assert found['g']['bytes'][0] > 20 << 20 and found['g']['bytes'][1] > 20 << 20
+    passes = found['g']['passes']
+    lab.guests.window(4)
+    assert lab.guests.report()['g']['passes'] > passes
+
+
+def test_cannot_start_on_node_1(lab_of):
+    """The deck's failure with a hard wall before the start, and our start on that node."""
+    lab = lab_of(**SHADOW)
+    lab.install_hook(enabled='false')
+    spec = {'name': 'g', 'memory_mib': 64, 'cmdline': 'duty=20 touch=50', 'vcpu': ON_NODE_1}
+    wall = ('cd /sys/fs/cgroup/cpuset && mkdir -p machine.slice && cd machine.slice && '
+            'cat ../cpuset.cpus >cpuset.cpus && echo {mems} >cpuset.mems && '
+            'echo {wall} >cpuset.mem_hardwall')
+    lab.run(wall.format(mems='1', wall='1'))
+    failed = lab.guests.start([spec], check=False)['g']
+    print(failed)
+    assert failed['code'] and 'Cannot allocate memory' in failed['message']
+    lab.run(wall.format(mems='0-1', wall='0'))
+    lab.install_hook()
+    lab.guests.start([spec])
+    guest = settled(lab)['g']
+    assert guest['cpus'] == ['2-3'] and home(guest) == 1 and home_share(guest) >= 0.99
