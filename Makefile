@@ -6,8 +6,8 @@ PYTHON = .venv/bin/python
 ARGS =
 
 .NOTPARALLEL:
-.PHONY: help demo test unit lab functional lint docs bench bench-hook bench-placement \
-	bench-multiplex bench-skew bench-orders config setup setup-lab clean distclean
+.PHONY: help demo test unit lab lab-full functional lint docs bench bench-hook bench-placement \
+	bench-multiplex bench-counters bench-skew bench-orders config setup setup-lab clean distclean
 
 help: ## List the targets
 	@echo "usage: make TARGET [ARGS='...']"
@@ -22,7 +22,10 @@ unit: setup ## Run the unit tests (ARGS: a regular expression of test ids)
 	@$(PYTHON) tools/unit-tests $(ARGS)
 
 lab: setup-lab ## Run the tests on emulated hosts (ARGS: pytest's)
-	@$(PYTHON) -m pytest tests/lab -q --timeout 400 $(ARGS)
+	@$(PYTHON) -m pytest tests/lab -q --timeout 400 --reruns 1 --durations 10 $(ARGS)
+
+lab-full: ARGS += --full
+lab-full: lab ## Also run the lab's long tests: twelve and sixteen guests, ten orders
 
 functional: setup ## Run the tests of the installed package (ARGS: pytest's)
 	@$(PYTHON) -m pytest tests/functional -q $(ARGS)
@@ -35,7 +38,7 @@ docs: ## Build the documentation into doc/build/html
 	@$(PYTHON) -m sphinx -q -W -b html doc/source doc/build/html
 	@echo "documentation: doc/build/html/index.html"
 
-bench: bench-hook bench-placement bench-multiplex ## Run every benchmark that needs no lab
+bench: bench-hook bench-placement bench-multiplex bench-counters ## Run every benchmark that needs no lab
 
 bench-hook: setup ## Measure the hook's process time beside a bare Python start
 	@$(PYTHON) -m tests.bench.bench_hook $(ARGS)
@@ -45,6 +48,9 @@ bench-placement: setup ## Compare placements of random sequences with the offlin
 
 bench-multiplex: setup ## Measure the error of counters that take turns
 	@$(PYTHON) -m tests.bench.bench_multiplex $(ARGS)
+
+bench-counters: setup ## Measure what sampling costs beside perf stat
+	@$(PYTHON) -m tests.bench.bench_counters $(ARGS)
 
 bench-skew: setup-lab ## Sweep the skew: where numad and we put six guests (ten minutes)
 	@$(PYTHON) -m tests.bench.bench_skew $(ARGS)

@@ -103,38 +103,69 @@ def _end_orphans():
             Machine.find(name).down()
 
 
+FAILED = pytest.StashKey()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item):
+    """Remember that a test failed: its machine is not used again."""
+    outcome = yield
+    if outcome.get_result().failed:
+        item.stash[FAILED] = True
+
+
+class Machines:
+    """The session's machines by shape; two at a time: two cores don't hold more."""
+
+    def __init__(self):
+        """Begin without any."""
+        self._up = {}
+
+    def get(self, **options):
+        """Return the Lab of a shape, thawing it when it isn't up."""
+        shape = Shape(**options)
+        if shape not in self._up:
+            if len(self._up) > 1:
+                self.discard(next(iter(self._up.values())))
+            name = f'test-{os.getpid()}-{shape.key()[:6]}'
+            self._up[shape] = Lab(Machine.up(name, shape))
+        return self._up[shape]
+
+    def discard(self, lab):
+        """End a machine; the next test of its shape thaws a new one."""
+        del self._up[lab.machine.shape]
+        lab.machine.down()
+
+    def end(self):
+        """End them all."""
+        for lab in list(self._up.values()):
+            self.discard(lab)
+
+
 @pytest.fixture(scope='session')
 def machines():
-    """Give Lab objects by shape; machines stay up for the session."""
-    up = {}
+    """Give the session's machines."""
     _end_orphans()
-
-    def get(**options):
-        shape = Shape(**options)
-        if shape not in up:
-            if len(up) > 1:        # two cores hold two machines, not five
-                up.pop(next(iter(up))).machine.down()
-            up[shape] = Lab(Machine.up(f'test-{os.getpid()}-{shape.key()[:6]}', shape))
-        return up[shape]
-
-    yield get
-    for lab in up.values():
-        lab.machine.down()
+    found = Machines()
+    yield found
+    found.end()
 
 
 @pytest.fixture
-def lab_of(machines):
+def lab_of(machines, request):
     """Give a clean Lab of any shape: ``lab_of(nodes=4, memory_mib=(1024,) * 4)``."""
     used = []
 
     def get(**options):
-        lab = machines(**options)
-        used.append(lab)
-        return lab
+        used.append(machines.get(**options))
+        return used[-1]
 
     yield get
     for lab in used:
-        lab.clean()
+        if request.node.stash.get(FAILED, False):
+            machines.discard(lab)
+        else:
+            lab.clean()
 
 
 @pytest.fixture
