@@ -184,16 +184,6 @@ def window(request):
     return {'seconds': elapsed, 'guests': found}
 
 
-def watch(request):
-    """Sample all guests' passes for some seconds: [[seconds, passes], …]."""
-    began, samples = time.monotonic(), []
-    while not samples or samples[-1][0] < request['seconds']:
-        time.sleep(0.5)
-        passes = sum(len(log_text(n)) for n in request['guests'])
-        samples.append([time.monotonic() - began, passes])
-    return {'samples': samples}
-
-
 def stop(request):
     """End all guests, or those named."""
     names = request.get('guests') or list(pids())
@@ -208,4 +198,4 @@ def stop(request):
 if __name__ == '__main__':
     asked = json.load(sys.stdin)
     print(json.dumps({'start': start, 'report': report, 'window': window,
-                      'watch': watch, 'stop': stop}[asked['do']](asked)))
+                      'stop': stop}[asked['do']](asked)))

@@ -47,7 +47,11 @@ def set_pace(path, instructions_per_sec):
 
 
 def read(path):
-    """Return per vCPU {'instructions', 'hits', 'dram': [accesses by node]}, all modes summed."""
+    """Return per vCPU its counts since boot.
+
+    {'instructions', 'hits', 'dram': [accesses by node]} in all modes, 'guest_instructions' in
+    KVM guests only.
+    """
     size = os.path.getsize(path)
     if size != BAR_BYTES:
         raise OSError(f'{path}: {size} bytes, not {BAR_BYTES}')
@@ -59,7 +63,9 @@ def read(path):
                                        HEADER_BYTES + cpu * VCPU_BYTES)
             modes = [words[m * _MODE_WORDS:(m + 1) * _MODE_WORDS] for m in range(MODES)]
             found.append({
-                'instructions': sum(m[0] for m in modes), 'hits': sum(m[1] for m in modes),
+                'instructions': sum(m[0] for m in modes),
+                'guest_instructions': sum(m[0] for m in modes[MODES // 2:]),
+                'hits': sum(m[1] for m in modes),
                 'dram': [sum(m[2 + n] + m[2 + MAX_NODES + n] for m in modes)
                          for n in range(MAX_NODES)]})
         return found

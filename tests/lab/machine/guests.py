@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Walker guests in a machine: start them, see where the kernel holds them, count, end them."""
 
-import concurrent.futures
 import json
-import time
 
 from machine.image import LAB
 from machine.vm import LAB_DIR, MachineError
-
-SETTLE_S = 3                        # for the sampler's own start
-
 
 class Guests:
     """The guests of one machine; every answer comes from inside/labguests.py."""
@@ -46,22 +41,6 @@ class Guests:
     def window(self, seconds):
         """Return {seconds, guests: {name: {local, remote, passes}}} counted by perf."""
         return self._ask(do='window', seconds=seconds)
-
-    def passes_per_sec(self, names, seconds, pace_per_sec):
-        """Return the guests' passes per second, all together, while the machine is held to a pace.
-
-        One process inside samples their serial logs: starting another would take its time too.
-        """
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(self._ask, do='watch', seconds=SETTLE_S + seconds, guests=names)
-            time.sleep(SETTLE_S)
-            self.machine.pace(pace_per_sec)
-            time.sleep(seconds)
-            self.machine.pace(0)
-            samples = answer.result()['samples']
-        paced = [s for s in samples if s[0] >= SETTLE_S and s[0] < seconds] or samples[-2:]
-        (began, first), (ended, last) = paced[0], paced[-1]
-        return (last - first) / (ended - began)
 
     def stop(self, names=None):
         """End those guests, or all."""
