@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was measured on a host over one interval: per node and per guest.
+
+The one record between those who measure (``host/``, the agent) and those who read
+(``top``, ``record``, ``report``, the published host state). ``None`` is unknown, never 0.
+Rates are per second of the interval; accesses are DRAM accesses (cache lines).
+"""
+
+from nova_numa_pmc.record import Record
+
+#: How sure a source of evidence is: it counted accesses; it shared out what others counted;
+#: it concluded from where pages lie and CPUs ran.
+COUNTED, ATTRIBUTED, INFERRED = 'counted', 'attributed', 'inferred'
+
+
+class NodeSample(Record, fields=(
+        'id capacity_cores demand_cores cpu_ratio bandwidth_bytes_per_sec '
+        'bandwidth_max_bytes_per_sec bandwidth_ratio link_ratio pressure local_per_sec '
+        'remote_per_sec remote_ratio cpi cpi_reliable waiting_cores distance_cores '
+        'io_miss_ratio memory_bytes free_bytes'),
+        defaults=(None,) * 12 + (False,) + (None,) * 5):
+    """One node.
+
+    :param id: the kernel's node id
+    :param capacity_cores, demand_cores: C_n and D_n [cores] (``core/pressure.py``)
+    :param cpu_ratio, bandwidth_ratio, link_ratio: utilisations, 1 saturated
+    :param pressure: the highest of the known utilisations
+    :param local_per_sec, remote_per_sec: DRAM accesses of the node's CPUs
+    :param remote_ratio: remote over all of these, 0 to 1
+    :param cpi: cycles per instruction; not to be relied on unless ``cpi_reliable``
+    :param waiting_cores, distance_cores: the loss L_n in its two parts [cores]
+    :param io_miss_ratio: inbound device writes that missed the cache (DDIO), 0 to 1
+    :param memory_bytes, free_bytes: MemTotal and MemFree
+    """
+
+    __slots__ = ()
+
+
+class DeviceSample(Record, fields='address node local'):
+    """A guest's device.
+
+    :param address: PCI address '0000:3b:00.1', or the host's name of it ('eth0', 'nvme0')
+    :param node: the node id it sits on, None: the platform does not tell
+    :param local: the guest's CPUs ran on that node for most of the interval; None: unknown
+    """
+
+    __slots__ = ()
+
+
+class GuestSample(Record, fields=(
+        'uuid name source sure cores waiting_cores cores_by_node bytes_by_node local_per_sec '
+        'remote_per_sec remote_ratio bandwidth_bytes_per_sec cpi cpi_reliable intensity '
+        'counted_share devices'),
+        defaults=(None, None, (), (), None, None, None, None, None, False, None, None, ())):
+    """One guest.
+
+    :param source: the rung that told about its memory accesses, '' none did
+    :param sure: :data:`COUNTED`, :data:`ATTRIBUTED` or :data:`INFERRED`; '' no source
+    :param cores: CPU time it got [cores]; ``waiting_cores``: it wanted and did not get
+    :param cores_by_node: tuple of (node id, cores it ran there), ascending ids; empty: unknown
+    :param bytes_by_node: tuple of (node id, bytes of its memory there); empty: unknown
+    :param local_per_sec, remote_per_sec: DRAM accesses, None: the source has only a ratio
+    :param remote_ratio: remote over all, 0 to 1
+    :param bandwidth_bytes_per_sec: DRAM traffic where the source counts bytes
+    :param intensity: DRAM accesses per 1,000 instructions
+    :param counted_share: the smallest share of the interval that its counters ran, 1: no
+        multiplexing; None: no counters
+    :param devices: tuple of :class:`DeviceSample`
+    """
+
+    __slots__ = ()
+
+
+class Sample(Record, fields='taken_s elapsed_s source nodes guests problems',
+             defaults=((), (), ())):
+    """A host over one interval.
+
+    :param taken_s: CLOCK_REALTIME at its end [s since the epoch]
+    :param elapsed_s: its length [s]
+    :param source: the best rung in use, '' none
+    :param nodes: tuple of :class:`NodeSample`, ascending id
+    :param guests: tuple of :class:`GuestSample`, by name
+    :param problems: tuple of strings: what could not be measured, with its remedy
+    """
+
+    __slots__ = ()
+
+
+def to_data(sample):
+    """Return a sample as plain dicts and lists, ready for JSON."""
+    data = sample._asdict()
+    data['nodes'] = [node._asdict() for node in sample.nodes]
+    data['guests'] = [dict(guest._asdict(), devices=[d._asdict() for d in guest.devices])
+                      for guest in sample.guests]
+    return data
