@@ -63,3 +63,11 @@ class CountersExhausted(CounterError):
 
 class CounterTargetGone(CounterError):
     """The thread, control group or CPU to count on is gone."""
+
+
+class RecordingError(NumaPmcError):
+    """A recording of samples can't be read or written; what is whole in it is kept."""
+
+
+class CalibrationError(NumaPmcError):
+    """What memory can deliver can't be measured here, or its file not be trusted."""

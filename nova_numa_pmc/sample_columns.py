@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turn a sample into columns of plain values and back, checked.
+
+Columns, because their names are then said once for all guests, and because values of a
+kind compress well beside each other. A column that this release does not know is passed
+over, one that is missing has its field's default: older and newer writers can be read.
+"""
+
+import math
+
+from nova_numa_pmc.exceptions import RecordingError
+from nova_numa_pmc.sample import DeviceSample, GuestSample, NodeSample, Sample
+
+#: A measured rate has no more digits than this that mean anything.
+SIGNIFICANT_DIGITS = 6
+
+_NUMBER, _COUNT, _FLAG, _TEXT, _TEXTS, _SHARES, _DEVICES = range(7)
+#: Kinds of fields; all others are numbers or None.
+_KINDS = {
+    NodeSample: {'id': _COUNT, 'cpi_reliable': _FLAG},
+    GuestSample: {'uuid': _TEXT, 'name': _TEXT, 'source': _TEXT, 'sure': _TEXT,
+                  'cores_by_node': _SHARES, 'bytes_by_node': _SHARES, 'cpi_reliable': _FLAG,
+                  'devices': _DEVICES},
+    Sample: {'source': _TEXT, 'problems': _TEXTS},
+}
+_MAX_NODE = 16384
+
+
+def to_columns(sample):
+    """Return a sample as dicts, lists and scalars, floats cut to six significant digits.
+
+    Times keep their milliseconds.
+    """
+    return {
+        'taken_s': round(sample.taken_s, 3), 'elapsed_s': round(sample.elapsed_s, 3),
+        'source': sample.source, 'problems': list(sample.problems),
+        'nodes': _columns(sample.nodes, NodeSample),
+        'guests': _columns(sample.guests, GuestSample)}
+
+
+def from_columns(data):
+    """Return the :class:`~nova_numa_pmc.sample.Sample` of what :func:`to_columns` made.
+
+    :raises RecordingError: it is something else
+    """
+    try:
+        scalars = {name: _value(_KINDS[Sample].get(name, _NUMBER), data[name])
+                   for name in ('taken_s', 'elapsed_s', 'source', 'problems')}
+        if scalars['taken_s'] is None or scalars['elapsed_s'] is None:
+            raise ValueError('it does not say when')
+        return Sample(nodes=_rows(data['nodes'], NodeSample),
+                      guests=_rows(data['guests'], GuestSample), **scalars)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RecordingError('not a sample: %s' % error) from None
+
+
+def _columns(records, kind):
+    return {name: [_plain(value) for value in column]
+            for name, column in zip(kind._fields, zip(*records))}
+
+
+def _plain(value):
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        return float('%.*g' % (SIGNIFICANT_DIGITS, value))
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _rows(columns, kind):
+    known = {name: _of(list, columns[name]) for name in kind._fields if name in _of(dict, columns)}
+    if len({len(column) for column in known.values()}) > 1:
+        raise ValueError('columns of unequal length')
+    kinds = _KINDS[kind]
+    checked = [[_value(kinds.get(name, _NUMBER), value) for value in column]
+               for name, column in known.items()]
+    return tuple(kind(**dict(zip(known, row))) for row in zip(*checked))
+
+
+def _value(kind, value):
+    if kind == _NUMBER:
+        return None if value is None else _number(value)
+    if kind == _COUNT:
+        return _node(value)
+    if kind == _FLAG:
+        return _of(bool, value)
+    if kind == _TEXT:
+        return _of(str, value)
+    if kind == _TEXTS:
+        return tuple(_of(str, text) for text in _of(list, value))
+    if kind == _SHARES:
+        return tuple((_node(node), _number(share)) for node, share in _of(list, value))
+    return tuple(DeviceSample(_of(str, address), None if node is None else _node(node),
+                              None if local is None else _of(bool, local))
+                 for address, node, local, *_ in _of(list, value))
+
+
+def _of(kind, value):
+    if type(value) is not kind:
+        raise ValueError('%.40r is no %s' % (value, kind.__name__))
+    return value
+
+
+def _number(value):
+    # bool is an int to Python; JSON's true is no number.
+    if type(value) not in (int, float) or not abs(value) < 1e30:
+        raise ValueError('%.40r is no number' % (value,))
+    return value
+
+
+def _node(value):
+    if not 0 <= _of(int, value) < _MAX_NODE:
+        raise ValueError('%d is no node' % value)
+    return value
