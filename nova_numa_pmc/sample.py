@@ -17,8 +17,8 @@ class NodeSample(Record, fields=(
         'id capacity_cores demand_cores cpu_ratio bandwidth_bytes_per_sec '
         'bandwidth_max_bytes_per_sec bandwidth_ratio link_ratio pressure local_per_sec '
         'remote_per_sec remote_ratio cpi cpi_reliable waiting_cores distance_cores '
-        'io_miss_ratio memory_bytes free_bytes'),
-        defaults=(None,) * 12 + (False,) + (None,) * 5):
+        'io_miss_ratio memory_bytes free_bytes promised_bytes'),
+        defaults=(None,) * 12 + (False,) + (None,) * 6):
     """One node.
 
     :param id: the kernel's node id
@@ -31,6 +31,7 @@ class NodeSample(Record, fields=(
     :param waiting_cores, distance_cores: the loss L_n in its two parts [cores]
     :param io_miss_ratio: inbound device writes that missed the cache (DDIO), 0 to 1
     :param memory_bytes, free_bytes: MemTotal and MemFree
+    :param promised_bytes: what its guests may grow to (``model.NodeView``)
     """
 
     __slots__ = ()

@@ -102,7 +102,8 @@ class TestFrames(unittest.TestCase):
 
     def frame(self, payload):
         length = struct.pack('<I', len(payload))
-        return recording.MARKER + length + struct.pack('<I', zlib.crc32(length + payload)) + payload
+        checksum = struct.pack('<I', zlib.crc32(length + payload))
+        return recording.MARKER + length + checksum + payload
 
     def test_hostile_payloads_with_a_right_checksum(self):
         good = sample_columns.to_columns(samples.sample())
