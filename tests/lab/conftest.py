@@ -44,6 +44,13 @@ class Lab:
         self.run(f"for i in $(seq 240); do pgrep -f '{HOOK_PROCESS}' >/dev/null || exit 0; "
                  'sleep 0.5; done; exit 1')
 
+    def settled(self):
+        """Report the guests once no hook may still move their pages; print it for a failure."""
+        self.wait_for_hooks()
+        found = self.guests.report()
+        print(found)
+        return found
+
     def promised(self):
         """Return what the host has promised, a list of dicts."""
         done = self.run('nova-numa-rebalance hook status --json', check=False)

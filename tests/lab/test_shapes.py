@@ -16,14 +16,6 @@ SHADOW = {'cgroup': 'v1', 'memory_mib': (5120, 1024), 'append': 'kvm_amd.npt=0'}
 ON_NODE_1 = "placement='static' cpuset='2-3'"
 
 
-def settled(lab):
-    """Report the guests once no worker of the hook is left that may still move pages."""
-    lab.wait_for_hooks()
-    found = lab.guests.report()
-    print(found)
-    return found
-
-
 def test_v1(lab_of):
     """Two and two on cgroup v1, and a vCPU can still be plugged."""
     lab = lab_of(**V1)
@@ -31,7 +23,7 @@ def test_v1(lab_of):
     lab.skew(node=0, mib=300)
     lab.guests.start([{'name': f'g{i}', 'memory_mib': 64, 'cmdline': 'duty=20 touch=50',
                        'vcpus': 2, 'vcpu': "placement='static' current='1'"} for i in range(4)])
-    found = settled(lab)
+    found = lab.settled()
     assert guests_per_node(found, 2) == [2, 2]
     for guest in found.values():
         assert guest['cpus'] == [['0-1'], ['2-3']][home(guest)] and guest['mems'] == ['0-1']
@@ -49,7 +41,7 @@ def test_four_nodes(lab_of, each):
     lab.skew(node=2, mib=200)
     lab.guests.start([{'name': f'g{i}', 'memory_mib': 16, 'cmdline': 'duty=5'}
                       for i in range(4 * each)])
-    found = settled(lab)
+    found = lab.settled()
     assert guests_per_node(found, 4) == [each] * 4
     for guest in found.values():
         assert guest['cpus'] == [str(home(guest))] and guest['mems'] == ['0-3']
@@ -62,7 +54,7 @@ def test_larger_than_a_node(lab_of):
     lab.install_hook()
     lab.guests.start([{'name': 'large', 'memory_mib': 1100, 'vcpus': 2,
                        'cmdline': 'duty=20 touch=3'}])
-    guest = settled(lab)['large']
+    guest = lab.settled()['large']
     assert len(guest['cpus']) == 1
     first, last = (int(cpu) for cpu in guest['cpus'][0].replace(',', '-').split('-'))
     assert last != first and guest['mems'] == ['0-3']
@@ -76,7 +68,7 @@ def test_unequal_nodes(lab_of):
     lab.install_hook()
     lab.guests.start([{'name': f'g{i}', 'memory_mib': 300, 'cmdline': 'duty=20 touch=8'}
                       for i in range(6)])
-    found = settled(lab)
+    found = lab.settled()
     assert guests_per_node(found, 2) == [4, 2]
     for guest in found.values():
         assert guest['cpus'] == [['0-1'], ['2-3']][home(guest)]
@@ -100,7 +92,7 @@ def test_a_full_node(lab_of, bind):
     if bind:
         assert lab.oom_kills() > kills and lab.running() == []
         return
-    found = settled(lab)
+    found = lab.settled()
     assert lab.oom_kills() == kills and lab.running() == ['g']
     assert found['g']['bytes'][0] > 20 << 20 and found['g']['bytes'][1] > 20 << 20
     passes = found['g']['passes']
@@ -123,5 +115,5 @@ def test_cannot_start_on_node_1(lab_of):
     lab.run(wall.format(mems='0-1', wall='0'))
     lab.install_hook()
     lab.guests.start([spec])
-    guest = settled(lab)['g']
+    guest = lab.settled()['g']
     assert guest['cpus'] == ['2-3'] and home(guest) == 1 and home_share(guest) >= 0.99
