@@ -54,7 +54,7 @@ class locked(Record):  # noqa: N801 -- a context manager, used like a function
 
     def __enter__(self):
         try:
-            self._directory_fd = _open_directory(self.directory, create=True)
+            self._directory_fd = open_directory(self.directory, create=True)
             self._lock_fd = _take_lock(self._directory_fd, self.directory, self.timeout_s)
             self._load()
         except BaseException:
@@ -65,8 +65,8 @@ class locked(Record):  # noqa: N801 -- a context manager, used like a function
     def __exit__(self, kind, error, trace):
         try:
             if kind is None and (self.promises, self.rotation) != self._loaded:
-                _replace(self._directory_fd, self.directory,
-                         encode(self.promises.values(), self.rotation, self.boot_id))
+                replace_file(self._directory_fd, self.directory, FILE,
+                             encode(self.promises.values(), self.rotation, self.boot_id))
         finally:
             self._close()
 
@@ -96,7 +96,7 @@ def read(directory, boot_id):
     :raises StateError: names the file and the remedy
     """
     try:
-        fd = _open_directory(directory, create=False)
+        fd = open_directory(directory, create=False)
     except FileNotFoundError:
         return None
     try:
@@ -135,8 +135,13 @@ def prune(promises, running, now_ns, grace_ns):
             or not promise.started and 0 <= now_ns - promise.since_ns < grace_ns}
 
 
-def _open_directory(path, create):
-    """Open the state directory if only root, or we, can have put anything there."""
+def open_directory(path, create):
+    """Open the state directory if only root, or we, can have put anything there.
+
+    :returns: a file descriptor
+    :raises FileNotFoundError: it isn't there, and isn't to be made
+    :raises StateError: it can't be trusted or made
+    """
     try:
         if create:
             try:
@@ -202,10 +207,28 @@ def _take_lock(directory_fd, directory, timeout_s):
 
 def _read(directory_fd, directory, boot_id):
     """Read the file; None when there is none or another boot's."""
-    path = os.path.join(directory, FILE)
+    data = read_file(directory_fd, directory, FILE, _SIZE_MAX_BYTES)
+    if data is None:
+        return None
+    try:
+        written_by, record = decode(data)
+    except StateError as e:
+        raise StateError('%s: %s: remove it; it is made anew from the running guests'
+                         % (os.path.join(directory, FILE), e)) from None
+    return record if written_by == boot_id else None
+
+
+def read_file(directory_fd, directory, name, size_max_bytes):
+    """Read a file of the state directory if only root, or we, can have written it.
+
+    :param directory: path, for messages
+    :returns: its bytes, None when there is none
+    :raises StateError: it can't be trusted or read, or is larger than ``size_max_bytes``
+    """
+    path = os.path.join(directory, name)
     try:
         # O_NONBLOCK: a FIFO put there must not hold us.
-        fd = os.open(FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
                      dir_fd=directory_fd)
     except FileNotFoundError:
         return None
@@ -213,20 +236,14 @@ def _read(directory_fd, directory, boot_id):
         raise StateError('%s: %s: remove it' % (path, e.strerror)) from None
     try:
         status = _check_owner(fd, path, '0644')
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _SIZE_MAX_BYTES:
+        if not stat.S_ISREG(status.st_mode) or status.st_size > size_max_bytes:
             raise StateError('%s: not a regular file of at most %d bytes: remove it'
-                             % (path, _SIZE_MAX_BYTES))
-        data = os.read(fd, _SIZE_MAX_BYTES)
+                             % (path, size_max_bytes))
+        return os.read(fd, size_max_bytes)
     except OSError as e:
         raise StateError('%s: %s: remove it' % (path, e.strerror)) from None
     finally:
         os.close(fd)
-    try:
-        written_by, record = decode(data)
-    except StateError as e:
-        raise StateError('%s: %s: remove it; it is made anew from the running guests'
-                         % (path, e)) from None
-    return record if written_by == boot_id else None
 
 
 def _set_aside(directory_fd, directory):
@@ -237,9 +254,15 @@ def _set_aside(directory_fd, directory):
                          % (os.path.join(directory, FILE), FILE, e.strerror)) from None
 
 
-def _replace(directory_fd, directory, data):
-    """Put new bytes in the file's place in one step; the lock is held, so one name will do."""
-    temporary = FILE + '.tmp'
+def replace_file(directory_fd, directory, name, data):
+    """Put new bytes in the file's place in one step, to be read by all.
+
+    One temporary name will do: each file has one writer at a time.
+
+    :param directory: path, for messages
+    :raises StateError: it can't be written
+    """
+    temporary = name + '.tmp'
     try:
         try:
             os.unlink(temporary, dir_fd=directory_fd)
@@ -253,7 +276,7 @@ def _replace(directory_fd, directory, data):
                 data = data[os.write(fd, data):]
         finally:
             os.close(fd)
-        os.rename(temporary, FILE, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+        os.rename(temporary, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
     except OSError as e:
         raise StateError('%s: can\'t be written: %s: is the tmpfs full or read-only?'
-                         % (os.path.join(directory, FILE), e.strerror)) from None
+                         % (os.path.join(directory, name), e.strerror)) from None

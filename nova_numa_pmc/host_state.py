@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent publishes of its host: the file ``host`` in the state directory.
+
+JSON, one object with a schema version ``major.minor``: a reader takes any minor version of
+its major one and ignores members that it doesn't know, so that agent and nova-compute can be
+upgraded one after the other. Replaced by rename(2), readable by all; nothing else locks it.
+"""
+
+import json
+import math
+import os
+
+from nova_numa_pmc import model, state
+from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.record import Record
+
+FILE = 'host'
+_MAJOR, _MINOR = 1, 0
+#: The kernel's own limit (MAX_NUMNODES) and a host of that many nodes with all its distances.
+NODES_MAX, _SIZE_MAX_BYTES = 1024, 8 << 20
+#: Beyond any real amount; a file that says more is damaged.
+_AMOUNT_MAX, _DISTANCE_MAX, _HUGE_SIZES_MAX = 2**60, 255, 16
+_NAME_MAX = 64
+
+_LIMITS = ('pressure_floor', 'pressure_step', 'domain_distance')
+#: Members of a node that are numbers; those of the second line may be unknown (null).
+_KNOWN = ('cores', 'threads', 'capacity_bytes', 'promised_bytes', 'guests', 'vcpus')
+_OPTIONAL = ('demand_cores', 'bandwidth_bytes_per_sec', 'bandwidth_max_bytes_per_sec',
+             'link_ratio')
+_WHOLE = ('id', 'threads', 'capacity_bytes', 'promised_bytes')
+
+
+class HostState(Record, fields='taken_s interval_s view remote_ratios source limits',
+                defaults=('', model.Limits())):
+    """A host as it was published.
+
+    :param taken_s: CLOCK_REALTIME of the measurement [s since the epoch]
+    :param interval_s: over which it was measured, and so how often it is published [s]
+    :param view: :class:`model.HostView`, its nodes without their CPUs
+    :param remote_ratios: tuple by position: remote over all DRAM accesses of the node's CPUs,
+        None: unknown
+    :param source: the best rung of evidence in use, '' none
+    :param limits: :class:`model.Limits`; the file carries what :func:`placement.place` reads
+        of them: floor, step and domain distance
+    """
+
+    __slots__ = ()
+
+
+def from_sample(view, sample, limits):
+    """Put a host's view and what was measured on it together.
+
+    :param view: :class:`model.HostView` of the same moment
+    :param sample: :class:`nova_numa_pmc.sample.Sample`
+    :param limits: :class:`model.Limits` that the host decides by
+    """
+    remote = {node.id: node.remote_ratio for node in sample.nodes}
+    return HostState(sample.taken_s, sample.elapsed_s, view._replace(
+        nodes=tuple(node._replace(cpus=None) for node in view.nodes)),
+        tuple(remote.get(node.id) for node in view.nodes), sample.source, limits)
+
+
+def encode(host_state):
+    """Render a host's state as the file's bytes."""
+    nodes = []
+    for node, remote in zip(host_state.view.nodes, host_state.remote_ratios):
+        members = node._asdict()
+        del members['cpus']
+        nodes.append(dict(members, remote_ratio=remote))
+    return json.dumps({
+        'schema': f'{_MAJOR}.{_MINOR}', 'taken_s': host_state.taken_s,
+        'interval_s': host_state.interval_s, 'source': host_state.source,
+        'limits': {name: getattr(host_state.limits, name) for name in _LIMITS},
+        'rotation': host_state.view.rotation, 'distances': host_state.view.distances,
+        'nodes': nodes}, allow_nan=False).encode() + b'\n'
+
+
+def decode(data):
+    """Parse the file's bytes.
+
+    :rtype: HostState
+    :raises StateError: it is not such a file, is damaged, or a later major version wrote it
+    """
+    try:
+        found = _Members(json.loads(data, parse_constant=_refuse))
+        major = found.text('schema').partition('.')[0]
+        if major != str(_MAJOR):
+            raise ValueError(f'its schema is {major}, this release reads {_MAJOR}')
+        nodes = [_Members(node) for node in found.sequence('nodes', NODES_MAX)]
+        views = tuple(map(_node, nodes))
+        ids = [view.id for view in views]
+        if not ids or ids != sorted(set(ids)):
+            raise ValueError('its nodes are none, out of order or there twice')
+        limits = _Members(found.get('limits', {}))
+        return HostState(
+            found.number('taken_s'), found.number('interval_s'),
+            model.HostView(views, _distances(found, len(views)), found.whole('rotation', 0)),
+            tuple(node.number('remote_ratio', None, maximum=1.0) for node in nodes),
+            found.text('source', ''), model.Limits()._replace(**{
+                name: limits.number(name, model.Limits._field_defaults[name])
+                for name in _LIMITS}))
+    except (ValueError, RecursionError) as error:  # JSON's and Unicode's errors are ValueErrors
+        raise StateError(str(error)[:200]) from None
+
+
+def write(directory, host_state):
+    """Replace the file in the state directory.
+
+    :raises StateError: the directory can't be trusted or the file not be written
+    """
+    fd = state.open_directory(directory, create=True)
+    try:
+        state.replace_file(fd, directory, FILE, encode(host_state))
+    finally:
+        os.close(fd)
+
+
+def read(directory):
+    """Read the file in the state directory.
+
+    :rtype: HostState
+    :raises StateError: there is none, or it can't be trusted or understood; names file and remedy
+    """
+    path = os.path.join(directory, FILE)
+    try:
+        fd = state.open_directory(directory, create=False)
+    except FileNotFoundError:
+        raise StateError(f'{path}: no such file: start nova-numa-agent') from None
+    try:
+        data = state.read_file(fd, directory, FILE, _SIZE_MAX_BYTES)
+    finally:
+        os.close(fd)
+    if data is None:
+        raise StateError(f'{path}: no such file: start nova-numa-agent')
+    try:
+        return decode(data)
+    except StateError as error:
+        raise StateError(f'{path}: {error}: nova-numa-agent replaces it; '
+                         'are both of the same release?') from None
+
+
+def _node(members):
+    values = {name: members.number(name) for name in _KNOWN}
+    values.update((name, members.number(name, None)) for name in _OPTIONAL)
+    values.update((name, members.whole(name)) for name in _WHOLE)
+    huge = []
+    for pool in members.sequence('huge_free_bytes', _HUGE_SIZES_MAX, ()):
+        size, free = pool if type(pool) is list and len(pool) == 2 else (None, None)
+        huge.append((_checked_whole('huge_free_bytes', size),
+                     _checked_whole('huge_free_bytes', free)))
+    return model.NodeView(huge_free_bytes=tuple(huge), **values)
+
+
+def _distances(members, count):
+    """Read the square of distances; a host whose firmware tells none has an empty one."""
+    rows = members.sequence('distances', count, ())
+    if rows and (len(rows) != count or any(
+            type(row) is not list or len(row) != count for row in rows)):
+        raise ValueError(f'its distances are not {count} by {count}')
+    return tuple(tuple(_checked('distances', distance, _DISTANCE_MAX) for distance in row)
+                 for row in rows)
+
+
+_REQUIRED = object()
+
+
+class _Members:
+    """A JSON object whose members are checked as they are taken."""
+
+    __slots__ = ('members',)
+
+    def __init__(self, members):
+        if type(members) is not dict:
+            raise ValueError(f'{members!r:.40} is no object')
+        self.members = members
+
+    def get(self, name, default=_REQUIRED):
+        value = self.members.get(name, default)
+        if value is _REQUIRED:
+            raise ValueError(f'it lacks {name}')
+        return value
+
+    def number(self, name, default=_REQUIRED, maximum=_AMOUNT_MAX):
+        value = self.get(name, default)
+        return None if value is None and default is None else _checked(name, value, maximum)
+
+    def whole(self, name, default=_REQUIRED):
+        return _checked_whole(name, self.get(name, default))
+
+    def text(self, name, default=_REQUIRED):
+        value = self.get(name, default)
+        if type(value) is not str or len(value) > _NAME_MAX or not value.isprintable():
+            raise ValueError(f'its {name} is {value!r:.40}')
+        return value
+
+    def sequence(self, name, longest, default=_REQUIRED):
+        value = self.get(name, default)
+        if value is not default and type(value) is not list or len(value) > longest:
+            raise ValueError(f'its {name} are no list of at most {longest}')
+        return value
+
+
+def _checked(name, value, maximum=_AMOUNT_MAX):
+    # Written so that NaN, which is neither above nor below, is refused.
+    if type(value) not in (int, float) or not 0 <= value <= maximum or not math.isfinite(value):
+        raise ValueError(f'its {name} is {value!r:.40}')
+    return value
+
+
+def _checked_whole(name, value):
+    if type(value) is not int:
+        raise ValueError(f'its {name} is {value!r:.40}')
+    return _checked(name, value)
+
+
+def _refuse(constant):
+    raise ValueError(f'{constant} is no number')
