@@ -75,6 +75,7 @@ def install(args, try_script=confinement.try_script):
     exposed = hook_files.writable_by_others(site)
     if exposed:
         problems.append(_problem(
+            'hook-exposed',
             '%s can be changed by others than root, and the hook runs as root from it' % exposed,
             'chown root and chmod go-w, or install with --force'))
     if _is_own(args.root):
@@ -115,16 +116,19 @@ def status(args, try_script=confinement.try_script):
     try:
         promises = _promises(args.root)
     except StateError as error:
-        problems.append(_problem(str(error), 'the next start of a guest makes it anew'))
+        problems.append(_problem(
+            'promises-unreadable', str(error), 'the next start of a guest makes it anew'))
     if not installed.present:
-        problems.append(_problem('the hook is not installed', _INSTALL))
+        problems.append(_problem('hook-not-installed', 'the hook is not installed', _INSTALL))
     elif not installed.executable:
-        problems.append(_problem('%s is not executable: libvirt passes over it'
-                                 % installed.path, _INSTALL))
+        problems.append(_problem(
+            'hook-not-executable',
+            '%s is not executable: libvirt passes over it' % installed.path, _INSTALL))
     else:
         if not installed.current:
-            problems.append(_problem('%s is not what this version of the package installs'
-                                     % installed.path, _INSTALL))
+            problems.append(_problem(
+                'hook-outdated', '%s is not what this version of the package installs'
+                % installed.path, _INSTALL))
         if _is_own(args.root) and os.geteuid() == 0:
             trial = _try(args.root, daemon, installed.path, try_script)
             problems += problems_of_trial(trial)
@@ -139,24 +143,25 @@ _INSTALL = 'nova-numa-rebalance hook install'
 
 def _problems_of_wiring(args, installed, daemon, promises):
     if not _reads_directory(args) and not installed.dispatcher:
-        yield _problem('this libvirt does not read hooks/qemu.d, and hooks/qemu does not run '
-                       'our script', _INSTALL)
+        yield _problem('hook-not-read', 'this libvirt does not read hooks/qemu.d, and hooks/qemu '
+                       'does not run our script', _INSTALL)
     if daemon is None:
         return
     if not daemon.same_root:
-        yield _problem('%s (pid %d) runs with another file system root: a container'
-                       % (daemon.name, daemon.pid),
-                       'install the package and the hook in its image')
+        yield _problem(
+            'hook-in-container', '%s (pid %d) runs with another file system root: a container'
+            % (daemon.name, daemon.pid), 'install the package and the hook in its image')
         return
     changed_s = os.stat(installed.path).st_ctime
     boot_s = _boot_s(args.root)
     seen = any(boot_s + promise.since_ns / 1e9 > changed_s for promise in promises)
     if daemon.started_s is not None and daemon.started_s < changed_s and not seen:
-        yield _problem('%s (pid %d) has run since before the hook was installed, and no guest '
-                       'has come through it yet; a daemon that started without any qemu hook '
-                       'calls none' % (daemon.name, daemon.pid),
-                       'systemctl reload %s (after that, the next guest\'s start clears this)'
-                       % daemon.name)
+        yield _problem(
+            'hook-not-seen',
+            '%s (pid %d) has run since before the hook was installed, and no guest has come '
+            'through it yet; a daemon that started without any qemu hook calls none'
+            % (daemon.name, daemon.pid),
+            'systemctl reload %s (after that, the next guest\'s start clears this)' % daemon.name)
 
 
 def _try(root, daemon, script, try_script):
@@ -172,10 +177,10 @@ def problems_of_trial(trial):
     if trial.ok:
         return []
     if trial.ok is None:
-        return [_problem('the hook could not be tried: %s' % trial.message,
+        return [_problem('hook-not-tried', 'the hook could not be tried: %s' % trial.message,
                          'start the daemon and install as root, or install with --force')]
     return [_problem(
-        'the daemon\'s confinement (%s) does not let the hook run: %s'
+        'hook-confined', 'the daemon\'s confinement (%s) does not let the hook run: %s'
         % (trial.label, trial.message),
         'AppArmor: allow it in /etc/apparmor.d/local/usr.sbin.libvirtd; SELinux: load the '
         'module in etc/selinux; then install again')]
@@ -269,8 +274,8 @@ def _need_root(root):
         raise hook_files.HookError('only root can change /etc/libvirt/hooks: run with sudo')
 
 
-def _problem(what, remedy):
-    return {'problem': what, 'remedy': remedy}
+def _problem(code, what, remedy):
+    return {'code': code, 'problem': what, 'remedy': remedy}
 
 
 def _report(problems=(), changes=(), notes=(), **more):

@@ -10,6 +10,7 @@ from nova_numa_pmc import exceptions
 #: Subcommand → one line of help. The module ``nova_numa_pmc.cmd.NAME`` offers
 #: ``configure(parser)`` and ``run(args)``, which returns the exit code.
 COMMANDS = {
+    'check': 'find what is commonly wrong where guests are not placed or hosts not weighed',
     'events': 'show what hardware events would be counted here or on another CPU',
     'hook': 'install, remove or check the libvirt hook that places guests at their start',
 }

@@ -109,11 +109,14 @@ def _describe(root, name, pid):
     label = _text(os.path.join(process, 'attr/current')) or UNCONFINED
     if label.endswith(')') and ' (' in label:  # AppArmor adds its mode
         label = label.rsplit(' (', 1)[0]
-    return Daemon(name, pid, _started_s(root, process), label, _same_root(root, process))
+    return Daemon(name, pid, started_s(root, process), label, same_root(root, process))
 
 
-def _started_s(root, process):
-    """Return the process's start: field 22 of proc(5)'s stat, in ticks after the boot time."""
+def started_s(root, process):
+    """Return the start of the process in ``/proc/PID`` [s since the epoch], None: not told.
+
+    Field 22 of proc(5)'s stat, in ticks after the boot time.
+    """
     stat = _text(os.path.join(process, 'stat'))
     boot = [line for line in (_text(os.path.join(root, 'proc/stat')) or '').splitlines()
             if line.startswith('btime ')]
@@ -123,7 +126,8 @@ def _started_s(root, process):
     return int(boot[0].split()[1]) + ticks / os.sysconf('SC_CLK_TCK')
 
 
-def _same_root(root, process):
+def same_root(root, process):
+    """Say whether the process in ``/proc/PID`` sees the same root (False: a container)."""
     try:
         return os.path.samefile(os.path.join(process, 'root'), root)
     except OSError:

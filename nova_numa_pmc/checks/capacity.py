@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Do Nova and we mean the same CPUs and the same memory."""
+
+import os
+
+from nova_numa_pmc import settings
+from nova_numa_pmc.checks import finding
+from nova_numa_pmc.checks.finding import Finding
+from nova_numa_pmc.exceptions import DomainError, NumaPmcError
+from nova_numa_pmc.host import domain_values
+from nova_numa_pmc.host import topology
+
+#: Ratios nearer than this are equal.
+_RATIO_STEP = 0.01
+
+
+def check_settings(root):
+    """Check that our own file of settings can be used."""
+    path = os.path.join(root, settings.PATH[1:])
+    for problem in settings.read(path).problems:
+        yield Finding('settings', finding.WARNING, problem, 'correct it; until then the hook '
+                      'uses the default', path)
+
+
+def check_ram_ratio(root, conf):
+    """Check that a node may promise as much memory as Nova sells of it.
+
+    Nova's ratio in placement may have been set there by the API; the file is what a host
+    reports unless it sets nothing.
+
+    :param conf: :class:`~nova_numa_pmc.checks.nova_conf.NovaConf` of nova-compute
+    """
+    path = os.path.join(root, settings.PATH[1:])
+    ours = settings.read(path).limits.ram_ratio
+    name = 'ram_allocation_ratio'
+    nova = conf.get(name)
+    if not nova:  # Nova takes 0.0 as not set
+        name = 'initial_ram_allocation_ratio'
+        nova = conf.get(name)
+    if abs(ours - nova) >= _RATIO_STEP:
+        which = ('a guest that Nova sends here may not fit on a node, and then only its CPUs are '
+                 'placed' if ours < nova else 'a node is promised more than Nova sells')
+        yield Finding(
+            'ram-ratio', finding.WARNING,
+            'Nova\'s %s is %g, ours %g: %s' % (name, nova, ours, which),
+            'in %s: [placement] ram_allocation_ratio = %g (or what "openstack resource provider '
+            'inventory show RP MEMORY_MB" says)' % (settings.PATH, nova), path)
+
+
+def check_shared_set(root, conf):
+    """Check that ``cpu_shared_set`` leaves guests CPUs on more than one node."""
+    text, file = conf.get('cpu_shared_set', 'compute'), conf.file_of('cpu_shared_set', 'compute')
+    if not text:
+        return
+    try:
+        shared = domain_values.cpuset('cpu_shared_set', [text])
+        nodes = [node for node in topology.read(root).nodes if node.online_cpus]
+    except DomainError as error:
+        yield Finding('cpu-shared-set-invalid', finding.ERROR, str(error),
+                      'write it as 4-12,^8,15', file)
+        return
+    except NumaPmcError:
+        return  # check_nodes says so
+    kept = shared & frozenset().union(*(node.online_cpus - node.cpus for node in nodes))
+    if kept:
+        yield Finding(
+            'cpu-shared-set-isolated', finding.WARNING,
+            'cpu_shared_set holds CPUs %s, which are isolated or nohz_full: guests that nobody '
+            'pins are kept off them' % topology.format_cpulist(kept),
+            'take them out of cpu_shared_set, or boot without isolating them', file)
+    without = [node.id for node in nodes if not node.cpus & shared]
+    if without:
+        yield Finding(
+            'cpu-shared-set-nodes', finding.WARNING,
+            'cpu_shared_set has no CPU on node %s: no guest is placed there, but Nova sells its '
+            'memory' % ', '.join('%d' % node for node in without),
+            'give cpu_shared_set CPUs of each node', file)

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a check says."""
+
+from nova_numa_pmc.record import Record
+
+#: It doesn't work; it works worse than it could, or is likely to; good to know.
+ERROR, WARNING, NOTE = 'error', 'warning', 'note'
+SEVERITIES = (ERROR, WARNING, NOTE)
+
+
+class Finding(Record, fields='code severity what remedy file', defaults=('',)):
+    """One finding.
+
+    :param code: stable, for the guide's table and for scripts: 'monitor-not-enabled'
+    :param severity: one of :data:`SEVERITIES`
+    :param what: one sentence without a full stop
+    :param remedy: what to do about it
+    :param file: the file to look at, '' where there is none
+    """
+
+    __slots__ = ()

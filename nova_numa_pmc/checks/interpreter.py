@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask the Python that runs a service of Nova what it sees of Nova and of us.
+
+Another Python may be ours: pip beside a distribution's Nova installs to another
+prefix, and a virtual environment has a Nova of its own or none.
+"""
+
+import json
+import os
+import subprocess
+
+from nova_numa_pmc.record import Record
+
+_MAX_SHEBANG_BYTES = 4096
+
+# Finds packages without importing them: importing Nova runs its code and takes seconds.
+_SCRIPT = '''
+import importlib.machinery, importlib.metadata, importlib.util, json, sys
+sys.path[:] = [path for path in sys.path if path]  # not the directory we happen to be in
+def paths(*names):
+    found = None
+    for at in range(len(names)):
+        spec = importlib.machinery.PathFinder.find_spec(".".join(names[:at + 1]), found)
+        found = spec and spec.submodule_search_locations
+        if not found:
+            return []
+    return list(found)
+points = importlib.metadata.entry_points()
+group = "nova.compute.monitors.cpu"
+points = points.select(group=group) if hasattr(points, "select") else points.get(group, ())
+monitors = paths("nova", "compute", "monitors", "cpu")
+shim = importlib.machinery.PathFinder.find_spec(group + ".numa_pmc", monitors or ["/nonexistent"])
+ours = importlib.util.find_spec("nova_numa_pmc")
+print(json.dumps({"nova": paths("nova"), "monitors": monitors, "shim": shim and shim.origin,
+                  "package": ours and ours.origin,
+                  "points": sorted([point.name, point.value] for point in points)}))
+'''
+
+
+class Answer(Record, fields='python nova monitors shim package points problem',
+             defaults=((), (), None, None, (), '')):
+    """What an interpreter sees.
+
+    :param python: its path
+    :param nova: tuple of directories of the package ``nova``; empty: it has none
+    :param monitors: ``nova.compute.monitors.cpu.__path__``, a tuple
+    :param shim: path of the module ``numa_pmc`` in there, None: there is none
+    :param package: path of ``nova_numa_pmc``, None: it can't be imported
+    :param points: tuple of (name, target), its entry points for CPU monitors
+    :param problem: why it could not be asked, '' it was
+    """
+
+    __slots__ = ()
+
+
+def of(process, script='', root='/'):
+    """Return the path of the Python that runs a service, None where it isn't found.
+
+    :param process: :class:`~nova_numa_pmc.checks.processes.Process`, None: not running
+    :param script: where its script would be ('/usr/bin/nova-compute')
+    """
+    if process is not None:
+        # Not /proc/PID/exe: in a virtual environment that is the Python beneath it.
+        program = process.command[0]
+        if os.path.basename(program).startswith('python') and os.path.isabs(program):
+            return program
+        script = program
+    try:
+        with open(os.path.join(root, script.lstrip('/')), 'rb') as stream:
+            first = stream.readline(_MAX_SHEBANG_BYTES)
+    except OSError:
+        return None
+    words = first[2:].decode('utf-8', 'replace').split() if first.startswith(b'#!') else []
+    if words and os.path.basename(words[0]).startswith('python') and os.path.isabs(words[0]):
+        return words[0]
+    return None
+
+
+def ask(python, owner=None, timeout_s=20):
+    """Ask a Python, as the user that the service runs as; return its :class:`Answer`.
+
+    :param owner: (uid, gid) to ask as when we are root: the interpreter may be theirs
+    """
+    as_owner = {}
+    if owner is not None and os.geteuid() == 0:
+        as_owner = {'user': owner[0], 'group': owner[1], 'extra_groups': []}
+    try:
+        done = subprocess.run(
+            [python, '-c', _SCRIPT], stdin=subprocess.DEVNULL, capture_output=True, cwd='/',
+            timeout=timeout_s, env={'PATH': '/usr/sbin:/usr/bin:/sbin:/bin', 'LC_ALL': 'C'},
+            **as_owner)
+        said = json.loads(done.stdout)
+        return Answer(python, tuple(said['nova']), tuple(said['monitors']), said['shim'],
+                      said['package'], tuple((name, target) for name, target in said['points']))
+    except subprocess.TimeoutExpired:
+        return Answer(python, problem='no answer in %d s' % timeout_s)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Answer(python, problem=str(error))
+    except (ValueError, KeyError, TypeError):
+        last = done.stderr.decode('utf-8', 'replace').strip().splitlines()[-1:]
+        return Answer(python, problem='\n'.join(last) or 'exit status %d' % done.returncode)

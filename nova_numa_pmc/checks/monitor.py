@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is the compute monitor loaded by nova-compute, and if not, why.
+
+How Nova loads it is in nova/compute/monitors/__init__.py: names without a
+namespace are in ``cpu``, one monitor of a namespace is loaded, and an entry
+point's target has to lie in Nova's own package ``nova.compute.monitors.cpu``.
+"""
+
+from nova_numa_pmc.checks import finding
+from nova_numa_pmc.checks.finding import Finding
+
+#: Our monitor, as ``compute_monitors`` names it in full.
+NAME = 'cpu.numa_pmc'
+TARGET = 'nova.compute.monitors.cpu.numa_pmc'
+_NAMESPACE = 'nova.compute.monitors.'
+#: Nova's default; twice that, and a decision is taken on half as many values.
+_INTERVAL_LONG_S = 300
+
+
+def enabled(conf):
+    """Return the names in ``compute_monitors`` as 'cpu.NAME', as Nova completes them."""
+    names = [name.strip() for name in conf.get('compute_monitors')]
+    names = [name if '.' in name else 'cpu.' + name for name in names if name]
+    return [name.partition(_NAMESPACE)[2] if name.startswith(_NAMESPACE) else name
+            for name in names]
+
+
+def check_enabled(conf):
+    """Check that ``compute_monitors`` names our monitor, and no other one beside it."""
+    names, file = enabled(conf), conf.file_of('compute_monitors')
+    if NAME not in names:
+        yield Finding(
+            'monitor-not-enabled', finding.ERROR,
+            'compute_monitors does not name %s: the scheduler gets no pressure of this host'
+            % NAME, '[DEFAULT] compute_monitors = %s, then restart nova-compute' % NAME, file)
+    others = [name for name in names if name.startswith('cpu.') and name != NAME]
+    if others and NAME in names:
+        yield Finding(
+            'monitor-conflict', finding.ERROR,
+            'compute_monitors names %s beside ours: Nova loads one monitor of the namespace '
+            'cpu, whichever it finds first' % ', '.join(others),
+            'leave only %s; it reports what virt_driver does, too' % NAME, file)
+
+
+def check_interval(conf):
+    """Check that nova-compute sends what the monitor measures often enough."""
+    interval_s, file = (conf.get('update_resources_interval'),
+                        conf.file_of('update_resources_interval'))
+    if interval_s < 0:
+        yield Finding(
+            'update-interval-off', finding.ERROR,
+            'update_resources_interval = %d: nova-compute never sends its metrics' % interval_s,
+            'remove the option (0: every 60 s)', file)
+    elif interval_s > _INTERVAL_LONG_S:
+        yield Finding(
+            'update-interval-long', finding.WARNING,
+            'update_resources_interval = %d: the scheduler decides on pressures up to %d s old'
+            % (interval_s, interval_s), 'remove the option (0: every 60 s)', file)
+
+
+def check_loadable(answer, installed=None):
+    """Check that nova-compute's Python finds the entry point, the shim and the package.
+
+    :param answer: :class:`~nova_numa_pmc.checks.interpreter.Answer`
+    :param installed: where the shim was installed to, if anywhere: a path or None
+    """
+    pip = '%s -m pip install nova-numa-pmc' % answer.python
+    if answer.problem:
+        yield Finding('monitor-not-asked', finding.NOTE,
+                      '%s could not be asked what it sees: %s' % (answer.python, answer.problem),
+                      'run as root, where nova-compute runs')
+        return
+    if not answer.nova:
+        yield Finding('monitor-not-asked', finding.NOTE, '%s has no Nova' % answer.python,
+                      'run this where nova-compute runs')
+        return
+    if not answer.package:
+        yield Finding(
+            'monitor-package-missing', finding.ERROR,
+            '%s, which runs nova-compute, can\'t import nova_numa_pmc' % answer.python, pip)
+    targets = [target for name, target in answer.points if name == 'numa_pmc']
+    if not targets:
+        yield Finding(
+            'monitor-entry-point-missing', finding.ERROR,
+            '%s, which runs nova-compute, has no entry point numa_pmc in %s'
+            % (answer.python, 'nova.compute.monitors.cpu'), pip)
+    elif not any(target.startswith(TARGET + ':') for target in targets):
+        yield Finding(
+            'monitor-entry-point-elsewhere', finding.ERROR,
+            'the entry point numa_pmc targets %s: Nova loads only what lies in its own package'
+            % ', '.join(targets), pip)
+    if not answer.shim:
+        yield _shim_missing(answer, installed, pip)
+
+
+def check_restarted(process, conf, changed_s):
+    """Check that nova-compute has read its files since they changed.
+
+    :param process: :class:`~nova_numa_pmc.checks.processes.Process`, None: not running
+    :param changed_s: {path: when it was last changed [s since the epoch]}
+    """
+    late = [path for path in conf.files if process and process.started_s is not None
+            and changed_s.get(path, 0) > process.started_s]
+    if late:
+        yield Finding(
+            '%s-not-restarted' % process.name, finding.WARNING,
+            '%s (pid %d) has run since before %s changed' % (
+                process.name, process.pid, ', '.join(late)),
+            'restart %s' % process.name, late[0])
+
+
+def _shim_missing(answer, installed, pip):
+    read = ', '.join(answer.monitors) or 'nowhere'
+    if installed is None:
+        what = 'the module numa_pmc is missing in %s' % read
+        remedy = pip + '; an editable install (pip install -e) does not bring it'
+    else:
+        what = 'the module numa_pmc was installed as %s, but Nova reads its monitors from %s' % (
+            installed, read)
+        remedy = pip + ' --prefix such that it lies there, or copy it there'
+    return Finding('monitor-shim-missing', finding.ERROR, what, remedy, installed or read)

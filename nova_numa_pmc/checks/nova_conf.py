@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read the few options of Nova that matter here, as Nova's services would.
+
+By oslo.config itself (substitutions, lists, later files override earlier
+ones), with the defaults of Nova's own nova/conf/*.py. The files are not
+trusted: what is not a regular file of at most 1 MiB is not opened, and a value
+that can't be used is a finding, not an error.
+"""
+
+import os
+import stat
+
+from oslo_config import cfg
+
+from nova_numa_pmc.checks import finding
+from nova_numa_pmc.checks.finding import Finding
+
+MAX_BYTES = 1 << 20
+_MAX_DIRECTORY_FILES = 100
+
+#: Nova's defaults (29 to 34), by group; options without a default: None is "not set".
+_OPTIONS = {
+    'DEFAULT': [
+        cfg.ListOpt('compute_monitors', default=[]),
+        cfg.IntOpt('update_resources_interval', default=0),
+        cfg.FloatOpt('ram_allocation_ratio'),
+        cfg.FloatOpt('initial_ram_allocation_ratio', default=1.0)],
+    'compute': [cfg.StrOpt('cpu_shared_set'), cfg.StrOpt('cpu_dedicated_set')],
+    'scheduler': [cfg.IntOpt('max_placement_results', default=1000)],
+    'filter_scheduler': [
+        cfg.ListOpt('weight_classes', default=['nova.scheduler.weights.all_weighers']),
+        cfg.MultiStrOpt('available_filters', default=['nova.scheduler.filters.all_filters']),
+        cfg.ListOpt('enabled_filters', default=[
+            'ComputeFilter', 'ComputeCapabilitiesFilter', 'ImagePropertiesFilter',
+            'ServerGroupAntiAffinityFilter', 'ServerGroupAffinityFilter']),
+        cfg.IntOpt('host_subset_size', default=1),
+        cfg.BoolOpt('shuffle_best_same_weighed_hosts', default=False)],
+    # The placement service's own file.
+    'placement': [cfg.BoolOpt('randomize_allocation_candidates', default=False)],
+}
+
+
+class NovaConf:
+    """Options as read from a service's files.
+
+    :ivar files: list of paths read, the last overriding
+    :ivar findings: list of :class:`Finding`: what could not be read or used
+    """
+
+    def __init__(self, files):
+        self.findings = []
+        self.files = [path for path in files if self._usable(path)]
+        self._conf = self._parsed(self.files)
+        if self._conf is None:
+            self.files = []
+            self._conf = self._parsed([])
+
+    def get(self, name, group='DEFAULT'):
+        """Return an option's value; its default, and a finding, where it can't be used."""
+        try:
+            return self._conf[name] if group == 'DEFAULT' else self._conf[group][name]
+        except (cfg.Error, ValueError) as error:
+            self._add('nova-conf-value', finding.ERROR, '[%s] %s can\'t be used: %s' % (
+                group, name, error), 'correct it; Nova would not start with it', self.where)
+            return next(opt for opt in _OPTIONS[group] if opt.name == name).default
+
+    def file_of(self, name, group='DEFAULT'):
+        """Return the last file that sets an option; the first file where none does."""
+        for path in reversed(self.files):
+            # Not ConfigOpts.get_location: that names the last file with the option's group.
+            sections = {}
+            cfg.ConfigParser(path, sections).parse()
+            if name in sections.get(group, {}):
+                return path
+        return self.where
+
+    @property
+    def where(self):
+        """The file to look at first."""
+        return self.files[0] if self.files else ''
+
+    def _usable(self, path):
+        try:
+            status = os.stat(path)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+                raise OSError(None, 'not a regular file of at most %d bytes' % MAX_BYTES)
+            with open(path, 'rb') as stream:
+                stream.read(MAX_BYTES).decode('utf-8')
+        except FileNotFoundError:
+            self._unreadable(path, 'no such file')
+        except UnicodeDecodeError as error:
+            self._unreadable(path, str(error))
+        except OSError as error:
+            self._unreadable(path, error.strerror)
+        else:
+            return True
+        return False
+
+    def _parsed(self, files):
+        conf = cfg.ConfigOpts()
+        for group, options in _OPTIONS.items():
+            conf.register_opts(options, group=None if group == 'DEFAULT' else group)
+        try:
+            # Not this process's environment: the service has one of its own.
+            conf([], project='nova', default_config_files=files, default_config_dirs=[],
+                 use_env=False)
+        except (cfg.Error, ValueError) as error:
+            self._unreadable(files[0], str(error))
+            return None
+        return conf
+
+    def _unreadable(self, path, why):
+        self._add('nova-conf-unreadable', finding.ERROR, '%s: %s' % (path, why),
+                  'run as root, or name the file with --nova-conf', path)
+
+    def _add(self, code, severity, what, remedy, file):
+        self.findings.append(Finding(code, severity, ' '.join(what.split()), remedy, file))
+
+
+def files_of(process, service, root):
+    """List the files that a service reads, in the order in which later ones override.
+
+    :param process: :class:`~nova_numa_pmc.checks.processes.Process` of it, None: not running;
+        the files that it was started with are believed, else those that oslo.config looks for
+    :param service: 'nova-compute', 'nova-scheduler'
+    """
+    command = process.command if process else ()
+    named = list(_arguments(command, '--config-file'))
+    directories = list(_arguments(command, '--config-dir'))
+    base = process.root if process else root
+    if not named:
+        named = [path for path in ('/etc/nova/nova.conf', '/etc/nova/%s.conf' % service)
+                 if os.path.exists(_below(base, path))]
+    if not directories:
+        directories = ['/etc/nova/nova.conf.d', '/etc/nova/%s.conf.d' % service]
+    paths = [_below(base, path) for path in named]
+    for directory in directories:
+        paths += _of_directory(_below(base, directory))
+    return paths
+
+
+def _arguments(command, option):
+    for at, part in enumerate(command):
+        if part == option and at + 1 < len(command):
+            yield command[at + 1]
+        elif part.startswith(option + '='):
+            yield part.partition('=')[2]
+
+
+def _below(base, path):
+    return os.path.join(base, path.lstrip('/'))
+
+
+def _of_directory(directory):
+    try:
+        names = sorted(name for name in os.listdir(directory) if name.endswith('.conf'))
+    except OSError:
+        return []
+    return [os.path.join(directory, name) for name in names[:_MAX_DIRECTORY_FILES]]

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the services that run on a host, and the root that each of them sees."""
+
+import os
+
+from nova_numa_pmc.host import confinement
+from nova_numa_pmc.record import Record
+
+NOVA_COMPUTE, NOVA_SCHEDULER, NUMAD = 'nova-compute', 'nova-scheduler', 'numad'
+_MAX_COMMAND_BYTES = 1 << 16
+
+
+class Process(Record, fields='name pid command uid gid started_s root same_root'):
+    """A running service.
+
+    :param command: tuple of str, its arguments with the program
+    :param uid, gid: real ids of its owner
+    :param started_s: seconds since the epoch, None: not told
+    :param root: where its file system root is for us
+    :param same_root: that is the host's own (False: a container)
+    """
+
+    __slots__ = ()
+
+    def path(self, path):
+        """Return where we see an absolute path of the process."""
+        return os.path.join(self.root, path.lstrip('/'))
+
+
+def find(root, name):
+    """Return the first process of a service as a :class:`Process`, None without one.
+
+    Services started through an interpreter are found by the script that it runs.
+    """
+    proc = os.path.join(root, 'proc')
+    try:
+        pids = sorted(int(entry) for entry in os.listdir(proc) if entry.isdigit())
+    except OSError:
+        return None
+    for pid in pids:
+        process = _described(root, os.path.join(proc, str(pid)), pid, name)
+        if process is not None:
+            return process
+    return None
+
+
+def _described(root, directory, pid, name):
+    try:
+        with open(os.path.join(directory, 'cmdline'), 'rb') as stream:
+            raw = stream.read(_MAX_COMMAND_BYTES)
+        owner = os.stat(directory)
+    except OSError:
+        return None  # ended meanwhile
+    command = tuple(part.decode('utf-8', 'replace') for part in raw.split(b'\0') if part)
+    # The program itself, or the script of an interpreter: not the argument of an editor.
+    script = [part for part in command[1:] if not part.startswith('-')][:1] \
+        if command and os.path.basename(command[0]).startswith('python') else []
+    if name not in [os.path.basename(part) for part in (*command[:1], *script)]:
+        return None
+    same_root = confinement.same_root(root, directory)
+    return Process(name, pid, command, owner.st_uid, owner.st_gid,
+                   confinement.started_s(root, directory),
+                   root if same_root else os.path.join(directory, 'root'), same_root)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does the agent publish the host's state, and can nova-compute see it."""
+
+import os
+
+from nova_numa_pmc import host_state
+from nova_numa_pmc.checks import finding
+from nova_numa_pmc.checks.finding import Finding
+from nova_numa_pmc.exceptions import StateError
+
+#: The monitor in nova-compute takes a state for stale that is older than this many of its own
+#: intervals (none counting for more than the last figure) and than this many seconds.
+_STALE_INTERVALS, _STALE_S, _INTERVAL_MAX_S = 3, 30, 600
+
+
+def check_published(directory, now_s):
+    """Check that the host's state is there, understood and fresh.
+
+    :param directory: of the state, as we see it
+    :param now_s: CLOCK_REALTIME
+    """
+    path = os.path.join(directory, host_state.FILE)
+    if not os.path.exists(path):
+        yield Finding('state-missing', finding.ERROR,
+                      '%s is not there: the monitor has nothing to send' % path,
+                      'systemctl enable --now nova-numa-agent', path)
+        return
+    try:
+        published = host_state.read(directory)
+    except StateError as error:
+        yield Finding('state-unreadable', finding.ERROR, str(error),
+                      'systemctl restart nova-numa-agent', path)
+        return
+    age_s = now_s - published.taken_s
+    if age_s > max(_STALE_S, _STALE_INTERVALS * min(published.interval_s, _INTERVAL_MAX_S)):
+        yield Finding(
+            'state-stale', finding.ERROR,
+            'the host\'s state is %.0f s old, and was measured every %.0f s: the scheduler takes '
+            'this host as unknown' % (age_s, published.interval_s),
+            'systemctl status nova-numa-agent; journalctl -u nova-numa-agent', path)
+    elif age_s < -_STALE_S:
+        yield Finding('state-from-the-future', finding.WARNING,
+                      'the host\'s state was taken %.0f s from now: the clock was set back'
+                      % -age_s, 'restart nova-numa-agent once the clock is right', path)
+
+
+def check_shared(directory, process):
+    """Check that a nova-compute in a container sees the state directory.
+
+    :param directory: the state directory's path on the host ('/run/nova-numa-pmc')
+    :param process: :class:`~nova_numa_pmc.checks.processes.Process`, None: not running
+    """
+    if process is None or process.same_root:
+        return
+    inside = process.path(os.path.join(directory, host_state.FILE))
+    if not os.path.exists(inside):
+        yield Finding(
+            'state-not-in-container', finding.ERROR,
+            '%s (pid %d) runs in a container that does not see %s' % (
+                process.name, process.pid, directory),
+            'mount %s read-only into its container' % directory, inside)

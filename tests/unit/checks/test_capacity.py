@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import tempfile
+import unittest
+
+from nova_numa_pmc.checks import capacity, nova_conf
+from tests.fixtures import sysfs
+
+OURS = 'etc/nova-numa-pmc/nova-numa-pmc.conf'
+
+
+def codes(findings):
+    return [found.code for found in findings]
+
+
+class CapacityTest(unittest.TestCase):
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+
+    def conf(self, text=''):
+        sysfs.write(self.root, 'nova.conf', text)
+        return nova_conf.NovaConf([os.path.join(self.root, 'nova.conf')])
+
+    def test_settings(self):
+        self.assertEqual([], codes(capacity.check_settings(self.root)))
+        sysfs.write(self.root, OURS, '[hook]\ntimeout_s = soon\n')
+        found, = capacity.check_settings(self.root)
+        self.assertIn('timeout_s', found.what)
+
+    def test_ram_ratio(self):
+        for ours, nova, expected in (
+                (None, '', []), ('1.5', '', ['ram-ratio']),
+                ('1.5', 'ram_allocation_ratio = 1.5', []),
+                ('1.0', 'ram_allocation_ratio = 0.0', []),
+                ('1.0', 'initial_ram_allocation_ratio = 1.5', ['ram-ratio']),
+                ('2', 'ram_allocation_ratio = 2\ninitial_ram_allocation_ratio = 1.5', [])):
+            with self.subTest(ours=ours, nova=nova):
+                sysfs.write(self.root, OURS,
+                            '[placement]\nram_allocation_ratio = %s\n' % ours if ours else '')
+                conf = self.conf('[DEFAULT]\n%s\n' % nova)
+                self.assertEqual(expected, codes(capacity.check_ram_ratio(self.root, conf)))
+
+    def test_ram_ratio_says_which_way(self):
+        sysfs.write(self.root, OURS, '[placement]\nram_allocation_ratio = 1\n')
+        found, = capacity.check_ram_ratio(
+            self.root, self.conf('[DEFAULT]\nram_allocation_ratio = 1.5\n'))
+        self.assertIn('may not fit', found.what)
+        self.assertIn('ram_allocation_ratio = 1.5', found.remedy)
+
+    def test_shared_set(self):
+        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), isolated='3')
+        for value, expected in (
+                ('', []), ('0-2,4-7', []), ('1,5', []), ('0-2', ['cpu-shared-set-nodes']),
+                ('0-7', ['cpu-shared-set-isolated']), ('0-7,^3', []),
+                ('four', ['cpu-shared-set-invalid'])):
+            with self.subTest(value):
+                conf = self.conf('[compute]\ncpu_shared_set = %s\n' % value)
+                self.assertEqual(expected, codes(capacity.check_shared_set(self.root, conf)))
+
+    def test_shared_set_of_an_unreadable_host(self):
+        conf = self.conf('[compute]\ncpu_shared_set = 0-3\n')
+        sysfs.write(self.root, 'sys/devices/system/node/online', 'x')
+        self.assertEqual([], codes(capacity.check_shared_set(self.root, conf)))

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+import tempfile
+import unittest
+
+from nova_numa_pmc.checks import kernel
+from tests.fixtures import sysfs
+from tests.fixtures.services import add_process
+
+
+class KernelTest(unittest.TestCase):
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+
+    def write(self, path, text):
+        sysfs.write(self.root, path, text)
+
+    def assert_codes(self, expected, check):
+        self.assertEqual(expected, [found.code for found in check(self.root)])
+
+    def test_nodes(self):
+        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2))
+        self.assert_codes([], kernel.check_nodes)
+        self.write('sys/devices/system/node/node1/distance', 'x\n')
+        self.assert_codes(['topology-unreadable'], kernel.check_nodes)
+        with tempfile.TemporaryDirectory() as root:
+            sysfs.build_sysfs(root, sysfs.equal_nodes(1))
+            self.assertEqual(['one-node'], [f.code for f in kernel.check_nodes(root)])
+
+    def test_numad(self):
+        self.assert_codes([], kernel.check_numad)
+        add_process(self.root, 7, ('/usr/bin/numad', '-i', '15'))
+        self.assert_codes(['numad-running'], kernel.check_numad)
+
+    def test_balancing(self):
+        self.assert_codes([], kernel.check_balancing)
+        # 2 is memory tiering, from Linux 5.18.
+        for text, expected in (('0\n', []), ('1\n', ['numa-balancing']),
+                               ('2\n', ['numa-balancing'])):
+            with self.subTest(text):
+                self.write('proc/sys/kernel/numa_balancing', text)
+                self.assert_codes(expected, kernel.check_balancing)
+
+    def test_ksm(self):
+        self.assert_codes([], kernel.check_ksm)
+        for run, across, expected in (('0', '1', []), ('1', '0', []),
+                                      ('1', '1', ['ksm-across-nodes']), ('2', '1', [])):
+            with self.subTest(run=run, across=across):
+                self.write('sys/kernel/mm/ksm/run', run + '\n')
+                self.write('sys/kernel/mm/ksm/merge_across_nodes', across + '\n')
+                self.assert_codes(expected, kernel.check_ksm)
+
+    def test_huge_pages(self):
+        self.assert_codes([], kernel.check_huge_pages)
+        for text, expected in (('[always] madvise never', []), ('always [madvise] never', []),
+                               ('always madvise [never]', ['thp-off'])):
+            with self.subTest(text):
+                self.write('sys/kernel/mm/transparent_hugepage/enabled', text + '\n')
+                self.assert_codes(expected, kernel.check_huge_pages)
+
+    def test_governor(self):
+        self.assert_codes([], kernel.check_governor)
+        for cpu in range(4):
+            self.write('sys/devices/system/cpu/cpu%d/cpufreq/scaling_governor' % cpu,
+                       'performance\n')
+        self.write('sys/devices/system/cpu/cpuidle/current_driver', 'intel_idle\n')
+        self.assert_codes([], kernel.check_governor)
+        for cpu in (0, 2, 3):
+            self.write('sys/devices/system/cpu/cpu%d/cpufreq/scaling_governor' % cpu,
+                       'powersave\n')
+        found, = kernel.check_governor(self.root)
+        self.assertIn('CPUs 0,2-3 is powersave', found.what)

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import tempfile
+import unittest
+
+from nova_numa_pmc import host_state
+from nova_numa_pmc.checks import processes, published
+from tests.fixtures import hosts
+from tests.fixtures.services import add_process
+from tests.fixtures.sysfs import write
+
+NOW_S = 1_800_000_000
+
+
+class PublishedTest(unittest.TestCase):
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+        self.state = os.path.join(self.root, 'run/nova-numa-pmc')
+
+    def codes(self):
+        return [found.code for found in published.check_published(self.state, NOW_S)]
+
+    def publish(self, age_s, interval_s=10):
+        os.makedirs(os.path.dirname(self.state), exist_ok=True)
+        host_state.write(self.state, host_state.HostState(
+            NOW_S - age_s, interval_s, hosts.host(hosts.node(0, guests=0, vcpus=0)), (None,)))
+
+    def test_age(self):
+        for age_s, interval_s, expected in (
+                (0, 10, []), (29, 5, []), (31, 5, ['state-stale']), (100, 60, []),
+                (181, 60, ['state-stale']), (2_000, 3_600, ['state-stale']), (-20, 10, []),
+                (-90, 10, ['state-from-the-future'])):
+            with self.subTest(age_s=age_s, interval_s=interval_s):
+                self.publish(age_s, interval_s)
+                self.assertEqual(expected, self.codes())
+
+    def test_none(self):
+        self.assertEqual(['state-missing'], self.codes())
+
+    def test_damaged(self):
+        self.publish(0)
+        write(self.state, host_state.FILE, '{"schema": "1.0"')
+        self.assertEqual(['state-unreadable'], self.codes())
+
+    def test_in_nova_computes_container(self):
+        add_process(self.root, 9, ('/usr/bin/python3', '/usr/bin/nova-compute'), inside='image')
+        process = processes.find(self.root, 'nova-compute')
+        found, = published.check_shared('/run/nova-numa-pmc', process)
+        self.assertEqual('state-not-in-container', found.code)
+        write(self.root, 'image/run/nova-numa-pmc/host', '{}')
+        self.assertEqual([], list(published.check_shared('/run/nova-numa-pmc', process)))
+        self.assertEqual([], list(published.check_shared('/run/nova-numa-pmc', None)))

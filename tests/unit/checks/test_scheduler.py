@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import tempfile
+import unittest
+
+from nova_numa_pmc.checks import interpreter, nova_conf, scheduler
+from tests.fixtures.sysfs import write
+
+STOCK = 'nova.scheduler.weights.all_weighers'
+ALL_FILTERS = 'available_filters = nova.scheduler.filters.all_filters\n'
+OUR_FILTER = 'available_filters = %s\n' % scheduler.FILTER
+
+
+def codes(findings):
+    return [found.code for found in findings]
+
+
+class SchedulerTest(unittest.TestCase):
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+
+    def conf(self, text, group='filter_scheduler', name='nova.conf'):
+        write(self.root, name, '[%s]\n%s\n' % (group, text))
+        return nova_conf.NovaConf([os.path.join(self.root, name)])
+
+    def test_weigher(self):
+        for value, expected in (
+                (STOCK, ['weigher-not-enabled']), (scheduler.WEIGHER, ['weigher-alone']),
+                ('%s,%s' % (STOCK, scheduler.WEIGHER), []),
+                ('%s,\n  %s' % (STOCK, scheduler.WEIGHER), [])):
+            with self.subTest(value):
+                conf = self.conf('weight_classes = ' + value)
+                self.assertEqual(expected, codes(scheduler.check_weigher(conf)))
+        self.assertEqual(['weigher-not-enabled'], codes(scheduler.check_weigher(self.conf(''))))
+
+    def test_filter(self):
+        enabled = 'enabled_filters = ComputeFilter, NUMAPressureFilter\n'
+        for text, expected in (
+                ('', ['filter-not-enabled']),
+                (ALL_FILTERS + OUR_FILTER, ['filter-not-enabled']),
+                (enabled, ['filter-not-available']),
+                (enabled + ALL_FILTERS + OUR_FILTER, []),
+                (enabled + OUR_FILTER, ['filter-alone']),
+                (OUR_FILTER + ALL_FILTERS + 'enabled_filters = %s' % scheduler.FILTER,
+                 ['filter-dotted-name'])):
+            with self.subTest(text):
+                self.assertEqual(expected, codes(scheduler.check_filter(self.conf(text))))
+
+    def test_choice(self):
+        for text, expected in (
+                ('', ['shuffle-off']), ('shuffle_best_same_weighed_hosts = true', []),
+                ('host_subset_size = 5', ['subset-random'])):
+            with self.subTest(text):
+                self.assertEqual(expected, codes(scheduler.check_choice(self.conf(text))))
+
+    def test_candidates(self):
+        conf = self.conf('max_placement_results = 500', 'scheduler')
+        off = self.conf('', 'placement', 'placement.conf')
+        found, = scheduler.check_candidates(conf, off)
+        self.assertEqual('candidates-not-random', found.code)
+        self.assertIn('at most 500', found.what)
+        on = self.conf('randomize_allocation_candidates = True', 'placement', 'on.conf')
+        self.assertEqual([], codes(scheduler.check_candidates(conf, on)))
+        self.assertEqual([], codes(scheduler.check_candidates(conf, None)))
+
+    def test_importable(self):
+        for answer, expected in (
+                (interpreter.Answer('p', ('/n',), package='/x'), []),
+                (interpreter.Answer('p', ('/n',)), ['scheduler-package-missing']),
+                (interpreter.Answer('p'), ['scheduler-not-asked']),
+                (interpreter.Answer('p', problem='late'), ['scheduler-not-asked'])):
+            with self.subTest(answer):
+                self.assertEqual(expected, codes(scheduler.check_importable(answer)))
