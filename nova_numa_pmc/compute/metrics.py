@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host's state as two of Nova's compute metrics; the only place that knows their keys.
+
+Nova carries ``numa_membw_values``, a dict of str to int, of the metrics ``numa.membw.current``
+and ``numa.membw.max`` from a compute monitor to the scheduler, as JSON in the column
+``compute_nodes.metrics`` of at most 65,535 bytes. Plain node ids keep Nova's meaning: MB/s of
+that node. Ours begin with ``pmc``; N below is a node's position, by ascending id:
+
+======================  =========================================================
+``numa.membw.current``
+======================  =========================================================
+``pmc``                 schema, 100 · major + minor; a reader takes its own major
+``pmc.at``              time of the measurement [s since the epoch]
+``pmc.every``           how often it is renewed [s]; absent: 60
+``pmc.vcpus``           Nova's vcpus_used when it was recorded
+``pmc.mb``              Nova's memory_mb_used when it was recorded
+``pmc.dN``              CPU wanted [0.01 cores]; -1: unknown
+``pmc.pN``              memory promised [MiB]
+``pmc.gN``, ``pmc.vN``  guests, their vCPUs [0.01]
+``pmc.lN``              utilisation of the busiest socket link [0.001]; absent: unknown
+``pmc.rN``              remote share of DRAM accesses [0.001]; absent: unknown
+======================  =========================================================
+
+======================  =========================================================
+``numa.membw.max``
+======================  =========================================================
+``pmc.nodes``           number of nodes
+``pmc.cN``, ``pmc.tN``  capacity [0.01 cores], usable CPUs
+``pmc.mN``              memory that may be promised [MiB]
+``pmc.iN``              node id; absent: N
+``pmc.far``             the distance between any two nodes [SLIT]; absent: see below
+``pmc.xK``              distances where they differ: row by row without the diagonal,
+                        six to a value, each a byte, the first in the lowest
+``pmc.floor``           pressure_floor [0.001]; absent: the default, likewise
+``pmc.step``            pressure_step [0.001] and
+``pmc.domain``          domain_distance
+======================  =========================================================
+
+Short, because the metrics of a host of two nodes are to stay below 2 KB together with
+Nova's own CPU metrics: each change of them is a database save and a notification.
+"""
+
+from functools import lru_cache
+from operator import itemgetter
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core.aggregates import MIB, Aggregates, aggregate
+from nova_numa_pmc.core.domains import LOCAL_DISTANCE, distance
+from nova_numa_pmc.exceptions import StateError
+
+CURRENT, MAXIMUM = 'numa.membw.current', 'numa.membw.max'
+SCHEMA, _MAJOR = 100, 1
+#: More would not fit into the column.
+NODES_MAX = 64
+INTERVAL_DEFAULT_S = 60
+MB = 10**6
+
+_AMOUNT_MAX = 2**50
+_DISTANCES_PER_VALUE = 6
+_UNKNOWN = -1
+_LIMITS = (('pmc.floor', 'pressure_floor', 1000), ('pmc.step', 'pressure_step', 1000),
+           ('pmc.domain', 'domain_distance', 1))
+_DEFAULT_LIMITS = model.Limits()
+_INT_ONLY = {int}
+
+
+def _getters(keys, fields):
+    """Make one getter of all keys for each number of nodes: the loop over them is then C's."""
+    return [None] + [
+        itemgetter(*keys, *(f'pmc.{field}{at}' for field in fields for at in range(count)))
+        for count in range(1, NODES_MAX + 1)]
+
+
+_STATIC = _getters((), 'ctm')
+_LIVE = _getters(('pmc.at', 'pmc.vcpus', 'pmc.mb'), 'pgvd')
+_LINKED = _getters(('pmc.at', 'pmc.vcpus', 'pmc.mb'), 'pgvdl')
+
+
+class HostMetrics:
+    """What a host's metrics say.
+
+    :ivar aggregates: :class:`~nova_numa_pmc.core.aggregates.Aggregates`, which the decision
+        reads
+    :ivar limits: :class:`model.Limits` with the host's floor, step and domain distance
+    :ivar taken_s, interval_s: when it was measured and how often it is renewed [s]
+    :ivar vcpus_used, memory_mb_used: Nova's own count when it was recorded
+    """
+
+    __slots__ = ('aggregates', 'limits', 'taken_s', 'interval_s', 'vcpus_used',
+                 'memory_mb_used', '_columns', '_current')
+
+    @property
+    def view(self):
+        """Return the host by node, a :class:`model.HostView`."""
+        return self._columns.view()
+
+    @property
+    def remote_ratios(self):
+        """Return each node's remote share, None: unknown."""
+        shares = [self._current.get(f'pmc.r{at}') for at in range(len(self._columns.cores))]
+        return tuple(share / 1000 if type(share) is int and 0 <= share <= 1000 else None
+                     for share in shares)
+
+
+def to_values(host_state, vcpus_used, memory_mb_used, interval_s=None):
+    """Turn a host's state into the values of Nova's two metrics.
+
+    :param host_state: :class:`nova_numa_pmc.host_state.HostState`
+    :param vcpus_used, memory_mb_used: Nova's own count now, so that the scheduler can tell
+        what came since
+    :param interval_s: how often nova-compute sends metrics, if that is slower than the agent [s]
+    :returns: (current, maximum), each {str: int}; plain node ids are there where known
+    :raises StateError: more nodes than fit
+    """
+    view = host_state.view
+    if len(view.nodes) > NODES_MAX:
+        raise StateError(f'{len(view.nodes)} nodes: Nova\'s metrics hold {NODES_MAX} at most')
+    current = {'pmc': SCHEMA, 'pmc.at': int(host_state.taken_s), 'pmc.vcpus': int(vcpus_used),
+               'pmc.mb': int(memory_mb_used)}
+    maximum = {'pmc.nodes': len(view.nodes)}
+    every = round(max(host_state.interval_s, interval_s or 0))
+    if every != INTERVAL_DEFAULT_S:
+        current['pmc.every'] = every
+    renamed = [node.id for node in view.nodes] != list(range(len(view.nodes)))
+    for at, (node, remote) in enumerate(zip(view.nodes, host_state.remote_ratios)):
+        _add(current, str(node.id), node.bandwidth_bytes_per_sec, MB)
+        _add(maximum, str(node.id), node.bandwidth_max_bytes_per_sec, MB)
+        current[f'pmc.d{at}'] = (_UNKNOWN if node.demand_cores is None
+                                 else round(100 * node.demand_cores))
+        current[f'pmc.p{at}'] = -(-node.promised_bytes // MIB)
+        current[f'pmc.g{at}'] = round(100 * node.guests)
+        current[f'pmc.v{at}'] = round(100 * node.vcpus)
+        _add(current, f'pmc.l{at}', node.link_ratio, 0.001)
+        _add(current, f'pmc.r{at}', remote, 0.001)
+        maximum[f'pmc.c{at}'] = round(100 * node.cores)
+        maximum[f'pmc.t{at}'] = node.threads
+        maximum[f'pmc.m{at}'] = node.capacity_bytes // MIB
+        if renamed:
+            maximum[f'pmc.i{at}'] = node.id
+    _add_distances(maximum, view)
+    for key, field, scale in _LIMITS:
+        value = getattr(host_state.limits, field)
+        if value != getattr(_DEFAULT_LIMITS, field):
+            maximum[key] = round(value * scale)
+    return current, maximum
+
+
+def decode(metrics):
+    """Read a host's metrics; whatever is wrong with them, None.
+
+    :param metrics: Nova's MonitorMetricList, or a list of dicts as in the column's JSON
+    :rtype: HostMetrics or None
+    """
+    try:
+        return _decode(metrics)
+    except Exception:  # they come from elsewhere: nothing in them may stop a boot
+        return None
+
+
+def _decode(metrics):
+    current, maximum = _values(metrics)
+    count = maximum['pmc.nodes']
+    if current['pmc'] // 100 != _MAJOR or type(count) is not int or not 0 < count <= NODES_MAX:
+        return None
+    linked = 'pmc.l0' in current
+    raw = _STATIC[count](maximum) + (_LINKED if linked else _LIVE)[count](current)
+    optional = -2 * count if linked else -count
+    if (set(map(type, raw)) != _INT_ONLY or max(raw) > _AMOUNT_MAX
+            or min(raw[:optional]) < 0 or min(raw[optional:]) < _UNKNOWN):
+        return None
+    found = HostMetrics()
+    found.taken_s, found.vcpus_used, found.memory_mb_used = raw[3 * count:3 * count + 3]
+    found.interval_s = _whole(current.get('pmc.every', INTERVAL_DEFAULT_S))
+    found.limits = limits = _limits(maximum)
+    distances, nearest = _distances(count, maximum)
+    found._current = current
+    found._columns = found.aggregates = _columns(raw, count, current, maximum, distances)
+    if nearest < limits.domain_distance:
+        found.aggregates = aggregate(found._columns.view(), limits)
+    return found
+
+
+def _values(metrics):
+    """Find both dicts; the monitor adds its metrics last."""
+    current = maximum = None
+    for metric in reversed(getattr(metrics, 'objects', metrics)):
+        if type(metric) is dict:
+            name, values = metric['name'], metric.get('numa_membw_values')
+        else:
+            name = metric.name
+            values = metric.numa_membw_values if name in (CURRENT, MAXIMUM) else None
+        if name == MAXIMUM:
+            maximum = values
+        elif name == CURRENT:
+            current = values
+        if current is not None and maximum is not None:
+            break
+    return current, maximum
+
+
+def _columns(raw, count, current, maximum, distances):
+    """Turn checked values into columns by node."""
+    cores, threads, capacity = raw[:count], raw[count:2 * count], raw[2 * count:3 * count]
+    live = raw[3 * count + 3:]
+    if 'pmc.i0' in maximum:
+        members = tuple((_whole(maximum[f'pmc.i{at}']),) for at in range(count))
+        ids = [str(member[0]) for member in members]
+    else:
+        members, ids = _MEMBERS[count], _IDS[count]
+    return Aggregates(
+        [value / 100 for value in cores], threads, capacity, live[:count],
+        [value / 100 for value in live[count:2 * count]],
+        [value / 100 for value in live[2 * count:3 * count]],
+        [None if value < 0 else value / 100 for value in live[3 * count:4 * count]],
+        _bandwidths(current, ids), _bandwidths(maximum, ids),
+        [None if value < 0 else value / 1000 for value in live[4 * count:]] or None,
+        distances, members)
+
+
+_IDS = [tuple(map(str, range(count))) for count in range(NODES_MAX + 1)]
+_MEMBERS = [tuple((at,) for at in range(count)) for count in range(NODES_MAX + 1)]
+
+
+def _bandwidths(values, ids):
+    """Read plain node ids [bytes/s]; None where there is none."""
+    found = [values.get(node) for node in ids]
+    if found.count(None) == len(found):
+        return None
+    return [None if value is None else _whole(value) * MB for value in found]
+
+
+def _limits(maximum):
+    if 'pmc.floor' in maximum or 'pmc.step' in maximum or 'pmc.domain' in maximum:
+        return _DEFAULT_LIMITS._replace(**{
+            field: max(1, _whole(maximum[key])) / scale
+            for key, field, scale in _LIMITS if key in maximum})
+    return _DEFAULT_LIMITS
+
+
+def _whole(value):
+    if type(value) is not int or not 0 <= value <= _AMOUNT_MAX:
+        raise ValueError
+    return value
+
+
+def _add(values, key, amount, unit):
+    if amount is not None:
+        values[key] = round(amount / unit)
+
+
+def _add_distances(maximum, view):
+    count = len(view.nodes)
+    pairs = [min(255, max(0, round(distance(view, a, b))))
+             for a in range(count) for b in range(count) if a != b]
+    if len(set(pairs)) <= 1:
+        maximum['pmc.far'] = pairs[0] if pairs else LOCAL_DISTANCE
+        return
+    for at in range(0, len(pairs), _DISTANCES_PER_VALUE):
+        maximum[f'pmc.x{at // _DISTANCES_PER_VALUE}'] = int.from_bytes(
+            pairs[at:at + _DISTANCES_PER_VALUE], 'little')
+
+
+def _distances(count, maximum):
+    """Return the distances and the smallest between two nodes."""
+    far = maximum.get('pmc.far')
+    if far is not None:
+        return _square(count, (_whole(far),), 1)
+    values = -(-count * (count - 1) // _DISTANCES_PER_VALUE)
+    return _square(count, tuple(_whole(maximum[f'pmc.x{at}']) for at in range(values)),
+                   _DISTANCES_PER_VALUE)
+
+
+@lru_cache(maxsize=256)  # machines of one make have the same
+def _square(count, values, each):
+    packed = b''.join((value % 256**each).to_bytes(each, 'little') for value in values)
+    if each == 1:
+        packed *= count * (count - 1)
+    rows = []
+    for at in range(count):
+        row = list(packed[at * (count - 1):(at + 1) * (count - 1)])
+        row.insert(at, LOCAL_DISTANCE)
+        rows.append(tuple(row))
+    nearest = min(packed[:count * (count - 1)], default=255)
+    return tuple(rows), nearest if count > 1 else 255

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host as columns: one list per quantity, one entry per placement domain.
+
+What the scheduler decides on, a thousand hosts a request: making records of nodes costs as
+much as the decision itself.
+"""
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import domains
+
+MIB = 1 << 20
+
+
+class Aggregates:
+    """A host's placement domains (:func:`domains.merged`), by position.
+
+    :ivar cores, threads, guests, vcpus: lists as in :class:`model.NodeView`
+    :ivar capacity_mib, promised_mib: lists, whole MiB
+    :ivar demand: list [cores], None for what is unknown
+    :ivar bandwidth, maximum: lists [bytes/s], None for what is unknown
+    :ivar link: list, None for what is unknown
+    :ivar distances: tuple of tuples
+    :ivar members: tuple of tuples of node ids
+    :ivar usual: each part of pressure is known on all domains or on none, and each domain
+        has CPUs and memory: the short way of :func:`outcome.outcome` holds
+    """
+
+    __slots__ = ('cores', 'threads', 'capacity_mib', 'promised_mib', 'guests', 'vcpus', 'demand',
+                 'bandwidth', 'maximum', 'link', 'distances', 'members', 'usual')
+
+    def __init__(self, cores, threads, capacity_mib, promised_mib, guests, vcpus, demand,
+                 bandwidth, maximum, link, distances, members):
+        self.cores, self.threads = cores, threads
+        self.capacity_mib, self.promised_mib = capacity_mib, promised_mib
+        self.guests, self.vcpus = guests, vcpus
+        self.demand, self.link = _uniform(demand), _uniform(link)
+        self.bandwidth, self.maximum = _uniform(bandwidth), _uniform(maximum)
+        self.distances, self.members = distances, members
+        self.usual = not (
+            0 in cores or 0 in capacity_mib or 0 in (self.maximum or ())
+            or None in (self.demand or ()) or None in (self.link or ())
+            or None in (self.bandwidth or ()) or None in (self.maximum or ())
+            )
+
+    def view(self):
+        """Return the same as a :class:`model.HostView` of domains, named by their first node."""
+        count = len(self.cores)
+        columns = [column or [None] * count for column in (
+            self.demand, self.bandwidth, self.maximum, self.link)]
+        return model.HostView(tuple(
+            model.NodeView(self.members[at][0], self.cores[at], self.threads[at],
+                           self.capacity_mib[at] * MIB, self.promised_mib[at] * MIB,
+                           self.guests[at], self.vcpus[at], *(column[at] for column in columns))
+            for at in range(count)), self.distances)
+
+    def copy(self):
+        """Return a copy whose amounts may be changed."""
+        return Aggregates(
+            self.cores, self.threads, self.capacity_mib, list(self.promised_mib),
+            list(self.guests), list(self.vcpus), self.demand and list(self.demand),
+            self.bandwidth and list(self.bandwidth), self.maximum, self.link, self.distances,
+            self.members)
+
+
+def aggregate(view, limits):
+    """Turn a view of nodes into columns of placement domains.
+
+    Whole MiB, in which Nova counts: what is promised is rounded up, what may be down.
+
+    :param view: :class:`model.HostView`
+    :param limits: :class:`model.Limits`
+    :rtype: Aggregates
+    """
+    merged, groups = domains.merged(view, limits)
+    nodes = merged.nodes
+    return Aggregates(
+        [node.cores for node in nodes], [node.threads for node in nodes],
+        [node.capacity_bytes // MIB for node in nodes],
+        [-(-node.promised_bytes // MIB) for node in nodes],
+        [node.guests for node in nodes], [node.vcpus for node in nodes],
+        [node.demand_cores for node in nodes],
+        [node.bandwidth_bytes_per_sec for node in nodes],
+        [node.bandwidth_max_bytes_per_sec for node in nodes],
+        [node.link_ratio for node in nodes], merged.distances,
+        tuple(tuple(view.nodes[at].id for at in group) for group in groups))
+
+
+def _uniform(column):
+    return None if column is None or column.count(None) == len(column) else column

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a flavor may ask for, by extra specs of the namespace ``numa_pmc``.
+
+Import-light: the libvirt hook reads the same from a domain's metadata, where Nova writes it.
+"""
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core.view import DEFAULT_INTENSITY, INTENSITY
+from nova_numa_pmc.record import Record
+
+PREFIX = 'numa_pmc:'
+POLICY, MAX_PRESSURE, MEMORY_INTENSITY = (
+    PREFIX + name for name in ('policy', 'max_pressure', 'memory_intensity'))
+KEYS = (POLICY, MAX_PRESSURE, MEMORY_INTENSITY)
+#: Highest ``numa_pmc:max_pressure``; 1 is saturated.
+PRESSURE_MAX = 64.0
+
+#: By these Nova pins a guest to nodes or CPUs itself (nova/virt/hardware.py,
+#: numa_get_constraints): its NUMATopologyFilter decides then.
+_NOVA_NUMA = ('hw:numa_nodes', 'hw:mem_page_size')
+_NOVA_CPU_POLICIES = ('dedicated', 'mixed')
+
+
+class Wishes(Record, fields='policy max_pressure memory_intensity problems',
+             defaults=(model.AUTO, None, DEFAULT_INTENSITY, ())):
+    """A flavor's wishes, checked.
+
+    :param policy: one of :data:`model.POLICIES`
+    :param max_pressure: highest pressure that the guest may leave on its nodes, None: as
+        the operator has set
+    :param memory_intensity: a key of :data:`nova_numa_pmc.core.view.INTENSITY`
+    :param problems: tuple of strings: what is ignored, and why
+    """
+
+    __slots__ = ()
+
+
+def parse(extra_specs):
+    """Read a flavor's wishes; a value that is none is ignored and named in ``problems``.
+
+    :param extra_specs: mapping of str to str, or (key, value) pairs such as
+        :attr:`model.Guest.hints`
+    :rtype: Wishes
+    """
+    wishes, problems = {}, []
+    for key, value in dict(extra_specs).items():
+        if not key.startswith(PREFIX):
+            continue
+        try:
+            wishes[key[len(PREFIX):]] = check(key, value)
+        except ValueError as error:
+            problems.append(str(error))
+    return Wishes(problems=tuple(problems), **wishes)
+
+
+def check(key, value):
+    """Return an extra spec's value in its own type.
+
+    :param key: one of :data:`KEYS`
+    :raises ValueError: the key or the value is none of ours; says what may stand there
+    """
+    if key == POLICY:
+        return _choice(key, value, model.POLICIES)
+    if key == MEMORY_INTENSITY:
+        return _choice(key, value, tuple(INTENSITY))
+    if key == MAX_PRESSURE:
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = -1.0
+        # Written so that NaN, which is neither above nor below, is refused.
+        if not 0.0 < number <= PRESSURE_MAX:
+            raise ValueError(f'{key}={value!r:.80}: must be a number above 0, '
+                             f'{PRESSURE_MAX:g} at most')
+        return number
+    raise ValueError(f'{key!r:.80}: no such extra spec; there are {", ".join(KEYS)}')
+
+
+def pinned_by_nova(extra_specs):
+    """Name the extra specs by which Nova itself pins the guest to nodes or CPUs.
+
+    :returns: tuple of 'key=value' strings; empty: it doesn't
+    """
+    found = [f'{key}={extra_specs[key]}' for key in _NOVA_NUMA if extra_specs.get(key)]
+    if extra_specs.get('hw:cpu_policy') in _NOVA_CPU_POLICIES:
+        found.append(f'hw:cpu_policy={extra_specs["hw:cpu_policy"]}')
+    return tuple(found)
+
+
+def _choice(key, value, choices):
+    if value not in choices:
+        raise ValueError(f'{key}={value!r:.80}: must be one of {", ".join(choices)}')
+    return value
