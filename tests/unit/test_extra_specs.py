@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+import unittest
+
+from hypothesis import given, strategies
+
+from nova_numa_pmc import extra_specs, model
+
+
+class ParseTest(unittest.TestCase):
+
+    def test_none(self):
+        self.assertEqual((model.AUTO, None, 'medium', ()), extra_specs.parse({}))
+        self.assertEqual((), extra_specs.parse({'hw:numa_nodes': '2', 'numa_pmcx': '1'}).problems)
+
+    def test_valid(self):
+        wishes = extra_specs.parse({
+            'numa_pmc:policy': 'one_node', 'numa_pmc:max_pressure': '0.8',
+            'numa_pmc:memory_intensity': 'high'})
+        self.assertEqual(('one_node', 0.8, 'high', ()), wishes)
+        self.assertEqual('spread', extra_specs.parse([('numa_pmc:policy', 'spread')]).policy)
+
+    def test_invalid_is_ignored_and_named(self):
+        for key, texts in (
+                ('numa_pmc:policy', ('', 'Auto', 'auto ', 'both', None)),
+                ('numa_pmc:memory_intensity', ('', '3', 'HIGH', None)),
+                ('numa_pmc:max_pressure', (
+                    '', '0', '0.0', '-1', 'nan', 'inf', '1e1', '1_0', '10.1', '.', '1.2.3', ' 1',
+                    '0.123456789', '٣', None, 1))):
+            for text in texts:
+                with self.subTest(key=key, text=text):
+                    wishes = extra_specs.parse({key: text})
+                    self.assertEqual((model.AUTO, None, 'medium'), wishes[:3])
+                    problem, = wishes.problems
+                    self.assertIn(key, problem)
+
+    def test_one_bad_value_leaves_the_others(self):
+        wishes = extra_specs.parse({'numa_pmc:policy': 'x', 'numa_pmc:max_pressure': '1'})
+        self.assertEqual((model.AUTO, 1.0), wishes[:2])
+
+    def test_unknown_key(self):
+        problem, = extra_specs.parse({'numa_pmc:polcy': 'none'}).problems
+        self.assertIn('numa_pmc:polcy', problem)
+
+    @given(strategies.text(), strategies.text())
+    def test_any_text(self, name, text):
+        for key in (extra_specs.POLICY, extra_specs.MAX_PRESSURE, 'numa_pmc:' + name):
+            wishes = extra_specs.parse({key: text})
+            for problem in wishes.problems:
+                self.assertTrue(problem.isascii() and problem.isprintable())
+                self.assertLess(len(problem), 1000)
