@@ -1,21 +1,164 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the operator has set on measuring: the group ``[counters]``.
 
-Plain oslo.config, as the libvirt hook needs none of it.
+oslo.config's own types, as the libvirt hook needs none of it.
 """
 
+import math
+import os
+
+from oslo_config import cfg
+
+from nova_numa_pmc import model, settings
+from nova_numa_pmc.exceptions import SettingsError
+from nova_numa_pmc.host import event_table
 from nova_numa_pmc.record import Record
 
+GROUP = cfg.OptGroup('counters', help='How a host is measured.')
+#: The rungs of the ladder of evidence, best first.
+GUESTS, CPUS, RESCTRL, NUMA_FAULTS, PAGES = 'guests', 'cpus', 'resctrl', 'numa_faults', 'pages'
+SOURCES = (GUESTS, CPUS, RESCTRL, NUMA_FAULTS, PAGES)
+THREAD, CGROUP = 'thread', 'cgroup'
 
-class Options(Record, fields='interval_s', defaults=(5.0,)):
-    """The group ``[counters]``, checked; a field is named as its option."""
+
+class Options(Record, fields=(
+        'enabled interval_s scope sources events resctrl_path bandwidth_max link_max '
+        'latencies_ns local_latency_ns write_weight limits'),
+        defaults=(True, 5.0, THREAD, SOURCES, (), '/sys/fs/resctrl', (), (), (), 80.0, 1.0,
+                  model.Limits())):
+    """The group ``[counters]``, checked.
+
+    :param sources: tuple of :data:`SOURCES`, in the order in which they are tried
+    :param events: tuple of (role, event) pairs that override the choice
+    :param bandwidth_max, link_max: tuple of (node id, bytes per second) pairs
+    :param latencies_ns: tuple of (node id, tuple of ns by ascending node id) pairs
+    :param write_weight: ω, what a written byte costs beside a read one
+    :param limits: :class:`model.Limits`, the group ``[placement]``
+    """
 
     __slots__ = ()
 
 
-def read(path=None):
-    """Read the operator's file; None: the installed one.
+def list_opts():
+    """Return oslo.config's options of the group."""
+    default = Options()
+    return [
+        cfg.BoolOpt('enabled', default=default.enabled, help=(
+            'Count hardware events. When false only resctrl, NUMA faults and pages tell where '
+            'guests reach their memory.')),
+        cfg.FloatOpt('interval_s', default=default.interval_s, min=0.5, max=3600.0, help=(
+            'Time between two samples [seconds].')),
+        cfg.StrOpt('scope', default=default.scope, choices=[
+            (THREAD, "a guest's vCPU threads: a descriptor for each vCPU and event"),
+            (CGROUP, 'its control group, with its emulator and vhost threads: a descriptor for '
+                     'each CPU of the host and event, and a switch of counters at each change '
+                     'of group on a CPU')],
+            help='What is counted of a guest.'),
+        cfg.ListOpt('sources', default=list(default.sources), help=(
+            'Where evidence of memory accesses is taken from; the first that works is used. '
+            'guests: counters on each guest. cpus: counters on each CPU, shared out by where '
+            'guests ran. resctrl: memory bandwidth monitoring. numa_faults: NUMA balancing. '
+            'pages: where pages lie and vCPUs ran.')),
+        cfg.MultiStrOpt('event', default=[], help=(
+            'An event to count instead of the one chosen for a role, ROLE=EVENT; may be '
+            'repeated. The event is written as perf does (cpu/event=0xd3,umask=0x1/, r53100f), '
+            'as libpfm4 does (skx::EVENT:UMASK), or none: do not count it. '
+            '"nova-numa-rebalance events" lists the roles.')),
+        cfg.StrOpt('resctrl_path', default=default.resctrl_path, help=(
+            'Where resctrl is mounted.')),
+        cfg.DictOpt('node_bandwidth_max', default={}, help=(
+            'Most that the memory of each node can deliver, NODE:MB/s,... Without it (and '
+            'without a calibration) the utilisation of bandwidth is unknown and takes no part '
+            'in the pressure.')),
+        cfg.DictOpt('node_link_max', default={}, help=(
+            'Most that the socket links of each node can send, NODE:MB/s,... Without it their '
+            'utilisation is unknown.')),
+        cfg.DictOpt('latency_ns', default={}, help=(
+            'Latency from each node to every node without load, NODE:NS NS ...,... in '
+            'ascending order of nodes. Without it (and without a calibration) it is estimated '
+            'from the distances in the firmware (SLIT) and local_latency_ns.')),
+        cfg.FloatOpt('local_latency_ns', default=default.local_latency_ns, min=1.0, max=10000.0,
+                     help="Latency of a node's own memory without load [ns]."),
+        cfg.FloatOpt('write_weight', default=default.write_weight, min=0.0, max=10.0, help=(
+            'What a written byte costs memory beside a read one.')),
+    ]
+
+
+def register_opts(conf):
+    """Register the group with an oslo_config.cfg.ConfigOpts."""
+    conf.register_group(GROUP)
+    conf.register_opts(list_opts(), group=GROUP)
+
+
+def from_conf(group, limits=None):
+    """Return :class:`Options` from the values of the group.
+
+    :param group: ``conf.counters``
+    :raises SettingsError: a value of a wrong form, named with its option
+    """
+    unknown = [name for name in group.sources if name not in SOURCES]
+    if unknown or not group.sources:
+        raise SettingsError('[counters] sources: %.80r: name some of %s' % (
+            ','.join(unknown), ', '.join(SOURCES)))
+    return Options(
+        group.enabled, group.interval_s, group.scope, tuple(dict.fromkeys(group.sources)),
+        _events(group.event), group.resctrl_path,
+        _per_node('node_bandwidth_max', group.node_bandwidth_max, _bytes_per_sec),
+        _per_node('node_link_max', group.node_link_max, _bytes_per_sec),
+        _per_node('latency_ns', group.latency_ns, _row),
+        group.local_latency_ns, group.write_weight, limits or model.Limits())
+
+
+def read(path=settings.PATH):
+    """Read the operator's file; without one, the defaults.
 
     :rtype: Options
+    :raises SettingsError: the file can't be read, or a value is wrong
     """
-    return Options()
+    conf = cfg.ConfigOpts()
+    register_opts(conf)
+    try:
+        conf([], project='nova-numa-pmc', default_config_dirs=[],
+             default_config_files=[path] if os.path.exists(path) else [])
+        return from_conf(conf.counters, settings.read(path).limits)
+    except (cfg.Error, OSError, ValueError) as error:
+        raise SettingsError('%s: %s' % (path, error)) from error
+
+
+def _events(texts):
+    chosen = []
+    for text in texts:
+        role, equals, event = text.partition('=')
+        if not equals or role.strip() not in event_table.ROLES or not event.strip():
+            raise SettingsError('[counters] event: %.80r is not ROLE=EVENT with a role of %s'
+                                % (text, ', '.join(event_table.ROLES)))
+        chosen.append((role.strip(), event.strip()))
+    return tuple(dict(chosen).items())
+
+
+def _per_node(name, values, convert):
+    found = []
+    for node, text in values.items():
+        try:
+            if not (node.isascii() and node.isdigit()):
+                raise ValueError(node)
+            found.append((int(node), convert(text)))
+        except ValueError:
+            raise SettingsError('[counters] %s: %.80r is not a node and its value'
+                                % (name, '%s:%s' % (node, text))) from None
+    return tuple(sorted(found))
+
+
+def _bytes_per_sec(text):
+    return 1e6 * _positive(text)
+
+
+def _row(text):
+    return tuple(_positive(word) for word in text.split())
+
+
+def _positive(text):
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise ValueError(text)
+    return value

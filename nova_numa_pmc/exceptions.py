@@ -65,6 +65,14 @@ class CounterTargetGone(CounterError):
     """The thread, control group or CPU to count on is gone."""
 
 
+class SourceUnavailable(NumaPmcError):
+    """A source of evidence can't be used on this host now; the message says the remedy."""
+
+
+class SettingsError(NumaPmcError):
+    """The operator's file can't be read, or an option in it has a wrong value."""
+
+
 class RecordingError(NumaPmcError):
     """A recording of samples can't be read or written; what is whole in it is kept."""
 

@@ -38,7 +38,7 @@ def view(topology, promises, limits, pressures=None, rotation=0, now_ns=None):
     """
     nodes = topology.nodes
     promises = list(promises)
-    cores = _cores(topology, limits)
+    cores = capacity_cores(topology, limits)
     capacity = [capacity_bytes(node, limits) for node in nodes]
     promised, huge = _promised(nodes, capacity, promises)
     guests, vcpus, young = _vcpus(nodes, cores, promises, now_ns)
@@ -95,8 +95,8 @@ def capacity_bytes(node, limits):
     return max(0, int(limits.ram_ratio * usable))
 
 
-def _cores(topology, limits):
-    """Count each node's capacity: its cores plus s for each further usable SMT sibling.
+def capacity_cores(topology, limits):
+    """Count each node's capacity C_n: its cores plus s for each further usable SMT sibling.
 
     A filled sibling adds far less than a core: counting threads made XAPI's guests lose
     more CPU than locality gained.

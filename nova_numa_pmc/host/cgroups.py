@@ -102,6 +102,44 @@ def find(pid, root='/'):
                   main if _has_cpuset(main) else target, covers, memory, proc)
 
 
+def machine(pid, controller, root='/'):
+    """Return the directory of a guest's machine group in a controller's hierarchy.
+
+    That is the unified one where the controller has none of its own.
+
+    :raises CpusetError: not a libvirt guest's group, or the hierarchy is not mounted
+    :raises GuestGone: there is no such process any more
+    """
+    return _machine(pid, controller, root)[1]
+
+
+def memory_group(pid, root='/'):
+    """Return (version, directory) of the group whose ``memory.numa_stat`` counts a guest.
+
+    :raises CpusetError: as :func:`machine`, or no group has that file
+    :raises GuestGone: there is no such process any more
+    """
+    version, scope, tail = _machine(pid, 'memory', root)
+    # On v1 the scope's sums may leave out what is below it (use_hierarchy).
+    for directory in (scope,) if version == 2 else (os.path.join(scope, *tail), scope):
+        if os.path.exists(os.path.join(directory, 'memory.numa_stat')):
+            return version, directory
+    raise CpusetError('%s: no memory.numa_stat: enable the memory controller for machine.slice'
+                      % scope)
+
+
+def _machine(pid, controller, root):
+    """Return (version, machine's directory, components below it) in a controller's hierarchy."""
+    hierarchies = _hierarchies(os.path.join(root, 'proc', '%d' % pid))
+    version = 1 if controller in hierarchies else 2
+    key = controller if version == 1 else ''
+    if key not in hierarchies:
+        raise CpusetError('process %d is in no control group with %s: mount the hierarchy'
+                          % (pid, controller))
+    mounts = _read(os.path.join(root, 'proc/self/mountinfo'))
+    return (version, *_locate(hierarchies[key], key, mounts, root))
+
+
 def memory_by_node(groups):
     """Read how many bytes of anonymous and shared memory a guest has on each node.
 
@@ -114,11 +152,16 @@ def memory_by_node(groups):
     """
     if groups.memory is None:
         return None
-    wanted, unit = (('anon', 'shmem'), 1) if groups.version == 2 else (
+    return group_memory_by_node(groups.version, groups.memory)
+
+
+def group_memory_by_node(version, directory):
+    """Read the same of the group that :func:`memory_group` found."""
+    wanted, unit = (('anon', 'shmem'), 1) if version == 2 else (
         ('hierarchical_anon', 'hierarchical_unevictable'), os.sysconf('SC_PAGE_SIZE'))
     by_node = {}
     try:
-        for line in read_text(os.path.join(groups.memory, 'memory.numa_stat')).splitlines():
+        for line in read_text(os.path.join(directory, 'memory.numa_stat')).splitlines():
             fields = line.split(' ')
             if fields[0].partition('=')[0] not in wanted:
                 continue

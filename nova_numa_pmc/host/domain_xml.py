@@ -54,7 +54,7 @@ _DOMAIN = {
 
 _ROOTS = {
     'domain': {'domain': _DOMAIN},
-    'domstatus': {'domstatus': {'numad': {}, 'domain': _DOMAIN}},
+    'domstatus': {'domstatus': {'numad': {}, 'vcpus': {'vcpu': {}}, 'domain': _DOMAIN}},
 }
 
 # libvirt reads the first of these and ignores the others: with two, what it does and what we

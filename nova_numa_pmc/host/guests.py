@@ -65,30 +65,60 @@ def read_running(root='/', default_huge_page_bytes=DEFAULT_HUGE_PAGE_BYTES):
     :returns: (list of :class:`model.Guest` by file name, list of str: a problem each,
         starting with the file's path)
     """
-    directory = os.path.join(root, STATUS_FILES)
-    try:
-        names = sorted(os.listdir(directory))
-    except FileNotFoundError:
-        return [], []
-    except OSError as error:
-        return [], [f'{directory}: {error.strerror}']
-    guests, problems = [], []
-    for name in names:
-        if not name.endswith('.xml'):
-            continue
-        path = os.path.join(directory, name)
+    return StatusFiles(root, default_huge_page_bytes).read()
+
+
+class StatusFiles:
+    """libvirt's status files, read again and again: one is parsed anew only when it is new.
+
+    libvirt replaces a file by renaming another over it, so that its inode or time changes.
+    """
+
+    def __init__(self, root='/', default_huge_page_bytes=DEFAULT_HUGE_PAGE_BYTES):
+        self._root = root
+        self._default_huge_page_bytes = default_huge_page_bytes
+        self._parsed = {}  # path → (identity of the file, guest or None, problem or None)
+
+    def read(self):
+        """Return what :func:`read_running` does."""
+        directory = os.path.join(self._root, STATUS_FILES)
+        before, self._parsed = self._parsed, {}
         try:
-            guest = _running_guest(root, _read_bytes(path), default_huge_page_bytes)
+            names = sorted(os.listdir(directory))
         except FileNotFoundError:
-            continue
+            return [], []
         except OSError as error:
-            problems.append(f'{ascii(path)[1:-1]}: {error.strerror}')
-        except DomainError as error:
-            problems.append(f'{ascii(path)[1:-1]}: {error}')
-        else:
-            if guest is not None:
+            return [], [f'{directory}: {error.strerror}']
+        guests, problems = [], []
+        for name in names:
+            if not name.endswith('.xml'):
+                continue
+            path = os.path.join(directory, name)
+            try:
+                found = os.stat(path)
+                identity = found.st_ino, found.st_mtime_ns, found.st_size
+                _, guest, problem = self._parsed[path] = (
+                    before[path] if path in before and before[path][0] == identity
+                    else (identity, *self._parse(path)))
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                guest, problem = None, f'{ascii(path)[1:-1]}: {error.strerror}'
+            if problem is not None:
+                problems.append(problem)
+            elif guest is not None and self._is_alive(guest):
                 guests.append(guest)
-    return guests, problems
+        return guests, problems
+
+    def _parse(self, path):
+        """Return (guest, None), (None, the problem), or (None, None) without a process."""
+        try:
+            return _running_guest(_read_bytes(path), self._default_huge_page_bytes), None
+        except DomainError as error:
+            return None, f'{ascii(path)[1:-1]}: {error}'
+
+    def _is_alive(self, guest):
+        return os.path.exists(os.path.join(self._root, 'proc', str(guest.pid)))
 
 
 def _read_bytes(path):
@@ -98,15 +128,13 @@ def _read_bytes(path):
         return file.read(domain_xml.MAX_BYTES + 1)
 
 
-def _running_guest(root, xml, default_huge_page_bytes):
+def _running_guest(xml, default_huge_page_bytes):
     found = domain_xml.collect(xml, 'domstatus')
     digits = found['domstatus'][0].attributes.get('pid', '')
     if digits in ('0', '-1'):
         return None
     pid = values.integer('pid', digits, 1, 1 << 31)
-    if not os.path.exists(os.path.join(root, 'proc', str(pid))):
-        return None
-    guest = _guest(found, default_huge_page_bytes)._replace(pid=pid)
+    guest = _guest(found, default_huge_page_bytes)._replace(pid=pid, vcpu_tids=_tids(found))
     if 'numad' not in found:
         return guest
     # What numad advised at this start; the domain's XML says only placement='auto'.
@@ -117,6 +145,13 @@ def _running_guest(root, xml, default_huge_page_bytes):
         placed_by=guest.placed_by or ('numad',),
         mem_nodes=guest.mem_nodes or tuple(sorted(nodes)),
         pinned_cpus=guest.pinned_cpus or cpus or None)
+
+
+def _tids(found):
+    """Return the vCPUs' thread ids; libvirt knows none of them where QEMU runs all in one."""
+    return tuple(sorted({values.integer('vcpu pid', digits, 1, 1 << 31)
+                         for digits in _attributes(found, 'vcpus/vcpu', 'pid')
+                         if digits not in ('0', '-1')}))
 
 
 def _guest(found, default_huge_page_bytes):

@@ -370,7 +370,7 @@ class RunningTest(unittest.TestCase):
     def test_is_what_the_hook_gets(self):
         xml = domains.domain(placement=domains.NUMA_NODES_1)
         domains.write_status(self.root, 'a', xml, 100)
-        self.assertEqual([guests.parse(xml)._replace(pid=100)],
+        self.assertEqual([guests.parse(xml)._replace(pid=100, vcpu_tids=(4711, 4712))],
                          guests.read_running(self.root)[0])
 
     def test_no_libvirt(self):

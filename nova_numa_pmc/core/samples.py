@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Put what was measured in one interval into the records of a sample.
+
+Pure. ``None`` is unknown; nodes are in ascending order of their ids.
+"""
+
+from nova_numa_pmc.core import pressure, rates
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.sample import DeviceSample, GuestSample, NodeSample
+
+
+class NodeUse(Record, fields=(
+        'demand_cores busy_cores local_per_sec remote_per_sec cycles_per_sec '
+        'instructions_per_sec bandwidth_bytes_per_sec incoming_per_sec link_bytes_per_sec '
+        'io_miss_ratio'),
+        defaults=(None,) * 10):
+    """What was measured of one node.
+
+    :param demand_cores: D_n; ``busy_cores``: the time its CPUs ran something
+    :param incoming_per_sec: lines that its memory controllers read for other nodes
+    :param link_bytes_per_sec: sent to other sockets
+    """
+
+    __slots__ = ()
+
+
+class Abilities(Record, fields=(
+        'capacity_cores bandwidth_max link_max latencies_ns mlp')):
+    """What the nodes of a host can do; tuples by position.
+
+    :param bandwidth_max, link_max: bytes per second, None in it: unknown
+    :param latencies_ns: unloaded latency, rows: from; None: unknown
+    :param mlp: misses that a core waits for together
+    """
+
+    __slots__ = ()
+
+
+def node_samples(nodes, uses, abilities, guests):
+    """Return (tuple of :class:`NodeSample`, :class:`pressure.Traffic` or None).
+
+    :param nodes: :class:`model.Node`, ascending
+    :param uses: :class:`NodeUse` of each
+    :param guests: tuple of :class:`GuestSample`, which tell whose memory was reached
+    """
+    bandwidth_ratios = [pressure.utilisation(use.bandwidth_bytes_per_sec, most)
+                        for use, most in zip(uses, abilities.bandwidth_max)]
+    traffic = _traffic(nodes, uses, guests)
+    losses = pressure.losses(
+        [use.demand_cores for use in uses], abilities.capacity_cores,
+        traffic.lines_per_sec if traffic else None, abilities.latencies_ns, bandwidth_ratios,
+        abilities.mlp)
+    found = []
+    for at, (node, use) in enumerate(zip(nodes, uses)):
+        pressed = pressure.node_pressure(
+            pressure.utilisation(use.demand_cores, abilities.capacity_cores[at]),
+            bandwidth_ratios[at],
+            pressure.utilisation(use.link_bytes_per_sec, abilities.link_max[at]))
+        threads = len(node.cpus)
+        busy = None if use.busy_cores is None or not threads else use.busy_cores / threads
+        found.append(NodeSample(
+            node.id, abilities.capacity_cores[at], use.demand_cores, pressed.cpu_ratio,
+            use.bandwidth_bytes_per_sec, abilities.bandwidth_max[at], pressed.bandwidth_ratio,
+            pressed.link_ratio, pressed.pressure, use.local_per_sec, use.remote_per_sec,
+            rates.remote_ratio(use.local_per_sec, use.remote_per_sec),
+            *rates.cycles_per_instruction(use.cycles_per_sec, use.instructions_per_sec, busy),
+            losses[at].waiting_cores, losses[at].distance_cores, use.io_miss_ratio,
+            node.memory_bytes, node.free_bytes))
+    return tuple(found), traffic
+
+
+def _traffic(nodes, uses, guests):
+    """Tell whose memory each node's accesses went to; None: a node's are not counted."""
+    if any(use.local_per_sec is None or use.remote_per_sec is None for use in uses):
+        return None
+    at = {node.id: position for position, node in enumerate(nodes)}
+    seeds = []
+    for guest in guests:
+        remote, memory = ([0.0] * len(nodes) for _ in range(2))
+        ran = sum(cores for _, cores in guest.cores_by_node)
+        for node, cores in guest.cores_by_node:
+            if node in at and ran:
+                remote[at[node]] = (guest.remote_per_sec or 0.0) * cores / ran
+        for node, size in guest.bytes_by_node:
+            if node in at:
+                memory[at[node]] = size
+        seeds.append((remote, memory))
+    incoming = [use.incoming_per_sec for use in uses]
+    return pressure.attribute(
+        [use.local_per_sec for use in uses], [use.remote_per_sec for use in uses], seeds,
+        None if None in incoming else incoming)
+
+
+def guest_sample(running, evidence, devices):
+    """Return one :class:`GuestSample`.
+
+    :param running: :class:`nova_numa_pmc.host.sources.Running`
+    :param evidence: :class:`nova_numa_pmc.host.sources.Evidence`, None: no rung told anything
+    :param devices: tuple of (address, node id or None)
+    """
+    guest = running.guest
+    told = GuestSample(
+        guest.uuid, guest.name, cores=running.cores, waiting_cores=running.waiting_cores,
+        cores_by_node=tuple(sorted(running.cores_by_node.items())),
+        bytes_by_node=tuple(sorted(running.bytes_by_node.items())),
+        devices=tuple(DeviceSample(address, node, is_local(node, running.cores_by_node))
+                      for address, node in devices))
+    if evidence is None:
+        return told
+    busy = None if running.cores is None or not guest.vcpus else running.cores / guest.vcpus
+    cpi, reliable = rates.cycles_per_instruction(
+        evidence.cycles_per_sec, evidence.instructions_per_sec, busy)
+    return told._replace(
+        source=evidence.source if evidence.of_memory else '',
+        sure=evidence.sure if evidence.of_memory else '',
+        local_per_sec=evidence.local_per_sec, remote_per_sec=evidence.remote_per_sec,
+        remote_ratio=evidence.remote_ratio,
+        bandwidth_bytes_per_sec=evidence.bandwidth_bytes_per_sec, cpi=cpi, cpi_reliable=reliable,
+        intensity=rates.memory_intensity(evidence.local_per_sec, evidence.remote_per_sec,
+                                         evidence.instructions_per_sec),
+        counted_share=evidence.counted_share)
+
+
+def is_local(node, cores_by_node):
+    """Tell whether a guest ran mostly on a device's node; None: unknown."""
+    ran = sum(cores_by_node.values())
+    if node is None or not ran:
+        return None
+    return cores_by_node.get(node, 0.0) > ran / 2

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ladder of evidence: ways to tell whether guests reach their memory locally, best first.
+
+``guest_counters``   counters on each guest's vCPU threads, or on its control group
+``cpu_counters``     counters on each CPU, shared out by where the guests ran
+``resctrl``          memory bandwidth monitoring: all traffic and that to local memory
+``numa_faults``      the kernel's NUMA balancing: on which nodes threads hit pages
+``pages``            on which nodes pages lie, by where the vCPUs ran
+``uncore``           not a rung: memory controllers, links and I/O of each node
+``counted``          what the counter rungs share: counts of owners made of several targets
+``ladder``           tries the rungs in order, leaves one that fails, comes back to it
+
+A rung has a ``name``, ``sample(tick)`` → {uuid: :class:`Evidence`} and ``close()``. It raises
+:class:`SourceUnavailable`, with the remedy, while it can't be used on this host. A guest it
+can tell nothing of in this tick is absent, and the next rung is asked about it.
+"""
+
+from nova_numa_pmc.record import Record
+
+
+class Evidence(Record, fields=(
+        'source sure local_per_sec remote_per_sec remote_ratio bandwidth_bytes_per_sec '
+        'cycles_per_sec instructions_per_sec counted_share'), defaults=(None,) * 7):
+    """What a rung tells of one guest; fields as :class:`nova_numa_pmc.sample.GuestSample`.
+
+    Idle guests have rates of 0 and no ratio. Neither rates nor ratio: it told of execution only.
+    """
+
+    __slots__ = ()
+
+    @property
+    def of_memory(self):
+        """Tell whether it says anything of memory accesses."""
+        return self.local_per_sec is not None or self.remote_ratio is not None
+
+
+class Running(Record, fields='guest threads cores waiting_cores cores_by_node bytes_by_node'):
+    """A guest in one tick.
+
+    :param guest: :class:`nova_numa_pmc.model.Guest`
+    :param threads: {tid: :class:`nova_numa_pmc.host.threads.Ran`} of its vCPUs
+    :param cores, waiting_cores: None: unknown, as in a first tick
+    :param cores_by_node: {node id: cores}; empty: unknown
+    :param bytes_by_node: {node id: bytes}; empty: unknown
+    """
+
+    __slots__ = ()
+
+
+class Tick(Record, fields='before_ns now_ns topology guests busy_cores counts'):
+    """One reading of a host, as the rungs get it.
+
+    :param before_ns: CLOCK_MONOTONIC of the tick before, None: this is the first
+    :param topology: :class:`nova_numa_pmc.model.Topology`
+    :param guests: tuple of :class:`Running`
+    :param busy_cores: {node id: cores its CPUs were busy, None: unknown}
+    :param counts: {node id: :class:`counted.Counts`} of all that ran on its CPUs, {}: uncounted
+    """
+
+    __slots__ = ()
+
+    @property
+    def elapsed_ns(self):
+        """Return the time since the tick before; 0 in the first."""
+        return 0 if self.before_ns is None else max(0, self.now_ns - self.before_ns)

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts of owners (a guest, a node) that are made of several targets (threads, CPUs)."""
+
+from nova_numa_pmc.core import rates
+from nova_numa_pmc.exceptions import SourceUnavailable
+from nova_numa_pmc.host import counters, event_table, events
+from nova_numa_pmc.record import Record
+
+#: In this order they are opened, as far as the hardware can in one group: what is divided by
+#: another is to be of the same time.
+ROLES = (event_table.LOCAL_DRAM, event_table.REMOTE_DRAM, event_table.INSTRUCTIONS,
+         event_table.CYCLES)
+
+
+class Counts(Record, fields=(
+        'local_per_sec remote_per_sec cycles_per_sec instructions_per_sec share')):
+    """What CPUs did; None: unknown. ``share`` is the smallest share of the time counted."""
+
+    __slots__ = ()
+
+
+def core_events(selection):
+    """Return the events to count on cores.
+
+    :param selection: :class:`events.Selection`
+    :raises SourceUnavailable: there are none, with the reason
+    """
+    chosen = tuple(event for role in ROLES for event in selection.events
+                   if event.role == role and event.cpus is None)
+    if not chosen:
+        reasons = dict.fromkeys(why for role, why in selection.missing if role in ROLES)
+        raise SourceUnavailable('no core events: %s' % '; '.join(reasons or ('none known',)))
+    return chosen
+
+
+def why_no_memory_events(selection):
+    """Return why local and remote accesses can't be told apart; None: they can."""
+    missing = dict(selection.missing)
+    for role in (event_table.LOCAL_DRAM, event_table.REMOTE_DRAM):
+        if role in missing:
+            return 'no event for %s: %s' % (role, missing[role])
+    return None
+
+
+def refuse_mediated(root):
+    """Raise while KVM's mediated vPMU is enabled.
+
+    Asked at every tick: the module can be loaded again with it, and an event of ours that is
+    open would then stop the next guest from starting.
+
+    :raises SourceUnavailable:
+    """
+    if events.mediated_vpmu(root):
+        raise SourceUnavailable(
+            "KVM's mediated vPMU is enabled: an open core event would stop guests from starting; "
+            'load kvm_intel or kvm_amd with enable_mediated_pmu=0 to count cores')
+
+
+class Owners:
+    """Counters on owners, differenced from one reading to the next.
+
+    An owner of which targets came or went is unknown for that tick: what they did is lost in
+    part.
+    """
+
+    def __init__(self):
+        self._counters = counters.Counters()
+        self._before = {}
+
+    def __len__(self):
+        """Return how many descriptors are open."""
+        return len(self._counters)
+
+    def sample(self, wanted, idle_is_zero):
+        """Open and close as wanted, read, and difference.
+
+        :param wanted: {owner: {key: (:class:`perf.Target`, tuple of events)}}; the key tells
+            apart two holders of one id
+        :param idle_is_zero: as :func:`rates.difference`
+        :returns: ({owner: {key: tuple of :class:`rates.Delta` or None, as its events}} of the
+            owners all of whose targets are the same as before, tuple of problems as text)
+        """
+        flat = {(owner, key): target for owner, targets in wanted.items()
+                for key, target in targets.items()}
+        problems = tuple(str(error) for error in self._counters.update(flat))
+        readings = {owner: {} for owner in wanted}
+        for (owner, key), counts in self._counters.read().items():
+            readings[owner][key] = counts
+        before, self._before = self._before, readings
+        deltas = {}
+        for owner, counts in readings.items():
+            earlier = before.get(owner)
+            if earlier and earlier.keys() == counts.keys() == wanted[owner].keys():
+                deltas[owner] = {key: tuple(
+                    rates.difference(old, new, idle_is_zero)
+                    for old, new in zip(earlier[key], counts[key])) for key in counts}
+        return deltas, problems
+
+    def close(self):
+        """Close all counters and forget what they said."""
+        self._counters.close()
+        self._before = {}
+
+
+def add_up(chosen, deltas, elapsed_ns):
+    """Return :class:`Counts` from what each target's events saw; a role unknown on one is None.
+
+    :param chosen: the events, of :func:`core_events`
+    :param deltas: iterable of tuples of :class:`rates.Delta` or None, as ``chosen``
+    """
+    columns = list(zip(*deltas))
+    totals = {role: rates.add(delta for event, column in zip(chosen, columns)
+                              if event.role == role for delta in column) for role in ROLES}
+    for event in chosen:
+        if event.minus is not None:
+            totals[event.role] = rates.subtract(totals[event.role], totals.get(event.minus))
+    known = [delta.share for delta in totals.values() if delta is not None]
+    local, remote, instructions, cycles = (
+        rates.per_sec(totals[role], elapsed_ns) for role in ROLES)
+    return Counts(local, remote, cycles, instructions, min(known, default=None))

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counters on each CPU: what nodes did, shared out to guests by how long they ran there."""
+
+from nova_numa_pmc.core import rates
+from nova_numa_pmc.exceptions import SourceUnavailable
+from nova_numa_pmc.host import perf
+from nova_numa_pmc.host.sources import Evidence, counted
+from nova_numa_pmc.sample import ATTRIBUTED
+
+
+class CpuCounters:
+    """Counts what ran on each node's CPUs; not a rung itself.
+
+    :param select: a function that returns the :class:`events.Selection` of this host
+    """
+
+    name = 'CPUs'
+
+    def __init__(self, select, root='/'):
+        self._select, self._root = select, root
+        self._events = None
+        self._owners = counted.Owners()
+        self.problems = ()
+
+    def sample(self, topology, elapsed_ns):
+        """Return {node id: :class:`counted.Counts`} of the nodes that are known.
+
+        :raises SourceUnavailable: nothing can be counted on any CPU
+        """
+        counted.refuse_mediated(self._root)
+        if self._events is None:
+            self._events = counted.core_events(self._select())
+        deltas, problems = self._owners.sample({node.id: {
+            cpu: (perf.on_cpu(cpu), self._events) for cpu in node.online_cpus}
+            for node in topology.nodes}, idle_is_zero=False)
+        if problems and not len(self._owners):
+            raise SourceUnavailable(problems[0])
+        self.problems = problems
+        return {node: counted.add_up(self._events, targets.values(), elapsed_ns)
+                for node, targets in deltas.items()}
+
+    def close(self):
+        """Close the counters; the events are chosen anew at the next sample."""
+        self._owners.close()
+        self._events = None
+
+
+class CpuShare:
+    """The rung: a guest's share of a node's accesses is its share of the node's busy time."""
+
+    name = 'perf by CPU'
+    problems = ()
+
+    def sample(self, tick):
+        """Return {uuid: evidence}, as if all on a node reached memory alike.
+
+        :raises SourceUnavailable: CPUs are not counted
+        """
+        if tick.before_ns is None:
+            return {}
+        known = {node: counts for node, counts in tick.counts.items()
+                 if None not in (counts.local_per_sec, counts.remote_per_sec)}
+        if not known:
+            raise SourceUnavailable('the CPUs are not counted')
+        found = {}
+        for running in tick.guests:
+            local = remote = 0.0
+            for node, cores in running.cores_by_node.items():
+                # Its ticks of 10 ms may add up to less than the guest's own, finer time.
+                busy = max(tick.busy_cores.get(node) or 0.0, sum(
+                    other.cores_by_node.get(node, 0.0) for other in tick.guests))
+                if cores and node not in known:
+                    break
+                if cores:
+                    local += known[node].local_per_sec * cores / busy
+                    remote += known[node].remote_per_sec * cores / busy
+            else:
+                if running.cores_by_node:
+                    found[running.guest.uuid] = Evidence(
+                        self.name, ATTRIBUTED, local, remote, rates.remote_ratio(local, remote),
+                        counted_share=min(counts.share for counts in known.values()))
+        return found
+
+    def close(self):
+        """Nothing is open: the counters are the sampler's."""

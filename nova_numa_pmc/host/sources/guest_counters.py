@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counters on each guest: on its vCPU threads, or on its control group.
+
+By thread a guest takes a descriptor for each vCPU and event, and what its emulator and vhost
+threads do is not counted. By control group it takes one for each *CPU of the host* and event,
+and all of its threads are counted.
+"""
+
+from nova_numa_pmc.core import rates
+from nova_numa_pmc.exceptions import CpusetError, SourceUnavailable
+from nova_numa_pmc.host import cgroups, perf
+from nova_numa_pmc.host.sources import Evidence, counted
+from nova_numa_pmc.sample import COUNTED
+
+THREAD, CGROUP = 'thread', 'cgroup'
+
+
+class GuestCounters:
+    """The rung.
+
+    :param select: a function that returns the :class:`events.Selection` of this host
+    :param scope: :data:`THREAD` or :data:`CGROUP`
+    """
+
+    def __init__(self, select, scope=THREAD, root='/'):
+        self.name = 'perf by %s' % scope
+        self._targets = self._threads if scope == THREAD else self._groups
+        self._select, self._root = select, root
+        self._events = None
+        self._owners = counted.Owners()
+        self.problems = ()
+
+    def sample(self, tick):
+        """Return {uuid: evidence}; without events for DRAM it is of execution only.
+
+        :raises SourceUnavailable: nothing can be counted on any guest
+        """
+        counted.refuse_mediated(self._root)
+        if self._events is None:
+            selection = self._select()
+            self._events = counted.core_events(selection)
+            lack = counted.why_no_memory_events(selection)
+            self._lack = ('%s: %s' % (self.name, lack),) if lack else ()
+        wanted = {running.guest.uuid: self._targets(running, tick.topology)
+                  for running in tick.guests}
+        deltas, problems = self._owners.sample(wanted, idle_is_zero=True)
+        if problems and not len(self._owners):
+            raise SourceUnavailable(problems[0])
+        self.problems = self._lack + problems
+        found = {}
+        for uuid, targets in deltas.items():
+            counts = counted.add_up(self._events, targets.values(), tick.elapsed_ns)
+            if counts != counted.Counts(None, None, None, None, None):
+                found[uuid] = self._evidence(counts)
+        return found
+
+    def _evidence(self, counts):
+        local, remote = counts.local_per_sec, counts.remote_per_sec
+        if local is None or remote is None:
+            local = remote = None
+        return Evidence(
+            self.name, COUNTED, local, remote, rates.remote_ratio(local, remote),
+            cycles_per_sec=counts.cycles_per_sec,
+            instructions_per_sec=counts.instructions_per_sec, counted_share=counts.share)
+
+    def _threads(self, running, _):
+        return {(tid, ran.since): (perf.Target(perf.THREAD, tid, since=ran.since), self._events)
+                for tid, ran in running.threads.items()}
+
+    def _groups(self, running, topology):
+        try:
+            directory = cgroups.machine(running.guest.pid, 'perf_event', self._root)
+        except CpusetError:
+            return {}  # it is ending, or not in a group of libvirt's: another rung may tell
+        targets = (perf.cgroup(directory, cpu) for core in topology.cores for cpu in core)
+        return {(target.since, target.cpu): (target, self._events)
+                for target in targets if target}
+
+    def close(self):
+        """Close the counters; the events are chosen anew at the next sample."""
+        self._owners.close()
+        self._events = None

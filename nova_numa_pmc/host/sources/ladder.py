@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask the rungs in order until every guest has evidence."""
+
+from nova_numa_pmc.exceptions import NumaPmcError
+from nova_numa_pmc.record import Record
+
+#: Ticks for which a rung that failed is left alone: a minute at the default interval.
+RETRY_TICKS = 12
+
+
+class Found(Record, fields='evidence problems source'):
+    """What the ladder found in one tick.
+
+    :param evidence: {uuid: :class:`Evidence`}; a guest may be absent
+    :param problems: tuple of text: rungs above the best in use, and what these lack
+    :param source: name of the best rung in use, '' none
+    """
+
+    __slots__ = ()
+
+
+class Trials:
+    """Leave what fails alone for a while.
+
+    What is tried has a ``name``, ``sample(...)``, ``problems`` and ``close()``.
+    """
+
+    def __init__(self, retry_ticks=RETRY_TICKS):
+        self._retry_ticks = retry_ticks
+        self._left = {}  # what failed → (ticks until it is tried again, why)
+
+    def sample(self, one, problems, *args):
+        """Return what it tells, None: it failed, now or lately; it is closed then.
+
+        :param problems: list to add to
+        """
+        ticks, why = self._left.get(one, (0, ''))
+        if ticks > 0:
+            self._left[one] = ticks - 1, why
+            problems.append(why)
+            return None
+        try:
+            found = one.sample(*args)
+        except (NumaPmcError, OSError) as error:
+            why = '%s: %s' % (one.name, error)
+            self._left[one] = self._retry_ticks, why
+            problems.append(why)
+            one.close()
+            return None
+        self._left.pop(one, None)
+        problems.extend(one.problems)
+        return found
+
+
+class Ladder:
+    """The rungs, best first: one that fails is left to the next in the same tick."""
+
+    def __init__(self, rungs, retry_ticks=RETRY_TICKS):
+        self._rungs = tuple(rungs)
+        self._trials = Trials(retry_ticks)
+
+    def sample(self, tick):
+        """Return :class:`Found`. It does not raise for what a rung can't read.
+
+        The first evidence of memory accesses of a guest is taken; execution (cycles,
+        instructions) may be of a rung above.
+        """
+        evidence, partial, problems, source = {}, {}, [], ''
+        for rung in self._rungs:
+            waiting = tuple(running for running in tick.guests
+                            if running.guest.uuid not in evidence)
+            if tick.guests and not waiting:
+                break
+            found = self._trials.sample(rung, problems, tick)
+            if found is None:
+                continue
+            if not tick.guests:  # still asked, so that its fitness is known
+                source = rung.name
+                break
+            for running in waiting:
+                uuid = running.guest.uuid
+                told = found.get(uuid)
+                if told is None:
+                    continue
+                if told.of_memory:
+                    evidence[uuid] = _with_execution(told, partial.get(uuid))
+                    source = source or rung.name
+                else:
+                    partial.setdefault(uuid, told)
+        return Found({**partial, **evidence}, tuple(problems), source)
+
+    def close(self):
+        """Close all rungs."""
+        for rung in self._rungs:
+            rung.close()
+
+
+def _with_execution(evidence, partial):
+    if partial is None or evidence.cycles_per_sec is not None:
+        return evidence
+    return evidence._replace(cycles_per_sec=partial.cycles_per_sec,
+                             instructions_per_sec=partial.instructions_per_sec,
+                             counted_share=partial.counted_share)

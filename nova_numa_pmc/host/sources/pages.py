@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""On which nodes a guest's pages lie, by where its vCPUs ran: the last resort."""
+
+from nova_numa_pmc.host.sources import Evidence
+from nova_numa_pmc.sample import INFERRED
+
+
+class Pages:
+    """The rung: as if a guest reached all of its pages equally often."""
+
+    name = 'pages'
+    problems = ()
+
+    def sample(self, tick):
+        """Return {uuid: evidence}, a ratio without rates."""
+        found = {}
+        for running in tick.guests:
+            ratio = remote_ratio(running.cores_by_node, running.bytes_by_node)
+            if ratio is not None:
+                found[running.guest.uuid] = Evidence(self.name, INFERRED, remote_ratio=ratio)
+        return found
+
+    def close(self):
+        """Nothing is open."""
+
+
+def remote_ratio(cores_by_node, bytes_by_node):
+    """Return 1 − Σ_n (cores_n ÷ Σ cores) · (bytes_n ÷ Σ bytes); None: it did not run.
+
+    :param cores_by_node, bytes_by_node: {node id: amount}
+    """
+    cores, size = sum(cores_by_node.values()), sum(bytes_by_node.values())
+    if not cores or not size:
+        return None
+    local = sum(amount / cores * bytes_by_node.get(node, 0) / size
+                for node, amount in cores_by_node.items())
+    return min(1.0, max(0.0, 1.0 - local))
