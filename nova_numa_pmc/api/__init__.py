@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Nova's API loads from us."""

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+import re
+import unittest
+
+from hypothesis import given, strategies
+
+from nova_numa_pmc import extra_specs
+from nova_numa_pmc.api import extra_spec_validators
+
+
+class SpecsTest(unittest.TestCase):
+
+    def test_each_of_ours_is_described(self):
+        self.assertEqual(list(extra_specs.KEYS),
+                         [name for name, _, _ in extra_spec_validators.SPECS])
+
+    def test_choices_are_those_that_are_read(self):
+        for name, _, value in extra_spec_validators.SPECS:
+            for choice in value.get('enum', ()):
+                with self.subTest(name=name, choice=choice):
+                    self.assertEqual((), extra_specs.parse({name: choice}).problems)
+
+    def test_max_pressure(self):
+        for text in ('0.8', '1', '0.000001', '63.999999', '64', '64.0', '10'):
+            with self.subTest(text):
+                self.assertTrue(self.accepts(text))
+        for text in ('', '0', '0.0', '00', '-1', '64.1', '65', '100', '1e1', 'nan', 'inf', '.5',
+                     '1.', ' 1', '1 ', '1\n', '1_0', '٣', '0.1234567'):
+            with self.subTest(text):
+                self.assertFalse(self.accepts(text))
+
+    @given(strategies.from_regex(extra_spec_validators.MAX_PRESSURE_PATTERN, fullmatch=True))
+    def test_what_novas_api_accepts_is_read(self, text):
+        if self.accepts(text):
+            self.assertEqual((), extra_specs.parse({extra_specs.MAX_PRESSURE: text}).problems)
+
+    def accepts(self, text):
+        """Match as ExtraSpecValidator does."""
+        pattern = extra_spec_validators.MAX_PRESSURE_PATTERN
+        return re.fullmatch(pattern, text) is not None
