@@ -43,19 +43,46 @@ def place(host_view, request, limits):
     :returns: :class:`model.Placement`; no nodes: leave the guest alone
     """
     if request.placed_by:
-        return _left_alone('placed_by_others', ('by', request.placed_by))
+        return _left_alone(model.Reason('placed_by_others', (('by', request.placed_by),)))
     if request.policy == model.NONE:
-        return _left_alone('policy_none')
+        return _left_alone(model.Reason('policy_none'))
     merged, members = domains.merged(host_view, limits)
     ask = candidates.Ask(merged, members, host_view, request)
-    if sum(ask.threads) < max(1, request.vcpus):
-        return _left_alone('too_few_cpus', ('vcpus', request.vcpus),
-                           ('threads', sum(ask.threads)))
+    decided = decide(ask, limits)
+    if not decided.ranks:
+        return _left_alone(decided.reason)
+    return _placement(host_view, members, ask, decided)
+
+
+class Decision:
+    """Which tier of candidates it is, and their order.
+
+    :ivar reason: :class:`model.Reason`; the verdict's code alone where there are ``ranks``
+    :ivar ranks: list of :class:`ranking.Rank`, best first; empty: nowhere
+    :ivar known: :class:`ranking.Known`, which parts of pressure they were compared by
+    """
+
+    __slots__ = ('reason', 'ranks', 'known')
+
+    def __init__(self, reason, ranks=(), known=None):
+        self.reason, self.ranks, self.known = reason, ranks, known
+
+
+def decide(ask, limits):
+    """Order the places that a guest could have.
+
+    :param ask: :class:`candidates.Ask`
+    :rtype: Decision
+    """
+    wanted = ask.request
+    if sum(ask.threads) < max(1, wanted.vcpus):
+        return Decision(model.Reason('too_few_cpus', (
+            ('vcpus', wanted.vcpus), ('threads', sum(ask.threads)))))
     for code, places in candidates.tiers(ask):
         if places:
-            ranks, known = ranked(ask, places, limits)
-            return _placement(host_view, members, ask, code, ranks, known)
-    return _left_alone('no_single_node', ('vcpus', request.vcpus), ('threads', max(ask.threads)))
+            return Decision(model.Reason(code), *ranked(ask, places, limits))
+    return Decision(model.Reason('no_single_node', (
+        ('vcpus', wanted.vcpus), ('threads', max(ask.threads)))))
 
 
 def promise(guest, placement, now_ns):
@@ -76,13 +103,13 @@ def promise(guest, placement, now_ns):
                          placement.mem_bytes if origin == model.PLACED else ())
 
 
-def _left_alone(code, *values):
-    return model.Placement((), None, False, (model.Reason(code, values),))
+def _left_alone(reason):
+    return model.Placement((), None, False, (reason,))
 
 
-def _placement(host_view, members, ask, code, ranks, known):
+def _placement(host_view, members, ask, decided):
     """Turn the best candidate into a placement with its reasons."""
-    best = ranks[0].candidate
+    best, code = decided.ranks[0].candidate, decided.reason.code
 
     def ids(positions):
         if len(positions) == 1 and len(members[positions[0]]) == 1:
@@ -94,7 +121,7 @@ def _placement(host_view, members, ask, code, ranks, known):
     mem_nodes = ids(best.mems)
     return model.Placement(
         nodes, _cpus(ask, best), best.bind,
-        (_verdict(code, ranks, ids),) + _remarks(ask, code, known), mem_nodes,
+        (_verdict(code, decided.ranks, ids),) + _remarks(ask, code, decided.known), mem_nodes,
         _division(host_view, ask.request, mem_nodes) if len(mem_nodes) > 1 else ())
 
 

@@ -70,26 +70,47 @@ def _rank_single(ask, candidate, known, limits):
         (at - view.rotation) % len(view.nodes)))
 
 
-def _rank_set(ask, candidate, known, limits):
-    view, wanted = ask.view, ask.request
-    nodes, mems = view.nodes, candidate.mems or candidate.cpus
+def left(ask, candidate, known):
+    """Say what pressures a guest would leave.
+
+    :returns: (pressures of the candidate's nodes, highest first; those of the others, highest
+        first, by the parts that all of the others know)
+    """
+    nodes, mems = ask.view.nodes, candidate.mems or candidate.cpus
+    others = [node for at, node in enumerate(nodes) if at not in candidate.cpus + mems]
+    theirs = Known(others)
+    return (_charged(ask, candidate, known),
+            sorted((_pressure(node, theirs, 0, 0) for node in others), reverse=True))
+
+
+def _charged(ask, candidate, known):
+    """List the pressures that a guest leaves on a candidate's nodes, highest first."""
+    nodes, mems = ask.view.nodes, candidate.mems or candidate.cpus
     cores = sum(nodes[at].cores for at in candidate.cpus) or 1.0
-    pressures, crowd = [], []
-    for at in {*candidate.cpus, *mems}:
-        share = nodes[at].cores / cores
-        used = at in candidate.cpus
-        pressures.append(_pressure(
-            nodes[at], known, _demand(wanted) * share if used else None,
-            _traffic(wanted) / len(mems) if at in mems else 0))
-        if used:
-            crowd.append(round((nodes[at].vcpus + wanted.vcpus * share)
-                               / (nodes[at].cores or 1.0), 9))
-    pressures.sort(reverse=True)
+    return sorted((_pressure(
+        nodes[at], known,
+        _demand(ask.request) * (nodes[at].cores / cores) if at in candidate.cpus else None,
+        _traffic(ask.request) / len(mems) if at in mems else 0)
+        for at in {*candidate.cpus, *mems}), reverse=True)
+
+
+def crowd(ask, candidate):
+    """List vCPUs per core of a candidate's nodes with the guest on them, highest first."""
+    nodes = ask.view.nodes
+    cores = sum(nodes[at].cores for at in candidate.cpus) or 1.0
+    return sorted((round((nodes[at].vcpus + ask.request.vcpus * (nodes[at].cores / cores))
+                         / (nodes[at].cores or 1.0), 9) for at in candidate.cpus), reverse=True)
+
+
+def _rank_set(ask, candidate, known, limits):
+    view = ask.view
+    nodes, mems = view.nodes, candidate.mems or candidate.cpus
+    pressures = _charged(ask, candidate, known)
     return Rank(candidate, pressures[0], (
         [_steps(max(p, limits.pressure_floor), limits) for p in pressures],
         _distance(ask, candidate),
         [_steps(p, limits) for p in pressures],
-        sorted(crowd, reverse=True),
+        crowd(ask, candidate),
         _promised_ratio(ask, mems),
         round(sum(nodes[at].guests for at in candidate.cpus), 9),
         [sorted((at - view.rotation) % len(nodes) for at in positions)
