@@ -176,6 +176,7 @@ class Writer:
     def append(self, sample):
         """Write one sample; a part that it would overfill is rotated away before.
 
+        :returns: the bytes it took
         :raises RecordingError: the file system is full or failing; the file is as before
         """
         frame = encode(sample)
@@ -190,6 +191,7 @@ class Writer:
             raise RecordingError('%s: %s; make room, or record to another file system'
                                  % (self.path, error.strerror)) from None
         self._size += written
+        return written
 
     def close(self):
         """Close the file; twice is fine."""

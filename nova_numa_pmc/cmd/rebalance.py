@@ -13,6 +13,9 @@ COMMANDS = {
     'check': 'find what is commonly wrong where guests are not placed or hosts not weighed',
     'events': 'show what hardware events would be counted here or on another CPU',
     'hook': 'install, remove or check the libvirt hook that places guests at their start',
+    'record': 'record samples of this host to a file, for days',
+    'report': 'sum up a recording, draw it, compare a window before with one after',
+    'top': 'show live how hard nodes are pressed and where guests run and reach',
 }
 
 

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Record samples of this host to a file, for days.
+
+Each sample is appended whole: a recorder that is killed loses at most the one it
+was writing, and the next one goes on in the same file. A full file is renamed to
+FILE.1, FILE.2 … and the oldest is dropped, so the recording never takes more than
+--max-size times --keep. `report FILE` and `top --replay FILE` read all of them.
+
+examples:
+  nova-numa-rebalance record --out /var/log/nova-numa-pmc/samples --duration 7d
+  nova-numa-rebalance record --out /tmp/before --interval 2 --duration 10m
+  systemd-run --unit numa-record nova-numa-rebalance record --out /var/log/samples
+
+exit codes: 0 the duration is over, or ended by the operator; 1 a problem;
+2 wrong usage
+"""
+
+import argparse
+import signal
+import sys
+import time
+
+from nova_numa_pmc import pace, recording, tables
+from nova_numa_pmc.cmd import top
+
+_PART_MAX_MIB = recording.PART_MAX_BYTES >> 20
+
+
+def configure(parser):
+    """Add the options."""
+    parser.add_argument('--out', required=True, metavar='FILE', help='the recording')
+    parser.add_argument('--interval', type=top.seconds, default=10.0, metavar='SECONDS',
+                        help='what a sample spans (default: 10)')
+    parser.add_argument('--duration', type=_duration, metavar='TIME',
+                        help='end after this: 90, 15m, 2h, 7d (default: when interrupted)')
+    parser.add_argument('--max-size', type=_whole(1, _PART_MAX_MIB), default=64, metavar='MIB',
+                        help='size at which the file is renamed and a new one begun '
+                             '(default: 64)')
+    parser.add_argument('--keep', type=_whole(1, recording.PARTS_MAX), default=8, metavar='N',
+                        help='files kept, the current one included (default: 8)')
+
+
+def _duration(text):
+    try:
+        return pace.duration_s(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError('not a time like 90, 15m, 2h or 7d') from None
+
+
+def _whole(low, high):
+    def parse(text):
+        if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
+            raise argparse.ArgumentTypeError('not a whole number from %d to %d' % (low, high))
+        return int(text)
+    return parse
+
+
+def run(args, open_sampler=top.open_sampler, wait=time.sleep, clock=time.monotonic):
+    """Record until the duration is over or a signal comes; return 0."""
+    writer = recording.Writer(args.out, args.max_size << 20, args.keep)
+    count = size = 0
+    former = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        if writer.cut_bytes:
+            _say('cut %d bytes of a torn sample off the end of %s'
+                 % (writer.cut_bytes, args.out))
+        _say('recording to %s every %g s%s' % (
+            args.out, args.interval, '' if args.duration else '; Ctrl-C ends it'))
+        told = set()
+        with open_sampler() as sampler:
+            for sample in _until(args.duration, pace.paced(
+                    sampler.sample, args.interval, wait, clock), clock):
+                size += writer.append(sample)
+                count += 1
+                for problem in sample.problems:
+                    if problem not in told:
+                        _say('problem: %s' % tables.printable(problem))
+                told.update(sample.problems)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, former)
+        writer.close()
+    _say('%d samples, %s; a day of such takes %s' % (count, _mib(size), _mib(
+        size / count * 86400 / args.interval)) if count else 'no sample was taken')
+    return 0
+
+
+def _until(duration_s, samples, clock):
+    end = None if duration_s is None else clock() + duration_s
+    for sample in samples:
+        yield sample
+        if end is not None and clock() >= end:
+            return
+
+
+def _interrupt(_number, _frame):
+    raise KeyboardInterrupt
+
+
+def _say(line):
+    print('record: %s' % line, file=sys.stderr, flush=True)
+
+
+def _mib(size_bytes):
+    return '%.2f MiB' % (size_bytes / (1 << 20))

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Show, live, how hard each node is pressed and where its guests run and reach.
+
+On a terminal the tables are redrawn each interval (keys: s sorts by the next
+column, q or Ctrl-C ends). Anywhere else, and with --once, they are printed.
+
+examples:
+  nova-numa-rebalance top
+  nova-numa-rebalance top --once --interval 2
+  nova-numa-rebalance top --guest instance-0000002a --sort remote
+  nova-numa-rebalance top --json | jq '.nodes[] | {id, pressure, remote_ratio}'
+  nova-numa-rebalance top --replay /var/log/nova-numa-pmc/samples
+
+exit codes: 0 ended by the operator, or shown once; 1 a problem; 2 wrong usage
+"""
+
+import argparse
+import collections
+import json
+import sys
+import time
+
+from nova_numa_pmc import pace, recording, sample, screen, tables
+from nova_numa_pmc.exceptions import NumaPmcError
+
+_SORT_KEYS = list(tables.SORTS)
+
+
+def configure(parser):
+    """Add the options."""
+    parser.add_argument('--interval', type=seconds, default=5.0, metavar='SECONDS',
+                        help='what a sample spans; with --replay, the time between two '
+                             '(default: 5)')
+    parser.add_argument('--once', action='store_true',
+                        help='show one interval and end; with --replay, the last sample')
+    parser.add_argument('--json', action='store_true',
+                        help='print one JSON object a line for each sample')
+    parser.add_argument('--guest', action='append', metavar='NAME|UUID',
+                        help='show this guest only (may be repeated)')
+    parser.add_argument('--sort', choices=_SORT_KEYS, default='name',
+                        help='sort guests by this, the highest first (default: name)')
+    parser.add_argument('--replay', metavar='FILE',
+                        help='show a recording instead of this host')
+
+
+def seconds(text):
+    """Parse an interval; argparse's type."""
+    try:
+        value = pace.duration_s(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError('not a time like 5, 0.5 or 2m') from None
+    if not 0.1 <= value <= 86400:
+        raise argparse.ArgumentTypeError('not between 0.1 s and a day')
+    return value
+
+
+def run(args):
+    """Show samples until the operator ends it; return 0."""
+    try:
+        if args.json or args.once or not sys.stdout.isatty():
+            _print_all(args)
+        else:
+            _live(args)
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def open_sampler():
+    """Return what measures this host."""
+    from nova_numa_pmc import collect, counting  # A replay needs nothing of the host.
+    return collect.Sampler(counting.read())
+
+
+def _samples(args, wait):
+    """Yield what is to be shown, one sample an interval."""
+    if args.replay:
+        damaged = lambda line: print('top: %s' % line, file=sys.stderr)  # noqa: E731
+        samples = recording.read(args.replay, damaged)
+        if args.once:
+            samples = iter(_last(samples, args.replay))
+        yield from pace.replayed(samples, args.interval, wait)
+        return
+    with open_sampler() as sampler:
+        yield from pace.paced(sampler.sample, args.interval, wait, time.monotonic)
+
+
+def _last(samples, path):
+    last = collections.deque(samples, maxlen=1)
+    if not last:
+        raise NumaPmcError('%s: holds no sample yet' % path)
+    return last
+
+
+def _print_all(args):
+    if not args.replay and sys.stderr.isatty():
+        print('measuring for %g s …' % args.interval, file=sys.stderr)
+    told = set()
+    for shown in _samples(args, lambda waiting_s: time.sleep(waiting_s)):
+        shown = only(shown, args.guest)
+        if args.json:
+            print(json.dumps(sample.to_data(shown)), flush=True)
+        else:
+            for problem in shown.problems:
+                if problem not in told:
+                    print('problem: %s' % tables.printable(problem), file=sys.stderr)
+            told.update(shown.problems)
+            print('\n'.join(as_lines(shown, args.sort)) + '\n', flush=True)
+        if args.once:
+            return
+
+
+def _live(args):
+    view = _View(args)
+    with screen.keys() as key, screen.open_screen(sys.stdout) as drawn:
+        drawn.draw(['measuring for %g s …  (q ends)' % args.interval])
+
+        def wait(waiting_s):
+            end = time.monotonic() + waiting_s
+            while True:
+                pressed = key(max(0.0, end - time.monotonic()))
+                if pressed == 'q':
+                    return True
+                if pressed == 's':
+                    view.next_sort()
+                    view.draw(drawn)
+                elif not pressed:
+                    return False
+
+        for shown in _samples(args, wait):
+            view.sample = only(shown, args.guest)
+            view.draw(drawn)
+        while args.replay and not wait(3600):
+            pass  # The recording's end stays until the operator has seen it.
+
+
+class _View:
+    """What the live screen shows: the last sample, and how it is sorted."""
+
+    def __init__(self, args):
+        self.sample, self.sort = None, args.sort
+
+    def next_sort(self):
+        self.sort = _SORT_KEYS[(_SORT_KEYS.index(self.sort) + 1) % len(_SORT_KEYS)]
+
+    def draw(self, drawn):
+        if self.sample is not None:
+            drawn.draw(as_parts(self.sample, self.sort, screen.height()))
+
+
+def only(shown, names):
+    """Return a sample with no other guests than those named by name or UUID."""
+    if not names:
+        return shown
+    return shown._replace(guests=tuple(
+        guest for guest in shown.guests if guest.name in names or guest.uuid in names))
+
+
+def as_lines(shown, sort):
+    """Return a sample as lines of plain text."""
+    lines = []
+    for part in as_parts(shown._replace(problems=()), sort):
+        lines += [part] if isinstance(part, str) else tables.text(part)
+    return lines
+
+
+def as_parts(shown, sort, height=None):
+    """Return a sample as tables and lines; where they are higher than a screen, fewer guests."""
+    problems = ['problem: ' + tables.printable(problem) for problem in shown.problems]
+    above = ['%s   over %.3g s   by %s   guests: %d, by %s' % (
+        pace.clock_time(shown.taken_s, with_date=True), shown.elapsed_s,
+        tables.printable(shown.source) or 'no source', len(shown.guests), sort)]
+    nodes, guests = tables.nodes(shown), tables.guests(shown, sort)
+    below = [*tables.LEGEND, *problems]
+    if height is not None:
+        room = height - len(above) - len(nodes.rows) - len(below) - 6  # headings, blanks, note
+        if len(guests.rows) > max(1, room):
+            room = max(1, room)
+            guests = guests._replace(rows=guests.rows[:room], notes=(
+                '… %d more: --guest, or s for another order' % (len(guests.rows) - room),))
+    return [*above, '', nodes, '', guests, '', *below] if guests.rows else [
+        *above, '', nodes, '', *below]

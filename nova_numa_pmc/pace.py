@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take samples at a pace, and read durations and times as an operator writes them."""
+
+import datetime
+import itertools
+import math
+
+from nova_numa_pmc.exceptions import NumaPmcError
+
+_UNITS_S = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400, 'w': 604800}
+
+
+def paced(take, interval_s, wait, clock):
+    """Yield a sample for each interval that passes.
+
+    The pace does not drift by what sampling costs; after a sample that took longer than an
+    interval the next one is due a whole interval later.
+
+    :param take: returns a sample of the time since its previous call
+    :param wait: waits so many seconds and returns whether to end
+    :param clock: returns seconds that never go back
+    """
+    take()  # The first has nothing to be compared with.
+    due = clock() + interval_s
+    while not wait(max(0.0, due - clock())):
+        yield take()
+        due += interval_s
+        if due <= clock():
+            due = clock() + interval_s
+
+
+def replayed(samples, interval_s, wait):
+    """Yield recorded samples with so many seconds between them."""
+    for number in itertools.count():
+        sample = next(samples, None)
+        if sample is None or number and wait(interval_s):
+            return
+        yield sample
+
+
+def duration_s(text):
+    """Return the seconds of '90', '90s', '15m', '2h', '7d' or '1w'.
+
+    :raises ValueError: it is something else, or no time at all
+    """
+    unit = _UNITS_S.get(text[-1:])
+    value = float(text[:-1] if unit else text) * (unit or 1)
+    if not 0 < value < math.inf:
+        raise ValueError('not a duration')
+    return value
+
+
+def time_s(text, first_s, last_s):
+    """Return the epoch's seconds of a time that an operator named.
+
+    :param text: '2026-11-21T14:00' (local time where it names no offset), '+2h' after the
+        recording's beginning, '-30m' before its end, '@1700000000', or '' (None)
+    :raises NumaPmcError: it is none of these
+    """
+    try:
+        if not text:
+            return None
+        if text[0] == '+':
+            return first_s + duration_s(text[1:])
+        if text[0] == '-':
+            return last_s - duration_s(text[1:])
+        if text[0] == '@':
+            return _finite(float(text[1:]))
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise NumaPmcError(
+            '%.60r is no time: write 2026-11-21T14:00, +2h (after the recording\'s beginning), '
+            '-30m (before its end) or @1700000000' % text) from None
+
+
+def _finite(value):
+    if not math.isfinite(value):
+        raise ValueError('not finite')
+    return value
+
+
+def window_s(text, first_s, last_s):
+    """Return (from, to) of 'A..B', either of them None where it is left out."""
+    begin, dots, end = text.partition('..')
+    if not dots:
+        raise NumaPmcError('%.60r is no window: write A..B, as in ..+1h; a side left out is '
+                           'the recording\'s' % text)
+    return time_s(begin, first_s, last_s), time_s(end, first_s, last_s)
+
+
+def clock_time(taken_s, with_date=False):
+    """Return a sample's time as local '14:03:59', or with its date."""
+    moment = datetime.datetime.fromtimestamp(taken_s)
+    return moment.strftime('%Y-%m-%d %H:%M:%S' if with_date else '%H:%M:%S')

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draw tables on a terminal and read its keys: with rich where installed, else plain text."""
+
+import contextlib
+import os
+import select
+import shutil
+import sys
+import termios
+import time
+import tty
+
+from nova_numa_pmc import tables
+
+try:
+    import rich.console
+    import rich.live
+    import rich.table
+    import rich.text
+except ImportError:  # The base install has no more than oslo.config.
+    rich = None
+
+_STYLES = {tables.PLAIN: '', tables.WARN: 'yellow', tables.BAD: 'bold red'}
+#: Home, and erase to the end of a line and of the screen: redrawn without a flicker.
+_HOME, _END_OF_LINE, _END_OF_SCREEN = '\x1b[H', '\x1b[K', '\x1b[J'
+_ALTERNATE, _NORMAL = '\x1b[?1049h\x1b[?25l', '\x1b[?25h\x1b[?1049l'
+
+
+class PlainScreen:
+    """Redraw a terminal with nothing but text."""
+
+    def __init__(self, stream):
+        self._stream = stream
+
+    def __enter__(self):
+        self._stream.write(_ALTERNATE)
+        return self
+
+    def __exit__(self, *_):
+        self._stream.write(_NORMAL)
+        self._stream.flush()
+
+    def draw(self, parts):
+        """Show parts, each a :class:`~nova_numa_pmc.tables.Table` or a line."""
+        width, height = shutil.get_terminal_size()
+        lines = []
+        for part in parts:
+            lines += [part[:width]] if isinstance(part, str) else tables.text(part, width)
+        self._stream.write(_HOME + (_END_OF_LINE + '\n').join(lines[:height])
+                           + _END_OF_LINE + _END_OF_SCREEN)
+        self._stream.flush()
+
+
+class RichScreen:
+    """Redraw a terminal with colours, by rich."""
+
+    def __init__(self, stream):
+        self._live = rich.live.Live(console=rich.console.Console(file=stream), screen=True,
+                                    auto_refresh=False)
+
+    def __enter__(self):
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *exception):
+        self._live.__exit__(*exception)
+
+    def draw(self, parts):
+        """Show parts, each a :class:`~nova_numa_pmc.tables.Table` or a line."""
+        self._live.update(rich.console.Group(*map(_renderable, parts)), refresh=True)
+
+
+def _renderable(part):
+    if isinstance(part, str):
+        return rich.text.Text(part, no_wrap=True, overflow='ellipsis')
+    table = rich.table.Table(box=None, pad_edge=False, padding=(0, 1), header_style='reverse')
+    for heading, left in part.headings:
+        table.add_column(heading, justify='left' if left else 'right', no_wrap=True)
+    for row in part.rows:
+        table.add_row(*(rich.text.Text(cell.text, _STYLES[cell.level]) for cell in row))
+    return rich.console.Group(table, *map(_renderable, part.notes))
+
+
+def open_screen(stream):
+    """Return the best screen there is for a terminal."""
+    return PlainScreen(stream) if rich is None else RichScreen(stream)
+
+
+def height():
+    """Return how many lines the terminal has."""
+    return shutil.get_terminal_size().lines
+
+
+@contextlib.contextmanager
+def keys(stream=None):
+    """Give a function that waits for a key: ``wait(seconds)`` returns it, or '' when none came.
+
+    Without a terminal as stdin it only waits. The terminal's settings are put back.
+    """
+    stream = stream or sys.stdin
+    if stream is None or not stream.isatty():
+        yield _only_wait
+        return
+    fd = stream.fileno()
+    settings = termios.tcgetattr(fd)
+    try:
+        tty.setcbreak(fd)
+        yield lambda seconds: _key(fd, seconds)
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, settings)
+
+
+def _only_wait(seconds):
+    time.sleep(seconds)
+    return ''
+
+
+def _key(fd, seconds):
+    if not select.select([fd], [], [], seconds)[0]:
+        return ''
+    return os.read(fd, 1).decode(errors='replace') or 'q'  # The terminal hung up.
