@@ -60,21 +60,23 @@ def recall(guest, options, root):
     return Decision(promise, cpus, 'node %s: as reserved' % _listed(promise.cpu_nodes), ())
 
 
-def decide(guest, options, root, timeout_s, lying=None):
+def decide(guest, options, root, timeout_s, lying=None, ledger=None):
     """Decide where a guest belongs and promise it, in place of its earlier promise.
 
     :param options: :class:`settings.Settings`
     :param timeout_s: how long to wait for the record's lock [s]
     :param lying: {node id: bytes} of memory that is there already and stays there: the CPUs
         follow it. None: its memory is still to come
+    :param ledger: :class:`Draft` to decide in; None: the record, locked
     :returns: :class:`Decision`
     :raises NumaPmcError: no decision, and nothing recorded
     """
     from nova_numa_pmc.core import placement  # not needed where the decision is recalled
     host = usable_host(root)
     devices, problems = _device_nodes(guest, root)
+    problems += _ignored(guest.hints)
     guest = _located(guest, host)
-    with locked(options, root, timeout_s) as ledger:
+    with ledger or locked(options, root, timeout_s) as ledger:
         problems += reconcile(ledger, host, options, root, guest)
         for uuid, other in list(ledger.promises.items()):
             if uuid == guest.uuid or other.name == guest.name:
@@ -207,6 +209,14 @@ def usable_host(root):
             return host._replace(nodes=tuple(
                 node._replace(cpus=node.cpus & allowed) for node in host.nodes))
     return host
+
+
+def _ignored(hints):
+    """Name what can't be used of a flavor's extra specs; the decision goes without it."""
+    if not hints:
+        return []
+    from nova_numa_pmc import extra_specs  # few flavors have any
+    return ['the flavor\'s ' + problem for problem in extra_specs.parse(hints).problems]
 
 
 def _device_nodes(guest, root):

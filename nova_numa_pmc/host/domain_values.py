@@ -104,6 +104,11 @@ def pci_address(attributes):
 
 def label(what, text):
     """Accept a short line that prints: it goes into logs and our own files."""
-    if len(text) > 255 or not text.isprintable():
+    if not is_label(text):
         raise DomainError(f'{what}: {text[:40]!a} is longer than 255 or does not print')
     return text
+
+
+def is_label(text):
+    """Say whether text is such a line."""
+    return len(text) <= 255 and text.isprintable()

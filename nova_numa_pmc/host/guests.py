@@ -24,6 +24,8 @@ from nova_numa_pmc.host import domain_xml
 STATUS_FILES = 'run/libvirt/qemu'
 
 _HINT_PREFIX = 'numa_pmc:'
+#: How much of a hint that is no line of text is kept.
+_SHOWN = 40
 _MAX_VCPUS = 65536
 
 #: The page size of ``<hugepages/>`` without one is the host's default, 2 MiB on x86 unless
@@ -283,6 +285,7 @@ def _extra_specs(found):
         if key in specs:
             raise DomainError(f'the extra spec {key!a} occurs twice')
         specs[key] = element.text.strip()
-        if key.startswith(_HINT_PREFIX):
-            values.label(key, specs[key])
+        if key.startswith(_HINT_PREFIX) and not values.is_label(specs[key]):
+            # As text that is no valid value, to be named in the log: a wrong hint is ignored.
+            specs[key] = ascii(specs[key][:_SHOWN])
     return specs

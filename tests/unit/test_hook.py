@@ -128,6 +128,16 @@ class StartTest(HookTest):
         self.assertIn('timeout_s', self.host.logged()[0])
         self.assertIn(hosts.uuid_of(1), self.promises())
 
+    def test_wrong_extra_specs_are_named_and_ignored(self):
+        metadata = domains.nova_metadata(extra_specs={
+            'numa_pmc:policy': 'nearest', 'numa_pmc:max_pressure': '0.9', 'numa_pmc:x': 'y'})
+        self.call('start', 1, hosts.domain_xml(1, extra=metadata))
+        self.assertEqual((0,), self.promise(1).cpu_nodes)
+        lines = self.host.logged()
+        self.assertEqual(3, len(lines), lines)
+        self.assertIn("numa_pmc:policy='nearest'", lines[0])
+        self.assertIn('numa_pmc:x', lines[1])
+
     def test_unlistable_guests_forbid_a_decision(self):
         os.rmdir(self.host.path('run/libvirt/qemu'))
         self.host.write('run/libvirt/qemu', 'not a directory')

@@ -6,6 +6,7 @@ import unittest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nova_numa_pmc import extra_specs
 from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import domain_xml, guests
@@ -70,6 +71,15 @@ class NovaShapesTest(unittest.TestCase):
             self.assertEqual((('numa_pmc:memory', 'high'), ('numa_pmc:policy', 'spread')),
                              guest.hints)
             self.assertEqual((), guest.placed_by)
+
+    def test_a_hint_that_is_no_line_of_text_is_kept_as_a_wrong_one(self):
+        for text in ('none\nspread', 'no&#x7f;ne', 'n' * 256):
+            with self.subTest(text):
+                guest = guests.parse(domains.domain(metadata=domains.nova_metadata(
+                    extra_specs={'numa_pmc:policy': text})))
+                (key, kept), = guest.hints
+                self.assertTrue(kept.isprintable() and len(kept) < 255)
+                self.assertEqual(1, len(extra_specs.parse(guest.hints).problems))
 
     def test_hints_in_another_namespace_are_nobodys(self):
         guest = guests.parse(domains.domain(metadata=domains.nova_metadata(
@@ -265,8 +275,7 @@ class HostileTest(unittest.TestCase):
                 "function='0'/></source></hostdev></devices>",
                 "<devices><hostdev type='pci'><source><address bus='0x' slot='0' "
                 "function='0'/></source></hostdev></devices>",
-                domains.nova_metadata(flavor='f' * 256),
-                domains.nova_metadata(extra_specs={'numa_pmc:policy': 'a\nb'})):
+                domains.nova_metadata(flavor='f' * 256)):
             with self.subTest(elements):
                 self.refused(f'{HEAD}<memory>1</memory>{elements}</domain>'.encode(), '.')
 
