@@ -10,7 +10,8 @@ from nova_numa_pmc import counting, promises
 from nova_numa_pmc.core import pressure, samples, view
 from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host import cpu_times, events, pfm, running, topology
-from nova_numa_pmc.host.sources import Tick, cpu_counters, guest_counters, ladder, pages
+from nova_numa_pmc.host.sources import (
+    Tick, counted, cpu_counters, guest_counters, ladder, numa_faults, pages, resctrl, uncore)
 from nova_numa_pmc.sample import Sample
 
 
@@ -26,6 +27,8 @@ class Sampler:
         self._root = root
         self._guests = running.Guests(root)
         self._cpus = cpu_counters.CpuCounters(self._select, root)
+        self._uncore = uncore.Uncore(self._select, self._options.write_weight, root)
+        self._resctrl = resctrl.Resctrl(self._options.resctrl_path, root)
         self._trials = ladder.Trials()
         self._ladder = ladder.Ladder(self._rungs())
         self._libpfm = None
@@ -52,14 +55,21 @@ class Sampler:
             return Sample(taken_s, elapsed_ns / 1e9, '', problems=(str(error),))
         guests, problems = self._guests.read(host, now_ns, elapsed_ns)
         busy, waiting = self._cpu_use(host, elapsed_ns)
-        counts = self._count_cpus(host, elapsed_ns, problems)
-        found = self._ladder.sample(Tick(before_ns, now_ns, host, guests, busy, counts))
+        counts, uncore_uses = (
+            self._trials.sample(one, problems, host, elapsed_ns) or {}
+            for one in (self._cpus, self._uncore)) if self._options.enabled else ({}, {})
+        found = self._ladder.sample(Tick(
+            before_ns, now_ns, host, guests, _at_least(busy, guests), counts))
         problems += found.problems
         told = tuple(samples.guest_sample(
             one, found.evidence.get(one.guest.uuid), self._device_nodes(one.guest, problems))
             for one in guests)
-        uses = [_use(node, busy, waiting, counts, guests) for node in host.nodes]
-        nodes, _ = samples.node_samples(host.nodes, uses, self._abilities(host), told)
+        moved = {} if counts else self._resctrl.nodes
+        uses = [_use(node, busy[node.id], _waited(node, waiting, guests),
+                     counts.get(node.id) or moved.get(node.id),
+                     uncore_uses.get(node.id, uncore.Use())) for node in host.nodes]
+        nodes, _ = samples.node_samples(
+            host.nodes, uses, self._abilities(host, bool(moved)), told, bool(moved))
         return Sample(taken_s, elapsed_ns / 1e9, found.source, nodes, told,
                       tuple(dict.fromkeys(problems)))
 
@@ -68,9 +78,11 @@ class Sampler:
             counting.GUESTS: lambda: guest_counters.GuestCounters(
                 self._select, self._options.scope, self._root),
             counting.CPUS: cpu_counters.CpuShare,
+            counting.RESCTRL: lambda: self._resctrl,
+            counting.NUMA_FAULTS: lambda: numa_faults.NumaFaults(self._root),
             counting.PAGES: pages.Pages,
         }
-        names = [name for name in self._options.sources if name in make and (
+        names = [name for name in self._options.sources if (
             self._options.enabled or name not in (counting.GUESTS, counting.CPUS))]
         return [make[name]() for name in names]
 
@@ -90,11 +102,6 @@ class Sampler:
              for node, passed in cpu_times.by_node(old, new, host).items()}
             for old, new in zip(before, self._times))
 
-    def _count_cpus(self, host, elapsed_ns, problems):
-        if not self._options.enabled:
-            return {}
-        return self._trials.sample(self._cpus, problems, host, elapsed_ns) or {}
-
     def _device_nodes(self, guest, problems):
         found = []
         for address in guest.devices:
@@ -106,12 +113,14 @@ class Sampler:
             found.append((address, self._devices.get(address)))
         return found
 
-    def _abilities(self, host):
+    def _abilities(self, host, all_traffic):
+        with_prefetch = all_traffic or self._cpus.with_prefetch
         options = self._options
         return samples.Abilities(
             view.capacity_cores(host, options.limits),
             _by_position(host, options.bandwidth_max), _by_position(host, options.link_max),
-            self._latencies(host), pressure.MLP_DEMAND)
+            self._latencies(host),
+            pressure.MLP_WITH_PREFETCH if with_prefetch else pressure.MLP_DEMAND)
 
     def _latencies(self, host):
         rows = _by_position(host, self._options.latencies_ns)
@@ -123,6 +132,7 @@ class Sampler:
         """Close what is open."""
         self._ladder.close()
         self._cpus.close()
+        self._uncore.close()
 
     def __enter__(self):
         return self
@@ -136,21 +146,42 @@ def _by_position(host, pairs):
     return tuple(values.get(node.id) for node in host.nodes)
 
 
-def _use(node, busy, waiting, counts, guests):
+def _at_least(busy, guests):
+    """Return busy cores by node, at least what the guests ran there.
+
+    The host's times are in ticks of 10 ms, theirs are finer.
+    """
+    ran = {node: 0.0 for node in busy}
+    for one in guests:
+        for node, cores in one.cores_by_node.items():
+            ran[node] = ran.get(node, 0.0) + cores
+    return {node: max(cores, busy.get(node) or 0.0) for node, cores in ran.items()}
+
+
+def _waited(node, waiting, guests):
+    """Return the cores that threads waited for on a node.
+
+    Where the kernel does not tell, it is what the guests waited, where they ran.
+    """
+    if waiting[node.id] is not None:
+        return waiting[node.id]
+    return sum((one.waiting_cores or 0.0) * one.cores_by_node.get(node.id, 0.0) / one.cores
+               for one in guests if one.cores)
+
+
+def _use(node, busy, waited, counts, use):
     """Return a node's :class:`samples.NodeUse`.
 
-    D_n is the time its CPUs were busy and that threads waited for them. Where the kernel does
-    not tell the waiting, it is that of the guests, where they ran.
+    :param counts: :class:`counted.Counts` or None; ``use``: :class:`uncore.Use`
     """
-    wait = waiting[node.id]
-    if wait is None:
-        wait = sum((one.waiting_cores or 0.0) * one.cores_by_node.get(node.id, 0.0) / one.cores
-                   for one in guests if one.cores)
-    demand = None if busy[node.id] is None else busy[node.id] + wait
-    told = counts.get(node.id)
-    if not node.online_cpus:
-        return samples.NodeUse(demand, busy[node.id], 0.0, 0.0)  # memory only
-    if told is None:
-        return samples.NodeUse(demand, busy[node.id])
-    return samples.NodeUse(demand, busy[node.id], told.local_per_sec, told.remote_per_sec,
-                           told.cycles_per_sec, told.instructions_per_sec)
+    if counts is None:
+        # A node of memory only reaches none.
+        none = None if node.online_cpus else 0.0
+        counts = counted.Counts(none, none, None, None, None)
+    incoming = None
+    if use.read_lines_per_sec is not None and counts.local_per_sec is not None:
+        incoming = max(0.0, use.read_lines_per_sec - counts.local_per_sec)
+    return samples.NodeUse(
+        None if busy is None else busy + waited, busy, counts.local_per_sec,
+        counts.remote_per_sec, counts.cycles_per_sec, counts.instructions_per_sec,
+        use.bandwidth_bytes_per_sec, incoming, use.link_bytes_per_sec, use.io_miss_ratio)

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Describe every option to oslo.config.
 
-The options themselves are in :mod:`nova_numa_pmc.settings`, which the libvirt
-hook can afford to import; nothing is registered at import.
+Those that the libvirt hook needs are in :mod:`nova_numa_pmc.settings`, which it
+can afford to import; the others are with what they set. Nothing is registered
+at import.
 """
 
 from oslo_config import cfg
 
+from nova_numa_pmc import counting
 from nova_numa_pmc import settings
 
 _KINDS = {bool: cfg.BoolOpt, int: cfg.IntOpt, float: cfg.FloatOpt, str: cfg.StrOpt}
@@ -19,7 +21,7 @@ def list_opts():
     """
     return [(cfg.OptGroup(group, help=text),
              [_opt(option) for option in settings.OPTIONS if option.group == group])
-            for group, text in settings.GROUPS]
+            for group, text in settings.GROUPS] + [(counting.GROUP, counting.list_opts())]
 
 
 def register_opts(conf):

@@ -127,7 +127,7 @@ def read(path=settings.PATH):
 
 def _events(texts):
     chosen = []
-    for text in texts:
+    for text in filter(None, texts):  # the sample's line has none
         role, equals, event = text.partition('=')
         if not equals or role.strip() not in event_table.ROLES or not event.strip():
             raise SettingsError('[counters] event: %.80r is not ROLE=EVENT with a role of %s'

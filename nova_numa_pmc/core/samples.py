@@ -36,16 +36,22 @@ class Abilities(Record, fields=(
     __slots__ = ()
 
 
-def node_samples(nodes, uses, abilities, guests):
+def node_samples(nodes, uses, abilities, guests, all_traffic=False):
     """Return (tuple of :class:`NodeSample`, :class:`pressure.Traffic` or None).
 
     :param nodes: :class:`model.Node`, ascending
     :param uses: :class:`NodeUse` of each
     :param guests: tuple of :class:`GuestSample`, which tell whose memory was reached
+    :param all_traffic: accesses are all lines moved, prefetched and written ones too: where
+        memory controllers are not counted, a node's bandwidth follows from them
     """
+    traffic = _traffic(nodes, uses, guests)
+    if all_traffic and traffic:
+        uses = [use if use.bandwidth_bytes_per_sec is not None else use._replace(
+            bandwidth_bytes_per_sec=pressure.LINE_BYTES * sum(
+                row[at] for row in traffic.lines_per_sec)) for at, use in enumerate(uses)]
     bandwidth_ratios = [pressure.utilisation(use.bandwidth_bytes_per_sec, most)
                         for use, most in zip(uses, abilities.bandwidth_max)]
-    traffic = _traffic(nodes, uses, guests)
     losses = pressure.losses(
         [use.demand_cores for use in uses], abilities.capacity_cores,
         traffic.lines_per_sec if traffic else None, abilities.latencies_ns, bandwidth_ratios,

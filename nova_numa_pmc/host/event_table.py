@@ -189,7 +189,7 @@ def _amd_core(fills, pfm_prefix, names, misses, document, caveat):
                              'left out',) if misses == 0x48 else ())),)
 
 
-_ANY_FILLS = 'any data cache fill, prefetches with it; DRAM and I/O together'
+ANY_FILLS = 'any data cache fill, prefetches with it; DRAM and I/O together'
 _DEMAND_FILLS = 'demand data cache fills: prefetches are left out; DRAM and I/O together'
 _AMD_DF = tuple(
     Entry(MEM_TRAFFIC, 'event=%#x,umask=0x38' % code,
@@ -303,15 +303,15 @@ ROWS = (
     Row('zen3', 'AMD Zen 3', r'AuthenticAMD-25-([245]?[0-9A-F])', 'amd64_fam19h_zen3',
         _amd_core(0x44, 'ANY_DATA_CACHE_FILLS_FROM_SYSTEM',
                   ('MEM_IO_LCL', 'MEM_IO_RMT', 'EXT_CACHE_RMT'), 0x5c,
-                  'AMD PPR family 19h model 01h, PMCx044', _ANY_FILLS)
+                  'AMD PPR family 19h model 01h, PMCx044', ANY_FILLS)
         + _AMD_DF),
     Row('zen4', 'AMD Zen 4', r'AuthenticAMD-25-([167A][0-9A-F])', 'amd64_fam19h_zen4',
         _amd_core(0x44, 'ANY_DATA_CACHE_FILLS_FROM_SYSTEM',
                   ('DRAM_IO_NEAR', 'DRAM_IO_FAR', 'FAR_CACHE_NEAR_FAR'), 0x5c,
-                  'AMD PPR family 19h model 11h, PMCx044', _ANY_FILLS)
+                  'AMD PPR family 19h model 11h, PMCx044', ANY_FILLS)
         + _AMD_UMC),
     Row('zen5', 'AMD Zen 5', r'AuthenticAMD-26-[0-9A-F]+', None,
-        _amd_core(0x44, None, None, 0x5c, 'AMD PPR family 1Ah, PMCx044', _ANY_FILLS) + _AMD_UMC),
+        _amd_core(0x44, None, None, 0x5c, 'AMD PPR family 1Ah, PMCx044', ANY_FILLS) + _AMD_UMC),
     _neoverse('neoverse-n1', 'Neoverse N1', 0xd0c),
     _neoverse('neoverse-v1', 'Neoverse V1', 0xd40),
     _neoverse('neoverse-n2', 'Neoverse N2', 0xd49),

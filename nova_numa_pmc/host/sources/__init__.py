@@ -53,7 +53,7 @@ class Tick(Record, fields='before_ns now_ns topology guests busy_cores counts'):
     :param before_ns: CLOCK_MONOTONIC of the tick before, None: this is the first
     :param topology: :class:`nova_numa_pmc.model.Topology`
     :param guests: tuple of :class:`Running`
-    :param busy_cores: {node id: cores its CPUs were busy, None: unknown}
+    :param busy_cores: {node id: cores its CPUs were busy}, at least what the guests ran there
     :param counts: {node id: :class:`counted.Counts`} of all that ran on its CPUs, {}: uncounted
     """
 

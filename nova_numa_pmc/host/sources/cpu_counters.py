@@ -3,7 +3,7 @@
 
 from nova_numa_pmc.core import rates
 from nova_numa_pmc.exceptions import SourceUnavailable
-from nova_numa_pmc.host import perf
+from nova_numa_pmc.host import event_table, perf
 from nova_numa_pmc.host.sources import Evidence, counted
 from nova_numa_pmc.sample import ATTRIBUTED
 
@@ -39,6 +39,11 @@ class CpuCounters:
         return {node: counted.add_up(self._events, targets.values(), elapsed_ns)
                 for node, targets in deltas.items()}
 
+    @property
+    def with_prefetch(self):
+        """Tell whether the accesses counted have prefetches in them."""
+        return any(event_table.ANY_FILLS in event.caveats for event in self._events or ())
+
     def close(self):
         """Close the counters; the events are chosen anew at the next sample."""
         self._owners.close()
@@ -66,14 +71,12 @@ class CpuShare:
         for running in tick.guests:
             local = remote = 0.0
             for node, cores in running.cores_by_node.items():
-                # Its ticks of 10 ms may add up to less than the guest's own, finer time.
-                busy = max(tick.busy_cores.get(node) or 0.0, sum(
-                    other.cores_by_node.get(node, 0.0) for other in tick.guests))
                 if cores and node not in known:
                     break
                 if cores:
-                    local += known[node].local_per_sec * cores / busy
-                    remote += known[node].remote_per_sec * cores / busy
+                    share = cores / tick.busy_cores[node]
+                    local += share * known[node].local_per_sec
+                    remote += share * known[node].remote_per_sec
             else:
                 if running.cores_by_node:
                     found[running.guest.uuid] = Evidence(

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NUMA balancing's own record: on which nodes each vCPU thread hit pages lately.
+
+The kernel takes the mapping of some pages away and notes for each thread on which node it
+then met them (``numa_faults node=N task_private=… task_shared=…`` in
+``/proc/PID/task/TID/sched``: kernel/sched/debug.c). The counts decay with each scan. Only
+they are per thread *and* by node: ``/proc/vmstat`` has ``numa_hint_faults_local`` of the whole
+host, and a control group's ``memory.stat`` (6.12) has ``numa_hint_faults`` without where. A
+guest whose memory is bound by a policy is not scanned, and nothing is known of it.
+"""
+
+import os
+
+from nova_numa_pmc.exceptions import SourceUnavailable
+from nova_numa_pmc.host.cgroups import read_text
+from nova_numa_pmc.host.sources import Evidence
+from nova_numa_pmc.sample import INFERRED
+
+_SWITCH = 'proc/sys/kernel/numa_balancing'
+
+
+class NumaFaults:
+    """The rung."""
+
+    name = 'NUMA faults'
+    problems = ()
+
+    def __init__(self, root='/'):
+        self._root = root
+
+    def sample(self, tick):
+        """Return {uuid: evidence}, a ratio without rates.
+
+        :raises SourceUnavailable: NUMA balancing is off, or not built in
+        """
+        try:
+            on = read_text(os.path.join(self._root, _SWITCH)).strip()
+        except OSError:
+            on = ''
+        if on in ('', '0'):
+            raise SourceUnavailable('NUMA balancing is off: kernel.numa_balancing is not 1')
+        home = {cpu: node.id for node in tick.topology.nodes for cpu in node.online_cpus}
+        found = {}
+        for running in tick.guests:
+            if not running.cores:
+                continue
+            hits = [hit for tid, ran in running.threads.items()
+                    for hit in (self._hits(running.guest.pid, tid, home.get(ran.cpu)),) if hit]
+            total = sum(local + remote for local, remote in hits)
+            if total:
+                found[running.guest.uuid] = Evidence(
+                    self.name, INFERRED, remote_ratio=sum(remote for _, remote in hits) / total)
+        return found
+
+    def _hits(self, pid, tid, node):
+        """Return (pages met on a node, on others); None: the kernel noted none."""
+        try:
+            by_node = parse(read_text(os.path.join(
+                self._root, 'proc/%d/task/%d/sched' % (pid, tid))))
+        except OSError:
+            return None
+        if node is None or not by_node:
+            return None
+        local = by_node.get(node, 0)
+        return local, sum(by_node.values()) - local
+
+    def close(self):
+        """Nothing is open."""
+
+
+def parse(text):
+    """Return {node id: pages met there} from a thread's ``sched``; empty: none, or garbage."""
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith('numa_faults '):
+            continue
+        fields = dict(word.partition('=')[::2] for word in line.split()[1:])
+        numbers = [fields.get(name, '') for name in ('node', 'task_private', 'task_shared')]
+        if not all(number.isascii() and number.isdigit() and len(number) < 21
+                   for number in numbers):
+            return {}
+        node, private, shared = map(int, numbers)
+        found[node] = found.get(node, 0) + private + shared
+    return found

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory bandwidth monitoring: all of a group's traffic, and that to local memory, in bytes.
+
+The hardware counts each L3 domain's traffic by resource groups of threads. libvirt makes a
+group for a guest with ``<memorytune>`` or ``<cachetune>``; where a guest has none, its share
+of a domain's traffic is its share of the domain's busy time. No group is made here: there
+are few, and they are the operator's.
+
+Source: Documentation/filesystems/resctrl.rst (Documentation/arch/x86/resctrl.rst before 6.17).
+"""
+
+import os
+
+from nova_numa_pmc.core import pressure, rates
+from nova_numa_pmc.exceptions import SourceUnavailable
+from nova_numa_pmc.host.cgroups import read_text
+from nova_numa_pmc.host.sources import Evidence
+from nova_numa_pmc.host.sources.counted import Counts
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.sample import ATTRIBUTED, COUNTED
+
+#: Events are counted in fewer bits than 64 in hardware; the kernel carries on beyond them.
+_MAX_BYTES = 1 << 63
+_MAX_GROUPS = 4096
+_NOT_GROUPS = ('info', 'mon_groups', 'mon_data')
+_CACHES = 'sys/devices/system/cpu/cpu%d/cache'
+
+
+class Bytes(Record, fields='total local'):
+    """Bytes that a group moved in a domain so far."""
+
+    __slots__ = ()
+
+
+class Resctrl:
+    """The rung.
+
+    :param path: where resctrl is mounted, below ``root``
+    """
+
+    name = 'resctrl'
+    problems = ()
+
+    def __init__(self, path='/sys/fs/resctrl', root='/'):
+        self._root = root
+        self._path = os.path.join(root, path.lstrip('/'))
+        self._before = None  # (CLOCK_MONOTONIC, {directory: {domain: Bytes}})
+        self._controls = None
+        self._domains = (None, {})
+        #: {node id: :class:`counted.Counts`} of the last sample, in lines.
+        self.nodes = {}
+
+    def sample(self, tick):
+        """Return {uuid: evidence}.
+
+        :raises SourceUnavailable: not mounted, or without both kinds of bandwidth
+        """
+        controls, groups = self._groups()
+        readings = {group: self._read(group) for group in groups}
+        before, self._before = self._before, (tick.now_ns, readings)
+        self.nodes = {}
+        if before is None or before[0] != tick.before_ns or not tick.elapsed_ns:
+            self._controls = controls
+            return {}
+        moved = {group: _moved(before[1].get(group), now) for group, now in readings.items()}
+        homes = self._homes(tick.topology)
+        own = {group: tids for group, tids in groups.items() if tids}
+        # A group that was made or removed meanwhile took part of the sums with it.
+        same = controls == self._controls
+        domains = _sum([moved[group] for group in controls]) if same else {}
+        self._controls = controls
+        self.nodes = _by_node(domains, homes, tick.elapsed_ns)
+        return {running.guest.uuid: evidence for running in tick.guests
+                for evidence in (self._of(running, own, moved, tick),) if evidence}
+
+    def _of(self, running, groups, moved, tick):
+        """Return a guest's evidence, by its own groups or by its share of the nodes."""
+        tids = set(running.threads)
+        own = [group for group, members in groups.items() if tids & members]
+        # What a monitoring group counts is in the sum of the group that it is in.
+        own = [group for group in own
+               if os.path.dirname(os.path.dirname(group)) not in own]
+        members = frozenset().union(*(groups[group] for group in own))
+        if tids and tids == members:
+            total = _sum([moved[group] for group in own])
+            if not total or None in total.values():
+                return None
+            return self._evidence(
+                sum(one.total for one in total.values()) * 1e9 / tick.elapsed_ns,
+                sum(one.local for one in total.values()) * 1e9 / tick.elapsed_ns, COUNTED)
+        local = remote = 0.0
+        for node, cores in running.cores_by_node.items():
+            if not cores:
+                continue
+            if node not in self.nodes:
+                return None
+            share = cores / tick.busy_cores[node]
+            local += share * self.nodes[node].local_per_sec
+            remote += share * self.nodes[node].remote_per_sec
+        if not running.cores_by_node:
+            return None
+        line = pressure.LINE_BYTES
+        return self._evidence((local + remote) * line, local * line, ATTRIBUTED)
+
+    def _evidence(self, total, local, sure):
+        line = pressure.LINE_BYTES
+        local = min(local, total)  # the two are read one after the other
+        return Evidence(self.name, sure, local / line, (total - local) / line,
+                        rates.remote_ratio(local, total - local), total)
+
+    def _groups(self):
+        """Return (directories whose groups' sums hold all traffic, {directory: its threads})."""
+        if not os.path.isdir(os.path.join(self._path, 'mon_data')):
+            raise SourceUnavailable(
+                '%s: no memory bandwidth monitoring: mount it with "mount -t resctrl resctrl '
+                '%s", if the CPU has it (cqm_mbm_total and cqm_mbm_local in /proc/cpuinfo)'
+                % (self._path, self._path))
+        controls = [self._path] + self._below(self._path)
+        every = controls + [group for control in controls
+                            for group in self._below(os.path.join(control, 'mon_groups'))]
+        # All of a host's other threads are in the root group.
+        return controls, {group: () if group == self._path else _tasks(group)
+                          for group in every[:_MAX_GROUPS]}
+
+    def _below(self, directory):
+        try:
+            return sorted(entry.path for entry in os.scandir(directory)
+                          if entry.name not in _NOT_GROUPS
+                          and os.path.isdir(os.path.join(entry.path, 'mon_data')))
+        except OSError:
+            return []
+
+    def _read(self, group):
+        """Return {L3 domain: :class:`Bytes`, None: not told} of a group."""
+        found = {}
+        try:
+            names = os.listdir(os.path.join(group, 'mon_data'))
+        except OSError:
+            return found  # it was removed
+        for name in names:
+            number = name.removeprefix('mon_L3_')
+            if number != name and number.isascii() and number.isdigit() and len(number) < 6:
+                amounts = [_amount(os.path.join(group, 'mon_data', name, kind))
+                           for kind in ('mbm_total_bytes', 'mbm_local_bytes')]
+                found[int(number)] = None if None in amounts else Bytes(*amounts)
+        if group == self._path and not any(found.values()):
+            raise SourceUnavailable('%s: total and local bandwidth are not both counted' % group)
+        return found
+
+    def _homes(self, topology):
+        """Return {L3 domain: {node id: share of its CPUs}}."""
+        online = tuple(node.online_cpus for node in topology.nodes)
+        if self._domains[0] != online:
+            cpus = {}
+            for node in topology.nodes:
+                for cpu in node.online_cpus:
+                    cpus.setdefault(self._domain(cpu), []).append(node.id)
+            self._domains = online, {domain: {
+                node: nodes.count(node) / len(nodes) for node in set(nodes)}
+                for domain, nodes in cpus.items() if domain is not None}
+        return self._domains[1]
+
+    def _domain(self, cpu):
+        directory = os.path.join(self._root, _CACHES % cpu)
+        for index in ('index3', 'index2', 'index4'):
+            try:
+                if read_text('%s/%s/level' % (directory, index)).strip() == '3':
+                    return int(read_text('%s/%s/id' % (directory, index)))
+            except (OSError, ValueError):
+                continue
+        return None
+
+    def close(self):
+        """Forget what was read."""
+        self._before, self.nodes = None, {}
+
+
+def _amount(path):
+    """Return a counter; None: 'Unavailable' or 'Error', as the kernel writes, or no number."""
+    try:
+        text = read_text(path).strip()
+    except OSError:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 20) or int(text) >= _MAX_BYTES:
+        return None
+    return int(text)
+
+
+def _tasks(group):
+    """Return the ids of a group's threads; empty: it was removed, or has none."""
+    try:
+        words = read_text(os.path.join(group, 'tasks')).split()
+    except OSError:
+        return frozenset()
+    return frozenset(int(word) for word in words
+                     if word.isascii() and word.isdigit() and len(word) < 12)
+
+
+def _moved(before, now):
+    """Return {domain: :class:`Bytes` since, None: unknown}."""
+    found = {}
+    for domain, new in now.items():
+        old = (before or {}).get(domain)
+        known = None not in (old, new) and old.total <= new.total and old.local <= new.local
+        found[domain] = Bytes(new.total - old.total, new.local - old.local) if known else None
+    return found
+
+
+def _sum(parts):
+    """Return {domain: :class:`Bytes` of all groups}; unknown in one is unknown in all."""
+    domains = {domain for part in parts for domain in part}
+    total = {}
+    for domain in domains:
+        amounts = [part.get(domain) for part in parts]
+        total[domain] = None if None in amounts else Bytes(
+            sum(amount.total for amount in amounts), sum(amount.local for amount in amounts))
+    return total
+
+
+def _by_node(domains, homes, elapsed_ns):
+    """Return {node id: :class:`counted.Counts`}, in lines; nodes in one domain share it evenly."""
+    local, remote, unknown = {}, {}, set()
+    for domain, shares in homes.items():
+        moved = domains.get(domain)
+        for node, share in shares.items():
+            if moved is None:
+                unknown.add(node)
+                continue
+            lines = share * 1e9 / (elapsed_ns * pressure.LINE_BYTES)
+            local[node] = local.get(node, 0.0) + lines * min(moved.local, moved.total)
+            remote[node] = remote.get(node, 0.0) + lines * max(0, moved.total - moved.local)
+    return {node: Counts(local[node], remote[node], None, None, None)
+            for node in local if node not in unknown}

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each node's memory controllers, socket links and I/O did, from the packages' own PMUs."""
+
+import os
+
+from nova_numa_pmc.core import pressure, rates
+from nova_numa_pmc.exceptions import SourceUnavailable
+from nova_numa_pmc.host import counters, event_table
+from nova_numa_pmc.host.cgroups import read_text
+from nova_numa_pmc.host.sources import counted
+from nova_numa_pmc.record import Record
+
+#: Those of which something follows here; a package has dozens of boxes for some of the others.
+_ROLES = (event_table.MEM_READ, event_table.MEM_WRITE, event_table.MEM_TRAFFIC,
+          event_table.LINK_TX, event_table.IO_READ, event_table.IO_HIT, event_table.IO_MISS)
+_PACKAGE = 'sys/devices/system/cpu/cpu%d/topology/physical_package_id'
+
+
+class Use(Record, fields=(
+        'bandwidth_bytes_per_sec read_lines_per_sec link_bytes_per_sec io_miss_ratio'),
+        defaults=(None,) * 4):
+    """What one node's uncore did; None: not counted.
+
+    :param bandwidth_bytes_per_sec: read + ω · written
+    :param read_lines_per_sec: read for CPUs, its own and others', without devices'
+    :param io_miss_ratio: inbound device writes that missed the cache, of all
+    """
+
+    __slots__ = ()
+
+
+class Uncore:
+    """Reads the uncore PMUs, each once for each package; not a rung itself.
+
+    :param select: a function that returns the :class:`events.Selection` of this host
+    :param write_weight: ω
+    """
+
+    name = 'memory controllers'
+
+    def __init__(self, select, write_weight=1.0, root='/'):
+        self._select, self._write_weight, self._root = select, write_weight, root
+        self._online = None  # the CPUs that the plan is for
+        self._wanted = {}
+        self._owners = counted.Owners()
+        self.problems = ()
+
+    def sample(self, topology, elapsed_ns):
+        """Return {node id: :class:`Use`} of the nodes that are known.
+
+        :raises SourceUnavailable: nothing can be counted
+        """
+        online = tuple(node.online_cpus for node in topology.nodes)
+        if online != self._online:  # another CPU may count for its package now
+            self._wanted, shared = self._plan(topology)
+            self._online = online
+            self._shared = ('memory controllers: the nodes of a package share its counts, which '
+                            'are left out: %s' % ', '.join(sorted(shared)),) if shared else ()
+        deltas, problems = self._owners.sample(self._wanted, idle_is_zero=False)
+        if problems and not len(self._owners):
+            raise SourceUnavailable(problems[0])
+        self.problems = self._shared + problems
+        return {node: self._use([
+            (event, delta) for key, told in targets.items()
+            for event, delta in zip(self._wanted[node][key][1], told)], elapsed_ns)
+            for node, targets in deltas.items()}
+
+    def _plan(self, topology):
+        """Return ({node id: {(pmu, CPU): (target, events)}}, roles that nodes share)."""
+        chosen = tuple(event for event in self._select().events
+                       if event.cpus and event.role in _ROLES)
+        if not chosen:
+            raise SourceUnavailable('the kernel has no PMU of them here')
+        wanted, shared = {node.id: {} for node in topology.nodes}, set()
+        for (name, cpu), (target, together) in counters.uncore_targets(chosen).items():
+            by_node = {}
+            for event in together:
+                by_node.setdefault(self._node(event, cpu, topology), []).append(event)
+            for node, own in by_node.items():
+                if node is None:
+                    shared.update(event.role for event in own)
+                else:
+                    wanted[node][name, cpu] = target, tuple(own)
+        return wanted, shared
+
+    def _node(self, event, cpu, topology):
+        """Return the node that an event belongs to; None: several share it."""
+        if event.node is not None:
+            return event.node if event.node in {node.id for node in topology.nodes} else None
+        package = self._package(cpu)
+        # Of a package that the kernel does not tell, each node is taken for one of its own.
+        homes = [node.id for node in topology.nodes if cpu in node.online_cpus
+                 or package is not None and any(
+                     self._package(other) == package for other in sorted(node.online_cpus)[:1])]
+        return homes[0] if len(homes) == 1 else None
+
+    def _package(self, cpu):
+        try:
+            return int(read_text(os.path.join(self._root, _PACKAGE % cpu)))
+        except (OSError, ValueError):
+            return None
+
+    def _use(self, told, elapsed_ns):
+        """Return :class:`Use` from (event, :class:`rates.Delta` or None) pairs."""
+        sums = {role: rates.add(delta and delta._replace(
+            value=delta.value * (event.bytes_per_count or 1))
+            for event, delta in told if event.role == role)
+            for role in _ROLES}
+        amounts = {role: None if delta is None else delta.value for role, delta in sums.items()}
+        read, written, traffic = (amounts[role] for role in (
+            event_table.MEM_READ, event_table.MEM_WRITE, event_table.MEM_TRAFFIC))
+        bandwidth = rates.per_sec(sums[event_table.MEM_TRAFFIC], elapsed_ns)
+        if traffic is None:
+            bandwidth = pressure.bandwidth_bytes_per_sec(
+                read, written, elapsed_ns, self._write_weight)
+        lines = None if read is None or elapsed_ns <= 0 else max(
+            0.0, read - (amounts[event_table.IO_READ] or 0.0)) * 1e9 / (
+                pressure.LINE_BYTES * elapsed_ns)
+        hit, miss = amounts[event_table.IO_HIT], amounts[event_table.IO_MISS]
+        return Use(bandwidth, lines, rates.per_sec(sums[event_table.LINK_TX], elapsed_ns),
+                   None if hit is None or miss is None else rates.ratio(miss, hit + miss))
+
+    def close(self):
+        """Close the counters; the events are chosen anew at the next sample."""
+        self._owners.close()
+        self._online = None
