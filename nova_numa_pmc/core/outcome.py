@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a guest would leave of a host: the decision as the scheduler asks it.
+
+The same decision as :func:`placement.place`, on :class:`aggregates.Aggregates`. The usual
+case, a single node of a host that knows what it knows of all its nodes, is computed here
+without records, since place() takes as long as Nova's own weighers do for three hosts; the
+rest goes through place()'s own parts. A property test holds both against place().
+"""
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import candidates, ranking
+from nova_numa_pmc.core.aggregates import MIB
+from nova_numa_pmc.core.placement import decide
+from nova_numa_pmc.core.ranking import _ABSURD
+from nova_numa_pmc.core.view import PRIOR_CORES_PER_VCPU
+from nova_numa_pmc.record import Record
+
+#: Codes of outcomes, from the best to the least; those beyond are of guests left floating.
+TIERS = ('one_node', 'span', 'spread', 'cpus_only')
+#: A guest's traffic is not derived from fewer cores of others: the ratio would be noise.
+_LEAST_CORES = 0.5
+
+
+class Asked(Record, fields='vcpus memory_mib policy intensity demand_cores',
+            defaults=(model.AUTO, 1.0, None)):
+    """A guest that is to be scheduled, the same for all hosts.
+
+    :param vcpus, memory_mib: of its flavor
+    :param policy: one of :data:`model.POLICIES`
+    :param intensity: its traffic relative to the host's mean per core
+    :param demand_cores: None: 0.5 per vCPU
+    """
+
+    __slots__ = ()
+
+
+class Outcome(Record, fields='code used rest crowd at'):
+    """What a guest would leave of a host.
+
+    :param code: why it would go there: place()'s, see :data:`TIERS`
+    :param used: pressures of the domains that it would use, highest first, never empty
+    :param rest: sequence, pressures of the others, highest first
+    :param crowd: most vCPUs per core on the domains used, with the guest's
+    :param at: tuple of their positions
+    """
+
+    __slots__ = ()
+
+
+def outcome(host, asked, limits):
+    """Say what a guest would leave of a host.
+
+    :param host: :class:`aggregates.Aggregates`
+    :param asked: :class:`Asked`
+    :param limits: :class:`model.Limits`
+    :rtype: Outcome
+    """
+    step = limits.pressure_step
+    if host.usual and asked.policy in (model.AUTO, model.ONE_NODE) and step > 0:
+        cores, demand = host.cores, host.demand
+        if demand is None:
+            demand = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in host.vcpus]
+        charged, now = _pressures(host, cores, demand, asked)
+        at = _best(host, asked, charged, step)
+        if at is not None:
+            pressure = charged[at]
+            if len(now) == 2:
+                now = (now[1 - at],)
+            else:
+                del now[at]
+                now.sort(reverse=True)
+            return tuple.__new__(Outcome, (
+                'one_node', (pressure,), now, (host.vcpus[at] + asked.vcpus) / cores[at], (at,)))
+    return ask_place(host, asked, limits)
+
+
+def _pressures(host, cores, demand, asked):
+    """List each domain's pressure with the guest on it, and without."""
+    wanted = asked.demand_cores
+    if wanted is None:
+        wanted = PRIOR_CORES_PER_VCPU * asked.vcpus
+    charged = [(d + wanted) / c for d, c in zip(demand, cores)]
+    now = [d / c for d, c in zip(demand, cores)]
+    if host.maximum and host.bandwidth:
+        traffic = _traffic(host, wanted, asked) or 0
+        charged = [max(p, (b + traffic) / m)
+                   for p, b, m in zip(charged, host.bandwidth, host.maximum)]
+        now = [max(p, b / m) for p, b, m in zip(now, host.bandwidth, host.maximum)]
+    if host.link:
+        charged = list(map(max, charged, host.link))
+        now = list(map(max, now, host.link))
+    return charged, now
+
+
+def _best(host, asked, charged, step):
+    """Find the position of the best single domain, None: the guest fits on none.
+
+    Of ranking.KEY_PARTS the floor drops out (whole steps are monotone, so that the lower
+    pressure never has the higher floored one), and so does distance.
+    """
+    vcpus, memory_mib, promised = max(1, asked.vcpus), asked.memory_mib, host.promised_mib
+    fits = [at for at, threads in enumerate(host.threads)
+            if threads >= vcpus and host.capacity_mib[at] - promised[at] >= memory_mib]
+    if host.maximum and host.bandwidth and asked.policy == model.AUTO:
+        fits = _wide_enough(host, asked, fits)
+    if len(fits) < 2:
+        return fits[0] if fits else None
+    steps = [int(min(_ABSURD, charged[at]) / step + 1e-9) for at in fits]
+    least = min(steps)
+    if steps.count(least) == 1:
+        return fits[steps.index(least)]
+    return min((at for at, count in zip(fits, steps) if count == least), key=lambda at: (
+        round((host.vcpus[at] + asked.vcpus) / host.cores[at], 9),
+        round((promised[at] + memory_mib) / host.capacity_mib[at], 6),
+        round(host.guests[at], 9), at))
+
+
+def _traffic(host, wanted, asked):
+    """Estimate a guest's traffic from the host's own [bytes/s]; None: unknown."""
+    if not (host.bandwidth and host.demand) or (
+            None in host.bandwidth or None in host.demand):
+        return None
+    busy = sum(host.demand)
+    if busy < _LEAST_CORES:
+        return None
+    return wanted * asked.intensity * sum(host.bandwidth) / busy
+
+
+def _wide_enough(host, asked, fits):
+    """Leave out domains that a bandwidth hog alone would saturate, as candidates does."""
+    wanted = asked.demand_cores
+    if wanted is None:
+        wanted = PRIOR_CORES_PER_VCPU * asked.vcpus
+    traffic = _traffic(host, wanted, asked)
+    if not traffic or min(host.maximum) >= traffic:
+        return fits
+    need = min(traffic, sum(host.maximum))
+    return [at for at in fits if host.maximum[at] >= need]
+
+
+def request(host, asked):
+    """Turn it into what :func:`placement.place` takes, as it is on this host.
+
+    :rtype: model.Request
+    """
+    wanted = asked.demand_cores
+    if wanted is None:
+        wanted = PRIOR_CORES_PER_VCPU * asked.vcpus
+    return model.Request(asked.vcpus, asked.memory_mib * MIB, policy=asked.policy,
+                         demand_cores=wanted,
+                         bandwidth_bytes_per_sec=_traffic(host, wanted, asked))
+
+
+def ask_place(host, asked, limits):
+    """Say what a guest would leave of a host, by :func:`placement.decide`.
+
+    A guest that would be left alone is taken to float over all nodes that have CPUs.
+    """
+    view = host.view()
+    ask = candidates.Ask(view, tuple((at,) for at in range(len(view.nodes))), view,
+                         request(host, asked))
+    decided = decide(ask, limits)
+    if decided.ranks:
+        best, known = decided.ranks[0].candidate, decided.known
+    else:
+        cpus = tuple(at for at, cores in enumerate(host.cores) if cores) or (0,)
+        best = candidates.Candidate(cpus, (), False)
+        known = ranking.Known([view.nodes[at] for at in cpus])
+    used, rest = ranking.left(ask, best, known)
+    at = tuple(sorted({*best.cpus, *best.mems}))
+    return Outcome(decided.reason.code, tuple(used), rest, ranking.crowd(ask, best)[0], at)
