@@ -79,3 +79,11 @@ class RecordingError(NumaPmcError):
 
 class CalibrationError(NumaPmcError):
     """What memory can deliver can't be measured here, or its file not be trusted."""
+
+
+class MigrationError(NumaPmcError):
+    """A guest's memory can't be moved; what has been moved stays where it is."""
+
+
+class MigrationRefused(MigrationError):
+    """The kernel lets this process move no memory of the guest: capabilities, seccomp, cpuset."""
