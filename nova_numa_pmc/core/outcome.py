@@ -21,14 +21,14 @@ TIERS = ('one_node', 'span', 'spread', 'cpus_only')
 _LEAST_CORES = 0.5
 
 
-class Asked(Record, fields='vcpus memory_mib policy intensity demand_cores',
-            defaults=(model.AUTO, 1.0, None)):
+class Asked(Record, fields='vcpus memory_mib demand_cores policy intensity',
+            defaults=(model.AUTO, 1.0)):
     """A guest that is to be scheduled, the same for all hosts.
 
     :param vcpus, memory_mib: of its flavor
+    :param demand_cores: what it is expected to want [cores]
     :param policy: one of :data:`model.POLICIES`
     :param intensity: its traffic relative to the host's mean per core
-    :param demand_cores: None: 0.5 per vCPU
     """
 
     __slots__ = ()
@@ -57,10 +57,7 @@ def outcome(host, asked, limits):
     """
     step = limits.pressure_step
     if host.usual and asked.policy in (model.AUTO, model.ONE_NODE) and step > 0:
-        cores, demand = host.cores, host.demand
-        if demand is None:
-            demand = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in host.vcpus]
-        charged, now = _pressures(host, cores, demand, asked)
+        charged, now = _pressures(host, asked)
         at = _best(host, asked, charged, step)
         if at is not None:
             pressure = charged[at]
@@ -70,20 +67,26 @@ def outcome(host, asked, limits):
                 del now[at]
                 now.sort(reverse=True)
             return tuple.__new__(Outcome, (
-                'one_node', (pressure,), now, (host.vcpus[at] + asked.vcpus) / cores[at], (at,)))
+                'one_node', (pressure,), now, (host.vcpus[at] + asked.vcpus) / host.cores[at],
+                (at,)))
     return ask_place(host, asked, limits)
 
 
-def _pressures(host, cores, demand, asked):
+def unseen(vcpus, memory_mib, policy=model.AUTO, intensity=1.0):
+    """Return :class:`Asked` for a guest that nobody has measured: 0.5 cores per vCPU."""
+    return Asked(vcpus, memory_mib, PRIOR_CORES_PER_VCPU * vcpus, policy, intensity)
+
+
+def _pressures(host, asked):
     """List each domain's pressure with the guest on it, and without."""
-    wanted = asked.demand_cores
-    if wanted is None:
-        wanted = PRIOR_CORES_PER_VCPU * asked.vcpus
-    charged = [(d + wanted) / c for d, c in zip(demand, cores)]
-    now = [d / c for d, c in zip(demand, cores)]
+    wanted, cores, present = asked.demand_cores, host.cores, host.demand
+    if present is None:
+        present = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in host.vcpus]
+    charged = [(d + wanted) / c for d, c in zip(present, cores)]
+    now = [d / c for d, c in zip(present, cores)]
     if host.maximum and host.bandwidth:
-        traffic = _traffic(host, wanted, asked) or 0
-        charged = [max(p, (b + traffic) / m)
+        added = traffic(host, asked) or 0
+        charged = [max(p, (b + added) / m)
                    for p, b, m in zip(charged, host.bandwidth, host.maximum)]
         now = [max(p, b / m) for p, b, m in zip(now, host.bandwidth, host.maximum)]
     if host.link:
@@ -115,7 +118,7 @@ def _best(host, asked, charged, step):
         round(host.guests[at], 9), at))
 
 
-def _traffic(host, wanted, asked):
+def traffic(host, asked):
     """Estimate a guest's traffic from the host's own [bytes/s]; None: unknown."""
     if not (host.bandwidth and host.demand) or (
             None in host.bandwidth or None in host.demand):
@@ -123,18 +126,15 @@ def _traffic(host, wanted, asked):
     busy = sum(host.demand)
     if busy < _LEAST_CORES:
         return None
-    return wanted * asked.intensity * sum(host.bandwidth) / busy
+    return asked.demand_cores * asked.intensity * sum(host.bandwidth) / busy
 
 
 def _wide_enough(host, asked, fits):
     """Leave out domains that a bandwidth hog alone would saturate, as candidates does."""
-    wanted = asked.demand_cores
-    if wanted is None:
-        wanted = PRIOR_CORES_PER_VCPU * asked.vcpus
-    traffic = _traffic(host, wanted, asked)
-    if not traffic or min(host.maximum) >= traffic:
+    need = traffic(host, asked)
+    if not need or min(host.maximum) >= need:
         return fits
-    need = min(traffic, sum(host.maximum))
+    need = min(need, sum(host.maximum))
     return [at for at in fits if host.maximum[at] >= need]
 
 
@@ -143,12 +143,9 @@ def request(host, asked):
 
     :rtype: model.Request
     """
-    wanted = asked.demand_cores
-    if wanted is None:
-        wanted = PRIOR_CORES_PER_VCPU * asked.vcpus
     return model.Request(asked.vcpus, asked.memory_mib * MIB, policy=asked.policy,
-                         demand_cores=wanted,
-                         bandwidth_bytes_per_sec=_traffic(host, wanted, asked))
+                         demand_cores=asked.demand_cores,
+                         bandwidth_bytes_per_sec=traffic(host, asked))
 
 
 def ask_place(host, asked, limits):

@@ -13,9 +13,9 @@ from tests.fixtures.hosts import LIMITS, MIB, host, node
 from tests.unit.core.test_placement_properties import hosts
 
 asked = st.builds(
-    outcome.Asked, st.integers(1, 24), st.integers(0, 99),
+    outcome.Asked, st.integers(1, 24), st.integers(0, 99), st.floats(0, 20),
     st.sampled_from((model.AUTO, model.AUTO, model.ONE_NODE, model.SPREAD)),
-    st.sampled_from((0.3, 1.0, 3.0)), st.none() | st.floats(0, 20))
+    st.sampled_from((0.3, 1.0, 3.0)))
 #: As hosts are: they know the same of all their nodes.
 even = st.builds(lambda view, demand, bandwidth, link: view._replace(nodes=tuple(one._replace(
     demand_cores=one.demand_cores if demand else None,
@@ -62,17 +62,17 @@ class OutcomeTest(unittest.TestCase):
         columns = aggregate(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)),
                             LIMITS)
         self.assertTrue(columns.usual)
-        found = outcome.outcome(columns, outcome.Asked(2, 4), LIMITS)
+        found = outcome.outcome(columns, outcome.unseen(2, 4), LIMITS)
         self.assertEqual(('one_node', (0.25,), (0.0,), 0.5, (0,)), tuple(found))
 
     def test_a_guest_too_large_for_a_node_spans(self):
         columns = aggregate(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)),
                             LIMITS)
-        found = outcome.outcome(columns, outcome.Asked(6, 4), LIMITS)
+        found = outcome.outcome(columns, outcome.unseen(6, 4), LIMITS)
         self.assertEqual(('span', (0.375, 0.375), []), tuple(found)[:3])
 
     def test_a_guest_too_large_for_the_host_floats_over_all_nodes(self):
         columns = aggregate(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)),
                             LIMITS)
-        found = outcome.outcome(columns, outcome.Asked(16, 4), LIMITS)
+        found = outcome.outcome(columns, outcome.unseen(16, 4), LIMITS)
         self.assertEqual(('too_few_cpus', (1.0, 1.0), []), tuple(found)[:3])

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guests that a host's measurement doesn't show yet, or shows and shouldn't."""
+
+from nova_numa_pmc.core.outcome import outcome, traffic, unseen
+
+#: Guests that came since the last measurement are charged in at most so many parts.
+PARTS_MAX = 16
+
+
+def charge(host, vcpus, memory_mib, asked, limits):
+    """Charge a host for guests that came after it was measured, where they probably went.
+
+    Nobody knows them one by one: they are taken to be like the guest that asks, and each
+    goes where it would have gone.
+
+    :param host: :class:`aggregates.Aggregates`, left as it is
+    :param vcpus, memory_mib: of all of them; below 0 counts as 0: what a guest that left
+        had used isn't known before the next measurement
+    :param asked: :class:`outcome.Asked`
+    :param limits: :class:`model.Limits`
+    :returns: :class:`aggregates.Aggregates`
+    """
+    vcpus, memory_mib = max(0, vcpus), max(0, memory_mib)
+    if not vcpus and not memory_mib:
+        return host
+    parts = max(1, min(PARTS_MAX, round(vcpus / max(1, asked.vcpus))))
+    one = unseen(vcpus / parts, -(-memory_mib // parts), intensity=asked.intensity)
+    host = host.copy()
+    for _ in range(parts):
+        positions = outcome(host, one, limits).at
+        cores = sum(host.cores[at] for at in positions)
+        _add(host, one, {at: host.cores[at] / cores if cores else 1 / len(positions)
+                         for at in positions})
+    return host
+
+
+def relieve(host, asked):
+    """Take a guest off a host that has it already, so that it doesn't count twice.
+
+    On which nodes it is isn't known to the scheduler: what it asks for is taken off all
+    domains in proportion to their vCPUs.
+
+    :param asked: :class:`outcome.Asked`
+    :returns: :class:`aggregates.Aggregates`
+    """
+    borne = host.vcpus if sum(host.vcpus) else host.cores
+    host, total = host.copy(), sum(borne)
+    _add(host, asked, {at: -part / total for at, part in enumerate(borne)} if total else {})
+    return host
+
+
+def _add(host, one, shares):
+    """Add shares of a guest to domains, or take them off where negative; never below 0."""
+    added = traffic(host, one) or 0
+    for at, share in shares.items():
+        host.vcpus[at] = max(0, host.vcpus[at] + share * one.vcpus)
+        host.guests[at] = max(0, host.guests[at] + share)
+        host.promised_mib[at] = max(0, host.promised_mib[at] + round(share * one.memory_mib))
+        if host.demand and host.demand[at] is not None:
+            host.demand[at] = max(0, host.demand[at] + share * one.demand_cores)
+        if host.bandwidth and host.bandwidth[at] is not None:
+            host.bandwidth[at] = max(0, host.bandwidth[at] + share * added)

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From Nova's RequestSpec and HostState to the decision's question and answer.
+
+Imports nothing of Nova: what it is given has their attributes, from Nova or from a file.
+"""
+
+from nova_numa_pmc import extra_specs, model
+from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.core.charges import charge, relieve
+from nova_numa_pmc.core.outcome import outcome, unseen
+from nova_numa_pmc.core.view import INTENSITY
+from nova_numa_pmc.record import Record
+
+#: Under this name a HostState keeps its decoded metrics and the last answer. Nova makes
+#: HostStates anew for each request, so that they end with it.
+_KEPT = '_numa_pmc_answer'
+
+
+class Question(Record, fields='asked instance_uuid neutral wishes',
+               defaults=(None, None, None, extra_specs.Wishes())):
+    """A request, as far as it matters here.
+
+    :param asked: :class:`nova_numa_pmc.core.outcome.Asked`
+    :param instance_uuid: of the guest that is to move, be resized…
+    :param neutral: why nothing is to be said of it, None: something is
+    :param wishes: :class:`nova_numa_pmc.extra_specs.Wishes`
+    """
+
+    __slots__ = ()
+
+
+class Rules(Record, fields='stale_after charge_new_guests', defaults=(5.0, True)):
+    """The operator's rules for what is to be believed of a host; see ``options.py``."""
+
+    __slots__ = ()
+
+
+class Answer(Record, fields='outcome unknown charged_vcpus measured members',
+             defaults=(None, 0, False, ())):
+    """What is known of a host for a question.
+
+    :param outcome: :class:`nova_numa_pmc.core.outcome.Outcome`, None: not known
+    :param unknown: why not
+    :param charged_vcpus: vCPUs of guests that came since the metrics were recorded
+    :param measured: the CPU wanted on the host's nodes is measured, not guessed
+    :param members: node ids of each position in ``outcome.at``
+    """
+
+    __slots__ = ()
+
+
+def question(spec):
+    """Read a RequestSpec; whatever is odd about it, the question is neutral.
+
+    :rtype: Question
+    """
+    try:
+        flavor = spec.flavor
+        specs = _optional(flavor, 'extra_specs') or {}
+        pinned = extra_specs.pinned_by_nova(specs)
+        if not pinned and _optional(spec, 'numa_topology') is not None:
+            pinned = ('image properties',)
+        wishes = extra_specs.parse(specs)
+        neutral = None
+        if pinned:
+            neutral = f'Nova pins it ({", ".join(pinned)})'
+        elif wishes.policy == model.NONE:
+            neutral = f'{extra_specs.POLICY}={model.NONE}'
+        return Question(unseen(int(flavor.vcpus), int(flavor.memory_mb), wishes.policy,
+                               INTENSITY[wishes.memory_intensity]),
+                        _optional(spec, 'instance_uuid'), neutral, wishes)
+    except Exception as error:  # nothing in a request may end in an error of ours
+        return Question(neutral=f'request not understood: {error!r:.200}')
+
+
+def answer(host_state, question, rules, now_s):
+    """Say what the guest would leave of a host.
+
+    The same question of the same host, by the filter and then the weigher or for the next
+    instance of one request, costs a look-up unless the host has changed.
+
+    :param host_state: Nova's HostState, or alike
+    :param rules: :class:`Rules`
+    :param now_s: CLOCK_REALTIME [s since the epoch]
+    :rtype: Answer
+    """
+    reported = host_state.metrics
+    kept = host_state.__dict__.get(_KEPT)
+    if kept is None or kept.reported is not reported:
+        kept = _Kept(reported)
+        setattr(host_state, _KEPT, kept)
+    found = kept.found
+    if found is None:
+        return Answer(None, 'no metrics of ours')
+    age_s = now_s - found.taken_s
+    # A clock that is ahead is as wrong as one that is behind.
+    if abs(age_s) > rules.stale_after * found.interval_s:
+        return Answer(None, f'metrics are {age_s:.0f} s old')
+    vcpus = memory_mb = 0
+    if rules.charge_new_guests:
+        vcpus = host_state.vcpus_used - found.vcpus_used
+        memory_mb = _memory_mb_used(host_state) - found.memory_mb_used
+    own = question.instance_uuid is not None and question.instance_uuid in host_state.instances
+    key = (vcpus, memory_mb, own, question.asked)
+    if kept.key != key:
+        kept.answer, kept.key = _answer(found, vcpus, memory_mb, own, question.asked), key
+    return kept.answer
+
+
+class _Kept:
+    """A host's metrics, decoded, and the last answer."""
+
+    __slots__ = ('reported', 'found', 'key', 'answer')
+
+    def __init__(self, reported):
+        self.reported = reported
+        self.found = metrics.decode(reported)
+        self.key = self.answer = None
+
+
+def _answer(found, vcpus, memory_mb, own, asked):
+    host, limits = found.aggregates, found.limits
+    if own:
+        host = relieve(host, asked)
+    if vcpus > 0 or memory_mb > 0:
+        host = charge(host, vcpus, memory_mb, asked, limits)
+    return Answer(outcome(host, asked, limits), None, max(0, vcpus), host.demand is not None,
+                  host.members)
+
+
+def _memory_mb_used(host_state):
+    # Nova's own sum: HostState has no memory_mb_used (nova/scheduler/host_manager.py).
+    return host_state.total_usable_ram_mb - host_state.free_ram_mb
+
+
+def _optional(versioned, name):
+    """Read a field of a versioned object that may be unset, where reading would raise."""
+    is_set = getattr(versioned, 'obj_attr_is_set', None)
+    if is_set is not None and not is_set(name):
+        return None
+    return getattr(versioned, name, None)
+
+
+def describe(answer):
+    """Put an answer into words, one line."""
+    found = answer.outcome
+    if found is None:
+        return f'unknown: {answer.unknown}'
+    nodes = ','.join(str(node) for at in found.at for node in answer.members[at])
+    since = ''
+    if answer.charged_vcpus:
+        since = f'; with {answer.charged_vcpus} vCPUs that came since it was measured'
+    return (f'{found.code} on node {nodes}: leaves pressure {_listed(found.used)} there, '
+            f'{_listed(found.rest) or "none"} elsewhere, {found.crowd:.2f} vCPUs per core{since}')
+
+
+def _listed(pressures):
+    return ','.join(f'{pressure:.2f}' for pressure in pressures)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refuse hosts whose nodes the new guest would press too hard."""
+
+import time
+
+import nova.conf
+from nova.scheduler import filters
+from nova.scheduler import utils
+from oslo_log import log as logging
+
+from nova_numa_pmc import model
+from nova_numa_pmc.scheduler import asking
+from nova_numa_pmc.scheduler import options
+
+CONF = nova.conf.CONF
+LOG = logging.getLogger(__name__)
+
+options.register_opts(CONF)
+
+
+class NUMAPressureFilter(filters.BaseHostFilter):
+    """Pass the hosts that hold the guest within the pressure ceiling, and on one node if asked.
+
+    A rebuild stays where it is and changes nothing of what is counted here.
+    """
+
+    RUN_ON_REBUILD = False
+
+    def filter_all(self, filter_obj_list, spec_obj):
+        """Return the hosts that pass; the request is read once for all."""
+        if utils.request_is_rebuild(spec_obj):
+            return list(filter_obj_list)
+        judge = _Judge(spec_obj)
+        return [host_state for host_state in filter_obj_list if judge.passes(host_state)]
+
+    def host_passes(self, host_state, spec_obj):
+        """Return whether one host passes."""
+        return _Judge(spec_obj).passes(host_state)
+
+
+class _Judge:
+    """A request and the operator's rules for it."""
+
+    def __init__(self, spec):
+        self.question = asking.question(spec)
+        if self.question.neutral:
+            LOG.debug('Every host passes: %s', self.question.neutral)
+        wishes = self.question.wishes
+        for problem in wishes.problems:
+            LOG.warning('Ignoring an extra spec: %s', problem)
+        self.rules = asking.Rules(CONF.numa_pmc.stale_after, CONF.numa_pmc.charge_new_guests)
+        self.ceiling = (CONF.numa_pmc.max_pressure if wishes.max_pressure is None
+                        else wishes.max_pressure)
+        self.one_node = CONF.numa_pmc.require_one_node or wishes.policy == model.ONE_NODE
+        self.now_s = time.time()
+
+    def passes(self, host_state):
+        """Return whether a host passes; what we can't tell, passes unless told otherwise."""
+        if self.question.neutral:
+            return True
+        try:
+            answer = asking.answer(host_state, self.question, self.rules, self.now_s)
+        except Exception as error:
+            answer = asking.Answer(None, f'{error!r:.200}')
+        why = self._objection(answer)
+        if why:
+            LOG.debug('(%s, %s) fails: %s: %s', host_state.host, host_state.nodename, why,
+                      asking.describe(answer))
+        return not why
+
+    def _objection(self, answer):
+        if answer.outcome is None:
+            return 'its pressure is unknown' if CONF.numa_pmc.refuse_unknown else None
+        if self.one_node and answer.outcome.code != 'one_node':
+            return 'the guest does not fit on one node'
+        # Against a guess no guest is refused.
+        if self.ceiling and answer.measured and answer.outcome.used[0] > self.ceiling:
+            return f'above the ceiling of {self.ceiling:g}'
+        return None

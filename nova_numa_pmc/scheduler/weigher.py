@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weigh hosts by the pressure that the new guest would leave on their nodes."""
+
+import math
+import time
+
+import nova.conf
+from nova.scheduler import utils
+from nova.scheduler import weights as nova_weights
+from oslo_log import log as logging
+
+from nova_numa_pmc.scheduler import asking
+from nova_numa_pmc.scheduler import options
+from nova_numa_pmc.scheduler import weights
+
+CONF = nova.conf.CONF
+LOG = logging.getLogger(__name__)
+
+options.register_opts(CONF)
+
+
+class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
+    """Prefer the hosts whose nodes the guest would press least."""
+
+    def weight_multiplier(self, host_state):
+        """Read the multiplier, per aggregate; NaN or infinity would spoil all hosts' weights."""
+        value = utils.get_weight_multiplier(
+            host_state, 'numa_pmc_weight_multiplier', CONF.numa_pmc.weight_multiplier)
+        return value if math.isfinite(value) else 0.0
+
+    def weigh_objects(self, weighed_obj_list, weight_properties):
+        """Return the hosts' weights, finite floats; never raise: that would fail the boot."""
+        try:
+            return _weigh([weighed.obj for weighed in weighed_obj_list], weight_properties)
+        except Exception:
+            LOG.exception('Hosts are not weighed by their NUMA pressure')
+            return [0.0] * len(weighed_obj_list)
+
+    def _weigh_object(self, host_state, weight_properties):
+        raise NotImplementedError  # a host's weight depends on the others
+
+
+def _weigh(host_states, spec):
+    question = asking.question(spec)
+    if question.neutral:
+        LOG.debug('Hosts are not weighed by their NUMA pressure: %s', question.neutral)
+        return [0.0] * len(host_states)
+    rules = asking.Rules(CONF.numa_pmc.stale_after, CONF.numa_pmc.charge_new_guests)
+    step, now_s = CONF.numa_pmc.weight_step, time.time()
+    keys, answers = [], []
+    for host_state in host_states:
+        answer = _answer(host_state, question, rules, now_s)
+        keys.append(None if answer.outcome is None else weights.key(answer.outcome, step))
+        answers.append(answer)
+    found = weights.weights(keys, CONF.numa_pmc.unknown_weight)
+    if LOG.isEnabledFor(logging.DEBUG):
+        for host_state, answer, weight in zip(host_states, answers, found):
+            LOG.debug('NUMA pressure of (%s, %s): weight %.4f: %s',
+                      host_state.host, host_state.nodename, weight, asking.describe(answer))
+    return found
+
+
+def _answer(host_state, question, rules, now_s):
+    try:
+        return asking.answer(host_state, question, rules, now_s)
+    except Exception as error:
+        return asking.Answer(None, f'{error!r:.200}')

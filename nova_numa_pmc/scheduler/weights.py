@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what a guest would leave of each host to the hosts' weights.
+
+Nova sorts hosts by a sum of numbers, so an order has to become one number: digits of
+falling worth, whole steps of pressure each.
+"""
+
+from nova_numa_pmc.core.outcome import TIERS
+from nova_numa_pmc.scheduler.options import MEAN
+
+#: Bits of the lower digits: tier, mean of the nodes used, highest and mean of the others,
+#: vCPUs per core. With the highest pressure, of up to 14 bits, they fill a float's 53.
+_TIER_BITS, _STEP_BITS, _CROWD_BITS = 3, 8, 12
+_STEPS_MAX, _CROWD_MAX = (1 << _STEP_BITS) - 1, (1 << _CROWD_BITS) - 1
+_HIGHEST_MAX = (1 << 14) - 1
+_CROWD_STEPS = 256
+#: What a step of the highest pressure counts.
+UNIT = 1 << (_TIER_BITS + 3 * _STEP_BITS + _CROWD_BITS)
+_TIER = {code: at for at, code in enumerate(TIERS)}
+
+
+def key(outcome, step):
+    """Return what hosts are ordered by, the lowest first: a whole number.
+
+    In this order: the highest pressure that the guest would leave on the nodes it uses;
+    whether these are one node, several, or hold its CPUs only; the mean pressure of these
+    nodes; the highest and the mean pressure of the others; vCPUs per core on its nodes. Pressures
+    are whole steps, so that noise of the measurement doesn't decide; vCPUs per core are
+    promises and make equal hosts take turns.
+
+    :param outcome: :class:`nova_numa_pmc.core.outcome.Outcome`
+    :param step: of pressure
+    """
+    used, rest = outcome.used, outcome.rest
+    highest = int(min(_HIGHEST_MAX, used[0] / step + 1e-9))
+    mean = highest if len(used) == 1 else int(sum(used) / len(used) / step + 1e-9)
+    others = others_mean = 0
+    if rest:
+        others = int(min(_STEPS_MAX, rest[0] / step + 1e-9))
+        others_mean = others if len(rest) == 1 else int(
+            min(_STEPS_MAX, sum(rest) / len(rest) / step + 1e-9))
+    tier = _TIER.get(outcome.code, len(TIERS))
+    return ((((((highest << _TIER_BITS | tier) << _STEP_BITS | min(mean, _STEPS_MAX))
+               << _STEP_BITS | others) << _STEP_BITS | others_mean) << _CROWD_BITS)
+            | int(min(_CROWD_MAX, outcome.crowd * _CROWD_STEPS)))
+
+
+def weights(keys, unknown=MEAN):
+    """Turn keys into weights, the highest best; equal keys get equal weights.
+
+    :param keys: list of :func:`key`, None for hosts of unknown pressure
+    :param unknown: :data:`options.MEAN` or :data:`options.WORST`: a plain 0 beside negative
+        weights would make them the best
+    :returns: list of finite floats [steps of pressure], all 0 if nothing is known
+    """
+    known = [value for value in keys if value is not None]
+    if not known:
+        return [0.0] * len(keys)
+    # Whole, so that the mean of equals is their equal.
+    default = sum(known) // len(known) if unknown == MEAN else max(known)
+    return [-(default if value is None else value) / UNIT for value in keys]
