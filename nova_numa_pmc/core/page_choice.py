@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choose which pages of a guest to move, from the node that the kernel says each is on.
+
+A status is what move_pages(2) tells of a page: a node id, or a negative errno (-ENOENT: the
+page is not there). Positions are those of the pages in their window.
+"""
+
+
+def windows(start, end, step_bytes):
+    """Yield (start, end) of the parts of a range, cut at multiples of ``step_bytes``."""
+    while start < end:
+        cut = min(end, (start // step_bytes + 1) * step_bytes)
+        yield start, cut
+        start = cut
+
+
+def away(statuses, homes):
+    """Return the positions of pages that are on another node than ``homes``.
+
+    :param homes: set of node ids
+    """
+    if not any(node >= 0 and node not in homes for node in set(statuses)):
+        return []
+    return [at for at, node in enumerate(statuses) if node >= 0 and node not in homes]
+
+
+def whole_units(statuses, homes, first, unit):
+    """Return the first positions of aligned units whose pages all are on one wrong node.
+
+    Only such a unit can be one transparent huge page.
+
+    :param first: position of the first aligned page
+    :param unit: pages in a unit, at least 2
+    """
+    return [at for at in range(first, len(statuses) - unit + 1, unit)
+            if statuses[at] >= 0 and statuses[at] not in homes
+            and statuses[at:at + unit].count(statuses[at]) == unit]
+
+
+def next_target(wanted_bytes, present_bytes, usable):
+    """Return the node whose share lacks most; None: no node is usable.
+
+    :param wanted_bytes: {node id: its share of the memory}
+    :param present_bytes: {node id: what is there}
+    :param usable: node ids that have room
+    """
+    return max(sorted(usable), default=None,
+               key=lambda node: wanted_bytes.get(node, 0) - present_bytes.get(node, 0))
+
+
+def shares(mems, mem_bytes, total_bytes):
+    """Return {node id: bytes wanted there}: as promised where that is told, else in equal parts.
+
+    :param mems: node ids, ascending
+    :param mem_bytes: parallel to ``mems``, or empty
+    """
+    promised = sum(mem_bytes)
+    parts = mem_bytes if promised else (1,) * len(mems)
+    return {node: total_bytes * part // (promised or len(mems))
+            for node, part in zip(mems, parts)}

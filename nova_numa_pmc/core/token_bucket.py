@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hold spending to a rate, paid for afterwards."""
+
+
+class TokenBucket:
+    """Say how long to wait so that spending keeps to a rate.
+
+    What is spent may take the balance below zero, since nobody knows beforehand how much a
+    batch will move; then nothing more is spent until the debt is paid. So between any two
+    times no more is spent than burst + rate × time + the last amount.
+    """
+
+    def __init__(self, rate_per_sec, burst, now_s):
+        """Begin with a full bucket.
+
+        :param rate_per_sec: above 0
+        :param burst: what an idle time may add up to
+        :param now_s: seconds of a clock that never goes back
+        """
+        self._rate, self._burst = rate_per_sec, burst
+        self._balance, self._at_s = burst, now_s
+
+    def wait_s(self, now_s):
+        """Return how long to wait [s] before more may be spent; 0: now."""
+        self._refill(now_s)
+        return max(0.0, -self._balance / self._rate)
+
+    def spend(self, amount, now_s):
+        """Take an amount out, and into debt where there is not as much."""
+        self._refill(now_s)
+        self._balance -= amount
+
+    def _refill(self, now_s):
+        # A clock that did go back pays nothing and takes nothing.
+        passed_s = max(0.0, now_s - self._at_s)
+        self._balance = min(self._burst, self._balance + passed_s * self._rate)
+        self._at_s = now_s

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which pages are moved, and where to."""
+
+import unittest
+from array import array
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_numa_pmc.core import page_choice
+
+ABSENT = -2
+
+
+class WindowsTest(unittest.TestCase):
+
+    @given(st.integers(0, 1000), st.integers(0, 1000), st.integers(1, 300))
+    def test_they_cover_the_range_once_and_cut_at_multiples(self, start, size, step):
+        cuts = list(page_choice.windows(start, start + size, step))
+        self.assertEqual(list(range(start, start + size)),
+                         [at for a, b in cuts for at in range(a, b)])
+        for a, b in cuts:
+            self.assertLess(a, b)
+            self.assertLessEqual(b - a, step)
+            self.assertTrue(b % step == 0 or b == start + size)
+
+
+class AwayTest(unittest.TestCase):
+
+    @given(st.lists(st.integers(-20, 4)), st.sets(st.integers(0, 4), min_size=1))
+    def test_present_pages_off_the_homes(self, statuses, homes):
+        self.assertEqual(
+            [i for i, node in enumerate(statuses) if node >= 0 and node not in homes],
+            page_choice.away(array('i', statuses), homes))
+
+
+class WholeUnitsTest(unittest.TestCase):
+
+    def test_a_unit_on_one_wrong_node(self):
+        statuses = array('i', [1, 1, 1, 1, 1, 0, 1, 1, ABSENT, 1, 1, 1, 1])
+        self.assertEqual([1, 10], page_choice.whole_units(statuses, {0}, 1, 3))
+
+    def test_mixed_nodes_are_no_huge_page(self):
+        self.assertEqual([], page_choice.whole_units(array('i', [1, 2]), {0}, 0, 2))
+
+    @given(st.lists(st.integers(-2, 2), max_size=40), st.integers(0, 8), st.integers(2, 8))
+    def test_units_are_aligned_whole_and_away(self, statuses, first, unit):
+        statuses = array('i', statuses)
+        for at in page_choice.whole_units(statuses, {0}, first, unit):
+            self.assertEqual(first % unit, at % unit)
+            self.assertEqual(1, len(set(statuses[at:at + unit])))
+            self.assertGreater(statuses[at], 0)
+            self.assertLessEqual(at + unit, len(statuses))
+
+
+class TargetTest(unittest.TestCase):
+
+    def test_the_node_that_lacks_most(self):
+        wanted = {0: 100, 1: 100}
+        self.assertEqual(1, page_choice.next_target(wanted, {0: 60, 1: 10}, [0, 1]))
+        self.assertEqual(0, page_choice.next_target(wanted, {0: 60, 1: 10}, [0]))
+        self.assertEqual(0, page_choice.next_target(wanted, {}, [1, 0]))
+        self.assertIsNone(page_choice.next_target(wanted, {}, []))
+
+    @given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=4), st.integers(0, 1 << 40))
+    def test_shares_add_up_as_promised(self, promised, total):
+        mems = tuple(range(len(promised)))
+        found = page_choice.shares(mems, tuple(promised), total)
+        self.assertEqual(set(mems), set(found))
+        self.assertLessEqual(sum(found.values()), total)
+        self.assertLessEqual(total - sum(found.values()), len(mems))
+        if len(mems) == 2 and promised[0] > promised[1]:
+            self.assertGreaterEqual(found[0], found[1])
+
+    def test_equal_shares_where_none_is_promised(self):
+        self.assertEqual({0: 50, 2: 50}, page_choice.shares((0, 2), (), 100))
