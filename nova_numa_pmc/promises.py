@@ -26,7 +26,8 @@ _PARTITION_CPUS = ('sys/fs/cgroup/machine.slice/cpuset.cpus.effective',
 _HOLDS_RATIO = 0.05
 
 
-class Decision(Record, fields='promise cpus why problems failed', defaults=(False,)):
+class Decision(Record, fields='promise cpus why problems failed view request',
+               defaults=(False, None, None)):
     """What was decided for a guest, and recorded.
 
     :param promise: :class:`model.Promise`
@@ -34,6 +35,8 @@ class Decision(Record, fields='promise cpus why problems failed', defaults=(Fals
     :param why: the reasons, rendered
     :param problems: tuple of str, to be logged
     :param failed: it was ours to place, and there is no place for it
+    :param view, request: :class:`model.HostView` without the guest and :class:`model.Request`,
+        which it was decided on; None: a decision recalled
     """
 
     __slots__ = ()
@@ -92,7 +95,7 @@ def decide(guest, options, root, timeout_s, lying=None, ledger=None):
             promise.origin == model.FLOATING and request.policy != model.NONE)
         ledger.put(decision.promise)
         ledger.rotation += 1
-    return decision._replace(problems=tuple(problems))
+    return decision._replace(problems=tuple(problems), view=view, request=request)
 
 
 def settle(promise, options, root, timeout_s):

@@ -14,6 +14,7 @@ from oslo_config import cfg
 
 from nova_numa_pmc.checks import finding
 from nova_numa_pmc.checks.finding import Finding
+from nova_numa_pmc.scheduler import options
 
 MAX_BYTES = 1 << 20
 _MAX_DIRECTORY_FILES = 100
@@ -37,6 +38,8 @@ _OPTIONS = {
         cfg.BoolOpt('shuffle_best_same_weighed_hosts', default=False)],
     # The placement service's own file.
     'placement': [cfg.BoolOpt('randomize_allocation_candidates', default=False)],
+    # Ours, in the same file.
+    **{group.name: listed for group, listed in options.list_opts()},
 }
 
 
@@ -98,8 +101,8 @@ class NovaConf:
 
     def _parsed(self, files):
         conf = cfg.ConfigOpts()
-        for group, options in _OPTIONS.items():
-            conf.register_opts(options, group=None if group == 'DEFAULT' else group)
+        for group, listed in _OPTIONS.items():
+            conf.register_opts(listed, group=None if group == 'DEFAULT' else group)
         try:
             # Not this process's environment: the service has one of its own.
             conf([], project='nova', default_config_files=files, default_config_dirs=[],

@@ -28,6 +28,12 @@ def check_weigher(conf):
             'weight_classes names only our weigher: it replaces Nova\'s own, so that RAM, disk, '
             'server groups and failed builds no longer count',
             '[filter_scheduler] weight_classes = %s,%s' % (_STOCK_WEIGHERS, WEIGHER), file)
+    if WEIGHER in classes and conf.get('weight_multiplier', 'numa_pmc') <= 0:
+        yield Finding(
+            'weigher-off', finding.WARNING,
+            '[numa_pmc] weight_multiplier = %g: the weigher is without effect, or prefers the '
+            'hosts under most pressure' % conf.get('weight_multiplier', 'numa_pmc'),
+            'set it above 0', conf.file_of('weight_multiplier', 'numa_pmc'))
 
 
 def check_filter(conf):

@@ -12,6 +12,7 @@ from nova_numa_pmc import exceptions
 COMMANDS = {
     'check': 'find what is commonly wrong where guests are not placed or hosts not weighed',
     'events': 'show what hardware events would be counted here or on another CPU',
+    'explain': 'say where a guest goes and why, on this host or among hosts',
     'hook': 'install, remove or check the libvirt hook that places guests at their start',
     'record': 'record samples of this host to a file, for days',
     'report': 'sum up a recording, draw it, compare a window before with one after',

@@ -36,6 +36,13 @@ class SchedulerTest(unittest.TestCase):
                 self.assertEqual(expected, codes(scheduler.check_weigher(conf)))
         self.assertEqual(['weigher-not-enabled'], codes(scheduler.check_weigher(self.conf(''))))
 
+    def test_multiplier(self):
+        classes = 'weight_classes = %s,%s\n[numa_pmc]\n' % (STOCK, scheduler.WEIGHER)
+        for value, expected in (('2.5', []), ('0', ['weigher-off']), ('-1', ['weigher-off'])):
+            with self.subTest(value):
+                conf = self.conf(classes + 'weight_multiplier = ' + value)
+                self.assertEqual(expected, codes(scheduler.check_weigher(conf)))
+
     def test_filter(self):
         enabled = 'enabled_filters = ComputeFilter, NUMAPressureFilter\n'
         for text, expected in (

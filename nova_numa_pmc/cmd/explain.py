@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Say where a guest goes and why.
+
+On a compute host: on which nodes a new guest of a size would be placed now, or
+where a guest that runs was placed and would be placed now. Nothing is recorded
+or written.
+
+With --hosts: which host the scheduler's filter and weigher would choose, from
+saved rows of Nova's compute_nodes table, without Nova.
+
+examples:
+  nova-numa-rebalance explain --vcpus 4 --memory 8G
+  nova-numa-rebalance explain --vcpus 4 --memory 8G --spec numa_pmc:policy=one_node
+  nova-numa-rebalance explain --guest instance-0000002a --json
+  nova-numa-rebalance explain --hosts hosts.json --flavor flavor.json
+  nova-numa-rebalance explain --hosts hosts.json --vcpus 4 --memory 8192M --count 3
+
+exit codes: 0 there is a place; 1 there is none, or something can't be read;
+2 wrong usage
+"""
+
+import argparse
+import json
+import os
+import time
+
+from nova_numa_pmc import extra_specs
+from nova_numa_pmc import model
+from nova_numa_pmc import preview
+from nova_numa_pmc import settings
+from nova_numa_pmc import tables
+from nova_numa_pmc.exceptions import NumaPmcError
+
+_UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
+_MEMORY_MAX_BYTES = 1 << 50
+_VCPUS_MAX = 65536
+#: Of many candidates, what a reader looks at.
+_PLACES_SHOWN = 12
+#: No guest of libvirt's has this uuid.
+_NEW_UUID, _NEW_NAME = '', 'new guest'
+
+
+class FlavorError(NumaPmcError):
+    """A flavor's file or an option in its place can't be used."""
+
+
+def configure(parser):
+    """Add the options."""
+    size = parser.add_argument_group('the guest')
+    size.add_argument('--vcpus', type=_vcpus, metavar='N', help='its vCPUs')
+    size.add_argument('--memory', type=_memory_bytes, metavar='SIZE',
+                      help='its memory: 8G, 512M; a plain number is MiB, as in a flavor')
+    size.add_argument('--spec', action='append', default=[], type=_spec, metavar='KEY=VALUE',
+                      help='an extra spec of its flavor')
+    size.add_argument('--flavor', metavar='FILE',
+                      help='its flavor: what "openstack flavor show NAME -f json" prints')
+    size.add_argument('--guest', metavar='NAME', help='a guest that runs here, by name or uuid')
+    parser.add_argument('--hosts', metavar='FILE',
+                        help='choose a host: rows of compute_nodes as JSON')
+    parser.add_argument('--nova-conf', metavar='PATH', action='append', default=[],
+                        help='with --hosts: the scheduler\'s file (default: the options\' '
+                             'defaults)')
+    parser.add_argument('--count', type=_vcpus, default=1, metavar='N',
+                        help='with --hosts: so many of them, one after the other')
+    parser.add_argument('--root', default='/', metavar='DIR',
+                        help='the file system to look at (default: /)')
+    parser.add_argument('--json', action='store_true', help='print one JSON object')
+
+
+def run(args):
+    """Explain; return the exit code."""
+    if args.guest and args.hosts:
+        raise FlavorError('--guest runs here, --hosts are elsewhere: give one of them')
+    guest = preview.running(args.guest, args.root) if args.guest else new_guest(args)
+    if args.hosts:
+        from nova_numa_pmc.cmd import explain_hosts
+        return explain_hosts.run(args, guest)
+    options = settings.read(os.path.join(args.root, settings.PATH[1:]))
+    decision, recorded = preview.decide(guest, options, args.root)
+    places = preview.places(decision, options.limits)
+    if args.json:
+        print(json.dumps(as_dict(guest, decision, recorded, places), indent=2, sort_keys=True))
+    else:
+        print(render(guest, decision, recorded, places))
+    return 0 if decision.promise.cpu_nodes or decision.promise.origin == model.PINNED else 1
+
+
+def new_guest(args):
+    """Return the guest that the options describe.
+
+    :raises FlavorError: its size isn't told, or the flavor's file can't be used
+    """
+    flavor = read_flavor(args.flavor) if args.flavor else {}
+    vcpus = args.vcpus or flavor.get('vcpus')
+    memory_bytes = args.memory or flavor.get('memory_bytes')
+    if not vcpus or not memory_bytes:
+        raise FlavorError('how large is the guest: give --vcpus and --memory, --flavor or --guest')
+    specs = {**flavor.get('specs', {}), **dict(args.spec)}
+    hints = tuple(sorted(pair for pair in specs.items()
+                         if pair[0].startswith(extra_specs.PREFIX)))
+    return model.Guest(_NEW_UUID, _NEW_NAME, vcpus, memory_bytes, hints=hints,
+                       placed_by=extra_specs.pinned_by_nova(specs))
+
+
+def read_flavor(path):
+    """Read a flavor as openstackclient prints it: {'vcpus', 'memory_bytes', 'specs'}.
+
+    :raises FlavorError: it isn't one
+    """
+    try:
+        with open(path, encoding='utf-8') as stream:
+            found = json.loads(stream.read(settings.MAX_BYTES))
+        specs = found.get('properties') or {}
+        if isinstance(specs, str):  # openstackclient before 5.0 printed "a='1', b='2'"
+            specs = dict(_spec(part.strip().replace("'", '')) for part in specs.split(','))
+        return {'vcpus': _vcpus(str(found['vcpus'])),
+                'memory_bytes': _memory_bytes('%sM' % found['ram']),
+                'specs': {str(key): str(value) for key, value in specs.items()}}
+    except (OSError, ValueError, KeyError, AttributeError, argparse.ArgumentTypeError) as error:
+        raise FlavorError('%s: not a flavor with vcpus, ram and properties (%s): make it with '
+                          '"openstack flavor show NAME -f json"' % (path, error)) from None
+
+
+def as_dict(guest, decision, recorded, places):
+    """Return the explanation as plain data."""
+    promise = decision.promise
+    return {
+        'guest': {'name': guest.name, 'vcpus': guest.vcpus, 'memory_bytes': guest.memory_bytes,
+                  'extra_specs': dict(guest.hints), 'placed_by': list(guest.placed_by)},
+        'recorded': recorded and recorded._asdict(),
+        'decision': {'origin': promise.origin, 'cpu_nodes': promise.cpu_nodes,
+                     'mem_nodes': promise.mem_nodes, 'why': decision.why,
+                     'cpus': None if decision.cpus is None else sorted(decision.cpus)},
+        'problems': list(decision.problems),
+        'nodes': [dict(node._asdict(), cpus=sorted(node.cpus)) for node in decision.view.nodes],
+        'places': [{'cpu_nodes': cpus, 'mem_nodes': mems, 'pressure': pressure, 'key': {
+            part: None if value == float('inf') else value for part, value in key.items()}}
+                   for cpus, mems, pressure, key in places]}
+
+
+def render(guest, decision, recorded, places):
+    """Return the explanation as text."""
+    lines = ['%s, %d vCPUs, %s: %s' % (
+        tables.printable(guest.name), guest.vcpus, tables.scaled(guest.memory_bytes, 1024),
+        decision.why)]
+    if recorded:
+        lines.append('recorded: %s, CPUs on %s, memory on %s, %.0f s ago' % (
+            recorded.origin, _listed(recorded.cpu_nodes), _listed(recorded.mem_nodes),
+            (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - recorded.since_ns) / 1e9))
+    lines += ['problem: ' + tables.printable(problem) for problem in decision.problems]
+    lines += ['', *tables.text(_nodes(decision.view)), '', *tables.text(_places(places))]
+    return '\n'.join(lines).rstrip()
+
+
+def _nodes(view):
+    rows = [(str(node.id), tables.number(node.cores, 1), str(node.threads),
+             tables.number(node.guests, 1), tables.number(node.vcpus, 1),
+             tables.scaled(node.capacity_bytes, 1024), tables.scaled(node.promised_bytes, 1024),
+             tables.scaled(max(0, node.capacity_bytes - node.promised_bytes), 1024))
+            for node in view.nodes]
+    return _table('node cores threads guests vcpus capacity promised left', rows)
+
+
+def _places(places):
+    rows = [('%d.' % number, _listed(cpus), _listed(mems), tables.number(pressure),
+             tables.number(key['distance'], 0), _highest(key['vCPUs per core']),
+             tables.percent(key['promised memory']))
+            for number, (cpus, mems, pressure, key) in enumerate(places[:_PLACES_SHOWN], 1)]
+    if len(places) > _PLACES_SHOWN:
+        rows.append(('and %d more' % (len(places) - _PLACES_SHOWN),) + ('',) * 6)
+    return _table('place CPUs memory pressure distance vcpus/core promised%', rows)
+
+
+def _table(headings, rows):
+    return tables.Table('', tuple((heading, False) for heading in headings.split()), tuple(
+        tuple(tables.Cell(text) for text in row) for row in rows))
+
+
+def _highest(value):
+    return tables.number(max(value) if isinstance(value, list) else value)
+
+
+def _listed(nodes):
+    return ','.join('%d' % node for node in nodes) or 'any'
+
+
+def _vcpus(text):
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= _VCPUS_MAX):
+        raise argparse.ArgumentTypeError('%.40r is no number from 1 to %d' % (text, _VCPUS_MAX))
+    return int(text)
+
+
+def _memory_bytes(text):
+    digits, unit = (text, 'M') if text[-1:].isdigit() else (text[:-1], text[-1:].upper())
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 16 and unit in _UNITS
+            and 0 < int(digits) * _UNITS[unit] <= _MEMORY_MAX_BYTES):
+        raise argparse.ArgumentTypeError('%.40r is no size like 8G or 512M' % text)
+    return int(digits) * _UNITS[unit]
+
+
+def _spec(text):
+    key, equals, value = text.partition('=')
+    if not equals or not key:
+        raise argparse.ArgumentTypeError('%.40r is not KEY=VALUE' % text)
+    return key, value

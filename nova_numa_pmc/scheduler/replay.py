@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take the scheduler's decision again, from saved rows of Nova's compute_nodes, without Nova.
+
+The filter's and the weigher's own functions, on hosts and a request that look like Nova's.
+Nova's other filters and weighers have no part in it.
+"""
+
+import json
+
+from nova_numa_pmc import model
+from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.core.pressure import utilisation
+from nova_numa_pmc.exceptions import NumaPmcError
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.scheduler import asking
+from nova_numa_pmc.scheduler import options
+from nova_numa_pmc.scheduler import weights
+
+#: Ten thousand hosts' rows with metrics of a few kilobytes each.
+MAX_BYTES, _HOSTS_MAX = 256 << 20, 100_000
+_AMOUNT_MAX = 1 << 50
+
+
+class RowsError(NumaPmcError):
+    """Saved rows of hosts can't be used."""
+
+
+class HostState:
+    """A saved host with the attributes of Nova's HostState that are read.
+
+    :ivar host: its name
+    :ivar metrics: list of dicts, as in the column; what isn't one is left for decoding to refuse
+    """
+
+    def __init__(self, host, reported, vcpus_used, memory_mb_used):
+        self.host, self.metrics = host, reported
+        self.vcpus_used = vcpus_used
+        self.total_usable_ram_mb, self.free_ram_mb = 0, -memory_mb_used
+        self.instances = {}
+
+    def consume(self, flavor):
+        """Count a guest as Nova does between the instances of one request."""
+        self.vcpus_used += flavor.vcpus
+        self.free_ram_mb -= flavor.memory_mb
+
+
+class Flavor(Record, fields='vcpus memory_mb extra_specs', defaults=({},)):
+    """A flavor with the attributes of Nova's that are read."""
+
+    __slots__ = ()
+
+
+class Spec(Record, fields='flavor instance_uuid numa_topology', defaults=(None, None)):
+    """A request with the attributes of Nova's RequestSpec that are read."""
+
+    __slots__ = ()
+
+
+class Verdict(Record, fields='host passes why weight share answer'):
+    """What filter and weigher say of a host.
+
+    :param passes: the filter passes it; ``why`` it doesn't, '' it does
+    :param weight: the weigher's, the highest best; None: filtered out
+    :param share: what Nova adds to the host's weight, the multiplier applied; None likewise
+    :param answer: :class:`asking.Answer`
+    """
+
+    __slots__ = ()
+
+
+def read(text):
+    """Read saved rows: a JSON array of objects, or one object a line.
+
+    :returns: (list of :class:`HostState`, when they were saved [s since the epoch]: the latest
+        ``saved_at`` of the rows, without one the latest measurement)
+    :raises RowsError: says which row is wrong, and how
+    """
+    hosts, saved_s = [], []
+    for number, row in enumerate(_rows(text), 1):
+        try:
+            hosts.append(_host(row))
+            saved_s.append(_amount(row, 'saved_at', None))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise RowsError('row %d: %s' % (number, error)) from None
+        if number > _HOSTS_MAX:
+            raise RowsError('more than %d rows' % _HOSTS_MAX)
+    if not hosts:
+        raise RowsError('no rows')
+    saved_s = [value for value in saved_s if value is not None] or [
+        found.taken_s for found in (metrics.decode(host.metrics) for host in hosts) if found]
+    return hosts, max(saved_s, default=0)
+
+
+def judge(hosts, flavor, conf, now_s):
+    """Say what filter and weigher say of hosts.
+
+    :param hosts: list of :class:`HostState`
+    :param flavor: :class:`Flavor`
+    :param conf: mapping of option to value, of the group ``[numa_pmc]``
+    :param now_s: the time of the decision [s since the epoch]
+    :returns: list of :class:`Verdict`, as Nova would try them: the best first, equals in their
+        order, then those that are filtered out
+    """
+    question = asking.question(Spec(flavor))
+    rules = asking.Rules(conf['stale_after'], conf['charge_new_guests'])
+    if question.neutral:
+        answers = [asking.Answer(None, question.neutral)] * len(hosts)
+        reasons = [''] * len(hosts)
+    else:
+        answers = [asking.answer(host, question, rules, now_s) for host in hosts]
+        reasons = [objection(answer, question, conf) for answer in answers]
+    passing = [at for at, why in enumerate(reasons) if not why]
+    found = weights.weights(
+        [answers[at].outcome and weights.key(answers[at].outcome, conf['weight_step'])
+         for at in passing], conf['unknown_weight'])
+    shares = dict(zip(passing, _shares(found, conf['weight_multiplier'])))
+    weight = dict(zip(passing, found))
+    order = sorted(range(len(hosts)), key=lambda at: (at not in shares, -shares.get(at, 0)))
+    return [Verdict(hosts[at].host, at in shares, reasons[at], weight.get(at), shares.get(at),
+                    answers[at]) for at in order]
+
+
+def objection(answer, question, conf):
+    """Say why NUMAPressureFilter refuses a host, '' it passes."""
+    if answer.outcome is None:
+        return 'its pressure is unknown' if conf['refuse_unknown'] else ''
+    one_node = conf['require_one_node'] or question.wishes.policy == model.ONE_NODE
+    if one_node and answer.outcome.code != 'one_node':
+        return 'the guest does not fit on one node'
+    ceiling = question.wishes.max_pressure
+    if ceiling is None:
+        ceiling = conf['max_pressure']
+    if ceiling and answer.measured and answer.outcome.used[0] > ceiling:
+        return 'above the ceiling of %g' % ceiling
+    return ''
+
+
+def defaults():
+    """Return the options of ``[numa_pmc]`` with their defaults."""
+    return {option.name: option.default for _, listed in options.list_opts() for option in listed}
+
+
+def parts(host):
+    """Say what a host's metrics tell of its nodes, without what came since.
+
+    :returns: list of dicts: the utilisations that make up pressure, what is promised, and the
+        remote share; None: unknown. Empty: no metrics of ours
+    """
+    found = metrics.decode(host.metrics)
+    if found is None:
+        return []
+    return [{'node': node.id,
+             'cpu_ratio': utilisation(node.demand_cores, node.cores),
+             'bandwidth_ratio': utilisation(node.bandwidth_bytes_per_sec,
+                                            node.bandwidth_max_bytes_per_sec),
+             'link_ratio': node.link_ratio,
+             'promised_ratio': utilisation(node.promised_bytes, node.capacity_bytes),
+             'vcpus': node.vcpus, 'remote_ratio': remote}
+            for node, remote in zip(found.view.nodes, found.remote_ratios)]
+
+
+def _rows(text):
+    """Yield the rows of an array, or of lines."""
+    start = text.lstrip()[:1]
+    try:
+        if start == '[':
+            yield from json.loads(text)
+            return
+        for line in text.splitlines():
+            if line.strip():
+                yield json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise RowsError('not JSON: %s' % error) from None
+
+
+def _host(row):
+    name = row.get('host') or row.get('hypervisor_hostname')
+    if type(name) is not str or not name.isprintable():
+        raise ValueError('no host')
+    reported = row['metrics']
+    if type(reported) is str:
+        reported = json.loads(reported)
+    return HostState(name[:255], reported or [], _amount(row, 'vcpus_used', 0),
+                     _amount(row, 'memory_mb_used', 0))
+
+
+def _amount(row, name, default):
+    value = row.get(name, default)
+    if value is None:
+        return default
+    if type(value) not in (int, float) or not 0 <= value <= _AMOUNT_MAX:
+        raise ValueError('%s is %.40r' % (name, value))
+    return value
+
+
+def _shares(found, multiplier):
+    """Stretch weights to 0…1 and multiply them, as nova/weights.py does."""
+    least, most = min(found, default=0), max(found, default=0)
+    return [multiplier * (weight - least) / (most - least) if most > least else 0.0
+            for weight in found]

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+import contextlib
+import io
+import json
+import os
+import tempfile
+import unittest
+
+from nova_numa_pmc.cmd import rebalance
+from tests.unit.scheduler.test_replay import row
+
+SIZE = ('--vcpus', '2', '--memory', '1G')
+
+
+class ExplainHostsTest(unittest.TestCase):
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = directory.name
+
+    def write(self, name, text):
+        path = os.path.join(self.directory, name)
+        with open(path, 'w', encoding='utf-8') as stream:
+            stream.write(text)
+        return path
+
+    def text(self, rows, *arguments):
+        """Run the command on rows; return (exit code, what it printed)."""
+        path = self.write('hosts.json', rows if isinstance(rows, str) else json.dumps(rows))
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            code = rebalance.main(['explain', '--hosts', path, *arguments])
+        return code, out.getvalue()
+
+    def call(self, rows, *arguments):
+        code, out = self.text(rows, *arguments, '--json')
+        return code, json.loads(out, parse_constant=self.fail)
+
+    def test_json(self):
+        code, said = self.call([row('busy', 3.0, 3.0), row('idle', 0.0, 0.1)], *SIZE)
+        self.assertEqual((0, ['idle']), (code, said['chosen']))
+        self.assertEqual(['idle', 'busy'], [host['host'] for host in said['hosts']])
+        self.assertEqual(2, len(said['hosts'][0]['nodes']))
+        self.assertEqual('one_node', said['hosts'][0]['outcome']['code'])
+        self.assertEqual({'vcpus': 2, 'memory_mb': 1024, 'extra_specs': {}}, said['flavor'])
+        self.assertEqual(1.0, said['options']['max_pressure'])
+
+    def test_text(self):
+        code, out = self.text([row('busy', 4.5, 4.5), row('idle', 0.0, 0.1)], *SIZE)
+        self.assertEqual(0, code)
+        self.assertIn('chosen: idle', out)
+        self.assertIn('above the ceiling of 1', out)
+        self.assertRegex(out, r'(?m)^busy +0 +1\.1[23] +- ')
+
+    def test_several(self):
+        code, out = self.text([row(name, 0.5, 0.5) for name in 'abc'], *SIZE, '--count', '6')
+        self.assertEqual(0, code)
+        self.assertIn('chosen: a 2, b 2, c 2', out)
+
+    def test_none_passes(self):
+        code, out = self.text([row('full', 4.5, 4.5)], *SIZE)
+        self.assertEqual(1, code)
+        self.assertIn('no host passes', out)
+
+    def test_the_operators_options(self):
+        path = self.write('nova.conf', '[numa_pmc]\nmax_pressure = 0.1\nweight_step = 0.2\n')
+        code, said = self.call([row('a', 2.0, 2.0)], *SIZE, '--nova-conf', path)
+        self.assertEqual((1, 0.2), (code, said['options']['weight_step']))
+
+    def test_many_are_cut_in_the_text_only(self):
+        rows = [row('host%d' % number, 1.0) for number in range(40)]
+        self.assertIn('and 10 more', self.text(rows, *SIZE)[1])
+        self.assertEqual(40, len(self.call(rows, *SIZE)[1]['hosts']))
+
+    def test_a_file_that_cant_be_used(self):
+        code, out = self.text('host,metrics', *SIZE)
+        self.assertEqual(1, code)
+        self.assertIn('hosts.json: not JSON', out)
+        with contextlib.redirect_stderr(io.StringIO()) as err:
+            self.assertEqual(1, rebalance.main(['explain', '--hosts', '/nowhere', *SIZE]))
+        self.assertIn('/nowhere', err.getvalue())

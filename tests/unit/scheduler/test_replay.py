@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import unittest
+
+from hypothesis import given, settings, strategies
+
+from nova_numa_pmc import host_state
+from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.scheduler import replay
+from tests.fixtures import hosts
+
+GIB = 1 << 30
+NOW_S = 1_800_000_000
+FLAVOR = replay.Flavor(2, 1024)
+
+
+def row(name, *demand, taken_s=NOW_S, vcpus_used=4, memory_mb_used=4096, **changes):
+    """Return a host as a row of compute_nodes: nodes of 4 cores and 8 GiB."""
+    nodes = [hosts.node(at, cores=4, capacity=8 * GIB, guests=1.0, vcpus=2.0, demand_cores=wanted)
+             for at, wanted in enumerate(demand)]
+    state = host_state.HostState(taken_s, 60, hosts.host(*nodes), (None,) * len(nodes))
+    current, maximum = metrics.to_values(state, 4, 4096)
+    column = [{'name': 'cpu.percent', 'value': 3, 'timestamp': '', 'source': 'x'},
+              {'name': metrics.CURRENT, 'value': 1, 'numa_membw_values': current},
+              {'name': metrics.MAXIMUM, 'value': 1, 'numa_membw_values': maximum}]
+    return {'host': name, 'metrics': json.dumps(column), 'vcpus_used': vcpus_used,
+            'memory_mb_used': memory_mb_used, **changes}
+
+
+def judge(rows, flavor=FLAVOR, **conf):
+    found, saved_s = replay.read(json.dumps(rows))
+    return replay.judge(found, flavor, {**replay.defaults(), **conf}, saved_s)
+
+
+def order(verdicts):
+    return [verdict.host for verdict in verdicts if verdict.passes]
+
+
+class JudgeTest(unittest.TestCase):
+
+    def test_the_least_pressed_comes_first(self):
+        verdicts = judge([row('busy', 3.0, 2.8), row('half', 2.0, 2.0), row('idle', 0.1, 0.2)])
+        self.assertEqual(['idle', 'half', 'busy'], order(verdicts))
+        self.assertEqual([1.0, 0.0], [verdicts[0].share, verdicts[-1].share])
+        self.assertGreater(verdicts[0].weight, verdicts[1].weight)
+
+    def test_multiplier(self):
+        verdicts = judge([row('a', 3.0, 3.0), row('b', 0.0, 0.0)], weight_multiplier=2.5)
+        self.assertEqual([2.5, 0.0], [verdict.share for verdict in verdicts])
+
+    def test_equals_keep_their_order(self):
+        self.assertEqual(['b', 'a'], order(judge([row('b', 1.0, 1.0), row('a', 1.0, 1.0)])))
+
+    def test_the_ceiling(self):
+        verdicts = judge([row('full', 4.2, 4.1), row('half', 2.0, 2.0)])
+        self.assertEqual(['half'], order(verdicts))
+        self.assertIn('ceiling of 1', verdicts[1].why)
+        flavor = FLAVOR._replace(extra_specs={'numa_pmc:max_pressure': '0.5'})
+        self.assertEqual([], order(judge([row('half', 2.0, 2.0)], flavor)))
+        self.assertEqual(['full'], order(judge([row('full', 4.2, 4.1)], max_pressure=0.0)))
+
+    def test_one_node(self):
+        large = replay.Flavor(4, 12_000)
+        rows = [row('a', 0.0, 0.0)]
+        self.assertEqual(['a'], order(judge(rows, large)))
+        one = large._replace(extra_specs={'numa_pmc:policy': 'one_node'})
+        for verdicts in (judge(rows, one), judge(rows, large, require_one_node=True)):
+            self.assertEqual([], order(verdicts))
+
+    def test_unknown_and_stale_hosts(self):
+        rows = [row('known', 2.0, 2.0), row('none', 0.0, 0.0, metrics='[]'),
+                row('null', 0.0, 0.0, metrics=None), row('old', 0.0, 0.0, taken_s=NOW_S - 3600)]
+        verdicts = judge(rows)
+        self.assertEqual(['known', 'none', 'null', 'old'], order(verdicts))
+        self.assertEqual({0.0}, {verdict.share for verdict in verdicts})
+        self.assertEqual(['known'], order(judge(rows, refuse_unknown=True)))
+
+    def test_saved_at_is_the_time_of_the_decision(self):
+        verdicts = judge([row('a', 0.0, 0.0, saved_at=NOW_S + 3600)])
+        self.assertIn('3600 s old', verdicts[0].answer.unknown)
+
+    def test_guests_that_came_since_are_charged(self):
+        rows = [row('a', 1.0, 1.0, vcpus_used=12, memory_mb_used=8192), row('b', 1.0, 1.0)]
+        self.assertEqual(['b', 'a'], order(judge(rows)))
+        self.assertEqual(['a', 'b'], order(judge(rows, charge_new_guests=False)))
+
+    def test_several_of_one_request_take_turns(self):
+        found, now_s = replay.read(json.dumps([row(name, 0.5, 0.5) for name in 'abcd']))
+        counts = dict.fromkeys('abcd', 0)
+        for _ in range(8):
+            best = replay.judge(found, FLAVOR, replay.defaults(), now_s)[0]
+            counts[best.host] += 1
+            next(host for host in found if host.host == best.host).consume(FLAVOR)
+        self.assertEqual({2}, set(counts.values()))
+
+    def test_flavors_that_nova_pins_are_not_judged(self):
+        verdicts = judge([row('full', 4.2, 4.1)],
+                         FLAVOR._replace(extra_specs={'hw:numa_nodes': '1'}))
+        self.assertEqual(['full'], order(verdicts))
+        self.assertIn('Nova pins it', verdicts[0].answer.unknown)
+
+
+class ReadTest(unittest.TestCase):
+
+    def test_an_array_and_lines(self):
+        rows = [row('a', 1.0), row('b', 1.0)]
+        for text in (json.dumps(rows), '\n'.join(map(json.dumps, rows)) + '\n\n'):
+            found, saved_s = replay.read(text)
+            self.assertEqual((['a', 'b'], NOW_S), ([host.host for host in found], saved_s))
+
+    def test_the_columns_own_name(self):
+        text = json.dumps([{'hypervisor_hostname': 'a', 'metrics': []}])
+        self.assertEqual('a', replay.read(text)[0][0].host)
+
+    def test_what_cant_be_used(self):
+        for text in ('', '[]', '{', 'host,metrics', '[1]', '[[]]', '{"host": "a"}', '["a"]',
+                     '[{"host": "a", "metrics": "{"}]', '[{"host": "\\u001b[2J", "metrics": []}]',
+                     '[{"host": 1, "metrics": []}]', '[' * 100_000,
+                     '[{"host": "a", "metrics": [], "vcpus_used": "4"}]',
+                     '[{"host": "a", "metrics": [], "vcpus_used": NaN}]',
+                     '[{"host": "a", "metrics": [], "memory_mb_used": -1}]'):
+            with self.subTest(text[:40]), self.assertRaises(replay.RowsError):
+                replay.read(text)
+
+    @settings(max_examples=200, deadline=None)
+    @given(strategies.recursive(
+        strategies.none() | strategies.booleans() | strategies.floats() | strategies.text()
+        | strategies.integers(), lambda inner: strategies.lists(inner, max_size=3)
+        | strategies.dictionaries(strategies.sampled_from(
+            ['name', 'numa_membw_values', 'pmc', 'pmc.nodes', 'pmc.at']), inner, max_size=3)))
+    def test_any_metrics(self, reported):
+        text = json.dumps([{'host': 'a', 'metrics': [reported]}])
+        found, saved_s = replay.read(text)
+        verdict, = replay.judge(found, FLAVOR, replay.defaults(), saved_s)
+        self.assertTrue(verdict.passes)
+
+
+class PartsTest(unittest.TestCase):
+
+    def test_parts(self):
+        found, _ = replay.read(json.dumps([row('a', 1.0, None)]))
+        first, second = replay.parts(found[0])
+        self.assertEqual((0, 0.25, None, 2.0), (first['node'], first['cpu_ratio'],
+                                                first['bandwidth_ratio'], first['vcpus']))
+        self.assertIsNone(second['cpu_ratio'])
+        self.assertEqual([], replay.parts(replay.HostState('b', [], 0, 0)))
