@@ -10,6 +10,7 @@ from nova_numa_pmc import exceptions
 #: Subcommand → one line of help. The module ``nova_numa_pmc.cmd.NAME`` offers
 #: ``configure(parser)`` and ``run(args)``, which returns the exit code.
 COMMANDS = {
+    'calibrate': "measure what each node's memory delivers and how far it is",
     'check': 'find what is commonly wrong where guests are not placed or hosts not weighed',
     'events': 'show what hardware events would be counted here or on another CPU',
     'explain': 'say where a guest goes and why, on this host or among hosts',

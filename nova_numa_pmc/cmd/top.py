@@ -68,8 +68,14 @@ def run(args):
 
 def open_sampler():
     """Return what measures this host."""
-    from nova_numa_pmc import collect, counting  # A replay needs nothing of the host.
-    return collect.Sampler(counting.read())
+    from nova_numa_pmc import calibration, collect, counting  # Not needed for a replay.
+    options = counting.read()
+    try:
+        made = calibration.read()
+        options = calibration.complete(options, made) if made else options
+    except NumaPmcError as error:
+        print('problem: %s' % error, file=sys.stderr)
+    return collect.Sampler(options)
 
 
 def _samples(args, wait):

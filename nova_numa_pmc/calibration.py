@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the memory of a host's nodes can deliver and how far it is: the record and its file.
+
+A JSON file that survives a reboot. What the operator wrote into ``[counters]`` goes before it.
+"""
+
+import json
+import os
+
+from nova_numa_pmc.core.pressure import slit_latencies_ns
+from nova_numa_pmc.exceptions import CalibrationError
+from nova_numa_pmc.record import Record
+
+PATH = '/var/lib/nova-numa-pmc/calibration.json'
+_FORMAT, _MAJOR, _MINOR = 'nova-numa-pmc-calibration', 1, 0
+_MAX_BYTES, _MAX_NODES = 1 << 24, 1024
+#: Where a latency is from: it was measured here, or SLIT's distance times a local latency.
+MEASURED, SLIT = 'measured', 'slit'
+_SOURCES = (MEASURED, SLIT)
+#: Where none was measured at all (two-socket servers: 60 to 100 ns).
+_LOCAL_NS = 80.0
+
+
+class Calibration(Record, fields='taken_s nodes read_bytes_per_sec latencies_ns sources'):
+    """What was measured, by position in ``nodes``.
+
+    :param nodes: tuple of node ids, ascending
+    :param read_bytes_per_sec: what each node's memory delivers; None: not measured
+    :param latencies_ns: without load, rows from a node's CPUs to each node's memory
+    :param sources: likewise, :data:`MEASURED` or :data:`SLIT`
+    """
+
+    __slots__ = ()
+
+
+def complete_matrix(measured_ns, distances):
+    """Return (latencies, sources): what is not measured (None) is estimated from SLIT.
+
+    ℓ_nm = ℓ_nn · d_nm / d_nn, with the median of the measured ℓ_nn where n's is unknown.
+    """
+    locals_ns = sorted(row[n] for n, row in enumerate(measured_ns) if row[n] is not None)
+    usual = locals_ns[len(locals_ns) // 2] if locals_ns else _LOCAL_NS
+    estimates = [slit_latencies_ns(distances, usual if row[n] is None else row[n])[n]
+                 for n, row in enumerate(measured_ns)]
+    return (tuple(tuple(estimate if value is None else value
+                        for value, estimate in zip(row, estimated))
+                  for row, estimated in zip(measured_ns, estimates)),
+            tuple(tuple(SLIT if value is None else MEASURED for value in row)
+                  for row in measured_ns))
+
+
+def complete(options, calibration):
+    """Return the options with what the operator left unset taken from a calibration.
+
+    :param options: :class:`nova_numa_pmc.counting.Options`
+    """
+    bandwidth = {node: value for node, value in zip(
+        calibration.nodes, calibration.read_bytes_per_sec) if value is not None}
+    bandwidth.update(options.bandwidth_max)
+    latencies = dict(zip(calibration.nodes, calibration.latencies_ns))
+    latencies.update(options.latencies_ns)
+    return options._replace(bandwidth_max=tuple(sorted(bandwidth.items())),
+                            latencies_ns=tuple(sorted(latencies.items())))
+
+
+def config_lines(calibration):
+    """Return the lines of ``[counters]`` that say the same."""
+    lines = ['[counters]']
+    known = ['%d:%.0f' % (node, value / 1e6) for node, value in zip(
+        calibration.nodes, calibration.read_bytes_per_sec) if value is not None]
+    if known:
+        lines.append('node_bandwidth_max = ' + ','.join(known))
+    lines.append('latency_ns = ' + ','.join(
+        '%d:%s' % (node, ' '.join('%.1f' % value for value in row))
+        for node, row in zip(calibration.nodes, calibration.latencies_ns)))
+    return lines
+
+
+def to_data(calibration):
+    """Return a calibration as plain data."""
+    return dict(calibration._asdict(), format=_FORMAT, version=[_MAJOR, _MINOR])
+
+
+def encode(calibration):
+    """Return the file's text."""
+    return json.dumps(to_data(calibration), indent=1, allow_nan=False) + '\n'
+
+
+def decode(text):
+    """Return the :class:`Calibration` in a file's text.
+
+    :raises CalibrationError: with the reason
+    """
+    try:
+        data = json.loads(text)
+        if data['format'] != _FORMAT:
+            raise ValueError('it is no calibration')
+        if data['version'][0] != _MAJOR:
+            raise ValueError('its format is %.20r, this release reads %d'
+                             % (data['version'][0], _MAJOR))
+        return _checked(data)
+    except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
+        raise CalibrationError('%.200s' % (error,)) from None
+
+
+def _checked(data):
+    nodes = tuple(_in(node, int, 0, 16383) for node in data['nodes'])
+    if not 0 < len(nodes) <= _MAX_NODES or list(nodes) != sorted(set(nodes)):
+        raise ValueError('its nodes do not ascend')
+    bandwidths = tuple(None if value is None else _in(value, float, 1e6, 1e14)
+                       for value in _as_many(data['read_bytes_per_sec'], nodes))
+    latencies = tuple(tuple(_in(value, float, 0.1, 1e6) for value in _as_many(row, nodes))
+                      for row in _as_many(data['latencies_ns'], nodes))
+    sources = tuple(tuple(_as_many(row, nodes)) for row in _as_many(data['sources'], nodes))
+    if any(source not in _SOURCES for row in sources for source in row):
+        raise ValueError('a latency has no known source')
+    return Calibration(_in(data['taken_s'], float, 0, 1e12), nodes, bandwidths, latencies, sources)
+
+
+def _in(value, kind, low, high):
+    allowed = (int,) if kind is int else (int, float)
+    if type(value) not in allowed or not low <= value <= high:
+        raise ValueError('%.40r is not from %g to %g' % (value, low, high))
+    return kind(value)
+
+
+def _as_many(values, nodes):
+    if type(values) is not list or len(values) != len(nodes):
+        raise ValueError('it has not one value for each of %d nodes' % len(nodes))
+    return values
+
+
+def read(path=PATH):
+    """Return the host's :class:`Calibration`, None where none was made.
+
+    :raises CalibrationError: the file can't be used; the message names it and the remedy
+    """
+    try:
+        with open(path, encoding='utf-8') as file:
+            text = file.read(_MAX_BYTES)
+        return decode(text)
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError, CalibrationError) as error:
+        raise CalibrationError('%s: %s; make it anew with nova-numa-rebalance calibrate, or '
+                               'remove it' % (path, error)) from None
+
+
+def write(calibration, path=PATH):
+    """Replace the file, whole or not at all."""
+    directory = os.path.dirname(os.path.abspath(path))
+    os.makedirs(directory, mode=0o755, exist_ok=True)
+    temporary = '%s.%d' % (path, os.getpid())
+    try:
+        with open(temporary, 'x', encoding='utf-8') as file:
+            file.write(encode(calibration))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise

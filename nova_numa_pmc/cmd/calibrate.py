@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure what each node's memory delivers and how far it is from each node's CPUs.
+
+For some seconds a node is read at full speed from one thread on each of its
+cores, then from each node a chain of pointers in each node's memory is followed.
+That disturbs guests, so it asks first, and refuses on a busy host. The result is
+kept in /var/lib/nova-numa-pmc/calibration.json, where top, record and the agent
+read it: without it the utilisation of bandwidth is unknown, and latencies are
+estimated from the distances in the firmware (SLIT).
+
+examples:
+  nova-numa-rebalance calibrate
+  nova-numa-rebalance calibrate --dry-run
+  nova-numa-rebalance calibrate --yes --json --out /tmp/calibration.json
+
+exit codes: 0 measured, or a dry run; 1 refused or failed; 2 wrong usage
+"""
+
+import json
+import sys
+import time
+
+from nova_numa_pmc import calibration, tables
+from nova_numa_pmc.exceptions import CalibrationError
+from nova_numa_pmc.host import caches, cpu_times, memory_probe, topology
+from nova_numa_pmc.record import Record
+
+#: A host busier than this is not disturbed, nor would the figures be right.
+BUSY_MAX_RATIO = 0.1
+_LOOK_S = 1.0
+#: Where sysfs does not tell the size of the last cache: more than most have.
+_CACHE_DEFAULT_BYTES = 64 << 20
+_BANDWIDTH_S, _CHAIN_S, _PAIR_S = 1.6, 0.8, 0.3
+
+
+class NodePlan(Record, fields='id cpus from_node sizes free_bytes'):
+    """How one node is measured.
+
+    :param cpus: tuple of CPUs that read it, one a core
+    :param from_node: the node of these CPUs: itself, or the nearest to one without CPUs
+    :param sizes: :class:`memory_probe.Sizes`
+    """
+
+    __slots__ = ()
+
+    def needed_bytes(self):
+        """Return the most memory that is in use on it at one time."""
+        return self.sizes.total_bytes(len(self.cpus))
+
+
+def configure(parser):
+    """Add the options."""
+    parser.add_argument('--yes', action='store_true', help='do not ask')
+    parser.add_argument('--dry-run', action='store_true', help='say what it would do and end')
+    parser.add_argument('--force', action='store_true',
+                        help='measure although the host is busy (guests are disturbed, and the '
+                             'figures are too low)')
+    parser.add_argument('--json', action='store_true', help='print one JSON object')
+    parser.add_argument('--out', default=calibration.PATH, metavar='FILE',
+                        help='where to keep the result (default: %(default)s)')
+
+
+def run(args, ask=input, read_host=topology.read, probe=memory_probe):
+    """Measure and keep the result; return 0, or 1 where the operator said no."""
+    host = read_host()
+    plans = plan(host)
+    for line in intentions(plans, args.out):
+        print(line, file=sys.stderr)
+    if args.dry_run:
+        return 0
+    refuse_without_room(plans)
+    if not args.force:
+        refuse_if_busy(busy_ratio())
+    if not args.yes and not _agreed(ask):
+        print('nothing was measured', file=sys.stderr)
+        return 1
+    result, problems = measure(host, plans, _say, probe)
+    calibration.write(result, args.out)
+    for problem in problems:
+        _say('problem: ' + problem)
+    if args.json:
+        print(json.dumps(dict(calibration.to_data(result), problems=problems), indent=2))
+    else:
+        print('\n'.join(as_lines(result, args.out)))
+    return 0
+
+
+def _agreed(ask):
+    try:
+        return ask('measure now? [y/N] ').strip().lower() in ('y', 'yes')
+    except EOFError:
+        raise CalibrationError('there is nobody to ask: --yes measures without asking') from None
+
+
+def _say(line):
+    print('calibrate: %s' % line, file=sys.stderr, flush=True)
+
+
+def plan(host, root='/'):
+    """Return a tuple of :class:`NodePlan`, of each node that has memory."""
+    plans = []
+    for position, node in enumerate(host.nodes):
+        reader = _reader(host, position)
+        if not node.memory_bytes or reader is None:
+            continue
+        cpus = tuple(sorted(min(core & reader.cpus) for core in host.cores
+                            if core & reader.cpus))
+        one = (caches.last_level(cpus[0], root) or (_CACHE_DEFAULT_BYTES, None))[0]
+        total = caches.total_bytes(reader.cpus, root) or _CACHE_DEFAULT_BYTES
+        sizes = memory_probe.sizes(one, len(cpus))._replace(
+            slice_bytes=memory_probe.sizes(total, len(cpus)).slice_bytes)
+        plans.append(NodePlan(node.id, cpus, reader.id, sizes, node.free_bytes))
+    if not plans:
+        raise CalibrationError('no node has memory and CPUs that guests may use')
+    return tuple(plans)
+
+
+def _reader(host, position):
+    """Return the nearest node with CPUs, itself where it has some; None: no node has any."""
+    row = host.distances[position]
+    return min((node for node in host.nodes if node.cpus), default=None,
+               key=lambda node: (row[host.nodes.index(node)], node.id))
+
+
+def intentions(plans, path):
+    """Return what is about to be done, as lines."""
+    from_nodes = {one.from_node for one in plans}
+    expected_s = (_BANDWIDTH_S + _CHAIN_S + _PAIR_S * len(from_nodes)) * len(plans)
+    yield 'This takes about %.0f s and disturbs guests meanwhile:' % max(1, expected_s)
+    for one in plans:
+        yield '  node %d: read at full speed by %d threads of node %d, and %d chains of %d lines' \
+            ' followed; up to %d MiB of its %d MiB free' % (
+                one.id, len(one.cpus), one.from_node, len(from_nodes),
+                memory_probe.CHAIN_LINES, one.needed_bytes() >> 20, one.free_bytes >> 20)
+    yield '  the result replaces %s' % path
+
+
+def refuse_without_room(plans):
+    """Raise :class:`CalibrationError` where a node could be filled."""
+    for one in plans:
+        if one.needed_bytes() > one.free_bytes // 2:
+            raise CalibrationError(
+                'node %d has %d MiB free, and %d MiB are needed, with as much left: wait until '
+                'guests have gone, or drop its page cache (echo 1 > /proc/sys/vm/drop_caches)'
+                % (one.id, one.free_bytes >> 20, one.needed_bytes() >> 20))
+
+
+def busy_ratio(read=cpu_times.busy_ns, wait=time.sleep, clock=time.monotonic):
+    """Return how busy the host's CPUs are for a second; None: not told."""
+    before, began = read(), clock()
+    wait(_LOOK_S)
+    after, passed_ns = read(), (clock() - began) * 1e9
+    if not before or not after or passed_ns <= 0:
+        return None
+    deltas = [max(0, after[cpu] - before[cpu]) for cpu in after if cpu in before]
+    return sum(deltas) / (passed_ns * len(deltas)) if deltas else None
+
+
+def refuse_if_busy(ratio):
+    """Raise :class:`CalibrationError` where a host is busy or does not tell."""
+    if ratio is None or ratio > BUSY_MAX_RATIO:
+        raise CalibrationError('the host is %s, so guests would be disturbed and the figures be '
+                               'too low: calibrate before guests come, or use --force'
+                               % ('busy for all it tells' if ratio is None
+                                  else '%.0f %% busy' % (100 * ratio)))
+
+
+def measure(host, plans, say, probe=memory_probe):
+    """Return (:class:`~nova_numa_pmc.calibration.Calibration`, problem strings).
+
+    What can't be measured is estimated or None, with a problem; nothing at all is an error.
+    """
+    ids = [node.id for node in host.nodes]
+    bandwidths, problems = dict.fromkeys(ids), []
+    latencies = [[None] * len(ids) for _ in ids]
+    first_cpus = {one.from_node: one.cpus[0] for one in plans if one.id == one.from_node}
+    several = len(ids) > 1
+    for one in plans:
+        node = one.id if several else None  # One node needs no binding, nor the right to it.
+        try:
+            say('node %d: bandwidth' % one.id)
+            bandwidths[one.id] = probe.read_bytes_per_sec(one.cpus, node, one.sizes.slice_bytes)
+            say('node %d: latency' % one.id)
+            with probe.Chain(node, one.sizes.chain_bytes, one.sizes.flush_bytes) as chain:
+                for from_node, cpu in first_cpus.items():
+                    latencies[ids.index(from_node)][ids.index(one.id)] = chain.latency_ns(cpu)
+        except (CalibrationError, OSError, MemoryError) as error:
+            problems.append('node %d: %s' % (one.id, error))
+    if not any(bandwidths.values()):
+        raise CalibrationError('nothing could be measured: ' + '; '.join(problems))
+    filled, sources = calibration.complete_matrix(latencies, host.distances)
+    return calibration.Calibration(
+        time.time(), tuple(ids), tuple(bandwidths[node] for node in ids),
+        tuple(tuple(round(value, 1) for value in row) for row in filled), sources), problems
+
+
+def as_lines(result, path):
+    """Return a calibration as lines of text."""
+    headings = (('node', False), ('read GB/s', False), *(
+        ('ns to node %d' % node, False) for node in result.nodes))
+    rows = tuple((tables.Cell(str(node)), tables.Cell(
+        tables.number(bandwidth and bandwidth / 1e9, 1)), *(
+        tables.Cell('%.1f%s' % (value, '' if source == calibration.MEASURED else ' ' + source))
+        for value, source in zip(row, sources)))
+        for node, bandwidth, row, sources in zip(
+            result.nodes, result.read_bytes_per_sec, result.latencies_ns, result.sources))
+    return [*tables.text(tables.Table('calibration', headings, rows)), '',
+            'kept in %s; the same as options, which go before it:' % path, '',
+            *calibration.config_lines(result)]
