@@ -4,11 +4,12 @@
 :class:`Sampler` is the one door for ``top``, ``record`` and the agent.
 """
 
+import os
 import time
 
-from nova_numa_pmc import counting, promises
+from nova_numa_pmc import counting, promises, state
 from nova_numa_pmc.core import pressure, samples, view
-from nova_numa_pmc.exceptions import TopologyError
+from nova_numa_pmc.exceptions import StateError, TopologyError
 from nova_numa_pmc.host import cpu_times, events, pfm, running, topology
 from nova_numa_pmc.host.sources import (
     Tick, counted, cpu_counters, guest_counters, ladder, numa_faults, pages, resctrl, uncore)
@@ -70,6 +71,7 @@ class Sampler:
                      uncore_uses.get(node.id, uncore.Use())) for node in host.nodes]
         nodes, _ = samples.node_samples(
             host.nodes, uses, self._abilities(host, bool(moved)), told, bool(moved))
+        nodes = self._with_promised(host, nodes, problems)
         return Sample(taken_s, elapsed_ns / 1e9, found.source, nodes, told,
                       tuple(dict.fromkeys(problems)))
 
@@ -113,6 +115,19 @@ class Sampler:
             found.append((address, self._devices.get(address)))
         return found
 
+    def _with_promised(self, host, nodes, problems):
+        directory = os.path.join(self._root, self._options.state_dir.lstrip('/'))
+        try:
+            record = state.read(directory, state.read_boot_id(self._root))
+        except StateError as error:
+            problems.append(str(error))
+            return nodes
+        if record is None:  # no guest was placed since the host came up
+            return nodes
+        seen = view.view(host, record.promises.values(), self._options.limits)
+        return tuple(node._replace(promised_bytes=one.promised_bytes)
+                     for node, one in zip(nodes, seen.nodes))
+
     def _abilities(self, host, all_traffic):
         with_prefetch = all_traffic or self._cpus.with_prefetch
         options = self._options
@@ -133,6 +148,7 @@ class Sampler:
         self._ladder.close()
         self._cpus.close()
         self._uncore.close()
+        self._guests.close()
 
     def __enter__(self):
         return self

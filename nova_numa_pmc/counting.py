@@ -23,9 +23,9 @@ THREAD, CGROUP = 'thread', 'cgroup'
 
 class Options(Record, fields=(
         'enabled interval_s scope sources events resctrl_path bandwidth_max link_max '
-        'latencies_ns local_latency_ns write_weight limits'),
+        'latencies_ns local_latency_ns write_weight limits state_dir'),
         defaults=(True, 5.0, THREAD, SOURCES, (), '/sys/fs/resctrl', (), (), (), 80.0, 1.0,
-                  model.Limits())):
+                  model.Limits(), '/run/nova-numa-pmc')):
     """The group ``[counters]``, checked.
 
     :param sources: tuple of :data:`SOURCES`, in the order in which they are tried
@@ -34,6 +34,7 @@ class Options(Record, fields=(
     :param latencies_ns: tuple of (node id, tuple of ns by ascending node id) pairs
     :param write_weight: ω, what a written byte costs beside a read one
     :param limits: :class:`model.Limits`, the group ``[placement]``
+    :param state_dir: ``dir`` of the group ``[state]``
     """
 
     __slots__ = ()
@@ -90,10 +91,11 @@ def register_opts(conf):
     conf.register_opts(list_opts(), group=GROUP)
 
 
-def from_conf(group, limits=None):
+def from_conf(group, shared):
     """Return :class:`Options` from the values of the group.
 
     :param group: ``conf.counters``
+    :param shared: :class:`settings.Settings` of the same file
     :raises SettingsError: a value of a wrong form, named with its option
     """
     unknown = [name for name in group.sources if name not in SOURCES]
@@ -106,7 +108,7 @@ def from_conf(group, limits=None):
         _per_node('node_bandwidth_max', group.node_bandwidth_max, _bytes_per_sec),
         _per_node('node_link_max', group.node_link_max, _bytes_per_sec),
         _per_node('latency_ns', group.latency_ns, _row),
-        group.local_latency_ns, group.write_weight, limits or model.Limits())
+        group.local_latency_ns, group.write_weight, shared.limits, shared.state_dir)
 
 
 def read(path=settings.PATH):
@@ -120,7 +122,7 @@ def read(path=settings.PATH):
     try:
         conf([], project='nova-numa-pmc', default_config_dirs=[],
              default_config_files=[path] if os.path.exists(path) else [])
-        return from_conf(conf.counters, settings.read(path).limits)
+        return from_conf(conf.counters, settings.read(path))
     except (cfg.Error, OSError, ValueError) as error:
         raise SettingsError('%s: %s' % (path, error)) from error
 

@@ -106,7 +106,7 @@ def guest_sample(running, evidence, devices):
     """
     guest = running.guest
     told = GuestSample(
-        guest.uuid, guest.name, cores=running.cores, waiting_cores=running.waiting_cores,
+        guest.uuid, guest.name, '', '', running.cores, running.waiting_cores,
         cores_by_node=tuple(sorted(running.cores_by_node.items())),
         bytes_by_node=tuple(sorted(running.bytes_by_node.items())),
         devices=tuple(DeviceSample(address, node, is_local(node, running.cores_by_node))

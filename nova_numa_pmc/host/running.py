@@ -15,6 +15,7 @@ class Guests:
     def __init__(self, root='/'):
         self._root = root
         self._files = guests.StatusFiles(root)
+        self._threads = threads.Threads(root)
         self._ran = {}     # uuid → {tid: Ran} of the last tick
         self._groups = {}  # (uuid, pid) → (version, directory) of its memory's group
         self._memory = {}  # (uuid, pid) → (when read, {node: bytes})
@@ -28,7 +29,7 @@ class Guests:
         # Two files of one guest would be counted twice; libvirt has one for each name.
         by_uuid = {guest.uuid: guest for guest in found}
         home = {cpu: node.id for node in topology.nodes for cpu in node.online_cpus}
-        ran = {uuid: self._threads(guest) for uuid, guest in by_uuid.items()}
+        ran = self._read_threads(by_uuid)
         self._forget(by_uuid.values())
         running = []
         for guest in sorted(by_uuid.values(), key=lambda guest: (guest.name, guest.uuid)):
@@ -38,13 +39,14 @@ class Guests:
         self._ran = ran
         return tuple(running), problems
 
-    def _threads(self, guest):
-        found = {}
-        for tid in threads.find(guest, self._root):
-            ran = threads.read(guest.pid, tid, self._root)
-            if ran is not None:
-                found[tid] = ran
-        return found
+    def _read_threads(self, by_uuid):
+        """Return {uuid: {tid: :class:`threads.Ran`}}."""
+        tids = {uuid: threads.find(guest, self._root) for uuid, guest in by_uuid.items()}
+        ran = self._threads.read({(by_uuid[uuid].pid, tid)
+                                  for uuid, own in tids.items() for tid in own})
+        return {uuid: {tid: ran[key] for tid in own
+                       for key in ((by_uuid[uuid].pid, tid),) if key in ran}
+                for uuid, own in tids.items()}
 
     def _forget(self, present):
         alive = {(guest.uuid, guest.pid) for guest in present}
@@ -71,9 +73,16 @@ class Guests:
             self._groups.pop(key, None)  # the group may have been made anew elsewhere
             by_node = {}
         if guest.page_bytes:
-            for node, size in hugetlb.bytes_by_node(guest.pid, self._root).items():
+            huge = hugetlb.bytes_by_node(guest.pid, self._root)
+            if not huge:
+                return {}  # without them the rest is QEMU's own, and tells nothing of the guest
+            for node, size in huge.items():
                 by_node[node] = by_node.get(node, 0) + size
         return by_node
+
+    def close(self):
+        """Close the threads' files."""
+        self._threads.close()
 
 
 def passed(before, after, home, elapsed_ns):

@@ -2,6 +2,7 @@
 """When and where a guest's vCPU threads ran, from procfs."""
 
 import os
+import resource
 
 from nova_numa_pmc.record import Record
 
@@ -40,7 +41,11 @@ def find(guest, root='/'):
 
 
 def _name(directory, tid):
-    return _read('%s/%d/comm' % (directory, tid)) or b''
+    try:
+        with open('%s/%d/comm' % (directory, tid), 'rb') as file:
+            return file.read(64)
+    except OSError:
+        return b''
 
 
 def read(pid, tid, root='/'):
@@ -50,26 +55,94 @@ def read(pid, tid, root='/'):
     ``stat`` the CPU and the start time (Documentation/filesystems/proc.rst, fields 39, 22). Of
     the thread's own directory: ``/proc/TID/stat`` sums over the whole process.
     """
-    directory = '%s/proc/%d/task/%d/' % (root.rstrip('/'), pid, tid)
-    times, stat = _read(directory + 'schedstat'), _read(directory + 'stat')
-    if times is None or stat is None:
+    files = _open(pid, tid, root)
+    if files is None:
         return None
-    times, fields = times.split(), stat.rpartition(b')')[2].split()
-    if len(times) != 3 or len(fields) < 37:
-        return None
-    numbers = (times[0], times[1], fields[36], fields[19])
-    # isdigit takes ASCII only in bytes; a sign, a dot or a longer number is none of the kernel's
-    if not all(number.isdigit() and len(number) < 21 for number in numbers):
-        return None
-    return Ran(*map(int, numbers))
-
-
-def _read(path):
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(fd, 4096)
-        finally:
-            os.close(fd)
+        return _read_open(*files)
+    finally:
+        _close(files)
+
+
+class Threads:
+    """Threads that are read again and again.
+
+    Their files stay open: opening and closing them costs twice the reading (14 µs and 4 µs a
+    thread in all). An open file is of one thread, whoever gets its id next. At most a quarter
+    of the process's descriptors is kept.
+    """
+
+    def __init__(self, root='/'):
+        self._root = root
+        self._files = {}  # (pid, tid) → (descriptor of schedstat, of stat)
+        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8
+
+    def read(self, wanted):
+        """Return {(pid, tid): :class:`Ran`} of those that are there; others are closed.
+
+        :param wanted: set of (pid, tid)
+        """
+        for key in self._files.keys() - wanted:
+            _close(self._files.pop(key))
+        found = {}
+        for key in wanted:
+            ran = _read_open(*self._files[key]) if key in self._files else None
+            if ran is None:
+                ran = self._anew(key)
+            if ran is not None:
+                found[key] = ran
+        return found
+
+    def _anew(self, key):
+        """Read a thread that is new, or has got the id of one that ended."""
+        if key in self._files:
+            _close(self._files.pop(key))
+        files = _open(*key, self._root)
+        if files is None:
+            return None
+        ran = _read_open(*files)
+        if ran is not None and len(self._files) < self._most:
+            self._files[key] = files
+        else:
+            _close(files)
+        return ran
+
+    def close(self):
+        """Close the files."""
+        for files in self._files.values():
+            _close(files)
+        self._files = {}
+
+
+def _open(pid, tid, root):
+    """Return descriptors of a thread's (schedstat, stat); None: it is gone."""
+    files = []
+    try:
+        for name in ('schedstat', 'stat'):
+            files.append(os.open('%s/proc/%d/task/%d/%s' % (root.rstrip('/'), pid, tid, name),
+                                 os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        _close(files)
+        return None
+    return files
+
+
+def _close(files):
+    for fd in files:
+        os.close(fd)
+
+
+def _read_open(schedstat, stat):
+    try:
+        times = os.pread(schedstat, 4096, 0).split()
+        fields = os.pread(stat, 4096, 0).rpartition(b')')[2].split()
     except OSError:
         return None
+    if len(times) != 3 or len(fields) < 37:
+        return None
+    run_ns, wait_ns, cpu, since = times[0], times[1], fields[36], fields[19]
+    # In bytes isdigit takes ASCII only; a sign, a dot or a longer number is none of the kernel's.
+    if not (run_ns.isdigit() and wait_ns.isdigit() and cpu.isdigit() and since.isdigit()
+            and max(map(len, (run_ns, wait_ns, cpu, since))) < 21):
+        return None
+    return Ran(int(run_ns), int(wait_ns), int(cpu), int(since))

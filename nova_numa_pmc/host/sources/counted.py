@@ -11,6 +11,8 @@ from nova_numa_pmc.record import Record
 ROLES = (event_table.LOCAL_DRAM, event_table.REMOTE_DRAM, event_table.INSTRUCTIONS,
          event_table.CYCLES)
 
+_NOTHING = rates.Delta(0.0, 1.0)
+
 
 class Counts(Record, fields=(
         'local_per_sec remote_per_sec cycles_per_sec instructions_per_sec share')):
@@ -77,8 +79,9 @@ class Owners:
         :param wanted: {owner: {key: (:class:`perf.Target`, tuple of events)}}; the key tells
             apart two holders of one id
         :param idle_is_zero: as :func:`rates.difference`
-        :returns: ({owner: {key: tuple of :class:`rates.Delta` or None, as its events}} of the
-            owners all of whose targets are the same as before, tuple of problems as text)
+        :returns: ({owner: {role: :class:`rates.Delta` over all its targets, None: unknown}},
+            tuple of problems as text); an owner of which targets came or went is absent.
+            Amounts of data are in bytes
         """
         flat = {(owner, key): target for owner, targets in wanted.items()
                 for key, target in targets.items()}
@@ -91,9 +94,9 @@ class Owners:
         for owner, counts in readings.items():
             earlier = before.get(owner)
             if earlier and earlier.keys() == counts.keys() == wanted[owner].keys():
-                deltas[owner] = {key: tuple(
-                    rates.difference(old, new, idle_is_zero)
-                    for old, new in zip(earlier[key], counts[key])) for key in counts}
+                deltas[owner] = {}
+                for key, new in counts.items():
+                    _add(deltas[owner], wanted[owner][key][1], earlier[key], new, idle_is_zero)
         return deltas, problems
 
     def close(self):
@@ -102,15 +105,26 @@ class Owners:
         self._before = {}
 
 
+def _add(totals, chosen, before, after, idle_is_zero):
+    """Add what one target's events saw to {role: :class:`rates.Delta` or None}."""
+    for event, old, new in zip(chosen, before, after):
+        delta = rates.difference(old, new, idle_is_zero)
+        so_far = totals.get(event.role, _NOTHING)
+        if so_far is None or delta is None:
+            totals[event.role] = None
+        else:
+            totals[event.role] = rates.Delta(
+                so_far.value + delta.value * (event.bytes_per_count or 1),
+                min(so_far.share, delta.share))
+
+
 def add_up(chosen, deltas, elapsed_ns):
-    """Return :class:`Counts` from what each target's events saw; a role unknown on one is None.
+    """Return :class:`Counts`; a role is unknown where one of its events is on one target.
 
     :param chosen: the events, of :func:`core_events`
-    :param deltas: iterable of tuples of :class:`rates.Delta` or None, as ``chosen``
+    :param deltas: {role: :class:`rates.Delta` or None}
     """
-    columns = list(zip(*deltas))
-    totals = {role: rates.add(delta for event, column in zip(chosen, columns)
-                              if event.role == role for delta in column) for role in ROLES}
+    totals = {role: deltas.get(role) for role in ROLES}
     for event in chosen:
         if event.minus is not None:
             totals[event.role] = rates.subtract(totals[event.role], totals.get(event.minus))

@@ -36,8 +36,8 @@ class CpuCounters:
         if problems and not len(self._owners):
             raise SourceUnavailable(problems[0])
         self.problems = problems
-        return {node: counted.add_up(self._events, targets.values(), elapsed_ns)
-                for node, targets in deltas.items()}
+        return {node: counted.add_up(self._events, told, elapsed_ns)
+                for node, told in deltas.items()}
 
     @property
     def with_prefetch(self):

@@ -48,8 +48,8 @@ class GuestCounters:
             raise SourceUnavailable(problems[0])
         self.problems = self._lack + problems
         found = {}
-        for uuid, targets in deltas.items():
-            counts = counted.add_up(self._events, targets.values(), tick.elapsed_ns)
+        for uuid, told in deltas.items():
+            counts = counted.add_up(self._events, told, tick.elapsed_ns)
             if counts != counted.Counts(None, None, None, None, None):
                 found[uuid] = self._evidence(counts)
         return found

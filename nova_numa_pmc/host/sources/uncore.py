@@ -60,10 +60,7 @@ class Uncore:
         if problems and not len(self._owners):
             raise SourceUnavailable(problems[0])
         self.problems = self._shared + problems
-        return {node: self._use([
-            (event, delta) for key, told in targets.items()
-            for event, delta in zip(self._wanted[node][key][1], told)], elapsed_ns)
-            for node, targets in deltas.items()}
+        return {node: self._use(told, elapsed_ns) for node, told in deltas.items()}
 
     def _plan(self, topology):
         """Return ({node id: {(pmu, CPU): (target, events)}}, roles that nodes share)."""
@@ -101,15 +98,11 @@ class Uncore:
             return None
 
     def _use(self, told, elapsed_ns):
-        """Return :class:`Use` from (event, :class:`rates.Delta` or None) pairs."""
-        sums = {role: rates.add(delta and delta._replace(
-            value=delta.value * (event.bytes_per_count or 1))
-            for event, delta in told if event.role == role)
-            for role in _ROLES}
-        amounts = {role: None if delta is None else delta.value for role, delta in sums.items()}
+        """Return :class:`Use` from {role: :class:`rates.Delta` or None}."""
+        amounts = {role: told[role].value if told.get(role) else None for role in _ROLES}
         read, written, traffic = (amounts[role] for role in (
             event_table.MEM_READ, event_table.MEM_WRITE, event_table.MEM_TRAFFIC))
-        bandwidth = rates.per_sec(sums[event_table.MEM_TRAFFIC], elapsed_ns)
+        bandwidth = rates.per_sec(told.get(event_table.MEM_TRAFFIC), elapsed_ns)
         if traffic is None:
             bandwidth = pressure.bandwidth_bytes_per_sec(
                 read, written, elapsed_ns, self._write_weight)
@@ -117,7 +110,7 @@ class Uncore:
             0.0, read - (amounts[event_table.IO_READ] or 0.0)) * 1e9 / (
                 pressure.LINE_BYTES * elapsed_ns)
         hit, miss = amounts[event_table.IO_HIT], amounts[event_table.IO_MISS]
-        return Use(bandwidth, lines, rates.per_sec(sums[event_table.LINK_TX], elapsed_ns),
+        return Use(bandwidth, lines, rates.per_sec(told.get(event_table.LINK_TX), elapsed_ns),
                    None if hit is None or miss is None else rates.ratio(miss, hit + miss))
 
     def close(self):

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import tempfile
+import unittest
+
+from nova_numa_pmc.host import running, topology
+from nova_numa_pmc.host.threads import Ran
+from tests.fixtures import host, measured
+
+SECOND = measured.SECOND_NS
+HOME = {0: 0, 1: 0, 2: 1, 3: 1}
+
+
+class PassedTest(unittest.TestCase):
+
+    def test_cores_where_threads_ran(self):
+        before = {1: Ran(0, 0, 0, 9), 2: Ran(SECOND, 0, 3, 9)}
+        after = {1: Ran(2 * SECOND, SECOND, 1, 9), 2: Ran(2 * SECOND, 0, 2, 9)}
+        self.assertEqual((1.5, 0.5, {0: 1.0, 1: 0.5}),
+                         running.passed(before, after, HOME, 2 * SECOND))
+
+    def test_a_thread_that_changed_nodes_is_halved(self):
+        used = running.passed({1: Ran(0, 0, 0, 9)}, {1: Ran(SECOND, 0, 2, 9)}, HOME, SECOND)
+        self.assertEqual((1.0, 0.0, {0: 0.5, 1: 0.5}), used)
+
+    def test_what_can_not_be_compared_is_left_out(self):
+        old, new = Ran(SECOND, 5, 0, 9), Ran(2 * SECOND, 5, 0, 9)
+        for before, after in (({}, {1: new}), ({1: old}, {}), ({1: new}, {1: old}),
+                              ({1: old}, {1: new._replace(since=10)}),
+                              ({1: old}, {1: new._replace(wait_ns=4)})):
+            with self.subTest(before=before, after=after):
+                self.assertEqual((None, None, {}), running.passed(before, after, HOME, SECOND))
+        self.assertEqual((None, None, {}), running.passed({1: old}, {1: new}, HOME, 0))
+
+    def test_a_cpu_without_node_hides_where_it_ran(self):
+        used = running.passed({1: Ran(0, 0, 9, 9)}, {1: Ran(SECOND, 0, 0, 9)}, HOME, SECOND)
+        self.assertEqual((1.0, 0.0, {}), used)
+
+
+class GuestsTest(unittest.TestCase):
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.host = measured.MeasuredHost(directory.name)
+        self.addCleanup(self.host.close)
+        self.topology = topology.read(directory.name)
+        self.guests = running.Guests(directory.name)
+        self.addCleanup(self.guests.close)
+
+    def read(self, at_s, elapsed_s=5):
+        return self.guests.read(self.topology, at_s * SECOND, elapsed_s * SECOND)
+
+    def test_guests_over_two_ticks(self):
+        for number in (2, 1):
+            self.host.launch(number, {0: 3 << 20, 1: 1 << 20})
+            self.host.thread(4000 + number, 5000 + number, 0, cpu=0)
+        found, problems = self.read(0, 0)
+        self.assertEqual([], problems)
+        self.assertEqual([host.name_of(1), host.name_of(2)], [one.guest.name for one in found])
+        self.assertEqual((None, {}, {0: 3 << 20, 1: 1 << 20}),
+                         (found[0].cores, found[0].cores_by_node, found[0].bytes_by_node))
+        self.host.thread(4001, 5001, 5, cpu=4)
+        found, _ = self.read(5)
+        self.assertEqual([1.0, 0.0], [one.cores for one in found])
+        self.assertEqual({0: 0.5, 1: 0.5}, found[0].cores_by_node)
+
+    def test_memory_on_v1_and_kept_for_a_while(self):
+        tree = self.host.launch(1, {0: 3 << 20, 1: 1 << 20}, version=1)
+        self.assertEqual({0: 3 << 20, 1: 1 << 20}, self.read(0)[0][0].bytes_by_node)
+        tree.put_bytes({0: 1 << 20, 1: 3 << 20})
+        self.assertEqual({0: 3 << 20, 1: 1 << 20}, self.read(5)[0][0].bytes_by_node)
+        self.assertEqual({0: 1 << 20, 1: 3 << 20}, self.read(15)[0][0].bytes_by_node)
+
+    def test_memory_unknown(self):
+        tree = self.host.launch(1)
+        os.unlink(os.path.join(tree.memory, 'memory.numa_stat'))
+        self.assertEqual({}, self.read(0)[0][0].bytes_by_node)
+        tree.put_bytes({0: 7, 1: 8})
+        self.assertEqual({0: 7, 1: 8}, self.read(20)[0][0].bytes_by_node)
+
+    def test_huge_pages_count_and_without_them_nothing_is_known(self):
+        backing = "<memoryBacking><hugepages><page size='2048' unit='KiB'/></hugepages>" \
+                  '</memoryBacking>'
+        self.host.launch(1, {0: 5, 1: 0}, xml=host.domain_xml(1, extra=backing))
+        self.assertEqual({}, self.read(0)[0][0].bytes_by_node)
+        self.host.write('proc/4001/numa_maps',
+                        '7f12 bind:0 file=/ram huge dirty=6 N1=4 kernelpagesize_kB=2048\n')
+        self.assertEqual({0: 5, 1: 8 << 20}, self.read(20)[0][0].bytes_by_node)
+
+    def test_a_guest_that_ends_is_forgotten(self):
+        self.host.launch(1)
+        self.read(0)
+        self.host.end(1)
+        self.assertEqual(((), []), self.read(5))
+        # Under the same name and uuid again: nothing of before is compared with it.
+        self.host.launch(1)
+        self.host.thread(4001, 5001, 100)
+        self.assertIsNone(self.read(10)[0][0].cores)
+
+    def test_damaged_status_file_is_a_problem_each_time(self):
+        self.host.write('run/libvirt/qemu/x.xml', '<domstatus')
+        for at_s in (0, 5):
+            found, [problem] = self.read(at_s)
+            self.assertEqual((), found)
+            self.assertIn('x.xml', problem)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import tempfile
+import threading
+import unittest
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_numa_pmc import model
+from nova_numa_pmc.host import threads
+from tests.fixtures import measured
+
+GUEST = model.Guest('u', 'g', 2, 1, pid=50)
+
+
+class ThreadsTest(unittest.TestCase):
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+        self.host = measured.MeasuredHost(self.root)
+        self.addCleanup(self.host.close)
+
+    def test_times_of_a_thread(self):
+        self.host.thread(50, 51, 2.5, 0.5, cpu=6, since=77, name='CPU 0) R 1 (')
+        self.assertEqual(threads.Ran(2_500_000_000, 500_000_000, 6, 77),
+                         threads.read(50, 51, self.root))
+        self.assertIsNone(threads.read(50, 52, self.root))
+
+    def test_of_this_process(self):
+        me, mine = os.getpid(), threading.get_native_id()
+        before, after = threads.read(me, mine), threads.read(me, mine)
+        self.assertEqual(before.since, after.since)
+        self.assertLessEqual(0, before.run_ns)
+        self.assertLessEqual(before.run_ns, after.run_ns)
+
+    def test_vcpus_by_status_file_by_name_or_all(self):
+        self.assertEqual((7, 8), threads.find(GUEST._replace(vcpu_tids=(7, 8)), self.root))
+        self.assertEqual((), threads.find(GUEST, self.root))
+        self.host.thread(50, 50, 0, name='qemu-system-x86')
+        self.host.thread(50, 51, 0, name='worker')
+        self.assertEqual((50, 51), threads.find(GUEST, self.root))
+        self.host.thread(50, 53, 0, name='CPU 1/TCG')
+        self.host.thread(50, 52, 0, name='CPU 0/TCG')
+        self.assertEqual((52, 53), threads.find(GUEST, self.root))
+
+    def test_kept_files_follow_their_thread_and_are_closed(self):
+        kept = threads.Threads(self.root)
+        self.host.thread(50, 51, 1)
+        descriptors = len(os.listdir('/proc/self/fd'))
+        self.assertEqual({(50, 51)}, kept.read({(50, 51), (50, 52)}).keys())
+        self.host.thread(50, 51, 2)
+        self.assertEqual(2 * measured.SECOND_NS, kept.read({(50, 51)})[50, 51].run_ns)
+        self.assertEqual(descriptors + 2, len(os.listdir('/proc/self/fd')))
+        kept.read(set())
+        self.assertEqual(descriptors, len(os.listdir('/proc/self/fd')))
+        kept.read({(50, 51)})
+        kept.close()
+        self.assertEqual(descriptors, len(os.listdir('/proc/self/fd')))
+
+    def test_an_id_used_again_is_read_anew(self):
+        kept = threads.Threads(self.root)
+        self.addCleanup(kept.close)
+        self.host.thread(50, 51, 5, since=10)
+        kept.read({(50, 51)})
+        self.host.write('proc/50/task/51/stat', '')  # as ended: ESRCH in procfs
+        for name in ('stat', 'schedstat'):
+            os.unlink(os.path.join(self.root, 'proc/50/task/51', name))
+        self.host.thread(50, 51, 1, since=20)
+        self.assertEqual(20, kept.read({(50, 51)})[50, 51].since)
+
+    @given(st.binary(max_size=80), st.binary(max_size=200))
+    def test_garbage_is_nothing(self, schedstat, stat):
+        self.host.write('proc/50/task/60/schedstat', schedstat)
+        self.host.write('proc/50/task/60/stat', stat)
+        ran = threads.read(50, 60, self.root)
+        self.assertTrue(ran is None or min(ran) >= 0)
+        self.host.thread(50, 60, 1)
+        self.host.write('proc/50/task/60/schedstat', schedstat)
+        ran = threads.read(50, 60, self.root)
+        if ran is not None:
+            self.assertEqual([ran.run_ns, ran.wait_ns], [int(n) for n in schedstat.split()[:2]])
