@@ -6,7 +6,8 @@ PYTHON = .venv/bin/python
 ARGS =
 
 .NOTPARALLEL:
-.PHONY: help demo test unit lab lab-full functional lint docs bench bench-hook bench-placement \
+.PHONY: help demo test unit lab lab-full functional test-nova test-nova-all test-nova-29 \
+	test-nova-31 test-nova-33 test-nova-34 test-nova-upstream lint docs bench bench-hook bench-placement \
 	bench-multiplex bench-counters bench-skew bench-orders config setup setup-lab clean distclean
 
 help: ## List the targets
@@ -29,6 +30,18 @@ lab-full: lab ## Also run the lab's long tests: twelve and sixteen guests, ten o
 
 functional: setup ## Run the tests of the installed package (ARGS: pytest's)
 	@$(PYTHON) -m pytest tests/functional -q $(ARGS)
+
+test-nova: test-nova-34 ## Run Nova's services with us in them: the newest Nova (ARGS: stestr's)
+
+test-nova-all: test-nova-29 test-nova-31 test-nova-33 test-nova-34 ## Likewise on four releases of Nova
+
+test-nova-29 test-nova-31 test-nova-33 test-nova-34: test-nova-%:
+	@tools/setup nova$*
+	@tools/nova-tests .venv-nova-$* $(ARGS)
+
+test-nova-upstream: ## Run Nova's own functional tests without and with us (ARGS: its options)
+	@tools/setup nova34
+	@.venv-nova-34/bin/python -m tests.nova.upstream $(ARGS)
 
 lint: setup ## Check style: ruff, hacking, shell syntax
 	@tools/lint
@@ -69,7 +82,7 @@ setup-lab: ## Also install what the lab needs
 
 clean: ## Remove build products
 	@rm -rf build dist doc/build .stestr .hypothesis .pytest_cache .ruff_cache *.egg-info
-	@find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
+	@find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean ## Also remove the virtual environment (not the lab's cached images)
-	@rm -rf .venv .tox
+	@rm -rf .venv .venv-nova-* .tox

@@ -221,7 +221,7 @@ def _build_wheel(work):
     with tempfile.TemporaryDirectory() as scratch:
         source = pathlib.Path(scratch) / 'source'
         shutil.copytree(CHECKOUT, source, ignore=shutil.ignore_patterns(
-            '.git', '.venv', 'build', 'dist', '*.egg-info', '__pycache__', 'tests', '.tox'))
+            '.git', '.venv*', 'build', 'dist', '*.egg-info', '__pycache__', 'tests', '.tox'))
         python = CHECKOUT / '.venv/bin/python'
         _run([python if python.exists() else sys.executable, '-m', 'pip', 'wheel', '-q',
               '--no-deps', '-w', work, source], work / 'log', 'pip wheel',

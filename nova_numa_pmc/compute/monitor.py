@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Send what the agent measured to Nova's scheduler, with the CPU metrics of ``virt_driver``.
+
+nova-compute runs this in its resource tracker's audit (each ``update_resources_interval``),
+holding the semaphore that every claim waits for: one small file is read, nothing is waited for
+and nothing is asked over RPC. Nova loads one monitor of the namespace
+``nova.compute.monitors.cpu``, so that this one takes ``virt_driver``'s place and work.
+"""
+
+import datetime
+import functools
+import time
+
+from nova.compute.monitors.cpu import virt_driver
+import nova.conf
+from nova import objects
+from oslo_log import log as logging
+
+from nova_numa_pmc import host_state, settings
+from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.exceptions import StateError
+
+CONF = nova.conf.CONF
+LOG = logging.getLogger(__name__)
+
+SOURCE = 'nova_numa_pmc'
+#: A host state is stale when this many publications are overdue, but not before so many
+#: seconds; no interval counts for more than :data:`_INTERVAL_MAX_S`.
+_OVERDUE, _STALE_MIN_S, _INTERVAL_MAX_S = 3, 30.0, 600.0
+
+
+class Monitor(virt_driver.Monitor):
+    """Nova's compute monitor ``numa_pmc``: ``numa.membw.current`` and ``numa.membw.max``.
+
+    A host state that is missing, stale or can't be trusted costs one warning, and then the
+    NUMA metrics are left out: the scheduler takes the host's pressure as unknown. Nova makes
+    an object of every installed monitor, enabled or not, so that the constructor does nothing.
+    """
+
+    def __init__(self, resource_tracker):
+        super().__init__(resource_tracker)
+        self._directory = None
+        self._trouble = None
+
+    def populate_metrics(self, metric_list):
+        """Append the CPU metrics and the NUMA metrics to a MonitorMetricList.
+
+        :raises nova.exception.ResourceMonitorError: as ``virt_driver``, where the driver has no
+            CPU statistics; the NUMA metrics are appended nevertheless
+        """
+        try:
+            super().populate_metrics(metric_list)
+        finally:
+            metric_list.objects.extend(self._numa_metrics())
+
+    def _numa_metrics(self):
+        """Return the two metrics, or none where there is nothing to tell; never raise."""
+        try:
+            published = host_state.read(self._state_dir())
+            age_s = time.time() - published.taken_s
+            if not _fresh(age_s, published.interval_s):
+                return self._without('stale', 'the host state in %s was taken %.0f s ago: is '
+                                     'nova-numa-agent running?', self._directory, age_s)
+            found = self._metrics(published)
+        except StateError as error:
+            return self._without('unreadable', '%s', error)
+        except Exception as error:  # a fault of ours must not cost the host its audit
+            return self._without('failed', 'this is a bug of nova-numa-pmc: %s: %s',
+                                 type(error).__name__, error)
+        if self._trouble:
+            LOG.info('NUMA metrics are sent again')
+            self._trouble = None
+        return found
+
+    def _metrics(self, published):
+        # Nova hands over its resource tracker, whatever the base class calls it. With libvirt it
+        # has one compute node. Its usage has just been summed up from the instances and is saved
+        # together with these metrics, so that whatever the scheduler finds above it later has
+        # come after them.
+        node, = self.compute_manager.compute_nodes.values()
+        current, maximum = metrics.to_values(published, node.vcpus_used, node.memory_mb_used,
+                                             _report_interval_s())
+        taken = datetime.datetime.fromtimestamp(published.taken_s, datetime.timezone.utc)
+        ids = [str(view.id) for view in published.view.nodes]
+        return [_metric(name, values, sum(values.get(key, 0) for key in ids), taken)
+                for name, values in ((metrics.CURRENT, current), (metrics.MAXIMUM, maximum))]
+
+    def _state_dir(self):
+        """Return the state directory; the agent's configuration is read once."""
+        if self._directory is None:
+            found = settings.read(settings.PATH)
+            for problem in found.problems:
+                LOG.warning('%s', problem)
+            self._directory = found.state_dir
+        return self._directory
+
+    def _without(self, trouble, message, *values):
+        """Warn when trouble of this kind begins, and return no metrics."""
+        if trouble != self._trouble:
+            self._trouble = trouble
+            LOG.warning('No NUMA metrics are sent until this is mended: ' + message, *values)
+        return []
+
+
+def _report_interval_s():
+    """Return how often Nova runs the audit: 0 stands for its default, -1 for never."""
+    interval_s = CONF.update_resources_interval
+    return metrics.INTERVAL_DEFAULT_S if interval_s == 0 else max(interval_s, 0)
+
+
+def _fresh(age_s, interval_s):
+    """Say whether a host state still counts; one from the future is a clock that was set."""
+    limit_s = max(_STALE_MIN_S, _OVERDUE * min(interval_s, _INTERVAL_MAX_S))
+    return -_STALE_MIN_S <= age_s <= limit_s
+
+
+def _metric(name, values, total, taken):
+    """Make a metric with all that its readers want.
+
+    Nova's MetricsWeigher and its versioned notifications read ``value`` whatever the name, and
+    fail where it isn't set; yet MonitorMetric.to_dict(), which fills the compute node's column,
+    leaves out ``numa_membw_values`` where it is. A subclass would not be accepted in the list.
+    """
+    metric = objects.MonitorMetric(name=name, value=total, numa_membw_values=values,
+                                   timestamp=taken, source=SOURCE)
+    metric.to_dict = functools.partial(_to_dict, metric)
+    return metric
+
+
+def _to_dict(metric):
+    return dict(objects.MonitorMetric.to_dict(metric), numa_membw_values=metric.numa_membw_values)

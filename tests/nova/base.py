@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova with libvirt computes of two NUMA nodes each, whose agents are played by the test."""
+
+import collections
+import itertools
+import os
+import re
+import sys
+import time
+from unittest import mock
+
+import fixtures
+from lxml import etree
+from nova.compute import rpcapi  # noqa: F401 -- before the fixtures, which reset its globals
+from nova import context
+from nova import objects
+from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.tests.functional.libvirt import base as libvirt_base
+
+from nova_numa_pmc import host_state, model, settings
+
+WEIGHER = 'nova_numa_pmc.scheduler.weigher.NUMAPressureWeigher'
+FILTER = 'nova_numa_pmc.scheduler.filter.NUMAPressureFilter'
+#: A compute: two nodes of two cores with two threads and 8 GiB each.
+HOST = {'cpu_nodes': 2, 'cpu_sockets': 1, 'cpu_cores': 2, 'cpu_threads': 2, 'kB_mem': 16 << 20}
+NODE_CORES, NODE_THREADS, NODE_MB = 2.5, 4, 8192
+
+
+class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase):
+    """API, conductor, scheduler and computes in this process; Placement too."""
+
+    microversion = 'latest'
+    ADMIN_API = True
+    ADDITIONAL_FILTERS = ['NUMAPressureFilter', 'NUMATopologyFilter']
+    WEIGHERS = ['nova.scheduler.weights.all_weighers', WEIGHER]
+    MONITORS = ['numa_pmc']
+
+    def setUp(self):
+        self._state = self.useFixture(fixtures.TempDir()).path
+        self._published = {}
+        self.flags(compute_monitors=self.MONITORS)
+        self.flags(api_paste_config=os.path.join(sys.prefix, 'etc/nova/api-paste.ini'),
+                   group='wsgi')
+        self.flags(instances=-1, cores=-1, ram=-1, group='quota')
+        # One after the other, so that a herd is the weigher's doing and not a race's.
+        self.flags(available_filters=['nova.scheduler.filters.all_filters', FILTER],
+                   weight_classes=self.WEIGHERS, shuffle_best_same_weighed_hosts=False,
+                   group='filter_scheduler')
+        super().setUp()
+        self.useFixture(fixtures.MockPatch(
+            'nova.virt.libvirt.driver.LibvirtDriver.migrate_disk_and_power_off',
+            return_value='{}'))
+        # Nova's fake host stands still, which its CPU monitor divides by.
+        ticks = itertools.count(10**12, 10**9)
+        self.useFixture(fixtures.MockPatchObject(
+            fakelibvirt.Connection, 'getCPUStats', lambda *arguments: dict.fromkeys(
+                ('kernel', 'idle', 'user', 'iowait'), next(ticks))))
+
+    # The hosts
+
+    def start_hosts(self, *names):
+        """Start computes whose agents publish idle nodes."""
+        for name in names:
+            self.publish(name, 0.1, 0.1)
+            with mock.patch.object(settings, 'PATH', self._configuration(name)):
+                self.start_compute(name, fakelibvirt.HostInfo(**HOST))
+
+    def _configuration(self, name):
+        path = os.path.join(self._state, name + '.conf')
+        with open(path, 'w') as file:
+            file.write(f'[state]\ndir = {self.state_dir(name)}\n')
+        return path
+
+    def state_dir(self, name):
+        return os.path.join(self._state, name)
+
+    def publish(self, name, *pressures, promised_mb=None, bandwidth_mb_per_sec=None, **changes):
+        """Write what a host's agent would: CPU pressures of its nodes, and promised memory.
+
+        :param pressures: wanted over available cores of each node
+        :param promised_mb: of each node; None: as published before
+        :param bandwidth_mb_per_sec: of each node
+        :param changes: fields of HostState
+        """
+        promised_mb = promised_mb or self._published.get(name, (0,) * len(pressures))
+        self._published[name] = promised_mb
+        nodes = tuple(
+            model.NodeView(
+                id=at, cores=NODE_CORES, threads=NODE_THREADS, capacity_bytes=NODE_MB << 20,
+                promised_bytes=promised << 20, demand_cores=pressure * NODE_CORES,
+                bandwidth_bytes_per_sec=bandwidth_mb_per_sec and bandwidth_mb_per_sec * 10**6)
+            for at, (pressure, promised) in enumerate(zip(pressures, promised_mb)))
+        distances = tuple(tuple(10 if a == b else 21 for b in range(len(nodes)))
+                          for a in range(len(nodes)))
+        state = host_state.HostState(
+            taken_s=time.time(), interval_s=10.0, view=model.HostView(nodes, distances),
+            remote_ratios=(None,) * len(nodes), source='test')
+        host_state.write(self.state_dir(name), state._replace(**changes))
+
+    def send(self, **pressures):
+        """Publish ``host=(p0, p1)`` each, and let every compute report once."""
+        for name, values in pressures.items():
+            self.publish(name, *values)
+        self._run_periodics()
+
+    def compute_node(self, name):
+        """Return the ComputeNode that the scheduler would read."""
+        return objects.ComputeNode.get_first_node_by_host_for_old_compat(
+            context.get_admin_context(), name)
+
+    def monitor(self, name):
+        """Return a compute's monitor object."""
+        found, = self.computes[name].manager.rt.monitors
+        return found
+
+    # Servers
+
+    def flavor(self, vcpus=1, memory_mb=512, **extra_specs):
+        """Create a flavor with little disk."""
+        return self._create_flavor(vcpu=vcpus, memory_mb=memory_mb, disk=1, ephemeral=0,
+                                   extra_spec={key.replace('__', ':'): value
+                                               for key, value in extra_specs.items()})
+
+    def boot(self, flavor, host=None, expected_state='ACTIVE'):
+        """Boot a server without networks."""
+        return self._create_server(flavor_id=flavor, networks='none', host=host,
+                                   expected_state=expected_state)
+
+    def boot_many(self, flavor, count):
+        """Boot servers with one request, which the scheduler serves from one look at the hosts."""
+        body = self._build_server(flavor_id=flavor, networks='none')
+        body.update(min_count=count, max_count=count, return_reservation_id=True)
+        reservation = self.api.post_server({'server': body})['reservation_id']
+        servers = self.api.get_servers(search_opts={'reservation_id': reservation})
+        self.assertEqual(count, len(servers))
+        return [self._wait_for_state_change(server, 'ACTIVE', max_retries=60)
+                for server in servers]
+
+    def host_of(self, server):
+        """Return the name of the host that a server is on now."""
+        return self.api.get_server(server['id'])['OS-EXT-SRV-ATTR:host']
+
+    def spread(self, servers):
+        """Count servers per host, hosts without any included."""
+        counts = collections.Counter({name: 0 for name in self.computes})
+        counts.update(map(self.host_of, servers))
+        return dict(counts)
+
+    def _migrate_stub(self, domain, destination, params, flags):
+        """Move a domain to the compute that the migration's URI names."""
+        uuid = etree.fromstring(params['destination_xml']).findtext('uuid')
+        name = re.match(r'qemu\+\w+://([^/]+)/', destination).group(1)
+        target = self.computes[name].driver._host.get_connection()
+        target.createXML(params['destination_xml'], 'unused')
+        domain._connection.lookupByUUIDString(uuid).complete_job()

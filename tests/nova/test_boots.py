@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where servers boot: the lowest pressure, spread within one request, beside Nova's own rules."""
+
+from nova_numa_pmc.compute import metrics
+from tests.nova import base
+
+COUNT = 20
+
+
+class BootTest(base.NovaTest):
+
+    def test_of_two_computes_the_one_of_the_lowest_pressure_is_chosen(self):
+        self.start_hosts('one', 'two')
+        flavor = self.flavor()
+        for calm, pressures in (('two', {'one': (0.95, 0.95), 'two': (0.2, 0.2)}),
+                                ('one', {'one': (0.75, 0.2), 'two': (0.95, 0.95)})):
+            with self.subTest(calm):
+                self.send(**pressures)
+                self.assertEqual(calm, self.host_of(self.boot(flavor)))
+
+    def test_of_four_computes_the_one_with_a_calm_node_is_chosen(self):
+        self.start_hosts('one', 'two', 'three', 'four')
+        self.send(one=(0.9, 0.9), two=(0.9, 0.9), three=(0.9, 0.1), four=(0.9, 0.9))
+        self.assertEqual('three', self.host_of(self.boot(self.flavor())))
+
+    def test_free_memory_does_not_buy_saturated_nodes(self):
+        self.start_hosts('roomy', 'calm')
+        big = self.flavor(memory_mb=6144)
+        self.boot(big, host='calm')
+        self.publish('calm', 0.3, 0.3, promised_mb=(6144, 0))
+        self.send(roomy=(1.1, 1.1), calm=(0.3, 0.3))
+        roomy, calm = map(self.compute_node, ('roomy', 'calm'))
+        self.assertGreater(roomy.free_ram_mb, calm.free_ram_mb)
+        self.assertEqual('calm', self.host_of(self.boot(self.flavor())))
+
+    def test_a_host_of_unknown_pressure_is_neither_best_nor_worst(self):
+        self.start_hosts('busy', 'unknown', 'calm')
+        self.publish('unknown', 0.1, 0.1, taken_s=0)
+        self.send(busy=(0.95, 0.95), calm=(0.1, 0.1))
+        self.assertEqual('calm', self.host_of(self.boot(self.flavor())))
+
+
+class StockBootTest(base.NovaTest):
+    """The same without us, so that the tests above are known to test something."""
+
+    ADDITIONAL_FILTERS = []
+    WEIGHERS = ['nova.scheduler.weights.all_weighers']
+
+    def test_free_memory_wins(self):
+        self.start_hosts('roomy', 'calm')
+        self.boot(self.flavor(memory_mb=6144), host='calm')
+        self.send(roomy=(1.1, 1.1), calm=(0.3, 0.3))
+        self.assertEqual('roomy', self.host_of(self.boot(self.flavor())))
+
+
+class HerdTest(base.NovaTest):
+    """A request for many servers is served from one look at the hosts: no metric changes."""
+
+    def boots(self, *hosts):
+        self.start_hosts(*hosts)
+        self._run_periodics()
+        before = {name: self.compute_node(name).metrics for name in hosts}
+        servers = self.boot_many(self.flavor(), COUNT)
+        self.assertEqual(before, {name: self.compute_node(name).metrics for name in hosts})
+        return self.spread(servers)
+
+    def test_two_equal_computes_share_them(self):
+        counts = self.boots('one', 'two').values()
+        self.assertLessEqual(max(counts) - min(counts), 1, counts)
+
+    def test_four_equal_computes_share_them(self):
+        counts = self.boots('one', 'two', 'three', 'four').values()
+        self.assertLessEqual(max(counts) - min(counts), 1, counts)
+
+
+class StockHerdTest(HerdTest):
+    """Nova's weighers with our metrics: all go to the host that was ahead by a hair."""
+
+    ADDITIONAL_FILTERS = []
+    WEIGHERS = ['nova.scheduler.weights.all_weighers']
+
+    def setUp(self):
+        self.flags(weight_setting=[f'{metrics.CURRENT}=-1.0'], weight_multiplier=5.0,
+                   group='metrics')
+        super().setUp()
+
+    def start_hosts(self, *names):
+        super().start_hosts(*names)
+        for at, name in enumerate(names):
+            self.publish(name, 0.1, 0.1, bandwidth_mb_per_sec=10000 + at)
+
+    def test_two_equal_computes_share_them(self):
+        self.assertEqual({'one': COUNT, 'two': 0}, self.boots('one', 'two'))
+
+    def test_four_equal_computes_share_them(self):
+        self.assertEqual({'one': COUNT, 'two': 0, 'three': 0, 'four': 0},
+                         self.boots('one', 'two', 'three', 'four'))

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers that move, or come back, go where the pressure is low, and may stay where they are."""
+
+from tests.nova import base
+
+BUSY, CALM = (0.95, 0.95), (0.2, 0.2)
+
+
+class MoveTest(base.NovaTest):
+
+    def setUp(self):
+        super().setUp()
+        self.flags(allow_resize_to_same_host=True)
+        self.start_hosts('home', 'busy', 'calm')
+        self.server = self.boot(self.flavor(memory_mb=1024), host='home')
+        self.send(home=BUSY, busy=BUSY, calm=CALM)
+
+    def confirmed(self, server):
+        self._confirm_resize(server)
+        return self.host_of(server)
+
+    def test_resize(self):
+        self._resize_server(self.server, self.flavor(vcpus=2, memory_mb=2048))
+        self.assertEqual('calm', self.confirmed(self.server))
+
+    def test_resize_on_the_host_itself_where_that_is_calmest(self):
+        self.send(home=CALM, busy=BUSY, calm=BUSY)
+        self._resize_server(self.server, self.flavor(vcpus=2, memory_mb=2048))
+        self.assertEqual('home', self.confirmed(self.server))
+
+    def test_resize_reverted(self):
+        self._resize_server(self.server, self.flavor(vcpus=2, memory_mb=2048))
+        self._revert_resize(self.server)
+        self.assertEqual('home', self.host_of(self.server))
+
+    def test_cold_migration(self):
+        self._migrate_server(self.server)
+        self.assertEqual('calm', self.confirmed(self.server))
+
+    def test_live_migration(self):
+        self._live_migrate(self.server)
+        self.assertEqual('calm', self.host_of(self.server))
+
+    def test_evacuation(self):
+        service, = self.api.get_services(host='home', binary='nova-compute')
+        self.api.put_service_force_down(service['id'], True)
+        self._evacuate_server(self.server)
+        self.assertEqual('calm', self.host_of(self.server))
+
+    def test_shelve_and_unshelve(self):
+        self._shelve_server(self.server)
+        self._unshelve_server(self.server)
+        self.assertEqual('calm', self.host_of(self.server))
+
+    def test_rebuild_stays_whatever_the_pressure(self):
+        self.send(home=(3.0, 3.0), busy=CALM, calm=CALM)
+        self._rebuild_server(self.server, self.glance.auto_disk_config_enabled_image['id'])
+        self.assertEqual('home', self.host_of(self.server))
+
+    def test_pressure_of_the_metrics_follows_a_move(self):
+        self._migrate_server(self.server)
+        self._confirm_resize(self.server)
+        self.send(home=CALM, busy=BUSY, calm=BUSY)
+        self._migrate_server(self.server)
+        self.assertEqual('home', self.confirmed(self.server))
