@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What releases of Nova write about a flavor, as their own LibvirtConfigGuest renders it."""
+
+import pathlib
+import unittest
+
+from nova_numa_pmc import extra_specs, model
+from nova_numa_pmc.core import view
+from nova_numa_pmc.host import guests
+from tests.fixtures.hosts import LIMITS
+
+SAMPLES = pathlib.Path(__file__).resolve().parents[2] / 'fixtures/nova_xml'
+#: The flavor of all samples: policy=spread, max_pressure=0.8, memory_intensity=high.
+WITH_SPECS, WITHOUT = ('33.0.2', '34.0.0'), ('29.4.0', '31.3.1')
+
+
+def parsed(release):
+    return guests.parse((SAMPLES / (release + '.xml')).read_bytes())
+
+
+class NovaMetadataTest(unittest.TestCase):
+
+    def test_the_flavors_name_is_told_by_all(self):
+        for release in WITH_SPECS + WITHOUT:
+            with self.subTest(release):
+                guest = parsed(release)
+                self.assertEqual(('m1.spread', 2, 2 << 30),
+                                 (guest.flavor, guest.vcpus, guest.memory_bytes))
+
+    def test_releases_that_tell_extra_specs(self):
+        for release in WITH_SPECS:
+            with self.subTest(release):
+                guest = parsed(release)
+                self.assertEqual(('spread', 0.8, 'high', ()), extra_specs.parse(guest.hints))
+                self.assertEqual((), guest.placed_by)
+                history = model.History((), 1e9)
+                asked = view.request(guest, LIMITS, history=history)
+                self.assertEqual((model.SPREAD, 3e9 * asked.demand_cores),
+                                 (asked.policy, asked.bandwidth_bytes_per_sec))
+
+    def test_releases_that_do_not(self):
+        for release in WITHOUT:
+            with self.subTest(release):
+                guest = parsed(release)
+                self.assertEqual((), guest.hints)
+                self.assertEqual((model.AUTO, None, 'medium', ()),
+                                 extra_specs.parse(guest.hints))
+                self.assertEqual(model.AUTO, view.request(guest, LIMITS).policy)
