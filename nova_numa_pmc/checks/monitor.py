@@ -117,5 +117,5 @@ def _shim_missing(answer, installed, pip):
     else:
         what = 'the module numa_pmc was installed as %s, but Nova reads its monitors from %s' % (
             installed, read)
-        remedy = pip + ' --prefix such that it lies there, or copy it there'
+        remedy = 'cp %s %s/ and restart nova-compute' % (installed, answer.monitors[0])
     return Finding('monitor-shim-missing', finding.ERROR, what, remedy, installed or read)

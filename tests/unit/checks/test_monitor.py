@@ -140,6 +140,17 @@ class InterpreterTest(unittest.TestCase):
         self.assertEqual(site + '/nova/compute/monitors/cpu/numa_pmc.py',
                          interpreter.ask(python).shim)
 
+    def test_a_shim_beside_a_distributions_nova(self):
+        for name in ('dist/nova/__init__.py', 'dist/nova/compute/__init__.py',
+                     'dist/nova/compute/monitors/__init__.py',
+                     'dist/nova/compute/monitors/cpu/__init__.py',
+                     'local/nova/compute/monitors/cpu/numa_pmc.py'):
+            write(self.root, name, '')
+        said = interpreter.ask(self.fake_python('PYTHONPATH=%s/local:%s/dist exec %s -S "$@"\n' % (
+            self.root, self.root, sys.executable)))
+        self.assertEqual(((self.root + '/dist/nova/compute/monitors/cpu',), None),
+                         (said.monitors, said.shim))
+
     def test_no_nova(self):
         said = interpreter.ask(self.fake_python('exec %s -I -S "$@"\n' % sys.executable))
         self.assertEqual(('', (), (), None, None),
