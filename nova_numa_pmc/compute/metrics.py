@@ -64,16 +64,23 @@ _DEFAULT_LIMITS = model.Limits()
 _INT_ONLY = {int}
 
 
-def _getters(keys, fields):
-    """Make one getter of all keys for each number of nodes: the loop over them is then C's."""
-    return [None] + [
-        itemgetter(*keys, *(f'pmc.{field}{at}' for field in fields for at in range(count)))
+def _getters(*parts):
+    """Make a getter of all keys for each number of nodes: the loop over them is then C's.
+
+    :param parts: keys; one that ends in N stands for one of each node
+    """
+    return [None] + [itemgetter(*(
+        key for part in parts for key in (
+            [f'{part[:-1]}{at}' for at in range(count)] if part[-1] == 'N' else [part])))
         for count in range(1, NODES_MAX + 1)]
 
 
-_STATIC = _getters((), 'ctm')
-_LIVE = _getters(('pmc.at', 'pmc.vcpus', 'pmc.mb'), 'pgvd')
-_LINKED = _getters(('pmc.at', 'pmc.vcpus', 'pmc.mb'), 'pgvdl')
+_MAXIMA = 'pmc.cN', 'pmc.tN', 'pmc.mN'
+_NOW = 'pmc.at', 'pmc.vcpus', 'pmc.mb', 'pmc.pN', 'pmc.gN', 'pmc.vN', 'pmc.dN'
+_HEADER = 3
+#: Of the maxima and of the current values: with the bandwidths of nodes 0 to N − 1, and without.
+_WITH_PLAIN = _getters(*_MAXIMA, 'N'), _getters(*_NOW, 'N')
+_WITHOUT = _getters(*_MAXIMA), _getters(*_NOW)
 
 
 class HostMetrics:
@@ -162,22 +169,46 @@ def _decode(metrics):
     count = maximum['pmc.nodes']
     if current['pmc'] // 100 != _MAJOR or type(count) is not int or not 0 < count <= NODES_MAX:
         return None
-    linked = 'pmc.l0' in current
-    raw = _STATIC[count](maximum) + (_LINKED if linked else _LIVE)[count](current)
-    optional = -2 * count if linked else -count
-    if (set(map(type, raw)) != _INT_ONLY or max(raw) > _AMOUNT_MAX
-            or min(raw[:optional]) < 0 or min(raw[optional:]) < _UNKNOWN):
-        return None
+    try:
+        maxima, now = _WITH_PLAIN[0][count](maximum), _WITH_PLAIN[1][count](current)
+        usual = 'pmc.l0' not in current and 'pmc.i0' not in maximum
+    except KeyError:
+        maxima, now, usual = _WITHOUT[0][count](maximum), _WITHOUT[1][count](current), False
+    demand = _checked(maxima, now, count)
     found = HostMetrics()
-    found.taken_s, found.vcpus_used, found.memory_mb_used = raw[3 * count:3 * count + 3]
-    found.interval_s = _whole(current.get('pmc.every', INTERVAL_DEFAULT_S))
+    found.taken_s, found.vcpus_used, found.memory_mb_used = now[:_HEADER]
+    found.interval_s = (_whole(current['pmc.every']) if 'pmc.every' in current
+                        else INTERVAL_DEFAULT_S)
     found.limits = limits = _limits(maximum)
     distances, nearest = _distances(count, maximum)
+    if usual:
+        rest = ([value * MB for value in now[-count:]], [value * MB for value in maxima[-count:]],
+                None, distances, _MEMBERS[count])
+    else:
+        rest = _unusual(current, maximum, count, distances)
     found._current = current
-    found._columns = found.aggregates = _columns(raw, count, current, maximum, distances)
+    found._columns = found.aggregates = Aggregates(
+        [value / 100 for value in maxima[:count]], maxima[count:2 * count],
+        maxima[2 * count:3 * count], now[3:3 + count],
+        [value / 100 for value in now[3 + count:3 + 2 * count]],
+        [value / 100 for value in now[3 + 2 * count:3 + 3 * count]], demand, *rest)
     if nearest < limits.domain_distance:
         found.aggregates = aggregate(found._columns.view(), limits)
     return found
+
+
+def _checked(maxima, now, count):
+    """Return the demands [cores], None where unknown, if all numbers are in range."""
+    raw = maxima + now
+    demand = now[_HEADER + 3 * count:_HEADER + 4 * count]
+    if set(map(type, raw)) != _INT_ONLY or max(raw) > _AMOUNT_MAX:
+        raise ValueError
+    if min(raw) >= 0:
+        return [value / 100 for value in demand]
+    if min(demand) < _UNKNOWN or any(value < 0 for values in (
+            maxima, now[:_HEADER + 3 * count], now[_HEADER + 4 * count:]) for value in values):
+        raise ValueError
+    return [None if value < 0 else value / 100 for value in demand]
 
 
 def _values(metrics):
@@ -198,35 +229,25 @@ def _values(metrics):
     return current, maximum
 
 
-def _columns(raw, count, current, maximum, distances):
-    """Turn checked values into columns by node."""
-    cores, threads, capacity = raw[:count], raw[count:2 * count], raw[2 * count:3 * count]
-    live = raw[3 * count + 3:]
-    if 'pmc.i0' in maximum:
-        members = tuple((_whole(maximum[f'pmc.i{at}']),) for at in range(count))
-        ids = [str(member[0]) for member in members]
-    else:
-        members, ids = _MEMBERS[count], _IDS[count]
-    return Aggregates(
-        [value / 100 for value in cores], threads, capacity, live[:count],
-        [value / 100 for value in live[count:2 * count]],
-        [value / 100 for value in live[2 * count:3 * count]],
-        [None if value < 0 else value / 100 for value in live[3 * count:4 * count]],
-        _bandwidths(current, ids), _bandwidths(maximum, ids),
-        [None if value < 0 else value / 1000 for value in live[4 * count:]] or None,
-        distances, members)
-
-
-_IDS = [tuple(map(str, range(count))) for count in range(NODES_MAX + 1)]
 _MEMBERS = [tuple((at,) for at in range(count)) for count in range(NODES_MAX + 1)]
 
 
-def _bandwidths(values, ids):
-    """Read plain node ids [bytes/s]; None where there is none."""
-    found = [values.get(node) for node in ids]
-    if found.count(None) == len(found):
-        return None
-    return [None if value is None else _whole(value) * MB for value in found]
+def _unusual(current, maximum, count, distances):
+    """Read what may be missing: bandwidths by plain node ids, links, and the ids themselves.
+
+    :returns: the last arguments of Aggregates
+    """
+    members = _MEMBERS[count]
+    if 'pmc.i0' in maximum:
+        members = tuple((_whole(maximum[f'pmc.i{at}']),) for at in range(count))
+    bandwidths = [[_optional(values.get(str(node)), 1 / MB) for node, in members]
+                  for values in (current, maximum)]
+    links = [_optional(current.get(f'pmc.l{at}'), 1000) for at in range(count)]
+    return (*bandwidths, links, distances, members)
+
+
+def _optional(value, scale):
+    return None if value is None else _whole(value) / scale
 
 
 def _limits(maximum):

@@ -37,10 +37,11 @@ class Aggregates:
         self.bandwidth, self.maximum = _uniform(bandwidth), _uniform(maximum)
         self.distances, self.members = distances, members
         self.usual = not (
-            0 in cores or 0 in capacity_mib or 0 in (self.maximum or ())
-            or None in (self.demand or ()) or None in (self.link or ())
-            or None in (self.bandwidth or ()) or None in (self.maximum or ())
-            )
+            0 in cores or 0 in capacity_mib
+            or self.demand is not None and None in demand
+            or self.bandwidth is not None and None in bandwidth
+            or self.maximum is not None and (None in maximum or 0 in maximum)
+            or self.link is not None and None in link)
 
     def view(self):
         """Return the same as a :class:`model.HostView` of domains, named by their first node."""
@@ -86,4 +87,7 @@ def aggregate(view, limits):
 
 
 def _uniform(column):
-    return None if column is None or column.count(None) == len(column) else column
+    """Return None for a column that knows nothing."""
+    if column is None or column[0] is None and column.count(None) == len(column):
+        return None
+    return column

@@ -57,8 +57,10 @@ def outcome(host, asked, limits):
     """
     step = limits.pressure_step
     if host.usual and asked.policy in (model.AUTO, model.ONE_NODE) and step > 0:
-        charged, now = _pressures(host, asked)
-        at = _best(host, asked, charged, step)
+        # Without maxima there is no utilisation that traffic could add to.
+        added = traffic(host, asked) if host.maximum and host.bandwidth else None
+        charged, now = _pressures(host, asked.demand_cores, added)
+        at = _best(host, asked, charged, added, step)
         if at is not None:
             pressure = charged[at]
             if len(now) == 2:
@@ -77,15 +79,15 @@ def unseen(vcpus, memory_mib, policy=model.AUTO, intensity=1.0):
     return Asked(vcpus, memory_mib, PRIOR_CORES_PER_VCPU * vcpus, policy, intensity)
 
 
-def _pressures(host, asked):
+def _pressures(host, wanted, added):
     """List each domain's pressure with the guest on it, and without."""
-    wanted, cores, present = asked.demand_cores, host.cores, host.demand
+    cores, present = host.cores, host.demand
     if present is None:
         present = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in host.vcpus]
     charged = [(d + wanted) / c for d, c in zip(present, cores)]
     now = [d / c for d, c in zip(present, cores)]
     if host.maximum and host.bandwidth:
-        added = traffic(host, asked) or 0
+        added = added or 0
         charged = [max(p, (b + added) / m)
                    for p, b, m in zip(charged, host.bandwidth, host.maximum)]
         now = [max(p, b / m) for p, b, m in zip(now, host.bandwidth, host.maximum)]
@@ -95,7 +97,7 @@ def _pressures(host, asked):
     return charged, now
 
 
-def _best(host, asked, charged, step):
+def _best(host, asked, charged, added, step):
     """Find the position of the best single domain, None: the guest fits on none.
 
     Of ranking.KEY_PARTS the floor drops out (whole steps are monotone, so that the lower
@@ -104,8 +106,10 @@ def _best(host, asked, charged, step):
     vcpus, memory_mib, promised = max(1, asked.vcpus), asked.memory_mib, host.promised_mib
     fits = [at for at, threads in enumerate(host.threads)
             if threads >= vcpus and host.capacity_mib[at] - promised[at] >= memory_mib]
-    if host.maximum and host.bandwidth and asked.policy == model.AUTO:
-        fits = _wide_enough(host, asked, fits)
+    if added and asked.policy == model.AUTO and min(host.maximum) < added:
+        # A guest that alone exceeds a node's maximum, as in candidates.
+        need = min(added, sum(host.maximum))
+        fits = [at for at in fits if host.maximum[at] >= need]
     if len(fits) < 2:
         return fits[0] if fits else None
     steps = [int(min(_ABSURD, charged[at]) / step + 1e-9) for at in fits]
@@ -127,15 +131,6 @@ def traffic(host, asked):
     if busy < _LEAST_CORES:
         return None
     return asked.demand_cores * asked.intensity * sum(host.bandwidth) / busy
-
-
-def _wide_enough(host, asked, fits):
-    """Leave out domains that a bandwidth hog alone would saturate, as candidates does."""
-    need = traffic(host, asked)
-    if not need or min(host.maximum) >= need:
-        return fits
-    need = min(need, sum(host.maximum))
-    return [at for at in fits if host.maximum[at] >= need]
 
 
 def request(host, asked):

@@ -36,7 +36,7 @@ class Rules(Record, fields='stale_after charge_new_guests', defaults=(5.0, True)
 
 
 class Answer(Record, fields='outcome unknown charged_vcpus measured members',
-             defaults=(None, 0, False, ())):
+             defaults=(0, False, ())):
     """What is known of a host for a question.
 
     :param outcome: :class:`nova_numa_pmc.core.outcome.Outcome`, None: not known
@@ -103,7 +103,7 @@ def answer(host_state, question, rules, now_s):
     own = question.instance_uuid is not None and question.instance_uuid in host_state.instances
     key = (vcpus, memory_mb, own, question.asked)
     if kept.key != key:
-        kept.answer, kept.key = _answer(found, vcpus, memory_mb, own, question.asked), key
+        kept.answer, kept.key = _answer(found, *key), key
     return kept.answer
 
 

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time the weigher beside Nova's MetricsWeigher and the filter beside its NUMATopologyFilter.
+
+On the same hosts in one run, for 100, 1,000 and 10,000 of them: HostStates made from their
+JSON as the scheduler does, with 50 instances each, anew for each round, so that nothing that
+is kept from before counts. Both sides take turns in each round; the figures are medians over
+the rounds, or their least where something else disturbs.
+
+Decoding counts on both sides: ours is within ``weigh_objects`` and the filter; Nova's, of
+JSON to a MonitorMetricList, is the same for both and reported beside (``from_json_us``).
+MetricsWeigher reads one metric there; the filter runs before the weigher, which then finds
+the answers that the filter got (``weigher_after_filter_us``).
+
+The last line of output is one JSON object. Usage: bench_weigher.py [ROUNDS]
+"""
+
+import gc
+import json
+import statistics
+import sys
+import time
+import warnings
+
+warnings.filterwarnings('ignore')
+
+import nova.conf  # noqa: E402
+import nova.version  # noqa: E402
+from nova import objects  # noqa: E402
+from nova.scheduler import weights  # noqa: E402
+from nova.scheduler.filters import numa_topology_filter  # noqa: E402
+from nova.scheduler.weights import metrics as metrics_weigher  # noqa: E402
+
+from nova_numa_pmc.scheduler import filter as pressure_filter  # noqa: E402
+from nova_numa_pmc.scheduler import weigher  # noqa: E402
+from tests.bench import nova_hosts  # noqa: E402
+
+SIZES = (100, 1000, 10000)
+RATIO_MAX, FILTER_RATIO_MAX = 2.0, 0.1
+
+
+def timed_us(work, hosts):
+    """Return what ``work()`` takes per host [µs]."""
+    gc.collect()
+    start = time.thread_time_ns()
+    work()
+    return (time.thread_time_ns() - start) / 1000 / len(hosts)
+
+
+def round_of(rows, spec, turn, sides):
+    """Time each side on HostStates made anew, in turning order.
+
+    :param sides: {name: function of (host states, spec)}
+    """
+    names = list(sides)
+    times = {}
+    for name in names[turn % len(names):] + names[:turn % len(names)]:
+        hosts = nova_hosts.host_states(rows)
+        times[name] = timed_us(lambda name=name, hosts=hosts: sides[name](hosts, spec), hosts)
+    return times
+
+
+def sides():
+    """Make the four contestants."""
+    ours, theirs = weigher.NUMAPressureWeigher(), metrics_weigher.MetricsWeigher()
+    our_filter = pressure_filter.NUMAPressureFilter()
+    their_filter = numa_topology_filter.NUMATopologyFilter()
+
+    def weigh(one):
+        return lambda hosts, spec: one.weigh_objects(
+            [weights.WeighedHost(host, 0.0) for host in hosts], spec)
+
+    def both(hosts, spec):
+        list(our_filter.filter_all(hosts, spec))
+        return timed_us(lambda: weigh(ours)(hosts, spec), hosts)
+
+    return {'weigher': weigh(ours), 'metrics_weigher': weigh(theirs),
+            'filter': lambda hosts, spec: list(our_filter.filter_all(hosts, spec)),
+            'numa_topology_filter': lambda hosts, spec: list(their_filter.filter_all(hosts, spec)),
+            }, both
+
+
+def measure(count, rounds):
+    """Return medians for so many hosts [µs per host]."""
+    rows, spec = nova_hosts.compute_nodes(count), nova_hosts.request_spec()
+    contestants, both = sides()
+    times = [round_of(rows, spec, turn, contestants) for turn in range(rounds)]
+    found = {name: statistics.median(one[name] for one in times) for name in contestants}
+    ratios = [one['weigher'] / one['metrics_weigher'] for one in times]
+    found['ratio_to_metrics_weigher'] = statistics.median(ratios)
+    found['filter_ratio'] = statistics.median(
+        one['filter'] / one['numa_topology_filter'] for one in times)
+    found['weigher_after_filter'] = both(nova_hosts.host_states(rows), spec)
+    found['from_json'] = timed_us(lambda: [
+        objects.MonitorMetricList.from_json(row.metrics) for row in rows], rows)
+    return found
+
+
+def main(rounds=9):
+    """Run the benchmark; return 1 when a target is missed."""
+    nova.conf.CONF([], project='nova', default_config_files=[])
+    nova.conf.CONF.set_override('weight_setting', ['cpu.percent=-1.0'], group='metrics')
+    figures = {'compared_with': f'MetricsWeigher, NUMATopologyFilter of Nova '
+                                f'{nova.version.version_string()}'}
+    print('µs per host, medians; 50 instances each, two nodes, decoding included')
+    columns = ('weigher', 'metrics_weigher', 'ratio_to_metrics_weigher', 'weigher_after_filter',
+               'filter', 'numa_topology_filter', 'filter_ratio', 'from_json')
+    print('hosts'.rjust(8) + ''.join(name.rjust(len(name) + 2) for name in columns))
+    missed = False
+    for count in SIZES:
+        found = measure(count, max(3, int(rounds) * 100 // max(100, count // 4)))
+        print(f'{count:8}' + ''.join(
+            f'{found[name]:{len(name) + 2}.3f}' for name in columns), flush=True)
+        figures[str(count)] = {name: round(value, 4) for name, value in found.items()}
+        missed |= (found['ratio_to_metrics_weigher'] > RATIO_MAX
+                   or found['filter_ratio'] > FILTER_RATIO_MAX)
+    for name in ('ratio_to_metrics_weigher', 'filter_ratio'):
+        figures[name] = max(figures[str(count)][name] for count in SIZES)
+    figures.update(ratio_max=RATIO_MAX, filter_ratio_max=FILTER_RATIO_MAX)
+    print(json.dumps(figures))
+    return int(missed)
+
+
+if __name__ == '__main__':
+    sys.exit(main(*sys.argv[1:]))
