@@ -2,7 +2,7 @@
 """Counts of owners (a guest, a node) that are made of several targets (threads, CPUs)."""
 
 from nova_numa_pmc.core import rates
-from nova_numa_pmc.exceptions import SourceUnavailable
+from nova_numa_pmc.exceptions import CounterUnsupported, SourceUnavailable
 from nova_numa_pmc.host import counters, event_table, events
 from nova_numa_pmc.record import Record
 
@@ -68,6 +68,7 @@ class Owners:
     def __init__(self):
         self._counters = counters.Counters()
         self._before = {}
+        self._lacking = {}
 
     def __len__(self):
         """Return how many descriptors are open."""
@@ -85,7 +86,11 @@ class Owners:
         """
         flat = {(owner, key): target for owner, targets in wanted.items()
                 for key, target in targets.items()}
-        problems = tuple(str(error) for error in self._counters.update(flat))
+        errors = self._counters.update(flat)
+        # What the hardware lacks is told once, what is refused or used up at every try.
+        self._lacking.update((str(error), None) for error in errors
+                             if isinstance(error, CounterUnsupported))
+        problems = tuple(dict.fromkeys([*self._lacking, *map(str, errors)]))
         readings = {owner: {} for owner in wanted}
         for (owner, key), counts in self._counters.read().items():
             readings[owner][key] = counts
@@ -102,7 +107,7 @@ class Owners:
     def close(self):
         """Close all counters and forget what they said."""
         self._counters.close()
-        self._before = {}
+        self.__init__()
 
 
 def _add(totals, chosen, before, after, idle_is_zero):

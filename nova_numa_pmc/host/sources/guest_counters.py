@@ -50,7 +50,7 @@ class GuestCounters:
         found = {}
         for uuid, told in deltas.items():
             counts = counted.add_up(self._events, told, tick.elapsed_ns)
-            if counts != counted.Counts(None, None, None, None, None):
+            if counts.share is not None:
                 found[uuid] = self._evidence(counts)
         return found
 

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rungs that count, on software events of the kernel that runs the tests."""
+
+import os
+import tempfile
+import unittest
+
+from nova_numa_pmc import exceptions, model
+from nova_numa_pmc.core.rates import Count, Delta
+from nova_numa_pmc.host import event_table, events, perf, threads, topology
+from nova_numa_pmc.host.sources import (
+    Running, Tick, counted, cpu_counters, guest_counters, uncore)
+from nova_numa_pmc.sample import COUNTED
+from tests.fixtures import sysfs
+from tests.unit.host.test_perf import Child, touch
+
+SECOND = 10**9
+
+
+def event(role, code, kind=1, **more):
+    """Return an event; by default a software one: 2 page faults, 3 context switches, 0 time."""
+    return events.Event(role, role, 'software', kind, code, **more)
+
+
+LOCAL, REMOTE = event(event_table.LOCAL_DRAM, 2), event(event_table.REMOTE_DRAM, 6)
+CYCLES, INSTRUCTIONS = event(event_table.CYCLES, 0), event(event_table.INSTRUCTIONS, 3)
+ABSENT = event(event_table.REMOTE_DRAM, 0xfff)
+
+
+def selecting(*chosen, missing=()):
+    return lambda: events.Selection(events.Cpu('', ''), None, chosen, missing)
+
+
+class Counting(unittest.TestCase):
+
+    def setUp(self):
+        try:
+            perf.Group((CYCLES,), perf.on_cpu(0)).close()
+        except exceptions.CounterError as error:
+            self.skipTest(str(error))
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+        os.symlink('/proc', os.path.join(self.root, 'proc'))
+        self.child = Child(lambda: touch(2000))
+        self.addCleanup(self.child.end)
+
+    def tick(self, at_s, *pids):
+        guests = []
+        for pid in pids:
+            ran = threads.read(pid, pid)
+            guests.append(Running(model.Guest('u%d' % pid, 'g', 1, 1, pid=pid),
+                                  {pid: ran} if ran else {}, 1.0, 0.0, {}, {}))
+        return Tick((at_s - 1) * SECOND if at_s else None, at_s * SECOND, topology.read(),
+                    tuple(guests), {}, {})
+
+    def rung(self, *chosen, **more):
+        rung = guest_counters.GuestCounters(selecting(*chosen, **more), root=self.root)
+        self.addCleanup(rung.close)
+        return rung
+
+    def mediate(self):
+        path = 'sys/module/kvm_intel/parameters/enable_mediated_pmu'
+        sysfs.write(self.root, path, 'Y\n')
+        return os.path.join(self.root, path)
+
+
+class GuestCountersTest(Counting):
+
+    def test_each_guest_by_its_threads(self):
+        rung, idle = self.rung(LOCAL, REMOTE, INSTRUCTIONS, CYCLES), Child(lambda: None)
+        self.addCleanup(idle.end)
+        self.assertEqual({}, rung.sample(self.tick(0, self.child.pid, idle.pid)))
+        before = int(self.child.field(7))
+        self.child.run()
+        found = rung.sample(self.tick(1, self.child.pid, idle.pid))
+        told = found['u%d' % self.child.pid]
+        self.assertEqual(('perf by thread', COUNTED, 0.0, 0.0, 1.0), (
+            told.source, told.sure, told.remote_per_sec, told.remote_ratio, told.counted_share))
+        self.assertEqual(int(self.child.field(7)) - before, told.local_per_sec)
+        self.assertLess(0, told.cycles_per_sec)
+        idle_told = found['u%d' % idle.pid]
+        self.assertEqual((0.0, 0.0, None), idle_told[2:5])
+
+    def test_threads_that_come_or_go_make_a_guest_unknown_for_a_tick(self):
+        rung = self.rung(LOCAL, REMOTE)
+        one = self.tick(1, self.child.pid)
+        [guest] = one.guests
+        more = one._replace(guests=(guest._replace(threads={
+            **guest.threads, os.getpid(): threads.read(os.getpid(), os.getpid())}),))
+        told = [bool(rung.sample(tick)) for tick in (one, one, more, more, one, one)]
+        self.assertEqual([False, True, False, True, False, True], told)
+
+    def test_without_remote_accesses_execution_only(self):
+        rung = self.rung(LOCAL, INSTRUCTIONS, CYCLES,
+                         missing=((event_table.REMOTE_DRAM, 'not on this CPU'),))
+        rung.sample(self.tick(0, self.child.pid))
+        self.child.run()
+        [told] = rung.sample(self.tick(1, self.child.pid)).values()
+        self.assertFalse(told.of_memory)
+        self.assertLess(0, told.cycles_per_sec)
+        self.assertIn('not on this CPU', rung.problems[0])
+
+    def test_an_event_that_is_refused_is_unknown_not_0(self):
+        rung = self.rung(LOCAL, ABSENT)
+        for at_s in (0, 1, 2):
+            found = rung.sample(self.tick(at_s, self.child.pid))
+            self.assertEqual(1, len(rung.problems))
+        self.assertFalse(found['u%d' % self.child.pid].of_memory)
+
+    def test_no_events(self):
+        with self.assertRaisesRegex(exceptions.SourceUnavailable, 'no such CPU'):
+            self.rung(missing=((event_table.CYCLES, 'no such CPU'),)).sample(self.tick(0))
+
+    def test_mediated_vpmu_switched_on_while_counting(self):
+        rung = self.rung(LOCAL, REMOTE)
+        rung.sample(self.tick(0, self.child.pid))
+        path = self.mediate()
+        with self.assertRaisesRegex(exceptions.SourceUnavailable, 'enable_mediated_pmu=0'):
+            rung.sample(self.tick(1, self.child.pid))
+        os.unlink(path)
+        self.assertIn('u%d' % self.child.pid, rung.sample(self.tick(2, self.child.pid)))
+
+    def test_by_control_group_a_process_outside_of_libvirts_is_not_counted(self):
+        rung = guest_counters.GuestCounters(selecting(LOCAL, REMOTE), guest_counters.CGROUP)
+        self.addCleanup(rung.close)
+        for at_s in (0, 1):
+            self.assertEqual({}, rung.sample(self.tick(at_s, self.child.pid)))
+
+
+class CpuCountersTest(Counting):
+
+    def test_a_node_is_the_sum_of_its_cpus(self):
+        counters = cpu_counters.CpuCounters(selecting(LOCAL, REMOTE), self.root)
+        self.addCleanup(counters.close)
+        host = topology.read()
+        self.assertEqual({}, counters.sample(host, 0))
+        self.child.run()
+        found = counters.sample(host, SECOND)
+        self.assertLessEqual(2000, sum(counts.local_per_sec for counts in found.values()))
+        self.assertEqual({node.id for node in host.nodes if node.cpus}, found.keys())
+        # A CPU that goes offline takes what it counted with it.
+        fewer = host._replace(nodes=tuple(
+            node._replace(online_cpus=node.online_cpus - {max(node.online_cpus)})
+            for node in host.nodes))
+        self.assertEqual({}, counters.sample(fewer, SECOND))
+
+    def test_mediated_vpmu(self):
+        self.mediate()
+        counters = cpu_counters.CpuCounters(selecting(LOCAL, REMOTE), self.root)
+        with self.assertRaises(exceptions.SourceUnavailable):
+            counters.sample(topology.read(), 0)
+
+
+class OwnersTest(unittest.TestCase):
+    """What is made of counts, where a test says what was counted."""
+
+    def sample(self, *readings, idle_is_zero=False):
+        """Return what is told after the last of {CPU: counts of its events}."""
+        owners = counted.Owners()
+        owners._counters = Replayed(readings)
+        for reading in readings:
+            wanted = {'n': {cpu: (None, (LOCAL, REMOTE)) for cpu in reading}}
+            told, _ = owners.sample(wanted, idle_is_zero)
+        return told
+
+    def test_sums_with_the_smallest_share(self):
+        told = self.sample({0: [Count(0, 0, 0)] * 2, 1: [Count(5, 10, 10)] * 2},
+                           {0: [Count(8, 20, 10), Count(1, 20, 20)],
+                            1: [Count(9, 30, 30), Count(5, 30, 30)]})
+        self.assertEqual({'n': {'local_dram': Delta(20.0, 0.5), 'remote_dram': Delta(1.0, 1.0)}},
+                         told)
+
+    def test_backwards_not_run_or_absent_is_unknown(self):
+        base = {0: [Count(7, 10, 10), Count(0, 10, 10)]}
+        for bad in (Count(6, 20, 20), Count(9, 20, 10), Count(9, 9, 9), None):
+            with self.subTest(bad=bad):
+                told = self.sample(base, {0: [bad, Count(4, 20, 20)]})
+                self.assertEqual({'local_dram': None, 'remote_dram': Delta(4.0, 1.0)},
+                                 told['n'])
+                counts = counted.add_up((LOCAL, REMOTE), told['n'], SECOND)
+                self.assertEqual((None, 4.0, 1.0), (*counts[:2], counts.share))
+
+    def test_minus(self):
+        local = LOCAL._replace(minus=event_table.REMOTE_DRAM)
+        counts = counted.add_up((local, REMOTE), {
+            'local_dram': Delta(10.0, 1.0), 'remote_dram': Delta(4.0, 0.5)}, SECOND)
+        self.assertEqual((6.0, 4.0, 0.5), (*counts[:2], counts.share))
+
+
+class Replayed:
+    """Stands in for :class:`counters.Counters`: reads what a test says."""
+
+    def __init__(self, readings):
+        self._readings = iter(readings)
+
+    def update(self, wanted):
+        return ()
+
+    def read(self):
+        """Return the next reading."""
+        return {('n', cpu): tuple(counts) for cpu, counts in next(self._readings).items()}
+
+
+class UncoreTest(unittest.TestCase):
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = sysfs.build_sysfs(directory.name, sysfs.equal_nodes(2))
+        self.packages({cpu: cpu // 4 for cpu in range(8)})
+        self.host = topology.read(self.root)
+
+    def packages(self, by_cpu):
+        for cpu, package in by_cpu.items():
+            sysfs.write(self.root, 'sys/devices/system/cpu/cpu%d/topology/physical_package_id'
+                        % cpu, '%d\n' % package)
+
+    def plan(self, *chosen):
+        wanted, shared = uncore.Uncore(selecting(*chosen), root=self.root)._plan(self.host)
+        return {node: sorted((key, [one.role for one in own]) for key, (_, own) in keys.items())
+                for node, keys in wanted.items()}, shared
+
+    def test_each_package_once_for_its_node(self):
+        read = event(event_table.MEM_READ, 0, cpus=(0, 4))._replace(pmu='imc_0')
+        planned, shared = self.plan(read)
+        self.assertEqual({0: [(('imc_0', 0), ['mem_read'])], 1: [(('imc_0', 4), ['mem_read'])]},
+                         planned)
+        self.assertEqual(set(), shared)
+
+    def test_a_pmu_that_names_its_node(self):
+        read = event(event_table.MEM_READ, 0, cpus=(0,), node=1)
+        self.assertEqual([0, 1], [len(own) for own in self.plan(read)[0].values()])
+
+    def test_nodes_of_one_package_can_not_be_told_apart(self):
+        self.packages(dict.fromkeys(range(8), 0))
+        planned, shared = self.plan(event(event_table.MEM_READ, 0, cpus=(0,)))
+        self.assertEqual(({0: [], 1: []}, {'mem_read'}), (planned, shared))
+
+    def test_none(self):
+        with self.assertRaises(exceptions.SourceUnavailable):
+            uncore.Uncore(selecting(LOCAL), root=self.root).sample(self.host, 0)
+
+    def use(self, weight=1.0, **deltas):
+        told = {role: value if value is None else Delta(value, 1.0)
+                for role, value in deltas.items()}
+        return uncore.Uncore(selecting(), weight)._use(told, 2 * SECOND)
+
+    def test_what_follows(self):
+        self.assertEqual(uncore.Use(1600.0, 10.0, 50.0, 0.25), self.use(
+            2.0, mem_read=1600.0, mem_write=800.0, io_read=320.0, link_tx=100.0, io_hit=3.0,
+            io_miss=1.0))
+        self.assertEqual(uncore.Use(200.0), self.use(mem_traffic=400.0))
+        self.assertEqual(uncore.Use(), self.use())
+        self.assertEqual(uncore.Use(None, 12.5), self.use(mem_read=1600.0, mem_write=None))
+        self.assertIsNone(self.use(io_hit=0.0, io_miss=0.0).io_miss_ratio)

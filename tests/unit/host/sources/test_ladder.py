@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+import unittest
+
+from nova_numa_pmc import model
+from nova_numa_pmc.exceptions import SourceUnavailable
+from nova_numa_pmc.host.sources import Evidence, Running, Tick, ladder
+from nova_numa_pmc.sample import COUNTED, INFERRED
+
+TICK = Tick(0, 10**9, None, tuple(
+    Running(model.Guest(uuid, uuid, 1, 1), {}, 1.0, 0.0, {}, {}) for uuid in 'ab'), {}, {})
+
+
+class Rung:
+    """A rung that tells what a test says, or fails with a text."""
+
+    def __init__(self, name, told):
+        self.name, self.told, self.problems = name, told, ()
+        self.asked = self.closed = 0
+
+    def sample(self, tick):
+        self.asked += 1
+        if isinstance(self.told, str):
+            raise SourceUnavailable(self.told)
+        return self.told
+
+    def close(self):
+        self.closed += 1
+
+
+def ratio(value, source='x', sure=INFERRED):
+    return Evidence(source, sure, remote_ratio=value)
+
+
+class LadderTest(unittest.TestCase):
+
+    def test_the_best_is_taken_and_the_others_are_not_asked(self):
+        best, other = Rung('best', {'a': ratio(0.1), 'b': ratio(0.2)}), Rung('other', {})
+        found = ladder.Ladder([best, other]).sample(TICK)
+        self.assertEqual(({'a': ratio(0.1), 'b': ratio(0.2)}, (), 'best'), tuple(found))
+        self.assertEqual(0, other.asked)
+
+    def test_each_guest_has_the_best_that_tells_of_it(self):
+        best, other = Rung('best', {'a': ratio(0.1)}), Rung('other', {'a': ratio(0.9),
+                                                                      'b': ratio(0.2)})
+        found = ladder.Ladder([best, other]).sample(TICK)
+        self.assertEqual({'a': ratio(0.1), 'b': ratio(0.2)}, found.evidence)
+        self.assertEqual('best', found.source)
+
+    def test_a_failing_rung_is_left_within_the_tick_and_tried_again_later(self):
+        best, other = Rung('best', 'broken'), Rung('other', {'a': ratio(0.1), 'b': ratio(0.2)})
+        steps = ladder.Ladder([best, other], retry_ticks=2)
+        for _ in range(3):
+            found = steps.sample(TICK)
+            self.assertEqual(('other', ('best: broken',)), (found.source, found.problems))
+            self.assertEqual(2, len(found.evidence))
+        self.assertEqual((1, 1), (best.asked, best.closed))
+        best.told = {'a': ratio(0.3), 'b': ratio(0.4)}
+        self.assertEqual(('best', ()), (steps.sample(TICK).source, steps.sample(TICK).problems))
+
+    def test_execution_of_a_better_rung_stays(self):
+        best = Rung('best', {'a': Evidence('best', COUNTED, cycles_per_sec=3.0,
+                                           instructions_per_sec=2.0, counted_share=0.5)})
+        best.problems = ('no event for remote_dram',)
+        found = ladder.Ladder([best, Rung('other', {'a': ratio(0.1)})]).sample(TICK)
+        self.assertEqual(('other', ('no event for remote_dram',)), (found.source, found.problems))
+        self.assertEqual(ratio(0.1)._replace(cycles_per_sec=3.0, instructions_per_sec=2.0,
+                                             counted_share=0.5), found.evidence['a'])
+
+    def test_nobody_tells(self):
+        found = ladder.Ladder([Rung('best', {}), Rung('other', 'broken')]).sample(TICK)
+        self.assertEqual(({}, ('other: broken',), ''), tuple(found))
+
+    def test_without_guests_the_best_that_works_is_named(self):
+        steps = ladder.Ladder([Rung('best', 'broken'), Rung('other', {}), Rung('last', {})])
+        self.assertEqual('other', steps.sample(TICK._replace(guests=())).source)
