@@ -16,9 +16,9 @@ exit codes: 0 the duration is over, or ended by the operator; 1 a problem;
 """
 
 import argparse
-import signal
 import sys
 import time
+from array import array
 
 from nova_numa_pmc import pace, recording, tables
 from nova_numa_pmc.cmd import top
@@ -58,31 +58,25 @@ def _whole(low, high):
 def run(args, open_sampler=top.open_sampler, wait=time.sleep, clock=time.monotonic):
     """Record until the duration is over or a signal comes; return 0."""
     writer = recording.Writer(args.out, args.max_size << 20, args.keep)
-    count = size = 0
-    former = signal.signal(signal.SIGTERM, _interrupt)
+    sizes = array('L')
     try:
         if writer.cut_bytes:
             _say('cut %d bytes of a torn sample off the end of %s'
                  % (writer.cut_bytes, args.out))
         _say('recording to %s every %g s%s' % (
             args.out, args.interval, '' if args.duration else '; Ctrl-C ends it'))
-        told = set()
-        with open_sampler() as sampler:
+        with top.until_interrupted(), open_sampler() as sampler:
+            told = set()
             for sample in _until(args.duration, pace.paced(
                     sampler.sample, args.interval, wait, clock), clock):
-                size += writer.append(sample)
-                count += 1
-                for problem in sample.problems:
-                    if problem not in told:
-                        _say('problem: %s' % tables.printable(problem))
-                told.update(sample.problems)
-    except KeyboardInterrupt:
-        pass
+                sizes.append(writer.append(sample))
+                top.tell_once(sample.problems, told, _say)
     finally:
-        signal.signal(signal.SIGTERM, former)
         writer.close()
-    _say('%d samples, %s; a day of such takes %s' % (count, _mib(size), _mib(
-        size / count * 86400 / args.interval)) if count else 'no sample was taken')
+    _say('%d samples, %sB; a day of such takes %sB' % (
+        len(sizes), tables.scaled(sum(sizes), 1024), tables.scaled(
+            sum(sizes) / len(sizes) * 86400 / args.interval, 1024)) if sizes
+        else 'no sample was taken')
     return 0
 
 
@@ -94,13 +88,5 @@ def _until(duration_s, samples, clock):
             return
 
 
-def _interrupt(_number, _frame):
-    raise KeyboardInterrupt
-
-
 def _say(line):
     print('record: %s' % line, file=sys.stderr, flush=True)
-
-
-def _mib(size_bytes):
-    return '%.2f MiB' % (size_bytes / (1 << 20))

@@ -16,7 +16,9 @@ exit codes: 0 ended by the operator, or shown once; 1 a problem; 2 wrong usage
 
 import argparse
 import collections
+import contextlib
 import json
+import signal
 import sys
 import time
 
@@ -56,14 +58,26 @@ def seconds(text):
 
 def run(args):
     """Show samples until the operator ends it; return 0."""
-    try:
+    with until_interrupted():
         if args.json or args.once or not sys.stdout.isatty():
             _print_all(args)
         else:
             _live(args)
+    return 0
+
+
+@contextlib.contextmanager
+def until_interrupted():
+    """Leave the block quietly, by its finally clauses, on Ctrl-C and on SIGTERM."""
+    def interrupt(_number, _frame):
+        raise KeyboardInterrupt
+    former = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
     except KeyboardInterrupt:
         pass
-    return 0
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 def open_sampler():
@@ -107,13 +121,18 @@ def _print_all(args):
         if args.json:
             print(json.dumps(sample.to_data(shown)), flush=True)
         else:
-            for problem in shown.problems:
-                if problem not in told:
-                    print('problem: %s' % tables.printable(problem), file=sys.stderr)
-            told.update(shown.problems)
+            tell_once(shown.problems, told, lambda line: print(line, file=sys.stderr))
             print('\n'.join(as_lines(shown, args.sort)) + '\n', flush=True)
         if args.once:
             return
+
+
+def tell_once(problems, told, say):
+    """Say each problem that is not in the set ``told`` yet."""
+    for problem in problems:
+        if problem not in told:
+            told.add(problem)
+            say('problem: ' + tables.printable(problem))
 
 
 def _live(args):

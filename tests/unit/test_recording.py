@@ -110,7 +110,7 @@ class TestFrames(unittest.TestCase):
         for payload in (
                 b'', b'x', zlib.compress(b''), zlib.compress(b'[' * 100000),
                 zlib.compress(b'{"taken_s":' + b'9' * 5000 + b'}'),
-                zlib.compress(b' ' * (200 << 20)),
+                zlib.compress(b' ' * (40 << 20)),
                 *(zlib.compress(json.dumps(dict(good, **changes)).encode()) for changes in (
                     {'taken_s': None}, {'taken_s': float('nan')}, {'elapsed_s': '5'},
                     {'nodes': []}, {'nodes': {'id': [True]}}, {'nodes': {'id': 'ab'}},
