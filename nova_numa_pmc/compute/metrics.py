@@ -56,6 +56,7 @@ INTERVAL_DEFAULT_S = 60
 MB = 10**6
 
 _AMOUNT_MAX = 2**50
+_INTERVAL_MAX_S = 86400
 _DISTANCES_PER_VALUE = 6
 _UNKNOWN = -1
 _LIMITS = (('pmc.floor', 'pressure_floor', 1000), ('pmc.step', 'pressure_step', 1000),
@@ -177,8 +178,8 @@ def _decode(metrics):
     demand = _checked(maxima, now, count)
     found = HostMetrics()
     found.taken_s, found.vcpus_used, found.memory_mb_used = now[:_HEADER]
-    found.interval_s = (_whole(current['pmc.every']) if 'pmc.every' in current
-                        else INTERVAL_DEFAULT_S)
+    found.interval_s = (min(_whole(current['pmc.every']), _INTERVAL_MAX_S)
+                        if 'pmc.every' in current else INTERVAL_DEFAULT_S)
     found.limits = limits = _limits(maximum)
     distances, nearest = _distances(count, maximum)
     if usual:

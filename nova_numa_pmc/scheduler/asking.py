@@ -35,6 +35,15 @@ class Rules(Record, fields='stale_after charge_new_guests', defaults=(5.0, True)
     __slots__ = ()
 
 
+class Terms(Record, fields='one_node ceiling refuse_unknown', defaults=(False, 0.0, False)):
+    """On which terms a host is refused; see ``options.py``.
+
+    :param ceiling: highest pressure on the nodes that the guest would use, 0: none
+    """
+
+    __slots__ = ()
+
+
 class Answer(Record, fields='outcome unknown charged_vcpus measured members',
              defaults=(0, False, ())):
     """What is known of a host for a question.
@@ -139,6 +148,35 @@ def _optional(versioned, name):
     if is_set is not None and not is_set(name):
         return None
     return getattr(versioned, name, None)
+
+
+def terms(question, conf):
+    """Put the operator's and the flavor's terms together.
+
+    :param conf: mapping of option to value, of the group ``[numa_pmc]``
+    :rtype: Terms
+    """
+    wishes = question.wishes
+    return Terms(
+        conf['require_one_node'] or wishes.policy == model.ONE_NODE,
+        conf['max_pressure'] if wishes.max_pressure is None else wishes.max_pressure,
+        conf['refuse_unknown'])
+
+
+def objection(answer, terms):
+    """Say why a host is refused, '' it isn't: what can't be told passes, unless told otherwise.
+
+    :param answer: :class:`Answer`
+    :param terms: :class:`Terms`
+    """
+    if answer.outcome is None:
+        return 'its pressure is unknown' if terms.refuse_unknown else ''
+    if terms.one_node and answer.outcome.code != 'one_node':
+        return 'the guest does not fit on one node'
+    # Nothing is refused for a guess.
+    if terms.ceiling and answer.measured and answer.outcome.used[0] > terms.ceiling:
+        return f'above the ceiling of {terms.ceiling:g}'
+    return ''
 
 
 def describe(answer):

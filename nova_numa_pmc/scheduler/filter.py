@@ -8,7 +8,6 @@ from nova.scheduler import filters
 from nova.scheduler import utils
 from oslo_log import log as logging
 
-from nova_numa_pmc import model
 from nova_numa_pmc.scheduler import asking
 from nova_numa_pmc.scheduler import options
 
@@ -45,35 +44,22 @@ class _Judge:
         self.question = asking.question(spec)
         if self.question.neutral:
             LOG.debug('Every host passes: %s', self.question.neutral)
-        wishes = self.question.wishes
-        for problem in wishes.problems:
+        for problem in self.question.wishes.problems:
             LOG.warning('Ignoring an extra spec: %s', problem)
+        self.terms = asking.terms(self.question, CONF.numa_pmc)
         self.rules = asking.Rules(CONF.numa_pmc.stale_after, CONF.numa_pmc.charge_new_guests)
-        self.ceiling = (CONF.numa_pmc.max_pressure if wishes.max_pressure is None
-                        else wishes.max_pressure)
-        self.one_node = CONF.numa_pmc.require_one_node or wishes.policy == model.ONE_NODE
         self.now_s = time.time()
 
     def passes(self, host_state):
-        """Return whether a host passes; what we can't tell, passes unless told otherwise."""
+        """Return whether a host passes."""
         if self.question.neutral:
             return True
         try:
             answer = asking.answer(host_state, self.question, self.rules, self.now_s)
         except Exception as error:
             answer = asking.Answer(None, f'{error!r:.200}')
-        why = self._objection(answer)
+        why = asking.objection(answer, self.terms)
         if why:
             LOG.debug('(%s, %s) fails: %s: %s', host_state.host, host_state.nodename, why,
                       asking.describe(answer))
         return not why
-
-    def _objection(self, answer):
-        if answer.outcome is None:
-            return 'its pressure is unknown' if CONF.numa_pmc.refuse_unknown else None
-        if self.one_node and answer.outcome.code != 'one_node':
-            return 'the guest does not fit on one node'
-        # Against a guess no guest is refused.
-        if self.ceiling and answer.measured and answer.outcome.used[0] > self.ceiling:
-            return f'above the ceiling of {self.ceiling:g}'
-        return None

@@ -7,7 +7,6 @@ Nova's other filters and weighers have no part in it.
 
 import json
 
-from nova_numa_pmc import model
 from nova_numa_pmc.compute import metrics
 from nova_numa_pmc.core.pressure import utilisation
 from nova_numa_pmc.exceptions import NumaPmcError
@@ -108,7 +107,8 @@ def judge(hosts, flavor, conf, now_s):
         reasons = [''] * len(hosts)
     else:
         answers = [asking.answer(host, question, rules, now_s) for host in hosts]
-        reasons = [objection(answer, question, conf) for answer in answers]
+        terms = asking.terms(question, conf)
+        reasons = [asking.objection(answer, terms) for answer in answers]
     passing = [at for at, why in enumerate(reasons) if not why]
     found = weights.weights(
         [answers[at].outcome and weights.key(answers[at].outcome, conf['weight_step'])
@@ -118,21 +118,6 @@ def judge(hosts, flavor, conf, now_s):
     order = sorted(range(len(hosts)), key=lambda at: (at not in shares, -shares.get(at, 0)))
     return [Verdict(hosts[at].host, at in shares, reasons[at], weight.get(at), shares.get(at),
                     answers[at]) for at in order]
-
-
-def objection(answer, question, conf):
-    """Say why NUMAPressureFilter refuses a host, '' it passes."""
-    if answer.outcome is None:
-        return 'its pressure is unknown' if conf['refuse_unknown'] else ''
-    one_node = conf['require_one_node'] or question.wishes.policy == model.ONE_NODE
-    if one_node and answer.outcome.code != 'one_node':
-        return 'the guest does not fit on one node'
-    ceiling = question.wishes.max_pressure
-    if ceiling is None:
-        ceiling = conf['max_pressure']
-    if ceiling and answer.measured and answer.outcome.used[0] > ceiling:
-        return 'above the ceiling of %g' % ceiling
-    return ''
 
 
 def defaults():
