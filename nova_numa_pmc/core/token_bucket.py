@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hold spending to a rate, paid for afterwards."""
 
+_CLOCK_STEP_S = 1e-6
+
 
 class TokenBucket:
     """Say how long to wait so that spending keeps to a rate.
@@ -23,7 +25,9 @@ class TokenBucket:
     def wait_s(self, now_s):
         """Return how long to wait [s] before more may be spent; 0: now."""
         self._refill(now_s)
-        return max(0.0, -self._balance / self._rate)
+        wait_s = -self._balance / self._rate
+        # A rest of rounding, which the clock may not be able to pass, is no debt.
+        return wait_s if wait_s > _CLOCK_STEP_S else 0.0
 
     def spend(self, amount, now_s):
         """Take an amount out, and into debt where there is not as much."""

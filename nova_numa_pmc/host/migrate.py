@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Move a running guest to other nodes: its CPUs at once, then its memory bit by bit.
+
+``cpuset.mems`` stays wide meanwhile: narrowing it would let the kernel move everything in its
+one ordered queue, which every cpuset and cgroup.procs write of the host waits for. Instead
+batches of pages go by move_pages(2), each when the rate allows it, and between two of them
+nothing is held or pending. Nothing is written down either: what is left to do is what lies
+elsewhere, so an interrupted move is resumed by starting it again.
+"""
+
+import time
+
+from nova_numa_pmc.core import page_choice
+from nova_numa_pmc.core.token_bucket import TokenBucket
+from nova_numa_pmc.exceptions import GuestGone, MigrationError, MigrationRefused
+from nova_numa_pmc.host import cgroups
+from nova_numa_pmc.host import cpuset
+from nova_numa_pmc.host import hugetlb
+from nova_numa_pmc.host import mappings
+from nova_numa_pmc.host import move_pages
+from nova_numa_pmc.host import node_room
+from nova_numa_pmc.host.page_mover import PageMover, thp_bytes
+from nova_numa_pmc.record import Record
+
+#: States of a move. MOVING is the only one that goes on.
+MOVING = 'moving'
+DONE = 'done'            # nothing lies elsewhere that could be moved
+PARTLY = 'partly'        # some pages would not move: ``refused`` says why
+FULL = 'full'            # the nodes have no room for more
+CANCELLED = 'cancelled'
+FAILED = 'failed'        # an error was raised
+
+_WALKS = 3                  # through all of a guest's memory, while each moves something
+_HOPELESS_BYTES = 64 << 20  # refused one after another: pinned, and so is the rest
+
+
+class Terms(Record, fields='bytes_per_sec batch_bytes reserve_bytes',
+            defaults=(256 << 20, 16 << 20, 256 << 20)):
+    """How a guest's memory is moved.
+
+    :param bytes_per_sec: the rate limit
+    :param batch_bytes: what one step looks at, and moves at most. Each call makes all CPUs of
+        the host give back the pages they hold (lru_cache_disable() in mm/swap.c), so not too
+        little; a cancellation waits for one, so not too much
+    :param reserve_bytes: available memory that is left on a node
+    """
+
+    __slots__ = ()
+
+
+class Progress(Record, fields=(
+        'state moved_bytes left_bytes refused elapsed_s busy_s wait_s walks thp_before_bytes '
+        'thp_bytes mems_write'),
+        defaults=(0, None, (), 0.0, 0.0, 0.0, 0, None, None, None)):
+    """How far a move is.
+
+    :param state: one of the constants above
+    :param moved_bytes: moved by this mover
+    :param left_bytes: what lies elsewhere still, None: unknown. In the end that may include
+        memory that QEMU has not mapped
+    :param refused: tuple of (errno's name, pages) that did not move in the last walk;
+        :data:`page_mover.REASONS` explains the names
+    :param elapsed_s: since the first step; ``busy_s`` of it in the kernel's calls
+    :param wait_s: how long to wait before the next step, which does nothing before
+    :param walks: how often the guest's memory has been gone through
+    :param thp_before_bytes, thp_bytes: its transparent huge pages before and after, None:
+        unknown. They are split where the node has no room for one in a piece
+    :param mems_write: what a write of ``cpuset.mems`` did to the memory (``cpuset.BOUND``…),
+        None: there was none
+    """
+
+    __slots__ = ()
+
+    @property
+    def rate_bytes_per_sec(self):
+        """Return the bytes moved per second so far, None before the first."""
+        return self.moved_bytes / self.elapsed_s if self.elapsed_s > 0 else None
+
+
+class Mover:
+    """One guest's move, a step at a time.
+
+    ``step()`` until ``progress.state`` is not MOVING any more; wait ``wait_s`` between two.
+    Whatever it raises ends the move: GuestGone, CpusetError and PinnedByOthers (of the
+    CPUs: what was written is undone), MigrationError.
+
+    :ivar progress: :class:`Progress` after the last step
+    :ivar applied: :class:`~nova_numa_pmc.host.cpuset.Applied` of the CPUs, None: not yet
+    """
+
+    def __init__(self, groups, mems, cpus=None, mem_bytes=(), ours=None, bind=False,
+                 page_bytes=None, terms=None, since=None, root='/', clock=time.monotonic,
+                 kernel=move_pages, **writing):
+        """Prepare a move; nothing is written yet.
+
+        :param groups: :class:`~nova_numa_pmc.host.cgroups.Groups`
+        :param mems: node ids that the memory goes to, not empty
+        :param cpus: frozenset for its CPUs, None: they stay, and ``cpuset.mems`` is not
+            written either unless ``ours`` tells them
+        :param mem_bytes: parallel to ``mems``: how the memory is divided; empty: equally
+        :param ours: :class:`~nova_numa_pmc.host.cpuset.Held` that the hook or an earlier move
+            left: what may be changed
+        :param bind: hold ``cpuset.mems`` at ``mems`` in the end
+        :param page_bytes: its huge page size, None: normal pages
+        :param terms: :class:`Terms`
+        :param since: QEMU's start (:func:`mappings.start_ticks`) where known from before
+        :param clock: returns seconds that never go back
+        :param kernel: has ``locate`` and ``move`` as :mod:`move_pages`
+        :param writing: passed to :mod:`cpuset` (``write``)
+        :raises GuestGone: it has ended, or its pid is another process's
+        :raises MigrationError: a node has no memory
+        """
+        if not mems or mem_bytes and len(mem_bytes) != len(mems):
+            raise MigrationError('%s: asked for no node, or for a share on some only'
+                                 % groups.target)
+        self._groups, self._root, self._clock, self._writing = groups, root, clock, writing
+        self._mems, self._mem_bytes, self._cpus = tuple(mems), tuple(mem_bytes), cpus
+        self._ours = ours or cpuset.Held(frozenset(), frozenset())
+        self._bind, self._page_bytes, self._terms = bind, page_bytes, terms or Terms()
+        for node in self._mems:
+            node_room.available_bytes(node, root)
+        self._since = mappings.start_ticks(groups.pid, root) if since is None else since
+        self._check_alive()
+        self._pages = PageMover(groups.pid, frozenset(self._mems), root, kernel)
+        self._cancelled, self._began_s = False, None
+        self._refused, self._present, self._wanted = {}, {}, {}
+        self.applied, self.progress = None, Progress(MOVING)
+        self._steps = self._run()
+
+    def step(self):
+        """Do the next bit, for the time of one batch; return :class:`Progress`."""
+        if self._began_s is None:
+            self._began_s = self._clock()
+        try:
+            next(self._steps, None)
+        except BaseException:
+            self._tell(state=FAILED, wait_s=0.0)
+            raise
+        return self.progress
+
+    def cancel(self):
+        """End the move with the next step; what is moved stays where it is."""
+        self._cancelled = True
+
+    def undo_cpus(self):
+        """Give the CPUs back what they had before this move.
+
+        :returns: tuple of :class:`~nova_numa_pmc.host.writes.Change`
+        :raises GuestGone, CpusetError: as :func:`cpuset.undo`
+        """
+        return cpuset.undo(self._groups, self.applied.changes if self.applied else (),
+                           **self._writing)
+
+    def _run(self):
+        self._tell(left_bytes=self._off_bytes(), thp_before_bytes=thp_bytes(self._groups))
+        state = CANCELLED
+        if not self._cancelled:
+            self._hold_cpus()
+            yield
+            try:
+                state = yield from self._walk_until_settled()
+            except MigrationRefused:
+                if not self._is_little():
+                    raise
+                state = self._narrow()
+        if self._bind and self._ours.cpus and state in (DONE, PARTLY):
+            self._write_mems(stay_bound=True)
+        self._tell(state=state, left_bytes=self._off_bytes(), wait_s=0.0,
+                   thp_bytes=thp_bytes(self._groups))
+
+    def _hold_cpus(self):
+        if self._cpus:
+            self.applied = cpuset.confine(self._groups, self._cpus, ours=self._ours,
+                                          **self._writing)
+            self._ours = self._ours._replace(cpus=self._cpus)
+        if self._ours.mems:  # A guest that is bound elsewhere is given no page here.
+            cpuset.release_memory(self._groups, self._ours.mems, **self._writing)
+            self._ours = self._ours._replace(mems=frozenset())
+
+    def _walk_until_settled(self):
+        bucket = TokenBucket(self._terms.bytes_per_sec, self._terms.batch_bytes, self._clock())
+        state = DONE
+        for walk in range(1, _WALKS + 1):
+            moved_before, self._refused = self.progress.moved_bytes, {}
+            self._tell(walks=walk, left_bytes=self._off_bytes(), refused=())
+            if self.progress.left_bytes == 0:
+                return DONE
+            self._present = self._by_node() or {}
+            self._wanted = page_choice.shares(self._mems, self._mem_bytes,
+                                              sum(self._present.values()))
+            state = yield from self._walk(bucket)
+            if state != PARTLY or self.progress.moved_bytes == moved_before:
+                break
+        return state
+
+    def _walk(self, bucket):
+        """Go through the guest's memory once; return the state it leaves."""
+        hopeless_bytes = 0
+        presence = mappings.Presence(self._groups.pid, self._root)
+        try:
+            for mapping, start, end in self._windows():
+                wait_s = bucket.wait_s(self._clock())
+                while wait_s and not self._cancelled:
+                    self._tell(wait_s=wait_s)
+                    yield
+                    wait_s = bucket.wait_s(self._clock())
+                if self._cancelled:
+                    return CANCELLED
+                self._check_alive()
+                if not presence.any(start, end):
+                    yield
+                    continue
+                target = self._target()
+                if target is None:
+                    return FULL
+                moved = self._move(bucket, mapping, start, end, target)
+                hopeless_bytes = 0 if moved.moved_bytes else hopeless_bytes + moved.refused_bytes
+                if hopeless_bytes >= _HOPELESS_BYTES:
+                    break
+                yield
+        finally:
+            presence.close()
+        return PARTLY if self._refused else DONE
+
+    def _windows(self):
+        for mapping in mappings.read(self._groups.pid, self._root, bool(self._page_bytes)):
+            step_bytes = max(self._terms.batch_bytes, mapping.page_bytes)
+            for start, end in page_choice.windows(mapping.start, mapping.end, step_bytes):
+                yield mapping, start, end
+
+    def _target(self):
+        room_bytes = self._terms.reserve_bytes + self._terms.batch_bytes
+        return page_choice.next_target(self._wanted, self._present, [
+            node for node in self._mems
+            if node_room.available_bytes(node, self._root) >= room_bytes])
+
+    def _move(self, bucket, mapping, start, end, target):
+        began_s = self._clock()
+        moved = self._pages.move(mapping, start, end, target)
+        now_s = self._clock()
+        # What does not move has been tried, several times: it costs as well.
+        bucket.spend(moved.moved_bytes + moved.refused_bytes, now_s)
+        self._present[target] = self._present.get(target, 0) + moved.moved_bytes
+        for code, pages in moved.refused:
+            self._refused[code] = self._refused.get(code, 0) + pages
+        left_bytes = self.progress.left_bytes
+        self._tell(moved_bytes=self.progress.moved_bytes + moved.moved_bytes, wait_s=0.0,
+                   left_bytes=left_bytes and max(0, left_bytes - moved.moved_bytes),
+                   busy_s=self.progress.busy_s + max(0.0, now_s - began_s),
+                   refused=tuple(sorted(self._refused.items())))
+        return moved
+
+    def _is_little(self):
+        off_bytes = self._off_bytes()
+        return (off_bytes is not None and off_bytes <= cpuset.BRING_OVER_LIMIT_BYTES
+                and bool(self._ours.cpus))
+
+    def _narrow(self):
+        """Let one write bring over what is little, where move_pages is denied."""
+        off_bytes = self._off_bytes()
+        left_bytes = self._write_mems(stay_bound=False).left_bytes or 0
+        self._tell(moved_bytes=self.progress.moved_bytes + max(0, off_bytes - left_bytes))
+        return PARTLY if left_bytes else DONE
+
+    def _write_mems(self, stay_bound):
+        written = cpuset.confine(
+            self._groups, self._ours.cpus, frozenset(self._mems),
+            cpuset.BRING_OVER_LIMIT_BYTES, stay_bound, self._ours, **self._writing)
+        self._tell(mems_write=written.memory)
+        return written
+
+    def _check_alive(self):
+        if mappings.start_ticks(self._groups.pid, self._root) != self._since:
+            raise GuestGone('%s: the process has ended and its id is used again'
+                            % self._groups.proc)
+
+    def _by_node(self):
+        """Return {node id: bytes} of what can be moved, None: the kernel doesn't tell."""
+        by_node = cgroups.memory_by_node(self._groups)
+        if by_node is not None and self._page_bytes:
+            for node, size in hugetlb.bytes_by_node(self._groups.pid, self._root).items():
+                by_node[node] = by_node.get(node, 0) + size
+        return by_node
+
+    def _off_bytes(self):
+        by_node = self._by_node()
+        return None if by_node is None else sum(
+            size for node, size in by_node.items() if node not in self._mems)
+
+    def _tell(self, **changes):
+        self.progress = self.progress._replace(
+            elapsed_s=max(0.0, self._clock() - self._began_s), **changes)
+
+
+def run(mover, sleep=time.sleep, report=None):
+    """Step to the end of a move.
+
+    :param sleep: waits so many seconds
+    :param report: called with each :class:`Progress`
+    :returns: the last :class:`Progress`
+    :raises GuestGone, CpusetError, MigrationError: as :class:`Mover`
+    """
+    while mover.progress.state == MOVING:
+        progress = mover.step()
+        if report:
+            report(progress)
+        if progress.wait_s:
+            sleep(progress.wait_s)
+    return mover.progress

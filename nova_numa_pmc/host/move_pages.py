@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tell and change the node of a process's pages: a thin binding of move_pages(2).
+
+libnuma's ``move_pages`` where it is installed, through py-libnuma's handle where that is
+(it has no function of its own for this), else the system call. Nothing else of py-libnuma is
+called: its functions take masks that they don't check, and an absent node ends the process.
+Here the kernel checks the node, and answers ENODEV.
+"""
+
+import ctypes
+import errno
+import os
+import platform
+from array import array
+
+from nova_numa_pmc.exceptions import GuestGone, MigrationError, MigrationRefused
+
+_SYSCALLS = {'x86_64': 279, 'aarch64': 239, 'ppc64le': 301, 's390x': 310, 'riscv64': 239}
+_MOVE, _MOVE_ALL = 1 << 1, 1 << 2  # include/uapi/linux/mempolicy.h
+_POINTER, _INT = ctypes.c_void_p, ctypes.c_int
+#: No kernel gives it: the page's status was not written.
+UNTOLD = -(1 << 31)
+
+_REMEDIES = {
+    errno.EPERM: 'it needs CAP_SYS_NICE and CAP_SYS_PTRACE',
+    errno.EACCES: "the node is not in the cpuset.mems of the guest: widen it",
+    errno.ENODEV: 'there is no such node with memory',
+    errno.ENOSYS: 'this kernel or a seccomp filter has no move_pages',
+}
+
+
+def locate(pid, addresses):
+    """Tell the node of each page.
+
+    :param addresses: array('Q'), multiples of the page size
+    :returns: array('i') of node ids, or negative errnos: -ENOENT where no page is present,
+        -EFAULT where the zero page or no memory is mapped
+    :raises GuestGone, MigrationError: as :func:`move`
+    """
+    statuses = array('i', (UNTOLD,)) * len(addresses)
+    _call(pid, addresses, None, statuses, 0)
+    return statuses
+
+
+def move(pid, addresses, node, shared=False):
+    """Move pages to a node.
+
+    The kernel allocates on that node only, and reclaims its page cache for it, but never
+    kills for it.
+
+    :param shared: move also pages that other processes map (needs CAP_SYS_NICE)
+    :returns: (why, array('i')): a node id or a negative errno for each page, and 0. Where the
+        kernel stopped at pages that would not move, an errno, and :data:`UNTOLD` for those
+        from there on, whether or not they moved
+    :raises GuestGone: there is no such process any more
+    :raises MigrationRefused: the kernel lets us move nothing of it
+    :raises MigrationError: another error; pages may have moved
+    """
+    statuses = array('i', (UNTOLD,)) * len(addresses)
+    nodes = array('i', (node,)) * len(addresses)
+    why = _call(pid, addresses, nodes, statuses, _MOVE_ALL if shared else _MOVE)
+    return why, statuses
+
+
+def _call(pid, addresses, nodes, statuses, flags):
+    """Return 0, or an errno where the kernel stopped at pages that would not move."""
+    result = _function()(pid, len(addresses), addresses.buffer_info()[0],
+                         nodes.buffer_info()[0] if nodes else None,
+                         statuses.buffer_info()[0], flags)
+    if result >= 0:
+        return errno.EAGAIN if result else 0
+    code = ctypes.get_errno()
+    if code == errno.ENOMEM and nodes:
+        return code  # The node is full; a part of them may have moved.
+    told = 'move_pages of process %d%s: %s' % (
+        pid, ' to node %d' % nodes[0] if nodes else '', os.strerror(code))
+    if code == errno.ESRCH:
+        raise GuestGone(told)
+    if code in _REMEDIES:
+        raise MigrationRefused('%s: %s' % (told, _REMEDIES[code]))
+    raise MigrationError(told)
+
+
+_bound = []
+
+
+def _function():
+    """Return move_pages(pid, count, pages, nodes, statuses, flags), bound once."""
+    if not _bound:
+        _bound.append(_bind())
+    return _bound[0]
+
+
+def _bind():
+    arguments = (_INT, ctypes.c_ulong, _POINTER, _POINTER, _POINTER, _INT)
+    # A prototype of our own: the handle's is shared with whoever else uses py-libnuma, and
+    # does not keep errno.
+    prototype = ctypes.CFUNCTYPE(ctypes.c_long, *arguments, use_errno=True)
+    for find in (_py_libnuma, _libnuma):
+        try:
+            return prototype(('move_pages', find()))
+        except Exception:
+            # Whatever its import may raise: without libnuma an AttributeError, and another
+            # distribution named numa has no such handle.
+            continue
+    number = _SYSCALLS.get(platform.machine())
+    if number is None:
+        raise MigrationRefused('%s: the number of move_pages is not known: install libnuma'
+                               % platform.machine())
+    # Variadic in C: each argument as wide as a register.
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    wide = (ctypes.c_long, ctypes.c_ulong, _POINTER, _POINTER, _POINTER, ctypes.c_long)
+
+    def syscall(*values):
+        return libc.syscall(ctypes.c_long(number),
+                            *(kind(value) for kind, value in zip(wide, values)))
+    return syscall
+
+
+def _py_libnuma():
+    from numa import LIBNUMA
+    return LIBNUMA
+
+
+def _libnuma():
+    return ctypes.CDLL('libnuma.so.1')

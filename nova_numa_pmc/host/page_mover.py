@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Move what lies elsewhere of one range of a process's addresses, and tell why the rest stays.
+
+A page is asked for its node before it is moved: to a page that is there already, or absent,
+the call pays four times as much as to ask, and each breaks the kernel's batch in two.
+"""
+
+import errno
+import os
+from array import array
+
+from nova_numa_pmc.core import page_choice
+from nova_numa_pmc.host import cgroups
+from nova_numa_pmc.host import move_pages
+from nova_numa_pmc.host.mappings import PAGE_BYTES
+from nova_numa_pmc.record import Record
+
+#: Why pages stay, by the errno that move_pages(2) gives for them.
+REASONS = {
+    'EAGAIN': 'in use, or pinned for DMA (VFIO, vDPA)',
+    'EBUSY': 'being moved or reclaimed by the kernel',
+    'EACCES': 'shared with another process (KSM, or no CAP_SYS_NICE)',
+    'ENOMEM': 'no free page of its size on the node',
+    'EFAULT': 'not memory that can move',
+}
+
+_PROBE_EVERY = 16      # ranges, after one without huge pages
+_CAP_SYS_NICE = 23
+
+
+class Moved(Record, fields='moved_bytes refused refused_bytes', defaults=(0, (), 0)):
+    """What became of a range.
+
+    :param refused: tuple of (errno's name, pages) that did not move
+    """
+
+    __slots__ = ()
+
+
+class PageMover:
+    """Moves ranges of one process."""
+
+    def __init__(self, pid, homes, root='/', kernel=move_pages):
+        """Prepare; nothing is moved yet.
+
+        :param homes: frozenset of node ids; what is on one of them stays
+        :param kernel: has ``locate`` and ``move`` as :mod:`move_pages`
+        """
+        self._pid, self._homes, self._kernel = pid, homes, kernel
+        self._unit = _huge_page_bytes(root) // PAGE_BYTES
+        self._may_share = _has_capability(_CAP_SYS_NICE, root)
+        self._since_probe = _PROBE_EVERY
+
+    def move(self, mapping, start, end, target):
+        """Move the pages of a range that lie elsewhere to a node.
+
+        :param mapping: :class:`~nova_numa_pmc.host.mappings.Mapping` that holds the range
+        :returns: :class:`Moved`
+        :raises GuestGone, MigrationError: as :func:`move_pages.move`
+        """
+        addresses = array('Q', range(start, end, mapping.page_bytes))
+        statuses = self._kernel.locate(self._pid, addresses)
+        away = page_choice.away(statuses, self._homes)
+        if not away:
+            return Moved()
+        shared = mapping.shared and self._may_share
+        taken = frozenset()
+        if mapping.page_bytes == PAGE_BYTES:
+            taken = self._move_huge(addresses, statuses, target, shared)
+        refused = self._move([addresses[at] for at in away if at not in taken], target, shared)
+        refused_pages = sum(refused.values())
+        return Moved((len(away) - refused_pages) * mapping.page_bytes,
+                     tuple(sorted(refused.items())), refused_pages * mapping.page_bytes)
+
+    def _move_huge(self, addresses, statuses, target, shared):
+        """Move huge pages by their first addresses; return the positions that went with them.
+
+        The other addresses of one that is on its way count as busy and break the kernel's
+        batch. What may be a huge page is told by trying: its last page comes along.
+        """
+        if self._since_probe < _PROBE_EVERY:
+            self._since_probe += 1
+            return frozenset()
+        first = -(addresses[0] // PAGE_BYTES) % self._unit
+        heads = page_choice.whole_units(statuses, self._homes, first, self._unit)
+        if not heads:
+            return frozenset()
+        why, _ = self._kernel.move(
+            self._pid, array('Q', [addresses[at] for at in heads]), target, shared)
+        if why:
+            return frozenset()  # Some may have been split: each page is tried by itself.
+        ends = self._kernel.locate(self._pid, array('Q', [
+            addresses[at + i] for at in heads for i in (0, self._unit - 1)]))
+        whole = [at for i, at in enumerate(heads) if ends[2 * i] == ends[2 * i + 1] == target]
+        if not whole:
+            self._since_probe = 0
+        return frozenset(at + i for at in whole for i in range(self._unit))
+
+    def _move(self, addresses, target, shared):
+        """Move pages; return {errno's name: pages} of those that did not."""
+        if not addresses:
+            return {}
+        wanted = array('Q', addresses)
+        why, told = self._kernel.move(self._pid, wanted, target, shared)
+        now = self._kernel.locate(self._pid, wanted) if why else told
+        refused = {}
+        for node, status in zip(now, told):
+            # One that is gone or swapped out since we looked has not refused.
+            if node in self._homes or node == -errno.ENOENT:
+                continue
+            code = why if status == move_pages.UNTOLD or status >= 0 else -status
+            name = errno.errorcode.get(code, str(code))
+            refused[name] = refused.get(name, 0) + 1
+        return refused
+
+
+def thp_bytes(groups):
+    """Read how much of a guest's memory is transparent huge pages.
+
+    Source: ``memory.stat``, anon_thp and shmem_thp (v2), rss_huge (v1).
+
+    :returns: bytes, None: the kernel doesn't tell
+    """
+    wanted = ('anon_thp', 'shmem_thp') if groups.version == 2 else ('rss_huge',)
+    try:
+        lines = cgroups.read_text(os.path.join(groups.memory, 'memory.stat')).splitlines()
+        sizes = dict(line.split(' ') for line in lines)
+        return sum(int(sizes[name]) for name in wanted if name in sizes)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _huge_page_bytes(root):
+    """Return the size of a transparent huge page, the largest there is where not told."""
+    try:
+        return max(2 * PAGE_BYTES, int(cgroups.read_text(os.path.join(
+            root, 'sys/kernel/mm/transparent_hugepage/hpage_pmd_size'))))
+    except (OSError, ValueError):
+        return 1 << 40
+
+
+def _has_capability(number, root):
+    try:
+        for line in cgroups.read_text(os.path.join(root, 'proc/self/status')).splitlines():
+            if line.startswith('CapEff:'):
+                return bool(int(line.split()[1], 16) >> number & 1)
+    except (OSError, ValueError, IndexError):
+        pass
+    return False
