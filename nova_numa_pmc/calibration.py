@@ -14,9 +14,10 @@ from nova_numa_pmc.record import Record
 PATH = '/var/lib/nova-numa-pmc/calibration.json'
 _FORMAT, _MAJOR, _MINOR = 'nova-numa-pmc-calibration', 1, 0
 _MAX_BYTES, _MAX_NODES = 1 << 24, 1024
-#: Where a latency is from: it was measured here, or SLIT's distance times a local latency.
-MEASURED, SLIT = 'measured', 'slit'
-_SOURCES = (MEASURED, SLIT)
+#: Where a latency is from: measured here, the firmware's own figure, or its SLIT distance
+#: times a local latency.
+MEASURED, HMAT, SLIT = 'measured', 'hmat', 'slit'
+_SOURCES = (MEASURED, HMAT, SLIT)
 #: Where none was measured at all (two-socket servers: 60 to 100 ns).
 _LOCAL_NS = 80.0
 
@@ -27,26 +28,30 @@ class Calibration(Record, fields='taken_s nodes read_bytes_per_sec latencies_ns 
     :param nodes: tuple of node ids, ascending
     :param read_bytes_per_sec: what each node's memory delivers; None: not measured
     :param latencies_ns: without load, rows from a node's CPUs to each node's memory
-    :param sources: likewise, :data:`MEASURED` or :data:`SLIT`
+    :param sources: likewise, :data:`MEASURED`, :data:`HMAT` or :data:`SLIT`
     """
 
     __slots__ = ()
 
 
-def complete_matrix(measured_ns, distances):
-    """Return (latencies, sources): what is not measured (None) is estimated from SLIT.
+def complete_matrix(measured_ns, distances, firmware_ns):
+    """Return (latencies, sources): what is not measured is the firmware's, else from SLIT.
 
-    ℓ_nm = ℓ_nn · d_nm / d_nn, with the median of the measured ℓ_nn where n's is unknown.
+    ℓ_nm = ℓ_nn · d_nm / d_nn, with the median of the known ℓ_nn where n's is unknown.
+
+    :param measured_ns, firmware_ns: matrices by position, None in them: unknown
     """
-    locals_ns = sorted(row[n] for n, row in enumerate(measured_ns) if row[n] is not None)
+    size = range(len(distances))
+    known = [[(measured_ns[n][m], MEASURED) if measured_ns[n][m] is not None else
+              (firmware_ns[n][m], HMAT) for m in size] for n in size]
+    locals_ns = sorted(known[n][n][0] for n in size if known[n][n][0] is not None)
     usual = locals_ns[len(locals_ns) // 2] if locals_ns else _LOCAL_NS
-    estimates = [slit_latencies_ns(distances, usual if row[n] is None else row[n])[n]
-                 for n, row in enumerate(measured_ns)]
-    return (tuple(tuple(estimate if value is None else value
-                        for value, estimate in zip(row, estimated))
-                  for row, estimated in zip(measured_ns, estimates)),
-            tuple(tuple(SLIT if value is None else MEASURED for value in row)
-                  for row in measured_ns))
+    for n in size:
+        local = usual if known[n][n][0] is None else known[n][n][0]
+        estimates = slit_latencies_ns(distances, local)[n]
+        known[n] = [(estimate, SLIT) if value is None else (value, source)
+                    for (value, source), estimate in zip(known[n], estimates)]
+    return tuple(tuple(tuple(pair[at] for pair in row) for row in known) for at in (0, 1))
 
 
 def complete(options, calibration):
@@ -61,6 +66,18 @@ def complete(options, calibration):
     latencies.update(options.latencies_ns)
     return options._replace(bandwidth_max=tuple(sorted(bandwidth.items())),
                             latencies_ns=tuple(sorted(latencies.items())))
+
+
+def completed(options, path=PATH):
+    """Return (options, problem): completed from the host's file; a bad one is a problem.
+
+    :param options: :class:`nova_numa_pmc.counting.Options`
+    """
+    try:
+        made = read(path)
+    except CalibrationError as error:
+        return options, str(error)
+    return (complete(options, made) if made else options), None
 
 
 def config_lines(calibration):

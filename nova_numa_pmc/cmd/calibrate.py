@@ -22,7 +22,7 @@ import time
 
 from nova_numa_pmc import calibration, tables
 from nova_numa_pmc.exceptions import CalibrationError
-from nova_numa_pmc.host import caches, cpu_times, memory_probe, topology
+from nova_numa_pmc.host import caches, cpu_times, hmat, memory_probe, topology
 from nova_numa_pmc.record import Record
 
 #: A host busier than this is not disturbed, nor would the figures be right.
@@ -165,7 +165,7 @@ def refuse_if_busy(ratio):
                                   else '%.0f %% busy' % (100 * ratio)))
 
 
-def measure(host, plans, say, probe=memory_probe):
+def measure(host, plans, say, probe=memory_probe, root='/'):
     """Return (:class:`~nova_numa_pmc.calibration.Calibration`, problem strings).
 
     What can't be measured is estimated or None, with a problem; nothing at all is an error.
@@ -188,10 +188,22 @@ def measure(host, plans, say, probe=memory_probe):
             problems.append('node %d: %s' % (one.id, error))
     if not any(bandwidths.values()):
         raise CalibrationError('nothing could be measured: ' + '; '.join(problems))
-    filled, sources = calibration.complete_matrix(latencies, host.distances)
+    filled, sources = calibration.complete_matrix(
+        latencies, host.distances, _firmware(ids, root, problems))
     return calibration.Calibration(
         time.time(), tuple(ids), tuple(bandwidths[node] for node in ids),
         tuple(tuple(round(value, 1) for value in row) for row in filled), sources), problems
+
+
+def _firmware(ids, root, problems):
+    """Return HMAT's latencies by position, all None where its domains are not the nodes."""
+    try:
+        found = hmat.read_latencies_ns(root)
+    except CalibrationError as error:
+        problems.append(str(error))
+        found = {}
+    domains = {domain for pair in found for domain in pair}
+    return [[found.get((n, m)) if domains <= set(ids) else None for m in ids] for n in ids]
 
 
 def as_lines(result, path):

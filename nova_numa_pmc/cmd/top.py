@@ -83,12 +83,9 @@ def until_interrupted():
 def open_sampler():
     """Return what measures this host."""
     from nova_numa_pmc import calibration, collect, counting  # Not needed for a replay.
-    options = counting.read()
-    try:
-        made = calibration.read()
-        options = calibration.complete(options, made) if made else options
-    except NumaPmcError as error:
-        print('problem: %s' % error, file=sys.stderr)
+    options, problem = calibration.completed(counting.read())
+    if problem:
+        print('problem: %s' % problem, file=sys.stderr)
     return collect.Sampler(options)
 
 

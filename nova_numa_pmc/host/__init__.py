@@ -3,5 +3,6 @@
 
 The host: topology, hugetlb, journal. Guests: guests, domain_xml, domain_values. Their control
 groups: cgroups, cpuset, writes. Counters: counters, events, event_table, pfm, pmu, perf,
-rotation. The hook's own files: hook_files, confinement.
+rotation. Memory's speed: memory_probe, caches, hmat. The hook's own files: hook_files,
+confinement.
 """

@@ -8,7 +8,7 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc import calibration, counting
-from nova_numa_pmc.calibration import MEASURED, SLIT, Calibration
+from nova_numa_pmc.calibration import HMAT, MEASURED, SLIT, Calibration
 from nova_numa_pmc.exceptions import CalibrationError
 
 GOOD = Calibration(1700000000.0, (0, 2), (25e9, None), ((81.0, 139.5), (140.0, 82.0)),
@@ -35,15 +35,27 @@ class TestCalibration(unittest.TestCase):
     def test_what_is_measured_stands_and_the_rest_follows_the_distances(self):
         distances = ((10, 20, 30), (20, 10, 20), (30, 20, 10))
         measured = ((60.0, 130.0, None), (None, 70.0, None), (None, None, None))
-        latencies, sources = calibration.complete_matrix(measured, distances)
-        self.assertEqual(((60.0, 130.0, 180.0), (140.0, 70.0, 140.0), (210.0, 140.0, 70.0)),
+        latencies, sources = calibration.complete_matrix(
+            measured, distances, ((99.0, None, None), (None,) * 3, (190.0, None, None)))
+        self.assertEqual(((60.0, 130.0, 180.0), (140.0, 70.0, 140.0), (190.0, 140.0, 70.0)),
                          latencies)
         self.assertEqual((MEASURED, MEASURED, SLIT), sources[0])
-        self.assertEqual((SLIT,) * 3, sources[2])
+        self.assertEqual((HMAT, SLIT, SLIT), sources[2])
 
     def test_nothing_measured(self):
         self.assertEqual(((80.0, 168.0), (168.0, 80.0)), calibration.complete_matrix(
-            ((None, None), (None, None)), ((10, 21), (21, 10)))[0])
+            ((None, None),) * 2, ((10, 21), (21, 10)), ((None, None),) * 2)[0])
+
+    def test_a_file_that_can_not_be_used_is_a_problem_and_no_more(self):
+        options = counting.Options()
+        self.assertEqual((options, None), calibration.completed(options, self.path))
+        calibration.write(GOOD, self.path)
+        self.assertEqual(((0, 25e9),), calibration.completed(options, self.path)[0].bandwidth_max)
+        with open(self.path, 'w') as file:
+            file.write('{')
+        unchanged, problem = calibration.completed(options, self.path)
+        self.assertEqual(options, unchanged)
+        self.assertIn('make it anew', problem)
 
     def test_options_of_the_operator_go_first(self):
         options = calibration.complete(counting.Options(

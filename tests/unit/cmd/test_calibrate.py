@@ -52,7 +52,7 @@ class TestCalibrate(unittest.TestCase):
 
     def measure(self, machine, probe):
         plans = calibrate.plan(machine, '/nowhere')
-        return calibrate.measure(machine, plans, lambda line: None, probe)
+        return calibrate.measure(machine, plans, lambda line: None, probe, '/nowhere')
 
     def test_one_thread_a_core(self):
         plans = calibrate.plan(host(), '/nowhere')
