@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples that were taken before, or elsewhere, from a file.
+
+Four forms, told apart by how they begin: a recording (``nova-numa-rebalance record``); JSON, a
+sample a line (``top --json``); JSON of one table of counts, ``{"elapsed_sec": …, "counts":
+{event: number}}``; and what ``perf stat -x, -I`` wrote.
+"""
+
+import json
+import os
+import stat
+
+from nova_numa_pmc import perf_stat, recording, sample_columns
+from nova_numa_pmc.core import pressure, rates
+from nova_numa_pmc.core.rates import Delta
+from nova_numa_pmc.exceptions import RecordingError
+from nova_numa_pmc.host import event_table
+from nova_numa_pmc.perf_stat import CPU, HOST, NODE, Interval, Row
+from nova_numa_pmc.sample import COUNTED, GuestSample, NodeSample, Sample
+
+MAX_BYTES = 1 << 30
+_MAX_LINE_BYTES = 16 << 20
+SOURCE = 'perf stat'
+
+
+class Replay:
+    """Hand out a file's samples one by one, as a sampler does.
+
+    :param path: see :func:`read`
+    """
+
+    def __init__(self, path, **how):
+        self._samples = read(path, **how)
+
+    def sample(self):
+        """Return the next :class:`Sample`; None: there is none any more."""
+        return next(self._samples, None)
+
+    def close(self):
+        """Close the file."""
+        self._samples.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def read(path, damaged=None, cpu=None, node_of_cpu=None):
+    """Yield the samples of a file.
+
+    :param damaged: called with a line of text for each stretch that can't be understood
+    :param cpu: the CPU that counts are of ('westmere-dp', 'GenuineIntel-6-2C-2'), which tells
+        what its raw events are
+    :param node_of_cpu: {CPU: node id}, for counts by CPU
+    :raises RecordingError: it is none of the forms, or can't be read
+    """
+    begin = _begin(path)
+    if begin.startswith(recording.MARKER[:3]):
+        yield from recording.read(path, damaged)
+        return
+    tell = damaged or (lambda text: None)
+    with open(path, encoding='utf-8', errors='replace') as file:
+        if not begin.lstrip().startswith(b'{'):
+            yield from _perf_stat(path, file, tell, cpu, node_of_cpu or {})
+            return
+        table = _table(file)
+        if table is not None:
+            yield _counted(table, perf_stat.role_names(cpu), {})
+            return
+        file.seek(0)
+        yield from _lines(path, file, tell)
+
+
+def _begin(path):
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise RecordingError('%s: %s' % (path, error.strerror)) from None
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+            raise RecordingError('%s: not a regular file of at most %d bytes' % (path, MAX_BYTES))
+        return os.read(fd, 4096)
+    finally:
+        os.close(fd)
+
+
+def _lines(path, file, tell):
+    any_found = False
+    for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), ''), 1):
+        if not line.strip():
+            continue
+        try:
+            found = from_data(json.loads(line))
+        except (ValueError, RecursionError, RecordingError) as error:
+            tell('%s: line %d: %s' % (path, number, error))
+            continue
+        any_found = True
+        yield found
+    if not any_found:
+        raise RecordingError('%s: no line of it is a sample (nova-numa-rebalance top --json)'
+                             % path)
+
+
+def from_data(data):
+    """Return the sample of what :func:`nova_numa_pmc.sample.to_data` made.
+
+    :raises RecordingError: it is something else
+    """
+    try:
+        rows = [dict(guest, devices=[
+            [device['address'], device['node'], device['local']]
+            for device in guest.get('devices', ())]) for guest in data['guests']]
+        columns = dict(data, nodes=_columns(data['nodes'], NodeSample),
+                       guests=_columns(rows, GuestSample))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RecordingError('not a sample: %s' % error) from None
+    return sample_columns.from_columns(columns)
+
+
+def _columns(rows, kind):
+    """Turn a list of dicts into a dict of lists; a field of a later release may be absent."""
+    if not rows:
+        return {name: [] for name in kind._fields}
+    return {name: [row[name] for row in rows] for name in kind._fields if name in rows[0]}
+
+
+def _table(file):
+    """Return the :class:`Interval` of a JSON table of counts; None: the file is something else."""
+    try:
+        data = json.loads(file.read(_MAX_LINE_BYTES))
+        elapsed_s = float(data['elapsed_sec'])
+        rows = tuple(Row(HOST, None, '', str(name), '', Delta(float(value), 1.0))
+                     for name, value in data['counts'].items())
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return None
+    known = all(0 <= row.delta.value < 2 ** 64 for row in rows)
+    return Interval(elapsed_s, elapsed_s, rows) if known and 0 < elapsed_s < 1e9 else None
+
+
+def _perf_stat(path, file, tell, cpu, node_of_cpu):
+    names, any_found = perf_stat.role_names(cpu), False
+    intervals = perf_stat.parse(
+        iter(lambda: file.readline(_MAX_LINE_BYTES), ''),
+        lambda number, line: tell('%s: line %d is not of perf stat -x: %r' % (path, number, line)))
+    for interval in intervals:
+        any_found = True
+        yield _counted(interval, names, node_of_cpu)
+    if not any_found:
+        raise RecordingError('%s: neither a recording, nor samples, nor of perf stat -x, -I'
+                             % path)
+
+
+def _counted(interval, names, node_of_cpu):
+    """Return the sample of what perf counted.
+
+    Nodes are from what is counted in no control group, or in the root's ('/'), guests from the
+    other groups, by their paths. Counts of the whole host, or of a CPU whose node is not told,
+    are put on node 0, which is said.
+    """
+    nodes, guests, problems = {}, {}, {}
+    for row in interval.rows:
+        role = perf_stat.role_of(row.event, names)
+        if not row.supported:
+            problems['perf stat: %s is not supported there' % row.event] = None
+        if role is None:
+            continue
+        node = row.id if row.scope == NODE else node_of_cpu.get(row.id) if (
+            row.scope == CPU) else None
+        if row.cgroup in ('', '/') and node is None:
+            problems['perf stat: nodes are not told apart: all is put on node 0'] = None
+        owner = nodes.setdefault(node or 0, {}) if row.cgroup in ('', '/') else (
+            guests.setdefault(row.cgroup, {}))
+        owner.setdefault(role, []).append(perf_stat.amount(row, role))
+    elapsed_ns = interval.elapsed_s * 1e9
+    return Sample(
+        interval.at_s, interval.elapsed_s, SOURCE,
+        tuple(_node(node, _rates(nodes[node], elapsed_ns)) for node in sorted(nodes)),
+        tuple(_guest(path, guests[path], elapsed_ns) for path in sorted(guests)),
+        tuple(problems))
+
+
+def _rates(counts, elapsed_ns):
+    """Return {role: per second, None: unknown} of {role: deltas}."""
+    return {role: rates.per_sec(rates.add(deltas), elapsed_ns) for role, deltas in counts.items()}
+
+
+def _node(number, found):
+    local, remote = found.get(event_table.LOCAL_DRAM), found.get(event_table.REMOTE_DRAM)
+    cpi, _ = rates.cycles_per_instruction(
+        found.get(event_table.CYCLES), found.get(event_table.INSTRUCTIONS), None)
+    return NodeSample(
+        number, local_per_sec=local, remote_per_sec=remote,
+        remote_ratio=rates.remote_ratio(local, remote), cpi=cpi,
+        bandwidth_bytes_per_sec=pressure.bandwidth_bytes_per_sec(
+            found.get(event_table.MEM_READ), found.get(event_table.MEM_WRITE), 10**9))
+
+
+def _guest(path, counts, elapsed_ns):
+    found = _rates(counts, elapsed_ns)
+    local, remote = found.get(event_table.LOCAL_DRAM), found.get(event_table.REMOTE_DRAM)
+    cpi, _ = rates.cycles_per_instruction(
+        found.get(event_table.CYCLES), found.get(event_table.INSTRUCTIONS), None)
+    known = None not in (local, remote)
+    shares = [delta.share for deltas in counts.values() for delta in deltas if delta]
+    return GuestSample(
+        path, path.rpartition('/')[2] or path, SOURCE if known else '', COUNTED if known else '',
+        local_per_sec=local, remote_per_sec=remote,
+        remote_ratio=rates.remote_ratio(local, remote), cpi=cpi,
+        intensity=rates.memory_intensity(local, remote, found.get(event_table.INSTRUCTIONS)),
+        counted_share=min(shares, default=None))
