@@ -36,6 +36,7 @@ _PAYLOAD_MAX_BYTES, _TEXT_MAX_BYTES = 4 << 20, 32 << 20
 PART_MAX_BYTES = 1 << 30
 #: Rotated parts beyond this number are not looked for.
 PARTS_MAX = 1000
+_PART_NAMES = frozenset(map(str, range(1, PARTS_MAX + 1)))
 
 
 class Found(Record, fields='start end sample'):
@@ -99,10 +100,19 @@ def _parse(payload):
 
 def parts(path):
     """Return a recording's files that exist, the oldest first: ``path.2 path.1 path``."""
-    names = [path]
-    while len(names) <= PARTS_MAX and os.path.exists('%s.%d' % (path, len(names))):
-        names.append('%s.%d' % (path, len(names)))
-    return [name for name in reversed(names) if os.path.exists(name)]
+    rotated = ['%s.%d' % (path, number) for number in sorted(_rotated(path), reverse=True)]
+    return rotated + ([path] if os.path.exists(path) else [])
+
+
+def _rotated(path):
+    """Return the numbers of rotated parts; one may lack where a rotation was killed."""
+    directory, name = os.path.split(os.path.abspath(path))
+    try:
+        ends = [other[len(name) + 1:] for other in os.listdir(directory)
+                if other.startswith(name + '.')]
+    except FileNotFoundError:
+        return []
+    return [int(end) for end in ends if end in _PART_NAMES]
 
 
 def read(path, damaged=None):
@@ -229,12 +239,12 @@ class Writer:
         return end
 
     def _rotate(self):
-        """Rename every part one further; the one beyond ``keep`` is overwritten or removed."""
-        for number in range(len(parts(self.path)), 0, -1):
-            name = '%s.%d' % (self.path, number - 1) if number > 1 else self.path
-            if number >= self.keep:
+        """Rename every part one further; what is then beyond ``keep`` is removed."""
+        for number in sorted((0, *_rotated(self.path)), reverse=True):
+            name = '%s.%d' % (self.path, number) if number else self.path
+            if number + 1 >= self.keep:
                 os.unlink(name)
             else:
-                os.rename(name, '%s.%d' % (self.path, number))
+                os.rename(name, '%s.%d' % (self.path, number + 1))
         self.close()
         self._fd, self._size = self._open(), 0

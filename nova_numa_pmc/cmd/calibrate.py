@@ -71,10 +71,13 @@ def run(args, ask=input, read_host=topology.read, probe=memory_probe):
     refuse_without_room(plans)
     if not args.force:
         refuse_if_busy(busy_ratio())
-    if not args.yes and not _agreed(ask):
-        print('nothing was measured', file=sys.stderr)
+    try:
+        if not args.yes and not _agreed(ask):
+            raise KeyboardInterrupt
+        result, problems = measure(host, plans, _say, probe)
+    except KeyboardInterrupt:
+        _say('ended by the operator, nothing is kept')
         return 1
-    result, problems = measure(host, plans, _say, probe)
     calibration.write(result, args.out)
     for problem in problems:
         _say('problem: ' + problem)
@@ -107,9 +110,8 @@ def plan(host, root='/'):
                             if core & reader.cpus))
         one = (caches.last_level(cpus[0], root) or (_CACHE_DEFAULT_BYTES, None))[0]
         total = caches.total_bytes(reader.cpus, root) or _CACHE_DEFAULT_BYTES
-        sizes = memory_probe.sizes(one, len(cpus))._replace(
-            slice_bytes=memory_probe.sizes(total, len(cpus)).slice_bytes)
-        plans.append(NodePlan(node.id, cpus, reader.id, sizes, node.free_bytes))
+        plans.append(NodePlan(node.id, cpus, reader.id,
+                              memory_probe.sizes(one, total, len(cpus)), node.free_bytes))
     if not plans:
         raise CalibrationError('no node has memory and CPUs that guests may use')
     return tuple(plans)

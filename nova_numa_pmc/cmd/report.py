@@ -33,6 +33,7 @@ _COMPARED = {
     'bandwidth_bytes_per_sec': 'memory traffic [GB/s]', 'cores': 'cores',
     'waiting_cores': 'waiting [cores]', 'distance_cores': 'distance [cores]',
     'pressure': 'pressure'}
+_EMPTY = 'holds no sample yet'
 
 
 def configure(parser):
@@ -77,11 +78,15 @@ def _plots():
 
 def read(args):
     """Return the :class:`~nova_numa_pmc.summary.Recorded` asked for, and the two windows."""
-    first_s, last_s = _span(args.file)
+    first_s = last_s = None
+    if args.from_ or args.to or args.before:
+        first_s, last_s = _span(args.file)
     from_s, to_s = (pace.time_s(text, first_s, last_s) for text in (args.from_, args.to))
     windows = [pace.window_s(text, first_s, last_s) for text in (args.before, args.after) if text]
     samples = recording.read(args.file, lambda line: print('report: %s' % line, file=sys.stderr))
     recorded = summary.gather((top.only(sample, args.guest) for sample in samples), from_s, to_s)
+    if not recorded.samples and first_s is None:
+        raise NumaPmcError('%s: %s' % (args.file, _EMPTY))
     if not recorded.samples:
         raise NumaPmcError('%s: nothing was recorded then; it spans %s to %s' % (
             args.file, pace.clock_time(first_s, True), pace.clock_time(last_s, True)))
@@ -95,7 +100,7 @@ def _span(path):
         first_s = sample.taken_s if first_s is None else first_s
         last_s = sample.taken_s
     if first_s is None:
-        raise NumaPmcError('%s: holds no sample yet' % path)
+        raise NumaPmcError('%s: %s' % (path, _EMPTY))
     return first_s, last_s
 
 

@@ -41,7 +41,7 @@ CHAIN_LINES = 1 << 17
 #: for the TLB where huge pages are off.
 _WINDOW_BYTES = 4 << 20
 _PASSES, _RUNS, _RUN_S = 5, 3, 0.4
-_SPAN_MIN_BYTES, _SPAN_MAX_BYTES = 256 << 20, 1 << 30
+_CHAIN_BYTES, _CACHE_MAX_BYTES, _SLICE_MIN_BYTES = 256 << 20, 1 << 30, 8 << 20
 _PAGES_ASKED = 16
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -68,15 +68,15 @@ class Sizes(Record, fields='chain_bytes flush_bytes slice_bytes'):
         return max(self.chain_bytes + self.flush_bytes, threads * self.slice_bytes)
 
 
-def sizes(cache_bytes, threads):
-    """Return :class:`Sizes` for a last-level cache (of a CPU, and of all) and a thread count."""
-    flush = min(_SPAN_MAX_BYTES, 2 * cache_bytes)
-    chain = _SPAN_MIN_BYTES
-    share = -(-4 * cache_bytes // threads)
-    return Sizes(chain, flush, _whole_pages(max(32 << 20, min(share, _SPAN_MAX_BYTES))))
+def sizes(cache_bytes, node_cache_bytes, threads):
+    """Return :class:`Sizes` for a CPU's last-level cache, the sum of a node's, and threads."""
+    part = -(-4 * node_cache_bytes // threads)
+    return Sizes(_CHAIN_BYTES, _whole_pages(min(2 * cache_bytes, _CACHE_MAX_BYTES)),
+                 _whole_pages(max(_SLICE_MIN_BYTES, min(part, _CACHE_MAX_BYTES))))
 
 
 def _whole_pages(size):
+    """Round up to huge pages of 2 MiB."""
     return -(-size // (2 << 20)) * (2 << 20)
 
 
@@ -211,8 +211,12 @@ def on_cpus(cpus, jobs):
     threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in zip(cpus, jobs)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    finally:  # Interrupted, they must not be left reading memory that is given back.
+        for thread in threads:
+            thread.join()
     if failed:
         raise failed[0]
 

@@ -187,6 +187,18 @@ class TestFile(unittest.TestCase):
         self.write([20.0], max_bytes=frame, keep=1)
         self.assertEqual([20.0], self.times())
 
+    def test_a_rotation_that_was_killed_half_way(self):
+        frame = len(recording.encode(samples.sample(10.0)))
+        self.write(map(float, range(10, 13)), max_bytes=frame, keep=9)
+        os.rename(self.path + '.2', self.path + '.3')
+        os.rename(self.path + '.1', self.path + '.2')
+        with open(self.path + '.old', 'w') as file:
+            file.write('none of ours')
+        self.assertEqual([10.0, 11.0, 12.0], self.times())
+        self.write([13.0], max_bytes=frame, keep=4)
+        self.assertEqual([11.0, 12.0, 13.0], self.times())
+        self.assertTrue(os.path.exists(self.path + '.old'))
+
     def test_a_second_recorder_is_refused(self):
         writer = recording.Writer(self.path, 1 << 20, 2)
         self.addCleanup(writer.close)

@@ -140,6 +140,13 @@ class TestCommand(unittest.TestCase):
         self.assertIn('node_bandwidth_max = 0:1000,1:2000', out)
         self.assertEqual((1e9, 2e9), calibration.read(self.path).read_bytes_per_sec)
 
+    def test_ctrl_c_keeps_nothing(self):
+        def ask(_question):
+            raise KeyboardInterrupt
+        code, _out, err = self.run_it('--force', ask=ask)
+        self.assertEqual((1, False), (code, os.path.exists(self.path)))
+        self.assertIn('nothing is kept', err)
+
     def test_nobody_to_ask(self):
         def ask(_question):
             raise EOFError

@@ -258,6 +258,12 @@ class TestReport(Viewing):
         with self.assertRaisesRegex(NumaPmcError, 'go together'):
             self.report('--before', '..')
 
+    def test_an_empty_recording(self):
+        open(self.path + '0', 'wb').close()
+        for arguments in ((), self.windows):
+            with self.assertRaisesRegex(NumaPmcError, 'holds no sample yet'):
+                self.run_command(report, self.path + '0', *arguments)
+
     def test_sources_that_changed_are_told(self):
         self.record_more = recording.Writer(self.path + '2', 1 << 20, 2)
         self.addCleanup(self.record_more.close)

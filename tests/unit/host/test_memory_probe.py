@@ -57,10 +57,11 @@ class TestChain(unittest.TestCase):
             memory_probe.on_cpus([CPU], [fail])
 
     def test_sizes_follow_the_caches(self):
-        small = memory_probe.sizes(8 * MIB, 4)
-        self.assertEqual((256 * MIB, 16 * MIB, 32 * MIB), small)
-        large = memory_probe.sizes(512 * MIB, 8)
-        self.assertEqual((256 * MIB, 1024 * MIB, 256 * MIB), large)
+        small = memory_probe.sizes(8 * MIB, 8 * MIB, 4)
+        self.assertEqual((256 * MIB, 16 * MIB, 8 * MIB), small)
+        self.assertEqual(272 * MIB, small.total_bytes(4))
+        large = memory_probe.sizes(32 * MIB, 512 * MIB, 8)
+        self.assertEqual((256 * MIB, 64 * MIB, 256 * MIB), large)
         self.assertEqual(2048 * MIB, large.total_bytes(8))
 
 
