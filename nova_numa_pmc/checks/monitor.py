@@ -64,7 +64,7 @@ def check_loadable(answer, installed=None):
     :param answer: :class:`~nova_numa_pmc.checks.interpreter.Answer`
     :param installed: where the shim was installed to, if anywhere: a path or None
     """
-    pip = '%s -m pip install nova-numa-pmc' % answer.python
+    pip = 'install our wheel with %s -m pip' % answer.python
     if answer.problem:
         yield Finding('monitor-not-asked', finding.NOTE,
                       '%s could not be asked what it sees: %s' % (answer.python, answer.problem),
@@ -117,5 +117,5 @@ def _shim_missing(answer, installed, pip):
     else:
         what = 'the module numa_pmc was installed as %s, but Nova reads its monitors from %s' % (
             installed, read)
-        remedy = 'cp %s %s/ and restart nova-compute' % (installed, answer.monitors[0])
+        remedy = 'cp %s %s/ and restart nova-compute' % (installed, read)
     return Finding('monitor-shim-missing', finding.ERROR, what, remedy, installed or read)

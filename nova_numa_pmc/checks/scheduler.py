@@ -119,4 +119,4 @@ def check_importable(answer):
             'scheduler-package-missing', finding.ERROR,
             '%s, which runs nova-scheduler, can\'t import nova_numa_pmc: nova-scheduler does not '
             'start with our weigher or filter' % answer.python,
-            '%s -m pip install nova-numa-pmc' % answer.python)
+            'install our wheel with %s -m pip' % answer.python)

@@ -104,14 +104,13 @@ def render(rounds, by_name):
 
 
 def _told(rounds):
-    if len(rounds) == 1:
-        return chosen(rounds[0]) or 'no host passes'
-    counts = {}
-    for verdicts in rounds:
-        host = chosen(verdicts)
-        counts[host] = counts.get(host, 0) + 1
-    return ', '.join('%s %d' % (tables.printable(host) if host else 'none passes for', count)
-                     for host, count in sorted(counts.items(), key=lambda item: str(item[0])))
+    names = [chosen(verdicts) for verdicts in rounds]
+    counts = {name: names.count(name) for name in names if name}
+    told = [tables.printable(name) + (' %d' % count if len(rounds) > 1 else '')
+            for name, count in sorted(counts.items())]
+    if names[-1] is None:
+        told.append('no host passes' + (' for number %d' % len(rounds) if len(rounds) > 1 else ''))
+    return ', '.join(told)
 
 
 def _table(headings, rows, left):

@@ -58,6 +58,11 @@ class ExplainHostsTest(unittest.TestCase):
         self.assertEqual(0, code)
         self.assertIn('chosen: a 2, b 2, c 2', out)
 
+    def test_until_none_passes(self):
+        code, out = self.text([row('a', 3.0, 3.0)], *SIZE, '--count', '6')
+        self.assertEqual(1, code)
+        self.assertRegex(out, 'chosen: a 2, no host passes for number 3')
+
     def test_none_passes(self):
         code, out = self.text([row('full', 4.5, 4.5)], *SIZE)
         self.assertEqual(1, code)

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+import ast
+import pathlib
+import unittest
+
+TOP = pathlib.Path(__file__).resolve().parents[3]
+SOURCES = [*TOP.glob('nova_numa_pmc/checks/*.py'), TOP / 'nova_numa_pmc/cmd/check.py',
+           TOP / 'nova_numa_pmc/cmd/hook.py']
+#: What makes a finding of a code.
+MAKERS = ('Finding', '_problem', '_add')
+
+
+def codes():
+    """Return the codes of all findings that the sources can make."""
+    found = set()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            if getattr(node.func, 'id', getattr(node.func, 'attr', '')) in MAKERS:
+                first = node.args[0]
+                if isinstance(first, ast.Constant):
+                    found.add(first.value)
+                elif isinstance(first, ast.BinOp):  # '%s-not-running' % service
+                    found |= {first.left.value % service
+                              for service in ('nova-compute', 'nova-scheduler')}
+    return found
+
+
+class DocumentedTest(unittest.TestCase):
+
+    def test_the_guide_has_each_code_and_no_other(self):
+        guide = (TOP / 'doc/source/admin/check.rst').read_text(encoding='utf-8')
+        listed = {line.split('``')[1] for line in guide.splitlines()
+                  if line.startswith('   * - ``')}
+        self.assertEqual(codes(), listed)
