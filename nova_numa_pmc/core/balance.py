@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a host's guests lose, kept so that a change of one guest costs a few additions.
+
+L = Σ_n waiting_n + Σ_m [ A_m + R_m · q(W_m / B_m) ] cores, which is the loss of
+``core/pressure.py`` summed by the node of the *memory*:
+
+* A_m = Σ_n x_nm · (ℓ_nm − ℓ_nn) / MLP, the unloaded distance
+* R_m = Σ_n x_nm · 0.15 · ℓ_mm / MLP, what queueing at m multiplies, q(u) = u / (1 − u)
+* W_m, the traffic that m's controllers serve, B_m its maximum
+
+Each guest adds to A, R and W of the nodes of its memory and to the demand on the nodes of its
+CPUs, so a candidate move touches a few numbers and the rest of the host need not be looked at.
+"""
+
+from math import sqrt
+
+from nova_numa_pmc.core.pressure import QUEUEING_FACTOR, QUEUEING_KNEE
+
+_SLOPE = 1 / (1 - QUEUEING_KNEE) ** 2
+_KNEE = QUEUEING_KNEE / (1 - QUEUEING_KNEE)
+
+
+class Effect:
+    """What one guest adds to its host at one place.
+
+    :ivar cpus: ascending tuple of positions that its CPUs may use
+    :ivar demand: cores wanted
+    :ivar columns: tuple of (position of memory, A, R, W)
+    """
+
+    __slots__ = ('cpus', 'demand', 'columns')
+
+    def __init__(self, cpus, demand, columns):
+        self.cpus, self.demand, self.columns = cpus, demand, columns
+
+
+def effect(cpus, demand, cpu_shares, mem_shares, lines_sec, traffic, latencies_ns):
+    """Compute what a guest adds.
+
+    :param cpu_shares, mem_shares: sequences of (position, part of its CPU time or of its
+        accesses), each adding up to 1
+    :param lines_sec: its DRAM accesses per second · 1e-9 / MLP, so that a product with
+        nanoseconds is in cores
+    :param traffic: bytes per second
+    """
+    columns = []
+    for m, share in mem_shares:
+        local = latencies_ns[m][m]
+        away = sum(part * (latencies_ns[n][m] - latencies_ns[n][n]) for n, part in cpu_shares)
+        lines = share * lines_sec
+        columns.append((m, lines * away, lines * QUEUEING_FACTOR * local, share * traffic))
+    return Effect(cpus, demand, tuple(columns))
+
+
+def waiting(demand, cores, burst):
+    """Return the cores that wait: max(0, D − C), rounded off by bursts.
+
+    h = (x + √(x² + 4·v²)) / 2, x = D − C. Then h · (h − x) = v²: cores waiting times cores
+    idle is kept while the demand changes, so v follows from one interval's measured waiting
+    and idling, and v = 0 is the plain maximum.
+
+    :param burst: v [cores]
+    """
+    excess = demand - cores
+    if not burst:
+        return excess if excess > 0 else 0.0
+    return (excess + sqrt(excess * excess + 4 * burst * burst)) / 2
+
+
+def burst(demand, cores, waited):
+    """Return v [cores] from what waited at this demand; 0 where that is not more than D − C."""
+    idle = waited - (demand - cores)
+    return sqrt(waited * idle) if waited > 0 and idle > 0 else 0.0
+
+
+def levelled(demand, cores, nodes, amount):
+    """Pour ``amount`` of cores over ``nodes`` so that it fills the lowest D / C first.
+
+    :param demand: list, changed in place
+    """
+    if len(nodes) == 2:
+        one, two = nodes
+        level = (demand[one] + demand[two] + amount) / (cores[one] + cores[two])
+        if level * cores[one] < demand[one]:
+            demand[two] += amount
+        elif level * cores[two] < demand[two]:
+            demand[one] += amount
+        else:
+            demand[one], demand[two] = level * cores[one], level * cores[two]
+        return
+    order = sorted(nodes, key=lambda n: demand[n] / cores[n])
+    wanted, room, level = amount, 0.0, 0.0
+    for rank, n in enumerate(order, 1):
+        wanted += demand[n]
+        room += cores[n]
+        level = wanted / room
+        if rank == len(order) or level <= demand[order[rank]] / cores[order[rank]]:
+            break
+    for n in order:
+        if demand[n] < level * cores[n]:
+            demand[n] = level * cores[n]
+
+
+class Balance:
+    """A host's sums, and its loss with some guests elsewhere.
+
+    :ivar demand: list, cores wanted by guests held to one node and by others
+    :ivar wide: {positions: cores wanted by guests that may use all of these}
+    """
+
+    def __init__(self, cores, bandwidth_max, demand, traffic, bursts):
+        """Start with what is there beside the guests.
+
+        :param cores: C by position
+        :param bandwidth_max: B by position; None: the part is left out
+        :param demand, traffic: D and W of others than the guests, by position
+        :param bursts: v by position
+        """
+        self.cores, self.bandwidth_max, self.bursts = cores, bandwidth_max, bursts
+        self.demand, self.wide = list(demand), {}
+        self.distance, self.queueing = [0.0] * len(cores), [0.0] * len(cores)
+        self.traffic = list(traffic)
+        self._waits = None  # what waits now, once asked for
+
+    def put(self, added, sign=1):
+        """Add an effect, or take it away with ``sign`` −1."""
+        self._waits = None
+        if len(added.cpus) == 1:
+            self.demand[added.cpus[0]] += sign * added.demand
+        else:
+            self.wide[added.cpus] = self.wide.get(added.cpus, 0.0) + sign * added.demand
+            if self.wide[added.cpus] < 1e-9:
+                del self.wide[added.cpus]
+        for m, distance, queueing, traffic in added.columns:
+            self.distance[m] += sign * distance
+            self.queueing[m] += sign * queueing
+            self.traffic[m] += sign * traffic
+
+    def parts(self, removed=(), added=()):
+        """Return (waiting, distance, queueing) [cores], as if these effects were exchanged."""
+        then = self._copy()
+        for sign, effects in ((-1, removed), (1, added)):
+            for each in effects:
+                then.put(each, sign)
+        queueing = sum(then._queue(m, then.queueing[m], then.traffic[m])
+                       for m in range(len(then.cores)))
+        return then._waiting(then.demand, then.wide), sum(then.distance), queueing
+
+    def loss(self):
+        """Return the host's loss [cores]."""
+        return sum(self.parts())
+
+    def gain(self, removed, added):
+        """Return the loss now − the loss with these effects exchanged [cores]."""
+        shifted, wide, columns = {}, None, {}
+        for sign, effects in ((-1, removed), (1, added)):
+            for each in effects:
+                cpus = each.cpus
+                if len(cpus) == 1:
+                    n = cpus[0]
+                    shifted[n] = shifted.get(n, 0.0) + sign * each.demand
+                else:
+                    wide = dict(self.wide) if wide is None else wide
+                    wide[cpus] = wide.get(cpus, 0.0) + sign * each.demand
+                for m, distance, queueing, traffic in each.columns:
+                    was = columns.get(m)
+                    if was is None:
+                        columns[m] = [sign * distance, sign * queueing, sign * traffic]
+                    else:
+                        was[0] += sign * distance
+                        was[1] += sign * queueing
+                        was[2] += sign * traffic
+        return self._waiting_spared(shifted, wide) + self._distance_spared(columns)
+
+    def poured(self, demand=None, wide=None):
+        """Return the demand by position once the wide guests have levelled it."""
+        demand = list(self.demand if demand is None else demand)
+        wide = self.wide if wide is None else wide
+        for nodes in sorted(wide, key=lambda nodes: (len(nodes), nodes)):
+            levelled(demand, self.cores, nodes, max(0.0, wide[nodes]))
+        return demand
+
+    def wait(self, n, demand):
+        """Return the cores that wait at a position with these demands."""
+        return waiting(demand[n], self.cores[n], self.bursts[n])
+
+    def pressure(self, n):
+        """Return D / C of a position for guests held to it; 0 without CPUs."""
+        return self.demand[n] / self.cores[n] if self.cores[n] else 0.0
+
+    def _copy(self):
+        other = Balance(self.cores, self.bandwidth_max, self.demand, self.traffic, self.bursts)
+        other.wide, other.distance = dict(self.wide), list(self.distance)
+        other.queueing = list(self.queueing)
+        return other
+
+    def _waiting(self, demand, wide):
+        if wide:
+            demand = self.poured(demand, wide)
+        return sum(map(waiting, demand, self.cores, self.bursts))
+
+    def _waiting_spared(self, shifted, wide):
+        if wide is None and not self.wide:
+            demand, cores, bursts = self.demand, self.cores, self.bursts
+            return sum(waiting(demand[n], cores[n], bursts[n])
+                       - waiting(demand[n] + by, cores[n], bursts[n])
+                       for n, by in shifted.items())
+        if self._waits is None:
+            self._waits = self._waiting(self.demand, self.wide)
+        then = list(self.demand)
+        for n, by in shifted.items():
+            then[n] += by
+        return self._waits - self._waiting(then, self.wide if wide is None else wide)
+
+    def _distance_spared(self, columns):
+        spared = 0.0
+        for m, (distance, queueing, traffic) in columns.items():
+            spared -= distance
+            if self.bandwidth_max is not None:
+                spared += (self._queue(m, self.queueing[m], self.traffic[m])
+                           - self._queue(m, self.queueing[m] + queueing,
+                                         self.traffic[m] + traffic))
+        return spared
+
+    def _queue(self, m, lines, traffic):
+        """Return R · q(u), along its tangent above the knee; 0 where B is not known."""
+        if self.bandwidth_max is None:
+            return 0.0
+        u = traffic / self.bandwidth_max[m] if self.bandwidth_max[m] else 0.0
+        if u <= 0:
+            return 0.0
+        return lines * (u / (1 - u) if u <= QUEUEING_KNEE
+                        else _KNEE + (u - QUEUEING_KNEE) * _SLOPE)

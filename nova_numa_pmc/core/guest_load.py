@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what was measured, promised and read of guests to what the rebalancer is told of each."""
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import moves
+
+LINE_BYTES = 64
+
+
+def guest_loads(samples, guests, promises, view, held=None, busy=None):
+    """Join what is known of each guest.
+
+    :param samples: iterable of :class:`sample.GuestSample`
+    :param guests: {uuid: :class:`model.Guest`}
+    :param promises: {uuid: :class:`model.Promise`}
+    :param view: :class:`model.HostView`; its nodes' ``cpus`` tell where a guest may run
+    :param held: {uuid: node ids that its CPUs are held to now}; absent: those promised
+    :param busy: {uuid: code} of guests that must not be touched now: 'active_job' (migration,
+        save, snapshot), 'paused', 'moving' …
+    :returns: tuple of :class:`moves.GuestLoad`, by uuid
+    """
+    samples = sorted(samples, key=lambda each: each.uuid)
+    bytes_per_line = _bytes_per_line(samples, view)
+    return tuple(_guest_load(
+        each, guests.get(each.uuid), promises.get(each.uuid), view, bytes_per_line,
+        (held or {}).get(each.uuid), (busy or {}).get(each.uuid, '')) for each in samples)
+
+
+def why_fixed(guest, promise, busy=''):
+    """Say why a guest must not be touched.
+
+    :param guest: :class:`model.Guest`; None: its XML is not known
+    :param promise: :class:`model.Promise`; None: there is none
+    :param busy: code of what it is doing, '' nothing
+    :returns: str code; '' it may be moved. 'unknown' neither of us nor of libvirt; 'starting';
+        'pinned' placed by others; 'opted_out', 'spread' by its policy; 'locked' memory that
+        can't move (VFIO, SEV, mlock); 'huge_pages'; 'bound' to its nodes by choice
+    """
+    if busy:
+        return busy
+    if guest is None or promise is None:
+        return 'unknown'
+    policy = dict(guest.hints).get('numa_pmc:policy')
+    for code, holds in (
+            ('starting', not promise.started),
+            ('pinned', guest.placed_by or promise.origin == model.PINNED),
+            ('opted_out', policy == model.NONE),
+            ('spread', policy == model.SPREAD),
+            ('locked', guest.locked or guest.devices),
+            ('huge_pages', guest.page_bytes or promise.page_bytes),
+            ('bound', promise.bound)):
+        if holds:
+            return code
+    return ''
+
+
+def _guest_load(sample, guest, promise, view, bytes_per_line, held, busy):
+    lines = _lines(sample)
+    traffic = sample.bandwidth_bytes_per_sec
+    if traffic is None and lines is not None and bytes_per_line is not None:
+        traffic = lines * bytes_per_line
+    known = promise or model.Promise(sample.uuid, sample.name, (), (), 1, 0)
+    return moves.GuestLoad(
+        sample.uuid, sample.name,
+        known.vcpus if guest is None else max(guest.vcpus, guest.vcpus_max or 0),
+        known.memory_bytes, known.cpu_nodes if held is None else tuple(held), known.cpu_nodes,
+        known.mem_nodes, known.mem_bytes, sample.bytes_by_node, sample.cores_by_node,
+        None if sample.cores is None else sample.cores + (sample.waiting_cores or 0.0),
+        sample.cores, lines, sample.remote_ratio, traffic,
+        None if guest is None else _allowed_nodes(guest, view),
+        why_fixed(guest, promise, busy))
+
+
+def _lines(sample):
+    """Return DRAM accesses per second; a source that counts bytes only tells them too."""
+    if sample.local_per_sec is not None and sample.remote_per_sec is not None:
+        return sample.local_per_sec + sample.remote_per_sec
+    if sample.bandwidth_bytes_per_sec is not None:
+        return sample.bandwidth_bytes_per_sec / LINE_BYTES
+    return None
+
+
+def _bytes_per_line(samples, view):
+    """Return the host's DRAM traffic per access that its guests' counters saw; None: unknown.
+
+    Events of retired loads see neither prefetches nor stores, so that an access stands for
+    more than its 64 bytes; what the memory controllers served is shared out by accesses.
+    """
+    lines = sum(_lines(each) or 0.0 for each in samples)
+    served = [node.bandwidth_bytes_per_sec for node in view.nodes]
+    return sum(served) / lines if lines and None not in served else None
+
+
+def _allowed_nodes(guest, view):
+    """List the nodes on which a guest may run; None: on any."""
+    if guest.allowed_cpus is None:
+        return None
+    return tuple(node.id for node in view.nodes
+                 if node.cpus is not None and guest.allowed_cpus & node.cpus)

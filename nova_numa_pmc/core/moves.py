@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rebalancer is told and what it answers.
+
+Records only. Beside :mod:`nova_numa_pmc.model` and not in it, because the libvirt hook loads
+that at every guest start and never moves a guest that runs. Cores are core-seconds per second.
+"""
+
+from nova_numa_pmc.record import Record
+
+#: Kinds of a :class:`Move`: to another node, two or three guests that change places, more
+#: nodes for the CPUs, fewer, only the memory (to where the CPUs are).
+MOVE, SWAP, WIDEN, NARROW, FETCH = 'move', 'swap', 'widen', 'narrow', 'fetch'
+KINDS = (MOVE, SWAP, WIDEN, NARROW, FETCH)
+
+
+class GuestLoad(Record, fields=(
+        'uuid name vcpus memory_bytes cpu_nodes home_nodes mem_nodes mem_bytes bytes_by_node '
+        'cores_by_node demand_cores served_cores lines_per_sec remote_ratio '
+        'bandwidth_bytes_per_sec allowed_nodes fixed'),
+        defaults=((), (), (), (), (), (), None, None, None, None, None, None, '')):
+    """One guest: where it is and what it does.
+
+    :param vcpus: the most it may have; a node needs a thread for each
+    :param memory_bytes: what it may grow to: its promise
+    :param cpu_nodes: node ids that its CPUs are held to now; empty: floating over all
+    :param home_nodes: node ids that were promised; narrower than ``cpu_nodes`` while widened
+    :param mem_nodes, mem_bytes: where its memory is promised, as in :class:`model.Promise`
+    :param bytes_by_node: tuple of (node id, bytes of its memory there); empty: unknown
+    :param cores_by_node: tuple of (node id, cores it ran there); empty: unknown
+    :param demand_cores: cores wanted, run + wait; None: unknown, it is not moved
+    :param served_cores: cores that it got, None: unknown
+    :param lines_per_sec: DRAM accesses, None: unknown
+    :param remote_ratio: remote accesses over all, None: taken from where its pages lie
+    :param bandwidth_bytes_per_sec: DRAM traffic, None: unknown
+    :param allowed_nodes: ids of the nodes where it may run on a thread per vCPU; None: any
+    :param fixed: why it must not be touched (a code such as 'pinned'); '': it may
+    """
+
+    __slots__ = ()
+
+
+class Situation(Record, fields=(
+        'view guests latencies_ns waiting_cores free_bytes mlp domain_distance'),
+        defaults=((), None, (), (), 1.0, 12)):
+    """A host and its guests over one interval.
+
+    :param view: :class:`model.HostView` with what was measured of each node
+    :param guests: tuple of :class:`GuestLoad`
+    :param latencies_ns: unloaded latencies by *position*, rows from the CPUs; None: SLIT times
+        :data:`LOCAL_NS`
+    :param waiting_cores: tuple of (node id, cores) that waited there in the same interval
+        while others may have idled; a node that is absent waits for what exceeds its cores
+    :param free_bytes: tuple of (node id, bytes free now); absent: only promises are looked at
+    :param mlp: misses that a core waits for together (``core/pressure.py``)
+    :param domain_distance: nodes nearer than this are one place, as in :class:`model.Limits`
+    """
+
+    __slots__ = ()
+
+
+#: Latency of local memory where nothing was measured (two-socket servers: 60 to 100 ns).
+LOCAL_NS = 80.0
+
+
+class Terms(Record, fields=(
+        'bytes_per_tick moves_per_hour changes_per_hour bytes_per_sec page_sec change_core_sec '
+        'min_gain_cores reserve_bytes longest_tick_s narrow_below_ratio widen'),
+        defaults=(4 << 30, 20, 120, 256 << 20, 2e-6, 0.5, 0.05, 256 << 20, 60.0, 0.9, True)):
+    """On what terms guests are moved; the operator's knobs of the rebalancer.
+
+    :param bytes_per_tick: memory that one plan may set in motion. A larger guest goes alone,
+        and the following plans wait until their shares have paid for it
+    :param moves_per_hour: guests whose memory is moved
+    :param changes_per_hour: guests whose CPUs only are changed (widen, narrow)
+    :param bytes_per_sec: rate of a move, the limit or what was measured
+    :param page_sec: τ, CPU time to move a page of 4 KiB [s] (assumed until measured)
+    :param change_core_sec: what a change of CPUs costs in cold caches and stalled writes
+        [core-seconds] (assumed)
+    :param min_gain_cores: a gain below this is noise; it is taken off each gain before it
+        adds to the regret
+    :param reserve_bytes: free memory that a move leaves on its target
+    :param longest_tick_s: a sample speaks for no longer than this, however late the next is
+    :param narrow_below_ratio: a widened guest goes home only where it leaves less CPU
+        wanted ÷ capacity than this
+    :param widen: whether CPUs may be widened at all
+    """
+
+    __slots__ = ()
+
+
+class Step(Record, fields='uuid name from_nodes to_nodes mem_nodes bytes'):
+    """What happens to one guest.
+
+    :param from_nodes, to_nodes: node ids for its CPUs; ``from_nodes`` empty: it floats
+    :param mem_nodes: node ids that its memory is brought to; empty: it stays where it is
+    :param bytes: what has to move for that
+    """
+
+    __slots__ = ()
+
+
+class Move(Record, fields=(
+        'kind steps gain_cores cost_core_sec regret_core_sec bytes reasons'), defaults=((),)):
+    """One change that stands for itself: all of its steps or none.
+
+    :param kind: one of :data:`KINDS`
+    :param steps: tuple of :class:`Step`; those of a swap are done together
+    :param gain_cores: loss now − loss after
+    :param cost_core_sec: what it costs once
+    :param regret_core_sec: what not having made it has cost so far
+    :param reasons: tuple of :class:`model.Reason`, the largest part of the gain first:
+        'waiting', 'distance' and 'bandwidth' with (name, value) pairs
+    """
+
+    __slots__ = ()
+
+
+class Plan(Record, fields='moves pending loss_cores loss_after_cores reasons',
+           defaults=((), (), 0.0, 0.0, ())):
+    """What to do now.
+
+    :param moves: tuple of :class:`Move`, in order
+    :param pending: tuple of :class:`Move` that would gain but have not paid yet, or for
+        which a budget is used up; the nearest to being due first
+    :param loss_cores, loss_after_cores: the host's loss now and once the moves are made
+    :param reasons: tuple of :class:`model.Reason` about the whole: budgets that held moves
+        back, parts that are unknown
+    """
+
+    __slots__ = ()

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One candidate change: its gain, its cost, and how it is told."""
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import balance as balances
+from nova_numa_pmc.core import ledger as ledgers
+from nova_numa_pmc.core import moves
+
+#: A widened guest's time away from home is taken to cost at least this part, as its new
+#: memory is allocated where it runs (assumed).
+AWAY_RATIO = 0.02
+
+
+class Candidate:
+    """A change and what it is worth.
+
+    :ivar steps: tuple of (Mover, Place)
+    :ivar kind: one of :data:`moves.KINDS`
+    :ivar gain: [cores]; cost, regret: [core-seconds]; bytes
+    :ivar fresh: whether the gain is that of the balance as it is
+    """
+
+    __slots__ = ('steps', 'kind', 'gain', 'cost', 'bytes', 'regret', 'fresh', '_order')
+
+    def __init__(self, ground, steps, gain):
+        self.steps, self.kind, self.gain = steps, kind(steps), gain
+        self.cost = sum([ground.cost(mover, place) for mover, place in steps])
+        self.bytes = sum([ground.bytes_to_move(mover, place) for mover, place in steps])
+        self.regret, self.fresh = 0.0, True
+        # Equals go to the emptiest target; names come last.
+        self._order = (
+            self.bytes, round(sum(ground.balance.pressure(place.cpus[0])
+                                  for _, place in steps), 6),
+            sorted((mover.guest.uuid, place.cpus) for mover, place in steps))
+
+    def shares(self, other):
+        """Say whether a guest is in both."""
+        return any(one is two for one, _ in self.steps for two, _ in other.steps)
+
+    def order(self, horizon_s):
+        """Return a sort key: net gain over a time, fewest bytes, emptiest target, names."""
+        return (-round(self.gain * horizon_s - self.cost, 6), *self._order)
+
+
+def gain(ground, steps):
+    """Return what some steps would gain [cores]."""
+    found = ground.balance.gain([mover.effect for mover, _ in steps],
+                                [ground.effect(mover, place) for mover, place in steps])
+    return _adjusted(ground, *steps[0], found) if len(steps) == 1 else found
+
+
+def key(ground, steps):
+    """Name a change in a way that holds over ticks."""
+    return tuple(sorted(
+        (mover.guest.uuid, ground.node_ids(place.cpus),
+         () if place.memory is None else ground.ids[place.memory]) for mover, place in steps))
+
+
+def distinct(*sequences):
+    """Return {identity: steps} of the changes of all sequences."""
+    found = {}
+    for sequence in sequences:
+        for steps in sequence:
+            one = tuple([(mover.guest.uuid, place.cpus, place.memory)
+                         for mover, place in steps])
+            found[one if len(one) == 1 or one[0] < one[1] else one[::-1]] = steps
+    return found
+
+
+def kind(steps):
+    """Say of which of :data:`moves.KINDS` a change is."""
+    if len(steps) > 1:
+        return moves.SWAP
+    (mover, place), = steps
+    at, to = set(mover.at), set(place.cpus)
+    if at == to:
+        return moves.FETCH
+    return moves.WIDEN if at < to else moves.NARROW if to < at else moves.MOVE
+
+
+def made(ground, candidate):
+    """Turn a candidate into a :class:`moves.Move`; call it before it is applied."""
+    removed = [mover.effect for mover, _ in candidate.steps]
+    added = [ground.effect(mover, place) for mover, place in candidate.steps]
+    spared = [now - then for now, then in zip(
+        ground.balance.parts(), ground.balance.parts(removed, added))]
+    reasons = sorted(zip(spared, ('waiting', 'distance', 'bandwidth')), reverse=True)
+    ends = (('from', ground.node_ids(candidate.steps[0][0].at)),
+            ('to', ground.node_ids(candidate.steps[0][1].cpus)))
+    return moves.Move(
+        candidate.kind, tuple(_step(ground, *each) for each in candidate.steps),
+        candidate.gain, candidate.cost, candidate.regret, candidate.bytes,
+        tuple(model.Reason(code, (('cores', cores), *ends))
+              for cores, code in reasons if abs(cores) > 1e-6))
+
+
+def trial(ground, candidate, now_s):
+    """Open the trial of a candidate; call it before it is applied."""
+    return ledgers.Trial(tuple(
+        (mover.guest.uuid, ground.node_ids(mover.at),
+         tuple((ground.ids[at][0], share) for at, share in mover.mem_shares),
+         ground.node_ids(place.cpus)) for mover, place in candidate.steps),
+        candidate.cost, 0.0, now_s)
+
+
+def _step(ground, mover, place):
+    guest = mover.guest
+    return moves.Step(guest.uuid, guest.name, tuple(guest.cpu_nodes), ground.node_ids(place.cpus),
+                      () if place.memory is None else ground.ids[place.memory],
+                      ground.bytes_to_move(mover, place))
+
+
+def _adjusted(ground, mover, place, gain):
+    """Correct the gain of widening and of going home again."""
+    if set(mover.at) < set(place.cpus):
+        return gain + _pooled(ground, mover, place)
+    if set(place.cpus) < set(mover.at) and place.memory is None and place.cpus == mover.home:
+        return _homecoming(ground, mover, place, gain)
+    return gain
+
+
+def _pooled(ground, mover, place):
+    """Say what bursts of the guest's old nodes find idle on its new ones, beyond levelling.
+
+    Independent bursts add as squares, so that nodes which share a guest wait for
+    h(ΣD, ΣC, √Σv²) instead of Σ h(D, C, v); one guest can shift no more than it wants.
+    """
+    balance = ground.balance
+    if not any(balance.bursts[n] for n in place.cpus):
+        return 0.0
+    nodes = place.cpus
+    demand = balance.poured()
+    if len(mover.at) == 1:
+        demand[mover.at[0]] -= mover.demand
+        balances.levelled(demand, balance.cores, nodes, mover.demand)
+    apart = sum(balance.wait(n, demand) - balances.waiting(demand[n], balance.cores[n], 0.0)
+                for n in nodes)
+    total, cores = (sum(values[n] for n in nodes) for values in (demand, balance.cores))
+    spread = sum(balance.bursts[n] ** 2 for n in nodes) ** 0.5
+    together = (balances.waiting(total, cores, spread)
+                - balances.waiting(total, cores, 0.0))
+    return min(mover.demand, max(0.0, apart - together))
+
+
+def _homecoming(ground, mover, place, gain):
+    """Let a guest go home only where that leaves room; then even a small gain counts."""
+    balance = ground.balance
+    others = dict(balance.wide)
+    others[mover.at] -= mover.demand
+    demand = balance.poured(wide=others)
+    for n in place.cpus:
+        if demand[n] + mover.demand > ground.terms.narrow_below_ratio * balance.cores[n]:
+            return 0.0
+    if gain < 0:
+        return gain
+    away = sum(part for n, part in mover.cpu_shares if n not in place.cpus)
+    return max(gain, ground.terms.min_gain_cores + AWAY_RATIO * mover.demand * away)

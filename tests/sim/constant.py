@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts whose guests want the same for ever: what a plan makes of them in the end."""
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import ledger as ledgers
+from nova_numa_pmc.core import moves, rebalance
+
+GIB, MIB = 1 << 30, 1 << 20
+LINE_BYTES = 64
+
+
+def load(name, vcpus, at, demand, memory=2 * GIB, resident=None, lines=0.0, lies=None, **fields):
+    """Build one guest on a node (or several), with its memory there or as ``lies`` says.
+
+    :param lines: DRAM accesses per second, each of 64 bytes
+    :param lies: tuple of (node id, bytes)
+    """
+    at = at if isinstance(at, tuple) else (at,)
+    if lies is None:
+        lies = tuple((n, int((memory if resident is None else resident) / len(at))) for n in at)
+    kept = dict(home_nodes=at, mem_nodes=at, bytes_by_node=lies, demand_cores=demand,
+                served_cores=demand, lines_per_sec=lines,
+                bandwidth_bytes_per_sec=LINE_BYTES * lines)
+    kept.update(fields)
+    return moves.GuestLoad(name, name, vcpus, memory, at, **kept)
+
+
+class Constant:
+    """A host and guests whose demand does not change.
+
+    :ivar guests: list of :class:`moves.GuestLoad`
+    """
+
+    def __init__(self, cores, capacity_bytes, guests, bandwidth_max=None, distances=(),
+                 latencies_ns=None, ids=None):
+        """Lay it out; sequences are by position, guests name node ids."""
+        self.ids = list(ids or range(len(cores)))
+        self.cores, self.capacity_bytes = cores, capacity_bytes
+        self.guests, self.bandwidth_max = list(guests), bandwidth_max
+        self.distances, self.latencies_ns = distances, latencies_ns
+
+    def situation(self, guests=None):
+        """Return what a perfect measurement sees; ``guests`` may be given with noise."""
+        guests = self.guests if guests is None else guests
+        demand, traffic, promised = ({n: 0.0 for n in self.ids} for _ in range(3))
+        for guest in guests:
+            for n in guest.cpu_nodes:
+                demand[n] += guest.demand_cores / len(guest.cpu_nodes)
+            total = sum(size for _, size in guest.bytes_by_node) or 1
+            for n, size in guest.bytes_by_node:
+                traffic[n] += (guest.bandwidth_bytes_per_sec or 0.0) * size / total
+            for n in guest.mem_nodes:
+                promised[n] += guest.memory_bytes / len(guest.mem_nodes)
+        nodes = tuple(model.NodeView(
+            n, float(cores), int(cores), capacity, int(promised[n]), demand_cores=demand[n],
+            bandwidth_bytes_per_sec=traffic[n],
+            bandwidth_max_bytes_per_sec=self.bandwidth_max)
+            for n, cores, capacity in zip(self.ids, self.cores, self.capacity_bytes))
+        return moves.Situation(model.HostView(nodes, self.distances), tuple(guests),
+                               self.latencies_ns)
+
+    def make(self, plan):
+        """Make a plan's moves; returns the bytes."""
+        for step in (step for move in plan.moves for step in move.steps):
+            self.guests = [self._moved(guest, step) if guest.uuid == step.uuid else guest
+                           for guest in self.guests]
+        return sum(move.bytes for move in plan.moves)
+
+    def run(self, terms, ticks, elapsed_s=5.0, noise=None, ledger=None):
+        """Plan and make moves; returns (plans, ledger).
+
+        :param noise: ``noise(guest, tick)`` returns the guest as measured in a tick
+        """
+        plans, ledger = [], ledger or ledgers.Ledger()
+        for tick in range(ticks):
+            seen = [noise(guest, tick) for guest in self.guests] if noise else None
+            plan, ledger = rebalance.plan(self.situation(seen), ledger, terms, elapsed_s,
+                                          1000.0 + tick * elapsed_s)
+            self.make(plan)
+            plans.append(plan)
+        return plans, ledger
+
+    @staticmethod
+    def _moved(guest, step):
+        if not step.mem_nodes:
+            return guest._replace(cpu_nodes=step.to_nodes)
+        total = sum(size for _, size in guest.bytes_by_node)
+        at = step.mem_nodes[:1]
+        return guest._replace(cpu_nodes=step.to_nodes, home_nodes=step.to_nodes, mem_nodes=at,
+                              mem_bytes=(), bytes_by_node=((at[0], total),), remote_ratio=None)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts and loads to simulate, each from one seed; and the run of a policy over them."""
+
+import random
+
+from tests.sim.host import SimGuest, SimHost
+
+GIB = 1 << 30
+TICK_S = 5
+
+
+class Scenario:
+    """A host, guests and what they want when.
+
+    :ivar phases: per phase, {guest name: (cores wanted, DRAM accesses per core-second)}
+    """
+
+    def __init__(self, seed, phase_s, hours=2.0, nodes=2, cores=12, guests=12, vcpus=(2, 4, 8),
+                 load=(0.5, 0.9), burst=0.1, noise=0.05, bandwidth_max=40e9):
+        """Draw a scenario.
+
+        :param load: range of the cores wanted by all guests over the host's, per phase
+        :param burst: standard deviation of what each guest wants from second to second, as a
+            part of it
+        :param noise: likewise of each guest's measured rates from tick to tick
+        """
+        rng = random.Random(f'scenario {seed} {phase_s}')
+        self.seed, self.phase_s, self.nodes, self.cores = seed, phase_s, nodes, cores
+        self.seconds, self.burst, self.noise = int(hours * 3600), burst, noise
+        self.bandwidth_max = bandwidth_max
+        self.shapes = [(f'g{at:02}', rng.choice(vcpus)) for at in range(guests)]
+        self.resident = {name: rng.uniform(0.25, 1.0) for name, _ in self.shapes}
+        # Half of the guests use little memory, the others up to what a core can reach for.
+        self.kinds = {name: rng.choice(((1e4, 1e5), (1e5, 1e6), (1e6, 4e6), (4e6, 8e6)))
+                      for name, _ in self.shapes}
+        self.phases = [self._phase(rng, rng.uniform(*load) * nodes * cores)
+                       for _ in range(self.seconds // phase_s + 1)]
+
+    def _phase(self, rng, total):
+        """Divide the cores wanted over the guests at random, none more than its vCPUs."""
+        parts = {name: vcpus * rng.random() ** 2 for name, vcpus in self.shapes}
+        scale = total / sum(parts.values())
+        return {name: (min(vcpus, parts[name] * scale), rng.uniform(*self.kinds[name]))
+                for name, vcpus in self.shapes}
+
+    def host(self, floating):
+        """Build the host as it starts: guests spread by count, or over everything."""
+        nodes = range(self.nodes)
+        host = SimHost([self.cores] * self.nodes, [96 * GIB] * self.nodes,
+                       [self.bandwidth_max] * self.nodes,
+                       [[80.0 if a == b else 130.0 for b in nodes] for a in nodes], mlp=1.0)
+        wanted = [0] * self.nodes
+        for name, vcpus in self.shapes:
+            guest = SimGuest(name, vcpus, vcpus * 2 * GIB,
+                             vcpus * 2 * GIB * self.resident[name], self.nodes)
+            at = wanted.index(min(wanted))
+            wanted[at] += vcpus
+            guest.put(tuple(nodes) if floating else (at,))
+            host.guests.append(guest)
+        return host
+
+    def run(self, policy, floating=False):
+        """Run a policy from start to end; returns the host with its totals."""
+        rng, host = random.Random(f'run {self.seed}'), self.host(floating)
+        for second in range(self.seconds):
+            if second % self.phase_s == 0:
+                for guest in host.guests:
+                    guest.wanted, guest.lines = self.phases[second // self.phase_s][guest.name]
+            host.step(1.0, {name: max(0.0, rng.gauss(1.0, self.burst))
+                            for name, _ in self.shapes} if self.burst else {})
+            if (second + 1) % TICK_S == 0:
+                policy.tick(host, float(second + 1), float(TICK_S),
+                            random.Random(f'{self.seed} {second}'), self.noise)
+                host.reset()
+        return host
+
+
+def total(host):
+    """Return loss + cost [core-seconds]."""
+    return host.lost + host.cost

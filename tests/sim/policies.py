@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who moves guests: nobody, a threshold rule, the planner. Each sees a noisy interval."""
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import ledger as ledgers
+from nova_numa_pmc.core import moves, rebalance
+
+GIB = 1 << 30
+
+
+def situation(host, rng=None, noise=0.0):
+    """Turn an interval of a simulated host into what the planner is given.
+
+    :param noise: standard deviation of each guest's measured rates, as a part of them
+    """
+    seconds = host.elapsed or 1.0
+    guests, busy = [], {id(guest) for guest in host.queue}
+    for guest in host.guests:
+        off = (lambda: max(0.0, rng.gauss(1.0, noise))) if noise else (lambda: 1.0)
+        lines = (guest.local + guest.remote) * off() / seconds
+        guests.append(moves.GuestLoad(
+            guest.name, guest.name, guest.vcpus, guest.promise_bytes, guest.cpus, guest.home,
+            guest.home, (), tuple((n, int(size)) for n, size in enumerate(guest.bytes) if size),
+            tuple((n, ran / seconds) for n, ran in enumerate(guest.ran) if ran),
+            guest.asked * off() / seconds, guest.served / seconds, lines,
+            guest.remote / (guest.local + guest.remote) if guest.local + guest.remote else None,
+            64 * lines, None, 'moving' if id(guest) in busy else ''))
+    promised = [0.0] * len(host.cores)
+    for guest in host.guests:
+        for n in guest.home:
+            promised[n] += guest.promise_bytes / len(guest.home)
+    nodes = tuple(model.NodeView(
+        n, float(cores), int(cores), host.capacity_bytes[n], int(promised[n]),
+        demand_cores=host.node_asked[n] / seconds,
+        bandwidth_bytes_per_sec=host.node_bytes[n] / seconds,
+        bandwidth_max_bytes_per_sec=host.bandwidth_max[n]) for n, cores in enumerate(host.cores))
+    waited = tuple((n, (host.node_asked[n] - host.node_served[n]) / seconds)
+                   for n in range(len(host.cores)))
+    return moves.Situation(model.HostView(nodes, ()), tuple(guests), host.latencies_ns, waited,
+                           (), host.mlp)
+
+
+class Still:
+    """Leave guests where they started."""
+
+    def tick(self, host, now_s, elapsed_s, rng, noise):
+        """Do nothing."""
+
+
+class Threshold:
+    """Move one guest when CPU pressures differ by 10 % for three ticks; 60 s of cool-down.
+
+    The guest is the one that levels best, as a rule that looks at load only would choose.
+    """
+
+    def __init__(self):
+        self.high, self.quiet_until = 0, 0.0
+
+    def tick(self, host, now_s, elapsed_s, rng, noise):
+        """Look at one interval and move at most one guest."""
+        load = [asked / elapsed_s / cores for asked, cores in zip(host.node_asked, host.cores)]
+        most, least = load.index(max(load)), load.index(min(load))
+        self.high = self.high + 1 if load[most] - load[least] > 0.1 else 0
+        if self.high < 3 or now_s < self.quiet_until:
+            return
+        here = [guest for guest in host.guests if guest.cpus == (most,)
+                and guest not in host.queue and self._room(host, guest, least)]
+        if not here:
+            return
+        wanted = (load[most] - load[least]) / 2 * host.cores[most]
+        guest = min(here, key=lambda each: abs(each.asked / elapsed_s - wanted))
+        if guest.asked / elapsed_s < 2 * wanted:
+            host.change(guest, (least,), least)
+            self.high, self.quiet_until = 0, now_s + 60
+
+    @staticmethod
+    def _room(host, guest, node):
+        promised = sum(each.promise_bytes for each in host.guests if each.home == (node,))
+        return promised + guest.promise_bytes <= host.capacity_bytes[node]
+
+
+class Planned:
+    """Ask the planner at each tick and do what it says."""
+
+    def __init__(self, terms=None):
+        self.terms = terms or moves.Terms()
+        self.ledger = ledgers.Ledger()
+        self.kinds = {}
+
+    def tick(self, host, now_s, elapsed_s, rng, noise):
+        """Look at one interval and apply the plan."""
+        plan, self.ledger = rebalance.plan(
+            situation(host, rng, noise), self.ledger, self.terms, elapsed_s, now_s)
+        by_name = {guest.name: guest for guest in host.guests}
+        for move in plan.moves:
+            self.kinds[move.kind] = self.kinds.get(move.kind, 0) + 1
+            for step in move.steps:
+                host.change(by_name[step.uuid], step.to_nodes,
+                            step.mem_nodes[0] if step.mem_nodes else None)

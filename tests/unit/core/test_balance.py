@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The planner's sums against the definitions in core/pressure.py."""
+
+import unittest
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nova_numa_pmc.core import balance, pressure
+
+LATENCIES = ((80.0, 130.0, 140.0), (130.0, 80.0, 120.0), (140.0, 120.0, 90.0))
+CORES, MAXIMA = (4.0, 8.0, 2.0), (10e9, 20e9, 5e9)
+NODE = st.integers(0, 2)
+#: Node of the CPUs, node of most memory, its part, cores, lines per second, bytes per line.
+GUESTS = st.lists(st.tuples(NODE, NODE, st.floats(0, 1), st.floats(0, 6), st.floats(0, 1e8),
+                            st.sampled_from((64, 100))), max_size=6)
+
+
+def effect(guest, node=None):
+    cpus, memory, part, demand, lines, each = guest
+    shares = {memory: part}
+    shares[cpus] = shares.get(cpus, 0.0) + 1 - part
+    if node is not None:
+        cpus, shares = node, {node: 1.0}
+    return balance.effect((cpus,), demand, ((cpus, 1.0),), tuple(shares.items()), lines * 1e-9,
+                          lines * each, LATENCIES)
+
+
+def by_definition(effects_of):
+    """Sum core/pressure.py's losses over (guest, node that it moved to or None)."""
+    demand, traffic = [0.0] * 3, [[0.0] * 3 for _ in range(3)]
+    served = [0.0] * 3
+    for (cpus, memory, part, wants, lines, each), node in effects_of:
+        shares = {memory: part}
+        shares[cpus] = shares.get(cpus, 0.0) + 1 - part
+        if node is not None:
+            cpus, shares = node, {node: 1.0}
+        demand[cpus] += wants
+        for m, share in shares.items():
+            traffic[cpus][m] += share * lines
+            served[m] += share * lines * each
+    used = [pressure.utilisation(amount, most) for amount, most in zip(served, MAXIMA)]
+    return sum(sum(loss) for loss in pressure.losses(demand, CORES, traffic, LATENCIES, used))
+
+
+class BalanceTest(unittest.TestCase):
+
+    def host(self, guests):
+        host = balance.Balance(CORES, MAXIMA, [0.0] * 3, [0.0] * 3, [0.0] * 3)
+        for guest in guests:
+            host.put(effect(guest))
+        return host
+
+    @settings(max_examples=150)
+    @given(GUESTS)
+    def test_loss_is_that_of_the_definition(self, guests):
+        expected = by_definition((guest, None) for guest in guests)
+        self.assertAlmostEqual(expected, self.host(guests).loss(), delta=1e-6 * (1 + expected))
+
+    @settings(max_examples=150)
+    @given(GUESTS.filter(bool), NODE)
+    def test_gain_is_the_difference_of_two_losses(self, guests, node):
+        host, first = self.host(guests), guests[0]
+        now = by_definition((guest, None) for guest in guests)
+        after = by_definition(
+            [(first, node)] + [(guest, None) for guest in guests[1:]])
+        found = host.gain((effect(first),), (effect(first, node),))
+        self.assertAlmostEqual(now - after, found, delta=1e-6 * (1 + now + after))
+
+    def test_taking_away_undoes_putting(self):
+        host = balance.Balance(CORES, MAXIMA, [1.0] * 3, [1e9] * 3, [0.0] * 3)
+        before = host.loss()
+        for each in (effect((0, 1, 0.5, 9.0, 1e8, 64)), balance.effect(
+                (0, 1), 5.0, ((0, 0.5), (1, 0.5)), ((0, 1.0),), 0.1, 1e9, LATENCIES)):
+            host.put(each)
+            host.put(each, -1)
+        self.assertAlmostEqual(before, host.loss())
+
+    def test_wide_guests_fill_what_idles(self):
+        host = balance.Balance((4.0, 4.0), None, [6.0, 1.0], [0.0] * 2, [0.0] * 2)
+        host.put(balance.Effect((0, 1), 2.0, ()))
+        self.assertEqual([6.0, 3.0], host.poured())
+        self.assertAlmostEqual(2.0, host.loss())
+        host.put(balance.Effect((0, 1), 2.0, ()))
+        self.assertEqual([6.0, 5.0], host.poured())
+
+    def test_three_nodes_are_levelled(self):
+        demand = [1.0, 4.0, 0.0]
+        balance.levelled(demand, (2.0, 4.0, 4.0), (0, 1, 2), 2.0)
+        self.assertAlmostEqual(7.0, sum(demand))
+        self.assertEqual(4.0, demand[1])
+        self.assertAlmostEqual(demand[0] / 2, demand[2] / 4)
+
+    @settings(max_examples=100)
+    @given(st.floats(0, 20), st.floats(0.5, 16), st.floats(0, 5))
+    def test_measured_waiting_is_predicted_for_what_was_measured(self, demand, cores, more):
+        waited = max(0.0, demand - cores) + more
+        v = balance.burst(demand, cores, waited)
+        self.assertAlmostEqual(waited, balance.waiting(demand, cores, v), places=5)
+
+    def test_without_bursts_waiting_is_what_exceeds_the_cores(self):
+        self.assertEqual(0.0, balance.burst(6.0, 4.0, 2.0))
+        self.assertEqual(0.0, balance.burst(3.0, 4.0, 0.0))
+        self.assertEqual(2.0, balance.waiting(6.0, 4.0, 0.0))
+        self.assertEqual(0.0, balance.waiting(3.0, 4.0, 0.0))
