@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs inside the machine: moves a guest, and tells what the guest and the host felt of it.
+
+Reads one JSON request on standard input. ``{"do": "move", "guest", "node", "cpus", "mib_per_sec",
+"cancel_after_mib", "undo", "bind"}`` writes a line of JSON for each step, the last with what
+came of it. ``{"do": "watch", "how", …}`` moves it so ("ours", or another process's way:
+"migratepages", "narrow", or "none": nothing), while others write cgroup.procs and start
+scopes; it answers with one JSON object.
+"""
+
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+import labguests
+
+from nova_numa_pmc.host import cgroups
+from nova_numa_pmc.host import migrate
+from nova_numa_pmc.host.topology import parse_cpulist
+
+PROBE = labguests.ROOT / 'labprobe'
+REST_S = 3            # watched before and after a move
+
+
+def move(request):
+    """Move a guest to a node; tell of each step."""
+    groups = cgroups.find(labguests.pids()[request['guest']])
+    terms = migrate.Terms(bytes_per_sec=request.get('mib_per_sec', 1 << 20) << 20)
+    cpus = request.get('cpus')
+    mover = migrate.Mover(groups, (request['node'],), parse_cpulist(cpus) if cpus else None,
+                          terms=terms, bind=request.get('bind', False))
+    cancel_at = request.get('cancel_after_mib', 1 << 40) << 20
+
+    def tell(progress):
+        if progress.moved_bytes >= cancel_at:
+            mover.cancel()
+        print(json.dumps(progress._asdict()), flush=True)
+
+    ended = migrate.run(mover, report=tell)
+    undone = mover.undo_cpus() if request.get('undo') else ()
+    print(json.dumps({**ended._asdict(), 'rate': ended.rate_bytes_per_sec,
+                      'undone': [change.path for change in undone]}), flush=True)
+
+
+def move_so(request):
+    """Move a guest in the way asked for; return (began, ended, bytes moved, what is told)."""
+    how, name = request['how'], request['guest']
+    pid = labguests.pids()[name]
+    before = labguests.numa_bytes(pid).get(str(request['node']), 0)
+    began, told = time.monotonic(), {}
+    if how == 'none':
+        time.sleep(request.get('seconds', 8))
+    elif how == 'ours':
+        lines = subprocess.run([sys.executable, __file__], check=True, text=True,
+                               input=json.dumps({**request, 'do': 'move'}),
+                               stdout=subprocess.PIPE).stdout.splitlines()
+        told = json.loads(lines[-1])
+        # Not the start of Python.
+        began = time.monotonic() - told['elapsed_s']
+    elif how == 'migratepages':
+        subprocess.run(['migratepages', str(pid), str(1 - request['node']),
+                        str(request['node'])], check=True)
+    else:
+        scope = labguests.scope(labguests.group(pid, 'cpuset'))
+        (scope / 'cpuset.mems').write_text(str(request['node']))
+    ended = time.monotonic()
+    if how == 'narrow':
+        (scope / 'cpuset.mems').write_text('0-1')
+    moved = labguests.numa_bytes(pid).get(str(request['node']), 0) - before
+    return began, ended, moved, told
+
+
+class Probes:
+    """Others' work on the host, timed: {what: [(began, seconds), …]}."""
+
+    def __init__(self):
+        """Make two groups to go to and fro between, with the cpuset controller (v2)."""
+        self.took = {'cgroup.procs': [], 'systemd-run': []}
+        self._over = threading.Event()
+        PROBE.mkdir(exist_ok=True)
+        groups = [PROBE / 'a', PROBE / 'b']
+        (PROBE / 'cgroup.subtree_control').write_text('+cpuset')
+        for group in groups:
+            group.mkdir(exist_ok=True)
+        self._sleeper = subprocess.Popen(['sleep', '1000'])
+        self._threads = [
+            threading.Thread(target=self._repeat, args=('cgroup.procs', self._write(groups))),
+            threading.Thread(target=self._repeat, args=('systemd-run', self._scope))]
+        for thread in self._threads:
+            thread.start()
+
+    def _write(self, groups):
+        def write():
+            groups.reverse()
+            (groups[0] / 'cgroup.procs').write_text(str(self._sleeper.pid))
+        return write
+
+    @staticmethod
+    def _scope():
+        subprocess.run(['systemd-run', '-q', '--scope', 'true'], check=True)
+
+    def _repeat(self, what, work):
+        while not self._over.wait(0.05):
+            began = time.monotonic()
+            work()
+            self.took[what].append((began, time.monotonic() - began))
+
+    def end(self):
+        """Stop, and remove the groups."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+        self._sleeper.kill()
+        self._sleeper.wait()
+        for directory in (PROBE / 'a', PROBE / 'b', PROBE):
+            with contextlib.suppress(OSError):
+                directory.rmdir()
+
+    def during(self, began, ended):
+        """Summarize what was begun or waited for in a time [ms]."""
+        found = {}
+        for what, took in self.took.items():
+            inside = [seconds * 1000 for at, seconds in took
+                      if at < ended and at + seconds > began]
+            found[what] = {'times': len(inside), 'max_ms': max(inside, default=None),
+                           'median_ms': statistics.median(inside) if inside else None}
+        return found
+
+
+class Throughput:
+    """A guest's DRAM accesses by perf, a number for each half second as it comes in."""
+
+    def __init__(self, pid):
+        """Begin to count the threads of a process."""
+        self._seen = []
+        self._perf = subprocess.Popen(
+            ['perf', 'stat', '-x', ',', '-I', '500', '-p', str(pid), '-e',
+             'numa_emu/local_dram/GH,numa_emu/remote_dram/GH'],
+            stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self):
+        for line in self._perf.stderr:
+            fields = line.split(',')
+            if 'numa_emu' in line and fields[1].strip().isdigit():
+                self._seen.append((time.monotonic(), int(fields[1]), fields[0]))
+
+    def end(self):
+        """Stop counting."""
+        self._perf.send_signal(2)
+        self._perf.wait()
+        self._thread.join()
+
+    def per_sec(self, began, ended):
+        """Return accesses per second in a time, None: nothing was counted wholly in it."""
+        inside = [(count, half) for at, count, half in self._seen if began + 0.5 <= at <= ended]
+        halves = len({half for _, half in inside})
+        return 2 * sum(count for count, _ in inside) / halves if halves else None
+
+
+def watch(request):
+    """Move a guest while others work; tell what it and they felt."""
+    throughput = Throughput(labguests.pids()[request['guest']])
+    probes = Probes() if request.get('probes', True) else None
+    try:
+        time.sleep(1)
+        first = time.monotonic()
+        time.sleep(REST_S)
+        began, ended, moved, told = move_so(request)
+        time.sleep(REST_S)
+        last = time.monotonic()
+    finally:
+        throughput.end()
+        if probes:
+            probes.end()
+    print(json.dumps({
+        'how': request['how'], 'seconds': ended - began, 'moved_bytes': moved,
+        'bytes_per_sec': moved / (ended - began), 'told': told,
+        'accesses_per_sec': {'before': throughput.per_sec(first, began),
+                             'during': throughput.per_sec(began, ended),
+                             'after': throughput.per_sec(ended, last)},
+        'others': probes.during(began, ended) if probes else None}))
+
+
+if __name__ == '__main__':
+    asked = json.load(sys.stdin)
+    {'move': move, 'watch': watch}[asked['do']](asked)

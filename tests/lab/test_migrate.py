@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A running guest goes to another node: its bytes, its throughput, and who else waits.
+
+Where the bytes are comes from the kernel, throughput from perf. The figures are printed;
+run with -s to see them.
+"""
+
+import json
+import random
+import shlex
+
+import pytest
+
+from machine.guests import home_share
+from machine.image import LAB
+from machine.vm import LAB_DIR
+
+MIB = 1 << 20
+THP = '/sys/kernel/mm/transparent_hugepage/enabled'
+MEMFD = ("<memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>")
+MOVE = f'python3 {LAB_DIR}/labmove.py'
+
+
+def guest_on_node_1(lab, memory_mib=192, **spec):
+    """Start a guest that floats, with its memory on node 1."""
+    lab.machine.push([LAB / 'inside/labmove.py'], LAB_DIR)
+    lab.guests.start([{'name': 'w', 'memory_mib': memory_mib, 'cmdline': 'duty=60', **spec}])
+    bring(lab, 1)
+
+
+def bring(lab, node):
+    """Bring the guest's memory to a node by its cpuset, as nobody of ours would."""
+    where = lab.run("ls -d /sys/fs/cgroup/machine.slice/*w.scope "
+                    "/sys/fs/cgroup/cpuset/machine.slice/*w.scope 2>/dev/null", check=False)
+    scope = shlex.quote(where.stdout.strip())
+    if 'cpuset/machine' in scope:     # v1: migratepages, as its children hold sets of their own
+        lab.run(f'migratepages $(cat /run/libvirt/qemu/w.pid) {1 - node} {node}', timeout=200)
+    else:
+        lab.run(f'for i in 1 2 3; do echo {node} >{scope}/cpuset.mems; '
+                f'echo 0-1 >{scope}/cpuset.mems; done', timeout=200)
+    assert home_share(lab.guests.report()['w'], node) > 0.98
+
+
+def ask(lab, do='move', **request):
+    """Return the last line that labmove.py wrote."""
+    request = {'do': do, 'guest': 'w', 'node': 0, 'cpus': '0-1', **request}
+    done = lab.run(MOVE, timeout=300, stdin=json.dumps(request))
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def assert_moved(lab, node=0):
+    """Its CPUs and 99 % of its bytes are a node's; memory may still go anywhere."""
+    found = lab.guests.report()['w']
+    print(found)
+    assert found['cpus'] == [('0-1', '2-3')[node]]
+    assert found['mems'] == ['0-1']
+    assert home_share(found, node) >= 0.99
+
+
+@pytest.mark.parametrize('kind', ['thp', 'small', 'memfd', 'v1'])
+def test_a_guest_goes_to_the_other_node(lab_of, kind):
+    """All of it arrives, remote accesses end, and its transparent huge pages stay whole."""
+    lab = lab_of(cgroup='v1') if kind == 'v1' else lab_of()
+    lab.run(f"echo {'never' if kind == 'small' else 'always'} >{THP}")
+    try:
+        guest_on_node_1(lab, **({'tune': MEMFD} if kind == 'memfd' else {}))
+        ended = ask(lab)
+        print(kind, ended)
+        assert ended['state'] in ('done', 'partly')
+        assert ended['moved_bytes'] > 190 * MIB * 0.98
+        assert_moved(lab)
+        if kind == 'thp':
+            assert ended['thp_before_bytes'] > 64 * MIB
+            assert ended['thp_bytes'] >= 0.5 * ended['thp_before_bytes']
+        counted = lab.guests.window(4)['guests']['w']
+        assert counted['remote'] < 0.01 * (counted['local'] + counted['remote'])
+        again = ask(lab)
+        assert again['moved_bytes'] < MIB and again['state'] in ('done', 'partly')
+    finally:
+        lab.run(f'echo always >{THP}')
+
+
+def test_throughput_and_rate_beside_migratepages(lab):
+    """Paced to 48 MiB/s the guest keeps most of its throughput; unpaced, bytes/s of both."""
+    guest_on_node_1(lab, 384)
+    paced = ask(lab, 'watch', how='ours', mib_per_sec=48, probes=False)
+    seen = [paced]
+    for how in ('ours', 'migratepages', 'ours', 'migratepages'):
+        bring(lab, 1)
+        seen.append(ask(lab, 'watch', how=how, probes=False))
+    for one in seen:
+        felt = one['accesses_per_sec']
+        print(f"{one['how']:13}{one['moved_bytes'] / MIB:6.0f} MiB {one['seconds']:6.2f} s "
+              f"{one['bytes_per_sec'] / MIB:7.1f} MiB/s, guest's accesses/s before, during, "
+              f"after: {felt['before']}, {felt['during']}, {felt['after']}")
+        print('   ', {k: v for k, v in one['told'].items() if k in (
+            'state', 'walks', 'refused', 'busy_s', 'elapsed_s', 'thp_before_bytes', 'thp_bytes')})
+    assert paced['told']['rate'] < 48 * MIB * 1.15
+    assert paced['accesses_per_sec']['during'] > 0.5 * paced['accesses_per_sec']['before']
+    ours, theirs = (max(one['bytes_per_sec'] for one in seen[1:] if one['how'] == how)
+                    for how in ('ours', 'migratepages'))
+    assert ours > 0.4 * theirs
+
+
+def test_others_do_not_wait_for_a_move(lab):
+    """A write of cgroup.procs and a new scope, during our move, a narrowing write, and none."""
+    guest_on_node_1(lab, 384)
+    seen = {}
+    for how, request in (('none', {}), ('ours', {'mib_per_sec': 96}), ('unpaced', {}),
+                         ('narrow', {})):
+        seen[how] = ask(lab, 'watch', how='ours' if how == 'unpaced' else how, **request)
+        if how != 'none':
+            bring(lab, 1)
+        print(f"{how:8}{seen[how]['seconds']:6.2f} s {seen[how]['moved_bytes'] / MIB:6.0f} MiB",
+              {what: {k: v and round(v, 1) for k, v in took.items()}
+               for what, took in seen[how]['others'].items()})
+    slowest = {how: one['others']['cgroup.procs']['max_ms'] for how, one in seen.items()}
+    assert slowest['ours'] < max(500, 0.5 * slowest['narrow'], 4 * slowest['none'])
+
+
+def test_cancelled_in_the_middle(lab):
+    """The CPUs are on the node, or back where they were; memory is wide, what moved has moved."""
+    guest_on_node_1(lab)
+    ended = ask(lab, cancel_after_mib=64, undo=True)
+    assert ended['state'] == 'cancelled' and ended['undone']
+    assert 64 * MIB <= ended['moved_bytes'] < 190 * MIB
+    found = lab.guests.report()['w']
+    assert (found['cpus'], found['mems']) == (['0-3'], ['0-1'])
+    ended = ask(lab, cancel_after_mib=32)
+    found = lab.guests.report()['w']
+    assert (ended['state'], found['cpus'], found['mems']) == ('cancelled', ['0-1'], ['0-1'])
+    assert set(lab.cpusets()[path] for path in lab.cpusets()
+               if path.endswith('libvirt/cpuset.cpus')) == {'0-1'}
+    ask(lab)
+    assert_moved(lab)
+
+
+def test_killed_in_the_middle_and_resumed(lab):
+    """However far it was, the cpusets are whole, the guest runs, and a new start ends it."""
+    guest_on_node_1(lab)
+    rng = random.Random(5)
+    for turn in range(4):
+        node = turn % 2
+        request = json.dumps({'do': 'move', 'guest': 'w', 'node': node, 'mib_per_sec': 32,
+                              'cpus': ('0-1', '2-3')[node]})
+        seconds = rng.uniform(0, 5)
+        lab.run('cat >/run/request', stdin=request)
+        lab.run(f'rm -f /run/move.log; {MOVE} </run/request >/run/move.log & pid=$!; '
+                f'until [ -s /run/move.log ]; do sleep 0.05; done; sleep {seconds:.2f}; '
+                'kill -9 $pid; wait $pid', timeout=200, check=False)
+        found = lab.guests.report()['w']
+        print(turn, seconds, lab.run('tail -n 1 /run/move.log').stdout, found)
+        assert found['cpus'] == [('0-1', '2-3')[node]] and found['mems'] == ['0-1']
+        ended = ask(lab, node=node, cpus=('0-1', '2-3')[node])
+        assert ended['state'] in ('done', 'partly')
+        assert_moved(lab, node)
+    passes = lab.guests.report()['w']['passes']
+    lab.guests.window(4)
+    assert lab.guests.report()['w']['passes'] > passes
+
+
+def test_a_full_node(lab):
+    """A node with no room takes what leaves its reserve; nobody is killed; later it goes on."""
+    guest_on_node_1(lab)
+    room = ('import sys; from nova_numa_pmc.host.node_room import available_bytes; '
+            'print(available_bytes(0) >> 20)')
+    free_mib = int(lab.run(f'python3 -c {shlex.quote(room)}').stdout)
+    lab.skew(node=0, mib=max(1, free_mib - 256 - 16 - 64))
+    ended = ask(lab)
+    print(free_mib, ended)
+    assert ended['state'] == 'full' and ended['moved_bytes'] < 150 * MIB
+    found = lab.guests.report()['w']
+    assert (found['cpus'], found['mems']) == (['0-1'], ['0-1'])
+    assert lab.oom_kills() == 0 and lab.running() == ['w']
+    lab.run('umount /run/skew')
+    assert ask(lab)['state'] in ('done', 'partly')
+    assert_moved(lab)
+
+
+def test_a_guest_that_ends_meanwhile(lab):
+    """The mover says that the guest has ended, and nothing else happens."""
+    guest_on_node_1(lab)
+    request = json.dumps({'do': 'move', 'guest': 'w', 'node': 0, 'mib_per_sec': 16,
+                          'cpus': '0-1'})
+    done = lab.run(f"(sleep 4; virsh destroy w) & echo {shlex.quote(request)} | {MOVE} 2>&1; wait",
+                   timeout=200, check=False)
+    print(done.stdout[-800:])
+    assert 'GuestGone' in done.stdout
+
+
+def test_bound_in_the_end(lab):
+    """The last write holds memory to the node, and moves no more than is allowed for one."""
+    guest_on_node_1(lab)
+    ended = ask(lab, bind=True)
+    assert ended['state'] in ('done', 'partly') and ended['mems_write'] == 'bound'
+    found = lab.guests.report()['w']
+    assert (found['cpus'], found['mems']) == (['0-1'], ['0'])
