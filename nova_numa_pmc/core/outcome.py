@@ -15,8 +15,6 @@ from nova_numa_pmc.core.ranking import _ABSURD
 from nova_numa_pmc.core.view import PRIOR_CORES_PER_VCPU
 from nova_numa_pmc.record import Record
 
-#: Codes of outcomes, from the best to the least; those beyond are of guests left floating.
-TIERS = ('one_node', 'span', 'spread', 'cpus_only')
 #: A guest's traffic is not derived from fewer cores of others: the ratio would be noise.
 _LEAST_CORES = 0.5
 
@@ -37,10 +35,11 @@ class Asked(Record, fields='vcpus memory_mib demand_cores policy intensity',
 class Outcome(Record, fields='code used rest crowd at'):
     """What a guest would leave of a host.
 
-    :param code: why it would go there: place()'s, see :data:`TIERS`
+    :param code: why it would go there, as place() says: 'one_node', 'span', 'spread',
+        'cpus_only'; anything else: it would be left floating
     :param used: pressures of the domains that it would use, highest first, never empty
     :param rest: sequence, pressures of the others, highest first
-    :param crowd: most vCPUs per core on the domains used, with the guest's
+    :param crowd: vCPUs per core of the whole host, with the guest's
     :param at: tuple of their positions
     """
 
@@ -69,8 +68,7 @@ def outcome(host, asked, limits):
                 del now[at]
                 now.sort(reverse=True)
             return tuple.__new__(Outcome, (
-                'one_node', (pressure,), now, (host.vcpus[at] + asked.vcpus) / host.cores[at],
-                (at,)))
+                'one_node', (pressure,), now, _crowd(host, asked), (at,)))
     return ask_place(host, asked, limits)
 
 
@@ -122,6 +120,10 @@ def _best(host, asked, charged, added, step):
         round(host.guests[at], 9), at))
 
 
+def _crowd(host, asked):
+    return (sum(host.vcpus) + asked.vcpus) / (sum(host.cores) or 1.0)
+
+
 def traffic(host, asked):
     """Estimate a guest's traffic from the host's own [bytes/s]; None: unknown."""
     if not (host.bandwidth and host.demand) or (
@@ -160,4 +162,4 @@ def ask_place(host, asked, limits):
         known = ranking.Known([view.nodes[at] for at in cpus])
     used, rest = ranking.left(ask, best, known)
     at = tuple(sorted({*best.cpus, *best.mems}))
-    return Outcome(decided.reason.code, tuple(used), rest, ranking.crowd(ask, best)[0], at)
+    return Outcome(decided.reason.code, tuple(used), rest, _crowd(host, asked), at)

@@ -94,7 +94,7 @@ def _charged(ask, candidate, known):
         for at in {*candidate.cpus, *mems}), reverse=True)
 
 
-def crowd(ask, candidate):
+def _crowd(ask, candidate):
     """List vCPUs per core of a candidate's nodes with the guest on them, highest first."""
     nodes = ask.view.nodes
     cores = sum(nodes[at].cores for at in candidate.cpus) or 1.0
@@ -110,7 +110,7 @@ def _rank_set(ask, candidate, known, limits):
         [_steps(max(p, limits.pressure_floor), limits) for p in pressures],
         _distance(ask, candidate),
         [_steps(p, limits) for p in pressures],
-        crowd(ask, candidate),
+        _crowd(ask, candidate),
         _promised_ratio(ask, mems),
         round(sum(nodes[at].guests for at in candidate.cpus), 9),
         [sorted((at - view.rotation) % len(nodes) for at in positions)

@@ -16,14 +16,17 @@ from nova_numa_pmc.record import Record
 _KEPT = '_numa_pmc_answer'
 
 
-class Question(Record, fields='asked instance_uuid neutral wishes',
-               defaults=(None, None, None, extra_specs.Wishes())):
+class Question(Record, fields='asked instance_uuid neutral wishes pinned',
+               defaults=(None, None, None, extra_specs.Wishes(), None)):
     """A request, as far as it matters here.
 
     :param asked: :class:`nova_numa_pmc.core.outcome.Asked`
     :param instance_uuid: of the guest that is to move, be resized…
     :param neutral: why nothing is to be said of it, None: something is
     :param wishes: :class:`nova_numa_pmc.extra_specs.Wishes`
+    :param pinned: by what Nova pins it itself, None: it doesn't. Which nodes it will choose isn't
+        known here: the guest is taken to use all, and refusing hosts is left to
+        NUMATopologyFilter
     """
 
     __slots__ = ()
@@ -66,18 +69,19 @@ def question(spec):
     try:
         flavor = spec.flavor
         specs = _optional(flavor, 'extra_specs') or {}
-        pinned = extra_specs.pinned_by_nova(specs)
-        if not pinned and _optional(spec, 'numa_topology') is not None:
-            pinned = ('image properties',)
         wishes = extra_specs.parse(specs)
-        neutral = None
-        if pinned:
-            neutral = f'Nova pins it ({", ".join(pinned)})'
-        elif wishes.policy == model.NONE:
+        neutral = pinned = None
+        if wishes.policy == model.NONE:
             neutral = f'{extra_specs.POLICY}={model.NONE}'
-        return Question(unseen(int(flavor.vcpus), int(flavor.memory_mb), wishes.policy,
-                               INTENSITY[wishes.memory_intensity]),
-                        _optional(spec, 'instance_uuid'), neutral, wishes)
+        if _optional(spec, 'numa_topology') is not None:
+            pinned = 'image properties'
+        pinned = ', '.join(extra_specs.pinned_by_nova(specs)) or pinned
+        asked = unseen(int(flavor.vcpus), int(flavor.memory_mb), wishes.policy,
+                       INTENSITY[wishes.memory_intensity])
+        if pinned:
+            # Its memory may be huge pages, which aren't counted in what is promised.
+            asked = asked._replace(memory_mib=0, policy=model.SPREAD)
+        return Question(asked, _optional(spec, 'instance_uuid'), neutral, wishes, pinned)
     except Exception as error:  # nothing in a request may end in an error of ours
         return Question(neutral=f'request not understood: {error!r:.200}')
 

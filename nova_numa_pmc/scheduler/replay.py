@@ -108,7 +108,8 @@ def judge(hosts, flavor, conf, now_s):
     else:
         answers = [asking.answer(host, question, rules, now_s) for host in hosts]
         terms = asking.terms(question, conf)
-        reasons = [asking.objection(answer, terms) for answer in answers]
+        reasons = ['' if question.pinned else asking.objection(answer, terms)
+                   for answer in answers]
     passing = [at for at, why in enumerate(reasons) if not why]
     found = weights.weights(
         [answers[at].outcome and weights.key(answers[at].outcome, conf['weight_step'])

@@ -5,43 +5,45 @@ Nova sorts hosts by a sum of numbers, so an order has to become one number: digi
 falling worth, whole steps of pressure each.
 """
 
-from nova_numa_pmc.core.outcome import TIERS
 from nova_numa_pmc.scheduler.options import MEAN
 
-#: Bits of the lower digits: tier, mean of the nodes used, highest and mean of the others,
-#: vCPUs per core. With the highest pressure, of up to 14 bits, they fill a float's 53.
-_TIER_BITS, _STEP_BITS, _CROWD_BITS = 3, 8, 12
-_STEPS_MAX, _CROWD_MAX = (1 << _STEP_BITS) - 1, (1 << _CROWD_BITS) - 1
-_HIGHEST_MAX = (1 << 14) - 1
-_CROWD_STEPS = 256
+#: Bits of the digits; together a float's 53. With steps of 0.05, pressures up to 12.75 are told
+#: apart, on the nodes used up to 409.
+_HIGHEST_BITS, _TIER_BITS, _STEP_BITS, _CROWD_BITS = 13, 2, 8, 14
+_HIGHEST_MAX, _TIER_MAX, _STEPS_MAX, _CROWD_MAX = (
+    (1 << bits) - 1 for bits in (_HIGHEST_BITS, _TIER_BITS, _STEP_BITS, _CROWD_BITS))
+#: vCPUs per core: a vCPU on a thousand cores, and up to 16.
+_CROWD_STEPS = 1024
 #: What a step of the highest pressure counts.
 UNIT = 1 << (_TIER_BITS + 3 * _STEP_BITS + _CROWD_BITS)
-_TIER = {code: at for at, code in enumerate(TIERS)}
+#: Of outcomes; whatever isn't here floats.
+_TIER = {'one_node': 0, 'span': 1, 'spread': 1, 'cpus_only': 2}
 
 
 def key(outcome, step):
     """Return what hosts are ordered by, the lowest first: a whole number.
 
     In this order: the highest pressure that the guest would leave on the nodes it uses;
-    whether these are one node, several, or hold its CPUs only; the mean pressure of these
-    nodes; the highest and the mean pressure of the others; vCPUs per core on its nodes. Pressures
-    are whole steps, so that noise of the measurement doesn't decide; vCPUs per core are
-    promises and make equal hosts take turns.
+    whether these are one node, several, hold its CPUs only, or it floats; the mean pressure of
+    these nodes; the highest and the mean pressure of the others; vCPUs per core of the
+    host. Pressures count in whole steps, so that noise of the measurement doesn't decide; vCPUs
+    per core are promises, not measured, and make equal hosts take turns.
 
     :param outcome: :class:`nova_numa_pmc.core.outcome.Outcome`
     :param step: of pressure
     """
     used, rest = outcome.used, outcome.rest
     highest = int(min(_HIGHEST_MAX, used[0] / step + 1e-9))
-    mean = highest if len(used) == 1 else int(sum(used) / len(used) / step + 1e-9)
+    mean = highest if len(used) == 1 else int(
+        min(_STEPS_MAX, sum(used) / len(used) / step + 1e-9))
     others = others_mean = 0
     if rest:
         others = int(min(_STEPS_MAX, rest[0] / step + 1e-9))
         others_mean = others if len(rest) == 1 else int(
             min(_STEPS_MAX, sum(rest) / len(rest) / step + 1e-9))
-    tier = _TIER.get(outcome.code, len(TIERS))
-    return ((((((highest << _TIER_BITS | tier) << _STEP_BITS | min(mean, _STEPS_MAX))
-               << _STEP_BITS | others) << _STEP_BITS | others_mean) << _CROWD_BITS)
+    return (((((highest << _TIER_BITS | _TIER.get(outcome.code, _TIER_MAX))
+               << _STEP_BITS | min(mean, _STEPS_MAX)) << _STEP_BITS | others)
+             << _STEP_BITS | others_mean) << _CROWD_BITS
             | int(min(_CROWD_MAX, outcome.crowd * _CROWD_STEPS)))
 
 

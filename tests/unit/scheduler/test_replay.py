@@ -93,11 +93,11 @@ class JudgeTest(unittest.TestCase):
             next(host for host in found if host.host == best.host).consume(FLAVOR)
         self.assertEqual({2}, set(counts.values()))
 
-    def test_flavors_that_nova_pins_are_not_judged(self):
+    def test_flavors_that_nova_pins_pass_and_are_weighed_by_all_nodes(self):
         verdicts = judge([row('full', 4.2, 4.1)],
                          FLAVOR._replace(extra_specs={'hw:numa_nodes': '1'}))
         self.assertEqual(['full'], order(verdicts))
-        self.assertIn('Nova pins it', verdicts[0].answer.unknown)
+        self.assertEqual('spread', verdicts[0].answer.outcome.code)
 
 
 class ReadTest(unittest.TestCase):

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes into Nova's metrics comes out again, fits in, and can't hurt."""
+
+import json
+import random
+import types
+import unittest
+
+from hypothesis import given, settings
+
+from nova_numa_pmc import host_state, model
+from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.exceptions import StateError
+from tests.fixtures.metrics import GIB, listed, state
+from tests.unit.core.test_placement_properties import hosts
+
+#: Nova's column on MySQL, and our own aim for hosts of two nodes.
+COLUMN_BYTES, TWO_NODES_BYTES = 65535, 2048
+LARGEST = dict(cores=160.0, threads=256, capacity_bytes=8192 * GIB, promised_bytes=8191 * GIB,
+               guests=999.5, vcpus=9999.75, demand_cores=999.99, bandwidth_bytes_per_sec=999e9,
+               bandwidth_max_bytes_per_sec=999e9, link_ratio=0.999)
+
+
+def largest(count, distances=None):
+    """Build a host whose numbers are as long as they get."""
+    published = state(nodes=tuple(model.NodeView(at, **LARGEST) for at in range(count)))
+    if distances:
+        published = published._replace(view=published.view._replace(distances=distances))
+    return published
+
+
+class RoundTripTest(unittest.TestCase):
+
+    def setUp(self):
+        self.published = state(0.5, None)
+        self.found = metrics.decode(listed(self.published, 20, 4096))
+
+    def test_a_view_comes_out_again(self):
+        self.assertEqual(self.published.view, self.found.view)
+        self.assertEqual((0.1, 0.1), self.found.remote_ratios)
+        self.assertEqual((1700000000, 60, 20, 4096), (
+            self.found.taken_s, self.found.interval_s, self.found.vcpus_used,
+            self.found.memory_mb_used))
+        self.assertEqual(model.Limits(), self.found.limits)
+
+    def test_plain_node_ids_are_megabytes_per_second(self):
+        current, maximum = metrics.to_values(self.published, 0, 0)
+        self.assertEqual([1000, 1000], [current['0'], current['1']])
+        self.assertEqual([100000, 100000], [maximum['0'], maximum['1']])
+
+    def test_values_are_plain_ints(self):
+        for values in metrics.to_values(self.published, 1.5, 2.5):
+            self.assertEqual({int}, set(map(type, values.values())))
+
+    def test_what_is_unknown_stays_unknown(self):
+        bare = state(nodes=(model.NodeView(0, 4, 4, GIB, 0), model.NodeView(
+            1, 4, 4, GIB, 0, bandwidth_bytes_per_sec=5e6)))._replace(remote_ratios=(None, 0.5))
+        found = metrics.decode(listed(bare))
+        self.assertEqual(bare.view, found.view)
+        self.assertEqual((None, 0.5), found.remote_ratios)
+
+    def test_node_ids_may_have_gaps(self):
+        gaps = state(nodes=tuple(model.NodeView(at, 4, 4, GIB, 0, bandwidth_bytes_per_sec=at * 1e6)
+                                 for at in (0, 8)))
+        self.assertEqual(gaps.view, metrics.decode(listed(gaps)).view)
+
+    def test_links_come_out_again(self):
+        linked = state(nodes=tuple(model.NodeView(at, 4, 4, GIB, 0, link_ratio=link)
+                                   for at, link in enumerate((0.25, None))))
+        self.assertEqual(linked.view.nodes[0], metrics.decode(listed(linked)).view.nodes[0])
+
+    def test_limits_come_out_again(self):
+        limits = model.Limits(pressure_floor=0.5, pressure_step=0.1, domain_distance=13)
+        found = metrics.decode(listed(state(0.5, 0.5, limits=limits)))
+        self.assertEqual(limits, found.limits)
+
+    def test_near_nodes_are_decided_on_as_one(self):
+        near = state(0.25, 0.75)
+        near = near._replace(view=near.view._replace(distances=((10, 11), (11, 10))))
+        found = metrics.decode(listed(near))
+        self.assertEqual([20.0], found.aggregates.cores)
+        self.assertEqual(((0, 1),), found.aggregates.members)
+        self.assertEqual(near.view, found.view)
+
+    def test_whole_mebibytes_are_on_the_safe_side(self):
+        odd = state(nodes=(model.NodeView(0, 4, 4, 2**20 + 1, 2**20 + 1),))
+        node, = metrics.decode(listed(odd)).view.nodes
+        self.assertEqual((2**20, 2**21), (node.capacity_bytes, node.promised_bytes))
+
+    def test_a_slow_update_interval_is_told(self):
+        current, _ = metrics.to_values(self.published, 0, 0, interval_s=300)
+        self.assertEqual(300, current['pmc.every'])
+
+    @settings(max_examples=100)
+    @given(hosts())
+    def test_any_host_comes_out_within_rounding(self, view):
+        published = host_state.HostState(1.0, 60.0, view, (None,) * len(view.nodes))
+        found = metrics.decode(listed(published)).view
+        self.assertEqual(view.distances, found.distances)
+        for before, after in zip(view.nodes, found.nodes):
+            for field in ('cores', 'threads', 'guests', 'vcpus', 'demand_cores', 'link_ratio'):
+                expected, actual = getattr(before, field), getattr(after, field)
+                self.assertEqual(expected is None, actual is None)
+                self.assertAlmostEqual(expected or 0, actual or 0, delta=0.00501)
+
+
+class SizeTest(unittest.TestCase):
+
+    def test_two_nodes_stay_below_two_kilobytes_with_novas_own(self):
+        self.assertLess(len(json.dumps(listed(largest(2), 99999, 99999999))), TWO_NODES_BYTES)
+
+    def test_sixty_four_nodes_fit_into_the_column(self):
+        rng = random.Random(1)
+        distances = tuple(tuple(10 if a == b else rng.randint(12, 255) for b in range(64))
+                          for a in range(64))
+        text = json.dumps(listed(largest(64, distances), 99999, 99999999))
+        self.assertLess(len(text), COLUMN_BYTES)
+        self.assertEqual(distances, metrics.decode(json.loads(text)).view.distances)
+
+    def test_more_nodes_are_refused_where_they_are_written(self):
+        with self.assertRaisesRegex(StateError, '65 nodes'):
+            metrics.to_values(largest(65), 0, 0)
+
+
+class RefusalTest(unittest.TestCase):
+
+    def decoded(self, change_current=(), change_maximum=()):
+        found = listed(state(0.5, 0.5))
+        for metric, change in zip(found[-2:], (change_current, change_maximum)):
+            metric['numa_membw_values'].update(change)
+        return metrics.decode(found)
+
+    def test_what_is_wrong_is_none(self):
+        for name, changes in {
+                'another major version': ({'pmc': 200},), 'no version': ({'pmc': 'x'},),
+                'negative memory': ({'pmc.p0': -1},), 'beyond unknown': ({'pmc.d1': -2},),
+                'a float': ({'pmc.v0': 1.0},), 'a boolean': ({'pmc.v0': True},),
+                'text': ({'0': 'x'},), 'huge': ({'pmc.p0': 2**51},),
+                'negative bandwidth': ({}, {'0': -5}), 'no nodes': ({}, {'pmc.nodes': 0}),
+                '1,000 nodes': ({}, {'pmc.nodes': 1000}), 'a node more': ({}, {'pmc.nodes': 3}),
+                'a text limit': ({}, {'pmc.step': 'x'}),
+                'a bad interval': ({'pmc.every': -1},)}.items():
+            with self.subTest(name):
+                self.assertIsNone(self.decoded(*changes))
+
+    def test_a_newer_minor_version_may_say_more(self):
+        self.assertIsNotNone(self.decoded({'pmc': 199, 'pmc.new': 1}))
+
+    def test_other_monitors_metrics_are_none(self):
+        for found in (None, [], [{'name': metrics.CURRENT}], {}, 'x', 5,
+                      [{'name': name, 'numa_membw_values': {'0': 5}}
+                       for name in (metrics.CURRENT, metrics.MAXIMUM)]):
+            self.assertIsNone(metrics.decode(found))
+
+    def test_objects_like_novas_are_read(self):
+        objects = [types.SimpleNamespace(**metric) for metric in listed(state(0.5, 0.5))]
+        self.assertIsNotNone(metrics.decode(types.SimpleNamespace(objects=objects)))
