@@ -36,8 +36,9 @@ def settle(call, xml):
         return
     try:
         groups = cgroups.find(_qemu_pid(guest, call.root), call.root)
-        decision = _beside_memory(call, guest, groups, decision)
-        applied = _apply(call, guest, groups, decision)
+        pool = _pool_by_node(call, guest, groups)
+        decision = _beside_memory(call, guest, groups, decision, pool)
+        applied = _apply(call, guest, groups, decision, pool)
     except CpusetError:
         promises.settle(decision.promise._replace(cpu_nodes=(), mem_nodes=(),
                                                   origin=model.FLOATING),
@@ -51,12 +52,16 @@ def settle(call, xml):
         call.log(journal.WARNING, '%s; the guest is placed, but not recorded as started' % error)
 
 
-def _beside_memory(call, guest, groups, decision):
+def _pool_by_node(call, guest, groups):
+    """Return {node id: bytes} of the guest's huge pages, None where that isn't told."""
+    return hugetlb.bytes_by_node(groups.pid, call.root) or None if guest.page_bytes else None
+
+
+def _beside_memory(call, guest, groups, decision, pool):
     """Decide again where memory lies already that can't, or may not here, be moved."""
     lying = dict(cgroups.memory_by_node(groups) or {})
-    if guest.page_bytes:
-        for node, size in hugetlb.bytes_by_node(groups.pid, call.root).items():
-            lying[node] = lying.get(node, 0) + size
+    for node, size in (pool or {}).items():
+        lying[node] = lying.get(node, 0) + size
     homes = decision.promise.mem_nodes or decision.promise.cpu_nodes
     away = sum(size for node, size in lying.items() if node not in homes)
     stays = (guest.locked or guest.page_bytes or guest.preallocated
@@ -66,13 +71,13 @@ def _beside_memory(call, guest, groups, decision):
     return promises.decide(guest, call.options, call.root, call.lock_timeout_s(), lying)
 
 
-def _apply(call, guest, groups, decision):
+def _apply(call, guest, groups, decision, pool):
     mems = frozenset(decision.promise.mem_nodes) or None
     if guest.locked:
         mems = None  # the kernel would try each page, in vain
     return cpuset.confine(
         groups, decision.cpus, mems, call.options.bring_over_limit_mib << 20,
-        stay_bound=call.options.bind and mems is not None)
+        stay_bound=call.options.bind and mems is not None, pool_by_node=pool)
 
 
 def _before(applied):

@@ -64,7 +64,7 @@ class Applied(Record, fields='changes cpus cpus_effective memory off_bytes left_
 
 
 def confine(groups, cpus, mems=None, bring_over_limit_bytes=BRING_OVER_LIMIT_BYTES,
-            stay_bound=False, ours=None, write=writes.write):
+            stay_bound=False, ours=None, write=writes.write, pool_by_node=None):
     """Hold a guest to ``cpus`` and, unless ``mems`` is None, bring its memory to those nodes.
 
     :param groups: :class:`~nova_numa_pmc.host.cgroups.Groups`
@@ -75,6 +75,8 @@ def confine(groups, cpus, mems=None, bring_over_limit_bytes=BRING_OVER_LIMIT_BYT
     :param ours: the :class:`Held` that an earlier call left; what holds exactly this may be
         changed, any other set that doesn't contain the one asked for is somebody's pin
     :param write: writes a file, as :func:`~nova_numa_pmc.host.writes.write`
+    :param pool_by_node: {node id: bytes} of its huge pages, which the groups don't tell; None:
+        not known, so that any of them may have to move
     :returns: :class:`Applied`
     :raises PinnedByOthers: nothing was written
     :raises GuestGone: the guest ended meanwhile
@@ -86,7 +88,7 @@ def confine(groups, cpus, mems=None, bring_over_limit_bytes=BRING_OVER_LIMIT_BYT
     held = current(groups)
     steps = _cpu_steps(groups, held, cpus, ours.cpus)
     memory, off_bytes, memory_steps = _memory_steps(
-        groups, held, mems, bring_over_limit_bytes, stay_bound, ours.mems)
+        groups, held, mems, bring_over_limit_bytes, stay_bound, ours.mems, pool_by_node)
     changes = writes.run(groups.scope, steps + memory_steps, write)
     left_bytes = None
     if off_bytes and memory in (BROUGHT, BOUND):
@@ -160,7 +162,7 @@ def _cpu_steps(groups, held, cpus, ours):
         if directory != groups.target and (not own.cpus or own.cpus >= cpus or own.cpus == ours)]
 
 
-def _memory_steps(groups, held, mems, limit_bytes, stay_bound, ours):
+def _memory_steps(groups, held, mems, limit_bytes, stay_bound, ours, pool_by_node):
     """Plan the memory's part.
 
     :returns: (outcome, bytes off the nodes, steps)
@@ -170,7 +172,7 @@ def _memory_steps(groups, held, mems, limit_bytes, stay_bound, ours):
     if any(own.mems and not own.mems >= mems and own.mems != ours
            for directory, own in held.items() if groups.covers or directory != groups.target):
         return PINNED, None, []
-    off_bytes = _off_bytes(groups, mems)
+    off_bytes = _off_bytes(groups, mems, pool_by_node=pool_by_node)
     if off_bytes is None or off_bytes > limit_bytes:
         return UNKNOWN if off_bytes is None else TOO_MUCH, off_bytes, []
     if groups.main not in held:
@@ -220,7 +222,7 @@ def _migrates(path):
         return '0'
 
 
-def _off_bytes(groups, mems, exactly=False):
+def _off_bytes(groups, mems, exactly=False, pool_by_node=None):
     """Tell how much a write of ``mems`` may have to move, or ``exactly`` lies off them.
 
     :returns: bytes, or None when unknown
@@ -228,9 +230,17 @@ def _off_bytes(groups, mems, exactly=False):
     by_node = memory_by_node(groups)
     if by_node is None:
         return None if exactly else resident_bytes(groups, 'VmRSS', 'HugetlbPages')
-    off_bytes = sum(size for node, size in by_node.items() if node not in mems)
+    off_bytes = _sum_off(by_node, mems)
+    if exactly:
+        return off_bytes
+    if pool_by_node is not None:
+        return off_bytes + _sum_off(pool_by_node, mems)
     # Where pages of a pool lie isn't told there: any of them may have to move.
-    return off_bytes if exactly else off_bytes + (resident_bytes(groups, 'HugetlbPages') or 0)
+    return off_bytes + (resident_bytes(groups, 'HugetlbPages') or 0)
+
+
+def _sum_off(by_node, mems):
+    return sum(size for node, size in by_node.items() if node not in mems)
 
 
 def _written(groups):

@@ -309,16 +309,31 @@ class MemoryLiesTest(HookTest):
         self.assertEqual(((1,), (0, 1)), (promise.cpu_nodes, promise.mem_nodes))
         self.assertEqual((512 * MIB * 2 // 5, 512 * MIB - 512 * MIB * 2 // 5), promise.mem_bytes)
 
-    def test_cpus_follow_huge_pages(self):
+    def settle_on_huge_pages(self, node, normal_bytes=0):
+        """Place a guest on node 0 whose huge pages lie on a node; return its CPUs."""
         sysfs.build_sysfs(self.root, [
-            sysfs.FakeNode(node, cpus, huge_pages={2 * MIB: (1024, 1024)})
-            for node, cpus in ((0, '0-3'), (1, '4-7'))])
-        tree = self.host.launch(1, bytes_by_node={0: 0, 1: 0})
-        tree.put('proc/4001/numa_maps', '7f00 default huge N1=256 kernelpagesize_kB=2048\n')
+            sysfs.FakeNode(number, cpus, huge_pages={2 * MIB: (1024, 1024)})
+            for number, cpus in ((0, '0-3'), (1, '4-7'))])
+        tree = self.host.launch(1, bytes_by_node={0: 0, 1: normal_bytes})
+        tree.put('proc/4001/numa_maps',
+                 '7f00 default huge N%d=256 kernelpagesize_kB=2048\n' % node)
+        tree.put('proc/4001/status', 'VmRSS:\t 9 kB\nHugetlbPages:\t 524288 kB\n')
         xml = hosts.domain_xml(1, extra=HUGE)
         self.call('start', 1, xml)
         self.call('started', 1, xml)
-        self.assertEqual('4-7', self.cpus(tree))
+        return self.cpus(tree)
+
+    def test_cpus_follow_huge_pages(self):
+        self.assertEqual('4-7', self.settle_on_huge_pages(1))
+        self.assertIn('(local)', self.host.logged()[-1])
+
+    def test_huge_pages_at_home_are_not_too_much_to_move(self):
+        self.assertEqual('0-3', self.settle_on_huge_pages(0))
+        self.assertIn('(local)', self.host.logged()[-1])
+
+    def test_what_lies_elsewhere_beside_huge_pages_is_brought_over(self):
+        self.assertEqual('0-3', self.settle_on_huge_pages(0, MIB))
+        self.assertIn('(brought, 1024 KiB lay elsewhere', self.host.logged()[-1])
 
 
 class EndTest(HookTest):
