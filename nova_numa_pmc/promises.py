@@ -49,7 +49,10 @@ def locked(options, root, timeout_s):
 
 
 def recall(guest, options, root):
-    """Return the :class:`Decision` that the guest's start has recorded, None without one."""
+    """Return the :class:`Decision` that the guest's start has recorded, None without one.
+
+    Its ``cpus`` are not recorded: :func:`cpus_of` reads them from the host.
+    """
     try:
         record = state.read(os.path.join(root, options.state_dir[1:]), state.read_boot_id(root))
     except StateError:
@@ -57,10 +60,15 @@ def recall(guest, options, root):
     promise = record and record.promises.get(guest.uuid)
     if not promise:
         return None
-    cpus = None
-    if promise.origin == model.PLACED:
-        cpus = _cpus(promise.cpu_nodes, usable_host(root), guest)
-    return Decision(promise, cpus, 'node %s: as reserved' % _listed(promise.cpu_nodes), ())
+    return Decision(promise, None, 'node %s: as reserved' % _listed(promise.cpu_nodes), ())
+
+
+def cpus_of(promise, guest, root):
+    """Return the frozenset of CPUs to hold a guest to by its promise.
+
+    :raises TopologyError: the host can't be read
+    """
+    return _cpus(promise.cpu_nodes, usable_host(root), guest)
 
 
 def decide(guest, options, root, timeout_s, lying=None, ledger=None):

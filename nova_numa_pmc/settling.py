@@ -9,7 +9,7 @@ import os
 
 from nova_numa_pmc import model
 from nova_numa_pmc import promises
-from nova_numa_pmc.exceptions import CpusetError, GuestGone, StateError
+from nova_numa_pmc.exceptions import CpusetError, GuestGone, StateError, TopologyError
 from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.host import cpuset
 from nova_numa_pmc.host import guests
@@ -35,11 +35,14 @@ def settle(call, xml):
             call.log_decision(decision)
         return
     try:
+        if decision.cpus is None:
+            decision = decision._replace(
+                cpus=promises.cpus_of(decision.promise, guest, call.root))
         groups = cgroups.find(_qemu_pid(guest, call.root), call.root)
         pool = _pool_by_node(call, guest, groups)
         decision = _beside_memory(call, guest, groups, decision, pool)
         applied = _apply(call, guest, groups, decision, pool)
-    except CpusetError:
+    except (CpusetError, TopologyError):
         promises.settle(decision.promise._replace(cpu_nodes=(), mem_nodes=(),
                                                   origin=model.FLOATING),
                         call.options, call.root, call.lock_timeout_s())

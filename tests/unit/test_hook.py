@@ -236,6 +236,17 @@ class StartedTest(HookTest):
         self.assertEqual(('floating', (), True), (
             self.promise(1).origin, self.promise(1).cpu_nodes, self.promise(1).started))
 
+    def test_a_host_that_cant_be_read_leaves_it_floating(self):
+        tree = self.host.launch(1)
+        self.call('start', 1)
+        self.host.write('sys/devices/system/node/node1/distance', 'far\n')
+        self.assertEqual(0, self.call('started', 1))
+        self.assertEqual('', self.cpus(tree))
+        self.assertEqual(('floating', (), (), True), (
+            self.promise(1).origin, self.promise(1).cpu_nodes, self.promise(1).mem_nodes,
+            self.promise(1).started))
+        self.assertIn('distance', self.host.logged()[-1])
+
     def test_a_late_worker_does_not_overwrite_a_newer_start(self):
         options = settings.read(self.host.path('none'))
         self.call('start', 1)
