@@ -15,7 +15,6 @@ from nova_numa_pmc import tables
 try:
     import rich.console
     import rich.live
-    import rich.table
     import rich.text
 except ImportError:  # The base install has no more than oslo.config.
     rich = None
@@ -71,14 +70,18 @@ class RichScreen:
 
 
 def _renderable(part):
+    """Return a part as text that is cut where the terminal ends, and not squeezed."""
     if isinstance(part, str):
         return rich.text.Text(part, no_wrap=True, overflow='ellipsis')
-    table = rich.table.Table(box=None, pad_edge=False, padding=(0, 1), header_style='reverse')
-    for heading, left in part.headings:
-        table.add_column(heading, justify='left' if left else 'right', no_wrap=True)
-    for row in part.rows:
-        table.add_row(*(rich.text.Text(cell.text, _STYLES[cell.level]) for cell in row))
-    return rich.console.Group(table, *map(_renderable, part.notes))
+    lines = []
+    for number, line in enumerate(tables.aligned(part)):
+        gap = rich.text.Text(tables.GAP)
+        shown = gap.join(rich.text.Text(cell.text, _STYLES[cell.level]) for cell in line)
+        shown.no_wrap, shown.overflow = True, 'ellipsis'
+        if not number:
+            shown.stylize('reverse')
+        lines.append(shown)
+    return rich.console.Group(*lines, *map(_renderable, part.notes))
 
 
 def open_screen(stream):

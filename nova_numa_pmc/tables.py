@@ -10,6 +10,8 @@ from nova_numa_pmc.record import Record
 
 PLAIN, WARN, BAD = '', 'warn', 'bad'
 UNKNOWN = '-'
+#: Between columns.
+GAP = '  '
 #: Behind a CPI of CPUs that were nearly idle.
 UNRELIABLE = '?'
 #: From this share of its time on, a guest runs on one node.
@@ -79,6 +81,7 @@ def _remote(ratio):
     return Cell(percent(ratio), _level(ratio, 0.1, 0.5))
 
 
+# A narrow terminal cuts lines off: what matters most comes first.
 _NODES = (
     ('node', lambda n: Cell(str(n.id))),
     ('pressure', lambda n: _utilised(n.pressure)),
@@ -86,6 +89,10 @@ _NODES = (
     ('bw', lambda n: _utilised(n.bandwidth_ratio)),
     ('link', lambda n: _utilised(n.link_ratio)),
     ('cores', lambda n: Cell(pair(number(n.demand_cores, 1), number(n.capacity_cores, 1)))),
+    ('wait', lambda n: Cell(number(n.waiting_cores), _level(n.waiting_cores, 0.1, 1.0))),
+    ('dist', lambda n: Cell(number(n.distance_cores), _level(n.distance_cores, 0.1, 1.0))),
+    ('rem%', lambda n: _remote(n.remote_ratio)),
+    ('CPI', lambda n: Cell(cpi(n.cpi, n.cpi_reliable))),
     ('GB/s', lambda n: Cell(pair(*(number(v and v / 1e9, 1) for v in (
         n.bandwidth_bytes_per_sec, n.bandwidth_max_bytes_per_sec))))),
     ('promised', lambda n: Cell(scaled(n.promised_bytes, 1024), _level(
@@ -93,16 +100,11 @@ _NODES = (
     ('free', lambda n: Cell(pair(*(scaled(v, 1024) for v in (n.free_bytes, n.memory_bytes))))),
     ('local/s', lambda n: Cell(scaled(n.local_per_sec))),
     ('remote/s', lambda n: Cell(scaled(n.remote_per_sec))),
-    ('rem%', lambda n: _remote(n.remote_ratio)),
-    ('CPI', lambda n: Cell(cpi(n.cpi, n.cpi_reliable))),
-    ('wait', lambda n: Cell(number(n.waiting_cores), _level(n.waiting_cores, 0.1, 1.0))),
-    ('dist', lambda n: Cell(number(n.distance_cores), _level(n.distance_cores, 0.1, 1.0))),
     ('iomiss%', lambda n: Cell(percent(n.io_miss_ratio))),
 )
 
 _GUESTS = (
     ('guest', lambda g: Cell(printable(g.name))),
-    ('source', lambda g: Cell(source(g))),
     ('cores', lambda g: Cell(number(g.cores))),
     ('wait', lambda g: Cell(number(g.waiting_cores), _level(g.waiting_cores, 0.1, 1.0))),
     ('runs on', lambda g: Cell(runs_on(g))),
@@ -112,6 +114,7 @@ _GUESTS = (
         g.bandwidth_bytes_per_sec and g.bandwidth_bytes_per_sec / 1e6, 0))),
     ('CPI', lambda g: Cell(cpi(g.cpi, g.cpi_reliable))),
     ('acc/kI', lambda g: Cell(number(g.intensity))),
+    ('source', lambda g: Cell(source(g))),
     ('devices', lambda g: Cell(devices(g), WARN if any(
         device.local is False for device in g.devices) else PLAIN)),
 )
@@ -202,14 +205,17 @@ def _table(title, columns, records):
     return Table(title, tuple((heading, heading in _LEFT) for heading, _cell in columns), rows)
 
 
+def aligned(table):
+    """Return a table's lines, the headings first, each a list of padded :class:`Cell`."""
+    lines = [[Cell(heading) for heading, _left in table.headings], *table.rows]
+    widths = [max(len(cell.text) for cell in column) for column in zip(*lines)]
+    return [[cell._replace(text=cell.text.ljust(wide) if left else cell.text.rjust(wide))
+             for cell, wide, (_heading, left) in zip(line, widths, table.headings)]
+            for line in lines]
+
+
 def text(table, width=None):
     """Return a table as lines of plain text, cut at ``width`` columns."""
-    lines = [[heading for heading, _left in table.headings]]
-    lines += [[cell.text for cell in row] for row in table.rows]
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    aligned = ('  '.join(
-        word.ljust(wide) if left else word.rjust(wide)
-        for word, wide, (_heading, left) in zip(line, widths, table.headings)).rstrip()
-        for line in lines)
+    lines = [GAP.join(cell.text for cell in line).rstrip() for line in aligned(table)]
     return [line if width is None or len(line) <= width else line[:max(0, width - 1)] + '…'
-            for line in (*aligned, *table.notes)]
+            for line in (*lines, *table.notes)]
