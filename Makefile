@@ -8,7 +8,7 @@ ARGS =
 .NOTPARALLEL:
 .PHONY: help demo test unit lab lab-full functional test-nova test-nova-all test-nova-29 \
 	test-nova-31 test-nova-33 test-nova-34 test-nova-upstream lint docs bench bench-hook bench-placement \
-	bench-multiplex bench-counters bench-skew bench-orders config setup setup-lab clean distclean
+	bench-multiplex bench-counters bench-sampler bench-skew bench-orders config setup setup-lab clean distclean
 
 help: ## List the targets
 	@echo "usage: make TARGET [ARGS='...']"
@@ -51,7 +51,7 @@ docs: ## Build the documentation into doc/build/html
 	@$(PYTHON) -m sphinx -q -W -b html doc/source doc/build/html
 	@echo "documentation: doc/build/html/index.html"
 
-bench: bench-hook bench-placement bench-multiplex bench-counters ## Run every benchmark that needs no lab
+bench: bench-hook bench-placement bench-multiplex bench-counters bench-sampler ## Run every benchmark that needs no lab
 
 bench-hook: setup ## Measure the hook's process time beside a bare Python start
 	@$(PYTHON) -m tests.bench.bench_hook $(ARGS)
@@ -65,6 +65,19 @@ bench-multiplex: setup ## Measure the error of counters that take turns
 bench-counters: setup ## Measure what sampling costs beside perf stat
 	@$(PYTHON) -m tests.bench.bench_counters $(ARGS)
 
+bench-sampler: setup ## Measure what a whole sample of many guests costs
+	@$(PYTHON) -m tests.bench.bench_sampler $(ARGS)
+
+bench-weigher: ## Measure weigher and filter beside Nova's own, on up to 10,000 hosts
+	@tools/setup nova34
+	@.venv-nova-34/bin/python -m tests.bench.bench_weigher $(ARGS)
+
+fuzz-metrics: export NUMA_PMC_FUZZ ?= 100000
+fuzz-metrics: setup ## Mutate metrics 100,000 times: nothing may raise, weigh NaN or refuse
+	@$(PYTHON) -m pytest -q tests/unit/scheduler -k Fuzz $(ARGS)
+	@tools/setup nova34
+	@tools/nova-tests .venv-nova-34 test_weigher.FuzzTest
+
 bench-skew: setup-lab ## Sweep the skew: where numad and we put six guests (ten minutes)
 	@$(PYTHON) -m tests.bench.bench_skew $(ARGS)
 
@@ -73,6 +86,7 @@ bench-orders: setup-lab ## Start our guests in ten shuffled orders (a quarter of
 
 config: setup ## Regenerate the sample configuration in etc/
 	@.venv/bin/oslo-config-generator --config-file etc/nova-numa-pmc/config-generator.conf
+	@.venv/bin/oslo-config-generator --config-file etc/nova-numa-pmc/scheduler-generator.conf
 
 setup: ## Make .venv and install what is missing (idempotent)
 	@tools/setup dev

@@ -195,6 +195,8 @@ def parse_group(data, ids):
     # running > enabled can't be; a leader in error or of another format reads like that
     if len(words) != 3 + 2 * number or running > enabled:
         return nothing
+    if words[4::2] == tuple(ids):  # nearly always: the kernel keeps the order of opening
+        return tuple([Count(value, enabled, running) for value in words[3::2]])
     by_id = dict(zip(words[4::2], words[3::2]))
     return tuple(Count(by_id[one], enabled, running) if one in by_id else None for one in ids)
 

@@ -135,7 +135,7 @@ def _close(files):
 def _read_open(schedstat, stat):
     try:
         times = os.pread(schedstat, 4096, 0).split()
-        fields = os.pread(stat, 4096, 0).rpartition(b')')[2].split()
+        fields = os.pread(stat, 4096, 0).rpartition(b')')[2].split(None, 37)
     except OSError:
         return None
     if len(times) != 3 or len(fields) < 37:

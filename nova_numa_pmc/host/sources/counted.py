@@ -11,8 +11,6 @@ from nova_numa_pmc.record import Record
 ROLES = (event_table.LOCAL_DRAM, event_table.REMOTE_DRAM, event_table.INSTRUCTIONS,
          event_table.CYCLES)
 
-_NOTHING = rates.Delta(0.0, 1.0)
-
 
 class Counts(Record, fields=(
         'local_per_sec remote_per_sec cycles_per_sec instructions_per_sec share')):
@@ -99,9 +97,11 @@ class Owners:
         for owner, counts in readings.items():
             earlier = before.get(owner)
             if earlier and earlier.keys() == counts.keys() == wanted[owner].keys():
-                deltas[owner] = {}
+                totals = {}
                 for key, new in counts.items():
-                    _add(deltas[owner], wanted[owner][key][1], earlier[key], new, idle_is_zero)
+                    _add(totals, wanted[owner][key][1], earlier[key], new, idle_is_zero)
+                deltas[owner] = {role: total and rates.Delta(*total)
+                                 for role, total in totals.items()}
         return deltas, problems
 
     def close(self):
@@ -111,16 +111,15 @@ class Owners:
 
 
 def _add(totals, chosen, before, after, idle_is_zero):
-    """Add what one target's events saw to {role: :class:`rates.Delta` or None}."""
+    """Add what one target's events saw to {role: [amount, smallest share], None: unknown}."""
     for event, old, new in zip(chosen, before, after):
         delta = rates.difference(old, new, idle_is_zero)
-        so_far = totals.get(event.role, _NOTHING)
-        if so_far is None or delta is None:
+        so_far = totals.setdefault(event.role, [0.0, 1.0])
+        if delta is None or so_far is None:
             totals[event.role] = None
         else:
-            totals[event.role] = rates.Delta(
-                so_far.value + delta.value * (event.bytes_per_count or 1),
-                min(so_far.share, delta.share))
+            so_far[0] += delta.value * (event.bytes_per_count or 1)
+            so_far[1] = min(so_far[1], delta.share)
 
 
 def add_up(chosen, deltas, elapsed_ns):

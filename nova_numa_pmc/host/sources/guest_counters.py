@@ -27,6 +27,7 @@ class GuestCounters:
         self._targets = self._threads if scope == THREAD else self._groups
         self._select, self._root = select, root
         self._events = None
+        self._paths = {}  # (uuid, pid) → directory of the guest's control group
         self._owners = counted.Owners()
         self.problems = ()
 
@@ -41,6 +42,9 @@ class GuestCounters:
             self._events = counted.core_events(selection)
             lack = counted.why_no_memory_events(selection)
             self._lack = ('%s: %s' % (self.name, lack),) if lack else ()
+        present = {(running.guest.uuid, running.guest.pid) for running in tick.guests}
+        for key in self._paths.keys() - present:
+            del self._paths[key]
         wanted = {running.guest.uuid: self._targets(running, tick.topology)
                   for running in tick.guests}
         deltas, problems = self._owners.sample(wanted, idle_is_zero=True)
@@ -59,22 +63,32 @@ class GuestCounters:
         if local is None or remote is None:
             local = remote = None
         return Evidence(
-            self.name, COUNTED, local, remote, rates.remote_ratio(local, remote),
-            cycles_per_sec=counts.cycles_per_sec,
-            instructions_per_sec=counts.instructions_per_sec, counted_share=counts.share)
+            self.name, COUNTED, local, remote, rates.remote_ratio(local, remote), None,
+            counts.cycles_per_sec, counts.instructions_per_sec, counts.share)
 
     def _threads(self, running, _):
         return {(tid, ran.since): (perf.Target(perf.THREAD, tid, since=ran.since), self._events)
                 for tid, ran in running.threads.items()}
 
     def _groups(self, running, topology):
-        try:
-            directory = cgroups.machine(running.guest.pid, 'perf_event', self._root)
-        except CpusetError:
+        group = self._group(running.guest)
+        if group is None:
             return {}  # it is ending, or not in a group of libvirt's: another rung may tell
-        targets = (perf.cgroup(directory, cpu) for core in topology.cores for cpu in core)
-        return {(target.since, target.cpu): (target, self._events)
-                for target in targets if target}
+        return {(group.since, cpu): (perf.Target(perf.CGROUP, group.id, cpu, group.since),
+                                     self._events)
+                for core in topology.cores for cpu in core}
+
+    def _group(self, guest):
+        """Return the target of a guest's control group; one made anew has another ``since``."""
+        key = guest.uuid, guest.pid
+        group = perf.cgroup(self._paths[key], 0) if key in self._paths else None
+        if group is None:
+            try:
+                path = self._paths[key] = cgroups.machine(guest.pid, 'perf_event', self._root)
+            except CpusetError:
+                return None
+            group = perf.cgroup(path, 0)
+        return group
 
     def close(self):
         """Close the counters; the events are chosen anew at the next sample."""

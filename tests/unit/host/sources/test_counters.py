@@ -254,3 +254,51 @@ class UncoreTest(unittest.TestCase):
         self.assertEqual(uncore.Use(), self.use())
         self.assertEqual(uncore.Use(None, 12.5), self.use(mem_read=1600.0, mem_write=None))
         self.assertIsNone(self.use(io_hit=0.0, io_miss=0.0).io_miss_ratio)
+
+
+class ControlGroupTest(Counting):
+    """In a real control group of the shape that libvirt makes."""
+
+    def setUp(self):
+        super().setUp()
+        self.base = next((path for path in ('/sys/fs/cgroup/perf_event', '/sys/fs/cgroup/unified',
+                                            '/sys/fs/cgroup')
+                          if os.access(path + '/cgroup.procs', os.W_OK)), None)
+        if self.base is None:
+            self.skipTest('no control group can be made here')
+        self.group = '%s/qemu-%d-test.libvirt-qemu' % (self.base, os.getpid())
+        self.make()
+        self.addCleanup(self.remove)
+        self.rung = guest_counters.GuestCounters(selecting(LOCAL, REMOTE), guest_counters.CGROUP)
+        self.addCleanup(self.rung.close)
+
+    def make(self):
+        try:
+            os.mkdir(self.group)
+            self.move(self.group)
+        except OSError as error:
+            self.skipTest(str(error))
+
+    def move(self, path):
+        with open(path + '/cgroup.procs', 'w', encoding='ascii') as file:
+            file.write(str(self.child.pid))
+
+    def remove(self):
+        self.move(self.base)
+        os.rmdir(self.group)
+
+    def sample(self, at_s):
+        return self.rung.sample(self.tick(at_s, self.child.pid)).get('u%d' % self.child.pid)
+
+    def test_all_of_a_guest_and_not_what_a_group_of_its_name_did_before(self):
+        self.assertIsNone(self.sample(0))
+        before = int(self.child.field(7))
+        self.child.run()
+        told = self.sample(1)
+        self.assertEqual(('perf by cgroup', COUNTED, int(self.child.field(7)) - before, 0.0),
+                         told[:4])
+        self.remove()
+        self.make()
+        self.child.run()
+        self.assertIsNone(self.sample(2))
+        self.assertEqual(0.0, self.sample(3).local_per_sec)
