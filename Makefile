@@ -36,8 +36,7 @@ test-nova: test-nova-34 ## Run Nova's services with us in them: the newest Nova 
 test-nova-all: test-nova-29 test-nova-31 test-nova-33 test-nova-34 ## Likewise on four releases of Nova
 
 test-nova-29 test-nova-31 test-nova-33 test-nova-34: test-nova-%:
-	@tools/setup nova$*
-	@tools/nova-tests .venv-nova-$* $(ARGS)
+	@tools/nova-tests nova$* $(ARGS)
 
 test-nova-upstream: ## Run Nova's own functional tests without and with us (ARGS: its options)
 	@tools/setup nova34
@@ -75,8 +74,7 @@ bench-weigher: ## Measure weigher and filter beside Nova's own, on up to 10,000 
 fuzz-metrics: export NUMA_PMC_FUZZ ?= 100000
 fuzz-metrics: setup ## Mutate metrics 100,000 times: nothing may raise, weigh NaN or refuse
 	@$(PYTHON) -m pytest -q tests/unit/scheduler -k Fuzz $(ARGS)
-	@tools/setup nova34
-	@tools/nova-tests .venv-nova-34 test_weigher.FuzzTest
+	@tools/nova-tests nova34 test_weigher.FuzzTest
 
 bench-skew: setup-lab ## Sweep the skew: where numad and we put six guests (ten minutes)
 	@$(PYTHON) -m tests.bench.bench_skew $(ARGS)

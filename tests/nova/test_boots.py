@@ -53,16 +53,22 @@ class StockBootTest(base.NovaTest):
         self.assertEqual('roomy', self.host_of(self.boot(self.flavor())))
 
 
-class HerdTest(base.NovaTest):
+class HerdBase(base.NovaTest):
     """A request for many servers is served from one look at the hosts: no metric changes."""
 
     def boots(self, *hosts):
+        """Return {host: servers of one request for COUNT} after each host has reported once."""
+        # Each of these guests counts as half a core wanted until it is measured.
+        self.flags(max_pressure=0, group='numa_pmc')
         self.start_hosts(*hosts)
         self._run_periodics()
         before = {name: self.compute_node(name).metrics for name in hosts}
         servers = self.boot_many(self.flavor(), COUNT)
         self.assertEqual(before, {name: self.compute_node(name).metrics for name in hosts})
         return self.spread(servers)
+
+
+class HerdTest(HerdBase):
 
     def test_two_equal_computes_share_them(self):
         counts = self.boots('one', 'two').values()
@@ -73,8 +79,20 @@ class HerdTest(base.NovaTest):
         self.assertLessEqual(max(counts) - min(counts), 1, counts)
 
 
-class StockHerdTest(HerdTest):
-    """Nova's weighers with our metrics: all go to the host that was ahead by a hair."""
+class UnchargedHerdTest(HerdBase):
+    """Our weigher without the charge for new guests."""
+
+    def start_hosts(self, *names):
+        super().start_hosts(*names)
+        self.publish(names[1], 0.4, 0.4)
+
+    def test_all_go_to_the_host_that_was_best_before_the_first(self):
+        self.flags(charge_new_guests=False, weight_multiplier=10.0, group='numa_pmc')
+        self.assertEqual({'one': COUNT, 'two': 0}, self.boots('one', 'two'))
+
+
+class StockHerdTest(HerdBase):
+    """Nova's own weighers, its MetricsWeigher reading our metrics."""
 
     ADDITIONAL_FILTERS = []
     WEIGHERS = ['nova.scheduler.weights.all_weighers']
@@ -89,9 +107,9 @@ class StockHerdTest(HerdTest):
         for at, name in enumerate(names):
             self.publish(name, 0.1, 0.1, bandwidth_mb_per_sec=10000 + at)
 
-    def test_two_equal_computes_share_them(self):
+    def test_of_two_all_go_to_the_one_that_was_ahead_by_a_hair(self):
         self.assertEqual({'one': COUNT, 'two': 0}, self.boots('one', 'two'))
 
-    def test_four_equal_computes_share_them(self):
+    def test_of_four_too(self):
         self.assertEqual({'one': COUNT, 'two': 0, 'three': 0, 'four': 0},
                          self.boots('one', 'two', 'three', 'four'))

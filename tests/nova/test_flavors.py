@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a flavor says by our extra specs, from Nova's API to the choice of a host."""
+
+from nova.tests.functional.api import client
+
+from tests.nova import base
+
+
+class FlavorTest(base.NovaTest):
+
+    def test_the_api_takes_what_the_scheduler_understands(self):
+        for key, good, bad in (('policy', 'one_node', 'everywhere'),
+                               ('max_pressure', '0.8', 'NaN'),
+                               ('memory_intensity', 'high', 'maximal'),
+                               ('no_such_key', None, '1')):
+            with self.subTest(key):
+                if good:
+                    self.flavor(**{f'numa_pmc__{key}': good})
+                error = self.assertRaises(client.OpenStackApiException, self.flavor,
+                                          **{f'numa_pmc__{key}': bad})
+                self.assertEqual(400, error.response.status_code)
+
+    def test_a_flavor_has_a_ceiling_of_its_own(self):
+        self.start_hosts('one')
+        self.send(one=(0.6, 0.6))
+        self.boot(self.flavor())
+        self.boot(self.flavor(numa_pmc__max_pressure='0.5'), expected_state='ERROR')
+
+    def test_a_flavor_of_one_node_finds_the_host_that_has_it(self):
+        self.start_hosts('halves', 'whole')
+        self.publish('halves', 0.1, 0.1, promised_mb=(4096, 4096))
+        self.publish('whole', 0.6, 0.6, promised_mb=(8192, 0))
+        self._run_periodics()
+        self.assertEqual('whole', self.host_of(
+            self.boot(self.flavor(memory_mb=6144, numa_pmc__policy='one_node'))))
+        self.boot(self.flavor(memory_mb=6144, numa_pmc__policy='one_node'),
+                  expected_state='ERROR')
+
+    def test_a_flavor_without_policy_is_left_to_nova(self):
+        self.start_hosts('one')
+        self.send(one=(3.0, 3.0))
+        self.boot(self.flavor(), expected_state='ERROR')
+        self.boot(self.flavor(numa_pmc__policy='none'))
