@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A decision taken again from the database's rows is the one that Nova takes."""
+
+import sqlalchemy
+from nova import context
+from nova.db.main import api as db
+
+from nova_numa_pmc.scheduler import replay
+from tests.nova import base
+
+#: As in doc/source/admin/nova.rst, less MySQL's UNIX_TIMESTAMP().
+ROWS = sqlalchemy.text("""
+    SELECT JSON_OBJECT('host', hypervisor_hostname, 'metrics', metrics,
+        'vcpus_used', vcpus_used, 'memory_mb_used', memory_mb_used)
+    FROM compute_nodes WHERE deleted = 0""")
+
+
+class ReplayTest(base.NovaTest):
+
+    def setUp(self):
+        super().setUp()
+        self.flags(weight_multiplier=10.0, group='numa_pmc')
+
+    def replayed(self, vcpus=1, memory_mb=512, **extra_specs):
+        """Return the verdicts on the hosts as they are in the database now."""
+        engine = db.get_engine(context=context.get_admin_context())
+        with engine.connect() as connection:
+            rows = '\n'.join(row for row, in connection.execute(ROWS))
+        hosts, saved_s = replay.read(rows)
+        return replay.judge(hosts, replay.Flavor(vcpus, memory_mb, extra_specs),
+                            replay.defaults(), saved_s)
+
+    def test_the_same_host(self):
+        self.start_hosts('one', 'two', 'three')
+        flavor = self.flavor()
+        for one, two, three in (((0.9, 0.9), (0.5, 0.9), (0.9, 0.2)),
+                                ((0.3, 0.9), (0.9, 0.9), (0.6, 0.6)),
+                                ((0.95, 0.9), (0.7, 0.75), (0.9, 0.85))):
+            self.send(one=one, two=two, three=three)
+            expected = self.replayed()[0].host
+            self.assertEqual(expected, self.host_of(self.boot(flavor)))
+
+    def test_the_same_refusal(self):
+        self.start_hosts('one', 'two')
+        self.send(one=(0.9, 0.9), two=(0.6, 0.9))
+        ceiling = {'numa_pmc:max_pressure': '0.5'}
+        self.assertEqual([False, False],
+                         [verdict.passes for verdict in self.replayed(**ceiling)])
+        self.boot(self.flavor(**ceiling), expected_state='ERROR')
+        ceiling = {'numa_pmc:max_pressure': '0.9'}
+        self.assertEqual([('two', True), ('one', False)], [
+            (verdict.host, verdict.passes) for verdict in self.replayed(**ceiling)])
+        self.assertEqual('two', self.host_of(self.boot(self.flavor(**ceiling))))
