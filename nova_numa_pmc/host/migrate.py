@@ -210,7 +210,7 @@ class Mover:
                 if not presence.any(start, end):
                     yield
                     continue
-                target = self._target()
+                target = self._target(mapping)
                 if target is None:
                     return FULL
                 moved = self._move(bucket, mapping, start, end, target)
@@ -228,11 +228,12 @@ class Mover:
             for start, end in page_choice.windows(mapping.start, mapping.end, step_bytes):
                 yield mapping, start, end
 
-    def _target(self):
+    def _target(self, mapping):
         room_bytes = self._terms.reserve_bytes + self._terms.batch_bytes
+        # A pool's pages don't come from free memory.
         return page_choice.next_target(self._wanted, self._present, [
-            node for node in self._mems
-            if node_room.available_bytes(node, self._root) >= room_bytes])
+            node for node in self._mems if mapping.page_bytes > mappings.PAGE_BYTES
+            or node_room.available_bytes(node, self._root) >= room_bytes])
 
     def _move(self, bucket, mapping, start, end, target):
         began_s = self._clock()
@@ -264,8 +265,8 @@ class Mover:
 
     def _write_mems(self, stay_bound):
         written = cpuset.confine(
-            self._groups, self._ours.cpus, frozenset(self._mems),
-            cpuset.BRING_OVER_LIMIT_BYTES, stay_bound, self._ours, **self._writing)
+            self._groups, self._ours.cpus, frozenset(self._mems), stay_bound=stay_bound,
+            ours=self._ours, pool_by_node=self._pool_by_node(), **self._writing)
         self._tell(mems_write=written.memory)
         return written
 
@@ -277,10 +278,13 @@ class Mover:
     def _by_node(self):
         """Return {node id: bytes} of what can be moved, None: the kernel doesn't tell."""
         by_node = cgroups.memory_by_node(self._groups)
-        if by_node is not None and self._page_bytes:
-            for node, size in hugetlb.bytes_by_node(self._groups.pid, self._root).items():
+        if by_node is not None:
+            for node, size in self._pool_by_node().items():
                 by_node[node] = by_node.get(node, 0) + size
         return by_node
+
+    def _pool_by_node(self):
+        return hugetlb.bytes_by_node(self._groups.pid, self._root) if self._page_bytes else {}
 
     def _off_bytes(self):
         by_node = self._by_node()

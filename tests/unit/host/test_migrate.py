@@ -2,10 +2,12 @@
 """A guest's move, step by step, on a model of the kernel's pages and control groups."""
 
 import errno
+import os
 import random
 import shutil
 import tempfile
 import unittest
+from array import array
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,9 +17,11 @@ from nova_numa_pmc.exceptions import (CpusetError, GuestGone, MigrationError,
 from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.host import cpuset
 from nova_numa_pmc.host import migrate
+from nova_numa_pmc.host import move_pages
 from nova_numa_pmc.host.mappings import PAGE_BYTES
 from tests.fixtures.cgroups import Tree
 from tests.fixtures.guest_memory import START, GuestMemory
+from tests.fixtures.paged_child import PagedChild, usable
 
 TERMS = migrate.Terms(bytes_per_sec=100 * PAGE_BYTES, batch_bytes=16 * PAGE_BYTES,
                       reserve_bytes=1 << 20)
@@ -327,6 +331,35 @@ class MigrateTest(unittest.TestCase):
         end = self.run_to_end(self.mover())
         self.assertEqual((migrate.DONE, None), (end.state, end.left_bytes))
         self.assertEqual(10 * PAGE_BYTES, end.moved_bytes)
+
+    @unittest.skipUnless(usable(), 'move_pages(2) is not to be had here')
+    def test_a_real_process(self):
+        """Gone through with the kernel's own answers: all of it lies where it belongs."""
+        root = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, root)
+        child = PagedChild()
+        self.addCleanup(child.end)
+        node = move_pages.locate(child.pid, array('Q', [child.start]))[0]
+        tree = Tree(root, pid=child.pid, bytes_by_node={node + 1: 1 << 20})
+        for path in ['proc/%d/%s' % (child.pid, name) for name in ('maps', 'stat', 'pagemap')]:
+            os.symlink('/' + path, os.path.join(root, path))
+        tree.put('sys/devices/system/node/node%d/meminfo' % node, 'Node 0 MemFree: 9999999 kB')
+        mover = migrate.Mover(cgroups.find(child.pid, root), (node,), CPUS, root=root,
+                              clock=self.clock, write=tree.write)
+        end = self.run_to_end(mover)
+        self.assertEqual((migrate.DONE, 0, ()), (end.state, end.moved_bytes, end.refused))
+        self.assertEqual(0, child.end(), 'its memory changed')
+
+    def test_pages_of_a_pool(self):
+        """Each moves by its first address, from the target's pool and not its free memory."""
+        self.guest([AWAY] * 512 * 4, huge=512)
+        self.tree.put('proc/%d/numa_maps' % self.tree.pid,
+                      '7f0000000000 default file=/x huge N1=4 kernelpagesize_kB=2048\n')
+        self.tree.put('sys/devices/system/node/node0/meminfo', 'Node 0 MemFree: 0 kB')
+        self.memory.tell = lambda: None
+        end = self.run_to_end(self.mover(page_bytes=2 << 20))
+        self.assertEqual((migrate.DONE, 8 << 20), (end.state, end.moved_bytes))
+        self.assertEqual([1] * 4, [pages for pages, _, _ in self.memory.calls])
 
     def test_transparent_huge_pages_before_and_after(self):
         self.guest([AWAY] * 10)

@@ -4,7 +4,6 @@
 import ctypes
 import errno
 import os
-import subprocess
 import sys
 import types
 import unittest
@@ -16,46 +15,20 @@ from nova_numa_pmc.host import mappings
 from nova_numa_pmc.host import move_pages
 from nova_numa_pmc.host.mappings import PAGE_BYTES
 from nova_numa_pmc.host.page_mover import PageMover
+from tests.fixtures.paged_child import PAGES, PagedChild, usable
 
-PAGES = 64
-CHILD = """
-import ctypes, mmap, sys
-size = %d
-memory = mmap.mmap(-1, 2 * size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-memory[:size] = b'x' * size
-print(ctypes.addressof(ctypes.c_char.from_buffer(memory)), flush=True)
-sys.stdin.read()
-sys.exit(memory[:size] != b'x' * size)
-""" % (PAGES * PAGE_BYTES)
 ABSENT_NODE = 1021
-
-
-def usable():
-    try:
-        here = ctypes.create_string_buffer(b'x', 2 * PAGE_BYTES)
-        start = (ctypes.addressof(here) + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
-        ctypes.memset(start, 1, 1)
-        return move_pages.locate(0, array('Q', [start]))[0] >= 0
-    except MigrationError as e:
-        return str(e) and False
 
 
 @unittest.skipUnless(usable(), 'move_pages(2) is not to be had here')
 class KernelTest(unittest.TestCase):
 
     def setUp(self):
-        self.child = subprocess.Popen([sys.executable, '-c', CHILD], text=True,
-                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.addCleanup(self.child.stdout.close)
-        self.addCleanup(self.end)
-        self.start = int(self.child.stdout.readline())
+        self.child = PagedChild()
+        self.addCleanup(self.child.end)
+        self.start = self.child.start
         self.pages = array('Q', range(self.start, self.start + PAGES * PAGE_BYTES, PAGE_BYTES))
         self.beyond = array('Q', (page + PAGES * PAGE_BYTES for page in self.pages))
-
-    def end(self):
-        """Let the child look at its bytes; return its exit code, 0: they are as it wrote them."""
-        self.child.stdin.close()
-        return self.child.wait()
 
     def nodes(self):
         return move_pages.locate(self.child.pid, self.pages)
@@ -78,7 +51,7 @@ class KernelTest(unittest.TestCase):
         self.assertGreaterEqual(min(self.nodes()), 0)
 
     def test_a_process_that_ended(self):
-        self.assertEqual(0, self.end())
+        self.assertEqual(0, self.child.end())
         with self.assertRaises(GuestGone):
             move_pages.move(self.child.pid, self.pages, 0)
         with self.assertRaises(GuestGone):
@@ -112,7 +85,7 @@ class KernelTest(unittest.TestCase):
         moved = PageMover(self.child.pid, frozenset({node})).move(
             found, self.start, self.start + 2 * PAGES * PAGE_BYTES, node)
         self.assertEqual((0, (), 0), tuple(moved))
-        self.assertEqual(0, self.end(), 'its memory changed')
+        self.assertEqual(0, self.child.end(), 'its memory changed')
 
     @unittest.skipUnless(os.path.exists('/sys/devices/system/node/node1/meminfo'),
                          'one node only')
