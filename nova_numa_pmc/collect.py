@@ -35,7 +35,7 @@ class Sampler:
         self._libpfm = None
         self._before_ns = None
         self._times = (None, None)  # busy and waiting ns by CPU
-        self._devices = {}          # PCI address → node id or None
+        self._devices = {}          # PCI address or name → node id or None
 
     def sample(self, now_ns=None, taken_s=None):
         """Return what was measured since the last call; all rates of a first one are None.
@@ -106,13 +106,15 @@ class Sampler:
 
     def _device_nodes(self, guest, problems):
         found = []
-        for address in guest.devices:
-            if address not in self._devices:
-                try:
-                    self._devices[address] = topology.device_node(address, self._root)
-                except TopologyError as error:
-                    problems.append(str(error))
-            found.append((address, self._devices.get(address)))
+        for read, names in ((topology.device_node, guest.devices),
+                            (topology.host_device_node, guest.host_devices)):
+            for name in names:
+                if name not in self._devices:
+                    try:
+                        self._devices[name] = read(name, self._root)
+                    except TopologyError as error:
+                        problems.append(str(error))
+                found.append((name.removeprefix('/dev/'), self._devices.get(name)))
         return found
 
     def _with_promised(self, host, nodes, problems):

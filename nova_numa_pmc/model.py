@@ -54,8 +54,10 @@ class Topology(Record, fields='nodes distances cores'):
 
 class Guest(Record, fields=(
         'uuid name vcpus memory_bytes vcpus_max allowed_cpus placed_by cpu_nodes mem_nodes '
-        'page_bytes locked devices iothreads hints pid pinned_cpus flavor preallocated vcpu_tids'),
-        defaults=(None, None, (), (), (), None, False, (), 0, (), None, None, None, False, ())):
+        'page_bytes locked devices iothreads hints pid pinned_cpus flavor preallocated vcpu_tids '
+        'host_devices'),
+        defaults=(None, None, (), (), (), None, False, (), 0, (), None, None, None, False, (),
+                  ())):
     """A libvirt domain, as its XML describes it.
 
     :param vcpus: vCPUs online at start; ``vcpus_max`` the most it may plug (None: the same)
@@ -76,6 +78,8 @@ class Guest(Record, fields=(
     :param preallocated: its memory lies before its CPUs run (``<allocation
         mode='immediate'/>``); so does that of a guest with ``locked`` or ``page_bytes``
     :param vcpu_tids: thread ids of its vCPUs where known (status files), ascending
+    :param host_devices: tuple of the host's devices that it uses beside these, sorted:
+        network interfaces below macvtap ('eth0') and block devices ('/dev/nvme0n1')
     """
 
     __slots__ = ()

@@ -167,7 +167,8 @@ def _guest(found, default_huge_page_bytes):
         locked=_locked(found), devices=_devices(found), iothreads=_iothreads(found),
         hints=tuple(item for item in sorted(specs.items()) if item[0].startswith(_HINT_PREFIX)),
         pinned_cpus=_pinned_cpus(found), flavor=_flavor(found),
-        preallocated='immediate' in _attributes(found, 'memoryBacking/allocation', 'mode'))
+        preallocated='immediate' in _attributes(found, 'memoryBacking/allocation', 'mode'),
+        host_devices=_host_devices(found))
 
 
 def _text(found, path):
@@ -265,6 +266,15 @@ def _devices(found):
             if 'slot' in attributes and 'function' in attributes:
                 addresses.add(values.pci_address(attributes))
     return tuple(sorted(addresses))
+
+
+def _host_devices(found):
+    """Return the interfaces below macvtap and the block devices, by their names on the host."""
+    names = _attributes(found, 'devices/interface/source', 'dev') + [
+        path for path in _attributes(found, 'devices/disk/source', 'dev')
+        if path.startswith('/dev/')]
+    # They are shown only: an odd one is no reason to leave the guest alone.
+    return tuple(sorted({name for name in names if 0 < len(name) < 256 and name.isprintable()}))
 
 
 def _iothreads(found):

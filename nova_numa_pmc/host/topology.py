@@ -127,6 +127,28 @@ def device_node(address, root='/'):
     return _number(root, path, text.strip(), MAX_CPUS - 1)
 
 
+def host_device_node(name, root='/'):
+    """Return the node of a network interface ('eth0') or block device ('/dev/nvme0n1').
+
+    None: not known, or no device of a bus (a bridge, a volume of several disks).
+
+    :raises TopologyError: the file is malformed
+    """
+    kind = 'net'
+    if name.startswith('/dev/'):
+        path = os.path.realpath(_path(root, name[1:]))  # /dev/disk/by-id/... and the like
+        kind, name = 'block', os.path.basename(path)
+    if not name or '/' in name or name in ('.', '..'):
+        return None
+    for above in ('device', 'device/device'):  # of an NVMe namespace first its controller
+        path = f'sys/class/{kind}/{name}/{above}/numa_node'
+        text = _read_text(root, path)
+        if text is not None:
+            return None if text.strip() == '-1' else _number(root, path, text.strip(),
+                                                             MAX_CPUS - 1)
+    return None
+
+
 def _is_pci_address(address):
     parts = address.replace('.', ':').split(':')
     # A domain beyond four digits is how the kernel numbers Intel VMD's.

@@ -113,7 +113,9 @@ class SamplerTest(WithoutPmu):
         self.assertLess(0, found.nodes[0].distance_cores)
 
     def test_devices_on_the_node_that_the_guest_runs_on_or_not(self):
-        xml = domains.domain(host.name_of(1), host.uuid_of(1), devices=domains.SRIOV)
+        xml = domains.domain(host.name_of(1), host.uuid_of(1),
+                             devices=domains.SRIOV + domains.HOST_DEVICES)
+        self.host.write('sys/class/net/eth0/device/numa_node', '0\n')
         self.launch(1, {0: MIB}, xml=xml)
         self.sample(0)
         for at_s, cpu, local in ((5, 0, False), (10, 4, None), (15, 4, True)):
@@ -121,7 +123,9 @@ class SamplerTest(WithoutPmu):
             [guest] = self.sample(at_s).guests
             if local is not None:
                 self.assertEqual((DeviceSample('0000:3b:02.1', None, None),
-                                  DeviceSample('0000:af:00.0', 1, local)), guest.devices)
+                                  DeviceSample('0000:af:00.0', 1, local),
+                                  DeviceSample('nvme0n1', None, None),
+                                  DeviceSample('eth0', 0, not local)), guest.devices)
 
     def test_what_nodes_have_promised(self):
         self.assertEqual([None, None], [node.promised_bytes for node in self.sample(0).nodes])

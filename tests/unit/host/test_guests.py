@@ -183,6 +183,12 @@ class ElementsTest(unittest.TestCase):
             self.assertEqual(expected, parse(
                 f"<memoryBacking><allocation mode='{mode}'/></memoryBacking>").preallocated)
 
+    def test_names_of_devices_on_the_host(self):
+        self.assertEqual(('/dev/nvme0n1', 'eth0'),
+                         parse(f'<devices>{domains.HOST_DEVICES}</devices>').host_devices)
+        odd = domains.HOST_DEVICES.replace('eth0', 'e' * 300).replace('/dev/', 'dev/')
+        self.assertEqual((), parse(f'<devices>{odd}</devices>').host_devices)
+
     def test_addresses_of_devices_on_the_host(self):
         actual = ("<interface type='network'><actual type='hostdev'><source><address type='pci' "
                   "domain='0x10000' bus='59' slot='0x1F' function='0x7'/></source></actual>"

@@ -253,3 +253,26 @@ class DeviceNodeTest(TreeTest):
         write(self.root, 'sys/bus/pci/devices/0000:3b:00.1/numa_node', '-2\n')
         with self.assertRaisesRegex(TopologyError, '0000:3b:00.1/numa_node'):
             topology.device_node('0000:3b:00.1', self.root)
+
+
+class HostDeviceNodeTest(TreeTest):
+
+    def node_of(self, name):
+        return topology.host_device_node(name, self.root)
+
+    def test_interfaces_and_disks(self):
+        for path, text in (('net/eth0/device', '1'), ('net/eth1/device', '-1'),
+                           ('block/sda/device', '0'), ('block/nvme0n1/device/device', '1')):
+            write(self.root, f'sys/class/{path}/numa_node', text + '\n')
+        write(self.root, 'sys/class/net/br0/mtu', '1500\n')
+        os.makedirs(os.path.join(self.root, 'dev/disk/by-id'))
+        os.symlink('../../nvme0n1', os.path.join(self.root, 'dev/disk/by-id/nvme-x'))
+        for name, node in (('eth0', 1), ('eth1', None), ('br0', None), ('absent', None),
+                           ('/dev/sda', 0), ('/dev/nvme0n1', 1), ('/dev/disk/by-id/nvme-x', 1),
+                           ('../net/eth0', None), ('..', None), ('', None), ('/dev/', None)):
+            with self.subTest(name=name):
+                self.assertEqual(node, self.node_of(name))
+
+    def test_garbage(self):
+        write(self.root, 'sys/class/net/eth0/device/numa_node', 'x')
+        self.assertRaises(TopologyError, self.node_of, 'eth0')
