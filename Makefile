@@ -8,7 +8,8 @@ ARGS =
 .NOTPARALLEL:
 .PHONY: help demo test unit lab lab-full functional test-nova test-nova-all test-nova-29 \
 	test-nova-31 test-nova-33 test-nova-34 test-nova-upstream lint docs bench bench-hook bench-placement \
-	bench-multiplex bench-counters bench-sampler bench-skew bench-orders config setup setup-lab clean distclean
+	bench-multiplex bench-counters bench-sampler bench-skew bench-orders bench-weigher \
+	fuzz-metrics config setup setup-lab clean distclean
 
 help: ## List the targets
 	@echo "usage: make TARGET [ARGS='...']"

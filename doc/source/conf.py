@@ -3,7 +3,7 @@
 
 project = 'nova-numa-pmc'
 copyright = 'the nova-numa-pmc maintainers, Apache-2.0'
-extensions = ['oslo_config.sphinxext', 'reno.sphinxext']
+extensions = ['sphinx.ext.autodoc', 'oslo_config.sphinxext', 'reno.sphinxext']
 html_theme = 'alabaster'
 html_theme_options = {'description': "NUMA placement of Nova's libvirt guests"}
 exclude_patterns = []

@@ -32,14 +32,13 @@ class Asked(Record, fields='vcpus memory_mib demand_cores policy intensity',
     __slots__ = ()
 
 
-class Outcome(Record, fields='code used rest crowd at'):
+class Outcome(Record, fields='code used rest at'):
     """What a guest would leave of a host.
 
     :param code: why it would go there, as place() says: 'one_node', 'span', 'spread',
         'cpus_only'; anything else: it would be left floating
     :param used: pressures of the domains that it would use, highest first, never empty
     :param rest: sequence, pressures of the others, highest first
-    :param crowd: vCPUs per core of the whole host, with the guest's
     :param at: tuple of their positions
     """
 
@@ -67,8 +66,7 @@ def outcome(host, asked, limits):
             else:
                 del now[at]
                 now.sort(reverse=True)
-            return tuple.__new__(Outcome, (
-                'one_node', (pressure,), now, _crowd(host, asked), (at,)))
+            return Outcome('one_node', (pressure,), now, (at,))
     return ask_place(host, asked, limits)
 
 
@@ -120,10 +118,6 @@ def _best(host, asked, charged, added, step):
         round(host.guests[at], 9), at))
 
 
-def _crowd(host, asked):
-    return (sum(host.vcpus) + asked.vcpus) / (sum(host.cores) or 1.0)
-
-
 def traffic(host, asked):
     """Estimate a guest's traffic from the host's own [bytes/s]; None: unknown."""
     if not (host.bandwidth and host.demand) or (
@@ -162,4 +156,4 @@ def ask_place(host, asked, limits):
         known = ranking.Known([view.nodes[at] for at in cpus])
     used, rest = ranking.left(ask, best, known)
     at = tuple(sorted({*best.cpus, *best.mems}))
-    return Outcome(decided.reason.code, tuple(used), rest, _crowd(host, asked), at)
+    return Outcome(decided.reason.code, tuple(used), rest, at)

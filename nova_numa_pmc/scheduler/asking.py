@@ -47,13 +47,14 @@ class Terms(Record, fields='one_node ceiling refuse_unknown', defaults=(False, 0
     __slots__ = ()
 
 
-class Answer(Record, fields='outcome unknown charged_vcpus measured members',
-             defaults=(0, False, ())):
+class Answer(Record, fields='outcome unknown charged_vcpus newcomers measured members',
+             defaults=(0, 0.0, False, ())):
     """What is known of a host for a question.
 
     :param outcome: :class:`nova_numa_pmc.core.outcome.Outcome`, None: not known
     :param unknown: why not
     :param charged_vcpus: vCPUs of guests that came since the metrics were recorded
+    :param newcomers: the same per core of the host
     :param measured: the CPU wanted on the host's nodes is measured, not guessed
     :param members: node ids of each position in ``outcome.at``
     """
@@ -137,8 +138,9 @@ def _answer(found, vcpus, memory_mb, own, asked):
         host = relieve(host, asked)
     if vcpus > 0 or memory_mb > 0:
         host = charge(host, vcpus, memory_mb, asked, limits)
-    return Answer(outcome(host, asked, limits), None, max(0, vcpus), host.demand is not None,
-                  host.members)
+    came = max(0, vcpus)
+    return Answer(outcome(host, asked, limits), None, came, came / (sum(host.cores) or 1.0),
+                  host.demand is not None, host.members)
 
 
 def _memory_mb_used(host_state):
@@ -193,7 +195,7 @@ def describe(answer):
     if answer.charged_vcpus:
         since = f'; with {answer.charged_vcpus} vCPUs that came since it was measured'
     return (f'{found.code} on node {nodes}: leaves pressure {_listed(found.used)} there, '
-            f'{_listed(found.rest) or "none"} elsewhere, {found.crowd:.2f} vCPUs per core{since}')
+            f'{_listed(found.rest) or "none"} elsewhere{since}')
 
 
 def _listed(pressures):

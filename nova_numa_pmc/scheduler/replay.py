@@ -112,7 +112,7 @@ def judge(hosts, flavor, conf, now_s):
                    for answer in answers]
     passing = [at for at, why in enumerate(reasons) if not why]
     found = weights.weights(
-        [answers[at].outcome and weights.key(answers[at].outcome, conf['weight_step'])
+        [answers[at].outcome and weights.key(answers[at], conf['weight_step'])
          for at in passing], conf['unknown_weight'])
     shares = dict(zip(passing, _shares(found, conf['weight_multiplier'])))
     weight = dict(zip(passing, found))

@@ -50,7 +50,7 @@ def _weigh(host_states, spec):
     keys, answers = [], []
     for host_state in host_states:
         answer = _answer(host_state, question, rules, now_s)
-        keys.append(None if answer.outcome is None else weights.key(answer.outcome, step))
+        keys.append(None if answer.outcome is None else weights.key(answer, step))
         answers.append(answer)
     found = weights.weights(keys, CONF.numa_pmc.unknown_weight)
     if LOG.isEnabledFor(logging.DEBUG):

@@ -9,29 +9,30 @@ from nova_numa_pmc.scheduler.options import MEAN
 
 #: Bits of the digits; together a float's 53. With steps of 0.05, pressures up to 12.75 are told
 #: apart, on the nodes used up to 409.
-_HIGHEST_BITS, _TIER_BITS, _STEP_BITS, _CROWD_BITS = 13, 2, 8, 14
-_HIGHEST_MAX, _TIER_MAX, _STEPS_MAX, _CROWD_MAX = (
-    (1 << bits) - 1 for bits in (_HIGHEST_BITS, _TIER_BITS, _STEP_BITS, _CROWD_BITS))
-#: vCPUs per core: a vCPU on a thousand cores, and up to 16.
-_CROWD_STEPS = 1024
+_HIGHEST_BITS, _TIER_BITS, _STEP_BITS, _NEW_BITS = 13, 2, 8, 14
+_HIGHEST_MAX, _TIER_MAX, _STEPS_MAX, _NEW_MAX = (
+    (1 << bits) - 1 for bits in (_HIGHEST_BITS, _TIER_BITS, _STEP_BITS, _NEW_BITS))
+#: New vCPUs per core: one on a thousand cores, and up to 16 on each.
+_NEW_STEPS = 1024
 #: What a step of the highest pressure counts.
-UNIT = 1 << (_TIER_BITS + 3 * _STEP_BITS + _CROWD_BITS)
+UNIT = 1 << (_TIER_BITS + 3 * _STEP_BITS + _NEW_BITS)
 #: Of outcomes; whatever isn't here floats.
 _TIER = {'one_node': 0, 'span': 1, 'spread': 1, 'cpus_only': 2}
 
 
-def key(outcome, step):
+def key(answer, step):
     """Return what hosts are ordered by, the lowest first: a whole number.
 
     In this order: the highest pressure that the guest would leave on the nodes it uses;
     whether these are one node, several, hold its CPUs only, or it floats; the mean pressure of
-    these nodes; the highest and the mean pressure of the others; vCPUs per core of the
-    host. Pressures count in whole steps, so that noise of the measurement doesn't decide; vCPUs
-    per core are promises, not measured, and make equal hosts take turns.
+    these nodes; the highest and the mean pressure of the others; vCPUs per core that came since
+    the host was measured. Pressures count in whole steps, so that noise of the measurement
+    doesn't decide; newcomers are counted by Nova, and make equal hosts take turns.
 
-    :param outcome: :class:`nova_numa_pmc.core.outcome.Outcome`
+    :param answer: :class:`asking.Answer` with an outcome
     :param step: of pressure
     """
+    outcome = answer.outcome
     used, rest = outcome.used, outcome.rest
     highest = int(min(_HIGHEST_MAX, used[0] / step + 1e-9))
     mean = highest if len(used) == 1 else int(
@@ -43,8 +44,8 @@ def key(outcome, step):
             min(_STEPS_MAX, sum(rest) / len(rest) / step + 1e-9))
     return (((((highest << _TIER_BITS | _TIER.get(outcome.code, _TIER_MAX))
                << _STEP_BITS | min(mean, _STEPS_MAX)) << _STEP_BITS | others)
-             << _STEP_BITS | others_mean) << _CROWD_BITS
-            | int(min(_CROWD_MAX, outcome.crowd * _CROWD_STEPS)))
+             << _STEP_BITS | others_mean) << _NEW_BITS
+            | int(min(_NEW_MAX, answer.newcomers * _NEW_STEPS)))
 
 
 def weights(keys, unknown=MEAN):

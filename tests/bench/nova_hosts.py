@@ -86,7 +86,8 @@ def request_spec(vcpus=4, memory_mb=8192, **extra_specs):
         pci_requests=objects.InstancePCIRequests(requests=[]), ignore_hosts=None,
         force_hosts=None, force_nodes=None, requested_destination=None, retry=None,
         limits=objects.SchedulerLimits(), instance_group=None, scheduler_hints={},
-        project_id='p', user_id='u', availability_zone=None, security_groups=objects.SecurityGroupList(),
+        project_id='p', user_id='u', availability_zone=None,
+        security_groups=objects.SecurityGroupList(),
         image=objects.ImageMeta(id=str(uuid.UUID(int=8)), properties=objects.ImageMetaProps()),
         flavor=objects.Flavor(
             id=1, name='f', flavorid='f', vcpus=vcpus, memory_mb=memory_mb, root_gb=10,

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The weigher and the filter on Nova's own objects, without its services."""
+
+import datetime
+import json
+import math
+import os
+import random
+import time
+
+from nova import objects
+import nova.conf
+from nova.scheduler import weights
+from nova import test
+
+from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.scheduler import filter as pressure_filter
+from nova_numa_pmc.scheduler import weigher
+from tests.bench import nova_hosts
+from tests.fixtures.metrics import listed, mutated, state
+
+CONF = nova.conf.CONF
+#: `NUMA_PMC_FUZZ=100000` for the long run.
+MUTATIONS = int(os.environ.get('NUMA_PMC_FUZZ', '500'))
+
+
+def host_state(name, *pressures, vcpus_used=16, memory_mb_used=16384, aggregates=(), **fields):
+    """Make Nova's HostState of a host with so much pressure on its nodes."""
+    row, = nova_hosts.compute_nodes(1)
+    row.host = row.hypervisor_hostname = name
+    row.vcpus_used = vcpus_used
+    row.memory_mb_used, row.free_ram_mb = memory_mb_used, row.memory_mb - memory_mb_used
+    row.metrics = json.dumps(listed(state(*pressures, taken_s=int(time.time()), **fields)))
+    found, = nova_hosts.host_states([row], instances=2)
+    found.aggregates = [objects.Aggregate(metadata=metadata) for metadata in aggregates]
+    return found
+
+
+def unknown(name):
+    found = host_state(name, 0.1, 0.1)
+    found.metrics = objects.MonitorMetricList(objects=[])
+    return found
+
+
+class SchedulerTest(test.NoDBTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.weigher, self.filter = (weigher.NUMAPressureWeigher(),
+                                     pressure_filter.NUMAPressureFilter())
+        self.spec = nova_hosts.request_spec(vcpus=2, memory_mb=2048)
+
+    def weigh(self, *host_states, spec=None):
+        """Return the hosts' names, best first, as Nova sorts them, and their weights."""
+        found = weights.HostWeightHandler().get_weighed_objects(
+            [self.weigher], host_states, spec or self.spec)
+        return [one.obj.host for one in found], {one.obj.host: one.weight for one in found}
+
+    def passing(self, *host_states, spec=None):
+        return [one.host for one in self.filter.filter_all(host_states, spec or self.spec)]
+
+
+class WeigherTest(SchedulerTest):
+
+    def test_nova_loads_it_beside_its_own(self):
+        handler = weights.HostWeightHandler()
+        classes = handler.get_matching_classes(
+            ['nova.scheduler.weights.all_weighers',
+             'nova_numa_pmc.scheduler.weigher.NUMAPressureWeigher'])
+        self.assertIn(weigher.NUMAPressureWeigher, classes)
+
+    def test_the_least_pressure_is_best(self):
+        order, found = self.weigh(host_state('a', 0.9, 0.8), host_state('b', 0.2, 0.9),
+                                  host_state('c', 0.5, 0.5))
+        self.assertEqual(['b', 'c', 'a'], order)
+        self.assertEqual((1.0, 0.0), (found['b'], found['a']))
+
+    def test_the_unknown_is_between(self):
+        order, _ = self.weigh(unknown('x'), host_state('a', 0.9, 0.9), host_state('b', 0.2, 0.2))
+        self.assertEqual(['b', 'x', 'a'], order)
+
+    def test_a_multiplier_of_an_aggregate_overrides(self):
+        _, found = self.weigh(
+            host_state('a', 0.9, 0.9),
+            host_state('b', 0.2, 0.2, aggregates=[{'numa_pmc_weight_multiplier': '3.5'}]))
+        self.assertEqual(3.5, found['b'])
+
+    def test_a_multiplier_that_is_none_spoils_nothing(self):
+        for odd in ('nan', 'inf', 'x'):
+            _, found = self.weigh(
+                host_state('a', 0.9, 0.9),
+                host_state('b', 0.2, 0.2, aggregates=[{'numa_pmc_weight_multiplier': odd}]))
+            self.assertTrue(all(map(math.isfinite, found.values())))
+
+    def test_what_one_instance_takes_counts_for_the_next(self):
+        hosts = [host_state(name, 0.2, 0.2) for name in 'abcd']
+        counts = dict.fromkeys('abcd', 0)
+        for _ in range(20):
+            chosen = self.weigh(*hosts)[0][0]
+            counts[chosen] += 1
+            hosts['abcd'.index(chosen)].consume_from_request(self.spec)
+        self.assertEqual({5}, set(counts.values()))
+
+    def test_guests_that_nova_pins_are_weighed_by_all_nodes(self):
+        spec = nova_hosts.request_spec(**{'hw:cpu_policy': 'dedicated'})
+        order, _ = self.weigh(host_state('a', 0.1, 0.9), host_state('b', 0.4, 0.4), spec=spec)
+        self.assertEqual(['b', 'a'], order)
+
+    def test_a_flavor_that_opts_out_changes_nothing(self):
+        spec = nova_hosts.request_spec(**{'numa_pmc:policy': 'none'})
+        _, found = self.weigh(host_state('a', 0.1, 0.9), host_state('b', 0.4, 0.4), spec=spec)
+        self.assertEqual({0.0}, set(found.values()))
+
+    def test_one_line_a_host_at_debug(self):
+        with self.assertLogs(weigher.LOG.logger, 'DEBUG') as log:
+            self.weigh(host_state('a', 0.1, 0.9), unknown('b'))
+        said = [record.getMessage() for record in log.records]
+        self.assertEqual(2, sum('NUMA pressure of' in line for line in said))
+        self.assertIn('one_node on node 0', said[0])
+        self.assertIn('unknown: no metrics of ours', said[1])
+
+    def test_nothing_is_raised(self):
+        broken = host_state('a', 0.1, 0.1)
+        del broken.vcpus_used
+        _, found = self.weigh(broken, host_state('b', 0.5, 0.5))
+        self.assertEqual({0.0}, set(found.values()))
+        self.assertEqual([0.0], self.weigher.weigh_objects([weights.WeighedHost(None, 0.0)], None))
+
+
+class FilterTest(SchedulerTest):
+
+    def test_a_saturated_host_fails(self):
+        self.assertEqual(['a'], self.passing(host_state('a', 0.2, 1.5), host_state('b', 1.0, 1.1)))
+
+    def test_one_host_at_a_time_is_the_same(self):
+        self.assertTrue(self.filter.host_passes(host_state('a', 0.2, 1.5), self.spec))
+        self.assertFalse(self.filter.host_passes(host_state('b', 1.0, 1.1), self.spec))
+
+    def test_the_unknown_passes_unless_told_otherwise(self):
+        self.assertEqual(['x'], self.passing(unknown('x')))
+        self.flags(refuse_unknown=True, group='numa_pmc')
+        self.assertEqual([], self.passing(unknown('x')))
+
+    def test_one_node_if_asked(self):
+        spec = nova_hosts.request_spec(vcpus=20, **{'numa_pmc:max_pressure': '9'})
+        self.assertEqual(['a'], self.passing(host_state('a', 0.2, 0.2), spec=spec))
+        spec.flavor.extra_specs['numa_pmc:policy'] = 'one_node'
+        self.assertEqual([], self.passing(host_state('a', 0.2, 0.2), spec=spec))
+
+    def test_a_rebuild_passes_anywhere(self):
+        self.spec.scheduler_hints = {'_nova_check_type': ['rebuild']}
+        self.assertEqual(['a'], self.passing(host_state('a', 3.0, 3.0)))
+
+    def test_a_resize_in_place_does_not_count_twice(self):
+        here, there = (host_state(name, 0.95, 0.95) for name in ('here', 'there'))
+        here.instances[self.spec.instance_uuid] = objects.Instance()
+        self.assertEqual(['here'], self.passing(here, there))
+
+    def test_guests_that_nova_pins_are_left_to_its_own_filter(self):
+        spec = nova_hosts.request_spec(**{'hw:numa_nodes': '2'})
+        self.assertEqual(['a'], self.passing(host_state('a', 3.0, 3.0), spec=spec))
+
+    def test_a_wrong_extra_spec_is_ignored(self):
+        self.spec.flavor.extra_specs = {'numa_pmc:max_pressure': 'nan', 'numa_pmc:x': '1'}
+        self.assertEqual(['a'], self.passing(host_state('a', 0.2, 0.2)))
+
+
+class FuzzTest(SchedulerTest):
+
+    def test_mutated_metrics_cannot_hurt(self):
+        rng, original = random.Random(5), listed(state(0.5, 0.25, taken_s=int(time.time())))
+        odd = host_state('odd', 0.5, 0.5)
+        neighbours = [host_state('calm', 0.2, 0.3), host_state('busy', 0.9, 0.8)]
+        refused = blank = 0
+        for at in range(MUTATIONS):
+            try:
+                odd.metrics = objects.MonitorMetricList.from_json(
+                    json.dumps(mutated(rng, original), default=str))
+            except Exception:
+                # Nova's own decoding fails, as it would without us: nothing gets as far as here.
+                refused += 1
+                odd.metrics = _forced(rng, original)
+            _, found = self.weigh(odd, *neighbours)
+            self.assertTrue(all(map(math.isfinite, found.values())), at)
+            if metrics.decode(odd.metrics) is None:
+                blank += 1
+                self.assertAlmostEqual((found['calm'] + found['busy']) / 2, found['odd'], 6)
+                self.assertIn('odd', self.passing(odd))
+            else:
+                self.passing(odd)
+        self.assertGreater(blank, MUTATIONS / 4)
+        self.assertLess(refused, MUTATIONS)
+
+
+def _forced(rng, original):
+    """Put mutated values into Nova's objects past their fields' checks."""
+    found = objects.MonitorMetricList(objects=[objects.MonitorMetric(
+        name=one['name'], value=1, source='x', timestamp=datetime.datetime(2026, 1, 1),
+        numa_membw_values=one.get('numa_membw_values')) for one in original])
+    values = mutated(rng, original)
+    if type(values) is list:
+        for metric, one in zip(found.objects, values):
+            if type(one) is dict:
+                for field in ('name', 'numa_membw_values'):
+                    setattr(metric, f'_obj_{field}', one.get(field))
+    return found
