@@ -20,7 +20,7 @@ MAX_BYTES = 1 << 20
 _MAX_DIRECTORY_FILES = 100
 
 #: Nova's defaults (29 to 34), by group; options without a default: None is "not set".
-_OPTIONS = {
+OPTIONS = {
     'DEFAULT': [
         cfg.ListOpt('compute_monitors', default=[]),
         cfg.IntOpt('update_resources_interval', default=0),
@@ -43,6 +43,13 @@ _OPTIONS = {
 }
 
 
+class _Files(cfg.ConfigOpts):
+    """ConfigOpts that reads files only: ``config_source`` in one could name a URI to fetch."""
+
+    def _load_alternative_sources(self):
+        pass
+
+
 class NovaConf:
     """Options as read from a service's files.
 
@@ -62,10 +69,10 @@ class NovaConf:
         """Return an option's value; its default, and a finding, where it can't be used."""
         try:
             return self._conf[name] if group == 'DEFAULT' else self._conf[group][name]
-        except (cfg.Error, ValueError) as error:
+        except (cfg.Error, ValueError, RecursionError) as error:
             self._add('nova-conf-value', finding.ERROR, '[%s] %s can\'t be used: %s' % (
                 group, name, error), 'correct it; Nova would not start with it', self.where)
-            return next(opt for opt in _OPTIONS[group] if opt.name == name).default
+            return next(opt for opt in OPTIONS[group] if opt.name == name).default
 
     def file_of(self, name, group='DEFAULT'):
         """Return the last file that sets an option; the first file where none does."""
@@ -100,14 +107,14 @@ class NovaConf:
         return False
 
     def _parsed(self, files):
-        conf = cfg.ConfigOpts()
-        for group, listed in _OPTIONS.items():
+        conf = _Files()
+        for group, listed in OPTIONS.items():
             conf.register_opts(listed, group=None if group == 'DEFAULT' else group)
         try:
             # Not this process's environment: the service has one of its own.
             conf([], project='nova', default_config_files=files, default_config_dirs=[],
                  use_env=False)
-        except (cfg.Error, ValueError) as error:
+        except (cfg.Error, ValueError, RecursionError) as error:
             self._unreadable(files[0], str(error))
             return None
         return conf

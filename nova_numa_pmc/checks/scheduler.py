@@ -28,7 +28,8 @@ def check_weigher(conf):
             'weight_classes names only our weigher: it replaces Nova\'s own, so that RAM, disk, '
             'server groups and failed builds no longer count',
             '[filter_scheduler] weight_classes = %s,%s' % (_STOCK_WEIGHERS, WEIGHER), file)
-    if WEIGHER in classes and conf.get('weight_multiplier', 'numa_pmc') <= 0:
+    # Written so that NaN, which the weigher takes for 0, is found too.
+    if WEIGHER in classes and not conf.get('weight_multiplier', 'numa_pmc') > 0:
         yield Finding(
             'weigher-off', finding.WARNING,
             '[numa_pmc] weight_multiplier = %g: the weigher is without effect, or prefers the '

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
+import socket
 import tempfile
 import unittest
+
+from hypothesis import given, settings, strategies
 
 from nova_numa_pmc.checks import nova_conf, processes
 from tests.fixtures.services import add_process
@@ -53,6 +56,40 @@ class NovaConfTest(unittest.TestCase):
         self.assertEqual(1, conf.get('host_subset_size', 'filter_scheduler'))
         self.assertEqual(['nova-conf-value'], [f.code for f in conf.findings])
         self.assertNotIn('\n', conf.findings[0].what)
+
+    def test_a_value_that_names_itself(self):
+        conf = self.read('[filter_scheduler]\nhost_subset_size = $host_subset_size\n'
+                         '[DEFAULT]\nhost_subset_size = $host_subset_size\n'
+                         'compute_monitors = $compute_monitors\n')
+        self.assertEqual([], conf.get('compute_monitors'))
+        self.assertEqual(1, conf.get('host_subset_size', 'filter_scheduler'))
+        self.assertTrue(conf.findings)
+
+    def test_nothing_is_fetched(self):
+        with socket.create_server(('127.0.0.1', 0)) as server:
+            server.settimeout(0)
+            conf = self.read('[DEFAULT]\nconfig_source = far\n[far]\ndriver = remote_file\n'
+                             'uri = http://127.0.0.1:%d/x\n' % server.getsockname()[1])
+            self.assertEqual([], conf.get('compute_monitors'))
+            self.assertRaises(BlockingIOError, server.accept)
+        self.assertEqual([], conf.findings)
+
+    @settings(max_examples=150, deadline=None)
+    @given(strategies.lists(strategies.sampled_from((
+        '[DEFAULT]', '[compute]', '[filter_scheduler]', '[numa_pmc]', '[', '[]', '=', ':', 'a',
+        ' continued', 'compute_monitors', 'compute_monitors = ', 'cpu_shared_set = ^0-',
+        'update_resources_interval = 1e9', 'host_subset_size = -1', 'weight_step = nan',
+        'enabled_filters = $enabled_filters', 'weight_classes = ${a.b}', '$', '\x00', '#x',
+        'ram_allocation_ratio = inf', 'max_pressure = ', 'unknown_weight = x'))
+        | strategies.text(max_size=30)))
+    def test_any_text(self, lines):
+        conf = self.read('\n'.join(lines).encode('utf-8', 'surrogatepass'))
+        for group, options in nova_conf.OPTIONS.items():
+            for option in options:
+                conf.get(option.name, group)
+                conf.file_of(option.name, group)
+        for found in conf.findings:
+            self.assertNotIn('\n', found.what)
 
     def test_files_that_cant_be_used(self):
         os.mkfifo(os.path.join(self.root, 'fifo'))

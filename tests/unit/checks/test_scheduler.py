@@ -38,7 +38,8 @@ class SchedulerTest(unittest.TestCase):
 
     def test_multiplier(self):
         classes = 'weight_classes = %s,%s\n[numa_pmc]\n' % (STOCK, scheduler.WEIGHER)
-        for value, expected in (('2.5', []), ('0', ['weigher-off']), ('-1', ['weigher-off'])):
+        for value, expected in (('2.5', []), ('0', ['weigher-off']), ('-1', ['weigher-off']),
+                                ('nan', ['weigher-off'])):
             with self.subTest(value):
                 conf = self.conf(classes + 'weight_multiplier = ' + value)
                 self.assertEqual(expected, codes(scheduler.check_weigher(conf)))
