@@ -7,7 +7,7 @@ that at every guest start and never moves a guest that runs. Cores are core-seco
 
 from nova_numa_pmc.record import Record
 
-#: Kinds of a :class:`Move`: to another node, two or three guests that change places, more
+#: Kinds of a :class:`Move`: to another node, two guests that change places, more
 #: nodes for the CPUs, fewer, only the memory (to where the CPUs are).
 MOVE, SWAP, WIDEN, NARROW, FETCH = 'move', 'swap', 'widen', 'narrow', 'fetch'
 KINDS = (MOVE, SWAP, WIDEN, NARROW, FETCH)

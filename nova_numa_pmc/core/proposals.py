@@ -13,7 +13,7 @@ from nova_numa_pmc.core.ground import Place
 
 #: Of each node: guests weighed by bound, and again by bound per cost; guests tried in swaps;
 #: partners for each on each other node, by nearest demand and by each of two other orders.
-_MOVERS, _SWAPPERS, _NEAREST, _OTHERS = 12, 6, 3, 2
+_MOVERS, _SWAPPERS, _NEAREST, _OTHERS = 8, 6, 2, 2
 #: On hosts of at most so many guests nothing is left out.
 _FEW = 16
 

@@ -14,7 +14,7 @@ from nova_numa_pmc.core.proposals import proposals
 from nova_numa_pmc.core.weighing import Candidate, distinct, gain, key, made, trial
 
 #: Regrets kept between ticks, and candidates shown that are not due.
-MOST_REGRETS, MOST_PENDING = 512, 8
+MOST_REGRETS, MOST_PENDING = 256, 8
 #: Among moves that are due, the one that gains most over this time comes first [s].
 HORIZON_S = 600.0
 #: CPUs are not widened where a move is due within this time: it would only delay the cure [s].
@@ -78,9 +78,8 @@ def propose(situation, terms, horizon_s=HORIZON_S):
                       for steps in distinct(proposals(ground)).values()]
         paying = [each for each in candidates if each.gain >= terms.min_gain_cores
                   and each.gain * horizon_s > each.cost]
-        cures = [each for each in paying if each.kind in (moves.MOVE, moves.SWAP)]
-        best = min((each for each in paying
-                    if each.kind != moves.WIDEN or not _cured_soon(each, cures)),
+        cures = _cures(paying)
+        best = min((each for each in paying if not _superfluous(each, cures)),
                    key=lambda each: each.order(horizon_s), default=None)
         if best is None:
             break
@@ -98,17 +97,23 @@ def _with_regrets(ground, ledger, elapsed_s):
         if steps:
             (identity,) = distinct((steps,))
             known[identity] = core_sec
+    remembered = [steps for steps, _ in recalled if steps]
+    candidates = _weighed(ground, distinct(proposals(ground), remembered), known, elapsed_s)
+    candidates.sort(key=lambda each: (-each.regret / max(each.cost, 1e-9),
+                                      each.order(HORIZON_S)))
+    return candidates[:MOST_REGRETS]
+
+
+def _weighed(ground, changes, known, elapsed_s):
+    """Weigh changes and add the interval's regret to what is known; drop those without any."""
     candidates = []
-    for identity, steps in distinct(
-            proposals(ground), (steps for steps, _ in recalled if steps)).items():
+    for identity, steps in changes.items():
         now = gain(ground, steps)
         regret = known.get(identity, 0.0) + (now - ground.terms.min_gain_cores) * elapsed_s
         if regret > 0:
             candidates.append(Candidate(ground, steps, now))
             candidates[-1].regret = regret
-    candidates.sort(key=lambda each: (-each.regret / max(each.cost, 1e-9),
-                                      each.order(HORIZON_S)))
-    return candidates[:MOST_REGRETS]
+    return candidates
 
 
 def _recalled(ground, key):
@@ -147,8 +152,8 @@ def _due(ground, candidates, ledger, held):
                     held.add(over)
                 else:
                     due.append(each)
-        due = [each for each in due if each.kind != moves.WIDEN or not _cured_soon(each, soon)]
-        best = min(due, key=lambda each: each.order(HORIZON_S), default=None)
+        best = min((each for each in due if not _superfluous(each, soon)),
+                   key=lambda each: each.order(HORIZON_S), default=None)
         if best is None or best.fresh:
             return best
         if not _refreshed(ground, best):
@@ -162,19 +167,29 @@ def _missing(candidate, factors):
 
 
 def _soon(candidates, ledger, terms):
-    """List the moves that are due, or will be shortly."""
+    """Return {place: gain} of the best move from it that is due, or will be shortly."""
     factors = ledgers.caution(ledger)
-    return [each for each in candidates
-            if each.kind in (moves.MOVE, moves.SWAP) and each.gain >= terms.min_gain_cores
-            and _missing(each, factors) <= BRIDGE_S * each.gain
-            and _budget_exceeded(each, ledger, terms) != 'moves_per_hour']
+    return _cures(each for each in candidates if each.gain >= terms.min_gain_cores
+                  and _missing(each, factors) <= BRIDGE_S * each.gain
+                  and _budget_exceeded(each, ledger, terms) != 'moves_per_hour')
 
 
-def _cured_soon(widening, soon):
-    """Say whether a move is about to spare at least half of what a widening would."""
-    (mover, _), = widening.steps
-    return any(each.gain >= widening.gain / 2 and any(
-        other.at == mover.at for other, _ in each.steps) for each in soon)
+def _cures(candidates):
+    """Return {place: gain} of the best move from it."""
+    best = {}
+    for each in candidates:
+        if each.kind in (moves.MOVE, moves.SWAP):
+            for mover, _ in each.steps:
+                best[mover.at] = max(each.gain, best.get(mover.at, 0.0))
+    return best
+
+
+def _superfluous(candidate, soon):
+    """Say whether it is a widening of which a move is about to spare at least half."""
+    if candidate.kind != moves.WIDEN:
+        return False
+    (mover, _), = candidate.steps
+    return soon.get(mover.at, 0.0) >= candidate.gain / 2
 
 
 def _budget_exceeded(candidate, ledger, terms):
@@ -215,7 +230,7 @@ def _pending(ground, candidates, ledger):
 
     shown, soon = [], _soon(candidates, ledger, ground.terms)
     gaining = [each for each in candidates if each.gain >= ground.terms.min_gain_cores
-               and (each.kind != moves.WIDEN or not _cured_soon(each, soon))]
+               and not _superfluous(each, soon)]
     for each in sorted(gaining, key=lambda each: (seconds(each), each.order(HORIZON_S))):
         if len(shown) < MOST_PENDING and not any(each.shares(other) for other in shown):
             shown.append(each)

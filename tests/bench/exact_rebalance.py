@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The least loss that any division of guests over single nodes has, and the fewest bytes for it.
+
+Branch and bound over every guest's place: each node with its memory, or as it is. The loss
+is the planner's own definition; that definition's parts are tested against
+``core/pressure.py`` elsewhere.
+"""
+
+from nova_numa_pmc.core.ground import Ground, Place
+
+#: Losses are equal within this part, or this many cores.
+EQUAL_RATIO, EQUAL_CORES = 0.01, 0.02
+
+
+class Search:
+    """One search; ``proven`` tells whether it was finished within its budget."""
+
+    def __init__(self, situation, terms, budget=60000):
+        self.ground = Ground(situation, terms)
+        self.budget = budget
+        self.expanded = 0
+        self.balance = self.ground.balance
+        self.movers = sorted((mover for mover in self.ground.movers.values() if mover.movable),
+                             key=lambda each: -(each.demand + 4 * each.traffic * 1e-10))
+        self.left = [sum(each.demand for each in self.movers[at:])
+                     for at in range(len(self.movers) + 1)]
+        for mover in self.movers:
+            self.balance.put(mover.effect, -1)
+            for at, size in mover.promise.items():
+                self.ground.promised[at] -= size
+        self.options = [self._options(mover) for mover in self.movers]
+
+    @property
+    def proven(self):
+        """Whether the search was finished."""
+        return self.expanded < self.budget
+
+    def _options(self, mover):
+        """List (effect, bytes, {position: promise}); as it is first."""
+        found = [(mover.effect, 0, mover.promise)]
+        for n in self.ground.running:
+            place = Place((n,), self.ground.memory_at[n])
+            size = self.ground.bytes_to_move(mover, place)
+            if self.ground.may(mover, place) and (size or place.cpus != mover.at):
+                found.append((self.ground.effect(mover, place), size,
+                              {place.memory: mover.guest.memory_bytes}))
+        return found
+
+    def least_loss(self, known):
+        """Return the least loss [cores], at most ``known``."""
+        self.best = known
+        self._descend(0)
+        return self.best
+
+    def _descend(self, at):
+        self.expanded += 1
+        if not self.proven or self._bound(at) >= self.best - 1e-9:
+            return
+        if at == len(self.movers):
+            self.best = self.balance.loss()
+            return
+        for option in self._cheapest_first(at):
+            if self._take(option):
+                self._descend(at + 1)
+            self._give_back(option)
+
+    def fewest_bytes(self, loss, known):
+        """Return the fewest bytes that lead to this loss or an equal one, at most ``known``."""
+        self.limit = loss + max(EQUAL_CORES, EQUAL_RATIO * loss)
+        self.fewest, self.expanded = known, 0
+        self._spend(0, 0)
+        return self.fewest
+
+    def _spend(self, at, spent):
+        self.expanded += 1
+        if not self.proven or spent >= self.fewest or self._bound(at) > self.limit:
+            return
+        if at == len(self.movers):
+            self.fewest = spent
+            return
+        for option in sorted(self.options[at], key=lambda option: option[1]):
+            if self._take(option):
+                self._spend(at + 1, spent + option[1])
+            self._give_back(option)
+
+    def _cheapest_first(self, at):
+        return sorted(self.options[at], key=lambda option: -self.balance.gain((), option[:1]))
+
+    def _take(self, option):
+        effect, size, promise = option
+        self.balance.put(effect)
+        promised, fits = self.ground.promised, True
+        for n, amount in promise.items():
+            promised[n] += amount
+            fits = fits and (promised[n] <= self.ground.capacity[n] or not size)
+        return fits
+
+    def _give_back(self, option):
+        effect, _, promise = option
+        self.balance.put(effect, -1)
+        for n, amount in promise.items():
+            self.ground.promised[n] -= amount
+
+    def _bound(self, at):
+        """No completion loses less: what is placed keeps its loss, the rest fills what idles."""
+        waiting, distance, queueing = self.balance.parts()
+        idle = sum(max(0.0, cores - demand) for cores, demand in zip(
+            self.balance.cores, self.balance.demand))
+        return waiting + distance + queueing + max(0.0, self.left[at] - idle)

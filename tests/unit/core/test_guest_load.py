@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rebalancer is told of each guest."""
+
+import unittest
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import guest_load
+from nova_numa_pmc.sample import GuestSample
+from tests.fixtures.hosts import GIB, guest, host, node
+
+VIEW = host(node(0, cpus=frozenset({0, 1}), bandwidth_bytes_per_sec=6e9),
+            node(1, cpus=frozenset({2, 3}), bandwidth_bytes_per_sec=2e9))
+PROMISE = model.Promise('uuid-g', 'g', (0,), (0,), 2, GIB, started=True)
+
+
+def told(sample, one=None, promise=PROMISE, view=VIEW, **more):
+    one = one or guest('g', 2, GIB)
+    (found,) = guest_load.guest_loads([sample], {one.uuid: one}, {one.uuid: promise}, view, **more)
+    return found
+
+
+def sample(**fields):
+    return GuestSample('uuid-g', 'g', '', '', **fields)
+
+
+class GuestLoadTest(unittest.TestCase):
+
+    def test_demand_is_what_ran_and_what_waited(self):
+        found = told(sample(cores=1.5, waiting_cores=0.5))
+        self.assertEqual((2.0, 1.5), (found.demand_cores, found.served_cores))
+        self.assertEqual(1.5, told(sample(cores=1.5)).demand_cores)
+        self.assertIsNone(told(sample()).demand_cores)
+
+    def test_unknown_accesses_stay_unknown(self):
+        found = told(sample(cores=1.0, remote_ratio=0.5))
+        self.assertIsNone(found.lines_per_sec)
+        self.assertIsNone(found.bandwidth_bytes_per_sec)
+
+    def test_controllers_traffic_is_shared_out_by_accesses(self):
+        # 8e9 bytes per second served, 5e7 accesses counted: 160 bytes each.
+        found = told(sample(local_per_sec=4e7, remote_per_sec=1e7))
+        self.assertEqual(5e7, found.lines_per_sec)
+        self.assertAlmostEqual(8e9, found.bandwidth_bytes_per_sec)
+
+    def test_counted_bytes_count(self):
+        found = told(sample(bandwidth_bytes_per_sec=6.4e9))
+        self.assertEqual((1e8, 6.4e9), (found.lines_per_sec, found.bandwidth_bytes_per_sec))
+
+    def test_without_controllers_traffic_is_unknown(self):
+        view = VIEW._replace(nodes=tuple(
+            each._replace(bandwidth_bytes_per_sec=None) for each in VIEW.nodes))
+        found = told(sample(local_per_sec=4e7, remote_per_sec=1e7), view=view)
+        self.assertIsNone(found.bandwidth_bytes_per_sec)
+
+    def test_a_guest_may_run_where_its_cpus_are(self):
+        self.assertEqual((1,), told(sample(), guest(
+            'g', 2, GIB, allowed_cpus=frozenset({2}))).allowed_nodes)
+        self.assertIsNone(told(sample()).allowed_nodes)
+
+    def test_a_widened_guest_has_a_home(self):
+        found = told(sample(), held={'uuid-g': (0, 1)})
+        self.assertEqual(((0, 1), (0,)), (found.cpu_nodes, found.home_nodes))
+
+    def test_vcpus_that_may_be_plugged_need_a_thread_too(self):
+        self.assertEqual(4, told(sample(), guest('g', 2, GIB, vcpus_max=4)).vcpus)
+
+
+class WhyFixedTest(unittest.TestCase):
+
+    def test_each_reason(self):
+        cases = {
+            'pinned': guest('g', placed_by=('numatune',)),
+            'opted_out': guest('g', hints=(('numa_pmc:policy', 'none'),)),
+            'spread': guest('g', hints=(('numa_pmc:policy', 'spread'),)),
+            'locked': guest('g', locked=True),
+            'huge_pages': guest('g', page_bytes=2 << 20),
+            '': guest('g', hints=(('numa_pmc:policy', 'one_node'),)),
+        }
+        for code, one in cases.items():
+            with self.subTest(code):
+                self.assertEqual(code, guest_load.why_fixed(one, PROMISE))
+
+    def test_devices_hold_memory_in_place(self):
+        self.assertEqual('locked', guest_load.why_fixed(
+            guest('g', devices=('0000:3b:00.1',)), PROMISE))
+
+    def test_promises_tell_too(self):
+        for code, promise in (('starting', PROMISE._replace(started=False)),
+                              ('pinned', PROMISE._replace(origin=model.PINNED)),
+                              ('bound', PROMISE._replace(bound=True)),
+                              ('unknown', None)):
+            with self.subTest(code):
+                self.assertEqual(code, guest_load.why_fixed(guest('g'), promise))
+        self.assertEqual('unknown', guest_load.why_fixed(None, PROMISE))
+
+    def test_what_it_is_doing_comes_first(self):
+        self.assertEqual('active_job', guest_load.why_fixed(
+            guest('g', locked=True), PROMISE, 'active_job'))
+        found = told(sample(cores=1.0), busy={'uuid-g': 'paused'})
+        self.assertEqual('paused', found.fixed)
