@@ -10,12 +10,19 @@ _SEVERITIES = {
     'promises-unreadable': finding.WARNING, 'hook-in-container': finding.WARNING}
 
 
-def check_status(report):
+#: In a container's root the package lies elsewhere, and ``layout`` says when nothing is there.
+_NOT_IN_CONTAINERS = ('hook-outdated', 'hook-not-installed')
+
+
+def check_status(report, in_container=False):
     """Turn the report of ``nova-numa-rebalance hook status`` into findings.
 
     :param report: dict, as :func:`nova_numa_pmc.cmd.hook.status` returns it
+    :param in_container: it is about the root of a container that libvirt runs in
     """
     path = report['installed']['path']
     for problem in report['problems']:
+        if in_container and problem['code'] in _NOT_IN_CONTAINERS:
+            continue
         yield Finding(problem['code'], _SEVERITIES.get(problem['code'], finding.ERROR),
                       problem['problem'], problem['remedy'], path)

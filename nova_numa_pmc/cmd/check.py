@@ -122,8 +122,7 @@ def _compute(args, ask):
                   kernel.check_ksm, kernel.check_huge_pages, kernel.check_governor,
                   capacity.check_settings, layout.check_libvirt):
         yield lambda check=check: check(root)
-    yield lambda: hook_checks.check_status(hook.status(
-        argparse.Namespace(root=root, libvirt_version=None)))
+    yield lambda: _hook(root)
     process = processes.find(root, processes.NOVA_COMPUTE)
     directory = settings.read(os.path.join(root, settings.PATH[1:])).state_dir
     yield lambda: published.check_published(os.path.join(root, directory[1:]), time.time())
@@ -139,6 +138,16 @@ def _compute(args, ask):
     answer = _answer(args, COMPUTE, process, ask)
     if answer:
         yield lambda: monitor.check_loadable(answer, installed_shim())
+
+
+def _hook(root):
+    """Check the hook where the daemon looks for it, which may be in its container."""
+    daemon = confinement.find_daemon(root)
+    in_container = daemon is not None and not daemon.same_root
+    if in_container:
+        root = os.path.join(root, 'proc/%d/root' % daemon.pid)
+    return hook_checks.check_status(
+        hook.status(argparse.Namespace(root=root, libvirt_version=None)), in_container)
 
 
 def _controller(args, ask):

@@ -101,6 +101,22 @@ class CheckCommandTest(unittest.TestCase):
         os.chmod(self.host.path('etc/libvirt/hooks/qemu.d/50-nova-numa-pmc'), 0o644)
         self.assertIn('hook-not-executable', self.call()[2])
 
+    def test_libvirt_in_a_container(self):
+        add_process(self.root, 900, ('/usr/sbin/libvirtd',), inside='image',
+                    cgroup='0::/kubepods/x\n')
+        found = self.call()[2]
+        self.assertIn('hook-not-in-container', found)
+        self.assertNotIn('hook-not-installed', found)
+        image = self.host.path('image')
+        with contextlib.redirect_stdout(io.StringIO()):
+            rebalance.main(['hook', 'install', '--root', image])
+        hook = os.path.join(image, 'etc/libvirt/hooks/qemu.d/50-nova-numa-pmc')
+        self.host.write('image/proc/sys/kernel/random/boot_id', 'x\n')
+        self.assertFalse([code for code in self.call()[2] if code.startswith('hook-')])
+        os.chmod(hook, 0o644)
+        self.assertTrue(self.call()[2]['hook-not-executable']['file'].endswith(
+            'proc/900/root/etc/libvirt/hooks/qemu.d/50-nova-numa-pmc'))
+
     def test_no_role(self):
         code, roles, found = self.call()
         self.assertEqual((1, [], ['role-unknown']), (code, roles, list(found)))
