@@ -28,6 +28,7 @@ class Sampler:
         self._root = root
         self._guests = running.Guests(root)
         self._cpus = cpu_counters.CpuCounters(self._select, root)
+        self._by_guest = guest_counters.GuestCounters(self._select, self._options.scope, root)
         self._uncore = uncore.Uncore(self._select, self._options.write_weight, root)
         self._resctrl = resctrl.Resctrl(self._options.resctrl_path, root)
         self._trials = ladder.Trials()
@@ -56,9 +57,7 @@ class Sampler:
             return Sample(taken_s, elapsed_ns / 1e9, '', problems=(str(error),))
         guests, problems = self._guests.read(host, now_ns, elapsed_ns)
         busy, waiting = self._cpu_use(host, elapsed_ns)
-        counts, uncore_uses = (
-            self._trials.sample(one, problems, host, elapsed_ns) or {}
-            for one in (self._cpus, self._uncore)) if self._options.enabled else ({}, {})
+        counts, uncore_uses = self._count(host, elapsed_ns, problems)
         found = self._ladder.sample(Tick(
             before_ns, now_ns, host, guests, _at_least(busy, guests), counts))
         problems += found.problems
@@ -66,8 +65,9 @@ class Sampler:
             one, found.evidence.get(one.guest.uuid), self._device_nodes(one.guest, problems))
             for one in guests)
         moved = {} if counts else self._resctrl.nodes
-        uses = [_use(node, busy[node.id], _waited(node, waiting, guests),
-                     counts.get(node.id) or moved.get(node.id),
+        counts = counts or moved or samples.counts_of_guests(
+            guests, found.evidence, [node.id for node in host.nodes])
+        uses = [_use(node, busy[node.id], _waited(node, waiting, guests), counts.get(node.id),
                      uncore_uses.get(node.id, uncore.Use())) for node in host.nodes]
         nodes, _ = samples.node_samples(
             host.nodes, uses, self._abilities(host, bool(moved)), told, bool(moved))
@@ -77,8 +77,7 @@ class Sampler:
 
     def _rungs(self):
         make = {
-            counting.GUESTS: lambda: guest_counters.GuestCounters(
-                self._select, self._options.scope, self._root),
+            counting.GUESTS: lambda: self._by_guest,
             counting.CPUS: cpu_counters.CpuShare,
             counting.RESCTRL: lambda: self._resctrl,
             counting.NUMA_FAULTS: lambda: numa_faults.NumaFaults(self._root),
@@ -103,6 +102,19 @@ class Sampler:
             {node: None if passed is None or not elapsed_ns else passed / elapsed_ns
              for node, passed in cpu_times.by_node(old, new, host).items()}
             for old, new in zip(before, self._times))
+
+    def _count(self, host, elapsed_ns, problems):
+        """Return what CPUs and what memory controllers counted, by node; {}: nothing."""
+        if not self._options.enabled:
+            return {}, {}
+        uses = self._trials.sample(self._uncore, problems, host, elapsed_ns) or {}
+        if counting.GUESTS in self._options.sources and self._by_guest.wants_all(
+                min(host.cores[0])):
+            self._cpus.close()
+            problems.append('CPUs: not counted: the hardware has too few counters for them '
+                            'beside the guests, whose sums stand for them')
+            return {}, uses
+        return self._trials.sample(self._cpus, problems, host, elapsed_ns) or {}, uses
 
     def _device_nodes(self, guest, problems):
         found = []

@@ -3,6 +3,7 @@
 
 import json
 
+from nova_numa_pmc import counting
 from nova_numa_pmc.host import event_table, events, pfm
 
 
@@ -17,7 +18,8 @@ def configure(parser):
 
 def run(args):
     """Print the selection; a CPU without counters is a valid answer, so return 0."""
-    selection = events.select(cpu=args.cpu, libpfm=pfm.load())
+    overrides = {} if args.cpu else dict(counting.read().events)
+    selection = events.select(cpu=args.cpu, overrides=overrides, libpfm=pfm.load())
     print(json.dumps(as_dict(selection), indent=2) if args.json else render(selection))
     return 0
 

@@ -6,7 +6,7 @@ Pure. ``None`` is unknown; nodes are in ascending order of their ids.
 
 from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.sample import DeviceSample, GuestSample, NodeSample
+from nova_numa_pmc.sample import COUNTED, DeviceSample, GuestSample, NodeSample
 
 
 class NodeUse(Record, fields=(
@@ -20,6 +20,13 @@ class NodeUse(Record, fields=(
     :param incoming_per_sec: lines that its memory controllers read for other nodes
     :param link_bytes_per_sec: sent to other sockets
     """
+
+    __slots__ = ()
+
+
+class Counts(Record, fields=(
+        'local_per_sec remote_per_sec cycles_per_sec instructions_per_sec share')):
+    """What CPUs did; None: unknown. ``share`` is the smallest share of the time counted."""
 
     __slots__ = ()
 
@@ -84,6 +91,34 @@ def node_samples(nodes, uses, abilities, guests, all_traffic=False):
             losses[at].waiting_cores, losses[at].distance_cores, use.io_miss_ratio,
             node.memory_bytes, node.free_bytes))
     return tuple(found), traffic
+
+
+def counts_of_guests(guests, evidence, nodes):
+    """Return {node id: :class:`Counts`}: what counted guests did, by where they ran.
+
+    What the host itself did is not in it. A node is absent where a guest ran that was not
+    counted, or of which that is not known.
+
+    :param guests: tuple of :class:`nova_numa_pmc.host.sources.Running`
+    :param evidence: {uuid: :class:`nova_numa_pmc.host.sources.Evidence`}
+    :param nodes: ids of all nodes
+    """
+    sums, unknown = {node: [0.0] * 4 for node in nodes}, set()
+    for running in guests:
+        told = evidence.get(running.guest.uuid)
+        if not running.cores_by_node or told is None or told.sure != COUNTED:
+            if running.cores != 0:
+                unknown.update(running.cores_by_node or nodes)
+            continue
+        each = (told.local_per_sec, told.remote_per_sec, told.cycles_per_sec,
+                told.instructions_per_sec)
+        for node, cores in running.cores_by_node.items():
+            for at, rate in enumerate(each if cores else ()):
+                so_far = sums[node][at]
+                sums[node][at] = (None if rate is None or so_far is None
+                                  else so_far + rate * cores / running.cores)
+    return {node: Counts(*amounts, None) for node, amounts in sums.items()
+            if node not in unknown and amounts[0] is not None} if guests else {}
 
 
 def _traffic(nodes, uses, guests):

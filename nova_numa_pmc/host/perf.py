@@ -253,6 +253,18 @@ class Group:
         self.fds = []
 
 
+def fit_together(events, cpu):
+    """Tell whether the hardware could count all of these at once on a CPU.
+
+    :raises CounterError: anything else than a refusal of the group
+    """
+    try:
+        Group(events, on_cpu(cpu), disabled=True).close()
+    except exceptions.CounterUnsupported:
+        return False
+    return True
+
+
 def open_groups(events, target, disabled=False):
     """Open events in as few groups as the hardware allows, in their order.
 

@@ -4,6 +4,7 @@
 import os
 import tempfile
 import unittest
+from unittest import mock
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -266,6 +267,19 @@ class WithCounters(unittest.TestCase):
                 self.assertLess(after, len(os.listdir('/proc/self/fd')))
             self.assertEqual(after, len(os.listdir('/proc/self/fd')))
         self.assertLessEqual(before, after)
+
+    def test_where_cpus_can_not_be_counted_as_well_guests_stand_for_them(self):
+        guests = [self.launch(number) for number in (1, 2)]
+        with mock.patch.object(perf, 'fit_together', return_value=False):
+            with collect.Sampler(self.OPTIONS, self.root) as sampler:
+                sampler.sample(0)
+                for guest in guests:
+                    guest.run()
+                found = sampler.sample(SECOND)
+        self.assertEqual('perf by thread', found.source)
+        self.assertAlmostEqual(sum(guest.local_per_sec for guest in found.guests),
+                               sum(node.local_per_sec for node in found.nodes))
+        self.assertIn('too few counters', ' '.join(found.problems))
 
     def test_switched_off(self):
         self.launch(1)

@@ -2,21 +2,14 @@
 """Counts of owners (a guest, a node) that are made of several targets (threads, CPUs)."""
 
 from nova_numa_pmc.core import rates
+from nova_numa_pmc.core.samples import Counts
 from nova_numa_pmc.exceptions import CounterUnsupported, SourceUnavailable
 from nova_numa_pmc.host import counters, event_table, events
-from nova_numa_pmc.record import Record
 
 #: In this order they are opened, as far as the hardware can in one group: what is divided by
 #: another is to be of the same time.
 ROLES = (event_table.LOCAL_DRAM, event_table.REMOTE_DRAM, event_table.INSTRUCTIONS,
          event_table.CYCLES)
-
-
-class Counts(Record, fields=(
-        'local_per_sec remote_per_sec cycles_per_sec instructions_per_sec share')):
-    """What CPUs did; None: unknown. ``share`` is the smallest share of the time counted."""
-
-    __slots__ = ()
 
 
 def core_events(selection):

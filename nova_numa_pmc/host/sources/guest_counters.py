@@ -4,15 +4,21 @@
 By thread a guest takes a descriptor for each vCPU and event, and what its emulator and vhost
 threads do is not counted. By control group it takes one for each *CPU of the host* and event,
 and all of its threads are counted.
+
+Counters on CPUs go before counters on threads: the kernel places the former first and takes
+turns only among events of one kind (ctx_sched_in, kernel/events/core.c). Where the hardware
+has too few for both, threads would never be counted: see :meth:`GuestCounters.wants_all`.
 """
 
 from nova_numa_pmc.core import rates
-from nova_numa_pmc.exceptions import CpusetError, SourceUnavailable
+from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, SourceUnavailable
 from nova_numa_pmc.host import cgroups, perf
 from nova_numa_pmc.host.sources import Evidence, counted
 from nova_numa_pmc.sample import COUNTED
 
 THREAD, CGROUP = 'thread', 'cgroup'
+#: A guest that ran this much and of which nothing was counted was starved of counters.
+_RAN_CORES = 0.01
 
 
 class GuestCounters:
@@ -24,12 +30,36 @@ class GuestCounters:
 
     def __init__(self, select, scope=THREAD, root='/'):
         self.name = 'perf by %s' % scope
-        self._targets = self._threads if scope == THREAD else self._groups
+        self._scope = scope
         self._select, self._root = select, root
         self._events = None
         self._paths = {}  # (uuid, pid) → directory of the guest's control group
         self._owners = counted.Owners()
+        self._left = False       # it failed, and was not tried again yet
+        self._crowded = False    # it can't count beside counters on CPUs
         self.problems = ()
+
+    def wants_all(self, cpu):
+        """Tell whether it can only count while nobody counts CPUs.
+
+        :param cpu: an online CPU to ask on
+        """
+        if self._scope != THREAD or self._left:
+            return False
+        if self._events is None:
+            try:
+                self._choose()
+                # On some CPUs what fits is known to the kernel only when it counts: see sample.
+                self._crowded = not perf.fit_together(2 * self._events, cpu)
+            except NumaPmcError:
+                return False  # why is told by its sample
+        return self._crowded
+
+    def _choose(self):
+        selection = self._select()
+        self._events = counted.core_events(selection)
+        lack = counted.why_no_memory_events(selection)
+        self._lack = ('%s: %s' % (self.name, lack),) if lack else ()
 
     def sample(self, tick):
         """Return {uuid: evidence}; without events for DRAM it is of execution only.
@@ -38,19 +68,22 @@ class GuestCounters:
         """
         counted.refuse_mediated(self._root)
         if self._events is None:
-            selection = self._select()
-            self._events = counted.core_events(selection)
-            lack = counted.why_no_memory_events(selection)
-            self._lack = ('%s: %s' % (self.name, lack),) if lack else ()
+            self._choose()
+        self._left = False
         present = {(running.guest.uuid, running.guest.pid) for running in tick.guests}
         for key in self._paths.keys() - present:
             del self._paths[key]
-        wanted = {running.guest.uuid: self._targets(running, tick.topology)
-                  for running in tick.guests}
+        targets = self._threads if self._scope == THREAD else self._groups
+        wanted = {running.guest.uuid: targets(running, tick.topology) for running in tick.guests}
         deltas, problems = self._owners.sample(wanted, idle_is_zero=True)
         if problems and not len(self._owners):
             raise SourceUnavailable(problems[0])
         self.problems = self._lack + problems
+        if not problems and any(
+                running.cores and running.cores > _RAN_CORES
+                and set(deltas.get(running.guest.uuid, {'': 0}).values()) == {None}
+                for running in tick.guests):
+            self._crowded = True
         found = {}
         for uuid, told in deltas.items():
             counts = counted.add_up(self._events, told, tick.elapsed_ns)
@@ -94,3 +127,4 @@ class GuestCounters:
         """Close the counters; the events are chosen anew at the next sample."""
         self._owners.close()
         self._events = None
+        self._left = True

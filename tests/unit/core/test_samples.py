@@ -62,6 +62,30 @@ class NodeSamplesTest(unittest.TestCase):
         self.assertEqual([0.0, 25.0, 75.0], [round(x, 6) for x in traffic.lines_per_sec[0]])
 
 
+class CountsOfGuestsTest(unittest.TestCase):
+
+    def counts(self, *guests, **evidence):
+        return {node: tuple(counts[:2]) for node, counts in samples.counts_of_guests(
+            guests, evidence, (0, 1)).items()}
+
+    def test_by_where_they_ran(self):
+        other = GUEST._replace(guest=GUEST.guest._replace(uuid='v'), cores_by_node={1: 1.0})
+        self.assertEqual({0: (225.0, 75.0), 1: (375.0, 125.0)},
+                         self.counts(GUEST, other, u=EVIDENCE, v=EVIDENCE))
+        idle = other._replace(cores=0.0, cores_by_node={1: 0.0})
+        self.assertEqual({0: (225.0, 75.0), 1: (75.0, 25.0)},
+                         self.counts(GUEST, idle, u=EVIDENCE))
+
+    def test_a_guest_that_was_not_counted_hides_its_nodes(self):
+        other = GUEST._replace(guest=GUEST.guest._replace(uuid='v'), cores_by_node={1: 1.0})
+        for told in ({}, {'v': EVIDENCE._replace(sure=INFERRED)},
+                     {'v': EVIDENCE._replace(local_per_sec=None)}):
+            self.assertEqual({0: (225.0, 75.0)}, self.counts(GUEST, other, u=EVIDENCE, **told))
+        lost = other._replace(cores_by_node={})
+        self.assertEqual({}, self.counts(GUEST, lost, u=EVIDENCE, v=EVIDENCE))
+        self.assertEqual({}, self.counts())
+
+
 class GuestSampleTest(unittest.TestCase):
 
     def test_counted(self):

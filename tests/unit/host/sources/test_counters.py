@@ -4,6 +4,7 @@
 import os
 import tempfile
 import unittest
+from unittest import mock
 
 from nova_numa_pmc import exceptions, model
 from nova_numa_pmc.core.rates import Count, Delta
@@ -302,3 +303,39 @@ class ControlGroupTest(Counting):
         self.child.run()
         self.assertIsNone(self.sample(2))
         self.assertEqual(0.0, self.sample(3).local_per_sec)
+
+
+class CrowdedTest(Counting):
+    """Hardware with too few counters for threads and CPUs."""
+
+    def test_asked_before_anything_is_counted(self):
+        for fits in (True, False):
+            with mock.patch.object(perf, 'fit_together', return_value=fits) as asked:
+                rung = self.rung(LOCAL, REMOTE)
+                self.assertEqual([not fits] * 2, [rung.wants_all(0), rung.wants_all(0)])
+                asked.assert_called_once_with((LOCAL, REMOTE) * 2, 0)
+
+    def test_software_events_all_fit_and_one_that_is_none_does_not(self):
+        self.assertTrue(perf.fit_together((LOCAL, REMOTE) * 2, 0))
+        self.assertFalse(perf.fit_together((LOCAL, ABSENT), 0))
+
+    def test_by_control_group_the_kernel_takes_turns(self):
+        rung = guest_counters.GuestCounters(selecting(LOCAL), guest_counters.CGROUP)
+        with mock.patch.object(perf, 'fit_together', return_value=False):
+            self.assertFalse(rung.wants_all(0))
+
+    def test_noticed_when_a_guest_ran_and_nothing_was_counted(self):
+        rung = self.rung(LOCAL, REMOTE)
+        tick = self.tick(1, self.child.pid)
+        rung.sample(tick)
+        self.assertFalse(rung.wants_all(0))
+        [uuid] = [running.guest.uuid for running in tick.guests]
+        starved = {uuid: {'local_dram': None, 'remote_dram': None}}
+        with mock.patch.object(counted.Owners, 'sample', return_value=(starved, ())):
+            self.assertEqual({}, rung.sample(tick))
+        self.assertTrue(rung.wants_all(0))
+        rung.close()  # as the ladder does with a rung that failed
+        self.assertFalse(rung.wants_all(0))
+
+    def test_nothing_to_count_wants_nothing(self):
+        self.assertFalse(self.rung(missing=(('cycles', 'none'),)).wants_all(0))
