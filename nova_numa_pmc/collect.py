@@ -108,9 +108,9 @@ class Sampler:
         if not self._options.enabled:
             return {}, {}
         uses = self._trials.sample(self._uncore, problems, host, elapsed_ns) or {}
-        if counting.GUESTS in self._options.sources and self._by_guest.wants_all(
-                min(host.cores[0])):
-            self._cpus.close()
+        if counting.GUESTS in self._options.sources:
+            self._cpus.limit(self._by_guest.room(min(host.cores[0])))
+        if not self._cpus.roles:
             problems.append('CPUs: not counted: the hardware has too few counters for them '
                             'beside the guests, whose sums stand for them')
             return {}, uses

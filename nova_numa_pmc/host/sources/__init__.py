@@ -54,7 +54,7 @@ class Tick(Record, fields='before_ns now_ns topology guests busy_cores counts'):
     :param topology: :class:`nova_numa_pmc.model.Topology`
     :param guests: tuple of :class:`Running`
     :param busy_cores: {node id: cores its CPUs were busy}, at least what the guests ran there
-    :param counts: {node id: :class:`counted.Counts`} of all that ran on its CPUs, {}: uncounted
+    :param counts: {node id: :class:`Counts`} of all that ran on its CPUs, {}: uncounted
     """
 
     __slots__ = ()

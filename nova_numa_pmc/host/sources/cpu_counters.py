@@ -12,6 +12,7 @@ class CpuCounters:
     """Counts what ran on each node's CPUs; not a rung itself.
 
     :param select: a function that returns the :class:`events.Selection` of this host
+    :ivar roles: what it counts at most
     """
 
     name = 'CPUs'
@@ -19,8 +20,15 @@ class CpuCounters:
     def __init__(self, select, root='/'):
         self._select, self._root = select, root
         self._events = None
+        self.roles = counted.ROLES
         self._owners = counted.Owners()
         self.problems = ()
+
+    def limit(self, roles):
+        """Count no other roles from now on."""
+        if roles != self.roles:
+            self.close()
+            self.roles = roles
 
     def sample(self, topology, elapsed_ns):
         """Return {node id: :class:`counted.Counts`} of the nodes that are known.
@@ -29,7 +37,8 @@ class CpuCounters:
         """
         counted.refuse_mediated(self._root)
         if self._events is None:
-            self._events = counted.core_events(self._select())
+            self._events = tuple(event for event in counted.core_events(self._select())
+                                 if event.role in self.roles)
         deltas, problems = self._owners.sample({node.id: {
             cpu: (perf.on_cpu(cpu), self._events) for cpu in node.online_cpus}
             for node in topology.nodes}, idle_is_zero=False)

@@ -7,7 +7,7 @@ and all of its threads are counted.
 
 Counters on CPUs go before counters on threads: the kernel places the former first and takes
 turns only among events of one kind (ctx_sched_in, kernel/events/core.c). Where the hardware
-has too few for both, threads would never be counted: see :meth:`GuestCounters.wants_all`.
+has too few for both, threads would never be counted: see :meth:`GuestCounters.room`.
 """
 
 from nova_numa_pmc.core import rates
@@ -19,6 +19,8 @@ from nova_numa_pmc.sample import COUNTED
 THREAD, CGROUP = 'thread', 'cgroup'
 #: A guest that ran this much and of which nothing was counted was starved of counters.
 _RAN_CORES = 0.01
+#: What to count on CPUs beside guests, the most first.
+_ROOMS = (counted.ROLES, counted.ROLES[:2], ())
 
 
 class GuestCounters:
@@ -36,24 +38,25 @@ class GuestCounters:
         self._paths = {}  # (uuid, pid) → directory of the guest's control group
         self._owners = counted.Owners()
         self._left = False       # it failed, and was not tried again yet
-        self._crowded = False    # it can't count beside counters on CPUs
+        self._room = 0           # which of _ROOMS
         self.problems = ()
 
-    def wants_all(self, cpu):
-        """Tell whether it can only count while nobody counts CPUs.
+    def room(self, cpu):
+        """Return the roles that may be counted on CPUs beside it, the most that fit.
 
         :param cpu: an online CPU to ask on
         """
         if self._scope != THREAD or self._left:
-            return False
+            return _ROOMS[0]
         if self._events is None:
             try:
                 self._choose()
-                # On some CPUs what fits is known to the kernel only when it counts: see sample.
-                self._crowded = not perf.fit_together(2 * self._events, cpu)
+                self._room = next(at for at, roles in enumerate(_ROOMS) if not roles or (
+                    perf.fit_together(self._events + tuple(
+                        event for event in self._events if event.role in roles), cpu)))
             except NumaPmcError:
-                return False  # why is told by its sample
-        return self._crowded
+                return _ROOMS[0]  # why is told by its sample
+        return _ROOMS[self._room]
 
     def _choose(self):
         selection = self._select()
@@ -83,7 +86,8 @@ class GuestCounters:
                 running.cores and running.cores > _RAN_CORES
                 and set(deltas.get(running.guest.uuid, {'': 0}).values()) == {None}
                 for running in tick.guests):
-            self._crowded = True
+            # What the hardware can do is not all that is free (the NMI watchdog takes a counter).
+            self._room = min(self._room + 1, len(_ROOMS) - 1)
         found = {}
         for uuid, told in deltas.items():
             counts = counted.add_up(self._events, told, tick.elapsed_ns)

@@ -140,6 +140,9 @@ class CpuCountersTest(Counting):
         found = counters.sample(host, SECOND)
         self.assertLessEqual(2000, sum(counts.local_per_sec for counts in found.values()))
         self.assertEqual({node.id for node in host.nodes if node.cpus}, found.keys())
+        counters.limit((REMOTE.role,))
+        self.assertEqual([{}, None], [counters.sample(host, SECOND), counters.sample(
+            host, SECOND)[host.nodes[0].id].local_per_sec])
         # A CPU that goes offline takes what it counted with it.
         fewer = host._replace(nodes=tuple(
             node._replace(online_cpus=node.online_cpus - {max(node.online_cpus)})
@@ -309,11 +312,12 @@ class CrowdedTest(Counting):
     """Hardware with too few counters for threads and CPUs."""
 
     def test_asked_before_anything_is_counted(self):
-        for fits in (True, False):
-            with mock.patch.object(perf, 'fit_together', return_value=fits) as asked:
-                rung = self.rung(LOCAL, REMOTE)
-                self.assertEqual([not fits] * 2, [rung.wants_all(0), rung.wants_all(0)])
-                asked.assert_called_once_with((LOCAL, REMOTE) * 2, 0)
+        chosen = (LOCAL, REMOTE, INSTRUCTIONS, CYCLES)
+        for fits, room in ((8, counted.ROLES), (6, (LOCAL.role, REMOTE.role)), (5, ())):
+            with mock.patch.object(perf, 'fit_together',
+                                   lambda events, cpu, fits=fits: len(events) <= fits):
+                rung = self.rung(*chosen)
+                self.assertEqual([room] * 2, [rung.room(0), rung.room(0)])
 
     def test_software_events_all_fit_and_one_that_is_none_does_not(self):
         self.assertTrue(perf.fit_together((LOCAL, REMOTE) * 2, 0))
@@ -322,20 +326,21 @@ class CrowdedTest(Counting):
     def test_by_control_group_the_kernel_takes_turns(self):
         rung = guest_counters.GuestCounters(selecting(LOCAL), guest_counters.CGROUP)
         with mock.patch.object(perf, 'fit_together', return_value=False):
-            self.assertFalse(rung.wants_all(0))
+            self.assertEqual(counted.ROLES, rung.room(0))
 
     def test_noticed_when_a_guest_ran_and_nothing_was_counted(self):
         rung = self.rung(LOCAL, REMOTE)
         tick = self.tick(1, self.child.pid)
         rung.sample(tick)
-        self.assertFalse(rung.wants_all(0))
+        self.assertEqual(counted.ROLES, rung.room(0))
         [uuid] = [running.guest.uuid for running in tick.guests]
         starved = {uuid: {'local_dram': None, 'remote_dram': None}}
         with mock.patch.object(counted.Owners, 'sample', return_value=(starved, ())):
-            self.assertEqual({}, rung.sample(tick))
-        self.assertTrue(rung.wants_all(0))
+            for room in (counted.ROLES[:2], (), ()):
+                self.assertEqual({}, rung.sample(tick))
+                self.assertEqual(room, rung.room(0))
         rung.close()  # as the ladder does with a rung that failed
-        self.assertFalse(rung.wants_all(0))
+        self.assertEqual(counted.ROLES, rung.room(0))
 
     def test_nothing_to_count_wants_nothing(self):
-        self.assertFalse(self.rung(missing=(('cycles', 'none'),)).wants_all(0))
+        self.assertEqual(counted.ROLES, self.rung(missing=(('cycles', 'none'),)).room(0))
