@@ -4,7 +4,7 @@
 from nova_numa_pmc.core.outcome import outcome, traffic, unseen
 
 #: Guests that came since the last measurement are charged in at most so many parts.
-PARTS_MAX = 16
+PARTS_MAX = 8
 
 
 def charge(host, vcpus, memory_mib, asked, limits):

@@ -7,9 +7,10 @@ is kept from before counts. Both sides take turns in each round; the figures are
 the rounds, or their least where something else disturbs.
 
 Decoding counts on both sides: ours is within ``weigh_objects`` and the filter; Nova's, of
-JSON to a MonitorMetricList, is the same for both and reported beside (``from_json_us``).
-MetricsWeigher reads one metric there; the filter runs before the weigher, which then finds
-the answers that the filter got (``weigher_after_filter_us``).
+JSON to a MonitorMetricList, is the same for both and reported beside (``from_json``).
+MetricsWeigher reads one metric there. The filter runs before the weigher, which then finds
+the answers that the filter got (``weigher_after_filter``); ``weigher_new_guests`` is the
+weigher where every host got two guests since it was measured.
 
 The last line of output is one JSON object. Usage: bench_weigher.py [ROUNDS]
 """
@@ -60,7 +61,7 @@ def round_of(rows, spec, turn, sides):
 
 
 def sides():
-    """Make the four contestants."""
+    """Make the four contestants, and the weigher with what it may find or have to add."""
     ours, theirs = weigher.NUMAPressureWeigher(), metrics_weigher.MetricsWeigher()
     our_filter = pressure_filter.NUMAPressureFilter()
     their_filter = numa_topology_filter.NUMATopologyFilter()
@@ -73,23 +74,29 @@ def sides():
         list(our_filter.filter_all(hosts, spec))
         return timed_us(lambda: weigh(ours)(hosts, spec), hosts)
 
+    def new_guests(hosts, spec):
+        for host in hosts:
+            host.vcpus_used += 2 * spec.vcpus
+        return timed_us(lambda: weigh(ours)(hosts, spec), hosts)
+
     return {'weigher': weigh(ours), 'metrics_weigher': weigh(theirs),
             'filter': lambda hosts, spec: list(our_filter.filter_all(hosts, spec)),
             'numa_topology_filter': lambda hosts, spec: list(their_filter.filter_all(hosts, spec)),
-            }, both
+            }, {'weigher_after_filter': both, 'weigher_new_guests': new_guests}
 
 
 def measure(count, rounds):
     """Return medians for so many hosts [µs per host]."""
     rows, spec = nova_hosts.compute_nodes(count), nova_hosts.request_spec()
-    contestants, both = sides()
+    contestants, besides = sides()
     times = [round_of(rows, spec, turn, contestants) for turn in range(rounds)]
     found = {name: statistics.median(one[name] for one in times) for name in contestants}
     ratios = [one['weigher'] / one['metrics_weigher'] for one in times]
     found['ratio_to_metrics_weigher'] = statistics.median(ratios)
     found['filter_ratio'] = statistics.median(
         one['filter'] / one['numa_topology_filter'] for one in times)
-    found['weigher_after_filter'] = both(nova_hosts.host_states(rows), spec)
+    found.update((name, work(nova_hosts.host_states(rows), spec))
+                 for name, work in besides.items())
     found['from_json'] = timed_us(lambda: [
         objects.MonitorMetricList.from_json(row.metrics) for row in rows], rows)
     return found
@@ -103,7 +110,7 @@ def main(rounds=9):
                                 f'{nova.version.version_string()}'}
     print('µs per host, medians; 50 instances each, two nodes, decoding included')
     columns = ('weigher', 'metrics_weigher', 'ratio_to_metrics_weigher', 'weigher_after_filter',
-               'filter', 'numa_topology_filter', 'filter_ratio', 'from_json')
+               'weigher_new_guests', 'filter', 'numa_topology_filter', 'filter_ratio', 'from_json')
     print('hosts'.rjust(8) + ''.join(name.rjust(len(name) + 2) for name in columns))
     missed = False
     for count in SIZES:
