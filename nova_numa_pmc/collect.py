@@ -54,6 +54,7 @@ class Sampler:
         try:
             host = promises.usable_host(self._root)
         except TopologyError as error:
+            self._before_ns = None  # nothing else was read: the next reading is a first one
             return Sample(taken_s, elapsed_ns / 1e9, '', problems=(str(error),))
         guests, problems = self._guests.read(host, now_ns, elapsed_ns)
         busy, waiting = self._cpu_use(host, elapsed_ns)
@@ -64,7 +65,7 @@ class Sampler:
         told = tuple(samples.guest_sample(
             one, found.evidence.get(one.guest.uuid), self._device_nodes(one.guest, problems))
             for one in guests)
-        moved = {} if counts else self._resctrl.nodes
+        moved = {} if counts else self._resctrl.nodes_at(now_ns)
         counts = counts or moved or samples.counts_of_guests(
             guests, found.evidence, [node.id for node in host.nodes])
         uses = [_use(node, busy[node.id], _waited(node, waiting, guests), counts.get(node.id),

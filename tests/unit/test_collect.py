@@ -167,6 +167,18 @@ class SamplerTest(WithoutPmu):
         self.assertEqual(((), ()), (found.nodes, found.guests))
         self.assertIn('node0/cpulist', found.problems[0])
 
+    def test_after_a_tick_without_topology_nothing_is_compared(self):
+        self.launch(1, {0: MIB})
+        self.sample(0)
+        for at_s, text, cores in ((5, 'x', None), (10, '0-3', None), (15, '0-3', 1.0)):
+            self.host.write('sys/devices/system/node/node0/cpulist', text + '\n')
+            self.run_to(1, at_s)
+            self.host.busy(dict.fromkeys(range(8), at_s), dict.fromkeys(range(8), 0))
+            found = self.sample(at_s)
+            self.assertEqual([cores] * len(found.guests), [one.cores for one in found.guests])
+            self.assertEqual([4 * cores if cores else None] * len(found.nodes),
+                             [node.demand_cores for node in found.nodes])
+
     def test_time_that_does_not_pass(self):
         self.launch(1, {0: MIB})
         for at_s in (5, 5, 4):

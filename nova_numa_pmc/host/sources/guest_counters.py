@@ -37,6 +37,7 @@ class GuestCounters:
         self._events = None
         self._paths = {}  # (uuid, pid) → directory of the guest's control group
         self._owners = counted.Owners()
+        self._last_ns = None
         self._left = False       # it failed, and was not tried again yet
         self._room = 0           # which of _ROOMS
         self.problems = ()
@@ -79,6 +80,9 @@ class GuestCounters:
         targets = self._threads if self._scope == THREAD else self._groups
         wanted = {running.guest.uuid: targets(running, tick.topology) for running in tick.guests}
         deltas, problems = self._owners.sample(wanted, idle_is_zero=True)
+        if self._last_ns != tick.before_ns:
+            deltas = {}  # it was not asked in the tick before: its counts are of a longer time
+        self._last_ns = tick.now_ns
         if problems and not len(self._owners):
             raise SourceUnavailable(problems[0])
         self.problems = self._lack + problems

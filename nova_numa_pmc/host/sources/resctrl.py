@@ -47,8 +47,7 @@ class Resctrl:
         self._before = None  # (CLOCK_MONOTONIC, {directory: {domain: Bytes}})
         self._controls = None
         self._domains = (None, {})
-        #: {node id: :class:`counted.Counts`} of the last sample, in lines.
-        self.nodes = {}
+        self._nodes = (None, {})  # CLOCK_MONOTONIC, {node id: Counts}
 
     def sample(self, tick):
         """Return {uuid: evidence}.
@@ -58,7 +57,6 @@ class Resctrl:
         controls, groups = self._groups()
         readings = {group: self._read(group) for group in groups}
         before, self._before = self._before, (tick.now_ns, readings)
-        self.nodes = {}
         if before is None or before[0] != tick.before_ns or not tick.elapsed_ns:
             self._controls = controls
             return {}
@@ -69,11 +67,16 @@ class Resctrl:
         same = controls == self._controls
         domains = _sum([moved[group] for group in controls]) if same else {}
         self._controls = controls
-        self.nodes = _by_node(domains, homes, tick.elapsed_ns)
+        nodes = _by_node(domains, homes, tick.elapsed_ns)
+        self._nodes = tick.now_ns, nodes
         return {running.guest.uuid: evidence for running in tick.guests
-                for evidence in (self._of(running, own, moved, tick),) if evidence}
+                for evidence in (self._of(running, own, moved, nodes, tick),) if evidence}
 
-    def _of(self, running, groups, moved, tick):
+    def nodes_at(self, now_ns):
+        """Return {node id: :class:`Counts`}, in lines, of the sample of this time; {}: none."""
+        return self._nodes[1] if self._nodes[0] == now_ns else {}
+
+    def _of(self, running, groups, moved, nodes, tick):
         """Return a guest's evidence, by its own groups or by its share of the nodes."""
         tids = set(running.threads)
         own = [group for group, members in groups.items() if tids & members]
@@ -92,11 +95,11 @@ class Resctrl:
         for node, cores in running.cores_by_node.items():
             if not cores:
                 continue
-            if node not in self.nodes:
+            if node not in nodes:
                 return None
             share = cores / tick.busy_cores[node]
-            local += share * self.nodes[node].local_per_sec
-            remote += share * self.nodes[node].remote_per_sec
+            local += share * nodes[node].local_per_sec
+            remote += share * nodes[node].remote_per_sec
         if not running.cores_by_node:
             return None
         line = pressure.LINE_BYTES
@@ -172,7 +175,7 @@ class Resctrl:
 
     def close(self):
         """Forget what was read."""
-        self._before, self.nodes = None, {}
+        self._before, self._nodes = None, (None, {})
 
 
 def _amount(path):

@@ -85,12 +85,17 @@ class GuestCountersTest(Counting):
 
     def test_threads_that_come_or_go_make_a_guest_unknown_for_a_tick(self):
         rung = self.rung(LOCAL, REMOTE)
-        one = self.tick(1, self.child.pid)
+        one = self.tick(1, self.child.pid)._replace(before_ns=SECOND)
         [guest] = one.guests
         more = one._replace(guests=(guest._replace(threads={
             **guest.threads, os.getpid(): threads.read(os.getpid(), os.getpid())}),))
         told = [bool(rung.sample(tick)) for tick in (one, one, more, more, one, one)]
         self.assertEqual([False, True, False, True, False, True], told)
+
+    def test_counts_of_more_than_one_tick_tell_nothing(self):
+        rung = self.rung(LOCAL, REMOTE)
+        told = [bool(rung.sample(self.tick(at_s, self.child.pid))) for at_s in (0, 1, 3, 4)]
+        self.assertEqual([False, True, False, True], told)
 
     def test_without_remote_accesses_execution_only(self):
         rung = self.rung(LOCAL, INSTRUCTIONS, CYCLES,
@@ -119,8 +124,10 @@ class GuestCountersTest(Counting):
         path = self.mediate()
         with self.assertRaisesRegex(exceptions.SourceUnavailable, 'enable_mediated_pmu=0'):
             rung.sample(self.tick(1, self.child.pid))
+        rung.close()  # as the ladder does
         os.unlink(path)
-        self.assertIn('u%d' % self.child.pid, rung.sample(self.tick(2, self.child.pid)))
+        told = [bool(rung.sample(self.tick(at_s, self.child.pid))) for at_s in (2, 3)]
+        self.assertEqual([False, True], told)
 
     def test_by_control_group_a_process_outside_of_libvirts_is_not_counted(self):
         rung = guest_counters.GuestCounters(selecting(LOCAL, REMOTE), guest_counters.CGROUP)
@@ -330,7 +337,7 @@ class CrowdedTest(Counting):
 
     def test_noticed_when_a_guest_ran_and_nothing_was_counted(self):
         rung = self.rung(LOCAL, REMOTE)
-        tick = self.tick(1, self.child.pid)
+        tick = self.tick(1, self.child.pid)._replace(before_ns=SECOND)
         rung.sample(tick)
         self.assertEqual(counted.ROLES, rung.room(0))
         [uuid] = [running.guest.uuid for running in tick.guests]

@@ -153,6 +153,9 @@ class ResctrlTest(OnHost):
         self.host.monitor(group, {0: (64 * total_0, 64 * local_0),
                                   1: (64 * total_1, 64 * local_1)}, tasks)
 
+    def nodes_at(self, at_s):
+        return {node: counts[:2] for node, counts in self.rung.nodes_at(at_s * SECOND).items()}
+
     def test_not_mounted(self):
         with self.assertRaisesRegex(SourceUnavailable, 'mount -t resctrl'):
             self.rung.sample(self.tick(1))
@@ -167,7 +170,8 @@ class ResctrlTest(OnHost):
         self.assertEqual((0.0, 40.0, 1.0), found['u2'][2:5])
         self.assertEqual({'u1', 'u2'}, found.keys())
         self.assertEqual({0: (150.0, 50.0), 1: (0.0, 40.0)},
-                         {node: counts[:2] for node, counts in self.rung.nodes.items()})
+                         self.nodes_at(2))
+        self.assertEqual({}, self.nodes_at(3))
 
     def test_a_guest_with_a_group_of_its_own_is_counted(self):
         for total in (0, 100):
@@ -206,7 +210,7 @@ class ResctrlTest(OnHost):
             self.host.monitor('', {0: (6400 * total, 3200 * total)})
             self.rung.sample(self.tick(1 + total // 100))
         self.assertEqual({0: (2500.0, 2500.0), 1: (2500.0, 2500.0)},
-                         {node: counts[:2] for node, counts in self.rung.nodes.items()})
+                         self.nodes_at(2))
 
     @given(st.binary(max_size=30))
     def test_garbage(self, text):
