@@ -72,7 +72,7 @@ def label_of_daemon(root='/', daemon=None):
     return next((name for name in _PROFILES if name in loaded), UNCONFINED)
 
 
-def try_script(script, label, limit_seconds=20):
+def try_script(script, label, limit_seconds=60):
     """Run ``script - selftest`` as a daemon with ``label`` would; return a :class:`Trial`.
 
     A shell is put under the label first and executes the script from there:
