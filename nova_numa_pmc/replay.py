@@ -56,8 +56,9 @@ def read(path, damaged=None, cpu=None, node_of_cpu=None):
     :param node_of_cpu: {CPU: node id}, for counts by CPU
     :raises RecordingError: it is none of the forms, or can't be read
     """
-    begin = _begin(path)
-    if begin.startswith(recording.MARKER[:3]):
+    # Of a recording only a rotated part may be there, or its newest be empty yet.
+    begin = _begin(path) if os.path.exists(path) else b''
+    if not begin or begin.startswith(recording.MARKER[:3]):
         yield from recording.read(path, damaged)
         return
     tell = damaged or (lambda text: None)

@@ -16,7 +16,7 @@ exit codes: 0 done; 1 a problem, such as nothing recorded in a window; 2 wrong u
 import json
 import sys
 
-from nova_numa_pmc import pace, recording, summary, tables
+from nova_numa_pmc import pace, replay, summary, tables
 from nova_numa_pmc.cmd import top
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.record import Record
@@ -83,7 +83,7 @@ def read(args):
         first_s, last_s = _span(args.file)
     from_s, to_s = (pace.time_s(text, first_s, last_s) for text in (args.from_, args.to))
     windows = [pace.window_s(text, first_s, last_s) for text in (args.before, args.after) if text]
-    samples = recording.read(args.file, lambda line: print('report: %s' % line, file=sys.stderr))
+    samples = replay.read(args.file, lambda line: print('report: %s' % line, file=sys.stderr))
     recorded = summary.gather((top.only(sample, args.guest) for sample in samples), from_s, to_s)
     if not recorded.samples and first_s is None:
         raise NumaPmcError('%s: %s' % (args.file, _EMPTY))
@@ -96,7 +96,7 @@ def read(args):
 def _span(path):
     """Return the first and last time of a recording."""
     first_s = last_s = None
-    for sample in recording.read(path):
+    for sample in replay.read(path):
         first_s = sample.taken_s if first_s is None else first_s
         last_s = sample.taken_s
     if first_s is None:

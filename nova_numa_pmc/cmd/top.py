@@ -22,7 +22,7 @@ import signal
 import sys
 import time
 
-from nova_numa_pmc import pace, recording, sample, screen, tables
+from nova_numa_pmc import pace, replay, sample, screen, tables
 from nova_numa_pmc.exceptions import NumaPmcError
 
 _SORT_KEYS = list(tables.SORTS)
@@ -42,7 +42,11 @@ def configure(parser):
     parser.add_argument('--sort', choices=_SORT_KEYS, default='name',
                         help='sort guests by this, the highest first (default: name)')
     parser.add_argument('--replay', metavar='FILE',
-                        help='show a recording instead of this host')
+                        help='show a recording instead of this host, or what "top --json" or '
+                             '"perf stat -x, -I" wrote')
+    parser.add_argument('--cpu', metavar='MODEL',
+                        help='with --replay: the CPU that perf counted on, which tells what its '
+                             'raw events are (see "events --help")')
 
 
 def seconds(text):
@@ -93,7 +97,7 @@ def _samples(args, wait):
     """Yield what is to be shown, one sample an interval."""
     if args.replay:
         damaged = lambda line: print('top: %s' % line, file=sys.stderr)  # noqa: E731
-        samples = recording.read(args.replay, damaged)
+        samples = replay.read(args.replay, damaged, args.cpu)
         if args.once:
             samples = iter(_last(samples, args.replay))
         yield from pace.replayed(samples, args.interval, wait)

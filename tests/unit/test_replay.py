@@ -50,6 +50,9 @@ class ReplayTest(unittest.TestCase):
     def test_a_recording(self):
         taken = samples.sample()
         self.assertEqual([taken], self.read(recording.encode(taken)))
+        os.rename(self.path, self.path + '.1')
+        self.assertEqual([taken], list(replay.read(self.path)))
+        self.assertEqual([taken], self.read(''))
 
     def test_the_decks_tables(self):
         found = []
@@ -97,11 +100,11 @@ class ReplayTest(unittest.TestCase):
         self.assertEqual(80 << 20, found.nodes[0].bandwidth_bytes_per_sec)
 
     def test_what_is_none_of_them(self):
-        for text in ('', 'hello\n', '{"counts": {}}', '{"elapsed_sec": 0, "counts": {"a": 1}}',
+        for text in ('hello\n', '{"counts": {}}', '{"elapsed_sec": 0, "counts": {"a": 1}}',
                      '{"elapsed_sec": 1, "counts": {"a": -1}}', '{', '[]', '{"nodes": 1}'):
             with self.subTest(text=text), self.assertRaisesRegex(RecordingError, self.path):
                 self.read(text)
-        for path in (self.path + '/absent', os.path.dirname(self.path)):
+        for path in (self.path + '-absent', os.path.dirname(self.path)):
             with self.assertRaises(RecordingError):
                 list(replay.read(path))
 
