@@ -77,9 +77,11 @@ class Monitor(virt_driver.Monitor):
         # has one compute node. Its usage has just been summed up from the instances and is saved
         # together with these metrics, so that whatever the scheduler finds above it later has
         # come after them.
-        node, = self.compute_manager.compute_nodes.values()
-        current, maximum = metrics.to_values(published, node.vcpus_used, node.memory_mb_used,
-                                             _report_interval_s())
+        nodes = list(self.compute_manager.compute_nodes.values())
+        if len(nodes) != 1:
+            raise StateError(f'{len(nodes)} compute nodes in nova-compute: the agent measures one')
+        current, maximum = metrics.to_values(
+            published, nodes[0].vcpus_used, nodes[0].memory_mb_used, _report_interval_s())
         taken = datetime.datetime.fromtimestamp(published.taken_s, datetime.timezone.utc)
         ids = [str(view.id) for view in published.view.nodes]
         return [_metric(name, values, sum(values.get(key, 0) for key in ids), taken)

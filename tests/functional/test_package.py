@@ -54,6 +54,14 @@ class WheelTest(unittest.TestCase):
         tracked = run('git', '-C', TOP, 'ls-files', 'nova_numa_pmc').split()
         self.assertEqual(set(), set(tracked) - shipped)
 
+    def test_novas_package_gets_one_module_and_no_init_that_would_hide_it(self):
+        with zipfile.ZipFile(self.wheel) as wheel:
+            names = [name for name in wheel.namelist() if name.startswith('nova/')]
+            points, = (n for n in wheel.namelist() if n.endswith('/entry_points.txt'))
+            text = wheel.read(points).decode()
+        self.assertEqual(['nova/compute/monitors/cpu/numa_pmc.py'], names)
+        self.assertIn('numa_pmc = nova.compute.monitors.cpu.numa_pmc:Monitor', text)
+
     def test_scripts_and_samples_lie_where_the_guide_says(self):
         for path in ('share/nova-numa-pmc/hooks/qemu', 'etc/nova-numa-pmc/'
                      'nova-numa-pmc.conf.sample'):

@@ -10,8 +10,8 @@ Placement's migrations (alembic's prepend_sys_path) put ``.`` there again.
 import os
 import sys
 
-_CHECKOUT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path[:] = [path for path in sys.path if os.path.realpath(path or '.') != _CHECKOUT]
+CHECKOUT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path[:] = [path for path in sys.path if os.path.realpath(path or '.') != CHECKOUT]
 os.chdir(sys.prefix)
 
 from nova import monkey_patch  # noqa: E402

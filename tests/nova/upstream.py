@@ -19,6 +19,8 @@ import tempfile
 import time
 import unittest
 
+from tests import nova
+
 MODULES = [f'nova.tests.functional.{name}' for name in (
     'libvirt.test_numa_servers', 'libvirt.test_numa_live_migration',
     'libvirt.test_live_migration', 'compute.test_live_migration', 'wsgi.test_servers',
@@ -125,7 +127,7 @@ def _count_calls():
             return original(*arguments, **named)
         setattr(owner, method, call)
 
-    for path, method in ((base.WEIGHER, 'weigh_objects'), (base.FILTER, 'host_passes')):
+    for path, method in ((base.WEIGHER, 'weigh_objects'), (base.FILTER, 'filter_all')):
         module, _, name = path.rpartition('.')
         counted(getattr(importlib.import_module(module), name), method, name)
     counted(monitor.Monitor, '_metrics', 'Monitor')
@@ -149,7 +151,7 @@ def run_apart(names, ours):
     start = time.monotonic()
     done = subprocess.run([sys.executable, '-m', 'tests.nova.upstream', '--run',
                            'with' if ours else 'without', *names],
-                          stdout=subprocess.PIPE, text=True,
+                          stdout=subprocess.PIPE, text=True, cwd=nova.CHECKOUT,
                           env={'OS_TEST_TIMEOUT': '160', 'OS_STDOUT_CAPTURE': '1',
                                'OS_STDERR_CAPTURE': '1', **os.environ})
     if done.returncode:
@@ -157,7 +159,7 @@ def run_apart(names, ours):
     found = json.loads(done.stdout.splitlines()[-1])
     counts = collections.Counter(found['tests'].values())
     print(', '.join(f'{counts[outcome]} {outcome}' for outcome in OUTCOMES),
-          f'in {time.monotonic() - start:.0f} s',
+          f'in {time.monotonic() - start:.0f} s' +
           ''.join(f'; {name} ran {count} times' for name, count in found['calls'].items()),
           flush=True)
     return found
