@@ -12,7 +12,7 @@ Each guest adds to A, R and W of the nodes of its memory and to the demand on th
 CPUs, so a candidate move touches a few numbers and the rest of the host need not be looked at.
 """
 
-from math import sqrt
+from math import log, sqrt
 
 from nova_numa_pmc.core.pressure import QUEUEING_FACTOR, QUEUEING_KNEE
 
@@ -67,6 +67,19 @@ def waiting(demand, cores, burst):
     return (excess + sqrt(excess * excess + 4 * burst * burst)) / 2
 
 
+def crowding(demand, cores):
+    """Return what D·ln(D / C) has beyond D − C, where more is wanted than there is [cores].
+
+    Waiting alone is blind to who waits: six busy guests on two nodes of two cores wait for
+    two cores in all whether four or three share the first. −Σ D·ln(served / wanted) is what
+    proportional fairness minimises (Kelly, "Charging and rate control for elastic traffic",
+    1997); at D = C it grows as waiting does, beyond that crowded nodes count more.
+    """
+    if demand <= cores or not cores:
+        return 0.0
+    return demand * log(demand / cores) - (demand - cores)
+
+
 def burst(demand, cores, waited):
     """Return v [cores] from what waited at this demand; 0 where that is not more than D − C."""
     idle = waited - (demand - cores)
@@ -99,6 +112,10 @@ def levelled(demand, cores, nodes, amount):
     for n in order:
         if demand[n] < level * cores[n]:
             demand[n] = level * cores[n]
+
+
+def _wait(demand, cores, burst):
+    return waiting(demand, cores, burst) + crowding(demand, cores)
 
 
 class Balance:
@@ -137,21 +154,30 @@ class Balance:
             self.traffic[m] += sign * traffic
 
     def parts(self, removed=(), added=()):
-        """Return (waiting, distance, queueing) [cores], as if these effects were exchanged."""
+        """Return (waiting, distance, queueing, crowding), as if these effects were exchanged.
+
+        The first three are the loss, cores that nobody gets the good of; see :func:`crowding`.
+        """
         then = self._copy()
         for sign, effects in ((-1, removed), (1, added)):
             for each in effects:
                 then.put(each, sign)
         queueing = sum(then._queue(m, then.queueing[m], then.traffic[m])
                        for m in range(len(then.cores)))
-        return then._waiting(then.demand, then.wide), sum(then.distance), queueing
+        demand = then.poured()
+        return (sum(map(waiting, demand, then.cores, then.bursts)), sum(then.distance), queueing,
+                sum(map(crowding, demand, then.cores)))
 
     def loss(self):
         """Return the host's loss [cores]."""
+        return sum(self.parts()[:3])
+
+    def burden(self):
+        """Return the loss and the crowding, which moves are to lower [cores]."""
         return sum(self.parts())
 
     def gain(self, removed, added):
-        """Return the loss now − the loss with these effects exchanged [cores]."""
+        """Return the burden now − the burden with these effects exchanged [cores]."""
         shifted, wide, columns = {}, None, {}
         for sign, effects in ((-1, removed), (1, added)):
             for each in effects:
@@ -197,13 +223,13 @@ class Balance:
     def _waiting(self, demand, wide):
         if wide:
             demand = self.poured(demand, wide)
-        return sum(map(waiting, demand, self.cores, self.bursts))
+        return sum(map(_wait, demand, self.cores, self.bursts))
 
     def _waiting_spared(self, shifted, wide):
         if wide is None and not self.wide:
             demand, cores, bursts = self.demand, self.cores, self.bursts
-            return sum(waiting(demand[n], cores[n], bursts[n])
-                       - waiting(demand[n] + by, cores[n], bursts[n])
+            return sum(_wait(demand[n], cores[n], bursts[n])
+                       - _wait(demand[n] + by, cores[n], bursts[n])
                        for n, by in shifted.items())
         if self._waits is None:
             self._waits = self._waiting(self.demand, self.wide)

@@ -11,6 +11,8 @@ from nova_numa_pmc.core import domains, moves
 
 #: A starved guest's accesses are scaled up to what it wants to run, at most so much.
 MOST_UNCLIPPED = 4.0
+#: On small hosts, less than this part of all cores is noise.
+SMALLEST_SHARE = 0.004
 
 
 class Mover:
@@ -34,6 +36,7 @@ class Layout:
 
     :ivar movers: {uuid: :class:`Mover`} of guests whose demand is known
     :ivar balance: :class:`balance.Balance`
+    :ivar min_gain: a gain below this is noise [cores]
     :ivar cpu_known: by position, whether CPU demand was measured
     :ivar bandwidth_known: whether queueing at the memory is counted: every node's traffic and
         maximum are known
@@ -49,6 +52,8 @@ class Layout:
         merged, members = domains.merged(view, model.Limits(
             domain_distance=situation.domain_distance))
         self.terms, self.nodes = terms, merged.nodes
+        self.min_gain = min(terms.min_gain_cores, SMALLEST_SHARE * sum(
+            node.cores for node in merged.nodes))
         self.ids = tuple(tuple(view.nodes[at].id for at in group) for group in members)
         self.position = {node: at for at, group in enumerate(self.ids) for node in group}
         self.all = tuple(range(len(merged.nodes)))

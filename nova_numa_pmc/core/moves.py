@@ -105,11 +105,11 @@ class Move(Record, fields=(
 
     :param kind: one of :data:`KINDS`
     :param steps: tuple of :class:`Step`; those of a swap are done together
-    :param gain_cores: loss now − loss after
+    :param gain_cores: loss and crowding now − after (``core/balance.py``)
     :param cost_core_sec: what it costs once
     :param regret_core_sec: what not having made it has cost so far
     :param reasons: tuple of :class:`model.Reason`, the largest part of the gain first:
-        'waiting', 'distance' and 'bandwidth' with (name, value) pairs
+        'waiting', 'distance', 'bandwidth' and 'crowding' with (name, value) pairs
     """
 
     __slots__ = ()

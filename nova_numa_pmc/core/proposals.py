@@ -23,7 +23,7 @@ def proposals(ground):
     terms = ground.terms
     movable = [mover for mover in ground.movers.values() if mover.movable]
     bounds = {mover.guest.uuid: ground.balance.gain((mover.effect,), ()) for mover in movable}
-    promising = [mover for mover in movable if bounds[mover.guest.uuid] > terms.min_gain_cores]
+    promising = [mover for mover in movable if bounds[mover.guest.uuid] > ground.min_gain]
     few = len(movable) <= _FEW
     sources = _by_place(promising)
     found = []
@@ -139,11 +139,11 @@ def _widenings(ground, movable):
     idle = [n for n in ground.running if ground.cpu_known[n] and poured[n] < balance.cores[n]]
     if not idle:
         return
-    waiting = {n for n in ground.running if balance.wait(n, poured) > ground.terms.min_gain_cores}
+    waiting = {n for n in ground.running if balance.wait(n, poured) > ground.min_gain}
     for at, movers in sorted(_by_place(movable).items()):
         if not waiting.intersection(at):
             continue
-        wanting = [each for each in movers if each.demand > ground.terms.min_gain_cores]
+        wanting = [each for each in movers if each.demand > ground.min_gain]
         wanting.sort(key=lambda each: (each.lines_sec / each.demand, -each.demand))
         for mover in wanting[:_SWAPPERS]:
             for n in idle:

@@ -76,7 +76,7 @@ def propose(situation, terms, horizon_s=HORIZON_S):
     while len(chosen) < MOST_PROPOSED:
         candidates = [Candidate(ground, steps, gain(ground, steps))
                       for steps in distinct(proposals(ground)).values()]
-        paying = [each for each in candidates if each.gain >= terms.min_gain_cores
+        paying = [each for each in candidates if each.gain >= ground.min_gain
                   and each.gain * horizon_s > each.cost]
         cures = _cures(paying)
         best = min((each for each in paying if not _superfluous(each, cures)),
@@ -109,7 +109,7 @@ def _weighed(ground, changes, known, elapsed_s):
     candidates = []
     for identity, steps in changes.items():
         now = gain(ground, steps)
-        regret = known.get(identity, 0.0) + (now - ground.terms.min_gain_cores) * elapsed_s
+        regret = known.get(identity, 0.0) + (now - ground.min_gain) * elapsed_s
         if regret > 0:
             candidates.append(Candidate(ground, steps, now))
             candidates[-1].regret = regret
@@ -143,10 +143,10 @@ def _due(ground, candidates, ledger, held):
     """
     factors, terms = ledgers.caution(ledger), ground.terms
     while True:
-        soon = _soon(candidates, ledger, terms)
+        soon = _soon(ground, candidates, ledger)
         due = []
         for each in candidates:
-            if each.gain >= terms.min_gain_cores and _missing(each, factors) <= 0:
+            if each.gain >= ground.min_gain and _missing(each, factors) <= 0:
                 over = _budget_exceeded(each, ledger, terms)
                 if over:
                     held.add(over)
@@ -166,12 +166,12 @@ def _missing(candidate, factors):
         factors.get(mover.guest.uuid, 1.0) for mover, _ in candidate.steps) - candidate.regret
 
 
-def _soon(candidates, ledger, terms):
+def _soon(ground, candidates, ledger):
     """Return {place: gain} of the best move from it that is due, or will be shortly."""
     factors = ledgers.caution(ledger)
-    return _cures(each for each in candidates if each.gain >= terms.min_gain_cores
+    return _cures(each for each in candidates if each.gain >= ground.min_gain
                   and _missing(each, factors) <= BRIDGE_S * each.gain
-                  and _budget_exceeded(each, ledger, terms) != 'moves_per_hour')
+                  and _budget_exceeded(each, ledger, ground.terms) != 'moves_per_hour')
 
 
 def _cures(candidates):
@@ -228,8 +228,8 @@ def _pending(ground, candidates, ledger):
     def seconds(each):
         return max(0.0, _missing(each, factors)) / each.gain
 
-    shown, soon = [], _soon(candidates, ledger, ground.terms)
-    gaining = [each for each in candidates if each.gain >= ground.terms.min_gain_cores
+    shown, soon = [], _soon(ground, candidates, ledger)
+    gaining = [each for each in candidates if each.gain >= ground.min_gain
                and not _superfluous(each, soon)]
     for each in sorted(gaining, key=lambda each: (seconds(each), each.order(HORIZON_S))):
         if len(shown) < MOST_PENDING and not any(each.shares(other) for other in shown):

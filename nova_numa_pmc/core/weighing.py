@@ -9,6 +9,9 @@ from nova_numa_pmc.core import moves
 #: A widened guest's time away from home is taken to cost at least this part, as its new
 #: memory is allocated where it runs (assumed).
 AWAY_RATIO = 0.02
+#: Guests that may use several nodes take up bursts there of this part of what they want
+#: (assumed; simulated with a half, a quarter and an eighth).
+TAKEN_UP = 0.25
 
 
 class Candidate:
@@ -84,7 +87,7 @@ def made(ground, candidate):
     added = [ground.effect(mover, place) for mover, place in candidate.steps]
     spared = [now - then for now, then in zip(
         ground.balance.parts(), ground.balance.parts(removed, added))]
-    reasons = sorted(zip(spared, ('waiting', 'distance', 'bandwidth')), reverse=True)
+    reasons = sorted(zip(spared, ('waiting', 'distance', 'bandwidth', 'crowding')), reverse=True)
     ends = (('from', ground.node_ids(candidate.steps[0][0].at)),
             ('to', ground.node_ids(candidate.steps[0][1].cpus)))
     return moves.Move(
@@ -122,8 +125,9 @@ def _adjusted(ground, mover, place, gain):
 def _pooled(ground, mover, place):
     """Say what bursts of the guest's old nodes find idle on its new ones, beyond levelling.
 
-    Independent bursts add as squares, so that nodes which share a guest wait for
-    h(ΣD, ΣC, √Σv²) instead of Σ h(D, C, v); one guest can shift no more than it wants.
+    Independent bursts add as squares, so that nodes which share their guests wait for
+    h(ΣD, ΣC, √Σv²) instead of Σ h(D, C, v). Guests that may use both take up a part of
+    it (:data:`TAKEN_UP`); what is then left are bursts of both nodes together.
     """
     balance = ground.balance
     if not any(balance.bursts[n] for n in place.cpus):
@@ -139,7 +143,10 @@ def _pooled(ground, mover, place):
     spread = sum(balance.bursts[n] ** 2 for n in nodes) ** 0.5
     together = (balances.waiting(total, cores, spread)
                 - balances.waiting(total, cores, 0.0))
-    return min(mover.demand, max(0.0, apart - together))
+    shared = sum(wants for wide, wants in balance.wide.items()
+                 if wide != mover.at and len(set(wide).intersection(nodes)) > 1)
+    return max(0.0, min(apart - together, TAKEN_UP * (shared + mover.demand))
+               - TAKEN_UP * shared)
 
 
 def _homecoming(ground, mover, place, gain):
@@ -154,4 +161,4 @@ def _homecoming(ground, mover, place, gain):
     if gain < 0:
         return gain
     away = sum(part for n, part in mover.cpu_shares if n not in place.cpus)
-    return max(gain, ground.terms.min_gain_cores + AWAY_RATIO * mover.demand * away)
+    return max(gain, ground.min_gain + AWAY_RATIO * mover.demand * away)

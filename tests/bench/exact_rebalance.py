@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The least loss that any division of guests over single nodes has, and the fewest bytes for it.
+"""The least burden that any division of guests over single nodes has, and its fewest bytes.
 
-Branch and bound over every guest's place: each node with its memory, or as it is. The loss
-is the planner's own definition; that definition's parts are tested against
+Branch and bound over every guest's place: each node with its memory, or as it is. The
+burden (loss and crowding) is the planner's own definition; its loss is tested against
 ``core/pressure.py`` elsewhere.
 """
 
@@ -57,7 +57,7 @@ class Search:
         if not self.proven or self._bound(at) >= self.best - 1e-9:
             return
         if at == len(self.movers):
-            self.best = self.balance.loss()
+            self.best = self.balance.burden()
             return
         for option in self._cheapest_first(at):
             if self._take(option):
@@ -103,7 +103,7 @@ class Search:
 
     def _bound(self, at):
         """No completion loses less: what is placed keeps its loss, the rest fills what idles."""
-        waiting, distance, queueing = self.balance.parts()
+        waiting, distance, queueing, crowding = self.balance.parts()
         idle = sum(max(0.0, cores - demand) for cores, demand in zip(
             self.balance.cores, self.balance.demand))
-        return waiting + distance + queueing + max(0.0, self.left[at] - idle)
+        return waiting + distance + queueing + crowding + max(0.0, self.left[at] - idle)

@@ -7,6 +7,8 @@ from tests.sim.host import SimGuest, SimHost
 
 GIB = 1 << 30
 TICK_S = 5
+#: Half of the guests use little memory, the others up to what a core can reach for.
+KINDS = ((1e4, 1e5), (1e5, 1e6), (1e6, 4e6), (4e6, 8e6))
 
 
 class Scenario:
@@ -16,10 +18,11 @@ class Scenario:
     """
 
     def __init__(self, seed, phase_s, hours=2.0, nodes=2, cores=12, guests=12, vcpus=(2, 4, 8),
-                 load=(0.5, 0.9), burst=0.1, noise=0.05, bandwidth_max=40e9):
+                 load=(0.5, 0.9), burst=0.1, noise=0.05, bandwidth_max=40e9, kinds=KINDS):
         """Draw a scenario.
 
         :param load: range of the cores wanted by all guests over the host's, per phase
+        :param kinds: ranges of DRAM accesses per core-second, of which each guest gets one
         :param burst: standard deviation of what each guest wants from second to second, as a
             part of it
         :param noise: likewise of each guest's measured rates from tick to tick
@@ -30,9 +33,7 @@ class Scenario:
         self.bandwidth_max = bandwidth_max
         self.shapes = [(f'g{at:02}', rng.choice(vcpus)) for at in range(guests)]
         self.resident = {name: rng.uniform(0.25, 1.0) for name, _ in self.shapes}
-        # Half of the guests use little memory, the others up to what a core can reach for.
-        self.kinds = {name: rng.choice(((1e4, 1e5), (1e5, 1e6), (1e6, 4e6), (4e6, 8e6)))
-                      for name, _ in self.shapes}
+        self.kinds = {name: rng.choice(kinds) for name, _ in self.shapes}
         self.phases = [self._phase(rng, rng.uniform(*load) * nodes * cores)
                        for _ in range(self.seconds // phase_s + 1)]
 

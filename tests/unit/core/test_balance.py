@@ -40,7 +40,8 @@ def by_definition(effects_of):
             traffic[cpus][m] += share * lines
             served[m] += share * lines * each
     used = [pressure.utilisation(amount, most) for amount, most in zip(served, MAXIMA)]
-    return sum(sum(loss) for loss in pressure.losses(demand, CORES, traffic, LATENCIES, used))
+    lost = sum(sum(loss) for loss in pressure.losses(demand, CORES, traffic, LATENCIES, used))
+    return lost, lost + sum(map(balance.crowding, demand, CORES))
 
 
 class BalanceTest(unittest.TestCase):
@@ -54,15 +55,15 @@ class BalanceTest(unittest.TestCase):
     @settings(max_examples=150)
     @given(GUESTS)
     def test_loss_is_that_of_the_definition(self, guests):
-        expected = by_definition((guest, None) for guest in guests)
+        expected, _ = by_definition((guest, None) for guest in guests)
         self.assertAlmostEqual(expected, self.host(guests).loss(), delta=1e-6 * (1 + expected))
 
     @settings(max_examples=150)
     @given(GUESTS.filter(bool), NODE)
-    def test_gain_is_the_difference_of_two_losses(self, guests, node):
+    def test_gain_is_the_difference_of_two_burdens(self, guests, node):
         host, first = self.host(guests), guests[0]
-        now = by_definition((guest, None) for guest in guests)
-        after = by_definition(
+        _, now = by_definition((guest, None) for guest in guests)
+        _, after = by_definition(
             [(first, node)] + [(guest, None) for guest in guests[1:]])
         found = host.gain((effect(first),), (effect(first, node),))
         self.assertAlmostEqual(now - after, found, delta=1e-6 * (1 + now + after))
@@ -97,6 +98,13 @@ class BalanceTest(unittest.TestCase):
         waited = max(0.0, demand - cores) + more
         v = balance.burst(demand, cores, waited)
         self.assertAlmostEqual(waited, balance.waiting(demand, cores, v), places=5)
+
+    def test_four_that_share_two_cores_are_worse_off_than_three(self):
+        self.assertEqual(2.0, sum(balance.waiting(demand, 2.0, 0.0) for demand in (4.0, 2.0)))
+        self.assertEqual(2.0, sum(balance.waiting(demand, 2.0, 0.0) for demand in (3.0, 3.0)))
+        self.assertLess(2 * balance.crowding(3.0, 2.0), balance.crowding(4.0, 2.0))
+        self.assertEqual(0.0, balance.crowding(2.0, 2.0))
+        self.assertEqual(0.0, balance.crowding(1.0, 0.0))
 
     def test_without_bursts_waiting_is_what_exceeds_the_cores(self):
         self.assertEqual(0.0, balance.burst(6.0, 4.0, 2.0))

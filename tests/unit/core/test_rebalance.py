@@ -6,7 +6,7 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import ledger as ledgers
-from nova_numa_pmc.core import moves, rebalance
+from nova_numa_pmc.core import ledger_format, moves, rebalance
 from tests.sim.constant import GIB, MIB, Constant, load
 
 TICK_S = 5.0
@@ -52,7 +52,7 @@ class FiveToOneTest(unittest.TestCase):
 
     def test_pending_moves_say_how_far_they_are(self):
         host = skewed()
-        host.guests = [guest._replace(bytes_by_node=((guest.cpu_nodes[0], 30 * GIB),))
+        host.guests = [guest._replace(bytes_by_node=((guest.cpu_nodes[0], 60 * GIB),))
                        for guest in host.guests]
         (plan, *_), _ = host.run(TERMS, 1)
         self.assertEqual((), plan.moves)
@@ -60,8 +60,8 @@ class FiveToOneTest(unittest.TestCase):
         self.assertEqual('move', nearest.kind)
         self.assertLess(0, nearest.regret_core_sec)
         self.assertLess(nearest.regret_core_sec, nearest.cost_core_sec)
-        (reason,) = nearest.reasons
-        self.assertEqual('waiting', reason.code)
+        reason, other = nearest.reasons
+        self.assertEqual(('waiting', 'crowding'), (reason.code, other.code))
         self.assertAlmostEqual(4.0, dict(reason.values)['cores'])
 
     def test_loss_before_and_after_is_told(self):
@@ -69,10 +69,17 @@ class FiveToOneTest(unittest.TestCase):
         self.assertAlmostEqual(8.0, plans[0].loss_cores)
         self.assertAlmostEqual(0.0, plans[0].loss_after_cores)
 
+    def test_full_nodes_are_shared_evenly_though_as_many_cores_are_missing(self):
+        guests = [load(f'g{at}', 1, 0 if at < 5 else 1, 1.0, 300 * MIB) for at in range(6)]
+        host = Constant((2, 2), (2 * GIB, 2 * GIB), guests)
+        plans, _ = host.run(TERMS, 20)
+        self.assertEqual([3, 3], count(host))
+        self.assertEqual(['move', 'move'], kinds(plans))
+
     def test_an_operator_needs_no_regret(self):
         plan = rebalance.propose(skewed().situation(), TERMS)
         self.assertEqual(['move', 'move'], [move.kind for move in plan.moves])
-        nothing = rebalance.propose(skewed().situation(), TERMS, horizon_s=1.0)
+        nothing = rebalance.propose(skewed().situation(), TERMS, horizon_s=0.05)
         self.assertEqual([], [move for move in nothing.moves if move.bytes])
 
 
@@ -264,22 +271,23 @@ class BudgetTest(unittest.TestCase):
 
     def test_a_late_tick_does_not_multiply_one_sample(self):
         host = skewed()
-        host.guests = [guest._replace(bytes_by_node=((guest.cpu_nodes[0], 60 * GIB),))
+        host.guests = [guest._replace(bytes_by_node=((guest.cpu_nodes[0], 160 * GIB),))
                        for guest in host.guests]
-        plan, _ = rebalance.plan(host.situation(), ledgers.Ledger(), TERMS, 86400.0, 0.0)
+        plan, _ = rebalance.plan(host.situation(), ledgers.Ledger(),
+                                 TERMS._replace(widen=False), 86400.0, 0.0)
         self.assertEqual((), plan.moves)
 
 
 class LedgerTest(unittest.TestCase):
 
-    def test_it_survives_a_restart_as_plain_data(self):
+    def test_it_survives_a_restart(self):
         host = skewed()
         host.guests = [guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
                        for guest in host.guests]
         _, ledger = host.run(TERMS, 2)
         self.assertTrue(ledger.regrets)
-        self.assertEqual(json.loads(json.dumps(ledger)),
-                         json.loads(json.dumps(ledger._asdict() and tuple(ledger))))
+        kept = json.loads(json.dumps(ledger_format.to_data(ledger)))
+        self.assertEqual(ledger, ledger_format.from_data(kept))
 
     def test_a_move_that_does_not_pay_makes_the_guest_cautious(self):
         host = skewed()

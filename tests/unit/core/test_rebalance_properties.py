@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from nova_numa_pmc.core import ledger as ledgers
 from nova_numa_pmc.core import moves, rebalance
+from nova_numa_pmc.core.ground import Ground
 from tests.sim.constant import GIB, MIB, Constant, load
 
 QUICK = settings(max_examples=25, deadline=None)
@@ -60,15 +61,15 @@ class PropertyTest(unittest.TestCase):
 
     @QUICK
     @given(HOSTS)
-    def test_each_move_lowers_the_loss_by_what_it_says(self, drawn):
+    def test_each_move_spares_what_it_says(self, drawn):
         host = build(drawn)
         for _ in range(20):
+            before = Ground(host.situation(), UNBOUNDED).balance.burden()
             (plan,), _ = host.run(UNBOUNDED, 1, MINUTE_S)
-            told = sum(move.gain_cores for move in plan.moves)
-            spared = plan.loss_cores - plan.loss_after_cores
-            if not any(move.kind in ('widen', 'narrow') for move in plan.moves):
-                self.assertAlmostEqual(told, spared, places=6)
-            self.assertGreaterEqual(spared, -1e-9)
+            spared = before - Ground(host.situation(), UNBOUNDED).balance.burden()
+            if any(move.kind in ('widen', 'narrow') for move in plan.moves):
+                break  # where a wide guest runs is measured, not known
+            self.assertAlmostEqual(sum(move.gain_cores for move in plan.moves), spared, places=6)
 
     @QUICK
     @given(HOSTS, st.integers(0, 99))
