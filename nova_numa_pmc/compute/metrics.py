@@ -17,7 +17,8 @@ that node. Ours begin with ``pmc``; N below is a node's position, by ascending i
 ``pmc.dN``              CPU wanted [0.01 cores]; -1: unknown
 ``pmc.pN``              memory promised [MiB]
 ``pmc.gN``, ``pmc.vN``  guests, their vCPUs [0.01]
-``pmc.lN``              utilisation of the busiest socket link [0.001]; absent: unknown
+``pmc.lN``              utilisation of the busiest socket link [0.001]; -1: unknown,
+                        absent: unknown on all nodes
 ``pmc.rN``              remote share of DRAM accesses [0.001]; absent: unknown
 ======================  =========================================================
 
@@ -79,9 +80,11 @@ def _getters(*parts):
 _MAXIMA = 'pmc.cN', 'pmc.tN', 'pmc.mN'
 _NOW = 'pmc.at', 'pmc.vcpus', 'pmc.mb', 'pmc.pN', 'pmc.gN', 'pmc.vN', 'pmc.dN'
 _HEADER = 3
-#: Of the maxima and of the current values: with the bandwidths of nodes 0 to N − 1, and without.
-_WITH_PLAIN = _getters(*_MAXIMA, 'N'), _getters(*_NOW, 'N')
-_WITHOUT = _getters(*_MAXIMA), _getters(*_NOW)
+#: Of the maxima and of the current values: alone, with the bandwidths of nodes 0 to N − 1, and
+#: with links as well.
+_BARE = _getters(*_MAXIMA), _getters(*_NOW)
+_PLAIN = _getters(*_MAXIMA, 'N'), _getters(*_NOW, 'N')
+_LINKED = _PLAIN[0], _getters(*_NOW, 'N', 'pmc.lN')
 
 
 class HostMetrics:
@@ -130,15 +133,15 @@ def to_values(host_state, vcpus_used, memory_mb_used, interval_s=None):
     if every != INTERVAL_DEFAULT_S:
         current['pmc.every'] = every
     renamed = [node.id for node in view.nodes] != list(range(len(view.nodes)))
+    linked = any(node.link_ratio is not None for node in view.nodes)
     for at, (node, remote) in enumerate(zip(view.nodes, host_state.remote_ratios)):
         _add(current, str(node.id), node.bandwidth_bytes_per_sec, MB)
         _add(maximum, str(node.id), node.bandwidth_max_bytes_per_sec, MB)
-        current[f'pmc.d{at}'] = (_UNKNOWN if node.demand_cores is None
-                                 else round(100 * node.demand_cores))
+        _add(current, f'pmc.d{at}', node.demand_cores, 0.01, _UNKNOWN)
         current[f'pmc.p{at}'] = -(-node.promised_bytes // MIB)
         current[f'pmc.g{at}'] = round(100 * node.guests)
         current[f'pmc.v{at}'] = round(100 * node.vcpus)
-        _add(current, f'pmc.l{at}', node.link_ratio, 0.001)
+        _add(current, f'pmc.l{at}', node.link_ratio, 0.001, _UNKNOWN if linked else None)
         _add(current, f'pmc.r{at}', remote, 0.001)
         maximum[f'pmc.c{at}'] = round(100 * node.cores)
         maximum[f'pmc.t{at}'] = node.threads
@@ -171,20 +174,24 @@ def _decode(metrics):
     if current['pmc'] // 100 != _MAJOR or type(count) is not int or not 0 < count <= NODES_MAX:
         return None
     try:
-        maxima, now = _WITH_PLAIN[0][count](maximum), _WITH_PLAIN[1][count](current)
-        usual = 'pmc.l0' not in current and 'pmc.i0' not in maximum
+        getters = _LINKED if 'pmc.l0' in current else _PLAIN
+        maxima, now = getters[0][count](maximum), getters[1][count](current)
+        usual = 'pmc.i0' not in maximum
     except KeyError:
-        maxima, now, usual = _WITHOUT[0][count](maximum), _WITHOUT[1][count](current), False
-    demand = _checked(maxima, now, count)
+        maxima, now, usual = _BARE[0][count](maximum), _BARE[1][count](current), False
+    known = _checked(maxima, now, count)
     found = HostMetrics()
     found.taken_s, found.vcpus_used, found.memory_mb_used = now[:_HEADER]
     found.interval_s = (min(_whole(current['pmc.every']), _INTERVAL_MAX_S)
                         if 'pmc.every' in current else INTERVAL_DEFAULT_S)
     found.limits = limits = _limits(maximum)
     distances, nearest = _distances(count, maximum)
-    if usual:
-        rest = ([value * MB for value in now[-count:]], [value * MB for value in maxima[-count:]],
-                None, distances, _MEMBERS[count])
+    if usual and known:
+        at = _HEADER + 4 * count
+        rest = ([value * MB for value in now[at:at + count]],
+                [value * MB for value in maxima[3 * count:]],
+                [value / 1000 for value in now[at + count:]] or None, distances, _MEMBERS[count],
+                0 not in maxima)
     else:
         rest = _unusual(current, maximum, count, distances)
     found._current = current
@@ -192,24 +199,27 @@ def _decode(metrics):
         [value / 100 for value in maxima[:count]], maxima[count:2 * count],
         maxima[2 * count:3 * count], now[3:3 + count],
         [value / 100 for value in now[3 + count:3 + 2 * count]],
-        [value / 100 for value in now[3 + 2 * count:3 + 3 * count]], demand, *rest)
+        [value / 100 for value in now[3 + 2 * count:3 + 3 * count]],
+        [None if value < 0 else value / 100 for value in now[3 + 3 * count:3 + 4 * count]], *rest)
     if nearest < limits.domain_distance:
         found.aggregates = aggregate(found._columns.view(), limits)
     return found
 
 
 def _checked(maxima, now, count):
-    """Return the demands [cores], None where unknown, if all numbers are in range."""
+    """Return whether none of the numbers stands for an unknown one.
+
+    :raises ValueError: they aren't all whole numbers in range
+    """
     raw = maxima + now
-    demand = now[_HEADER + 3 * count:_HEADER + 4 * count]
     if set(map(type, raw)) != _INT_ONLY or max(raw) > _AMOUNT_MAX:
         raise ValueError
     if min(raw) >= 0:
-        return [value / 100 for value in demand]
-    if min(demand) < _UNKNOWN or any(value < 0 for values in (
-            maxima, now[:_HEADER + 3 * count], now[_HEADER + 4 * count:]) for value in values):
+        return True
+    first = _HEADER + 3 * count
+    if min(maxima + now[:first]) < 0 or min(now[first:]) < _UNKNOWN:
         raise ValueError
-    return [None if value < 0 else value / 100 for value in demand]
+    return False
 
 
 def _values(metrics):
@@ -243,7 +253,8 @@ def _unusual(current, maximum, count, distances):
         members = tuple((_whole(maximum[f'pmc.i{at}']),) for at in range(count))
     bandwidths = [[_optional(values.get(str(node)), 1 / MB) for node, in members]
                   for values in (current, maximum)]
-    links = [_optional(current.get(f'pmc.l{at}'), 1000) for at in range(count)]
+    links = [current.get(f'pmc.l{at}') for at in range(count)]
+    links = [None if link == _UNKNOWN else _optional(link, 1000) for link in links]
     return (*bandwidths, links, distances, members)
 
 
@@ -265,9 +276,10 @@ def _whole(value):
     return value
 
 
-def _add(values, key, amount, unit):
-    if amount is not None:
-        values[key] = round(amount / unit)
+def _add(values, key, amount, unit, unknown=None):
+    value = unknown if amount is None else round(amount / unit)
+    if value is not None:
+        values[key] = value
 
 
 def _add_distances(maximum, view):

@@ -29,19 +29,21 @@ class Aggregates:
                  'bandwidth', 'maximum', 'link', 'distances', 'members', 'usual')
 
     def __init__(self, cores, threads, capacity_mib, promised_mib, guests, vcpus, demand,
-                 bandwidth, maximum, link, distances, members):
+                 bandwidth, maximum, link, distances, members, usual=None):
+        """Take columns.
+
+        :param usual: what the caller knows of them, None: to be found out; with True, a column
+            of which nothing is known is None
+        """
         self.cores, self.threads = cores, threads
         self.capacity_mib, self.promised_mib = capacity_mib, promised_mib
         self.guests, self.vcpus = guests, vcpus
-        self.demand, self.link = _uniform(demand), _uniform(link)
-        self.bandwidth, self.maximum = _uniform(bandwidth), _uniform(maximum)
-        self.distances, self.members = distances, members
-        self.usual = not (
-            0 in cores or 0 in capacity_mib
-            or self.demand is not None and None in demand
-            or self.bandwidth is not None and None in bandwidth
-            or self.maximum is not None and (None in maximum or 0 in maximum)
-            or self.link is not None and None in link)
+        if usual is None:
+            demand, bandwidth, maximum, link = map(_uniform, (demand, bandwidth, maximum, link))
+            usual = not (0 in cores or 0 in capacity_mib or maximum and 0 in maximum or any(
+                None in column for column in (demand, bandwidth, maximum, link) if column))
+        self.demand, self.bandwidth, self.maximum, self.link = demand, bandwidth, maximum, link
+        self.distances, self.members, self.usual = distances, members, usual
 
     def view(self):
         """Return the same as a :class:`model.HostView` of domains, named by their first node."""

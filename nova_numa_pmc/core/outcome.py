@@ -66,7 +66,8 @@ def outcome(host, asked, limits):
             else:
                 del now[at]
                 now.sort(reverse=True)
-            return Outcome('one_node', (pressure,), now, (at,))
+            # A record's own check of its arguments takes as long as the rest of this branch.
+            return tuple.__new__(Outcome, ('one_node', (pressure,), now, (at,)))
     return ask_place(host, asked, limits)
 
 

@@ -136,11 +136,12 @@ def _answer(found, vcpus, memory_mb, own, asked):
     host, limits = found.aggregates, found.limits
     if own:
         host = relieve(host, asked)
+    came, newcomers = max(0, vcpus), 0.0
     if vcpus > 0 or memory_mb > 0:
         host = charge(host, vcpus, memory_mb, asked, limits)
-    came = max(0, vcpus)
-    return Answer(outcome(host, asked, limits), None, came, came / (sum(host.cores) or 1.0),
-                  host.demand is not None, host.members)
+        newcomers = came / (sum(host.cores) or 1.0)
+    return Answer(outcome(host, asked, limits), None, came, newcomers, host.demand is not None,
+                  host.members)
 
 
 def _memory_mb_used(host_state):

@@ -24,7 +24,7 @@ def published(rng, nodes=2, cores=40.0):
     """Return a host's state as an agent publishes it, at random loads."""
     views = tuple(model.NodeView(
         at, cores, int(cores * 1.6), 256 * GIB, rng.randint(0, 256 * GIB), rng.randint(0, 20),
-        rng.randint(0, 100), rng.uniform(0, 1.2 * cores), rng.uniform(0, 2e11), 2e11)
+        rng.randint(0, 100), rng.uniform(0, 1.2 * cores), rng.uniform(0, 2e11), 2e11, rng.random())
         for at in range(nodes))
     distances = tuple(tuple(10 if a == b else 21 for b in range(nodes)) for a in range(nodes))
     return host_state.HostState(time.time(), 60.0, model.HostView(views, distances),

@@ -65,9 +65,11 @@ class RoundTripTest(unittest.TestCase):
         self.assertEqual(gaps.view, metrics.decode(listed(gaps)).view)
 
     def test_links_come_out_again(self):
-        linked = state(nodes=tuple(model.NodeView(at, 4, 4, GIB, 0, link_ratio=link)
-                                   for at, link in enumerate((0.25, None))))
-        self.assertEqual(linked.view.nodes[0], metrics.decode(listed(linked)).view.nodes[0])
+        for links in ((0.25, None), (None, 0.25), (0.5, 1.5)):
+            linked = state(nodes=tuple(model.NodeView(
+                at, 4, 4, GIB, 0, bandwidth_bytes_per_sec=1e9, bandwidth_max_bytes_per_sec=1e9,
+                link_ratio=link) for at, link in enumerate(links)))
+            self.assertEqual(linked.view, metrics.decode(listed(linked)).view)
 
     def test_limits_come_out_again(self):
         limits = model.Limits(pressure_floor=0.5, pressure_step=0.1, domain_distance=13)
