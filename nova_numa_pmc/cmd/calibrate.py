@@ -20,7 +20,8 @@ import json
 import sys
 import time
 
-from nova_numa_pmc import calibration, tables
+from nova_numa_pmc import calibration
+from nova_numa_pmc.viewing import tables
 from nova_numa_pmc.exceptions import CalibrationError
 from nova_numa_pmc.host import caches, cpu_times, hmat, memory_probe, topology
 from nova_numa_pmc.record import Record

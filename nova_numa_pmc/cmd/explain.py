@@ -28,7 +28,7 @@ from nova_numa_pmc import extra_specs
 from nova_numa_pmc import model
 from nova_numa_pmc import preview
 from nova_numa_pmc import settings
-from nova_numa_pmc import tables
+from nova_numa_pmc.viewing import tables
 from nova_numa_pmc.exceptions import NumaPmcError
 
 _UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}

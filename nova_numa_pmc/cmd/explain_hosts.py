@@ -3,7 +3,7 @@
 
 import json
 
-from nova_numa_pmc import tables
+from nova_numa_pmc.viewing import tables
 from nova_numa_pmc.checks import nova_conf
 from nova_numa_pmc.scheduler import asking
 from nova_numa_pmc.scheduler import replay

@@ -16,7 +16,8 @@ exit codes: 0 done; 1 a problem, such as nothing recorded in a window; 2 wrong u
 import json
 import sys
 
-from nova_numa_pmc import pace, replay, summary, tables
+from nova_numa_pmc.recorded import replay
+from nova_numa_pmc.viewing import pace, summary, tables
 from nova_numa_pmc.cmd import top
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.record import Record
@@ -69,7 +70,7 @@ def run(args):
 
 def _plots():
     try:
-        from nova_numa_pmc import plots
+        from nova_numa_pmc.viewing import plots
     except ImportError:
         raise NumaPmcError('--plot needs matplotlib, which is not installed: pip install '
                            '"nova-numa-pmc[plots]", or run report where it is') from None
@@ -77,7 +78,7 @@ def _plots():
 
 
 def read(args):
-    """Return the :class:`~nova_numa_pmc.summary.Recorded` asked for, and the two windows."""
+    """Return the :class:`summary.Recorded` asked for, and the two windows."""
     first_s = last_s = None
     if args.from_ or args.to or args.before:
         first_s, last_s = _span(args.file)

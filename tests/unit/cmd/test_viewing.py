@@ -13,12 +13,13 @@ import tempfile
 import unittest
 import unittest.mock
 
-import nova_numa_pmc
-from nova_numa_pmc import pace, recording
+from nova_numa_pmc import viewing
 from nova_numa_pmc.cmd import record, report, top
 from nova_numa_pmc.exceptions import NumaPmcError
+from nova_numa_pmc.recorded import recording
+from nova_numa_pmc.viewing import pace
 from tests.fixtures import samples
-from tests.unit.test_pace import Clock
+from tests.unit.viewing.test_pace import Clock
 
 try:
     import matplotlib
@@ -174,7 +175,7 @@ class TestRecord(Viewing):
 
     def test_killed_it_loses_the_last_sample_at_most(self):
         script = ('import itertools, sys\n'
-                  'from nova_numa_pmc import recording\n'
+                  'from nova_numa_pmc.recorded import recording\n'
                   'from tests.fixtures import samples\n'
                   'writer = recording.Writer(sys.argv[1], 1 << 20, 3)\n'
                   'for at in itertools.count():\n'
@@ -298,7 +299,7 @@ class TestReport(Viewing):
 
     @unittest.skipUnless(matplotlib, 'matplotlib is not installed')
     def test_a_plot_has_few_points_and_its_gaps(self):
-        from nova_numa_pmc import plots
+        from nova_numa_pmc.viewing import plots
         times = [*range(0, 50000, 10), *range(80000, 100000, 10)]
         points, values = plots.thinned(times, [2.0] * len(times), [10.0], 0, 100000)
         self.assertLessEqual(len(points), 1001)
@@ -309,8 +310,8 @@ class TestReport(Viewing):
     def test_without_matplotlib_it_says_what_to_install(self):
         hidden = {'matplotlib': None, 'matplotlib.backends.backend_agg': None}
         with unittest.mock.patch.dict(sys.modules, hidden), \
-                unittest.mock.patch.dict(vars(nova_numa_pmc)):
-            sys.modules.pop('nova_numa_pmc.plots', None)
-            vars(nova_numa_pmc).pop('plots', None)
+                unittest.mock.patch.dict(vars(viewing)):
+            sys.modules.pop('nova_numa_pmc.viewing.plots', None)
+            vars(viewing).pop('plots', None)
             with self.assertRaisesRegex(NumaPmcError, r'pip install "nova-numa-pmc\[plots\]"'):
                 self.report('--plot', self.directory)

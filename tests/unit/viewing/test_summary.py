@@ -7,10 +7,10 @@ import unittest
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc import summary
+from nova_numa_pmc.viewing import summary
 from tests.fixtures import samples
 
-DECK = pathlib.Path(__file__).resolve().parents[1] / 'fixtures' / 'deck'
+DECK = pathlib.Path(__file__).resolve().parents[2] / 'fixtures' / 'deck'
 FLOATS = st.floats(0, 1e6, width=32)
 
 

@@ -26,7 +26,7 @@ _GUEST_PANELS = (
 def draw(recorded, directory, windows=()):
     """Draw ``nodes.png`` and ``guests.png``; return their paths.
 
-    :param recorded: :class:`nova_numa_pmc.summary.Recorded`
+    :param recorded: :class:`nova_numa_pmc.viewing.summary.Recorded`
     :param windows: (from, to) pairs to shade [s since the epoch, None: no bound]
     """
     os.makedirs(directory, exist_ok=True)

@@ -8,12 +8,12 @@ import unittest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_numa_pmc import recording, replay
+from nova_numa_pmc.recorded import recording, replay
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.sample import COUNTED, to_data
 from tests.fixtures import samples
 
-DECK = pathlib.Path(__file__).resolve().parents[1] / 'fixtures' / 'deck'
+DECK = pathlib.Path(__file__).resolve().parents[2] / 'fixtures' / 'deck'
 GROUP = 'machine.slice/machine-qemu\\x2d1\\x2dx.scope'
 FEED = f'''\
 1.000000001,N0,2,300,,local_dram,/,2000000000,100.00,,

@@ -23,7 +23,7 @@ import stat
 import struct
 import zlib
 
-from nova_numa_pmc import sample_columns
+from nova_numa_pmc.recorded import columns
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.record import Record
 
@@ -47,7 +47,7 @@ class Found(Record, fields='start end sample'):
 
 def encode(sample):
     """Return a sample as one frame's bytes."""
-    data = dict(sample_columns.to_columns(sample), v=[_MAJOR, _MINOR])
+    data = dict(columns.to_columns(sample), v=[_MAJOR, _MINOR])
     text = json.dumps(data, separators=(',', ':'), allow_nan=False)
     payload = zlib.compress(text.encode(), 9)
     length = struct.pack('<I', len(payload))
@@ -85,7 +85,7 @@ def _frame(data, position):
     if zlib.crc32(head[4:8] + payload) != checksum:
         return None, None
     try:
-        return end, sample_columns.from_columns(_parse(payload))
+        return end, columns.from_columns(_parse(payload))
     except (RecordingError, ValueError, zlib.error, RecursionError):
         return None, None
 

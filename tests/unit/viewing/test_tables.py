@@ -3,7 +3,7 @@ import unittest
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc import tables
+from nova_numa_pmc.viewing import tables
 from nova_numa_pmc.sample import DeviceSample, GuestSample, NodeSample
 from tests.fixtures import samples
 

@@ -10,12 +10,12 @@ import json
 import os
 import stat
 
-from nova_numa_pmc import perf_stat, recording, sample_columns
+from nova_numa_pmc.recorded import columns, perf_stat, recording
 from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.core.rates import Delta
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.host import event_table
-from nova_numa_pmc.perf_stat import CPU, HOST, NODE, Interval, Row
+from nova_numa_pmc.recorded.perf_stat import CPU, HOST, NODE, Interval, Row
 from nova_numa_pmc.sample import COUNTED, GuestSample, NodeSample, Sample
 
 MAX_BYTES = 1 << 30
@@ -114,11 +114,11 @@ def from_data(data):
         rows = [dict(guest, devices=[
             [device['address'], device['node'], device['local']]
             for device in guest.get('devices', ())]) for guest in data['guests']]
-        columns = dict(data, nodes=_columns(data['nodes'], NodeSample),
-                       guests=_columns(rows, GuestSample))
+        data = dict(data, nodes=_columns(data['nodes'], NodeSample),
+                    guests=_columns(rows, GuestSample))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordingError('not a sample: %s' % error) from None
-    return sample_columns.from_columns(columns)
+    return columns.from_columns(data)
 
 
 def _columns(rows, kind):

@@ -4,7 +4,7 @@ import unittest
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc import pace
+from nova_numa_pmc.viewing import pace
 from nova_numa_pmc.exceptions import NumaPmcError
 
 

@@ -10,7 +10,7 @@ import termios
 import time
 import tty
 
-from nova_numa_pmc import tables
+from nova_numa_pmc.viewing import tables
 
 try:
     import rich.console
@@ -40,7 +40,7 @@ class PlainScreen:
         self._stream.flush()
 
     def draw(self, parts):
-        """Show parts, each a :class:`~nova_numa_pmc.tables.Table` or a line."""
+        """Show parts, each a :class:`~nova_numa_pmc.viewing.tables.Table` or a line."""
         width, height = shutil.get_terminal_size()
         lines = []
         for part in parts:
@@ -65,7 +65,7 @@ class RichScreen:
         self._live.__exit__(*exception)
 
     def draw(self, parts):
-        """Show parts, each a :class:`~nova_numa_pmc.tables.Table` or a line."""
+        """Show parts, each a :class:`~nova_numa_pmc.viewing.tables.Table` or a line."""
         self._live.update(rich.console.Group(*map(_renderable, parts)), refresh=True)
 
 

@@ -6,7 +6,7 @@ import termios
 import unittest
 import unittest.mock
 
-from nova_numa_pmc import screen
+from nova_numa_pmc.viewing import screen
 from nova_numa_pmc.cmd import top
 from tests.fixtures import samples
 

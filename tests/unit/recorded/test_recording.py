@@ -11,7 +11,7 @@ import zlib
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc import recording, sample_columns
+from nova_numa_pmc.recorded import columns, recording
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.sample import DeviceSample, GuestSample, NodeSample, Sample
 from tests.fixtures import samples
@@ -106,7 +106,7 @@ class TestFrames(unittest.TestCase):
         return recording.MARKER + length + checksum + payload
 
     def test_hostile_payloads_with_a_right_checksum(self):
-        good = sample_columns.to_columns(samples.sample())
+        good = columns.to_columns(samples.sample())
         for payload in (
                 b'', b'x', zlib.compress(b''), zlib.compress(b'[' * 100000),
                 zlib.compress(b'{"taken_s":' + b'9' * 5000 + b'}'),
@@ -121,7 +121,7 @@ class TestFrames(unittest.TestCase):
             self.assertEqual([], whole(self.frame(payload)))
 
     def test_columns_of_other_releases(self):
-        data = sample_columns.to_columns(samples.sample())
+        data = columns.to_columns(samples.sample())
         data['nodes']['from_the_future'] = [1, 2]
         del data['nodes']['io_miss_ratio']
         read, = whole(self.frame(zlib.compress(json.dumps(data).encode())))
@@ -243,7 +243,8 @@ class TestFile(unittest.TestCase):
         frame = len(recording.encode(samples.sample(1.0)))
         script = textwrap.dedent('''
             import resource, signal, sys
-            from nova_numa_pmc import exceptions, recording
+            from nova_numa_pmc import exceptions
+            from nova_numa_pmc.recorded import recording
             from tests.fixtures import samples
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (%d, %d))
