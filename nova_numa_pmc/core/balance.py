@@ -8,7 +8,10 @@ L = Σ_n waiting_n + Σ_m [ A_m + R_m · q(W_m / B_m) ] cores, which is the loss
 * R_m = Σ_n x_nm · 0.15 · ℓ_mm / MLP, what queueing at m multiplies, q(u) = u / (1 − u)
 * W_m, the traffic that m's controllers serve, B_m its maximum
 
-Each guest adds to A, R and W of the nodes of its memory and to the demand on the nodes of its
+A guest stalls for no longer than it runs: where queueing would take more than half of S_m, the
+cores whose accesses go to m, it approaches S_m (s ≤ ½: s, else 1 − 1/4s, s = R·q / S).
+
+Each guest adds to A, R, W and S of the nodes of its memory and to the demand on the nodes of its
 CPUs, so a candidate move touches a few numbers and the rest of the host need not be looked at.
 """
 
@@ -25,7 +28,7 @@ class Effect:
 
     :ivar cpus: ascending tuple of positions that its CPUs may use
     :ivar demand: cores wanted
-    :ivar columns: tuple of (position of memory, A, R, W)
+    :ivar columns: tuple of (position of memory, A, R, W, S)
     """
 
     __slots__ = ('cpus', 'demand', 'columns')
@@ -48,7 +51,8 @@ def effect(cpus, demand, cpu_shares, mem_shares, lines_sec, traffic, latencies_n
         local = latencies_ns[m][m]
         away = sum(part * (latencies_ns[n][m] - latencies_ns[n][n]) for n, part in cpu_shares)
         lines = share * lines_sec
-        columns.append((m, lines * away, lines * QUEUEING_FACTOR * local, share * traffic))
+        columns.append((m, lines * away, lines * QUEUEING_FACTOR * local, share * traffic,
+                        share * demand))
     return Effect(cpus, demand, tuple(columns))
 
 
@@ -136,7 +140,7 @@ class Balance:
         self.cores, self.bandwidth_max, self.bursts = cores, bandwidth_max, bursts
         self.demand, self.wide = list(demand), {}
         self.distance, self.queueing = [0.0] * len(cores), [0.0] * len(cores)
-        self.traffic = list(traffic)
+        self.traffic, self.reaching = list(traffic), [0.0] * len(cores)
         self._waits = None  # what waits now, once asked for
 
     def put(self, added, sign=1):
@@ -148,10 +152,11 @@ class Balance:
             self.wide[added.cpus] = self.wide.get(added.cpus, 0.0) + sign * added.demand
             if self.wide[added.cpus] < 1e-9:
                 del self.wide[added.cpus]
-        for m, distance, queueing, traffic in added.columns:
+        for m, distance, queueing, traffic, reaching in added.columns:
             self.distance[m] += sign * distance
             self.queueing[m] += sign * queueing
             self.traffic[m] += sign * traffic
+            self.reaching[m] += sign * reaching
 
     def parts(self, removed=(), added=()):
         """Return (waiting, distance, queueing, crowding), as if these effects were exchanged.
@@ -162,7 +167,7 @@ class Balance:
         for sign, effects in ((-1, removed), (1, added)):
             for each in effects:
                 then.put(each, sign)
-        queueing = sum(then._queue(m, then.queueing[m], then.traffic[m])
+        queueing = sum(then._queue(m, then.queueing[m], then.traffic[m], then.reaching[m])
                        for m in range(len(then.cores)))
         demand = then.poured()
         return (sum(map(waiting, demand, then.cores, then.bursts)), sum(then.distance), queueing,
@@ -188,14 +193,16 @@ class Balance:
                 else:
                     wide = dict(self.wide) if wide is None else wide
                     wide[cpus] = wide.get(cpus, 0.0) + sign * each.demand
-                for m, distance, queueing, traffic in each.columns:
+                for m, distance, queueing, traffic, reaching in each.columns:
                     was = columns.get(m)
                     if was is None:
-                        columns[m] = [sign * distance, sign * queueing, sign * traffic]
+                        columns[m] = [sign * distance, sign * queueing, sign * traffic,
+                                      sign * reaching]
                     else:
                         was[0] += sign * distance
                         was[1] += sign * queueing
                         was[2] += sign * traffic
+                        was[3] += sign * reaching
         return self._waiting_spared(shifted, wide) + self._distance_spared(columns)
 
     def poured(self, demand=None, wide=None):
@@ -217,7 +224,7 @@ class Balance:
     def _copy(self):
         other = Balance(self.cores, self.bandwidth_max, self.demand, self.traffic, self.bursts)
         other.wide, other.distance = dict(self.wide), list(self.distance)
-        other.queueing = list(self.queueing)
+        other.queueing, other.reaching = list(self.queueing), list(self.reaching)
         return other
 
     def _waiting(self, demand, wide):
@@ -240,20 +247,22 @@ class Balance:
 
     def _distance_spared(self, columns):
         spared = 0.0
-        for m, (distance, queueing, traffic) in columns.items():
+        for m, (distance, queueing, traffic, reaching) in columns.items():
             spared -= distance
             if self.bandwidth_max is not None:
-                spared += (self._queue(m, self.queueing[m], self.traffic[m])
+                spared += (self._queue(m, self.queueing[m], self.traffic[m], self.reaching[m])
                            - self._queue(m, self.queueing[m] + queueing,
-                                         self.traffic[m] + traffic))
+                                         self.traffic[m] + traffic,
+                                         self.reaching[m] + reaching))
         return spared
 
-    def _queue(self, m, lines, traffic):
-        """Return R · q(u), along its tangent above the knee; 0 where B is not known."""
-        if self.bandwidth_max is None:
+    def _queue(self, m, lines, traffic, reaching):
+        """Return what queueing at m takes; 0 where B is not known."""
+        if self.bandwidth_max is None or not self.bandwidth_max[m] or reaching <= 0:
             return 0.0
-        u = traffic / self.bandwidth_max[m] if self.bandwidth_max[m] else 0.0
+        u = traffic / self.bandwidth_max[m]
         if u <= 0:
             return 0.0
-        return lines * (u / (1 - u) if u <= QUEUEING_KNEE
+        lost = lines * (u / (1 - u) if u <= QUEUEING_KNEE
                         else _KNEE + (u - QUEUEING_KNEE) * _SLOPE)
+        return lost if lost <= reaching / 2 else reaching * (1 - reaching / (4 * lost))

@@ -64,7 +64,7 @@ class Ground(Layout):
                 away += share
                 rate = min(rate, self._spare(at))
         rate = max(min(rate, self._spare(target)), SLOWEST_BYTES_PER_SEC)
-        remote = mover.lines_sec * max(0.0, far) / away if away else 0.0
+        remote = min(mover.demand, mover.lines_sec * max(0.0, far) / away) if away else 0.0
         return size / rate * (1 + remote / 2) + size / PAGE_BYTES * terms.page_sec + changed
 
     def may(self, mover, place):

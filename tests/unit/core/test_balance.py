@@ -26,22 +26,41 @@ def effect(guest, node=None):
                           lines * each, LATENCIES)
 
 
-def by_definition(effects_of):
-    """Sum core/pressure.py's losses over (guest, node that it moved to or None)."""
-    demand, traffic = [0.0] * 3, [[0.0] * 3 for _ in range(3)]
-    served = [0.0] * 3
-    for (cpus, memory, part, wants, lines, each), node in effects_of:
+def laid_out(places):
+    """Sum (guest, node that it moved to or None) into D, x, W and S."""
+    demand, lines = [0.0] * 3, [[0.0] * 3 for _ in range(3)]
+    served, reaching = [0.0] * 3, [0.0] * 3
+    for (cpus, memory, part, wants, reached, each), node in places:
         shares = {memory: part}
         shares[cpus] = shares.get(cpus, 0.0) + 1 - part
         if node is not None:
             cpus, shares = node, {node: 1.0}
         demand[cpus] += wants
         for m, share in shares.items():
-            traffic[cpus][m] += share * lines
-            served[m] += share * lines * each
+            lines[cpus][m] += share * reached
+            served[m] += share * reached * each
+            reaching[m] += share * wants
     used = [pressure.utilisation(amount, most) for amount, most in zip(served, MAXIMA)]
-    lost = sum(sum(loss) for loss in pressure.losses(demand, CORES, traffic, LATENCIES, used))
-    return lost, lost + sum(map(balance.crowding, demand, CORES))
+    return demand, lines, used, reaching
+
+
+def lost(places):
+    """Sum core/pressure.py's definition, each queue bounded by who stands in it."""
+    demand, lines, used, reaching = laid_out(places)
+    result = sum(max(0.0, wants - has) for wants, has in zip(demand, CORES))
+    for m in range(3):
+        local = LATENCIES[m][m]
+        queued = sum(lines[n][m] for n in range(3)) * 1e-9 * (
+            pressure.loaded_latency_ns(local, local, used[m]) - local)
+        if queued > reaching[m] / 2:
+            queued = reaching[m] * (1 - reaching[m] / (4 * queued))
+        result += queued + sum(lines[n][m] * 1e-9 * (LATENCIES[n][m] - LATENCIES[n][n])
+                               for n in range(3))
+    return result
+
+
+def burden(places):
+    return lost(places) + sum(map(balance.crowding, laid_out(places)[0], CORES))
 
 
 class BalanceTest(unittest.TestCase):
@@ -55,18 +74,31 @@ class BalanceTest(unittest.TestCase):
     @settings(max_examples=150)
     @given(GUESTS)
     def test_loss_is_that_of_the_definition(self, guests):
-        expected, _ = by_definition((guest, None) for guest in guests)
+        places = [(guest, None) for guest in guests]
+        expected = lost(places)
         self.assertAlmostEqual(expected, self.host(guests).loss(), delta=1e-6 * (1 + expected))
 
     @settings(max_examples=150)
     @given(GUESTS.filter(bool), NODE)
     def test_gain_is_the_difference_of_two_burdens(self, guests, node):
         host, first = self.host(guests), guests[0]
-        _, now = by_definition((guest, None) for guest in guests)
-        _, after = by_definition(
+        now = burden([(guest, None) for guest in guests])
+        after = burden(
             [(first, node)] + [(guest, None) for guest in guests[1:]])
         found = host.gain((effect(first),), (effect(first, node),))
         self.assertAlmostEqual(now - after, found, delta=1e-6 * (1 + now + after))
+
+    def test_below_saturation_loss_is_the_published_one(self):
+        guests = [(0, 1, 0.5, 3.0, 2e7, 64), (0, 0, 1.0, 2.0, 1e6, 100),
+                  (2, 0, 0.25, 3.0, 1e7, 64)]
+        demand, lines, used, _ = laid_out([(guest, None) for guest in guests])
+        published = pressure.losses(demand, CORES, lines, LATENCIES, used)
+        self.assertAlmostEqual(sum(map(sum, published)), self.host(guests).loss())
+
+    def test_nobody_loses_more_than_they_want_by_queueing(self):
+        host = self.host([(0, 0, 1.0, 2.0, 5e8, 64)] * 2)
+        self.assertGreater(host.traffic[0], 5 * MAXIMA[0])
+        self.assertTrue(3.0 < host.parts()[2] < 4.0, host.parts())
 
     def test_taking_away_undoes_putting(self):
         host = balance.Balance(CORES, MAXIMA, [1.0] * 3, [1e9] * 3, [0.0] * 3)
