@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Words for moves and plans, put together only when somebody reads them."""
+
+from nova_numa_pmc.core import moves
+
+_GROUND = {
+    'waiting': 'waiting for CPUs',
+    'distance': 'distance of memory',
+    'bandwidth': 'saturated memory',
+    'crowding': 'an uneven share of full nodes',
+}
+_BUDGET = {
+    'bytes_per_tick': 'the bytes that one plan may move',
+    'moves_per_hour': 'the moves of an hour',
+    'changes_per_hour': 'the CPU changes of an hour',
+}
+_GIB, _MIB = 1 << 30, 1 << 20
+
+
+def explain_move(move):
+    """Say in one line what is moved and why it pays.
+
+    :param move: :class:`moves.Move`
+    :returns: str without a newline, e.g. ``web moves from node 0 to 1 (1.0 GiB): gains 4.0 cores
+        (waiting for CPUs 4.0), costs 5.0 core-seconds, 19.8 lost so far``
+    """
+    where = '; '.join(_step(move.kind, step) for step in move.steps)
+    grounds = [(dict(reason.values)['cores'], _GROUND.get(reason.code, reason.code))
+               for reason in move.reasons]
+    shown = ', '.join(f'{ground} {cores:.2g}' for cores, ground in grounds
+                      if abs(cores) >= 0.005)
+    return (f'{where}: gains {move.gain_cores:.2g} cores' + (f' ({shown})' if shown else '')
+            + f', costs {move.cost_core_sec:.1f} core-seconds, '
+              f'{move.regret_core_sec:.1f} lost so far')
+
+
+def explain_remark(reason):
+    """Say in one line what held a plan back or was left out of it.
+
+    :param reason: :class:`nova_numa_pmc.model.Reason` of a :class:`moves.Plan`
+    """
+    values = dict(reason.values)
+    if reason.code == 'budget':
+        return f'held back: {_BUDGET.get(values["of"], values["of"])} are used up'
+    if reason.code == 'demand_unknown':
+        return f'no CPU moves from or to {_nodes(values["nodes"])}: its CPU demand is unknown'
+    if reason.code == 'bandwidth_dropped':
+        return 'bandwidth left out: traffic or maximum is unknown on some nodes'
+    return reason.code
+
+
+def _step(kind, step):
+    size = f' ({_size(step.bytes)})' if step.bytes else ''
+    if kind == moves.FETCH:
+        return f'{step.name} gets its memory{size} to {_nodes(step.mem_nodes)}'
+    if kind == moves.WIDEN:
+        return f'{step.name} widens from {_nodes(step.from_nodes)} to {_nodes(step.to_nodes)}'
+    if kind == moves.NARROW:
+        return f'{step.name} narrows to {_nodes(step.to_nodes)}{size}'
+    verb = 'swaps' if kind == moves.SWAP else 'moves'
+    return f'{step.name} {verb} from {_nodes(step.from_nodes)} to {_nodes(step.to_nodes)}{size}'
+
+
+def _nodes(ids):
+    if not ids:
+        return 'all nodes'
+    return ('node ' if len(ids) == 1 else 'nodes ') + ','.join(map(str, ids))
+
+
+def _size(size):
+    return f'{size / _GIB:.1f} GiB' if size >= _GIB else f'{size / _MIB:.0f} MiB'
