@@ -26,6 +26,25 @@ def guest_loads(samples, guests, promises, view, held=None, busy=None):
         (held or {}).get(each.uuid), (busy or {}).get(each.uuid, '')) for each in samples)
 
 
+def waiting_cores(samples):
+    """Sum by node what guests waited there, for :class:`moves.Situation`.
+
+    A guest's waiting is divided as it ran. A node where somebody's is unknown is left out.
+
+    :param samples: iterable of :class:`sample.GuestSample`
+    :returns: tuple of (node id, cores), ascending ids
+    """
+    waited, unknown = {}, set()
+    for sample in samples:
+        ran = sum(cores for _, cores in sample.cores_by_node)
+        for node, cores in sample.cores_by_node:
+            if sample.waiting_cores is None:
+                unknown.add(node)
+            elif ran > 0:
+                waited[node] = waited.get(node, 0.0) + sample.waiting_cores * cores / ran
+    return tuple((node, waited[node]) for node in sorted(waited) if node not in unknown)
+
+
 def why_fixed(guest, promise, busy=''):
     """Say why a guest must not be touched.
 

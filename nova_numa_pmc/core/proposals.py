@@ -20,7 +20,6 @@ _FEW = 16
 
 def proposals(ground):
     """List the changes to weigh, each a tuple of (Mover, Place)."""
-    terms = ground.terms
     movable = [mover for mover in ground.movers.values() if mover.movable]
     bounds = {mover.guest.uuid: ground.balance.gain((mover.effect,), ()) for mover in movable}
     promising = [mover for mover in movable if bounds[mover.guest.uuid] > ground.min_gain]
@@ -36,7 +35,7 @@ def proposals(ground):
         if set(mover.home) < set(mover.at) and ground.may(mover, home):
             found.append(((mover, home),))  # what it left elsewhere is fetched later
     found.extend(_swaps(ground, movable, sources, bounds, few))
-    if terms.widen:
+    if ground.terms.widen:
         found.extend(_widenings(ground, movable))
     return found
 
@@ -108,6 +107,11 @@ class _Pool:
         self.movers = sorted(movers, key=lambda each: (each.demand, each.guest.uuid))
         self.demands = [each.demand for each in self.movers]
         self.calmest = sorted(self.movers, key=lambda each: each.lines_sec)[:_OTHERS]
+        self.returning = {}  # by the position where most of their memory lies
+        for each in self.movers:
+            for at, share in each.mem_shares:
+                if share > 0.5 and at != each.at[0]:
+                    self.returning.setdefault(at, []).append(each)
 
     def partners(self, ground, mover, at):
         """Take those nearest to the demand that should come back, the calmest, the returning."""
@@ -116,20 +120,8 @@ class _Pool:
         idle = balance.cores[at] - balance.demand[at]
         wanted = mover.demand - (min(missing, max(0.0, idle)) if missing > 0 else 0.0)
         first = max(0, bisect_left(self.demands, wanted) - _NEAREST // 2)
-        returning = [each for each in self._away(here)]
+        returning = self.returning.get(here, [])[:_OTHERS]
         return dict.fromkeys(self.movers[first:first + _NEAREST] + self.calmest + returning)
-
-    def _away(self, here):
-        """List guests with most of their memory on that position."""
-        try:
-            away = self._returning
-        except AttributeError:
-            away = self._returning = {}
-            for each in self.movers:
-                for at, share in each.mem_shares:
-                    if share > 0.5 and at != each.at[0]:
-                        away.setdefault(at, []).append(each)
-        return away.get(here, [])[:_OTHERS]
 
 
 def _widenings(ground, movable):

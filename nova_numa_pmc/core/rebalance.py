@@ -116,10 +116,10 @@ def _weighed(ground, changes, known, elapsed_s):
     return candidates
 
 
-def _recalled(ground, key):
+def _recalled(ground, named):
     """Turn a regret's key into steps; None: no longer possible."""
     steps = []
-    for uuid, cpu_nodes, mem_nodes in key:
+    for uuid, cpu_nodes, mem_nodes in named:
         mover = ground.movers.get(uuid)
         known = all(node in ground.position for node in cpu_nodes + mem_nodes)
         if mover is None or not known:

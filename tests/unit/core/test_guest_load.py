@@ -65,6 +65,20 @@ class GuestLoadTest(unittest.TestCase):
         self.assertEqual(4, told(sample(), guest('g', 2, GIB, vcpus_max=4)).vcpus)
 
 
+class WaitingTest(unittest.TestCase):
+
+    def test_waiting_is_divided_as_guests_ran(self):
+        samples = [sample(waiting_cores=1.0, cores_by_node=((0, 3.0), (1, 1.0))),
+                   sample(waiting_cores=0.5, cores_by_node=((1, 2.0),))]
+        self.assertEqual(((0, 0.75), (1, 0.75)), guest_load.waiting_cores(samples))
+
+    def test_a_node_where_one_is_unknown_is_left_out(self):
+        samples = [sample(waiting_cores=1.0, cores_by_node=((0, 1.0), (1, 1.0))),
+                   sample(cores_by_node=((1, 2.0),)), sample(waiting_cores=1.0),
+                   sample(waiting_cores=1.0, cores_by_node=((0, 0.0),))]
+        self.assertEqual(((0, 0.5),), guest_load.waiting_cores(samples))
+
+
 class WhyFixedTest(unittest.TestCase):
 
     def test_each_reason(self):
