@@ -186,21 +186,24 @@ def _decode(metrics):
                         if 'pmc.every' in current else INTERVAL_DEFAULT_S)
     found.limits = limits = _limits(maximum)
     distances, nearest = _distances(count, maximum)
+    at = _HEADER + 4 * count
     if usual and known:
-        at = _HEADER + 4 * count
-        rest = ([value * MB for value in now[at:at + count]],
-                [value * MB for value in maxima[3 * count:]],
+        bandwidths = [value * MB for value in now[at:at + count] + maxima[3 * count:]]
+        rest = (bandwidths[:count], bandwidths[count:],
                 [value / 1000 for value in now[at + count:]] or None, distances, _MEMBERS[count],
                 0 not in maxima)
     else:
         rest = _unusual(current, maximum, count, distances)
+    # Guests, vCPUs, demand: in one go, as each loop costs more than its few steps.
+    live = [value / 100 for value in now[_HEADER + count:at]]
+    demand = live[2 * count:]
+    if not known:
+        demand = [None if value < 0 else value for value in demand]
     found._current = current
     found._columns = found.aggregates = Aggregates(
         [value / 100 for value in maxima[:count]], maxima[count:2 * count],
-        maxima[2 * count:3 * count], now[3:3 + count],
-        [value / 100 for value in now[3 + count:3 + 2 * count]],
-        [value / 100 for value in now[3 + 2 * count:3 + 3 * count]],
-        [None if value < 0 else value / 100 for value in now[3 + 3 * count:3 + 4 * count]], *rest)
+        maxima[2 * count:3 * count], now[_HEADER:_HEADER + count], live[:count],
+        live[count:2 * count], demand, *rest)
     if nearest < limits.domain_distance:
         found.aggregates = aggregate(found._columns.view(), limits)
     return found

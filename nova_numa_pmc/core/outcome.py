@@ -57,17 +57,19 @@ def outcome(host, asked, limits):
     if host.usual and asked.policy in (model.AUTO, model.ONE_NODE) and step > 0:
         # Without maxima there is no utilisation that traffic could add to.
         added = traffic(host, asked) if host.maximum and host.bandwidth else None
-        charged, now = _pressures(host, asked.demand_cores, added)
+        present = host.demand
+        if present is None:
+            present = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in host.vcpus]
+        charged = _charged(host, present, asked.demand_cores, added or 0)
         at = _best(host, asked, charged, added, step)
         if at is not None:
-            pressure = charged[at]
-            if len(now) == 2:
-                now = (now[1 - at],)
+            if len(charged) == 2:
+                rest = (_now(host, present, 1 - at),)
             else:
-                del now[at]
-                now.sort(reverse=True)
+                rest = sorted((_now(host, present, other) for other in range(len(charged))
+                               if other != at), reverse=True)
             # A record's own check of its arguments takes as long as the rest of this branch.
-            return tuple.__new__(Outcome, ('one_node', (pressure,), now, (at,)))
+            return tuple.__new__(Outcome, ('one_node', (charged[at],), rest, (at,)))
     return ask_place(host, asked, limits)
 
 
@@ -76,22 +78,21 @@ def unseen(vcpus, memory_mib, policy=model.AUTO, intensity=1.0):
     return Asked(vcpus, memory_mib, PRIOR_CORES_PER_VCPU * vcpus, policy, intensity)
 
 
-def _pressures(host, wanted, added):
-    """List each domain's pressure with the guest on it, and without."""
-    cores, present = host.cores, host.demand
-    if present is None:
-        present = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in host.vcpus]
-    charged = [(d + wanted) / c for d, c in zip(present, cores)]
-    now = [d / c for d, c in zip(present, cores)]
+def _charged(host, present, wanted, added):
+    """List each domain's pressure with the guest on it."""
+    charged = [(cores + wanted) / capacity for cores, capacity in zip(present, host.cores)]
     if host.maximum and host.bandwidth:
-        added = added or 0
-        charged = [max(p, (b + added) / m)
-                   for p, b, m in zip(charged, host.bandwidth, host.maximum)]
-        now = [max(p, b / m) for p, b, m in zip(now, host.bandwidth, host.maximum)]
-    if host.link:
-        charged = list(map(max, charged, host.link))
-        now = list(map(max, now, host.link))
-    return charged, now
+        charged = [max(pressure, (bandwidth + added) / maximum) for pressure, bandwidth, maximum
+                   in zip(charged, host.bandwidth, host.maximum)]
+    return list(map(max, charged, host.link)) if host.link else charged
+
+
+def _now(host, present, at):
+    """Return a domain's pressure as it is."""
+    pressure = present[at] / host.cores[at]
+    if host.maximum and host.bandwidth:
+        pressure = max(pressure, host.bandwidth[at] / host.maximum[at])
+    return max(pressure, host.link[at]) if host.link else pressure
 
 
 def _best(host, asked, charged, added, step):

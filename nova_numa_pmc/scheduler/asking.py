@@ -140,8 +140,9 @@ def _answer(found, vcpus, memory_mb, own, asked):
     if vcpus > 0 or memory_mb > 0:
         host = charge(host, vcpus, memory_mb, asked, limits)
         newcomers = came / (sum(host.cores) or 1.0)
-    return Answer(outcome(host, asked, limits), None, came, newcomers, host.demand is not None,
-                  host.members)
+    # As in outcome(): without the record's own check of its arguments.
+    return tuple.__new__(Answer, (outcome(host, asked, limits), None, came, newcomers,
+                                  host.demand is not None, host.members))
 
 
 def _memory_mb_used(host_state):

@@ -45,14 +45,15 @@ def _weigh(host_states, spec):
     if question.neutral:
         LOG.debug('Hosts are not weighed by their NUMA pressure: %s', question.neutral)
         return [0.0] * len(host_states)
-    rules = asking.Rules(CONF.numa_pmc.stale_after, CONF.numa_pmc.charge_new_guests)
-    step, now_s = CONF.numa_pmc.weight_step, time.time()
+    conf = CONF.numa_pmc
+    rules = asking.Rules(conf.stale_after, conf.charge_new_guests)
+    step, now_s = conf.weight_step, time.time()
     keys, answers = [], []
     for host_state in host_states:
         answer = _answer(host_state, question, rules, now_s)
         keys.append(None if answer.outcome is None else weights.key(answer, step))
         answers.append(answer)
-    found = weights.weights(keys, CONF.numa_pmc.unknown_weight)
+    found = weights.weights(keys, conf.unknown_weight)
     if LOG.isEnabledFor(logging.DEBUG):
         for host_state, answer, weight in zip(host_states, answers, found):
             LOG.debug('NUMA pressure of (%s, %s): weight %.4f: %s',
