@@ -8,6 +8,7 @@ at import.
 
 from oslo_config import cfg
 
+from nova_numa_pmc import agent_options
 from nova_numa_pmc import counting
 from nova_numa_pmc import settings
 
@@ -21,7 +22,8 @@ def list_opts():
     """
     return [(cfg.OptGroup(group, help=text),
              [_opt(option) for option in settings.OPTIONS if option.group == group])
-            for group, text in settings.GROUPS] + [(counting.GROUP, counting.list_opts())]
+            for group, text in settings.GROUPS] + [
+                 (module.GROUP, module.list_opts()) for module in (counting, agent_options)]
 
 
 def register_opts(conf):

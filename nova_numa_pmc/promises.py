@@ -126,7 +126,7 @@ def forget(name, options, root, timeout_s):
                 ledger.drop(uuid)
 
 
-def reconcile(ledger, host, options, root, starting=None):
+def reconcile(ledger, host, options, root, starting=None, now_ns=None):
     """Drop what nobody will claim, and count the guests that run without a promise.
 
     Those were started while the hook was not there, was off or gave up; where the
@@ -135,6 +135,7 @@ def reconcile(ledger, host, options, root, starting=None):
     :param ledger: :class:`state.locked`, held
     :param host: :class:`model.Topology`
     :param starting: the guest that is being decided on; it is not counted
+    :param now_ns: CLOCK_BOOTTIME; None: now
     :returns: list of problems, as text
     :raises StateError: the running guests can't be listed: with them unknown, any decision
         might break a promise
@@ -149,8 +150,9 @@ def reconcile(ledger, host, options, root, starting=None):
         raise StateError('%s: %s: the running guests are not known'
                          % (directory, error.strerror)) from None
     running = [uuid for uuid, promise in ledger.promises.items() if promise.name in names]
-    ledger.promises = state.prune(ledger.promises, running, _boottime_ns(),
-                                  options.start_grace_s * 10**9)
+    ledger.promises = state.prune(
+        ledger.promises, running, _boottime_ns() if now_ns is None else now_ns,
+        options.start_grace_s * 10**9)
     unknown = names - {promise.name for promise in ledger.promises.values()}
     if starting:
         unknown.discard(starting.name)

@@ -55,7 +55,7 @@ class locked(Record):  # noqa: N801 -- a context manager, used like a function
     def __enter__(self):
         try:
             self._directory_fd = open_directory(self.directory, create=True)
-            self._lock_fd = _take_lock(self._directory_fd, self.directory, self.timeout_s)
+            self._lock_fd = take_lock(self._directory_fd, self.directory, self.timeout_s)
             self._load()
         except BaseException:
             self._close()
@@ -172,16 +172,20 @@ def _check_owner(fd, path, mode):
     return status
 
 
-def _take_lock(directory_fd, directory, timeout_s):
-    """Lock by asking again at growing intervals, within bounds.
+def take_lock(directory_fd, directory, timeout_s, name=LOCK):
+    """Lock a file of the directory by asking again at growing intervals, within bounds.
 
     A blocking flock(2) could be bounded only by a signal, which the hook needs for its own
-    bound; the lock is held for a few milliseconds, so that a few questions suffice.
+    bound; the record's lock is held for a few milliseconds, so that a few questions suffice.
+
+    :returns: a file descriptor; closing it releases the lock
+    :raises StateBusy: another process holds it for longer than ``timeout_s``
+    :raises StateError: the file can't be trusted or made
     """
-    path = os.path.join(directory, LOCK)
+    path = os.path.join(directory, name)
     fd = None
     try:
-        fd = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
                      0o600, dir_fd=directory_fd)
         if not stat.S_ISREG(_check_owner(fd, path, '0600').st_mode):
             raise StateError('%s: not a regular file: remove it' % path)

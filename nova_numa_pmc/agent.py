@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent: measure, publish, hold guests to their places, move those for whom it pays.
+
+One thread and one loop. A tick is made of stages, each of which may fail without the others:
+what fails is told once, until it works again.
+"""
+
+import logging
+import os
+import time
+
+from nova_numa_pmc import bookkeeping, collect, host_state, promises
+from nova_numa_pmc.core import view
+from nova_numa_pmc.host import guests
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.troubles import Troubles
+
+LOG = logging.getLogger(__name__)
+
+
+class Now(Record, fields='monotonic_ns boottime_ns realtime_s'):
+    """One moment by three clocks: intervals, ages over a suspend, and what others read."""
+
+    __slots__ = ()
+
+    @classmethod
+    def read(cls):
+        """Read the clocks."""
+        return cls(time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time())
+
+
+class Tick(Record, fields='now sample host record guests host_state',
+           defaults=(None, None, None, (), None)):
+    """What a tick has found; None: could not be had.
+
+    :param sample: :class:`nova_numa_pmc.sample.Sample`
+    :param host: :class:`nova_numa_pmc.model.Topology`
+    :param record: :class:`nova_numa_pmc.state.Record`, the promises
+    :param guests: tuple of :class:`nova_numa_pmc.model.Guest` that run
+    :param host_state: :class:`host_state.HostState`, what is to be published
+    """
+
+    __slots__ = ()
+
+
+class Agent:
+    """What one host's agent does in a tick.
+
+    :param options: :class:`nova_numa_pmc.agent_options.Options`
+    :param root: where proc, sys and run are (tests)
+    :ivar options: those in force
+    """
+
+    def __init__(self, options, root='/'):
+        self._root = root
+        self._troubles = Troubles(LOG, time.monotonic)
+        self._files = guests.StatusFiles(root)
+        self._use(options)
+
+    def _use(self, options):
+        self.options = options
+        self._sampler = collect.Sampler(options.counting, self._root)
+        self._books = bookkeeping.Bookkeeping(options.shared, self._root, LOG)
+
+    def reload(self, options):
+        """Go on with other options; counters are opened anew where theirs have changed."""
+        sampler = self._sampler
+        if options.counting == self.options.counting:
+            self.options = options
+            self._books.options = options.shared
+            return
+        sampler.close()
+        self._use(options)
+
+    def tick(self, now=None):
+        """Do everything once; nothing is raised.
+
+        :param now: :class:`Now`; None: read the clocks
+        :rtype: Tick
+        """
+        tick = self._collect(now or Now.read())
+        with self._troubles.stage('publishing'):
+            tick = tick._replace(host_state=self._host_state(tick))
+            if self.options.publish and tick.host_state:
+                host_state.write(os.path.join(self._root, self.options.shared.state_dir[1:]),
+                                 tick.host_state)
+        return tick
+
+    def _collect(self, now):
+        tick = Tick(now)
+        with self._troubles.stage('measuring'):
+            tick = tick._replace(sample=self._sampler.sample(now.monotonic_ns, now.realtime_s))
+            self._troubles.problems(tick.sample.problems)
+        with self._troubles.stage('reading the host'):
+            tick = tick._replace(host=promises.usable_host(self._root))
+            found, _ = self._files.read()  # the sample has told what could not be read
+            tick = tick._replace(guests=tuple(found))
+        if tick.host is not None:
+            with self._troubles.stage('keeping the promises'):
+                record, problems = self._books.read(tick.host, now.boottime_ns)
+                tick = tick._replace(record=record)
+                self._troubles.problems(problems)
+        return tick
+
+    def _host_state(self, tick):
+        """Return the host's state; a first sample has no rates and would hide those before it."""
+        if not (tick.sample and tick.sample.nodes and tick.sample.elapsed_s and tick.record):
+            return None
+        limits = self.options.shared.limits
+        seen = view.view(tick.host, tick.record.promises.values(), limits,
+                         {node.id: node for node in tick.sample.nodes}, tick.record.rotation,
+                         tick.now.boottime_ns)
+        return host_state.from_sample(seen, tick.sample, limits)
+
+    def step(self):
+        """Do the next bit of the moves in hand.
+
+        :returns: after how many seconds to do the next one; None: there is none
+        """
+        return None
+
+    def abandon(self):
+        """Give up the moves in hand."""
+
+    def close(self):
+        """Close what is open."""
+        self._sampler.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()

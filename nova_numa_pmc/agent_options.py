@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the operator has set on the agent: the group ``[agent]``.
+
+oslo.config's own types, as the libvirt hook needs none of it.
+"""
+
+import os
+
+from oslo_config import cfg
+
+from nova_numa_pmc import calibration, counting, settings
+from nova_numa_pmc.core import moves
+from nova_numa_pmc.exceptions import SettingsError
+from nova_numa_pmc.record import Record
+
+GROUP = cfg.OptGroup('agent', help='What nova-numa-agent does besides measuring.')
+#: Values of the option ``rebalance``.
+OFF, DRY_RUN, ON = 'off', 'dry-run', 'on'
+_TERMS = moves.Terms()
+
+
+class Options(Record, fields='shared counting publish reassert rebalance terms stop_timeout_s',
+              defaults=(counting.Options(), True, True, OFF, _TERMS, 10.0)):
+    """The group ``[agent]``, checked, and what the agent needs of the others.
+
+    :param shared: :class:`settings.Settings`
+    :param counting: :class:`counting.Options`, completed from the host's calibration
+    :param rebalance: :data:`OFF`, :data:`DRY_RUN` or :data:`ON`
+    :param terms: :class:`moves.Terms`
+    """
+
+    __slots__ = ()
+
+
+def list_opts():
+    """Return oslo.config's options of the group."""
+    default = Options(None)
+    return [
+        cfg.BoolOpt('publish', default=default.publish, help=(
+            "Write what was measured to the file host in the state directory, for Nova's "
+            'scheduler and for the hook.')),
+        cfg.BoolOpt('reassert', default=default.reassert, help=(
+            'Write the cpusets of guests again where something (a reload of systemd, a restart '
+            'of libvirt) has reset them, and extend them to CPUs that come online.')),
+        cfg.StrOpt('rebalance', default=default.rebalance, choices=[
+            (OFF, 'guests stay where they were placed'),
+            (DRY_RUN, 'log which moves would pay, and why, and make none'),
+            (ON, 'make them')],
+            help='Whether running guests are moved when the load has changed.'),
+        cfg.IntOpt('bytes_per_tick_mib', default=_TERMS.bytes_per_tick >> 20, min=1,
+                   max=1 << 30, help=(
+                       'Memory that one plan may set in motion [MiB]. A larger guest goes '
+                       'alone, and the next plans wait until their shares have paid for it.')),
+        cfg.IntOpt('moves_per_hour', default=_TERMS.moves_per_hour, min=0, max=100000, help=(
+            'Guests whose memory is moved within an hour, at most.')),
+        cfg.IntOpt('changes_per_hour', default=_TERMS.changes_per_hour, min=0, max=100000, help=(
+            'Guests of which only the CPUs are changed within an hour, at most.')),
+        cfg.IntOpt('move_mib_per_s', default=_TERMS.bytes_per_sec >> 20, min=1, max=1 << 20, help=(
+            'Rate at which memory is moved, at most [MiB/s].')),
+        cfg.FloatOpt('min_gain_cores', default=_TERMS.min_gain_cores, min=0.0, max=1000.0, help=(
+            'A move that gains less than this is noise [cores].')),
+        cfg.BoolOpt('widen', default=_TERMS.widen, help=(
+            "Let a guest also use another node's CPUs while its own node has too few for all "
+            'and the other has some to spare.')),
+        cfg.FloatOpt('stop_timeout_s', default=default.stop_timeout_s, min=0.0, max=600.0, help=(
+            'How long a move in hand may go on when the agent is stopped; then it is undone '
+            'where less than half of the memory has moved [seconds].')),
+    ]
+
+
+def register_opts(conf):
+    """Register the group with an oslo_config.cfg.ConfigOpts."""
+    conf.register_group(GROUP)
+    conf.register_opts(list_opts(), group=GROUP)
+
+
+def read(path=settings.PATH, calibration_path=calibration.PATH):
+    """Read the operator's file; without one, the defaults.
+
+    :returns: (:class:`Options`, list of problems that cost no more than a default)
+    :raises SettingsError: the file can't be read, or a value is wrong
+    """
+    conf = cfg.ConfigOpts()
+    register_opts(conf)
+    try:
+        conf([], project='nova-numa-pmc', default_config_dirs=[],
+             default_config_files=[path] if os.path.exists(path) else [])
+        group = conf.agent
+        terms = moves.Terms(
+            bytes_per_tick=group.bytes_per_tick_mib << 20, moves_per_hour=group.moves_per_hour,
+            changes_per_hour=group.changes_per_hour, bytes_per_sec=group.move_mib_per_s << 20,
+            min_gain_cores=group.min_gain_cores, widen=group.widen)
+        shared = settings.read(path)
+        counted, problem = calibration.completed(counting.read(path), calibration_path)
+        options = Options(shared, counted, group.publish, group.reassert, group.rebalance,
+                          terms, group.stop_timeout_s)
+    except (cfg.Error, OSError, ValueError) as error:
+        raise SettingsError('%s: %s' % (path, error)) from error
+    return options, list(shared.problems) + ([problem] if problem else [])

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep the record of promises true while guests come and go.
+
+The hook does so at each start; without a start, promises of guests that ended while the hook
+was away, and guests that started without it, would stay uncounted.
+"""
+
+import os
+
+from nova_numa_pmc import promises, state
+from nova_numa_pmc.exceptions import StateBusy, StateError
+from nova_numa_pmc.host import guests
+
+#: How long to wait for the record's lock: starts of guests go first.
+LOCK_TIMEOUT_S = 0.25
+#: Guests whose status file can't be read are looked at again after this time [s].
+_RETRY_S = 60.0
+
+
+class Bookkeeping:
+    """Reads the record of promises; takes its lock only where something has changed.
+
+    :param options: :class:`nova_numa_pmc.settings.Settings`
+    :param log: a :class:`logging.Logger`
+    """
+
+    def __init__(self, options, root, log):
+        self.options, self._root, self._log = options, root, log
+        self._unclear, self._tried_s = frozenset(), 0.0
+
+    def read(self, host, now_ns):
+        """Return (:class:`state.Record`, list of problems).
+
+        :param host: :class:`nova_numa_pmc.model.Topology`
+        :param now_ns: CLOCK_BOOTTIME
+        :raises StateError: the running guests or the record can't be read
+        """
+        record = self._unlocked()
+        if record is not None and self._holds(record, now_ns):
+            return record, []
+        before = dict(record.promises) if record else {}
+        try:
+            with promises.locked(self.options, self._root, LOCK_TIMEOUT_S) as ledger:
+                problems = promises.reconcile(ledger, host, self.options, self._root,
+                                              now_ns=now_ns)
+        except StateBusy as error:
+            if record is None:
+                raise
+            return record, [str(error)]  # the next tick tries again
+        self._unclear = self._names() - {each.name for each in ledger.promises.values()}
+        self._tried_s = now_ns / 1e9
+        self._tell(before, ledger.promises)
+        return state.Record(ledger.promises, ledger.rotation), problems
+
+    def _unlocked(self):
+        try:
+            return state.read(os.path.join(self._root, self.options.state_dir[1:]),
+                              state.read_boot_id(self._root)) or state.Record()
+        except StateError:
+            return None  # it is set aside, and told, under the lock
+
+    def _holds(self, record, now_ns):
+        """Say whether the record speaks of the running guests and nobody else."""
+        names = self._names()
+        running = [uuid for uuid, each in record.promises.items() if each.name in names]
+        kept = state.prune(record.promises, running, now_ns,
+                           self.options.start_grace_s * 10**9)
+        unknown = names - {each.name for each in record.promises.values()}
+        tried = unknown == self._unclear and 0 <= now_ns / 1e9 - self._tried_s < _RETRY_S
+        return len(kept) == len(record.promises) and (not unknown or tried)
+
+    def _names(self):
+        directory = os.path.join(self._root, guests.STATUS_FILES)
+        try:
+            return frozenset(name[:-4] for name in os.listdir(directory)
+                             if name.endswith('.xml'))
+        except FileNotFoundError:
+            return frozenset()
+        except OSError as error:
+            raise StateError('%s: %s: the running guests are not known'
+                             % (directory, error.strerror)) from None
+
+    def _tell(self, before, after):
+        for uuid, promise in before.items():
+            if uuid not in after:
+                self._log.info('guest %s: its promise of %d MiB is dropped: it has gone',
+                               promise.name, promise.memory_bytes >> 20)
+        for uuid, promise in after.items():
+            if uuid not in before:
+                self._log.info('guest %s: runs without a promise: counted as %s on node %s, '
+                               '%d MiB', promise.name, promise.origin,
+                               ','.join(map(str, promise.cpu_nodes)) or 'any',
+                               promise.memory_bytes >> 20)

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure this host, publish it, and keep guests where they belong.
+
+It runs until it is stopped, usually as a systemd service; needs root. SIGHUP
+reads the options again; SIGTERM ends it, with a move of memory that is in hand
+finished or undone.
+
+examples:
+  systemctl enable --now nova-numa-agent     # the usual way
+  nova-numa-agent --once                     # one interval, and what it tells
+  nova-numa-agent --once --json | jq '.nodes[] | {id, demand_cores}'
+  nova-numa-agent --check                    # are the options right?
+
+exit codes: 0 stopped, or done; 1 a problem (it is printed with its remedy);
+2 wrong usage
+"""
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import sys
+import time
+
+from nova_numa_pmc import agent as agents
+from nova_numa_pmc import agent_options, host_state, serving, settings
+from nova_numa_pmc.exceptions import NumaPmcError, StateBusy
+from nova_numa_pmc.host import notify
+
+LOG = logging.getLogger('nova_numa_pmc.agent')
+#: Levels as journald reads them at the beginning of a line (sd-daemon(3)).
+_PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+
+
+def build_parser():
+    """Return the parser."""
+    parser = argparse.ArgumentParser(
+        prog='nova-numa-agent', description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--config-file', default=settings.PATH, metavar='FILE',
+                        help='options (default: %(default)s)')
+    parser.add_argument('--root', default='/', help=argparse.SUPPRESS)
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument('--once', action='store_true',
+                       help='measure and publish one interval, print it and end; nothing is '
+                            'moved, and nothing published while the service runs')
+    modes.add_argument('--check', action='store_true',
+                       help='read the options, say what is wrong with them and end')
+    parser.add_argument('--json', action='store_true',
+                        help='with --once: print what is published as JSON')
+    return parser
+
+
+def main(argv=None, wait=None):
+    """Run the agent; return its exit code.
+
+    :param wait: waits so many seconds, for --once (tests)
+    """
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if args.json and not args.once:
+        parser.error('--json goes with --once')
+    try:
+        options, problems = agent_options.read(args.config_file)
+        if args.check:
+            for problem in problems:
+                print(problem)
+            return 1 if problems else 0
+        log_to_stderr(args.config_file, logging.WARNING if args.once else logging.INFO)
+        for problem in problems:
+            LOG.warning('%s', problem)
+        directory = os.path.join(args.root, options.shared.state_dir[1:])
+        if args.once:
+            return _once(args, options, directory, wait or time.sleep)
+        with serving.only_agent(directory):
+            return _serve(args, options)
+    except (NumaPmcError, OSError) as error:
+        print('nova-numa-agent: %s' % error, file=sys.stderr)
+        return 1
+
+
+def _serve(args, options):
+    with serving.signals() as wait, agents.Agent(options, args.root) as agent:
+        LOG.info('begins: every %g s; publishes: %s; rebalance: %s',
+                 options.counting.interval_s, 'yes' if options.publish else 'no',
+                 options.rebalance)
+        serving.Service(agent, lambda: agent_options.read(args.config_file), LOG, wait,
+                        watchdog_s=notify.watchdog_s()).run()
+        LOG.info('ends')
+    return 0
+
+
+def _once(args, options, directory, wait):
+    options = options._replace(rebalance=agent_options.OFF)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(serving.only_agent(directory))
+        except StateBusy:
+            print('the service runs: this is measured beside it and not published',
+                  file=sys.stderr)
+            options = options._replace(publish=False, reassert=False)
+        agent = stack.enter_context(agents.Agent(options, args.root))
+        agent.tick()
+        wait(options.counting.interval_s)
+        told = agent.tick().host_state
+    if told is None:
+        print('nova-numa-agent: nothing to publish: see the warnings above', file=sys.stderr)
+        return 1
+    if args.json:
+        print(json.dumps(json.loads(host_state.encode(told))))
+    else:
+        print('\n'.join(as_lines(told)))
+    return 0
+
+
+def as_lines(told):
+    """Return a :class:`host_state.HostState` as lines of text."""
+    lines = ['over %.3g s, by %s' % (told.interval_s, told.source or 'no source')]
+    for node, remote in zip(told.view.nodes, told.remote_ratios):
+        demand = 'unknown' if node.demand_cores is None else '%.2f' % node.demand_cores
+        traffic = ('unknown' if node.bandwidth_bytes_per_sec is None
+                   else '%.2f GB/s' % (node.bandwidth_bytes_per_sec / 1e9))
+        lines.append(
+            'node %d: %s of %.3g cores wanted, bandwidth %s, remote %s, %.1f of %.1f GiB '
+            'promised to %.3g guests' % (
+                node.id, demand, node.cores, traffic,
+                'unknown' if remote is None else '%.2f %%' % (100 * remote),
+                (node.promised_bytes or 0) / 2**30, (node.capacity_bytes or 0) / 2**30,
+                node.guests))
+    return lines
+
+
+class JournalFormatter(logging.Formatter):
+    """Put the level in front as journald wants it; a traceback stays in one entry's lines."""
+
+    def format(self, record):
+        """Return the record's lines, each with its priority."""
+        level = next((number for least, number in _PRIORITIES if record.levelno >= least), 7)
+        return '\n'.join('<%d>%s' % (level, line)
+                         for line in super().format(record).splitlines())
+
+
+def log_to_stderr(config_file, level):
+    """Log by oslo.log where it is installed, else plainly, to the journal or a terminal."""
+    if _log_by_oslo(config_file):
+        return
+    handler = logging.StreamHandler()
+    if os.environ.get('JOURNAL_STREAM'):
+        handler.setFormatter(JournalFormatter('%(message)s'))
+    else:
+        handler.setFormatter(logging.Formatter('%(asctime)s %(levelname)s %(message)s'))
+    logger = logging.getLogger('nova_numa_pmc')
+    logger.handlers[:] = [handler]
+    logger.setLevel(level)
+
+
+def _log_by_oslo(config_file):
+    """Set oslo.log up by the group [DEFAULT] of the options; return whether it is there."""
+    try:
+        from oslo_config import cfg
+        from oslo_log import log
+    except ImportError:
+        return False
+    conf = cfg.ConfigOpts()
+    log.register_options(conf)
+    conf([], project='nova-numa-pmc', default_config_dirs=[],
+         default_config_files=[config_file] if os.path.exists(config_file) else [])
+    log.setup(conf, 'nova-numa-agent')
+    return True
+
+
+if __name__ == '__main__':
+    sys.exit(main())

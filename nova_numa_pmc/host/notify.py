@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tell systemd how the service is: sd_notify(3), without libsystemd."""
+
+import os
+import socket
+
+READY, STOPPING, WATCHDOG = 'READY=1', 'STOPPING=1', 'WATCHDOG=1'
+
+
+def notify(*assignments, environment=os.environ):
+    """Send assignments to the service manager; where there is none, do nothing.
+
+    :returns: whether they were sent
+    """
+    address = environment.get('NOTIFY_SOCKET', '')
+    if address[:1] not in ('/', '@'):
+        return False
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+            sender.settimeout(1.0)
+            sender.connect('\0' + address[1:] if address[0] == '@' else address)
+            sender.sendall('\n'.join(assignments).encode('utf-8', 'backslashreplace'))
+    except OSError:
+        return False
+    return True
+
+
+def watchdog_s(environment=os.environ):
+    """Return within what time systemd wants to hear from this process; None: it does not."""
+    if environment.get('WATCHDOG_PID', str(os.getpid())) != str(os.getpid()):
+        return None
+    digits = environment.get('WATCHDOG_USEC', '')
+    return int(digits) / 1e6 if digits.isascii() and digits.isdigit() and int(digits) else None

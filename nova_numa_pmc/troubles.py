@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Log what goes wrong once per kind, not once per tick."""
+
+import contextlib
+
+from nova_numa_pmc.exceptions import NumaPmcError
+
+#: A trouble that comes and goes is told again after this time at the earliest [s].
+REPEAT_S = 3600.0
+_KEPT = 1000
+
+
+class Troubles:
+    """What has been told.
+
+    :param log: a :class:`logging.Logger`
+    :param clock: returns seconds that never go back
+    """
+
+    def __init__(self, log, clock):
+        self._log, self._clock = log, clock
+        self._failing = {}  # stage → kind of its trouble
+        self._told = {}     # text → when
+
+    @contextlib.contextmanager
+    def stage(self, name):
+        """Run the block; whatever it raises is logged when it begins, and so is its end."""
+        try:
+            yield
+        except Exception as error:
+            known = isinstance(error, (NumaPmcError, OSError))
+            kind = type(error).__name__
+            if self._failing.get(name) != kind:
+                self._failing[name] = kind
+                self._log.warning('%s fails: %s', name,
+                                  error if known else '%s: %s' % (kind, error),
+                                  exc_info=None if known else error)
+        else:
+            if self._failing.pop(name, None):
+                self._log.info('%s works again', name)
+
+    def problems(self, texts):
+        """Warn of each problem that was not told within the last hour."""
+        now_s = self._clock()
+        for text in texts:
+            if text not in self._told or now_s - self._told[text] >= REPEAT_S:
+                if len(self._told) >= _KEPT:
+                    self._told.clear()
+                self._log.warning('%s', text)
+            self._told.setdefault(text, now_s)
+            if now_s - self._told[text] >= REPEAT_S:
+                self._told[text] = now_s
