@@ -9,7 +9,7 @@ import logging
 import os
 import time
 
-from nova_numa_pmc import bookkeeping, collect, host_state, promises
+from nova_numa_pmc import bookkeeping, collect, host_state, promises, reassertion
 from nova_numa_pmc.core import view
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.record import Record
@@ -61,13 +61,15 @@ class Agent:
         self.options = options
         self._sampler = collect.Sampler(options.counting, self._root)
         self._books = bookkeeping.Bookkeeping(options.shared, self._root, LOG)
+        self._reassertion = reassertion.Reassertion(options.shared, self._root, LOG,
+                                                    self._troubles)
 
     def reload(self, options):
         """Go on with other options; counters are opened anew where theirs have changed."""
         sampler = self._sampler
         if options.counting == self.options.counting:
             self.options = options
-            self._books.options = options.shared
+            self._books.options = self._reassertion.options = options.shared
             return
         sampler.close()
         self._use(options)
@@ -84,6 +86,9 @@ class Agent:
             if self.options.publish and tick.host_state:
                 host_state.write(os.path.join(self._root, self.options.shared.state_dir[1:]),
                                  tick.host_state)
+        if self.options.reassert and tick.record:
+            with self._troubles.stage('holding guests'):
+                self._reassertion.hold(tick, covered=self._covered(tick))
         return tick
 
     def _collect(self, now):
@@ -111,6 +116,13 @@ class Agent:
                          {node.id: node for node in tick.sample.nodes}, tick.record.rotation,
                          tick.now.boottime_ns)
         return host_state.from_sample(seen, tick.sample, limits)
+
+    def _covered(self, tick):
+        """List the nodes whose memory covers what they have promised."""
+        if not any(each.bound for each in tick.record.promises.values()):
+            return None
+        seen = view.view(tick.host, tick.record.promises.values(), self.options.shared.limits)
+        return {node.id for node in seen.nodes if node.promised_bytes <= node.capacity_bytes}
 
     def step(self):
         """Do the next bit of the moves in hand.

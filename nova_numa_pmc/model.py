@@ -55,9 +55,9 @@ class Topology(Record, fields='nodes distances cores'):
 class Guest(Record, fields=(
         'uuid name vcpus memory_bytes vcpus_max allowed_cpus placed_by cpu_nodes mem_nodes '
         'page_bytes locked devices iothreads hints pid pinned_cpus flavor preallocated vcpu_tids '
-        'host_devices'),
+        'host_devices state job'),
         defaults=(None, None, (), (), (), None, False, (), 0, (), None, None, None, False, (),
-                  ())):
+                  (), None, None)):
     """A libvirt domain, as its XML describes it.
 
     :param vcpus: vCPUs online at start; ``vcpus_max`` the most it may plug (None: the same)
@@ -80,6 +80,9 @@ class Guest(Record, fields=(
     :param vcpu_tids: thread ids of its vCPUs where known (status files), ascending
     :param host_devices: tuple of the host's devices that it uses beside these, sorted:
         network interfaces below macvtap ('eth0') and block devices ('/dev/nvme0n1')
+    :param state: libvirt's word for its state ('running', 'paused'), None: not told
+    :param job: libvirt's word for its long job ('migration out', 'migration in', 'save',
+        'snapshot', 'backup', 'dump'), None: it has none
     """
 
     __slots__ = ()

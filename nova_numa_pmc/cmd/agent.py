@@ -24,7 +24,7 @@ import sys
 import time
 
 from nova_numa_pmc import agent as agents
-from nova_numa_pmc import agent_options, host_state, serving, settings
+from nova_numa_pmc import agent_options, host_state, reassertion, serving, settings
 from nova_numa_pmc.exceptions import NumaPmcError, StateBusy
 from nova_numa_pmc.host import notify
 
@@ -47,6 +47,9 @@ def build_parser():
                             'moved, and nothing published while the service runs')
     modes.add_argument('--check', action='store_true',
                        help='read the options, say what is wrong with them and end')
+    modes.add_argument('--widen', action='store_true',
+                       help='let the memory of bound guests spill, as nobody watches their nodes '
+                            'while no agent runs, and end (the unit does so)')
     parser.add_argument('--json', action='store_true',
                         help='with --once: print what is published as JSON')
     return parser
@@ -71,6 +74,9 @@ def main(argv=None, wait=None):
         for problem in problems:
             LOG.warning('%s', problem)
         directory = os.path.join(args.root, options.shared.state_dir[1:])
+        if args.widen:
+            reassertion.widen_bound(options.shared, args.root, LOG)
+            return 0
         if args.once:
             return _once(args, options, directory, wait or time.sleep)
         with serving.only_agent(directory):

@@ -54,14 +54,15 @@ _DOMAIN = {
 
 _ROOTS = {
     'domain': {'domain': _DOMAIN},
-    'domstatus': {'domstatus': {'numad': {}, 'vcpus': {'vcpu': {}}, 'domain': _DOMAIN}},
+    'domstatus': {'domstatus': {'numad': {}, 'job': {}, 'vcpus': {'vcpu': {}},
+                                'domain': _DOMAIN}},
 }
 
 # libvirt reads the first of these and ignores the others: with two, what it does and what we
 # believe could be made to differ.
 _ONCE = frozenset((
-    'domain', 'numad', 'uuid', 'name', 'memory', 'maxMemory', 'vcpu', 'iothreads', 'numatune',
-    'numatune/memory', 'cputune', 'cputune/emulatorpin', 'memoryBacking',
+    'domain', 'numad', 'job', 'uuid', 'name', 'memory', 'maxMemory', 'vcpu', 'iothreads',
+    'numatune', 'numatune/memory', 'cputune', 'cputune/emulatorpin', 'memoryBacking',
     'memoryBacking/hugepages', 'memoryBacking/allocation', 'launchSecurity', 'devices',
     'metadata', 'metadata/instance', 'metadata/instance/flavor'))
 

@@ -136,7 +136,9 @@ def _running_guest(xml, default_huge_page_bytes):
     if digits in ('0', '-1'):
         return None
     pid = values.integer('pid', digits, 1, 1 << 31)
-    guest = _guest(found, default_huge_page_bytes)._replace(pid=pid, vcpu_tids=_tids(found))
+    guest = _guest(found, default_huge_page_bytes)._replace(
+        pid=pid, vcpu_tids=_tids(found), state=_word(found, 'domstatus', 'state'),
+        job=_word(found, 'job', 'async'))
     if 'numad' not in found:
         return guest
     # What numad advised at this start; the domain's XML says only placement='auto'.
@@ -147,6 +149,13 @@ def _running_guest(xml, default_huge_page_bytes):
         placed_by=guest.placed_by or ('numad',),
         mem_nodes=guest.mem_nodes or tuple(sorted(nodes)),
         pinned_cpus=guest.pinned_cpus or cpus or None)
+
+
+def _word(found, path, name):
+    """Return one of libvirt's own words, None where it has none to say."""
+    words = _attributes(found, path, name)
+    # They only hold moves back: an odd one is no reason to leave the guest out.
+    return ascii(words[0][:_SHOWN])[1:-1] if words and words[0] not in ('', 'none') else None
 
 
 def _tids(found):
