@@ -8,7 +8,7 @@ ARGS =
 .NOTPARALLEL:
 .PHONY: help demo test unit lab lab-full functional test-nova test-nova-all test-nova-29 \
 	test-nova-31 test-nova-33 test-nova-34 test-nova-upstream lint docs bench bench-hook bench-placement \
-	bench-multiplex bench-counters bench-sampler bench-rebalance bench-skew bench-orders bench-weigher \
+	bench-multiplex bench-sampling bench-rebalance bench-skew bench-orders bench-weigher \
 	fuzz-metrics config setup setup-lab clean distclean
 
 help: ## List the targets
@@ -51,7 +51,7 @@ docs: ## Build the documentation into doc/build/html
 	@$(PYTHON) -m sphinx -q -W -b html doc/source doc/build/html
 	@echo "documentation: doc/build/html/index.html"
 
-bench: bench-hook bench-placement bench-rebalance bench-multiplex bench-counters bench-sampler ## Run every benchmark that needs no lab
+bench: bench-hook bench-placement bench-rebalance bench-multiplex bench-sampling ## Run every benchmark that needs no lab
 
 bench-hook: setup ## Measure the hook's process time beside a bare Python start
 	@$(PYTHON) -m tests.bench.bench_hook $(ARGS)
@@ -65,11 +65,8 @@ bench-rebalance: setup ## Time the rebalancer's plan; compare it with the optimu
 bench-multiplex: setup ## Measure the error of counters that take turns
 	@$(PYTHON) -m tests.bench.bench_multiplex $(ARGS)
 
-bench-counters: setup ## Measure what sampling costs beside perf stat
-	@$(PYTHON) -m tests.bench.bench_counters $(ARGS)
-
-bench-sampler: setup ## Measure what a whole sample of many guests costs
-	@$(PYTHON) -m tests.bench.bench_sampler $(ARGS)
+bench-sampling: setup ## Measure what sampling costs beside perf stat, and context switches
+	@$(PYTHON) -m tests.bench.bench_sampling $(ARGS)
 
 bench-weigher: ## Measure weigher and filter beside Nova's own, on up to 10,000 hosts
 	@tools/setup nova34

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``perf stat -I`` beside a measurement, and what it costs."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+
+START_S = 60
+
+
+def there():
+    """Tell whether perf can be run (Debian's is a wrapper, which may lack the program)."""
+    return bool(shutil.which('perf')) and not subprocess.run(
+        ['perf', 'stat', '-e', 'cpu-clock', 'true'], capture_output=True, check=False).returncode
+
+
+def run_ns(pid):
+    """Return (ns that a process's first thread ran, how many times it was put on a CPU)."""
+    with open('/proc/%d/schedstat' % pid, encoding='ascii') as file:
+        ran, _, times = map(int, file.read().split())
+    return ran, times
+
+
+class PerfStat:
+    """One or more ``perf stat``, which count together what is to be compared.
+
+    :ivar processes: each with its output file
+    """
+
+    def __init__(self, commands, interval_s, directory):
+        self.processes = []
+        for at, arguments in enumerate(commands):
+            path = os.path.join(directory, 'perf-stat-%d' % at)
+            process = subprocess.Popen(
+                ['perf', 'stat', '-x', ',', '-I', '%d' % (1000 * interval_s), '-o', path,
+                 *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL)
+            self.processes.append((process, path))
+
+    def wait(self):
+        """Wait for the first reading of each.
+
+        :raises RuntimeError: there is none
+        """
+        until = time.monotonic() + START_S
+        for process, path in self.processes:
+            while not _stamps(path):
+                if process.poll() is not None or time.monotonic() > until:
+                    raise RuntimeError('no reading of: %.100s' % ' '.join(process.args))
+                time.sleep(0.02)
+
+    def mark(self):
+        """Return [(CPU ns so far, readings so far)], each between two readings."""
+        marks = []
+        for process, path in self.processes:
+            size = -1
+            while size != os.stat(path).st_size:
+                size = os.stat(path).st_size
+                time.sleep(0.05)
+            marks.append((run_ns(process.pid)[0], _stamps(path)))
+        return marks
+
+    def descriptors(self):
+        """Return how many descriptors they have open."""
+        return sum(len(os.listdir('/proc/%d/fd' % process.pid)) for process, _ in self.processes)
+
+    def stop(self):
+        """End them."""
+        for process, _ in self.processes:
+            process.kill()
+            process.wait()
+
+
+def _stamps(path):
+    try:
+        with open(path, encoding='utf-8') as file:
+            return len({line.split(',', 1)[0] for line in file if ',' in line})
+    except FileNotFoundError:
+        return 0
+
+
+def sample_s(before, after):
+    """Return the CPU seconds of a reading from two marks, all processes together."""
+    return sum((new[0] - old[0]) / 1e9 / max(1, new[1] - old[1])
+               for old, new in zip(before, after))
+
+
+@contextlib.contextmanager
+def running(commands, interval_s):
+    """Run ``perf stat`` with each list of arguments; yield :class:`PerfStat` that counts."""
+    with tempfile.TemporaryDirectory() as directory:
+        found = PerfStat(commands, interval_s, directory)
+        try:
+            found.wait()
+            yield found
+        finally:
+            found.stop()

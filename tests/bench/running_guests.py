@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that look like guests: four threads each, in control groups as libvirt makes them.
+
+Every thread wakes up now and then, as an idle guest's timers make it do; in some guests two of
+them pass a byte to and fro as fast as they can. A root directory with libvirt's status files
+lets the package find them.
+"""
+
+import _thread
+import contextlib
+import gc
+import os
+import threading
+import time
+
+from nova_numa_pmc.record import Record
+from tests.fixtures import domains
+
+VCPUS = 4
+
+
+class Guest(Record, fields='pid tids group'):
+    """A guest that runs.
+
+    :param tids: of its vCPU threads
+    :param group: the directory of its control group whose events can be counted
+    """
+
+    __slots__ = ()
+
+
+def mount_of(controller):
+    """Return where a controller's hierarchy is mounted, v2's where it has none; None: nowhere."""
+    unified = None
+    with open('/proc/self/mounts', encoding='utf-8') as file:
+        for _, path, kind, options, *_ in map(str.split, file):
+            if kind == 'cgroup' and controller in options.split(','):
+                return path
+            if kind == 'cgroup2':
+                unified = unified or path
+    return unified
+
+
+@contextlib.contextmanager
+def control_groups(names):
+    """Make groups that count memory and events; yield {name: its directories, events first}."""
+    mounts = dict.fromkeys(path for path in map(mount_of, ('perf_event', 'memory')) if path)
+    bases = [os.path.join(path, 'numa-pmc-bench-%d' % os.getpid()) for path in mounts]
+    made = []
+    try:
+        for base in bases:
+            os.mkdir(base)
+            made.append(base)
+            with contextlib.suppress(OSError):  # v2 only, and only where memory is enabled
+                _write(os.path.join(base, 'cgroup.subtree_control'), '+memory')
+            for name in names:
+                os.mkdir(os.path.join(base, name))
+                made.append(os.path.join(base, name))
+        yield {name: [os.path.join(base, name) for base in bases] for name in names}
+    finally:
+        for path in reversed(made):
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+
+
+@contextlib.contextmanager
+def running(number, switching, nap_s):
+    """Start guests; yield a list of :class:`Guest`; end them.
+
+    :param switching: in how many of them two threads switch to and fro
+    :param nap_s: how long a thread sleeps between two moments of running
+    """
+    names = ['qemu-%d-bench.libvirt-qemu' % at for at in range(number)]
+    told, tell = os.pipe()
+    end, life = os.pipe()
+    gc.freeze()  # a collection in a guest would copy the pages it shares with us
+    with control_groups(names) as groups:
+        pids = {}
+        try:
+            for at, name in enumerate(names):
+                pid = os.fork()
+                if not pid:
+                    os.close(life)
+                    _be_guest(groups[name], tell, end, at < switching, nap_s)
+                pids[pid] = name
+            lines = os.fdopen(os.dup(told))
+            with lines:
+                found = (tuple(map(int, lines.readline().split())) for _ in names)
+                yield [Guest(pid, tids, groups[pids[pid]][0]) for pid, *tids in found]
+        finally:
+            os.close(life)  # at which they end
+            for pid in pids:
+                os.waitpid(pid, 0)
+            for fd in (told, tell, end):
+                os.close(fd)
+
+
+def _be_guest(groups, tell, end, switches, nap_s):
+    """Be a guest until the other side of ``end`` is closed; do not return."""
+    try:
+        for path in groups:
+            _write(os.path.join(path, 'cgroup.procs'), '0')
+        threading.stack_size(64 << 10)
+        tids = []
+        loops = [_nap] * VCPUS
+        if switches:
+            here, there = os.pipe(), os.pipe()
+            os.write(here[1], b'x')
+            loops[0] = lambda _: _pass_on(here[0], there[1])
+            loops[1] = lambda _: _pass_on(there[0], here[1])
+        for loop in loops:
+            _thread.start_new_thread(_start, (tids, loop, nap_s))
+        while len(tids) < VCPUS:
+            time.sleep(0.01)
+        os.write(tell, ('%d %s\n' % (os.getpid(), ' '.join(map(str, tids)))).encode())
+        os.read(end, 1)
+    finally:
+        os._exit(0)
+
+
+def _start(tids, loop, nap_s):
+    tids.append(threading.get_native_id())
+    loop(nap_s)
+
+
+def _nap(nap_s):
+    while True:
+        time.sleep(nap_s)
+
+
+def _pass_on(source, sink):
+    while True:
+        os.write(sink, os.read(source, 1))
+
+
+def make_root(directory, guests):
+    """Make a root with this host's proc and sys, and the guests' status files."""
+    for name in ('proc', 'sys'):
+        os.symlink('/' + name, os.path.join(directory, name))
+    files = os.path.join(directory, 'run/libvirt/qemu')
+    os.makedirs(files)
+    for at, guest in enumerate(guests):
+        uuid = '00000000-0000-4000-8000-%012x' % (at + 1)
+        xml = domains.status(domains.domain('bench%d' % at, uuid), guest.pid)
+        head, _, rest = xml.partition(b'<vcpus>')
+        vcpus = ''.join("<vcpu id='%d' pid='%s'/>" % pair for pair in enumerate(guest.tids))
+        with open(os.path.join(files, 'bench%d.xml' % at), 'wb') as file:
+            file.write(head + b'<vcpus>' + vcpus.encode() + rest[rest.index(b'</vcpus>'):])
+
+
+def _write(path, text):
+    with open(path, 'w', encoding='ascii') as file:
+        file.write(text)
