@@ -66,7 +66,7 @@ class Layout:
         self.memory_at = [self._nearest_memory(n) for n in self.all]
         self.movers = {}
         for guest in situation.guests:
-            if guest.demand_cores is not None:
+            if guest.demand_cores is not None and self.running:
                 self.movers[guest.uuid] = self._mover(guest, situation.mlp)
         self.balance = self._balance(situation)
         for mover in self.movers.values():

@@ -66,16 +66,18 @@ def plan(situation, ledger, terms, elapsed_s, now_s):
 def propose(situation, terms, horizon_s=HORIZON_S):
     """List the moves that gain more than they cost within a time, best first, one by one.
 
-    For an operator who asks now: no regret is needed, no budget applies.
+    For an operator who asks now: no regret is needed, no budget applies. No guest is changed
+    twice.
 
     :param horizon_s: for how long the load is taken to stay as it is [s]
     :returns: :class:`moves.Plan`
     """
     ground = Ground(situation, terms)
-    before, chosen = ground.balance.loss(), []
+    before, chosen, settled = ground.balance.loss(), [], set()
     while len(chosen) < MOST_PROPOSED:
         candidates = [Candidate(ground, steps, gain(ground, steps))
-                      for steps in distinct(proposals(ground)).values()]
+                      for steps in distinct(proposals(ground)).values()
+                      if settled.isdisjoint(mover.guest.uuid for mover, _ in steps)]
         paying = [each for each in candidates if each.gain >= ground.min_gain
                   and each.gain * horizon_s > each.cost]
         cures = _cures(paying)
@@ -84,6 +86,7 @@ def propose(situation, terms, horizon_s=HORIZON_S):
         if best is None:
             break
         chosen.append(made(ground, best))
+        settled.update(mover.guest.uuid for mover, _ in best.steps)
         ground.apply(best.steps)
     return moves.Plan(tuple(chosen), (), before, ground.balance.loss(),
                       _remarks(ground, None, ()))

@@ -153,7 +153,7 @@ def _homecoming(ground, mover, place, gain):
     """Let a guest go home only where that leaves room; then even a small gain counts."""
     balance = ground.balance
     others = dict(balance.wide)
-    others[mover.at] -= mover.demand
+    others[mover.at] = others.get(mover.at, 0.0) - mover.demand
     demand = balance.poured(wide=others)
     for n in place.cpus:
         if demand[n] + mover.demand > ground.terms.narrow_below_ratio * balance.cores[n]:

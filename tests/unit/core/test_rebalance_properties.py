@@ -7,8 +7,10 @@ import unittest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nova_numa_pmc import model
 from nova_numa_pmc.core import ledger as ledgers
-from nova_numa_pmc.core import moves, rebalance
+from nova_numa_pmc.core import ledger_format, moves, rebalance
+from nova_numa_pmc.core.explain_move import explain_move
 from nova_numa_pmc.core.ground import Ground
 from tests.sim.constant import GIB, MIB, Constant, load
 
@@ -24,6 +26,23 @@ GUEST = st.tuples(
 HOSTS = st.tuples(st.lists(st.sampled_from((4, 6, 8)), min_size=2, max_size=4),
                   st.lists(GUEST, max_size=9), st.sampled_from((None, 4e9)),
                   st.sampled_from((12, 24, 64)))
+
+UNKNOWN = st.none() | st.just(0.0) | st.floats(0, 30)
+NODE_IDS = st.lists(st.sampled_from((0, 3, 6, 9, 99)), unique=True, max_size=3).map(
+    lambda ids: tuple(sorted(ids)))
+#: Cores, threads, capacity, promised; demand, traffic, maximum.
+ODD_NODE = st.tuples(st.sampled_from((0.0, 2.0, 8.0)), st.sampled_from((0, 2, 8)),
+                     st.none() | st.sampled_from((0, 8 * GIB)), st.none() | st.just(GIB),
+                     UNKNOWN, UNKNOWN, UNKNOWN)
+ODD_GUEST = st.builds(
+    moves.GuestLoad, st.just(''), st.just('g'), st.integers(0, 8),
+    st.sampled_from((0, GIB, 64 * GIB)), NODE_IDS, NODE_IDS, NODE_IDS,
+    st.just(()) | st.just((GIB,)),
+    NODE_IDS.map(lambda ids: tuple((node, GIB) for node in ids)),
+    NODE_IDS.map(lambda ids: tuple((node, 0.5) for node in ids)),
+    UNKNOWN, UNKNOWN, UNKNOWN.map(lambda lines: lines and lines * 1e7),
+    st.none() | st.floats(0, 1), UNKNOWN, st.none() | NODE_IDS,
+    st.sampled_from(('', '', 'pinned')))
 
 
 def build(drawn, ids=None):
@@ -124,6 +143,32 @@ class PropertyTest(unittest.TestCase):
                     {step.name: tuple(renamed[node] for node in step.to_nodes)
                      for step in ours.moves[0].steps},
                     {step.name: step.to_nodes for step in theirs.moves[0].steps})
+
+    @settings(max_examples=100, deadline=None)
+    @given(st.lists(ODD_NODE, min_size=1, max_size=4),
+           st.lists(ODD_GUEST, max_size=6), st.booleans())
+    def test_whatever_is_unknown_or_absent_there_is_a_plan(self, nodes, guests, waited):
+        nodes = tuple(model.NodeView(3 * at, *node[:4], demand_cores=node[4],
+                                     bandwidth_bytes_per_sec=node[5],
+                                     bandwidth_max_bytes_per_sec=node[6])
+                      for at, node in enumerate(nodes))
+        situation = moves.Situation(
+            model.HostView(nodes, ()),
+            tuple(guest._replace(uuid=f'g{at}') for at, guest in enumerate(guests)),
+            waiting_cores=((0, 1.0), (3, 0.0), (99, 1.0)) if waited else (),
+            free_bytes=((0, GIB),) if waited else ())
+        ledger = ledgers.Ledger()
+        for tick in range(3):
+            plan, ledger = rebalance.plan(situation, ledger, UNBOUNDED, MINUTE_S, MINUTE_S * tick)
+            ledger_format.from_data(ledger_format.to_data(ledger))
+            for move in plan.moves + plan.pending:
+                explain_move(move)
+                self.assertTrue(all(step.to_nodes for step in move.steps))
+                for step in move.steps:
+                    guest = situation.guests[int(step.uuid[1:])]
+                    self.assertEqual('', guest.fixed)
+                    self.assertIsNotNone(guest.demand_cores)
+        rebalance.propose(situation, UNBOUNDED)
 
     def test_a_thousand_quiet_guests_are_left_alone(self):
         rng = random.Random(1)
