@@ -385,8 +385,18 @@ class RunningTest(unittest.TestCase):
     def test_is_what_the_hook_gets(self):
         xml = domains.domain(placement=domains.NUMA_NODES_1)
         domains.write_status(self.root, 'a', xml, 100)
-        self.assertEqual([guests.parse(xml)._replace(pid=100, vcpu_tids=(4711, 4712))],
-                         guests.read_running(self.root)[0])
+        self.assertEqual(
+            [guests.parse(xml)._replace(pid=100, vcpu_tids=(4711, 4712), state='running')],
+            guests.read_running(self.root)[0])
+
+    def test_state_and_job(self):
+        for state, before, job in (
+                ('running', "  <job type='none' async='backup'/>\n", 'backup'),
+                ('paused', "  <job type='query' async='none'/>\n", None), ('paused', '', None)):
+            domains.write_status(self.root, 'a', domains.domain(), 100, state=state,
+                                 before=before)
+            [guest] = guests.read_running(self.root)[0]
+            self.assertEqual((state, job), (guest.state, guest.job))
 
     def test_no_libvirt(self):
         self.assertEqual(([], []), guests.read_running(self.root))
