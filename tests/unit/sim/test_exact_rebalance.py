@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rebalancer's referee against plain enumeration."""
+
+import unittest
+from itertools import product
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nova_numa_pmc.core import moves
+from nova_numa_pmc.core.ground import Ground, Place
+from tests.bench.exact_rebalance import EQUAL_CORES, EQUAL_RATIO, Search
+from tests.sim.constant import GIB, MIB, Constant, load
+
+TERMS = moves.Terms()
+GUESTS = st.lists(st.tuples(
+    st.integers(0, 2), st.sampled_from((0.5, 1.0, 2.0, 3.0)), st.integers(1, 3),
+    st.sampled_from((0.0, 5e6, 4e7)), st.booleans()), min_size=1, max_size=4)
+
+
+def enumerate_all(situation):
+    """Yield (burden, bytes) of every division that fits."""
+    count = len(situation.guests)
+    for homes in product((None, 0, 1, 2), repeat=count):
+        ground = Ground(situation, TERMS)
+        movers = [ground.movers[guest.uuid] for guest in situation.guests]
+        steps = [(mover, Place((n,), n)) for mover, n in zip(movers, homes) if n is not None]
+        if all(ground.may(*step) for step in steps) and ground.fits(steps):
+            size = sum(ground.bytes_to_move(*step) for step in steps)
+            ground.apply(steps)
+            yield ground.balance.burden(), size
+
+
+class ExactRebalanceTest(unittest.TestCase):
+
+    @settings(max_examples=25, deadline=None)
+    @given(GUESTS, st.sampled_from((None, 4e9)), st.sampled_from((6, 12)))
+    def test_finds_what_enumeration_finds(self, drawn, bandwidth_max, capacity):
+        guests = [load(f'g{at}', 4, node, demand, size * GIB, lines=demand * lines,
+                       lies=((node, 600 * MIB), ((node + 1) % 3, 300 * MIB if split else 0)))
+                  for at, (node, demand, size, lines, split) in enumerate(drawn)]
+        host = Constant((4, 4, 4), (capacity * GIB,) * 3, guests, bandwidth_max)
+        every = list(enumerate_all(host.situation()))
+        least = min(lost for lost, _ in every)
+        search = Search(host.situation(), TERMS)
+        self.assertAlmostEqual(least, search.least_loss(1e9), places=6)
+        self.assertTrue(search.proven)
+        limit = least + max(EQUAL_CORES, EQUAL_RATIO * least)
+        fewest = min(size for lost, size in every if lost <= limit + 1e-9)
+        self.assertEqual(fewest, Search(host.situation(), TERMS).fewest_bytes(least, 1 << 60))
