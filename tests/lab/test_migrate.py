@@ -2,7 +2,7 @@
 """A running guest goes to another node: its bytes, its throughput, and who else waits.
 
 Where the bytes are comes from the kernel, throughput from perf. The figures are printed;
-run with -s to see them.
+run with -s to see them. A quarter of an hour: `make lab-full` runs them.
 """
 
 import json
@@ -14,6 +14,8 @@ import pytest
 from machine.guests import home_share
 from machine.image import LAB
 from machine.vm import LAB_DIR
+
+pytestmark = pytest.mark.full
 
 MIB = 1 << 20
 THP = '/sys/kernel/mm/transparent_hugepage/enabled'
