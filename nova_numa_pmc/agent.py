@@ -9,7 +9,8 @@ import logging
 import os
 import time
 
-from nova_numa_pmc import bookkeeping, collect, host_state, promises, reassertion
+from nova_numa_pmc import agent_options, bookkeeping, collect, host_state, moving, promises
+from nova_numa_pmc import reassertion, rebalancing
 from nova_numa_pmc.core import view
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.record import Record
@@ -51,28 +52,30 @@ class Agent:
     :ivar options: those in force
     """
 
-    def __init__(self, options, root='/'):
-        self._root = root
+    def __init__(self, options, root='/', **writing):
+        """Open nothing yet.
+
+        :param writing: passed to :mod:`migrate` and :mod:`cpuset` (tests)
+        """
+        self.options, self._root = options, root
         self._troubles = Troubles(LOG, time.monotonic)
         self._files = guests.StatusFiles(root)
-        self._use(options)
-
-    def _use(self, options):
-        self.options = options
-        self._sampler = collect.Sampler(options.counting, self._root)
-        self._books = bookkeeping.Bookkeeping(options.shared, self._root, LOG)
-        self._reassertion = reassertion.Reassertion(options.shared, self._root, LOG,
+        self._sampler = collect.Sampler(options.counting, root)
+        self._books = bookkeeping.Bookkeeping(options.shared, root, LOG)
+        self._reassertion = reassertion.Reassertion(options.shared, root, LOG, self._troubles)
+        self._moving = moving.Moving(options, root, LOG, **writing)
+        self._rebalancing = rebalancing.Rebalancing(options, self._moving, root, LOG,
                                                     self._troubles)
 
     def reload(self, options):
         """Go on with other options; counters are opened anew where theirs have changed."""
-        sampler = self._sampler
-        if options.counting == self.options.counting:
-            self.options = options
-            self._books.options = self._reassertion.options = options.shared
-            return
-        sampler.close()
-        self._use(options)
+        if options.counting != self.options.counting:
+            self._sampler.close()
+            self._sampler = collect.Sampler(options.counting, self._root)
+        if options.rebalance != agent_options.ON:
+            self.abandon()
+        self._books.options = self._reassertion.options = options.shared
+        self.options = self._moving.options = self._rebalancing.options = options
 
     def tick(self, now=None):
         """Do everything once; nothing is raised.
@@ -88,7 +91,10 @@ class Agent:
                                  tick.host_state)
         if self.options.reassert and tick.record:
             with self._troubles.stage('holding guests'):
-                self._reassertion.hold(tick, covered=self._covered(tick))
+                self._reassertion.hold(tick, self._moving.places, self._covered(tick))
+        if self.options.rebalance != agent_options.OFF and tick.sample and tick.record:
+            with self._troubles.stage('rebalancing'):
+                self._rebalancing.consider(tick, self._sampler)
         return tick
 
     def _collect(self, now):
@@ -125,14 +131,19 @@ class Agent:
         return {node.id for node in seen.nodes if node.promised_bytes <= node.capacity_bytes}
 
     def step(self):
-        """Do the next bit of the moves in hand.
+        """Do the next bit of the moves in hand; nothing is raised.
 
         :returns: after how many seconds to do the next one; None: there is none
         """
-        return None
+        pause_s = None
+        with self._troubles.stage('moving'):
+            pause_s = self._moving.step()
+        return pause_s
 
     def abandon(self):
-        """Give up the moves in hand."""
+        """End the moves in hand: kept where most of the memory has moved, else taken back."""
+        with self._troubles.stage('moving'):
+            self._moving.abandon()
 
     def close(self):
         """Close what is open."""

@@ -21,6 +21,7 @@ class Sampler:
 
     :param options: :class:`counting.Options`; None: the defaults
     :param root: where proc, sys and run are (tests)
+    :ivar mlp: how many misses of those that the last sample counted a core waits for together
     """
 
     def __init__(self, options=None, root='/'):
@@ -37,6 +38,7 @@ class Sampler:
         self._before_ns = None
         self._times = (None, None)  # busy and waiting ns by CPU
         self._devices = {}          # PCI address or name → node id or None
+        self.mlp = pressure.MLP_DEMAND
 
     def sample(self, now_ns=None, taken_s=None):
         """Return what was measured since the last call; all rates of a first one are None.
@@ -70,8 +72,9 @@ class Sampler:
             guests, found.evidence, [node.id for node in host.nodes])
         uses = [_use(node, busy[node.id], _waited(node, waiting, guests), counts.get(node.id),
                      uncore_uses.get(node.id, uncore.Use())) for node in host.nodes]
-        nodes, _ = samples.node_samples(
-            host.nodes, uses, self._abilities(host, bool(moved)), told, bool(moved))
+        abilities = self._abilities(host, bool(moved))
+        self.mlp = abilities.mlp
+        nodes, _ = samples.node_samples(host.nodes, uses, abilities, told, bool(moved))
         nodes = self._with_promised(host, nodes, problems)
         return Sample(taken_s, elapsed_ns / 1e9, found.source, nodes, told,
                       tuple(dict.fromkeys(problems)))
@@ -149,10 +152,11 @@ class Sampler:
         return samples.Abilities(
             view.capacity_cores(host, options.limits),
             _by_position(host, options.bandwidth_max), _by_position(host, options.link_max),
-            self._latencies(host),
+            self.latencies_ns(host),
             pressure.MLP_WITH_PREFETCH if with_prefetch else pressure.MLP_DEMAND)
 
-    def _latencies(self, host):
+    def latencies_ns(self, host):
+        """Return unloaded latencies by position, rows: from the CPUs."""
         rows = _by_position(host, self._options.latencies_ns)
         if all(row is not None and len(row) == len(host.nodes) for row in rows):
             return rows

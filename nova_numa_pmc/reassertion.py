@@ -76,7 +76,7 @@ class Reassertion:
                 'guest %s: its cpuset was reset %d times in %.0f minutes: left as it is; '
                 'somebody else writes it' % (guest.name, len(recent), _FIGHT_S / 60)])
             return
-        applied = cpuset.confine(groups, cpus, ours=_ours(groups), **self._writing)
+        applied = cpuset.confine(groups, cpus, ours=left_by_us(groups), **self._writing)
         if applied.changes:
             self._written[guest.uuid] = recent + [now_s]
             self._log.info('guest %s: held to node %s again: cpus %s to %s', guest.name,
@@ -101,7 +101,7 @@ class Reassertion:
         if self.options.bind and (covered is None or mems <= covered):
             if any(own.mems != mems for own in _own(groups)):
                 applied = cpuset.confine(groups, cpus, mems, stay_bound=True,
-                                         ours=_ours(groups), **self._writing)
+                                         ours=left_by_us(groups), **self._writing)
                 if applied.changes:
                     self._log.info('guest %s: bound to the memory of node %s again', guest.name,
                                    format_cpulist(mems))
@@ -156,7 +156,10 @@ def _own(groups):
         (groups.target,) if groups.covers else groups.children) if directory in held]
 
 
-def _ours(groups):
-    """Return what an earlier write of ours may have left: one set in all children."""
+def left_by_us(groups):
+    """Return the :class:`cpuset.Held` that an earlier write may have left: one set in all groups.
+
+    None: there is no such set.
+    """
     sets = {own.cpus for own in _own(groups)}
     return cpuset.Held(sets.pop(), frozenset()) if len(sets) == 1 else None

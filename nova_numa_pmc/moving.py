@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make planned moves, a bit at a time: promise, then CPUs, then memory.
+
+The new place is promised before anything is written, so that a start of another guest counts
+it, and an agent that comes back after a kill knows what is right. A move whose memory would not
+follow is taken back.
+"""
+
+import collections
+import time
+
+from nova_numa_pmc import model, promises
+from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
+from nova_numa_pmc.core import moves, view
+from nova_numa_pmc.core.explain_move import explain_move
+from nova_numa_pmc.exceptions import GuestGone, MigrationError, NumaPmcError
+from nova_numa_pmc.host import cgroups, cpuset, migrate
+from nova_numa_pmc.reassertion import cpus_of, left_by_us
+from nova_numa_pmc.record import Record
+
+
+class Refused(MigrationError):
+    """A planned move is not made: what it was planned on holds no longer."""
+
+
+class Leg(Record, fields='step guest before after mover began_s'):
+    """One guest's part of a move in hand.
+
+    :param before, after: :class:`model.Promise`
+    :param mover: :class:`migrate.Mover`, which moves only CPUs where no memory is to follow
+    """
+
+    __slots__ = ()
+
+
+class Moving:
+    """The moves in hand and to come.
+
+    :param options: :class:`nova_numa_pmc.agent_options.Options`
+    :param writing: passed to :class:`migrate.Mover` (tests)
+    :ivar places: {uuid: node ids} of guests that are held to more nodes than were promised
+    :ivar failed: uuids of guests whose moves were not made or taken back; whoever plans
+        empties it
+    """
+
+    def __init__(self, options, root, log, clock=time.monotonic, **writing):
+        self.options, self._root, self._log, self._clock = options, root, log, clock
+        self._writing = writing
+        self._queue, self._move, self._legs = collections.deque(), None, ()
+        self.places, self.failed = {}, set()
+
+    @property
+    def busy(self):
+        """Say whether there is anything in hand or to come."""
+        return bool(self._queue or self._legs)
+
+    def begin(self, plan, tick):
+        """Take over a plan's moves; ``step()`` makes them.
+
+        :param plan: :class:`moves.Plan`
+        :param tick: :class:`nova_numa_pmc.agent.Tick` that it was made of
+        """
+        self._queue.extend((move, tick) for move in plan.moves)
+
+    def step(self):
+        """Do the next bit.
+
+        :returns: after how many seconds to do the next one; None: all is done
+        """
+        if not self._legs:
+            if not self._queue:
+                return None
+            self._start(*self._queue.popleft())
+            return 0.0
+        try:
+            waits = [leg.mover.step().wait_s for leg in self._legs
+                     if leg.mover.progress.state == migrate.MOVING]
+        except Exception as error:  # of whichever leg: the move is one
+            self._give_up(error)
+            return 0.0
+        if all(leg.mover.progress.state != migrate.MOVING for leg in self._legs):
+            self._end()
+            return 0.0
+        return min(waits)
+
+    def abandon(self):
+        """Give up what is to come, and end what is in hand: kept where most has moved."""
+        self._queue.clear()
+        for leg in self._legs:
+            leg.mover.cancel()
+        while self._legs:
+            self.step()
+
+    def _start(self, move, tick):
+        """Promise the new places and write the CPUs."""
+        self._move = move
+        try:
+            self._legs = self._reserved(move, tick)
+            for leg in self._legs:
+                leg.mover.step()
+        except Exception as error:
+            self._give_up(error)
+            return
+        for leg in self._legs:
+            self._remember_place(leg, leg.step.to_nodes)
+
+    def _reserved(self, move, tick):
+        """Record the promises of a move's guests, all or none; return its legs."""
+        guests = {guest.uuid: guest for guest in tick.guests}
+        parts = []
+        for step in move.steps:
+            guest = guests.get(step.uuid)
+            if guest is None:
+                raise GuestGone('%s: ended before it was moved' % step.name)
+            mover = self._mover(move, step, guest, tick.host)
+            parts.append((step, guest, mover))
+        with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as ledger:
+            legs = []
+            for step, guest, mover in parts:
+                before = ledger.promises.get(step.uuid)
+                if before is None or before != tick.record.promises.get(step.uuid):
+                    raise Refused('guest %s: its promise has changed since' % step.name)
+                after = _promise(move, step, before)
+                ledger.put(after)
+                legs.append(Leg(step, guest, before, after, mover, self._clock()))
+            self._check_room(legs, ledger, tick.host)
+        return tuple(legs)
+
+    def _mover(self, move, step, guest, host):
+        groups = cgroups.find(guest.pid, self._root)
+        cpus = None
+        if move.kind != moves.FETCH:
+            cpus = cpus_of(step.to_nodes, host, guest)
+            if not cpus:
+                raise Refused('guest %s: none of its CPUs is on these nodes now' % step.name)
+        if not step.mem_nodes:
+            return OfCpus(groups, cpus, self._writing)
+        count = sum(1 for each in move.steps if each.mem_nodes)
+        terms = self.options.terms
+        return migrate.Mover(
+            groups, step.mem_nodes, cpus, ours=left_by_us(groups), root=self._root,
+            terms=migrate.Terms(bytes_per_sec=max(1, terms.bytes_per_sec // count),
+                                reserve_bytes=terms.reserve_bytes),
+            clock=self._clock, **self._writing)
+
+    def _check_room(self, legs, ledger, host):
+        """Refuse where a start has taken the room since; raised under the lock: not recorded."""
+        seen = view.view(host, ledger.promises.values(), self.options.shared.limits)
+        wanted = {node for leg in legs for node in leg.step.mem_nodes}
+        for node in seen.nodes:
+            if node.id in wanted and node.promised_bytes > node.capacity_bytes:
+                raise Refused('node %d has no room left for %s' % (
+                    node.id, ', '.join(leg.step.name for leg in legs)))
+
+    def _remember_place(self, leg, nodes):
+        wider = nodes and set(nodes) != set(leg.after.cpu_nodes)
+        if wider and self._move.kind == moves.WIDEN:
+            self.places[leg.step.uuid] = tuple(nodes)
+        elif self._move.kind != moves.FETCH:
+            self.places.pop(leg.step.uuid, None)
+
+    def _end(self):
+        """Keep a move whose memory has followed, else take it back."""
+        left = [leg for leg in self._legs if not _has_followed(leg.mover.progress)]
+        if left:
+            states = ', '.join('%s: %s' % (leg.step.name, _told(leg.mover.progress))
+                               for leg in left)
+            self._give_up(MigrationError('most memory stays where it was (%s)' % states))
+            return
+        for leg in self._legs:
+            progress = leg.mover.progress
+            self._log.info(
+                'guest %s: %s: node %s to %s, %d MiB in %.0f ms%s; %s', leg.step.name,
+                self._move.kind, _listed(leg.step.from_nodes), _listed(leg.step.to_nodes),
+                progress.moved_bytes >> 20, 1e3 * (self._clock() - leg.began_s),
+                '' if progress.state == migrate.DONE else ' (%s)' % _told(progress),
+                explain_move(self._move))
+        self._legs = ()
+
+    def _give_up(self, error):
+        """Take CPUs and promises back; what has moved of the memory stays."""
+        legs, self._legs = self._legs, ()
+        self.failed.update(step.uuid for step in self._move.steps)
+        unknown = not isinstance(error, (NumaPmcError, OSError))
+        for leg in legs:
+            try:
+                leg.mover.undo_cpus()
+                self._restore(leg)
+            except GuestGone:
+                pass
+            except NumaPmcError as another:
+                self._log.warning('guest %s: %s', leg.step.name, another)
+        if isinstance(error, GuestGone):
+            self._log.info('not moved: %s', error)
+        else:
+            self._log.warning('not moved: %s: %s', _names(self._move), error,
+                              exc_info=error if unknown else None)
+
+    def _restore(self, leg):
+        with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as ledger:
+            if ledger.promises.get(leg.step.uuid) == leg.after:
+                ledger.put(leg.before)
+
+
+class OfCpus:
+    """A mover of CPUs alone, with what is used here of :class:`migrate.Mover`."""
+
+    def __init__(self, groups, cpus, writing):
+        self._groups, self._cpus = groups, cpus
+        self._writing = {name: each for name, each in writing.items() if name == 'write'}
+        self._changes, self.progress = (), migrate.Progress(migrate.MOVING)
+
+    def step(self):
+        """Write the CPUs, and be done."""
+        self._changes = cpuset.confine(self._groups, self._cpus,
+                                       ours=left_by_us(self._groups), **self._writing).changes
+        self.progress = migrate.Progress(migrate.DONE)
+        return self.progress
+
+    def cancel(self):
+        """Do nothing: it is done."""
+
+    def undo_cpus(self):
+        """Give the CPUs back what they had."""
+        return cpuset.undo(self._groups, self._changes, **self._writing)
+
+
+def _promise(move, step, before):
+    """Return a guest's promise once a move is made."""
+    if move.kind == moves.WIDEN:
+        return before
+    after = before
+    if move.kind != moves.FETCH:
+        after = after._replace(cpu_nodes=tuple(step.to_nodes), origin=model.PLACED)
+    if step.mem_nodes:
+        after = after._replace(mem_nodes=tuple(step.mem_nodes), mem_bytes=())
+    return after
+
+
+def _has_followed(progress):
+    """Say whether at least half of what was to be moved has been."""
+    if progress.state == migrate.DONE:
+        return True
+    return progress.left_bytes is not None and progress.moved_bytes >= progress.left_bytes
+
+
+def _told(progress):
+    left = 'an unknown amount' if progress.left_bytes is None else (
+        '%d MiB' % (progress.left_bytes >> 20))
+    refused = ', '.join('%d pages %s' % (count, name) for name, count in progress.refused)
+    return '%s, %s left%s' % (progress.state, left, '; ' + refused if refused else '')
+
+
+def _names(move):
+    return ', '.join(step.name for step in move.steps)
+
+
+def _listed(nodes):
+    return ','.join(map(str, nodes)) or 'any'
