@@ -25,10 +25,12 @@ _OPTIONS = [
     cfg.BoolOpt('charge_new_guests', default=True, help=(
         'Charge hosts for the guests that came after their metrics were recorded, which Nova '
         'counts at once. Without it, all guests of one request may go to one host.')),
-    cfg.FloatOpt('max_pressure', default=1.0, min=0.0, max=64.0, help=(
+    cfg.FloatOpt('max_pressure', default=0.0, min=0.0, max=64.0, help=(
         'NUMAPressureFilter refuses a host when the guest would leave a higher pressure on the '
-        'nodes that it would use (1: saturated). 0: no ceiling. The extra spec '
-        'numa_pmc:max_pressure of a flavor overrides it.')),
+        'nodes that it would use (1: saturated). 0: no ceiling, because what the guest itself '
+        'and others too new to be measured will use is estimated, and a request that every '
+        'host refuses ends in ERROR. The extra spec numa_pmc:max_pressure of a flavor '
+        'overrides it.')),
     cfg.BoolOpt('require_one_node', default=False, help=(
         'NUMAPressureFilter refuses hosts where the guest does not fit on one node. A flavor '
         'asks for the same by the extra spec numa_pmc:policy=one_node.')),

@@ -59,8 +59,6 @@ class HerdBase(base.NovaTest):
 
     def boots(self, *hosts):
         """Return {host: servers of one request for COUNT} after each host has reported once."""
-        # Each of these guests counts as half a core wanted until it is measured.
-        self.flags(max_pressure=0, group='numa_pmc')
         self.start_hosts(*hosts)
         self._run_periodics()
         before = {name: self.compute_node(name).metrics for name in hosts}

@@ -129,6 +129,14 @@ class WeigherTest(SchedulerTest):
 
 class FilterTest(SchedulerTest):
 
+    def setUp(self):
+        super().setUp()
+        self.flags(max_pressure=1.0, group='numa_pmc')
+
+    def test_no_ceiling_by_default(self):
+        CONF.clear_override('max_pressure', group='numa_pmc')
+        self.assertEqual(['a'], self.passing(host_state('a', 9.0, 9.0)))
+
     def test_a_saturated_host_fails(self):
         self.assertEqual(['a'], self.passing(host_state('a', 0.2, 1.5), host_state('b', 1.0, 1.1)))
 

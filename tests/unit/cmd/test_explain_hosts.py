@@ -28,6 +28,8 @@ class ExplainHostsTest(unittest.TestCase):
     def text(self, rows, *arguments):
         """Run the command on rows; return (exit code, what it printed)."""
         path = self.write('hosts.json', rows if isinstance(rows, str) else json.dumps(rows))
+        if '--nova-conf' not in arguments:
+            arguments += '--nova-conf', self.write('ceiling', '[numa_pmc]\nmax_pressure = 1\n')
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             code = rebalance.main(['explain', '--hosts', path, *arguments])
@@ -72,6 +74,11 @@ class ExplainHostsTest(unittest.TestCase):
         path = self.write('nova.conf', '[numa_pmc]\nmax_pressure = 0.1\nweight_step = 0.2\n')
         code, said = self.call([row('a', 2.0, 2.0)], *SIZE, '--nova-conf', path)
         self.assertEqual((1, 0.2), (code, said['options']['weight_step']))
+
+    def test_no_ceiling_by_default(self):
+        path = self.write('nova.conf', '')
+        code, said = self.call([row('a', 9.0, 9.0)], *SIZE, '--nova-conf', path)
+        self.assertEqual((0, 0.0), (code, said['options']['max_pressure']))
 
     def test_many_are_cut_in_the_text_only(self):
         rows = [row('host%d' % number, 1.0) for number in range(40)]

@@ -52,12 +52,13 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual(['b', 'a'], order(judge([row('b', 1.0, 1.0), row('a', 1.0, 1.0)])))
 
     def test_the_ceiling(self):
-        verdicts = judge([row('full', 4.2, 4.1), row('half', 2.0, 2.0)])
+        hosts = [row('full', 4.2, 4.1), row('half', 2.0, 2.0)]
+        self.assertEqual(['half', 'full'], order(judge(hosts)))
+        verdicts = judge(hosts, max_pressure=1.0)
         self.assertEqual(['half'], order(verdicts))
         self.assertIn('ceiling of 1', verdicts[1].why)
         flavor = FLAVOR._replace(extra_specs={'numa_pmc:max_pressure': '0.5'})
         self.assertEqual([], order(judge([row('half', 2.0, 2.0)], flavor)))
-        self.assertEqual(['full'], order(judge([row('full', 4.2, 4.1)], max_pressure=0.0)))
 
     def test_one_node(self):
         large = replay.Flavor(4, 12_000)
