@@ -58,7 +58,9 @@ class Counters:
             for group in groups:
                 group.close()
             return  # it ended, and another thread may have got its id
-        self._open[key] = (target, events, groups, _places(events, missing))
+        # The usual: all in one group, whose counts are the reading.
+        places = None if len(groups) == 1 and not missing else _places(events, missing)
+        self._open[key] = (target, events, groups, places)
         for event, error in missing:
             if (event, target.kind) not in self._reported:
                 self._reported.add((event, target.kind))
@@ -69,8 +71,12 @@ class Counters:
         readings = {}
         dead = []
         for key, (target, _, groups, places) in self._open.items():
-            counts = [count for group in groups for count in group.read()]
-            readings[key] = tuple(None if place is None else counts[place] for place in places)
+            if places is None:
+                counts = readings[key] = groups[0].read()
+            else:
+                counts = [count for group in groups for count in group.read()]
+                readings[key] = tuple(None if place is None else counts[place]
+                                      for place in places)
             if target.kind == perf.CPU and self._stands_still(key, counts):
                 dead.append(key)
         for key in dead:

@@ -11,6 +11,7 @@ Structures: include/uapi/linux/perf_event.h.
 import ctypes
 import errno
 import fcntl
+import functools
 import os
 import platform
 import resource
@@ -181,6 +182,11 @@ def raise_descriptor_limit():
     return True
 
 
+@functools.cache
+def _words(number):
+    return struct.Struct('=%dQ' % number)
+
+
 def parse_group(data, ids):
     """Return a group's counts in the order of ``ids``; None where one is not in it.
 
@@ -190,13 +196,14 @@ def parse_group(data, ids):
     nothing = (None,) * len(ids)
     if len(data) < 24 or len(data) % 8:
         return nothing
-    words = struct.unpack('=%dQ' % (len(data) // 8), data)
+    words = _words(len(data) // 8).unpack(data)
     number, enabled, running = words[:3]
     # running > enabled can't be; a leader in error or of another format reads like that
     if len(words) != 3 + 2 * number or running > enabled:
         return nothing
     if words[4::2] == tuple(ids):  # nearly always: the kernel keeps the order of opening
-        return tuple([Count(value, enabled, running) for value in words[3::2]])
+        # Not Count(...): a named tuple's own constructor takes twice the time.
+        return tuple([tuple.__new__(Count, (value, enabled, running)) for value in words[3::2]])
     by_id = dict(zip(words[4::2], words[3::2]))
     return tuple(Count(by_id[one], enabled, running) if one in by_id else None for one in ids)
 
@@ -213,6 +220,7 @@ class Group:
         self.target = target
         self.fds = []
         self.ids = []
+        self._last = None, None  # what was read last, and its counts
         try:
             for event in self.events:
                 self.add(event, disabled and not self.fds)
@@ -231,12 +239,17 @@ class Group:
         self.fds.append(fd)
 
     def read(self):
-        """Return the counts so far, a tuple of :class:`rates.Count` or None, as ``events``."""
+        """Return the counts so far, a tuple of :class:`rates.Count` or None, as ``events``.
+
+        It is the same object as before while the target has not run.
+        """
         try:
             data = os.read(self.fds[0], 24 + 16 * len(self.fds))
         except (OSError, IndexError):
             return (None,) * len(self.events)
-        return parse_group(data, self.ids)
+        if data != self._last[0]:
+            self._last = data, parse_group(data, self.ids)
+        return self._last[1]
 
     def enable(self):
         """Start counting."""

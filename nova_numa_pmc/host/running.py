@@ -97,18 +97,22 @@ def passed(before, after, home, elapsed_ns):
     :param before, after: {tid: :class:`threads.Ran`}
     :param home: {CPU: node id}
     """
-    pairs = [(before[tid], ran) for tid, ran in after.items() if tid in before
-             and before[tid].since == ran.since and before[tid].run_ns <= ran.run_ns
-             and before[tid].wait_ns <= ran.wait_ns]
-    if not pairs or elapsed_ns <= 0:
+    if elapsed_ns <= 0:
         return None, None, {}
+    run_ns = wait_ns = 0
     by_node = {}
-    for old, new in pairs:
-        for cpu in (old.cpu, new.cpu):
-            node = home.get(cpu)
-            by_node[node] = by_node.get(node, 0) + (new.run_ns - old.run_ns) / 2 / elapsed_ns
-    run_ns = sum(new.run_ns - old.run_ns for old, new in pairs)
-    wait_ns = sum(new.wait_ns - old.wait_ns for old, new in pairs)
+    for tid, (run, wait, cpu, since) in after.items():
+        if tid not in before:
+            continue
+        run_before, wait_before, cpu_before, since_before = before[tid]
+        if since_before != since or run_before > run or wait_before > wait:
+            continue
+        run_ns += run - run_before
+        wait_ns += wait - wait_before
+        for node in (home.get(cpu_before), home.get(cpu)):
+            by_node[node] = by_node.get(node, 0) + (run - run_before) / 2 / elapsed_ns
+    if not by_node:  # none is in both
+        return None, None, {}
     # A CPU that no node has (it went offline meanwhile): where it ran is not known.
     return (run_ns / elapsed_ns, wait_ns / elapsed_ns,
             {} if None in by_node else dict(sorted(by_node.items())))

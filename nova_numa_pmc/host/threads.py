@@ -7,6 +7,7 @@ import resource
 from nova_numa_pmc.record import Record
 
 _MAX_THREADS = 65536
+_READ_BYTES = 4096
 
 
 class Ran(Record, fields='run_ns wait_ns cpu since'):
@@ -55,89 +56,110 @@ def read(pid, tid, root='/'):
     ``stat`` the CPU and the start time (Documentation/filesystems/proc.rst, fields 39, 22). Of
     the thread's own directory: ``/proc/TID/stat`` sums over the whole process.
     """
-    files = _open(pid, tid, root)
-    if files is None:
+    try:
+        files = _Files(pid, tid, root)
+    except OSError:
         return None
     try:
-        return _read_open(*files)
+        return files.read()
     finally:
-        _close(files)
+        files.close()
 
 
 class Threads:
     """Threads that are read again and again.
 
-    Their files stay open: opening and closing them costs twice the reading (14 µs and 4 µs a
-    thread in all). An open file is of one thread, whoever gets its id next. At most a quarter
-    of the process's descriptors is kept.
+    Their files stay open: opening and closing them costs twice the reading. An open file is of
+    one thread, whoever gets its id next. At most an eighth of the process's descriptors is
+    kept: counters take more.
     """
 
     def __init__(self, root='/'):
         self._root = root
-        self._files = {}  # (pid, tid) → (descriptor of schedstat, of stat)
-        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8
+        self._kept = {}  # (pid, tid) → its _Files
 
     def read(self, wanted):
         """Return {(pid, tid): :class:`Ran`} of those that are there; others are closed.
 
         :param wanted: set of (pid, tid)
         """
-        for key in self._files.keys() - wanted:
-            _close(self._files.pop(key))
+        for key in self._kept.keys() - wanted:
+            self._kept.pop(key).close()
         found = {}
         for key in wanted:
-            ran = _read_open(*self._files[key]) if key in self._files else None
-            if ran is None:
-                ran = self._anew(key)
+            files = self._kept.get(key)
+            ran = (files and files.read()) or self._anew(key)
             if ran is not None:
                 found[key] = ran
         return found
 
     def _anew(self, key):
         """Read a thread that is new, or has got the id of one that ended."""
-        if key in self._files:
-            _close(self._files.pop(key))
-        files = _open(*key, self._root)
-        if files is None:
+        if key in self._kept:
+            self._kept.pop(key).close()
+        try:
+            files = _Files(*key, self._root)
+        except OSError:
             return None
-        ran = _read_open(*files)
-        if ran is not None and len(self._files) < self._most:
-            self._files[key] = files
+        ran = files.read()
+        # Asked anew each time, as the limit is raised when counters need it.
+        if ran and len(self._kept) < resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16:
+            self._kept[key] = files
         else:
-            _close(files)
+            files.close()
         return ran
 
     def close(self):
         """Close the files."""
-        for files in self._files.values():
-            _close(files)
-        self._files = {}
+        for files in self._kept.values():
+            files.close()
+        self._kept = {}
 
 
-def _open(pid, tid, root):
-    """Return descriptors of a thread's (schedstat, stat); None: it is gone."""
-    files = []
-    try:
-        for name in ('schedstat', 'stat'):
-            files.append(os.open('%s/proc/%d/task/%d/%s' % (root.rstrip('/'), pid, tid, name),
-                                 os.O_RDONLY | os.O_CLOEXEC))
-    except OSError:
-        _close(files)
-        return None
-    return files
+class _Files:
+    """A thread's open files, and what they said last."""
+
+    __slots__ = ('_schedstat', '_stat', '_times', '_ran')
+
+    def __init__(self, pid, tid, root):
+        """Open them.
+
+        :raises OSError: it is gone
+        """
+        directory = '%s/proc/%d/task/%d/' % (root.rstrip('/'), pid, tid)
+        self._schedstat = os.open(directory + 'schedstat', os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._stat = os.open(directory + 'stat', os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            os.close(self._schedstat)
+            raise
+        self._times = self._ran = None
+
+    def read(self):
+        """Return the thread's :class:`Ran`; None: it is gone, or the kernel does not tell.
+
+        When its times are as before it has not run, and is where it was: the other file, which
+        takes three times as long, is not read.
+        """
+        try:
+            times = os.pread(self._schedstat, _READ_BYTES, 0)
+            if times != self._times:
+                self._ran = _parse(times, os.pread(self._stat, _READ_BYTES, 0))
+                self._times = times
+        except OSError:
+            return None
+        return self._ran
+
+    def close(self):
+        """Close them."""
+        os.close(self._schedstat)
+        os.close(self._stat)
 
 
-def _close(files):
-    for fd in files:
-        os.close(fd)
-
-
-def _read_open(schedstat, stat):
-    try:
-        times = os.pread(schedstat, 4096, 0).split()
-        fields = os.pread(stat, 4096, 0).rpartition(b')')[2].split(None, 37)
-    except OSError:
-        return None
+def _parse(schedstat, stat):
+    """Return the :class:`Ran` of what the two files say; None: that is no thread's."""
+    times = schedstat.split()
+    fields = stat.rpartition(b')')[2].split(None, 37)
     if len(times) != 3 or len(fields) < 37:
         return None
     run_ns, wait_ns, cpu, since = times[0], times[1], fields[36], fields[19]

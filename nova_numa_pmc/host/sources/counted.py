@@ -106,13 +106,17 @@ class Owners:
 def _add(totals, chosen, before, after, idle_is_zero):
     """Add what one target's events saw to {role: [amount, smallest share], None: unknown}."""
     for event, old, new in zip(chosen, before, after):
-        delta = rates.difference(old, new, idle_is_zero)
         so_far = totals.setdefault(event.role, [0.0, 1.0])
+        if old is new and idle_is_zero and new is not None:
+            continue  # a reading that is kept: it has not run
+        delta = rates.difference(old, new, idle_is_zero)
         if delta is None or so_far is None:
             totals[event.role] = None
         else:
-            so_far[0] += delta.value * (event.bytes_per_count or 1)
-            so_far[1] = min(so_far[1], delta.share)
+            value, share = delta
+            so_far[0] += value * (event.bytes_per_count or 1)
+            if share < so_far[1]:
+                so_far[1] = share
 
 
 def add_up(chosen, deltas, elapsed_ns):

@@ -37,6 +37,7 @@ class GuestCounters:
         self._events = None
         self._paths = {}  # (uuid, pid) → directory of the guest's control group
         self._owners = counted.Owners()
+        self._wanted = {}  # what it counts, as Owners take it
         self._last_ns = None
         self._left = False       # it failed, and was not tried again yet
         self._room = 0           # which of _ROOMS
@@ -78,8 +79,9 @@ class GuestCounters:
         for key in self._paths.keys() - present:
             del self._paths[key]
         targets = self._threads if self._scope == THREAD else self._groups
-        wanted = {running.guest.uuid: targets(running, tick.topology) for running in tick.guests}
-        deltas, problems = self._owners.sample(wanted, idle_is_zero=True)
+        self._wanted = {running.guest.uuid: targets(running, tick.topology)
+                        for running in tick.guests}
+        deltas, problems = self._owners.sample(self._wanted, idle_is_zero=True)
         if self._last_ns != tick.before_ns:
             deltas = {}  # it was not asked in the tick before: its counts are of a longer time
         self._last_ns = tick.now_ns
@@ -108,8 +110,10 @@ class GuestCounters:
             counts.cycles_per_sec, counts.instructions_per_sec, counts.share)
 
     def _threads(self, running, _):
-        return {(tid, ran.since): (perf.Target(perf.THREAD, tid, since=ran.since), self._events)
-                for tid, ran in running.threads.items()}
+        before = self._wanted.get(running.guest.uuid, {})
+        keys = [(tid, ran.since) for tid, ran in running.threads.items()]
+        return {key: before.get(key) or (perf.Target(perf.THREAD, key[0], since=key[1]),
+                                         self._events) for key in keys}
 
     def _groups(self, running, topology):
         group = self._group(running.guest)
@@ -134,5 +138,5 @@ class GuestCounters:
     def close(self):
         """Close the counters; the events are chosen anew at the next sample."""
         self._owners.close()
-        self._events = None
+        self._events, self._wanted = None, {}
         self._left = True

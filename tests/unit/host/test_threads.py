@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
+import resource
 import tempfile
 import threading
 import unittest
@@ -60,13 +61,36 @@ class ThreadsTest(unittest.TestCase):
         kept.close()
         self.assertEqual(descriptors, len(os.listdir('/proc/self/fd')))
 
+    def test_where_it_runs_is_read_when_it_has_run(self):
+        kept = threads.Threads(self.root)
+        self.addCleanup(kept.close)
+        self.host.thread(50, 51, 1, cpu=2, since=10)
+        before = kept.read({(50, 51)})
+        self.assertEqual(before, kept.read({(50, 51)}))
+        self.host.thread(50, 51, 1.5, cpu=5, since=10)
+        self.assertEqual({(50, 51): threads.Ran(1_500_000_000, 0, 5, 10)},
+                         kept.read({(50, 51)}))
+
+    def test_it_keeps_an_eighth_of_the_descriptors_at_most(self):
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+        kept = threads.Threads(self.root)
+        self.addCleanup(kept.close)
+        wanted = {(50, 51 + at) for at in range(20)}
+        for pid, tid in wanted:
+            self.host.thread(pid, tid, 1)
+        descriptors = len(os.listdir('/proc/self/fd'))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, limit)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (160, limit[1]))
+        self.assertEqual(wanted, kept.read(wanted).keys())
+        self.assertEqual(descriptors + 20, len(os.listdir('/proc/self/fd')))
+
     def test_an_id_used_again_is_read_anew(self):
         kept = threads.Threads(self.root)
         self.addCleanup(kept.close)
         self.host.thread(50, 51, 5, since=10)
         kept.read({(50, 51)})
-        self.host.write('proc/50/task/51/stat', '')  # as ended: ESRCH in procfs
         for name in ('stat', 'schedstat'):
+            self.host.write('proc/50/task/51/' + name, '')  # as ended: ESRCH in procfs
             os.unlink(os.path.join(self.root, 'proc/50/task/51', name))
         self.host.thread(50, 51, 1, since=20)
         self.assertEqual(20, kept.read({(50, 51)})[50, 51].since)
