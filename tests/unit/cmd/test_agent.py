@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command nova-numa-agent, beside the loop that it runs."""
+
+import contextlib
+import io
+import json
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+from nova_numa_pmc import host_state, serving
+from nova_numa_pmc.cmd import agent
+from tests.fixtures import measured
+from tests.unit.test_imports import TOP
+
+UNIT = TOP / 'etc/systemd/nova-numa-agent.service'
+
+
+class CommandTest(unittest.TestCase):
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+        self.host = measured.MeasuredHost(self.root)
+        self.addCleanup(self.host.close)
+        self.host.idle()
+        self.directory = os.path.join(self.root, 'run/nova-numa-pmc')
+        self.config = os.path.join(self.root, 'options.conf')
+        self.configure('')
+        logger = logging.getLogger('nova_numa_pmc')
+        self.addCleanup(logger.setLevel, logger.level)
+        self.addCleanup(logger.handlers.clear)
+        without = mock.patch.object(agent, '_log_by_oslo', return_value=False)
+        without.start()
+        self.addCleanup(without.stop)
+
+    def configure(self, text):
+        with open(self.config, 'w') as file:
+            file.write(text)
+
+    def run_it(self, *args):
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = agent.main(['--config-file', self.config, '--root', self.root, *args],
+                                wait=lambda seconds: None)
+        return status, out.getvalue(), err.getvalue()
+
+    def test_once(self):
+        status, out, _ = self.run_it('--once')
+        self.assertEqual(0, status)
+        self.assertIn('node 1: ', out)
+        status, out, _ = self.run_it('--once', '--json')
+        with open(os.path.join(self.directory, host_state.FILE), 'rb') as file:
+            self.assertEqual(json.load(file), json.loads(out))
+
+    def test_once_beside_the_service_writes_nothing(self):
+        with serving.only_agent(self.directory):
+            status, out, err = self.run_it('--once', '--json')
+        self.assertEqual((0, 2), (status, len(json.loads(out)['nodes'])))
+        self.assertIn('not published', err)
+        self.assertFalse(os.path.exists(os.path.join(self.directory, host_state.FILE)))
+
+    def test_nothing_to_publish(self):
+        self.host.write('sys/devices/system/node/node0/cpulist', 'x')
+        status, out, err = self.run_it('--once')
+        self.assertEqual((1, ''), (status, out))
+        self.assertIn('node0/cpulist', err)
+
+    def test_a_second_service_ends_at_once(self):
+        with serving.only_agent(self.directory):
+            status, _, err = self.run_it()
+        self.assertEqual(1, status)
+        self.assertIn('another nova-numa-agent runs', err)
+
+    def test_check(self):
+        self.assertEqual((0, '', ''), self.run_it('--check'))
+        self.configure('[hook]\ntimeout_s = soon\n')
+        self.assertEqual(1, self.run_it('--check')[0])
+        self.configure('[agent]\nrebalance = maybe\n')
+        status, _, err = self.run_it('--check')
+        self.assertEqual(1, status)
+        self.assertIn('rebalance', err)
+
+    def test_wrong_usage(self):
+        for args in (['--json'], ['--once', '--check'], ['--no-such']):
+            with self.assertRaises(SystemExit) as ended:
+                self.run_it(*args)
+            self.assertEqual(2, ended.exception.code)
+
+    def test_widen_without_anybody_bound(self):
+        self.assertEqual((0, ''), self.run_it('--widen')[:2])
+
+    def test_lines_for_the_journal(self):
+        formatter = agent.JournalFormatter('%(message)s')
+        for level, text in ((logging.DEBUG, '<7>'), (logging.INFO, '<6>'),
+                            (logging.WARNING, '<4>'), (logging.CRITICAL, '<3>')):
+            record = logging.LogRecord('n', level, 'f', 1, 'one\ntwo', (), None)
+            self.assertEqual('%sone\n%stwo' % (text, text), formatter.format(record))
+
+    def test_the_service_from_start_to_sigterm(self):
+        """A process of its own, told by pipes and signals what to do."""
+        self.configure('[counters]\ninterval_s = 0.5\n')
+        with subprocess.Popen(
+                [sys.executable, '-m', 'nova_numa_pmc.cmd.agent', '--config-file', self.config,
+                 '--root', self.root], stderr=subprocess.PIPE, cwd=TOP) as process:
+            try:
+                said_until(process, b'begins: ')
+                process.send_signal(signal.SIGHUP)
+                said_until(process, b'options read again')
+                process.send_signal(signal.SIGTERM)
+                said_until(process, b'ends')
+                self.assertEqual(0, process.wait(120))
+            finally:
+                process.kill()
+
+
+def said_until(process, text):
+    """Read what a process says until that is in it."""
+    said = b''
+    while text not in said:
+        ready, _, _ = select.select([process.stderr], [], [], 120)
+        part = os.read(process.stderr.fileno(), 65536) if ready else b''
+        if not part:
+            raise AssertionError('it said only: %s' % said.decode())
+        said += part
+
+
+class UnitTest(unittest.TestCase):
+    """What the unit file has to say, and must not."""
+
+    def setUp(self):
+        lines = [line.strip() for line in UNIT.read_text().splitlines()]
+        self.lines = [line for line in lines if line and not line.startswith('#')]
+
+    def test_it_keeps_the_promises_and_every_node(self):
+        for line in ('Type=notify', 'RuntimeDirectoryPreserve=yes', 'ProtectControlGroups=no',
+                     'ExecStopPost=nova-numa-agent --widen', 'NoNewPrivileges=yes'):
+            self.assertIn(line, self.lines)
+        names = {line.partition('=')[0] for line in self.lines}
+        self.assertEqual(set(), names & {
+            'AllowedMemoryNodes', 'AllowedCPUs', 'NUMAPolicy', 'CPUAffinity', 'PrivateUsers',
+            'ProtectProc', 'ProcSubset', 'MemoryDenyWriteExecute'})
+
+    def test_what_it_runs_is_understood(self):
+        for line in self.lines:
+            name, _, command = line.partition('=')
+            if name in ('ExecStart', 'ExecStopPost'):
+                program, *args = command.split()
+                self.assertEqual('nova-numa-agent', program)
+                agent.build_parser().parse_args(args)
