@@ -63,7 +63,8 @@ class WheelTest(unittest.TestCase):
         self.assertIn('numa_pmc = nova.compute.monitors.cpu.numa_pmc:Monitor', text)
 
     def test_scripts_and_samples_lie_where_the_guide_says(self):
-        for path in ('share/nova-numa-pmc/hooks/qemu', 'etc/nova-numa-pmc/'
+        for path in ('share/nova-numa-pmc/hooks/qemu',
+                     'share/nova-numa-pmc/systemd/nova-numa-agent.service', 'etc/nova-numa-pmc/'
                      'nova-numa-pmc.conf.sample'):
             with self.subTest(path=path):
                 self.assertTrue((self.host / path).is_file())
