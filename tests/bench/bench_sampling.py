@@ -223,8 +223,10 @@ def show(number, found, interval_s):
 def summary(options, table, load, times, copies):
     """Return what is printed as JSON."""
     found = {'machine': machine(), 'kernel': platform.release(), 'cpus': len(CPUS),
-             'load_average': os.getloadavg()[0], 'interval_s': options.interval,
-             'gap_s': options.gap, 'rounds': options.rounds, 'cpus_counted': copies * len(CPUS),
+             'load_average': os.getloadavg()[0],
+             'descriptors_max': resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+             'interval_s': options.interval, 'gap_s': options.gap, 'rounds': options.rounds,
+             'cpus_counted': copies * len(CPUS),
              'events': [event.name for event in EVENTS], 'software_events_lower_bound': True}
     for key, way in (('', WHOLE), ('by_thread_', BY_THREAD), ('by_cgroup_', BY_GROUP),
                      ('perf_stat_', PERF)):
