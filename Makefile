@@ -7,7 +7,7 @@ ARGS =
 
 .NOTPARALLEL:
 .PHONY: help demo test unit lab lab-full functional test-nova test-nova-all test-nova-29 \
-	test-nova-31 test-nova-33 test-nova-34 test-nova-upstream lint docs bench bench-hook bench-placement \
+	test-nova-31 test-nova-33 test-nova-34 test-nova-upstream lint docs bench bench-agent bench-hook bench-placement \
 	bench-multiplex bench-sampling bench-rebalance bench-skew bench-orders bench-weigher \
 	fuzz-metrics config setup setup-lab clean distclean
 
@@ -61,6 +61,9 @@ bench-placement: setup ## Compare placements of random sequences with the offlin
 
 bench-rebalance: setup ## Time the rebalancer's plan; compare it with the optimum and with policies
 	@$(PYTHON) -m tests.bench.bench_rebalance $(ARGS)
+
+bench-agent: setup ## Measure what the agent's ticks cost beside their sampling
+	@$(PYTHON) -m tests.bench.bench_agent $(ARGS)
 
 bench-multiplex: setup ## Measure the error of counters that take turns
 	@$(PYTHON) -m tests.bench.bench_multiplex $(ARGS)

@@ -27,6 +27,7 @@ class Bookkeeping:
     def __init__(self, options, root, log):
         self.options, self._root, self._log = options, root, log
         self._unclear, self._tried_s = frozenset(), 0.0
+        self._kept = None  # (identity of the file, the record in it)
 
     def read(self, host, now_ns):
         """Return (:class:`state.Record`, list of problems).
@@ -53,11 +54,22 @@ class Bookkeeping:
         return state.Record(ledger.promises, ledger.rotation), problems
 
     def _unlocked(self):
+        """Read the record, if it is not the one that was read last: parsing it is dear."""
+        directory = os.path.join(self._root, self.options.state_dir[1:])
         try:
-            return state.read(os.path.join(self._root, self.options.state_dir[1:]),
-                              state.read_boot_id(self._root)) or state.Record()
+            found = os.stat(os.path.join(directory, state.FILE))
+            identity = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns,
+                        found.st_size)
+        except OSError:
+            identity = None
+        if identity is not None and self._kept and self._kept[0] == identity:
+            return self._kept[1]
+        try:
+            record = state.read(directory, state.read_boot_id(self._root)) or state.Record()
         except StateError:
             return None  # it is set aside, and told, under the lock
+        self._kept = identity, record  # what replaces it meanwhile has another identity
+        return record
 
     def _holds(self, record, now_ns):
         """Say whether the record speaks of the running guests and nobody else."""

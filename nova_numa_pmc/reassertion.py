@@ -10,9 +10,9 @@ import os
 
 from nova_numa_pmc import model, promises, state
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
-from nova_numa_pmc.exceptions import GuestGone, NumaPmcError
+from nova_numa_pmc.exceptions import CpuListError, GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups, cpuset, guests
-from nova_numa_pmc.host.topology import format_cpulist
+from nova_numa_pmc.host.topology import format_cpulist, parse_cpulist
 
 #: Somebody who resets a guest's sets more often than so many times in a time [s] wants it so.
 _FIGHT_WRITES, _FIGHT_S = 6, 600.0
@@ -55,7 +55,7 @@ class Reassertion:
                     self._hold(guest, promise, nodes, cpus, online, tick.now)
                     self._mind_memory(guest, promise, cpus, covered)
                 except GuestGone:
-                    pass
+                    self._groups.pop((guest.uuid, guest.pid), None)  # or made anew elsewhere
 
     def _is_ours(self, guest, promise, now):
         if promise is None or promise.origin != model.PLACED or guest.placed_by:
@@ -89,7 +89,7 @@ class Reassertion:
         key = guest.uuid, guest.pid
         groups = self._groups.get(key)
         # Where each child is written, vCPUs that were plugged since have groups of their own.
-        if groups is None or not groups.covers or not os.path.isdir(groups.target):
+        if groups is None or not groups.covers:
             groups = self._groups[key] = cgroups.find(guest.pid, self._root)
         return groups
 
@@ -120,9 +120,17 @@ def cpus_of(nodes, host, guest):
 
 
 def is_held(groups, cpus, online):
-    """Say whether a guest's groups hold it to ``cpus``, whatever they say of offline CPUs."""
+    """Say whether a guest's groups hold it to ``cpus``, whatever they say of offline CPUs.
+
+    :raises GuestGone, CpusetError: as :func:`cpuset.current`
+    """
     if groups.covers:
-        return _own(groups)[0].cpus & online == cpus
+        # One file of each guest in each tick: the others are read where it isn't as it should be.
+        path = os.path.join(groups.target, 'cpuset.cpus')
+        try:
+            return parse_cpulist(cgroups.read_text(path)) & online == cpus
+        except (OSError, CpuListError):
+            return _own(groups)[0].cpus & online == cpus
     # A pin inside of the set stays as it is; a new vCPU has all CPUs.
     return all(own.cpus and own.cpus & online <= cpus for own in _own(groups))
 

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure the CPU time of the agent's ticks beside its sampling, with many guests at rest.
+
+On files of a temporary directory, which cost less to read than the kernel's: what sampling
+costs on a real kernel is bench_sampling's business; here it is what the agent adds to it. In
+each tick all guests are as promised, half of the CPUs are busy and everything is planned (dry
+run).
+"""
+
+import argparse
+import json
+import logging
+import tempfile
+import time
+
+from nova_numa_pmc import agent, agent_options, counting, model, settings, state
+from tests.fixtures import host, measured, sysfs
+
+MIB = 1 << 20
+
+
+def main():
+    """Run it; the last line is JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('--guests', type=int, default=200)
+    parser.add_argument('--ticks', type=int, default=20)
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.ERROR)
+    with tempfile.TemporaryDirectory() as root:
+        there = measured.MeasuredHost(root, [
+            sysfs.FakeNode(at, '%d-%d' % (32 * at, 32 * at + 31)) for at in (0, 1)])
+        found = measure(there, root, args)
+        there.close()
+    found['percent_of_a_core_at_5_s'] = round(found['agent_ms'] / 50, 3)
+    print('%(guests)d guests: sampling %(sampling_ms).1f ms a tick, everything else '
+          '%(agent_ms).1f ms: %(percent_of_a_core_at_5_s).2f %% of a core at 5 s' % found)
+    print(json.dumps(found))
+
+
+def measure(there, root, args):
+    """Tick so many times; return the means."""
+    launch(there, root, args.guests)
+    options = agent_options.Options(settings.read('/dev/null'), counting.Options(),
+                                    rebalance=agent_options.DRY_RUN)
+    with agent.Agent(options, root) as made:
+        spent = {'sampling': 0.0}
+        take = made._sampler.sample
+
+        def sample(*values):
+            began = time.process_time()
+            try:
+                return take(*values)
+            finally:
+                spent['sampling'] += time.process_time() - began
+        made._sampler.sample = sample
+        for at in range(2):
+            tick(there, made, args.guests, at)
+        spent['sampling'], all_s = 0.0, 0.0
+        for at in range(2, 2 + args.ticks):
+            load(there, args.guests, at)
+            began = time.process_time()
+            made.tick(now(at))
+            all_s += time.process_time() - began
+    return {'guests': args.guests, 'ticks': args.ticks,
+            'sampling_ms': round(1e3 * spent['sampling'] / args.ticks, 2),
+            'agent_ms': round(1e3 * (all_s - spent['sampling']) / args.ticks, 2)}
+
+
+def launch(there, root, count):
+    """Start guests, placed on both nodes alike."""
+    with state.locked(root + '/run/nova-numa-pmc', 1.0, state.read_boot_id(root)) as ledger:
+        for number in range(1, count + 1):
+            there.launch(number, {0: MIB, 1: MIB})
+            node = number % 2
+            ledger.put(model.Promise(host.uuid_of(number), host.name_of(number), (node,), (node,),
+                                     2, 64 * MIB, started=True))
+
+
+def load(there, count, at):
+    """Let each guest have run for a tenth of the time."""
+    for number in range(1, count + 1):
+        there.thread(4000 + number, 5000 + number, at / 2, at / 20, 32 * (number % 2))
+    there.busy(dict.fromkeys(range(64), at * 2.5), dict.fromkeys(range(64), at / 10))
+
+
+def tick(there, made, count, at):
+    """Load and tick, not measured."""
+    load(there, count, at)
+    made.tick(now(at))
+
+
+def now(at):
+    """Return the moment of a tick."""
+    return agent.Now(at * 5 * 10**9, 10**15 + at * 5 * 10**9, 1e9 + 5 * at)
+
+
+if __name__ == '__main__':
+    main()
