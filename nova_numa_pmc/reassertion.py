@@ -16,6 +16,7 @@ from nova_numa_pmc.host.topology import format_cpulist, parse_cpulist
 
 #: Somebody who resets a guest's sets more often than so many times in a time [s] wants it so.
 _FIGHT_WRITES, _FIGHT_S = 6, 600.0
+_STAGE = 'holding guest %s'
 
 
 class Reassertion:
@@ -28,6 +29,7 @@ class Reassertion:
     def __init__(self, options, root, log, troubles, **writing):
         self.options = options
         self._root, self._log, self._troubles, self._writing = root, log, troubles, writing
+        self._alive = {}  # (uuid, pid) → name
         self._groups = {}  # (uuid, pid) → Groups
         self._written = {}  # uuid → when something was written, of late
 
@@ -40,8 +42,7 @@ class Reassertion:
         :param covered: ids of the nodes whose promises their memory covers; None: all
         """
         online = frozenset().union(*(node.online_cpus for node in tick.host.nodes))
-        present = {(guest.uuid, guest.pid) for guest in tick.guests}
-        self._groups = {key: kept for key, kept in self._groups.items() if key in present}
+        self._forget(tick.guests)
         for guest in tick.guests:
             promise = tick.record.promises.get(guest.uuid)
             if not self._is_ours(guest, promise, tick.now):
@@ -50,12 +51,21 @@ class Reassertion:
             cpus = cpus_of(nodes, tick.host, guest)
             if not cpus:
                 continue
-            with self._troubles.stage('holding guest %s' % guest.name):
+            with self._troubles.stage(_STAGE % guest.name):
                 try:
                     self._hold(guest, promise, nodes, cpus, online, tick.now)
                     self._mind_memory(guest, promise, cpus, covered)
                 except GuestGone:
                     self._groups.pop((guest.uuid, guest.pid), None)  # or made anew elsewhere
+
+    def _forget(self, present):
+        """Drop what is kept of guests that have gone."""
+        alive = {(guest.uuid, guest.pid): guest.name for guest in present}
+        for key in self._alive.keys() - alive.keys():
+            self._troubles.forget(_STAGE % self._alive[key])
+            self._groups.pop(key, None)
+            self._written.pop(key[0], None)
+        self._alive = alive
 
     def _is_ours(self, guest, promise, now):
         if promise is None or promise.origin != model.PLACED or guest.placed_by:

@@ -39,14 +39,17 @@ class Troubles:
             if self._failing.pop(name, None):
                 self._log.info('%s works again', name)
 
+    def forget(self, name):
+        """Drop a stage that will not come again."""
+        self._failing.pop(name, None)
+
     def problems(self, texts):
         """Warn of each problem that was not told within the last hour."""
         now_s = self._clock()
         for text in texts:
-            if text not in self._told or now_s - self._told[text] >= REPEAT_S:
-                if len(self._told) >= _KEPT:
-                    self._told.clear()
-                self._log.warning('%s', text)
-            self._told.setdefault(text, now_s)
-            if now_s - self._told[text] >= REPEAT_S:
-                self._told[text] = now_s
+            if text in self._told and now_s - self._told[text] < REPEAT_S:
+                continue
+            if len(self._told) >= _KEPT:
+                self._told.clear()
+            self._told[text] = now_s
+            self._log.warning('%s', text)

@@ -25,7 +25,7 @@ import time
 
 from nova_numa_pmc import agent as agents
 from nova_numa_pmc import agent_options, host_state, reassertion, serving, settings
-from nova_numa_pmc.exceptions import NumaPmcError, StateBusy
+from nova_numa_pmc.exceptions import NumaPmcError, SettingsError, StateBusy
 from nova_numa_pmc.host import notify
 
 LOG = logging.getLogger('nova_numa_pmc.agent')
@@ -170,8 +170,11 @@ def _log_by_oslo(config_file):
         return False
     conf = cfg.ConfigOpts()
     log.register_options(conf)
-    conf([], project='nova-numa-pmc', default_config_dirs=[],
-         default_config_files=[config_file] if os.path.exists(config_file) else [])
+    try:
+        conf([], project='nova-numa-pmc', default_config_dirs=[],
+             default_config_files=[config_file] if os.path.exists(config_file) else [])
+    except (cfg.Error, ValueError) as error:
+        raise SettingsError('%s: %s' % (config_file, error)) from error
     if not (conf.log_file or conf.log_dir or conf.use_syslog or conf.use_journal):
         conf.set_default('use_stderr', True)  # without any it would take stdout
     log.setup(conf, 'nova-numa-agent')

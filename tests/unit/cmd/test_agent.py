@@ -16,6 +16,7 @@ from unittest import mock
 
 from nova_numa_pmc import host_state, serving
 from nova_numa_pmc.cmd import agent
+from nova_numa_pmc.exceptions import SettingsError
 from tests.fixtures import measured
 from tests.unit.test_imports import TOP
 
@@ -119,6 +120,20 @@ class CommandTest(unittest.TestCase):
                 self.assertEqual(0, process.wait(120))
             finally:
                 process.kill()
+
+
+class OsloLogTest(unittest.TestCase):
+
+    def test_a_wrong_option_of_its_is_named(self):
+        try:
+            import oslo_log  # noqa: F401 -- an extra
+        except ImportError:
+            self.skipTest('oslo.log is not installed')
+        with tempfile.NamedTemporaryFile('w') as file:
+            file.write('[DEFAULT]\ndebug = maybe\n')
+            file.flush()
+            with self.assertRaisesRegex(SettingsError, 'debug'):
+                agent._log_by_oslo(file.name)
 
 
 def said_until(process, text):
