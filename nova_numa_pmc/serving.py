@@ -77,10 +77,10 @@ class Service:
 
     def run(self):
         """Tick until SIGTERM or SIGINT, then end the moves in hand."""
-        self._agent.tick()
+        self._tick()
         due_s, ready = self._clock() + min(FIRST_INTERVAL_S, self._interval_s()), False
         while self._idle_until(due_s):
-            self._agent.tick()
+            self._tick()
             if not ready:
                 # Not before something is published: what starts after us may read it.
                 self._tell(notify.READY)
@@ -90,6 +90,9 @@ class Service:
                 due_s = self._clock() + self._interval_s()
         self._tell(notify.STOPPING)
         self._finish()
+
+    def _tick(self):
+        self._tell('STATUS=' + status(self._agent.tick().host_state))
 
     def _interval_s(self):
         return self._agent.options.counting.interval_s
@@ -134,3 +137,15 @@ class Service:
             if pause_s:
                 self._wait(pause_s)
         self._agent.abandon()
+
+
+def status(told):
+    """Return what ``systemctl status`` shows of a :class:`host_state.HostState`, None: none."""
+    if told is None:
+        return 'nothing measured yet, or nothing to be measured: see the journal'
+    guests = sum(node.guests for node in told.view.nodes)
+    demand = ', '.join(
+        'node %d: %s of %.3g' % (node.id, 'unknown' if node.demand_cores is None
+                                 else '%.2f' % node.demand_cores, node.cores)
+        for node in told.view.nodes[:8])
+    return '%.0f guests, by %s; cores wanted: %s' % (guests, told.source or 'no source', demand)

@@ -173,11 +173,11 @@ def _log_by_oslo(config_file):
     try:
         conf([], project='nova-numa-pmc', default_config_dirs=[],
              default_config_files=[config_file] if os.path.exists(config_file) else [])
+        if not (conf.log_file or conf.log_dir or conf.use_syslog or conf.use_journal):
+            conf.set_default('use_stderr', True)  # without any it would take stdout
+        log.setup(conf, 'nova-numa-agent')
     except (cfg.Error, ValueError) as error:
         raise SettingsError('%s: %s' % (config_file, error)) from error
-    if not (conf.log_file or conf.log_dir or conf.use_syslog or conf.use_journal):
-        conf.set_default('use_stderr', True)  # without any it would take stdout
-    log.setup(conf, 'nova-numa-agent')
     return True
 
 

@@ -8,7 +8,7 @@ import signal
 import tempfile
 import unittest
 
-from nova_numa_pmc import agent_options, counting, serving
+from nova_numa_pmc import agent, agent_options, counting, host_state, model, serving
 from nova_numa_pmc.exceptions import SettingsError, StateBusy
 
 LOG = logging.getLogger('nova_numa_pmc.serving')
@@ -25,6 +25,7 @@ class Agent:
     def tick(self):
         self.ticks.append(self.clock.now_s)
         self.clock.now_s += self.tick_s
+        return agent.Tick(None)
 
     def step(self):
         return self.steps.popleft() if self.steps else None
@@ -60,9 +61,9 @@ class Clock:
 
 class ServiceTest(unittest.TestCase):
 
-    def serve(self, signals, read_options=None, watchdog_s=None, **agent):
+    def serve(self, signals, read_options=None, watchdog_s=None, **more):
         self.clock, self.told = Clock(signals), []
-        self.agent = Agent(self.clock, **agent)
+        self.agent = Agent(self.clock, **more)
         serving.Service(self.agent, read_options, LOG, self.clock.wait, self.clock,
                         lambda *texts: self.told.append((self.clock.now_s, *texts)),
                         watchdog_s).run()
@@ -112,6 +113,18 @@ class ServiceTest(unittest.TestCase):
         self.serve([(0, signal.SIGTERM)], steps=[1.0] * 1000)
         self.assertEqual(1, self.agent.abandoned)
         self.assertLessEqual(self.clock.now_s, 10)
+
+
+class StatusTest(unittest.TestCase):
+
+    def test_guests_source_and_demand(self):
+        nodes = (model.NodeView(0, 4.0, 4, 0, 0, 1.5, 3, 2.25),
+                 model.NodeView(1, 4.0, 4, 0, 0, 0.5, 1))
+        self.assertEqual(
+            '2 guests, by pages; cores wanted: node 0: 2.25 of 4, node 1: unknown of 4',
+            serving.status(host_state.HostState(0.0, 5.0, model.HostView(nodes, ()), (None, None),
+                                                'pages')))
+        self.assertIn('see the journal', serving.status(None))
 
 
 class SignalsTest(unittest.TestCase):

@@ -130,9 +130,9 @@ class OsloLogTest(unittest.TestCase):
         except ImportError:
             self.skipTest('oslo.log is not installed')
         with tempfile.NamedTemporaryFile('w') as file:
-            file.write('[DEFAULT]\ndebug = maybe\n')
+            file.write('[DEFAULT]\nuse_stderr = maybe\n')
             file.flush()
-            with self.assertRaisesRegex(SettingsError, 'debug'):
+            with self.assertRaisesRegex(SettingsError, 'use_stderr'):
                 agent._log_by_oslo(file.name)
 
 
