@@ -74,6 +74,7 @@ class Agent:
             self._sampler = collect.Sampler(options.counting, self._root)
         if options.rebalance != agent_options.ON:
             self.abandon()
+            self._moving.places.clear()  # whoever was widened goes home
         self._books.options = self._reassertion.options = options.shared
         self.options = self._moving.options = self._rebalancing.options = options
 
@@ -89,6 +90,8 @@ class Agent:
             if self.options.publish and tick.host_state:
                 host_state.write(os.path.join(self._root, self.options.shared.state_dir[1:]),
                                  tick.host_state)
+        if tick.record:
+            self._moving.mind(tick.guests, tick.record.promises)
         if self.options.reassert and tick.record:
             with self._troubles.stage('holding guests'):
                 self._reassertion.hold(tick, self._moving.places, self._covered(tick))

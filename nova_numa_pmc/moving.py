@@ -14,7 +14,7 @@ from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
 from nova_numa_pmc.core import moves, view
 from nova_numa_pmc.core.explain_move import explain_move
 from nova_numa_pmc.exceptions import GuestGone, MigrationError, NumaPmcError
-from nova_numa_pmc.host import cgroups, cpuset, migrate
+from nova_numa_pmc.host import cgroups, cpuset, guests, migrate
 from nova_numa_pmc.reassertion import cpus_of, left_by_us
 from nova_numa_pmc.record import Record
 
@@ -23,7 +23,7 @@ class Refused(MigrationError):
     """A planned move is not made: what it was planned on holds no longer."""
 
 
-class Leg(Record, fields='step guest before after mover began_s'):
+class Leg(Record, fields='step before after mover began_s'):
     """One guest's part of a move in hand.
 
     :param before, after: :class:`model.Promise`
@@ -46,7 +46,9 @@ class Moving:
     def __init__(self, options, root, log, clock=time.monotonic, **writing):
         self.options, self._root, self._log, self._clock = options, root, log, clock
         self._writing = writing
+        self._files = guests.StatusFiles(root)
         self._queue, self._move, self._legs = collections.deque(), None, ()
+        self._promised = {}  # uuid → the promise of a guest when it was widened
         self.places, self.failed = {}, set()
 
     @property
@@ -54,13 +56,25 @@ class Moving:
         """Say whether there is anything in hand or to come."""
         return bool(self._queue or self._legs)
 
-    def begin(self, plan, tick):
+    def begin(self, plan, promised):
         """Take over a plan's moves; ``step()`` makes them.
 
         :param plan: :class:`moves.Plan`
-        :param tick: :class:`nova_numa_pmc.agent.Tick` that it was made of
+        :param promised: {uuid: :class:`model.Promise`} that it was made of
         """
-        self._queue.extend((move, tick) for move in plan.moves)
+        self._queue.extend((move, promised) for move in plan.moves)
+
+    def mind(self, running, promised):
+        """Look at who runs now: end the move of whom libvirt works on, forget who was replaced.
+
+        :param running: iterable of :class:`model.Guest`
+        """
+        busy = {guest.uuid for guest in running if why_busy(guest)}
+        if any(leg.step.uuid in busy for leg in self._legs):
+            self._cancel()
+        for uuid in [uuid for uuid in self.places
+                     if promised.get(uuid) != self._promised[uuid]]:
+            del self.places[uuid], self._promised[uuid]
 
     def step(self):
         """Do the next bit.
@@ -86,44 +100,49 @@ class Moving:
     def abandon(self):
         """Give up what is to come, and end what is in hand: kept where most has moved."""
         self._queue.clear()
-        for leg in self._legs:
-            leg.mover.cancel()
+        self._cancel()
         while self._legs:
             self.step()
 
-    def _start(self, move, tick):
+    def _cancel(self):
+        for leg in self._legs:
+            leg.mover.cancel()
+
+    def _start(self, move, promised):
         """Promise the new places and write the CPUs."""
         self._move = move
         try:
-            self._legs = self._reserved(move, tick)
+            self._legs = self._reserved(move, promised)
             for leg in self._legs:
                 leg.mover.step()
         except Exception as error:
             self._give_up(error)
             return
         for leg in self._legs:
-            self._remember_place(leg, leg.step.to_nodes)
+            self._remember_place(leg)
 
-    def _reserved(self, move, tick):
+    def _reserved(self, move, promised):
         """Record the promises of a move's guests, all or none; return its legs."""
-        guests = {guest.uuid: guest for guest in tick.guests}
+        running = {guest.uuid: guest for guest in self._files.read()[0]}
+        host = promises.usable_host(self._root)
         parts = []
         for step in move.steps:
-            guest = guests.get(step.uuid)
+            guest = running.get(step.uuid)
             if guest is None:
-                raise GuestGone('%s: ended before it was moved' % step.name)
-            mover = self._mover(move, step, guest, tick.host)
-            parts.append((step, guest, mover))
+                raise GuestGone('guest %s: ended before it was moved' % step.name)
+            if why_busy(guest):
+                raise Refused('guest %s: %s' % (step.name, guest.job or guest.state))
+            parts.append((step, self._mover(move, step, guest, host)))
         with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as ledger:
             legs = []
-            for step, guest, mover in parts:
+            for step, mover in parts:
                 before = ledger.promises.get(step.uuid)
-                if before is None or before != tick.record.promises.get(step.uuid):
+                if before is None or before != promised.get(step.uuid):
                     raise Refused('guest %s: its promise has changed since' % step.name)
                 after = _promise(move, step, before)
                 ledger.put(after)
-                legs.append(Leg(step, guest, before, after, mover, self._clock()))
-            self._check_room(legs, ledger, tick.host)
+                legs.append(Leg(step, before, after, mover, self._clock()))
+            self._check_room(legs, ledger, host)
         return tuple(legs)
 
     def _mover(self, move, step, guest, host):
@@ -152,12 +171,13 @@ class Moving:
                 raise Refused('node %d has no room left for %s' % (
                     node.id, ', '.join(leg.step.name for leg in legs)))
 
-    def _remember_place(self, leg, nodes):
-        wider = nodes and set(nodes) != set(leg.after.cpu_nodes)
-        if wider and self._move.kind == moves.WIDEN:
-            self.places[leg.step.uuid] = tuple(nodes)
+    def _remember_place(self, leg):
+        uuid = leg.step.uuid
+        if self._move.kind == moves.WIDEN:
+            self.places[uuid], self._promised[uuid] = tuple(leg.step.to_nodes), leg.after
         elif self._move.kind != moves.FETCH:
-            self.places.pop(leg.step.uuid, None)
+            self.places.pop(uuid, None)
+            self._promised.pop(uuid, None)
 
     def _end(self):
         """Keep a move whose memory has followed, else take it back."""
@@ -223,6 +243,13 @@ class OfCpus:
     def undo_cpus(self):
         """Give the CPUs back what they had."""
         return cpuset.undo(self._groups, self._changes, **self._writing)
+
+
+def why_busy(guest):
+    """Return a code of why libvirt must be left alone with a guest now; '' it need not."""
+    if guest.job:
+        return 'active_job'
+    return '' if guest.state in (None, 'running') else 'paused'
 
 
 def _promise(move, step, before):

@@ -9,6 +9,7 @@ from nova_numa_pmc.core import guest_load, ledger_format, ledger as ledgers, mov
 from nova_numa_pmc.core import view
 from nova_numa_pmc.core.explain_move import explain_move, explain_remark
 from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.moving import why_busy
 
 #: The rebalancer's memory in the state directory, kept over a restart of the agent.
 FILE = 'ledger'
@@ -56,7 +57,7 @@ class Rebalancing:
         self._save(ledger)
         self._troubles.problems('rebalance: ' + explain_remark(reason) for reason in plan.reasons
                                 if reason.code == 'budget')
-        self._moving.begin(plan, tick)
+        self._moving.begin(plan, tick.record.promises)
         return plan
 
     def _tell(self, plan):
@@ -117,10 +118,3 @@ def situation(tick, sampler, limits, places=None):
     return moves.Situation(seen, loads, sampler.latencies_ns(tick.host),
                            guest_load.waiting_cores(sample.guests), free, sampler.mlp,
                            limits.domain_distance)
-
-
-def why_busy(guest):
-    """Return a code of why libvirt must be left alone with a guest now; '' it need not."""
-    if guest.job:
-        return 'active_job'
-    return '' if guest.state in (None, 'running') else 'paused'

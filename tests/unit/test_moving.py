@@ -3,10 +3,10 @@
 
 import logging
 
-from nova_numa_pmc import agent, agent_options, model, moving, promises, settings, state
+from nova_numa_pmc import agent_options, model, moving, settings, state
 from nova_numa_pmc.core import moves
 from nova_numa_pmc.host import guests
-from tests.fixtures import host
+from tests.fixtures import domains, host
 from tests.unit.test_agent import START_NS
 from tests.unit.test_rebalancing import PAGES, RebalancingCase
 
@@ -29,11 +29,12 @@ class MovingTest(RebalancingCase):
         return moves.Step(host.uuid_of(number), host.name_of(number), before, after,
                           after if memory else (), 0)
 
+    def begin(self, kind, *steps):
+        self.moving.begin(moves.Plan((moves.Move(kind, steps, 1.0, 1.0, 1.0, 0),)),
+                          self.promises())
+
     def make(self, kind, *steps):
-        tick = agent.Tick(
-            None, None, promises.usable_host(self.root),
-            state.Record(self.promises()), tuple(guests.read_running(self.root)[0]))
-        self.moving.begin(moves.Plan((moves.Move(kind, steps, 1.0, 1.0, 1.0, 0),)), tick)
+        self.begin(kind, *steps)
         for _ in range(1000):
             if self.moving.step() is None:
                 return self.places()
@@ -76,6 +77,28 @@ class MovingTest(RebalancingCase):
         found = self.make(moves.NARROW, self.step_of(1, (0, 1), (0,), memory=False))
         self.assertEqual((self.HOME, {}), (found[1], self.moving.places))
 
+    def test_a_widened_guest_that_was_started_anew_is_held_as_promised_then(self):
+        self.make(moves.WIDEN, self.step_of(1, (0,), (0, 1), memory=False))
+        self.moving.mind((), self.promises())
+        self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.places)
+        self.promise(1, 1, since_ns=START_NS)
+        self.moving.mind((), self.promises())
+        self.assertEqual({}, self.moving.places)
+
+    def test_a_job_of_libvirts_before_and_while_it_is_moved(self):
+        for steps in (0, 1):
+            domains.write_status(self.root, host.name_of(1), self.xml(1), 4001)
+            self.begin(moves.MOVE, self.step_of(1, (0,), (1,)))
+            for _ in range(steps):
+                self.moving.step()
+            domains.write_status(self.root, host.name_of(1), self.xml(1), 4001,
+                                 before="<job type='none' async='migration out'/>\n")
+            self.moving.mind(guests.read_running(self.root)[0], self.promises())
+            with self.assertLogs(LOG, 'WARNING'):
+                while self.moving.step() is not None:
+                    pass
+            self.assertEqual(self.HOME, self.places()[1])
+
     def test_memory_alone(self):
         self.kernel.memories[4001].nodes = [1] * PAGES
         self.kernel.memories[4001].tell()
@@ -100,3 +123,12 @@ class MovingTest(RebalancingCase):
             if kept:
                 self.promise(1, 0)
                 self.tick(self.open(agent_options.OFF), 0)
+
+    def test_killed_anywhere_in_a_swap(self):
+        killed = 0
+        for kill_at in range(40):
+            with self.subTest(kill_at=kill_at):
+                if not self.assert_held_after_a_kill(kill_at, lambda case: case.swap()):
+                    break
+                killed += 1
+        self.assertLess(5, killed)
