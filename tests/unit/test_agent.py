@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's ticks on a host whose guests come, run and go."""
 
+import logging
 import os
+import random
+import shutil
 import tempfile
 import unittest
 
@@ -207,3 +210,47 @@ class BookkeepingTest(AgentCase):
         self.tick(made, 0)
         self.tick(made, 5)
         self.assertEqual([0, 0], [node.guests for node in self.published().view.nodes])
+
+
+class SoakTest(AgentCase):
+    """Guests come, go, load and break at random; nothing is lost, nothing is left over."""
+
+    def test_hundreds_of_ticks(self):
+        chance, running, trees = random.Random(11), set(), {}
+        made = self.open(rebalance=agent_options.DRY_RUN)
+        logging.disable(logging.CRITICAL)
+        self.addCleanup(logging.disable, logging.NOTSET)
+        for turn in range(300):
+            for _ in range(chance.randrange(3)):
+                number = chance.randrange(1, 9)
+                if number in running:
+                    running.remove(number)
+                    self.end(number, chance)
+                else:
+                    running.add(number)
+                    trees[number] = self.launch(number)
+                    if chance.random() < 0.8:  # else the hook was not there
+                        self.promise(number, chance.randrange(2))
+            for number in running:
+                self.run_to(number, 5 * turn * chance.random(), cpu=chance.randrange(8))
+                if chance.random() < 0.1:
+                    trees[number].put(os.path.join(trees[number].target, 'cpuset.cpus'),
+                                      chance.choice(('0-7\n', '\n', '5\n')))
+            broken = chance.random() < 0.1
+            cpulist = 'sys/devices/system/node/node1/cpulist'
+            self.host.write(cpulist, 'x\n' if broken else '4-7\n')
+            told = self.tick(made, 5 * turn).host_state
+            if not broken:
+                self.assertEqual({host.uuid_of(number) for number in running},
+                                 self.promises().keys())
+            if told:
+                self.assertEqual(len(running), round(sum(
+                    node.guests for node in self.published().view.nodes)))
+        self.assertLessEqual(len(made._troubles._failing) + len(made._reassertion._groups)
+                             + len(made._reassertion._written), 3 * 8)
+
+    def end(self, number, chance):
+        """Let a guest end, its process before the tick or after it."""
+        self.host.end(number)
+        if chance.random() < 0.5:
+            shutil.rmtree(self.host.path('proc/%d' % (4000 + number)))
