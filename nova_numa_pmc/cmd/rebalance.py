@@ -21,21 +21,36 @@ COMMANDS = {
 }
 
 
+class _Command(argparse.ArgumentParser):
+    """A subcommand's parser; its module is imported when the subcommand is used.
+
+    What the others import is not waited for, and may be absent (oslo.config for ``check``).
+    """
+
+    module = None  # parsers below a subcommand's have none
+
+    def parse_known_args(self, args=None, namespace=None):
+        if self.module is not None:
+            module = importlib.import_module(self.module)
+            self.description = module.__doc__
+            module.configure(self)
+            self.set_defaults(run=module.run)
+        return super().parse_known_args(args, namespace)
+
+
 def build_parser():
-    """Return the parser with every subcommand's options."""
+    """Return the parser of all subcommands."""
     parser = argparse.ArgumentParser(
         prog='nova-numa-rebalance',
         description='NUMA placement of libvirt guests on this host.',
         epilog='Exit codes: 0 done or nothing wrong, 1 a problem (it is printed with its '
                'remedy), 2 wrong usage.')
-    subparsers = parser.add_subparsers(dest='command', metavar='COMMAND', required=True)
+    subparsers = parser.add_subparsers(dest='command', metavar='COMMAND', required=True,
+                                       parser_class=_Command)
     for name, summary in COMMANDS.items():
-        module = importlib.import_module('nova_numa_pmc.cmd.' + name)
-        subparser = subparsers.add_parser(
-            name, help=summary, description=module.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter)
-        module.configure(subparser)
-        subparser.set_defaults(run=module.run)
+        subparsers.add_parser(
+            name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
+        ).module = 'nova_numa_pmc.cmd.' + name
     return parser
 
 
