@@ -8,6 +8,8 @@ import pytest
 
 from machine.guests import guests_per_node, home
 
+pytestmark = pytest.mark.full      # minutes: `make lab-full` runs them
+
 UNIT = 'nova-numa-agent'
 SHIPPED = ('"$(python3 -c \'import sysconfig; print(sysconfig.get_path("data"))\')"'
            '/share/nova-numa-pmc/systemd/nova-numa-agent.service')
@@ -155,7 +157,6 @@ def test_reload_and_stop(agent):
     assert agent.run('test -d /run/nova-numa-pmc', check=False).returncode == 0
 
 
-@pytest.mark.full
 def test_moves_guests_under_the_hardened_unit(agent):
     """Four busy guests on a node of two CPUs, beside an idle node: two go there, with memory."""
     agent.lab.guests.start([{**BUSY, 'name': f'g{i}'} for i in range(8)])
