@@ -27,7 +27,7 @@ lab: setup-lab ## Run the tests on emulated hosts (ARGS: pytest's)
 	@$(PYTHON) -m pytest tests/lab -q --timeout 400 --reruns 1 --durations 10 $(ARGS)
 
 lab-full: ARGS += --full
-lab-full: lab ## Also run the lab's long tests: twelve and sixteen guests, ten orders
+lab-full: lab ## Also run the long ones: twelve and sixteen guests, ten orders, moves, the agent
 
 functional: setup ## Run the tests of the installed package (ARGS: pytest's)
 	@$(PYTHON) -m pytest tests/functional -q $(ARGS)
