@@ -37,6 +37,7 @@ class FlavorTest(base.NovaTest):
                   expected_state='ERROR')
 
     def test_a_flavor_without_policy_is_left_to_nova(self):
+        self.flags(max_pressure=1.0, group='numa_pmc')
         self.start_hosts('one')
         self.send(one=(3.0, 3.0))
         self.boot(self.flavor(), expected_state='ERROR')

@@ -35,6 +35,7 @@ class PinnedTest(base.NovaTest):
             self.assertEqual(calm, self.host_of(self.boot(self.plain)))
 
     def test_a_guest_of_two_nodes_is_left_to_nova(self):
+        self.flags(max_pressure=1.0, group='numa_pmc')
         self.send(one=SATURATED, two=SATURATED)
         self.boot(self.flavor(vcpus=2, hw__numa_nodes='2'))
         self.boot(self.plain, expected_state='ERROR')
