@@ -4,8 +4,6 @@
 oslo.config's own types, as the libvirt hook needs none of it.
 """
 
-import os
-
 from oslo_config import cfg
 
 from nova_numa_pmc import calibration, counting, settings
@@ -80,12 +78,8 @@ def read(path=settings.PATH, calibration_path=calibration.PATH):
     :returns: (:class:`Options`, list of problems that cost no more than a default)
     :raises SettingsError: the file can't be read, or a value is wrong
     """
-    conf = cfg.ConfigOpts()
-    register_opts(conf)
     try:
-        conf([], project='nova-numa-pmc', default_config_dirs=[],
-             default_config_files=[path] if os.path.exists(path) else [])
-        group = conf.agent
+        group = counting.parsed(path, register_opts).agent
         terms = moves.Terms(
             bytes_per_tick=group.bytes_per_tick_mib << 20, moves_per_hour=group.moves_per_hour,
             changes_per_hour=group.changes_per_hour, bytes_per_sec=group.move_mib_per_s << 20,

@@ -111,18 +111,27 @@ def from_conf(group, shared):
         group.local_latency_ns, group.write_weight, shared.limits, shared.state_dir)
 
 
+def parsed(path, register):
+    """Parse the operator's file, and no other; without one, the defaults.
+
+    :param register: registers the options that are wanted, given an oslo_config.cfg.ConfigOpts
+    :rtype: oslo_config.cfg.ConfigOpts
+    """
+    conf = cfg.ConfigOpts()
+    register(conf)
+    conf([], project='nova-numa-pmc', default_config_dirs=[],
+         default_config_files=[path] if os.path.exists(path) else [])
+    return conf
+
+
 def read(path=settings.PATH):
     """Read the operator's file; without one, the defaults.
 
     :rtype: Options
     :raises SettingsError: the file can't be read, or a value is wrong
     """
-    conf = cfg.ConfigOpts()
-    register_opts(conf)
     try:
-        conf([], project='nova-numa-pmc', default_config_dirs=[],
-             default_config_files=[path] if os.path.exists(path) else [])
-        return from_conf(conf.counters, settings.read(path))
+        return from_conf(parsed(path, register_opts).counters, settings.read(path))
     except (cfg.Error, OSError, ValueError) as error:
         raise SettingsError('%s: %s' % (path, error)) from error
 
