@@ -30,8 +30,8 @@ class Now(Record, fields='monotonic_ns boottime_ns realtime_s'):
         return cls(time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time())
 
 
-class Tick(Record, fields='now sample host record guests host_state',
-           defaults=(None, None, None, (), None)):
+class Tick(Record, fields='now sample host record guests host_state totals failing',
+           defaults=(None, None, None, (), None, moving.Totals(), 0)):
     """What a tick has found; None: could not be had.
 
     :param sample: :class:`nova_numa_pmc.sample.Sample`
@@ -39,6 +39,8 @@ class Tick(Record, fields='now sample host record guests host_state',
     :param record: :class:`nova_numa_pmc.state.Record`, the promises
     :param guests: tuple of :class:`nova_numa_pmc.model.Guest` that run
     :param host_state: :class:`host_state.HostState`, what is to be published
+    :param totals: :class:`moving.Totals` at its end
+    :param failing: how many stages failed, of it and of the moves before
     """
 
     __slots__ = ()
@@ -98,7 +100,7 @@ class Agent:
         if self.options.rebalance != agent_options.OFF and tick.sample and tick.record:
             with self._troubles.stage('rebalancing'):
                 self._rebalancing.consider(tick, self._sampler)
-        return tick
+        return tick._replace(totals=self._moving.totals, failing=self._troubles.failing)
 
     def _collect(self, now):
         tick = Tick(now)

@@ -19,6 +19,10 @@ from nova_numa_pmc.reassertion import cpus_of, left_by_us
 from nova_numa_pmc.record import Record
 
 
+#: How a move ends: as planned, undone, or not begun.
+MADE, TAKEN_BACK, REFUSED = RESULTS = ('made', 'taken_back', 'refused')
+
+
 class Refused(MigrationError):
     """A planned move is not made: what it was planned on holds no longer."""
 
@@ -28,6 +32,17 @@ class Leg(Record, fields='step before after mover began_s'):
 
     :param before, after: :class:`model.Promise`
     :param mover: :class:`migrate.Mover`, which moves only CPUs where no memory is to follow
+    """
+
+    __slots__ = ()
+
+
+class Totals(Record, fields='ended moved_bytes in_hand', defaults=({}, 0, 0)):
+    """What has been moved since the agent began.
+
+    :param ended: {(kind of :data:`moves.KINDS`, one of :data:`RESULTS`): moves that ended so};
+        replaced when it changes, as other threads read it
+    :param in_hand: guests that are being moved
     """
 
     __slots__ = ()
@@ -50,11 +65,22 @@ class Moving:
         self._queue, self._move, self._legs = collections.deque(), None, ()
         self._promised = {}  # uuid → the promise of a guest when it was widened
         self.places, self.failed = {}, set()
+        self._ended, self._moved_bytes = {}, 0
 
     @property
     def busy(self):
         """Say whether there is anything in hand or to come."""
         return bool(self._queue or self._legs)
+
+    @property
+    def totals(self):
+        """Return :class:`Totals`."""
+        return Totals(self._ended, self._moved_bytes, len(self._legs))
+
+    def _count(self, result, legs):
+        key = self._move.kind, result
+        self._ended = {**self._ended, key: self._ended.get(key, 0) + 1}
+        self._moved_bytes += sum(leg.mover.progress.moved_bytes for leg in legs)
 
     def begin(self, plan, promised):
         """Take over a plan's moves; ``step()`` makes them.
@@ -195,11 +221,13 @@ class Moving:
                 progress.moved_bytes >> 20, 1e3 * (self._clock() - leg.began_s),
                 '' if progress.state == migrate.DONE else ' (%s)' % _told(progress),
                 explain_move(self._move))
+        self._count(MADE, self._legs)
         self._legs = ()
 
     def _give_up(self, error):
         """Take CPUs and promises back; what has moved of the memory stays."""
         legs, self._legs = self._legs, ()
+        self._count(TAKEN_BACK if legs else REFUSED, legs)
         self.failed.update(step.uuid for step in self._move.steps)
         unknown = not isinstance(error, (NumaPmcError, OSError))
         for leg in legs:

@@ -39,6 +39,11 @@ class Troubles:
             if self._failing.pop(name, None):
                 self._log.info('%s works again', name)
 
+    @property
+    def failing(self):
+        """Say how many stages fail now."""
+        return len(self._failing)
+
     def forget(self, name):
         """Drop a stage that will not come again."""
         self._failing.pop(name, None)

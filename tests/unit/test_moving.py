@@ -46,6 +46,8 @@ class MovingTest(RebalancingCase):
     def test_swap(self):
         self.assertEqual({1: self.AWAY, 2: self.HOME, 3: self.HOME}, self.swap())
         self.assertEqual(set(), self.moving.failed)
+        self.assertEqual(moving.Totals({('swap', 'made'): 1}, 2 * PAGES * 4096),
+                         self.moving.totals)
 
     def test_a_swap_of_which_one_half_fails_is_none(self):
         self.kernel.memories[4002].pinned = set(range(PAGES))
@@ -53,6 +55,8 @@ class MovingTest(RebalancingCase):
             found = self.swap()
         self.assertEqual((self.HOME[:2], self.AWAY), (found[1][:2], found[2]))
         self.assertEqual({host.uuid_of(1), host.uuid_of(2)}, self.moving.failed)
+        self.assertEqual(moving.Totals({('swap', 'taken_back'): 1}, PAGES * 4096),
+                         self.moving.totals)
 
     def test_a_group_that_others_pinned(self):
         tree = self.kernel.memories[4002].tree
@@ -68,6 +72,7 @@ class MovingTest(RebalancingCase):
         with self.assertLogs(LOG, 'WARNING') as logs:
             found = self.make(moves.MOVE, self.step_of(1, (0,), (1,)))
         self.assertIn('no room left', logs.output[0])
+        self.assertEqual(moving.Totals({('move', 'refused'): 1}), self.moving.totals)
         self.assertEqual(self.HOME, found[1])
 
     def test_a_widened_guest_is_held_to_its_wider_place_until_it_goes_home(self):
