@@ -12,7 +12,7 @@ examples:
   nova-numa-agent --check                    # are the options right?
 
 exit codes: 0 stopped, or done; 1 a problem (it is printed with its remedy);
-2 wrong usage
+64 wrong usage
 """
 
 import argparse
@@ -25,6 +25,7 @@ import time
 
 from nova_numa_pmc import agent as agents
 from nova_numa_pmc import agent_options, host_state, reassertion, serving, settings
+from nova_numa_pmc.cmd import exits
 from nova_numa_pmc.exceptions import NumaPmcError, SettingsError, StateBusy
 from nova_numa_pmc.host import notify
 
@@ -35,7 +36,7 @@ _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 
 def build_parser():
     """Return the parser."""
-    parser = argparse.ArgumentParser(
+    parser = exits.Parser(
         prog='nova-numa-agent', description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--config-file', default=settings.PATH, metavar='FILE',

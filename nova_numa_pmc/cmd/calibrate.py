@@ -13,7 +13,7 @@ examples:
   nova-numa-rebalance calibrate --dry-run
   nova-numa-rebalance calibrate --yes --json --out /tmp/calibration.json
 
-exit codes: 0 measured, or a dry run; 1 refused or failed; 2 wrong usage
+exit codes: 0 measured, or a dry run; 1 refused or failed; 64 wrong usage
 """
 
 import json

@@ -11,7 +11,7 @@ examples:
   nova-numa-rebalance check --json
 
 exit codes: 0 nothing wrong (warnings and notes may be printed); 1 an error was
-found; 2 wrong usage
+found; 64 wrong usage
 """
 
 import argparse

@@ -16,7 +16,7 @@ examples:
   nova-numa-rebalance explain --hosts hosts.json --vcpus 4 --memory 8192M --count 3
 
 exit codes: 0 there is a place; 1 there is none, or something can't be read;
-2 wrong usage
+64 wrong usage
 """
 
 import argparse

@@ -15,7 +15,7 @@ examples:
   nova-numa-rebalance hook install --root /mnt/image --libvirt-version 9.0.0
 
 exit codes: 0 done, nothing wrong; 1 refused, failed, or status found a problem;
-2 wrong usage
+64 wrong usage
 """
 
 import json

@@ -6,6 +6,7 @@ import importlib
 import sys
 
 from nova_numa_pmc import exceptions
+from nova_numa_pmc.cmd import exits
 
 #: Subcommand → one line of help. The module ``nova_numa_pmc.cmd.NAME`` offers
 #: ``configure(parser)`` and ``run(args)``, which returns the exit code.
@@ -21,7 +22,7 @@ COMMANDS = {
 }
 
 
-class _Command(argparse.ArgumentParser):
+class _Command(exits.Parser):
     """A subcommand's parser; its module is imported when the subcommand is used.
 
     What the others import is not waited for, and may be absent (oslo.config for ``check``).
@@ -40,11 +41,9 @@ class _Command(argparse.ArgumentParser):
 
 def build_parser():
     """Return the parser of all subcommands."""
-    parser = argparse.ArgumentParser(
+    parser = exits.Parser(
         prog='nova-numa-rebalance',
-        description='NUMA placement of libvirt guests on this host.',
-        epilog='Exit codes: 0 done or nothing wrong, 1 a problem (it is printed with its '
-               'remedy), 2 wrong usage.')
+        description='NUMA placement of libvirt guests on this host.', epilog=exits.TEXT)
     subparsers = parser.add_subparsers(dest='command', metavar='COMMAND', required=True,
                                        parser_class=_Command)
     for name, summary in COMMANDS.items():
@@ -59,11 +58,11 @@ def main(argv=None):
     args = build_parser().parse_args(argv)
     try:
         return args.run(args)
+    except BrokenPipeError:
+        return exits.PROBLEM
     except (exceptions.NumaPmcError, OSError) as error:
         print('nova-numa-rebalance: %s' % error, file=sys.stderr)
-        return 1
-    except BrokenPipeError:
-        return 1
+        return exits.PROBLEM
 
 
 if __name__ == '__main__':

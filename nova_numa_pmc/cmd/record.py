@@ -12,7 +12,7 @@ examples:
   systemd-run --unit numa-record nova-numa-rebalance record --out /var/log/samples
 
 exit codes: 0 the duration is over, or ended by the operator; 1 a problem;
-2 wrong usage
+64 wrong usage
 """
 
 import argparse

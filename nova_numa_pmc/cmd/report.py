@@ -10,7 +10,7 @@ examples:
   nova-numa-rebalance report samples --from=-1d --plot /tmp/plots
   nova-numa-rebalance report samples --guest instance-0000002a --json
 
-exit codes: 0 done; 1 a problem, such as nothing recorded in a window; 2 wrong usage
+exit codes: 0 done; 1 a problem, such as nothing recorded in a window; 64 wrong usage
 """
 
 import json

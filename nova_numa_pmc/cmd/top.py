@@ -11,7 +11,7 @@ examples:
   nova-numa-rebalance top --json | jq '.nodes[] | {id, pressure, remote_ratio}'
   nova-numa-rebalance top --replay /var/log/nova-numa-pmc/samples
 
-exit codes: 0 ended by the operator, or shown once; 1 a problem; 2 wrong usage
+exit codes: 0 ended by the operator, or shown once; 1 a problem; 64 wrong usage
 """
 
 import argparse

@@ -93,7 +93,7 @@ class CommandTest(unittest.TestCase):
         for args in (['--json'], ['--once', '--check'], ['--no-such']):
             with self.assertRaises(SystemExit) as ended:
                 self.run_it(*args)
-            self.assertEqual(2, ended.exception.code)
+            self.assertEqual(64, ended.exception.code)
 
     def test_widen_without_anybody_bound(self):
         self.assertEqual((0, ''), self.run_it('--widen')[:2])

@@ -94,7 +94,7 @@ class ExplainTest(unittest.TestCase):
                           ('--memory', '9' * 30), ('--spec', 'policy'), ('--spec', '=x')):
             with self.subTest(arguments), self.assertRaises(SystemExit) as caught:
                 self.text(*arguments)
-            self.assertEqual(2, caught.exception.code)
+            self.assertEqual(64, caught.exception.code)
 
     def test_memory_units(self):
         for text, size in (('1', 1 << 20), ('8G', 8 << 30), ('512m', 512 << 20), ('2T', 2 << 40),

@@ -147,7 +147,7 @@ class HookCommandTest(unittest.TestCase):
             with self.subTest(arguments), self.assertRaises(SystemExit) as raised, \
                     contextlib.redirect_stderr(io.StringIO()):
                 rebalance.main(arguments)
-            self.assertEqual(2, raised.exception.code)
+            self.assertEqual(64, raised.exception.code)
 
     def test_errors_are_told_and_end_with_1(self):
         shutil.rmtree(self.host.path('dev'))

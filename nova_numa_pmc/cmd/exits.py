@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exit codes of the commands, and a parser that ends with the one for wrong usage."""
+
+import argparse
+import sys
+
+#: Nothing was to be done, or it was; a problem, printed with its remedy; moves would pay and
+#: were not made; some of the moves were not made.
+OK, PROBLEM, NOT_EMPTY, PARTLY = 0, 1, 2, 3
+#: Wrong usage, EX_USAGE of sysexits(3).
+USAGE = 64
+
+TEXT = ('exit codes: 0 nothing to do, or done; 1 a problem (it is printed with its remedy); '
+        '2 moves would pay and were not made; 3 some moves were made and others not; '
+        '64 wrong usage')
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, but 2 is the answer of ``plan`` and not wrong usage."""
+
+    def error(self, message):
+        """Print how it is used and what was wrong, and end."""
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, '%s: error: %s\n' % (self.prog, message))
