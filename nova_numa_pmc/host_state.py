@@ -15,12 +15,17 @@ from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.record import Record
 
 FILE = 'host'
+FRESH, STALE, FUTURE = 'fresh', 'stale', 'from the future'
 _MAJOR, _MINOR = 1, 0
 #: The kernel's own limit (MAX_NUMNODES) and a host of that many nodes with all its distances.
 NODES_MAX, _SIZE_MAX_BYTES = 1024, 8 << 20
 #: Beyond any real amount; a file that says more is damaged.
 _AMOUNT_MAX, _DISTANCE_MAX, _HUGE_SIZES_MAX = 2**60, 255, 16
 _NAME_MAX = 64
+
+#: A state is stale when so many publications are overdue, but not before so many seconds; no
+#: interval counts for more than the last figure.
+_OVERDUE, _STALE_MIN_S, _INTERVAL_MAX_S = 3, 30.0, 600.0
 
 _LIMITS = ('pressure_floor', 'pressure_step', 'domain_distance')
 #: Members of a node that are numbers; those of the second line may be unknown (null).
@@ -45,6 +50,19 @@ class HostState(Record, fields='taken_s interval_s view remote_ratios source lim
     """
 
     __slots__ = ()
+
+
+def freshness(host_state, now_s):
+    """Say how fresh a host's state is.
+
+    :param now_s: CLOCK_REALTIME [s since the epoch]
+    :returns: :data:`FRESH`, :data:`STALE` or :data:`FUTURE`: the clock was set back since
+    """
+    age_s = now_s - host_state.taken_s
+    if age_s < -_STALE_MIN_S:
+        return FUTURE
+    limit_s = max(_STALE_MIN_S, _OVERDUE * min(host_state.interval_s, _INTERVAL_MAX_S))
+    return FRESH if age_s <= limit_s else STALE
 
 
 def from_sample(view, sample, limits):

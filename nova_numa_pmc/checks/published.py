@@ -8,10 +8,6 @@ from nova_numa_pmc.checks import finding
 from nova_numa_pmc.checks.finding import Finding
 from nova_numa_pmc.exceptions import StateError
 
-#: The monitor in nova-compute takes a state for stale that is older than this many of its own
-#: intervals (none counting for more than the last figure) and than this many seconds.
-_STALE_INTERVALS, _STALE_S, _INTERVAL_MAX_S = 3, 30, 600
-
 
 def check_published(directory, now_s):
     """Check that the host's state is there, understood and fresh.
@@ -31,14 +27,14 @@ def check_published(directory, now_s):
         yield Finding('state-unreadable', finding.ERROR, str(error),
                       'systemctl restart nova-numa-agent', path)
         return
-    age_s = now_s - published.taken_s
-    if age_s > max(_STALE_S, _STALE_INTERVALS * min(published.interval_s, _INTERVAL_MAX_S)):
+    age_s, freshness = now_s - published.taken_s, host_state.freshness(published, now_s)
+    if freshness == host_state.STALE:
         yield Finding(
             'state-stale', finding.ERROR,
             'the host\'s state is %.0f s old, and was measured every %.0f s: the scheduler takes '
             'this host as unknown' % (age_s, published.interval_s),
             'systemctl status nova-numa-agent; journalctl -u nova-numa-agent', path)
-    elif age_s < -_STALE_S:
+    elif freshness == host_state.FUTURE:
         yield Finding('state-from-the-future', finding.WARNING,
                       'the host\'s state was taken %.0f s from now: the clock was set back'
                       % -age_s, 'restart nova-numa-agent once the clock is right', path)

@@ -24,9 +24,6 @@ CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
 
 SOURCE = 'nova_numa_pmc'
-#: A host state is stale when this many publications are overdue, but not before so many
-#: seconds; no interval counts for more than :data:`_INTERVAL_MAX_S`.
-_OVERDUE, _STALE_MIN_S, _INTERVAL_MAX_S = 3, 30.0, 600.0
 
 
 class Monitor(virt_driver.Monitor):
@@ -57,10 +54,11 @@ class Monitor(virt_driver.Monitor):
         """Return the two metrics, or none where there is nothing to tell; never raise."""
         try:
             published = host_state.read(self._state_dir())
-            age_s = time.time() - published.taken_s
-            if not _fresh(age_s, published.interval_s):
+            now_s = time.time()
+            if host_state.freshness(published, now_s) != host_state.FRESH:
                 return self._without('stale', 'the host state in %s was taken %.0f s ago: is '
-                                     'nova-numa-agent running?', self._directory, age_s)
+                                     'nova-numa-agent running?', self._directory,
+                                     now_s - published.taken_s)
             found = self._metrics(published)
         except StateError as error:
             return self._without('unreadable', '%s', error)
@@ -108,12 +106,6 @@ def _report_interval_s():
     """Return how often Nova runs the audit: 0 stands for its default, -1 for never."""
     interval_s = CONF.update_resources_interval
     return metrics.INTERVAL_DEFAULT_S if interval_s == 0 else max(interval_s, 0)
-
-
-def _fresh(age_s, interval_s):
-    """Say whether a host state still counts; one from the future is a clock that was set."""
-    limit_s = max(_STALE_MIN_S, _OVERDUE * min(interval_s, _INTERVAL_MAX_S))
-    return -_STALE_MIN_S <= age_s <= limit_s
 
 
 def _metric(name, values, total, taken):

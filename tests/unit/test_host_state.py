@@ -34,6 +34,20 @@ def node_changed(**members):
     return changed(nodes=nodes)
 
 
+class FreshnessTest(unittest.TestCase):
+
+    def test_stale_after_three_intervals_and_half_a_minute(self):
+        for interval_s, age_s, wanted in (
+                (5, 0, host_state.FRESH), (5, 30, host_state.FRESH), (5, 31, host_state.STALE),
+                (60, 180, host_state.FRESH), (60, 181, host_state.STALE),
+                (10**9, 1800, host_state.FRESH), (10**9, 1801, host_state.STALE),
+                (5, -30, host_state.FRESH), (5, -31, host_state.FUTURE)):
+            with self.subTest(interval_s=interval_s, age_s=age_s):
+                published = STATE._replace(interval_s=interval_s)
+                self.assertEqual(
+                    wanted, host_state.freshness(published, published.taken_s + age_s))
+
+
 class CodecTest(unittest.TestCase):
 
     def test_what_was_encoded_is_decoded(self):
