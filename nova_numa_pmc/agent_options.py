@@ -6,7 +6,7 @@ oslo.config's own types, as the libvirt hook needs none of it.
 
 from oslo_config import cfg
 
-from nova_numa_pmc import calibration, counting, settings
+from nova_numa_pmc import calibration, counting, exporting, settings
 from nova_numa_pmc.core import moves
 from nova_numa_pmc.exceptions import SettingsError
 from nova_numa_pmc.record import Record
@@ -17,14 +17,16 @@ OFF, DRY_RUN, ON = 'off', 'dry-run', 'on'
 _TERMS = moves.Terms()
 
 
-class Options(Record, fields='shared counting publish reassert rebalance terms stop_timeout_s',
-              defaults=(counting.Options(), True, True, OFF, _TERMS, 10.0)):
+class Options(Record, fields=(
+        'shared counting publish reassert rebalance terms stop_timeout_s metrics'),
+        defaults=(counting.Options(), True, True, OFF, _TERMS, 10.0, exporting.Options())):
     """The group ``[agent]``, checked, and what the agent needs of the others.
 
     :param shared: :class:`settings.Settings`
     :param counting: :class:`counting.Options`, completed from the host's calibration
     :param rebalance: :data:`OFF`, :data:`DRY_RUN` or :data:`ON`
     :param terms: :class:`moves.Terms`
+    :param metrics: :class:`exporting.Options`
     """
 
     __slots__ = ()
@@ -63,6 +65,15 @@ def list_opts():
         cfg.FloatOpt('stop_timeout_s', default=default.stop_timeout_s, min=0.0, max=600.0, help=(
             'How long a move in hand may go on when the agent is stopped; then it is undone '
             'where less than half of the memory has moved [seconds].')),
+        cfg.StrOpt('metrics', default='', help=(
+            'Where to serve metrics for Prometheus: an IP address (or localhost) and a port, '
+            'such as 127.0.0.1:19877, or a Unix socket, unix:/run/nova-numa-pmc/metrics.sock. '
+            'Empty: nowhere. Needs prometheus_client (the extra "metrics").')),
+        cfg.BoolOpt('metrics_remote', default=False, help=(
+            'Let metrics be an address that other hosts reach: whoever can connect can read '
+            "them. The agent's unit has to allow it, too (IPAddressAllow=).")),
+        cfg.BoolOpt('metrics_guests', default=default.metrics.guests, help=(
+            'Also serve metrics of each guest, with its name and uuid.')),
     ]
 
 
@@ -87,7 +98,9 @@ def read(path=settings.PATH, calibration_path=calibration.PATH):
         shared = settings.read(path)
         counted, problem = calibration.completed(counting.read(path), calibration_path)
         options = Options(shared, counted, group.publish, group.reassert, group.rebalance,
-                          terms, group.stop_timeout_s)
+                          terms, group.stop_timeout_s, exporting.Options(
+                              exporting.parse(group.metrics, group.metrics_remote),
+                              group.metrics_guests))
     except (cfg.Error, OSError, ValueError) as error:
         raise SettingsError('%s: %s' % (path, error)) from error
     return options, list(shared.problems) + ([problem] if problem else [])

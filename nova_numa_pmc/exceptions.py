@@ -73,6 +73,10 @@ class SettingsError(NumaPmcError):
     """The operator's file can't be read, or an option in it has a wrong value."""
 
 
+class ExportError(NumaPmcError):
+    """Metrics can't be served where the operator wants them; the agent goes on without."""
+
+
 class RecordingError(NumaPmcError):
     """A recording of samples can't be read or written; what is whole in it is kept."""
 

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from nova_numa_pmc import state
+from nova_numa_pmc import exporting, state
 from nova_numa_pmc.exceptions import NumaPmcError, StateBusy
 from nova_numa_pmc.host import notify
 
@@ -66,12 +66,14 @@ class Service:
     :param wait: as :func:`signals` yields it
     :param clock: returns seconds that never go back
     :param tell: as :func:`notify.notify`
+    :param exporter: :class:`exporting.Exporter` that is shown each tick; None: one that is off
     """
 
     def __init__(self, agent, read_options, log, wait, clock=time.monotonic,
-                 tell=notify.notify, watchdog_s=None):
+                 tell=notify.notify, watchdog_s=None, exporter=None):
         self._agent, self._read_options, self._log = agent, read_options, log
         self._wait, self._clock, self._tell = wait, clock, tell
+        self._exporter = exporter or exporting.Exporter(log)
         # Twice within the time that systemd waits, as sd_watchdog_enabled(3) recommends.
         self._patience_s = watchdog_s / 2 if watchdog_s else float('inf')
 
@@ -92,7 +94,10 @@ class Service:
         self._finish()
 
     def _tick(self):
-        self._tell('STATUS=' + status(self._agent.tick().host_state))
+        began_s = self._clock()
+        tick = self._agent.tick()
+        self._exporter.show(tick, self._clock() - began_s)
+        self._tell('STATUS=' + status(tick.host_state))
 
     def _interval_s(self):
         return self._agent.options.counting.interval_s
@@ -123,6 +128,7 @@ class Service:
             for problem in problems:
                 self._log.warning('%s', problem)
             self._agent.reload(options)
+            self._exporter.reload(options.metrics)
             self._log.info('options read again')
         self._tell(notify.READY)
 

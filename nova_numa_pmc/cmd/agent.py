@@ -24,7 +24,7 @@ import sys
 import time
 
 from nova_numa_pmc import agent as agents
-from nova_numa_pmc import agent_options, host_state, reassertion, serving, settings
+from nova_numa_pmc import agent_options, exporting, host_state, reassertion, serving, settings
 from nova_numa_pmc.cmd import exits
 from nova_numa_pmc.exceptions import NumaPmcError, SettingsError, StateBusy
 from nova_numa_pmc.host import notify
@@ -88,12 +88,14 @@ def main(argv=None, wait=None):
 
 
 def _serve(args, options):
-    with serving.signals() as wait, agents.Agent(options, args.root) as agent:
+    # Threads of the exporter begin with the signals blocked, so that none comes to them.
+    with serving.signals() as wait, agents.Agent(options, args.root) as agent, \
+            exporting.Exporter(LOG, options.metrics) as exporter:
         LOG.info('begins: every %g s; publishes: %s; rebalance: %s',
                  options.counting.interval_s, 'yes' if options.publish else 'no',
                  options.rebalance)
         serving.Service(agent, lambda: agent_options.read(args.config_file), LOG, wait,
-                        watchdog_s=notify.watchdog_s()).run()
+                        watchdog_s=notify.watchdog_s(), exporter=exporter).run()
         LOG.info('ends')
     return 0
 

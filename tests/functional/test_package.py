@@ -64,8 +64,9 @@ class WheelTest(unittest.TestCase):
 
     def test_scripts_and_samples_lie_where_the_guide_says(self):
         for path in ('share/nova-numa-pmc/hooks/qemu',
-                     'share/nova-numa-pmc/systemd/nova-numa-agent.service', 'etc/nova-numa-pmc/'
-                     'nova-numa-pmc.conf.sample'):
+                     'share/nova-numa-pmc/systemd/nova-numa-agent.service',
+                     'share/nova-numa-pmc/grafana/nova-numa-pmc.json',
+                     'etc/nova-numa-pmc/nova-numa-pmc.conf.sample'):
             with self.subTest(path=path):
                 self.assertTrue((self.host / path).is_file())
 

@@ -4,7 +4,7 @@ import re
 import tempfile
 import unittest
 
-from nova_numa_pmc import agent_options, counting, settings
+from nova_numa_pmc import agent_options, counting, exporting, settings
 from nova_numa_pmc.core import moves
 from nova_numa_pmc.exceptions import SettingsError
 from tests.unit.test_conf import SAMPLE
@@ -21,6 +21,9 @@ move_mib_per_s = 50
 min_gain_cores = 0.5
 widen = no
 stop_timeout_s = 2
+metrics = 192.0.2.7:19877
+metrics_remote = yes
+metrics_guests = yes
 [counters]
 interval_s = 7
 [hook]
@@ -48,7 +51,8 @@ class ReadTest(unittest.TestCase):
         found, problems = self.read(FILE)
         self.assertEqual((False, False, 'dry-run', moves.Terms(
             bytes_per_tick=100 << 20, moves_per_hour=3, changes_per_hour=4,
-            bytes_per_sec=50 << 20, min_gain_cores=0.5, widen=False), 2.0), found[2:])
+            bytes_per_sec=50 << 20, min_gain_cores=0.5, widen=False), 2.0, exporting.Options(
+                exporting.Address('', '192.0.2.7', 19877), True)), found[2:])
         self.assertEqual((7.0, '/run/elsewhere'), (found.counting.interval_s,
                                                    found.shared.state_dir))
         self.assertEqual(1, len(problems))
@@ -60,7 +64,8 @@ class ReadTest(unittest.TestCase):
         self.assertEqual(self.read(''), self.read(text))
 
     def test_wrong_values_are_named(self):
-        for line in ('rebalance = maybe', 'moves_per_hour = -1', 'min_gain_cores = x'):
+        for line in ('rebalance = maybe', 'moves_per_hour = -1', 'min_gain_cores = x',
+                     'metrics = 0.0.0.0:19877'):
             with self.subTest(line), self.assertRaisesRegex(SettingsError, line.split(' ')[0]):
                 self.read('[agent]\n%s\n' % line)
 

@@ -8,6 +8,7 @@ import logging
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -122,6 +123,33 @@ class CommandTest(unittest.TestCase):
                 process.kill()
 
 
+    def test_metrics_from_start_to_reload(self):
+        try:
+            import prometheus_client  # noqa: F401 -- an extra
+        except ImportError:
+            self.skipTest('prometheus_client is not installed')
+        path = os.path.join(self.root, 'metrics.sock')
+        self.configure('[counters]\ninterval_s = 0.5\n[agent]\nmetrics = unix:%s\n' % path)
+        with subprocess.Popen(
+                [sys.executable, '-m', 'nova_numa_pmc.cmd.agent', '--config-file', self.config,
+                 '--root', self.root], stderr=subprocess.PIPE, cwd=TOP) as process:
+            try:
+                said_until(process, b'metrics are served at unix:')
+                with socket.socket(socket.AF_UNIX) as client:
+                    client.connect(path)
+                    client.sendall(b'GET /metrics HTTP/1.0\r\n\r\n')
+                    with client.makefile('rb') as answer:
+                        self.assertIn(b'nova_numa_agent_info{version=', answer.read())
+                self.configure('')
+                process.send_signal(signal.SIGHUP)
+                said_until(process, b'options read again')
+                self.assertFalse(os.path.exists(path))
+                process.send_signal(signal.SIGTERM)
+                self.assertEqual(0, process.wait(120))
+            finally:
+                process.kill()
+
+
 class OsloLogTest(unittest.TestCase):
 
     def test_a_wrong_option_of_its_is_named(self):
@@ -162,6 +190,11 @@ class UnitTest(unittest.TestCase):
         self.assertEqual(set(), names & {
             'AllowedMemoryNodes', 'AllowedCPUs', 'NUMAPolicy', 'CPUAffinity', 'PrivateUsers',
             'ProtectProc', 'ProcSubset', 'MemoryDenyWriteExecute'})
+
+    def test_its_network_ends_at_this_host(self):
+        for line in ('RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6', 'IPAddressDeny=any',
+                     'IPAddressAllow=localhost'):
+            self.assertIn(line, self.lines)
 
     def test_what_it_runs_is_understood(self):
         for line in self.lines:
