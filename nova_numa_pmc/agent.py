@@ -10,7 +10,7 @@ import os
 import time
 
 from nova_numa_pmc import agent_options, bookkeeping, collect, host_state, moving, promises
-from nova_numa_pmc import reassertion, rebalancing
+from nova_numa_pmc import overrides, pausing, reassertion, rebalancing, turn
 from nova_numa_pmc.core import view
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.record import Record
@@ -30,8 +30,8 @@ class Now(Record, fields='monotonic_ns boottime_ns realtime_s'):
         return cls(time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time())
 
 
-class Tick(Record, fields='now sample host record guests host_state totals failing',
-           defaults=(None, None, None, (), None, moving.Totals(), 0)):
+class Tick(Record, fields='now sample host record guests host_state totals failing paused',
+           defaults=(None, None, None, (), None, moving.Totals(), 0, None)):
     """What a tick has found; None: could not be had.
 
     :param sample: :class:`nova_numa_pmc.sample.Sample`
@@ -41,6 +41,7 @@ class Tick(Record, fields='now sample host record guests host_state totals faili
     :param host_state: :class:`host_state.HostState`, what is to be published
     :param totals: :class:`moving.Totals` at its end
     :param failing: how many stages failed, of it and of the moves before
+    :param paused: :class:`pausing.Paused`, None: guests may be moved
     """
 
     __slots__ = ()
@@ -68,6 +69,7 @@ class Agent:
         self._moving = moving.Moving(options, root, LOG, **writing)
         self._rebalancing = rebalancing.Rebalancing(options, self._moving, root, LOG,
                                                     self._troubles)
+        self._turn, self._pause = turn.AgentTurn(LOG), pausing.Watch(LOG)
 
     def reload(self, options):
         """Go on with other options; counters are opened anew where theirs have changed."""
@@ -90,27 +92,45 @@ class Agent:
         with self._troubles.stage('publishing'):
             tick = tick._replace(host_state=self._host_state(tick))
             if self.options.publish and tick.host_state:
-                host_state.write(os.path.join(self._root, self.options.shared.state_dir[1:]),
-                                 tick.host_state)
+                host_state.write(self._directory, tick.host_state)
         if tick.record:
             self._moving.mind(tick.guests, tick.record.promises)
-        if self.options.reassert and tick.record:
-            with self._troubles.stage('holding guests'):
-                self._reassertion.hold(tick, self._moving.places, self._covered(tick))
-        if self.options.rebalance != agent_options.OFF and tick.sample and tick.record:
-            with self._troubles.stage('rebalancing'):
-                self._rebalancing.consider(tick, self._sampler)
+        with self._troubles.stage('taking turns'):
+            if tick.record and self._turn.take(self._directory):
+                self._hold_and_move(tick)
+                self._end_turn()
         return tick._replace(totals=self._moving.totals, failing=self._troubles.failing)
 
+    def _hold_and_move(self, tick):
+        if self.options.reassert:
+            with self._troubles.stage('holding guests'):
+                self._reassertion.hold(tick, self._moving.places, self._covered(tick))
+        if self.options.rebalance != agent_options.OFF and tick.sample and not tick.paused:
+            with self._troubles.stage('rebalancing'):
+                self._rebalancing.consider(tick, self._sampler)
+
+    def _end_turn(self):
+        if not self._moving.busy:
+            self._turn.end()
+
+    @property
+    def _directory(self):
+        return os.path.join(self._root, self.options.shared.state_dir[1:])
+
     def _collect(self, now):
-        tick = Tick(now)
+        tick = Tick(now, paused=self._pause.look(self._directory))
+        if tick.paused:
+            self.abandon()
         with self._troubles.stage('measuring'):
             tick = tick._replace(sample=self._sampler.sample(now.monotonic_ns, now.realtime_s))
             self._troubles.problems(tick.sample.problems)
         with self._troubles.stage('reading the host'):
             tick = tick._replace(host=promises.usable_host(self._root))
             found, _ = self._files.read()  # the sample has told what could not be read
-            tick = tick._replace(guests=tuple(found))
+            # Where these can't be told, nobody is held or moved: it may be against them.
+            found, problems = overrides.marked(found, self._root)
+            self._troubles.problems(problems)
+            tick = tick._replace(guests=found)
         if tick.host is not None:
             with self._troubles.stage('keeping the promises'):
                 record, problems = self._books.read(tick.host, now.boottime_ns)
@@ -143,15 +163,18 @@ class Agent:
         pause_s = None
         with self._troubles.stage('moving'):
             pause_s = self._moving.step()
+        self._end_turn()
         return pause_s
 
     def abandon(self):
         """End the moves in hand: kept where most of the memory has moved, else taken back."""
         with self._troubles.stage('moving'):
             self._moving.abandon()
+        self._end_turn()
 
     def close(self):
         """Close what is open."""
+        self._turn.end()
         self._sampler.close()
 
     def __enter__(self):

@@ -55,9 +55,9 @@ class Topology(Record, fields='nodes distances cores'):
 class Guest(Record, fields=(
         'uuid name vcpus memory_bytes vcpus_max allowed_cpus placed_by cpu_nodes mem_nodes '
         'page_bytes locked devices iothreads hints pid pinned_cpus flavor preallocated vcpu_tids '
-        'host_devices state job'),
+        'host_devices state job id override'),
         defaults=(None, None, (), (), (), None, False, (), 0, (), None, None, None, False, (),
-                  (), None, None)):
+                  (), None, None, None, '')):
     """A libvirt domain, as its XML describes it.
 
     :param vcpus: vCPUs online at start; ``vcpus_max`` the most it may plug (None: the same)
@@ -83,6 +83,9 @@ class Guest(Record, fields=(
     :param state: libvirt's word for its state ('running', 'paused'), None: not told
     :param job: libvirt's word for its long job ('migration out', 'migration in', 'save',
         'snapshot', 'backup', 'dump'), None: it has none
+    :param id: libvirt's number of it while it runs, None: not told
+    :param override: what the operator has said of it (:mod:`overrides`): 'pin', 'ignore',
+        '' nothing
     """
 
     __slots__ = ()

@@ -9,7 +9,7 @@ follow is taken back.
 import collections
 import time
 
-from nova_numa_pmc import model, promises
+from nova_numa_pmc import model, overrides, promises
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
 from nova_numa_pmc.core import moves, view
 from nova_numa_pmc.core.explain_move import explain_move
@@ -149,7 +149,8 @@ class Moving:
 
     def _reserved(self, move, promised):
         """Record the promises of a move's guests, all or none; return its legs."""
-        running = {guest.uuid: guest for guest in self._files.read()[0]}
+        found, _ = overrides.marked(self._files.read()[0], self._root)
+        running = {guest.uuid: guest for guest in found}
         host = promises.usable_host(self._root)
         parts = []
         for step in move.steps:
@@ -157,7 +158,8 @@ class Moving:
             if guest is None:
                 raise GuestGone('guest %s: ended before it was moved' % step.name)
             if why_busy(guest):
-                raise Refused('guest %s: %s' % (step.name, guest.job or guest.state))
+                raise Refused('guest %s: %s' % (
+                    step.name, why_busy(guest) if guest.override else guest.job or guest.state))
             parts.append((step, self._mover(move, step, guest, host)))
         with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as ledger:
             legs = []
@@ -274,7 +276,13 @@ class OfCpus:
 
 
 def why_busy(guest):
-    """Return a code of why libvirt must be left alone with a guest now; '' it need not."""
+    """Return a code of why a guest must not be moved now, whatever was planned; '' it may.
+
+    'active_job' and 'paused': libvirt is to be left alone with it; 'kept' and 'ignored': the
+    operator has said so.
+    """
+    if guest.override:
+        return {overrides.PIN: 'kept', overrides.IGNORE: 'ignored'}[guest.override]
     if guest.job:
         return 'active_job'
     return '' if guest.state in (None, 'running') else 'paused'

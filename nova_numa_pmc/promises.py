@@ -10,6 +10,7 @@ import os
 import time
 
 from nova_numa_pmc import model
+from nova_numa_pmc import overrides
 from nova_numa_pmc import state
 from nova_numa_pmc.exceptions import CpuListError, CpusetError, StateError, TopologyError
 from nova_numa_pmc.host import guests
@@ -86,7 +87,8 @@ def decide(guest, options, root, timeout_s, lying=None, ledger=None):
     host = usable_host(root)
     devices, problems = _device_nodes(guest, root)
     problems += _ignored(guest.hints)
-    guest = _located(guest, host)
+    guest, unread = _overridden(_located(guest, host), root)
+    problems += unread
     with ledger or locked(options, root, timeout_s) as ledger:
         problems += reconcile(ledger, host, options, root, guest)
         for uuid, other in list(ledger.promises.items()):
@@ -230,6 +232,15 @@ def _ignored(hints):
         return []
     from nova_numa_pmc import extra_specs  # few flavors have any
     return ['the flavor\'s ' + problem for problem in extra_specs.parse(hints).problems]
+
+
+def _overridden(guest, root):
+    """Tell the guest what the operator has said of it; without the file it is as any other."""
+    try:
+        (guest,), problems = overrides.marked((guest,), root)
+    except StateError as error:
+        return guest, [str(error)]
+    return guest, problems
 
 
 def _device_nodes(guest, root):

@@ -8,7 +8,7 @@ right: it is recorded before anything is written.
 
 import os
 
-from nova_numa_pmc import model, promises, state
+from nova_numa_pmc import model, overrides, promises, state
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
 from nova_numa_pmc.exceptions import CpuListError, GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups, cpuset, guests
@@ -68,7 +68,8 @@ class Reassertion:
         self._alive = alive
 
     def _is_ours(self, guest, promise, now):
-        if promise is None or promise.origin != model.PLACED or guest.placed_by:
+        if (promise is None or promise.origin != model.PLACED or guest.placed_by
+                or guest.override == overrides.IGNORE):
             return False
         # The hook writes at `started`; where it never came to that, it is taken over.
         age_ns = now.boottime_ns - promise.since_ns

@@ -258,12 +258,13 @@ def _set_aside(directory_fd, directory):
                          % (os.path.join(directory, FILE), FILE, e.strerror)) from None
 
 
-def replace_file(directory_fd, directory, name, data):
+def replace_file(directory_fd, directory, name, data, durable=False):
     """Put new bytes in the file's place in one step, to be read by all.
 
     One temporary name will do: each file has one writer at a time.
 
     :param directory: path, for messages
+    :param durable: let it outlast a crash of the host; on a tmpfs nothing does
     :raises StateError: it can't be written
     """
     temporary = name + '.tmp'
@@ -278,9 +279,11 @@ def replace_file(directory_fd, directory, name, data):
             os.fchmod(fd, 0o644)  # whatever the umask: nova-compute reads it
             while data:
                 data = data[os.write(fd, data):]
+            if durable:
+                os.fsync(fd)
         finally:
             os.close(fd)
         os.rename(temporary, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
     except OSError as e:
-        raise StateError('%s: can\'t be written: %s: is the tmpfs full or read-only?'
+        raise StateError('%s: can\'t be written: %s: is its file system full or read-only?'
                          % (os.path.join(directory, name), e.strerror)) from None

@@ -10,7 +10,7 @@ _WORDS = {
     'spread': 'spread over all nodes, as its policy asks',
     'cpus_only': 'memory fits nowhere: CPUs only, memory left wide',
     'placed_by_others': 'left alone: placed by others ({by})',
-    'policy_none': 'left alone, as its policy asks',
+    'policy_none': 'left alone, as its policy or the operator asks',
     'too_few_cpus': 'left alone: {vcpus} vCPUs, {threads} CPUs that it may use',
     'no_single_node': 'left alone: its policy asks for one node, '
                       '{vcpus} vCPUs exceed the {threads} CPUs of the largest',

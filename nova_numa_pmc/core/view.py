@@ -71,7 +71,7 @@ def request(guest, limits, device_nodes=(), history=None):
     """
     history = history or model.History()
     hints = dict(guest.hints)
-    policy = hints.get('numa_pmc:policy')
+    policy = model.NONE if guest.override == 'ignore' else hints.get('numa_pmc:policy')
     intensity = INTENSITY.get(hints.get('numa_pmc:memory_intensity'),
                               INTENSITY[DEFAULT_INTENSITY])
     demand = guest.vcpus * (

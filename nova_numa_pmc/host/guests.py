@@ -138,7 +138,7 @@ def _running_guest(xml, default_huge_page_bytes):
     pid = values.integer('pid', digits, 1, 1 << 31)
     guest = _guest(found, default_huge_page_bytes)._replace(
         pid=pid, vcpu_tids=_tids(found), state=_word(found, 'domstatus', 'state'),
-        job=_word(found, 'job', 'async'))
+        job=_word(found, 'job', 'async'), id=_id(found))
     if 'numad' not in found:
         return guest
     # What numad advised at this start; the domain's XML says only placement='auto'.
@@ -149,6 +149,12 @@ def _running_guest(xml, default_huge_page_bytes):
         placed_by=guest.placed_by or ('numad',),
         mem_nodes=guest.mem_nodes or tuple(sorted(nodes)),
         pinned_cpus=guest.pinned_cpus or cpus or None)
+
+
+def _id(found):
+    digits = found['domain'][0].attributes.get('id', '')
+    # It only names the guest: an odd one is no reason to leave it out.
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else None
 
 
 def _word(found, path, name):

@@ -147,7 +147,7 @@ class TroubleTest(AgentCase):
     def test_a_state_directory_that_can_not_be_trusted_stops_publishing_only(self):
         made = self.open()
         self.tick(made, 0)
-        os.mkdir(self.directory)
+        os.makedirs(self.directory, exist_ok=True)
         os.chmod(self.directory, 0o777)
         with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
             for at_s in (5, 10):

@@ -386,7 +386,8 @@ class RunningTest(unittest.TestCase):
         xml = domains.domain(placement=domains.NUMA_NODES_1)
         domains.write_status(self.root, 'a', xml, 100)
         self.assertEqual(
-            [guests.parse(xml)._replace(pid=100, vcpu_tids=(4711, 4712), state='running')],
+            [guests.parse(xml)._replace(pid=100, vcpu_tids=(4711, 4712), state='running',
+                                       id=7)],
             guests.read_running(self.root)[0])
 
     def test_state_and_job(self):

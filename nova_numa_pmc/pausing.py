@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep the agent from moving guests: a file in the state directory, until a reboot at most.
+
+Its text: seconds since the epoch, a space, and why. While there is such a file, whatever is in
+it, the agent is paused.
+"""
+
+import os
+import time
+
+from nova_numa_pmc import state
+from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.record import Record
+
+FILE = 'paused'
+_SIZE_MAX_BYTES = 4096
+REASON_MAX = 200
+
+
+class Paused(Record, fields='since_s reason'):
+    """That the agent is paused: CLOCK_REALTIME [s], None: not told; and why, '' not told."""
+
+    __slots__ = ()
+
+    def __str__(self):
+        return 'paused' + (': ' + self.reason if self.reason else '')
+
+
+def read(directory):
+    """Return :class:`Paused`, None: the agent is not.
+
+    :param directory: the state directory's path
+    """
+    try:
+        fd = state.open_directory(directory, create=False)
+    except FileNotFoundError:
+        return None
+    except StateError as error:
+        return Paused(None, str(error))
+    try:
+        data = state.read_file(fd, directory, FILE, _SIZE_MAX_BYTES)
+    except StateError as error:
+        return Paused(None, str(error))
+    finally:
+        os.close(fd)
+    return None if data is None else _parse(data.decode('utf-8', 'replace'))
+
+
+def _parse(text):
+    since, _, reason = text.rstrip('\n').partition(' ')
+    known = since.isascii() and since.isdigit() and len(since) < 20
+    return Paused(int(since) if known else None, ''.join(
+        char if char.isprintable() else '?' for char in reason[:REASON_MAX]))
+
+
+def begin(directory, reason='', now_s=None):
+    """Pause the agent, or tell another reason.
+
+    :raises StateError: the state directory can't be trusted or written
+    """
+    fd = state.open_directory(directory, create=True)
+    try:
+        since_s = time.time() if now_s is None else now_s
+        state.replace_file(fd, directory, FILE, ('%d %s\n' % (since_s, reason)).encode())
+    finally:
+        os.close(fd)
+
+
+def end(directory):
+    """Let the agent go on.
+
+    :returns: whether it was paused
+    :raises StateError: the state directory can't be trusted or the file not be removed
+    """
+    try:
+        fd = state.open_directory(directory, create=False)
+    except FileNotFoundError:
+        return False
+    try:
+        os.unlink(FILE, dir_fd=fd)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StateError('%s: %s: remove it' % (
+            os.path.join(directory, FILE), error.strerror)) from None
+    finally:
+        os.close(fd)
+    return True
+
+
+class Watch:
+    """Looks for the file in each tick; tells in the log when it comes and when it goes."""
+
+    def __init__(self, log):
+        self._log, self._known = log, None
+
+    def look(self, directory):
+        """Return :class:`Paused` or None."""
+        found = read(directory)
+        if found and not self._known:
+            self._log.info('%s; guests are held, and none is moved', found)
+        elif self._known and not found:
+            self._log.info('resumed')
+        self._known = found
+        return found

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Let one process at a time move a host's guests: the agent, or one command of the operator's.
+
+A lock of its own, because it is held for as long as a move takes; starts of guests wait for the
+promises' lock only.
+"""
+
+import os
+
+from nova_numa_pmc import state
+from nova_numa_pmc.exceptions import StateBusy
+
+#: A file in the state directory; its text names who holds its lock.
+LOCK = 'moves'
+_NAME_MAX = 200
+
+
+class Turn:
+    """The right to move guests, taken and given back.
+
+    :param directory: the state directory's path
+    :param who: what others are told: 'nova-numa-agent', 'nova-numa-rebalance apply'
+    """
+
+    def __init__(self, directory, who):
+        self.directory, self._who, self._lock = directory, who, None
+
+    def take(self, timeout_s=0.0):
+        """Take it, or keep it.
+
+        :raises StateBusy: somebody else has it for longer than ``timeout_s``; says who
+        :raises StateError: the state directory can't be trusted or made
+        """
+        if self._lock is not None:
+            return
+        fd = state.open_directory(self.directory, create=True)
+        try:
+            self._lock = state.take_lock(fd, self.directory, timeout_s, LOCK)
+        except StateBusy:
+            raise StateBusy('%s moves guests' % self._holder()) from None
+        finally:
+            os.close(fd)
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, ('%s (process %d)' % (self._who, os.getpid())).encode(), 0)
+
+    def _holder(self):
+        try:
+            with open(os.path.join(self.directory, LOCK), encoding='utf-8') as file:
+                text = file.read(_NAME_MAX)
+        except (OSError, UnicodeDecodeError):
+            text = ''
+        return text if text.isprintable() and text else 'another process'
+
+    def end(self):
+        """Give it back; not having it is fine."""
+        if self._lock is not None:
+            os.close(self._lock)  # which releases the lock
+            self._lock = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+
+class AgentTurn:
+    """The agent's: it never waits, and tells when a command has the turn and when no more.
+
+    :param log: a :class:`logging.Logger`
+    """
+
+    def __init__(self, log):
+        self._log, self._turn, self._waiting = log, Turn('', 'nova-numa-agent'), False
+
+    def take(self, directory):
+        """Say whether guests may be held and moved in this tick.
+
+        :param directory: the state directory's path
+        :raises StateError: it can't be trusted or made
+        """
+        self._turn.directory = directory
+        try:
+            self._turn.take()
+        except StateBusy as error:
+            if not self._waiting:
+                self._log.info('%s: meanwhile they are neither held nor moved here', error)
+            self._waiting = True
+            return False
+        if self._waiting:
+            self._log.info('guests are held and moved here again')
+        self._waiting = False
+        return True
+
+    def end(self):
+        """Give it back."""
+        self._turn.end()
