@@ -9,12 +9,13 @@ follow is taken back.
 import collections
 import time
 
-from nova_numa_pmc import model, overrides, promises
+from nova_numa_pmc import history, overrides, promises
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
 from nova_numa_pmc.core import moves, view
 from nova_numa_pmc.core.explain_move import explain_move
 from nova_numa_pmc.exceptions import GuestGone, MigrationError, NumaPmcError
-from nova_numa_pmc.host import cgroups, cpuset, guests, migrate
+from nova_numa_pmc.host import cgroups, guests, migrate
+from nova_numa_pmc.legs import Leg, OfCpus, has_followed, promised_after, told, why_busy
 from nova_numa_pmc.reassertion import cpus_of, left_by_us
 from nova_numa_pmc.record import Record
 
@@ -27,11 +28,12 @@ class Refused(MigrationError):
     """A planned move is not made: what it was planned on holds no longer."""
 
 
-class Leg(Record, fields='step before after mover began_s'):
-    """One guest's part of a move in hand.
+class Order(Record, fields='move promised targets'):
+    """A move to come, and what it was planned of.
 
-    :param before, after: :class:`model.Promise`
-    :param mover: :class:`migrate.Mover`, which moves only CPUs where no memory is to follow
+    :param promised: {uuid: :class:`model.Promise`} before it
+    :param targets: {uuid: :class:`model.Promise`} after it where the move alone doesn't tell:
+        it takes another one back
     """
 
     __slots__ = ()
@@ -52,17 +54,23 @@ class Moving:
     """The moves in hand and to come.
 
     :param options: :class:`nova_numa_pmc.agent_options.Options`
+    :param who, batch: as the history has them; an order of the operator's about one guest
+        (:data:`history.PIN`) overrules what was said of it before
+    :param record: called with each :class:`history.Entry`; None: it is written down
     :param writing: passed to :class:`migrate.Mover` (tests)
     :ivar places: {uuid: node ids} of guests that are held to more nodes than were promised
     :ivar failed: uuids of guests whose moves were not made or taken back; whoever plans
         empties it
     """
 
-    def __init__(self, options, root, log, clock=time.monotonic, **writing):
+    def __init__(self, options, root, log, clock=time.monotonic, who=history.AGENT, batch='',
+                 record=None, **writing):
         self.options, self._root, self._log, self._clock = options, root, log, clock
+        self._who, self._batch = who, batch
+        self._record = record or history.Writer(root, log).append
         self._writing = writing
         self._files = guests.StatusFiles(root)
-        self._queue, self._move, self._legs = collections.deque(), None, ()
+        self._queue, self._order, self._legs = collections.deque(), None, ()
         self._promised = {}  # uuid → the promise of a guest when it was widened
         self.places, self.failed = {}, set()
         self._ended, self._moved_bytes = {}, 0
@@ -77,18 +85,32 @@ class Moving:
         """Return :class:`Totals`."""
         return Totals(self._ended, self._moved_bytes, len(self._legs))
 
+    @property
+    def waiting(self):
+        """Return how many moves are to come."""
+        return len(self._queue)
+
+    @property
+    def in_hand(self):
+        """Return ((a guest's name, :class:`migrate.Progress`), …) of the move in hand."""
+        return tuple((leg.step.name, leg.mover.progress) for leg in self._legs)
+
+    @property
+    def _move(self):
+        return self._order.move
+
     def _count(self, result, legs):
         key = self._move.kind, result
         self._ended = {**self._ended, key: self._ended.get(key, 0) + 1}
         self._moved_bytes += sum(leg.mover.progress.moved_bytes for leg in legs)
 
-    def begin(self, plan, promised):
+    def begin(self, plan, promised, targets=None):
         """Take over a plan's moves; ``step()`` makes them.
 
         :param plan: :class:`moves.Plan`
-        :param promised: {uuid: :class:`model.Promise`} that it was made of
+        :param promised, targets: as in :class:`Order`
         """
-        self._queue.extend((move, promised) for move in plan.moves)
+        self._queue.extend(Order(move, promised, targets or {}) for move in plan.moves)
 
     def mind(self, running, promised):
         """Look at who runs now: end the move of whom libvirt works on, forget who was replaced.
@@ -110,7 +132,7 @@ class Moving:
         if not self._legs:
             if not self._queue:
                 return None
-            self._start(*self._queue.popleft())
+            self._start(self._queue.popleft())
             return 0.0
         try:
             waits = [leg.mover.step().wait_s for leg in self._legs
@@ -134,11 +156,11 @@ class Moving:
         for leg in self._legs:
             leg.mover.cancel()
 
-    def _start(self, move, promised):
+    def _start(self, order):
         """Promise the new places and write the CPUs."""
-        self._move = move
+        self._order = order
         try:
-            self._legs = self._reserved(move, promised)
+            self._legs = self._reserved(*order)
             for leg in self._legs:
                 leg.mover.step()
         except Exception as error:
@@ -147,9 +169,11 @@ class Moving:
         for leg in self._legs:
             self._remember_place(leg)
 
-    def _reserved(self, move, promised):
+    def _reserved(self, move, promised, targets):
         """Record the promises of a move's guests, all or none; return its legs."""
-        found, _ = overrides.marked(self._files.read()[0], self._root)
+        found, _ = self._files.read()
+        if self._who != history.PIN:
+            found, _ = overrides.marked(found, self._root)
         running = {guest.uuid: guest for guest in found}
         host = promises.usable_host(self._root)
         parts = []
@@ -167,7 +191,7 @@ class Moving:
                 before = ledger.promises.get(step.uuid)
                 if before is None or before != promised.get(step.uuid):
                     raise Refused('guest %s: its promise has changed since' % step.name)
-                after = _promise(move, step, before)
+                after = targets.get(step.uuid) or promised_after(move, step, before)
                 ledger.put(after)
                 legs.append(Leg(step, before, after, mover, self._clock()))
             self._check_room(legs, ledger, host)
@@ -176,7 +200,7 @@ class Moving:
     def _mover(self, move, step, guest, host):
         groups = cgroups.find(guest.pid, self._root)
         cpus = None
-        if move.kind != moves.FETCH:
+        if move.kind != moves.FETCH and step.to_nodes:
             cpus = cpus_of(step.to_nodes, host, guest)
             if not cpus:
                 raise Refused('guest %s: none of its CPUs is on these nodes now' % step.name)
@@ -209,9 +233,9 @@ class Moving:
 
     def _end(self):
         """Keep a move whose memory has followed, else take it back."""
-        left = [leg for leg in self._legs if not _has_followed(leg.mover.progress)]
+        left = [leg for leg in self._legs if not has_followed(leg.mover.progress)]
         if left:
-            states = ', '.join('%s: %s' % (leg.step.name, _told(leg.mover.progress))
+            states = ', '.join('%s: %s' % (leg.step.name, told(leg.mover.progress))
                                for leg in left)
             self._give_up(MigrationError('most memory stays where it was (%s)' % states))
             return
@@ -221,10 +245,14 @@ class Moving:
                 'guest %s: %s: node %s to %s, %d MiB in %.0f ms%s; %s', leg.step.name,
                 self._move.kind, _listed(leg.step.from_nodes), _listed(leg.step.to_nodes),
                 progress.moved_bytes >> 20, 1e3 * (self._clock() - leg.began_s),
-                '' if progress.state == migrate.DONE else ' (%s)' % _told(progress),
+                '' if progress.state == migrate.DONE else ' (%s)' % told(progress),
                 explain_move(self._move))
         self._count(MADE, self._legs)
-        self._legs = ()
+        legs, self._legs = self._legs, ()
+        states = [told(leg.mover.progress) for leg in legs
+                  if leg.mover.progress.state != migrate.DONE]
+        self._keep(legs, history.PARTLY if states else history.DONE,
+                   '; '.join(states) or explain_move(self._move))
 
     def _give_up(self, error):
         """Take CPUs and promises back; what has moved of the memory stays."""
@@ -245,73 +273,21 @@ class Moving:
         else:
             self._log.warning('not moved: %s: %s', _names(self._move), error,
                               exc_info=error if unknown else None)
+        self._keep(legs, history.TAKEN_BACK if legs else history.REFUSED, str(error))
+
+    def _keep(self, legs, result, why):
+        """Write down what came of a move."""
+        self._record(history.entry(
+            self._move, [history.Part(
+                leg.step.uuid, leg.step.name, leg.before.since_ns, history.place(leg.before),
+                history.place(leg.after), leg.mover.progress.moved_bytes) for leg in legs],
+            self._who, self._batch, max((self._clock() - leg.began_s for leg in legs), default=0),
+            result, why))
 
     def _restore(self, leg):
         with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as ledger:
             if ledger.promises.get(leg.step.uuid) == leg.after:
                 ledger.put(leg.before)
-
-
-class OfCpus:
-    """A mover of CPUs alone, with what is used here of :class:`migrate.Mover`."""
-
-    def __init__(self, groups, cpus, writing):
-        self._groups, self._cpus = groups, cpus
-        self._writing = {name: each for name, each in writing.items() if name == 'write'}
-        self._changes, self.progress = (), migrate.Progress(migrate.MOVING)
-
-    def step(self):
-        """Write the CPUs, and be done."""
-        self._changes = cpuset.confine(self._groups, self._cpus,
-                                       ours=left_by_us(self._groups), **self._writing).changes
-        self.progress = migrate.Progress(migrate.DONE)
-        return self.progress
-
-    def cancel(self):
-        """Do nothing: it is done."""
-
-    def undo_cpus(self):
-        """Give the CPUs back what they had."""
-        return cpuset.undo(self._groups, self._changes, **self._writing)
-
-
-def why_busy(guest):
-    """Return a code of why a guest must not be moved now, whatever was planned; '' it may.
-
-    'active_job' and 'paused': libvirt is to be left alone with it; 'kept' and 'ignored': the
-    operator has said so.
-    """
-    if guest.override:
-        return {overrides.PIN: 'kept', overrides.IGNORE: 'ignored'}[guest.override]
-    if guest.job:
-        return 'active_job'
-    return '' if guest.state in (None, 'running') else 'paused'
-
-
-def _promise(move, step, before):
-    """Return a guest's promise once a move is made."""
-    if move.kind == moves.WIDEN:
-        return before
-    after = before
-    if move.kind != moves.FETCH:
-        after = after._replace(cpu_nodes=tuple(step.to_nodes), origin=model.PLACED)
-    if step.mem_nodes:
-        after = after._replace(mem_nodes=tuple(step.mem_nodes), mem_bytes=())
-    return after
-
-
-def _has_followed(progress):
-    """Say whether at least half of what was to be moved has been."""
-    if progress.state == migrate.DONE:
-        return True
-    return progress.left_bytes is not None and progress.moved_bytes >= progress.left_bytes
-
-
-def _told(progress):
-    left = 'an unknown amount' if progress.left_bytes is None else (
-        '%d MiB' % (progress.left_bytes >> 20))
-    refused = ', '.join('%d pages %s' % (count, name) for name, count in progress.refused)
-    return '%s, %s left%s' % (progress.state, left, '; ' + refused if refused else '')
 
 
 def _names(move):

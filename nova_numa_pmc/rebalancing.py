@@ -9,7 +9,7 @@ from nova_numa_pmc.core import guest_load, ledger_format, ledger as ledgers, mov
 from nova_numa_pmc.core import view
 from nova_numa_pmc.core.explain_move import explain_move, explain_remark
 from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.moving import why_busy
+from nova_numa_pmc.legs import why_busy
 
 #: The rebalancer's memory in the state directory, kept over a restart of the agent.
 FILE = 'ledger'

@@ -11,6 +11,8 @@ from nova_numa_pmc.record import Record
 #: nodes for the CPUs, fewer, only the memory (to where the CPUs are).
 MOVE, SWAP, WIDEN, NARROW, FETCH = 'move', 'swap', 'widen', 'narrow', 'fetch'
 KINDS = (MOVE, SWAP, WIDEN, NARROW, FETCH)
+#: Code of a move's :class:`model.Reason` where somebody asked for it: with ('why', text).
+ASKED = 'asked'
 
 
 class GuestLoad(Record, fields=(

@@ -109,6 +109,25 @@ def release_memory(groups, mems, write=writes.write):
     return writes.run(groups.scope, _widening(groups, current(groups), mems), write)
 
 
+def release_cpus(groups, write=writes.write):
+    """Let a guest run wherever the group above its own may.
+
+    Where each child is written, one that holds another set than the others is left alone.
+
+    :returns: tuple of :class:`~nova_numa_pmc.host.writes.Change`
+    :raises GuestGone, CpusetError: as :func:`confine`
+    """
+    held = current(groups)
+    written = [directory for directory in _written(groups) if directory in held]
+    if len({held[directory].cpus for directory in written}) > 1:
+        counts = [held[directory].cpus for directory in written]
+        usual = max(counts, key=counts.count)
+        written = [directory for directory in written if held[directory].cpus == usual]
+    wide = '' if groups.version == 2 else format_cpulist(held[groups.target].cpus)
+    return writes.run(groups.scope, [(_file(directory, 'cpus'), wide) for directory in written
+                                     if groups.version == 1 or held[directory].cpus], write)
+
+
 def undo(groups, changes, write=writes.write):
     """Take back the changes of an :class:`Applied`, last first, where nobody changed them since.
 

@@ -10,10 +10,6 @@ from tests.unit.test_rebalancing import LOG, RebalancingCase
 
 class CommandedCase(RebalancingCase):
 
-    def setUp(self):
-        super().setUp()
-        os.makedirs(os.path.join(self.root, 'var/lib'))
-
     def say(self, number, what):
         overrides.put(overrides.Override(host.uuid_of(number), what, host.name_of(number)),
                       self.root)

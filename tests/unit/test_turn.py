@@ -28,7 +28,7 @@ class TurnTest(unittest.TestCase):
         first, second = self.turn(), self.turn('undo')
         first.take()
         first.take()  # kept
-        with self.assertRaisesRegex(StateBusy, r'^apply \(process %d\) moves guests$' % os.getpid()):
+        with self.assertRaisesRegex(StateBusy, r'^apply \(process %d\) moves' % os.getpid()):
             second.take()
         first.end()
         first.end()

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep what was moved, by whom and why: lines of JSON that outlast a reboot.
+
+Each line is an object with a schema version ``major.minor``: a reader takes any minor version
+of its major one. A line is appended by one write(2); what a crash or a full file system has torn
+costs that line only. At about 1 MiB the file is renamed to ``history.1``, in place of the one
+before. Whoever writes has the turn to move guests (:mod:`turn`), so that there is one.
+"""
+
+import binascii
+import json
+import math
+import os
+import time
+
+from nova_numa_pmc import model, state
+from nova_numa_pmc.core import moves
+from nova_numa_pmc.exceptions import DomainError, NumaPmcError, StateError
+from nova_numa_pmc.host import domain_values
+from nova_numa_pmc.record import Record
+
+DIRECTORY, FILE = 'var/lib/nova-numa-pmc', 'history'
+ROTATE_BYTES = 1 << 20
+_MAJOR, _MINOR = '1', '0'
+_SIZE_MAX_BYTES, _LINE_MAX_BYTES, _TEXT_MAX, _NODES_MAX = 4 << 20, 1 << 16, 1000, 1024
+#: Who moves: the agent, or a command.
+AGENT, APPLY, UNDO, PIN = 'agent', 'apply', 'undo', 'pin'
+#: What came of it: all memory followed, most of it; all was taken back; it was not begun.
+DONE, PARTLY, TAKEN_BACK, REFUSED = RESULTS = ('done', 'partly', 'taken_back', 'refused')
+
+
+class Place(Record, fields='cpu_nodes mem_nodes mem_bytes origin',
+            defaults=((), (), model.PLACED)):
+    """Where a guest is promised to be, as :class:`model.Promise` has it."""
+
+    __slots__ = ()
+
+
+class Part(Record, fields='uuid name since_ns before after moved_bytes', defaults=(0,)):
+    """What happened to one guest.
+
+    :param since_ns: of its promise, which tells one start of a guest from the next
+    :param before, after: :class:`Place`; of a move that was not begun, what it was to be
+    """
+
+    __slots__ = ()
+
+
+class Entry(Record, fields=(
+        'id taken_s who batch kind parts gain_cores cost_core_sec moved_bytes seconds result why'),
+        defaults=('',)):
+    """One move, at its end.
+
+    :param id: 8 hexadecimal digits
+    :param taken_s: CLOCK_REALTIME [s since the epoch]
+    :param who: :data:`AGENT`, :data:`APPLY`, :data:`UNDO` or :data:`PIN`
+    :param batch: the same for all moves of one command, '' of the agent's
+    :param kind: one of :data:`moves.KINDS`
+    :param parts: tuple of :class:`Part`
+    :param gain_cores, cost_core_sec: as planned
+    :param moved_bytes: of all parts; ``seconds``: how long it took
+    :param result: one of :data:`RESULTS`
+    :param why: why it was made, or why it was not or not whole
+    """
+
+    __slots__ = ()
+
+    @property
+    def stands(self):
+        """Say whether guests are elsewhere by it."""
+        return self.result in (DONE, PARTLY)
+
+
+def new_id():
+    """Return an id for an entry or a batch."""
+    return binascii.hexlify(os.urandom(4)).decode()
+
+
+def place(promise):
+    """Return the :class:`Place` of a :class:`model.Promise`."""
+    return Place(*(getattr(promise, name) for name in Place._fields))
+
+
+class Writer:
+    """Appends entries; one that can't be written costs a warning, and never a move.
+
+    :param log: a :class:`logging.Logger`
+    """
+
+    def __init__(self, root, log):
+        self._root, self._log, self._failing = root, log, False
+
+    def append(self, entry):
+        """Append an entry; nothing is raised."""
+        try:
+            append(entry, self._root)
+        except (NumaPmcError, OSError) as error:
+            if not self._failing:
+                self._log.warning('what is moved is not kept in the history: %s', error)
+            self._failing = True
+        else:
+            self._failing = False
+
+
+def append(entry, root='/'):
+    """Append an entry.
+
+    :raises StateError: the directory or the file can't be trusted
+    :raises OSError: as the kernel says
+    """
+    directory = os.path.join(root, DIRECTORY)
+    line = encode(entry)
+    directory_fd = state.open_directory(directory, create=True)
+    try:
+        # Looked at as by who reads it; and a file that is torn at its end is gone on with.
+        before = state.read_file(directory_fd, directory, FILE, _SIZE_MAX_BYTES) or b''
+        if len(before) + len(line) > ROTATE_BYTES and before:
+            os.rename(FILE, FILE + '.1', src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+        elif before and not before.endswith(b'\n'):
+            line = b'\n' + line
+        fd = os.open(FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC,
+                     0o644, dir_fd=directory_fd)
+        try:
+            if os.write(fd, line) < len(line):
+                raise StateError('%s: its file system is full' % os.path.join(directory, FILE))
+        finally:
+            os.close(fd)
+    finally:
+        os.close(directory_fd)
+
+
+def read(root='/'):
+    """Read all that is kept, the oldest first.
+
+    :returns: (list of :class:`Entry`, how many lines were none)
+    :raises StateError: a file can't be trusted or read
+    """
+    directory = os.path.join(root, DIRECTORY)
+    try:
+        fd = state.open_directory(directory, create=False)
+    except FileNotFoundError:
+        return [], 0
+    try:
+        texts = [state.read_file(fd, directory, name, _SIZE_MAX_BYTES) or b''
+                 for name in (FILE + '.1', FILE)]
+    finally:
+        os.close(fd)
+    entries, broken = [], 0
+    for line in b'\n'.join(texts).split(b'\n'):
+        if line:
+            try:
+                entries.append(decode(line))
+            except ValueError:
+                broken += 1
+    return entries, broken
+
+
+def encode(entry):
+    """Render an entry as a line, with its end."""
+    data = dict(to_data(entry), schema='%s.%s' % (_MAJOR, _MINOR))
+    return json.dumps(data, separators=(',', ':'), allow_nan=False).encode() + b'\n'
+
+
+def to_data(entry):
+    """Return an entry as plain dicts and lists."""
+    return dict(entry._asdict(), parts=[
+        dict(part._asdict(), before=part.before._asdict(), after=part.after._asdict())
+        for part in entry.parts])
+
+
+def decode(line):
+    """Parse a line.
+
+    :raises ValueError: with the reason
+    """
+    try:
+        if len(line) > _LINE_MAX_BYTES:
+            raise ValueError('too long')
+        data = json.loads(line)
+        if str(data['schema']).partition('.')[0] != _MAJOR:
+            raise ValueError('another schema')
+        parts = tuple(map(_part, _of(data['parts'], list)))
+        if not parts:
+            raise ValueError('nobody was moved')
+        return Entry(
+            _text(data['id']), _amount(data['taken_s']), _text(data['who']), _text(data['batch']),
+            _one_of(data['kind'], moves.KINDS), parts, _amount(data['gain_cores'], -1e9),
+            _amount(data['cost_core_sec']), _whole(data['moved_bytes']),
+            _amount(data['seconds']), _one_of(data['result'], RESULTS), _text(data['why']))
+    except (KeyError, TypeError, AttributeError, RecursionError, DomainError) as error:
+        raise ValueError('%.200s' % (error,)) from None
+
+
+def _part(data):
+    return Part(domain_values.uuid(_text(data['uuid'])), domain_values.name(_text(data['name'])),
+                _whole(data['since_ns']), _place(data['before']), _place(data['after']),
+                _whole(data['moved_bytes']))
+
+
+def _place(data):
+    return Place(_wholes(data['cpu_nodes']), _wholes(data['mem_nodes']),
+                 _wholes(data['mem_bytes']),
+                 _one_of(data['origin'], (model.PLACED, model.PINNED, model.FLOATING)))
+
+
+def _of(value, *kinds):
+    if type(value) not in kinds:
+        raise ValueError('%.40r is out of place' % (value,))
+    return value
+
+
+def _text(value):
+    if len(_of(value, str)) > _TEXT_MAX or not value.isprintable():
+        raise ValueError('%.40r is no line of text' % value)
+    return value
+
+
+def _one_of(value, known):
+    if value not in known:
+        raise ValueError('%.40r is not known' % (value,))
+    return value
+
+
+def _amount(value, least=0):
+    if not least <= _of(value, int, float) <= 1e18 or not math.isfinite(value):
+        raise ValueError('%.40r is no amount' % value)
+    return value
+
+
+def _whole(value):
+    return _amount(_of(value, int))
+
+
+def _wholes(values):
+    if len(_of(values, list)) > _NODES_MAX:
+        raise ValueError('too many')
+    return tuple(map(_whole, values))
+
+
+def entry(move, parts, who, batch, seconds, result, why, taken_s=None):
+    """Put a move and what came of it together.
+
+    :param move: :class:`moves.Move`
+    :param parts: iterable of :class:`Part`; empty: it was not begun
+    """
+    parts = tuple(parts) or tuple(
+        Part(step.uuid, step.name, 0, Place(tuple(step.from_nodes)),
+             Place(tuple(step.to_nodes), tuple(step.mem_nodes))) for step in move.steps)
+    return Entry(new_id(), round(time.time() if taken_s is None else taken_s, 3), who, batch,
+                 move.kind, parts, round(move.gain_cores, 3), round(move.cost_core_sec, 3),
+                 sum(part.moved_bytes for part in parts), round(max(0.0, seconds), 3), result,
+                 ''.join(char if char.isprintable() else '?' for char in why[:_TEXT_MAX]))
