@@ -16,7 +16,10 @@ _BALANCING = 'proc/sys/kernel/numa_balancing'
 _KSM = 'sys/kernel/mm/ksm'
 _THP = 'sys/kernel/mm/transparent_hugepage/enabled'
 _CPUS = 'sys/devices/system/cpu'
+_PARANOID = 'proc/sys/kernel/perf_event_paranoid'
 _MAX_TEXT_BYTES = 4096
+#: Bit of the capability in CapEff (linux/capability.h).
+_SYS_ADMIN = 21
 
 
 def check_nodes(root):
@@ -96,6 +99,26 @@ def check_governor(root):
             % (topology.format_cpulist(cpus), governor[:40]),
             'cpupower frequency-set -g performance',
             os.path.join(root, _CPUS, 'cpu%d' % cpus[0], 'cpufreq/scaling_governor'))
+
+
+def check_counting(root):
+    """Check that the agent may open counters where the kernel wants more than upstream's does.
+
+    Above 2 is no value of the mainline kernel's (Documentation/admin-guide/sysctl/kernel.rst):
+    Debian's and Ubuntu's then ask for CAP_SYS_ADMIN, whoever has CAP_PERFMON.
+    """
+    level, agent = _text(root, _PARANOID), processes.find(root, processes.AGENT)
+    if agent is None or not (level or '').isdigit() or int(level) <= 2:
+        return
+    status = _text(root, 'proc/%d/status' % agent.pid) or ''
+    held = [line.split(':')[1] for line in status.splitlines() if line.startswith('CapEff:')]
+    if held and not int(held[0], 16) >> _SYS_ADMIN & 1:
+        yield Finding(
+            'counters-refused', finding.WARNING,
+            'kernel.perf_event_paranoid is %s, and nova-numa-agent lacks CAP_SYS_ADMIN, which '
+            'this kernel then wants: it measures without counters' % level,
+            "install the unit's drop-in nova-numa-agent.service.d/perf-paranoid.conf, or sysctl "
+            'kernel.perf_event_paranoid=2', os.path.join(root, _PARANOID))
 
 
 def _text(root, path):

@@ -7,6 +7,7 @@ from nova_numa_pmc.host import confinement
 from nova_numa_pmc.record import Record
 
 NOVA_COMPUTE, NOVA_SCHEDULER, NUMAD = 'nova-compute', 'nova-scheduler', 'numad'
+AGENT = 'nova-numa-agent'
 _MAX_COMMAND_BYTES = 1 << 16
 
 

@@ -120,7 +120,7 @@ def _compute(args, ask):
     root = args.root
     for check in (kernel.check_nodes, kernel.check_numad, kernel.check_balancing,
                   kernel.check_ksm, kernel.check_huge_pages, kernel.check_governor,
-                  capacity.check_settings, layout.check_libvirt):
+                  kernel.check_counting, capacity.check_settings, layout.check_libvirt):
         yield lambda check=check: check(root)
     yield lambda: _hook(root)
     process = processes.find(root, processes.NOVA_COMPUTE)

@@ -153,9 +153,10 @@ def _explain(number, event, target):
     text = '%s on %s: %s' % (name, where, os.strerror(number))
     if number in (errno.EACCES, errno.EPERM):
         return exceptions.CounterRefused(
-            '%s; kernel.perf_event_paranoid is %s: run with CAP_PERFMON (Linux 5.8; before, '
-            'CAP_SYS_ADMIN), or set the sysctl to -1, and in a container allow perf_event_open '
-            'in its seccomp profile' % (text, paranoid()))
+            '%s; kernel.perf_event_paranoid is %s: run with CAP_PERFMON (CAP_SYS_ADMIN before '
+            'Linux 5.8, and on Debian and Ubuntu while that is above 2), or set the sysctl to '
+            '-1, and in a container allow perf_event_open in its seccomp profile'
+            % (text, paranoid()))
     if number == errno.ENOSYS:
         return exceptions.CounterUnsupported(text + '; this kernel has no perf events')
     if number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):

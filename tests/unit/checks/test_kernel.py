@@ -52,6 +52,20 @@ class KernelTest(unittest.TestCase):
                 self.write('sys/kernel/mm/ksm/merge_across_nodes', across + '\n')
                 self.assert_codes(expected, kernel.check_ksm)
 
+    def test_counting(self):
+        self.assert_codes([], kernel.check_counting)
+        self.write('proc/sys/kernel/perf_event_paranoid', '3\n')
+        self.assert_codes([], kernel.check_counting)
+        add_process(self.root, 8, ('/usr/bin/python3', '/usr/local/bin/nova-numa-agent'))
+        perfmon, sys_admin = 1 << 38, 1 << 21
+        for level, held, expected in (
+                (3, perfmon, ['counters-refused']), (3, perfmon | sys_admin, []),
+                (2, perfmon, []), (-1, 0, []), (4, 0, ['counters-refused'])):
+            with self.subTest(level=level, held=held):
+                self.write('proc/sys/kernel/perf_event_paranoid', f'{level}\n')
+                self.write('proc/8/status', f'Name:\tx\nCapEff:\t{held:016x}\n')
+                self.assert_codes(expected, kernel.check_counting)
+
     def test_huge_pages(self):
         self.assert_codes([], kernel.check_huge_pages)
         for text, expected in (('[always] madvise never', []), ('always [madvise] never', []),
