@@ -97,7 +97,7 @@ class Service:
         began_s = self._clock()
         tick = self._agent.tick()
         self._exporter.show(tick, self._clock() - began_s)
-        self._tell('STATUS=' + status(tick.host_state))
+        self._tell('STATUS=' + status(tick.host_state, tick.paused))
 
     def _interval_s(self):
         return self._agent.options.counting.interval_s
@@ -145,8 +145,13 @@ class Service:
         self._agent.abandon()
 
 
-def status(told):
-    """Return what ``systemctl status`` shows of a :class:`host_state.HostState`, None: none."""
+def status(told, paused=None):
+    """Return what ``systemctl status`` shows of a :class:`host_state.HostState`, None: none.
+
+    :param paused: :class:`pausing.Paused`, None: it is not
+    """
+    if paused:
+        return '%s; %s' % (paused, status(told))
     if told is None:
         return 'nothing measured yet, or nothing to be measured: see the journal'
     guests = sum(node.guests for node in told.view.nodes)

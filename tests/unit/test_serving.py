@@ -8,7 +8,8 @@ import signal
 import tempfile
 import unittest
 
-from nova_numa_pmc import agent, agent_options, counting, host_state, model, serving
+from nova_numa_pmc import agent, agent_options, counting, host_state, model, pausing
+from nova_numa_pmc import serving
 from nova_numa_pmc.exceptions import SettingsError, StateBusy
 
 LOG = logging.getLogger('nova_numa_pmc.serving')
@@ -125,6 +126,8 @@ class StatusTest(unittest.TestCase):
             serving.status(host_state.HostState(0.0, 5.0, model.HostView(nodes, ()), (None, None),
                                                 'pages')))
         self.assertIn('see the journal', serving.status(None))
+        self.assertTrue(serving.status(None, pausing.Paused(7, 'firmware')).startswith(
+            'paused: firmware; '))
 
 
 class SignalsTest(unittest.TestCase):
