@@ -6,7 +6,7 @@ PYTHON = .venv/bin/python
 ARGS =
 
 .NOTPARALLEL:
-.PHONY: help demo test unit lab lab-full functional test-nova test-nova-all test-nova-29 \
+.PHONY: bench-oversubscription help demo test unit lab lab-full functional test-nova test-nova-all test-nova-29 \
 	test-nova-31 test-nova-33 test-nova-34 test-nova-upstream lint docs bench bench-agent bench-hook bench-placement \
 	bench-multiplex bench-sampling bench-rebalance bench-skew bench-orders bench-weigher \
 	fuzz-metrics config setup setup-lab clean distclean
@@ -61,6 +61,9 @@ bench-placement: setup ## Compare placements of random sequences with the offlin
 
 bench-rebalance: setup ## Time the rebalancer's plan; compare it with the optimum and with policies
 	@$(PYTHON) -m tests.bench.bench_rebalance $(ARGS)
+
+bench-oversubscription: setup ## Crowd a simulated host: work done floating, held for good, with us
+	@$(PYTHON) -m tests.bench.bench_oversubscription $(ARGS)
 
 bench-agent: setup ## Measure what the agent's ticks cost beside their sampling
 	@$(PYTHON) -m tests.bench.bench_agent $(ARGS)

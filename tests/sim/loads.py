@@ -76,6 +76,30 @@ class Scenario:
         return host
 
 
+class Crowded(Scenario):
+    """Three vCPUs to each core: a third of the guests want all of their vCPUs, a third half of
+    them, a third a tenth, started in one of many orders; what they want stays.
+    """
+
+    def __init__(self, order, cores, guests, vcpus, share=1.0, lines=0.0, minutes=15,
+                 burst=0.5, noise=0.05):
+        """Shuffle the guests.
+
+        :param share: of what they want; 1: 1.6 times the cores are wanted
+        :param lines: DRAM accesses per useful core-second
+        :param burst, noise: as in :class:`Scenario`
+        """
+        wants = [1.0, 0.5, 0.1] * (guests // 3)
+        random.Random(f'order {order}').shuffle(wants)
+        self.seed, self.nodes, self.cores, self.bandwidth_max = order, 2, cores, 40e9
+        self.seconds = self.phase_s = minutes * 60
+        self.burst, self.noise = burst, noise
+        self.shapes = [(f'g{at:02}', vcpus) for at in range(guests)]
+        self.resident = dict.fromkeys(dict(self.shapes), 0.5)
+        self.phases = [{name: (share * want * vcpus, lines)
+                        for (name, _), want in zip(self.shapes, wants)}]
+
+
 def total(host):
     """Return loss + cost [core-seconds]."""
     return host.lost + host.cost
