@@ -45,7 +45,8 @@ class Reassertion:
         self._forget(tick.guests)
         for guest in tick.guests:
             promise = tick.record.promises.get(guest.uuid)
-            if not self._is_ours(guest, promise, tick.now):
+            # What libvirt works on is looked at again once it is done.
+            if guest.job or not self._is_ours(guest, promise, tick.now):
                 continue
             nodes = (places or {}).get(guest.uuid) or promise.cpu_nodes
             cpus = cpus_of(nodes, tick.host, guest)

@@ -5,7 +5,7 @@ import os
 import shutil
 
 from nova_numa_pmc import agent_options
-from tests.fixtures import domains, host
+from tests.fixtures import host
 from tests.fixtures.guest_memory import GuestMemory
 from tests.unit.test_agent import AgentCase
 
@@ -235,23 +235,3 @@ class RebalancingTest(RebalancingCase):
         made = case.open()
         case.until_moved(made)
         case.finish(made)
-
-
-class LeftAloneTest(RebalancingCase):
-    """Guests with an active job, and paused ones."""
-
-    def xml(self, number):
-        return domains.domain(host.name_of(number), host.uuid_of(number), 524288)
-
-    def test_not_moved(self):
-        for state_word, before in (
-                ('running', "  <job type='none' async='migration out'/>\n"),
-                ('running', "  <job type='none' async='backup'/>\n"), ('paused', '')):
-            for number in self.NUMBERS:
-                domains.write_status(self.root, host.name_of(number), self.xml(number),
-                                     4000 + number, state=state_word, before=before)
-            made = self.open()
-            for turn in range(8):
-                self.load(5 * turn)
-                self.tick(made, 5 * turn)
-                self.assertIsNone(made.step())
