@@ -29,6 +29,10 @@ class StateBusy(StateError):
     """Another process held the state's lock for longer than we may wait."""
 
 
+class UnknownGuest(NumaPmcError):
+    """No guest that an operator could mean runs here."""
+
+
 class CpuListError(NumaPmcError):
     """A list of CPUs or nodes ('0-3,8') is malformed or out of bounds."""
 

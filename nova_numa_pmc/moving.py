@@ -120,8 +120,9 @@ class Moving:
         busy = {guest.uuid for guest in running if why_busy(guest)}
         if any(leg.step.uuid in busy for leg in self._legs):
             self._cancel()
+        said = {guest.uuid for guest in running if guest.override}  # these go home
         for uuid in [uuid for uuid in self.places
-                     if promised.get(uuid) != self._promised[uuid]]:
+                     if uuid in said or promised.get(uuid) != self._promised[uuid]]:
             del self.places[uuid], self._promised[uuid]
 
     def step(self):

@@ -4,6 +4,7 @@
 import os
 
 from nova_numa_pmc import model
+from nova_numa_pmc import naming
 from nova_numa_pmc import promises
 from nova_numa_pmc import state
 from nova_numa_pmc.core import candidates, domains, placement, ranking
@@ -80,14 +81,9 @@ def places(decision, limits):
 
 
 def running(name, root):
-    """Return the running guest of a name or uuid.
+    """Return the running guest of a name, a uuid or libvirt's id.
 
-    :raises StateError: there is none, or it can't be read; says which are there
+    :raises UnknownGuest: there is none, or it can't be read; says which are there
     """
     found, problems = guests.read_running(root)
-    for guest in found:
-        if name in (guest.name, guest.uuid):
-            return guest
-    raise StateError('no guest %.80r runs here; there are: %s' % (
-        name, ', '.join(guest.name for guest in found) or 'none') + ''.join(
-            '; ' + problem for problem in problems))
+    return naming.find(name, found, problems)

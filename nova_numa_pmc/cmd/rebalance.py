@@ -11,15 +11,28 @@ from nova_numa_pmc.cmd import exits
 #: Subcommand → one line of help. The module ``nova_numa_pmc.cmd.NAME`` offers
 #: ``configure(parser)`` and ``run(args)``, which returns the exit code.
 COMMANDS = {
+    'apply': 'show which moves of guests would pay, ask, and make them',
     'calibrate': "measure what each node's memory delivers and how far it is",
     'check': 'find what is commonly wrong where guests are not placed or hosts not weighed',
     'events': 'show what hardware events would be counted here or on another CPU',
     'explain': 'say where a guest goes and why, on this host or among hosts',
+    'history': 'show which guests were moved, by whom, why, and what came of it',
     'hook': 'install, remove or check the libvirt hook that places guests at their start',
+    'ignore': 'leave a guest alone: neither held nor moved',
+    'pause': 'keep the agent from moving guests',
+    'pin': 'keep a guest where it is, or move it to a node and keep it there',
+    'plan': 'say which moves of guests would pay, and why',
     'record': 'record samples of this host to a file, for days',
     'report': 'sum up a recording, draw it, compare a window before with one after',
+    'resume': 'let the agent move guests again',
+    'status': 'show nodes and guests: where each is, and why',
     'top': 'show live how hard nodes are pressed and where guests run and reach',
+    'undo': 'take back what the last command moved, or one move of the history',
+    'unpin': 'take back what pin or ignore has said of a guest',
+    'watch': 'show the plan again and again',
 }
+#: What is done without one.
+NO_COMMAND = 'overview'
 
 
 class _Command(exits.Parser):
@@ -43,22 +56,35 @@ def build_parser():
     """Return the parser of all subcommands."""
     parser = exits.Parser(
         prog='nova-numa-rebalance',
-        description='NUMA placement of libvirt guests on this host.', epilog=exits.TEXT)
+        description='NUMA placement of libvirt guests on this host. Without a command: status, '
+                    'plan and, on a terminal, the question whether to make it (--interval, '
+                    '--horizon, --wait and --json as of "apply").',
+        epilog='Guests are named by name, uuid or id of libvirt\'s. ' + exits.TEXT)
     subparsers = parser.add_subparsers(dest='command', metavar='COMMAND', required=True,
                                        parser_class=_Command)
     for name, summary in COMMANDS.items():
         subparsers.add_parser(
             name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
         ).module = 'nova_numa_pmc.cmd.' + name
+    # Without a help text it is not listed.
+    subparsers.add_parser(
+        NO_COMMAND, formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog='nova-numa-rebalance').module = 'nova_numa_pmc.cmd.' + NO_COMMAND
     return parser
 
 
 def main(argv=None):
     """Run one subcommand; return its exit code."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    if not argv or argv[0].startswith('-') and argv[0] not in ('-h', '--help'):
+        argv.insert(0, NO_COMMAND)
     args = build_parser().parse_args(argv)
     try:
         return args.run(args)
     except BrokenPipeError:
+        return exits.PROBLEM
+    except KeyboardInterrupt:
+        print('nova-numa-rebalance: ended by the operator', file=sys.stderr)
         return exits.PROBLEM
     except (exceptions.NumaPmcError, OSError) as error:
         print('nova-numa-rebalance: %s' % error, file=sys.stderr)

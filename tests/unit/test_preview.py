@@ -5,7 +5,7 @@ import tempfile
 import unittest
 
 from nova_numa_pmc import model, preview, promises, settings
-from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.exceptions import UnknownGuest
 from nova_numa_pmc.host import guests
 from tests.fixtures import host as hosts
 from tests.fixtures import sysfs
@@ -72,9 +72,9 @@ class PreviewTest(HostTest):
 
     def test_running_guests_by_name_and_uuid(self):
         self.host.launch(1)
-        for name in (hosts.name_of(1), hosts.uuid_of(1)):
+        for name in (hosts.name_of(1), hosts.uuid_of(1), '7'):
             self.assertEqual(hosts.uuid_of(1), preview.running(name, self.root).uuid)
-        with self.assertRaisesRegex(StateError, 'no guest .* there are: instance-00000001'):
+        with self.assertRaisesRegex(UnknownGuest, 'no guest .* there are: instance-00000001'):
             preview.running('other', self.root)
 
 

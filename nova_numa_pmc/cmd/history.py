@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Show which guests were moved, by whom, why, and what came of it; the newest last.
+
+The agent's moves and those of commands, kept over reboots in
+/var/lib/nova-numa-pmc/history (about 1 MiB, and one older file of that size).
+
+examples:
+  nova-numa-rebalance history
+  nova-numa-rebalance history --guest instance-0000002a --last 5
+  nova-numa-rebalance history --json | jq 'select(.result != "done")'
+  nova-numa-rebalance undo --move 5f1c09ab
+
+exit codes: 0 shown; 1 a problem; 64 wrong usage
+"""
+
+import argparse
+import json
+import sys
+
+from nova_numa_pmc import history
+from nova_numa_pmc.cmd import exits
+from nova_numa_pmc.viewing import pace, tables
+
+
+def configure(parser):
+    """Add the options."""
+    parser.add_argument('--guest', metavar='GUEST', help='of this guest only: a name or uuid')
+    parser.add_argument('--last', type=_count, default=None, metavar='N',
+                        help='the newest N only')
+    parser.add_argument('--root', default='/', metavar='DIR',
+                        help='the file system to look at (default: /)')
+    parser.add_argument('--json', action='store_true',
+                        help='print one JSON object a line for each move')
+
+
+def _count(text):
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) < 10**6):
+        raise argparse.ArgumentTypeError('%.40r is no number from 1 on' % text)
+    return int(text)
+
+
+def run(args):
+    """Print the history; return the exit code."""
+    entries, broken = history.read(args.root)
+    if args.guest:
+        entries = [one for one in entries
+                   if any(args.guest in (part.name, part.uuid) for part in one.parts)]
+    entries = entries[-args.last:] if args.last else entries
+    if args.json:
+        for one in entries:
+            print(json.dumps(history.to_data(one)))
+    else:
+        print('\n'.join(tables.text(table(entries))) if entries else 'nobody was moved')
+    if broken:
+        print('%d lines of the history can not be read and are left out' % broken,
+              file=sys.stderr)
+    return exits.OK
+
+
+def table(entries):
+    """Return entries as a table: a row for each guest that was moved."""
+    headings = ('id', 'when', 'who', 'guest', 'from', 'to', 'moved', 'took', 'result', 'why')
+    rows = [(one.id, pace.clock_time(one.taken_s, with_date=True), one.who, part.name,
+             _nodes(part.before), _nodes(part.after), tables.scaled(part.moved_bytes, 1024),
+             '%.1f s' % one.seconds, one.result.replace('_', ' '), one.why)
+            for one in entries for part in one.parts]
+    return tables.Table('history', tuple(
+        (heading, heading not in ('moved', 'took')) for heading in headings), tuple(
+            tuple(tables.Cell(tables.printable(text)) for text in row) for row in rows))
+
+
+def _nodes(place):
+    """Return '0', or '0, memory 1' where they are apart."""
+    cpus = ','.join(map(str, place.cpu_nodes)) or 'any'
+    mems = ','.join(map(str, place.mem_nodes)) or 'any'
+    return cpus if cpus == mems else '%s, memory %s' % (cpus, mems)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Without a command: show how this host stands and which moves would pay, and ask.
+
+The question is asked on a terminal only; elsewhere it ends after the plan.
+
+examples:
+  nova-numa-rebalance
+  nova-numa-rebalance --interval 20
+  nova-numa-rebalance --json
+
+exit codes: 0 nothing would pay, or all was done; 2 something would pay and was not
+made; 3 some moves were made and others not; 1 a problem; 64 wrong usage
+"""
+
+import json
+
+from nova_numa_pmc import applying, history, operating
+from nova_numa_pmc.cmd import apply, exits, plan as plan_command, status as status_command, top
+from nova_numa_pmc.viewing import plans
+
+
+def configure(parser):
+    """Add the options."""
+    plan_command.add_measuring(parser)
+    parser.add_argument('--wait', type=top.seconds, default=30.0, metavar='SECONDS',
+                        help='wait so long for whoever else moves guests (default: 30)')
+    parser.add_argument('--root', default='/', metavar='DIR',
+                        help='the file system to look at (default: /)')
+    parser.add_argument('--json', action='store_true',
+                        help='print one JSON object with status and plan')
+
+
+def run(args, here=None):
+    """Show status and plan, ask, make the moves; return the exit code."""
+    here = here or operating.Here(args.root)
+    asks = here.terminal and not args.json
+    seen = here.measure(args.interval, keep=asks)
+    plan, situation = here.propose(seen, args.horizon)
+    if args.json:
+        print(json.dumps({'status': status_command.to_data(here, seen),
+                          'plan': plans.to_data(plan, situation, seen)}))
+    else:
+        status_command.show(here, seen)
+        print()
+        print('\n'.join(plans.lines(plan, situation, args.horizon, seen)), flush=True)
+    if not plan.moves:
+        return exits.OK
+    if not asks or not apply.agreed(here, 'make these moves?'):
+        return exits.NOT_EMPTY
+    outcome = applying.make(here, plan, seen.record.promises, history.APPLY, args.wait)
+    applying.say_outcome(outcome, print)
+    return outcome.exit_code

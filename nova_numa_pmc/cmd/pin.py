@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep a guest where it is: the agent holds it to its place and never moves it.
+
+Neither do apply and undo. With --node it is moved there first. That is kept over
+reboots, in /var/lib/nova-numa-pmc/guests: at its next start the guest is placed as
+any other, and stays there.
+
+examples:
+  nova-numa-rebalance pin instance-0000002a
+  nova-numa-rebalance pin instance-0000002a --node 1
+  nova-numa-rebalance unpin instance-0000002a
+
+exit codes: 0 done; 1 a problem: it is not pinned; 3 pinned, but its memory has
+followed partly; 64 wrong usage
+"""
+
+import json
+
+from nova_numa_pmc import applying, history, model, operating, overrides
+from nova_numa_pmc.cmd import exits, top
+from nova_numa_pmc.core import guest_load, moves
+from nova_numa_pmc.exceptions import MigrationError
+from nova_numa_pmc.legs import why_busy
+from nova_numa_pmc.viewing import plans
+
+
+def configure(parser):
+    """Add the options."""
+    add_guest(parser)
+    parser.add_argument('--node', type=int, metavar='N', help='move it there first')
+    parser.add_argument('--wait', type=top.seconds, default=30.0, metavar='SECONDS',
+                        help='with --node: wait so long for whoever else moves guests '
+                             '(default: 30)')
+
+
+def add_guest(parser):
+    """Add what each command about one guest has."""
+    parser.add_argument('guest', metavar='GUEST', help='a name, uuid or id of libvirt\'s')
+    parser.add_argument('--root', default='/', metavar='DIR',
+                        help='the file system to look at (default: /)')
+    parser.add_argument('--json', action='store_true', help='print one JSON object')
+
+
+def run(args, here=None):
+    """Pin the guest; return the exit code."""
+    here = here or operating.Here(args.root)
+    outcome = None
+    if args.node is None:
+        uuid, name = here.find_said(args.guest)
+    else:
+        guest = here.find(args.guest)
+        uuid, name = guest.uuid, guest.name
+        outcome = _bring(here, guest, args.node, args.wait)
+        if outcome and outcome.exit_code == exits.PROBLEM:
+            raise MigrationError('guest %s: not pinned: %s' % (name, ''.join(
+                one.why for one in outcome.entries) or 'ended by a signal'))
+    say(here, overrides.Override(uuid, overrides.PIN, name), args,
+        outcome and applying.outcome_data(outcome))
+    return outcome.exit_code if outcome else exits.OK
+
+
+def say(here, override, args, outcome=None):
+    """Put down what was said of a guest, and print it."""
+    overrides.put(override, here.root)
+    if args.json:
+        print(json.dumps(dict(override._asdict(), outcome=outcome)))
+    else:
+        print('%s %s: %s' % (override.name, override.uuid, {
+            overrides.PIN: 'pinned: it is held where it is and not moved',
+            overrides.IGNORE: 'ignored: it is neither held nor moved, and left floating at its '
+                              'next start'}[override.what]))
+
+
+def _bring(here, guest, node_id, wait_s):
+    """Move a guest to a node; return :class:`applying.Outcome`, None: it is there.
+
+    :raises MigrationError: it can't be there
+    """
+    seen = here.look(keep=True)
+    node = next((node for node in seen.host.nodes if node.id == node_id), None)
+    if node is None or not node.cpus:
+        raise MigrationError('no node %d has CPUs for guests; there are: %s' % (
+            node_id, ', '.join(str(node.id) for node in seen.host.nodes if node.cpus)))
+    promise = seen.record.promises.get(guest.uuid)
+    home = (node_id,) if node.memory_bytes else ()
+    if promise and promise.cpu_nodes == (node_id,) and home in ((), promise.mem_nodes):
+        return None
+    # What was said of it before is overruled.
+    fixed = guest_load.why_fixed(guest, promise, why_busy(guest._replace(override='')))
+    if fixed:
+        raise MigrationError('guest %s can not be moved: %s'
+                             % (guest.name, plans.FIXED.get(fixed, fixed)))
+    step = moves.Step(guest.uuid, guest.name, promise.cpu_nodes, (node_id,),
+                      home, 0)
+    move = moves.Move(moves.MOVE, (step,), 0.0, 0.0, 0.0, 0, (
+        model.Reason(moves.ASKED, (('why', 'pinned there'),)),))
+    return applying.make(here, moves.Plan((move,)), seen.record.promises, history.PIN, wait_s)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure this host and say which moves of guests would pay, and why. Nothing is moved.
+
+A move pays when it gains more than it costs within --horizon, if the load stays as
+it is now. No budget of the agent's applies, and CPUs are not widened: that is the
+agent's own. It need not run.
+
+examples:
+  nova-numa-rebalance plan
+  nova-numa-rebalance plan --interval 20 --horizon 1h
+  nova-numa-rebalance plan instance-0000002a instance-0000002b
+  nova-numa-rebalance plan --json | jq -r '.moves[].text'
+
+exit codes: 0 nothing would pay; 2 something would; 1 a problem; 64 wrong usage
+"""
+
+import json
+import sys
+
+from nova_numa_pmc import operating
+from nova_numa_pmc.cmd import exits, top
+from nova_numa_pmc.core import rebalance
+from nova_numa_pmc.viewing import plans, tables
+
+
+def configure(parser):
+    """Add the options."""
+    add_guests(parser)
+    add_measuring(parser)
+    parser.add_argument('--root', default='/', metavar='DIR',
+                        help='the file system to look at (default: /)')
+    parser.add_argument('--json', action='store_true', help='print one JSON object')
+
+
+def add_guests(parser):
+    """Add the names of guests."""
+    parser.add_argument('guest', nargs='*', metavar='GUEST',
+                        help='leave all others where they are: a name, uuid or id of libvirt\'s')
+
+
+def add_measuring(parser):
+    """Add what a plan is measured and weighed by."""
+    parser.add_argument('--interval', type=top.seconds, default=5.0, metavar='SECONDS',
+                        help='measure for so long (default: 5)')
+    parser.add_argument('--horizon', type=top.seconds, default=rebalance.HORIZON_S,
+                        metavar='SECONDS',
+                        help='take the load to stay as it is for so long (default: 10m)')
+
+
+def run(args, here=None):
+    """Print the plan; return the exit code."""
+    here = here or operating.Here(args.root)
+    seen = here.measure(args.interval)
+    plan, situation = here.propose(seen, args.horizon, args.guest)
+    if args.json:
+        print(json.dumps(plans.to_data(plan, situation, seen)))
+    else:
+        show(plan, situation, args.horizon, seen)
+    return exits.NOT_EMPTY if plan.moves else exits.OK
+
+
+def show(plan, situation, horizon_s, seen):
+    """Print a plan as text, and to stderr what could not be told."""
+    print('\n'.join(plans.lines(plan, situation, horizon_s, seen)), flush=True)
+    for problem in seen.problems:
+        print('problem: ' + tables.printable(problem), file=sys.stderr)

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Let the agent move guests again, after "pause".
+
+It moves them only where its option rebalance is on.
+
+examples:
+  nova-numa-rebalance resume
+
+exit codes: 0 done, or it was not paused; 1 a problem; 64 wrong usage
+"""
+
+import json
+
+from nova_numa_pmc import operating, pausing
+from nova_numa_pmc.cmd import exits
+
+
+def configure(parser):
+    """Add the options."""
+    parser.add_argument('--root', default='/', metavar='DIR',
+                        help='the file system to look at (default: /)')
+    parser.add_argument('--json', action='store_true', help='print one JSON object')
+
+
+def run(args, here=None):
+    """Let the agent go on; return the exit code."""
+    here = here or operating.Here(args.root)
+    was = pausing.end(here.directory)
+    if args.json:
+        print(json.dumps({'was_paused': was}))
+    else:
+        print('the agent may move guests again' if was else 'it was not paused')
+    return exits.OK

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Show this host's nodes and guests: where each guest is, and why.
+
+At once, with the load that the agent has published last; with --interval it is
+measured instead. A guest's row names the nodes that its CPUs are held to, where its
+memory lies, and what brought it there: its start, or a move with its reason. The
+agent need not run.
+
+examples:
+  nova-numa-rebalance status
+  nova-numa-rebalance status --interval 5
+  nova-numa-rebalance status --json | jq '.guests[] | {name, held_nodes, why}'
+
+exit codes: 0 shown; 1 a problem; 64 wrong usage
+"""
+
+import json
+import sys
+import time
+
+from nova_numa_pmc import operating, standing
+from nova_numa_pmc.cmd import exits, top
+from nova_numa_pmc.viewing import status, tables
+
+
+def configure(parser):
+    """Add the options."""
+    parser.add_argument('--interval', type=top.seconds, default=None, metavar='SECONDS',
+                        help='measure for so long')
+    parser.add_argument('--root', default='/', metavar='DIR',
+                        help='the file system to look at (default: /)')
+    parser.add_argument('--json', action='store_true', help='print one JSON object')
+
+
+def run(args, here=None):
+    """Show how the host stands; return the exit code."""
+    here = here or operating.Here(args.root)
+    seen = here.measure(args.interval) if args.interval else here.look()
+    if args.json:
+        print(json.dumps(to_data(here, seen)))
+    else:
+        show(here, seen)
+    return exits.OK
+
+
+def show(here, seen):
+    """Print how a host stands, and to stderr what could not be told.
+
+    :param seen: :class:`operating.Seen`
+    """
+    agent, nodes, guests, absent, problems = _found(here, seen)
+    lines = status.agent_lines(agent, seen.sample is not None)
+    lines += ['', *tables.text(status.node_table(nodes))]
+    if guests:
+        lines += ['', *tables.text(status.guest_table(guests, *_clocks()))]
+    if absent:
+        lines += ['', 'not running: ' + ', '.join(
+            '%s %s (%s)' % (each.name, each.uuid, each.what) for each in absent)]
+    print('\n'.join(lines), flush=True)
+    for problem in problems:
+        print('problem: ' + tables.printable(problem), file=sys.stderr)
+
+
+def to_data(here, seen):
+    """Return how a host stands as plain data."""
+    return status.to_data(*_found(here, seen), *_clocks())
+
+
+def _found(here, seen):
+    agent, published = standing.agent(here)
+    guests, problems = standing.guests(here, seen)
+    return (agent, standing.nodes(here, seen, published if agent.fresh else None), guests,
+            standing.unknown_overrides(here, seen), (*seen.problems, *problems))
+
+
+def _clocks():
+    return time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)

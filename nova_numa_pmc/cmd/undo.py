@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take back what the last command moved, or one move of the history.
+
+Guests that run since before, and are still where the move has left them, go back to
+where they were, with their memory; others are named and left alone. An undo can be
+undone. The agent's moves are taken back with --move: it may make them again, once
+they have paid again, unless the guest is pinned or the agent paused.
+
+examples:
+  nova-numa-rebalance undo
+  nova-numa-rebalance undo --yes --json
+  nova-numa-rebalance history --last 5
+  nova-numa-rebalance undo --move 5f1c09ab
+
+exit codes: 0 all was taken back; 2 you said no; 3 some was taken back; 1 a problem,
+nothing was; 64 wrong usage, as without --yes where nobody can be asked
+"""
+
+import json
+
+from nova_numa_pmc import applying, history, operating, undoing
+from nova_numa_pmc.cmd import apply, exits
+from nova_numa_pmc.core.explain_move import explain_move
+from nova_numa_pmc.viewing import tables
+
+
+def configure(parser):
+    """Add the options."""
+    parser.add_argument('--move', metavar='ID', help='this move of the history alone')
+    apply.add_moving(parser)
+    parser.add_argument('--root', default='/', metavar='DIR',
+                        help='the file system to look at (default: /)')
+    parser.add_argument('--json', action='store_true', help='print one JSON object')
+
+
+def run(args, here=None):
+    """Show what would be taken back, ask, do it; return the exit code."""
+    here = here or operating.Here(args.root)
+    if not apply.may_ask(args, here):
+        return exits.USAGE
+    entries, _ = history.read(here.root)
+    seen = here.look(keep=True)
+    found = undoing.plan(undoing.chosen(entries, args.move), seen.guests, seen.record.promises)
+    if not args.json:
+        _show(found)
+    outcome, said_no = None, False
+    if found.plan.moves:
+        said_no = not args.yes and not apply.agreed(here, 'take these back?')
+        if not said_no:
+            outcome = applying.make(here, found.plan, seen.record.promises, history.UNDO,
+                                    args.wait, found.targets)
+    if args.json:
+        print(json.dumps({'left_alone': dict(found.left),
+                          'outcome': outcome and applying.outcome_data(outcome)}))
+    elif outcome:
+        applying.say_outcome(outcome, print)
+    return _exit_code(found, outcome, said_no)
+
+
+def _show(found):
+    for move in found.plan.moves:
+        print(tables.printable(explain_move(move)))
+    for name, why in found.left:
+        print(tables.printable('%s: left alone: %s' % (name, why)))
+
+
+def _exit_code(found, outcome, said_no):
+    if said_no:
+        return exits.NOT_EMPTY
+    if outcome is None:
+        return exits.PROBLEM
+    if found.left and outcome.exit_code == exits.OK:
+        return exits.PARTLY
+    return outcome.exit_code

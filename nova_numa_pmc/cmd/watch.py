@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Show the plan again and again: which moves of guests would pay now. Nothing is moved.
+
+On a terminal it is redrawn each interval, with the nodes (q or Ctrl-C ends); anywhere
+else it is printed.
+
+examples:
+  nova-numa-rebalance watch
+  nova-numa-rebalance watch --interval 30 --horizon 1h
+  nova-numa-rebalance watch --json | jq --unbuffered '.moves | length'
+
+exit codes: 0 ended by the operator; 1 a problem; 64 wrong usage
+"""
+
+import json
+import sys
+import time
+
+from nova_numa_pmc import operating
+from nova_numa_pmc.cmd import exits, plan as plan_command, top
+from nova_numa_pmc.viewing import plans, screen, tables
+
+
+def configure(parser):
+    """Add the options."""
+    plan_command.add_guests(parser)
+    plan_command.add_measuring(parser)
+    parser.add_argument('--root', default='/', metavar='DIR',
+                        help='the file system to look at (default: /)')
+    parser.add_argument('--json', action='store_true', help='print one JSON object a line')
+
+
+def run(args, here=None):
+    """Show plans until the operator ends it; return the exit code."""
+    here = here or operating.Here(args.root)
+    with top.until_interrupted():
+        if args.json or not here.terminal:
+            _print_all(args, here)
+        else:
+            _live(args, here)
+    return exits.OK
+
+
+def _print_all(args, here):
+    told = set()
+    for seen in here.samples(args.interval, lambda seconds: here.wait(seconds)):
+        plan, situation = here.propose(seen, args.horizon, args.guest)
+        if args.json:
+            print(json.dumps(plans.to_data(plan, situation, seen)), flush=True)
+        else:
+            top.tell_once(seen.problems, told, lambda line: print(line, file=sys.stderr))
+            print('\n'.join(plans.lines(plan, situation, args.horizon, seen)) + '\n', flush=True)
+
+
+def _live(args, here):
+    with screen.keys() as key, screen.open_screen(sys.stdout) as drawn:
+        drawn.draw(['measuring for %g s …  (q ends)' % args.interval])
+
+        def wait(seconds):
+            end_s = time.monotonic() + seconds
+            while (left_s := end_s - time.monotonic()) > 0:
+                if key(left_s) == 'q':
+                    return True
+            return False
+
+        for seen in here.samples(args.interval, wait):
+            plan, situation = here.propose(seen, args.horizon, args.guest)
+            drawn.draw([tables.nodes(seen.sample), '',
+                        *plans.lines(plan, situation, args.horizon, seen), '',
+                        *('problem: ' + tables.printable(each) for each in seen.problems)])

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lay out plans as lines and as data. Pure."""
+
+from nova_numa_pmc.core.explain_move import explain_move, explain_remark
+from nova_numa_pmc.viewing import tables
+
+#: Why a guest is left where it is: the codes of ``GuestLoad.fixed`` in words.
+FIXED = {
+    'active_job': 'libvirt works on it',
+    'paused': 'not running',
+    'kept': 'pinned by the operator',
+    'ignored': 'ignored by the operator',
+    'unknown': 'not known to libvirt here',
+    'starting': 'starting',
+    'pinned': 'placed by others',
+    'opted_out': 'its flavor asks not to be placed',
+    'spread': 'its flavor asks to be spread',
+    'locked': 'its memory can not move',
+    'huge_pages': 'huge pages',
+    'bound': 'bound to its nodes',
+    'not_named': '',
+}
+_NAMES_SHOWN = 6
+
+
+def lines(plan, situation, horizon_s, seen):
+    """Return a plan as lines of text.
+
+    :param plan: :class:`moves.Plan`, made of a :class:`moves.Situation`
+    :param seen: :class:`operating.Seen`
+    """
+    found = ['over %.3g s, by %s: %s cores are lost%s' % (
+        seen.sample.elapsed_s, tables.printable(seen.sample.source) or 'no source',
+        tables.number(plan.loss_cores),
+        ', %s after these moves:' % tables.number(plan.loss_after_cores) if plan.moves else '')]
+    found += ['%3d. %s' % (number, tables.printable(explain_move(move)))
+              for number, move in enumerate(plan.moves, 1)]
+    if not plan.moves:
+        found.append('nothing to move: no move would pay for itself within %g s' % horizon_s)
+    found += [explain_remark(reason) for reason in plan.reasons]
+    left = {}
+    for guest in situation.guests:
+        if FIXED.get(guest.fixed, guest.fixed):
+            left.setdefault(FIXED.get(guest.fixed, guest.fixed), []).append(guest.name)
+    found += ['left alone (%s): %s%s' % (
+        why, tables.printable(', '.join(names[:_NAMES_SHOWN])),
+        ' and %d more' % (len(names) - _NAMES_SHOWN) if len(names) > _NAMES_SHOWN else '')
+        for why, names in sorted(left.items())]
+    return found
+
+
+def to_data(plan, situation, seen):
+    """Return a plan as plain data."""
+    return {
+        'taken_s': seen.sample.taken_s, 'elapsed_s': seen.sample.elapsed_s,
+        'source': seen.sample.source,
+        'loss_cores': plan.loss_cores, 'loss_after_cores': plan.loss_after_cores,
+        'moves': [dict(move._asdict(), steps=[step._asdict() for step in move.steps],
+                       reasons={reason.code: dict(reason.values) for reason in move.reasons},
+                       text=explain_move(move)) for move in plan.moves],
+        'remarks': [explain_remark(reason) for reason in plan.reasons],
+        'left_alone': {guest.uuid: guest.fixed for guest in situation.guests if guest.fixed},
+        'problems': list(seen.problems)}

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lay out how a host stands, as tables, lines and data. Pure."""
+
+from nova_numa_pmc import model
+from nova_numa_pmc.viewing import pace, plans, tables
+from nova_numa_pmc.viewing.tables import Cell, number, percent, scaled
+
+_NODES = (
+    ('node', lambda n: str(n.id)),
+    ('pressure', lambda n: number(n.pressure)),
+    ('cpu', lambda n: number(n.cpu_ratio)),
+    ('bw', lambda n: number(n.bandwidth_ratio)),
+    ('link', lambda n: number(n.link_ratio)),
+    ('cores', lambda n: '%s/%s' % (number(n.demand_cores, 1), number(n.cores, 1))),
+    ('rem%', lambda n: percent(n.remote_ratio)),
+    ('promised', lambda n: '%s/%s' % (scaled(n.promised_bytes, 1024),
+                                      scaled(n.capacity_bytes, 1024))),
+    ('free', lambda n: scaled(n.free_bytes, 1024)),
+    ('guests', lambda n: number(n.guests, 0 if n.guests == int(n.guests) else 1)),
+)
+_LEGEND = ('pressure: highest of cpu, bw, link (1 saturated)   cores: wanted/there   '
+           'home%: memory on the nodes where it was promised   -: unknown')
+
+
+def agent_lines(agent, asked):
+    """Say what is to be seen of the agent.
+
+    :param agent: :class:`standing.Agent`
+    :param asked: the operator measures: what is published matters less
+    """
+    running = ('runs (process %d), rebalance = %s' % (agent.pid, agent.rebalance) if agent.pid
+               else 'does not run: systemctl start nova-numa-agent')
+    found = ['agent: ' + running]
+    if agent.paused:
+        since = agent.paused.since_s
+        found.append('agent: %s%s: "nova-numa-rebalance resume" ends it' % (
+            tables.printable(str(agent.paused)),
+            '' if since is None else ', since ' + pace.clock_time(since, with_date=True)))
+    if asked:
+        return found
+    if agent.published_age_s is None:
+        found.append('load is not known: ' + agent.problem)
+    elif not agent.fresh:
+        found.append('load is not known: what is published is %s old; --interval measures it'
+                     % age(agent.published_age_s))
+    return found
+
+
+def age(seconds):
+    """Return '12 s', '5 min', '3 h' or '9 d'."""
+    for unit, size_s in (('d', 86400), ('h', 3600), ('min', 60)):
+        if abs(seconds) >= 2 * size_s:
+            return '%.0f %s' % (seconds / size_s, unit)
+    return '%.0f s' % seconds
+
+
+def node_table(nodes):
+    """Return a tuple of :class:`standing.Node` as a table."""
+    return tables.Table('nodes', tuple((heading, False) for heading, _ in _NODES), tuple(
+        tuple(Cell(cell(node)) for _, cell in _NODES) for node in nodes))
+
+
+def guest_table(guests, now_s, boottime_s):
+    """Return a tuple of :class:`standing.Standing` as a table.
+
+    :param now_s, boottime_s: CLOCK_REALTIME and CLOCK_BOOTTIME [s]
+    """
+    headings = ('guest', 'id', 'CPUs on', 'memory on', 'home%', 'why')
+    rows = [(tables.printable(one.guest.name),
+             tables.UNKNOWN if one.guest.id is None else str(one.guest.id),
+             _held(one.held_nodes), _memory(one.bytes_by_node), percent(one.home_ratio),
+             tables.printable(why(one, now_s, boottime_s))) for one in guests]
+    return tables.Table('guests', tuple(
+        (heading, heading not in ('id', 'home%')) for heading in headings), tuple(
+            tuple(Cell(text) for text in row) for row in rows), (_LEGEND,))
+
+
+def why(one, now_s, boottime_s):
+    """Say in one line why a guest is where it is, and what keeps it there."""
+    promise = one.promise
+    if one.problem:
+        return one.problem
+    if promise is None:
+        return 'no promise'
+    parts = [_origin(one, now_s, boottime_s)]
+    wider = promise.cpu_nodes and one.held_nodes is not None and (
+        set(one.held_nodes) != set(promise.cpu_nodes))
+    if wider and promise.origin == model.PLACED:
+        spans = not one.held_nodes or set(one.held_nodes) > set(promise.cpu_nodes)
+        parts.append(('widened from' if spans else 'not on') + ' node '
+                     + ','.join(map(str, promise.cpu_nodes)))
+    if one.fixed and one.fixed not in ('pinned', 'unknown'):
+        parts.append(plans.FIXED.get(one.fixed, one.fixed))
+    return '; '.join(parts)
+
+
+def _origin(one, now_s, boottime_s):
+    promise = one.promise
+    if promise.origin == model.PINNED or one.guest.placed_by:
+        return 'placed by others' + (': ' + ', '.join(one.guest.placed_by)
+                                     if one.guest.placed_by else '')
+    if one.moved:
+        reason = one.moved.why.partition(': ')[2] or one.moved.why
+        return 'moved by %s %s ago: %s' % (one.moved.who, age(now_s - one.moved.taken_s), reason)
+    if promise.origin == model.FLOATING:
+        return 'floats'
+    if not promise.cpu_nodes:
+        return 'runs without a place'
+    return 'placed %s ago' % age(boottime_s - promise.since_ns / 1e9)
+
+
+def _held(nodes):
+    if nodes is None:
+        return tables.UNKNOWN
+    return ','.join(map(str, nodes)) or 'any'
+
+
+def _memory(by_node):
+    if by_node is None:
+        return tables.UNKNOWN
+    return ' '.join('%d:%s' % (node, scaled(size, 1024))
+                    for node, size in sorted(by_node.items()) if size) or '0'
+
+
+def to_data(agent, nodes, guests, absent, problems, now_s, boottime_s):
+    """Return it all as plain data.
+
+    :param absent: what was said of guests that do not run: :class:`overrides.Override`
+    """
+    return {
+        'agent': dict(agent._asdict(), paused=agent.paused and agent.paused._asdict()),
+        'nodes': [node._asdict() for node in nodes],
+        'guests': [{
+            'uuid': one.guest.uuid, 'name': one.guest.name, 'id': one.guest.id,
+            'held_nodes': one.held_nodes, 'bytes_by_node': one.bytes_by_node,
+            'home_ratio': one.home_ratio, 'override': one.guest.override, 'fixed': one.fixed,
+            'promise': one.promise and one.promise._asdict(), 'moved': one.moved and one.moved.id,
+            'why': why(one, now_s, boottime_s)} for one in guests],
+        'not_running': [each._asdict() for each in absent],
+        'problems': list(problems)}

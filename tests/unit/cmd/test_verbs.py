@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator says of guests and of the agent, and what he is shown."""
+
+import json
+import os
+
+from nova_numa_pmc import agent_options, overrides, pausing
+from nova_numa_pmc.cmd import exits
+from nova_numa_pmc.exceptions import MigrationError, UnknownGuest
+from tests.fixtures import host
+from tests.unit.cmd.test_apply import OperatingCase
+from tests.unit.test_rebalancing import PAGES
+
+
+class PinTest(OperatingCase):
+
+    def whats(self):
+        return {uuid: each.what for uuid, each in overrides.read(self.root)[0].items()}
+
+    def test_where_it_is(self):
+        code, said = self.json('pin', '7')  # libvirt's id, which all have here
+        self.assertEqual((exits.OK, 'pin', None), (code, said['what'], said['outcome']))
+        self.assertEqual({said['uuid']: 'pin'}, self.whats())
+
+    def test_on_a_node(self):
+        code, _, _ = self.run_it('pin', host.uuid_of(2), '--node', '1')
+        self.assertEqual((exits.OK, [2]), (code, self.moved()))
+        self.assertEqual({host.uuid_of(2): 'pin'}, self.whats())
+        self.assertEqual('pin', self.entries()[0].who)
+        self.assertEqual(exits.OK, self.run_it('pin', host.uuid_of(2), '--node', '1')[0])
+        self.assertEqual(1, len(self.entries()))  # it is there
+        self.assertEqual(exits.OK, self.run_it('pin', host.uuid_of(2), '--node', '0')[0])
+        self.assertEqual([], self.moved())
+
+    def test_where_it_can_not_be(self):
+        with self.assertRaisesRegex(MigrationError, 'there are: 0, 1'):
+            self.run_it('pin', host.name_of(1), '--node', '7')
+        self.kernel.memories[4001].pinned = set(range(PAGES))
+        with self.assertRaisesRegex(MigrationError, 'not pinned: most memory stays'):
+            self.run_it('pin', host.name_of(1), '--node', '1')
+        self.assertEqual({}, self.whats())
+
+    def test_one_that_does_not_run(self):
+        self.run_it('pin', host.uuid_of(9))
+        self.run_it('ignore', host.name_of(1))
+        self.end(1)
+        self.assertEqual({host.uuid_of(9): 'pin', host.uuid_of(1): 'ignore'}, self.whats())
+        self.assertIn('not running', self.run_it('status')[1])
+        for name in (host.uuid_of(9), host.name_of(1)):
+            self.assertIn('no longer', self.run_it('unpin', name)[1])
+        self.assertEqual({}, self.whats())
+        self.assertIn('neither', self.run_it('unpin', host.name_of(2))[1])
+        with self.assertRaises(UnknownGuest):
+            self.run_it('pin', 'no-such')
+
+    def test_ignored_and_released(self):
+        self.run_it('ignore', host.name_of(1))
+        self.tick(self.open(agent_options.OFF), 0)
+        self.run_it('ignore', host.name_of(2), '--release')
+        places = self.places()
+        self.assertEqual(((), '0-7', {0}), places[2])
+        self.tick(self.open(agent_options.OFF), 0)
+        self.assertEqual((places[2], '0-3'), (self.places()[2], self.places()[3][1]))
+
+
+class PauseTest(OperatingCase):
+
+    def test_it_is_told(self):
+        self.run_it('pause', '--reason', 'firmware')
+        self.assertEqual('firmware', pausing.read(self.directory).reason)
+        self.assertIn('paused: firmware', self.run_it('status')[1])
+        self.assertEqual('firmware', self.json('status')[1]['agent']['paused']['reason'])
+        self.assertEqual((0, {'was_paused': True}), self.json('resume'))
+        self.assertEqual((0, {'was_paused': False}), self.json('resume'))
+
+
+class StatusTest(OperatingCase):
+
+    def test_without_an_agent(self):
+        self.tick(self.open(agent_options.OFF, publish=False), 0)
+        code, out, _ = self.run_it('status')
+        self.assertEqual(exits.OK, code)
+        for text in ('agent: does not run', 'load is not known', 'placed ', host.name_of(3)):
+            self.assertIn(text, out)
+        _, said = self.json('status')
+        self.assertEqual([None, None], [node['pressure'] for node in said['nodes']])
+        self.assertEqual([[0]] * 3, [guest['held_nodes'] for guest in said['guests']])
+        self.assertEqual([1.0] * 3, [guest['home_ratio'] for guest in said['guests']])
+
+    def test_measured(self):
+        _, said = self.json('status', '--interval', '5')
+        self.assertGreater(said['nodes'][0]['pressure'], 1)
+        self.assertEqual(0, said['nodes'][1]['demand_cores'])
+
+    def test_who_was_moved_and_why(self):
+        self.run_it('apply', '--yes')
+        [number] = self.moved()
+        why = {guest['name']: guest['why'] for guest in self.json('status')[1]['guests']}
+        self.assertIn('moved by apply', why[host.name_of(number)])
+        self.assertIn('waiting for CPUs', why[host.name_of(number)])
+
+    def test_what_the_operator_said(self):
+        self.run_it('pin', host.name_of(1))
+        self.assertIn('pinned by the operator', self.run_it('status')[1])
+
+    def test_a_cpuset_that_somebody_has_reset(self):
+        tree = self.kernel.memories[4001].tree
+        tree.put(os.path.join(tree.target, 'cpuset.cpus'), '4-7\n')
+        self.assertIn('not on node 0', self.run_it('status')[1])
+
+
+class HistoryTest(OperatingCase):
+
+    def test_who_moved_what(self):
+        self.assertIn('nobody was moved', self.run_it('history')[1])
+        self.run_it('apply', '--yes')
+        self.run_it('undo', '--yes')
+        first, second = self.entries()
+        _, out, _ = self.run_it('history')
+        self.assertEqual(3, len(out.splitlines()))
+        self.assertIn(first.id, out)
+        _, out, _ = self.run_it('history', '--last', '1', '--json')
+        self.assertEqual(second.id, json.loads(out)['id'])
+        self.assertEqual('nobody was moved\n', self.run_it('history', '--guest', 'x')[1])
+
+
+class WatchTest(OperatingCase):
+
+    def test_prints_plans_until_it_is_ended(self):
+        def wait(seconds):
+            if self.now_s >= 10:
+                raise KeyboardInterrupt
+            self.now_s += seconds
+            self.load(self.now_s)
+        self.wait = wait
+        code, out, _ = self.run_it('watch', '--json')
+        self.assertEqual((exits.OK, [1, 1]), (
+            code, [len(json.loads(line)['moves']) for line in out.splitlines()]))
