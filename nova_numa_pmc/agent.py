@@ -102,6 +102,10 @@ class Agent:
         return tick._replace(totals=self._moving.totals, failing=self._troubles.failing)
 
     def _hold_and_move(self, tick):
+        if not self._moving.busy:
+            with self._troubles.stage('following guests'):
+                tick = tick._replace(
+                    record=self._books.follow(tick.record, tick.guests, tick.host))
         if self.options.reassert:
             with self._troubles.stage('holding guests'):
                 self._reassertion.hold(tick, self._moving.places, self._covered(tick))

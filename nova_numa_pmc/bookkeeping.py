@@ -53,6 +53,39 @@ class Bookkeeping:
         self._tell(before, ledger.promises)
         return state.Record(ledger.promises, ledger.rotation), problems
 
+    def follow(self, record, running, host):
+        """Record what was plugged into guests, or taken out, since they were promised.
+
+        Not while one is moved: its promise is compared with what it was when that began.
+
+        :param record: :class:`nova_numa_pmc.state.Record`
+        :param running: iterable of :class:`nova_numa_pmc.model.Guest`
+        :param host: :class:`nova_numa_pmc.model.Topology`
+        :returns: the record as it is now
+        """
+        changed = []
+        for guest in running:
+            before = record.promises.get(guest.uuid)
+            if before and before.started:
+                after = promises.followed(before, guest, host)
+                if after != before:
+                    changed.append((before, after))
+        if not changed:
+            return record
+        try:
+            with promises.locked(self.options, self._root, LOCK_TIMEOUT_S) as ledger:
+                changed = [(before, after) for before, after in changed
+                           if ledger.promises.get(before.uuid) == before]
+                for _, after in changed:
+                    ledger.put(after)
+        except StateBusy:
+            return record  # the next tick tries again
+        for before, after in changed:
+            self._log.info('guest %s: has %d vCPUs and %d MiB now, %d and %d were promised',
+                           after.name, after.vcpus, after.memory_bytes >> 20, before.vcpus,
+                           before.memory_bytes >> 20)
+        return state.Record(ledger.promises, ledger.rotation)
+
     def _unlocked(self):
         """Read the record, if it is not the one that was read last: parsing it is dear."""
         directory = os.path.join(self._root, self.options.state_dir[1:])

@@ -120,6 +120,20 @@ def settle(promise, options, root, timeout_s):
             ledger.put(promise._replace(started=True))
 
 
+def followed(promise, guest, host):
+    """Return a running guest's promise with the vCPUs and the memory that it has now.
+
+    :param guest: :class:`model.Guest`, read since vCPUs or memory were plugged or taken out
+    :param host: :class:`model.Topology`
+    """
+    guest = _located(guest, host)
+    if promise.memory_bytes != guest.memory_bytes:
+        promise = promise._replace(memory_bytes=guest.memory_bytes, mem_bytes=())
+    if promise.vcpus != guest.vcpus:
+        promise = promise._replace(vcpus=guest.vcpus)
+    return promise
+
+
 def forget(name, options, root, timeout_s):
     """Free what was promised to the guest of this name."""
     with locked(options, root, timeout_s) as ledger:
