@@ -121,6 +121,8 @@ def _agent(shown, version):
     yield _gauge('agent_last_tick_timestamp_seconds', 'When the last tick began',
                  tick.now.realtime_s)
     yield _gauge('agent_troubles', 'Stages of a tick, and guests, that fail now', tick.failing)
+    yield _gauge('agent_paused', 'Whether the operator has paused it: no guest is moved',
+                 int(tick.paused is not None))
     yield _gauge('agent_problems', 'What could not be measured in the last tick',
                  None if tick.sample is None else len(tick.sample.problems))
     yield _gauge('guests', 'Guests that run', None if tick.host is None else len(tick.guests))

@@ -159,7 +159,7 @@ class ContentTest(ExporterCase):
         found = names(self.scrape(self.open(tick=EMPTY)))
         self.assertEqual(
             {'agent_info', 'agent_tick_seconds_count', 'agent_tick_seconds_sum', 'agent_troubles',
-             'agent_last_tick_timestamp_seconds', 'moving_guests', 'moves_total',
+             'agent_paused', 'agent_last_tick_timestamp_seconds', 'moving_guests', 'moves_total',
              'moved_bytes_total'},
             {name[len('nova_numa_'):] for name in found if name.startswith('nova_numa_')})
         unknown = FULL._replace(sample=FULL.sample._replace(nodes=(
