@@ -8,7 +8,7 @@ was away, and guests that started without it, would stay uncounted.
 import os
 
 from nova_numa_pmc import promises, state
-from nova_numa_pmc.exceptions import StateBusy, StateError
+from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import guests
 
 #: How long to wait for the record's lock: starts of guests go first.
@@ -44,7 +44,7 @@ class Bookkeeping:
             with promises.locked(self.options, self._root, LOCK_TIMEOUT_S) as ledger:
                 problems = promises.reconcile(ledger, host, self.options, self._root,
                                               now_ns=now_ns)
-        except StateBusy as error:
+        except StateError as error:  # busy, or the file system is full
             if record is None:
                 raise
             return record, [str(error)]  # the next tick tries again
@@ -78,7 +78,7 @@ class Bookkeeping:
                            if ledger.promises.get(before.uuid) == before]
                 for _, after in changed:
                     ledger.put(after)
-        except StateBusy:
+        except StateError:
             return record  # the next tick tries again
         for before, after in changed:
             self._log.info('guest %s: has %d vCPUs and %d MiB now, %d and %d were promised',
