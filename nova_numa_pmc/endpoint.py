@@ -104,17 +104,17 @@ class Endpoint:
             self._server.server_bind()
             self._made = address.path and _identity(address.path)
             self._server.server_activate()
-        except OSError as error:
-            self._close()
-            raise ExportError('[agent] metrics: %s: %s' % (
-                address, error.strerror or error)) from error
-        except ExportError:
-            self._close()
+            # Signals are blocked there as they are in the loop, which waits for them.
+            threading.Thread(target=self._server.serve_forever, name='metrics',
+                             daemon=True).start()
+        except BaseException as error:
+            self._close()  # else nobody would answer who connects
+            if isinstance(error, OSError):
+                raise ExportError('[agent] metrics: %s: %s' % (
+                    address, error.strerror or error)) from error
             raise
         self.address = address if address.path else address._replace(
             port=self._server.server_address[1])
-        # Signals are blocked here as they are in the loop, which waits for them.
-        threading.Thread(target=self._server.serve_forever, name='metrics', daemon=True).start()
 
     def close(self):
         """Stop, and remove the socket's file."""

@@ -136,10 +136,11 @@ class Exporter:
         self._log.info('metrics are served at %s', self._endpoint.address)
 
     def close(self):
-        """Stop serving, within half a second."""
+        """Stop serving, within half a second; nothing is raised."""
         if self._endpoint:
             endpoint, self._endpoint = self._endpoint, None
-            endpoint.close()
+            with self._troubles.stage('ending metrics'):
+                endpoint.close()
 
     def __enter__(self):
         return self

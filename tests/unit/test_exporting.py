@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 from nova_numa_pmc import agent, exporting, host_state, model, moving, sample
 from nova_numa_pmc.exceptions import SettingsError
@@ -340,6 +341,21 @@ class ReloadTest(ExporterCase):
         self.assertIn('in use', logs.output[0])
         made.show(FULL, 0.1)
         self.assertIn('nova_numa_guests', self.scrape(made))
+
+    def test_a_thread_that_can_not_be_started_leaves_nothing_behind(self):
+        with mock.patch('threading.Thread.start', side_effect=RuntimeError('no more')):
+            with self.assertLogs(LOG, 'WARNING'):
+                made = self.open(self.by_path)
+        self.assertEqual([], os.listdir(self.directory))
+        made.show(FULL, 0.1)
+        self.assertIn('nova_numa_guests', self.scrape(made))
+
+    def test_a_socket_that_can_not_be_removed(self):
+        made = self.open(self.by_path)
+        with mock.patch('os.unlink', side_effect=OSError(30, 'Read-only file system')):
+            with self.assertLogs(LOG, 'WARNING'):
+                made.reload(exporting.Options())
+        self.assertIsNone(made.address)
 
     def test_without_prometheus_client_it_is_said_once(self):
         script = (
