@@ -151,9 +151,25 @@ class JournalFormatter(logging.Formatter):
 
 
 def log_to_stderr(config_file, level):
-    """Log by oslo.log where it is installed, else plainly, to the journal or a terminal."""
-    if _log_by_oslo(config_file):
+    """Log as the group [DEFAULT] says where oslo.log is installed, else plainly.
+
+    Plainly as well where systemd's journal reads and nothing is said of where to log: oslo.log
+    would write its own times there and, before 5.1, colours.
+    """
+    conf = _oslo_options(config_file)
+    asked = conf is not None and (conf.log_file or conf.log_dir or conf.use_syslog
+                                  or conf.use_journal or conf.use_stderr)
+    if conf is None or not asked and os.environ.get('JOURNAL_STREAM'):
+        log_plainly(logging.DEBUG if conf is not None and conf.debug else level)
         return
+    from oslo_log import log
+    if not asked:
+        conf.set_default('use_stderr', True)  # without any it would take stdout
+    log.setup(conf, 'nova-numa-agent')
+
+
+def log_plainly(level):
+    """Log to standard error: with priorities where that is the journal, else with the time."""
     handler = logging.StreamHandler()
     if os.environ.get('JOURNAL_STREAM'):
         handler.setFormatter(JournalFormatter('%(message)s'))
@@ -161,27 +177,31 @@ def log_to_stderr(config_file, level):
         handler.setFormatter(logging.Formatter('%(asctime)s %(levelname)s %(message)s'))
     logger = logging.getLogger('nova_numa_pmc')
     logger.handlers[:] = [handler]
+    logger.propagate = False  # oslo.log's import gives the root logger a handler
     logger.setLevel(level)
 
 
-def _log_by_oslo(config_file):
-    """Set oslo.log up by the group [DEFAULT] of the options; return whether it is there."""
+def _oslo_options(config_file):
+    """Return oslo.log's options as a ConfigOpts, None: it is not installed.
+
+    :raises SettingsError: one of them is wrong
+    """
     try:
         from oslo_config import cfg
         from oslo_log import log
     except ImportError:
-        return False
+        return None
     conf = cfg.ConfigOpts()
     log.register_options(conf)
     try:
         conf([], project='nova-numa-pmc', default_config_dirs=[],
              default_config_files=[config_file] if os.path.exists(config_file) else [])
-        if not (conf.log_file or conf.log_dir or conf.use_syslog or conf.use_journal):
-            conf.set_default('use_stderr', True)  # without any it would take stdout
-        log.setup(conf, 'nova-numa-agent')
+        # Read now, so that what is wrong is told with the file's name.
+        for name in ('log_file', 'log_dir', 'use_syslog', 'use_journal', 'use_stderr', 'debug'):
+            getattr(conf, name)
     except (cfg.Error, ValueError) as error:
         raise SettingsError('%s: %s' % (config_file, error)) from error
-    return True
+    return conf
 
 
 if __name__ == '__main__':

@@ -38,8 +38,9 @@ class CommandTest(unittest.TestCase):
         self.configure('')
         logger = logging.getLogger('nova_numa_pmc')
         self.addCleanup(logger.setLevel, logger.level)
+        self.addCleanup(setattr, logger, 'propagate', logger.propagate)
         self.addCleanup(logger.handlers.clear)
-        without = mock.patch.object(agent, '_log_by_oslo', return_value=False)
+        without = mock.patch.object(agent, '_oslo_options', return_value=None)
         without.start()
         self.addCleanup(without.stop)
 
@@ -161,7 +162,17 @@ class OsloLogTest(unittest.TestCase):
             file.write('[DEFAULT]\nuse_stderr = maybe\n')
             file.flush()
             with self.assertRaisesRegex(SettingsError, 'use_stderr'):
-                agent._log_by_oslo(file.name)
+                agent.log_to_stderr(file.name, logging.INFO)
+
+    def test_in_the_journal_a_line_has_its_priority_and_no_more(self):
+        done = subprocess.run(
+            [sys.executable, '-c',
+             'import logging; from nova_numa_pmc.cmd import agent\n'
+             "agent.log_to_stderr('/nonexistent', logging.INFO)\n"
+             "agent.LOG.info('one')\nagent.LOG.warning('two')"],
+            env={**os.environ, 'JOURNAL_STREAM': '8:1'}, capture_output=True, text=True,
+            check=True)
+        self.assertEqual('<6>one\n<4>two\n', done.stderr)
 
 
 def said_until(process, text):
