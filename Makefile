@@ -46,9 +46,10 @@ test-nova-upstream: ## Run Nova's own functional tests without and with us (ARGS
 lint: setup ## Check style: ruff, hacking, shell syntax
 	@tools/lint
 
-docs: ## Build the documentation into doc/build/html
+docs: ## Build the documentation into doc/build/html, manual pages into doc/build/man
 	@tools/setup dev docs
 	@$(PYTHON) -m sphinx -q -W -b html doc/source doc/build/html
+	@$(PYTHON) -m sphinx -q -W -b man doc/source doc/build/man
 	@echo "documentation: doc/build/html/index.html"
 
 bench: bench-hook bench-placement bench-rebalance bench-multiplex bench-sampling ## Run every benchmark that needs no lab

@@ -12,7 +12,7 @@ import time
 from nova_numa_pmc import history, overrides, promises
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
 from nova_numa_pmc.core import moves, view
-from nova_numa_pmc.core.explain_move import explain_move
+from nova_numa_pmc.core.explain_move import explain_move, explain_why
 from nova_numa_pmc.exceptions import GuestGone, MigrationError, NumaPmcError
 from nova_numa_pmc.host import cgroups, guests, migrate
 from nova_numa_pmc.legs import Leg, OfCpus, has_followed, promised_after, told, why_busy
@@ -253,7 +253,7 @@ class Moving:
         states = [told(leg.mover.progress) for leg in legs
                   if leg.mover.progress.state != migrate.DONE]
         self._keep(legs, history.PARTLY if states else history.DONE,
-                   '; '.join(states) or explain_move(self._move))
+                   '; '.join(states) or explain_why(self._move))
 
     def _give_up(self, error):
         """Take CPUs and promises back; what has moved of the memory stays."""

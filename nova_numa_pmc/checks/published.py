@@ -3,7 +3,7 @@
 
 import os
 
-from nova_numa_pmc import host_state
+from nova_numa_pmc import host_state, pausing
 from nova_numa_pmc.checks import finding
 from nova_numa_pmc.checks.finding import Finding
 from nova_numa_pmc.exceptions import StateError
@@ -38,6 +38,18 @@ def check_published(directory, now_s):
         yield Finding('state-from-the-future', finding.WARNING,
                       'the host\'s state was taken %.0f s from now: the clock was set back'
                       % -age_s, 'restart nova-numa-agent once the clock is right', path)
+
+
+def check_paused(directory):
+    """Check that the agent has not been left paused.
+
+    :param directory: of the state, as we see it
+    """
+    paused = pausing.read(directory)
+    if paused:
+        yield Finding('agent-paused', finding.WARNING,
+                      'the agent moves no guest: %s' % str(paused), 'nova-numa-rebalance resume',
+                      os.path.join(directory, pausing.FILE))
 
 
 def check_shared(directory, process):

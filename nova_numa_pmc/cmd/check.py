@@ -126,6 +126,7 @@ def _compute(args, ask):
     process = processes.find(root, processes.NOVA_COMPUTE)
     directory = settings.read(os.path.join(root, settings.PATH[1:])).state_dir
     yield lambda: published.check_published(os.path.join(root, directory[1:]), time.time())
+    yield lambda: published.check_paused(os.path.join(root, directory[1:]))
     yield lambda: published.check_shared(directory, process)
     conf = _conf(args, COMPUTE, process)
     yield lambda: _of_service(COMPUTE, process, conf)

@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show what would be counted on this CPU or another: event, encoding, source, caveats."""
+"""Show what would be counted on this CPU or another: event, encoding, source, caveats.
+
+examples:
+  nova-numa-rebalance events
+  nova-numa-rebalance events --cpu GenuineIntel-6-55-4 --json
+
+exit codes: 0 shown, also for a CPU without counters; 1 a problem; 64 wrong usage
+"""
 
 import json
 

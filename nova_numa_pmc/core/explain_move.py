@@ -25,14 +25,19 @@ def explain_move(move):
         (waiting for CPUs 4.0), costs 5.0 core-seconds, 19.8 lost so far``
     """
     where = '; '.join(_step(move.kind, step) for step in move.steps)
+    return f'{where}: {explain_why(move)}'
+
+
+def explain_why(move):
+    """Say why a move is made, without what is moved where."""
     asked = [dict(reason.values)['why'] for reason in move.reasons if reason.code == moves.ASKED]
     if asked:
-        return f'{where}: {asked[0]}'
+        return asked[0]
     grounds = [(dict(reason.values)['cores'], _GROUND.get(reason.code, reason.code))
                for reason in move.reasons]
     shown = ', '.join(f'{ground} {cores:.2g}' for cores, ground in grounds
                       if abs(cores) >= 0.005)
-    return (f'{where}: gains {move.gain_cores:.2g} cores' + (f' ({shown})' if shown else '')
+    return (f'gains {move.gain_cores:.2g} cores' + (f' ({shown})' if shown else '')
             + f', costs {move.cost_core_sec:.1f} core-seconds'
             + (f', {move.regret_core_sec:.1f} lost so far' if move.regret_core_sec else ''))
 

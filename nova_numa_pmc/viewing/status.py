@@ -39,10 +39,12 @@ def agent_lines(agent, asked):
     if asked:
         return found
     if agent.published_age_s is None:
-        found.append('load is not known: ' + agent.problem)
+        found.append('load is not known (--interval measures it): ' + agent.problem)
     elif not agent.fresh:
         found.append('load is not known: what is published is %s old; --interval measures it'
                      % age(agent.published_age_s))
+    else:
+        found.append('load: as published %s ago' % age(agent.published_age_s))
     return found
 
 
@@ -100,8 +102,8 @@ def _origin(one, now_s, boottime_s):
         return 'placed by others' + (': ' + ', '.join(one.guest.placed_by)
                                      if one.guest.placed_by else '')
     if one.moved:
-        reason = one.moved.why.partition(': ')[2] or one.moved.why
-        return 'moved by %s %s ago: %s' % (one.moved.who, age(now_s - one.moved.taken_s), reason)
+        return 'moved by %s %s ago: %s' % (one.moved.who, age(now_s - one.moved.taken_s),
+                                           one.moved.why)
     if promise.origin == model.FLOATING:
         return 'floats'
     if not promise.cpu_nodes:

@@ -6,6 +6,7 @@ import unittest
 
 from nova_numa_pmc import bounded
 from nova_numa_pmc import hook
+from nova_numa_pmc import overrides
 from nova_numa_pmc import promises
 from nova_numa_pmc import settings
 from nova_numa_pmc import state
@@ -93,6 +94,28 @@ class StartTest(HookTest):
         xml = hosts.domain_xml(2).replace(hosts.name_of(2).encode(), hosts.name_of(1).encode())
         self.call('start', 1, xml)
         self.assertEqual([hosts.uuid_of(2)], list(self.promises()))
+
+    def test_one_that_the_operator_ignores_floats(self):
+        overrides.put(overrides.Override(hosts.uuid_of(1), 'ignore', hosts.name_of(1)), self.root)
+        self.host.configure('[hook]\nstrict = true\n')
+        for number in (1, 2):
+            tree = self.host.launch(number)
+            for operation in ('start', 'started'):
+                self.assertEqual(0, self.call(operation, number))
+            self.assertEqual(number == 1, not self.cpus(tree))
+        self.assertEqual(('floating', True), (self.promise(1).origin, self.promise(1).started))
+        self.assertIn('as its policy or the operator asks', ' '.join(self.host.logged()))
+
+    def test_a_damaged_list_of_the_operators_costs_a_warning(self):
+        self.host.write('var/lib/nova-numa-pmc/guests', 'x\n%s pin g\n' % hosts.uuid_of(1))
+        self.call('start', 1)
+        self.assertEqual((0,), self.promise(1).cpu_nodes)
+        os.chmod(self.host.path('var/lib/nova-numa-pmc/guests'), 0o666)
+        self.call('start', 2)
+        self.assertEqual((1,), self.promise(2).cpu_nodes)
+        logged = ' '.join(self.host.logged())
+        for told in ('line 1 is not', 'others than root'):
+            self.assertIn(told, logged)
 
     def test_allowed_cpus_are_kept_to(self):
         tree = self.host.launch(1)

@@ -3,7 +3,7 @@ import os
 import tempfile
 import unittest
 
-from nova_numa_pmc import host_state
+from nova_numa_pmc import host_state, pausing
 from nova_numa_pmc.checks import processes, published
 from tests.fixtures import hosts
 from tests.fixtures.services import add_process
@@ -36,6 +36,14 @@ class PublishedTest(unittest.TestCase):
             with self.subTest(age_s=age_s, interval_s=interval_s):
                 self.publish(age_s, interval_s)
                 self.assertEqual(expected, self.codes())
+
+    def test_paused(self):
+        self.assertEqual([], list(published.check_paused(self.state)))
+        os.makedirs(os.path.dirname(self.state))
+        pausing.begin(self.state, 'firmware')
+        [found] = published.check_paused(self.state)
+        self.assertEqual('agent-paused', found.code)
+        self.assertIn('firmware', found.what)
 
     def test_none(self):
         self.assertEqual(['state-missing'], self.codes())
