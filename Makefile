@@ -94,15 +94,30 @@ config: setup ## Regenerate the sample configuration in etc/
 	@.venv/bin/oslo-config-generator --config-file etc/nova-numa-pmc/config-generator.conf
 	@.venv/bin/oslo-config-generator --config-file etc/nova-numa-pmc/scheduler-generator.conf
 
+.PHONY: setup-stack stack-up stack-down stack-shell
+STACK = .venv-stack/bin/python -m tests.stack
+
+stack-up: setup-stack ## Start OpenStack's control plane, for real, on the loopback
+	@$(STACK) up $(ARGS)
+
+stack-shell: ## Open a shell with the credentials of that control plane (ARGS: a command)
+	@$(STACK) shell $(ARGS)
+
+stack-down: ## End it and forget its data (ARGS=--keep-data: keep them)
+	@$(STACK) down $(ARGS)
+
 setup: ## Make .venv and install what is missing (idempotent)
 	@tools/setup dev
 
 setup-lab: ## Also install what the lab needs
 	@tools/setup dev lab
 
+setup-stack: ## Install MariaDB, RabbitMQ (not as services), and OpenStack in .venv-stack
+	@tools/setup stack
+
 clean: ## Remove build products
 	@rm -rf build dist doc/build .stestr .hypothesis .pytest_cache .ruff_cache *.egg-info
 	@find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean ## Also remove the virtual environment (not the lab's cached images)
-	@rm -rf .venv .venv-nova-* .tox
+	@rm -rf .venv .venv-nova-* .venv-stack .tox

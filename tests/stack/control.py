@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control plane: Keystone, Placement, Glance and Nova's controllers, natively, on loopback."""
+
+import concurrent.futures
+import shutil
+import sys
+import time
+
+from tests.stack import carriers, config
+from tests.stack.layout import CHECKOUT, LOOPBACK, PORTS, VENV
+from tests.stack.service import Service, StackError, answers_http, run, say
+
+WSGI = {'keystone': ('keystone.wsgi.api', {'OS_KEYSTONE_CONFIG_DIR': '{etc}'}),
+        'placement': ('placement.wsgi.api', {'OS_PLACEMENT_CONFIG_DIR': '{etc}'}),
+        'glance': ('glance.wsgi.api', {'OS_GLANCE_CONFIG_DIR': '{etc}'}),
+        # It reads api-paste.ini there, too.
+        'nova-api': ('nova.wsgi.osapi_compute', {'OS_NOVA_CONFIG_DIR': '{etc}'})}
+CATALOG = {'identity': ('keystone', '/v3'), 'placement': ('placement', ''),
+           'image': ('glance', ''), 'compute': ('nova-api', '/v2.1'),
+           'network': ('neutron-stand-in', '')}
+
+
+def _wsgi(layout, name):
+    module, variables = WSGI[name]
+    settings = {'bind': f'{LOOPBACK}:{PORTS[name]}', 'wsgi_app': f'{module}:application',
+                'worker_class': 'gthread', 'workers': 1, 'threads': 8, 'timeout': 300,
+                'accesslog': str(layout.log(f'{name}-requests')), 'control_socket_disable': True}
+    path = layout.conf(f'gunicorn-{name}.py')
+    path.write_text(''.join(f'{key} = {value!r}\n' for key, value in settings.items()))
+    # Not by arguments, which the service's own oslo.config would take for its own.
+    return Service(layout, name, [VENV / 'bin/gunicorn'],
+                   ready=lambda: answers_http(layout.url(name, '/')), timeout_s=120,
+                   environment={
+                       'GUNICORN_CMD_ARGS': f'--config {path}', 'PYTHONWARNINGS': 'ignore',
+                       **{key: value.format(etc=layout.etc) for key, value in variables.items()}})
+
+
+def _nova(layout, name, *more):
+    words = [word for file in ('nova.conf', *more)
+             for word in ('--config-file', layout.conf(file))]
+    return Service(layout, name, [VENV / 'bin' / name, *words],
+                   environment={'PYTHONWARNINGS': 'ignore'})
+
+
+def services(layout):
+    """Return every service in the order of their start."""
+    return [
+        carriers.mariadb(layout), *carriers.rabbitmq(layout),
+        _wsgi(layout, 'keystone'), _wsgi(layout, 'placement'), _wsgi(layout, 'glance'),
+        Service(layout, 'neutron-stand-in',
+                [sys.executable, '-m', 'tests.stack.neutron', PORTS['neutron-stand-in']],
+                ready=lambda: answers_http(layout.url('neutron-stand-in', '/')),
+                environment={'PYTHONPATH': str(CHECKOUT)}),
+        _nova(layout, 'nova-conductor'),
+        _nova(layout, 'nova-scheduler', 'scheduler.conf', 'scheduler-log.conf'),
+        _wsgi(layout, 'nova-api'),
+    ]
+
+
+def _manage(layout, name, tool, conf, *words):
+    run(layout, name, [VENV / 'bin' / tool, '--config-file', layout.conf(conf), *words],
+        environment={'PYTHONWARNINGS': 'ignore'})
+
+
+def _fill_keystone(layout):
+    for keys in ('fernet_setup', 'credential_setup'):
+        _manage(layout, 'keystone-manage', 'keystone-manage', 'keystone.conf', keys,
+                '--keystone-user', 'root', '--keystone-group', 'root')
+    _manage(layout, 'keystone-manage', 'keystone-manage', 'keystone.conf', 'db_sync')
+    _manage(layout, 'keystone-manage', 'keystone-manage', 'keystone.conf', 'bootstrap',
+            '--bootstrap-password', layout.password('admin'), '--bootstrap-region-id',
+            config.REGION, '--bootstrap-public-url', layout.url('keystone', '/v3'),
+            '--bootstrap-internal-url', layout.url('keystone', '/v3'))
+
+
+def _fill_nova(layout):
+    _manage(layout, 'nova-manage', 'nova-manage', 'nova.conf', 'api_db', 'sync')
+    _manage(layout, 'nova-manage', 'nova-manage', 'nova.conf', 'cell_v2', 'map_cell0',
+            '--database_connection', layout.database_url('nova_cell0'))
+    _manage(layout, 'nova-manage', 'nova-manage', 'nova.conf', 'db', 'sync')
+    _manage(layout, 'nova-manage', 'nova-manage', 'nova.conf', 'cell_v2', 'create_cell',
+            '--name', 'cell1')
+
+
+def _fill_databases(layout):
+    """Make every schema, once for each data directory."""
+    stamp = layout.data / 'filled'
+    if stamp.exists():
+        return
+    for part in ('glance', 'glance-staging', 'glance-tasks', 'nova'):
+        (layout.data / part).mkdir(exist_ok=True)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        done = [pool.submit(_fill_keystone, layout), pool.submit(_fill_nova, layout),
+                pool.submit(_manage, layout, 'placement-manage', 'placement-manage',
+                            'placement.conf', 'db', 'sync'),
+                pool.submit(_manage, layout, 'glance-manage', 'glance-manage',
+                            'glance-api.conf', 'db_sync')]
+        for each in done:
+            each.result()
+    stamp.touch()
+
+
+def connect(layout):
+    """Return openstacksdk's connection as the admin."""
+    import openstack
+    words = {key.removeprefix('OS_').lower(): value
+             for key, value in layout.client_environment().items()}
+    return openstack.connect(
+        load_yaml_config=False, load_envvars=False,
+        auth={key: words[key] for key in ('auth_url', 'username', 'password', 'project_name',
+                                          'user_domain_id', 'project_domain_id')},
+        region_name=words['region_name'], interface='public',
+        compute_default_microversion=words['compute_api_version'])
+
+
+def _fill_catalog(layout):
+    cloud = connect(layout)
+    known = {service.type for service in cloud.identity.services()}
+    for kind, (name, path) in CATALOG.items():
+        if kind not in known:
+            service = cloud.identity.create_service(type=kind, name=name)
+            for interface in ('public', 'internal'):
+                cloud.identity.create_endpoint(service_id=service.id, interface=interface,
+                                               url=layout.url(name, path),
+                                               region_id=config.REGION)
+    # Services ask as the admin; a token that comes with another's needs the role of a service.
+    role = cloud.identity.find_role('service') or cloud.identity.create_role(name='service')
+    cloud.identity.assign_project_role_to_user(
+        cloud.identity.find_project(config.PROJECT), cloud.identity.find_user(config.USER), role)
+
+
+def up(layout, with_package=True):
+    """Start what does not run; return {step: seconds}."""
+    if not (VENV / 'bin/gunicorn').exists():
+        raise StackError(f'no {VENV}: make setup-stack')
+    layout.make()
+    config.write(layout, with_package)
+    seconds, began = {}, time.monotonic()
+
+    def done(step):
+        nonlocal began
+        now = time.monotonic()
+        seconds[step], began = round(now - began, 1), now
+        say(f'{step}: {seconds[step]} s')
+
+    ordered = services(layout)
+    first = [s for s in ordered if s.name in ('mariadb', 'epmd', 'rabbitmq')]
+    for service in first:
+        service.start()
+    done('MariaDB and RabbitMQ')
+    _fill_databases(layout)
+    done('schemas')
+    keystone = next(s for s in ordered if s.name == 'keystone')
+    keystone.start()
+    _fill_catalog(layout)
+    done('Keystone and its catalog')
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        for result in [pool.submit(s.start) for s in ordered if s not in (*first, keystone)]:
+            result.result()
+    done('Placement, Glance, Nova')
+    return seconds
+
+
+def down(layout, keep_data=False):
+    """End every service, the last started first; return the names of those that ran."""
+    ended = [service.name for service in reversed(services(layout)) if service.stop()]
+    if not keep_data:
+        shutil.rmtree(layout.data, ignore_errors=True)
+    return ended

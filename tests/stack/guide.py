@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take the steps of the operator's guide from its text, so that running the stack tests them."""
+
+import re
+
+from tests.stack.layout import CHECKOUT
+
+NOVA = CHECKOUT / 'doc/source/admin/nova.rst'
+INSTALL = CHECKOUT / 'doc/source/install/index.rst'
+AGENT = CHECKOUT / 'doc/source/admin/agent.rst'
+
+
+class GuideError(Exception):
+    """The guide has no such section, or nothing to do in it."""
+
+
+def section(text, heading):
+    """Return a document's text between that underlined heading and the next one."""
+    lines = text.splitlines()
+    underlined = [at for at, (line, below) in enumerate(zip(lines, lines[1:]))
+                  if line.strip() and re.fullmatch(r'([=\-~])\1*', below)
+                  and len(below) >= len(line)]
+    for at, following in zip(underlined, [*underlined[1:], len(lines)]):
+        if lines[at] == heading:
+            return '\n'.join(lines[at + 2:following])
+    raise GuideError(f'no section {heading!r}')
+
+
+def blocks(text, marker):
+    """Return the indented blocks that follow a line which matches the marker, dedented."""
+    found, lines = [], text.splitlines()
+    for at, line in enumerate(lines):
+        if not re.search(marker, line):
+            continue
+        block = []
+        for below in lines[at + 1:]:
+            if below.strip() and not below.startswith(' '):
+                break
+            block.append(below)
+        indents = [len(b) - len(b.lstrip()) for b in block if b.strip()]
+        if indents:
+            found.append('\n'.join(b[min(indents):] for b in block).strip('\n'))
+    return found
+
+
+def _one_ini(heading):
+    found = blocks(section(NOVA.read_text(), heading), r'^\.\. code-block:: ini$')
+    if len(found) != 1:
+        raise GuideError(f'{NOVA.name}, {heading!r}: {len(found)} blocks of nova.conf, not 1')
+    return found[0] + '\n'
+
+
+def controller_ini():
+    """Return the lines that the guide adds to a controller's nova.conf."""
+    return _one_ini('On controllers')
+
+
+def compute_ini():
+    """Return the lines that the guide adds to a compute host's nova.conf."""
+    return _one_ini('On compute hosts')
+
+
+def commands(path, heading):
+    """Return a section's shell commands, one a line, without comments."""
+    found = []
+    for block in blocks(section(path.read_text(), heading), r'::$'):
+        for line in block.splitlines():
+            command = re.sub(r'\s{2,}#.*', '', line).strip()
+            if command and not command.startswith(('[', '#')):
+                found.append(command)
+    return found

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps that the stack takes from the operator's guide."""
+
+import unittest
+
+from tests.stack import config, guide
+
+TEXT = """\
+=====
+Title
+=====
+
+First
+=====
+
+Do this::
+
+    one command
+    two   # with a comment
+
+and ``nova.conf``:
+
+.. code-block:: ini
+
+    [a]
+    b = 1
+
+    [c]
+    d = 2
+
+Then more.
+
+Second
+======
+
+Nothing.
+"""
+
+
+class SectionTest(unittest.TestCase):
+    def test_ends_at_the_next_heading(self):
+        text = guide.section(TEXT, 'First')
+        self.assertIn('one command', text)
+        self.assertNotIn('Nothing', text)
+        self.assertEqual('Nothing.', guide.section(TEXT, 'Second').strip())
+
+    def test_an_unknown_heading_is_named(self):
+        with self.assertRaisesRegex(guide.GuideError, 'Third'):
+            guide.section(TEXT, 'Third')
+
+
+class BlocksTest(unittest.TestCase):
+    def test_a_block_is_dedented_and_whole(self):
+        self.assertEqual(['[a]\nb = 1\n\n[c]\nd = 2'],
+                         guide.blocks(TEXT, r'^\.\. code-block:: ini$'))
+
+    def test_a_marker_without_a_block_gives_none(self):
+        self.assertEqual([], guide.blocks('nothing::\n\ntext\n', '::$'))
+
+
+class OperatorsGuideTest(unittest.TestCase):
+    def test_a_controller_gets_weigher_and_filter(self):
+        text = guide.controller_ini()
+        self.assertIn('NUMAPressureWeigher', text)
+        self.assertIn('NUMAPressureFilter', text)
+
+    def test_a_compute_host_gets_the_monitor(self):
+        self.assertIn('compute_monitors = cpu.numa_pmc', guide.compute_ini())
+
+    def test_steps_of_a_compute_host(self):
+        commands = guide.commands(guide.INSTALL, 'On a compute host')
+        self.assertIn('/usr/bin/python3 -m venv /opt/nova-numa-pmc', commands)
+        self.assertIn('nova-numa-rebalance hook install --reload', commands)
+        self.assertIn('systemctl enable --now nova-numa-agent',
+                      guide.commands(guide.AGENT, 'Install it'))
+        found = guide.commands(guide.NOVA, 'On compute hosts')
+        self.assertIn('/usr/bin/python3 -m pip install --no-deps .', found)
+        self.assertFalse([line for line in found if line.startswith(('[', '#', 'compute_'))])
+
+
+class IniTest(unittest.TestCase):
+    def test_an_option_may_be_repeated(self):
+        self.assertEqual('[a]\nb = 1\nc = x\nc = y\n',
+                         config.ini({'a': {'b': 1, 'c': ['x', 'y']}}))
