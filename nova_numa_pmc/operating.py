@@ -9,7 +9,7 @@ from nova_numa_pmc import agent_options, calibration, collect, naming, overrides
 from nova_numa_pmc import promises, rebalancing, serving, settings
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
 from nova_numa_pmc.core import rebalance
-from nova_numa_pmc.exceptions import DomainError, UnknownGuest
+from nova_numa_pmc.exceptions import DomainError, NumaPmcError, UnknownGuest
 from nova_numa_pmc.host import domain_values, guests
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.viewing import pace
@@ -55,6 +55,11 @@ class Here:
         self.directory = os.path.join(root, self.options.shared.state_dir[1:])
         self.terminal = all(stream is not None and stream.isatty()
                             for stream in (sys.stdin, sys.stdout))
+
+    def need_root(self):
+        """Raise :class:`NumaPmcError` where this host's guests are not ours to change."""
+        if self.root == '/' and os.geteuid() != 0:
+            raise NumaPmcError('only root can do that: run it with sudo')
 
     def guests(self):
         """Return (tuple of :class:`model.Guest` that run, list of problems).

@@ -101,7 +101,7 @@ def _move(one, steps):
     kind = moves.MOVE
     if one.kind == moves.SWAP and len(steps) == len(one.parts):
         kind = moves.SWAP
-    elif all(step.from_nodes == step.to_nodes for step in steps):
+    elif all(step.from_nodes == step.to_nodes and step.mem_nodes for step in steps):
         kind = moves.FETCH
     return moves.Move(kind, steps, 0.0, 0.0, 0.0, sum(step.bytes for step in steps), (
         model.Reason(moves.ASKED, (('why', 'as before move %s' % one.id),)),))

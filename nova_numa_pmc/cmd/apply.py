@@ -45,6 +45,7 @@ def run(args, here=None):
     here = here or operating.Here(args.root)
     if not may_ask(args, here):
         return exits.USAGE
+    here.need_root()
     seen = here.measure(args.interval, keep=True)
     plan, situation = here.propose(seen, args.horizon, args.guest)
     if not args.json:

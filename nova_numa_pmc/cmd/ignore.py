@@ -31,6 +31,7 @@ def configure(parser):
 def run(args, here=None):
     """Ignore the guest; return the exit code."""
     here = here or operating.Here(args.root)
+    here.need_root()
     if not args.release:
         uuid, name = here.find_said(args.guest)
         pin.say(here, overrides.Override(uuid, overrides.IGNORE, name), args)

@@ -47,6 +47,7 @@ def run(args, here=None):
         return exits.OK
     if not asks or not apply.agreed(here, 'make these moves?'):
         return exits.NOT_EMPTY
+    here.need_root()
     outcome = applying.make(here, plan, seen.record.promises, history.APPLY, args.wait)
     applying.say_outcome(outcome, print)
     return outcome.exit_code

@@ -38,6 +38,7 @@ def _reason(text):
 def run(args, here=None):
     """Pause the agent; return the exit code."""
     here = here or operating.Here(args.root)
+    here.need_root()
     pausing.begin(here.directory, args.reason)
     if args.json:
         print(json.dumps(pausing.read(here.directory)._asdict()))

@@ -44,6 +44,7 @@ def add_guest(parser):
 def run(args, here=None):
     """Pin the guest; return the exit code."""
     here = here or operating.Here(args.root)
+    here.need_root()
     outcome = None
     if args.node is None:
         uuid, name = here.find_said(args.guest)

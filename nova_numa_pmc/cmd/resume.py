@@ -25,6 +25,7 @@ def configure(parser):
 def run(args, here=None):
     """Let the agent go on; return the exit code."""
     here = here or operating.Here(args.root)
+    here.need_root()
     was = pausing.end(here.directory)
     if args.json:
         print(json.dumps({'was_paused': was}))

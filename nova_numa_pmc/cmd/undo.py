@@ -38,6 +38,7 @@ def run(args, here=None):
     here = here or operating.Here(args.root)
     if not apply.may_ask(args, here):
         return exits.USAGE
+    here.need_root()
     entries, _ = history.read(here.root)
     seen = here.look(keep=True)
     found = undoing.plan(undoing.chosen(entries, args.move), seen.guests, seen.record.promises)

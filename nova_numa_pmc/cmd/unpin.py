@@ -24,6 +24,7 @@ def configure(parser):
 def run(args, here=None):
     """Forget what was said of the guest; return the exit code."""
     here = here or operating.Here(args.root)
+    here.need_root()
     uuid, name = here.find_said(args.guest)
     dropped = overrides.drop(uuid, here.root)
     if args.json:
