@@ -8,7 +8,7 @@ import signal
 import tempfile
 import unittest
 
-from nova_numa_pmc import agent, agent_options, counting, host_state, model, pausing
+from nova_numa_pmc import agent, agent_options, counting, exporting, host_state, model, pausing
 from nova_numa_pmc import serving
 from nova_numa_pmc.exceptions import SettingsError, StateBusy
 
@@ -43,15 +43,16 @@ class Agent:
 class Clock:
     """Time that passes while somebody waits; signals come at their times."""
 
-    def __init__(self, signals=()):
+    def __init__(self, signals=(), early=1.0):
         self.now_s, self.signals, self.waits = 0.0, collections.deque(signals), []
+        self.early = early  # the part of a wait after which it ends
 
     def __call__(self):
         return self.now_s
 
     def wait(self, seconds):
         self.waits.append(seconds)
-        end_s = self.now_s + seconds
+        end_s = self.now_s + max(self.early * seconds, min(seconds, 0.001))
         if self.signals and self.signals[0][0] <= end_s:
             at_s, number = self.signals.popleft()
             self.now_s = max(self.now_s, at_s)
@@ -62,12 +63,13 @@ class Clock:
 
 class ServiceTest(unittest.TestCase):
 
-    def serve(self, signals, read_options=None, watchdog_s=None, **more):
-        self.clock, self.told = Clock(signals), []
+    def serve(self, signals, read_options=None, watchdog_s=None, exporter=None, early=1.0,
+              **more):
+        self.clock, self.told = Clock(signals, early), []
         self.agent = Agent(self.clock, **more)
         serving.Service(self.agent, read_options, LOG, self.clock.wait, self.clock,
                         lambda *texts: self.told.append((self.clock.now_s, *texts)),
-                        watchdog_s).run()
+                        watchdog_s, exporter).run()
 
     def when(self, text):
         return [told[0] for told in self.told if text in told]
@@ -99,6 +101,23 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual([0, 1, 6, 8], self.agent.ticks)
         self.assertEqual([3], self.when('RELOADING=1'))
         self.assertEqual([1, 3], self.when('READY=1'))
+
+    def test_each_tick_is_shown_with_what_it_took(self):
+        new = agent_options.Options(None, metrics=exporting.Options(guests=True))
+        shown, reloaded = [], []
+
+        class Exporter:
+            show = staticmethod(lambda tick, seconds: shown.append((self.clock(), seconds)))
+            reload = reloaded.append
+        self.serve([(3, signal.SIGHUP), (9, signal.SIGTERM)], lambda: (new, []), tick_s=0.25,
+                   exporter=Exporter)
+        self.assertEqual([(0.25, 0.25), (1.5, 0.25), (6.5, 0.25)], shown)
+        self.assertEqual([new.metrics], reloaded)
+
+    def test_a_wait_that_ends_early(self):
+        """As it does where the agent is stopped for a while or traced."""
+        self.serve([(12, signal.SIGTERM)], early=0.7)
+        self.assertEqual([0, 1, 6, 11], [round(at_s, 2) for at_s in self.agent.ticks])
 
     def test_wrong_options_change_nothing(self):
         def wrong():
