@@ -128,7 +128,9 @@ def _widenings(ground, movable):
     """Let the calmest guests of a node that waits also run where cores idle."""
     balance = ground.balance
     poured = balance.poured() if balance.wide else balance.demand
-    idle = [n for n in ground.running if ground.cpu_known[n] and poured[n] < balance.cores[n]]
+    # Bursts leave cores idle where more is wanted on average than there is.
+    idle = [n for n in ground.running if ground.cpu_known[n] and (
+        balance.wait(n, poured) + balance.cores[n] - poured[n] > ground.min_gain)]
     if not idle:
         return
     waiting = {n for n in ground.running if balance.wait(n, poured) > ground.min_gain}

@@ -168,14 +168,16 @@ class WidenTest(unittest.TestCase):
         plans, _ = host.run(TERMS, 60, ledger=ledger)
         self.assertEqual([], kinds(plans))
 
-    def test_bursts_are_shared_though_neither_node_is_full(self):
-        guests = [load(f'g{at}', 2, at // 3, 1.2, lines=1e4) for at in range(6)]
-        host = Constant((4, 4), (64 * GIB,) * 2, guests)
-        seen = host.situation()._replace(waiting_cores=((0, 0.6), (1, 0.6)))
-        plan, ledger = rebalance.plan(seen, ledgers.Ledger(), TERMS, TICK_S, 0.0)
-        self.assertEqual({'widen'}, set(kinds([plan])))
-        calm = seen._replace(waiting_cores=((0, 0.0), (1, 0.0)))
-        self.assertEqual((), rebalance.plan(calm, ledgers.Ledger(), TERMS, TICK_S, 0.0)[0].moves)
+    def test_bursts_are_shared_whether_or_not_nodes_are_full(self):
+        for each, bursting, calm in ((1.2, 0.6, 0.0), (1.5, 1.0, 0.5)):
+            guests = [load(f'g{at}', 2, at // 3, each, lines=1e4) for at in range(6)]
+            host = Constant((4, 4), (64 * GIB,) * 2, guests)
+            for waiting, wanted in ((bursting, {'widen'}), (calm, set())):
+                with self.subTest(each=each, waiting=waiting):
+                    seen = host.situation()._replace(
+                        waiting_cores=((0, waiting), (1, waiting)))
+                    plan, _ = rebalance.plan(seen, ledgers.Ledger(), TERMS, TICK_S, 0.0)
+                    self.assertEqual(wanted, set(kinds([plan])))
 
     def test_an_operator_may_forbid_it(self):
         plans, _ = self.host().run(TERMS._replace(widen=False), 20)
