@@ -89,16 +89,18 @@ class Agent:
         :rtype: Tick
         """
         tick = self._collect(now or Now.read())
+        # Before the promises are read: then they say what a command has moved.
+        ours = self._turn.take(self._directory)
+        tick = self._with_promises(tick)
         with self._troubles.stage('publishing'):
             tick = tick._replace(host_state=self._host_state(tick))
             if self.options.publish and tick.host_state:
                 host_state.write(self._directory, tick.host_state)
         if tick.record:
             self._moving.mind(tick.guests, tick.record.promises)
-        with self._troubles.stage('taking turns'):
-            if tick.record and self._turn.take(self._directory):
+            if ours:
                 self._hold_and_move(tick)
-                self._end_turn()
+        self._end_turn()
         return tick._replace(totals=self._moving.totals, failing=self._troubles.failing)
 
     def _hold_and_move(self, tick):
@@ -135,9 +137,12 @@ class Agent:
             found, problems = overrides.marked(found, self._root)
             self._troubles.problems(problems)
             tick = tick._replace(guests=found)
+        return tick
+
+    def _with_promises(self, tick):
         if tick.host is not None:
             with self._troubles.stage('keeping the promises'):
-                record, problems = self._books.read(tick.host, now.boottime_ns)
+                record, problems = self._books.read(tick.host, tick.now.boottime_ns)
                 tick = tick._replace(record=record)
                 self._troubles.problems(problems)
         return tick

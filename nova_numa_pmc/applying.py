@@ -15,6 +15,8 @@ from nova_numa_pmc.viewing import progress, tables
 LOG = logging.getLogger('nova_numa_pmc.applying')
 #: How often it is looked whether libvirt works on a guest that is being moved [s].
 _MIND_S = 1.0
+#: The agent has the turn for less than that in a tick, and then it is not worth telling [s].
+_TICK_S = 0.5
 
 
 class Outcome(Record, fields='batch entries not_begun signal', defaults=(0, None)):
@@ -56,7 +58,7 @@ def hold_turn(here, who, wait_s):
     """
     taken = turn.Turn(here.directory, 'nova-numa-rebalance ' + who)
     try:
-        taken.take()
+        taken.take(min(wait_s, _TICK_S))
     except StateBusy as error:
         print('%s: waiting for up to %g s' % (error, wait_s), file=sys.stderr, flush=True)
         try:

@@ -8,7 +8,7 @@ promises' lock only.
 import os
 
 from nova_numa_pmc import state
-from nova_numa_pmc.exceptions import StateBusy
+from nova_numa_pmc.exceptions import StateBusy, StateError
 
 #: A file in the state directory; its text names who holds its lock.
 LOCK = 'moves'
@@ -40,8 +40,11 @@ class Turn:
             raise StateBusy('%s moves guests' % self._holder()) from None
         finally:
             os.close(fd)
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, ('%s (process %d)' % (self._who, os.getpid())).encode(), 0)
+        try:
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, ('%s (process %d)' % (self._who, os.getpid())).encode(), 0)
+        except OSError:
+            pass  # the file system is full: others are told less
 
     def _holder(self):
         try:
@@ -76,8 +79,10 @@ class AgentTurn:
     def take(self, directory):
         """Say whether guests may be held and moved in this tick.
 
+        Where no lock is to be had, no command has it either; whoever reads the promises tells
+        what is wrong with the directory.
+
         :param directory: the state directory's path
-        :raises StateError: it can't be trusted or made
         """
         self._turn.directory = directory
         try:
@@ -87,6 +92,8 @@ class AgentTurn:
                 self._log.info('%s: meanwhile they are neither held nor moved here', error)
             self._waiting = True
             return False
+        except StateError:
+            pass
         if self._waiting:
             self._log.info('guests are held and moved here again')
         self._waiting = False

@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 from nova_numa_pmc import turn
-from nova_numa_pmc.exceptions import StateBusy
+from nova_numa_pmc.exceptions import StateBusy, StateError
 
 LOG = logging.getLogger('nova_numa_pmc.turn')
 
@@ -57,3 +57,10 @@ class TurnTest(unittest.TestCase):
         self.assertEqual(2, len(logs.output), logs.output)
         with self.assertRaisesRegex(StateBusy, '^nova-numa-agent '):
             command.take()
+
+    def test_where_no_lock_is_to_be_had_the_agent_goes_on_and_a_command_does_not(self):
+        os.mkdir(self.directory)
+        os.chmod(self.directory, 0o777)
+        self.assertTrue(turn.AgentTurn(LOG).take(self.directory))
+        with self.assertRaises(StateError):
+            self.turn().take()
