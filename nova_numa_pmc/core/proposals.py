@@ -141,7 +141,10 @@ def _widenings(ground, movable):
         wanting.sort(key=lambda each: (each.lines_sec / each.demand, -each.demand))
         for mover in wanting[:_SWAPPERS]:
             for n in idle:
-                if n not in at:
+                # What bursts leave would not pay for distances that nobody has counted.
+                worth = (poured[n] < balance.cores[n]
+                         or mover.guest.lines_per_sec is not None)
+                if n not in at and worth:
                     place = Place(tuple(sorted((*at, n))), None)
                     if ground.may(mover, place):
                         yield ((mover, place),)

@@ -179,6 +179,13 @@ class WidenTest(unittest.TestCase):
                     plan, _ = rebalance.plan(seen, ledgers.Ledger(), TERMS, TICK_S, 0.0)
                     self.assertEqual(wanted, set(kinds([plan])))
 
+    def test_bursts_of_full_nodes_are_not_shared_where_accesses_are_not_counted(self):
+        guests = [load(f'g{at}', 2, at // 3, 1.5, lines_per_sec=None) for at in range(6)]
+        seen = Constant((4, 4), (64 * GIB,) * 2, guests).situation()._replace(
+            waiting_cores=((0, 1.0), (1, 1.0)))
+        plan, _ = rebalance.plan(seen, ledgers.Ledger(), TERMS, TICK_S, 0.0)
+        self.assertEqual((), plan.moves)
+
     def test_an_operator_may_forbid_it(self):
         plans, _ = self.host().run(TERMS._replace(widen=False), 20)
         self.assertEqual([], kinds(plans))
