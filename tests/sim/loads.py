@@ -77,8 +77,9 @@ class Scenario:
 
 
 class Crowded(Scenario):
-    """Three vCPUs to each core: a third of the guests want all of their vCPUs, a third half of
-    them, a third a tenth, started in one of many orders; what they want stays.
+    """Three vCPUs to each core, started in one of many orders; what guests want stays.
+
+    A third of them want all of their vCPUs, a third half of them, a third a tenth.
     """
 
     def __init__(self, order, cores, guests, vcpus, share=1.0, lines=0.0, minutes=15,

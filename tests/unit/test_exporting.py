@@ -26,6 +26,7 @@ except ImportError:
 
 LOG = logging.getLogger('nova_numa_pmc.agent')
 DASHBOARD = TOP / 'etc/grafana/nova-numa-pmc.json'
+GUIDE = TOP / 'doc/source/admin/metrics.rst'
 ANY_PORT = exporting.Address('', '127.0.0.1', 0)
 NOW = agent.Now(5 * 10**9, 6 * 10**9, 1700000000.0)
 GUEST = sample.GuestSample(
@@ -389,6 +390,12 @@ class DashboardTest(ExporterCase):
         self.assertEqual(set(), shown - served)
         self.assertEqual(self.ABSENT, {name for name in served - shown
                                        if name.startswith('nova_numa_')})
+
+    def test_the_operators_guide_names_each(self):
+        told = set(re.findall('``([a-z_]+)``', GUIDE.read_text(encoding='utf-8')))
+        for name in names(self.scrape(self.open(exporting.Options(ANY_PORT, True)))):
+            if name.startswith('nova_numa_'):
+                self.assertIn(re.sub('^nova_numa_|_(?:sum|count)$', '', name), told)
 
     def test_labels_in_its_expressions_and_legends_exist(self):
         labels = {'instance', 'job'} | set(re.findall(
