@@ -174,6 +174,26 @@ class ConfineTest(TreeTestCase):
                                ours=cpuset.Held(NODE1, TO_NODE1))
                 self.assertEqual(wide, self.mems(tree))
 
+    def test_cpus_are_released_and_a_pin_stays(self):
+        for version, shape in SHAPES:
+            for pinned in (False, True):
+                with self.subTest(version=version, shape=shape, pinned=pinned):
+                    tree, groups = self.tree(version, shape, vcpus=3)
+                    self.assertEqual((), cpuset.release_cpus(groups, write=tree.write))
+                    applied = cpuset.confine(groups, NODE1, write=tree.write)
+                    if pinned:
+                        tree.write(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3')
+                    before = tree.snapshot()
+                    changes = cpuset.release_cpus(groups, write=tree.write)
+                    wide = [tree.target] if groups.covers else tree.children[pinned * 2:]
+                    for directory in wide:
+                        self.assertIn(tree.read(directory, 'cpuset.cpus'), ('', '0-3'))
+                    if pinned:
+                        self.assertEqual('3', tree.read(tree.vcpus[0], 'cpuset.cpus'))
+                    cpuset.undo(groups, changes, write=tree.write)
+                    self.assertEqual(before, tree.snapshot())
+                    self.assertTrue(applied.changes)
+
     def test_v1_widens_the_guests_own_upper_levels_first(self):
         tree, groups = self.tree(1, MODERN)
         for directory in tree.children + [tree.target, tree.scope]:
