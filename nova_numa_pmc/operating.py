@@ -56,9 +56,14 @@ class Here:
         self.terminal = all(stream is not None and stream.isatty()
                             for stream in (sys.stdin, sys.stdout))
 
+    @property
+    def may_write(self):
+        """Say whether the guests of this host are ours to change."""
+        return self.root != '/' or os.geteuid() == 0
+
     def need_root(self):
-        """Raise :class:`NumaPmcError` where this host's guests are not ours to change."""
-        if self.root == '/' and os.geteuid() != 0:
+        """Raise :class:`NumaPmcError` where they are not."""
+        if not self.may_write:
             raise NumaPmcError('only root can do that: run it with sudo')
 
     def guests(self):

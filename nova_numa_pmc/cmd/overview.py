@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Without a command: show how this host stands and which moves would pay, and ask.
 
-The question is asked on a terminal only; elsewhere it ends after the plan.
+The question is asked of root on a terminal; elsewhere it ends after the plan.
 
 examples:
   nova-numa-rebalance
@@ -33,7 +33,7 @@ def configure(parser):
 def run(args, here=None):
     """Show status and plan, ask, make the moves; return the exit code."""
     here = here or operating.Here(args.root)
-    asks = here.terminal and not args.json
+    asks = here.terminal and here.may_write and not args.json
     seen = here.measure(args.interval, keep=asks)
     plan, situation = here.propose(seen, args.horizon)
     if args.json:
@@ -47,7 +47,6 @@ def run(args, here=None):
         return exits.OK
     if not asks or not apply.agreed(here, 'make these moves?'):
         return exits.NOT_EMPTY
-    here.need_root()
     outcome = applying.make(here, plan, seen.record.promises, history.APPLY, args.wait)
     applying.say_outcome(outcome, print)
     return outcome.exit_code

@@ -16,7 +16,7 @@ def guest_loads(samples, guests, promises, view, held=None, busy=None):
     :param view: :class:`model.HostView`; its nodes' ``cpus`` tell where a guest may run
     :param held: {uuid: node ids that its CPUs are held to now}; absent: those promised
     :param busy: {uuid: code} of guests that must not be touched now: 'active_job' (migration,
-        save, snapshot), 'paused', 'moving' …
+        save, snapshot), 'paused'; 'kept' and 'ignored' by the operator …
     :returns: tuple of :class:`moves.GuestLoad`, by uuid
     """
     samples = sorted(samples, key=lambda each: each.uuid)

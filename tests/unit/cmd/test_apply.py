@@ -9,9 +9,10 @@ import json
 import os
 import shutil
 import signal
+import threading
 import unittest.mock
 
-from nova_numa_pmc import agent_options, history, operating, overrides, turn
+from nova_numa_pmc import agent_options, applying, history, operating, overrides, turn
 from nova_numa_pmc.cmd import exits, rebalance
 from nova_numa_pmc.exceptions import StateBusy, UnknownGuest
 from nova_numa_pmc.undoing import UndoError
@@ -189,6 +190,17 @@ class ApplyTest(OperatingCase):
                 self.run_it('apply', '--yes', '--wait', '0.1')
         self.assertEqual([], self.moved())
         self.assertEqual(exits.OK, self.run_it('apply', '--yes', '--wait', '0.1')[0])
+
+    def test_waits_for_its_turn(self):
+        other, mine = turn.Turn(self.directory, 'nova-numa-rebalance undo'), []
+        other.take()
+        waiting = threading.Thread(target=lambda: mine.append(
+            applying.hold_turn(self.here(), 'apply', 30)))
+        waiting.start()
+        other.end()
+        waiting.join(60)
+        with mine[0], self.assertRaises(StateBusy):
+            other.take()
 
     def test_beside_the_agent(self):
         made = self.open(agent_options.ON)
