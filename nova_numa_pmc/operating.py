@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The host as a command of the operator's finds it: measured, and joined with what is promised."""
 
+import functools
 import os
 import sys
 import time
@@ -35,26 +36,35 @@ class Seen(Record, fields='host record guests problems sample situation', defaul
 class Here:
     """Where a command works, and how it waits, asks and writes.
 
-    :ivar options: :class:`agent_options.Options`; ``directory``: the state directory's path
+    :ivar shared: :class:`settings.Settings`; ``directory``: the state directory's path
     :ivar terminal: there is somebody to ask
     """
 
     def __init__(self, root='/', wait=time.sleep, ask=input, signals=serving.signals,
                  clock_ns=time.monotonic_ns, **writing):
-        """Read the options.
+        """Read the settings, which always can be.
 
         :param wait: waits so many seconds; ``ask``: as :func:`input`; ``signals``: as
             :func:`serving.signals`; ``clock_ns``: CLOCK_MONOTONIC
         :param writing: passed to :class:`moving.Moving` (tests)
-        :raises SettingsError: the options can't be read
         """
         self.root, self.ask, self.signals, self.writing = root, ask, signals, writing
         self.wait, self._clock_ns = wait, clock_ns
-        self.options, self.problems = agent_options.read(
-            os.path.join(root, settings.PATH[1:]), os.path.join(root, calibration.PATH[1:]))
-        self.directory = os.path.join(root, self.options.shared.state_dir[1:])
+        self.shared = settings.read(os.path.join(root, settings.PATH[1:]))
+        self.directory = os.path.join(root, self.shared.state_dir[1:])
         self.terminal = all(stream is not None and stream.isatty()
                             for stream in (sys.stdin, sys.stdout))
+
+    @functools.cached_property
+    def options(self):
+        """Return :class:`agent_options.Options`: pausing an agent must not need them.
+
+        :raises SettingsError: a value is wrong
+        """
+        options, self.problems = agent_options.read(
+            os.path.join(self.root, settings.PATH[1:]),
+            os.path.join(self.root, calibration.PATH[1:]))
+        return options
 
     @property
     def may_write(self):
@@ -62,7 +72,7 @@ class Here:
         return self.root != '/' or os.geteuid() == 0
 
     def need_root(self):
-        """Raise :class:`NumaPmcError` where they are not."""
+        """Raise :class:`NumaPmcError` where they are not, with the remedy."""
         if not self.may_write:
             raise NumaPmcError('only root can do that: run it with sudo')
 
@@ -110,6 +120,7 @@ class Here:
         host = promises.usable_host(self.root)
         found, problems = self.guests()
         shared = self.options.shared
+        problems = self.problems + problems
         record = (promises.locked(shared, self.root, LOCK_TIMEOUT_S) if keep
                   else preview.Draft(shared, self.root))
         with record as ledger:

@@ -46,7 +46,7 @@ def run(args, here=None):
 
 def _release(here, guest):
     """Promise a guest no place and let it go wherever guests may; what others placed stays."""
-    with promises.locked(here.options.shared, here.root, LOCK_TIMEOUT_S) as ledger:
+    with promises.locked(here.shared, here.root, LOCK_TIMEOUT_S) as ledger:
         promise = ledger.promises.get(guest.uuid)
         if promise is None or promise.origin != model.PLACED:
             return

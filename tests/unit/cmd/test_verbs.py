@@ -6,7 +6,7 @@ import os
 
 from nova_numa_pmc import agent_options, overrides, pausing
 from nova_numa_pmc.cmd import exits
-from nova_numa_pmc.exceptions import MigrationError, UnknownGuest
+from nova_numa_pmc.exceptions import MigrationError, SettingsError, UnknownGuest
 from tests.fixtures import host
 from tests.unit.cmd.test_apply import OperatingCase
 from tests.unit.test_rebalancing import PAGES
@@ -72,6 +72,16 @@ class PauseTest(OperatingCase):
         self.assertEqual('firmware', self.json('status')[1]['agent']['paused']['reason'])
         self.assertEqual((0, {'was_paused': True}), self.json('resume'))
         self.assertEqual((0, {'was_paused': False}), self.json('resume'))
+
+
+    def test_also_where_an_option_is_wrong(self):
+        self.host.configure('[agent]\nrebalance = maybe\n')
+        self.assertEqual(exits.OK, self.run_it('pause')[0])
+        self.assertTrue(pausing.read(self.directory))
+        self.run_it('ignore', host.name_of(1), '--release')
+        self.assertEqual(exits.OK, self.run_it('resume')[0])
+        with self.assertRaisesRegex(SettingsError, 'rebalance'):
+            self.run_it('status')
 
 
 class StatusTest(OperatingCase):
