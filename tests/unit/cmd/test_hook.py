@@ -143,7 +143,7 @@ class HookCommandTest(unittest.TestCase):
         self.assertIn('remedy: nova-numa-rebalance hook install', out.getvalue())
 
     def test_usage(self):
-        for arguments in (['hook'], ['hook', 'install', '--libvirt-version', 'new'], []):
+        for arguments in (['hook'], ['hook', 'install', '--libvirt-version', 'new'], ['no-such']):
             with self.subTest(arguments), self.assertRaises(SystemExit) as raised, \
                     contextlib.redirect_stderr(io.StringIO()):
                 rebalance.main(arguments)
