@@ -121,7 +121,8 @@ def read_boot_id(root='/'):
 def prune(promises, running, now_ns, grace_ns):
     """Leave out the promises that nobody will claim any more.
 
-    A promise stays while its guest runs, or while its start may still be on the way.
+    A promise stays while its guest runs, or while its start may still be on the way. One that is
+    younger than now_ns is a start, too: the hook recorded it after the caller looked at the clock.
 
     :param promises: {uuid: Promise}
     :param running: uuids of the guests that libvirt's status files show
@@ -132,7 +133,7 @@ def prune(promises, running, now_ns, grace_ns):
     running = frozenset(running)
     return {uuid: promise for uuid, promise in promises.items()
             if uuid in running
-            or not promise.started and 0 <= now_ns - promise.since_ns < grace_ns}
+            or not promise.started and now_ns - promise.since_ns < grace_ns}
 
 
 def open_directory(path, create):

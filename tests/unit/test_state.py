@@ -119,7 +119,7 @@ class PruneTest(unittest.TestCase):
         for promise in promises:
             age_ns = now_ns - promise.since_ns
             self.assertEqual(
-                promise.uuid in running or (not promise.started and 0 <= age_ns < grace_ns),
+                promise.uuid in running or (not promise.started and age_ns < grace_ns),
                 kept.get(promise.uuid) == promise)
 
     def test_a_start_in_progress_has_a_grace(self):
@@ -130,6 +130,10 @@ class PruneTest(unittest.TestCase):
         self.assertEqual({}, state.prune(waiting, (), late_ns, 900))
         self.assertEqual(waiting, state.prune(waiting, [GUEST.uuid], late_ns, 900))
         self.assertEqual({}, state.prune(started, (), GUEST.since_ns, 900))
+
+    def test_a_start_recorded_after_the_clock_was_read_is_kept(self):
+        waiting = {GUEST.uuid: GUEST}
+        self.assertEqual(waiting, state.prune(waiting, (), GUEST.since_ns - 10**9, 900))
 
 
 class StateTestCase(unittest.TestCase):
