@@ -97,6 +97,22 @@ class Presence:
         flags = entries[7::8]
         return len(entries) < wanted or (flags.count(0) < len(flags) and max(flags) >= _PRESENT)
 
+    def of(self, addresses):
+        """Say of each page of a range whether it is present; where that is denied, of none.
+
+        :param addresses: sequence of pages one after the other
+        :returns: list of bool
+        """
+        entries = b''
+        if self._fd is not None:
+            try:
+                entries = os.pread(self._fd, 8 * len(addresses),
+                                   addresses[0] // PAGE_BYTES * 8)
+            except OSError:
+                pass
+        found = [flags >= _PRESENT for flags in entries[7::8]]
+        return found + [False] * (len(addresses) - len(found))
+
     def close(self):
         """Close the file."""
         if self._fd is not None:

@@ -31,6 +31,7 @@ CANCELLED = 'cancelled'
 FAILED = 'failed'        # an error was raised
 
 _WALKS = 3                  # through all of a guest's memory, while each moves something
+_UNSEEN_SHARE = 0.25        # of what was to move: more than a QEMU's own read-only pages
 _HOPELESS_BYTES = 64 << 20  # refused one after another: pinned, and so is the rest
 
 
@@ -163,10 +164,17 @@ class Mover:
                 if not self._is_little():
                     raise
                 state = self._narrow()
+            if state == DONE and self._unseen():
+                state = PARTLY
         if self._bind and self._ours.cpus and state in (DONE, PARTLY):
             self._write_mems(stay_bound=True)
         self._tell(state=state, left_bytes=self._off_bytes(), wait_s=0.0,
                    thp_bytes=thp_bytes(self._groups))
+
+    def _unseen(self):
+        """Say whether much stayed that no walk has met: what it met not is no refusal."""
+        left_bytes = self._off_bytes() or 0
+        return left_bytes > _UNSEEN_SHARE * (left_bytes + self.progress.moved_bytes)
 
     def _hold_cpus(self):
         if self._cpus:
@@ -213,7 +221,7 @@ class Mover:
                 target = self._target(mapping)
                 if target is None:
                     return FULL
-                moved = self._move(bucket, mapping, start, end, target)
+                moved = self._move(bucket, mapping, start, end, target, presence)
                 hopeless_bytes = 0 if moved.moved_bytes else hopeless_bytes + moved.refused_bytes
                 if hopeless_bytes >= _HOPELESS_BYTES:
                     break
@@ -235,9 +243,9 @@ class Mover:
             node for node in self._mems if mapping.page_bytes > mappings.PAGE_BYTES
             or node_room.available_bytes(node, self._root) >= room_bytes])
 
-    def _move(self, bucket, mapping, start, end, target):
+    def _move(self, bucket, mapping, start, end, target, presence):
         began_s = self._clock()
-        moved = self._pages.move(mapping, start, end, target)
+        moved = self._pages.move(mapping, start, end, target, presence)
         now_s = self._clock()
         # What does not move has been tried, several times: it costs as well.
         bucket.spend(moved.moved_bytes + moved.refused_bytes, now_s)

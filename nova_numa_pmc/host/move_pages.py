@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell and change the node of a process's pages: a thin binding of move_pages(2).
+"""Tell and change the node of a process's pages: move_pages(2), and what it fails to see.
 
 libnuma's ``move_pages`` where it is installed, through py-libnuma's handle where that is
 (it has no function of its own for this), else the system call. Nothing else of py-libnuma is
@@ -18,6 +18,8 @@ from nova_numa_pmc.exceptions import GuestGone, MigrationError, MigrationRefused
 _SYSCALLS = {'x86_64': 279, 'aarch64': 239, 'ppc64le': 301, 's390x': 310, 'riscv64': 239}
 _MOVE, _MOVE_ALL = 1 << 1, 1 << 2  # include/uapi/linux/mempolicy.h
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
+#: Pages that one call touches: IOV_MAX of limits.h.
+_TOUCHED = 1024
 #: No kernel gives it: the page's status was not written.
 UNTOLD = -(1 << 31)
 
@@ -60,6 +62,31 @@ def move(pid, addresses, node, shared=False):
     nodes = array('i', (node,)) * len(addresses)
     why = _call(pid, addresses, nodes, statuses, _MOVE_ALL if shared else _MOVE)
     return why, statuses
+
+
+def touch(pid, addresses):
+    """Read a byte of each page, so that those are seen that wait for a NUMA hinting fault.
+
+    Linux 6.1 to 6.5 take a page that automatic NUMA balancing has marked for an absent one
+    (gup_can_follow_protnone() in mm/gup.c; "mm/gup: reintroduce FOLL_NUMA as
+    FOLL_HONOR_NUMA_FAULT", 6.6). A page that can't be read stays as it is: nothing is raised.
+
+    :param addresses: array('Q') of pages that are present: others would be allocated
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    for first in range(0, len(addresses), _TOUCHED):
+        part = addresses[first:first + _TOUCHED]
+        read = ctypes.create_string_buffer(len(part))
+        here = _Range(ctypes.addressof(read), len(part))
+        there = (_Range * len(part))(*((address, 1) for address in part))
+        libc.process_vm_readv(_INT(pid), ctypes.byref(here), ctypes.c_ulong(1), there,
+                              ctypes.c_ulong(len(part)), ctypes.c_ulong(0))
+
+
+class _Range(ctypes.Structure):
+    """``struct iovec``."""
+
+    _fields_ = (('base', _POINTER), ('bytes', ctypes.c_size_t))
 
 
 def _call(pid, addresses, nodes, statuses, flags):

@@ -44,22 +44,23 @@ class PageMover:
         """Prepare; nothing is moved yet.
 
         :param homes: frozenset of node ids; what is on one of them stays
-        :param kernel: has ``locate`` and ``move`` as :mod:`move_pages`
+        :param kernel: has ``locate``, ``move`` and ``touch`` as :mod:`move_pages`
         """
         self._pid, self._homes, self._kernel = pid, homes, kernel
         self._unit = _huge_page_bytes(root) // PAGE_BYTES
         self._may_share = _has_capability(_CAP_SYS_NICE, root)
         self._since_probe = _PROBE_EVERY
 
-    def move(self, mapping, start, end, target):
+    def move(self, mapping, start, end, target, presence):
         """Move the pages of a range that lie elsewhere to a node.
 
         :param mapping: :class:`~nova_numa_pmc.host.mappings.Mapping` that holds the range
+        :param presence: :class:`~nova_numa_pmc.host.mappings.Presence` of the process
         :returns: :class:`Moved`
         :raises GuestGone, MigrationError: as :func:`move_pages.move`
         """
         addresses = array('Q', range(start, end, mapping.page_bytes))
-        statuses = self._kernel.locate(self._pid, addresses)
+        statuses = self._located(addresses, mapping, presence)
         away = page_choice.away(statuses, self._homes)
         if not away:
             return Moved()
@@ -71,6 +72,18 @@ class PageMover:
         refused_pages = sum(refused.values())
         return Moved((len(away) - refused_pages) * mapping.page_bytes,
                      tuple(sorted(refused.items())), refused_pages * mapping.page_bytes)
+
+    def _located(self, addresses, mapping, presence):
+        """Tell the node of each page, also of those that wait for a NUMA hinting fault."""
+        statuses = self._kernel.locate(self._pid, addresses)
+        if -errno.ENOENT in statuses and mapping.page_bytes == PAGE_BYTES:
+            hidden = [address for address, status, present in zip(
+                addresses, statuses, presence.of(addresses))
+                if present and status == -errno.ENOENT]
+            if hidden:
+                self._kernel.touch(self._pid, array('Q', hidden))
+                statuses = self._kernel.locate(self._pid, addresses)
+        return statuses
 
     def _move_huge(self, addresses, statuses, target, shared):
         """Move huge pages by their first addresses; return the positions that went with them.

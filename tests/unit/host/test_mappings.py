@@ -115,8 +115,12 @@ class MappingsTest(unittest.TestCase):
                                      (4, 8, False), (7, 9, True)):
             with self.subTest((start, end)):
                 self.assertEqual(expected, there.any(start * page, end * page))
+        self.assertEqual([False, False, True, False],
+                         there.of([page, 2 * page, 3 * page, 4 * page]))
+        self.assertEqual([False, False], there.of([7 * page, 8 * page]), 'the file ends there')
         there.close()
         self.assertTrue(there.any(0, page), 'what cannot be told may be there')
+        self.assertEqual([False], there.of([3 * page]), 'what cannot be told is not touched')
 
     def test_our_own(self):
         found = mappings.read(os.getpid())

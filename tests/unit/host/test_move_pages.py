@@ -82,10 +82,20 @@ class KernelTest(unittest.TestCase):
         node = self.nodes()[0]
         found = next(m for m in mappings.read(self.child.pid)
                      if m.start <= self.start < m.end)
+        there = mappings.Presence(self.child.pid)
+        self.addCleanup(there.close)
         moved = PageMover(self.child.pid, frozenset({node})).move(
-            found, self.start, self.start + 2 * PAGES * PAGE_BYTES, node)
+            found, self.start, self.start + 2 * PAGES * PAGE_BYTES, node, there)
         self.assertEqual((0, (), 0), tuple(moved))
         self.assertEqual(0, self.child.end(), 'its memory changed')
+
+    def test_touched_pages_are_as_they_were(self):
+        before = self.nodes()
+        move_pages.touch(self.child.pid, self.pages)
+        self.assertEqual(before, self.nodes())
+        move_pages.touch(self.child.pid, array('Q', [PAGE_BYTES]))    # not mapped
+        self.assertEqual(0, self.child.end(), 'its memory changed')
+        move_pages.touch(self.child.pid, self.pages)                  # not there any more
 
     @unittest.skipUnless(os.path.exists('/sys/devices/system/node/node1/meminfo'),
                          'one node only')
