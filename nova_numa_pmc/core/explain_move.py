@@ -8,6 +8,7 @@ _GROUND = {
     'distance': 'distance of memory',
     'bandwidth': 'saturated memory',
     'crowding': 'an uneven share of full nodes',
+    'bursts': 'bursts that find CPUs idle elsewhere',
 }
 _BUDGET = {
     'bytes_per_tick': 'the bytes that one plan may move',

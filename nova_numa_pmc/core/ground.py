@@ -2,7 +2,7 @@
 """What another place would mean for a guest: what it adds there, what it costs, if it fits."""
 
 from nova_numa_pmc.core import balance as balances
-from nova_numa_pmc.core.layout import Layout, parts
+from nova_numa_pmc.core.layout import Layout
 
 PAGE_BYTES = 4096
 #: A move may use this part of the bandwidth that is left on either end, and at least so much.
@@ -140,18 +140,11 @@ class Ground(Layout):
         return SPARE_SHARE * max(0.0, left)
 
     def _cpu_shares(self, mover, cpus):
-        """Say where its CPU time goes: it levels the pressures of the nodes that it may use."""
+        """Say where its CPU time goes: over several nodes, in proportion to their cores.
+
+        The kernel's load balancer does not ask where a guest's memory lies: once widened for
+        moments in which its own node is full, it stays on the other after them.
+        """
         if len(cpus) == 1:
             return ((cpus[0], 1.0),)
-        if cpus == mover.at:
-            return mover.cpu_shares
-        balance = self.balance
-        others, wide = list(balance.demand), dict(balance.wide)
-        if len(mover.at) == 1:
-            others[mover.at[0]] -= mover.demand
-        elif mover.at in wide:
-            wide[mover.at] -= mover.demand
-        before = balance.poured(others, wide)
-        after = list(before)
-        balances.levelled(after, balance.cores, cpus, mover.demand)
-        return parts({n: after[n] - before[n] for n in cpus}) or self.by_cores(cpus)
+        return mover.cpu_shares if cpus == mover.at else self.by_cores(cpus)

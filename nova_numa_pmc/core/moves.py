@@ -111,7 +111,7 @@ class Move(Record, fields=(
     :param cost_core_sec: what it costs once
     :param regret_core_sec: what not having made it has cost so far
     :param reasons: tuple of :class:`model.Reason`, the largest part of the gain first:
-        'waiting', 'distance', 'bandwidth' and 'crowding' with (name, value) pairs
+        'waiting', 'distance', 'bandwidth', 'crowding' and 'bursts' with (name, value) pairs
     """
 
     __slots__ = ()

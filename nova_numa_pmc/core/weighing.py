@@ -87,7 +87,9 @@ def made(ground, candidate):
     added = [ground.effect(mover, place) for mover, place in candidate.steps]
     spared = [now - then for now, then in zip(
         ground.balance.parts(), ground.balance.parts(removed, added))]
-    reasons = sorted(zip(spared, ('waiting', 'distance', 'bandwidth', 'crowding')), reverse=True)
+    spared.append(candidate.gain - sum(spared))
+    reasons = sorted(zip(spared, ('waiting', 'distance', 'bandwidth', 'crowding', 'bursts')),
+                     reverse=True)
     ends = (('from', ground.node_ids(candidate.steps[0][0].at)),
             ('to', ground.node_ids(candidate.steps[0][1].cpus)))
     return moves.Move(
