@@ -11,7 +11,7 @@ import argparse
 import os
 import sys
 
-from tests.stack import control
+from tests.stack import control, report
 from tests.stack.layout import VENV, Layout
 from tests.stack.service import StackError
 
@@ -22,6 +22,29 @@ def _shell(layout, args):
                    'PATH': f'{VENV}/bin:{os.environ["PATH"]}'}
     words = args.command or [os.environ.get('SHELL', '/bin/bash')]
     os.execvpe(words[0], words, environment)
+
+
+def _up(layout, args):
+    control.up(layout, args.package)
+    if args.hosts:
+        from tests.stack.scenario import Scenario
+        scenario = Scenario(layout, args.package)
+        scenario.make_images_and_flavors()
+        scenario.bring_hosts_up()
+
+
+def _run(layout, args):
+    from tests.stack.scenario import Scenario
+    scenario = Scenario(layout, args.package)
+    scenario.find_hosts()
+    passed = scenario.run()
+    report.write(layout.root, {'phases': scenario.phases, 'events': scenario.events,
+                               'with_package': args.package})
+    for entry in scenario.phases:
+        print(f'{"passed" if entry["passed"] else "FAILED"}  {entry["seconds"]:6.0f} s  '
+              f'{entry["name"]}')
+    print(f'report: {layout.root}/run.html')
+    return 0 if passed else 1
 
 
 def _status(layout, _args):
@@ -37,7 +60,14 @@ def main():
         epilog=__doc__.partition('\n\n')[2],
         formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest='verb', required=True, metavar='VERB')
-    verbs.add_parser('up', help='start what does not run')
+    up = verbs.add_parser('up', help='start what does not run')
+    up.add_argument('--hosts', action='store_true',
+                    help='also two emulated compute hosts, with the package as the guide says')
+    up.add_argument('--without-package', dest='package', action='store_false',
+                    help='a stack as it is without us, for comparison')
+    run = verbs.add_parser('run', help='go through the scenario on a stack that is up with hosts')
+    run.add_argument('--without-package', dest='package', action='store_false')
+    verbs.add_parser('build', help="build the compute hosts' image and freeze a booted host")
     down = verbs.add_parser('down', help='end everything and forget its data')
     down.add_argument('--keep-data', action='store_true', help='keep databases and images')
     verbs.add_parser('status', help='say what runs, and where its log is')
@@ -47,12 +77,17 @@ def main():
     layout = Layout()
     try:
         if args.verb == 'up':
-            control.up(layout)
+            _up(layout, args)
             print('up: make stack-shell; make stack-down ends it')
+        elif args.verb == 'build':
+            from tests.stack import compute
+            print(compute.freeze())
         elif args.verb == 'down':
-            print('ended: ' + (', '.join(control.down(layout, args.keep_data)) or 'nothing ran'))
+            from tests.stack import compute
+            ended = compute.down() + control.down(layout, args.keep_data)
+            print('ended: ' + (', '.join(ended) or 'nothing ran'))
         else:
-            return {'status': _status, 'shell': _shell}[args.verb](layout, args)
+            return {'status': _status, 'shell': _shell, 'run': _run}[args.verb](layout, args)
     except StackError as error:
         print(f'stack: {error}', file=sys.stderr)
         return 1

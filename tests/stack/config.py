@@ -112,7 +112,8 @@ def nova_compute(layout, name, address):
                     'live_migration_permit_auto_converge': True,
                     'use_virtio_for_bridges': False},
         'oslo_concurrency': {'lock_path': '/var/lib/nova/locks'},
-        'privsep': {'helper_command': '/opt/nova/bin/privsep-helper'},
+        'nova_sys_admin': {'helper_command': '/opt/nova/bin/privsep-helper --config-file '
+                                             '/etc/nova/nova.conf'},
         'vnc': {'enabled': False}, 'spice': {'enabled': False},
         'serial_console': {'enabled': False},
         'workarounds': {'skip_cpu_compare_on_dest': True},

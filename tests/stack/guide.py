@@ -64,7 +64,7 @@ def commands(path, heading):
     """Return a section's shell commands, one a line, without comments."""
     found = []
     for block in blocks(section(path.read_text(), heading), r'::$'):
-        for line in block.splitlines():
+        for line in re.sub(r'\\\n\s*', '', block).splitlines():
             command = re.sub(r'\s{2,}#.*', '', line).strip()
             if command and not command.startswith(('[', '#')):
                 found.append(command)

@@ -33,6 +33,22 @@ class MachineError(Exception):
     """A machine did not come up, is gone, or is not there."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Base:
+    """What machines of any shape are booted from and frozen with.
+
+    :param image_dir: of root.img, vmlinuz, initrd.img and keys
+    :param user_network: options of QEMU's user network
+    :param devices: more of QEMU's arguments; those of a thawed machine may name other backends
+    :param warm_up: shell lines to run before the freeze
+    """
+
+    image_dir: pathlib.Path
+    user_network: str = 'restrict=on'
+    devices: tuple = ()
+    warm_up: str = WARM_UP
+
+
 def run_dir(name):
     """Return where a running machine keeps its sockets, console log and overlay."""
     if not name.replace('-', '').replace('_', '').isalnum():
@@ -59,9 +75,9 @@ def _wait(ready, timeout_s, what, log):
         time.sleep(0.2)
 
 
-def _qemu(shape, directory, disk, port, plugin=None, incoming=None):
+def _qemu(base, shape, directory, disk, port, plugin=None, incoming=None, devices=None):
     """Start QEMU in a directory; its own messages go to qemu.log there."""
-    parts = image.image()
+    parts = base.image_dir
     args = [QEMU, '-nodefaults', '-display', 'none', '-vga', 'none', '-no-reboot',
             '-accel', 'tcg,thread=multi,tb-size=512', *shape.qemu_args(),
             '-kernel', parts / 'vmlinuz', '-initrd', parts / 'initrd.img',
@@ -69,8 +85,10 @@ def _qemu(shape, directory, disk, port, plugin=None, incoming=None):
             '-serial', f'file:{directory}/console.log',
             '-qmp', f'unix:{directory}/qmp.sock,server=on,wait=off',
             '-drive', f'file={disk},if=virtio,format=qcow2,cache=unsafe',
-            '-netdev', f'user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{port}-10.0.2.15:22',
-            '-device', 'virtio-net-pci,netdev=net,romfile=']
+            '-netdev', f'user,id=net,{base.user_network},'
+            f'hostfwd=tcp:127.0.0.1:{port}-10.0.2.15:22',
+            '-device', 'virtio-net-pci,netdev=net,romfile=',
+            *(base.devices if devices is None else devices)]
     if shape.pmu:
         counters.create(directory / 'counters', shape)
         args += ['-object', f'memory-backend-file,id=pmu,share=on,size={counters.BAR_BYTES},'
@@ -122,9 +140,13 @@ class Machine:
         return found
 
     @classmethod
-    def up(cls, name='lab', shape=None, package=True, pace_per_sec=0):
-        """Thaw a machine of that shape, with the tools and this package's wheel installed."""
-        shape = shape or Shape()
+    def up(cls, name='lab', shape=None, package=True, pace_per_sec=0, base=None, devices=None):
+        """Thaw a machine of that shape, with the tools and this package's wheel installed.
+
+        :param base: what it is made of (default: the lab's image)
+        :param devices: instead of the base's
+        """
+        shape, base = shape or Shape(), base or Base(image.image())
         directory = run_dir(name)
         if (directory / 'state.json').exists():
             with contextlib.suppress(MachineError):
@@ -132,14 +154,14 @@ class Machine:
                 raise SystemExit(f'numalab: {name} is up already: numalab down --name {name}')
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True, mode=0o700)
-        tools, frozen = image.tools(), freeze(shape)
+        tools, frozen = image.tools(), freeze(shape, base)
         wheel = image.wheel() if package else None
         began = time.monotonic()
         _overlay(directory / 'disk.qcow2', frozen / 'disk.qcow2', 'qcow2')
         port = _free_port()
-        process = _qemu(shape, directory, directory / 'disk.qcow2', port,
-                        plugin=tools / 'numapmu.so', incoming=frozen / 'ram.zst')
-        self = cls(name, shape, process.pid, port, image.image())
+        process = _qemu(base, shape, directory, directory / 'disk.qcow2', port,
+                        plugin=tools / 'numapmu.so', incoming=frozen / 'ram.zst', devices=devices)
+        self = cls(name, shape, process.pid, port, base.image_dir)
         try:
             self._thaw(process)
             self._save()
@@ -269,27 +291,28 @@ def running():
     return found
 
 
-def freeze(shape):
+def freeze(shape, base=None):
     """Return the directory of a booted machine of that shape, frozen: disk and memory."""
+    base = base or Base(image.image())
     version = subprocess.run([QEMU, '--version'], capture_output=True, text=True,
                              check=True).stdout.splitlines()[0]
-    key = image.digest(image.image().name, shape.key(), version, WARM_UP)
-    return image.cached('frozen', key, lambda work: _freeze(shape, work), keep=16)
+    key = image.digest(base.image_dir.name, shape.key(), version, base.warm_up, *base.devices)
+    return image.cached('frozen', key, lambda work: _freeze(base, shape, work), keep=16)
 
 
-def _freeze(shape, work):
+def _freeze(base, shape, work):
     """Boot without the plugin (twice as fast, and it leaves no trace in the state), then save."""
     log, port = work / 'console.log', _free_port()
-    _overlay(work / 'disk.qcow2', image.image() / 'root.img', 'raw')
-    process = _qemu(shape, work, work / 'disk.qcow2', port)
-    machine = Machine('freezer', shape, process.pid, port, image.image(), work)
+    _overlay(work / 'disk.qcow2', base.image_dir / 'root.img', 'raw')
+    process = _qemu(base, shape, work, work / 'disk.qcow2', port)
+    machine = Machine('freezer', shape, process.pid, port, base.image_dir, work)
     try:
         _wait(lambda: process.poll() is not None
               or (log.exists() and image.READY in log.read_text(errors='replace')),
               BOOT_TIMEOUT_S, 'the machine boots', log)
         if process.poll() is not None:
             raise MachineError(f'QEMU ended: {(work / "qemu.log").read_text()[-500:]}')
-        machine.run(WARM_UP, timeout=300)
+        machine.run(base.warm_up, timeout=BOOT_TIMEOUT_S)
         subprocess.run([*machine._ssh('ssh', '-p'), '-O', 'exit', 'root@127.0.0.1'],
                        stderr=subprocess.DEVNULL, check=False)
         with machine.qmp() as qmp:

@@ -73,6 +73,9 @@ class OperatorsGuideTest(unittest.TestCase):
         self.assertIn('nova-numa-rebalance hook install --reload', commands)
         self.assertIn('systemctl enable --now nova-numa-agent',
                       guide.commands(guide.AGENT, 'Install it'))
+        self.assertIn('cp -r /opt/nova-numa-pmc/share/nova-numa-pmc/systemd/'
+                      'nova-numa-agent.service* /etc/systemd/system/',
+                      guide.commands(guide.AGENT, 'Install it'))
         found = guide.commands(guide.NOVA, 'On compute hosts')
         self.assertIn('/usr/bin/python3 -m pip install --no-deps .', found)
         self.assertFalse([line for line in found if line.startswith(('[', '#', 'compute_'))])

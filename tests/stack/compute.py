@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compute hosts: lab machines with Nova's compute service and, by the guide, our package."""
+
+import json
+import re
+import time
+import uuid
+
+from tests.stack import config, guide, hostimage
+from tests.stack.service import StackError, say, wait
+from machine import image                           # hostimage has put the lab on sys.path
+from machine.guests import Guests, home, home_share
+from machine.shape import Shape
+from machine.vm import WARM_UP, Base, Machine, MachineError, run_dir
+
+HOSTS = {'cmp1': '192.168.77.11', 'cmp2': '192.168.77.12'}
+#: Without counters: Nova and pip take half the time, and where pages lie needs none.
+SHAPE = Shape(nodes=2, cpus_per_node=2, memory_mib=(2048, 2048), pmu=False)
+CARD = ('-device', 'virtio-net-pci,netdev=link,romfile=')
+#: The guide's last word, which needs nova-compute to run.
+CHECK = 'nova-numa-rebalance check --role compute'
+NOVA_LOG = '/var/log/nova-compute.log'
+UNIT = f"""[Unit]
+After=libvirtd.service
+[Service]
+Environment=PYTHONWARNINGS=ignore PATH=/opt/nova/bin:/usr/sbin:/usr/bin:/sbin:/bin
+ExecStart=/opt/nova/bin/nova-compute --config-file /etc/nova/nova.conf
+StandardError=append:{NOVA_LOG}
+KillMode=process
+"""
+# What both hosts share, before the freeze: libvirt takes migrations from its peers (on a
+# network that only they are on), ssh lets Nova copy a disk, and Nova's modules are read once.
+PREPARE = f"""set -e
+{WARM_UP}
+cat >/etc/systemd/system/nova-compute.service <<'END'
+{UNIT}
+END
+mkdir -p /etc/nova /var/lib/nova/instances /var/lib/nova/locks
+printf 'auth_tcp = "none"\\n' >>/etc/libvirt/libvirtd.conf
+ssh-keygen -q -t ed25519 -N '' -f /root/.ssh/id_ed25519
+cat /root/.ssh/id_ed25519.pub >>/root/.ssh/authorized_keys
+printf 'StrictHostKeyChecking no\\nUserKnownHostsFile /dev/null\\nLogLevel ERROR\\n' \\
+    >/root/.ssh/config
+systemctl daemon-reload
+systemctl stop libvirtd
+systemctl start libvirtd-tcp.socket
+systemctl start libvirtd
+virsh -q domcapabilities --virttype kvm >/dev/null
+PYTHONWARNINGS=ignore /opt/nova/bin/python -c 'import nova.cmd.compute, nova.compute.manager,
+import nova.virt.libvirt.driver' 2>/dev/null || true
+cat /opt/nova/lib/python3.11/site-packages/nova/virt/libvirt/*.py >/dev/null
+sync
+"""
+
+
+def _guides_steps():
+    """Return the guide's commands on a compute host: (those before our package comes, others)."""
+    steps = [*guide.commands(guide.INSTALL, 'On a compute host'),
+             *guide.commands(guide.AGENT, 'Install it'),
+             *guide.commands(guide.NOVA, 'On compute hosts')]
+    early = [step for step in steps if ' -m venv ' in step]
+    return early, [step for step in steps if step not in (*early, CHECK)]
+
+
+def _base():
+    early, _ = _guides_steps()
+    return Base(hostimage.host_image(), user_network='restrict=off',
+                devices=('-netdev', 'user,id=link,restrict=on', *CARD),
+                warm_up='\n'.join([PREPARE, *early, 'sync']))
+
+
+def freeze():
+    """Build and freeze what the hosts are thawed from."""
+    from machine import vm
+    return vm.freeze(SHAPE, _base())
+
+
+def _link(name):
+    """Return QEMU's arguments for the wire between the two hosts: a socket for each end."""
+    own, = [run_dir(n) / 'link' for n in HOSTS if n == name]
+    other, = [run_dir(n) / 'link' for n in HOSTS if n != name]
+    own.unlink(missing_ok=True)
+    return ('-netdev', f'dgram,id=link,local.type=unix,local.path={own},'
+                       f'remote.type=unix,remote.path={other}', *CARD)
+
+
+class Host:
+    """A compute host that is up."""
+
+    def __init__(self, name, machine):
+        """Wrap a machine; Host.up() makes one."""
+        self.name, self.machine, self.address = name, machine, HOSTS[name]
+        self.run = machine.run
+
+    @classmethod
+    def find(cls, name):
+        """Return the running host of that name."""
+        try:
+            return cls(name, Machine.find(name))
+        except MachineError as error:
+            raise StackError(str(error)) from None
+
+    @classmethod
+    def up(cls, name, pace_per_sec=0):
+        """Thaw a host and give it its own name, address and identity."""
+        self = cls(name, Machine.up(name, SHAPE, package=False, pace_per_sec=pace_per_sec,
+                                    base=_base(), devices=_link(name)))
+        number = list(HOSTS).index(name) + 1
+        names = '\n'.join(f'{address} {host}' for host, address in HOSTS.items())
+        self.run(f"""set -e
+hostname {name}; echo {name} >/etc/hostname
+printf '127.0.0.1 localhost\\n{names}\\n' >/etc/hosts
+rm -f /etc/machine-id; systemd-machine-id-setup 2>/dev/null
+ip link set eth1 address 52:54:00:77:00:{number:02x} up
+ip addr replace {self.address}/24 dev eth1
+echo 'host_uuid = "{uuid.uuid4()}"' >>/etc/libvirt/libvirtd.conf
+systemctl restart libvirtd
+""")
+        return self
+
+    def start_nova(self, layout, more_ini=''):
+        """Write nova.conf and start nova-compute.
+
+        :param more_ini: appended to the file, as an operator does
+        """
+        text = config.ini(config.nova_compute(layout, self.name, self.address)) + more_ini
+        self.run('umask 077; cat >/etc/nova/nova.conf', stdin=text)
+        # The same in Nova's eyes as the machine of that name in an earlier run.
+        self.run(f'echo {uuid.uuid5(uuid.NAMESPACE_DNS, self.name)} >/var/lib/nova/compute_id')
+        # A graceful stop would wait for minutes.
+        self.run('systemctl kill -s KILL nova-compute; systemctl restart nova-compute')
+
+    def install_package(self, options):
+        """Do what the operator's guide says, up to Nova's configuration.
+
+        Its environment is made before the freeze, which takes minutes here.
+
+        :param options: text of nova-numa-pmc.conf: the defaults' times are for real hardware
+        """
+        self.run('mkdir -p /etc/nova-numa-pmc /root/package && cat >'
+                 '/etc/nova-numa-pmc/nova-numa-pmc.conf', stdin=options)
+        self.machine.push([image.wheel()], '/root/package')
+        for command in _guides_steps()[1]:
+            self.step(command)
+
+    def step(self, command):
+        """Run a step of the guide, with the wheel for its dot and Nova's Python for its python."""
+        wheel = f'/root/package/{image.wheel().name}'
+        line = re.sub(r'(pip install(?: --no-deps)?) \.$', rf'\1 {wheel}', command)
+        line = line.replace('/usr/bin/python3 -m pip', '/opt/nova/bin/python -m pip')
+        began = time.monotonic()
+        done = self.run('export PATH=/opt/nova/bin:$PATH; ' + line, timeout=400)
+        say(f'{self.name}: {command} ({time.monotonic() - began:.0f} s)')
+        return done.stdout
+
+    def promises(self):
+        """Return what the host has promised to guests, a list of dicts."""
+        done = self.run('nova-numa-rebalance hook status --json', check=False)
+        return json.loads(done.stdout)['decisions']
+
+    def state(self):
+        """Return what the agent has published."""
+        return json.loads(self.run('cat /run/nova-numa-pmc/host').stdout)
+
+    def guests(self):
+        """Return {domain's name: {bytes {node: n}, cpus, mems}} as the kernel has it."""
+        found = Guests(self.machine).report()
+        return {name: {'home': home(g), 'share': home_share(g), **g}
+                for name, g in found.items()}
+
+    def nova_log(self):
+        """Return nova-compute's log."""
+        return self.run('journalctl -u nova-compute -o cat --no-pager').stdout
+
+    def down(self):
+        """End the machine."""
+        self.machine.down()
+
+
+def wait_for_services(cloud, names, timeout_s):
+    """Wait until nova-compute of each host is up and has told Placement what it has."""
+    def ready():
+        found = {s.host for s in cloud.compute.services(binary='nova-compute')
+                 if s.state == 'up'}
+        hypervisors = {h.name for h in cloud.compute.hypervisors()}
+        return found >= set(names) and hypervisors >= set(names)
+    wait(ready, timeout_s, f'nova-compute on {", ".join(names)}', pause_s=3)
+
+
+def down():
+    """End the hosts that are up; return their names."""
+    ended = []
+    for name in HOSTS:
+        try:
+            Host.find(name).down()
+            ended.append(name)
+        except StackError:
+            continue
+    return ended
