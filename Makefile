@@ -6,14 +6,15 @@ PYTHON = .venv/bin/python
 ARGS =
 
 .NOTPARALLEL:
-.PHONY: bench-oversubscription help demo test unit lab lab-full functional test-nova test-nova-all test-nova-29 \
-	test-nova-31 test-nova-33 test-nova-34 test-nova-upstream lint docs bench bench-agent bench-hook bench-placement \
-	bench-multiplex bench-sampling bench-rebalance bench-skew bench-orders bench-weigher \
-	fuzz-metrics config setup setup-lab clean distclean
+.PHONY: help demo test unit lab lab-full functional test-nova test-nova-all test-nova-29 \
+	test-nova-31 test-nova-33 test-nova-34 test-nova-upstream lint docs bench bench-agent \
+	bench-hook bench-placement bench-multiplex bench-sampling bench-rebalance bench-skew \
+	bench-orders bench-weigher bench-oversubscription bench-balance bench-crowded soak fuzz-metrics \
+	config setup setup-lab clean distclean
 
 help: ## List the targets
 	@echo "usage: make TARGET [ARGS='...']"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-22s %s\n", $$1, $$2}' Makefile
 
 demo: setup-lab ## Boot an emulated two-node host and compare floating, numad and placed guests
 	@$(PYTHON) -m tests.lab.demo --out build/demo $(ARGS)
@@ -86,6 +87,15 @@ fuzz-metrics: setup ## Mutate metrics 100,000 times: nothing may raise, weigh Na
 
 bench-skew: setup-lab ## Sweep the skew: where numad and we put six guests (ten minutes)
 	@$(PYTHON) -m tests.bench.bench_skew $(ARGS)
+
+bench-balance: setup-lab ## Leave six guests 5:1; who brings them back: nobody, the kernel, numad, our agent
+	@$(PYTHON) -m tests.bench.bench_balance $(ARGS)
+
+bench-crowded: setup-lab ## Crowd a host: work done pinned for good, floating, with us (an hour)
+	@$(PYTHON) -m tests.bench.bench_crowded $(ARGS)
+
+soak: setup-lab ## Two hours of random starts, stops, loads and faults with the agent (ARGS)
+	@$(PYTHON) -m tests.lab.soak $(ARGS)
 
 bench-orders: setup-lab ## Start our guests in ten shuffled orders (a quarter of an hour)
 	@$(PYTHON) -m tests.lab.demo --out build/orders --only floating,placed --orders 10 $(ARGS)

@@ -5,17 +5,21 @@ import json
 import os
 import pathlib
 import sys
+import time
 
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from machine.guests import Guests  # noqa: E402
+from machine.agent import Agent  # noqa: E402
+from machine.guests import Guests, home  # noqa: E402
+from machine.image import LAB  # noqa: E402
 from machine.shape import Shape  # noqa: E402
-from machine.vm import Machine, running  # noqa: E402
+from machine.vm import LAB_DIR, Machine, running  # noqa: E402
 
 # The emulated machine is slow: a start of the hook's Python alone takes up to a second.
 HOOK_OPTIONS = {'timeout_s': 30}
+NO_BALANCING = 'echo 0 >/proc/sys/kernel/numa_balancing'     # pages go where we bring them
 HOOK_PROCESS = 'nova_numa_pmc[.]hook import'     # as no shell that looks for it is called
 
 
@@ -26,6 +30,7 @@ class Lab:
         """Wrap a running machine."""
         self.machine, self.guests = machine, Guests(machine)
         self.run = machine.run
+        self.run(NO_BALANCING)
 
     def install_hook(self, **options):
         """Install the hook as the documents say, with a time limit that fits emulation."""
@@ -38,6 +43,27 @@ class Lab:
         """Take memory of a node that nobody of ours has promised, until ``clean``."""
         self.run(f'mkdir -p /run/skew && mount -t tmpfs -o size={mib}m,mpol=bind:{node} skew '
                  f'/run/skew && fallocate -l {mib}M /run/skew/fill', timeout=200)
+
+    def start_at(self, specs, homes):
+        """Start guests on {name: node}, whatever the hook would choose; return a report.
+
+        They are paused meanwhile: the machine is quick as long as nobody works in it.
+        """
+        self.guests.start([{**spec, 'paused': True} for spec in specs])
+        self.wait_for_hooks()
+        self.machine.push([LAB / 'inside/labforce.py'], LAB_DIR)
+        self.run(f'python3 {LAB_DIR}/labforce.py', timeout=300,
+                 stdin=json.dumps({'homes': homes}))
+        self.run('; '.join(f"virsh -q resume {spec['name']}" for spec in specs), timeout=300)
+        deadline = time.monotonic() + 300
+        while True:
+            found = self.guests.report()
+            if all(guest['passes'] for guest in found.values()):
+                break
+            assert time.monotonic() < deadline, found
+            time.sleep(1)
+        assert {name: home(guest) for name, guest in found.items()} == homes, found
+        return found
 
     def wait_for_hooks(self):
         """Wait until no late worker of the hook is left: it may still move pages."""
@@ -75,9 +101,10 @@ class Lab:
         self.machine.pace(0)
         if self.run('pgrep -x qemu-system-x86', check=False).returncode == 0:
             self.guests.stop()
-        self.run('umount /run/skew; echo 0 >/proc/sys/kernel/numa_balancing;'
+        self.run(f'umount /run/skew; {NO_BALANCING};'
                  'if [ -d /etc/nova-numa-pmc ]; then nova-numa-rebalance hook remove;'
-                 ' systemctl reload libvirtd; rm -rf /run/nova-numa-pmc /etc/nova-numa-pmc; fi',
+                 ' systemctl reload libvirtd; rm -rf /run/nova-numa-pmc /etc/nova-numa-pmc'
+                 ' /var/lib/nova-numa-pmc; fi',
                  check=False)
 
     def journal(self):
@@ -179,3 +206,13 @@ def lab_of(machines, request):
 def lab(lab_of):
     """Give the default machine: two nodes of two CPUs and 2 GiB, cgroup v2."""
     return lab_of()
+
+
+@pytest.fixture
+def agent(lab):
+    """Give the default machine with the hook installed and an agent that is not started yet."""
+    lab.install_hook()
+    made = Agent(lab)
+    yield made
+    print('\n'.join(made.journal()[-30:]))
+    made.stop()

@@ -51,25 +51,41 @@ def ask(lab, do='move', **request):
 
 
 def assert_moved(lab, node=0):
-    """Its CPUs and 99 % of its bytes are a node's; memory may still go anywhere."""
+    """Its CPUs and 98 % of its bytes are a node's; memory may still go anywhere.
+
+    What stays are 3 MiB of read-only pages of QEMU's own.
+    """
     found = lab.guests.report()['w']
     print(found)
     assert found['cpus'] == [('0-1', '2-3')[node]]
     assert found['mems'] == ['0-1']
-    assert home_share(found, node) >= 0.99
+    assert home_share(found, node) >= 0.98
 
 
-@pytest.mark.parametrize('kind', ['thp', 'small', 'memfd', 'v1'])
+def wait_for_hints(lab):
+    """Turn NUMA balancing on until it has marked a part of the guest's pages, and suspend it."""
+    lab.run("hints() { awk '/^numa_pte_updates/ {print $2}' /proc/vmstat; }; before=$(hints); "
+            'echo 1 >/proc/sys/kernel/numa_balancing; for i in $(seq 200); do '
+            '[ $(hints) -gt $((before + 10000)) ] && virsh -q suspend w && exit 0; sleep 0.3; '
+            'done; exit 1', timeout=200)
+
+
+@pytest.mark.parametrize('kind', ['thp', 'small', 'balanced', 'memfd', 'v1'])
 def test_a_guest_goes_to_the_other_node(lab_of, kind):
     """All of it arrives, remote accesses end, and its transparent huge pages stay whole."""
     lab = lab_of(cgroup='v1') if kind == 'v1' else lab_of()
-    lab.run(f"echo {'never' if kind == 'small' else 'always'} >{THP}")
+    lab.run(f"echo {'never' if kind in ('small', 'balanced') else 'always'} >{THP}")
     try:
         guest_on_node_1(lab, **({'tune': MEMFD} if kind == 'memfd' else {}))
+        if kind == 'balanced':
+            wait_for_hints(lab)
         ended = ask(lab)
         print(kind, ended)
         assert ended['state'] in ('done', 'partly')
-        assert ended['moved_bytes'] > 190 * MIB * 0.98
+        if kind == 'balanced':     # which may have moved a part by itself
+            lab.run('virsh -q resume w')
+        else:
+            assert ended['moved_bytes'] > 190 * MIB * 0.98
         assert_moved(lab)
         if kind == 'thp':
             assert ended['thp_before_bytes'] > 64 * MIB

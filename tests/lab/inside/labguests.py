@@ -3,8 +3,8 @@
 """Runs inside the machine: starts walker guests with virsh, tells where they are, counts.
 
 Reads one JSON request on standard input, answers with one JSON object:
-``{"do": "start", "guests": [...]}``, ``report``, ``window``, ``stop``. What it reports
-comes from the kernel (cgroups, /proc), from perf and from the guests' serial logs.
+``{"do": "start", "guests": [...]}``, ``report``, ``window``, ``stop``, ``bring`` (v2). What it
+reports comes from the kernel (cgroups, /proc), from perf and from the guests' serial logs.
 """
 
 import concurrent.futures
@@ -184,6 +184,21 @@ def window(request):
     return {'seconds': elapsed, 'guests': found}
 
 
+def bring(request):
+    """Bring guests' memory to nodes and leave them free to go anywhere again."""
+    anywhere = (ROOT / 'cpuset.mems.effective').read_text()
+    for name, node in request['homes'].items():
+        pid = pids()[name]
+        mems = scope(group(pid, 'cpuset')) / 'cpuset.mems'
+        for _ in range(20):
+            mems.write_text(str(node))
+            mems.write_text(anywhere)
+            found = numa_bytes(pid)
+            if found.get(str(node), 0) >= 0.99 * sum(found.values()):
+                break
+    return report(request)
+
+
 def stop(request):
     """End all guests, or those named."""
     names = request.get('guests') or list(pids())
@@ -198,4 +213,4 @@ def stop(request):
 if __name__ == '__main__':
     asked = json.load(sys.stdin)
     print(json.dumps({'start': start, 'report': report, 'window': window,
-                      'stop': stop}[asked['do']](asked)))
+                      'bring': bring, 'stop': stop}[asked['do']](asked)))

@@ -33,10 +33,11 @@ class Guests:
 
     def report(self):
         """Return {name: {pid, bytes {node: n}, cpus, mems, passes}} as the kernel has it."""
-        found = self._ask(do='report')
-        for guest in found.values():
-            guest['bytes'] = {int(n): b for n, b in guest['bytes'].items()}
-        return found
+        return _by_number(self._ask(do='report'))
+
+    def bring(self, homes):
+        """Bring guests' memory to {name: node}, which binds them to nothing; return a report."""
+        return _by_number(self._ask(do='bring', homes=homes))
 
     def window(self, seconds):
         """Return {seconds, guests: {name: {local, remote, passes}}} counted by perf."""
@@ -45,6 +46,12 @@ class Guests:
     def stop(self, names=None):
         """End those guests, or all."""
         return self._ask(do='stop', guests=names)
+
+
+def _by_number(found):
+    for guest in found.values():
+        guest['bytes'] = {int(n): b for n, b in guest['bytes'].items()}
+    return found
 
 
 def home(guest):

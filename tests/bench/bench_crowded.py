@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Crowd an emulated host, and compare the work done floating, pinned for good, and with us.
+
+Twelve guests of one vCPU each on four CPUs of two nodes, of which four want all of a CPU, four
+some and four little, started in a shuffled order. The same guests work three ways, one after the
+other: held for good to the nodes that the hook gave them at their start, which knew nothing of
+their load; floating over all CPUs; and with the agent rebalancing. Their work is the passes over
+their memory in the same time. Each vCPU of the machine is held to a pace below its share of the
+real CPUs, without which a CPU would run faster because others idle.
+The last line of output is one JSON object.
+
+examples:
+  make bench-crowded                              ten orders, about an hour
+  make bench-crowded ARGS='--orders 2'
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import statistics
+import sys
+import time
+
+LAB = pathlib.Path(__file__).resolve().parents[1] / 'lab'
+sys.path.insert(0, str(LAB))
+
+import conftest  # noqa: E402
+from machine.agent import Agent  # noqa: E402
+from machine.shape import Shape  # noqa: E402
+
+from tests.lab.demo import scenario  # noqa: E402
+
+WAYS = ('static', 'floating', 'ours')
+DUTIES = (100,) * 4 + (50,) * 4 + (10,) * 4
+PACE = 20_000_000        # instructions per second of each vCPU
+WINDOW_S, SETTLE_S = 20, 60
+
+
+def say(line):
+    """Report progress."""
+    print(f'bench-crowded: {line}', file=sys.stderr, flush=True)
+
+
+def one_order(lab, duties):
+    """Return {way: passes in a window} of guests started in this order of duties."""
+    lab.guests.start([{'name': f'g{i}', 'memory_mib': 16, 'cmdline': f'duty={duty} touch=50'}
+                      for i, duty in enumerate(duties)], parallel=4)
+    lab.settled()
+    lab.machine.pace(PACE)
+    found = {'static': work(lab)}
+    for path in lab.cpusets():
+        if path.endswith('/libvirt/cpuset.cpus'):
+            lab.run(f"echo 0-3 >'{path}'")
+    found['floating'] = work(lab)
+    agent = Agent(lab)
+    agent.start(rebalance='on')
+    deadline = time.monotonic() + SETTLE_S
+    while time.monotonic() < deadline:
+        agent.after(1)
+    found['ours'] = work(lab)
+    print('\n'.join(agent.journal()[-12:]), file=sys.stderr)
+    agent.stop()
+    lab.machine.pace(0)
+    lab.guests.stop()
+    return found
+
+
+def work(lab):
+    """Return all guests' passes in a window."""
+    return sum(guest['passes'] for guest in lab.guests.window(WINDOW_S)['guests'].values())
+
+
+def parse_args(argv):
+    """Parse the command line."""
+    head, _, examples = __doc__.partition('\n\nexamples')
+    parser = argparse.ArgumentParser(
+        prog='python -m tests.bench.bench_crowded', description=head,
+        epilog='examples' + examples, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--orders', type=int, default=10, help='shuffled orders (default 10)')
+    parser.add_argument('--seed', type=int, default=1, help='of the orders (default 1)')
+    return parser.parse_args(argv)
+
+
+def main(argv=None):
+    """Run the orders; return the exit code."""
+    args, began = parse_args(argv), time.monotonic()
+    rng, found = random.Random(args.seed), []
+    scenario.end_on_sigterm()
+    with scenario.machine_up(f'crowded-{os.getpid()}', Shape()) as machine:
+        lab = conftest.Lab(machine)
+        lab.install_hook()
+        for i in range(args.orders):
+            duties = rng.sample(DUTIES, len(DUTIES))
+            found.append(one_order(lab, duties))
+            say(f'[{time.monotonic() - began:4.0f} s] order {i + 1}, duties {duties}: '
+                + ', '.join(f'{way} {passes}' for way, passes in found[-1].items()))
+    ratios = {way: sorted(round(each['ours'] / each[way], 4) for each in found)
+              for way in WAYS[:2]}
+    for way, each in ratios.items():
+        print(f'ours / {way}: median {statistics.median(each):.3f}, least {each[0]:.3f}, '
+              f'most {each[-1]:.3f}')
+    print(json.dumps({'bench': 'crowded', 'orders': found, 'ours_over': ratios}))
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

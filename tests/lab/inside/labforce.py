@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs inside the machine: places guests where a test wants them, as the hook would have.
+
+Reads one JSON request on standard input: ``{"homes": {guest: node}}``. CPUs and promise are
+changed; memory follows where it is touched afterwards, so that the guests are best paused.
+"""
+
+import json
+import sys
+
+import labguests
+
+from nova_numa_pmc import promises, settings, state
+from nova_numa_pmc.host import cgroups, cpuset, topology
+from nova_numa_pmc.reassertion import left_by_us
+
+TIMEOUT_S = 30
+
+
+def promise(name):
+    """Return a guest's promise."""
+    record = state.read(settings.read(settings.PATH).state_dir, state.read_boot_id('/'))
+    (found,) = (each for each in record.promises.values() if each.name == name)
+    return found
+
+
+def place(name, node, host):
+    """Hold a guest's CPUs to a node, and promise it that node."""
+    groups = cgroups.find(labguests.pids()[name])
+    (cpus,) = (each.cpus for each in host.nodes if each.id == node)
+    cpuset.confine(groups, cpus, ours=left_by_us(groups))
+    promises.settle(promise(name)._replace(cpu_nodes=(node,), mem_nodes=(node,)),
+                    settings.read(settings.PATH), '/', TIMEOUT_S)
+
+
+if __name__ == '__main__':
+    nodes = topology.read()
+    for guest, wanted in json.load(sys.stdin)['homes'].items():
+        place(guest, wanted, nodes)

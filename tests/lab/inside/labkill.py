@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs inside the machine: kills a move at random points, and lets an agent come back each time.
+
+Reads one JSON request on standard input: ``{"guest", "times", "seed"}``. The move is made by
+:class:`nova_numa_pmc.moving.Moving`, the agent's own code, in a child that is killed with
+SIGKILL; a second child is the agent that systemd starts anew: one tick of it, without
+rebalancing. Afterwards the guest's CPUs, as the kernel has them, have to be those of its promise.
+The last line is one JSON object.
+"""
+
+import json
+import logging
+import os
+import random
+import signal
+import sys
+import time
+
+import labforce
+import labguests
+
+from nova_numa_pmc import agent, agent_options, moving
+from nova_numa_pmc.core import moves
+
+CPUS = ('0-1', '2-3')
+NODES = '0-1'
+MIB_PER_SEC = 64          # slow enough for kills to come in the middle
+
+
+def options():
+    """Return the host's options with a slow rate of moves."""
+    found, _ = agent_options.read()
+    return found._replace(publish=False, rebalance=agent_options.OFF,
+                          terms=found.terms._replace(bytes_per_sec=MIB_PER_SEC << 20))
+
+
+def move(promised):
+    """Move the guest to the other node, until the end or until killed."""
+    node = 1 - promised.cpu_nodes[0]
+    step = moves.Step(promised.uuid, promised.name, promised.cpu_nodes, (node,), (node,), 0)
+    mover = moving.Moving(options(), '/', logging.getLogger('labkill'))
+    mover.begin(moves.Plan((moves.Move(moves.MOVE, (step,), 1.0, 0.0, 0.0, 0),)),
+                {promised.uuid: promised})
+    while True:
+        pause_s = mover.step()
+        if pause_s is None:
+            return
+        time.sleep(pause_s)
+
+
+def come_back():
+    """Do what an agent does in its first tick."""
+    with agent.Agent(options()) as made:
+        made.tick()
+
+
+def child(work, *arguments):
+    """Run work in a child; return its pid."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work(*arguments)
+        except BaseException:
+            logging.exception('the child fails')
+            os._exit(1)
+        os._exit(0)
+    return pid
+
+
+def held(name):
+    """Return the guest's ({CPUs of its vCPU threads}, {nodes of them}) as the kernel says."""
+    found = labguests.report({})[name]
+    return found['cpus'], found['mems']
+
+
+def wrong_after(name, before, wanted):
+    """Say what is not as it has to be; '' nothing."""
+    now = labforce.promise(name)
+    if now.cpu_nodes not in (before.cpu_nodes, wanted) or not now.started:
+        return f'promised {now}'
+    cpus, mems = held(name)
+    if cpus != [CPUS[now.cpu_nodes[0]]] or mems != [NODES]:
+        return f'promised node {now.cpu_nodes}, but its CPUs are {cpus} and its nodes {mems}'
+    return ''
+
+
+def main():
+    """Kill, look, and tell."""
+    logging.basicConfig(level=logging.ERROR)
+    request = json.load(sys.stdin)
+    name, rng = request['guest'], random.Random(request['seed'])
+    size_bytes = sum(labguests.numa_bytes(labguests.pids()[name]).values())
+    began = time.monotonic()
+    os.waitpid(child(move, labforce.promise(name)), 0)
+    longest_s = time.monotonic() - began
+    told = {'kills': 0, 'ended_before': 0, 'promised_before': 0, 'between': 0, 'wrong': [],
+            'whole_move_s': longest_s}
+    while told['kills'] < request['times']:
+        before = labforce.promise(name)
+        wanted = (1 - before.cpu_nodes[0],)
+        pid = child(move, before)
+        time.sleep(rng.uniform(0, longest_s))
+        os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        if not os.WIFSIGNALED(status):
+            told['ended_before'] += 1
+        else:
+            told['kills'] += 1
+            far = labguests.numa_bytes(labguests.pids()[name]).get(str(wanted[0]), 0)
+            told['between'] += 0.02 * size_bytes < far < 0.98 * size_bytes
+            told['promised_before'] += labforce.promise(name).cpu_nodes == before.cpu_nodes
+        _, status = os.waitpid(child(come_back), 0)
+        wrong = 'the agent did not come back' if status else wrong_after(name, before, wanted)
+        if wrong:
+            told['wrong'].append(wrong)
+        print(told['kills'], flush=True)
+    print(json.dumps(told))
+
+
+if __name__ == '__main__':
+    main()

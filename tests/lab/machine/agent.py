@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nova-numa-agent in a machine, under the unit that the package ships."""
+
+import json
+import time
+
+UNIT = 'nova-numa-agent'
+SHIPPED = ('"$(python3 -c \'import sysconfig; print(sysconfig.get_path("data"))\')"'
+           '/share/nova-numa-pmc/systemd/nova-numa-agent.service')   # and its drop-ins
+INTERVAL_S = 8     # a tick alone takes a second in emulation
+
+
+class Agent:
+    """The service in a machine.
+
+    :param lab: the machine's ``conftest.Lab``
+    """
+
+    def __init__(self, lab):
+        self.lab, self.run = lab, lab.run
+
+    def start(self, **options):
+        """Install the unit and start it; that returns once it has said it is ready."""
+        lines = ['[counters]', f'interval_s = {INTERVAL_S}', '[agent]'] + [
+            f'{name} = {value}' for name, value in options.items()]
+        self.run('cat >>/etc/nova-numa-pmc/nova-numa-pmc.conf', stdin='\n'.join(lines) + '\n')
+        self.run(f'cp -r {SHIPPED}* /etc/systemd/system/ && systemctl daemon-reload && '
+                 f'systemctl start {UNIT}', timeout=200)
+
+    def stop(self):
+        """Stop it and take the unit away."""
+        self.run(f'systemctl stop {UNIT}; rm -rf /etc/systemd/system/{UNIT}.service*; '
+                 'systemctl daemon-reload', timeout=200, check=False)
+
+    def show(self, name):
+        """Return one of systemd's properties of it."""
+        return self.run(f'systemctl show -P {name} {UNIT}').stdout.strip()
+
+    def journal(self):
+        """Return what it has logged, a list of lines."""
+        return self.run(f'journalctl -q -u {UNIT} -o cat --no-pager').stdout.splitlines()
+
+    def published(self):
+        """Return (what is published, how old it is [s])."""
+        text = self.run('cat /run/nova-numa-pmc/host; date +%s.%N').stdout
+        host, now_s = text.rstrip('\n').rsplit('\n', 1)
+        host = json.loads(host)
+        return host, float(now_s) - host['taken_s']
+
+    def after(self, intervals=2):
+        """Wait until so many whole intervals from now are published; return the last."""
+        began_s = float(self.run('date +%s.%N').stdout)
+        return self.until(lambda: self.published()[0], lambda host: (
+            host['taken_s'] > began_s + intervals * INTERVAL_S))
+
+    def until(self, ask, holds, seconds=120, every_s=0.5):
+        """Ask until the answer holds; return it.
+
+        :param every_s: to ask costs the machine a CPU for a second, which the agent measures
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            found = ask()
+            if holds(found):
+                return found
+            if time.monotonic() > deadline:
+                print('\n'.join(self.journal()[-20:]))
+                raise AssertionError(f'not within {seconds} s: {found}')
+            time.sleep(every_s)

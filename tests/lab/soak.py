@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Start, stop, load and break at random in an emulated host where the agent rebalances.
+
+After each step the guests that have to run do; every few steps each is where it was promised,
+and nobody else is promised anything. At the end nothing is left of the guests, and the agent's
+memory has not grown. The last line of output is one JSON object.
+
+examples:
+  make soak                                  two hours
+  make soak ARGS='--minutes 10 --seed 7'
+"""
+
+import argparse
+import collections
+import json
+import pathlib
+import random
+import sys
+import time
+
+LAB = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(LAB))
+
+from machine.agent import INTERVAL_S, UNIT, Agent  # noqa: E402
+from machine.shape import Shape  # noqa: E402
+from machine.vm import Machine, MachineError  # noqa: E402
+
+GUESTS_MAX, STEPS_BETWEEN_LOOKS = 8, 5
+MOVES_PER_HOUR = 20     # the option's default
+#: What the agent's memory may grow by over a run, of one process [KiB].
+GROWTH_MAX_KIB = 4096
+NODE_CPUS = {0: {0, 1}, 1: {2, 3}}
+
+
+class Soak:
+    """One run.
+
+    :param lab: ``conftest.Lab`` with the hook installed
+    :param say: shows a line
+    """
+
+    def __init__(self, lab, seed, say=print):
+        self.lab, self.run, self.say = lab, lab.run, say
+        self.agent = Agent(lab)
+        self.rng, self.expected, self.made = random.Random(seed), {}, 0
+        self.counts, self.rss_kib = collections.Counter(), collections.defaultdict(list)
+        self.filled = False
+        self.actions = {self.start: 30, self.stop: 18, self.squeeze: 14, self.pause: 6,
+                        self.fill: 6, self.reset: 8, self.kill_agent: 4, self.reload: 4,
+                        self.restart_libvirtd: 3}
+
+    def begin(self):
+        """Start the agent."""
+        self.agent.start(rebalance='on')
+
+    def step(self):
+        """Do one thing, and see that nobody has ended of it."""
+        (action,) = self.rng.choices(list(self.actions), list(self.actions.values()))
+        told = action()
+        if told is None:
+            return
+        self.counts[action.__name__] += 1
+        self.say(f'{action.__name__}: {told}')
+        self.see_running()
+        if sum(self.counts.values()) % STEPS_BETWEEN_LOOKS == 0:
+            self.look()
+
+    def start(self):
+        """Start one to three guests side by side."""
+        room = GUESTS_MAX - len(self.expected)
+        if room < 1:
+            return None
+        specs = []
+        for _ in range(self.rng.randint(1, min(3, room))):
+            self.made += 1
+            specs.append({'name': f's{self.made}', 'memory_mib': self.rng.choice((16, 32, 64)),
+                          'vcpus': self.rng.choice((1, 1, 2)),
+                          'cmdline': f'duty={self.rng.choice((5, 30, 60, 100))} touch=60'})
+        self.lab.guests.start(specs, parallel=3)
+        self.expected.update((spec['name'], spec) for spec in specs)
+        return ', '.join(f"{s['name']} {s['vcpus']} x {s['cmdline']}" for s in specs)
+
+    def stop(self):
+        """End one or two guests."""
+        names = self._some(2)
+        if not names:
+            return None
+        self.lab.guests.stop(names)
+        for name in names:
+            del self.expected[name]
+        return ', '.join(names)
+
+    def squeeze(self):
+        """Change what a guest may use of its CPUs: its load."""
+        names = self._some(1)
+        if not names:
+            return None
+        quota = self.rng.choice((-1, 20000, 50000))
+        self.run(f'virsh -q schedinfo {names[0]} --live --set vcpu_quota={quota}', timeout=200)
+        return f'{names[0]} to {quota}'
+
+    def pause(self):
+        """Suspend a guest and let it go on."""
+        names = self._some(1)
+        if not names:
+            return None
+        self.run(f'virsh -q suspend {names[0]} && sleep {self.rng.uniform(0, 5):.1f}; '
+                 f'virsh -q resume {names[0]}', timeout=200)
+        return names[0]
+
+    def fill(self):
+        """Take most of what is free on a node, or give it back."""
+        if self.filled:
+            self.run('umount /run/skew')
+        else:
+            self.lab.skew(node=self.rng.randint(0, 1), mib=900)
+        self.filled = not self.filled
+        return 'taken' if self.filled else 'given back'
+
+    def reset(self):
+        """Give a guest's group all CPUs, as a reload of systemd may."""
+        paths = [path for path in self.lab.cpusets() if path.endswith('/libvirt/cpuset.cpus')]
+        if not paths:
+            return None
+        path = self.rng.choice(sorted(paths))
+        self.run(f"echo 0-3 >'{path}'", check=False)     # it may be on its way out
+        return path.rsplit('/', 3)[-3]
+
+    def kill_agent(self):
+        """Kill the agent; systemd starts it again."""
+        self.run(f'systemctl kill -s KILL {UNIT}')
+        return 'SIGKILL'
+
+    def reload(self):
+        """Have systemd read its units again, and the agent its options."""
+        self.run(f'systemctl daemon-reload; systemctl is-active -q {UNIT} && '
+                 f'systemctl reload {UNIT}', timeout=200, check=False)
+        return 'systemd and agent'
+
+    def restart_libvirtd(self):
+        """Restart libvirt's daemon; guests go on."""
+        self.run('systemctl restart libvirtd && virsh -q list >/dev/null', timeout=300)
+        return 'done'
+
+    def _some(self, most):
+        names = sorted(self.expected)
+        return self.rng.sample(names, min(len(names), self.rng.randint(1, most)))
+
+    def see_running(self):
+        """The guests that were started and not ended run; nobody was killed for memory."""
+        assert self.lab.running() == sorted(self.expected)
+        assert self.lab.oom_kills() == 0
+
+    def look(self):
+        """Two intervals later each guest is where it was promised, and who is promised runs."""
+        self.lab.wait_for_hooks()
+        self.agent.until(lambda: self.agent.show('ActiveState'), lambda found: found == 'active')
+        self.agent.after(2)
+        self.agent.until(self._misplaced, lambda found: found == [], 60)
+        pid, rss = self.run(f'pid=$(systemctl show -P MainPID {UNIT}); echo $pid; '
+                            "awk '/VmRSS/ {print $2}' /proc/$pid/status").stdout.split()
+        self.rss_kib[pid].append(int(rss))
+
+    def _misplaced(self):
+        promised = {each['name']: each for each in self.lab.promised()}
+        wrong = [f'{name}: promised and gone' for name in promised.keys() - self.expected.keys()]
+        for name, guest in self.lab.guests.report().items():
+            nodes = promised[name]['cpu_nodes'] if name in promised else None
+            if nodes is None:
+                wrong.append(f'{name}: not promised')
+                continue
+            allowed = set().union(*(NODE_CPUS[node] for node in nodes or NODE_CPUS))
+            if not all(allowed <= _cpus(text) for text in guest['cpus']):
+                wrong.append(f"{name}: promised {nodes}, on {guest['cpus']}")
+        return wrong
+
+    def end(self):
+        """End all guests: nothing is left of them. Return what there was, as plain data."""
+        self.look()
+        self.lab.guests.stop()
+        self.expected.clear()
+        self.agent.after(2)
+        self.see_running()
+        assert self.lab.promised() == []
+        left = self.run("ls -d /sys/fs/cgroup/machine.slice/machine-qemu* 2>/dev/null | wc -l")
+        assert left.stdout.strip() == '0'
+        lines = self.agent.journal()
+        for kept in self.rss_kib.values():
+            assert max(kept) - kept[min(2, len(kept) - 1)] < GROWTH_MAX_KIB, self.rss_kib
+        assert not [line for line in lines if 'Traceback' in line]
+        return {'steps': dict(self.counts), 'guests_started': self.made,
+                'moves': sum(': move: ' in line or ': swap: ' in line for line in lines),
+                'held_again': sum(' again: cpus ' in line for line in lines),
+                'not_moved': sum('not moved' in line for line in lines),
+                'agent_rss_kib': {pid: [kept[0], max(kept), kept[-1]]
+                                  for pid, kept in self.rss_kib.items()},
+                'warnings': sorted({line for line in lines if ' WARNING ' in line})[:20]}
+
+
+def _cpus(text):
+    found = set()
+    for part in text.split(','):
+        first, _, last = part.partition('-')
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def main(argv=None):
+    """Run for so many minutes; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--minutes', type=float, default=120.0)
+    parser.add_argument('--seed', type=int, default=1)
+    args = parser.parse_args(argv)
+    import conftest
+    began = time.monotonic()
+
+    def say(line):
+        print(f'soak: [{time.monotonic() - began:5.0f} s] {line}', file=sys.stderr, flush=True)
+
+    machine = Machine.up('soak', Shape())
+    try:
+        lab = conftest.Lab(machine)
+        lab.install_hook()
+        soak = Soak(lab, args.seed, say)
+        soak.begin()
+        try:
+            while time.monotonic() - began < 60 * args.minutes:
+                soak.step()
+            told = soak.end()
+        except (AssertionError, MachineError):
+            print('\n'.join(soak.agent.journal()[-60:]), file=sys.stderr)
+            raise
+    finally:
+        machine.down()
+    hours = (time.monotonic() - began) / 3600
+    told.update(seed=args.seed, minutes=round(60 * hours, 1), interval_s=INTERVAL_S,
+                moves_allowed=round(MOVES_PER_HOUR * max(1.0, hours)))
+    print(json.dumps(told))
+    return 0 if told['moves'] <= told['moves_allowed'] else 1
+
+
+if __name__ == '__main__':
+    sys.exit(main())

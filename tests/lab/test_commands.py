@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator's verbs on a crowded node: what they say is what the kernel then shows.
+
+Minutes: `make lab-full` runs them.
+"""
+
+import json
+
+import pytest
+
+from machine.agent import INTERVAL_S
+from machine.guests import guests_per_node, home, home_share
+
+pytestmark = pytest.mark.full
+
+BUSY = {'memory_mib': 16, 'cmdline': 'duty=100 touch=50'}
+CPUS = {0: '0-1', 1: '2-3'}
+NONE, NOT_EMPTY = 0, 2     # exit codes
+
+
+class Operator:
+    """Somebody at the machine's shell."""
+
+    def __init__(self, lab):
+        self.lab = lab
+
+    def tell(self, command, code=NONE):
+        """Run a verb, which ends with an exit code; return what it printed."""
+        done = self.lab.run(f'nova-numa-rebalance {command}', timeout=300, check=False)
+        print(f'$ nova-numa-rebalance {command} -> {done.returncode}\n{done.stdout}{done.stderr}')
+        assert done.returncode == code, (command, done.returncode, done.stderr)
+        return done.stdout
+
+    def ask(self, command, code=NONE):
+        """Run a verb that answers in JSON; return the answer."""
+        return json.loads(self.tell(command + ' --json', code))
+
+    def per_node(self):
+        """Return how many guests each node holds, by their bytes."""
+        return guests_per_node(self.lab.guests.report(), 2)
+
+
+@pytest.fixture
+def operator(lab):
+    """Give an operator of a host that has four busy guests on node 0 and none on node 1."""
+    lab.install_hook()
+    names = [f'g{i}' for i in range(4)]
+    lab.start_at([{**BUSY, 'name': name} for name in names], dict.fromkeys(names, 0))
+    yield Operator(lab)
+
+
+def assert_together(lab, homes):
+    """CPUs and memory of each guest are on its node, as the kernel has it."""
+    for name, guest in lab.guests.report().items():
+        assert guest['cpus'] == [CPUS[homes[name]]], (name, guest)
+        assert home_share(guest, homes[name]) >= 0.99, (name, guest)
+
+
+def test_plan_apply_undo_without_an_agent(operator):
+    """A plan, the same plan made, the history of it, and everything back as it was."""
+    lab = operator.lab
+    names = sorted(lab.guests.report())
+    planned = operator.ask('plan --interval 10', NOT_EMPTY)
+    assert len(planned['moves']) == 2 and operator.per_node() == [4, 0]
+    made = operator.ask('apply --interval 10 --yes')
+    moved = {part['name'] for one in made['outcome']['entries'] for part in one['parts']}
+    assert len(moved) == 2
+    assert_together(lab, {name: int(name in moved) for name in names})
+    why = {guest['name']: guest['why'] for guest in operator.ask('status')['guests']}
+    assert {name for name in names if 'moved by apply' in why[name]} == moved
+    operator.tell('undo --yes')
+    assert_together(lab, dict.fromkeys(names, 0))
+    kept = [json.loads(line) for line in operator.tell('history --json').splitlines()]
+    assert [one['who'] for one in kept] == ['apply'] * 2 + ['undo'] * 2
+    assert {one['result'] for one in kept} == {'done'}
+    assert sorted(lab.running()) == names and not lab.oom_kills()
+
+
+def test_apply_is_ended_by_a_signal(operator):
+    """At a rate at which it takes long: what is in hand goes back, and nothing is lost."""
+    lab = operator.lab
+    lab.run("printf '[agent]\\nmove_mib_per_s = 1\\n' >>/etc/nova-numa-pmc/nova-numa-pmc.conf")
+    # It writes who it is into that file when it begins to move, and takes the signal then.
+    done = lab.run(
+        'nova-numa-rebalance apply --interval 5 --yes >/run/apply.log 2>&1 & p=$!; '
+        'for i in $(seq 300); do grep -q apply /run/nova-numa-pmc/moves && break; sleep 0.5; done;'
+        ' sleep 1; kill -TERM $p; wait $p; echo $?; cat /run/apply.log; rm /run/apply.log',
+        timeout=400)
+    print(done.stdout)
+    assert done.stdout.split()[0] in '13' and 'ended by signal 15' in done.stdout
+    promised = {one['name']: one['cpu_nodes'] for one in lab.promised()}
+    for name, guest in lab.guests.report().items():
+        assert [CPUS[node] for node in promised[name]] == guest['cpus'], (name, guest)
+    operator.tell('plan --interval 10', NOT_EMPTY)     # nothing is left locked
+
+
+def test_pinned_and_paused_beside_the_agent(operator, agent):
+    """Who is pinned stays, while paused nobody moves, then the others do."""
+    lab = operator.lab
+    names = sorted(lab.guests.report())
+    for name in names[:2]:
+        operator.tell(f'pin {name}')
+    operator.tell("pause --reason 'a test'")
+    agent.start(rebalance='on')
+    agent.after(4)
+    assert operator.per_node() == [4, 0]
+    assert agent.show('StatusText').startswith('paused: a test; ')
+    assert operator.ask('status')['agent']['paused']['reason'] == 'a test'
+    operator.tell('resume')
+    agent.until(operator.per_node, lambda found: found == [2, 2], 60 * INTERVAL_S)
+    agent.until(lambda: operator.tell('history --json').count('"who": "agent"'),
+                lambda count: count == 2)
+    assert_together(lab, {name: int(name not in names[:2]) for name in names})
+    operator.tell(f'pin {names[0]} --node 1')
+    agent.after(2)
+    assert home(lab.guests.report()[names[0]]) == 1
+    operator.tell(f'ignore {names[1]} --release')
+    agent.after(2)
+    assert lab.guests.report()[names[1]]['cpus'] != [CPUS[0]]
+    assert not [line for line in agent.journal() if ' fails: ' in line]

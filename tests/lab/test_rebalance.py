@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent moves guests when it pays, and only then; nobody is killed for memory meanwhile.
+
+Where guests are comes from the kernel, remote accesses from perf; what the agent says of a move
+is compared with it. A quarter of an hour: `make lab-full` runs them.
+"""
+
+import json
+import re
+
+import pytest
+
+from machine.agent import INTERVAL_S
+from machine.guests import guests_per_node, home, home_share
+from machine.image import LAB
+from machine.vm import LAB_DIR
+
+pytestmark = pytest.mark.full
+
+RARELY_S = 15
+BUSY = {'memory_mib': 64, 'cmdline': 'duty=60'}
+MADE = re.compile(
+    r'guest (?P<name>\S+): (?P<kind>\w+): node (?P<from>\S+) to (?P<to>\S+), (?P<mib>\d+) MiB .*'
+    r'gains (?P<gain>[\d.]+) cores.*costs (?P<cost>[\d.]+) core-seconds, '
+    r'(?P<lost>[\d.]+) lost so far')
+
+
+def moved(agent):
+    """Return what the agent has said of each guest whose memory it moved."""
+    found = [MADE.search(line) for line in agent.journal()]
+    return [match for match in found if match and match['kind'] in ('move', 'swap')]
+
+
+def assert_paid(match, tick_s):
+    """A move is made when the loss so far covers its cost, at most two ticks later."""
+    gain, cost, lost = (float(match[key]) for key in ('gain', 'cost', 'lost'))
+    assert lost >= cost - 0.1, match.string
+    assert lost <= cost + 2 * gain * tick_s + 0.1, match.string
+
+
+def test_five_to_one_becomes_three_to_three(agent):
+    """Two guests go, with their bytes and no others', as soon as it pays; then all is quiet."""
+    lab = agent.lab
+    homes = {f'g{i}': int(i == 5) for i in range(6)}
+    before = lab.start_at([{**BUSY, 'name': name} for name in homes], homes)
+    agent.start(rebalance='on')
+    agent.until(lambda: guests_per_node(lab.guests.report(), 2), lambda found: found == [3, 3],
+                400, RARELY_S)
+    agent.until(lambda: moved(agent), lambda found: len(found) == 2, 120, RARELY_S)
+    tick_s = agent.after(3)['interval_s']
+    made = moved(agent)
+    print(tick_s, [match.string for match in made])
+    after = lab.guests.report()
+    gone = {name for name, guest in after.items() if home(guest) != home(before[name])}
+    assert {match['name'] for match in made} == gone and len(made) == 2
+    assert all((match['from'], match['to']) == ('0', '1') for match in made)
+    theirs = sum(sum(before[name]['bytes'].values()) for name in gone)
+    assert sum(int(match['mib']) for match in made) << 20 <= theirs
+    for match in made:
+        assert_paid(match, tick_s)
+    counted = lab.guests.window(4)['guests']
+    for name, guest in after.items():
+        assert home_share(guest) >= 0.95, (name, guest)     # 3 MiB are QEMU's read-only pages
+        assert counted[name]['remote'] < 0.01 * sum(
+            counted[name][kind] for kind in ('local', 'remote')), (name, counted)
+
+
+def test_uneven_load_is_evened(agent):
+    """Three busy guests on one node, three idle ones on the other: at most two guests move."""
+    lab = agent.lab
+    busy = [{'name': f'busy{i}', 'memory_mib': 64, 'cmdline': 'duty=100'} for i in range(3)]
+    idle = [{'name': f'idle{i}', 'memory_mib': 64, 'cmdline': 'duty=2'} for i in range(3)]
+    before = lab.start_at(idle + busy, {
+        spec['name']: int(spec in idle) for spec in idle + busy})
+    agent.start(rebalance='on')
+
+    def busy_on_0():
+        return sum(home(guest) == 0 for name, guest in lab.guests.report().items()
+                   if name.startswith('busy'))
+
+    agent.until(busy_on_0, lambda found: found in (1, 2), 400, RARELY_S)
+    agent.until(lambda: moved(agent), bool, 120, RARELY_S)
+    tick_s = agent.after(3)['interval_s']
+    made = moved(agent)
+    print(tick_s, [match.string for match in made])
+    gone = {name for name, guest in lab.guests.report().items()
+            if home(guest) != home(before[name])}
+    assert {match['name'] for match in made} == gone and len(made) <= 2
+    assert busy_on_0() in (1, 2)
+    for match in made:
+        assert_paid(match, tick_s)
+    counted = lab.guests.window(4)['guests']
+    for name in ('busy0', 'busy1', 'busy2'):
+        assert counted[name]['remote'] < 0.01 * sum(
+            counted[name][kind] for kind in ('local', 'remote')), (name, counted)
+
+
+def test_a_bound_guest_is_let_spill_and_comes_home(agent):
+    """Its node is filled from outside before it touches its memory; later there is room again."""
+    lab = agent.lab
+    lab.install_hook(bind='true')
+    lab.guests.start([{'name': 'g', 'memory_mib': 700, 'cmdline': 'duty=20', 'paused': True}])
+    lab.wait_for_hooks()
+    assert lab.promised()[0]['bound'] and lab.promised()[0]['mem_nodes'] == [0]
+    agent.start(rebalance='on')
+    free_mib = int(lab.run("awk '/MemFree/ {print int($4 / 1024)}' "
+                           '/sys/devices/system/node/node0/meminfo').stdout)
+    lab.skew(node=0, mib=free_mib - 350)
+    agent.until(agent.journal, lambda lines: any('no longer bound' in line for line in lines))
+    lab.run('virsh resume g')
+    agent.until(lambda: lab.guests.report()['g'],
+                lambda guest: sum(guest['bytes'].values()) > 690 << 20, 200)
+    found = lab.guests.report()['g']
+    print(found)
+    assert lab.oom_kills() == 0 and lab.running() == ['g']
+    assert home_share(found, 1) > 0.2
+    lab.run('umount /run/skew')
+    agent.until(lambda: lab.guests.report()['g'], lambda guest: home_share(guest, 0) > 0.99, 300)
+    assert lab.oom_kills() == 0 and lab.running() == ['g']
+
+
+def test_killed_at_a_hundred_points_of_a_move(lab):
+    """Whenever it is: the guest runs, its promise is one of both, its CPUs are as promised."""
+    lab.install_hook()
+    lab.guests.start([{'name': 'g', 'memory_mib': 64, 'cmdline': 'duty=30'}])
+    lab.wait_for_hooks()
+    lab.machine.push([LAB / 'inside/labforce.py', LAB / 'inside/labkill.py'], LAB_DIR)
+    done = lab.run(f'python3 {LAB_DIR}/labkill.py', timeout=1500,
+                   stdin=json.dumps({'guest': 'g', 'times': 100, 'seed': 3}))
+    told = json.loads(done.stdout.splitlines()[-1])
+    print(told)
+    assert told['kills'] == 100 and told['wrong'] == []
+    # Not all before the first write, nor all after the last.
+    assert told['promised_before'] > 0 and told['between'] > 10
+    passes = lab.guests.report()['g']['passes']
+    lab.guests.window(INTERVAL_S)
+    assert lab.guests.report()['g']['passes'] > passes
