@@ -63,13 +63,16 @@ class Host:
 
 
 def begin(way, host):
-    """Set going who is to balance."""
+    """Set going who is to balance; return our Agent if it is that."""
     host.run(f'sysctl -q kernel.numa_balancing={int(way == "kernel")}')
     if way == 'numad':
         host.run('rm -f /var/run/numad.pid; numad')
     elif way == 'agent':
         host.run('mkdir -p /etc/nova-numa-pmc')
-        Agent(host).start(rebalance='on')
+        agent = Agent(host)
+        agent.start(rebalance='on')
+        return agent
+    return None
 
 
 def numbers(host):
@@ -89,7 +92,7 @@ def watch(way, minutes, name):
             f'{min(home_share(guest) for guest in found.values()):.2%}')
         _, system_before, pages_before = numbers(host)
         began, seen = time.monotonic(), []
-        begin(way, host)
+        agent = begin(way, host)
         while not seen or time.monotonic() - began < 60 * minutes:
             counted = host.guests.window(WINDOW_S)
             found = host.guests.report()
@@ -104,7 +107,7 @@ def watch(way, minutes, name):
             say(f"{TITLES[way]}: [{seen[-1]['seconds']:4.0f} s] {seen[-1]['guests_per_node']}, "
                 f"remote {seen[-1]['remote_share']:.2%}, {seen[-1]['passes']} passes")
         spent, system, pages = numbers(host)
-        said = Agent(host).journal() if way == 'agent' else []
+        said = agent.journal() if agent else []
     return {'way': way, 'windows': seen,
             'cpu_s': spent / 100 if way in ('numad', 'agent') else None,
             'guests_system_s': (system - system_before) / 100,

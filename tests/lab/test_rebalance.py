@@ -69,7 +69,7 @@ def test_five_to_one_becomes_three_to_three(agent):
 def test_uneven_load_is_evened(agent):
     """Three busy guests on one node, three idle ones on the other: at most two guests move."""
     lab = agent.lab
-    busy = [{'name': f'busy{i}', 'memory_mib': 64, 'cmdline': 'duty=100'} for i in range(3)]
+    busy = [{'name': f'busy{i}', 'memory_mib': 64, 'cmdline': 'duty=75'} for i in range(3)]
     idle = [{'name': f'idle{i}', 'memory_mib': 64, 'cmdline': 'duty=2'} for i in range(3)]
     before = lab.start_at(idle + busy, {
         spec['name']: int(spec in idle) for spec in idle + busy})

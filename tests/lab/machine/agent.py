@@ -18,6 +18,7 @@ class Agent:
 
     def __init__(self, lab):
         self.lab, self.run = lab, lab.run
+        self._since_s = self.run('date +%s.%N').stdout.strip()
 
     def start(self, **options):
         """Install the unit and start it; that returns once it has said it is ready."""
@@ -37,8 +38,9 @@ class Agent:
         return self.run(f'systemctl show -P {name} {UNIT}').stdout.strip()
 
     def journal(self):
-        """Return what it has logged, a list of lines."""
-        return self.run(f'journalctl -q -u {UNIT} -o cat --no-pager').stdout.splitlines()
+        """Return what it has logged since this object was made, a list of lines."""
+        return self.run(f'journalctl -q -u {UNIT} -o cat --no-pager --since=@{self._since_s}'
+                        ).stdout.splitlines()
 
     def published(self):
         """Return (what is published, how old it is [s])."""
