@@ -104,7 +104,9 @@ def nova_compute(layout, name, address):
                     'compute_driver': 'libvirt.LibvirtDriver', 'state_path': '/var/lib/nova',
                     'force_config_drive': False, 'vif_plugging_timeout': 0,
                     'vif_plugging_is_fatal': False, 'reserved_host_memory_mb': 256,
-                    'update_resources_interval': 20, 'resize_confirm_window': 0},
+                    'update_resources_interval': 20, 'resize_confirm_window': 0,
+                    # The guest does not know of ACPI's button.
+                    'shutdown_timeout': 5},
         'compute': {'resource_provider_association_refresh': 600},
         'libvirt': {'virt_type': 'kvm', 'cpu_mode': 'none',
                     'live_migration_inbound_addr': address,
