@@ -24,6 +24,8 @@ def _wsgi(layout, name):
     module, variables = WSGI[name]
     settings = {'bind': f'{LOOPBACK}:{PORTS[name]}', 'wsgi_app': f'{module}:application',
                 'worker_class': 'gthread', 'workers': 1, 'threads': 8, 'timeout': 300,
+                # A client that polls each few seconds must not find its connection just closed.
+                'keepalive': 75,
                 'accesslog': str(layout.log(f'{name}-requests')), 'control_socket_disable': True}
     path = layout.conf(f'gunicorn-{name}.py')
     path.write_text(''.join(f'{key} = {value!r}\n' for key, value in settings.items()))
