@@ -85,7 +85,8 @@ def make(here, plan, promised, who, wait_s=0.0, targets=None):
     writer = history.Writer(here.root, LOG)
 
     def record(entry):
-        entries.append(entry)
+        if entry.result != history.BEGUN:
+            entries.append(entry)
         writer.append(entry)
 
     with hold_turn(here, who, wait_s), here.signals() as wait, progress.open_bars() as shown:

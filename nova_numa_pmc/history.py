@@ -5,6 +5,9 @@ Each line is an object with a schema version ``major.minor``: a reader takes any
 of its major one. A line is appended by one write(2); what a crash or a full file system has torn
 costs that line only. At about 1 MiB the file is renamed to ``history.1``, in place of the one
 before. Whoever writes has the turn to move guests (:mod:`turn`), so that there is one.
+
+A move has two lines of one id: when it begins, and when it ends. Where a kill has come between
+them the first one stands: guests are promised their new places, and their memory may be between.
 """
 
 import binascii
@@ -25,8 +28,10 @@ _MAJOR, _MINOR = '1', '0'
 _SIZE_MAX_BYTES, _LINE_MAX_BYTES, _TEXT_MAX, _NODES_MAX = 4 << 20, 1 << 16, 1000, 1024
 #: Who moves: the agent, or a command.
 AGENT, APPLY, UNDO, PIN = 'agent', 'apply', 'undo', 'pin'
-#: What came of it: all memory followed, most of it; all was taken back; it was not begun.
-DONE, PARTLY, TAKEN_BACK, REFUSED = RESULTS = ('done', 'partly', 'taken_back', 'refused')
+#: What came of it: all memory followed, most of it; all was taken back; it was not begun; it is
+#: in hand, or whoever made it was killed.
+DONE, PARTLY, TAKEN_BACK, REFUSED, BEGUN = RESULTS = (
+    'done', 'partly', 'taken_back', 'refused', 'begun')
 
 
 class Place(Record, fields='cpu_nodes mem_nodes mem_bytes origin',
@@ -49,7 +54,7 @@ class Part(Record, fields='uuid name since_ns before after moved_bytes', default
 class Entry(Record, fields=(
         'id taken_s who batch kind parts gain_cores cost_core_sec moved_bytes seconds result why'),
         defaults=('',)):
-    """One move, at its end.
+    """One move, at its end or, :data:`BEGUN`, before it.
 
     :param id: 8 hexadecimal digits
     :param taken_s: CLOCK_REALTIME [s since the epoch]
@@ -68,7 +73,7 @@ class Entry(Record, fields=(
     @property
     def stands(self):
         """Say whether guests are elsewhere by it."""
-        return self.result in (DONE, PARTLY)
+        return self.result in (DONE, PARTLY, BEGUN)
 
 
 def new_id():
@@ -130,7 +135,7 @@ def append(entry, root='/'):
 
 
 def read(root='/'):
-    """Read all that is kept, the oldest first.
+    """Read all that is kept, the oldest first; of a move its last line.
 
     :returns: (list of :class:`Entry`, how many lines were none)
     :raises StateError: a file can't be trusted or read
@@ -145,13 +150,20 @@ def read(root='/'):
                  for name in (FILE + '.1', FILE)]
     finally:
         os.close(fd)
-    entries, broken = [], 0
+    entries, begun, broken = [], {}, 0
     for line in b'\n'.join(texts).split(b'\n'):
         if line:
             try:
-                entries.append(decode(line))
+                one = decode(line)
             except ValueError:
                 broken += 1
+                continue
+            if one.id in begun:
+                entries[begun.pop(one.id)] = one
+            else:
+                entries.append(one)
+            if one.result == BEGUN:
+                begun[one.id] = len(entries) - 1
     return entries, broken
 
 
@@ -237,16 +249,17 @@ def _wholes(values):
     return tuple(map(_whole, values))
 
 
-def entry(move, parts, who, batch, seconds, result, why, taken_s=None):
+def entry(entry_id, move, parts, who, batch, seconds, result, why, taken_s=None):
     """Put a move and what came of it together.
 
+    :param entry_id: as from :func:`new_id`, the same when it begins and when it ends
     :param move: :class:`moves.Move`
     :param parts: iterable of :class:`Part`; empty: it was not begun
     """
     parts = tuple(parts) or tuple(
         Part(step.uuid, step.name, 0, Place(tuple(step.from_nodes)),
              Place(tuple(step.to_nodes), tuple(step.mem_nodes))) for step in move.steps)
-    return Entry(new_id(), round(time.time() if taken_s is None else taken_s, 3), who, batch,
+    return Entry(entry_id, round(time.time() if taken_s is None else taken_s, 3), who, batch,
                  move.kind, parts, round(move.gain_cores, 3), round(move.cost_core_sec, 3),
                  sum(part.moved_bytes for part in parts), round(max(0.0, seconds), 3), result,
                  ''.join(char if char.isprintable() else '?' for char in why[:_TEXT_MAX]))

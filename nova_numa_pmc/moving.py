@@ -56,7 +56,8 @@ class Moving:
     :param options: :class:`nova_numa_pmc.agent_options.Options`
     :param who, batch: as the history has them; an order of the operator's about one guest
         (:data:`history.PIN`) overrules what was said of it before
-    :param record: called with each :class:`history.Entry`; None: it is written down
+    :param record: called with each :class:`history.Entry`, when a move begins and when it has
+        ended; None: it is written down
     :param writing: passed to :class:`migrate.Mover` (tests)
     :ivar places: {uuid: node ids} of guests that are held to more nodes than were promised
     :ivar failed: uuids of guests whose moves were not made or taken back; whoever plans
@@ -70,7 +71,7 @@ class Moving:
         self._record = record or history.Writer(root, log).append
         self._writing = writing
         self._files = guests.StatusFiles(root)
-        self._queue, self._order, self._legs = collections.deque(), None, ()
+        self._queue, self._order, self._id, self._legs = collections.deque(), None, '', ()
         self._promised = {}  # uuid → the promise of a guest when it was widened
         self.places, self.failed = {}, set()
         self._ended, self._moved_bytes = {}, 0
@@ -159,7 +160,7 @@ class Moving:
 
     def _start(self, order):
         """Promise the new places and write the CPUs."""
-        self._order = order
+        self._order, self._id = order, history.new_id()
         try:
             self._legs = self._reserved(*order)
             for leg in self._legs:
@@ -196,6 +197,8 @@ class Moving:
                 ledger.put(after)
                 legs.append(Leg(step, before, after, mover, self._clock()))
             self._check_room(legs, ledger, host)
+            # Before the promises are: a kill leaves no move that the history does not know.
+            self._keep(legs, history.BEGUN, 'in hand, or whoever made it was killed')
         return tuple(legs)
 
     def _mover(self, move, step, guest, host):
@@ -277,9 +280,9 @@ class Moving:
         self._keep(legs, history.TAKEN_BACK if legs else history.REFUSED, str(error))
 
     def _keep(self, legs, result, why):
-        """Write down what came of a move."""
+        """Write down that a move begins, or what came of it."""
         self._record(history.entry(
-            self._move, [history.Part(
+            self._id, self._move, [history.Part(
                 leg.step.uuid, leg.step.name, leg.before.since_ns, history.place(leg.before),
                 history.place(leg.after), leg.mover.progress.moved_bytes) for leg in legs],
             self._who, self._batch, max((self._clock() - leg.began_s for leg in legs), default=0),

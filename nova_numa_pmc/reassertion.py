@@ -11,7 +11,7 @@ import os
 from nova_numa_pmc import model, overrides, promises, state
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
 from nova_numa_pmc.exceptions import CpuListError, GuestGone, NumaPmcError
-from nova_numa_pmc.host import cgroups, cpuset, guests
+from nova_numa_pmc.host import cgroups, cpuset, guests, node_room
 from nova_numa_pmc.host.topology import format_cpulist, parse_cpulist
 
 #: Somebody who resets a guest's sets more often than so many times in a time [s] wants it so.
@@ -42,6 +42,7 @@ class Reassertion:
         :param covered: ids of the nodes whose promises their memory covers; None: all
         """
         online = frozenset().union(*(node.online_cpus for node in tick.host.nodes))
+        room = _Room(self.options.limits.reserve_bytes, self._root)
         self._forget(tick.guests)
         for guest in tick.guests:
             promise = tick.record.promises.get(guest.uuid)
@@ -55,7 +56,7 @@ class Reassertion:
             with self._troubles.stage(_STAGE % guest.name):
                 try:
                     self._hold(guest, promise, nodes, cpus, online, tick.now)
-                    self._mind_memory(guest, promise, cpus, covered)
+                    self._mind_memory(guest, promise, cpus, covered, room)
                 except GuestGone:
                     self._groups.pop((guest.uuid, guest.pid), None)  # or made anew elsewhere
 
@@ -105,12 +106,18 @@ class Reassertion:
             groups = self._groups[key] = cgroups.find(guest.pid, self._root)
         return groups
 
-    def _mind_memory(self, guest, promise, cpus, covered):
-        """Keep a bound guest bound while its nodes cover their promises, else widen it."""
+    def _mind_memory(self, guest, promise, cpus, covered, room):
+        """Keep a bound guest bound while its nodes hold what it is promised, else widen it."""
         if not promise.bound or not promise.mem_nodes:
             return
         groups, mems = self._find(guest), frozenset(promise.mem_nodes)
-        if self.options.bind and (covered is None or mems <= covered):
+        if not self.options.bind:
+            why = 'the option bind is off'
+        elif covered is not None and not mems <= covered:
+            why = 'more is promised there than fits'
+        else:
+            why = room.why_too_small(promise, cgroups.memory_by_node(groups) or {})
+        if not why:
             if any(own.mems != mems for own in _own(groups)):
                 applied = cpuset.confine(groups, cpus, mems, stay_bound=True,
                                          ours=left_by_us(groups), **self._writing)
@@ -121,8 +128,45 @@ class Reassertion:
         cpuset.release_memory(groups, mems, **self._writing)
         promises.settle(promise._replace(bound=False), self.options, self._root, LOCK_TIMEOUT_S)
         self._log.info('guest %s: no longer bound to the memory of node %s: %s', guest.name,
-                       format_cpulist(mems), 'more is promised there than fits'
-                       if self.options.bind else 'the option bind is off')
+                       format_cpulist(mems), why)
+
+
+class _Room:
+    """What is left of the nodes for bound guests in one tick, whoever has taken the rest.
+
+    The watermark is the reserve: below it the kernel soon kills whoever may not go elsewhere.
+
+    :param reserve_bytes: of each node, kept for the host
+    """
+
+    def __init__(self, reserve_bytes, root):
+        self._reserve_bytes, self._root, self._left = reserve_bytes, root, {}
+
+    def why_too_small(self, promise, held):
+        """Take what a guest has yet to touch from its nodes' room; say why that can't be, or ''.
+
+        :param held: {node id: bytes} that it has
+        """
+        if promise.page_bytes:
+            return ''  # its pool is taken already
+        for node, promised_bytes in zip(promise.mem_nodes, _by_node(promise)):
+            if node not in self._left:
+                self._left[node] = (node_room.available_bytes(node, self._root)
+                                    - self._reserve_bytes)
+            more = max(0, promised_bytes - held.get(node, 0))
+            if more > self._left[node]:
+                return '%d MiB more are promised there, and %d MiB are left' % (
+                    more >> 20, max(0, self._left[node] >> 20))
+            self._left[node] -= more
+        return ''
+
+
+def _by_node(promise):
+    """Return a promise's bytes in the order of its nodes."""
+    if len(promise.mem_bytes) == len(promise.mem_nodes):
+        return promise.mem_bytes
+    share = promise.memory_bytes // len(promise.mem_nodes)
+    return (share,) * len(promise.mem_nodes)
 
 
 def cpus_of(nodes, host, guest):

@@ -108,6 +108,15 @@ class FileTest(unittest.TestCase):
             history.append(entry(2), self.root)
         self.assertEqual(([1, 2, 2, 2, 2], 4), self.ids())
 
+    def test_of_a_move_its_last_line(self):
+        for number, result in ((1, history.BEGUN), (2, history.DONE), (1, history.PARTLY),
+                               (3, history.BEGUN)):
+            history.append(entry(number, result=result), self.root)
+        found, _ = history.read(self.root)
+        self.assertEqual([(1, history.PARTLY, True), (2, history.DONE, True),
+                          (3, history.BEGUN, True)],
+                         [(int(one.id, 16), one.result, one.stands) for one in found])
+
     def test_rotates_and_reads_both(self):
         long = 'x' * 900
         for number in range(1, 1500):

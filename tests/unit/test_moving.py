@@ -3,7 +3,7 @@
 
 import logging
 
-from nova_numa_pmc import agent_options, model, moving, settings, state
+from nova_numa_pmc import agent_options, history, model, moving, settings, state
 from nova_numa_pmc.core import moves
 from nova_numa_pmc.host import guests
 from tests.fixtures import domains, host
@@ -48,6 +48,17 @@ class MovingTest(RebalancingCase):
         self.assertEqual(set(), self.moving.failed)
         self.assertEqual(moving.Totals({('swap', 'made'): 1}, 2 * PAGES * 4096),
                          self.moving.totals)
+
+    def test_a_move_is_written_down_before_anything_else_is(self):
+        self.begin(moves.MOVE, self.step_of(1, (0,), (1,)))
+        self.moving.step()
+        (begun,), _ = history.read(self.root)
+        self.assertEqual((history.BEGUN, (0,), (1,)), (
+            begun.result, begun.parts[0].before.cpu_nodes, begun.parts[0].after.cpu_nodes))
+        while self.moving.step() is not None:
+            pass
+        (ended,), _ = history.read(self.root)
+        self.assertEqual((begun.id, history.DONE), (ended.id, ended.result))
 
     def test_a_swap_of_which_one_half_fails_is_none(self):
         self.kernel.memories[4002].pinned = set(range(PAGES))

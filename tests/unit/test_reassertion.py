@@ -147,6 +147,31 @@ class BoundTest(AgentCase):
         self.assertEqual('0-1', self.mems())
         self.assertFalse(self.promises()[host.uuid_of(1)].bound)
 
+    def test_not_where_somebody_else_has_taken_the_memory(self):
+        made = self.open()
+        self.tick(made, 0)
+        # 512 MiB are promised, of which it has 1; 256 MiB of each node are the host's.
+        for free_mib, mems in ((256 + 511, '1'), (256 + 510, '0-1')):
+            self.host.write('sys/devices/system/node/node1/meminfo', ''.join(
+                f'Node 1 {name}: {mib << 10} kB\n' for name, mib in (
+                    ('MemTotal', 65536), ('MemFree', free_mib - 100), ('Active(file)', 150),
+                    ('Inactive(file)', 50))))
+            self.tick(made, 5)
+            self.assertEqual(mems, self.mems())
+        self.assertFalse(self.promises()[host.uuid_of(1)].bound)
+
+    def test_as_many_stay_bound_as_the_memory_is_enough_for(self):
+        made = self.open()
+        self.promise(2, 1, bound=True)
+        second = self.host.launch(2, {0: 0, 1: MIB})
+        self.run_to(2, 0)
+        self.tick(made, 0)
+        self.host.write('sys/devices/system/node/node1/meminfo', (
+            f'Node 1 MemTotal: {64 << 20} kB\nNode 1 MemFree: {(256 + 600) << 10} kB\n'))
+        self.tick(made, 5)
+        self.assertEqual(['0-1', '1'], sorted((
+            self.mems(), second.read(second.target, 'cpuset.mems'))))
+
     def test_not_once_the_option_is_off(self):
         self.tick(self.open(), 0)
         self.host.configure('')
