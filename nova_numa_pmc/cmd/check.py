@@ -32,7 +32,7 @@ from nova_numa_pmc.checks import processes
 from nova_numa_pmc.checks import published
 from nova_numa_pmc.checks import scheduler
 from nova_numa_pmc.checks.finding import Finding
-from nova_numa_pmc.cmd import hook
+from nova_numa_pmc.cmd import hook, options
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host import confinement
 
@@ -50,9 +50,7 @@ def configure(parser):
                              'service was started with)')
     parser.add_argument('--placement-conf', metavar='PATH',
                         help='the placement service\'s file (default: %s)' % _PLACEMENT_CONF)
-    parser.add_argument('--root', default='/', metavar='DIR',
-                        help='the file system to look at (default: /)')
-    parser.add_argument('--json', action='store_true', help='print one JSON object')
+    options.add_common(parser)
 
 
 def run(args):

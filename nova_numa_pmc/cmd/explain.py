@@ -28,6 +28,7 @@ from nova_numa_pmc import extra_specs
 from nova_numa_pmc import model
 from nova_numa_pmc import preview
 from nova_numa_pmc import settings
+from nova_numa_pmc.cmd import options
 from nova_numa_pmc.viewing import tables
 from nova_numa_pmc.exceptions import NumaPmcError
 
@@ -62,9 +63,7 @@ def configure(parser):
                              'defaults)')
     parser.add_argument('--count', type=_vcpus, default=1, metavar='N',
                         help='with --hosts: so many of them, one after the other')
-    parser.add_argument('--root', default='/', metavar='DIR',
-                        help='the file system to look at (default: /)')
-    parser.add_argument('--json', action='store_true', help='print one JSON object')
+    options.add_common(parser)
 
 
 def run(args):
@@ -75,9 +74,9 @@ def run(args):
     if args.hosts:
         from nova_numa_pmc.cmd import explain_hosts
         return explain_hosts.run(args, guest)
-    options = settings.read(os.path.join(args.root, settings.PATH[1:]))
-    decision, recorded = preview.decide(guest, options, args.root)
-    places = preview.places(decision, options.limits)
+    shared = settings.read(os.path.join(args.root, settings.PATH[1:]))
+    decision, recorded = preview.decide(guest, shared, args.root)
+    places = preview.places(decision, shared.limits)
     if args.json:
         print(json.dumps(as_dict(guest, decision, recorded, places), indent=2, sort_keys=True))
     else:

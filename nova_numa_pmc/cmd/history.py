@@ -18,7 +18,7 @@ import json
 import sys
 
 from nova_numa_pmc import history
-from nova_numa_pmc.cmd import exits
+from nova_numa_pmc.cmd import exits, options
 from nova_numa_pmc.viewing import pace, tables
 
 
@@ -27,10 +27,7 @@ def configure(parser):
     parser.add_argument('--guest', metavar='GUEST', help='of this guest only: a name or uuid')
     parser.add_argument('--last', type=_count, default=None, metavar='N',
                         help='the newest N only')
-    parser.add_argument('--root', default='/', metavar='DIR',
-                        help='the file system to look at (default: /)')
-    parser.add_argument('--json', action='store_true',
-                        help='print one JSON object a line for each move')
+    options.add_common(parser, 'print one JSON object a line for each move')
 
 
 def _count(text):

@@ -26,6 +26,7 @@ import sys
 
 from nova_numa_pmc import settings
 from nova_numa_pmc import state
+from nova_numa_pmc.cmd import options
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import confinement
 from nova_numa_pmc.host import hook_files
@@ -38,9 +39,7 @@ def configure(parser):
                           ('remove', 'take the hook away'),
                           ('status', 'say what is there and what is wrong')):
         sub = verbs.add_parser(verb, help=summary)
-        sub.add_argument('--root', default='/', metavar='DIR',
-                         help='the file system to work on (default: /)')
-        sub.add_argument('--json', action='store_true', help='print one JSON object')
+        options.add_common(sub, root_help='work on')
         if verb != 'remove':
             sub.add_argument('--libvirt-version', metavar='X.Y.Z', type=_version,
                              help='do not ask the installed libvirt')

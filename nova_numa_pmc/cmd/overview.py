@@ -15,7 +15,8 @@ made; 3 some moves were made and others not; 1 a problem; 64 wrong usage
 import json
 
 from nova_numa_pmc import applying, history, operating
-from nova_numa_pmc.cmd import apply, exits, plan as plan_command, status as status_command, top
+from nova_numa_pmc.cmd import apply, exits, options, top
+from nova_numa_pmc.cmd import plan as plan_command, status as status_command
 from nova_numa_pmc.viewing import plans
 
 
@@ -24,10 +25,7 @@ def configure(parser):
     plan_command.add_measuring(parser)
     parser.add_argument('--wait', type=top.seconds, default=30.0, metavar='SECONDS',
                         help='wait so long for whoever else moves guests (default: 30)')
-    parser.add_argument('--root', default='/', metavar='DIR',
-                        help='the file system to look at (default: /)')
-    parser.add_argument('--json', action='store_true',
-                        help='print one JSON object with status and plan')
+    options.add_common(parser, 'print one JSON object with status and plan')
 
 
 def run(args, here=None):

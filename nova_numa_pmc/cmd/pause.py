@@ -16,16 +16,14 @@ import argparse
 import json
 
 from nova_numa_pmc import operating, pausing
-from nova_numa_pmc.cmd import exits
+from nova_numa_pmc.cmd import exits, options
 
 
 def configure(parser):
     """Add the options."""
     parser.add_argument('--reason', type=_reason, default='', metavar='TEXT',
                         help='why: status, check and systemctl status show it')
-    parser.add_argument('--root', default='/', metavar='DIR',
-                        help='the file system to look at (default: /)')
-    parser.add_argument('--json', action='store_true', help='print one JSON object')
+    options.add_common(parser)
 
 
 def _reason(text):

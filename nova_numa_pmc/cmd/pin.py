@@ -17,7 +17,7 @@ followed partly; 64 wrong usage
 import json
 
 from nova_numa_pmc import applying, history, model, operating, overrides
-from nova_numa_pmc.cmd import exits, top
+from nova_numa_pmc.cmd import exits, options, top
 from nova_numa_pmc.core import guest_load, moves
 from nova_numa_pmc.exceptions import MigrationError
 from nova_numa_pmc.legs import why_busy
@@ -36,9 +36,7 @@ def configure(parser):
 def add_guest(parser):
     """Add what each command about one guest has."""
     parser.add_argument('guest', metavar='GUEST', help='a name, uuid or id of libvirt\'s')
-    parser.add_argument('--root', default='/', metavar='DIR',
-                        help='the file system to look at (default: /)')
-    parser.add_argument('--json', action='store_true', help='print one JSON object')
+    options.add_common(parser)
 
 
 def run(args, here=None):

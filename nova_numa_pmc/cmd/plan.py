@@ -18,7 +18,7 @@ import json
 import sys
 
 from nova_numa_pmc import operating
-from nova_numa_pmc.cmd import exits, top
+from nova_numa_pmc.cmd import exits, options, top
 from nova_numa_pmc.core import rebalance
 from nova_numa_pmc.viewing import plans, tables
 
@@ -27,9 +27,7 @@ def configure(parser):
     """Add the options."""
     add_guests(parser)
     add_measuring(parser)
-    parser.add_argument('--root', default='/', metavar='DIR',
-                        help='the file system to look at (default: /)')
-    parser.add_argument('--json', action='store_true', help='print one JSON object')
+    options.add_common(parser)
 
 
 def add_guests(parser):

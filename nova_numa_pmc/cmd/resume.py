@@ -12,14 +12,12 @@ exit codes: 0 done, or it was not paused; 1 a problem; 64 wrong usage
 import json
 
 from nova_numa_pmc import operating, pausing
-from nova_numa_pmc.cmd import exits
+from nova_numa_pmc.cmd import exits, options
 
 
 def configure(parser):
     """Add the options."""
-    parser.add_argument('--root', default='/', metavar='DIR',
-                        help='the file system to look at (default: /)')
-    parser.add_argument('--json', action='store_true', help='print one JSON object')
+    options.add_common(parser)
 
 
 def run(args, here=None):

@@ -19,7 +19,7 @@ import sys
 import time
 
 from nova_numa_pmc import operating, standing
-from nova_numa_pmc.cmd import exits, top
+from nova_numa_pmc.cmd import exits, options, top
 from nova_numa_pmc.viewing import status, tables
 
 
@@ -27,9 +27,7 @@ def configure(parser):
     """Add the options."""
     parser.add_argument('--interval', type=top.seconds, default=None, metavar='SECONDS',
                         help='measure for so long')
-    parser.add_argument('--root', default='/', metavar='DIR',
-                        help='the file system to look at (default: /)')
-    parser.add_argument('--json', action='store_true', help='print one JSON object')
+    options.add_common(parser)
 
 
 def run(args, here=None):

@@ -19,7 +19,7 @@ nothing was; 64 wrong usage, as without --yes where nobody can be asked
 import json
 
 from nova_numa_pmc import applying, history, operating, undoing
-from nova_numa_pmc.cmd import apply, exits
+from nova_numa_pmc.cmd import apply, exits, options
 from nova_numa_pmc.core.explain_move import explain_move
 from nova_numa_pmc.viewing import tables
 
@@ -28,9 +28,7 @@ def configure(parser):
     """Add the options."""
     parser.add_argument('--move', metavar='ID', help='this move of the history alone')
     apply.add_moving(parser)
-    parser.add_argument('--root', default='/', metavar='DIR',
-                        help='the file system to look at (default: /)')
-    parser.add_argument('--json', action='store_true', help='print one JSON object')
+    options.add_common(parser)
 
 
 def run(args, here=None):

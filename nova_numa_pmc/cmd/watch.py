@@ -17,7 +17,7 @@ import sys
 import time
 
 from nova_numa_pmc import operating
-from nova_numa_pmc.cmd import exits, plan as plan_command, top
+from nova_numa_pmc.cmd import exits, options, plan as plan_command, top
 from nova_numa_pmc.viewing import plans, screen, tables
 
 
@@ -25,9 +25,7 @@ def configure(parser):
     """Add the options."""
     plan_command.add_guests(parser)
     plan_command.add_measuring(parser)
-    parser.add_argument('--root', default='/', metavar='DIR',
-                        help='the file system to look at (default: /)')
-    parser.add_argument('--json', action='store_true', help='print one JSON object a line')
+    options.add_common(parser, 'print one JSON object a line')
 
 
 def run(args, here=None):

@@ -9,6 +9,7 @@ Here the kernel checks the node, and answers ENODEV.
 
 import ctypes
 import errno
+import functools
 import os
 import platform
 from array import array
@@ -73,14 +74,22 @@ def touch(pid, addresses):
 
     :param addresses: array('Q') of pages that are present: others would be allocated
     """
-    libc = ctypes.CDLL(None, use_errno=True)
+    read_part = _process_vm_readv()
     for first in range(0, len(addresses), _TOUCHED):
         part = addresses[first:first + _TOUCHED]
         read = ctypes.create_string_buffer(len(part))
         here = _Range(ctypes.addressof(read), len(part))
         there = (_Range * len(part))(*((address, 1) for address in part))
-        libc.process_vm_readv(_INT(pid), ctypes.byref(here), ctypes.c_ulong(1), there,
-                              ctypes.c_ulong(len(part)), ctypes.c_ulong(0))
+        read_part(pid, ctypes.byref(here), 1, there, len(part), 0)
+
+
+@functools.cache
+def _process_vm_readv():
+    vector = ctypes.POINTER(_Range)
+    found = ctypes.CDLL(None).process_vm_readv
+    found.argtypes = (_INT, vector, ctypes.c_ulong, vector, ctypes.c_ulong, ctypes.c_ulong)
+    found.restype = ctypes.c_ssize_t
+    return found
 
 
 class _Range(ctypes.Structure):
