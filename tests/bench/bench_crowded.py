@@ -4,9 +4,11 @@
 Twelve guests of one vCPU each on four CPUs of two nodes, of which four want all of a CPU, four
 some and four little, started in a shuffled order. The same guests work three ways, one after the
 other: held for good to the nodes that the hook gave them at their start, which knew nothing of
-their load; floating over all CPUs; and with the agent rebalancing. Their work is the passes over
-their memory in the same time. Each vCPU of the machine is held to a pace below its share of the
-real CPUs, without which a CPU would run faster because others idle.
+their load; floating over all CPUs; and as the agent has placed them. It is stopped while their
+work is counted: a tick takes a second in emulation, and less than two milliseconds outside of it
+(make bench-agent). Their work is the passes over their memory in the same time. Each vCPU of the
+machine is held to a pace below its share of the real CPUs, without which a CPU would run faster
+because others idle.
 The last line of output is one JSON object.
 
 examples:
@@ -59,9 +61,9 @@ def one_order(lab, duties):
     deadline = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline:
         agent.after(1)
-    found['ours'] = work(lab)
     print('\n'.join(agent.journal()[-12:]), file=sys.stderr)
     agent.stop()
+    found['ours'] = work(lab)
     lab.machine.pace(0)
     lab.guests.stop()
     return found
