@@ -123,7 +123,7 @@ def test_a_bound_guest_is_let_spill_and_comes_home(agent):
 def test_killed_at_a_hundred_points_of_a_move(lab):
     """Whenever it is: the guest runs, its promise is one of both, its CPUs are as promised."""
     lab.install_hook()
-    lab.guests.start([{'name': 'g', 'memory_mib': 64, 'cmdline': 'duty=30'}])
+    lab.guests.start([{'name': 'g', 'memory_mib': 64, 'cmdline': 'duty=10'}])
     lab.wait_for_hooks()
     lab.machine.push([LAB / 'inside/labforce.py', LAB / 'inside/labkill.py'], LAB_DIR)
     done = lab.run(f'python3 {LAB_DIR}/labkill.py', timeout=1500,
