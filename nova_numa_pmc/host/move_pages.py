@@ -110,7 +110,8 @@ def _call(pid, addresses, nodes, statuses, flags):
         return code  # The node is full; a part of them may have moved.
     told = 'move_pages of process %d%s: %s' % (
         pid, ' to node %d' % nodes[0] if nodes else '', os.strerror(code))
-    if code == errno.ESRCH:
+    # EINVAL: it has no memory any more, as it is ending (find_mm_struct() in mm/migrate.c).
+    if code in (errno.ESRCH, errno.EINVAL):
         raise GuestGone(told)
     if code in _REMEDIES:
         raise MigrationRefused('%s: %s' % (told, _REMEDIES[code]))

@@ -121,6 +121,7 @@ class RefusalTest(unittest.TestCase):
                 (errno.EACCES, MigrationRefused, 'widen'),
                 (errno.ENOSYS, MigrationRefused, 'seccomp'),
                 (errno.ESRCH, GuestGone, 'process 5'),
+                (errno.EINVAL, GuestGone, 'process 5'),
                 (errno.E2BIG, MigrationError, 'node 3')):
             with self.subTest(said), mock.patch.object(move_pages, '_bound', [failing(code)]), \
                     self.assertRaisesRegex(kind, said):
