@@ -54,6 +54,7 @@ class Lab:
         self.machine.push([LAB / 'inside/labforce.py'], LAB_DIR)
         self.run(f'python3 {LAB_DIR}/labforce.py', timeout=300,
                  stdin=json.dumps({'homes': homes}))
+        self.guests.bring(homes)     # QEMU's own memory, too
         self.run('; '.join(f"virsh -q resume {spec['name']}" for spec in specs), timeout=300)
         deadline = time.monotonic() + 300
         while True:
