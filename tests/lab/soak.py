@@ -27,9 +27,10 @@ from machine.vm import Machine, MachineError  # noqa: E402
 
 GUESTS_MAX, STEPS_BETWEEN_LOOKS = 8, 5
 MOVES_PER_HOUR = 20     # the option's default
-#: What all guests want at most [% of a CPU]: beyond that, libvirt's own calls of systemd time out
-#: in an emulated machine, whoever balances it.
-LOAD_MAX = 200
+#: What all guests want at most [% of a CPU]. An emulated CPU waits in each TLB shootdown until the
+#: real ones have run all others: with more of them busy than there are real ones, 32 MiB take
+#: minutes to migrate, and whoever writes to a cgroup meanwhile waits for that.
+LOAD_MAX = 100
 #: What an engineer would look at first where something hangs.
 LOOK_AROUND = ('uptime; ps -eo pid,stat,wchan:28,etimes,args | cut -c1-120; '
                'for t in /proc/$(pgrep -of nova-numa-agent)/task/*; do cat $t/stack; done; '
@@ -51,7 +52,7 @@ class Soak:
         self.agent = Agent(lab)
         self.rng, self.expected, self.made = random.Random(seed), {}, 0
         self.counts, self.rss_kib = collections.Counter(), collections.defaultdict(list)
-        self.filled = False
+        self.filled, self.timed_out = False, 0
         self.actions = {self.start: 30, self.stop: 18, self.squeeze: 14, self.pause: 6,
                         self.fill: 6, self.reset: 8, self.kill_agent: 4, self.reload: 4,
                         self.restart_libvirtd: 3}
@@ -80,15 +81,23 @@ class Soak:
         specs, load = [], sum(spec['load'] for spec in self.expected.values())
         for _ in range(self.rng.randint(1, min(3, room))):
             vcpus = self.rng.choice((1, 1, 2))
-            duty = self.rng.choice([d for d in (5, 30, 60, 100)
+            duty = self.rng.choice([d for d in (5, 10, 20, 40, 60)
                                     if d == 5 or load + d * vcpus <= LOAD_MAX])
             load += duty * vcpus
             self.made += 1
             specs.append({'name': f's{self.made}', 'memory_mib': self.rng.choice((16, 32, 64)),
                           'vcpus': vcpus, 'load': duty * vcpus,
                           'cmdline': f'duty={duty} touch=60'})
-        self.lab.guests.start(specs, parallel=3)
-        self.expected.update((spec['name'], spec) for spec in specs)
+        told = self.lab.guests.start(specs, parallel=3, check=False)
+        for spec in specs:
+            why = told[spec['name']]['message']
+            if not told[spec['name']]['code']:
+                self.expected[spec['name']] = spec
+            elif 'imeout' in why or 'timed out' in why:     # libvirt's call of systemd
+                self.timed_out += 1
+                self.say(f"{spec['name']}: {why}")
+            else:
+                raise MachineError(f"{spec['name']} did not start: {why}")
         return ', '.join(f"{s['name']} {s['vcpus']} x {s['cmdline']}" for s in specs)
 
     def stop(self):
@@ -199,7 +208,8 @@ class Soak:
         for kept in self.rss_kib.values():
             assert max(kept) - kept[min(2, len(kept) - 1)] < GROWTH_MAX_KIB, self.rss_kib
         assert not [line for line in lines if 'Traceback' in line]
-        return {'steps': dict(self.counts), 'guests_started': self.made,
+        return {'steps': dict(self.counts), 'guests_started': self.made - self.timed_out,
+                'starts_timed_out': self.timed_out,
                 'moves': sum(': move: ' in line or ': swap: ' in line for line in lines),
                 'held_again': sum(' again: cpus ' in line for line in lines),
                 'not_moved': sum('not moved' in line for line in lines),
