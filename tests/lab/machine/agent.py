@@ -16,13 +16,13 @@ class Agent:
     :param lab: the machine's ``conftest.Lab``
     """
 
-    def __init__(self, lab):
-        self.lab, self.run = lab, lab.run
+    def __init__(self, lab, interval_s=INTERVAL_S):
+        self.lab, self.run, self.interval_s = lab, lab.run, interval_s
         self._since_s = self.run('date +%s.%N').stdout.strip()
 
     def start(self, **options):
         """Install the unit and start it; that returns once it has said it is ready."""
-        lines = ['[counters]', f'interval_s = {INTERVAL_S}', '[agent]'] + [
+        lines = ['[counters]', f'interval_s = {self.interval_s}', '[agent]'] + [
             f'{name} = {value}' for name, value in options.items()]
         self.run('cat >>/etc/nova-numa-pmc/nova-numa-pmc.conf', stdin='\n'.join(lines) + '\n')
         self.run(f'cp -r {SHIPPED}* /etc/systemd/system/ && systemctl daemon-reload && '
@@ -53,7 +53,8 @@ class Agent:
         """Wait until so many whole intervals from now are published; return the last."""
         began_s = float(self.run('date +%s.%N').stdout)
         return self.until(lambda: self.published()[0], lambda host: (
-            host['taken_s'] > began_s + intervals * INTERVAL_S))
+            host['taken_s'] > began_s + intervals * self.interval_s),
+            120 + intervals * self.interval_s)
 
     def until(self, ask, holds, seconds=120, every_s=0.5):
         """Ask until the answer holds; return it.
