@@ -86,8 +86,10 @@ def watch(way, minutes, name):
     with scenario.machine_up(name, SHAPE) as machine:
         host = Host(machine)
         host.run('sysctl -q kernel.numa_balancing=0')
-        host.guests.start([{'name': guest, **GUEST} for guest in HOMES], parallel=3)
-        found = host.guests.bring(HOMES)
+        host.guests.start([{'name': guest, 'paused': True, **GUEST} for guest in HOMES])
+        host.guests.hold(HOMES)
+        host.guests.resume(HOMES)
+        found = host.guests.hold(dict.fromkeys(HOMES))
         say(f'{TITLES[way]}: {guests_per_node(found, 2)} at first, least at home '
             f'{min(home_share(guest) for guest in found.values()):.2%}')
         _, system_before, pages_before = numbers(host)

@@ -54,8 +54,7 @@ def one_order(lab, duties):
     lab.guests.start(specs, parallel=4)     # where nobody works the machine is quick
     lab.wait_for_hooks()
     lab.machine.pace(PACE)
-    lab.run('; '.join(f"virsh -q resume {spec['name']}" for spec in specs), timeout=300)
-    lab.guests.window(WINDOW_S)
+    lab.guests.resume([spec['name'] for spec in specs])
     found = {'static': work(lab)}
     for path in lab.cpusets():
         if path.endswith('/libvirt/cpuset.cpus'):

@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import sys
-import time
 
 import pytest
 
@@ -55,14 +54,7 @@ class Lab:
         self.run(f'python3 {LAB_DIR}/labforce.py', timeout=300,
                  stdin=json.dumps({'homes': homes}))
         self.guests.bring(homes)     # QEMU's own memory, too
-        self.run('; '.join(f"virsh -q resume {spec['name']}" for spec in specs), timeout=300)
-        deadline = time.monotonic() + 300
-        while True:
-            found = self.guests.report()
-            if all(guest['passes'] for guest in found.values()):
-                break
-            assert time.monotonic() < deadline, found
-            time.sleep(1)
+        found = self.guests.resume(homes)
         assert {name: home(guest) for name, guest in found.items()} == homes, found
         return found
 

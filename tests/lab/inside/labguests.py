@@ -184,12 +184,25 @@ def window(request):
     return {'seconds': elapsed, 'guests': found}
 
 
+def mems_of(pid):
+    """Return the file that holds a guest's memory to nodes."""
+    return scope(group(pid, 'cpuset')) / 'cpuset.mems'
+
+
+def hold(request):
+    """Hold guests' memory to nodes; to all of them where the node is null."""
+    anywhere = (ROOT / 'cpuset.mems.effective').read_text()
+    for name, node in request['homes'].items():
+        mems_of(pids()[name]).write_text(anywhere if node is None else str(node))
+    return report(request)
+
+
 def bring(request):
     """Bring guests' memory to nodes and leave them free to go anywhere again."""
     anywhere = (ROOT / 'cpuset.mems.effective').read_text()
     for name, node in request['homes'].items():
         pid = pids()[name]
-        mems = scope(group(pid, 'cpuset')) / 'cpuset.mems'
+        mems = mems_of(pid)
         for _ in range(20):
             mems.write_text(str(node))
             mems.write_text(anywhere)
@@ -213,4 +226,4 @@ def stop(request):
 if __name__ == '__main__':
     asked = json.load(sys.stdin)
     print(json.dumps({'start': start, 'report': report, 'window': window,
-                      'bring': bring, 'stop': stop}[asked['do']](asked)))
+                      'hold': hold, 'bring': bring, 'stop': stop}[asked['do']](asked)))

@@ -2,9 +2,11 @@
 """Walker guests in a machine: start them, see where the kernel holds them, count, end them."""
 
 import json
+import time
 
 from machine.image import LAB
 from machine.vm import LAB_DIR, MachineError
+
 
 class Guests:
     """The guests of one machine; every answer comes from inside/labguests.py."""
@@ -38,6 +40,22 @@ class Guests:
     def bring(self, homes):
         """Bring guests' memory to {name: node}, which binds them to nothing; return a report."""
         return _by_number(self._ask(do='bring', homes=homes))
+
+    def hold(self, homes):
+        """Hold guests' memory to {name: node}, to all nodes where it is None; return a report."""
+        return _by_number(self._ask(do='hold', homes=homes))
+
+    def resume(self, names):
+        """Let paused guests run, and wait until each has been through its memory; a report."""
+        self.machine.run('; '.join(f'virsh -q resume {name}' for name in names), timeout=300)
+        deadline = time.monotonic() + 300
+        while True:
+            found = self.report()
+            if all(found[name]['passes'] for name in names):
+                return found
+            if time.monotonic() > deadline:
+                raise MachineError(f'guests do not run: {found}')
+            time.sleep(1)
 
     def window(self, seconds):
         """Return {seconds, guests: {name: {local, remote, passes}}} counted by perf."""
