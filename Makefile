@@ -104,8 +104,11 @@ config: setup ## Regenerate the sample configuration in etc/
 	@.venv/bin/oslo-config-generator --config-file etc/nova-numa-pmc/config-generator.conf
 	@.venv/bin/oslo-config-generator --config-file etc/nova-numa-pmc/scheduler-generator.conf
 
-.PHONY: setup-stack stack-up stack-down stack-shell
+.PHONY: setup-stack stack stack-up stack-down stack-shell
 STACK = .venv-stack/bin/python -m tests.stack
+
+stack: setup-stack ## OpenStack with two emulated hosts, for real: the scenario with us and without (an hour)
+	@$(STACK) scenario $(ARGS)
 
 stack-up: setup-stack ## Start OpenStack's control plane, for real, on the loopback
 	@$(STACK) up $(ARGS)

@@ -2,18 +2,20 @@
 """OpenStack for real, on this host's loopback: bring it up, use it, take it down.
 
 examples:
-  python -m tests.stack up
+  python -m tests.stack scenario --times 3
+  python -m tests.stack up --hosts && python -m tests.stack run --phase resize
   python -m tests.stack shell openstack compute service list
   python -m tests.stack down
 """
 
 import argparse
 import os
+import signal
 import sys
 
 from tests.stack import control, report
 from tests.stack.layout import VENV, Layout
-from tests.stack.service import StackError
+from tests.stack.service import Service, StackError
 
 
 def _shell(layout, args):
@@ -25,73 +27,134 @@ def _shell(layout, args):
 
 
 def _up(layout, args):
+    """Bring up what does not run."""
     control.up(layout, args.package)
     if args.hosts:
-        from tests.stack.scenario import Scenario
-        scenario = Scenario(layout, args.package)
-        scenario.make_images_and_flavors()
-        scenario.bring_hosts_up()
+        from tests.stack.session import Session
+        session = Session(layout, args.package)
+        session.make_images_and_flavors()
+        session.bring_hosts_up(args.counters)
+    print('up: make stack-shell; make stack-down ends it')
+    return 0
 
 
 def _run(layout, args):
-    from tests.stack.scenario import Scenario
-    scenario = Scenario(layout, args.package)
-    scenario.find_hosts()
-    passed = scenario.run()
-    report.write(layout.root, {'phases': scenario.phases, 'events': scenario.events,
-                               'with_package': args.package})
-    for entry in scenario.phases:
-        print(f'{"passed" if entry["passed"] else "FAILED"}  {entry["seconds"]:6.0f} s  '
-              f'{entry["name"]}')
-    print(f'report: {layout.root}/run.html')
-    return 0 if passed else 1
+    """Go through the scenario on a stack that is up."""
+    from tests.stack import scenario
+    from tests.stack.session import Session
+    session = Session(layout, args.package)
+    session.make_images_and_flavors()
+    session.find_hosts()
+    scenario.go_through(session, args.phase)
+    label = 'with the package' if args.package else 'without it'
+    return _tell(layout, [scenario.result(session.line, args.package, args.counters, label)])
+
+
+def _scenario(layout, args):
+    """Bring everything up, go through the scenario, end it; with the package and without."""
+    from tests.stack import scenario
+    runs = []
+    for number in range(1, args.times + 1):
+        for package in (True,) if args.only_with else (True, False):
+            label = 'with the package' if package else 'without it'
+            if args.times > 1:
+                label += f', {number}'
+            runs.append(scenario.once(layout, package, args.counters, label))
+            # After each: what there is of it stays when the next is interrupted.
+            code = _tell(layout, runs)
+    return code
+
+
+def _tell(layout, runs):
+    """Write the report, print the phases; return the exit code."""
+    report.write(layout.root, runs)
+    for run in runs:
+        print(f'{run["label"]}: {"passed" if run["passed"] else "FAILED"}, '
+              f'{run["seconds"]:.0f} s')
+        for entry in run['phases']:
+            print(f'  {"passed" if entry["passed"] else "FAILED"}  {entry["seconds"]:6.0f} s  '
+                  f'{entry["name"]}')
+    print(f'report: {layout.root}/run.html', flush=True)
+    return 0 if all(run['passed'] for run in runs) else 1
 
 
 def _status(layout, _args):
-    running = {service.name: service.pid() for service in control.services(layout)}
+    running = {name: Service(layout, name).pid() for name in control.NAMES}
     for name, pid in running.items():
         print(f'{name:18} {f"pid {pid}" if pid else "-":12} {layout.log(name)}')
     return 0 if all(running.values()) else 3
 
 
-def main():
+def _build(_layout, args):
+    from tests.stack import compute
+    print(compute.freeze(args.counters))
+    return 0
+
+
+def _down(layout, args):
+    from tests.stack import compute
+    ended = compute.down() + control.down(layout, args.keep_data)
+    print('ended: ' + (', '.join(ended) or 'nothing ran'))
+    return 0
+
+
+def _times(text):
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 100):
+        raise argparse.ArgumentTypeError(f'{text!r} is no number from 1 to 99')
+    return int(text)
+
+
+def _parser():
     parser = argparse.ArgumentParser(
         prog='python -m tests.stack', description=__doc__.splitlines()[0],
         epilog=__doc__.partition('\n\n')[2],
         formatter_class=argparse.RawDescriptionHelpFormatter)
+    counters = argparse.ArgumentParser(add_help=False)
+    counters.add_argument('--counters', action='store_true',
+                          help='emulate the hosts\' counters: takes twice as long')
+    package = argparse.ArgumentParser(add_help=False)
+    package.add_argument('--without-package', dest='package', action='store_false',
+                         help='a stack as it is without us, for comparison')
     verbs = parser.add_subparsers(dest='verb', required=True, metavar='VERB')
-    up = verbs.add_parser('up', help='start what does not run')
+
+    def verb(name, do, summary, *parents):
+        made = verbs.add_parser(name, help=summary, parents=parents)
+        made.set_defaults(do=do)
+        return made
+
+    whole = verb('scenario', _scenario, 'bring everything up, go through the scenario, end it: '
+                 'with the package and without', counters)
+    whole.add_argument('--times', type=_times, default=1, metavar='N', help='so often')
+    whole.add_argument('--only-with', action='store_true', help='not without the package')
+    up = verb('up', _up, 'start what does not run', package, counters)
     up.add_argument('--hosts', action='store_true',
                     help='also two emulated compute hosts, with the package as the guide says')
-    up.add_argument('--without-package', dest='package', action='store_false',
-                    help='a stack as it is without us, for comparison')
-    run = verbs.add_parser('run', help='go through the scenario on a stack that is up with hosts')
-    run.add_argument('--without-package', dest='package', action='store_false')
-    verbs.add_parser('build', help="build the compute hosts' image and freeze a booted host")
-    down = verbs.add_parser('down', help='end everything and forget its data')
+    run = verb('run', _run, 'go through the scenario on a stack that is up with hosts', package,
+               counters)
+    run.add_argument('--phase', default='', metavar='WORD',
+                     help='only the phases with that in their name')
+    verb('build', _build, "build the compute hosts' image and freeze a booted host", counters)
+    down = verb('down', _down, 'end everything and forget its data')
     down.add_argument('--keep-data', action='store_true', help='keep databases and images')
-    verbs.add_parser('status', help='say what runs, and where its log is')
-    shell = verbs.add_parser('shell', help='run a command with the credentials of the stack')
+    verb('status', _status, 'say what runs, and where its log is')
+    shell = verb('shell', _shell, 'run a command with the credentials of the stack')
     shell.add_argument('command', nargs=argparse.REMAINDER, metavar='CMD')
-    args = parser.parse_args()
-    layout = Layout()
+    return parser
+
+
+def main():
+    """Do what the arguments say; return the exit code."""
+    args = _parser().parse_args()
+    # As Ctrl-C: what was started is ended.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        if args.verb == 'up':
-            _up(layout, args)
-            print('up: make stack-shell; make stack-down ends it')
-        elif args.verb == 'build':
-            from tests.stack import compute
-            print(compute.freeze())
-        elif args.verb == 'down':
-            from tests.stack import compute
-            ended = compute.down() + control.down(layout, args.keep_data)
-            print('ended: ' + (', '.join(ended) or 'nothing ran'))
-        else:
-            return {'status': _status, 'shell': _shell, 'run': _run}[args.verb](layout, args)
+        return args.do(Layout(), args)
     except StackError as error:
         print(f'stack: {error}', file=sys.stderr)
         return 1
-    return 0
+    except KeyboardInterrupt:
+        print('stack: interrupted', file=sys.stderr)
+        return 130
 
 
 if __name__ == '__main__':

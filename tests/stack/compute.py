@@ -1,22 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compute hosts: lab machines with Nova's compute service and, by the guide, our package."""
 
+import dataclasses
 import json
+import pathlib
 import re
 import time
 import uuid
 
-from tests.stack import config, guide, hostimage
+from tests.stack import config, guide, hostimage, places
 from tests.stack.service import StackError, say, wait
 from machine import image                           # hostimage has put the lab on sys.path
-from machine.guests import Guests, home, home_share
+from machine.guests import Guests
 from machine.shape import Shape
-from machine.vm import WARM_UP, Base, Machine, MachineError, run_dir
+from machine.vm import LAB_DIR, WARM_UP, Base, Machine, MachineError, run_dir
+
+INSIDE = pathlib.Path(__file__).parent / 'inside'
 
 HOSTS = {'cmp1': '192.168.77.11', 'cmp2': '192.168.77.12'}
-#: Without counters: Nova and pip take half the time, and where pages lie needs none.
+#: Without counters, unless asked for: Nova and pip take half the time, and where pages lie
+#: needs none.
 SHAPE = Shape(nodes=2, cpus_per_node=2, memory_mib=(2048, 2048), pmu=False)
 CARD = ('-device', 'virtio-net-pci,netdev=link,romfile=')
+#: How long accesses are counted [s].
+COUNT_S = 5
 #: The guide's last word, which needs nova-compute to run.
 CHECK = 'nova-numa-rebalance check --role compute'
 NOVA_LOG = '/var/log/nova-compute.log'
@@ -69,10 +76,14 @@ def _base():
                 warm_up='\n'.join([PREPARE, *early, 'sync']))
 
 
-def freeze():
+def _shape(counters):
+    return dataclasses.replace(SHAPE, pmu=counters)
+
+
+def freeze(counters=False):
     """Build and freeze what the hosts are thawed from."""
     from machine import vm
-    return vm.freeze(SHAPE, _base())
+    return vm.freeze(_shape(counters), _base())
 
 
 def _link(name):
@@ -101,10 +112,10 @@ class Host:
             raise StackError(str(error)) from None
 
     @classmethod
-    def up(cls, name, pace_per_sec=0):
+    def up(cls, name, counters=False):
         """Thaw a host and give it its own name, address and identity."""
-        self = cls(name, Machine.up(name, SHAPE, package=False, pace_per_sec=pace_per_sec,
-                                    base=_base(), devices=_link(name)))
+        self = cls(name, Machine.up(name, _shape(counters), package=False, base=_base(),
+                                    devices=_link(name)))
         number = list(HOSTS).index(name) + 1
         names = '\n'.join(f'{address} {host}' for host, address in HOSTS.items())
         self.run(f"""set -e
@@ -155,22 +166,51 @@ systemctl restart libvirtd
 
     def promises(self):
         """Return what the host has promised to guests, a list of dicts."""
-        done = self.run('nova-numa-rebalance hook status --json', check=False)
-        return json.loads(done.stdout)['decisions']
+        return self.ask('hook status')[1]['decisions']
 
     def state(self):
         """Return what the agent has published."""
         return json.loads(self.run('cat /run/nova-numa-pmc/host').stdout)
 
+    def ask(self, command):
+        """Run a verb of nova-numa-rebalance that answers in JSON; return (exit code, answer)."""
+        done = self.run(f'nova-numa-rebalance {command} --json', check=False)
+        try:
+            return done.returncode, json.loads(done.stdout)
+        except ValueError:
+            raise StackError(f'{self.name}: nova-numa-rebalance {command}: exit '
+                             f'{done.returncode}: {done.stderr[-500:]}') from None
+
     def guests(self):
-        """Return {domain's name: {bytes {node: n}, cpus, mems}} as the kernel has it."""
-        found = Guests(self.machine).report()
-        return {name: {'home': home(g), 'share': home_share(g), **g}
-                for name, g in found.items()}
+        """Return {domain's name: :func:`places.place`} as the kernel has it."""
+        asked = Guests(self.machine)
+        found = asked.report()
+        if not found:
+            return {}
+        self.machine.push([INSIDE / 'vcpunodes.py'], LAB_DIR)
+        ticks = json.loads(self.run(f'python3 {LAB_DIR}/vcpunodes.py').stdout)
+        counted = asked.window(COUNT_S)['guests'] if self.machine.shape.pmu else {}
+        return {name: places.place(guest, ticks.get(name), counted.get(name))
+                for name, guest in found.items()}
+
+    def force(self, homes):
+        """Hold guests to {domain's name: node} with CPUs, promise and memory, as if ours."""
+        asked = Guests(self.machine)
+        self.machine.push([image.LAB / 'inside/labforce.py'], LAB_DIR)
+        self.run(f'/opt/nova-numa-pmc/bin/python {LAB_DIR}/labforce.py',
+                 stdin=json.dumps({'homes': homes}))
+        asked.bring(homes)
 
     def nova_log(self):
         """Return nova-compute's log."""
-        return self.run('journalctl -u nova-compute -o cat --no-pager').stdout
+        return self.run(f'cat {NOVA_LOG}').stdout
+
+    def journal(self):
+        """Return our lines of the journal as JSON, one a line: the hook's and the agent's."""
+        # Of all machine ids: the host got its own when it was up already.
+        return self.run('journalctl --merge --no-pager --output json SYSLOG_IDENTIFIER='
+                        'nova-numa-pmc + _SYSTEMD_UNIT=nova-numa-agent.service',
+                        check=False).stdout
 
     def down(self):
         """End the machine."""

@@ -44,8 +44,13 @@ def _nova(layout, name, *more):
                    environment={'PYTHONWARNINGS': 'ignore'})
 
 
+#: Every service in the order of their start.
+NAMES = ('mariadb', 'epmd', 'rabbitmq', 'keystone', 'placement', 'glance', 'neutron-stand-in',
+         'nova-conductor', 'nova-scheduler', 'nova-api')
+
+
 def services(layout):
-    """Return every service in the order of their start."""
+    """Return every service in the order of their start; makes what they need on disk."""
     return [
         carriers.mariadb(layout), *carriers.rabbitmq(layout),
         _wsgi(layout, 'keystone'), _wsgi(layout, 'placement'), _wsgi(layout, 'glance'),
@@ -165,7 +170,7 @@ def up(layout, with_package=True):
 
 def down(layout, keep_data=False):
     """End every service, the last started first; return the names of those that ran."""
-    ended = [service.name for service in reversed(services(layout)) if service.stop()]
+    ended = [name for name in reversed(NAMES) if Service(layout, name).stop()]
     if not keep_data:
         shutil.rmtree(layout.data, ignore_errors=True)
     return ended

@@ -1,42 +1,101 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the time line of a run as JSON and as one HTML page."""
+"""Write what runs have found as JSON and as one HTML page: side by side, phases, time lines."""
 
 import html
 import json
 import pathlib
 
+from tests.stack import places
+
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>nova-numa-pmc: the stack</title><style>
-body {{ font: 15px/1.4 sans-serif; margin: 2em auto; max-width: 70em; }}
+body {{ font: 15px/1.4 sans-serif; margin: 2em auto; max-width: 75em; padding: 0 1em; }}
 table {{ border-collapse: collapse; margin: 1em 0; }}
 td, th {{ border: 1px solid #bbb; padding: .2em .6em; text-align: left; vertical-align: top; }}
-.failed {{ background: #fdd; }} code {{ white-space: pre-wrap; }}
-</style></head><body><h1>The stack, {title}</h1>
-<h2>Phases</h2><table><tr><th>phase<th>seconds<th>result<th>found</tr>
-{phases}</table>
-<h2>Time line</h2><table><tr><th>at, s<th>what<th>detail</tr>
-{events}</table></body></html>
+.failed {{ background: #fdd; }} code {{ white-space: pre-wrap; overflow-wrap: anywhere; }}
+</style></head><body><h1>The stack</h1>
+{summary}
+<h2>Side by side</h2>
+{comparison}
+{runs}</body></html>
 """
+#: What is said of a phase elsewhere, or is long.
+_TOLD = ('name', 'seconds', 'passed', 'places', 'weighed')
 
 
-def page(run):
-    """Return a run's HTML: its phases, then its events."""
-    def found(entry, *without):
-        rest = {key: value for key, value in entry.items() if key not in without}
-        return f'<code>{html.escape(json.dumps(rest, default=str))}</code>' if rest else ''
-
-    phases = ''.join(
-        f'<tr class="{"passed" if p["passed"] else "failed"}"><td>{html.escape(p["name"])}'
-        f'<td>{p["seconds"]}<td>{"passed" if p["passed"] else "failed"}'
-        f'<td>{found(p, "name", "seconds", "passed")}</tr>\n' for p in run['phases'])
-    events = ''.join(f'<tr><td>{e["at_s"]}<td>{html.escape(e["what"])}'
-                     f'<td>{found(e, "at_s", "what")}</tr>\n' for e in run['events'])
-    title = 'with the package' if run['with_package'] else 'without the package'
-    return PAGE.format(title=title, phases=phases, events=events)
+def comparison(runs):
+    """Return [{'phase', 'figures': {label: :func:`places.figures`}}] of where guests were."""
+    found = {}
+    for run in runs:
+        for phase in run['phases']:
+            if phase.get('places'):
+                found.setdefault(phase['name'], {})[run['label']] = places.figures(
+                    phase['places'])
+    return [{'phase': name, 'figures': figures} for name, figures in found.items()]
 
 
-def write(directory, run):
+def page(runs):
+    """Return the HTML of all runs.
+
+    :param runs: list of :func:`scenario.result`
+    """
+    return PAGE.format(summary=_summary(runs), comparison=_comparison(runs),
+                       runs=''.join(map(_run, runs)))
+
+
+def write(directory, runs):
     """Write run.json and run.html into a directory."""
     directory = pathlib.Path(directory)
-    (directory / 'run.json').write_text(json.dumps(run, indent=1, default=str) + '\n')
-    (directory / 'run.html').write_text(page(run))
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / 'run.json').write_text(json.dumps(
+        {'runs': runs, 'comparison': comparison(runs)}, indent=1, default=str) + '\n')
+    (directory / 'run.html').write_text(page(runs))
+
+
+def _summary(runs):
+    return _table(['run', 'result', 'phases passed', 'seconds'], [
+        [run['label'], _word(run), f'{sum(p["passed"] for p in run["phases"])} of '
+         f'{len(run["phases"])}', run['seconds']] for run in runs], [_word(run) for run in runs])
+
+
+def _comparison(runs):
+    labels = [run['label'] for run in runs]
+    rows = []
+    for each in comparison(runs):
+        figures = each['figures']
+        for name in dict.fromkeys(name for found in figures.values() for name in found):
+            rows.append([each['phase'], name,
+                         *(figures.get(label, {}).get(name, 'not done') for label in labels)])
+    return _table(['phase', 'figure', *labels], rows)
+
+
+def _run(run):
+    phases = _table(['phase', 'seconds', 'result', 'found'], [
+        [p['name'], p['seconds'], _word(p), _rest(p, _TOLD)] for p in run['phases']],
+        [_word(p) for p in run['phases']])
+    events = _table(['at, s', 'who', 'what', 'detail'], [
+        [e['at_s'], e['who'], e['what'], _rest(e, ('at_s', 'who', 'what'))]
+        for e in run['events']])
+    return (f'<h2>{html.escape(run["label"])}</h2>\n<h3>Phases</h3>\n{phases}'
+            f'<h3>Time line</h3>\n{events}')
+
+
+def _word(entry):
+    return 'passed' if entry['passed'] else 'failed'
+
+
+def _rest(entry, told):
+    """Return what else an entry has, as JSON; '' nothing."""
+    rest = {key: value for key, value in entry.items() if key not in told}
+    return json.dumps(rest, default=str) if rest else ''
+
+
+def _table(headings, rows, classes=None):
+    def cells(tag, values):
+        return ''.join(f'<{tag}><code>{html.escape(str(value))}</code></{tag}>'
+                       if str(value).startswith('{') else
+                       f'<{tag}>{html.escape(str(value))}</{tag}>' for value in values)
+
+    body = ''.join(f'<tr class="{name}">{cells("td", row)}</tr>\n'
+                   for row, name in zip(rows, classes or [''] * len(rows)))
+    return f'<table><tr>{cells("th", headings)}</tr>\n{body}</table>\n'

@@ -1,31 +1,112 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of a run."""
+"""The report of runs: side by side, phases, time lines."""
 
 import json
 import pathlib
 import tempfile
 import unittest
 
-from tests.stack import report
-
-RUN = {'with_package': True,
-       'phases': [{'name': 'boot', 'seconds': 1.5, 'passed': True, 'spread': {'cmp1 node 0': 2}},
-                  {'name': '<move>', 'seconds': 2, 'passed': False, 'error': 'Failed: no'}],
-       'events': [{'at_s': 0.1, 'what': 'plain-1 ACTIVE', 'host': 'cmp1'}]}
+from tests.stack import places, report
 
 
-class ReportTest(unittest.TestCase):
+def _place(host, node, share=1.0, local=None, **more):
+    return {'host': host, 'node': node, 'share': share, 'local': local, **more}
+
+
+def _run(label, passed=True, phases=(), events=()):
+    return {'label': label, 'with_package': True, 'counters': False, 'passed': passed,
+            'seconds': 12.5, 'phases': list(phases), 'events': list(events)}
+
+
+EIGHT = {'name': 'eight', 'seconds': 1.5, 'passed': True,
+         'places': {'a': _place('cmp1', 0, 1.0, 1.0), 'b': _place('cmp1', 1, 1.0, 0.9)}}
+FLOATING = {'name': 'eight', 'seconds': 1.5, 'passed': True,
+            'places': {'a': _place('cmp1', 0, 0.9, 0.5), 'b': _place('cmp1', 0, 0.7, 0.25)}}
+MOVE = {'name': '<move>', 'seconds': 2, 'passed': False, 'error': 'Failed: no'}
+RUNS = [_run('with', False, [EIGHT, MOVE],
+             [{'at_s': 0.1, 'who': 'cmp1', 'what': 'guest plain-1: placed'}]),
+        _run('without', True, [FLOATING])]
+
+
+class PageTest(unittest.TestCase):
     def test_tells_phases_and_events_as_text(self):
-        text = report.page(RUN)
+        text = report.page(RUNS)
         self.assertIn('&lt;move&gt;', text)
         self.assertNotIn('<move>', text)
         self.assertIn('class="failed"', text)
-        self.assertIn('cmp1 node 0', text)
-        self.assertIn('plain-1 ACTIVE', text)
+        self.assertIn('guest plain-1: placed', text)
+        self.assertIn('1 of 2', text)
 
+    def test_says_where_nothing_was_counted(self):
+        self.assertIn('not counted', report.page(RUNS))
+
+
+class ComparisonTest(unittest.TestCase):
+    def test_puts_a_phase_of_each_run_side_by_side(self):
+        found, = report.comparison(RUNS)
+        self.assertEqual('eight', found['phase'])
+        self.assertEqual('cmp1 node 0: 1, cmp1 node 1: 1',
+                         found['figures']['with']['guests on each node'])
+        self.assertEqual('cmp1 node 0: 2',
+                         found['figures']['without']['guests on each node'])
+        self.assertEqual('70.0% at least, 80.0% on average',
+                         found['figures']['without']['bytes on the home node'])
+
+    def test_a_phase_that_one_run_lacks_is_there_nevertheless(self):
+        moved = {**EIGHT, 'name': 'moved'}
+        text = report.page([_run('with', phases=[moved]), _run('without')])
+        self.assertIn('moved', text)
+        self.assertIn('not done', text)
+
+    def test_runs_that_found_nothing_compare_nothing(self):
+        self.assertEqual([], report.comparison([_run('with', phases=[MOVE])]))
+
+
+class WriteTest(unittest.TestCase):
     def test_writes_both_files(self):
         with tempfile.TemporaryDirectory() as directory:
-            report.write(directory, RUN)
-            path = pathlib.Path(directory)
-            self.assertEqual(RUN, json.loads((path / 'run.json').read_text()))
+            path = pathlib.Path(directory) / 'new'
+            report.write(path, RUNS)
+            read = json.loads((path / 'run.json').read_text())
+            self.assertEqual(RUNS, read['runs'])
+            self.assertEqual(report.comparison(RUNS), read['comparison'])
             self.assertTrue((path / 'run.html').exists())
+
+
+class PlacesTest(unittest.TestCase):
+    GUEST = {'bytes': {0: 75, 1: 25}, 'cpus': ['0-1']}
+
+    def test_home_has_most_bytes(self):
+        found = places.place(self.GUEST)
+        self.assertEqual((0, 0.75), (found['node'], found['share']))
+        self.assertIsNone(found['local'])
+        self.assertNotIn('accesses', found)
+
+    def test_local_is_where_time_and_bytes_meet(self):
+        self.assertEqual(0.75, places.place(self.GUEST, {'0': 10})['local'])
+        self.assertEqual(0.25, places.place(self.GUEST, {'1': 10})['local'])
+        self.assertEqual(0.5, places.place(self.GUEST, {'0': 5, '1': 5})['local'])
+
+    def test_a_guest_that_did_not_run_has_no_local_share(self):
+        self.assertIsNone(places.place(self.GUEST, {'0': 0})['local'])
+
+    def test_a_guest_without_memory_yet(self):
+        self.assertEqual(0, places.place({'bytes': {0: 0, 1: 0}, 'cpus': []})['share'])
+
+    def test_spread_counts_by_host_and_node(self):
+        self.assertEqual({'cmp1 node 0': 2, 'cmp2 node 1': 1}, places.spread(
+            {'a': _place('cmp1', 0), 'b': _place('cmp2', 1), 'c': _place('cmp1', 0)}))
+
+    def test_remote_ratio_is_of_a_nodes_guests_together(self):
+        counted = {'a': {**places.place(self.GUEST, None, {'local': 90, 'remote': 10}),
+                         'host': 'cmp1'},
+                   'b': {**places.place(self.GUEST, None, {'local': 0, 'remote': 100}),
+                         'host': 'cmp1'}}
+        self.assertEqual({'cmp1 node 0': 0.55}, places.remote_ratios(counted))
+        self.assertEqual('cmp1 node 0: 55.0%',
+                         places.figures(counted)['remote accesses by counters'])
+
+    def test_nothing_counted_has_no_ratio(self):
+        self.assertEqual({}, places.remote_ratios({'a': _place('cmp1', 0)}))
+        self.assertEqual({}, places.remote_ratios(
+            {'a': _place('cmp1', 0, accesses={'local': 0, 'remote': 0})}))

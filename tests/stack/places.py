@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where guests are, as figures: from what the hosts' kernels say. Pure."""
+
+import collections
+
+
+def place(guest, ticks=None, counted=None):
+    """Put together what is known of a guest on its host.
+
+    :param guest: {'bytes': {node: n}, 'cpus': [list of CPUs of each vCPU]}
+    :param ticks: CPU time by node, {'0': n}; None or empty: not known
+    :param counted: {'local': n, 'remote': n} DRAM accesses; None: not counted
+    :returns: dict: node (which has most of its bytes), share (of its bytes there), local (the
+        chance that CPU time and a byte meet on a node; None: not known), bytes, ticks, cpus,
+        and where counted accesses
+    """
+    in_all = max(1, sum(guest['bytes'].values()))
+    home = max(guest['bytes'], key=lambda node: (guest['bytes'][node], -node))
+    ticks = {int(node): spent for node, spent in (ticks or {}).items()}
+    ran = sum(ticks.values())
+    local = sum(spent / ran * guest['bytes'].get(node, 0) / in_all
+                for node, spent in ticks.items()) if ran else None
+    found = {'node': home, 'share': round(guest['bytes'][home] / in_all, 4),
+             'local': local if local is None else round(local, 4),
+             'bytes': guest['bytes'], 'ticks': ticks, 'cpus': guest['cpus']}
+    if counted is not None:
+        found['accesses'] = {key: counted[key] for key in ('local', 'remote')}
+    return found
+
+
+def spread(places):
+    """Count guests: {'cmp1 node 0': n}.
+
+    :param places: {server: place with its host}
+    """
+    counts = collections.Counter(_node(each) for each in places.values())
+    return dict(sorted(counts.items()))
+
+
+def remote_ratios(places):
+    """Return {'cmp1 node 0': remote over all DRAM accesses of the guests whose home it is}.
+
+    Without counters it is empty.
+    """
+    sums = collections.defaultdict(lambda: [0, 0])
+    for each in places.values():
+        if 'accesses' in each:
+            sums[_node(each)][0] += each['accesses']['local']
+            sums[_node(each)][1] += each['accesses']['remote']
+    return {node: round(remote / (local + remote), 4)
+            for node, (local, remote) in sorted(sums.items()) if local + remote}
+
+
+def figures(places):
+    """Return what a report says of some guests' places, {figure: text}."""
+    return {
+        'guests on each node': _listed(spread(places)),
+        'bytes on the home node': _least_and_mean([p['share'] for p in places.values()]),
+        'local, by bytes and CPU time': _least_and_mean(
+            [p['local'] for p in places.values() if p['local'] is not None]),
+        'remote accesses by counters': _listed(
+            {node: f'{ratio:.1%}' for node, ratio in remote_ratios(places).items()})
+        or 'not counted'}
+
+
+def _node(each):
+    return f'{each["host"]} node {each["node"]}'
+
+
+def _listed(by_node):
+    return ', '.join(f'{node}: {value}' for node, value in by_node.items())
+
+
+def _least_and_mean(values):
+    if not values:
+        return 'not known'
+    return f'{min(values):.1%} at least, {sum(values) / len(values):.1%} on average'

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Phases of the scenario: load from outside, an imbalance, and parts of ours that fail."""
+
+import contextlib
+
+from tests.stack import places, reading
+from tests.stack.service import wait
+from tests.stack.session import must
+
+#: Of each node's two CPUs, one is kept busy.
+PRESSED = 0.45
+BUSY_GUESTS = 4
+#: Exit codes of the commands.
+DONE, MOVES_WOULD_PAY = 0, 2
+HOOK = '/opt/nova-numa-pmc/lib/python3*/site-packages/nova_numa_pmc/hook.py'
+
+
+@contextlib.contextmanager
+def load(host):
+    """Keep a CPU of each node busy."""
+    host.run('for cpu in 0 2; do systemd-run -q --unit load-$cpu taskset -c $cpu '
+             'sh -c "while :; do :; done"; done')
+    try:
+        yield
+    finally:
+        host.run('systemctl stop "load-*"')
+
+
+def loaded_host_is_avoided(on, entry):
+    """With a CPU of each node of cmp1 busy from outside, the next two guests go to cmp2.
+
+    Both hosts have as many guests as the other: what Nova's own weighers see is the same.
+    """
+    on.wait_until_quiet()
+    with load(on.hosts['cmp1']):
+        on.wait_until_demand('cmp1', lambda demand: demand >= PRESSED, 'pressed')
+        on.wait_until_heard()
+        mark = on.scheduler_mark()
+        made = on.boot('late-1', 'late-2')
+    entry['weighed'] = on.weighed(mark)
+    entry['places'] = on.where('late-1', 'late-2')
+    hosts = [server.hypervisor_hostname for server in made]
+    on.delete('late-1', 'late-2')
+    if on.with_package:
+        must(hosts == ['cmp2', 'cmp2'], f'they went to {hosts}')
+
+
+def imbalance_is_evened_out(on, entry):
+    """Four busy guests forced to one node: a plan, the plan made, two on each node."""
+    host = on.hosts['cmp1']
+    made = on.boot_many('busy', BUSY_GUESTS, image='busy', availability_zone='nova:cmp1')
+    names = [server.name for server in made]
+    host.force({server.instance_name: 0 for server in made})
+    on.line.tell('four busy guests are forced to node 0', 'cmp1')
+    entry['forced'] = on.where(*names)
+    must(places.spread(entry['forced']) == {'cmp1 node 0': BUSY_GUESTS}, 'they are not on node 0')
+    code, plan = host.ask('plan --interval 10')
+    entry['plan'] = [move['text'] for move in plan['moves']]
+    must(code == MOVES_WOULD_PAY, f'plan ended with {code}: {plan["remarks"]}')
+    code, applied = host.ask('apply --interval 10 --yes')
+    entry['moved'] = [f'{on.names.get(part["name"], part["name"])}: {one["result"]}'
+                      for one in (applied['outcome'] or {'entries': []})['entries']
+                      for part in one['parts']]
+    must(code == DONE, f'apply ended with {code}')
+    entry['places'] = on.where(*names)
+    counts = places.spread(entry['places'])
+    must(sorted(counts.values()) == [BUSY_GUESTS // 2] * 2, f'afterwards {counts}')
+    on.delete(*names)
+
+
+def stale_host_is_neutral(on, entry):
+    """With the agent stopped a host's metrics end; it weighs as much as the others on average."""
+    host = on.hosts['cmp1']
+    said = len(host.nova_log())
+    host.run('systemctl stop nova-numa-agent')
+    try:
+        _wait_for_word(on, host, 'No NUMA metrics are sent', said)
+        mark = on.scheduler_mark()
+        on.boot('stale-1')
+        entry['weighed'] = found = on.weighed(mark)
+    finally:
+        said = len(host.nova_log())
+        host.run('systemctl start nova-numa-agent')
+    by_host = {each['host']: each for each in found}
+    must(set(by_host) == set(on.hosts), f'weighed: {sorted(by_host)}')
+    must(by_host['cmp1']['why'].startswith('unknown: '), by_host['cmp1']['why'])
+    must(not by_host['cmp2']['why'].startswith('unknown: '), by_host['cmp2']['why'])
+    must(by_host['cmp1']['weight'] == by_host['cmp2']['weight'], 'their weights differ')
+    _wait_for_word(on, host, 'NUMA metrics are sent again', said)
+    on.delete('stale-1')
+
+
+def _wait_for_word(on, host, word, since):
+    """Wait until nova-compute of a host has logged something, which it saves a moment later."""
+    wait(lambda: word in host.nova_log()[since:], 200, f'{host.name}: {word}', pause_s=5)
+    on.line.tell(word, f'{host.name} nova-compute')
+    on.wait_until_heard()
+
+
+def hook_fails(on, entry):
+    """Without its module the hook ends with an error; the guest boots, and the agent counts it."""
+    host = on.hosts['cmp1']
+    host.run(f'for file in {HOOK}; do mv $file $file.away; done')
+    try:
+        server, = on.boot('broken-1', availability_zone='nova:cmp1')
+    finally:
+        host.run(f'for file in {HOOK}.away; do mv $file ${{file%.away}}; done')
+    provoked = f'guest {server.name}: hook start'
+    on.expected.append(provoked)
+    entry['said'] = [each['what'] for each in on.journals()['cmp1']
+                     if provoked in each['what'] and each['severity'] <= reading.ERROR]
+    must(entry['said'], 'nothing of the broken hook is in the journal')
+    entry['promise'] = on.must_be_promised(server, 'cmp1')['cmp1']
+    on.delete('broken-1')
+
+
+def logs_are_clean(on, entry):
+    """No error or traceback of ours is in any log."""
+    logs = {path.name: path.read_text(errors='replace')
+            for path in on.layout.logs.glob('*.log')}
+    logs.update({f'{name} nova-compute': host.nova_log() for name, host in on.hosts.items()})
+    journals = on.journals()
+    entry['lines'] = {name: len(text.splitlines()) for name, text in logs.items()}
+    entry['lines'].update({f'{name} journal': len(found) for name, found in journals.items()})
+    must(all(journals.values()), 'a host has no line of ours in its journal')
+    entry['ours'] = reading.complaints(logs, journals, on.expected)
+    must(not entry['ours'], entry['ours'][:5])

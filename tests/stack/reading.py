@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the services' logs and the hosts' journals say. Pure."""
+
+import json
+import re
+
+_WEIGHED = re.compile(r'NUMA pressure of \((?P<host>[^,]+), [^)]*\): weight (?P<weight>\S+): '
+                      r'(?P<why>.*)')
+#: Of syslog(3).
+ERROR = 3
+
+
+def weighed(text):
+    """Return what the weigher said, a list of {'host', 'weight', 'why'}.
+
+    :param text: of nova-scheduler's log, at debug
+    """
+    return [{**match.groupdict(), 'weight': float(match['weight'])}
+            for match in _WEIGHED.finditer(text)]
+
+
+def journal(text, names):
+    """Return entries of a journal, a list of {'taken_s', 'who', 'severity', 'what'}.
+
+    :param text: of ``journalctl -o json``
+    :param names: {domain: server}, put in place of libvirt's names
+    """
+    found = []
+    for line in text.splitlines():
+        entry = json.loads(line)
+        what = entry.get('MESSAGE')
+        # What isn't UTF-8 is a list of bytes there.
+        what = bytes(what).decode(errors='replace') if isinstance(what, list) else str(what)
+        found.append({
+            'taken_s': int(entry['__REALTIME_TIMESTAMP']) / 1e6,
+            'who': entry.get('SYSLOG_IDENTIFIER', '?'),
+            'severity': int(entry.get('PRIORITY', 6)),
+            'what': re.sub(r'\binstance-[0-9a-f]{8}\b',
+                           lambda match: names.get(match[0], match[0]), what)})
+    return found
+
+
+def complaints(logs, journals, expected=()):
+    """Return what went wrong in our code: its lines in logs, its errors in journals.
+
+    :param logs: {name: text}
+    :param journals: {host: list as of :func:`journal`}
+    :param expected: texts; a line with one of them was provoked
+    """
+    found = [f'{name}: {line}' for name, text in logs.items() for line in text.splitlines()
+             if 'numa_pmc' in line and (' ERROR ' in line or 'File "' in line)]
+    found += [f'{name}: {entry["who"]}: {entry["what"]}'
+              for name, entries in journals.items() for entry in entries
+              if entry['severity'] <= ERROR or 'Traceback' in entry['what']]
+    return [line for line in found if not any(text in line for text in expected)]

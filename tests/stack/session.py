@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stack in use: its hosts and servers, by the public API, and what is to be seen of them."""
+
+import concurrent.futures
+import time
+
+from tests.stack import compute, control, guide, reading
+from tests.stack.service import StackError, wait
+from tests.stack.timeline import TimeLine
+
+FLAVOR = {'vcpus': 1, 'ram': 128, 'disk': 0}
+#: {flavor: what it has besides or instead}.
+FLAVORS = {'plain': {}, 'bigger': {'ram': 192}, 'numa': {'extra_specs': {'hw:numa_nodes': '1'}}}
+#: {image: the guest's command line}. It touches 38 MiB: the hook's second half comes 20 s after
+#: the vCPUs have started here, and it lets CPUs follow memory when more than 64 MiB lie elsewhere
+#: by then. The walker works a thirtieth of the time, or a migration would not catch up with it.
+IMAGES = {'walker': 'duty=3 touch=30', 'busy': 'duty=100 touch=30'}
+BOOT_S = 400
+#: What an idle host's nodes want at most, over what they have; emulated daemons are busy.
+QUIET = 0.25
+#: A bit more than update_resources_interval: then Nova's scheduler has a host's last metrics.
+HEARD_S = 25
+#: The hook's and the agent's times are for real hardware; an emulated host is fifty times slower.
+OPTIONS = """[hook]
+timeout_s = 60
+"""
+
+
+class Failed(StackError):
+    """Something is not as it must be."""
+
+
+def must(true, what):
+    """Raise Failed unless it is true."""
+    if not true:
+        raise Failed(what)
+
+
+class Session:
+    """Hosts, servers and the time line that they leave."""
+
+    def __init__(self, layout, with_package=True, line=None):
+        """Connect to a control plane that is up.
+
+        :param line: :class:`TimeLine`, None: a new one
+        """
+        self.layout, self.with_package = layout, with_package
+        self.cloud = control.connect(layout)
+        self.hosts, self.servers, self.line = {}, {}, line or TimeLine()
+        #: {domain: server}, of every server there ever was.
+        self.names = {}
+        #: Texts of errors that a phase has provoked.
+        self.expected = []
+
+    # Set-up
+
+    def bring_hosts_up(self, counters=False):
+        """Thaw both compute hosts, install us by the guide, start nova-compute."""
+        def one(name):
+            host = compute.Host.up(name, counters)
+            self.line.tell('is up', name)
+            if self.with_package:
+                host.install_package(OPTIONS)
+            host.start_nova(self.layout, guide.compute_ini() if self.with_package else '')
+            return host
+
+        self.hosts = {host.name: host for host in _side_by_side(one, compute.HOSTS)}
+        compute.wait_for_services(self.cloud, self.hosts, 400)
+        if self.with_package:
+            _side_by_side(lambda host: host.step(compute.CHECK), self.hosts.values())
+
+    def find_hosts(self):
+        """Take hosts that are up already."""
+        self.hosts = {name: compute.Host.find(name) for name in compute.HOSTS}
+
+    def make_images_and_flavors(self):
+        """Upload a guest that boots as a multiboot kernel with its empty disk; make flavors."""
+        cloud = self.cloud
+        kernel = cloud.image.find_image('walker-kernel') or cloud.create_image(
+            'walker-kernel', filename=str(compute.image.tools() / 'walker.elf'),
+            disk_format='aki', container_format='aki', wait=True)
+        disk = self.layout.run / 'empty.raw'
+        disk.write_bytes(bytes(1 << 20))
+        for name, words in IMAGES.items():
+            if not cloud.image.find_image(name):
+                cloud.create_image(name, filename=str(disk), disk_format='raw', wait=True,
+                                   container_format='bare', kernel_id=kernel.id,
+                                   os_command_line=words, hw_video_model='none')
+        for name, own in FLAVORS.items():
+            if not cloud.compute.find_flavor(name):
+                more = dict(own)
+                specs = more.pop('extra_specs', None)
+                made = cloud.compute.create_flavor(name=name, **{**FLAVOR, **more})
+                if specs:
+                    cloud.compute.create_flavor_extra_specs(made, specs)
+
+    # Servers
+
+    def _ask_for(self, name, image='walker', flavor='plain', **more):
+        return self.cloud.compute.create_server(
+            name=name, image_id=self.cloud.image.find_image(image).id, networks='none',
+            flavor_id=self.cloud.compute.find_flavor(flavor).id, **more)
+
+    def boot(self, *names, **more):
+        """Boot servers with one request each, side by side; return them ACTIVE.
+
+        :param more: image, flavor, and what create_server takes
+        """
+        asked = [self._ask_for(name, **more) for name in names]
+        return [self.wait_for(server, 'ACTIVE') for server in asked]
+
+    def boot_many(self, name, count, **more):
+        """Boot servers name-1 … with one request; return them ACTIVE.
+
+        Within one request Nova's scheduler counts what it has just given away. Between requests
+        it learns that from the hosts, which take half a minute here to say so.
+        """
+        self._ask_for(name, min_count=count, max_count=count, **more)
+        made = list(self.cloud.compute.servers(name=f'^{name}-[0-9]+$'))
+        must(len(made) == count, f'{len(made)} servers, not {count}')
+        return [self.wait_for(server, 'ACTIVE') for server in made]
+
+    def wait_for(self, server, status, timeout_s=BOOT_S):
+        """Return the server once it has that status and no task; Failed when it errs."""
+        def look():
+            found = self.cloud.compute.get_server(server.id)
+            must(found.status != 'ERROR', f'{found.name} is in ERROR: {found.fault}')
+            return found.status == status and not found.task_state and found
+        found = wait(look, timeout_s, f'{server.name} becomes {status}', pause_s=2)
+        self.servers[found.name] = found
+        self.names[found.instance_name] = found.name
+        self.line.tell(f'{found.name} {status}', host=found.hypervisor_hostname)
+        return found
+
+    def delete(self, *names):
+        """Delete servers and wait until Nova has forgotten them."""
+        for name in names:
+            self.cloud.compute.delete_server(self.servers[name])
+        for name in names:
+            self.cloud.compute.wait_for_delete(self.servers.pop(name), wait=BOOT_S)
+            self.line.tell(f'{name} deleted')
+
+    def other_host(self, server):
+        """Return the name of the host that the server is not on."""
+        return next(name for name in self.hosts if name != server.hypervisor_hostname)
+
+    # What is to be seen
+
+    def where(self, *servers):
+        """Return {server: its host, and :func:`places.place` there} of all, or of those named."""
+        held = dict(zip(self.hosts, _side_by_side(compute.Host.guests, self.hosts.values())))
+        found = {self.names[domain]: {'host': host, **place}
+                 for host, guests in held.items() for domain, place in guests.items()
+                 if domain in self.names}
+        wanted = servers or sorted(found)
+        must(set(wanted) <= set(found), f'no such guests: {set(wanted) - set(found)}')
+        self.line.tell('where they are', places={
+            name: f'{found[name]["host"]} node {found[name]["node"]}' for name in wanted})
+        return {name: found[name] for name in wanted}
+
+    def must_be_promised(self, server, *names):
+        """Require that these hosts, and no others, have promised something to the guest.
+
+        Without the package there are no promises.
+        """
+        def look():
+            found = {name: [p for p in host.promises() if p['uuid'] == server.id]
+                     for name, host in self.hosts.items()}
+            held = {name: promises[0] for name, promises in found.items() if promises}
+            return [held] if set(held) == set(names) else None
+        if not self.with_package:
+            return {}
+        return wait(look, 60, f'the promise to {server.name} is on '
+                    f'{", ".join(names) or "no host"}, and only there', pause_s=2)[0]
+
+    def wait_until_demand(self, name, fits, what, timeout_s=200):
+        """Wait until the CPU that each node of a host wants fits, and Nova has heard of that.
+
+        :param fits: takes what is wanted over what is there
+        """
+        if not self.with_package:
+            return
+        wait(lambda: all(fits((node['demand_cores'] or 0) / node['cores'])
+                         for node in self.hosts[name].state()['nodes']),
+             timeout_s, f'{name} is {what}', pause_s=5)
+        self.line.tell(f'is {what}', name)
+
+    def wait_until_quiet(self):
+        """Wait until no node of any host wants much CPU, and Nova knows."""
+        for name in self.hosts:
+            self.wait_until_demand(name, lambda demand: demand < QUIET, 'quiet')
+        self.wait_until_heard()
+
+    def wait_until_heard(self):
+        """Wait until Nova's scheduler has what the hosts have published last."""
+        time.sleep(HEARD_S if self.with_package else 0)
+
+    def weighed(self, since=0):
+        """Return what the weigher has said after that many characters of the log, and tell it."""
+        found = reading.weighed(self._scheduler_log()[since:])
+        for each in found:
+            self.line.tell(f'{each["host"]}: weight {each["weight"]:.2f}: {each["why"]}',
+                           'nova-scheduler')
+        return found
+
+    def scheduler_mark(self):
+        """Return how long nova-scheduler's log is, for weighed()."""
+        return len(self._scheduler_log())
+
+    def _scheduler_log(self):
+        return self.layout.log('nova-scheduler').read_text(errors='replace')
+
+    def journals(self):
+        """Return {host: our entries of its journal} as of :func:`reading.journal`."""
+        return {name: reading.journal(host.journal(), self.names)
+                for name, host in self.hosts.items()}
+
+
+def _side_by_side(do, of):
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        return list(pool.map(do, of))

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happened when: phases with their times, and events."""
+
+import contextlib
+import time
+
+from tests.stack.service import say
+
+
+class TimeLine:
+    """The phases of a run and its events, told as they come."""
+
+    def __init__(self):
+        """Begin now."""
+        self.began, self.began_s = time.monotonic(), time.time()
+        self.phases, self._events = [], []
+
+    def at_s(self):
+        """Return the seconds since the beginning."""
+        return round(time.monotonic() - self.began, 1)
+
+    def tell(self, what, who='', **detail):
+        """Add an event of now.
+
+        :param who: which host or service, '' the scenario itself
+        """
+        at_s = self.at_s()
+        self._events.append({'at_s': at_s, 'who': who, 'what': what, **detail})
+        say(f'{at_s:6.0f} s  {who + ": " if who else ""}{what}'
+            + (f'  {detail}' if detail else ''))
+
+    def add(self, taken_s, what, who):
+        """Add an event of a clock time [s since the epoch], from a journal."""
+        self._events.append({'at_s': round(taken_s - self.began_s, 1), 'who': who, 'what': what})
+
+    @property
+    def events(self):
+        """All events in their order."""
+        return sorted(self._events, key=lambda event: event['at_s'])
+
+    @contextlib.contextmanager
+    def phase(self, name):
+        """Record how long a phase took and whether it failed; yields its entry."""
+        began, entry = time.monotonic(), {'name': name, 'passed': False}
+        self.phases.append(entry)
+        self.tell(name)
+        try:
+            yield entry
+            entry['passed'] = True
+        except Exception as error:
+            entry['error'] = f'{type(error).__name__}: {error}'[:2000]
+            self.tell(f'{name}: FAILED', why=entry['error'])
+            raise
+        finally:
+            entry['seconds'] = round(time.monotonic() - began, 1)

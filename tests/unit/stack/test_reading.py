@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is taken from logs and journals."""
+
+import json
+import unittest
+
+from tests.stack import reading
+
+SCHEDULER = """\
+2026-01-01 10:00:00.000 7 DEBUG nova.filters [None req-1] Filter ComputeFilter returned 2 hosts
+2026-01-01 10:00:01.000 7 DEBUG nova_numa_pmc.scheduler.weigher [None req-1] NUMA pressure of \
+(cmp1, cmp1): weight -5.0001: one_node on node 1: leaves pressure 0.35 there, 0.15 elsewhere _weigh
+2026-01-01 10:00:01.000 7 DEBUG nova_numa_pmc.scheduler.weigher [None req-1] NUMA pressure of \
+(cmp2, cmp2): weight -5.0001: unknown: no metrics of ours _weigh
+"""
+
+
+def _line(message, priority='6', **more):
+    return json.dumps({'MESSAGE': message, 'PRIORITY': priority, 'SYSLOG_IDENTIFIER': 'it',
+                       '__REALTIME_TIMESTAMP': '1700000000500000', **more})
+
+
+class WeighedTest(unittest.TestCase):
+    def test_each_host_with_its_reason(self):
+        one, other = reading.weighed(SCHEDULER)
+        self.assertEqual(('cmp1', -5.0001), (one['host'], one['weight']))
+        self.assertTrue(one['why'].startswith('one_node on node 1: leaves'))
+        self.assertTrue(other['why'].startswith('unknown: '))
+
+    def test_other_lines_say_nothing(self):
+        self.assertEqual([], reading.weighed('NUMA pressure of nothing\n'))
+
+
+class JournalTest(unittest.TestCase):
+    def test_servers_are_named(self):
+        found, = reading.journal(_line('guest instance-0000000a: start: ok'),
+                                 {'instance-0000000a': 'plain-1'})
+        self.assertEqual({'taken_s': 1700000000.5, 'who': 'it', 'severity': 6,
+                          'what': 'guest plain-1: start: ok'}, found)
+
+    def test_unknown_guests_keep_their_names(self):
+        found, = reading.journal(_line('instance-0000000b'), {})
+        self.assertEqual('instance-0000000b', found['what'])
+
+    def test_messages_that_are_no_text(self):
+        text = '\n'.join([_line([104, 105, 255]), _line(None)])
+        self.assertEqual(['hi\ufffd', 'None'],
+                         [each['what'] for each in reading.journal(text, {})])
+
+
+class ComplaintsTest(unittest.TestCase):
+    LOG = {'nova-scheduler.log': 'x ERROR nova_numa_pmc.scheduler.weigher it broke\n'
+                                 'x INFO nova_numa_pmc.compute.monitor fine\n'
+                                 '  File "/a/nova_numa_pmc/hook.py", line 1\n'
+                                 'x ERROR nova.compute.manager no business of ours\n'}
+
+    def test_errors_and_tracebacks_of_ours_alone(self):
+        self.assertEqual(2, len(reading.complaints(self.LOG, {})))
+
+    def test_errors_of_a_journal(self):
+        entries = reading.journal('\n'.join([_line('guest a: bad', '3'), _line('fine')]), {})
+        self.assertEqual(['cmp1: it: guest a: bad'], reading.complaints({}, {'cmp1': entries}))
+
+    def test_what_was_provoked_does_not_count(self):
+        entries = reading.journal(_line('guest a: bad', '3'), {})
+        self.assertEqual([], reading.complaints({}, {'cmp1': entries}, ['guest a: bad']))

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Phases and events of a run."""
+
+import unittest
+
+from tests.stack.timeline import TimeLine
+
+
+class TimeLineTest(unittest.TestCase):
+    def test_a_phase_that_passes(self):
+        line = TimeLine()
+        with line.phase('boot') as entry:
+            entry['found'] = 1
+        phase, = line.phases
+        self.assertTrue(phase['passed'])
+        self.assertEqual(('boot', 1), (phase['name'], phase['found']))
+        self.assertGreaterEqual(phase['seconds'], 0)
+
+    def test_a_phase_that_fails_says_why_and_raises(self):
+        line = TimeLine()
+        with self.assertRaises(ValueError):
+            with line.phase('boot'):
+                raise ValueError('no host')
+        self.assertFalse(line.phases[0]['passed'])
+        self.assertEqual('ValueError: no host', line.phases[0]['error'])
+        self.assertIn('FAILED', line.events[-1]['what'])
+
+    def test_what_a_journal_says_later_is_put_in_its_place(self):
+        line = TimeLine()
+        line.tell('first')
+        line.add(line.began_s - 5, 'before', 'cmp1')
+        line.add(line.began_s + 500, 'after', 'cmp1')
+        self.assertEqual(['before', 'first', 'after'], [e['what'] for e in line.events])
+        self.assertEqual(-5.0, line.events[0]['at_s'])
