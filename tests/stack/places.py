@@ -16,7 +16,7 @@ def place(guest, ticks=None, counted=None):
     """
     in_all = max(1, sum(guest['bytes'].values()))
     home = max(guest['bytes'], key=lambda node: (guest['bytes'][node], -node))
-    ticks = {int(node): spent for node, spent in (ticks or {}).items()}
+    ticks = {int(node): spent for node, spent in (ticks or {}).items() if spent}
     ran = sum(ticks.values())
     local = sum(spent / ran * guest['bytes'].get(node, 0) / in_all
                 for node, spent in ticks.items()) if ran else None

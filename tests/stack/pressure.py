@@ -5,7 +5,7 @@ import contextlib
 
 from tests.stack import places, reading
 from tests.stack.service import wait
-from tests.stack.session import must
+from tests.stack.session import DEMAND_S, must
 
 #: Of each node's two CPUs, one is kept busy.
 PRESSED = 0.45
@@ -40,7 +40,6 @@ def loaded_host_is_avoided(on, entry):
     entry['weighed'] = on.weighed(mark)
     entry['places'] = on.where('late-1', 'late-2')
     hosts = [server.hypervisor_hostname for server in made]
-    on.delete('late-1', 'late-2')
     if on.with_package:
         must(hosts == ['cmp2', 'cmp2'], f'they went to {hosts}')
 
@@ -58,14 +57,13 @@ def imbalance_is_evened_out(on, entry):
     entry['plan'] = [move['text'] for move in plan['moves']]
     must(code == MOVES_WOULD_PAY, f'plan ended with {code}: {plan["remarks"]}')
     code, applied = host.ask('apply --interval 10 --yes')
-    entry['moved'] = [f'{on.names.get(part["name"], part["name"])}: {one["result"]}'
+    entry['moved'] = [f'{on.names.get(part["name"], part["name"])}: {one["result"]}: {one["why"]}'
                       for one in (applied['outcome'] or {'entries': []})['entries']
                       for part in one['parts']]
     must(code == DONE, f'apply ended with {code}')
     entry['places'] = on.where(*names)
     counts = places.spread(entry['places'])
     must(sorted(counts.values()) == [BUSY_GUESTS // 2] * 2, f'afterwards {counts}')
-    on.delete(*names)
 
 
 def stale_host_is_neutral(on, entry):
@@ -87,12 +85,11 @@ def stale_host_is_neutral(on, entry):
     must(not by_host['cmp2']['why'].startswith('unknown: '), by_host['cmp2']['why'])
     must(by_host['cmp1']['weight'] == by_host['cmp2']['weight'], 'their weights differ')
     _wait_for_word(on, host, 'NUMA metrics are sent again', said)
-    on.delete('stale-1')
 
 
 def _wait_for_word(on, host, word, since):
     """Wait until nova-compute of a host has logged something, which it saves a moment later."""
-    wait(lambda: word in host.nova_log()[since:], 200, f'{host.name}: {word}', pause_s=5)
+    wait(lambda: word in host.nova_log()[since:], DEMAND_S, f'{host.name}: {word}', pause_s=5)
     on.line.tell(word, f'{host.name} nova-compute')
     on.wait_until_heard()
 
@@ -111,7 +108,6 @@ def hook_fails(on, entry):
                      if provoked in each['what'] and each['severity'] <= reading.ERROR]
     must(entry['said'], 'nothing of the broken hook is in the journal')
     entry['promise'] = on.must_be_promised(server, 'cmp1')['cmp1']
-    on.delete('broken-1')
 
 
 def logs_are_clean(on, entry):

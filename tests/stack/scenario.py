@@ -24,16 +24,22 @@ PHASES = [
 ]
 
 
-def go_through(session, wanted=''):
+def go_through(session, wanted='', phases=PHASES):
     """Go through the phases, those after a failed one too.
 
     :param wanted: part of the names of phases; others are left out
     """
-    for name, do, always in PHASES:
+    for name, do, always in phases:
         if wanted in name and (always or session.with_package):
             # What failed is in the time line; what follows may well hold without it.
             with contextlib.suppress(Exception), session.line.phase(name) as entry:
-                do(session, entry)
+                try:
+                    do(session, entry)
+                except Exception:
+                    with contextlib.suppress(Exception):
+                        session.delete(*_passing(session))
+                    raise
+                session.delete(*_passing(session))
     # A host may be what has failed.
     with contextlib.suppress(Exception):
         for host, entries in session.journals().items():
@@ -41,11 +47,16 @@ def go_through(session, wanted=''):
                 session.line.add(each['taken_s'], each['what'], f'{host} {each["who"]}')
 
 
+def _passing(session):
+    """Return the names of servers that no later phase wants."""
+    return [name for name in session.servers if not name.startswith('plain-')]
+
+
 def result(line, with_package, counters, label):
     """Return what a report says of a run."""
     return {'label': label, 'with_package': with_package, 'counters': counters,
-            'passed': all(entry['passed'] for entry in line.phases), 'seconds': line.at_s(),
-            'phases': line.phases, 'events': line.events}
+            'passed': bool(line.phases) and all(entry['passed'] for entry in line.phases),
+            'seconds': line.at_s(), 'phases': line.phases, 'events': line.events}
 
 
 def once(layout, with_package, counters, label):

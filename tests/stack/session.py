@@ -15,7 +15,9 @@ FLAVORS = {'plain': {}, 'bigger': {'ram': 192}, 'numa': {'extra_specs': {'hw:num
 #: the vCPUs have started here, and it lets CPUs follow memory when more than 64 MiB lie elsewhere
 #: by then. The walker works a thirtieth of the time, or a migration would not catch up with it.
 IMAGES = {'walker': 'duty=3 touch=30', 'busy': 'duty=100 touch=30'}
-BOOT_S = 400
+#: How long a change of a server, and what follows from it on a host, may take. Twice of what is
+#: usual, as emulated counters double it.
+BOOT_S, PROMISE_S, DEMAND_S, SERVICES_S = 600, 120, 300, 600
 #: What an idle host's nodes want at most, over what they have; emulated daemons are busy.
 QUIET = 0.25
 #: A bit more than update_resources_interval: then Nova's scheduler has a host's last metrics.
@@ -65,7 +67,7 @@ class Session:
             return host
 
         self.hosts = {host.name: host for host in _side_by_side(one, compute.HOSTS)}
-        compute.wait_for_services(self.cloud, self.hosts, 400)
+        compute.wait_for_services(self.cloud, self.hosts, SERVICES_S)
         if self.with_package:
             _side_by_side(lambda host: host.step(compute.CHECK), self.hosts.values())
 
@@ -96,17 +98,25 @@ class Session:
 
     # Servers
 
-    def _ask_for(self, name, image='walker', flavor='plain', **more):
-        return self.cloud.compute.create_server(
+    def _ask_for(self, name, count=1, image='walker', flavor='plain', **more):
+        """Send one request; return the servers that Nova makes of it."""
+        made = [self.cloud.compute.create_server(
             name=name, image_id=self.cloud.image.find_image(image).id, networks='none',
-            flavor_id=self.cloud.compute.find_flavor(flavor).id, **more)
+            flavor_id=self.cloud.compute.find_flavor(flavor).id,
+            min_count=count, max_count=count, **more)]
+        if count > 1:
+            # The answer is about the first only.
+            made = list(self.cloud.compute.servers(name=f'^{name}-[0-9]+$'))
+            must(len(made) == count, f'{len(made)} servers, not {count}')
+        self.servers.update({server.name: server for server in made})
+        return made
 
     def boot(self, *names, **more):
         """Boot servers with one request each, side by side; return them ACTIVE.
 
         :param more: image, flavor, and what create_server takes
         """
-        asked = [self._ask_for(name, **more) for name in names]
+        asked = [server for name in names for server in self._ask_for(name, **more)]
         return [self.wait_for(server, 'ACTIVE') for server in asked]
 
     def boot_many(self, name, count, **more):
@@ -115,18 +125,15 @@ class Session:
         Within one request Nova's scheduler counts what it has just given away. Between requests
         it learns that from the hosts, which take half a minute here to say so.
         """
-        self._ask_for(name, min_count=count, max_count=count, **more)
-        made = list(self.cloud.compute.servers(name=f'^{name}-[0-9]+$'))
-        must(len(made) == count, f'{len(made)} servers, not {count}')
-        return [self.wait_for(server, 'ACTIVE') for server in made]
+        return [self.wait_for(server, 'ACTIVE') for server in self._ask_for(name, count, **more)]
 
-    def wait_for(self, server, status, timeout_s=BOOT_S):
+    def wait_for(self, server, status):
         """Return the server once it has that status and no task; Failed when it errs."""
         def look():
             found = self.cloud.compute.get_server(server.id)
             must(found.status != 'ERROR', f'{found.name} is in ERROR: {found.fault}')
             return found.status == status and not found.task_state and found
-        found = wait(look, timeout_s, f'{server.name} becomes {status}', pause_s=2)
+        found = wait(look, BOOT_S, f'{server.name} becomes {status}', pause_s=2)
         self.servers[found.name] = found
         self.names[found.instance_name] = found.name
         self.line.tell(f'{found.name} {status}', host=found.hypervisor_hostname)
@@ -170,10 +177,10 @@ class Session:
             return [held] if set(held) == set(names) else None
         if not self.with_package:
             return {}
-        return wait(look, 60, f'the promise to {server.name} is on '
+        return wait(look, PROMISE_S, f'the promise to {server.name} is on '
                     f'{", ".join(names) or "no host"}, and only there', pause_s=2)[0]
 
-    def wait_until_demand(self, name, fits, what, timeout_s=200):
+    def wait_until_demand(self, name, fits, what):
         """Wait until the CPU that each node of a host wants fits, and Nova has heard of that.
 
         :param fits: takes what is wanted over what is there
@@ -182,7 +189,7 @@ class Session:
             return
         wait(lambda: all(fits((node['demand_cores'] or 0) / node['cores'])
                          for node in self.hosts[name].state()['nodes']),
-             timeout_s, f'{name} is {what}', pause_s=5)
+             DEMAND_S, f'{name} is {what}', pause_s=5)
         self.line.tell(f'is {what}', name)
 
     def wait_until_quiet(self):
