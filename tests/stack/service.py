@@ -117,7 +117,7 @@ class Service:
         return bool(pid)
 
 
-def run(layout, name, command, timeout_s=300, environment=None):
+def run(layout, name, command, timeout_s=600, environment=None):
     """Run a command to its end with its output in a log; raise StackError if it fails."""
     log = layout.log(name)
     with open(log, 'ab') as sink:
