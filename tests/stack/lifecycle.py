@@ -22,13 +22,13 @@ def empty(on, entry):
 def eight_spread(on, entry):
     """Eight plain guests of one request go to the four nodes of two hosts, two each."""
     on.wait_until_quiet()
-    mark = on.scheduler_mark()
-    names = [server.name for server in on.boot_many('plain', 8)]
+    with on.weighing(entry):
+        names = [server.name for server in on.boot_many('plain', 8)]
     look_at(on, entry, *names)
     if on.with_package:
         counts = _per_node(entry['places'])
         must(sorted(counts.values()) == [2, 2, 2, 2], counts)
-        must(on.weighed(mark), "no reason of the weigher's in nova-scheduler's log")
+        must(entry['weighed'], "no reason of the weigher's in nova-scheduler's log")
 
 
 def look_at(on, entry, *names):
@@ -72,7 +72,8 @@ def operations(on, entry):
 
 def pinned_is_left_alone(on, entry):
     """A guest with hw:numa_nodes is counted where Nova has pinned it, and nothing is written."""
-    server, = on.boot('numa-1', flavor='numa')
+    with on.weighing(entry):
+        server, = on.boot('numa-1', flavor='numa')
     host = on.hosts[server.hypervisor_hostname]
     promise = on.must_be_promised(server, host.name)[host.name]
     entry['promise'] = promise
@@ -106,8 +107,9 @@ def resizes(on, entry):
     source = server.hypervisor_hostname
     before = on.must_be_promised(server, source)
     bigger = on.cloud.compute.find_flavor('bigger')
-    on.cloud.compute.resize_server(server, bigger)
-    after = on.wait_for(server, 'VERIFY_RESIZE')
+    with on.weighing(entry):
+        on.cloud.compute.resize_server(server, bigger)
+        after = on.wait_for(server, 'VERIFY_RESIZE')
     target = after.hypervisor_hostname
     entry.update(source=source, target=target)
     must(target != source, f'still on {source}')

@@ -35,9 +35,8 @@ def loaded_host_is_avoided(on, entry):
     with load(on.hosts['cmp1']):
         on.wait_until_demand('cmp1', lambda demand: demand >= PRESSED, 'pressed')
         on.wait_until_heard()
-        mark = on.scheduler_mark()
-        made = on.boot('late-1', 'late-2')
-    entry['weighed'] = on.weighed(mark)
+        with on.weighing(entry):
+            made = on.boot('late-1', 'late-2')
     entry['places'] = on.where('late-1', 'late-2')
     hosts = [server.hypervisor_hostname for server in made]
     if on.with_package:
@@ -73,13 +72,12 @@ def stale_host_is_neutral(on, entry):
     host.run('systemctl stop nova-numa-agent')
     try:
         _wait_for_word(on, host, 'No NUMA metrics are sent', said)
-        mark = on.scheduler_mark()
-        on.boot('stale-1')
-        entry['weighed'] = found = on.weighed(mark)
+        with on.weighing(entry):
+            on.boot('stale-1')
     finally:
         said = len(host.nova_log())
         host.run('systemctl start nova-numa-agent')
-    by_host = {each['host']: each for each in found}
+    by_host = {each['host']: each for each in entry['weighed']}
     must(set(by_host) == set(on.hosts), f'weighed: {sorted(by_host)}')
     must(by_host['cmp1']['why'].startswith('unknown: '), by_host['cmp1']['why'])
     must(not by_host['cmp2']['why'].startswith('unknown: '), by_host['cmp2']['why'])

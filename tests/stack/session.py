@@ -2,6 +2,7 @@
 """A stack in use: its hosts and servers, by the public API, and what is to be seen of them."""
 
 import concurrent.futures
+import contextlib
 import time
 
 from tests.stack import compute, control, guide, reading
@@ -203,20 +204,21 @@ class Session:
         """Wait until Nova's scheduler has what the hosts have published last."""
         time.sleep(HEARD_S if self.with_package else 0)
 
-    def weighed(self, since=0):
-        """Return what the weigher has said after that many characters of the log, and tell it."""
-        found = reading.weighed(self._scheduler_log()[since:])
-        for each in found:
-            self.line.tell(f'{each["host"]}: weight {each["weight"]:.2f}: {each["why"]}',
-                           'nova-scheduler')
-        return found
+    @contextlib.contextmanager
+    def weighing(self, entry):
+        """Put what nova-scheduler's weigher says meanwhile into the entry and the time line.
 
-    def scheduler_mark(self):
-        """Return how long nova-scheduler's log is, for weighed()."""
-        return len(self._scheduler_log())
-
-    def _scheduler_log(self):
-        return self.layout.log('nova-scheduler').read_text(errors='replace')
+        It is ``entry['weighed']``, a list as of :func:`reading.weighed`.
+        """
+        log = self.layout.log('nova-scheduler')
+        before = len(log.read_text(errors='replace'))
+        try:
+            yield
+        finally:
+            entry['weighed'] = reading.weighed(log.read_text(errors='replace')[before:])
+            for each in entry['weighed']:
+                self.line.tell(f'{each["host"]}: weight {each["weight"]:.2f}: {each["why"]}',
+                               'nova-scheduler')
 
     def journals(self):
         """Return {host: our entries of its journal} as of :func:`reading.journal`."""
