@@ -51,7 +51,7 @@ def one_order(lab, duties):
     """Return {way: passes in a window} of guests started in this order of duties."""
     specs = [{'name': f'g{i}', 'memory_mib': 16, 'cmdline': f'duty={duty} touch=50',
               'paused': True} for i, duty in enumerate(duties)]
-    lab.guests.start(specs, parallel=4)     # where nobody works the machine is quick
+    lab.guests.start(specs, parallel=2)     # where nobody works the machine is quick
     lab.wait_for_hooks()
     lab.machine.pace(PACE)
     lab.guests.resume([spec['name'] for spec in specs])
