@@ -24,13 +24,14 @@ from nova_numa_pmc.record import Record
 
 #: States of a move. MOVING is the only one that goes on.
 MOVING = 'moving'
-DONE = 'done'            # nothing lies elsewhere that could be moved
-PARTLY = 'partly'        # some pages would not move: ``refused`` says why
+DONE = 'done'            # next to nothing lies elsewhere that could be moved
+PARTLY = 'partly'        # pages would not move: ``refused`` says why
 FULL = 'full'            # the nodes have no room for more
 CANCELLED = 'cancelled'
 FAILED = 'failed'        # an error was raised
 
 _WALKS = 3                  # through all of a guest's memory, while each moves something
+_FEW_SHARE = 0.01           # refused of what moved: QEMU and libvirt share a page or two
 _UNSEEN_SHARE = 0.25        # of what was to move: more than a QEMU's own read-only pages
 _HOPELESS_BYTES = 64 << 20  # refused one after another: pinned, and so is the rest
 
@@ -199,6 +200,9 @@ class Mover:
             state = yield from self._walk(bucket)
             if state != PARTLY or self.progress.moved_bytes == moved_before:
                 break
+        few_bytes = _FEW_SHARE * self.progress.moved_bytes
+        if state == PARTLY and sum(self._refused.values()) * mappings.PAGE_BYTES <= few_bytes:
+            return DONE
         return state
 
     def _walk(self, bucket):

@@ -110,6 +110,13 @@ class MigrateTest(unittest.TestCase):
         self.assertEqual({'EAGAIN': 2, 'EBUSY': 1, 'EACCES': 2}, dict(end.refused))
         self.assertEqual((59 * PAGE_BYTES, 5 * PAGE_BYTES), (end.moved_bytes, end.left_bytes))
 
+    def test_a_page_in_a_hundred_may_stay(self):
+        for stay, state in ((7, migrate.DONE), (8, migrate.PARTLY)):
+            with self.subTest(stay):
+                self.guest([AWAY] * 720, shared=range(stay))
+                end = self.run_to_end(self.mover())
+                self.assertEqual((state, (('EACCES', stay),)), (end.state, end.refused))
+
     def test_pages_that_wait_for_a_hinting_fault_move_too(self):
         nodes = [None if at % 7 == 3 else 1 for at in range(3000)]
         memory = self.guest(nodes, hinted=range(0, 3000, 2))
