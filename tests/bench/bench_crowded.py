@@ -39,7 +39,7 @@ DUTIES = (100,) * 4 + (50,) * 4 + (10,) * 4
 PACE = 20_000_000        # instructions per second of each vCPU
 WINDOW_S = 20
 #: A tick takes some seconds at that pace.
-INTERVAL_S, SETTLE_INTERVALS = 30, 4
+INTERVAL_S, SETTLE_INTERVALS = 20, 3
 
 
 def say(line):
