@@ -6,7 +6,8 @@ node 1, their CPUs go where the kernel likes; then, each on a machine thawed ane
 kernel's automatic NUMA balancing, numad as a daemon, our agent. Over the same time: guests per
 node (by most of their bytes), the remote share of DRAM accesses (perf), the guests' passes, the
 CPU time that each spent and the bytes that the kernel migrated. A plot goes to build/balance.
-How soon each reacts says nothing about hardware: emulation is slow, and so are its ticks.
+How soon each reacts says nothing about hardware: emulation is slow, and so are its ticks. The
+guests want 3.6 CPUs: nothing else may run on the host meanwhile.
 The last line of output is one JSON object.
 
 examples:
