@@ -10,6 +10,7 @@ import os
 
 from nova_numa_pmc import model, overrides, promises, state
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
+from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.exceptions import CpuListError, GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups, cpuset, guests, node_room
 from nova_numa_pmc.host.topology import format_cpulist, parse_cpulist
@@ -149,7 +150,8 @@ class _Room:
         """
         if promise.page_bytes:
             return ''  # its pool is taken already
-        for node, promised_bytes in zip(promise.mem_nodes, _by_node(promise)):
+        wanted = page_choice.shares(promise.mem_nodes, promise.mem_bytes, promise.memory_bytes)
+        for node, promised_bytes in wanted.items():
             if node not in self._left:
                 self._left[node] = (node_room.available_bytes(node, self._root)
                                     - self._reserve_bytes)
@@ -159,14 +161,6 @@ class _Room:
                     more >> 20, max(0, self._left[node] >> 20))
             self._left[node] -= more
         return ''
-
-
-def _by_node(promise):
-    """Return a promise's bytes in the order of its nodes."""
-    if len(promise.mem_bytes) == len(promise.mem_nodes):
-        return promise.mem_bytes
-    share = promise.memory_bytes // len(promise.mem_nodes)
-    return (share,) * len(promise.mem_nodes)
 
 
 def cpus_of(nodes, host, guest):
