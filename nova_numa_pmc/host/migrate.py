@@ -126,6 +126,7 @@ class Mover:
         self._pages = PageMover(groups.pid, frozenset(self._mems), root, kernel)
         self._cancelled, self._began_s = False, None
         self._refused, self._present, self._wanted = {}, {}, {}
+        self._refused_bytes = 0     # in the walk in hand, as is _refused
         self.applied, self.progress = None, Progress(MOVING)
         self._steps = self._run()
 
@@ -190,7 +191,8 @@ class Mover:
         bucket = TokenBucket(self._terms.bytes_per_sec, self._terms.batch_bytes, self._clock())
         state = DONE
         for walk in range(1, _WALKS + 1):
-            moved_before, self._refused = self.progress.moved_bytes, {}
+            moved_before = self.progress.moved_bytes
+            self._refused, self._refused_bytes = {}, 0
             self._tell(walks=walk, left_bytes=self._off_bytes(), refused=())
             if self.progress.left_bytes == 0:
                 return DONE
@@ -200,8 +202,7 @@ class Mover:
             state = yield from self._walk(bucket)
             if state != PARTLY or self.progress.moved_bytes == moved_before:
                 break
-        few_bytes = _FEW_SHARE * self.progress.moved_bytes
-        if state == PARTLY and sum(self._refused.values()) * mappings.PAGE_BYTES <= few_bytes:
+        if state == PARTLY and self._refused_bytes <= _FEW_SHARE * self.progress.moved_bytes:
             return DONE
         return state
 
@@ -254,6 +255,7 @@ class Mover:
         # What does not move has been tried, several times: it costs as well.
         bucket.spend(moved.moved_bytes + moved.refused_bytes, now_s)
         self._present[target] = self._present.get(target, 0) + moved.moved_bytes
+        self._refused_bytes += moved.refused_bytes
         for code, pages in moved.refused:
             self._refused[code] = self._refused.get(code, 0) + pages
         left_bytes = self.progress.left_bytes
