@@ -377,14 +377,20 @@ class MigrateTest(unittest.TestCase):
                           '7f0000000000 default file=/x huge N%d=4 kernelpagesize_kB=2048\n'
                           % self.memory.nodes[-1])
 
-        self.guest([AWAY] * 512 * 4, huge=512)
-        self.tree.put_bytes({})
-        self.tree.put('sys/devices/system/node/node0/meminfo', 'Node 0 MemFree: 0 kB')
-        self.memory.tell = tell
-        tell()
-        end = self.run_to_end(self.mover(page_bytes=2 << 20))
+        def move(**memory):
+            self.guest([AWAY] * 512 * 4, huge=512, **memory)
+            self.tree.put_bytes({})
+            self.tree.put('sys/devices/system/node/node0/meminfo', 'Node 0 MemFree: 0 kB')
+            self.memory.tell = tell
+            tell()
+            return self.run_to_end(self.mover(page_bytes=2 << 20))
+
+        end = move()
         self.assertEqual((migrate.DONE, 8 << 20), (end.state, end.moved_bytes))
         self.assertEqual([1] * 4, [pages for pages, _, _ in self.memory.calls])
+        end = move(pinned=(0,))     # one page, but a quarter of it all
+        self.assertEqual((migrate.PARTLY, 6 << 20), (end.state, end.moved_bytes))
+        self.assertEqual((('EAGAIN', 1),), end.refused)
 
     def test_transparent_huge_pages_before_and_after(self):
         self.guest([AWAY] * 10)
