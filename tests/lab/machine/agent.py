@@ -49,12 +49,12 @@ class Agent:
         host = json.loads(host)
         return host, float(now_s) - host['taken_s']
 
-    def after(self, intervals=2):
+    def after(self, intervals=2, every_s=0.5):
         """Wait until so many whole intervals from now are published; return the last."""
         began_s = float(self.run('date +%s.%N').stdout)
         return self.until(lambda: self.published()[0], lambda host: (
             host['taken_s'] > began_s + intervals * self.interval_s),
-            120 + intervals * self.interval_s)
+            120 + intervals * self.interval_s, every_s)
 
     def until(self, ask, holds, seconds=120, every_s=0.5):
         """Ask until the answer holds; return it.
