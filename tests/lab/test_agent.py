@@ -10,6 +10,8 @@ from machine.agent import INTERVAL_S, UNIT
 pytestmark = pytest.mark.full      # minutes: `make lab-full` runs them
 
 CPUS = {0: '0-1', 1: '2-3'}
+SOCKET = 'unix:/run/nova-numa-pmc/metrics.sock'
+CURL_REFUSED, CURL_TIMED_OUT = 7, 28
 BUSY = {'memory_mib': 16, 'cmdline': 'duty=100 touch=50'}
 
 
@@ -74,6 +76,27 @@ def test_holds_guests_to_their_places(agent):
     told = [line for line in agent.journal() if ' again: cpus ' in line]
     assert 2 <= len(told) <= 6, told
     assert agent.lab.running() == ['a', 'b']
+
+
+def test_metrics_leave_the_host_by_no_door(agent):
+    """Scraped over loopback, and over nothing else unless the unit allows it, too."""
+    agent.start(metrics='0.0.0.0:19877', metrics_remote='true')
+    agent.after(1)
+
+    def scraped(address):
+        return agent.run(f'curl -sSf --max-time 20 {address}/metrics', check=False)
+
+    told = scraped('http://127.0.0.1:19877').stdout
+    assert 'nova_numa_node_demand_cores{node="1"}' in told, told
+    # Another address of the machine stands for another host: the unit allows neither.
+    assert scraped('http://10.0.2.15:19877').returncode == CURL_TIMED_OUT
+    agent.run(f"sed -i 's|^metrics = .*|metrics = {SOCKET}|' /etc/nova-numa-pmc/nova-numa-pmc.conf"
+              f' && systemctl reload {UNIT}', timeout=100)
+    told = agent.until(
+        lambda: scraped(f'--unix-socket {SOCKET.partition(":")[2]} http://localhost').stdout,
+        lambda text: 'nova_numa_node_demand_cores{node="1"}' in text)
+    assert 'nova_numa_guest_' not in told
+    assert scraped('http://127.0.0.1:19877').returncode == CURL_REFUSED
 
 
 def test_reload_and_stop(agent):

@@ -27,6 +27,7 @@ systemd systemd-sysv udev dbus kmod procps iproute2 openssh-server apparmor appa
 libvirt-daemon-system libvirt-daemon-system-systemd libvirt-clients libvirt-daemon-driver-qemu
 qemu-system-x86 numad numactl libpfm4 linux-perf initramfs-tools zstd strace
 python3 python3-libvirt python3-installer python3-oslo.config python3-rich
+python3-prometheus-client curl
 """.split()
 INITRD_MODULES = 'virtio_pci virtio_blk virtio_net ext4'
 READY = 'numalab: ready'
