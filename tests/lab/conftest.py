@@ -12,13 +12,13 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from machine.agent import Agent  # noqa: E402
 from machine.guests import Guests, home  # noqa: E402
-from machine.image import LAB  # noqa: E402
 from machine.shape import Shape  # noqa: E402
-from machine.vm import LAB_DIR, Machine, running  # noqa: E402
+from machine.vm import Machine, running  # noqa: E402
 
 # The emulated machine is slow: a start of the hook's Python alone takes up to a second.
 HOOK_OPTIONS = {'timeout_s': 30}
 NO_BALANCING = 'echo 0 >/proc/sys/kernel/numa_balancing'     # pages go where we bring them
+SKEW = '/run/skew'     # file systems that hold memory of a node
 HOOK_PROCESS = 'nova_numa_pmc[.]hook import'     # as no shell that looks for it is called
 
 
@@ -39,9 +39,14 @@ class Lab:
         self.run('nova-numa-rebalance hook install && systemctl reload libvirtd')
 
     def skew(self, node, mib):
-        """Take memory of a node that nobody of ours has promised, until ``clean``."""
-        self.run(f'mkdir -p /run/skew && mount -t tmpfs -o size={mib}m,mpol=bind:{node} skew '
-                 f'/run/skew && fallocate -l {mib}M /run/skew/fill', timeout=200)
+        """Take memory of a node that nobody of ours has promised, until ``unskew``."""
+        place = f'{SKEW}/node{node}'
+        self.run(f'mkdir -p {place} && mount -t tmpfs -o size={mib}m,mpol=bind:{node} skew '
+                 f'{place} && fallocate -l {mib}M {place}/fill', timeout=200)
+
+    def unskew(self, node):
+        """Give back what ``skew`` took of a node."""
+        self.run(f'umount {SKEW}/node{node}')
 
     def start_at(self, specs, homes):
         """Start guests on {name: node}, whatever the hook would choose; return a report.
@@ -50,10 +55,7 @@ class Lab:
         """
         self.guests.start([{**spec, 'paused': True} for spec in specs])
         self.wait_for_hooks()
-        self.machine.push([LAB / 'inside/labforce.py'], LAB_DIR)
-        self.run(f'python3 {LAB_DIR}/labforce.py', timeout=300,
-                 stdin=json.dumps({'homes': homes}))
-        self.guests.bring(homes)     # QEMU's own memory, too
+        self.guests.force(homes)
         found = self.guests.resume(homes)
         assert {name: home(guest) for name, guest in found.items()} == homes, found
         return found
@@ -94,7 +96,7 @@ class Lab:
         self.machine.pace(0)
         if self.run('pgrep -x qemu-system-x86', check=False).returncode == 0:
             self.guests.stop()
-        self.run(f'umount /run/skew; {NO_BALANCING};'
+        self.run(f'umount {SKEW}/node*; {NO_BALANCING};'
                  'if [ -d /etc/nova-numa-pmc ]; then nova-numa-rebalance hook remove;'
                  ' systemctl reload libvirtd; rm -rf /run/nova-numa-pmc /etc/nova-numa-pmc'
                  ' /var/lib/nova-numa-pmc; fi',

@@ -52,7 +52,7 @@ class Soak:
         self.agent = Agent(lab)
         self.rng, self.expected, self.made = random.Random(seed), {}, 0
         self.counts, self.rss_kib = collections.Counter(), collections.defaultdict(list)
-        self.filled, self.timed_out = False, 0
+        self.filled, self.timed_out = None, 0
         self.actions = {self.start: 30, self.stop: 18, self.squeeze: 14, self.pause: 6,
                         self.fill: 6, self.reset: 8, self.kill_agent: 4, self.reload: 4,
                         self.restart_libvirtd: 3}
@@ -130,12 +130,13 @@ class Soak:
 
     def fill(self):
         """Take most of what is free on a node, or give it back."""
-        if self.filled:
-            self.run('umount /run/skew')
-        else:
-            self.lab.skew(node=self.rng.randint(0, 1), mib=900)
-        self.filled = not self.filled
-        return 'taken' if self.filled else 'given back'
+        if self.filled is not None:
+            self.lab.unskew(self.filled)
+            self.filled = None
+            return 'given back'
+        self.filled = self.rng.randint(0, 1)
+        self.lab.skew(self.filled, mib=900)
+        return f'node {self.filled} taken'
 
     def reset(self):
         """Give a guest's group all CPUs, as a reload of systemd may."""

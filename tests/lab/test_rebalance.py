@@ -107,14 +107,13 @@ def test_a_bound_guest_is_let_spill_and_comes_home(agent):
         return int(lab.run("awk '/MemFree/ {print int($4 / 1024)}' "
                            f'/sys/devices/system/node/node{node}/meminfo').stdout)
 
-    lab.run('mkdir -p /run/beside && mount -t tmpfs -o size=3g,mpol=bind:1 beside /run/beside')
     lab.install_hook(bind='true')
     lab.guests.start([{'name': 'g', 'memory_mib': 700, 'cmdline': 'duty=20', 'paused': True}])
     lab.wait_for_hooks()
     assert lab.promised()[0]['bound'] and lab.promised()[0]['mem_nodes'] == [0]
     agent.start(rebalance='on')
     lab.skew(node=0, mib=free_mib(0) - 350)
-    lab.run(f'fallocate -l {free_mib(1) - 600}M /run/beside/fill', timeout=200)
+    lab.skew(node=1, mib=free_mib(1) - 600)
     agent.until(agent.journal, lambda lines: any('no longer bound' in line for line in lines))
     lab.run('virsh resume g')
     agent.until(lambda: lab.guests.report()['g'],
@@ -123,10 +122,9 @@ def test_a_bound_guest_is_let_spill_and_comes_home(agent):
     print(found)
     assert lab.oom_kills() == 0 and lab.running() == ['g']
     assert home_share(found, 1) > 0.2
-    lab.run('umount /run/skew')
+    lab.unskew(node=0)
     agent.until(lambda: lab.guests.report()['g'], lambda guest: home_share(guest, 0) > 0.98, 300,
                 RARELY_S)
-    lab.run('umount /run/beside')
     assert lab.oom_kills() == 0 and lab.running() == ['g']
 
 

@@ -195,11 +195,7 @@ systemctl restart libvirtd
 
     def force(self, homes):
         """Hold guests to {domain's name: node} with CPUs, promise and memory, as if ours."""
-        asked = Guests(self.machine)
-        self.machine.push([image.LAB / 'inside/labforce.py'], LAB_DIR)
-        self.run(f'/opt/nova-numa-pmc/bin/python {LAB_DIR}/labforce.py',
-                 stdin=json.dumps({'homes': homes}))
-        asked.bring(homes)
+        Guests(self.machine).force(homes, '/opt/nova-numa-pmc/bin/python')
 
     def nova_log(self):
         """Return nova-compute's log."""

@@ -41,6 +41,16 @@ class Guests:
         """Bring guests' memory to {name: node}, which binds them to nothing; return a report."""
         return _by_number(self._ask(do='bring', homes=homes))
 
+    def force(self, homes, python='python3'):
+        """Hold guests to {name: node} with CPUs, promise and memory; return a report.
+
+        :param python: the machine's Python that has our package
+        """
+        self.machine.push([LAB / 'inside/labforce.py'], LAB_DIR)
+        self.machine.run(f'{python} {LAB_DIR}/labforce.py', timeout=300,
+                         stdin=json.dumps({'homes': homes}))
+        return self.bring(homes)     # QEMU's own memory, too
+
     def hold(self, homes):
         """Hold guests' memory to {name: node}, to all nodes where it is None; return a report."""
         return _by_number(self._ask(do='hold', homes=homes))
