@@ -19,6 +19,7 @@ from machine.shape import MIB, Shape
 
 QEMU = 'qemu-system-x86_64'
 BOOT_TIMEOUT_S, THAW_TIMEOUT_S, SSH_TIMEOUT_S = 400, 120, 120
+SSH_FAILED = 255
 LAB_DIR = '/opt/lab'                 # in the machine: walker.elf, numawalk, numa_emu.ko
 # Fills the page cache and libvirt's cache of QEMU's capabilities, so that guests start sooner.
 WARM_UP = """
@@ -31,6 +32,10 @@ python3 -c 'import json, argparse, subprocess, libvirt' ; sync
 
 class MachineError(Exception):
     """A machine did not come up, is gone, or is not there."""
+
+
+class MachineGone(MachineError):
+    """QEMU has ended by itself, as it does now and then in emulation."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +129,7 @@ class Machine:
         self.name, self.shape, self.pid, self.port = name, shape, pid, port
         self.image_dir = pathlib.Path(image_dir)
         self.dir = directory or run_dir(name)
+        self._process = None
 
     @classmethod
     def find(cls, name):
@@ -162,6 +168,7 @@ class Machine:
         process = _qemu(base, shape, directory, directory / 'disk.qcow2', port,
                         plugin=tools / 'numapmu.so', incoming=frozen / 'ram.zst', devices=devices)
         self = cls(name, shape, process.pid, port, base.image_dir)
+        self._process = process
         try:
             self._thaw(process)
             self._save()
@@ -243,9 +250,17 @@ class Machine:
                               stdin=None if stdin is not None else subprocess.DEVNULL,
                               capture_output=True)
         if check and done.returncode:
+            if done.returncode == SSH_FAILED and not _alive(self.pid):
+                raise MachineGone(f'{self.name}: QEMU has ended{self._how()}; it said: '
+                                  + (self.dir / 'qemu.log').read_text(errors='replace')[-1500:])
             raise MachineError(f'{self.name}: exit {done.returncode} of: {line[:300]}\n'
                                f'{done.stdout[-1500:]}{done.stderr[-1500:]}')
         return done
+
+    def _how(self):
+        """Return how QEMU has ended, where this process started it."""
+        ended = self._process and self._process.poll()
+        return '' if ended is None else f' with {ended}'
 
     def push(self, sources, target):
         """Copy files or directories into a directory of the machine."""
