@@ -40,7 +40,6 @@ from tests.lab.demo import scenario  # noqa: E402
 #: Floating is measured twice: the two differ by the error of measurement.
 AGAIN = 'floating again'
 RATIOS = (('ours', 'static'), ('ours', 'floating'), (AGAIN, 'floating'))
-FREEZER = '/sys/fs/cgroup/machine.slice/cgroup.freeze'
 DUTIES = (100,) * 4 + (50,) * 4 + (10,) * 4
 PACE = 20_000_000        # instructions per second of each vCPU
 WINDOW_S = 12
@@ -55,17 +54,9 @@ def say(line):
     print(f'bench-crowded: {line}', file=sys.stderr, flush=True)
 
 
-@contextlib.contextmanager
-def frozen(lab):
-    """Let no guest work meanwhile: where nobody works the machine is quick."""
-    lab.run(f'echo 1 >{FREEZER}')
-    yield
-    lab.run(f'echo 0 >{FREEZER}')
-
-
 def let_float(lab):
     """Let all guests run on any CPU."""
-    with frozen(lab):
+    with lab.guests.frozen():
         lab.run('; '.join(f"echo 0-3 >'{path}'" for path in lab.cpusets()
                           if path.endswith('/libvirt/cpuset.cpus')))
 
@@ -81,19 +72,19 @@ def one_order(lab, duties):
     let_float(lab)
     found['floating'] = work(lab)
     agent = Agent(lab, INTERVAL_S)
-    with frozen(lab):
+    with lab.guests.frozen():
         agent.start(rebalance='on')
     lab.machine.pace(PACE)      # it is to see the host that the guests will have
     agent.after(SETTLE_INTERVALS, every_s=INTERVAL_S / 2)
     lab.machine.pace(0)
-    with frozen(lab):
+    with lab.guests.frozen():
         print('\n'.join(agent.journal()[-12:]), file=sys.stderr)
         agent.stop()
     found['ours'] = work(lab)
     let_float(lab)
     found[AGAIN] = work(lab)
-    lab.run('pkill -KILL -x qemu-system-x86')
-    lab.guests.stop()
+    lab.run('pkill -KILL -x qemu-system-x86; for i in $(seq 240); do '
+            '[ -z "$(virsh -q list --name)" ] && exit 0; sleep 0.5; done; exit 1')
     return found
 
 

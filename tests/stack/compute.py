@@ -195,7 +195,9 @@ systemctl restart libvirtd
 
     def force(self, homes):
         """Hold guests to {domain's name: node} with CPUs, promise and memory, as if ours."""
-        Guests(self.machine).force(homes, '/opt/nova-numa-pmc/bin/python')
+        asked = Guests(self.machine)
+        with asked.frozen():
+            asked.force(homes, '/opt/nova-numa-pmc/bin/python')
 
     def nova_log(self):
         """Return nova-compute's log."""
