@@ -6,9 +6,10 @@ oslo.config's own types, as the libvirt hook needs none of it.
 
 from oslo_config import cfg
 
-from nova_numa_pmc import calibration, counting, exporting, settings
+from nova_numa_pmc import calibration, counting, settings
 from nova_numa_pmc.core import moves
 from nova_numa_pmc.exceptions import SettingsError
+from nova_numa_pmc.prometheus import exporting
 from nova_numa_pmc.record import Record
 
 GROUP = cfg.OptGroup('agent', help='What nova-numa-agent does besides measuring.')

@@ -8,9 +8,7 @@ at import.
 
 from oslo_config import cfg
 
-from nova_numa_pmc import agent_options
-from nova_numa_pmc import counting
-from nova_numa_pmc import settings
+from nova_numa_pmc import agent_options, counting, settings
 
 _KINDS = {bool: cfg.BoolOpt, int: cfg.IntOpt, float: cfg.FloatOpt, str: cfg.StrOpt}
 

@@ -26,15 +26,9 @@ import time
 
 import _signal  # signal would import enum
 
-from nova_numa_pmc import bounded
-from nova_numa_pmc import model
-from nova_numa_pmc import promises
-from nova_numa_pmc import settings
+from nova_numa_pmc import bounded, model, promises, settings
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.host import domain_xml
-from nova_numa_pmc.host import guests
-from nova_numa_pmc.host import journal
-from nova_numa_pmc.host import topology
+from nova_numa_pmc.host import domain_xml, guests, journal, topology
 
 #: Exit status that makes hooks/qemu let a start fail (option ``strict``).
 STRICT_STATUS = 77

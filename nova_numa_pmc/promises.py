@@ -9,12 +9,9 @@ together all go to the node that was best before the first of them.
 import os
 import time
 
-from nova_numa_pmc import model
-from nova_numa_pmc import overrides
-from nova_numa_pmc import state
+from nova_numa_pmc import model, overrides, state
 from nova_numa_pmc.exceptions import CpuListError, CpusetError, StateError, TopologyError
-from nova_numa_pmc.host import guests
-from nova_numa_pmc.host import topology
+from nova_numa_pmc.host import guests, topology
 from nova_numa_pmc.record import Record
 
 #: The group above the guests' own, with systemd and without, where an operator may have kept

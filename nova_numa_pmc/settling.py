@@ -7,15 +7,9 @@ memory lies somewhere already: then the CPUs follow it.
 
 import os
 
-from nova_numa_pmc import model
-from nova_numa_pmc import promises
+from nova_numa_pmc import model, promises
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, StateError, TopologyError
-from nova_numa_pmc.host import cgroups
-from nova_numa_pmc.host import cpuset
-from nova_numa_pmc.host import guests
-from nova_numa_pmc.host import hugetlb
-from nova_numa_pmc.host import journal
-from nova_numa_pmc.host import topology
+from nova_numa_pmc.host import cgroups, cpuset, guests, hugetlb, journal, topology
 
 
 def settle(call, xml):

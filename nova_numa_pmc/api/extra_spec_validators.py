@@ -7,8 +7,7 @@ refuses every other name in the namespace. What the specs mean to us is in
 :mod:`nova_numa_pmc.extra_specs`, which still reads flavors made before.
 """
 
-from nova_numa_pmc import extra_specs
-from nova_numa_pmc import model
+from nova_numa_pmc import extra_specs, model
 from nova_numa_pmc.core.view import INTENSITY
 
 #: A number above 0, at most :data:`extra_specs.PRESSURE_MAX`, in plain digits.

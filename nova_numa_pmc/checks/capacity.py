@@ -7,8 +7,7 @@ from nova_numa_pmc import settings
 from nova_numa_pmc.checks import finding
 from nova_numa_pmc.checks.finding import Finding
 from nova_numa_pmc.exceptions import DomainError, NumaPmcError
-from nova_numa_pmc.host import domain_values
-from nova_numa_pmc.host import topology
+from nova_numa_pmc.host import domain_values, topology
 
 #: Ratios nearer than this are equal.
 _RATIO_STEP = 0.01

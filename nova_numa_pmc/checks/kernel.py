@@ -6,8 +6,7 @@ Figures quoted are those of eBay's KVM tuning deck (2013).
 
 import os
 
-from nova_numa_pmc.checks import finding
-from nova_numa_pmc.checks import processes
+from nova_numa_pmc.checks import finding, processes
 from nova_numa_pmc.checks.finding import Finding
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host import topology

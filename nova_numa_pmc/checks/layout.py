@@ -10,8 +10,7 @@ import os
 
 from nova_numa_pmc.checks import finding
 from nova_numa_pmc.checks.finding import Finding
-from nova_numa_pmc.host import confinement
-from nova_numa_pmc.host import hook_files
+from nova_numa_pmc.host import confinement, hook_files
 
 _MAX_CGROUP_BYTES = 1 << 16
 #: What a container's control group tells of who runs it.

@@ -3,10 +3,11 @@
 
 import os
 
-from nova_numa_pmc import host_state, pausing
+from nova_numa_pmc import host_state
 from nova_numa_pmc.checks import finding
 from nova_numa_pmc.checks.finding import Finding
 from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.movement import pausing
 
 
 def check_published(directory, now_s):

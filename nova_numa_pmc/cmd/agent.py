@@ -23,11 +23,13 @@ import os
 import sys
 import time
 
-from nova_numa_pmc import agent as agents
-from nova_numa_pmc import agent_options, exporting, host_state, reassertion, serving, settings
+from nova_numa_pmc import agent_options, host_state, settings
+from nova_numa_pmc.agent import serving, ticking
 from nova_numa_pmc.cmd import exits
 from nova_numa_pmc.exceptions import NumaPmcError, SettingsError, StateBusy
 from nova_numa_pmc.host import notify
+from nova_numa_pmc.movement import reassertion
+from nova_numa_pmc.prometheus import exporting
 
 LOG = logging.getLogger('nova_numa_pmc.agent')
 #: Levels as journald reads them at the beginning of a line (sd-daemon(3)).
@@ -89,7 +91,7 @@ def main(argv=None, wait=None):
 
 def _serve(args, options):
     # Threads of the exporter begin with the signals blocked, so that none comes to them.
-    with serving.signals() as wait, agents.Agent(options, args.root) as agent, \
+    with serving.signals() as wait, ticking.Agent(options, args.root) as agent, \
             exporting.Exporter(LOG, options.metrics) as exporter:
         LOG.info('begins: every %g s; publishes: %s; rebalance: %s',
                  options.counting.interval_s, 'yes' if options.publish else 'no',
@@ -109,7 +111,7 @@ def _once(args, options, directory, wait):
             print('the service runs: this is measured beside it and not published',
                   file=sys.stderr)
             options = options._replace(publish=False, reassert=False)
-        agent = stack.enter_context(agents.Agent(options, args.root))
+        agent = stack.enter_context(ticking.Agent(options, args.root))
         agent.tick()
         wait(options.counting.interval_s)
         told = agent.tick().host_state

@@ -22,8 +22,9 @@ asked
 import json
 import sys
 
-from nova_numa_pmc import applying, history, operating
 from nova_numa_pmc.cmd import exits, plan as plan_command, top
+from nova_numa_pmc.movement import history
+from nova_numa_pmc.operating import applying, seeing
 from nova_numa_pmc.viewing import plans
 
 
@@ -42,7 +43,7 @@ def add_moving(parser):
 
 def run(args, here=None):
     """Show the plan, ask, make the moves; return the exit code."""
-    here = here or operating.Here(args.root)
+    here = here or seeing.Here(args.root)
     if not may_ask(args, here):
         return exits.USAGE
     here.need_root()

@@ -21,10 +21,10 @@ import sys
 import time
 
 from nova_numa_pmc import calibration
-from nova_numa_pmc.viewing import tables
 from nova_numa_pmc.exceptions import CalibrationError
 from nova_numa_pmc.host import caches, cpu_times, hmat, memory_probe, topology
 from nova_numa_pmc.record import Record
+from nova_numa_pmc.viewing import tables
 
 #: A host busier than this is not disturbed, nor would the figures be right.
 BUSY_MAX_RATIO = 0.1

@@ -20,17 +20,8 @@ import os
 import time
 
 from nova_numa_pmc import settings
-from nova_numa_pmc.checks import capacity
-from nova_numa_pmc.checks import finding
-from nova_numa_pmc.checks import hook as hook_checks
-from nova_numa_pmc.checks import interpreter
-from nova_numa_pmc.checks import kernel
-from nova_numa_pmc.checks import layout
-from nova_numa_pmc.checks import monitor
-from nova_numa_pmc.checks import nova_conf
-from nova_numa_pmc.checks import processes
-from nova_numa_pmc.checks import published
-from nova_numa_pmc.checks import scheduler
+from nova_numa_pmc.checks import capacity, finding, hook as hook_checks, interpreter, kernel
+from nova_numa_pmc.checks import layout, monitor, nova_conf, processes, published, scheduler
 from nova_numa_pmc.checks.finding import Finding
 from nova_numa_pmc.cmd import hook, options
 from nova_numa_pmc.exceptions import NumaPmcError

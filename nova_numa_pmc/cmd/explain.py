@@ -24,13 +24,11 @@ import json
 import os
 import time
 
-from nova_numa_pmc import extra_specs
-from nova_numa_pmc import model
-from nova_numa_pmc import preview
-from nova_numa_pmc import settings
+from nova_numa_pmc import extra_specs, model, settings
 from nova_numa_pmc.cmd import options
-from nova_numa_pmc.viewing import tables
 from nova_numa_pmc.exceptions import NumaPmcError
+from nova_numa_pmc.operating import preview
+from nova_numa_pmc.viewing import tables
 
 _UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
 _MEMORY_MAX_BYTES = 1 << 50

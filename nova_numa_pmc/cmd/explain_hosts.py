@@ -3,10 +3,9 @@
 
 import json
 
-from nova_numa_pmc.viewing import tables
 from nova_numa_pmc.checks import nova_conf
-from nova_numa_pmc.scheduler import asking
-from nova_numa_pmc.scheduler import replay
+from nova_numa_pmc.scheduler import asking, replay
+from nova_numa_pmc.viewing import tables
 
 #: What is left out of the text, not of the JSON.
 _HOSTS_SHOWN = 30

@@ -17,8 +17,8 @@ import argparse
 import json
 import sys
 
-from nova_numa_pmc import history
 from nova_numa_pmc.cmd import exits, options
+from nova_numa_pmc.movement import history
 from nova_numa_pmc.viewing import pace, tables
 
 

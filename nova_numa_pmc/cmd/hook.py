@@ -24,12 +24,10 @@ import signal
 import subprocess
 import sys
 
-from nova_numa_pmc import settings
-from nova_numa_pmc import state
+from nova_numa_pmc import settings, state
 from nova_numa_pmc.cmd import options
 from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.host import confinement
-from nova_numa_pmc.host import hook_files
+from nova_numa_pmc.host import confinement, hook_files
 
 
 def configure(parser):

@@ -13,10 +13,11 @@ examples:
 exit codes: 0 done; 1 a problem; 64 wrong usage
 """
 
-from nova_numa_pmc import applying, model, operating, overrides, promises
+from nova_numa_pmc import model, overrides, promises
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
 from nova_numa_pmc.cmd import exits, pin, top
 from nova_numa_pmc.host import cgroups, cpuset
+from nova_numa_pmc.operating import applying, seeing
 
 
 def configure(parser):
@@ -30,7 +31,7 @@ def configure(parser):
 
 def run(args, here=None):
     """Ignore the guest; return the exit code."""
-    here = here or operating.Here(args.root)
+    here = here or seeing.Here(args.root)
     here.need_root()
     if not args.release:
         uuid, name = here.find_said(args.guest)

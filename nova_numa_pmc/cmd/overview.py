@@ -14,9 +14,10 @@ made; 3 some moves were made and others not; 1 a problem; 64 wrong usage
 
 import json
 
-from nova_numa_pmc import applying, history, operating
-from nova_numa_pmc.cmd import apply, exits, options, top
-from nova_numa_pmc.cmd import plan as plan_command, status as status_command
+from nova_numa_pmc.cmd import apply, exits, options, plan as plan_command, status as status_command
+from nova_numa_pmc.cmd import top
+from nova_numa_pmc.movement import history
+from nova_numa_pmc.operating import applying, seeing
 from nova_numa_pmc.viewing import plans
 
 
@@ -30,7 +31,7 @@ def configure(parser):
 
 def run(args, here=None):
     """Show status and plan, ask, make the moves; return the exit code."""
-    here = here or operating.Here(args.root)
+    here = here or seeing.Here(args.root)
     asks = here.terminal and here.may_write and not args.json
     seen = here.measure(args.interval, keep=asks)
     plan, situation = here.propose(seen, args.horizon)

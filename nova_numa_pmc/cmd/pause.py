@@ -15,8 +15,9 @@ exit codes: 0 done; 1 a problem; 64 wrong usage
 import argparse
 import json
 
-from nova_numa_pmc import operating, pausing
 from nova_numa_pmc.cmd import exits, options
+from nova_numa_pmc.movement import pausing
+from nova_numa_pmc.operating import seeing
 
 
 def configure(parser):
@@ -35,7 +36,7 @@ def _reason(text):
 
 def run(args, here=None):
     """Pause the agent; return the exit code."""
-    here = here or operating.Here(args.root)
+    here = here or seeing.Here(args.root)
     here.need_root()
     pausing.begin(here.directory, args.reason)
     if args.json:

@@ -16,11 +16,13 @@ followed partly; 64 wrong usage
 
 import json
 
-from nova_numa_pmc import applying, history, model, operating, overrides
+from nova_numa_pmc import model, overrides
 from nova_numa_pmc.cmd import exits, options, top
 from nova_numa_pmc.core import guest_load, moves
 from nova_numa_pmc.exceptions import MigrationError
-from nova_numa_pmc.legs import why_busy
+from nova_numa_pmc.movement import history
+from nova_numa_pmc.movement.legs import why_busy
+from nova_numa_pmc.operating import applying, seeing
 from nova_numa_pmc.viewing import plans
 
 
@@ -41,7 +43,7 @@ def add_guest(parser):
 
 def run(args, here=None):
     """Pin the guest; return the exit code."""
-    here = here or operating.Here(args.root)
+    here = here or seeing.Here(args.root)
     here.need_root()
     outcome = None
     if args.node is None:

@@ -17,9 +17,9 @@ exit codes: 0 nothing would pay; 2 something would; 1 a problem; 64 wrong usage
 import json
 import sys
 
-from nova_numa_pmc import operating
 from nova_numa_pmc.cmd import exits, options, top
 from nova_numa_pmc.core import rebalance
+from nova_numa_pmc.operating import seeing
 from nova_numa_pmc.viewing import plans, tables
 
 
@@ -47,7 +47,7 @@ def add_measuring(parser):
 
 def run(args, here=None):
     """Print the plan; return the exit code."""
-    here = here or operating.Here(args.root)
+    here = here or seeing.Here(args.root)
     seen = here.measure(args.interval)
     plan, situation = here.propose(seen, args.horizon, args.guest)
     if args.json:

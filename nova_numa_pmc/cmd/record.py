@@ -20,9 +20,9 @@ import sys
 import time
 from array import array
 
+from nova_numa_pmc.cmd import top
 from nova_numa_pmc.recorded import recording
 from nova_numa_pmc.viewing import pace, tables
-from nova_numa_pmc.cmd import top
 
 _PART_MAX_MIB = recording.PART_MAX_BYTES >> 20
 

@@ -16,11 +16,11 @@ exit codes: 0 done; 1 a problem, such as nothing recorded in a window; 64 wrong 
 import json
 import sys
 
-from nova_numa_pmc.recorded import replay
-from nova_numa_pmc.viewing import pace, summary, tables
 from nova_numa_pmc.cmd import top
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.record import Record
+from nova_numa_pmc.recorded import replay
+from nova_numa_pmc.viewing import pace, summary, tables
 
 _SPREAD = {
     'pressure': ('pressure', 1), 'cpu_ratio': ('cpu', 1), 'bandwidth_ratio': ('bw', 1),

@@ -11,8 +11,9 @@ exit codes: 0 done, or it was not paused; 1 a problem; 64 wrong usage
 
 import json
 
-from nova_numa_pmc import operating, pausing
 from nova_numa_pmc.cmd import exits, options
+from nova_numa_pmc.movement import pausing
+from nova_numa_pmc.operating import seeing
 
 
 def configure(parser):
@@ -22,7 +23,7 @@ def configure(parser):
 
 def run(args, here=None):
     """Let the agent go on; return the exit code."""
-    here = here or operating.Here(args.root)
+    here = here or seeing.Here(args.root)
     here.need_root()
     was = pausing.end(here.directory)
     if args.json:

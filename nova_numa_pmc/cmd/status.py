@@ -18,8 +18,8 @@ import json
 import sys
 import time
 
-from nova_numa_pmc import operating, standing
 from nova_numa_pmc.cmd import exits, options, top
+from nova_numa_pmc.operating import seeing, standing
 from nova_numa_pmc.viewing import status, tables
 
 
@@ -32,7 +32,7 @@ def configure(parser):
 
 def run(args, here=None):
     """Show how the host stands; return the exit code."""
-    here = here or operating.Here(args.root)
+    here = here or seeing.Here(args.root)
     seen = here.measure(args.interval) if args.interval else here.look()
     if args.json:
         print(json.dumps(to_data(here, seen)))
@@ -44,7 +44,7 @@ def run(args, here=None):
 def show(here, seen):
     """Print how a host stands, and to stderr what could not be told.
 
-    :param seen: :class:`operating.Seen`
+    :param seen: :class:`seeing.Seen`
     """
     agent, nodes, guests, absent, problems = _found(here, seen)
     lines = status.agent_lines(agent, seen.sample is not None)

@@ -23,9 +23,9 @@ import sys
 import time
 
 from nova_numa_pmc import sample
+from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.recorded import replay
 from nova_numa_pmc.viewing import pace, screen, tables
-from nova_numa_pmc.exceptions import NumaPmcError
 
 _SORT_KEYS = list(tables.SORTS)
 

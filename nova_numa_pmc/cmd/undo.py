@@ -18,9 +18,10 @@ nothing was; 64 wrong usage, as without --yes where nobody can be asked
 
 import json
 
-from nova_numa_pmc import applying, history, operating, undoing
 from nova_numa_pmc.cmd import apply, exits, options
 from nova_numa_pmc.core.explain_move import explain_move
+from nova_numa_pmc.movement import history
+from nova_numa_pmc.operating import applying, seeing, undoing
 from nova_numa_pmc.viewing import tables
 
 
@@ -33,7 +34,7 @@ def configure(parser):
 
 def run(args, here=None):
     """Show what would be taken back, ask, do it; return the exit code."""
-    here = here or operating.Here(args.root)
+    here = here or seeing.Here(args.root)
     if not apply.may_ask(args, here):
         return exits.USAGE
     here.need_root()

@@ -12,8 +12,9 @@ exit codes: 0 done, or nothing was said of it; 1 a problem; 64 wrong usage
 
 import json
 
-from nova_numa_pmc import operating, overrides
+from nova_numa_pmc import overrides
 from nova_numa_pmc.cmd import exits, pin
+from nova_numa_pmc.operating import seeing
 
 
 def configure(parser):
@@ -23,7 +24,7 @@ def configure(parser):
 
 def run(args, here=None):
     """Forget what was said of the guest; return the exit code."""
-    here = here or operating.Here(args.root)
+    here = here or seeing.Here(args.root)
     here.need_root()
     uuid, name = here.find_said(args.guest)
     dropped = overrides.drop(uuid, here.root)

@@ -16,8 +16,8 @@ import json
 import sys
 import time
 
-from nova_numa_pmc import operating
 from nova_numa_pmc.cmd import exits, options, plan as plan_command, top
+from nova_numa_pmc.operating import seeing
 from nova_numa_pmc.viewing import plans, screen, tables
 
 
@@ -30,7 +30,7 @@ def configure(parser):
 
 def run(args, here=None):
     """Show plans until the operator ends it; return the exit code."""
-    here = here or operating.Here(args.root)
+    here = here or seeing.Here(args.root)
     with top.until_interrupted():
         if args.json or not here.terminal:
             _print_all(args, here)

@@ -6,8 +6,7 @@ channels are one. Node ids come in and go out.
 """
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import balance as balances
-from nova_numa_pmc.core import domains, moves
+from nova_numa_pmc.core import balance as balances, domains, moves
 
 #: A starved guest's accesses are scaled up to what it wants to run, at most so much.
 MOST_UNCLIPPED = 4.0

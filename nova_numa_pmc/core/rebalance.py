@@ -7,8 +7,7 @@ files; both arguments and results are records.
 """
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import ledger as ledgers
-from nova_numa_pmc.core import moves
+from nova_numa_pmc.core import ledger as ledgers, moves
 from nova_numa_pmc.core.ground import Ground, Place
 from nova_numa_pmc.core.proposals import proposals
 from nova_numa_pmc.core.weighing import Candidate, distinct, gain, key, made, trial

@@ -2,9 +2,7 @@
 """One candidate change: its gain, its cost, and how it is told."""
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import balance as balances
-from nova_numa_pmc.core import ledger as ledgers
-from nova_numa_pmc.core import moves
+from nova_numa_pmc.core import balance as balances, ledger as ledgers, moves
 
 #: A widened guest's time away from home is taken to cost at least this part, as its new
 #: memory is allocated where it runs (assumed).

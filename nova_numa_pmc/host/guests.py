@@ -17,8 +17,7 @@ import os
 
 from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import DomainError
-from nova_numa_pmc.host import domain_values as values
-from nova_numa_pmc.host import domain_xml
+from nova_numa_pmc.host import domain_values as values, domain_xml
 
 #: Where libvirt keeps a status file and a pid file for each active domain, below the root.
 STATUS_FILES = 'run/libvirt/qemu'

@@ -13,12 +13,7 @@ import time
 from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.core.token_bucket import TokenBucket
 from nova_numa_pmc.exceptions import GuestGone, MigrationError, MigrationRefused
-from nova_numa_pmc.host import cgroups
-from nova_numa_pmc.host import cpuset
-from nova_numa_pmc.host import hugetlb
-from nova_numa_pmc.host import mappings
-from nova_numa_pmc.host import move_pages
-from nova_numa_pmc.host import node_room
+from nova_numa_pmc.host import cgroups, cpuset, hugetlb, mappings, move_pages, node_room
 from nova_numa_pmc.host.page_mover import PageMover, thp_bytes
 from nova_numa_pmc.record import Record
 

@@ -10,8 +10,7 @@ import os
 from array import array
 
 from nova_numa_pmc.core import page_choice
-from nova_numa_pmc.host import cgroups
-from nova_numa_pmc.host import move_pages
+from nova_numa_pmc.host import cgroups, move_pages
 from nova_numa_pmc.host.mappings import PAGE_BYTES
 from nova_numa_pmc.record import Record
 

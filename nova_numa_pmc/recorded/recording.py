@@ -23,9 +23,9 @@ import stat
 import struct
 import zlib
 
-from nova_numa_pmc.recorded import columns
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.record import Record
+from nova_numa_pmc.recorded import columns
 
 _PREFIX, _MAJOR, _MINOR = b'\xf5NR', 1, 0
 MARKER = _PREFIX + b'%d' % _MAJOR

@@ -10,11 +10,11 @@ import json
 import os
 import stat
 
-from nova_numa_pmc.recorded import columns, perf_stat, recording
 from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.core.rates import Delta
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.host import event_table
+from nova_numa_pmc.recorded import columns, perf_stat, recording
 from nova_numa_pmc.recorded.perf_stat import CPU, HOST, NODE, Interval, Row
 from nova_numa_pmc.sample import COUNTED, GuestSample, NodeSample, Sample
 

@@ -8,8 +8,7 @@ from nova.scheduler import filters
 from nova.scheduler import utils
 from oslo_log import log as logging
 
-from nova_numa_pmc.scheduler import asking
-from nova_numa_pmc.scheduler import options
+from nova_numa_pmc.scheduler import asking, options
 
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)

@@ -11,9 +11,7 @@ from nova_numa_pmc.compute import metrics
 from nova_numa_pmc.core.pressure import utilisation
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.scheduler import asking
-from nova_numa_pmc.scheduler import options
-from nova_numa_pmc.scheduler import weights
+from nova_numa_pmc.scheduler import asking, options, weights
 
 #: Ten thousand hosts' rows with metrics of a few kilobytes each.
 MAX_BYTES, _HOSTS_MAX = 256 << 20, 100_000

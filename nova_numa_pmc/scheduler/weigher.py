@@ -9,9 +9,7 @@ from nova.scheduler import utils
 from nova.scheduler import weights as nova_weights
 from oslo_log import log as logging
 
-from nova_numa_pmc.scheduler import asking
-from nova_numa_pmc.scheduler import options
-from nova_numa_pmc.scheduler import weights
+from nova_numa_pmc.scheduler import asking, options, weights
 
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)

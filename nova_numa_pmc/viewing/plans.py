@@ -27,7 +27,7 @@ def lines(plan, situation, horizon_s, seen):
     """Return a plan as lines of text.
 
     :param plan: :class:`moves.Plan`, made of a :class:`moves.Situation`
-    :param seen: :class:`operating.Seen`
+    :param seen: :class:`seeing.Seen`
     """
     found = ['over %.3g s, by %s: %s cores are lost%s' % (
         seen.sample.elapsed_s, tables.printable(seen.sample.source) or 'no source',

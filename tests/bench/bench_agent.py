@@ -13,7 +13,8 @@ import logging
 import tempfile
 import time
 
-from nova_numa_pmc import agent, agent_options, counting, model, settings, state
+from nova_numa_pmc import agent_options, counting, model, settings, state
+from nova_numa_pmc.agent import ticking
 from tests.fixtures import host, measured, sysfs
 
 MIB = 1 << 20
@@ -42,7 +43,7 @@ def measure(there, root, args):
     launch(there, root, args.guests)
     options = agent_options.Options(settings.read('/dev/null'), counting.Options(),
                                     rebalance=agent_options.DRY_RUN)
-    with agent.Agent(options, root) as made:
+    with ticking.Agent(options, root) as made:
         spent = {'sampling': 0.0}
         take = made._sampler.sample
 
@@ -91,7 +92,7 @@ def tick(there, made, count, at):
 
 def now(at):
     """Return the moment of a tick."""
-    return agent.Now(at * 5 * 10**9, 10**15 + at * 5 * 10**9, 1e9 + 5 * at)
+    return ticking.Now(at * 5 * 10**9, 10**15 + at * 5 * 10**9, 1e9 + 5 * at)
 
 
 if __name__ == '__main__':

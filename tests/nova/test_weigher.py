@@ -14,8 +14,7 @@ from nova.scheduler import weights
 from nova import test
 
 from nova_numa_pmc.compute import metrics
-from nova_numa_pmc.scheduler import filter as pressure_filter
-from nova_numa_pmc.scheduler import weigher
+from nova_numa_pmc.scheduler import filter as pressure_filter, weigher
 from tests.bench import nova_hosts
 from tests.fixtures.metrics import listed, mutated, state
 

@@ -115,8 +115,8 @@ def _publisher():
 def _count_calls():
     """Count calls of our classes, and add our filter to whatever filters a test enables."""
     from nova.scheduler import host_manager
-    from tests.nova import base
     from nova_numa_pmc.compute import monitor
+    from tests.nova import base
     calls = collections.Counter()
 
     def counted(owner, method, name):

@@ -2,8 +2,7 @@
 """Hosts whose guests want the same for ever: what a plan makes of them in the end."""
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import ledger as ledgers
-from nova_numa_pmc.core import moves, rebalance
+from nova_numa_pmc.core import ledger as ledgers, moves, rebalance
 
 GIB, MIB = 1 << 30, 1 << 20
 LINE_BYTES = 64

@@ -2,8 +2,7 @@
 """Who moves guests: nobody, a threshold rule, the planner. Each sees a noisy interval."""
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import ledger as ledgers
-from nova_numa_pmc.core import moves, rebalance
+from nova_numa_pmc.core import ledger as ledgers, moves, rebalance
 
 GIB = 1 << 30
 

@@ -4,9 +4,10 @@ import re
 import tempfile
 import unittest
 
-from nova_numa_pmc import agent_options, counting, exporting, settings
+from nova_numa_pmc import agent_options, counting, settings
 from nova_numa_pmc.core import moves
 from nova_numa_pmc.exceptions import SettingsError
+from nova_numa_pmc.prometheus import exporting
 from tests.unit.test_conf import SAMPLE
 
 FILE = """\

@@ -6,8 +6,7 @@ import unittest
 
 from oslo_config import cfg
 
-from nova_numa_pmc import conf as options
-from nova_numa_pmc import settings
+from nova_numa_pmc import conf as options, settings
 
 SAMPLE = os.path.join(os.path.dirname(__file__), '..', '..', 'etc', 'nova-numa-pmc',
                       'nova-numa-pmc.conf.sample')

@@ -4,12 +4,7 @@ import shutil
 import tempfile
 import unittest
 
-from nova_numa_pmc import bounded
-from nova_numa_pmc import hook
-from nova_numa_pmc import overrides
-from nova_numa_pmc import promises
-from nova_numa_pmc import settings
-from nova_numa_pmc import state
+from nova_numa_pmc import bounded, hook, overrides, promises, settings, state
 from tests.fixtures import domains
 from tests.fixtures import host as hosts
 from tests.fixtures import sysfs

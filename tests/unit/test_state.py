@@ -13,8 +13,7 @@ import unittest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_numa_pmc import state
-from nova_numa_pmc import state_format
+from nova_numa_pmc import state, state_format
 from nova_numa_pmc.exceptions import StateBusy, StateError
 from nova_numa_pmc.model import Promise
 

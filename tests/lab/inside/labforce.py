@@ -13,7 +13,7 @@ import labguests
 
 from nova_numa_pmc import promises, settings, state
 from nova_numa_pmc.host import cgroups, cpuset, topology
-from nova_numa_pmc.reassertion import left_by_us
+from nova_numa_pmc.movement.reassertion import left_by_us
 
 TIMEOUT_S = 30
 

@@ -3,7 +3,7 @@
 """Runs inside the machine: kills a move at random points, and lets an agent come back each time.
 
 Reads one JSON request on standard input: ``{"guest", "times", "seed"}``. The move is made by
-:class:`nova_numa_pmc.moving.Moving`, the agent's own code, in a child that is killed with
+:class:`nova_numa_pmc.movement.moving.Moving`, the agent's own code, in a child that is killed with
 SIGKILL; a second child is the agent that systemd starts anew: one tick of it, without
 rebalancing. Afterwards the guest's CPUs, as the kernel has them, have to be those of its promise.
 The last line is one JSON object.
@@ -20,8 +20,10 @@ import time
 import labforce
 import labguests
 
-from nova_numa_pmc import agent, agent_options, moving
+from nova_numa_pmc import agent_options
+from nova_numa_pmc.agent import ticking
 from nova_numa_pmc.core import moves
+from nova_numa_pmc.movement import moving
 
 CPUS = ('0-1', '2-3')
 NODES = '0-1'
@@ -51,7 +53,7 @@ def move(promised):
 
 def come_back():
     """Do what an agent does in its first tick."""
-    with agent.Agent(options()) as made:
+    with ticking.Agent(options()) as made:
         made.tick()
 
 

@@ -19,8 +19,7 @@ import time
 
 import labguests
 
-from nova_numa_pmc.host import cgroups
-from nova_numa_pmc.host import migrate
+from nova_numa_pmc.host import cgroups, migrate
 from nova_numa_pmc.host.topology import parse_cpulist
 
 PROBE = labguests.ROOT / 'labprobe'

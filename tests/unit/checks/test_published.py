@@ -3,8 +3,9 @@ import os
 import tempfile
 import unittest
 
-from nova_numa_pmc import host_state, pausing
+from nova_numa_pmc import host_state
 from nova_numa_pmc.checks import processes, published
+from nova_numa_pmc.movement import pausing
 from tests.fixtures import hosts
 from tests.fixtures.services import add_process
 from tests.fixtures.sysfs import write

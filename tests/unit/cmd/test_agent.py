@@ -15,7 +15,8 @@ import tempfile
 import unittest
 from unittest import mock
 
-from nova_numa_pmc import host_state, serving
+from nova_numa_pmc import host_state
+from nova_numa_pmc.agent import serving
 from nova_numa_pmc.cmd import agent
 from nova_numa_pmc.exceptions import SettingsError
 from tests.fixtures import measured

@@ -12,12 +12,14 @@ import signal
 import threading
 import unittest.mock
 
-from nova_numa_pmc import agent_options, applying, history, operating, overrides, turn
+from nova_numa_pmc import agent_options, overrides
 from nova_numa_pmc.cmd import exits, rebalance
 from nova_numa_pmc.exceptions import StateBusy, UnknownGuest
-from nova_numa_pmc.undoing import UndoError
+from nova_numa_pmc.movement import history, turn
+from nova_numa_pmc.operating import applying, seeing
+from nova_numa_pmc.operating.undoing import UndoError
 from tests.fixtures import host
-from tests.unit.test_rebalancing import PAGES, RebalancingCase
+from tests.unit.agent.test_rebalancing import PAGES, RebalancingCase
 
 
 class OperatingCase(RebalancingCase):
@@ -33,7 +35,7 @@ class OperatingCase(RebalancingCase):
         def signals():
             yield lambda seconds: self.step()
 
-        made = operating.Here(self.root, self.wait, self.ask, signals,
+        made = seeing.Here(self.root, self.wait, self.ask, signals,
                               lambda: self.now_s * 10**9, kernel=self.kernel,
                               write=self.kernel.write)
         made.terminal = terminal

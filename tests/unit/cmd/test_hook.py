@@ -7,10 +7,8 @@ import shutil
 import tempfile
 import unittest
 
-from nova_numa_pmc import model
-from nova_numa_pmc import state
-from nova_numa_pmc.cmd import hook
-from nova_numa_pmc.cmd import rebalance
+from nova_numa_pmc import model, state
+from nova_numa_pmc.cmd import hook, rebalance
 from nova_numa_pmc.host import hook_files
 from tests.fixtures import host as hosts
 

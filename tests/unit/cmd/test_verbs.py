@@ -4,12 +4,13 @@
 import json
 import os
 
-from nova_numa_pmc import agent_options, overrides, pausing
+from nova_numa_pmc import agent_options, overrides
 from nova_numa_pmc.cmd import exits
 from nova_numa_pmc.exceptions import MigrationError, SettingsError, UnknownGuest
+from nova_numa_pmc.movement import pausing
 from tests.fixtures import host
+from tests.unit.agent.test_rebalancing import PAGES
 from tests.unit.cmd.test_apply import OperatingCase
-from tests.unit.test_rebalancing import PAGES
 
 
 class PinTest(OperatingCase):

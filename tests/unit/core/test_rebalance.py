@@ -5,8 +5,7 @@ import json
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import ledger as ledgers
-from nova_numa_pmc.core import ledger_format, moves, rebalance
+from nova_numa_pmc.core import ledger as ledgers, ledger_format, moves, rebalance
 from tests.sim.constant import GIB, MIB, Constant, load
 
 TICK_S = 5.0

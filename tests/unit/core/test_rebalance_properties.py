@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import ledger as ledgers
-from nova_numa_pmc.core import ledger_format, moves, rebalance
+from nova_numa_pmc.core import ledger as ledgers, ledger_format, moves, rebalance
 from nova_numa_pmc.core.explain_move import explain_move
 from nova_numa_pmc.core.ground import Ground
 from tests.sim.constant import GIB, MIB, Constant, load

@@ -6,8 +6,7 @@ import unittest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_numa_pmc import extra_specs
-from nova_numa_pmc import model
+from nova_numa_pmc import extra_specs, model
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import domain_xml, guests
 from tests.fixtures import domains

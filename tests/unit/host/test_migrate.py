@@ -12,12 +12,9 @@ from array import array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nova_numa_pmc.exceptions import (CpusetError, GuestGone, MigrationError,
-                                      MigrationRefused, PinnedByOthers)
-from nova_numa_pmc.host import cgroups
-from nova_numa_pmc.host import cpuset
-from nova_numa_pmc.host import migrate
-from nova_numa_pmc.host import move_pages
+from nova_numa_pmc.exceptions import CpusetError, GuestGone, MigrationError, MigrationRefused
+from nova_numa_pmc.exceptions import PinnedByOthers
+from nova_numa_pmc.host import cgroups, cpuset, migrate, move_pages
 from nova_numa_pmc.host.mappings import PAGE_BYTES
 from tests.fixtures.cgroups import Tree
 from tests.fixtures.guest_memory import START, GuestMemory

@@ -11,8 +11,7 @@ from array import array
 from unittest import mock
 
 from nova_numa_pmc.exceptions import GuestGone, MigrationError, MigrationRefused
-from nova_numa_pmc.host import mappings
-from nova_numa_pmc.host import move_pages
+from nova_numa_pmc.host import mappings, move_pages
 from nova_numa_pmc.host.mappings import PAGE_BYTES
 from nova_numa_pmc.host.page_mover import PageMover
 from tests.fixtures.paged_child import PAGES, PagedChild, usable

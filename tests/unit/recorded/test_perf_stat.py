@@ -4,9 +4,9 @@ import unittest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_numa_pmc.recorded import perf_stat
 from nova_numa_pmc.core.rates import Delta
 from nova_numa_pmc.exceptions import RecordingError
+from nova_numa_pmc.recorded import perf_stat
 from nova_numa_pmc.recorded.perf_stat import CPU, HOST, NODE, Row
 
 # As perf 6.1 writes them; the counts of hardware are of the same form on other machines.

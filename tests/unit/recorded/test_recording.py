@@ -11,8 +11,8 @@ import zlib
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc.recorded import columns, recording
 from nova_numa_pmc.exceptions import RecordingError
+from nova_numa_pmc.recorded import columns, recording
 from nova_numa_pmc.sample import DeviceSample, GuestSample, NodeSample, Sample
 from tests.fixtures import samples
 

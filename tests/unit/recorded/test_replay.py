@@ -8,8 +8,8 @@ import unittest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_numa_pmc.recorded import recording, replay
 from nova_numa_pmc.exceptions import RecordingError
+from nova_numa_pmc.recorded import recording, replay
 from nova_numa_pmc.sample import COUNTED, to_data
 from tests.fixtures import samples
 

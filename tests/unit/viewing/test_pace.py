@@ -4,8 +4,8 @@ import unittest
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc.viewing import pace
 from nova_numa_pmc.exceptions import NumaPmcError
+from nova_numa_pmc.viewing import pace
 
 
 class Clock:

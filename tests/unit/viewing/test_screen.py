@@ -6,8 +6,8 @@ import termios
 import unittest
 import unittest.mock
 
-from nova_numa_pmc.viewing import screen
 from nova_numa_pmc.cmd import top
+from nova_numa_pmc.viewing import screen
 from tests.fixtures import samples
 
 PARTS = top.as_parts(samples.sample(problems=('no PMU: load it',)), 'name', 30)

@@ -3,8 +3,8 @@ import unittest
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc.viewing import tables
 from nova_numa_pmc.sample import DeviceSample, GuestSample, NodeSample
+from nova_numa_pmc.viewing import tables
 from tests.fixtures import samples
 
 

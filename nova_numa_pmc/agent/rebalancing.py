@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask in each tick which guests to move; tell it, or have it done."""
+
+import json
+import os
+
+from nova_numa_pmc import agent_options, state
+from nova_numa_pmc.core import guest_load, ledger as ledgers, ledger_format, moves, rebalance, view
+from nova_numa_pmc.core.explain_move import explain_move, explain_remark
+from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.movement.legs import why_busy
+
+#: The rebalancer's memory in the state directory, kept over a restart of the agent.
+FILE = 'ledger'
+_SIZE_MAX_BYTES = 4 << 20
+
+
+class Rebalancing:
+    """What the rebalancer remembers.
+
+    :param options: :class:`agent_options.Options`
+    :param moving: :class:`nova_numa_pmc.movement.moving.Moving`
+    :param troubles: :class:`nova_numa_pmc.agent.troubles.Troubles`
+    """
+
+    def __init__(self, options, moving, root, log, troubles):
+        self.options, self._moving = options, moving
+        self._root, self._log, self._troubles = root, log, troubles
+        self._ledger, self._told = None, ()
+
+    def consider(self, tick, sampler):
+        """Plan, and begin or tell the moves.
+
+        Nothing is planned while moves are in hand: what is measured then is theirs.
+
+        :param tick: :class:`nova_numa_pmc.agent.ticking.Tick` with sample, host and record
+        :param sampler: :class:`nova_numa_pmc.collect.Sampler` of the sample
+        :returns: :class:`moves.Plan`, None: none was made
+        """
+        if self._ledger is None:
+            self._ledger = self._load()
+        if self._moving.failed:
+            self._ledger = ledgers.forgotten(self._ledger, self._moving.failed)
+            self._moving.failed.clear()
+        if self._moving.busy or not tick.sample.elapsed_s:
+            return None
+        plan, ledger = rebalance.plan(
+            situation(tick, sampler, self.options.shared.limits, self._moving.places),
+            self._ledger, self.options.terms, tick.sample.elapsed_s, tick.now.boottime_ns / 1e9)
+        if self.options.rebalance == agent_options.DRY_RUN:
+            if not plan.moves:  # else it assumes that they are made
+                self._ledger = ledger
+            self._tell(plan)
+            return plan
+        self._ledger = ledger
+        self._save(ledger)
+        self._troubles.problems('rebalance: ' + explain_remark(reason) for reason in plan.reasons
+                                if reason.code == 'budget')
+        self._moving.begin(plan, tick.record.promises)
+        return plan
+
+    def _tell(self, plan):
+        """Log a plan once, until another one takes its place."""
+        told = tuple((move.kind, tuple((step.uuid, step.to_nodes, step.mem_nodes)
+                                       for step in move.steps)) for move in plan.moves)
+        if told == self._told:
+            return
+        self._told = told
+        for move in plan.moves:
+            self._log.info('dry run: %s', explain_move(move))
+        if not told:
+            self._log.info('dry run: nothing would be moved any more')
+
+    def _load(self):
+        try:
+            fd = state.open_directory(self._directory(), create=True)
+            try:
+                data = state.read_file(fd, self._directory(), FILE, _SIZE_MAX_BYTES)
+            finally:
+                os.close(fd)
+            found = json.loads(data) if data else {}
+            if found.get('boot_id') != state.read_boot_id(self._root):
+                return ledgers.Ledger()  # its times are of another clock
+            return ledger_format.from_data(found['ledger'])
+        except (ValueError, AttributeError, KeyError, RecursionError, StateError) as error:
+            self._log.warning('%s: %s: what moves have paid begins anew',
+                              os.path.join(self._directory(), FILE), error)
+            return ledgers.Ledger()
+
+    def _save(self, ledger):
+        fd = state.open_directory(self._directory(), create=True)
+        try:
+            state.replace_file(fd, self._directory(), FILE, json.dumps({
+                'boot_id': state.read_boot_id(self._root),
+                'ledger': ledger_format.to_data(ledger)}).encode())
+        finally:
+            os.close(fd)
+
+    def _directory(self):
+        return os.path.join(self._root, self.options.shared.state_dir[1:])
+
+
+def situation(tick, sampler, limits, places=None):
+    """Join what a tick has found into what the rebalancer is told.
+
+    :param places: {uuid: node ids} of guests that are held to more than was promised
+    :rtype: nova_numa_pmc.core.moves.Situation
+    """
+    promised, sample = tick.record.promises, tick.sample
+    seen = view.view(tick.host, promised.values(), limits,
+                     {node.id: node for node in sample.nodes}, tick.record.rotation)
+    loads = guest_load.guest_loads(
+        sample.guests, {guest.uuid: guest for guest in tick.guests}, promised, seen, places,
+        {guest.uuid: code for guest in tick.guests for code in (why_busy(guest),) if code})
+    free = tuple((node.id, node.free_bytes) for node in sample.nodes
+                 if node.free_bytes is not None)
+    return moves.Situation(seen, loads, sampler.latencies_ns(tick.host),
+                           guest_load.waiting_cores(sample.guests), free, sampler.mlp,
+                           limits.domain_distance)

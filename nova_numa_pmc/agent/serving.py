@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run an agent tick by tick, under systemd or by hand, until a signal ends it."""
+
+import contextlib
+import os
+import signal
+import time
+
+from nova_numa_pmc import state
+from nova_numa_pmc.exceptions import NumaPmcError, StateBusy
+from nova_numa_pmc.host import notify
+from nova_numa_pmc.prometheus import exporting
+
+#: The second tick comes soon after the first, which has nothing to be compared with [s].
+FIRST_INTERVAL_S = 1.0
+#: A file in the state directory whose lock the agent of a host holds.
+LOCK = 'agent'
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def only_agent(directory):
+    """Hold the lock of the host's agent.
+
+    :raises StateBusy: another one runs
+    :raises StateError: the state directory can't be trusted or made
+    """
+    fd = state.open_directory(directory, create=True)
+    try:
+        try:
+            lock = state.take_lock(fd, directory, 0, LOCK)
+        except StateBusy:
+            raise StateBusy('%s: held: another nova-numa-agent runs on this host (see fuser(1))'
+                            % os.path.join(directory, LOCK)) from None
+        try:
+            yield
+        finally:
+            os.close(lock)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def signals():
+    """Yield a function that waits so many seconds and returns the signal that came, or None.
+
+    Signals are taken there and nowhere else, so that none comes between two writes.
+    """
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield _wait
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+
+def _wait(seconds):
+    came = signal.sigtimedwait(_SIGNALS, max(0.0, seconds))
+    return came.si_signo if came else None
+
+
+class Service:
+    """The loop.
+
+    :param agent: :class:`nova_numa_pmc.agent.ticking.Agent`
+    :param read_options: returns new :class:`agent_options.Options` at a reload
+    :param log: a :class:`logging.Logger`
+    :param wait: as :func:`signals` yields it
+    :param clock: returns seconds that never go back
+    :param tell: as :func:`notify.notify`
+    :param exporter: :class:`exporting.Exporter` that is shown each tick; None: one that is off
+    """
+
+    def __init__(self, agent, read_options, log, wait, clock=time.monotonic,
+                 tell=notify.notify, watchdog_s=None, exporter=None):
+        self._agent, self._read_options, self._log = agent, read_options, log
+        self._wait, self._clock, self._tell = wait, clock, tell
+        self._exporter = exporter or exporting.Exporter(log)
+        # Twice within the time that systemd waits, as sd_watchdog_enabled(3) recommends.
+        self._patience_s = watchdog_s / 2 if watchdog_s else float('inf')
+
+    def run(self):
+        """Tick until SIGTERM or SIGINT, then end the moves in hand."""
+        self._tick()
+        due_s, ready = self._clock() + min(FIRST_INTERVAL_S, self._interval_s()), False
+        while self._idle_until(due_s):
+            self._tick()
+            if not ready:
+                # Not before something is published: what starts after us may read it.
+                self._tell(notify.READY)
+                ready = True
+            due_s += self._interval_s()
+            if due_s <= self._clock():  # late, or the host was suspended
+                due_s = self._clock() + self._interval_s()
+        self._tell(notify.STOPPING)
+        self._finish()
+
+    def _tick(self):
+        began_s = self._clock()
+        tick = self._agent.tick()
+        self._exporter.show(tick, self._clock() - began_s)
+        self._tell('STATUS=' + status(tick.host_state, tick.paused))
+
+    def _interval_s(self):
+        return self._agent.options.counting.interval_s
+
+    def _idle_until(self, due_s):
+        """Move guests' memory and wait until the next tick; return False at the end."""
+        while True:
+            self._tell(notify.WATCHDOG)
+            left_s = due_s - self._clock()
+            if left_s <= 0:
+                return True
+            pause_s = self._agent.step()
+            if pause_s is None:
+                pause_s = left_s
+            came = self._wait(min(pause_s, left_s, self._patience_s))
+            if came == signal.SIGHUP:
+                self._reload()
+            elif came:
+                return False
+
+    def _reload(self):
+        self._tell('RELOADING=1', 'MONOTONIC_USEC=%d' % (time.monotonic_ns() // 1000))
+        try:
+            options, problems = self._read_options()
+        except NumaPmcError as error:
+            self._log.error('the options stay as they were: %s', error)
+        else:
+            for problem in problems:
+                self._log.warning('%s', problem)
+            self._agent.reload(options)
+            self._exporter.reload(options.metrics)
+            self._log.info('options read again')
+        self._tell(notify.READY)
+
+    def _finish(self):
+        """Go on with the moves in hand for as long as allowed, then give them up."""
+        end_s = self._clock() + self._agent.options.stop_timeout_s
+        while self._clock() < end_s:
+            self._tell(notify.WATCHDOG)
+            pause_s = self._agent.step()
+            if pause_s is None:
+                return
+            if pause_s:
+                self._wait(pause_s)
+        self._agent.abandon()
+
+
+def status(told, paused=None):
+    """Return what ``systemctl status`` shows of a :class:`host_state.HostState`, None: none.
+
+    :param paused: :class:`pausing.Paused`, None: it is not
+    """
+    if paused:
+        return '%s; %s' % (paused, status(told))
+    if told is None:
+        return 'nothing measured yet, or nothing to be measured: see the journal'
+    guests = sum(node.guests for node in told.view.nodes)
+    demand = ', '.join(
+        'node %d: %s of %.3g' % (node.id, 'unknown' if node.demand_cores is None
+                                 else '%.2f' % node.demand_cores, node.cores)
+        for node in told.view.nodes[:8])
+    return '%.0f guests, by %s; cores wanted: %s' % (guests, told.source or 'no source', demand)

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent: measure, publish, hold guests to their places, move those for whom it pays.
+
+One thread and one loop. A tick is made of stages, each of which may fail without the others:
+what fails is told once, until it works again.
+"""
+
+import logging
+import os
+import time
+
+from nova_numa_pmc import agent_options, bookkeeping, collect, host_state, overrides, promises
+from nova_numa_pmc.agent import rebalancing
+from nova_numa_pmc.agent.troubles import Troubles
+from nova_numa_pmc.core import view
+from nova_numa_pmc.host import guests
+from nova_numa_pmc.movement import moving, pausing, reassertion, turn
+from nova_numa_pmc.record import Record
+
+LOG = logging.getLogger(__name__)
+
+
+class Now(Record, fields='monotonic_ns boottime_ns realtime_s'):
+    """One moment by three clocks: intervals, ages over a suspend, and what others read."""
+
+    __slots__ = ()
+
+    @classmethod
+    def read(cls):
+        """Read the clocks."""
+        return cls(time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time())
+
+
+class Tick(Record, fields='now sample host record guests host_state totals failing paused',
+           defaults=(None, None, None, (), None, moving.Totals(), 0, None)):
+    """What a tick has found; None: could not be had.
+
+    :param sample: :class:`nova_numa_pmc.sample.Sample`
+    :param host: :class:`nova_numa_pmc.model.Topology`
+    :param record: :class:`nova_numa_pmc.state.Record`, the promises
+    :param guests: tuple of :class:`nova_numa_pmc.model.Guest` that run
+    :param host_state: :class:`host_state.HostState`, what is to be published
+    :param totals: :class:`moving.Totals` at its end
+    :param failing: how many stages failed, of it and of the moves before
+    :param paused: :class:`pausing.Paused`, None: guests may be moved
+    """
+
+    __slots__ = ()
+
+
+class Agent:
+    """What one host's agent does in a tick.
+
+    :param options: :class:`nova_numa_pmc.agent_options.Options`
+    :param root: where proc, sys and run are (tests)
+    :ivar options: those in force
+    """
+
+    def __init__(self, options, root='/', **writing):
+        """Open nothing yet.
+
+        :param writing: passed to :mod:`migrate` and :mod:`cpuset` (tests)
+        """
+        self.options, self._root = options, root
+        self._troubles = Troubles(LOG, time.monotonic)
+        self._files = guests.StatusFiles(root)
+        self._sampler = collect.Sampler(options.counting, root)
+        self._books = bookkeeping.Bookkeeping(options.shared, root, LOG)
+        self._reassertion = reassertion.Reassertion(options.shared, root, LOG, self._troubles)
+        self._moving = moving.Moving(options, root, LOG, **writing)
+        self._rebalancing = rebalancing.Rebalancing(options, self._moving, root, LOG,
+                                                    self._troubles)
+        self._turn, self._pause = turn.AgentTurn(LOG), pausing.Watch(LOG)
+
+    def reload(self, options):
+        """Go on with other options; counters are opened anew where theirs have changed."""
+        if options.counting != self.options.counting:
+            self._sampler.close()
+            self._sampler = collect.Sampler(options.counting, self._root)
+        if options.rebalance != agent_options.ON:
+            self.abandon()
+            self._moving.places.clear()  # whoever was widened goes home
+        self._books.options = self._reassertion.options = options.shared
+        self.options = self._moving.options = self._rebalancing.options = options
+
+    def tick(self, now=None):
+        """Do everything once; nothing is raised.
+
+        :param now: :class:`Now`; None: read the clocks
+        :rtype: Tick
+        """
+        tick = self._collect(now or Now.read())
+        # Before the promises are read: then they say what a command has moved.
+        ours = self._turn.take(self._directory)
+        tick = self._with_promises(tick)
+        with self._troubles.stage('publishing'):
+            tick = tick._replace(host_state=self._host_state(tick))
+            if self.options.publish and tick.host_state:
+                host_state.write(self._directory, tick.host_state)
+        if tick.record:
+            self._moving.mind(tick.guests, tick.record.promises)
+            if ours:
+                self._hold_and_move(tick)
+        self._end_turn()
+        return tick._replace(totals=self._moving.totals, failing=self._troubles.failing)
+
+    def _hold_and_move(self, tick):
+        if not self._moving.busy:
+            with self._troubles.stage('following guests'):
+                tick = tick._replace(
+                    record=self._books.follow(tick.record, tick.guests, tick.host))
+        if self.options.reassert:
+            with self._troubles.stage('holding guests'):
+                self._reassertion.hold(tick, self._moving.places, self._covered(tick))
+        if self.options.rebalance != agent_options.OFF and tick.sample and not tick.paused:
+            with self._troubles.stage('rebalancing'):
+                self._rebalancing.consider(tick, self._sampler)
+
+    def _end_turn(self):
+        if not self._moving.busy:
+            self._turn.end()
+
+    @property
+    def _directory(self):
+        return os.path.join(self._root, self.options.shared.state_dir[1:])
+
+    def _collect(self, now):
+        tick = Tick(now, paused=self._pause.look(self._directory))
+        if tick.paused:
+            self.abandon()
+        with self._troubles.stage('measuring'):
+            tick = tick._replace(sample=self._sampler.sample(now.monotonic_ns, now.realtime_s))
+            self._troubles.problems(tick.sample.problems)
+        with self._troubles.stage('reading the host'):
+            tick = tick._replace(host=promises.usable_host(self._root))
+            found, _ = self._files.read()  # the sample has told what could not be read
+            # Where these can't be told, nobody is held or moved: it may be against them.
+            found, problems = overrides.marked(found, self._root)
+            self._troubles.problems(problems)
+            tick = tick._replace(guests=found)
+        return tick
+
+    def _with_promises(self, tick):
+        if tick.host is not None:
+            with self._troubles.stage('keeping the promises'):
+                record, problems = self._books.read(tick.host, tick.now.boottime_ns)
+                tick = tick._replace(record=record)
+                self._troubles.problems(problems)
+        return tick
+
+    def _host_state(self, tick):
+        """Return the host's state; a first sample has no rates and would hide those before it."""
+        if not (tick.sample and tick.sample.nodes and tick.sample.elapsed_s and tick.record):
+            return None
+        limits = self.options.shared.limits
+        seen = view.view(tick.host, tick.record.promises.values(), limits,
+                         {node.id: node for node in tick.sample.nodes}, tick.record.rotation,
+                         tick.now.boottime_ns)
+        return host_state.from_sample(seen, tick.sample, limits)
+
+    def _covered(self, tick):
+        """List the nodes whose memory covers what they have promised."""
+        if not any(each.bound for each in tick.record.promises.values()):
+            return None
+        seen = view.view(tick.host, tick.record.promises.values(), self.options.shared.limits)
+        return {node.id for node in seen.nodes if node.promised_bytes <= node.capacity_bytes}
+
+    def step(self):
+        """Do the next bit of the moves in hand; nothing is raised.
+
+        :returns: after how many seconds to do the next one; None: there is none
+        """
+        pause_s = None
+        with self._troubles.stage('moving'):
+            pause_s = self._moving.step()
+        self._end_turn()
+        return pause_s
+
+    def abandon(self):
+        """End the moves in hand: kept where most of the memory has moved, else taken back."""
+        with self._troubles.stage('moving'):
+            self._moving.abandon()
+        self._end_turn()
+
+    def close(self):
+        """Close what is open."""
+        self._turn.end()
+        self._sampler.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One guest's part of a move: who may be moved, what is promised after it, did it follow."""
+
+from nova_numa_pmc import model, overrides
+from nova_numa_pmc.core import moves
+from nova_numa_pmc.host import cpuset, migrate
+from nova_numa_pmc.movement.reassertion import left_by_us
+from nova_numa_pmc.record import Record
+
+
+class Leg(Record, fields='step before after mover began_s'):
+    """One guest's part of a move in hand.
+
+    :param before, after: :class:`model.Promise`
+    :param mover: :class:`migrate.Mover`, which moves only CPUs where no memory is to follow
+    """
+
+    __slots__ = ()
+
+
+class OfCpus:
+    """A mover of CPUs alone, with what is used here of :class:`migrate.Mover`.
+
+    :param cpus: frozenset, None: let them go wherever the guest's parent may
+    """
+
+    def __init__(self, groups, cpus, writing):
+        self._groups, self._cpus = groups, cpus
+        self._writing = {name: each for name, each in writing.items() if name == 'write'}
+        self._changes, self.progress = (), migrate.Progress(migrate.MOVING)
+
+    def step(self):
+        """Write the CPUs, and be done."""
+        if self._cpus is None:
+            self._changes = cpuset.release_cpus(self._groups, **self._writing)
+        else:
+            self._changes = cpuset.confine(self._groups, self._cpus,
+                                           ours=left_by_us(self._groups), **self._writing).changes
+        self.progress = migrate.Progress(migrate.DONE)
+        return self.progress
+
+    def cancel(self):
+        """Do nothing: it is done."""
+
+    def undo_cpus(self):
+        """Give the CPUs back what they had."""
+        return cpuset.undo(self._groups, self._changes, **self._writing)
+
+
+def why_busy(guest):
+    """Return a code of why a guest must not be moved now, whatever was planned; '' it may.
+
+    'active_job' and 'paused': libvirt is to be left alone with it; 'kept' and 'ignored': the
+    operator has said so.
+    """
+    if guest.override:
+        return {overrides.PIN: 'kept', overrides.IGNORE: 'ignored'}[guest.override]
+    if guest.job:
+        return 'active_job'
+    return '' if guest.state in (None, 'running') else 'paused'
+
+
+def promised_after(move, step, before):
+    """Return a guest's promise once a move is made."""
+    if move.kind == moves.WIDEN:
+        return before
+    after = before
+    if move.kind != moves.FETCH:
+        after = after._replace(cpu_nodes=tuple(step.to_nodes), origin=model.PLACED)
+    if step.mem_nodes:
+        after = after._replace(mem_nodes=tuple(step.mem_nodes), mem_bytes=())
+    return after
+
+
+def has_followed(progress):
+    """Say whether at least half of what was to be moved has been."""
+    if progress.state == migrate.DONE:
+        return True
+    return progress.left_bytes is not None and progress.moved_bytes >= progress.left_bytes
+
+
+def told(progress):
+    """Say in words how far a move is that isn't done."""
+    left = 'an unknown amount' if progress.left_bytes is None else (
+        '%d MiB' % (progress.left_bytes >> 20))
+    refused = ', '.join('%d pages %s' % (count, name) for name, count in progress.refused)
+    return '%s, %s left%s' % (progress.state, left, '; ' + refused if refused else '')

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make planned moves, a bit at a time: promise, then CPUs, then memory.
+
+The new place is promised before anything is written, so that a start of another guest counts
+it, and an agent that comes back after a kill knows what is right. A move whose memory would not
+follow is taken back.
+"""
+
+import collections
+import time
+
+from nova_numa_pmc import overrides, promises
+from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
+from nova_numa_pmc.core import moves, view
+from nova_numa_pmc.core.explain_move import explain_move, explain_why
+from nova_numa_pmc.exceptions import GuestGone, MigrationError, NumaPmcError
+from nova_numa_pmc.host import cgroups, guests, migrate
+from nova_numa_pmc.movement import history
+from nova_numa_pmc.movement.legs import Leg, OfCpus, has_followed, promised_after, told, why_busy
+from nova_numa_pmc.movement.reassertion import cpus_of, left_by_us
+from nova_numa_pmc.record import Record
+
+
+#: How a move ends: as planned, undone, or not begun.
+MADE, TAKEN_BACK, REFUSED = RESULTS = ('made', 'taken_back', 'refused')
+
+
+class Refused(MigrationError):
+    """A planned move is not made: what it was planned on holds no longer."""
+
+
+class Order(Record, fields='move promised targets'):
+    """A move to come, and what it was planned of.
+
+    :param promised: {uuid: :class:`model.Promise`} before it
+    :param targets: {uuid: :class:`model.Promise`} after it where the move alone doesn't tell:
+        it takes another one back
+    """
+
+    __slots__ = ()
+
+
+class Totals(Record, fields='ended moved_bytes in_hand', defaults=({}, 0, 0)):
+    """What has been moved since the agent began.
+
+    :param ended: {(kind of :data:`moves.KINDS`, one of :data:`RESULTS`): moves that ended so};
+        replaced when it changes, as other threads read it
+    :param in_hand: guests that are being moved
+    """
+
+    __slots__ = ()
+
+
+class Moving:
+    """The moves in hand and to come.
+
+    :param options: :class:`nova_numa_pmc.agent_options.Options`
+    :param who, batch: as the history has them; an order of the operator's about one guest
+        (:data:`history.PIN`) overrules what was said of it before
+    :param record: called with each :class:`history.Entry`, when a move begins and when it has
+        ended; None: it is written down
+    :param writing: passed to :class:`migrate.Mover` (tests)
+    :ivar places: {uuid: node ids} of guests that are held to more nodes than were promised
+    :ivar failed: uuids of guests whose moves were not made or taken back; whoever plans
+        empties it
+    """
+
+    def __init__(self, options, root, log, clock=time.monotonic, who=history.AGENT, batch='',
+                 record=None, **writing):
+        self.options, self._root, self._log, self._clock = options, root, log, clock
+        self._who, self._batch = who, batch
+        self._record = record or history.Writer(root, log).append
+        self._writing = writing
+        self._files = guests.StatusFiles(root)
+        self._queue, self._order, self._id, self._legs = collections.deque(), None, '', ()
+        self._promised = {}  # uuid → the promise of a guest when it was widened
+        self.places, self.failed = {}, set()
+        self._ended, self._moved_bytes = {}, 0
+
+    @property
+    def busy(self):
+        """Say whether there is anything in hand or to come."""
+        return bool(self._queue or self._legs)
+
+    @property
+    def totals(self):
+        """Return :class:`Totals`."""
+        return Totals(self._ended, self._moved_bytes, len(self._legs))
+
+    @property
+    def waiting(self):
+        """Return how many moves are to come."""
+        return len(self._queue)
+
+    @property
+    def in_hand(self):
+        """Return ((a guest's name, :class:`migrate.Progress`), …) of the move in hand."""
+        return tuple((leg.step.name, leg.mover.progress) for leg in self._legs)
+
+    @property
+    def _move(self):
+        return self._order.move
+
+    def _count(self, result, legs):
+        key = self._move.kind, result
+        self._ended = {**self._ended, key: self._ended.get(key, 0) + 1}
+        self._moved_bytes += sum(leg.mover.progress.moved_bytes for leg in legs)
+
+    def begin(self, plan, promised, targets=None):
+        """Take over a plan's moves; ``step()`` makes them.
+
+        :param plan: :class:`moves.Plan`
+        :param promised, targets: as in :class:`Order`
+        """
+        self._queue.extend(Order(move, promised, targets or {}) for move in plan.moves)
+
+    def mind(self, running, promised):
+        """Look at who runs now: end the move of whom libvirt works on, forget who was replaced.
+
+        :param running: iterable of :class:`model.Guest`
+        """
+        busy = {guest.uuid for guest in running if why_busy(guest)}
+        if any(leg.step.uuid in busy for leg in self._legs):
+            self._cancel()
+        said = {guest.uuid for guest in running if guest.override}  # these go home
+        for uuid in [uuid for uuid in self.places
+                     if uuid in said or promised.get(uuid) != self._promised[uuid]]:
+            del self.places[uuid], self._promised[uuid]
+
+    def step(self):
+        """Do the next bit.
+
+        :returns: after how many seconds to do the next one; None: all is done
+        """
+        if not self._legs:
+            if not self._queue:
+                return None
+            self._start(self._queue.popleft())
+            return 0.0
+        try:
+            waits = [leg.mover.step().wait_s for leg in self._legs
+                     if leg.mover.progress.state == migrate.MOVING]
+        except Exception as error:  # of whichever leg: the move is one
+            self._give_up(error)
+            return 0.0
+        if all(leg.mover.progress.state != migrate.MOVING for leg in self._legs):
+            self._end()
+            return 0.0
+        return min(waits)
+
+    def abandon(self):
+        """Give up what is to come, and end what is in hand: kept where most has moved."""
+        self._queue.clear()
+        self._cancel()
+        while self._legs:
+            self.step()
+
+    def _cancel(self):
+        for leg in self._legs:
+            leg.mover.cancel()
+
+    def _start(self, order):
+        """Promise the new places and write the CPUs."""
+        self._order, self._id = order, history.new_id()
+        try:
+            self._legs = self._reserved(*order)
+            for leg in self._legs:
+                leg.mover.step()
+        except Exception as error:
+            self._give_up(error)
+            return
+        for leg in self._legs:
+            self._remember_place(leg)
+
+    def _reserved(self, move, promised, targets):
+        """Record the promises of a move's guests, all or none; return its legs."""
+        found, _ = self._files.read()
+        if self._who != history.PIN:
+            found, _ = overrides.marked(found, self._root)
+        running = {guest.uuid: guest for guest in found}
+        host = promises.usable_host(self._root)
+        parts = []
+        for step in move.steps:
+            guest = running.get(step.uuid)
+            if guest is None:
+                raise GuestGone('guest %s: ended before it was moved' % step.name)
+            if why_busy(guest):
+                raise Refused('guest %s: %s' % (
+                    step.name, why_busy(guest) if guest.override else guest.job or guest.state))
+            parts.append((step, self._mover(move, step, guest, host)))
+        with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as ledger:
+            legs = []
+            for step, mover in parts:
+                before = ledger.promises.get(step.uuid)
+                if before is None or before != promised.get(step.uuid):
+                    raise Refused('guest %s: its promise has changed since' % step.name)
+                after = targets.get(step.uuid) or promised_after(move, step, before)
+                ledger.put(after)
+                legs.append(Leg(step, before, after, mover, self._clock()))
+            self._check_room(legs, ledger, host)
+            # Before the promises are: a kill leaves no move that the history does not know.
+            self._keep(legs, history.BEGUN, 'in hand, or whoever made it was killed')
+        return tuple(legs)
+
+    def _mover(self, move, step, guest, host):
+        groups = cgroups.find(guest.pid, self._root)
+        cpus = None
+        if move.kind != moves.FETCH and step.to_nodes:
+            cpus = cpus_of(step.to_nodes, host, guest)
+            if not cpus:
+                raise Refused('guest %s: none of its CPUs is on these nodes now' % step.name)
+        if not step.mem_nodes:
+            return OfCpus(groups, cpus, self._writing)
+        count = sum(1 for each in move.steps if each.mem_nodes)
+        terms = self.options.terms
+        return migrate.Mover(
+            groups, step.mem_nodes, cpus, ours=left_by_us(groups), root=self._root,
+            terms=migrate.Terms(bytes_per_sec=max(1, terms.bytes_per_sec // count),
+                                reserve_bytes=terms.reserve_bytes),
+            clock=self._clock, **self._writing)
+
+    def _check_room(self, legs, ledger, host):
+        """Refuse where a start has taken the room since; raised under the lock: not recorded."""
+        seen = view.view(host, ledger.promises.values(), self.options.shared.limits)
+        wanted = {node for leg in legs for node in leg.step.mem_nodes}
+        for node in seen.nodes:
+            if node.id in wanted and node.promised_bytes > node.capacity_bytes:
+                raise Refused('node %d has no room left for %s' % (
+                    node.id, ', '.join(leg.step.name for leg in legs)))
+
+    def _remember_place(self, leg):
+        uuid = leg.step.uuid
+        if self._move.kind == moves.WIDEN:
+            self.places[uuid], self._promised[uuid] = tuple(leg.step.to_nodes), leg.after
+        elif self._move.kind != moves.FETCH:
+            self.places.pop(uuid, None)
+            self._promised.pop(uuid, None)
+
+    def _end(self):
+        """Keep a move whose memory has followed, else take it back."""
+        left = [leg for leg in self._legs if not has_followed(leg.mover.progress)]
+        if left:
+            states = ', '.join('%s: %s' % (leg.step.name, told(leg.mover.progress))
+                               for leg in left)
+            self._give_up(MigrationError('most memory stays where it was (%s)' % states))
+            return
+        for leg in self._legs:
+            progress = leg.mover.progress
+            self._log.info(
+                'guest %s: %s: node %s to %s, %d MiB in %.0f ms%s; %s', leg.step.name,
+                self._move.kind, _listed(leg.step.from_nodes), _listed(leg.step.to_nodes),
+                progress.moved_bytes >> 20, 1e3 * (self._clock() - leg.began_s),
+                '' if progress.state == migrate.DONE else ' (%s)' % told(progress),
+                explain_move(self._move))
+        self._count(MADE, self._legs)
+        legs, self._legs = self._legs, ()
+        states = [told(leg.mover.progress) for leg in legs
+                  if leg.mover.progress.state != migrate.DONE]
+        self._keep(legs, history.PARTLY if states else history.DONE,
+                   '; '.join(states) or explain_why(self._move))
+
+    def _give_up(self, error):
+        """Take CPUs and promises back; what has moved of the memory stays."""
+        legs, self._legs = self._legs, ()
+        self._count(TAKEN_BACK if legs else REFUSED, legs)
+        self.failed.update(step.uuid for step in self._move.steps)
+        unknown = not isinstance(error, (NumaPmcError, OSError))
+        for leg in legs:
+            try:
+                leg.mover.undo_cpus()
+                self._restore(leg)
+            except GuestGone:
+                pass
+            except NumaPmcError as another:
+                self._log.warning('guest %s: %s', leg.step.name, another)
+        if isinstance(error, GuestGone):
+            self._log.info('not moved: %s', error)
+        else:
+            self._log.warning('not moved: %s: %s', _names(self._move), error,
+                              exc_info=error if unknown else None)
+        self._keep(legs, history.TAKEN_BACK if legs else history.REFUSED, str(error))
+
+    def _keep(self, legs, result, why):
+        """Write down that a move begins, or what came of it."""
+        self._record(history.entry(
+            self._id, self._move, [history.Part(
+                leg.step.uuid, leg.step.name, leg.before.since_ns, history.place(leg.before),
+                history.place(leg.after), leg.mover.progress.moved_bytes) for leg in legs],
+            self._who, self._batch, max((self._clock() - leg.began_s for leg in legs), default=0),
+            result, why))
+
+    def _restore(self, leg):
+        with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as ledger:
+            if ledger.promises.get(leg.step.uuid) == leg.after:
+                ledger.put(leg.before)
+
+
+def _names(move):
+    return ', '.join(step.name for step in move.steps)
+
+
+def _listed(nodes):
+    return ','.join(map(str, nodes)) or 'any'

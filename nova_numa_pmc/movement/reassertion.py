@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hold guests to their places: read their cpusets back, and write again what was reset.
+
+A restart of libvirt and systemd's daemon-reload set groups back; CPUs come online; an agent or
+a hook that was killed leaves a promise whose cpuset was not written. The promise tells what is
+right: it is recorded before anything is written.
+"""
+
+import os
+
+from nova_numa_pmc import model, overrides, promises, state
+from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
+from nova_numa_pmc.core import page_choice
+from nova_numa_pmc.exceptions import CpuListError, GuestGone, NumaPmcError
+from nova_numa_pmc.host import cgroups, cpuset, guests, node_room
+from nova_numa_pmc.host.topology import format_cpulist, parse_cpulist
+
+#: Somebody who resets a guest's sets more often than so many times in a time [s] wants it so.
+_FIGHT_WRITES, _FIGHT_S = 6, 600.0
+_STAGE = 'holding guest %s'
+
+
+class Reassertion:
+    """What is read back of each guest, tick by tick.
+
+    :param options: :class:`nova_numa_pmc.settings.Settings`
+    :param troubles: :class:`nova_numa_pmc.agent.troubles.Troubles`
+    """
+
+    def __init__(self, options, root, log, troubles, **writing):
+        self.options = options
+        self._root, self._log, self._troubles, self._writing = root, log, troubles, writing
+        self._alive = {}  # (uuid, pid) → name
+        self._groups = {}  # (uuid, pid) → Groups
+        self._written = {}  # uuid → when something was written, of late
+
+    def hold(self, tick, places=None, covered=None):
+        """Write what is not as promised; what fails of one guest is told, the others go on.
+
+        :param tick: :class:`nova_numa_pmc.agent.ticking.Tick` with host and record
+        :param places: {uuid: node ids} of guests that are held to other nodes' CPUs than was
+            promised: widened for a while
+        :param covered: ids of the nodes whose promises their memory covers; None: all
+        """
+        online = frozenset().union(*(node.online_cpus for node in tick.host.nodes))
+        room = _Room(self.options.limits.reserve_bytes, self._root)
+        self._forget(tick.guests)
+        for guest in tick.guests:
+            promise = tick.record.promises.get(guest.uuid)
+            # What libvirt works on is looked at again once it is done.
+            if guest.job or not self._is_ours(guest, promise, tick.now):
+                continue
+            nodes = (places or {}).get(guest.uuid) or promise.cpu_nodes
+            cpus = cpus_of(nodes, tick.host, guest)
+            if not cpus:
+                continue
+            with self._troubles.stage(_STAGE % guest.name):
+                try:
+                    self._hold(guest, promise, nodes, cpus, online, tick.now)
+                    self._mind_memory(guest, promise, cpus, covered, room)
+                except GuestGone:
+                    self._groups.pop((guest.uuid, guest.pid), None)  # or made anew elsewhere
+
+    def _forget(self, present):
+        """Drop what is kept of guests that have gone."""
+        alive = {(guest.uuid, guest.pid): guest.name for guest in present}
+        for key in self._alive.keys() - alive.keys():
+            self._troubles.forget(_STAGE % self._alive[key])
+            self._groups.pop(key, None)
+            self._written.pop(key[0], None)
+        self._alive = alive
+
+    def _is_ours(self, guest, promise, now):
+        if (promise is None or promise.origin != model.PLACED or guest.placed_by
+                or guest.override == overrides.IGNORE):
+            return False
+        # The hook writes at `started`; where it never came to that, it is taken over.
+        age_ns = now.boottime_ns - promise.since_ns
+        return bool(promise.cpu_nodes) and (
+            promise.started or age_ns >= self.options.start_grace_s * 10**9)
+
+    def _hold(self, guest, promise, nodes, cpus, online, now):
+        groups = self._find(guest)
+        if is_held(groups, cpus, online):
+            return
+        now_s = now.monotonic_ns / 1e9
+        recent = [at for at in self._written.get(guest.uuid, ()) if now_s - at < _FIGHT_S]
+        if len(recent) >= _FIGHT_WRITES:
+            self._troubles.problems([
+                'guest %s: its cpuset was reset %d times in %.0f minutes: left as it is; '
+                'somebody else writes it' % (guest.name, len(recent), _FIGHT_S / 60)])
+            return
+        applied = cpuset.confine(groups, cpus, ours=left_by_us(groups), **self._writing)
+        if applied.changes:
+            self._written[guest.uuid] = recent + [now_s]
+            self._log.info('guest %s: held to node %s again: cpus %s to %s', guest.name,
+                           ','.join(map(str, nodes)), applied.changes[0].before or 'any',
+                           format_cpulist(cpus))
+        if not promise.started:
+            promises.settle(promise, self.options, self._root, LOCK_TIMEOUT_S)
+
+    def _find(self, guest):
+        key = guest.uuid, guest.pid
+        groups = self._groups.get(key)
+        # Where each child is written, vCPUs that were plugged since have groups of their own.
+        if groups is None or not groups.covers:
+            groups = self._groups[key] = cgroups.find(guest.pid, self._root)
+        return groups
+
+    def _mind_memory(self, guest, promise, cpus, covered, room):
+        """Keep a bound guest bound while its nodes hold what it is promised, else widen it."""
+        if not promise.bound or not promise.mem_nodes:
+            return
+        groups, mems = self._find(guest), frozenset(promise.mem_nodes)
+        if not self.options.bind:
+            why = 'the option bind is off'
+        elif covered is not None and not mems <= covered:
+            why = 'more is promised there than fits'
+        else:
+            why = room.why_too_small(promise, cgroups.memory_by_node(groups) or {})
+        if not why:
+            if any(own.mems != mems for own in _own(groups)):
+                applied = cpuset.confine(groups, cpus, mems, stay_bound=True,
+                                         ours=left_by_us(groups), **self._writing)
+                if applied.changes:
+                    self._log.info('guest %s: bound to the memory of node %s again', guest.name,
+                                   format_cpulist(mems))
+            return
+        cpuset.release_memory(groups, mems, **self._writing)
+        promises.settle(promise._replace(bound=False), self.options, self._root, LOCK_TIMEOUT_S)
+        self._log.info('guest %s: no longer bound to the memory of node %s: %s', guest.name,
+                       format_cpulist(mems), why)
+
+
+class _Room:
+    """What is left of the nodes for bound guests in one tick, whoever has taken the rest.
+
+    The watermark is the reserve: below it the kernel soon kills whoever may not go elsewhere.
+
+    :param reserve_bytes: of each node, kept for the host
+    """
+
+    def __init__(self, reserve_bytes, root):
+        self._reserve_bytes, self._root, self._left = reserve_bytes, root, {}
+
+    def why_too_small(self, promise, held):
+        """Take what a guest has yet to touch from its nodes' room; say why that can't be, or ''.
+
+        :param held: {node id: bytes} that it has
+        """
+        if promise.page_bytes:
+            return ''  # its pool is taken already
+        wanted = page_choice.shares(promise.mem_nodes, promise.mem_bytes, promise.memory_bytes)
+        for node, promised_bytes in wanted.items():
+            if node not in self._left:
+                self._left[node] = (node_room.available_bytes(node, self._root)
+                                    - self._reserve_bytes)
+            more = max(0, promised_bytes - held.get(node, 0))
+            if more > self._left[node]:
+                return '%d MiB more are promised there, and %d MiB are left' % (
+                    more >> 20, max(0, self._left[node] >> 20))
+            self._left[node] -= more
+        return ''
+
+
+def cpus_of(nodes, host, guest):
+    """Return the frozenset of a guest's CPUs on nodes."""
+    cpus = frozenset().union(*(node.cpus for node in host.nodes if node.id in nodes))
+    return cpus if guest.allowed_cpus is None else cpus & guest.allowed_cpus
+
+
+def is_held(groups, cpus, online):
+    """Say whether a guest's groups hold it to ``cpus``, whatever they say of offline CPUs.
+
+    :raises GuestGone, CpusetError: as :func:`cpuset.current`
+    """
+    if groups.covers:
+        # One file of each guest in each tick: the others are read where it isn't as it should be.
+        path = os.path.join(groups.target, 'cpuset.cpus')
+        try:
+            return parse_cpulist(cgroups.read_text(path)) & online == cpus
+        except (OSError, CpuListError):
+            return _own(groups)[0].cpus & online == cpus
+    # A pin inside of the set stays as it is; a new vCPU has all CPUs.
+    return all(own.cpus and own.cpus & online <= cpus for own in _own(groups))
+
+
+def widen_bound(options, root, log):
+    """Let the memory of all bound guests spill: nobody watches their nodes any more.
+
+    Their promises stay bound, so that an agent that comes back binds them again.
+    """
+    record = state.read(os.path.join(root, options.state_dir[1:]), state.read_boot_id(root))
+    bound = {each.uuid: each for each in record.promises.values() if each.bound} if record else {}
+    for guest in guests.read_running(root)[0] if bound else ():
+        promise = bound.get(guest.uuid)
+        if promise is None:
+            continue
+        try:
+            changes = cpuset.release_memory(cgroups.find(guest.pid, root),
+                                            frozenset(promise.mem_nodes))
+        except GuestGone:
+            continue
+        except NumaPmcError as error:
+            log.warning('guest %s: stays bound: %s', guest.name, error)
+            continue
+        if changes:
+            log.info('guest %s: no longer bound: the agent has ended', guest.name)
+
+
+def _own(groups):
+    held = cpuset.current(groups)
+    return [held[directory] for directory in (
+        (groups.target,) if groups.covers else groups.children) if directory in held]
+
+
+def left_by_us(groups):
+    """Return the :class:`cpuset.Held` that an earlier write may have left: one set in all groups.
+
+    None: there is no such set.
+    """
+    sets = {own.cpus for own in _own(groups)}
+    return cpuset.Held(sets.pop(), frozenset()) if len(sets) == 1 else None

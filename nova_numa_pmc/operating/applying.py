@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make moves for a command: in turn with the agent, shown, ended by a signal, summed up."""
+
+import logging
+import sys
+import time
+
+from nova_numa_pmc import state
+from nova_numa_pmc.cmd import exits
+from nova_numa_pmc.exceptions import NumaPmcError, StateBusy
+from nova_numa_pmc.host import guests
+from nova_numa_pmc.movement import history, moving, turn
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.viewing import progress, tables
+
+LOG = logging.getLogger('nova_numa_pmc.applying')
+#: How often it is looked whether libvirt works on a guest that is being moved [s].
+_MIND_S = 1.0
+#: The agent has the turn for less than that in a tick, and then it is not worth telling [s].
+_TICK_S = 0.5
+
+
+class Outcome(Record, fields='batch entries not_begun signal', defaults=(0, None)):
+    """What came of it.
+
+    :param batch: the id of it all in the history
+    :param entries: tuple of :class:`history.Entry`, one for each move that was tried
+    :param not_begun: how many moves were not
+    :param signal: the signal that ended it, None: none did
+    """
+
+    __slots__ = ()
+
+    @property
+    def exit_code(self):
+        """Return the exit code of the command."""
+        if not self.not_begun and all(one.result == history.DONE for one in self.entries):
+            return exits.OK
+        return (exits.PARTLY if any(one.stands for one in self.entries) else exits.PROBLEM)
+
+
+class _Teller(logging.Handler):
+    """Prints what is logged of the moves."""
+
+    def __init__(self, say):
+        super().__init__()
+        self._say = say
+
+    def emit(self, record):
+        """Print the message, without what could steer a terminal."""
+        self._say(tables.printable(record.getMessage()))
+
+
+def hold_turn(here, who, wait_s):
+    """Return the turn, taken: a context that gives it back.
+
+    :param who: one of :data:`history.APPLY`…
+    :raises StateBusy: somebody else has it for longer than ``wait_s``
+    """
+    taken = turn.Turn(here.directory, 'nova-numa-rebalance ' + who)
+    try:
+        taken.take(min(wait_s, _TICK_S))
+    except StateBusy as error:
+        print('%s: waiting for up to %g s' % (error, wait_s), file=sys.stderr, flush=True)
+        try:
+            taken.take(wait_s)
+        except StateBusy as busy:
+            raise StateBusy('%s: nothing was done; try again later, or wait longer (--wait), or '
+                            'end the agent\'s moves with "nova-numa-rebalance pause"'
+                            % busy) from None
+    return taken
+
+
+def make(here, plan, promised, who, wait_s=0.0, targets=None):
+    """Make the moves of a plan.
+
+    :param here: :class:`seeing.Here`
+    :param plan: :class:`moves.Plan`
+    :param promised, targets: as in :class:`moving.Order`
+    :param who: one of :data:`history.APPLY`…
+    :param wait_s: how long to wait for whoever else moves guests [s]
+    :rtype: Outcome
+    :raises StateBusy: somebody else has the turn for longer
+    """
+    entries, batch = [], history.new_id()
+    writer = history.Writer(here.root, LOG)
+
+    def record(entry):
+        if entry.result != history.BEGUN:
+            entries.append(entry)
+        writer.append(entry)
+
+    with hold_turn(here, who, wait_s), here.signals() as wait, progress.open_bars() as shown:
+        teller = _Teller(shown.say)
+        former = LOG.level
+        LOG.addHandler(teller)
+        LOG.setLevel(logging.INFO)
+        try:
+            mover = moving.Moving(here.options, here.root, LOG, who=who, batch=batch,
+                                  record=record, **here.writing)
+            mover.begin(plan, promised, targets)
+            signal = _run(here, mover, wait, shown)
+            not_begun = mover.waiting
+            mover.abandon()
+        finally:
+            LOG.setLevel(former)
+            LOG.removeHandler(teller)
+    return Outcome(batch, tuple(entries), not_begun, signal)
+
+
+def _run(here, mover, wait, shown):
+    """Step to the end; return the signal that came before it, or None."""
+    files, looked_s = guests.StatusFiles(here.root), time.monotonic()
+    while True:
+        pause_s = mover.step()
+        if pause_s is None:
+            return None
+        shown.show(mover.in_hand, mover.waiting)
+        signal = wait(pause_s)
+        if signal:
+            return signal
+        if time.monotonic() - looked_s >= _MIND_S:
+            looked_s = time.monotonic()
+            _mind(here, mover, files)
+
+
+def _mind(here, mover, files):
+    """End the move in hand of a guest that libvirt has begun to work on."""
+    try:
+        record = state.read(here.directory, state.read_boot_id(here.root)) or state.Record()
+    except NumaPmcError as error:
+        LOG.warning('%s', error)
+        return
+    mover.mind(files.read()[0], record.promises)
+
+
+def say_outcome(outcome, say):
+    """Say in lines what stands.
+
+    :param say: called with each line
+    """
+    stands = [one for one in outcome.entries if one.stands]
+    if outcome.signal:
+        say('ended by signal %d: what had moved for the most part is kept, the rest was taken back'
+            % outcome.signal)
+    tried = len(outcome.entries) + outcome.not_begun
+    say('%d of %d moves made, %s moved' % (
+        len(stands), tried, tables.scaled(sum(one.moved_bytes for one in outcome.entries), 1024)))
+    for one in outcome.entries:
+        if one.result != history.DONE:
+            say('%s: %s: %s' % (', '.join(part.name for part in one.parts),
+                                one.result.replace('_', ' '), one.why))
+    if stands:
+        say('take it back with: nova-numa-rebalance undo')
+
+
+def outcome_data(outcome):
+    """Return an outcome as plain data."""
+    return {'batch': outcome.batch, 'entries': [history.to_data(one) for one in outcome.entries],
+            'not_begun': outcome.not_begun, 'signal': outcome.signal}

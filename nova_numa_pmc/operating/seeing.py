@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host as a command of the operator's finds it: measured, and joined with what is promised."""
+
+import functools
+import os
+import sys
+import time
+
+from nova_numa_pmc import agent_options, calibration, collect, overrides, promises, settings
+from nova_numa_pmc.agent import rebalancing, serving
+from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
+from nova_numa_pmc.core import rebalance
+from nova_numa_pmc.exceptions import DomainError, NumaPmcError, UnknownGuest
+from nova_numa_pmc.host import domain_values, guests
+from nova_numa_pmc.operating import naming, preview
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.viewing import pace
+
+#: Why guests are left out of a plan for those that were named.
+NOT_NAMED = 'not_named'
+
+
+class Seen(Record, fields='host record guests problems sample situation', defaults=(None, None)):
+    """A host at one moment, or over an interval.
+
+    :param host: :class:`model.Topology`
+    :param record: :class:`state.Record`, with guests that run without a promise
+    :param guests: tuple of :class:`model.Guest`, with what the operator has said of them
+    :param problems: tuple of strings
+    :param sample: :class:`nova_numa_pmc.sample.Sample`; ``situation``: :class:`moves.Situation`;
+        None: nothing was measured
+    """
+
+    __slots__ = ()
+
+
+class Here:
+    """Where a command works, and how it waits, asks and writes.
+
+    :ivar shared: :class:`settings.Settings`; ``directory``: the state directory's path
+    :ivar terminal: there is somebody to ask
+    """
+
+    def __init__(self, root='/', wait=time.sleep, ask=input, signals=serving.signals,
+                 clock_ns=time.monotonic_ns, **writing):
+        """Read the settings, which always can be.
+
+        :param wait: waits so many seconds; ``ask``: as :func:`input`; ``signals``: as
+            :func:`serving.signals`; ``clock_ns``: CLOCK_MONOTONIC
+        :param writing: passed to :class:`moving.Moving` (tests)
+        """
+        self.root, self.ask, self.signals, self.writing = root, ask, signals, writing
+        self.wait, self._clock_ns = wait, clock_ns
+        self.shared = settings.read(os.path.join(root, settings.PATH[1:]))
+        self.directory = os.path.join(root, self.shared.state_dir[1:])
+        self.terminal = all(stream is not None and stream.isatty()
+                            for stream in (sys.stdin, sys.stdout))
+
+    @functools.cached_property
+    def options(self):
+        """Return :class:`agent_options.Options`: pausing an agent must not need them.
+
+        :raises SettingsError: a value is wrong
+        """
+        options, self.problems = agent_options.read(
+            os.path.join(self.root, settings.PATH[1:]),
+            os.path.join(self.root, calibration.PATH[1:]))
+        return options
+
+    @property
+    def may_write(self):
+        """Say whether the guests of this host are ours to change."""
+        return self.root != '/' or os.geteuid() == 0
+
+    def need_root(self):
+        """Raise :class:`NumaPmcError` where they are not, with the remedy."""
+        if not self.may_write:
+            raise NumaPmcError('only root can do that: run it with sudo')
+
+    def guests(self):
+        """Return (tuple of :class:`model.Guest` that run, list of problems).
+
+        :raises StateError: what the operator has said of them can't be told
+        """
+        found, problems = guests.read_running(self.root)
+        marked, unread = overrides.marked(found, self.root)
+        return marked, problems + unread
+
+    def find(self, name):
+        """Return the running guest that is named.
+
+        :raises UnknownGuest: there is none
+        """
+        return naming.find(name, *self.guests())
+
+    def find_said(self, name):
+        """Return (uuid, name) of a guest that runs, of whom something was said, or of a uuid.
+
+        :raises UnknownGuest: there is none
+        """
+        try:
+            guest = self.find(name)
+            return guest.uuid, guest.name
+        except UnknownGuest:
+            for each in overrides.read(self.root)[0].values():
+                if name in (each.name, each.uuid):
+                    return each.uuid, each.name
+            try:
+                return domain_values.uuid(name), overrides.UNNAMED
+            except DomainError:
+                pass
+            raise
+
+    def look(self, keep=False):
+        """Read the host, its guests and its promises.
+
+        :param keep: write it down where a guest runs without a promise
+        :rtype: Seen
+        :raises NumaPmcError: something can't be read
+        """
+        host = promises.usable_host(self.root)
+        found, problems = self.guests()
+        shared = self.options.shared
+        problems = self.problems + problems
+        record = (promises.locked(shared, self.root, LOCK_TIMEOUT_S) if keep
+                  else preview.Draft(shared, self.root))
+        with record as ledger:
+            problems += promises.reconcile(ledger, host, shared, self.root)
+        return Seen(host, record, found, tuple(problems))
+
+    def samples(self, interval_s, wait):
+        """Measure, and yield what is seen at the end of each interval.
+
+        :param wait: waits so many seconds and returns whether to end
+        :returns: iterator of :class:`Seen`
+        """
+        with collect.Sampler(self.options.counting, self.root) as sampler:
+            for sample in pace.paced(lambda: sampler.sample(self._clock_ns()), interval_s, wait,
+                                     lambda: self._clock_ns() / 1e9):
+                yield self._joined(self.look(), sample, sampler)
+
+    def measure(self, interval_s, keep=False):
+        """Measure for a time.
+
+        :param keep: as in :meth:`look`
+        :rtype: Seen
+        """
+        if sys.stderr.isatty():
+            print('measuring for %g s …' % interval_s, file=sys.stderr, flush=True)
+        with collect.Sampler(self.options.counting, self.root) as sampler:
+            sampler.sample(self._clock_ns())
+            self.wait(interval_s)
+            sample = sampler.sample(self._clock_ns())
+            return self._joined(self.look(keep), sample, sampler)
+
+    def _joined(self, seen, sample, sampler):
+        seen = seen._replace(sample=sample, problems=tuple(dict.fromkeys(
+            (*seen.problems, *sample.problems))))
+        return seen._replace(situation=rebalancing.situation(
+            seen, sampler, self.options.shared.limits))
+
+    def propose(self, seen, horizon_s, names=()):
+        """Plan what pays within a time; widening is left to the agent, who remembers it.
+
+        :param names: of guests, to leave all others where they are
+        :returns: (:class:`moves.Plan`, the :class:`moves.Situation` that it was made of)
+        :raises UnknownGuest: one that is named does not run
+        """
+        situation = seen.situation
+        if names:
+            named = {naming.find(name, seen.guests).uuid for name in names}
+            situation = situation._replace(guests=tuple(
+                each if each.uuid in named or each.fixed else each._replace(fixed=NOT_NAMED)
+                for each in situation.guests))
+        return rebalance.propose(
+            situation, self.options.terms._replace(widen=False), horizon_s), situation

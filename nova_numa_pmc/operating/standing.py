@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a host stands: its agent, and where each guest is, at this moment and quickly."""
+
+import time
+
+from nova_numa_pmc import host_state, overrides
+from nova_numa_pmc.checks import processes
+from nova_numa_pmc.core import guest_load, pressure, view
+from nova_numa_pmc.exceptions import CpusetError, StateError
+from nova_numa_pmc.host import cgroups, cpuset
+from nova_numa_pmc.movement import history, pausing
+from nova_numa_pmc.movement.legs import why_busy
+from nova_numa_pmc.record import Record
+
+
+class Agent(Record, fields='pid rebalance paused published_age_s fresh problem'):
+    """What is to be seen of the agent.
+
+    :param pid: its process, None: it does not run
+    :param rebalance: its option
+    :param paused: :class:`pausing.Paused` or None
+    :param published_age_s: of the host's state, None: there is none
+    :param fresh: it may be relied on
+    :param problem: why there is none, '' there is
+    """
+
+    __slots__ = ()
+
+
+class Node(Record, fields=(
+        'id pressure cpu_ratio bandwidth_ratio link_ratio demand_cores cores remote_ratio '
+        'promised_bytes capacity_bytes free_bytes guests')):
+    """One node; what was measured is None where that is not known."""
+
+    __slots__ = ()
+
+
+class Standing(Record, fields=(
+        'guest promise held_nodes bytes_by_node home_ratio fixed moved problem'),
+        defaults=(None, '')):
+    """One guest.
+
+    :param guest: :class:`model.Guest`; ``promise``: :class:`model.Promise`, None: there is none
+    :param held_nodes: node ids that its CPUs may run on, (): on all; None: not known
+    :param bytes_by_node: {node id: bytes}, None: not known
+    :param home_ratio: share of its memory on the nodes where it was promised, None: not known
+    :param fixed: why it is not moved, a code as in :class:`moves.GuestLoad`; '' it may be
+    :param moved: :class:`history.Entry` of what brought it where it is; None: its start
+    :param problem: what could not be read, ''
+    """
+
+    __slots__ = ()
+
+
+def agent(here):
+    """Look at the agent.
+
+    :param here: :class:`seeing.Here`
+    :returns: (:class:`Agent`, :class:`host_state.HostState` or None)
+    """
+    process = processes.find(here.root, processes.AGENT)
+    published, age_s, problem = None, None, ''
+    now_s = time.time()
+    try:
+        published = host_state.read(here.directory)
+        age_s = now_s - published.taken_s
+    except StateError as error:
+        problem = str(error)
+    fresh = published is not None and host_state.freshness(
+        published, now_s) == host_state.FRESH
+    return Agent(process and process.pid, here.options.rebalance, pausing.read(here.directory),
+                 age_s, fresh, problem), published
+
+
+def nodes(here, seen, published):
+    """Return a tuple of :class:`Node`, by what was measured or else by what is published.
+
+    :param seen: :class:`seeing.Seen`
+    :param published: :class:`host_state.HostState`, None: none that may be relied on
+    """
+    now = view.view(seen.host, seen.record.promises.values(), here.options.shared.limits)
+    measured = _sampled(seen.sample) if seen.sample else _published(published)
+    unknown = dict.fromkeys(('pressure', 'cpu_ratio', 'bandwidth_ratio', 'link_ratio',
+                             'demand_cores', 'remote_ratio'))
+    free_bytes = {node.id: node.free_bytes for node in seen.host.nodes}
+    return tuple(Node(
+        id=node.id, cores=node.cores, promised_bytes=node.promised_bytes,
+        capacity_bytes=node.capacity_bytes, free_bytes=free_bytes.get(node.id),
+        guests=node.guests, **measured.get(node.id, unknown)) for node in now.nodes)
+
+
+def _sampled(sample):
+    return {node.id: {name: getattr(node, name) for name in (
+        'pressure', 'cpu_ratio', 'bandwidth_ratio', 'link_ratio', 'demand_cores',
+        'remote_ratio')} for node in sample.nodes}
+
+
+def _published(published):
+    found = {}
+    for node, remote in zip(published.view.nodes, published.remote_ratios) if published else ():
+        parts = pressure.node_pressure(
+            pressure.utilisation(node.demand_cores, node.cores),
+            pressure.utilisation(node.bandwidth_bytes_per_sec,
+                                 node.bandwidth_max_bytes_per_sec), node.link_ratio)
+        found[node.id] = dict(parts._asdict(), demand_cores=node.demand_cores,
+                              remote_ratio=remote)
+    return found
+
+
+def guests(here, seen):
+    """Return (tuple of :class:`Standing` by name, list of problems)."""
+    try:
+        entries, broken = history.read(here.root)
+        problems = ['%d lines of the history can not be read' % broken] if broken else []
+    except StateError as error:
+        entries, problems = [], [str(error)]
+    moved = {(part.uuid, part.since_ns, part.after): one
+             for one in entries if one.stands for part in one.parts}
+    return tuple(_standing(here, seen, guest, moved)
+                 for guest in sorted(seen.guests, key=lambda guest: guest.name)), problems
+
+
+def _standing(here, seen, guest, moved):
+    promise = seen.record.promises.get(guest.uuid)
+    held, by_node, problem = None, None, ''
+    try:
+        groups = cgroups.find(guest.pid, here.root)
+        held, by_node = _held_nodes(groups, seen.host), cgroups.memory_by_node(groups)
+    except CpusetError as error:
+        problem = str(error)
+    home_ratio, total = None, sum((by_node or {}).values())
+    if total and promise and promise.mem_nodes:
+        home_ratio = sum(by_node.get(node, 0) for node in promise.mem_nodes) / total
+    return Standing(
+        guest, promise, held, by_node, home_ratio,
+        guest_load.why_fixed(guest, promise, why_busy(guest)),
+        promise and moved.get((guest.uuid, promise.since_ns, history.place(promise))), problem)
+
+
+def _held_nodes(groups, host):
+    own = cpuset.current(groups)
+    written = (groups.target,) if groups.covers else groups.children
+    cpus = frozenset().union(*(own[directory].cpus for directory in written
+                               if directory in own))
+    able = [node for node in host.nodes if node.online_cpus]
+    if not cpus or all(node.online_cpus & cpus for node in able):
+        return ()
+    return tuple(node.id for node in able if node.online_cpus & cpus)
+
+
+def unknown_overrides(here, seen):
+    """Return what was said of guests that do not run, a list of :class:`overrides.Override`.
+
+    :raises StateError: the file can't be read
+    """
+    running = {guest.uuid for guest in seen.guests}
+    return [each for each in overrides.read(here.root)[0].values() if each.uuid not in running]
+

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turn what a tick has found into families of metrics.
+
+Needs prometheus_client. Names and units are Prometheus' own conventions (base units, _total,
+_ratio, _info). What is unknown is absent, never 0.
+"""
+
+import importlib.metadata
+
+from prometheus_client import core
+
+from nova_numa_pmc import model
+from nova_numa_pmc.agent import ticking
+from nova_numa_pmc.core import moves
+from nova_numa_pmc.host_state import HostState
+from nova_numa_pmc.movement.moving import RESULTS
+from nova_numa_pmc.prometheus.exporting import Shown
+from nova_numa_pmc.sample import Sample
+
+PREFIX = 'nova_numa_'
+#: Of a node: (name, help, label beside the node, (value of the label, field of NodeSample)…).
+_NODE = (
+    ('capacity_cores', 'CPU capacity; SMT siblings count at their fraction', None,
+     ((None, 'capacity_cores'),)),
+    ('demand_cores', 'CPU time that ran and that waited, per second', None,
+     ((None, 'demand_cores'),)),
+    ('pressure_ratio', 'Utilisation by part, 1: saturated; the highest is the pressure', 'part',
+     (('cpu', 'cpu_ratio'), ('bandwidth', 'bandwidth_ratio'), ('link', 'link_ratio'))),
+    ('loss_cores', 'What guests lose by waiting for CPUs, and by distance and queueing of '
+     'memory', 'part', (('waiting', 'waiting_cores'), ('distance', 'distance_cores'))),
+    ('bandwidth_bytes_per_second', "DRAM traffic of the node's memory", None,
+     ((None, 'bandwidth_bytes_per_sec'),)),
+    ('bandwidth_max_bytes_per_second', 'Most that its memory can deliver', None,
+     ((None, 'bandwidth_max_bytes_per_sec'),)),
+    ('dram_accesses_per_second', "DRAM accesses of the node's CPUs", 'target',
+     (('local', 'local_per_sec'), ('remote', 'remote_per_sec'))),
+    ('remote_ratio', "Remote over all DRAM accesses of the node's CPUs", None,
+     ((None, 'remote_ratio'),)),
+    ('io_miss_ratio', 'Inbound writes of devices that missed the cache', None,
+     ((None, 'io_miss_ratio'),)),
+    ('memory_bytes', 'MemTotal', None, ((None, 'memory_bytes'),)),
+    ('memory_free_bytes', 'MemFree', None, ((None, 'free_bytes'),)),
+    ('promised_bytes', 'What its guests may grow to', None, ((None, 'promised_bytes'),)),
+)
+#: Likewise of a node as the decision sees it: fields of NodeView.
+_VIEW = (
+    ('promisable_bytes', 'What may be promised of it', None, ((None, 'capacity_bytes'),)),
+    ('guests', 'Guests whose home it is; one on two nodes counts in parts', None,
+     ((None, 'guests'),)),
+    ('vcpus', 'Their vCPUs', None, ((None, 'vcpus'),)),
+)
+_GUEST = (
+    ('cores', 'CPU time that it got, per second', 'cores'),
+    ('waiting_cores', 'CPU time that it wanted and did not get, per second', 'waiting_cores'),
+    ('bandwidth_bytes_per_second', 'Its DRAM traffic', 'bandwidth_bytes_per_sec'),
+    ('remote_ratio', 'Remote over all of its DRAM accesses', 'remote_ratio'),
+)
+
+
+class Collector:
+    """What a registry asks at each scrape.
+
+    :param latest: returns :class:`nova_numa_pmc.prometheus.exporting.Shown`, never changed
+    :param log: a :class:`logging.Logger`
+    """
+
+    def __init__(self, latest, log):
+        self._latest, self._log, self._failed = latest, log, False
+        try:
+            self._version = importlib.metadata.version('nova-numa-pmc')
+        except importlib.metadata.PackageNotFoundError:
+            self._version = 'unknown'
+
+    def describe(self):
+        """Return all families without values, by which a scrape may choose (``name[]``)."""
+        tick = ticking.Tick(ticking.Now(0, 0, 0.0), Sample(0.0, 0.0, ''), host_state=HostState(
+            0.0, 0.0, model.HostView((), ()), ()))
+        return tuple(families(Shown(tick, True, 0, 0.0), self._version))
+
+    def collect(self):
+        """Return the families of the last tick."""
+        try:
+            return tuple(families(self._latest(), self._version))
+        except Exception:
+            if not self._failed:
+                self._failed = True
+                self._log.exception('metrics can not be made of a tick')
+            raise
+
+
+def families(shown, version):
+    """Yield the metrics of a tick.
+
+    :param shown: :class:`nova_numa_pmc.prometheus.exporting.Shown`
+    """
+    tick = shown.tick
+    yield from _agent(shown, version)
+    sample = tick.sample
+    if sample is not None:
+        yield _info('source', 'Where evidence of memory accesses comes from',
+                    {'source': sample.source or 'none'})
+        yield _gauge('sample_interval_seconds', 'Time over which rates were measured',
+                     sample.elapsed_s or None)
+        for row in _NODE:
+            yield _of_nodes(row, sample.nodes)
+        reliable = [node._replace(cpi=node.cpi if node.cpi_reliable else None)
+                    for node in sample.nodes]
+        yield _of_nodes(('cycles_per_instruction', 'Of all that ran there, where that is '
+                         'counted reliably', None, ((None, 'cpi'),)), reliable)
+    if tick.host_state is not None:
+        for row in _VIEW:
+            yield _of_nodes(row, tick.host_state.view.nodes)
+    if shown.guests and sample is not None:
+        yield from _guests(sample.guests)
+
+
+def _agent(shown, version):
+    tick, totals = shown.tick, shown.tick.totals
+    yield _info('agent', 'The agent that runs', {'version': version})
+    yield core.SummaryMetricFamily(
+        PREFIX + 'agent_tick_seconds', 'Time that ticks took', shown.ticks, shown.seconds)
+    yield _gauge('agent_last_tick_timestamp_seconds', 'When the last tick began',
+                 tick.now.realtime_s)
+    yield _gauge('agent_troubles', 'Stages of a tick, and guests, that fail now', tick.failing)
+    yield _gauge('agent_paused', 'Whether the operator has paused it: no guest is moved',
+                 int(tick.paused is not None))
+    yield _gauge('agent_problems', 'What could not be measured in the last tick',
+                 None if tick.sample is None else len(tick.sample.problems))
+    yield _gauge('guests', 'Guests that run', None if tick.host is None else len(tick.guests))
+    yield _gauge('moving_guests', 'Guests that are being moved', totals.in_hand)
+    moved = core.CounterMetricFamily(PREFIX + 'moves', 'Moves that have ended, by what came of '
+                                     'them', labels=('kind', 'result'))
+    for kind in moves.KINDS:
+        for result in RESULTS:
+            moved.add_metric((kind, result), totals.ended.get((kind, result), 0))
+    yield moved
+    yield core.CounterMetricFamily(
+        PREFIX + 'moved_bytes', 'Memory of guests that moves which have ended brought elsewhere',
+        totals.moved_bytes)
+
+
+def _guests(samples):
+    for name, text, field in _GUEST:
+        family = core.GaugeMetricFamily(PREFIX + 'guest_' + name, text, labels=('uuid', 'name'))
+        for guest in samples:
+            value = getattr(guest, field)
+            if value is not None:
+                family.add_metric((guest.uuid, guest.name), value)
+        yield family
+    family = core.GaugeMetricFamily(PREFIX + 'guest_memory_bytes', 'Its memory on each node',
+                                    labels=('uuid', 'name', 'node'))
+    for guest in samples:
+        for node, size in guest.bytes_by_node:
+            family.add_metric((guest.uuid, guest.name, str(node)), size)
+    yield family
+
+
+def _of_nodes(row, nodes):
+    name, text, label, parts = row
+    family = core.GaugeMetricFamily(PREFIX + 'node_' + name, text,
+                                    labels=('node', label) if label else ('node',))
+    for node in nodes:
+        for part, field in parts:
+            value = getattr(node, field)
+            if value is not None:
+                family.add_metric((str(node.id), part) if label else (str(node.id),), value)
+    return family
+
+
+def _gauge(name, text, value):
+    family = core.GaugeMetricFamily(PREFIX + name, text)
+    if value is not None:
+        family.add_metric((), value)
+    return family
+
+
+def _info(name, text, values):
+    return core.InfoMetricFamily(PREFIX + name, text, values)

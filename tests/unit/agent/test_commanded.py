@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent does what the operator says: pauses, takes turns with commands, leaves guests."""
+
+import os
+
+from nova_numa_pmc import agent_options, overrides
+from nova_numa_pmc.movement import pausing, turn
+from tests.fixtures import host
+from tests.unit.agent.test_rebalancing import LOG, RebalancingCase
+
+
+class CommandedCase(RebalancingCase):
+
+    def say(self, number, what):
+        overrides.put(overrides.Override(host.uuid_of(number), what, host.name_of(number)),
+                      self.root)
+
+    def ticks(self, made, turns=8):
+        """Tick and move for a while; return what was moved where."""
+        for at_s in range(0, 5 * turns, 5):
+            self.load(at_s)
+            self.tick(made, at_s)
+            self.finish(made)
+        return self.places()
+
+    def reset(self, number):
+        """Take a guest's cpuset away, as a restart of libvirt may; return how to read it."""
+        tree = self.kernel.memories[4000 + number].tree
+        path = os.path.join(tree.target, 'cpuset.cpus')
+        tree.put(path, '0-7\n')
+        return lambda: tree.read(tree.target, 'cpuset.cpus')
+
+
+class PauseTest(CommandedCase):
+
+    def test_nothing_is_planned_and_guests_are_held(self):
+        pausing.begin(self.directory, 'firmware')
+        cpus = self.reset(2)
+        self.assertEqual([self.HOME] * 3, list(self.ticks(self.open()).values()))
+        self.assertEqual('0-3', cpus())
+        self.assertIsNotNone(self.published())
+
+    def test_in_the_middle_of_a_move(self):
+        made = self.open()
+        at_s = self.until_moved(made)
+        pausing.begin(self.directory, 'firmware')
+        with self.assertLogs(LOG, 'INFO') as logs:
+            found = self.tick(made, at_s + 5)
+        self.assertEqual('paused: firmware', str(found.paused))
+        self.assertIsNone(made.step())
+        self.assertEqual([self.HOME] * 3, list(self.places().values()))
+        self.assertIn('paused: firmware', ' '.join(logs.output))
+
+    def test_it_goes_on_when_resumed(self):
+        made = self.open()
+        pausing.begin(self.directory)
+        self.ticks(made, 2)
+        pausing.end(self.directory)
+        self.assertIn(self.AWAY, self.ticks(made).values())
+
+
+class TurnsTest(CommandedCase):
+
+    def test_while_a_command_moves_guests_they_are_neither_held_nor_planned_for(self):
+        made, command = self.open(), turn.Turn(self.directory, 'apply')
+        cpus = self.reset(2)
+        with command:
+            command.take()
+            self.ticks(made)
+            self.assertEqual('0-7', cpus())
+            self.assertEqual({'0-7', ''}, {
+                self.kernel.memories[4000 + number].tree.read(
+                    self.kernel.memories[4000 + number].tree.target, 'cpuset.cpus')
+                for number in self.NUMBERS})
+        self.assertIn(self.AWAY, self.ticks(made).values())
+
+    def test_a_command_waits_while_the_agent_moves(self):
+        made, command = self.open(), turn.Turn(self.directory, 'apply')
+        self.until_moved(made)
+        with self.assertRaisesRegex(turn.StateBusy, 'nova-numa-agent'):
+            command.take()
+        self.finish(made)
+        with command:
+            command.take()
+
+    def test_an_agent_that_ends_gives_its_turn_back(self):
+        made, command = self.open(), turn.Turn(self.directory, 'apply')
+        self.until_moved(made)
+        made.abandon()
+        with command:
+            command.take()
+
+
+class OverridesTest(CommandedCase):
+
+    def test_a_pinned_guest_is_held_and_another_one_moved(self):
+        for number in (1, 2):
+            self.say(number, overrides.PIN)
+        cpus = self.reset(1)
+        self.assertEqual({1: self.HOME, 2: self.HOME, 3: self.AWAY}, self.ticks(self.open()))
+        self.assertEqual('0-3', cpus())
+
+    def test_an_ignored_guest_is_neither_held_nor_moved(self):
+        for number in self.NUMBERS:
+            self.say(number, overrides.IGNORE)
+        cpus = self.reset(1)
+        self.assertEqual([{0}] * 3, [nodes for _, _, nodes in self.ticks(self.open()).values()])
+        self.assertEqual('0-7', cpus())
+
+    def test_one_that_is_pinned_while_it_is_moved_goes_back(self):
+        made = self.open()
+        at_s = self.until_moved(made)
+        for number in self.NUMBERS:
+            self.say(number, overrides.PIN)
+        self.tick(made, at_s + 5)
+        self.finish(made)
+        self.assertEqual([self.HOME] * 3, list(self.places().values()))
+
+    def test_a_list_that_can_not_be_trusted_moves_nobody(self):
+        self.say(1, overrides.PIN)
+        os.chmod(os.path.join(self.root, overrides.DIRECTORY, overrides.FILE), 0o666)
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            self.ticks(self.open(agent_options.ON))
+        self.assertEqual([(0,)] * 3, [nodes for nodes, _, _ in self.places().values()])
+        self.assertEqual(1, sum('others than root' in text for text in logs.output))

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes wrong around the agent: clocks, files, guests and directories that change under it."""
+
+import contextlib
+import logging
+import os
+import shutil
+
+from nova_numa_pmc import agent_options
+from nova_numa_pmc.agent import ticking
+from tests.fixtures import host
+from tests.unit.agent.test_rebalancing import RebalancingCase
+from tests.unit.agent.test_ticking import MIB, SECOND, START_NS, AgentCase
+
+LOG = 'nova_numa_pmc.agent'
+HOUR = 3600
+YEARS = 10 * 365 * 24 * HOUR
+
+
+@contextlib.contextmanager
+def foreseen(case):
+    """Fail where the block logs an error that nobody foresaw; yield the messages."""
+    texts = []
+    with case.assertLogs(LOG, 'INFO') as logs:
+        logging.getLogger(LOG).info('begins')  # assertLogs wants one
+        yield texts
+    texts += [record.getMessage() for record in logs.records]
+    surprises = [record.getMessage() for record in logs.records if record.exc_info]
+    case.assertEqual([], surprises)
+
+
+class ClockTest(AgentCase):
+
+    def test_the_time_of_day_is_set(self):
+        made = self.open()
+        self.launch(1)
+        self.promise(1, 0)
+        with foreseen(self):
+            self.tick(made, 0)
+            for turn, realtime_s in enumerate((1000, 1000 + YEARS, 5, 0, 1010), 1):
+                self.busy(5 * turn, 5 * turn, 0)
+                self.tick(made, 5 * turn, realtime_s=float(realtime_s))
+                found = self.published()
+                self.assertEqual((realtime_s, 5.0), (found.taken_s, found.interval_s))
+                self.assertAlmostEqual(1.0, found.view.nodes[0].demand_cores)
+                self.assertEqual(1, len(self.promises()))
+
+    def test_a_host_that_was_suspended(self):
+        """CLOCK_BOOTTIME has gone on, CLOCK_MONOTONIC has not, nor has anything run."""
+        made = self.open()
+        self.launch(1)
+        self.promise(1, 0)
+        self.promise(2, 1, started=False, since_ns=START_NS)  # its start was on the way
+        for at_s, slept_s, left in ((0, 0, 2), (5, 0, 2), (10, 600, 2), (15, 8 * HOUR, 1)):
+            self.busy(at_s, at_s, 0)
+            made.tick(ticking.Now(at_s * SECOND, START_NS + (at_s + slept_s) * SECOND,
+                                1000.0 + at_s + slept_s))
+            self.assertEqual(left, len(self.promises()))
+        self.assertEqual((5.0, 1.0), (self.published().interval_s,
+                                      self.published().view.nodes[0].demand_cores))
+
+    def test_two_ticks_at_once(self):
+        made = self.open()
+        with foreseen(self):
+            for at_s in (0, 5, 5, 10):
+                self.busy(at_s, at_s, 0)
+                self.tick(made, at_s)
+        self.assertEqual(1010.0, self.published().taken_s)
+
+
+class SuspendedMoveTest(RebalancingCase):
+
+    def test_sleep_is_no_regret(self):
+        """What nobody lost pays for no move: a suspended host's guests wait for nothing."""
+        made = self.open(agent_options.ON)
+        for turn, slept_s in enumerate((0, 10 * HOUR, 20 * HOUR, 30 * HOUR)):
+            made.tick(ticking.Now(turn * 5 * SECOND, START_NS + (turn * 5 + slept_s) * SECOND,
+                                1000.0 + turn * 5 + slept_s))
+            self.assertIsNone(made.step())
+        self.assertEqual([self.HOME] * 3, list(self.places().values()))
+
+    def test_the_time_of_day_moves_nobody(self):
+        moved = []
+        for realtime_s in (0, YEARS):
+            made = self.open(agent_options.DRY_RUN)
+            plans = []
+            for turn in range(3):
+                self.load(5 * turn)
+                self.tick(made, 5 * turn, realtime_s=1000.0 + turn * realtime_s)
+                plans.append(made._rebalancing._ledger)
+            moved.append(plans)
+        self.assertEqual(*moved)
+
+
+class VanishingTest(AgentCase):
+    """Guests that come and go within a tick."""
+
+    def at_each_stage(self, made, act):
+        """Yield (stage, time) for each; ``act`` is called once, just before that stage."""
+        stages = ((made._sampler, 'sample'), (made._files, 'read'), (made._books, 'read'),
+                  (made._books, 'follow'), (made._reassertion, 'hold'),
+                  (made._rebalancing, 'consider'))
+        for at, (owner, name) in enumerate(stages):
+            self.before(owner, name, act)
+            yield name, 1000 * at  # or it would look like a fight over a cpuset
+
+    @staticmethod
+    def before(owner, name, act):
+        """Call ``act`` before a method is called the next time."""
+        real = getattr(owner, name)
+
+        def wrapped(*args, **named):
+            setattr(owner, name, real)
+            act()
+            return real(*args, **named)
+        setattr(owner, name, wrapped)
+
+    def remove(self, number, tree):
+        self.host.end(number)
+        shutil.rmtree(self.host.path('proc/%d' % (4000 + number)), ignore_errors=True)
+        shutil.rmtree(tree.scope, ignore_errors=True)
+
+    def test_one_that_ends(self):
+        made, trees = self.open(rebalance=agent_options.ON), []
+        for name, at_s in self.at_each_stage(made, lambda: self.remove(1, trees[-1])):
+            with self.subTest(before=name), foreseen(self):
+                trees.append(self.launch(1))
+                self.promise(1, 0)
+                other = self.launch(2)
+                self.promise(2, 1)
+                self.tick(made, at_s)
+                self.tick(made, at_s + 5)
+                self.assertEqual({host.uuid_of(2)}, self.promises().keys())
+                self.assertEqual('4-7', other.read(other.target, 'cpuset.cpus'))
+
+    def test_one_that_starts(self):
+        made = self.open(rebalance=agent_options.ON)
+        trees = []
+        for name, at_s in self.at_each_stage(made, lambda: trees.append(self.launch(1))):
+            with self.subTest(before=name), foreseen(self):
+                self.tick(made, at_s)
+                self.tick(made, at_s + 5)
+                self.assertEqual({host.uuid_of(1)}, self.promises().keys())
+                self.remove(1, trees.pop())
+                self.tick(made, at_s + 7)
+                self.assertEqual({}, self.promises())
+
+    def test_one_that_ends_and_starts_again(self):
+        """With its name and uuid, and another place that the hook has promised."""
+        made = self.open(rebalance=agent_options.ON)
+
+        def again():
+            self.remove(1, trees[-1])
+            trees.append(self.launch(1))
+            self.promise(1, 1, since_ns=START_NS)
+        trees = [self.launch(1)]
+        for name, at_s in self.at_each_stage(made, again):
+            with self.subTest(before=name), foreseen(self):
+                self.promise(1, 0)
+                self.tick(made, at_s)
+                self.tick(made, at_s + 5)
+                self.assertEqual('4-7', trees[-1].read(trees[-1].target, 'cpuset.cpus'))
+
+
+class LibvirtTest(AgentCase):
+
+    def test_its_directory_goes_and_comes_back(self):
+        """Its guests run on: they are counted where they are held."""
+        made = self.open()
+        self.promise(1, 1)
+        tree = self.launch(1)
+        self.tick(made, 0)
+        status, away = self.host.path('run/libvirt'), self.host.path('run/away')
+        with foreseen(self):
+            os.rename(status, away)
+            self.tick(made, 5)
+            self.assertEqual(0, self.published().view.nodes[1].guests)
+            os.rename(away, status)
+            self.tick(made, 10)
+            self.tick(made, 15)
+        self.assertEqual((1,), self.promises()[host.uuid_of(1)].cpu_nodes)
+        self.assertEqual('4-7', tree.read(tree.target, 'cpuset.cpus'))
+        self.assertEqual(1, self.published().view.nodes[1].guests)
+
+    def test_files_that_are_none_of_its(self):
+        made = self.open()
+        self.promise(2, 1)
+        tree = self.launch(2)
+        directory = self.host.path('run/libvirt/qemu')
+        loop = os.path.join(directory, 'loop.xml')
+        os.symlink(loop, loop)
+        os.symlink('nowhere', os.path.join(directory, 'dangling.xml'))
+        os.mkdir(os.path.join(directory, 'directory.xml'))
+        os.mkfifo(os.path.join(directory, 'fifo.xml'))
+        for name, data in (
+                ('empty', b''), ('binary', bytes(range(256)) * 16), ('open', b'<domstatus'),
+                ('other', b'<network/>'), ('large', b' ' * (8 << 20)),
+                ('bomb', b'<!DOCTYPE d [<!ENTITY a "aaaa">]><domstatus>&a;</domstatus>'),
+                ('no pid', b"<domstatus state='running'/>"),
+                ('odd\udcff', b'x')):
+            with open(os.path.join(directory, name + '.xml'), 'wb') as file:
+                file.write(data)
+        with foreseen(self) as told:
+            for at_s in (0, 5, 10):
+                self.tick(made, at_s)
+        self.assertEqual({host.uuid_of(2)}, self.promises().keys())
+        self.assertEqual('4-7', tree.read(tree.target, 'cpuset.cpus'))
+        self.assertEqual(1010.0, self.published().taken_s)
+        for name in ('empty', 'binary', 'open', 'other', 'large', 'bomb', 'no pid', 'loop',
+                     'directory'):
+            self.assertEqual(1, sum('/%s.xml: ' % name in text for text in told), name)
+
+    def test_a_guest_whose_file_breaks_keeps_its_promise_and_place(self):
+        made = self.open()
+        self.promise(1, 1)
+        tree = self.launch(1)
+        self.tick(made, 0)
+        path = 'run/libvirt/qemu/%s.xml' % host.name_of(1)
+        with open(self.host.path(path), encoding='utf-8') as file:
+            good = file.read()
+        with foreseen(self):
+            self.host.write(path, good[:len(good) // 2])
+            self.tick(made, 5)
+            self.tick(made, 10)
+            self.assertEqual({host.uuid_of(1)}, self.promises().keys())
+            self.assertEqual('4-7', tree.read(tree.target, 'cpuset.cpus'))
+            tree.put(os.path.join(tree.target, 'cpuset.cpus'), '0-7\n')
+            self.host.write(path, good)
+            self.tick(made, 15)
+        self.assertEqual('4-7', tree.read(tree.target, 'cpuset.cpus'))
+
+
+class StateDirectoryTest(AgentCase):
+
+    def setUp(self):
+        super().setUp()
+        self.promise(1, 1)
+        self.tree = self.launch(1)
+        self.made = self.open(rebalance=agent_options.ON)
+        self.tick(self.made, 0)
+        self.tick(self.made, 5)
+
+    def assert_as_before(self, at_s):
+        self.tick(self.made, at_s)
+        self.assertEqual((1,), self.promises()[host.uuid_of(1)].cpu_nodes)
+        self.assertEqual('4-7', self.tree.read(self.tree.target, 'cpuset.cpus'))
+        self.assertEqual(1000.0 + at_s, self.published().taken_s)
+        self.assertEqual(512 * MIB, self.published().view.nodes[1].promised_bytes)
+
+    def test_removed_or_replaced_by_an_empty_one(self):
+        with foreseen(self):
+            shutil.rmtree(self.directory)
+            self.assert_as_before(10)
+            os.rename(self.directory, self.directory + '.old')
+            os.mkdir(self.directory, 0o755)
+            self.assert_as_before(15)
+            self.assert_as_before(20)
+
+    def test_replaced_by_what_can_not_be_trusted(self):
+        def link():
+            os.symlink(self.directory + '.old', self.directory)
+
+        def file():
+            with open(self.directory, 'w'):
+                pass
+
+        def open_to_all():
+            os.mkdir(self.directory)
+            os.chmod(self.directory, 0o777)
+        for at_s, replace in ((10, link), (20, file), (30, open_to_all)):
+            with self.subTest(replace.__name__), foreseen(self) as told:
+                os.rename(self.directory, self.directory + '.old')
+                replace()
+                for more in (0, 5):
+                    tick = self.tick(self.made, at_s + more)
+                    self.assertTrue(tick.sample.elapsed_s)
+                if os.path.isdir(self.directory) and not os.path.islink(self.directory):
+                    os.rmdir(self.directory)
+                else:
+                    os.unlink(self.directory)
+                os.rename(self.directory + '.old', self.directory)
+                self.assert_as_before(at_s + 9)
+            self.assertLess(len(told), 14, told)
+
+    def test_files_in_it_that_break(self):
+        for at_s, name in ((10, 'promises'), (20, 'host'), (30, 'ledger'), (40, 'moves')):
+            for data in (b'', b'\0' * 4096, b'{"schema": "9.0"}', b'[' * 100000):
+                with self.subTest(name=name, data=data[:9]), foreseen(self):
+                    path = os.path.join(self.directory, name)
+                    with open(path, 'wb') as file:
+                        file.write(data)
+                    self.assert_as_before(at_s)
+                    at_s += 1
+
+    def test_one_that_can_not_be_written(self):
+        """As on a full file system: the temporary file can't be made."""
+        with foreseen(self) as told:
+            for name in ('host', 'promises', 'ledger'):
+                os.makedirs(os.path.join(self.directory, name + '.tmp', 'x'))
+            self.launch(2)
+            for at_s in (10, 15, 20):
+                self.assertIsNotNone(self.tick(self.made, at_s).sample)
+            for name in ('host', 'promises', 'ledger'):
+                shutil.rmtree(os.path.join(self.directory, name + '.tmp'))
+            self.tick(self.made, 25)
+        self.assertEqual(1, sum('publishing fails' in text for text in told), told)
+        self.assertEqual(1, sum('publishing works again' in text for text in told), told)
+        self.assertEqual(2, len(self.promises()))
+        self.assertEqual(1025.0, self.published().taken_s)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guests that must not be touched, each beside a strong reason to move it."""
+
+import os
+
+from nova_numa_pmc import agent_options
+from tests.fixtures import domains, host
+from tests.unit.agent.test_rebalancing import RebalancingCase
+
+JOB = "  <job type='none' async='%s' phase='perform2' asyncStarted='1'/>\n"
+BACKED = '  <memoryBacking>\n    %s\n  </memoryBacking>\n'
+#: What makes a guest so: (elements of its domain, of libvirt's status, of its promise).
+MEMORY_STAYS = {
+    'VFIO': ({'devices': domains.SRIOV}, {}, {}),
+    'locked': ({'backing': BACKED % '<locked/>'}, {}, {}),
+    'SEV': ({'rest': "  <launchSecurity type='sev'><policy>0x3</policy></launchSecurity>\n"},
+            {}, {}),
+    'huge pages': ({'backing': BACKED % '<hugepages/>'}, {}, {}),
+    'huge pages, as promised': ({}, {}, {'page_bytes': 2 << 20}),
+}
+NOT_OURS = {
+    'numatune by Nova': ({'placement': domains.NUMA_NODES_1}, {}, {}),
+    'dedicated by Nova': ({'placement': domains.DEDICATED}, {}, {}),
+    'pinned, as promised': ({}, {}, {'origin': 'pinned'}),
+    'opted out': ({'metadata': domains.nova_metadata(
+        extra_specs={'numa_pmc:policy': 'none'})}, {}, {'origin': 'floating'}),
+}
+BUSY = {job: ({}, {'before': JOB % job}, {}) for job in (
+    'migration out', 'migration in', 'save', 'snapshot', 'dump', 'backup')}
+BUSY['postcopy, source'] = {}, {'before': JOB % 'migration out', 'state': 'paused'}, {}
+PAUSED = {'paused': ({}, {'state': 'paused'}, {}), 'crashed': ({}, {'state': 'crashed'}, {})}
+SPREAD = {'spread': ({'metadata': domains.nova_metadata(
+    extra_specs={'numa_pmc:policy': 'spread'})}, {}, {})}
+
+
+class LeftAloneTest(RebalancingCase):
+
+    def be(self, domain, status, promise):
+        """Make all guests so; their CPUs are held to node 0 already."""
+        for number in self.NUMBERS:
+            name = host.name_of(number)
+            domains.write_status(
+                self.root, name, domains.domain(name, host.uuid_of(number), 524288, **domain),
+                4000 + number, **status)
+            path = self.host.path('run/libvirt/qemu/%s.xml' % name)
+            with open(path, encoding='utf-8') as file:
+                text = file.read()
+            with open(path, 'w', encoding='utf-8') as file:  # the threads that run here
+                file.write(text.replace("<vcpu id='1' pid='4712'/>", '')
+                           .replace("pid='4711'", "pid='%d'" % (5000 + number)))
+            self.promise(number, 0, **promise)
+            self.hold(number, '0-3')
+
+    def hold(self, number, cpus):
+        tree = self.kernel.memories[4000 + number].tree
+        tree.put(os.path.join(tree.target, 'cpuset.cpus'), cpus + '\n')
+
+    def moved(self, ticks=8):
+        """Say whether anything was moved while it would have paid."""
+        written = []
+        self.kernel.before = lambda: written.append(1)
+        made = self.open()
+        found = False
+        for turn in range(ticks):
+            self.load(5 * turn)
+            self.tick(made, 5 * turn)
+            found = found or made.step() is not None
+        made.close()
+        return found or bool(written)
+
+    def test_there_is_a_strong_reason(self):
+        self.be({}, {}, {})
+        self.assertTrue(self.moved())
+
+    def test_none_is_moved(self):
+        for why, kind in {**MEMORY_STAYS, **NOT_OURS, **BUSY, **PAUSED, **SPREAD}.items():
+            with self.subTest(why):
+                self.be(*kind)
+                before = self.promises(), self.files()
+                self.assertFalse(self.moved())
+                self.assertEqual(before, (self.promises(), self.files()))
+
+    def test_held_again_are_those_that_are_ours_and_not_busy(self):
+        for why, kind in {**MEMORY_STAYS, **NOT_OURS, **BUSY, **PAUSED}.items():
+            with self.subTest(why):
+                self.be(*kind)
+                self.hold(1, '0-7')
+                before = self.files()
+                self.tick(self.open(agent_options.OFF), 0)
+                tree = self.kernel.memories[4001].tree
+                path = os.path.join(tree.target, 'cpuset.cpus')
+                held = why in MEMORY_STAYS or why in PAUSED
+                self.assertEqual('0-3' if held else '0-7', tree.read(tree.target, 'cpuset.cpus'))
+                changed = {name for name, text in self.files().items() if before[name] != text}
+                # On v2 the groups that inherit have it in their effective sets.
+                self.assertEqual({path} if held else set(), changed)
+
+    def files(self):
+        """Return all control files: memory is not to be touched either."""
+        return self.kernel.memories[4001].tree.snapshot()

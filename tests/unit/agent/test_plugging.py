@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vCPUs and memory that are plugged into guests that run, or taken out."""
+
+import os
+
+from nova_numa_pmc import agent_options, state
+from tests.fixtures import domains, host
+from tests.unit.agent.test_rebalancing import RebalancingCase
+from tests.unit.agent.test_ticking import MIB, AgentCase
+
+DIMM = '    <memory model="dimm"><target><size unit="KiB">524288</size></target></memory>\n'
+
+
+class PluggingTest(AgentCase):
+
+    def describe(self, vcpus=2, most=8, memory_mib=512, max_mib=None, current_mib=None, pin=''):
+        """Let libvirt's status file say so of the first guest."""
+        xml = domains.domain(
+            host.name_of(1), host.uuid_of(1), memory_mib << 10, placement=pin,
+            vcpu="<vcpu placement='static' current='%d'>%d</vcpu>" % (vcpus, most),
+            devices=DIMM if memory_mib > 512 else '').decode()
+        if max_mib:
+            xml = xml.replace('  <memory ', "  <maxMemory slots='4' unit='MiB'>%d</maxMemory>\n"
+                              '  <memory ' % max_mib, 1)
+        if current_mib:
+            xml = xml.replace("<currentMemory unit='KiB'>%d" % (memory_mib << 10),
+                              "<currentMemory unit='KiB'>%d" % (current_mib << 10))
+        text = domains.status(xml.encode(), 4001).decode()
+        text = text.replace("<vcpu id='0' pid='4711'/>", ''.join(
+            "<vcpu id='%d' pid='%d'/>" % (n, 5001 + 100 * n) for n in range(vcpus))).replace(
+                "<vcpu id='1' pid='4712'/>", '')
+        self.host.write('run/libvirt/qemu/%s.xml' % host.name_of(1), text)
+
+    def promised(self):
+        found = self.promises()[host.uuid_of(1)]
+        return found.vcpus, found.memory_bytes >> 20
+
+    def test_the_promise_follows_and_is_told_once(self):
+        made = self.open()
+        self.launch(1)
+        self.promise(1, 0)
+        for at_s, changed, wanted, told in (
+                (0, {}, (2, 512), 0), (5, {'vcpus': 4}, (4, 512), 1),
+                (10, {'vcpus': 4, 'memory_mib': 1024}, (4, 1024), 1),
+                (15, {'vcpus': 1}, (1, 512), 1),
+                # A balloon can be let out again at any time, and slots be filled.
+                (20, {'vcpus': 1, 'current_mib': 128}, (1, 512), 0),
+                (25, {'vcpus': 1, 'max_mib': 4096}, (1, 4096), 1),
+                (30, {'vcpus': 1, 'max_mib': 4096, 'memory_mib': 1024}, (1, 4096), 0)):
+            with self.subTest(changed), self.assertLogs('nova_numa_pmc.agent', 'INFO') as logs:
+                made._books._log.info('.')
+                self.describe(**changed)
+                self.tick(made, at_s)
+                self.tick(made, at_s + 1)
+                self.assertEqual(wanted, self.promised())
+                self.assertEqual(told, sum('were promised' in text for text in logs.output))
+
+    def test_where_it_was_placed_stays(self):
+        made = self.open()
+        tree = self.launch(1)
+        before = self.promise(1, 1)
+        self.describe(vcpus=4, memory_mib=1024)
+        self.tick(made, 0)
+        self.assertEqual(before._replace(vcpus=4, memory_bytes=1024 * MIB),
+                         self.promises()[host.uuid_of(1)])
+        self.assertEqual('4-7', tree.read(tree.target, 'cpuset.cpus'))
+
+    def test_a_held_lock_only_delays_it(self):
+        made = self.open()
+        self.launch(1)
+        self.promise(1, 0)
+        self.tick(made, 0)
+        self.describe(vcpus=4)
+        with state.locked(self.directory, 1.0, state.read_boot_id(self.root)):
+            self.tick(made, 5)
+        self.assertEqual((2, 512), self.promised())
+        self.tick(made, 10)
+        self.assertEqual((4, 512), self.promised())
+
+    def test_one_on_cpus_of_its_own_loads_none(self):
+        made = self.open()
+        self.launch(1)
+        self.host.write('sys/devices/system/cpu/isolated', '2,6\n')
+        self.describe(pin=domains.DEDICATED)
+        for at_s in (0, 5):
+            self.tick(made, at_s)
+            self.assertEqual(0, self.promised()[0])
+
+    def test_a_new_vcpu_is_held_and_counted(self):
+        made = self.open()
+        tree = self.launch(1)
+        self.promise(1, 1)
+        self.describe(vcpus=1)
+        self.run_to(1, 0)
+        self.tick(made, 0)
+        plugged = os.path.join(tree.target, 'vcpu1')
+        self.describe(vcpus=2)
+        self.host.thread(4001, 5101, 0, 0, 5)
+        for at_s, cpus in ((5, ''), (6, '0-7')):  # as libvirt makes it, and with <vcpu cpuset>
+            tree.put(os.path.join(plugged, 'cpuset.cpus'), cpus + '\n')
+            self.tick(made, at_s)
+            # It has no more than its parent, whatever it asks for.
+            self.assertEqual('4-7', tree.read(tree.target, 'cpuset.cpus'))
+        self.host.thread(4001, 5101, 3, 0, 5)
+        [guest] = self.tick(made, 11).sample.guests
+        self.assertEqual((0.6, 0.6), (guest.cores, dict(guest.cores_by_node)[1]))
+
+
+class WhileMovingTest(RebalancingCase):
+
+    def test_what_is_plugged_while_a_guest_moves_is_recorded_afterwards(self):
+        made = self.open(agent_options.ON)
+        at_s = self.until_moved(made)
+        [number] = [number for number, place in self.places().items() if place[0] == (1,)]
+        path = 'run/libvirt/qemu/%s.xml' % host.name_of(number)
+        with open(self.host.path(path), encoding='utf-8') as file:
+            text = file.read()
+        self.host.write(path, text.replace('>524288<', '>1048576<'))
+        self.tick(made, at_s + 1)
+        self.assertEqual(512 * MIB, self.promises()[host.uuid_of(number)].memory_bytes)
+        self.finish(made)
+        self.tick(made, at_s + 2)
+        self.assertEqual(1024 * MIB, self.promises()[host.uuid_of(number)].memory_bytes)
+        self.assertEqual(self.AWAY, self.places()[number])

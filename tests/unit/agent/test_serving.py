@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's loop: its pace, what signals do, what systemd is told."""
+
+import collections
+import logging
+import os
+import signal
+import tempfile
+import unittest
+
+from nova_numa_pmc import agent_options, counting, host_state, model
+from nova_numa_pmc.agent import serving, ticking
+from nova_numa_pmc.exceptions import SettingsError, StateBusy
+from nova_numa_pmc.movement import pausing
+from nova_numa_pmc.prometheus import exporting
+
+LOG = logging.getLogger('nova_numa_pmc.serving')
+
+
+class Agent:
+    """Notes when it is called; has moves that take so many steps."""
+
+    def __init__(self, clock, tick_s=0.0, steps=(), interval_s=5.0):
+        self.clock, self.tick_s, self.steps = clock, tick_s, collections.deque(steps)
+        self.options = agent_options.Options(None, counting.Options(interval_s=interval_s))
+        self.ticks, self.reloaded, self.abandoned = [], [], 0
+
+    def tick(self):
+        self.ticks.append(self.clock.now_s)
+        self.clock.now_s += self.tick_s
+        return ticking.Tick(None)
+
+    def step(self):
+        return self.steps.popleft() if self.steps else None
+
+    def reload(self, options):
+        self.reloaded.append(options)
+        self.options = options
+
+    def abandon(self):
+        self.abandoned += 1
+        self.steps.clear()
+
+
+class Clock:
+    """Time that passes while somebody waits; signals come at their times."""
+
+    def __init__(self, signals=(), early=1.0):
+        self.now_s, self.signals, self.waits = 0.0, collections.deque(signals), []
+        self.early = early  # the part of a wait after which it ends
+
+    def __call__(self):
+        return self.now_s
+
+    def wait(self, seconds):
+        self.waits.append(seconds)
+        end_s = self.now_s + max(self.early * seconds, min(seconds, 0.001))
+        if self.signals and self.signals[0][0] <= end_s:
+            at_s, number = self.signals.popleft()
+            self.now_s = max(self.now_s, at_s)
+            return number
+        self.now_s = end_s
+        return None
+
+
+class ServiceTest(unittest.TestCase):
+
+    def serve(self, signals, read_options=None, watchdog_s=None, exporter=None, early=1.0,
+              **more):
+        self.clock, self.told = Clock(signals, early), []
+        self.agent = Agent(self.clock, **more)
+        serving.Service(self.agent, read_options, LOG, self.clock.wait, self.clock,
+                        lambda *texts: self.told.append((self.clock.now_s, *texts)),
+                        watchdog_s, exporter).run()
+
+    def when(self, text):
+        return [told[0] for told in self.told if text in told]
+
+    def test_soon_a_second_time_and_then_at_its_pace(self):
+        self.serve([(17, signal.SIGTERM)], tick_s=0.25)
+        self.assertEqual([0, 1.25, 6.25, 11.25, 16.25], self.agent.ticks)
+        self.assertEqual([1.5], self.when('READY=1'))
+        self.assertEqual([17], self.when('STOPPING=1'))
+
+    def test_a_tick_that_takes_longer_than_an_interval(self):
+        self.serve([(40, signal.SIGINT)], tick_s=7)
+        self.assertEqual([0, 8, 20, 32], self.agent.ticks)
+
+    def test_the_watchdog_hears_of_it_twice_in_its_time(self):
+        self.serve([(300, signal.SIGTERM)], interval_s=100.0, watchdog_s=90)
+        heard = self.when('WATCHDOG=1')
+        self.assertLessEqual(max(b - a for a, b in zip(heard, heard[1:])), 45)
+
+    def test_moves_go_on_between_ticks(self):
+        self.serve([(7, signal.SIGTERM)], steps=[0.0, 0.5, 0.25])
+        self.assertEqual([0, 1, 6], self.agent.ticks)
+        self.assertEqual([0.0, 0.5, 0.25], self.clock.waits[:3])
+
+    def test_reload(self):
+        new = agent_options.Options(None, counting.Options(interval_s=2.0))
+        self.serve([(3, signal.SIGHUP), (9, signal.SIGTERM)], lambda: (new, ['a problem']))
+        self.assertEqual([new], self.agent.reloaded)
+        self.assertEqual([0, 1, 6, 8], self.agent.ticks)
+        self.assertEqual([3], self.when('RELOADING=1'))
+        self.assertEqual([1, 3], self.when('READY=1'))
+
+    def test_each_tick_is_shown_with_what_it_took(self):
+        new = agent_options.Options(None, metrics=exporting.Options(guests=True))
+        shown, reloaded = [], []
+
+        class Exporter:
+            show = staticmethod(lambda tick, seconds: shown.append((self.clock(), seconds)))
+            reload = reloaded.append
+        self.serve([(3, signal.SIGHUP), (9, signal.SIGTERM)], lambda: (new, []), tick_s=0.25,
+                   exporter=Exporter)
+        self.assertEqual([(0.25, 0.25), (1.5, 0.25), (6.5, 0.25)], shown)
+        self.assertEqual([new.metrics], reloaded)
+
+    def test_a_wait_that_ends_early(self):
+        """As it does where the agent is stopped for a while or traced."""
+        self.serve([(12, signal.SIGTERM)], early=0.7)
+        self.assertEqual([0, 1, 6, 11], [round(at_s, 2) for at_s in self.agent.ticks])
+
+    def test_wrong_options_change_nothing(self):
+        def wrong():
+            raise SettingsError('[agent] rebalance')
+        with self.assertLogs(LOG, 'ERROR'):
+            self.serve([(3, signal.SIGHUP), (9, signal.SIGTERM)], wrong)
+        self.assertEqual([], self.agent.reloaded)
+        self.assertEqual([1, 3], self.when('READY=1'))
+
+    def test_at_the_end_moves_are_finished_or_given_up(self):
+        self.serve([(0, signal.SIGTERM)], steps=[0.5] * 12)
+        self.assertEqual((0, 0), (self.agent.abandoned, len(self.agent.steps)))
+        self.serve([(0, signal.SIGTERM)], steps=[1.0] * 1000)
+        self.assertEqual(1, self.agent.abandoned)
+        self.assertLessEqual(self.clock.now_s, 10)
+
+
+class StatusTest(unittest.TestCase):
+
+    def test_guests_source_and_demand(self):
+        nodes = (model.NodeView(0, 4.0, 4, 0, 0, 1.5, 3, 2.25),
+                 model.NodeView(1, 4.0, 4, 0, 0, 0.5, 1))
+        self.assertEqual(
+            '2 guests, by pages; cores wanted: node 0: 2.25 of 4, node 1: unknown of 4',
+            serving.status(host_state.HostState(0.0, 5.0, model.HostView(nodes, ()), (None, None),
+                                                'pages')))
+        self.assertIn('see the journal', serving.status(None))
+        self.assertTrue(serving.status(None, pausing.Paused(7, 'firmware')).startswith(
+            'paused: firmware; '))
+
+
+class SignalsTest(unittest.TestCase):
+
+    def test_they_wait_for_whom_waits(self):
+        with serving.signals() as wait:
+            os.kill(os.getpid(), signal.SIGHUP)
+            self.assertEqual(signal.SIGHUP, wait(0))
+            self.assertIsNone(wait(-1))
+        self.assertNotIn(signal.SIGHUP, signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+
+class OnlyAgentTest(unittest.TestCase):
+
+    def test_one_at_a_time(self):
+        with tempfile.TemporaryDirectory() as directory:
+            directory = os.path.join(directory, 'state')
+            for _ in range(2):
+                with serving.only_agent(directory):
+                    with self.assertRaisesRegex(StateBusy, 'another nova-numa-agent runs'):
+                        with serving.only_agent(directory):
+                            pass

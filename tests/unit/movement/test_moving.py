@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Single moves, made as asked: swaps, CPUs alone, memory alone, and what stands in their way."""
+
+import logging
+
+from nova_numa_pmc import agent_options, model, settings, state
+from nova_numa_pmc.core import moves
+from nova_numa_pmc.host import guests
+from nova_numa_pmc.movement import history, moving
+from tests.fixtures import domains, host
+from tests.unit.agent.test_rebalancing import PAGES, RebalancingCase
+from tests.unit.agent.test_ticking import START_NS
+
+LOG = logging.getLogger('nova_numa_pmc.moving')
+
+
+class MovingTest(RebalancingCase):
+
+    def setUp(self):
+        super().setUp()
+        self.promise(2, 1)
+        self.kernel.memories[4002].nodes = [1] * PAGES
+        self.kernel.memories[4002].tell()
+        self.moving = moving.Moving(
+            agent_options.Options(settings.read('/dev/null')), self.root, LOG,
+            clock=lambda: 0.0, kernel=self.kernel, write=self.kernel.write)
+        self.tick(self.open(agent_options.OFF), 0)  # holds each to its place
+
+    def step_of(self, number, before, after, memory=True):
+        return moves.Step(host.uuid_of(number), host.name_of(number), before, after,
+                          after if memory else (), 0)
+
+    def begin(self, kind, *steps):
+        self.moving.begin(moves.Plan((moves.Move(kind, steps, 1.0, 1.0, 1.0, 0),)),
+                          self.promises())
+
+    def make(self, kind, *steps):
+        self.begin(kind, *steps)
+        for _ in range(1000):
+            if self.moving.step() is None:
+                return self.places()
+        raise AssertionError('it does not end')
+
+    def swap(self):
+        return self.make(moves.SWAP, self.step_of(1, (0,), (1,)), self.step_of(2, (1,), (0,)))
+
+    def test_swap(self):
+        self.assertEqual({1: self.AWAY, 2: self.HOME, 3: self.HOME}, self.swap())
+        self.assertEqual(set(), self.moving.failed)
+        self.assertEqual(moving.Totals({('swap', 'made'): 1}, 2 * PAGES * 4096),
+                         self.moving.totals)
+
+    def test_a_move_is_written_down_before_anything_else_is(self):
+        self.begin(moves.MOVE, self.step_of(1, (0,), (1,)))
+        self.moving.step()
+        (begun,), _ = history.read(self.root)
+        self.assertEqual((history.BEGUN, (0,), (1,)), (
+            begun.result, begun.parts[0].before.cpu_nodes, begun.parts[0].after.cpu_nodes))
+        while self.moving.step() is not None:
+            pass
+        (ended,), _ = history.read(self.root)
+        self.assertEqual((begun.id, history.DONE), (ended.id, ended.result))
+
+    def test_a_swap_of_which_one_half_fails_is_none(self):
+        self.kernel.memories[4002].pinned = set(range(PAGES))
+        with self.assertLogs(LOG, 'WARNING'):
+            found = self.swap()
+        self.assertEqual((self.HOME[:2], self.AWAY), (found[1][:2], found[2]))
+        self.assertEqual({host.uuid_of(1), host.uuid_of(2)}, self.moving.failed)
+        self.assertEqual(moving.Totals({('swap', 'taken_back'): 1}, PAGES * 4096),
+                         self.moving.totals)
+
+    def test_a_group_that_others_pinned(self):
+        tree = self.kernel.memories[4002].tree
+        tree.put(tree.vcpus[0] + '/cpuset.cpus', '6\n')
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            found = self.swap()
+        self.assertIn('not ours', logs.output[0])
+        self.assertEqual((self.HOME, self.AWAY), (found[1], found[2]))
+
+    def test_room_that_a_start_has_taken(self):
+        with state.locked(self.directory, 1.0, state.read_boot_id(self.root)) as ledger:
+            ledger.put(model.Promise('new', 'new', (1,), (1,), 1, 1 << 50, since_ns=START_NS))
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            found = self.make(moves.MOVE, self.step_of(1, (0,), (1,)))
+        self.assertIn('no room left', logs.output[0])
+        self.assertEqual(moving.Totals({('move', 'refused'): 1}), self.moving.totals)
+        self.assertEqual(self.HOME, found[1])
+
+    def test_a_widened_guest_is_held_to_its_wider_place_until_it_goes_home(self):
+        found = self.make(moves.WIDEN, self.step_of(1, (0,), (0, 1), memory=False))
+        self.assertEqual(((0,), '0-7', {0}), found[1])
+        self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.places)
+        found = self.make(moves.NARROW, self.step_of(1, (0, 1), (0,), memory=False))
+        self.assertEqual((self.HOME, {}), (found[1], self.moving.places))
+
+    def test_a_widened_guest_that_was_started_anew_is_held_as_promised_then(self):
+        self.make(moves.WIDEN, self.step_of(1, (0,), (0, 1), memory=False))
+        self.moving.mind((), self.promises())
+        self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.places)
+        self.promise(1, 1, since_ns=START_NS)
+        self.moving.mind((), self.promises())
+        self.assertEqual({}, self.moving.places)
+
+    def test_a_job_of_libvirts_before_and_while_it_is_moved(self):
+        for steps in (0, 1):
+            domains.write_status(self.root, host.name_of(1), self.xml(1), 4001)
+            self.begin(moves.MOVE, self.step_of(1, (0,), (1,)))
+            for _ in range(steps):
+                self.moving.step()
+            domains.write_status(self.root, host.name_of(1), self.xml(1), 4001,
+                                 before="<job type='none' async='migration out'/>\n")
+            self.moving.mind(guests.read_running(self.root)[0], self.promises())
+            with self.assertLogs(LOG, 'WARNING'):
+                while self.moving.step() is not None:
+                    pass
+            self.assertEqual(self.HOME, self.places()[1])
+
+    def test_memory_alone(self):
+        self.kernel.memories[4001].nodes = [1] * PAGES
+        self.kernel.memories[4001].tell()
+        found = self.make(moves.FETCH, moves.Step(
+            host.uuid_of(1), host.name_of(1), (0,), (0,), (0,), 0))
+        self.assertEqual(self.HOME, found[1])
+
+    def test_a_start_that_holds_the_lock_goes_first(self):
+        with state.locked(self.directory, 1.0, state.read_boot_id(self.root)):
+            with self.assertLogs(LOG, 'WARNING'):
+                found = self.swap()
+        self.assertEqual((self.HOME, self.AWAY), (found[1], found[2]))
+
+    def test_half_of_the_memory_decides(self):
+        for pinned, kept in ((PAGES // 3, True), (2 * PAGES // 3, False)):
+            self.kernel.memories[4001].nodes = [0] * PAGES
+            self.kernel.memories[4001].pinned = set(range(pinned))
+            self.kernel.memories[4001].tell()
+            with self.assertLogs(LOG, 'INFO'):
+                found = self.make(moves.MOVE, self.step_of(1, (0,), (1,)))
+            self.assertEqual(kept, found[1][:2] == self.AWAY[:2])
+            if kept:
+                self.promise(1, 0)
+                self.tick(self.open(agent_options.OFF), 0)
+
+    def test_killed_anywhere_in_a_swap(self):
+        killed = 0
+        for kill_at in range(40):
+            with self.subTest(kill_at=kill_at):
+                if not self.assert_held_after_a_kill(kill_at, lambda case: case.swap()):
+                    break
+                killed += 1
+        self.assertLess(5, killed)

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guests are held to their places whatever resets their cpusets."""
+
+import logging
+import os
+
+from nova_numa_pmc import settings, state
+from nova_numa_pmc.movement import reassertion
+from tests.fixtures import domains, host
+from tests.unit.agent.test_ticking import MIB, START_NS, AgentCase
+
+LOG = 'nova_numa_pmc.agent'
+
+
+class ReassertionTest(AgentCase):
+
+    def cpus(self, tree):
+        return tree.read(tree.target, 'cpuset.cpus')
+
+    def test_what_was_reset_is_written_in_the_next_tick_and_told_once(self):
+        made = self.open()
+        self.promise(1, 1)
+        tree = self.launch(1)
+        with self.assertLogs(LOG, 'INFO') as logs:
+            for at_s, reset in ((0, None), (5, None), (10, '0-7'), (15, None)):
+                if reset:
+                    tree.put(os.path.join(tree.target, 'cpuset.cpus'), reset + '\n')
+                self.tick(made, at_s)
+                self.assertEqual('4-7', self.cpus(tree))
+        held = [text for text in logs.output if 'held to node 1 again' in text]
+        self.assertEqual(2, len(held))
+        self.assertIn('cpus 0-7 to 4-7', held[1])
+
+    def test_a_place_whose_writer_was_killed(self):
+        """The promise is newer than the cpuset: it says what is right."""
+        made = self.open()
+        tree = self.launch(1)
+        tree.put(os.path.join(tree.target, 'cpuset.cpus'), '0-3\n')
+        self.promise(1, 1)
+        self.tick(made, 0)
+        self.assertEqual('4-7', self.cpus(tree))
+
+    def test_a_hook_that_never_came_to_started(self):
+        made = self.open()
+        tree = self.launch(1)
+        self.promise(1, 1, started=False, since_ns=START_NS)
+        for at_s, cpus in ((100, ''), (901, '4-7')):
+            self.tick(made, at_s)
+            self.assertEqual(cpus, self.cpus(tree))
+        self.assertTrue(self.promises()[host.uuid_of(1)].started)
+
+    def test_cpus_that_come_and_go(self):
+        made = self.open()
+        self.promise(1, 1)
+        tree = self.launch(1)
+        for at_s, online, cpus in ((0, '0-6', '4-6'), (5, '0-7', '4-7'), (10, '0-5', '4-7')):
+            self.host.write('sys/devices/system/cpu/online', online + '\n')
+            self.host.write('sys/devices/system/node/node1/cpulist', '4-%s\n' % online[-1])
+            self.tick(made, at_s)
+            self.assertEqual(cpus, self.cpus(tree))
+
+    def test_each_group_where_there_is_no_common_one(self):
+        made = self.open()
+        self.promise(1, 1)
+        tree = self.launch(1, version=1)
+        self.tick(made, 0)
+        plugged = os.path.join(tree.target, 'vcpu2')
+        tree.add_group(plugged)
+        tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '5\n')
+        self.tick(made, 5)
+        self.assertEqual(['4-7', '5', '4-7', '4-7'], [
+            tree.read(group, 'cpuset.cpus')
+            for group in (tree.emulator, *tree.vcpus, plugged)])
+
+    def test_whom_it_leaves_alone(self):
+        for why, more, promised in (
+                ('pinned', {'xml': domains.domain(host.name_of(1), host.uuid_of(1),
+                                                  placement=domains.NUMA_NODES_1)}, {}),
+                ('floating', {}, {'origin': 'floating'})):
+            with self.subTest(why):
+                made = self.open()
+                self.promise(1, 1, **promised)
+                tree = self.launch(1, **more)
+                self.tick(made, 0)
+                self.assertEqual('', self.cpus(tree))
+        made = self.open(reassert=False)
+        self.promise(1, 1)
+        self.tick(made, 0)
+        self.assertEqual('', self.cpus(tree))
+
+    def test_who_is_gone_and_who_fails_do_not_hinder_the_others(self):
+        made = self.open()
+        for number in (1, 2, 3):
+            self.promise(number, 1)
+        first, second, third = (self.launch(number) for number in (1, 2, 3))
+        self.host.write('proc/4001/cgroup', '0::/system.slice/other.service\n')
+        os.unlink(self.host.path('proc/4002/cgroup'))
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            self.tick(made, 0)
+            self.tick(made, 5)
+        self.assertEqual(('', '', '4-7'), tuple(map(self.cpus, (first, second, third))))
+        self.assertEqual(1, sum('holding guest' in text for text in logs.output))
+
+    def test_a_fight_is_given_up(self):
+        made = self.open()
+        self.promise(1, 1)
+        tree = self.launch(1)
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            for turn in range(9):
+                tree.put(os.path.join(tree.target, 'cpuset.cpus'), '0-7\n')
+                self.tick(made, 5 * turn)
+        self.assertEqual('0-7', self.cpus(tree))
+        self.assertEqual(1, sum('somebody else writes it' in text for text in logs.output))
+        self.tick(made, 700)
+        self.assertEqual('4-7', self.cpus(tree))
+
+
+class BoundTest(AgentCase):
+
+    def setUp(self):
+        super().setUp()
+        self.host.configure('[hook]\nbind = true\n')
+        self.promise(1, 1, bound=True)
+        self.tree = self.host.launch(1, {0: 0, 1: MIB})
+        self.run_to(1, 0)
+
+    def mems(self):
+        return self.tree.read(self.tree.target, 'cpuset.mems')
+
+    def test_bound_again_and_widened_when_the_agent_ends(self):
+        self.tick(self.open(), 0)
+        self.assertEqual('1', self.mems())
+        shared = settings.read(os.path.join(self.root, settings.PATH[1:]))
+        reassertion.widen_bound(shared, self.root, logging.getLogger(LOG))
+        self.assertEqual('0-1', self.mems())
+        self.assertTrue(self.promises()[host.uuid_of(1)].bound)
+        self.tick(self.open(), 5)
+        self.assertEqual('1', self.mems())
+
+    def test_not_where_more_is_promised_than_there_is(self):
+        made = self.open()
+        self.tick(made, 0)
+        self.promise(2, 1, started=False, since_ns=START_NS)
+        promised = self.promises()[host.uuid_of(2)]._replace(memory_bytes=1 << 50)
+        with state.locked(self.directory, 1.0, state.read_boot_id(self.root)) as ledger:
+            ledger.put(promised)
+        self.tick(made, 5)
+        self.assertEqual('0-1', self.mems())
+        self.assertFalse(self.promises()[host.uuid_of(1)].bound)
+
+    def test_not_where_somebody_else_has_taken_the_memory(self):
+        made = self.open()
+        self.tick(made, 0)
+        # 512 MiB are promised, of which it has 1; 256 MiB of each node are the host's.
+        for free_mib, mems in ((256 + 511, '1'), (256 + 510, '0-1')):
+            self.host.write('sys/devices/system/node/node1/meminfo', ''.join(
+                f'Node 1 {name}: {mib << 10} kB\n' for name, mib in (
+                    ('MemTotal', 65536), ('MemFree', free_mib - 100), ('Active(file)', 150),
+                    ('Inactive(file)', 50))))
+            self.tick(made, 5)
+            self.assertEqual(mems, self.mems())
+        self.assertFalse(self.promises()[host.uuid_of(1)].bound)
+
+    def test_as_many_stay_bound_as_the_memory_is_enough_for(self):
+        made = self.open()
+        self.promise(2, 1, bound=True)
+        second = self.host.launch(2, {0: 0, 1: MIB})
+        self.run_to(2, 0)
+        self.tick(made, 0)
+        self.host.write('sys/devices/system/node/node1/meminfo', (
+            f'Node 1 MemTotal: {64 << 20} kB\nNode 1 MemFree: {(256 + 600) << 10} kB\n'))
+        self.tick(made, 5)
+        self.assertEqual(['0-1', '1'], sorted((
+            self.mems(), second.read(second.target, 'cpuset.mems'))))
+
+    def test_not_once_the_option_is_off(self):
+        self.tick(self.open(), 0)
+        self.host.configure('')
+        self.tick(self.open(), 5)
+        self.assertEqual('0-1', self.mems())
