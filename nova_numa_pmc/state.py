@@ -223,12 +223,12 @@ def _read(directory_fd, directory, boot_id):
     return record if written_by == boot_id else None
 
 
-def read_file(directory_fd, directory, name, size_max_bytes):
-    """Read a file of the state directory if only root, or we, can have written it.
+def open_file(directory_fd, directory, name, size_max_bytes):
+    """Open a file of the state directory to read if only root, or we, can have written it.
 
     :param directory: path, for messages
-    :returns: its bytes, None when there is none
-    :raises StateError: it can't be trusted or read, or is larger than ``size_max_bytes``
+    :returns: (descriptor, size [bytes]), None when there is none
+    :raises StateError: it can't be trusted or opened, or is larger than ``size_max_bytes``
     """
     path = os.path.join(directory, name)
     try:
@@ -244,11 +244,27 @@ def read_file(directory_fd, directory, name, size_max_bytes):
         if not stat.S_ISREG(status.st_mode) or status.st_size > size_max_bytes:
             raise StateError('%s: not a regular file of at most %d bytes: remove it'
                              % (path, size_max_bytes))
-        return os.read(fd, size_max_bytes)
-    except OSError as e:
-        raise StateError('%s: %s: remove it' % (path, e.strerror)) from None
-    finally:
+    except BaseException:
         os.close(fd)
+        raise
+    return fd, status.st_size
+
+
+def read_file(directory_fd, directory, name, size_max_bytes):
+    """Read a file that :func:`open_file` opens.
+
+    :returns: its bytes, None when there is none
+    """
+    opened = open_file(directory_fd, directory, name, size_max_bytes)
+    if opened is None:
+        return None
+    try:
+        return os.read(opened[0], size_max_bytes)
+    except OSError as e:
+        raise StateError('%s: %s: remove it' % (os.path.join(directory, name), e.strerror)
+                         ) from None
+    finally:
+        os.close(opened[0])
 
 
 def _set_aside(directory_fd, directory):

@@ -117,11 +117,10 @@ def append(entry, root='/'):
     line = encode(entry)
     directory_fd = state.open_directory(directory, create=True)
     try:
-        # Looked at as by who reads it; and a file that is torn at its end is gone on with.
-        before = state.read_file(directory_fd, directory, FILE, _SIZE_MAX_BYTES) or b''
-        if len(before) + len(line) > ROTATE_BYTES and before:
+        size, torn = _end(directory_fd, directory)
+        if size and size + len(line) > ROTATE_BYTES:
             os.rename(FILE, FILE + '.1', src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
-        elif before and not before.endswith(b'\n'):
+        elif torn:
             line = b'\n' + line
         fd = os.open(FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC,
                      0o644, dir_fd=directory_fd)
@@ -132,6 +131,18 @@ def append(entry, root='/'):
             os.close(fd)
     finally:
         os.close(directory_fd)
+
+
+def _end(directory_fd, directory):
+    """Look at the file as who reads it does; return (size [bytes], whether its end is torn)."""
+    opened = state.open_file(directory_fd, directory, FILE, _SIZE_MAX_BYTES)
+    if opened is None:
+        return 0, False
+    fd, size = opened
+    try:
+        return size, bool(size) and os.pread(fd, 1, size - 1) != b'\n'
+    finally:
+        os.close(fd)
 
 
 def read(root='/'):
