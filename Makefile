@@ -27,7 +27,7 @@ unit: setup ## Run the unit tests (ARGS: a regular expression of test ids)
 lab: setup-lab ## Run the tests on emulated hosts (ARGS: pytest's)
 	@$(PYTHON) -m pytest tests/lab -q --timeout 400 --reruns 1 --durations 10 $(ARGS)
 
-lab-full: ARGS += --full
+lab-full: override ARGS += --full
 lab-full: lab ## Also run the long ones: twelve and sixteen guests, ten orders, moves, the agent
 
 functional: setup ## Run the tests of the installed package (ARGS: pytest's)

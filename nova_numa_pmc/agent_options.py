@@ -65,7 +65,8 @@ def list_opts():
             'and the other has some to spare.')),
         cfg.FloatOpt('stop_timeout_s', default=default.stop_timeout_s, min=0.0, max=600.0, help=(
             'How long a move in hand may go on when the agent is stopped; then it is undone '
-            'where less than half of the memory has moved [seconds].')),
+            'where less than half of the memory has moved. TimeoutStopSec= of its unit (60) has '
+            'to be longer [seconds].')),
         cfg.StrOpt('metrics', default='', help=(
             'Where to serve metrics for Prometheus: an IP address (or localhost) and a port, '
             'such as 127.0.0.1:19877, or a Unix socket, unix:/run/nova-numa-pmc/metrics.sock. '

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ask in each tick which guests to move; tell it, or have it done."""
 
+import contextlib
 import json
 import os
 
 from nova_numa_pmc import agent_options, state
 from nova_numa_pmc.core import guest_load, ledger as ledgers, ledger_format, moves, rebalance, view
 from nova_numa_pmc.core.explain_move import explain_move, explain_remark
-from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.exceptions import MigrationError, StateError
+from nova_numa_pmc.host import node_room
 from nova_numa_pmc.movement.legs import why_busy
 
 #: The rebalancer's memory in the state directory, kept over a restart of the agent.
@@ -45,15 +47,18 @@ class Rebalancing:
         if self._moving.busy or not tick.sample.elapsed_s:
             return None
         plan, ledger = rebalance.plan(
-            situation(tick, sampler, self.options.shared.limits, self._moving.places),
+            situation(tick, sampler, self.options.shared.limits, self._root,
+                      self._moving.places),
             self._ledger, self.options.terms, tick.sample.elapsed_s, tick.now.boottime_ns / 1e9)
         if self.options.rebalance == agent_options.DRY_RUN:
             if not plan.moves:  # else it assumes that they are made
                 self._ledger = ledger
             self._tell(plan)
             return plan
-        self._ledger = ledger
+        if not plan.moves:
+            self._ledger = ledger
         self._save(ledger)
+        self._ledger = ledger  # moves that can't be written down are not made, nor counted
         self._troubles.problems('rebalance: ' + explain_remark(reason) for reason in plan.reasons
                                 if reason.code == 'budget')
         self._moving.begin(plan, tick.record.promises)
@@ -100,8 +105,10 @@ class Rebalancing:
         return os.path.join(self._root, self.options.shared.state_dir[1:])
 
 
-def situation(tick, sampler, limits, places=None):
+def situation(tick, sampler, limits, root, places=None):
     """Join what a tick has found into what the rebalancer is told.
+
+    Of nodes it is told the room that those who move memory look for, too.
 
     :param places: {uuid: node ids} of guests that are held to more than was promised
     :rtype: nova_numa_pmc.core.moves.Situation
@@ -112,8 +119,10 @@ def situation(tick, sampler, limits, places=None):
     loads = guest_load.guest_loads(
         sample.guests, {guest.uuid: guest for guest in tick.guests}, promised, seen, places,
         {guest.uuid: code for guest in tick.guests for code in (why_busy(guest),) if code})
-    free = tuple((node.id, node.free_bytes) for node in sample.nodes
-                 if node.free_bytes is not None)
+    free = []
+    for node in tick.host.nodes:
+        with contextlib.suppress(MigrationError):
+            free.append((node.id, node_room.available_bytes(node.id, root)))
     return moves.Situation(seen, loads, sampler.latencies_ns(tick.host),
-                           guest_load.waiting_cores(sample.guests), free, sampler.mlp,
+                           guest_load.waiting_cores(sample.guests), tuple(free), sampler.mlp,
                            limits.domain_distance)

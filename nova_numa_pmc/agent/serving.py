@@ -134,7 +134,8 @@ class Service:
         self._tell(notify.READY)
 
     def _finish(self):
-        """Go on with the moves in hand for as long as allowed, then give them up."""
+        """Go on with the move in hand for as long as allowed, then give it up."""
+        self._agent.drop_waiting()
         end_s = self._clock() + self._agent.options.stop_timeout_s
         while self._clock() < end_s:
             self._tell(notify.WATCHDOG)

@@ -101,6 +101,9 @@ class Agent:
             self._moving.mind(tick.guests, tick.record.promises)
             if ours:
                 self._hold_and_move(tick)
+            elif self.options.reassert:
+                with self._troubles.stage('holding guests'):
+                    self._reassertion.hold(tick, covered=self._covered(tick), only_widen=True)
         self._end_turn()
         return tick._replace(totals=self._moving.totals, failing=self._troubles.failing)
 
@@ -175,6 +178,10 @@ class Agent:
             pause_s = self._moving.step()
         self._end_turn()
         return pause_s
+
+    def drop_waiting(self):
+        """Begin no more of the moves that were planned."""
+        self._moving.drop_waiting()
 
     def abandon(self):
         """End the moves in hand: kept where most of the memory has moved, else taken back."""

@@ -103,14 +103,15 @@ def _serve(args, options):
 
 
 def _once(args, options, directory, wait):
-    options = options._replace(rebalance=agent_options.OFF)
+    # Who binds a guest's memory has to watch its nodes, and this one ends.
+    options = options._replace(rebalance=agent_options.OFF, reassert=False)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(serving.only_agent(directory))
         except StateBusy:
             print('the service runs: this is measured beside it and not published',
                   file=sys.stderr)
-            options = options._replace(publish=False, reassert=False)
+            options = options._replace(publish=False)
         agent = stack.enter_context(ticking.Agent(options, args.root))
         agent.tick()
         wait(options.counting.interval_s)

@@ -18,13 +18,17 @@ import json
 import sys
 
 from nova_numa_pmc.cmd import exits, options
+from nova_numa_pmc.exceptions import UnknownGuest
+from nova_numa_pmc.host import guests
 from nova_numa_pmc.movement import history
+from nova_numa_pmc.operating import naming
 from nova_numa_pmc.viewing import pace, tables
 
 
 def configure(parser):
     """Add the options."""
-    parser.add_argument('--guest', metavar='GUEST', help='of this guest only: a name or uuid')
+    parser.add_argument('--guest', metavar='GUEST',
+                        help="of this guest only: a name, a uuid, or libvirt's id while it runs")
     parser.add_argument('--last', type=_count, default=None, metavar='N',
                         help='the newest N only')
     options.add_common(parser, 'print one JSON object a line for each move')
@@ -40,8 +44,9 @@ def run(args):
     """Print the history; return the exit code."""
     entries, broken = history.read(args.root)
     if args.guest:
+        wanted = {args.guest, *_uuid_of(args.guest, args.root)}
         entries = [one for one in entries
-                   if any(args.guest in (part.name, part.uuid) for part in one.parts)]
+                   if any(wanted & {part.name, part.uuid} for part in one.parts)]
     entries = entries[-args.last:] if args.last else entries
     if args.json:
         for one in entries:
@@ -52,6 +57,14 @@ def run(args):
         print('%d lines of the history can not be read and are left out' % broken,
               file=sys.stderr)
     return exits.OK
+
+
+def _uuid_of(text, root):
+    """Return the uuid of a running guest that is named so, in a list that may be empty."""
+    try:
+        return [naming.find(text, guests.read_running(root)[0]).uuid]
+    except UnknownGuest:
+        return []
 
 
 def table(entries):

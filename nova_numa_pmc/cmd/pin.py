@@ -19,11 +19,15 @@ import json
 from nova_numa_pmc import model, overrides
 from nova_numa_pmc.cmd import exits, options, top
 from nova_numa_pmc.core import guest_load, moves
-from nova_numa_pmc.exceptions import MigrationError
+from nova_numa_pmc.exceptions import CpusetError, MigrationError
+from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.movement import history
 from nova_numa_pmc.movement.legs import why_busy
 from nova_numa_pmc.operating import applying, seeing
 from nova_numa_pmc.viewing import plans
+
+#: What of a guest's memory may be elsewhere without a move: QEMU's read-only pages.
+_FEW_BYTES, _FEW_SHARE = 16 << 20, 0.01
 
 
 def configure(parser):
@@ -84,7 +88,8 @@ def _bring(here, guest, node_id, wait_s):
             node_id, ', '.join(str(node.id) for node in seen.host.nodes if node.cpus)))
     promise = seen.record.promises.get(guest.uuid)
     home = (node_id,) if node.memory_bytes else ()
-    if promise and promise.cpu_nodes == (node_id,) and home in ((), promise.mem_nodes):
+    if (promise and promise.cpu_nodes == (node_id,) and home in ((), promise.mem_nodes)
+            and not _is_elsewhere(here, guest, node_id)):
         return None
     # What was said of it before is overruled.
     fixed = guest_load.why_fixed(guest, promise, why_busy(guest._replace(override='')))
@@ -96,3 +101,13 @@ def _bring(here, guest, node_id, wait_s):
     move = moves.Move(moves.MOVE, (step,), 0.0, 0.0, 0.0, 0, (
         model.Reason(moves.ASKED, (('why', 'pinned there'),)),))
     return applying.make(here, moves.Plan((move,)), seen.record.promises, history.PIN, wait_s)
+
+
+def _is_elsewhere(here, guest, node_id):
+    """Say whether much of a guest's memory is not on its node: a move was ended, or it spilled."""
+    try:
+        by_node = cgroups.memory_by_node(cgroups.find(guest.pid, here.root)) or {}
+    except CpusetError:
+        return False
+    return sum(by_node.values()) - by_node.get(node_id, 0) > max(
+        _FEW_BYTES, _FEW_SHARE * sum(by_node.values()))

@@ -7,6 +7,8 @@ from nova_numa_pmc.core.layout import Layout
 PAGE_BYTES = 4096
 #: A move may use this part of the bandwidth that is left on either end, and at least so much.
 SPARE_SHARE, SLOWEST_BYTES_PER_SEC = 0.25, 16 << 20
+#: What a move brings at a time.
+_STEP_BYTES = 16 << 20
 
 
 class Place:
@@ -86,7 +88,7 @@ class Ground(Layout):
 
         :param steps: sequence of (:class:`Mover`, :class:`Place`)
         """
-        promised, arriving = {}, {}
+        promised, arriving, targets = {}, {}, set()
         for mover, place in steps:
             target = place.memory
             if target is None:
@@ -98,11 +100,16 @@ class Ground(Layout):
                 if at != target:
                     arriving[at] = arriving.get(at, 0) - size
                     arriving[target] = arriving.get(target, 0) + size
+                    targets.add(target)
         return (all(more <= 0 or self.promised[at] + more <= self.capacity[at]
                     for at, more in promised.items())
                 and all(more <= 0 or at not in self.free
                         or more <= self.free[at] - self.terms.reserve_bytes
-                        for at, more in arriving.items()))
+                        for at, more in arriving.items())
+                # Who swap make room for one another in steps, of which the first needs some.
+                and all(at not in self.free
+                        or self.free[at] >= self.terms.reserve_bytes + _STEP_BYTES
+                        for at in targets))
 
     def apply(self, steps):
         """Go on as if the steps were made."""

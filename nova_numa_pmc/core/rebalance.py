@@ -231,7 +231,7 @@ def _pending(ground, candidates, ledger):
         return max(0.0, _missing(each, factors)) / each.gain
 
     shown, soon = [], _soon(ground, candidates, ledger)
-    gaining = [each for each in candidates if each.gain >= ground.min_gain
+    gaining = [each for each in candidates if each.gain >= ground.min_gain and each.gain > 0
                and not _superfluous(each, soon)]
     for each in sorted(gaining, key=lambda each: (seconds(each), each.order(HORIZON_S))):
         if len(shown) < MOST_PENDING and not any(each.shares(other) for other in shown):

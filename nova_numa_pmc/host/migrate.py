@@ -212,6 +212,7 @@ class Mover:
                     self._tell(wait_s=wait_s)
                     yield
                     wait_s = bucket.wait_s(self._clock())
+                self._tell(wait_s=0.0)
                 if self._cancelled:
                     return CANCELLED
                 self._check_alive()

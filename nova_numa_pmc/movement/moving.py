@@ -74,6 +74,7 @@ class Moving:
         self._files = guests.StatusFiles(root)
         self._queue, self._order, self._id, self._legs = collections.deque(), None, '', ()
         self._promised = {}  # uuid → the promise of a guest when it was widened
+        self._narrowed = {}  # uuid → (place, promise) of those that the move in hand narrows
         self.places, self.failed = {}, set()
         self._ended, self._moved_bytes = {}, 0
 
@@ -148,9 +149,13 @@ class Moving:
             return 0.0
         return min(waits)
 
+    def drop_waiting(self):
+        """Give up what is to come."""
+        self._queue.clear()
+
     def abandon(self):
         """Give up what is to come, and end what is in hand: kept where most has moved."""
-        self._queue.clear()
+        self.drop_waiting()
         self._cancel()
         while self._legs:
             self.step()
@@ -169,6 +174,7 @@ class Moving:
         except Exception as error:
             self._give_up(error)
             return
+        self._narrowed = {}
         for leg in self._legs:
             self._remember_place(leg)
 
@@ -179,7 +185,7 @@ class Moving:
             found, _ = overrides.marked(found, self._root)
         running = {guest.uuid: guest for guest in found}
         host = promises.usable_host(self._root)
-        parts = []
+        legs = []
         for step in move.steps:
             guest = running.get(step.uuid)
             if guest is None:
@@ -187,19 +193,21 @@ class Moving:
             if why_busy(guest):
                 raise Refused('guest %s: %s' % (
                     step.name, why_busy(guest) if guest.override else guest.job or guest.state))
-            parts.append((step, self._mover(move, step, guest, host)))
+            before = promised.get(step.uuid)
+            if before is None:
+                raise Refused('guest %s: nothing was promised to it' % step.name)
+            after = targets.get(step.uuid) or promised_after(move, step, before)
+            legs.append(Leg(step, before, after, self._mover(move, step, guest, host),
+                            self._clock()))
+        # Before the promises are: a kill leaves no move that the history does not know. And not
+        # under their lock: a start of a guest must not wait for a disk.
+        self._keep(legs, history.BEGUN, 'in hand, or whoever made it was killed')
         with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as ledger:
-            legs = []
-            for step, mover in parts:
-                before = ledger.promises.get(step.uuid)
-                if before is None or before != promised.get(step.uuid):
-                    raise Refused('guest %s: its promise has changed since' % step.name)
-                after = targets.get(step.uuid) or promised_after(move, step, before)
-                ledger.put(after)
-                legs.append(Leg(step, before, after, mover, self._clock()))
+            for leg in legs:
+                if ledger.promises.get(leg.step.uuid) != leg.before:
+                    raise Refused('guest %s: its promise has changed since' % leg.step.name)
+                ledger.put(leg.after)
             self._check_room(legs, ledger, host)
-            # Before the promises are: a kill leaves no move that the history does not know.
-            self._keep(legs, history.BEGUN, 'in hand, or whoever made it was killed')
         return tuple(legs)
 
     def _mover(self, move, step, guest, host):
@@ -232,9 +240,8 @@ class Moving:
         uuid = leg.step.uuid
         if self._move.kind == moves.WIDEN:
             self.places[uuid], self._promised[uuid] = tuple(leg.step.to_nodes), leg.after
-        elif self._move.kind != moves.FETCH:
-            self.places.pop(uuid, None)
-            self._promised.pop(uuid, None)
+        elif self._move.kind != moves.FETCH and uuid in self.places:
+            self._narrowed[uuid] = self.places.pop(uuid), self._promised.pop(uuid)
 
     def _end(self):
         """Keep a move whose memory has followed, else take it back."""
@@ -260,25 +267,34 @@ class Moving:
                    '; '.join(states) or explain_why(self._move))
 
     def _give_up(self, error):
-        """Take CPUs and promises back; what has moved of the memory stays."""
+        """Take promises and CPUs back; what has moved of the memory stays.
+
+        A promise that can't be had back keeps its CPUs: the guest is where it is promised, and
+        its memory is for the next plan.
+        """
         legs, self._legs = self._legs, ()
         self._count(TAKEN_BACK if legs else REFUSED, legs)
         self.failed.update(step.uuid for step in self._move.steps)
         unknown = not isinstance(error, (NumaPmcError, OSError))
+        result = history.TAKEN_BACK if legs else history.REFUSED
         for leg in legs:
             try:
-                leg.mover.undo_cpus()
                 self._restore(leg)
+                leg.mover.undo_cpus()
+                if leg.step.uuid in self._narrowed:
+                    self.places[leg.step.uuid], self._promised[leg.step.uuid] = (
+                        self._narrowed[leg.step.uuid])
             except GuestGone:
                 pass
             except NumaPmcError as another:
                 self._log.warning('guest %s: %s', leg.step.name, another)
+                result = history.PARTLY
         if isinstance(error, GuestGone):
             self._log.info('not moved: %s', error)
         else:
             self._log.warning('not moved: %s: %s', _names(self._move), error,
                               exc_info=error if unknown else None)
-        self._keep(legs, history.TAKEN_BACK if legs else history.REFUSED, str(error))
+        self._keep(legs, result, str(error))
 
     def _keep(self, legs, result, why):
         """Write down that a move begins, or what came of it."""

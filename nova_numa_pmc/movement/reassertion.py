@@ -34,13 +34,15 @@ class Reassertion:
         self._groups = {}  # (uuid, pid) → Groups
         self._written = {}  # uuid → when something was written, of late
 
-    def hold(self, tick, places=None, covered=None):
+    def hold(self, tick, places=None, covered=None, only_widen=False):
         """Write what is not as promised; what fails of one guest is told, the others go on.
 
         :param tick: :class:`nova_numa_pmc.agent.ticking.Tick` with host and record
         :param places: {uuid: node ids} of guests that are held to other nodes' CPUs than was
             promised: widened for a while
         :param covered: ids of the nodes whose promises their memory covers; None: all
+        :param only_widen: a command moves guests, and fills nodes: hold nobody, but let the
+            memory of those spill whose nodes grow too small
         """
         online = frozenset().union(*(node.online_cpus for node in tick.host.nodes))
         room = _Room(self.options.limits.reserve_bytes, self._root)
@@ -56,8 +58,9 @@ class Reassertion:
                 continue
             with self._troubles.stage(_STAGE % guest.name):
                 try:
-                    self._hold(guest, promise, nodes, cpus, online, tick.now)
-                    self._mind_memory(guest, promise, cpus, covered, room)
+                    if not only_widen:
+                        self._hold(guest, promise, nodes, cpus, online, tick.now)
+                    self._mind_memory(guest, promise, cpus, covered, room, only_widen)
                 except GuestGone:
                     self._groups.pop((guest.uuid, guest.pid), None)  # or made anew elsewhere
 
@@ -107,7 +110,7 @@ class Reassertion:
             groups = self._groups[key] = cgroups.find(guest.pid, self._root)
         return groups
 
-    def _mind_memory(self, guest, promise, cpus, covered, room):
+    def _mind_memory(self, guest, promise, cpus, covered, room, only_widen):
         """Keep a bound guest bound while its nodes hold what it is promised, else widen it."""
         if not promise.bound or not promise.mem_nodes:
             return
@@ -119,7 +122,7 @@ class Reassertion:
         else:
             why = room.why_too_small(promise, cgroups.memory_by_node(groups) or {})
         if not why:
-            if any(own.mems != mems for own in _own(groups)):
+            if not only_widen and any(own.mems != mems for own in _own(groups)):
                 applied = cpuset.confine(groups, cpus, mems, stay_bound=True,
                                          ours=left_by_us(groups), **self._writing)
                 if applied.changes:

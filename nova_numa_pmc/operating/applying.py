@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make moves for a command: in turn with the agent, shown, ended by a signal, summed up."""
 
+import contextlib
 import logging
 import sys
 import time
@@ -48,7 +49,9 @@ class _Teller(logging.Handler):
 
     def emit(self, record):
         """Print the message, without what could steer a terminal."""
-        self._say(tables.printable(record.getMessage()))
+        # Where the terminal has gone, what is in hand has to be ended and written down.
+        with contextlib.suppress(OSError, ValueError):
+            self._say(tables.printable(record.getMessage()))
 
 
 def hold_turn(here, who, wait_s):
@@ -99,9 +102,11 @@ def make(here, plan, promised, who, wait_s=0.0, targets=None):
             mover = moving.Moving(here.options, here.root, LOG, who=who, batch=batch,
                                   record=record, **here.writing)
             mover.begin(plan, promised, targets)
-            signal = _run(here, mover, wait, shown)
-            not_begun = mover.waiting
-            mover.abandon()
+            try:
+                signal = _run(here, mover, wait, shown)
+            finally:
+                not_begun = mover.waiting
+                mover.abandon()
         finally:
             LOG.setLevel(former)
             LOG.removeHandler(teller)

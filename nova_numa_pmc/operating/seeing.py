@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The host as a command of the operator's finds it: measured, and joined with what is promised."""
 
+import contextlib
 import functools
 import os
 import sys
 import time
 
-from nova_numa_pmc import agent_options, calibration, collect, overrides, promises, settings
+from nova_numa_pmc import agent_options, calibration, collect, model, overrides, promises
+from nova_numa_pmc import settings
 from nova_numa_pmc.agent import rebalancing, serving
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
 from nova_numa_pmc.core import rebalance
-from nova_numa_pmc.exceptions import DomainError, NumaPmcError, UnknownGuest
-from nova_numa_pmc.host import domain_values, guests
+from nova_numa_pmc.exceptions import CpusetError, DomainError, NumaPmcError, UnknownGuest
+from nova_numa_pmc.host import cgroups, cpuset, domain_values, guests
 from nova_numa_pmc.operating import naming, preview
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.viewing import pace
@@ -157,7 +159,24 @@ class Here:
         seen = seen._replace(sample=sample, problems=tuple(dict.fromkeys(
             (*seen.problems, *sample.problems))))
         return seen._replace(situation=rebalancing.situation(
-            seen, sampler, self.options.shared.limits))
+            seen, sampler, self.options.shared.limits, self.root, self._places(seen)))
+
+    def _places(self, seen):
+        """Return {uuid: node ids} of guests that are held to more nodes than was promised.
+
+        The agent has widened them, or something has reset their cpusets.
+        """
+        found = {}
+        for guest in seen.guests:
+            promise = seen.record.promises.get(guest.uuid)
+            if promise is None or promise.origin != model.PLACED or not promise.cpu_nodes:
+                continue
+            with contextlib.suppress(CpusetError):
+                held = held_nodes(cgroups.find(guest.pid, self.root), seen.host) or tuple(
+                    node.id for node in seen.host.nodes if node.online_cpus)
+                if set(held) > set(promise.cpu_nodes):
+                    found[guest.uuid] = held
+        return found
 
     def propose(self, seen, horizon_s, names=()):
         """Plan what pays within a time; widening is left to the agent, who remembers it.
@@ -174,3 +193,18 @@ class Here:
                 for each in situation.guests))
         return rebalance.propose(
             situation, self.options.terms._replace(widen=False), horizon_s), situation
+
+
+def held_nodes(groups, host):
+    """Return the ids of the nodes that a guest's CPUs are held to; (): to none.
+
+    :raises CpusetError: they can't be read
+    """
+    own = cpuset.current(groups)
+    written = (groups.target,) if groups.covers else groups.children
+    cpus = frozenset().union(*(own[directory].cpus for directory in written
+                               if directory in own))
+    able = [node for node in host.nodes if node.online_cpus]
+    if not cpus or all(node.online_cpus & cpus for node in able):
+        return ()
+    return tuple(node.id for node in able if node.online_cpus & cpus)

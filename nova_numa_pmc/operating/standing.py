@@ -7,9 +7,10 @@ from nova_numa_pmc import host_state, overrides
 from nova_numa_pmc.checks import processes
 from nova_numa_pmc.core import guest_load, pressure, view
 from nova_numa_pmc.exceptions import CpusetError, StateError
-from nova_numa_pmc.host import cgroups, cpuset
+from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.movement import history, pausing
 from nova_numa_pmc.movement.legs import why_busy
+from nova_numa_pmc.operating import seeing
 from nova_numa_pmc.record import Record
 
 
@@ -125,7 +126,7 @@ def _standing(here, seen, guest, moved):
     held, by_node, problem = None, None, ''
     try:
         groups = cgroups.find(guest.pid, here.root)
-        held, by_node = _held_nodes(groups, seen.host), cgroups.memory_by_node(groups)
+        held, by_node = seeing.held_nodes(groups, seen.host), cgroups.memory_by_node(groups)
     except CpusetError as error:
         problem = str(error)
     home_ratio, total = None, sum((by_node or {}).values())
@@ -135,17 +136,6 @@ def _standing(here, seen, guest, moved):
         guest, promise, held, by_node, home_ratio,
         guest_load.why_fixed(guest, promise, why_busy(guest)),
         promise and moved.get((guest.uuid, promise.since_ns, history.place(promise))), problem)
-
-
-def _held_nodes(groups, host):
-    own = cpuset.current(groups)
-    written = (groups.target,) if groups.covers else groups.children
-    cpus = frozenset().union(*(own[directory].cpus for directory in written
-                               if directory in own))
-    able = [node for node in host.nodes if node.online_cpus]
-    if not cpus or all(node.online_cpus & cpus for node in able):
-        return ()
-    return tuple(node.id for node in able if node.online_cpus & cpus)
 
 
 def unknown_overrides(here, seen):

@@ -141,10 +141,14 @@ def main(argv=None):
         return 1
     ratios = {f'{one} / {other}': sorted(round(each[one] / each[other], 4) for each in found)
               for one, other in RATIOS}
+    means = {}
     for name, each in ratios.items():
-        print(f'{name}: median {statistics.median(each):.3f}, least {each[0]:.3f}, '
-              f'most {each[-1]:.3f}')
-    print(json.dumps({'bench': 'crowded', 'orders': found, 'ratios': ratios}))
+        # Two standard errors of the mean; nothing is known of a single order's.
+        error = 2 * statistics.stdev(each) / len(each) ** 0.5 if len(each) > 1 else 1.0
+        means[name] = [round(statistics.mean(each), 4), round(error, 4)]
+        print(f'{name}: mean {means[name][0]:.3f} ± {error:.3f}, median '
+              f'{statistics.median(each):.3f}, least {each[0]:.3f}, most {each[-1]:.3f}')
+    print(json.dumps({'bench': 'crowded', 'orders': found, 'ratios': ratios, 'means': means}))
     return 0
 
 
