@@ -14,7 +14,7 @@ from nova_numa_pmc.movement import history, moving, turn
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.viewing import progress, tables
 
-LOG = logging.getLogger('nova_numa_pmc.applying')
+LOG = logging.getLogger('nova_numa_pmc.operating.applying')
 #: How often it is looked whether libvirt works on a guest that is being moved [s].
 _MIND_S = 1.0
 #: The agent has the turn for less than that in a tick, and then it is not worth telling [s].

@@ -19,7 +19,6 @@ from machine.vm import Machine, running  # noqa: E402
 HOOK_OPTIONS = {'timeout_s': 30}
 NO_BALANCING = 'echo 0 >/proc/sys/kernel/numa_balancing'     # pages go where we bring them
 SKEW = '/run/skew'     # file systems that hold memory of a node
-HOOK_PROCESS = 'nova_numa_pmc[.]hook import'     # as no shell that looks for it is called
 
 
 class Lab:
@@ -62,8 +61,7 @@ class Lab:
 
     def wait_for_hooks(self):
         """Wait until no late worker of the hook is left: it may still move pages."""
-        self.run(f"for i in $(seq 240); do pgrep -f '{HOOK_PROCESS}' >/dev/null || exit 0; "
-                 'sleep 0.5; done; exit 1')
+        self.guests.wait_for_hooks()
 
     def settled(self):
         """Report the guests once no hook may still move their pages; print it for a failure."""

@@ -14,6 +14,7 @@ import signal
 import sys
 
 from tests.stack import control, report
+from tests.stack.hostimage import MachineError
 from tests.stack.layout import VENV, Layout
 from tests.stack.service import Service, StackError
 
@@ -149,7 +150,7 @@ def main():
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return args.do(Layout(), args)
-    except StackError as error:
+    except (StackError, MachineError) as error:
         print(f'stack: {error}', file=sys.stderr)
         return 1
     except KeyboardInterrupt:

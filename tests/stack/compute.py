@@ -32,6 +32,7 @@ After=libvirtd.service
 [Service]
 Environment=PYTHONWARNINGS=ignore PATH=/opt/nova/bin:/usr/sbin:/usr/bin:/sbin:/bin
 ExecStart=/opt/nova/bin/nova-compute --config-file /etc/nova/nova.conf
+StandardOutput=append:{NOVA_LOG}
 StandardError=append:{NOVA_LOG}
 KillMode=process
 """
@@ -172,9 +173,9 @@ systemctl restart libvirtd
         """Return what the agent has published."""
         return json.loads(self.run('cat /run/nova-numa-pmc/host').stdout)
 
-    def ask(self, command):
+    def ask(self, command, timeout_s=300):
         """Run a verb of nova-numa-rebalance that answers in JSON; return (exit code, answer)."""
-        done = self.run(f'nova-numa-rebalance {command} --json', check=False)
+        done = self.run(f'nova-numa-rebalance {command} --json', timeout=timeout_s, check=False)
         try:
             return done.returncode, json.loads(done.stdout)
         except ValueError:
@@ -182,8 +183,9 @@ systemctl restart libvirtd
                              f'{done.returncode}: {done.stderr[-500:]}') from None
 
     def guests(self):
-        """Return {domain's name: :func:`places.place`} as the kernel has it."""
+        """Return {domain's name: :func:`places.place`} as the kernel says when no hook works."""
         asked = Guests(self.machine)
+        asked.wait_for_hooks()
         found = asked.report()
         if not found:
             return {}
@@ -194,10 +196,8 @@ systemctl restart libvirtd
                 for name, guest in found.items()}
 
     def force(self, homes):
-        """Hold guests to {domain's name: node} with CPUs, promise and memory, as if ours."""
-        asked = Guests(self.machine)
-        with asked.frozen():
-            asked.force(homes, '/opt/nova-numa-pmc/bin/python')
+        """Hold paused guests to {domain's name: node}: CPUs, promise and memory, as if ours."""
+        Guests(self.machine).force(homes, '/opt/nova-numa-pmc/bin/python')
 
     def nova_log(self):
         """Return nova-compute's log."""
@@ -206,7 +206,7 @@ systemctl restart libvirtd
     def journal(self):
         """Return our lines of the journal as JSON, one a line: the hook's and the agent's."""
         # Of all machine ids: the host got its own when it was up already.
-        return self.run('journalctl --merge --no-pager --output json SYSLOG_IDENTIFIER='
+        return self.run('journalctl --quiet --merge --no-pager --output json SYSLOG_IDENTIFIER='
                         'nova-numa-pmc + _SYSTEMD_UNIT=nova-numa-agent.service',
                         check=False).stdout
 

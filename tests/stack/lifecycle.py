@@ -29,6 +29,7 @@ def eight_spread(on, entry):
         counts = _per_node(entry['places'])
         must(sorted(counts.values()) == [2, 2, 2, 2], counts)
         must(entry['weighed'], "no reason of the weigher's in nova-scheduler's log")
+        on.check_hosts()
 
 
 def look_at(on, entry, *names):

@@ -5,22 +5,22 @@ import contextlib
 
 from tests.stack import places, reading
 from tests.stack.service import wait
-from tests.stack.session import DEMAND_S, must
+from tests.stack.session import DEMAND_S, MOVES_S, must
 
 #: Of each node's two CPUs, one is kept busy.
-PRESSED = 0.45
+PRESSED = 0.5
 BUSY_GUESTS = 4
 #: Exit codes of the commands.
-DONE, MOVES_WOULD_PAY = 0, 2
+DONE, MOVES_WOULD_PAY, PARTLY = 0, 2, 3
 HOOK = '/opt/nova-numa-pmc/lib/python3*/site-packages/nova_numa_pmc/hook.py'
 
 
 @contextlib.contextmanager
 def load(host):
     """Keep a CPU of each node busy."""
-    host.run('for cpu in 0 2; do systemd-run -q --unit load-$cpu taskset -c $cpu '
-             'sh -c "while :; do :; done"; done')
     try:
+        host.run('for cpu in 0 2; do systemd-run -q --unit load-$cpu taskset -c $cpu '
+                 'sh -c "while :; do :; done"; done')
         yield
     finally:
         host.run('systemctl stop "load-*"')
@@ -45,21 +45,30 @@ def loaded_host_is_avoided(on, entry):
 
 def imbalance_is_evened_out(on, entry):
     """Four busy guests forced to one node: a plan, the plan made, two on each node."""
-    host = on.hosts['cmp1']
-    made = on.boot_many('busy', BUSY_GUESTS, image='busy', availability_zone='nova:cmp1')
+    host, made = on.hosts['cmp1'], []
+    # One by one, and paused: where more emulated CPUs are busy than there are real ones, starts
+    # and moves take minutes.
+    for number in range(1, BUSY_GUESTS + 1):
+        server, = on.boot(f'busy-{number}', image='busy', availability_zone='nova:cmp1')
+        on.cloud.compute.pause_server(server)
+        made.append(on.wait_for(server, 'PAUSED'))
     names = [server.name for server in made]
     host.force({server.instance_name: 0 for server in made})
+    for server in made:
+        on.cloud.compute.unpause_server(server)
+        on.wait_for(server, 'ACTIVE')
     on.line.tell('four busy guests are forced to node 0', 'cmp1')
     entry['forced'] = on.where(*names)
     must(places.spread(entry['forced']) == {'cmp1 node 0': BUSY_GUESTS}, 'they are not on node 0')
-    code, plan = host.ask('plan --interval 10')
+    code, plan = host.ask('plan --interval 10', MOVES_S)
     entry['plan'] = [move['text'] for move in plan['moves']]
     must(code == MOVES_WOULD_PAY, f'plan ended with {code}: {plan["remarks"]}')
-    code, applied = host.ask('apply --interval 10 --yes')
+    code, applied = host.ask('apply --interval 10 --yes', MOVES_S)
     entry['moved'] = [f'{on.names.get(part["name"], part["name"])}: {one["result"]}: {one["why"]}'
                       for one in (applied['outcome'] or {'entries': []})['entries']
                       for part in one['parts']]
-    must(code == DONE, f'apply ended with {code}')
+    # Partly, where the kernel's NUMA balancing, which is on, had pages in hand meanwhile.
+    must(code in (DONE, PARTLY), f'apply ended with {code}')
     entry['places'] = on.where(*names)
     counts = places.spread(entry['places'])
     must(sorted(counts.values()) == [BUSY_GUESTS // 2] * 2, f'afterwards {counts}')

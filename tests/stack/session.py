@@ -19,11 +19,12 @@ FLAVORS = {'plain': {}, 'bigger': {'ram': 192}, 'numa': {'extra_specs': {'hw:num
 IMAGES = {'walker': 'duty=3 touch=15', 'busy': 'duty=75 touch=15'}
 #: How long a change of a server, and what follows from it on a host, may take. Twice of what is
 #: usual, as emulated counters double it.
-BOOT_S, PROMISE_S, DEMAND_S, SERVICES_S = 600, 120, 300, 600
+BOOT_S, PROMISE_S, DEMAND_S, SERVICES_S, MOVES_S = 600, 120, 300, 600, 900
 #: What an idle host's nodes want at most, over what they have; emulated daemons are busy.
-QUIET = 0.25
-#: A bit more than update_resources_interval: then Nova's scheduler has a host's last metrics.
-HEARD_S = 25
+QUIET = 0.3
+#: Then Nova's scheduler has a host's last metrics: update_resources_interval and its jitter, and
+#: what nova-compute takes from reading them to saving them, in emulation.
+HEARD_S = 60
 #: The hook's and the agent's times are for real hardware; an emulated host is fifty times slower.
 OPTIONS = """[hook]
 timeout_s = 60
@@ -62,20 +63,25 @@ class Session:
         """Thaw both compute hosts, install us by the guide, start nova-compute."""
         def one(name):
             host = compute.Host.up(name, counters)
+            self.hosts[name] = host     # kept where a later step fails: its logs are wanted
             self.line.tell('is up', name)
             if self.with_package:
                 host.install_package(OPTIONS)
             host.start_nova(self.layout, guide.compute_ini() if self.with_package else '')
-            return host
 
-        self.hosts = {host.name: host for host in _side_by_side(one, compute.HOSTS)}
+        _side_by_side(one, compute.HOSTS)
         compute.wait_for_services(self.cloud, self.hosts, SERVICES_S)
-        if self.with_package:
-            _side_by_side(lambda host: host.step(compute.CHECK), self.hosts.values())
+
+    def check_hosts(self):
+        """Do the last step of the guide, when guests have come through the hook."""
+        _side_by_side(lambda host: host.step(compute.CHECK), self.hosts.values())
 
     def find_hosts(self):
-        """Take hosts that are up already."""
+        """Take hosts that are up already, and their servers."""
         self.hosts = {name: compute.Host.find(name) for name in compute.HOSTS}
+        for server in self.cloud.compute.servers():
+            self.servers[server.name] = server
+            self.names[server.instance_name] = server.name
 
     def make_images_and_flavors(self):
         """Upload a guest that boots as a multiboot kernel with its empty disk; make flavors."""

@@ -231,9 +231,10 @@ def _build_wheel(work):
 
 def wheel():
     """Return the wheel of this checkout's package, made with its environment's pip."""
-    sources = sorted(p for d in ('nova_numa_pmc', 'etc', 'hooks')
+    sources = sorted(p for d in ('nova_numa_pmc', 'shim', 'etc', 'hooks')
                      for p in (CHECKOUT / d).rglob('*')
                      if p.is_file() and '__pycache__' not in p.parts)
-    sources += [CHECKOUT / name for name in ('setup.cfg', 'setup.py', 'requirements.txt')]
+    sources += [CHECKOUT / name for name in (
+        'setup.cfg', 'setup.py', 'pyproject.toml', 'requirements.txt')]
     key = digest(*[str(p.relative_to(CHECKOUT)) for p in sources], *sources)
     return next(cached('wheel', key, _build_wheel).glob('*.whl'))

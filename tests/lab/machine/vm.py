@@ -18,7 +18,7 @@ from machine.qmp import Qmp, QmpError
 from machine.shape import MIB, Shape
 
 QEMU = 'qemu-system-x86_64'
-BOOT_TIMEOUT_S, THAW_TIMEOUT_S, SSH_TIMEOUT_S = 400, 120, 120
+BOOT_TIMEOUT_S, WARM_UP_TIMEOUT_S, THAW_TIMEOUT_S, SSH_TIMEOUT_S = 400, 900, 120, 120
 SSH_FAILED = 255
 LAB_DIR = '/opt/lab'                 # in the machine: walker.elf, numawalk, numa_emu.ko
 # Fills the page cache and libvirt's cache of QEMU's capabilities, so that guests start sooner.
@@ -311,7 +311,8 @@ def freeze(shape, base=None):
     base = base or Base(image.image())
     version = subprocess.run([QEMU, '--version'], capture_output=True, text=True,
                              check=True).stdout.splitlines()[0]
-    key = image.digest(base.image_dir.name, shape.key(), version, base.warm_up, *base.devices)
+    key = image.digest(base.image_dir.name, shape.key(), version, base.warm_up,
+                       base.user_network, *base.devices)
     return image.cached('frozen', key, lambda work: _freeze(base, shape, work), keep=16)
 
 
@@ -327,7 +328,7 @@ def _freeze(base, shape, work):
               BOOT_TIMEOUT_S, 'the machine boots', log)
         if process.poll() is not None:
             raise MachineError(f'QEMU ended: {(work / "qemu.log").read_text()[-500:]}')
-        machine.run(base.warm_up, timeout=BOOT_TIMEOUT_S)
+        machine.run(base.warm_up, timeout=WARM_UP_TIMEOUT_S)
         subprocess.run([*machine._ssh('ssh', '-p'), '-O', 'exit', 'root@127.0.0.1'],
                        stderr=subprocess.DEVNULL, check=False)
         with machine.qmp() as qmp:
