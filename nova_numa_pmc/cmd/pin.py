@@ -88,8 +88,8 @@ def _bring(here, guest, node_id, wait_s):
             node_id, ', '.join(str(node.id) for node in seen.host.nodes if node.cpus)))
     promise = seen.record.promises.get(guest.uuid)
     home = (node_id,) if node.memory_bytes else ()
-    if (promise and promise.cpu_nodes == (node_id,) and home in ((), promise.mem_nodes)
-            and not _is_elsewhere(here, guest, node_id)):
+    if promise and promise.cpu_nodes == (node_id,) and (not home or (
+            home == promise.mem_nodes and not _is_elsewhere(here, guest, node_id))):
         return None
     # What was said of it before is overruled.
     fixed = guest_load.why_fixed(guest, promise, why_busy(guest._replace(override='')))

@@ -148,7 +148,7 @@ def _due(ground, candidates, ledger, held):
         soon = _soon(ground, candidates, ledger)
         due = []
         for each in candidates:
-            if each.gain >= ground.min_gain and _missing(each, factors) <= 0:
+            if _gains(ground, each) and _missing(each, factors) <= 0:
                 over = _budget_exceeded(each, ledger, terms)
                 if over:
                     held.add(over)
@@ -160,6 +160,11 @@ def _due(ground, candidates, ledger, held):
             return best
         if not _refreshed(ground, best):
             candidates.remove(best)
+
+
+def _gains(ground, candidate):
+    """Say whether it gains more than noise; where no gain is too small, more than nothing."""
+    return candidate.gain > 0 and candidate.gain >= ground.min_gain
 
 
 def _missing(candidate, factors):
@@ -231,8 +236,8 @@ def _pending(ground, candidates, ledger):
         return max(0.0, _missing(each, factors)) / each.gain
 
     shown, soon = [], _soon(ground, candidates, ledger)
-    gaining = [each for each in candidates if each.gain >= ground.min_gain and each.gain > 0
-               and not _superfluous(each, soon)]
+    gaining = [each for each in candidates
+               if _gains(ground, each) and not _superfluous(each, soon)]
     for each in sorted(gaining, key=lambda each: (seconds(each), each.order(HORIZON_S))):
         if len(shown) < MOST_PENDING and not any(each.shares(other) for other in shown):
             shown.append(each)

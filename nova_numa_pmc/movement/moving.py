@@ -166,7 +166,7 @@ class Moving:
 
     def _start(self, order):
         """Promise the new places and write the CPUs."""
-        self._order, self._id = order, history.new_id()
+        self._order, self._id, self._narrowed = order, history.new_id(), {}
         try:
             self._legs = self._reserved(*order)
             for leg in self._legs:
@@ -174,7 +174,6 @@ class Moving:
         except Exception as error:
             self._give_up(error)
             return
-        self._narrowed = {}
         for leg in self._legs:
             self._remember_place(leg)
 

@@ -29,6 +29,13 @@ class OperatingCase(RebalancingCase):
         super().setUp()
         self.now_s, self.answers, self.asked, self.signals = 0, [], [], []
         self.steps = 0
+        for number in self.NUMBERS:
+            self.hold(number, '0-3')
+
+    def hold(self, number, cpus):
+        """Let a guest's cpuset be so, whoever has written it."""
+        tree = self.kernel.memories[4000 + number].tree
+        tree.write(os.path.join(tree.target, 'cpuset.cpus'), cpus)
 
     def here(self, terminal=False):
         @contextlib.contextmanager
@@ -112,6 +119,15 @@ class PlanTest(OperatingCase):
             step['name'] for move in said['moves'] for step in move['steps']])
         with self.assertRaisesRegex(UnknownGuest, 'instance-00000001'):
             self.run_it('plan', 'instance-0000000x')
+
+    def test_whose_cpuset_is_wider_than_promised_is_seen_on_all_of_it(self):
+        """The agent has widened it, or something has reset it."""
+        for number in (1, 2):
+            self.hold(number, '0-7')
+        self.hold(3, '2-3')
+        situation = self.here().measure(5).situation
+        self.assertEqual([((0, 1), (0,))] * 2 + [((0,), (0,))], [
+            (each.cpu_nodes, each.home_nodes) for each in situation.guests])
 
     def test_a_guest_that_the_hook_never_saw_is_counted_and_nothing_written(self):
         shutil.rmtree(self.directory)

@@ -8,8 +8,8 @@ from nova_numa_pmc import agent_options, overrides
 from nova_numa_pmc.cmd import exits
 from nova_numa_pmc.exceptions import MigrationError, SettingsError, UnknownGuest
 from nova_numa_pmc.movement import pausing
-from tests.fixtures import host
-from tests.unit.agent.test_rebalancing import PAGES
+from tests.fixtures import domains, host
+from tests.unit.agent.test_rebalancing import PAGES, TwoNodes
 from tests.unit.cmd.test_apply import OperatingCase
 
 
@@ -32,6 +32,30 @@ class PinTest(OperatingCase):
         self.assertEqual(1, len(self.entries()))  # it is there
         self.assertEqual(exits.OK, self.run_it('pin', host.uuid_of(2), '--node', '0')[0])
         self.assertEqual([], self.moved())
+
+    def test_memory_that_lies_elsewhere_is_brought(self):
+        """A move was ended, or it has spilled; the promise is of the node already."""
+        tree = self.kernel.memories[4001].tree
+        for mib, expected in ((4, []), (24, [('pin', 'done', 24 << 20)])):
+            with self.subTest(mib=mib):
+                pages = mib << 20 >> 12
+                memory = TwoNodes(tree, [0] * PAGES + [1] * pages)
+                self.kernel.memories[4001] = memory
+                code, _, _ = self.run_it('pin', host.name_of(1), '--node', '0')
+                self.assertEqual((exits.OK, expected), (code, [
+                    (each.who, each.result, each.moved_bytes) for each in self.entries()]))
+                self.assertEqual(0 if expected else pages, memory.nodes.count(1))
+                self.assertEqual(((0,), '0-3'), self.places()[1][:2])
+
+    def test_on_a_node_without_memory_its_memory_may_be_anywhere(self):
+        tree = self.kernel.memories[4001].tree
+        self.promise(1, 1)
+        self.hold(1, '4-7')
+        TwoNodes(tree, [0] * (24 << 8))
+        self.host.write('sys/devices/system/node/node1/meminfo',
+                        'Node 1 MemTotal: 0 kB\nNode 1 MemFree: 0 kB\n')
+        self.assertEqual(exits.OK, self.run_it('pin', host.name_of(1), '--node', '1')[0])
+        self.assertEqual([], self.entries())
 
     def test_where_it_can_not_be(self):
         with self.assertRaisesRegex(MigrationError, 'there are: 0, 1'):
@@ -133,6 +157,21 @@ class HistoryTest(OperatingCase):
         _, out, _ = self.run_it('history', '--last', '1', '--json')
         self.assertEqual(second.id, json.loads(out)['id'])
         self.assertEqual('nobody was moved\n', self.run_it('history', '--guest', 'x')[1])
+
+    def test_of_one_guest_by_whichever_of_its_names(self):
+        domains.write_status(self.root, host.name_of(2), self.xml(2).replace(
+            b"id='7'", b"id='8'"), 4002)
+        for number in (1, 2):
+            self.run_it('pin', host.name_of(number), '--node', '1')
+        for number, libvirts in ((1, '7'), (2, '8')):
+            for name in (host.name_of(number), host.uuid_of(number), libvirts):
+                with self.subTest(name):
+                    _, out, _ = self.run_it('history', '--guest', name, '--json')
+                    self.assertEqual([host.uuid_of(number)], [
+                        part['uuid'] for part in json.loads(out)['parts']])
+        self.end(2)
+        self.assertEqual('nobody was moved\n', self.run_it('history', '--guest', '8')[1])
+        self.assertIn(host.name_of(2), self.run_it('history', '--guest', host.uuid_of(2))[1])
 
 
 class WatchTest(OperatingCase):

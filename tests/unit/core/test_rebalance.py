@@ -117,15 +117,29 @@ class GroundTest(unittest.TestCase):
         self.assertEqual(['fetch'], kinds(plans))
         self.assertEqual(((0, GIB + 8 * MIB),), host.guests[0].bytes_by_node)
 
-    def test_two_guests_swap_where_neither_fits_alone(self):
+    @staticmethod
+    def tight():
+        """Two busy guests beside two idle ones, on nodes without room for a third."""
         guests = [load('a', 4, 0, 4.0, 4 * GIB), load('b', 4, 0, 3.0, 4 * GIB),
                   load('c', 4, 1, 0.5, 4 * GIB), load('d', 4, 1, 0.5, 4 * GIB)]
-        host = Constant((4, 4), (9 * GIB,) * 2, guests)
+        return Constant((4, 4), (9 * GIB,) * 2, guests)
+
+    def test_two_guests_swap_where_neither_fits_alone(self):
+        host = self.tight()
         terms = TERMS._replace(widen=False)
         plans, _ = host.run(terms, 40)
         self.assertEqual(['swap'], kinds(plans))
         self.assertEqual(2, len({guest.cpu_nodes for guest in host.guests
                                  if guest.name in 'ab'}))
+
+    def test_a_swap_needs_room_for_a_first_step_on_either_node(self):
+        enough = TERMS.reserve_bytes + 16 * MIB
+        for free, expected in (((enough, enough), ['swap']), ((enough - 1, enough), []),
+                               ((enough, enough - 1), []), ((0, 64 * GIB), [])):
+            with self.subTest(free=free):
+                seen = self.tight().situation()._replace(free_bytes=tuple(enumerate(free)))
+                plan = rebalance.propose(seen, TERMS._replace(widen=False))
+                self.assertEqual(expected, kinds([plan]))
 
     def test_floating_guests_are_narrowed_for_locality(self):
         guests = [load(f'g{at}', 2, (0, 1), 1.5, lines=5e6) for at in range(4)]
@@ -229,6 +243,23 @@ class LeftAloneTest(unittest.TestCase):
     def test_no_move_of_memory_whose_place_is_unknown(self):
         plans, _ = skewed(lies=()).run(TERMS._replace(widen=False), 20)
         self.assertEqual([], kinds(plans))
+
+    def test_what_gains_nothing_any_more_is_neither_planned_nor_pending(self):
+        """Though the regret of before stays where no gain is too small."""
+        host = skewed()
+        terms = TERMS._replace(min_gain_cores=0.0, moves_per_hour=0, changes_per_hour=0)
+        for ticks in (1, 40):
+            with self.subTest(ticks=ticks):
+                plans, ledger = host.run(terms, ticks)
+                self.assertEqual([], kinds(plans))
+                self.assertTrue(ledger.regrets)
+                calm = [guest._replace(demand_cores=0.0, served_cores=0.0)
+                        for guest in host.guests]
+                plan, later = rebalance.plan(
+                    host.situation(calm), ledger,
+                    terms._replace(moves_per_hour=20, changes_per_hour=20), TICK_S, 2000.0)
+                self.assertTrue(later.regrets)
+                self.assertEqual(((), ()), (plan.moves, plan.pending))
 
     def test_a_full_target_takes_nothing(self):
         host = skewed()

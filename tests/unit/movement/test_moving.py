@@ -2,6 +2,7 @@
 """Single moves, made as asked: swaps, CPUs alone, memory alone, and what stands in their way."""
 
 import logging
+import os
 
 from nova_numa_pmc import agent_options, model, settings, state
 from nova_numa_pmc.core import moves
@@ -36,10 +37,16 @@ class MovingTest(RebalancingCase):
 
     def make(self, kind, *steps):
         self.begin(kind, *steps)
+        return self.end()
+
+    def end(self):
         for _ in range(1000):
             if self.moving.step() is None:
                 return self.places()
         raise AssertionError('it does not end')
+
+    def lock(self, timeout_s=1.0):
+        return state.locked(self.directory, timeout_s, state.read_boot_id(self.root))
 
     def swap(self):
         return self.make(moves.SWAP, self.step_of(1, (0,), (1,)), self.step_of(2, (1,), (0,)))
@@ -61,6 +68,53 @@ class MovingTest(RebalancingCase):
         (ended,), _ = history.read(self.root)
         self.assertEqual((begun.id, history.DONE), (ended.id, ended.result))
 
+    def test_nothing_is_written_down_while_the_promises_are_locked(self):
+        """A start of a guest waits for the promises, and must not for a disk."""
+        kept = []
+
+        def record(entry):
+            with self.lock(0.0):
+                kept.append((entry.id, entry.result))
+        self.moving = moving.Moving(
+            agent_options.Options(settings.read('/dev/null')), self.root, LOG,
+            clock=lambda: 0.0, record=record, kernel=self.kernel, write=self.kernel.write)
+        self.make(moves.MOVE, self.step_of(1, (0,), (1,)))
+        (first, begun), (second, ended) = kept
+        self.assertEqual((first, history.BEGUN, history.DONE), (second, begun, ended))
+
+    def test_a_move_that_is_refused_ends_with_a_line_of_its_id(self):
+        self.fill(1)
+        with self.assertLogs(LOG, 'WARNING'):
+            self.make(moves.MOVE, self.step_of(1, (0,), (1,)))
+        with open(os.path.join(self.root, history.DIRECTORY, history.FILE), 'rb') as file:
+            begun, refused = map(history.decode, file)
+        self.assertEqual((history.BEGUN, history.REFUSED, begun.id), (
+            begun.result, refused.result, refused.id))
+        self.assertEqual([refused], history.read(self.root)[0])
+
+    def test_where_the_promise_can_not_be_had_back_the_cpus_stay_with_it(self):
+        self.kernel.memories[4001].pinned = set(range(PAGES))
+        self.begin(moves.MOVE, self.step_of(1, (0,), (1,)))
+        self.moving.step()
+        with self.lock(), self.assertLogs(LOG, 'WARNING') as logs:
+            found = self.end()
+        self.assertIn('held by another process', ' '.join(logs.output))
+        self.assertEqual(((1,), '4-7', {0}), found[1])
+        (entry,), _ = history.read(self.root)
+        self.assertEqual(history.PARTLY, entry.result)
+        self.assertEqual({host.uuid_of(1)}, self.moving.failed)
+        self.tick(self.open(agent_options.OFF), 5)
+        self.assertEqual('4-7', self.places()[1][1])
+
+    def test_what_waits_can_be_given_up_and_what_is_in_hand_goes_on(self):
+        self.begin(moves.MOVE, self.step_of(1, (0,), (1,)))
+        self.begin(moves.MOVE, self.step_of(3, (0,), (1,)))
+        self.moving.step()
+        self.moving.drop_waiting()
+        self.assertEqual((True, 0), (self.moving.busy, self.moving.waiting))
+        found = self.end()
+        self.assertEqual((self.AWAY, self.HOME), (found[1], found[3]))
+
     def test_a_swap_of_which_one_half_fails_is_none(self):
         self.kernel.memories[4002].pinned = set(range(PAGES))
         with self.assertLogs(LOG, 'WARNING'):
@@ -78,9 +132,13 @@ class MovingTest(RebalancingCase):
         self.assertIn('not ours', logs.output[0])
         self.assertEqual((self.HOME, self.AWAY), (found[1], found[2]))
 
+    def fill(self, node):
+        with self.lock() as ledger:
+            ledger.put(model.Promise('new', 'new', (node,), (node,), 1, 1 << 50,
+                                     since_ns=START_NS))
+
     def test_room_that_a_start_has_taken(self):
-        with state.locked(self.directory, 1.0, state.read_boot_id(self.root)) as ledger:
-            ledger.put(model.Promise('new', 'new', (1,), (1,), 1, 1 << 50, since_ns=START_NS))
+        self.fill(1)
         with self.assertLogs(LOG, 'WARNING') as logs:
             found = self.make(moves.MOVE, self.step_of(1, (0,), (1,)))
         self.assertIn('no room left', logs.output[0])
@@ -93,6 +151,28 @@ class MovingTest(RebalancingCase):
         self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.places)
         found = self.make(moves.NARROW, self.step_of(1, (0, 1), (0,), memory=False))
         self.assertEqual((self.HOME, {}), (found[1], self.moving.places))
+
+    def test_a_widened_guest_whose_move_is_taken_back_is_wide_again(self):
+        self.make(moves.WIDEN, self.step_of(1, (0,), (0, 1), memory=False))
+        self.kernel.memories[4001].pinned = set(range(PAGES))
+        self.begin(moves.MOVE, self.step_of(1, (0, 1), (1,)))
+        self.moving.step()
+        self.assertEqual({}, self.moving.places)
+        with self.assertLogs(LOG, 'WARNING'):
+            found = self.end()
+        self.assertEqual(((0,), '0-7', {0}), found[1])
+        self.moving.mind((), self.promises())
+        self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.places)
+
+    def test_a_guest_that_went_home_stays_there_when_its_next_move_can_not_begin(self):
+        self.make(moves.WIDEN, self.step_of(1, (0,), (0, 1), memory=False))
+        self.make(moves.NARROW, self.step_of(1, (0, 1), (0,), memory=False))
+        tree = self.kernel.memories[4001].tree
+        tree.put(tree.vcpus[0] + '/cpuset.cpus', '2\n')
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            self.make(moves.MOVE, self.step_of(1, (0,), (1,)))
+        self.assertIn('not ours', logs.output[0])
+        self.assertEqual({}, self.moving.places)
 
     def test_a_widened_guest_that_was_started_anew_is_held_as_promised_then(self):
         self.make(moves.WIDEN, self.step_of(1, (0,), (0, 1), memory=False))
