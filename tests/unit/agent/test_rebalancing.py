@@ -5,6 +5,7 @@ import os
 import shutil
 
 from nova_numa_pmc import agent_options
+from nova_numa_pmc.agent import rebalancing
 from tests.fixtures import host
 from tests.fixtures.guest_memory import GuestMemory
 from tests.unit.agent.test_ticking import AgentCase
@@ -178,6 +179,37 @@ class RebalancingTest(RebalancingCase):
                 with open(os.path.join(self.directory, 'ledger'), 'wb') as file:
                     file.write(damage)
             self.tick(self.open(), 10)
+
+    def test_what_can_not_be_written_down_is_neither_made_nor_counted(self):
+        made, ledger = self.open(), os.path.join(self.directory, 'ledger')
+        self.tick(made, 0)
+        os.mkdir(ledger)
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            for at_s in range(5, 60, 5):
+                self.load(at_s)
+                self.tick(made, at_s)
+                self.assertIsNone(made.step())
+        self.assertIn('rebalancing fails: %s' % ledger, ' '.join(logs.output))
+        self.assertEqual([self.HOME] * 3, list(self.places().values()))
+        kept = made._rebalancing._ledger
+        self.assertEqual(((), ()), (kept.moved_s, kept.trials))
+        os.rmdir(ledger)
+        self.load(60)
+        self.tick(made, 60)
+        self.assertEqual(1, len(made._rebalancing._ledger.moved_s))
+        self.finish(made)
+        self.assertIn(self.AWAY, self.places().values())
+
+    def test_half_of_the_page_cache_is_room_for_a_move(self):
+        made = self.open(agent_options.OFF)
+        tick = self.tick(made, 0)
+        self.host.write('sys/devices/system/node/node0/meminfo', ''.join(
+            'Node 0 %s: %d kB\n' % each for each in (
+                ('MemTotal', 64 << 20), ('MemFree', 1 << 20), ('Active(file)', 3 << 20),
+                ('Inactive(file)', 1 << 20), ('AnonPages', 7 << 20))))
+        os.unlink(self.host.path('sys/devices/system/node/node1/meminfo'))
+        seen = rebalancing.situation(tick, made._sampler, made.options.shared.limits, self.root)
+        self.assertEqual(((0, 3 << 30),), seen.free_bytes)
 
     def test_pages_that_stay_take_their_guest_back(self):
         for memory in self.kernel.memories.values():

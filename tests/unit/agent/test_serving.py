@@ -10,18 +10,22 @@ import unittest
 
 from nova_numa_pmc import agent_options, counting, host_state, model
 from nova_numa_pmc.agent import serving, ticking
+from nova_numa_pmc.core import moves
 from nova_numa_pmc.exceptions import SettingsError, StateBusy
-from nova_numa_pmc.movement import pausing
+from nova_numa_pmc.movement import history, pausing
 from nova_numa_pmc.prometheus import exporting
+from tests.fixtures import host
+from tests.unit.agent.test_rebalancing import RebalancingCase
 
 LOG = logging.getLogger('nova_numa_pmc.serving')
 
 
 class Agent:
-    """Notes when it is called; has moves that take so many steps."""
+    """Notes when it is called; has a move in hand and one that waits, of so many steps each."""
 
-    def __init__(self, clock, tick_s=0.0, steps=(), interval_s=5.0):
+    def __init__(self, clock, tick_s=0.0, steps=(), interval_s=5.0, waiting=()):
         self.clock, self.tick_s, self.steps = clock, tick_s, collections.deque(steps)
+        self.waiting = collections.deque(waiting)
         self.options = agent_options.Options(None, counting.Options(interval_s=interval_s))
         self.ticks, self.reloaded, self.abandoned = [], [], 0
 
@@ -31,7 +35,11 @@ class Agent:
         return ticking.Tick(None)
 
     def step(self):
-        return self.steps.popleft() if self.steps else None
+        steps = self.steps or self.waiting
+        return steps.popleft() if steps else None
+
+    def drop_waiting(self):
+        self.waiting.clear()
 
     def reload(self, options):
         self.reloaded.append(options)
@@ -135,6 +143,24 @@ class ServiceTest(unittest.TestCase):
         self.serve([(0, signal.SIGTERM)], steps=[1.0] * 1000)
         self.assertEqual(1, self.agent.abandoned)
         self.assertLessEqual(self.clock.now_s, 10)
+
+
+    def test_at_the_end_only_the_move_in_hand_goes_on(self):
+        self.serve([(0, signal.SIGTERM)], steps=[0.5] * 4, waiting=[0.5] * 4)
+        self.assertEqual((0, 0), (self.agent.abandoned, len(self.agent.steps)))
+        self.assertEqual([0.5] * 4, self.clock.waits)
+
+
+class StopTest(RebalancingCase):
+
+    def test_no_further_move_of_a_plan_is_begun(self):
+        made, clock = self.open(), Clock([(0, signal.SIGTERM)])
+        made._moving.begin(moves.Plan(tuple(moves.Move(moves.MOVE, (moves.Step(
+            host.uuid_of(number), host.name_of(number), (0,), (1,), (1,), 0),), 1.0, 1.0, 1.0, 0)
+            for number in (1, 2))), self.promises())
+        serving.Service(made, None, LOG, clock.wait, clock, lambda *texts: None).run()
+        self.assertEqual({1: self.AWAY, 2: self.HOME, 3: self.HOME}, self.places())
+        self.assertEqual([history.DONE], [each.result for each in history.read(self.root)[0]])
 
 
 class StatusTest(unittest.TestCase):

@@ -15,11 +15,11 @@ import tempfile
 import unittest
 from unittest import mock
 
-from nova_numa_pmc import host_state
+from nova_numa_pmc import host_state, model, state
 from nova_numa_pmc.agent import serving
 from nova_numa_pmc.cmd import agent
 from nova_numa_pmc.exceptions import SettingsError
-from tests.fixtures import measured
+from tests.fixtures import host, measured
 from tests.unit.test_imports import TOP
 
 UNIT = TOP / 'etc/systemd/nova-numa-agent.service'
@@ -70,6 +70,20 @@ class CommandTest(unittest.TestCase):
         self.assertEqual((0, 2), (status, len(json.loads(out)['nodes'])))
         self.assertIn('not published', err)
         self.assertFalse(os.path.exists(os.path.join(self.directory, host_state.FILE)))
+
+    def test_once_writes_no_cpuset(self):
+        """Neither CPUs nor memory: nobody would watch the nodes of whom it has bound."""
+        self.configure('[hook]\nbind = true\n')
+        tree = self.host.launch(1, {0: 0, 1: 1 << 20})
+        self.host.thread(4001, 5001, 0)
+        with state.locked(self.directory, 1.0, state.read_boot_id(self.root)) as ledger:
+            ledger.put(model.Promise(host.uuid_of(1), host.name_of(1), (1,), (1,), 2, 512 << 20,
+                                     since_ns=1, started=True, bound=True))
+        before = tree.snapshot()
+        self.assertEqual(0, self.run_it('--once')[0])
+        self.assertEqual(before, tree.snapshot())
+        promises = state.read(self.directory, state.read_boot_id(self.root)).promises
+        self.assertTrue(promises[host.uuid_of(1)].bound)
 
     def test_nothing_to_publish(self):
         self.host.write('sys/devices/system/node/node0/cpulist', 'x')

@@ -85,6 +85,17 @@ class MigrateTest(unittest.TestCase):
         self.assertAlmostEqual(400 * PAGE_BYTES / end.elapsed_s, end.rate_bytes_per_sec)
         self.assertLessEqual(max(pages for pages, _, _ in self.memory.calls), 16)
 
+    def test_a_wait_is_not_told_again_for_windows_without_memory(self):
+        elapsed_s = []
+        for gap in (0, 160):
+            # A page that NUMA balancing has marked, so that there is a pagemap to skip by.
+            self.guest([AWAY] * 48 + [None] * gap + [AWAY] * 16, hinted=(0,))
+            end = self.run_to_end(self.mover())
+            self.assertEqual((migrate.DONE, 64 * PAGE_BYTES), (end.state, end.moved_bytes))
+            elapsed_s.append(end.elapsed_s)
+        self.assertGreater(elapsed_s[0], 0)
+        self.assertAlmostEqual(*elapsed_s)
+
     def test_a_step_that_comes_early_does_nothing(self):
         self.guest([AWAY] * 400)
         mover = self.mover()

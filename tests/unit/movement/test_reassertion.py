@@ -5,7 +5,7 @@ import logging
 import os
 
 from nova_numa_pmc import settings, state
-from nova_numa_pmc.movement import reassertion
+from nova_numa_pmc.movement import reassertion, turn
 from tests.fixtures import domains, host
 from tests.unit.agent.test_ticking import MIB, START_NS, AgentCase
 
@@ -148,17 +148,43 @@ class BoundTest(AgentCase):
         self.assertEqual('0-1', self.mems())
         self.assertFalse(self.promises()[host.uuid_of(1)].bound)
 
+    def leave(self, free_mib):
+        """Let node 1 have so much available memory."""
+        self.host.write('sys/devices/system/node/node1/meminfo', ''.join(
+            f'Node 1 {name}: {mib << 10} kB\n' for name, mib in (
+                ('MemTotal', 65536), ('MemFree', free_mib - 100), ('Active(file)', 150),
+                ('Inactive(file)', 50))))
+
     def test_not_where_somebody_else_has_taken_the_memory(self):
         made = self.open()
         self.tick(made, 0)
         # 512 MiB are promised, of which it has 1; 256 MiB of each node are the host's.
         for free_mib, mems in ((256 + 511, '1'), (256 + 510, '0-1')):
-            self.host.write('sys/devices/system/node/node1/meminfo', ''.join(
-                f'Node 1 {name}: {mib << 10} kB\n' for name, mib in (
-                    ('MemTotal', 65536), ('MemFree', free_mib - 100), ('Active(file)', 150),
-                    ('Inactive(file)', 50))))
+            self.leave(free_mib)
             self.tick(made, 5)
             self.assertEqual(mems, self.mems())
+        self.assertFalse(self.promises()[host.uuid_of(1)].bound)
+
+    def test_while_a_command_moves_guests_it_may_spill_and_no_more_is_written(self):
+        made = self.open()
+        self.tick(made, 0)
+        for name, text in (('cpus', '0-7\n'), ('mems', '0-1\n')):
+            self.tree.put(os.path.join(self.tree.target, 'cpuset.' + name), text)
+        before = self.tree.snapshot()
+        with turn.Turn(self.directory, 'apply') as command:
+            command.take()
+            self.tick(made, 5)
+            self.assertEqual(before, self.tree.snapshot())
+        self.tick(made, 10)
+        self.assertEqual(('4-7', '1'), (
+            self.tree.read(self.tree.target, 'cpuset.cpus'), self.mems()))
+        self.tree.put(os.path.join(self.tree.target, 'cpuset.cpus'), '0-7\n')
+        with turn.Turn(self.directory, 'apply') as command:
+            command.take()
+            self.leave(256 + 510)
+            self.tick(made, 15)
+        self.assertEqual(('0-7', '0-1'), (
+            self.tree.read(self.tree.target, 'cpuset.cpus'), self.mems()))
         self.assertFalse(self.promises()[host.uuid_of(1)].bound)
 
     def test_as_many_stay_bound_as_the_memory_is_enough_for(self):
