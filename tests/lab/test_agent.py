@@ -33,7 +33,7 @@ def test_publishes_under_the_hardened_unit(agent):
     near, far = host['nodes']
     assert near['guests'] == 2 and far['guests'] == 0
     assert near['promised_bytes'] == 32 << 20
-    assert near['demand_cores'] > idle + 1.5 and near['demand_cores'] > far['demand_cores'] + 1
+    assert near['demand_cores'] > max(idle, far['demand_cores']) + 1
     # Without the unit's confinement, the same source: it takes nothing away.
     top = json.loads(agent.run(
         f'nova-numa-rebalance top --once --json --interval {INTERVAL_S}', timeout=200).stdout)

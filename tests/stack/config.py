@@ -129,7 +129,8 @@ def write(layout, with_package=True):
              'glance-api.conf': ini(glance(layout)), 'nova.conf': ini(nova_controller(layout)),
              'api-paste.ini': (VENV / 'etc/nova/api-paste.ini').read_text(),
              'scheduler.conf': guide.controller_ini() if with_package else '',
-             'scheduler-log.conf': ini({'DEFAULT': {'debug': True}})}
+             'scheduler-log.conf': ini({
+                 'DEFAULT': {'debug': True, 'logging_debug_format_suffix': ''}})}
     for name, text in files.items():
         path = layout.conf(name)
         path.touch(0o600)
