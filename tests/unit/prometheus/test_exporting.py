@@ -365,7 +365,7 @@ class ReloadTest(ExporterCase):
         script = (
             'import logging, sys\n'
             'sys.modules["prometheus_client"] = None\n'
-            'from nova_numa_pmc import exporting\n'
+            'from nova_numa_pmc.prometheus import exporting\n'
             'made = exporting.Exporter(logging.getLogger(), exporting.Options('
             'exporting.Address("", "127.0.0.1", 0)))\n'
             'made.show(None, 0.1); made.show(None, 0.1); made.close()\n')
