@@ -102,7 +102,8 @@ def _qemu(base, shape, directory, disk, port, plugin=None, incoming=None, device
         if plugin:
             args += ['-plugin', f'{plugin},counters={directory}/counters']
     if incoming:
-        args += ['-S', '-incoming', f'exec:zstd -dcq {incoming}']
+        # A CPU that is reset ends the machine: where it was is then the last thing in the log.
+        args += ['-S', '-incoming', f'exec:zstd -dcq {incoming}', '-d', 'cpu_reset']
     with open(directory / 'qemu.log', 'wb') as log:
         return subprocess.Popen([str(a) for a in args], stdin=subprocess.DEVNULL, stdout=log,
                                 stderr=log, start_new_session=True)
