@@ -126,7 +126,9 @@ class TestTop(Viewing):
         process = subprocess.Popen(
             [sys.executable, '-c', 'import sys; from nova_numa_pmc.cmd import rebalance\n'
              'sys.exit(rebalance.main(sys.argv[1:]))', 'top', '--replay', self.path,
-             '--interval', '600'], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+             '--interval', '600'], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            # A shell has what it runs in the background ignore it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
         _out, err = process.communicate(timeout=60)
