@@ -16,7 +16,7 @@ FLAVORS = {'plain': {}, 'bigger': {'ram': 192}, 'numa': {'extra_specs': {'hw:num
 #: 20 s after the vCPUs have started here, and lets CPUs follow memory when more than 64 MiB lie
 #: elsewhere by then, QEMU's own 25 among them. The walker works a thirtieth of the time, or a
 #: migration would not catch up with it.
-IMAGES = {'walker': 'duty=3 touch=15', 'busy': 'duty=75 touch=15'}
+IMAGES = {'walker': 'duty=3 touch=15', 'busy': 'duty=100 touch=15'}
 #: How long a change of a server, and what follows from it on a host, may take. Twice of what is
 #: usual, as emulated counters double it.
 BOOT_S, PROMISE_S, DEMAND_S, SERVICES_S, MOVES_S = 600, 120, 300, 600, 900
