@@ -64,9 +64,13 @@ class Soak:
         self.began_s = time.monotonic()
         self.agent.start(rebalance='on')
 
-    def step(self):
-        """Do one thing, and see that nobody has ended of it."""
-        (action,) = self.rng.choices(list(self.actions), list(self.actions.values()))
+    def step(self, action=None):
+        """Do one thing, and see that nobody has ended of it.
+
+        :param action: one of ``actions``, None: any
+        """
+        if action is None:
+            (action,) = self.rng.choices(list(self.actions), list(self.actions.values()))
         told = action()
         if told is None:
             return
