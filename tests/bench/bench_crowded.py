@@ -5,7 +5,7 @@ Twelve guests of one vCPU each on four CPUs of two nodes, of which four want all
 some and four little, started in a shuffled order. The same guests work three ways, one after the
 other: held for good to the nodes that the hook gave them at their start, which knew nothing of
 their load; floating over all CPUs; and as the agent has placed them. It is stopped while their
-work is counted: a tick takes a second in emulation, and less than two milliseconds outside of it
+work is counted: a tick takes a second in emulation, and a few milliseconds outside of it
 (make bench-agent). Their work is the instructions that they execute in the same time, read from
 outside of the machine; memory that is remote costs nothing in emulation. Each vCPU of the machine
 is held to a pace below its share of the real CPUs, without which a CPU would run faster because
