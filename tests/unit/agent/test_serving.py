@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import tempfile
+import threading
 import unittest
 
 from nova_numa_pmc import agent_options, counting, host_state, model
@@ -181,7 +182,8 @@ class SignalsTest(unittest.TestCase):
 
     def test_they_wait_for_whom_waits(self):
         with serving.signals() as wait:
-            os.kill(os.getpid(), signal.SIGHUP)
+            # To this thread: another one, of another test, would be ended by it.
+            signal.pthread_kill(threading.get_ident(), signal.SIGHUP)
             self.assertEqual(signal.SIGHUP, wait(0))
             self.assertIsNone(wait(-1))
         self.assertNotIn(signal.SIGHUP, signal.pthread_sigmask(signal.SIG_BLOCK, ()))
