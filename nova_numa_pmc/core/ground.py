@@ -3,12 +3,11 @@
 
 from nova_numa_pmc.core import balance as balances
 from nova_numa_pmc.core.layout import Layout
+from nova_numa_pmc.core.page_choice import BATCH_BYTES
 
 PAGE_BYTES = 4096
 #: A move may use this part of the bandwidth that is left on either end, and at least so much.
 SPARE_SHARE, SLOWEST_BYTES_PER_SEC = 0.25, 16 << 20
-#: What a move brings at a time.
-_STEP_BYTES = 16 << 20
 
 
 class Place:
@@ -108,7 +107,7 @@ class Ground(Layout):
                         for at, more in arriving.items())
                 # Who swap make room for one another in steps, of which the first needs some.
                 and all(at not in self.free
-                        or self.free[at] >= self.terms.reserve_bytes + _STEP_BYTES
+                        or self.free[at] >= self.terms.reserve_bytes + BATCH_BYTES
                         for at in targets))
 
     def apply(self, steps):

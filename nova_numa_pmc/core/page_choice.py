@@ -5,6 +5,9 @@ A status is what move_pages(2) tells of a page: a node id, or a negative errno (
 page is not there). Positions are those of the pages in their window.
 """
 
+#: What one step of a move looks at, and brings at most.
+BATCH_BYTES = 16 << 20
+
 
 def windows(start, end, step_bytes):
     """Yield (start, end) of the parts of a range, cut at multiples of ``step_bytes``."""

@@ -32,7 +32,7 @@ _HOPELESS_BYTES = 64 << 20  # refused one after another: pinned, and so is the r
 
 
 class Terms(Record, fields='bytes_per_sec batch_bytes reserve_bytes',
-            defaults=(256 << 20, 16 << 20, 256 << 20)):
+            defaults=(256 << 20, page_choice.BATCH_BYTES, 256 << 20)):
     """How a guest's memory is moved.
 
     :param bytes_per_sec: the rate limit
