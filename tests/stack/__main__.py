@@ -13,8 +13,7 @@ import os
 import signal
 import sys
 
-from tests.stack import control, report
-from tests.stack.hostimage import MachineError
+from tests.stack import compute, control, report
 from tests.stack.layout import VENV, Layout
 from tests.stack.service import Service, StackError
 
@@ -87,13 +86,11 @@ def _status(layout, _args):
 
 
 def _build(_layout, args):
-    from tests.stack import compute
     print(compute.freeze(args.counters))
     return 0
 
 
 def _down(layout, args):
-    from tests.stack import compute
     ended = compute.down() + control.down(layout, args.keep_data)
     print('ended: ' + (', '.join(ended) or 'nothing ran'))
     return 0
@@ -150,7 +147,7 @@ def main():
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return args.do(Layout(), args)
-    except (StackError, MachineError) as error:
+    except (StackError, compute.MachineError) as error:
         print(f'stack: {error}', file=sys.stderr)
         return 1
     except KeyboardInterrupt:

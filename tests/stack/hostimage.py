@@ -10,7 +10,6 @@ from tests.stack.layout import CHECKOUT, VENV
 sys.path.insert(0, str(CHECKOUT / 'tests/lab'))
 
 from machine import image  # noqa: E402
-from machine.vm import MachineError  # noqa: E402, F401
 
 REQUIREMENTS = pathlib.Path(__file__).parent / 'requirements.txt'
 #: What nova-compute calls, and what the operator's guide takes for granted.
