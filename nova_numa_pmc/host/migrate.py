@@ -47,8 +47,8 @@ class Terms(Record, fields='bytes_per_sec batch_bytes reserve_bytes',
 
 class Progress(Record, fields=(
         'state moved_bytes left_bytes refused elapsed_s busy_s wait_s walks thp_before_bytes '
-        'thp_bytes mems_write'),
-        defaults=(0, None, (), 0.0, 0.0, 0.0, 0, None, None, None)):
+        'thp_bytes mems_write left_at_first_bytes'),
+        defaults=(0, None, (), 0.0, 0.0, 0.0, 0, None, None, None, None)):
     """How far a move is.
 
     :param state: one of the constants above
@@ -64,9 +64,16 @@ class Progress(Record, fields=(
         unknown. They are split where the node has no room for one in a piece
     :param mems_write: what a write of ``cpuset.mems`` did to the memory (``cpuset.BOUND``…),
         None: there was none
+    :param left_at_first_bytes: ``left_bytes`` before the first walk
     """
 
     __slots__ = ()
+
+    @property
+    def brought_bytes(self):
+        """Return what came: moved by this mover, or by automatic NUMA balancing meanwhile."""
+        gone_bytes = (self.left_at_first_bytes or 0) - (self.left_bytes or 0)
+        return max(self.moved_bytes, gone_bytes if self.left_bytes is not None else 0)
 
     @property
     def rate_bytes_per_sec(self):
@@ -150,7 +157,9 @@ class Mover:
                            **self._writing)
 
     def _run(self):
-        self._tell(left_bytes=self._off_bytes(), thp_before_bytes=thp_bytes(self._groups))
+        off_bytes = self._off_bytes()
+        self._tell(left_bytes=off_bytes, left_at_first_bytes=off_bytes,
+                   thp_before_bytes=thp_bytes(self._groups))
         state = CANCELLED
         if not self._cancelled:
             self._hold_cpus()
@@ -170,8 +179,9 @@ class Mover:
 
     def _unseen(self):
         """Say whether much stayed that no walk has met: what it met not is no refusal."""
-        left_bytes = self._off_bytes() or 0
-        return left_bytes > _UNSEEN_SHARE * (left_bytes + self.progress.moved_bytes)
+        self._tell(left_bytes=self._off_bytes())
+        left_bytes = self.progress.left_bytes or 0
+        return left_bytes > _UNSEEN_SHARE * (left_bytes + self.progress.brought_bytes)
 
     def _hold_cpus(self):
         if self._cpus:

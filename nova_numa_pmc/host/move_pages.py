@@ -37,7 +37,7 @@ def locate(pid, addresses):
 
     :param addresses: array('Q'), multiples of the page size
     :returns: array('i') of node ids, or negative errnos: -ENOENT where no page is present,
-        -EFAULT where the zero page or no memory is mapped
+        -EFAULT where the zero page or no memory is mapped; see :func:`touch`
     :raises GuestGone, MigrationError: as :func:`move`
     """
     statuses = array('i', (UNTOLD,)) * len(addresses)
@@ -68,9 +68,9 @@ def move(pid, addresses, node, shared=False):
 def touch(pid, addresses):
     """Read a byte of each page, so that those are seen that wait for a NUMA hinting fault.
 
-    Linux 6.1 to 6.5 take a page that automatic NUMA balancing has marked for an absent one
-    (gup_can_follow_protnone() in mm/gup.c; "mm/gup: reintroduce FOLL_NUMA as
-    FOLL_HONOR_NUMA_FAULT", 6.6). A page that can't be read stays as it is: nothing is raised.
+    Linux 6.1 to 6.5 take a page that automatic NUMA balancing has marked for an absent one,
+    and a huge page for the zero page (gup_can_follow_protnone() and no_page_table() in mm/gup.c;
+    "mm/gup: reintroduce FOLL_NUMA as FOLL_HONOR_NUMA_FAULT", 6.6). A page that can't be read stays as it is: nothing is raised.
 
     :param addresses: array('Q') of pages that are present: others would be allocated
     """

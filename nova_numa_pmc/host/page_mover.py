@@ -23,6 +23,7 @@ REASONS = {
     'EFAULT': 'not memory that can move',
 }
 
+_ABSENT = frozenset((-errno.ENOENT, -errno.EFAULT))
 _PROBE_EVERY = 16      # ranges, after one without huge pages
 _CAP_SYS_NICE = 23
 
@@ -73,12 +74,16 @@ class PageMover:
                      tuple(sorted(refused.items())), refused_pages * mapping.page_bytes)
 
     def _located(self, addresses, mapping, presence):
-        """Tell the node of each page, also of those that wait for a NUMA hinting fault."""
+        """Tell the node of each page, also of those that wait for a NUMA hinting fault.
+
+        A huge page that waits answers as the zero page does; a touch is for all of it.
+        """
         statuses = self._kernel.locate(self._pid, addresses)
-        if -errno.ENOENT in statuses and mapping.page_bytes == PAGE_BYTES:
-            hidden = [address for address, status, present in zip(
-                addresses, statuses, presence.of(addresses))
-                if present and status == -errno.ENOENT]
+        if mapping.page_bytes == PAGE_BYTES and not _ABSENT.isdisjoint(statuses):
+            hidden = [address for at, (address, status, present) in enumerate(zip(
+                addresses, statuses, presence.of(addresses)))
+                if present and (status == -errno.ENOENT or status == -errno.EFAULT
+                                and (not at or not address // PAGE_BYTES % self._unit))]
             if hidden:
                 self._kernel.touch(self._pid, array('Q', hidden))
                 statuses = self._kernel.locate(self._pid, addresses)

@@ -73,10 +73,10 @@ def promised_after(move, step, before):
 
 
 def has_followed(progress):
-    """Say whether at least half of what was to be moved has been."""
+    """Say whether at least half of what was to be moved has been, by whomever."""
     if progress.state == migrate.DONE:
         return True
-    return progress.left_bytes is not None and progress.moved_bytes >= progress.left_bytes
+    return progress.left_bytes is not None and progress.brought_bytes >= progress.left_bytes
 
 
 def told(progress):

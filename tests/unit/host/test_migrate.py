@@ -131,6 +131,27 @@ class MigrateTest(unittest.TestCase):
         self.assertEqual(migrate.DONE, self.run_to_end(self.mover()).state)
         self.assertEqual({HOME, None}, set(memory.nodes))
 
+    def test_a_huge_page_that_waits_for_a_hinting_fault_moves_too(self):
+        # From within a huge page to within another one, in windows that divide them.
+        memory = self.guest([1] * 64, huge=32, hinted=range(64))
+        end = self.run_to_end(self.mover(terms=TERMS._replace(batch_bytes=24 * PAGE_BYTES)))
+        self.assertEqual((migrate.DONE, 0), (end.state, end.left_bytes))
+        self.assertEqual({HOME}, set(memory.nodes))
+        self.assertEqual(2, memory.touched, 'one touch is for all of it')
+
+    def test_what_numa_balancing_brings_meanwhile_counts_as_brought(self):
+        memory = self.guest([AWAY] * 64, pinned=range(48, 64))
+        mover = self.mover()
+        mover.step()
+
+        def other():
+            memory.nodes[:40] = [HOME] * 40
+        memory.before_move = other
+        end = self.run_to_end(mover)
+        self.assertEqual((migrate.PARTLY, 16 * PAGE_BYTES), (end.state, end.left_bytes))
+        self.assertLess(end.moved_bytes, 40 * PAGE_BYTES)
+        self.assertEqual(48 * PAGE_BYTES, end.brought_bytes)
+
     def test_what_stays_unseen_is_not_called_done(self):
         memory = self.guest([1] * 3000, hinted=range(2000))
         memory.touch = lambda pid, addresses: None
