@@ -10,6 +10,7 @@ from tests.stack.session import DEMAND_S, MOVES_S, must
 #: Of each node's two CPUs, one is kept busy.
 PRESSED = 0.5
 BUSY_GUESTS = 4
+MEASURED, MOST_APPLIES = '--interval 30', 3
 #: Exit codes of the commands.
 DONE, MOVES_WOULD_PAY, PARTLY = 0, 2, 3
 HOOK = '/opt/nova-numa-pmc/lib/python3*/site-packages/nova_numa_pmc/hook.py'
@@ -44,7 +45,11 @@ def loaded_host_is_avoided(on, entry):
 
 
 def imbalance_is_evened_out(on, entry):
-    """Four busy guests forced to one node: a plan, the plan made, two on each node."""
+    """Four busy guests forced to one node: a plan, the plan made, two on each node.
+
+    A plan may stop at three and one, where the host's daemons, slow in emulation, keep the other
+    node's second CPU busy just then. So it is made again, as an operator would.
+    """
     host, made = on.hosts['cmp1'], []
     # One by one, and paused: where more emulated CPUs are busy than there are real ones, starts
     # and moves take minutes.
@@ -60,18 +65,23 @@ def imbalance_is_evened_out(on, entry):
     on.line.tell('four busy guests are forced to node 0', 'cmp1')
     entry['forced'] = on.where(*names)
     must(places.spread(entry['forced']) == {'cmp1 node 0': BUSY_GUESTS}, 'they are not on node 0')
-    code, plan = host.ask('plan --interval 10', MOVES_S)
+    code, plan = host.ask(f'plan {MEASURED}', MOVES_S)
     entry['plan'] = [move['text'] for move in plan['moves']]
     must(code == MOVES_WOULD_PAY, f'plan ended with {code}: {plan["remarks"]}')
-    code, applied = host.ask('apply --interval 10 --yes', MOVES_S)
-    entry['moved'] = [f'{on.names.get(part["name"], part["name"])}: {one["result"]}: {one["why"]}'
-                      for one in (applied['outcome'] or {'entries': []})['entries']
-                      for part in one['parts']]
-    # Partly, where the kernel's NUMA balancing, which is on, had pages in hand meanwhile.
-    must(code in (DONE, PARTLY), f'apply ended with {code}')
-    entry['places'] = on.where(*names)
-    counts = places.spread(entry['places'])
-    must(sorted(counts.values()) == [BUSY_GUESTS // 2] * 2, f'afterwards {counts}')
+    entry['moved'] = []
+    for _ in range(MOST_APPLIES):
+        code, applied = host.ask(f'apply {MEASURED} --yes', MOVES_S)
+        entry['moved'] += [
+            f'{on.names.get(part["name"], part["name"])}: {one["result"]}: {one["why"]}'
+            for one in (applied['outcome'] or {'entries': []})['entries']
+            for part in one['parts']]
+        # Partly, where the kernel's NUMA balancing, which is on, had pages in hand meanwhile.
+        must(code in (DONE, PARTLY), f'apply ended with {code}: {entry["moved"]}')
+        entry['places'] = on.where(*names)
+        counts = sorted(places.spread(entry['places']).values())
+        if counts == [BUSY_GUESTS // 2] * 2:
+            break
+    must(counts == [BUSY_GUESTS // 2] * 2, f'afterwards {counts}')
 
 
 def stale_host_is_neutral(on, entry):
