@@ -53,15 +53,15 @@ def _run(layout, args):
 def _scenario(layout, args):
     """Bring everything up, go through the scenario, end it; with the package and without."""
     from tests.stack import scenario
+    plans = [(f'with the package, {number}' if args.times > 1 else 'with the package', True)
+             for number in range(1, args.times + 1)]
+    if not args.only_with:
+        plans.append(('without it', False))
     runs = []
-    for number in range(1, args.times + 1):
-        for package in (True,) if args.only_with else (True, False):
-            label = 'with the package' if package else 'without it'
-            if args.times > 1:
-                label += f', {number}'
-            runs.append(scenario.once(layout, package, args.counters, label))
-            # After each: what there is of it stays when the next is interrupted.
-            code = _tell(layout, runs)
+    for label, package in plans:
+        runs.append(scenario.once(layout, package, args.counters, label))
+        # After each: what there is of it stays when the next is interrupted.
+        code = _tell(layout, runs)
     return code
 
 
@@ -122,7 +122,8 @@ def _parser():
 
     whole = verb('scenario', _scenario, 'bring everything up, go through the scenario, end it: '
                  'with the package and without', counters)
-    whole.add_argument('--times', type=_times, default=1, metavar='N', help='so often')
+    whole.add_argument('--times', type=_times, default=1, metavar='N',
+                       help='so often with the package')
     whole.add_argument('--only-with', action='store_true', help='not without the package')
     up = verb('up', _up, 'start what does not run', package, counters)
     up.add_argument('--hosts', action='store_true',

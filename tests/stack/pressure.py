@@ -9,8 +9,8 @@ from tests.stack.session import DEMAND_S, MOVES_S, must
 
 #: Of each node's two CPUs, one is kept busy.
 PRESSED = 0.5
-BUSY_GUESTS = 4
-MEASURED, MOST_APPLIES = '--interval 30', 3
+BUSY_GUESTS = 3
+MEASURED = '--interval 30'
 #: Exit codes of the commands.
 DONE, MOVES_WOULD_PAY, PARTLY = 0, 2, 3
 HOOK = '/opt/nova-numa-pmc/lib/python3*/site-packages/nova_numa_pmc/hook.py'
@@ -45,10 +45,10 @@ def loaded_host_is_avoided(on, entry):
 
 
 def imbalance_is_evened_out(on, entry):
-    """Four busy guests forced to one node: a plan, the plan made, two on each node.
+    """Three busy guests forced to a node of two CPUs: a plan, it is made, one of them has moved.
 
-    A plan may stop at three and one, where the host's daemons, slow in emulation, keep the other
-    node's second CPU busy just then. So it is made again, as an operator would.
+    Not four: two on each node leave no CPU to the host's daemons, which are slow in emulation,
+    and the last move does not pay then.
     """
     host, made = on.hosts['cmp1'], []
     # One by one, and paused: where more emulated CPUs are busy than there are real ones, starts
@@ -62,26 +62,21 @@ def imbalance_is_evened_out(on, entry):
     for server in made:
         on.cloud.compute.unpause_server(server)
         on.wait_for(server, 'ACTIVE')
-    on.line.tell('four busy guests are forced to node 0', 'cmp1')
+    on.line.tell('the busy guests are forced to node 0', 'cmp1')
     entry['forced'] = on.where(*names)
     must(places.spread(entry['forced']) == {'cmp1 node 0': BUSY_GUESTS}, 'they are not on node 0')
     code, plan = host.ask(f'plan {MEASURED}', MOVES_S)
     entry['plan'] = [move['text'] for move in plan['moves']]
     must(code == MOVES_WOULD_PAY, f'plan ended with {code}: {plan["remarks"]}')
-    entry['moved'] = []
-    for _ in range(MOST_APPLIES):
-        code, applied = host.ask(f'apply {MEASURED} --yes', MOVES_S)
-        entry['moved'] += [
-            f'{on.names.get(part["name"], part["name"])}: {one["result"]}: {one["why"]}'
-            for one in (applied['outcome'] or {'entries': []})['entries']
-            for part in one['parts']]
-        # Partly, where the kernel's NUMA balancing, which is on, had pages in hand meanwhile.
-        must(code in (DONE, PARTLY), f'apply ended with {code}: {entry["moved"]}')
-        entry['places'] = on.where(*names)
-        counts = sorted(places.spread(entry['places']).values())
-        if counts == [BUSY_GUESTS // 2] * 2:
-            break
-    must(counts == [BUSY_GUESTS // 2] * 2, f'afterwards {counts}')
+    code, applied = host.ask(f'apply {MEASURED} --yes', MOVES_S)
+    entry['moved'] = [f'{on.names.get(part["name"], part["name"])}: {one["result"]}: {one["why"]}'
+                      for one in (applied['outcome'] or {'entries': []})['entries']
+                      for part in one['parts']]
+    # Partly, where the kernel's NUMA balancing, which is on, had pages in hand meanwhile.
+    must(code in (DONE, PARTLY), f'apply ended with {code}: {entry["moved"]}')
+    entry['places'] = on.where(*names)
+    counts = places.spread(entry['places'])
+    must(counts == {'cmp1 node 0': 2, 'cmp1 node 1': 1}, f'afterwards {counts}')
 
 
 def stale_host_is_neutral(on, entry):
