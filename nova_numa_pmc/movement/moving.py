@@ -23,6 +23,8 @@ from nova_numa_pmc.record import Record
 
 #: How a move ends: as planned, undone, or not begun.
 MADE, TAKEN_BACK, REFUSED = RESULTS = ('made', 'taken_back', 'refused')
+#: What can't be taken back stands.
+_COUNTED_AS = {history.PARTLY: MADE, history.TAKEN_BACK: TAKEN_BACK, history.REFUSED: REFUSED}
 
 
 class Refused(MigrationError):
@@ -272,7 +274,6 @@ class Moving:
         its memory is for the next plan.
         """
         legs, self._legs = self._legs, ()
-        self._count(TAKEN_BACK if legs else REFUSED, legs)
         self.failed.update(step.uuid for step in self._move.steps)
         unknown = not isinstance(error, (NumaPmcError, OSError))
         result = history.TAKEN_BACK if legs else history.REFUSED
@@ -288,6 +289,7 @@ class Moving:
             except NumaPmcError as another:
                 self._log.warning('guest %s: %s', leg.step.name, another)
                 result = history.PARTLY
+        self._count(_COUNTED_AS[result], legs)
         if isinstance(error, GuestGone):
             self._log.info('not moved: %s', error)
         else:

@@ -15,7 +15,6 @@ examples:
   make bench-balance ARGS='--minutes 2 --only numad,agent'
 """
 
-import argparse
 import dataclasses
 import json
 import os
@@ -30,6 +29,7 @@ from machine.agent import Agent  # noqa: E402
 from machine.guests import Guests, guests_per_node, home_share  # noqa: E402
 from machine.shape import Shape  # noqa: E402
 
+from tests.bench import command  # noqa: E402
 from tests.lab.demo import scenario  # noqa: E402
 from tests.lab.demo.show import count  # noqa: E402
 
@@ -157,10 +157,7 @@ def draw(runs, path):
 
 def parse_args(argv):
     """Parse the command line."""
-    head, _, examples = __doc__.partition('\n\nexamples')
-    parser = argparse.ArgumentParser(
-        prog='python -m tests.bench.bench_balance', description=head,
-        epilog='examples' + examples, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser('tests.bench.bench_balance', __doc__)
     parser.add_argument('--minutes', type=float, default=5.0, help='of each way (default 5)')
     parser.add_argument('--only', default=','.join(TITLES), metavar='WAY,…',
                         help='of %(default)s')

@@ -17,7 +17,6 @@ examples:
   make bench-crowded ARGS='--orders 2'
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -35,6 +34,7 @@ from machine.agent import Agent  # noqa: E402
 from machine.shape import Shape  # noqa: E402
 from machine.vm import MachineGone  # noqa: E402
 
+from tests.bench import command  # noqa: E402
 from tests.lab.demo import scenario  # noqa: E402
 
 #: Floating is measured twice: the two differ by the error of measurement.
@@ -106,10 +106,7 @@ def executed(lab):
 
 def parse_args(argv):
     """Parse the command line."""
-    head, _, examples = __doc__.partition('\n\nexamples')
-    parser = argparse.ArgumentParser(
-        prog='python -m tests.bench.bench_crowded', description=head,
-        epilog='examples' + examples, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser('tests.bench.bench_crowded', __doc__)
     parser.add_argument('--orders', type=int, default=10, help='shuffled orders (default 10)')
     parser.add_argument('--seed', type=int, default=1, help='of the orders (default 1)')
     return parser.parse_args(argv)

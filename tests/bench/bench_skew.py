@@ -13,7 +13,6 @@ examples:
   make bench-skew ARGS='--guests real --orders 1'     libvirt's guests, a minute or two each
 """
 
-import argparse
 import collections
 import json
 import os
@@ -28,6 +27,7 @@ sys.path.insert(0, str(LAB))
 
 from machine.vm import LAB_DIR, MachineError  # noqa: E402
 
+from tests.bench import command  # noqa: E402
 from tests.lab.demo import report  # noqa: E402
 from tests.lab.demo import scenario  # noqa: E402
 
@@ -106,10 +106,7 @@ def start_real(skews_mib, orders, name):
 
 def parse_args(argv):
     """Parse the command line."""
-    parser = argparse.ArgumentParser(
-        prog='python -m tests.bench.bench_skew', description=__doc__.partition('\n\nexamples')[0],
-        epilog='examples' + __doc__.partition('\n\nexamples')[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser('tests.bench.bench_skew', __doc__)
     add = parser.add_argument
     add('--skews', type=lambda text: [int(word) for word in text.split(',')],
         default=list(SKEWS_MIB), metavar='MIB,…', help='default ' + ','.join(map(str, SKEWS_MIB)))

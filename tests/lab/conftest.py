@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
+from machine import skew  # noqa: E402
 from machine.agent import Agent  # noqa: E402
 from machine.guests import Guests, home  # noqa: E402
 from machine.shape import Shape  # noqa: E402
@@ -18,7 +19,6 @@ from machine.vm import Machine, running  # noqa: E402
 # The emulated machine is slow: a start of the hook's Python alone takes up to a second.
 HOOK_OPTIONS = {'timeout_s': 30}
 NO_BALANCING = 'echo 0 >/proc/sys/kernel/numa_balancing'     # pages go where we bring them
-SKEW = '/run/skew'     # file systems that hold memory of a node
 
 
 class Lab:
@@ -39,13 +39,11 @@ class Lab:
 
     def skew(self, node, mib):
         """Take memory of a node that nobody of ours has promised, until ``unskew``."""
-        place = f'{SKEW}/node{node}'
-        self.run(f'mkdir -p {place} && mount -t tmpfs -o size={mib}m,mpol=bind:{node} skew '
-                 f'{place} && fallocate -l {mib}M {place}/fill', timeout=200)
+        skew.take(self.machine, node, mib)
 
     def unskew(self, node):
         """Give back what ``skew`` took of a node."""
-        self.run(f'umount {SKEW}/node{node}')
+        skew.give_back(self.machine, node)
 
     def start_at(self, specs, homes):
         """Start guests on {name: node}, whatever the hook would choose; return a report.
@@ -94,7 +92,7 @@ class Lab:
         self.machine.pace(0)
         if self.run('pgrep -x qemu-system-x86', check=False).returncode == 0:
             self.guests.stop()
-        self.run(f'umount {SKEW}/node*; {NO_BALANCING};'
+        self.run(f'umount {skew.PLACE}/node*; {NO_BALANCING};'
                  'if [ -d /etc/nova-numa-pmc ]; then nova-numa-rebalance hook remove;'
                  ' systemctl reload libvirtd; rm -rf /run/nova-numa-pmc /etc/nova-numa-pmc'
                  ' /var/lib/nova-numa-pmc; fi',

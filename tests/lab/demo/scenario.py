@@ -14,6 +14,7 @@ import signal
 import subprocess
 import time
 
+from machine import skew
 from machine.guests import Guests
 from machine.shape import Shape
 from machine.vm import QEMU, Machine
@@ -23,10 +24,6 @@ NUMAD = {'vcpu': "placement='auto'",
          'tune': "<numatune><memory mode='strict' placement='auto'/></numatune>"}
 # Emulation is slow: a start of the hook's Python alone takes up to a second.
 HOOK_CONF = '[hook]\ntimeout_s = 30\n'
-# The hook's worker may still bring pages over when libvirt goes on without it.
-HOOKS_DONE = ('for i in $(seq 360); do '
-              "pgrep -f 'nova_numa_pmc[.]hook import' >/dev/null || exit 0; sleep 0.5; done; "
-              'echo the hook still works after 180 s; exit 1')
 CONF = '/etc/nova-numa-pmc/nova-numa-pmc.conf'
 FACTS = """uname -r; qemu-system-x86_64 --version | head -n 1; libvirtd --version
 dpkg-query -W -f '${Version}\\n' numad; grep -m 1 'model name' /proc/cpuinfo | cut -d : -f 2
@@ -151,7 +148,7 @@ def run(name, arrangement, plan, steps, order=None, facts=None):
                 time.sleep(plan.settle_s)
         if arrangement.hook is not None:
             with step('settle', 'waiting for the hook to have brought all memory over'):
-                machine.run(HOOKS_DONE)
+                guests.wait_for_hooks()
         windows = []
         for i in range(plan.windows):
             with step('count', f'counting for {plan.window_s} s, {i + 1} of {plan.windows}'):
@@ -169,10 +166,9 @@ def _prepare(machine, arrangement, skew_mib):
     if arrangement.hook is not None:
         machine.run(f'mkdir -p {os.path.dirname(CONF)} && cat >{CONF}', stdin=arrangement.hook)
         machine.run('nova-numa-rebalance hook install && systemctl reload libvirtd')
-    skew = ('mkdir -p /run/skew && mount -t tmpfs -o size=%dm,mpol=bind:0 skew /run/skew && '
-            'fallocate -l %dM /run/skew/taken && ' % (skew_mib + 8, skew_mib)
-            if skew_mib else '')
-    done = machine.run(f'sysctl -q kernel.numa_balancing={int(arrangement.balancing)} && {skew}'
+    if skew_mib:
+        skew.take(machine, 0, skew_mib)
+    done = machine.run(f'sysctl -q kernel.numa_balancing={int(arrangement.balancing)} && '
                        "grep -h MemFree /sys/devices/system/node/node*/meminfo")
     return [int(line.split()[-2]) >> 10 for line in done.stdout.splitlines()]
 

@@ -71,8 +71,8 @@ class Guests:
     def wait_for_hooks(self):
         """Wait until no late worker of the hook is left: it may still move pages."""
         self.machine.run(
-            f"for i in $(seq 240); do pgrep -f '{HOOK_PROCESS}' >/dev/null || exit 0; "
-            'sleep 0.5; done; exit 1')
+            f"for i in $(seq 360); do pgrep -f '{HOOK_PROCESS}' >/dev/null || exit 0; "
+            'sleep 0.5; done; echo the hook still works after 180 s; exit 1')
 
     def resume(self, names):
         """Let paused guests run, and wait until each has been through its memory; a report."""

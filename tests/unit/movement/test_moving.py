@@ -102,6 +102,7 @@ class MovingTest(RebalancingCase):
         self.assertEqual(((1,), '4-7', {0}), found[1])
         (entry,), _ = history.read(self.root)
         self.assertEqual(history.PARTLY, entry.result)
+        self.assertEqual({(moves.MOVE, moving.MADE): 1}, self.moving.totals.ended)
         self.assertEqual({host.uuid_of(1)}, self.moving.failed)
         self.tick(self.open(agent_options.OFF), 5)
         self.assertEqual('4-7', self.places()[1][1])
