@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import signal
 import sys
 
 import pytest
@@ -109,7 +110,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Name our mark."""
+    """Name our mark; have SIGTERM end machines and tell results as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     config.addinivalue_line('markers', 'full: takes minutes, run with --full only')
 
 
