@@ -54,7 +54,9 @@ def test_five_to_one_becomes_three_to_three(agent):
     gone = {name for name, guest in after.items() if home(guest) != home(before[name])}
     assert {match['name'] for match in made} == gone and len(made) == 2
     assert all((match['from'], match['to']) == ('0', '1') for match in made)
-    theirs = sum(sum(before[name]['bytes'].values()) for name in gone)
+    # They may have grown: the kernel has made huge pages of small ones meanwhile.
+    theirs = sum(max(sum(seen[name]['bytes'].values()) for seen in (before, after))
+                 for name in gone)
     assert sum(int(match['mib']) for match in made) << 20 <= theirs
     for match in made:
         assert_paid(match, tick_s)
