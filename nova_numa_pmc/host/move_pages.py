@@ -7,6 +7,7 @@ called: its functions take masks that they don't check, and an absent node ends 
 Here the kernel checks the node, and answers ENODEV.
 """
 
+import contextlib
 import ctypes
 import errno
 import functools
@@ -65,7 +66,7 @@ def move(pid, addresses, node, shared=False):
     return why, statuses
 
 
-def touch(pid, addresses):
+def touch(pid, addresses, cpus=frozenset()):
     """Read a byte of each page, so that those are seen that wait for a NUMA hinting fault.
 
     Linux 6.1 to 6.5 take a page that automatic NUMA balancing has marked for an absent one,
@@ -73,14 +74,32 @@ def touch(pid, addresses):
     "mm/gup: reintroduce FOLL_NUMA as FOLL_HONOR_NUMA_FAULT", 6.6). A page that can't be read stays as it is: nothing is raised.
 
     :param addresses: array('Q') of pages that are present: others would be allocated
+    :param cpus: CPUs of the node where pages belong: the fault may bring them to the node of the
+        CPU that touches them. It is done on one of these where this process may use it
     """
     read_part = _process_vm_readv()
-    for first in range(0, len(addresses), _TOUCHED):
-        part = addresses[first:first + _TOUCHED]
-        read = ctypes.create_string_buffer(len(part))
-        here = _Range(ctypes.addressof(read), len(part))
-        there = (_Range * len(part))(*((address, 1) for address in part))
-        read_part(pid, ctypes.byref(here), 1, there, len(part), 0)
+    with _on(cpus):
+        for first in range(0, len(addresses), _TOUCHED):
+            part = addresses[first:first + _TOUCHED]
+            read = ctypes.create_string_buffer(len(part))
+            here = _Range(ctypes.addressof(read), len(part))
+            there = (_Range * len(part))(*((address, 1) for address in part))
+            read_part(pid, ctypes.byref(here), 1, there, len(part), 0)
+
+
+@contextlib.contextmanager
+def _on(cpus):
+    """Hold this thread to those of the CPUs that it may use, if any."""
+    before = os.sched_getaffinity(0)
+    if before.isdisjoint(cpus):
+        yield
+        return
+    with contextlib.suppress(OSError):  # offline by now
+        os.sched_setaffinity(0, before & cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @functools.cache

@@ -10,7 +10,7 @@ import os
 from array import array
 
 from nova_numa_pmc.core import page_choice
-from nova_numa_pmc.host import cgroups, move_pages
+from nova_numa_pmc.host import cgroups, move_pages, topology
 from nova_numa_pmc.host.mappings import PAGE_BYTES
 from nova_numa_pmc.record import Record
 
@@ -47,6 +47,7 @@ class PageMover:
         :param kernel: has ``locate``, ``move`` and ``touch`` as :mod:`move_pages`
         """
         self._pid, self._homes, self._kernel = pid, homes, kernel
+        self._cpus = frozenset().union(*(topology.cpus_of_node(n, root) for n in homes))
         self._unit = _huge_page_bytes(root) // PAGE_BYTES
         self._may_share = _has_capability(_CAP_SYS_NICE, root)
         self._since_probe = _PROBE_EVERY
@@ -85,7 +86,7 @@ class PageMover:
                 if present and (status == -errno.ENOENT or status == -errno.EFAULT
                                 and (not at or not address // PAGE_BYTES % self._unit))]
             if hidden:
-                self._kernel.touch(self._pid, array('Q', hidden))
+                self._kernel.touch(self._pid, array('Q', hidden), self._cpus)
                 statuses = self._kernel.locate(self._pid, addresses)
         return statuses
 

@@ -92,7 +92,7 @@ def read(root='/'):
     isolated = _read_cpus(root, f'{_CPUS}/isolated') or frozenset()
     nohz_full = _read_cpus(root, f'{_CPUS}/nohz_full') or frozenset()
     numbers = _node_numbers(root)
-    on_node = {number: _read_cpus(root, f'{_NODES}/node{number}/cpulist') or frozenset()
+    on_node = {number: cpus_of_node(number, root)
                for number in numbers}
     meminfo = f'{_NODES}/node%d/meminfo'
     if not numbers:
@@ -108,6 +108,14 @@ def read(root='/'):
                    meminfo.replace('%d', str(number)), page_sizes)
         for number in numbers)
     return model.Topology(nodes, _read_distances(root, numbers), _read_cores(root, online))
+
+
+def cpus_of_node(number, root='/'):
+    """Read a node's CPUs; return a frozenset, empty where it has none or is absent.
+
+    :raises TopologyError: the file can't be read or understood
+    """
+    return _read_cpus(root, f'{_NODES}/node{number}/cpulist') or frozenset()
 
 
 def device_node(address, root='/'):

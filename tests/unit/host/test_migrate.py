@@ -128,8 +128,10 @@ class MigrateTest(unittest.TestCase):
     def test_pages_that_wait_for_a_hinting_fault_move_too(self):
         nodes = [None if at % 7 == 3 else 1 for at in range(3000)]
         memory = self.guest(nodes, hinted=range(0, 3000, 2))
+        self.tree.put('sys/devices/system/node/node%d/cpulist' % HOME, '4-5\n')
         self.assertEqual(migrate.DONE, self.run_to_end(self.mover()).state)
         self.assertEqual({HOME, None}, set(memory.nodes))
+        self.assertEqual({4, 5}, memory.touched_from)
 
     def test_a_huge_page_that_waits_for_a_hinting_fault_moves_too(self):
         # From within a huge page to within another one, in windows that divide them.
@@ -154,7 +156,7 @@ class MigrateTest(unittest.TestCase):
 
     def test_what_stays_unseen_is_not_called_done(self):
         memory = self.guest([1] * 3000, hinted=range(2000))
-        memory.touch = lambda pid, addresses: None
+        memory.touch = lambda pid, addresses, cpus: None
         ended = self.run_to_end(self.mover())
         self.assertEqual((migrate.PARTLY, 2000 * PAGE_BYTES), (ended.state, ended.left_bytes))
 

@@ -88,6 +88,17 @@ class KernelTest(unittest.TestCase):
         self.assertEqual((0, (), 0), tuple(moved))
         self.assertEqual(0, self.child.end(), 'its memory changed')
 
+    def test_a_touch_is_made_on_cpus_that_this_process_may_use(self):
+        usable, seen = os.sched_getaffinity(0), []
+
+        def read(*_):
+            seen.append(os.sched_getaffinity(0))
+        with mock.patch.object(move_pages, '_process_vm_readv', lambda: read):
+            for cpus in ({min(usable)}, {min(usable), 4095}, {4095}, frozenset()):
+                move_pages.touch(self.child.pid, self.pages, frozenset(cpus))
+                self.assertEqual(usable, os.sched_getaffinity(0))
+        self.assertEqual([{min(usable)}] * 2 + [usable] * 2, seen)
+
     def test_touched_pages_are_as_they_were(self):
         before = self.nodes()
         move_pages.touch(self.child.pid, self.pages)
