@@ -63,11 +63,15 @@ def assert_moved(lab, node=0):
 
 
 def wait_for_hints(lab):
-    """Turn NUMA balancing on until it has marked a part of the guest's pages, and suspend it."""
+    """Turn NUMA balancing on until it has marked a part of the guest's pages; suspend the guest.
+
+    Were it on when the guest goes on, what it does in its stead would be counted, too.
+    """
     lab.run("hints() { awk '/^numa_pte_updates/ {print $2}' /proc/vmstat; }; before=$(hints); "
             'echo 1 >/proc/sys/kernel/numa_balancing; for i in $(seq 200); do '
-            '[ $(hints) -gt $((before + 10000)) ] && virsh -q suspend w && exit 0; sleep 0.3; '
-            'done; exit 1', timeout=200)
+            '[ $(hints) -gt $((before + 10000)) ] && virsh -q suspend w && '
+            'echo 0 >/proc/sys/kernel/numa_balancing && exit 0; sleep 0.3; done; exit 1',
+            timeout=200)
 
 
 @pytest.mark.parametrize('kind', ['thp', 'small', 'balanced', 'balanced-thp', 'memfd', 'v1'])
