@@ -71,7 +71,8 @@ def touch(pid, addresses, cpus=frozenset()):
 
     Linux 6.1 to 6.5 take a page that automatic NUMA balancing has marked for an absent one,
     and a huge page for the zero page (gup_can_follow_protnone() and no_page_table() in mm/gup.c;
-    "mm/gup: reintroduce FOLL_NUMA as FOLL_HONOR_NUMA_FAULT", 6.6). A page that can't be read stays as it is: nothing is raised.
+    "mm/gup: reintroduce FOLL_NUMA as FOLL_HONOR_NUMA_FAULT", 6.6). A page that can't be read
+    stays as it is: nothing is raised.
 
     :param addresses: array('Q') of pages that are present: others would be allocated
     :param cpus: CPUs of the node where pages belong: the fault may bring them to the node of the
