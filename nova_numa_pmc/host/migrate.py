@@ -72,8 +72,9 @@ class Progress(Record, fields=(
     @property
     def brought_bytes(self):
         """Return what came: moved by this mover, or by automatic NUMA balancing meanwhile."""
-        gone_bytes = (self.left_at_first_bytes or 0) - (self.left_bytes or 0)
-        return max(self.moved_bytes, gone_bytes if self.left_bytes is not None else 0)
+        if self.left_bytes is None:
+            return self.moved_bytes
+        return max(self.moved_bytes, (self.left_at_first_bytes or 0) - self.left_bytes)
 
     @property
     def rate_bytes_per_sec(self):
