@@ -2,6 +2,7 @@
 """Find the services that run on a host, and the root that each of them sees."""
 
 import os
+import re
 
 from nova_numa_pmc.host import confinement
 from nova_numa_pmc.record import Record
@@ -9,6 +10,8 @@ from nova_numa_pmc.record import Record
 NOVA_COMPUTE, NOVA_SCHEDULER, NUMAD = 'nova-compute', 'nova-scheduler', 'numad'
 AGENT = 'nova-numa-agent'
 _MAX_COMMAND_BYTES = 1 << 16
+# What oslo.service and cotyledon make of the command line where setproctitle is installed.
+_TITLE = re.compile(r'\S+: master process \[(?P<command>[^\0]*)\][ \0]*')
 
 
 class Process(Record, fields='name pid command uid gid started_s root same_root'):
@@ -31,7 +34,8 @@ class Process(Record, fields='name pid command uid gid started_s root same_root'
 def find(root, name):
     """Return the first process of a service as a :class:`Process`, None without one.
 
-    Services started through an interpreter are found by the script that it runs.
+    Services started through an interpreter are found by the script that it runs, those that
+    have titled themselves by the command line in the title.
     """
     proc = os.path.join(root, 'proc')
     try:
@@ -52,7 +56,10 @@ def _described(root, directory, pid, name):
         owner = os.stat(directory)
     except OSError:
         return None  # ended meanwhile
-    command = tuple(part.decode('utf-8', 'replace') for part in raw.split(b'\0') if part)
+    text = raw.decode('utf-8', 'replace')
+    title = _TITLE.fullmatch(text)
+    parts = title['command'].split(' ') if title else text.split('\0')
+    command = tuple(part for part in parts if part)
     # The program itself, or the script of an interpreter: not the argument of an editor.
     script = [part for part in command[1:] if not part.startswith('-')][:1] \
         if command and os.path.basename(command[0]).startswith('python') else []

@@ -24,6 +24,15 @@ class ProcessesTest(unittest.TestCase):
         self.assertEqual(self.root + '/etc/nova/nova.conf', found.path('/etc/nova/nova.conf'))
         self.assertIsNone(processes.find(self.root, 'nova-scheduler'))
 
+    def test_found_by_its_title(self):
+        add_process(self.root, 20, (
+            'nova-scheduler: master process [/opt/nova/bin/nova-scheduler --config-file '
+            '/etc/nova/nova.conf]   ', '', ''))
+        add_process(self.root, 21, ('nova-scheduler: ServiceWrapper worker(0)  ', ''))
+        found = processes.find(self.root, 'nova-scheduler')
+        self.assertEqual((20, ('/opt/nova/bin/nova-scheduler', '--config-file',
+                               '/etc/nova/nova.conf')), (found.pid, found.command))
+
     def test_an_editor_of_its_log_is_no_service(self):
         add_process(self.root, 20, ('/usr/bin/less', '/var/log/nova/nova-compute'))
         add_process(self.root, 21, ('/usr/bin/python3', '-m', 'x', '/usr/bin/nova-compute.log'))
