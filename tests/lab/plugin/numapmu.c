@@ -7,7 +7,8 @@
  * DRAM access of that vCPU to the node that owns the RAM block. Accesses are
  * kept apart by privilege (of the code's address) and by host or KVM guest.
  * Not modelled: coherence (a line may sit in two nodes' caches), prefetch,
- * page walks, write-backs, instruction fetch.
+ * page walks, write-backs, instruction fetch, what most instructions access that
+ * end a block: calls, returns.
  *
  * Pacing: a vCPU that has executed its budget of instructions sleeps, so each
  * runs at one fixed speed whether or not its neighbours idle.
@@ -52,6 +53,7 @@ uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *);
 struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *, size_t);
 const void *qemu_plugin_insn_data(const struct qemu_plugin_insn *);
 size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *);
+uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *);
 void *qemu_plugin_insn_haddr(const struct qemu_plugin_insn *);
 void qemu_plugin_register_vcpu_tb_trans_cb(plugin_id, void (*)(plugin_id, struct qemu_plugin_tb *));
 void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *, void (*)(unsigned, void *),
@@ -193,6 +195,34 @@ static void on_vmrun(unsigned cpu, void *next)
 	state[cpu].after_vmrun = next;
 }
 
+/*
+ * Whether a block's last instruction may have a callback for its accesses.
+ *
+ * One that leaves its block by itself and calls a helper (a jump to another
+ * page does: it looks up the next block; VMRUN and SYSCALL do) leaves a pointer
+ * to its callbacks in the CPU. Flushing translated code frees them, and the next
+ * access that a helper makes reads what lies there by then and aborts: QEMU's
+ * issue 1381, mended in 8.0. Of such instructions only the repeated string
+ * operations have accesses that matter; they stay in their page, and call none.
+ */
+static int last_may_count(const struct qemu_plugin_insn *insn, uint64_t block_vaddr)
+{
+	static const unsigned char prefixes[] = "\x26\x2e\x36\x3e\x64\x65\x66\x67\xf0\xf2\xf3";
+	enum { PAGE_SHIFT = 12 };
+	const unsigned char *code = qemu_plugin_insn_data(insn);
+	size_t n = qemu_plugin_insn_size(insn), i = 0;
+
+	if ((qemu_plugin_insn_vaddr(insn) + n) >> PAGE_SHIFT != block_vaddr >> PAGE_SHIFT)
+		return 0;
+	while (i < n && memchr(prefixes, code[i], sizeof prefixes - 1))
+		i++;
+	if (i < n && code[i] >> 4 == 4)		/* REX */
+		i++;
+	/* MOVS, CMPS; STOS, LODS, SCAS */
+	return i < n && ((code[i] >= 0xa4 && code[i] <= 0xa7) ||
+			 (code[i] >= 0xaa && code[i] <= 0xaf));
+}
+
 static void on_translate(plugin_id id, struct qemu_plugin_tb *tb)
 {
 	static const unsigned char vmrun[] = { 0x0f, 0x01, 0xd8 };
@@ -207,7 +237,8 @@ static void on_translate(plugin_id id, struct qemu_plugin_tb *tb)
 	for (size_t i = 0; i < n; i++) {
 		struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
 
-		qemu_plugin_register_vcpu_mem_cb(insn, on_access, CB_NO_REGS, MEM_RW, NULL);
+		if (i < n - 1 || last_may_count(insn, qemu_plugin_tb_vaddr(tb)))
+			qemu_plugin_register_vcpu_mem_cb(insn, on_access, CB_NO_REGS, MEM_RW, NULL);
 		if (qemu_plugin_insn_size(insn) == sizeof vmrun &&
 		    !memcmp(qemu_plugin_insn_data(insn), vmrun, sizeof vmrun))
 			qemu_plugin_register_vcpu_insn_exec_cb(
