@@ -25,7 +25,7 @@ unit: setup ## Run the unit tests (ARGS: a regular expression of test ids)
 	@$(PYTHON) tools/unit-tests $(ARGS)
 
 lab: setup-lab ## Run the tests on emulated hosts (ARGS: pytest's)
-	@$(PYTHON) -m pytest tests/lab -q --timeout 400 --reruns 1 --durations 10 $(ARGS)
+	@$(PYTHON) -m pytest tests/lab -q --timeout 400 --reruns 1 -rfER --durations 10 $(ARGS)
 
 lab-full: override ARGS += --full
 lab-full: lab ## Also run the long ones: twelve and sixteen guests, ten orders, moves, the agent
@@ -44,7 +44,7 @@ test-nova-upstream: ## Run Nova's own functional tests without and with us (ARGS
 	@tools/setup nova34
 	@.venv-nova-34/bin/python -m tests.nova.upstream $(ARGS)
 
-lint: setup ## Check style: ruff, hacking, shell syntax
+lint: setup ## Check style: ruff, hacking, shellcheck
 	@tools/lint
 
 docs: ## Build the documentation into doc/build/html, manual pages into doc/build/man

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the lab tests: one machine per shape and session, cleaned between tests."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -158,6 +159,14 @@ class Machines:
             self._up[shape] = Lab(Machine.up(name, shape))
         return self._up[shape]
 
+    def give_back(self, lab, clean):
+        """Clean a machine for the next test; end it if it is not to be, or can't be."""
+        with contextlib.ExitStack() as ending:
+            ending.callback(self.discard, lab)
+            if clean:
+                lab.clean()
+                ending.pop_all()
+
     def discard(self, lab):
         """End a machine; the next test of its shape thaws a new one."""
         del self._up[lab.machine.shape]
@@ -189,10 +198,7 @@ def lab_of(machines, request):
 
     yield get
     for lab in used:
-        if request.node.stash.get(FAILED, False):
-            machines.discard(lab)
-        else:
-            lab.clean()
+        machines.give_back(lab, clean=not request.node.stash.get(FAILED, False))
 
 
 @pytest.fixture
