@@ -22,6 +22,8 @@ import time
 LAB = pathlib.Path(__file__).resolve().parent.parent
 CHECKOUT = LAB.parent.parent
 SUITE = 'bookworm'
+#: For one command of a build: the longest, of the compute hosts' image, takes some ten minutes.
+BUILD_TIMEOUT_S = 3600
 PACKAGES = """
 systemd systemd-sysv udev dbus kmod procps iproute2 openssh-server apparmor apparmor-utils
 libvirt-daemon-system libvirt-daemon-system-systemd libvirt-clients libvirt-daemon-driver-qemu
@@ -99,7 +101,10 @@ def digest(*parts):
 
 
 def _run(command, log, note=None, **more):
-    """Run a command with its output in a log file; a line every 20 s says that it lives."""
+    """Run a command with its output in a log file; a line every 20 s says that it lives.
+
+    After :data:`BUILD_TIMEOUT_S` it is ended.
+    """
     began = time.monotonic()
     with open(log, 'ab') as sink:
         with subprocess.Popen([str(c) for c in command], stdout=sink, stderr=sink,
@@ -109,7 +114,10 @@ def _run(command, log, note=None, **more):
                     process.wait(20)
                     break
                 except subprocess.TimeoutExpired:
-                    say(f'  … {note or command[0]}, {time.monotonic() - began:.0f} s')
+                    spent = time.monotonic() - began
+                    say(f'  … {note or command[0]}, {spent:.0f} s')
+                    if spent > BUILD_TIMEOUT_S:
+                        process.kill()
     if process.returncode:
         tail = pathlib.Path(log).read_text(errors='replace').splitlines()[-8:]
         raise BuildError('\n'.join([f'{command[0]} failed ({process.returncode}), log in {log}:',

@@ -19,6 +19,7 @@ from machine.shape import MIB, Shape
 
 QEMU = 'qemu-system-x86_64'
 BOOT_TIMEOUT_S, WARM_UP_TIMEOUT_S, THAW_TIMEOUT_S, SSH_TIMEOUT_S = 400, 900, 120, 120
+COPY_TIMEOUT_S = 300
 SSH_FAILED = 255
 LAB_DIR = '/opt/lab'                 # in the machine: walker.elf, numawalk, numa_emu.ko
 # Fills the page cache and libvirt's cache of QEMU's capabilities, so that guests start sooner.
@@ -266,12 +267,14 @@ class Machine:
     def push(self, sources, target):
         """Copy files or directories into a directory of the machine."""
         subprocess.run([*self._ssh('scp', '-P'), '-qrp', *map(str, sources),
-                        f'root@127.0.0.1:{target}'], check=True, stdin=subprocess.DEVNULL)
+                        f'root@127.0.0.1:{target}'], check=True, stdin=subprocess.DEVNULL,
+                       timeout=COPY_TIMEOUT_S)
 
     def pull(self, source, target):
         """Copy a file or directory out of the machine."""
         subprocess.run([*self._ssh('scp', '-P'), '-qrp', f'root@127.0.0.1:{source}',
-                        str(target)], check=True, stdin=subprocess.DEVNULL)
+                        str(target)], check=True, stdin=subprocess.DEVNULL,
+                       timeout=COPY_TIMEOUT_S)
 
     def pace(self, instructions_per_sec):
         """Hold each vCPU to that speed; 0: as fast as the host lets it."""
