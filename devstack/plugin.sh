@@ -30,9 +30,12 @@ function configure_numa_pmc_scheduler {
     local filters
     filters=$(iniget "$NOVA_CONF" filter_scheduler enabled_filters)
     filters=${filters:-ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,ServerGroupAntiAffinityFilter,ServerGroupAffinityFilter}
-    if [[ ,$filters, != *,NUMAPressureFilter,* ]]; then
-        iniset "$NOVA_CONF" filter_scheduler enabled_filters "$filters,NUMAPressureFilter"
-    fi
+    # Behind the cheap filters, before Nova's own for NUMA, which takes far longer.
+    filters=,$filters,
+    filters=${filters//,NUMAPressureFilter,/,}
+    filters=${filters//,NUMATopologyFilter,/,}
+    filters=${filters#,}NUMAPressureFilter,NUMATopologyFilter
+    iniset "$NOVA_CONF" filter_scheduler enabled_filters "$filters"
     iniset_multiline "$NOVA_CONF" filter_scheduler available_filters \
         nova.scheduler.filters.all_filters "$NUMA_PMC_CLASSES.filter.NUMAPressureFilter"
     iniset "$NOVA_CONF" filter_scheduler weight_classes \
