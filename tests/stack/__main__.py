@@ -20,6 +20,7 @@ from tests.stack.service import Service, StackError
 
 def _shell(layout, args):
     """Run a command, or a shell, that talks to this stack."""
+    control.has_package(layout)     # else there are no credentials
     environment = {**os.environ, **layout.client_environment(),
                    'PATH': f'{VENV}/bin:{os.environ["PATH"]}'}
     words = args.command or [os.environ.get('SHELL', '/bin/bash')]
@@ -42,12 +43,17 @@ def _run(layout, args):
     """Go through the scenario on a stack that is up."""
     from tests.stack import scenario
     from tests.stack.session import Session
-    session = Session(layout, args.package)
-    session.make_images_and_flavors()
+    names = [name for name, _, _ in scenario.PHASES]
+    if not any(args.phase in name for name in names):
+        raise StackError(f'no phase has {args.phase!r} in its name; there are: '
+                         + ', '.join(names))
+    session = Session(layout, control.has_package(layout))
     session.find_hosts()
+    session.make_images_and_flavors()
     scenario.go_through(session, args.phase)
-    label = 'with the package' if args.package else 'without it'
-    return _tell(layout, [scenario.result(session.line, args.package, args.counters, label)])
+    label = 'with the package' if session.with_package else 'without it'
+    counters = any(host.machine.shape.pmu for host in session.hosts.values())
+    return _tell(layout, [scenario.result(session.line, session.with_package, counters, label)])
 
 
 def _scenario(layout, args):
@@ -115,28 +121,36 @@ def _parser():
                          help='a stack as it is without us, for comparison')
     verbs = parser.add_subparsers(dest='verb', required=True, metavar='VERB')
 
-    def verb(name, do, summary, *parents):
-        made = verbs.add_parser(name, help=summary, parents=parents)
+    def verb(name, do, summary, *parents, examples=''):
+        made = verbs.add_parser(name, help=summary, description=summary, parents=parents,
+                                epilog=examples and f'examples:\n{examples}',
+                                formatter_class=argparse.RawDescriptionHelpFormatter)
         made.set_defaults(do=do)
         return made
 
     whole = verb('scenario', _scenario, 'bring everything up, go through the scenario, end it: '
-                 'with the package and without', counters)
+                 'with the package and without', counters,
+                 examples='  python -m tests.stack scenario --times 3\n'
+                          '  python -m tests.stack scenario --only-with --counters\n')
     whole.add_argument('--times', type=_times, default=1, metavar='N',
                        help='so often with the package')
     whole.add_argument('--only-with', action='store_true', help='not without the package')
-    up = verb('up', _up, 'start what does not run', package, counters)
+    up = verb('up', _up, 'start what does not run', package, counters,
+              examples='  python -m tests.stack up --hosts\n'
+                       '  python -m tests.stack up --hosts --without-package\n')
     up.add_argument('--hosts', action='store_true',
                     help='also two emulated compute hosts, with the package as the guide says')
-    run = verb('run', _run, 'go through the scenario on a stack that is up with hosts', package,
-               counters)
+    run = verb('run', _run, 'go through the scenario on a stack that is up with hosts',
+               examples='  python -m tests.stack run\n'
+                        '  python -m tests.stack run --phase resize\n')
     run.add_argument('--phase', default='', metavar='WORD',
                      help='only the phases with that in their name')
     verb('build', _build, "build the compute hosts' image and freeze a booted host", counters)
     down = verb('down', _down, 'end everything and forget its data')
     down.add_argument('--keep-data', action='store_true', help='keep databases and images')
     verb('status', _status, 'say what runs, and where its log is')
-    shell = verb('shell', _shell, 'run a command with the credentials of the stack')
+    shell = verb('shell', _shell, 'run a command with the credentials of the stack',
+                 examples='  python -m tests.stack shell openstack server list --long\n')
     shell.add_argument('command', nargs=argparse.REMAINDER, metavar='CMD')
     return parser
 
@@ -144,11 +158,11 @@ def _parser():
 def main():
     """Do what the arguments say; return the exit code."""
     args = _parser().parse_args()
-    # As Ctrl-C: what was started is ended.
+    # As Ctrl-C: the scenario ends what it has started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return args.do(Layout(), args)
-    except (StackError, compute.MachineError) as error:
+    except (StackError, compute.MachineError, compute.image.BuildError) as error:
         print(f'stack: {error}', file=sys.stderr)
         return 1
     except KeyboardInterrupt:

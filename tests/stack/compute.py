@@ -105,12 +105,20 @@ class Host:
         self.run = machine.run
 
     @classmethod
+    def is_up(cls, name):
+        """Say whether the host of that name runs."""
+        try:
+            return bool(cls.find(name))
+        except StackError:
+            return False
+
+    @classmethod
     def find(cls, name):
         """Return the running host of that name."""
         try:
             return cls(name, Machine.find(name))
-        except MachineError as error:
-            raise StackError(str(error)) from None
+        except MachineError:
+            raise StackError(f'no host {name} is up: make stack-up ARGS=--hosts') from None
 
     @classmethod
     def up(cls, name, counters=False):
@@ -165,6 +173,11 @@ systemctl restart libvirtd
         say(f'{self.name}: {command} ({time.monotonic() - began:.0f} s)')
         return done.stdout
 
+    def cpus_of(self, node):
+        """Return a node's CPUs as the kernel lists them: '2-3'."""
+        cpus = self.machine.shape.node_cpus(node)
+        return f'{cpus[0]}-{cpus[-1]}'
+
     def promises(self):
         """Return what the host has promised to guests, a list of dicts."""
         return self.ask('hook status')[1]['decisions']
@@ -203,12 +216,17 @@ systemctl restart libvirtd
         """Return nova-compute's log."""
         return self.run(f'cat {NOVA_LOG}').stdout
 
-    def journal(self):
-        """Return our lines of the journal as JSON, one a line: the hook's and the agent's."""
-        # Of all machine ids: the host got its own when it was up already.
-        return self.run('journalctl --quiet --merge --no-pager --output json SYSLOG_IDENTIFIER='
-                        'nova-numa-pmc + _SYSTEMD_UNIT=nova-numa-agent.service',
-                        check=False).stdout
+    def journal(self, since_s=0):
+        """Return our lines of the journal as JSON, one a line: the hook's and the agent's.
+
+        :param since_s: from when on [s since the epoch]
+        """
+        # Of all machine ids: the host got its own when it was up already. What systemd says of
+        # the agent has UNIT; long messages come with --all only.
+        unit = 'nova-numa-agent.service'
+        return self.run(f'journalctl --quiet --merge --no-pager --all --since @{since_s} '
+                        '--output json SYSLOG_IDENTIFIER=nova-numa-pmc '
+                        f'+ _SYSTEMD_UNIT={unit} + UNIT={unit}', check=False).stdout
 
     def down(self):
         """End the machine."""
@@ -229,9 +247,10 @@ def down():
     """End the hosts that are up; return their names."""
     ended = []
     for name in HOSTS:
-        try:
-            Host.find(name).down()
+        if Host.is_up(name):
+            try:
+                Host.find(name).down()
+            except MachineError as error:    # the others are to end nevertheless
+                say(str(error))
             ended.append(name)
-        except StackError:
-            continue
     return ended

@@ -2,19 +2,22 @@
 """The control plane: Keystone, Placement, Glance and Nova's controllers, natively, on loopback."""
 
 import concurrent.futures
+import json
 import shutil
 import sys
 import time
 
-from tests.stack import carriers, config
+from tests.stack import carriers, config, guide
 from tests.stack.layout import CHECKOUT, LOOPBACK, PORTS, VENV
-from tests.stack.service import Service, StackError, answers_http, run, say
+from tests.stack.service import Service, StackError, answers, answers_http, run, say, wait
 
 WSGI = {'keystone': ('keystone.wsgi.api', {'OS_KEYSTONE_CONFIG_DIR': '{etc}'}),
         'placement': ('placement.wsgi.api', {'OS_PLACEMENT_CONFIG_DIR': '{etc}'}),
         'glance': ('glance.wsgi.api', {'OS_GLANCE_CONFIG_DIR': '{etc}'}),
         # It reads api-paste.ini there, too.
         'nova-api': ('nova.wsgi.osapi_compute', {'OS_NOVA_CONFIG_DIR': '{etc}'})}
+#: How long an answer of a service may take, and how long the controllers to report [s].
+API_S, CONTROLLERS_S = 180, 120
 CATALOG = {'identity': ('keystone', '/v3'), 'placement': ('placement', ''),
            'image': ('glance', ''), 'compute': ('nova-api', '/v2.1'),
            'network': ('neutron-stand-in', '')}
@@ -117,7 +120,7 @@ def connect(layout):
         auth={key: words[key] for key in ('auth_url', 'username', 'password', 'project_name',
                                           'user_domain_id', 'project_domain_id')},
         region_name=words['region_name'], interface='public',
-        compute_default_microversion=words['compute_api_version'])
+        compute_default_microversion=words['compute_api_version'], api_timeout=API_S)
 
 
 def _fill_catalog(layout):
@@ -136,11 +139,44 @@ def _fill_catalog(layout):
         cloud.identity.find_project(config.PROJECT), cloud.identity.find_user(config.USER), role)
 
 
+def has_package(layout):
+    """Say whether the stack that is up was brought up with the package."""
+    try:
+        return json.loads(layout.conf('package.json').read_text())
+    except FileNotFoundError:
+        raise StackError('no stack is up: make stack-up ARGS=--hosts') from None
+
+
+def _note_package(layout, with_package):
+    """Remember whether the package is in use; refuse to change that while the stack is up."""
+    if any(Service(layout, name).pid() for name in NAMES):
+        if has_package(layout) != with_package:
+            raise StackError('the stack is up ' + ('without' if with_package else 'with')
+                             + ' the package: make stack-down')
+    layout.conf('package.json').write_text(json.dumps(with_package))
+
+
+def _must_be_free(ordered):
+    """Raise StackError where another process listens on a port of ours."""
+    for service in ordered:
+        port = PORTS.get(service.name)
+        if port and not service.pid() and answers(port):
+            raise StackError(f'{service.name}: another process listens on port {port}; '
+                             'is a stack up in another checkout?')
+
+
+def _controllers_report(cloud):
+    """Say whether conductor and scheduler tell Nova that they live."""
+    found = {service.binary for service in cloud.compute.services() if service.state == 'up'}
+    return found >= {'nova-conductor', 'nova-scheduler'}
+
+
 def up(layout, with_package=True):
     """Start what does not run; return {step: seconds}."""
     if not (VENV / 'bin/gunicorn').exists():
         raise StackError(f'no {VENV}: make setup-stack')
     layout.make()
+    _note_package(layout, with_package)
     config.write(layout, with_package)
     seconds, began = {}, time.monotonic()
 
@@ -151,6 +187,7 @@ def up(layout, with_package=True):
         say(f'{step}: {seconds[step]} s')
 
     ordered = services(layout)
+    _must_be_free(ordered)
     first = [s for s in ordered if s.name in ('mariadb', 'epmd', 'rabbitmq')]
     for service in first:
         service.start()
@@ -164,7 +201,16 @@ def up(layout, with_package=True):
     with concurrent.futures.ThreadPoolExecutor() as pool:
         for result in [pool.submit(s.start) for s in ordered if s not in (*first, keystone)]:
             result.result()
+    cloud = connect(layout)
+    wait(lambda: _controllers_report(cloud), CONTROLLERS_S, 'nova-conductor and nova-scheduler',
+         layout.log('nova-scheduler'), pause_s=1)
     done('Placement, Glance, Nova')
+    if with_package:
+        for command in guide.commands(guide.NOVA, 'On controllers'):
+            if command.startswith('nova-numa-rebalance '):    # the package is in VENV already
+                run(layout, 'check', [VENV / 'bin' / word if not at else word
+                                      for at, word in enumerate(command.split())])
+                done(command)
     return seconds
 
 

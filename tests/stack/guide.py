@@ -4,13 +4,14 @@
 import re
 
 from tests.stack.layout import CHECKOUT
+from tests.stack.service import StackError
 
 NOVA = CHECKOUT / 'doc/source/admin/nova.rst'
 INSTALL = CHECKOUT / 'doc/source/install/index.rst'
 AGENT = CHECKOUT / 'doc/source/admin/agent.rst'
 
 
-class GuideError(Exception):
+class GuideError(StackError):
     """The guide has no such section, or nothing to do in it."""
 
 

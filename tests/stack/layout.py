@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import re
 import secrets
 
 CHECKOUT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -26,8 +27,13 @@ class Layout:
         self.etc, self.logs, self.run, self.data = (
             self.root / part for part in ('etc', 'logs', 'run', 'data'))
 
+    def name_logs(self, label):
+        """Keep logs in a directory of their own from now on."""
+        words = re.findall('[a-z0-9]+', label.lower())
+        self.logs = self.root / '-'.join(['logs', *words])
+
     def make(self):
-        """Make the directories and the passwords, which stay for as long as the data do."""
+        """Make the directories and the passwords, which stay."""
         for directory in (self.etc, self.logs, self.run, self.data):
             directory.mkdir(parents=True, exist_ok=True)
         self.root.chmod(0o700)

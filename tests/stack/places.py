@@ -3,16 +3,19 @@
 
 import collections
 
+#: Of a placed guest's bytes, at least so many lie on its node.
+LOCAL_WANTED = 0.99
+
 
 def place(guest, ticks=None, counted=None):
     """Put together what is known of a guest on its host.
 
-    :param guest: {'bytes': {node: n}, 'cpus': [list of CPUs of each vCPU]}
+    :param guest: {'bytes': {node: n}, 'cpus': [list of CPUs of each vCPU], 'mems': [nodes]}
     :param ticks: CPU time by node, {'0': n}; None or empty: not known
     :param counted: {'local': n, 'remote': n} DRAM accesses; None: not counted
     :returns: dict: node (which has most of its bytes), share (of its bytes there), local (the
         chance that CPU time and a byte meet on a node; None: not known), bytes, ticks, cpus,
-        and where counted accesses
+        mems, and where counted accesses
     """
     in_all = max(1, sum(guest['bytes'].values()))
     home = max(guest['bytes'], key=lambda node: (guest['bytes'][node], -node))
@@ -22,10 +25,29 @@ def place(guest, ticks=None, counted=None):
                 for node, spent in ticks.items()) if ran else None
     found = {'node': home, 'share': round(guest['bytes'][home] / in_all, 4),
              'local': local if local is None else round(local, 4),
-             'bytes': guest['bytes'], 'ticks': ticks, 'cpus': guest['cpus']}
+             'bytes': guest['bytes'], 'ticks': ticks, 'cpus': guest['cpus'], 'mems': guest['mems']}
     if counted is not None:
         found['accesses'] = {key: counted[key] for key in ('local', 'remote')}
     return found
+
+
+def flaws(place, promise, cpus):
+    """Return what is wrong with the place of a guest that the hook is to have placed, as texts.
+
+    :param promise: of the guest on its host, as ``hook status --json`` has it; None: none
+    :param cpus: its node's, as the kernel lists them
+    """
+    node, promise = place['node'], promise or {'origin': 'missing', 'cpu_nodes': None}
+    wanted = [
+        (promise['origin'] == 'placed', f'its promise is {promise["origin"]}'),
+        (promise['cpu_nodes'] == [node],
+         f'it is promised to nodes {promise["cpu_nodes"]}, its bytes are on node {node}'),
+        (place['share'] >= LOCAL_WANTED,
+         f'{place["share"]:.1%} of its bytes are on node {node}'),
+        (place['cpus'] == [cpus], f'its vCPUs may use {place["cpus"]}, node {node} has {cpus}'),
+        (set(place['ticks']) == {node}, f'it ran on nodes {sorted(place["ticks"])}'),
+    ]
+    return [what for true, what in wanted if not true]
 
 
 def spread(places):
@@ -51,6 +73,15 @@ def remote_ratios(places):
             for node, (local, remote) in sorted(sums.items()) if local + remote}
 
 
+def estimated_remote(places):
+    """Return {'cmp1 node 0': mean over its guests of what is not local by bytes and CPU time}."""
+    found = collections.defaultdict(list)
+    for each in places.values():
+        if each['local'] is not None:
+            found[_node(each)].append(1 - each['local'])
+    return {node: round(sum(shares) / len(shares), 4) for node, shares in sorted(found.items())}
+
+
 def figures(places):
     """Return what a report says of some guests' places, {figure: text}."""
     return {
@@ -58,9 +89,8 @@ def figures(places):
         'bytes on the home node': _least_and_mean([p['share'] for p in places.values()]),
         'local, by bytes and CPU time': _least_and_mean(
             [p['local'] for p in places.values() if p['local'] is not None]),
-        'remote accesses by counters': _listed(
-            {node: f'{ratio:.1%}' for node, ratio in remote_ratios(places).items()})
-        or 'not counted'}
+        'remote, by bytes and CPU time': _percents(estimated_remote(places)) or 'not known',
+        'remote accesses by counters': _percents(remote_ratios(places)) or 'not counted'}
 
 
 def _node(each):
@@ -69,6 +99,10 @@ def _node(each):
 
 def _listed(by_node):
     return ', '.join(f'{node}: {value}' for node, value in by_node.items())
+
+
+def _percents(by_node):
+    return _listed({node: f'{ratio:.1%}' for node, ratio in by_node.items()})
 
 
 def _least_and_mean(values):

@@ -13,6 +13,8 @@ BUSY_GUESTS = 3
 MEASURED = '--interval 30'
 #: Exit codes of the commands.
 DONE, MOVES_WOULD_PAY, PARTLY = 0, 2, 3
+#: The phase in which the weigher is not to know one of the hosts.
+STALE = 'agent stopped'
 HOOK = '/opt/nova-numa-pmc/lib/python3*/site-packages/nova_numa_pmc/hook.py'
 
 
@@ -42,6 +44,10 @@ def loaded_host_is_avoided(on, entry):
     hosts = [server.hypervisor_hostname for server in made]
     if on.with_package:
         must(hosts == ['cmp2', 'cmp2'], f'they went to {hosts}')
+        by_host = {name: [each['weight'] for each in entry['weighed'] if each['host'] == name]
+                   for name in on.hosts}
+        must(all(by_host.values()) and max(by_host['cmp1']) < min(by_host['cmp2']),
+             f'the weigher does not prefer cmp2: {by_host}')
 
 
 def imbalance_is_evened_out(on, entry):
@@ -90,6 +96,7 @@ def stale_host_is_neutral(on, entry):
         _wait_for_word(on, host, 'No NUMA metrics are sent', said)
         with on.weighing(entry):
             on.boot('stale-1')
+        entry['places'] = on.where('stale-1')
     finally:
         said = len(host.nova_log())
         host.run('systemctl start nova-numa-agent')
@@ -122,10 +129,15 @@ def hook_fails(on, entry):
                      if provoked in each['what'] and each['severity'] <= reading.ERROR]
     must(entry['said'], 'nothing of the broken hook is in the journal')
     entry['promise'] = on.must_be_promised(server, 'cmp1')['cmp1']
+    must(entry['promise']['origin'] == 'floating', f'counted as {entry["promise"]}')
+    entry['places'] = on.where(server.name)
 
 
 def logs_are_clean(on, entry):
-    """No error or traceback of ours is in any log."""
+    """No error or traceback of ours is in any log, and the weigher knew every host's pressure.
+
+    But for the host whose agent was stopped.
+    """
     logs = {path.name: path.read_text(errors='replace')
             for path in on.layout.logs.glob('*.log')}
     logs.update({f'{name} nova-compute': host.nova_log() for name, host in on.hosts.items()})
@@ -135,3 +147,6 @@ def logs_are_clean(on, entry):
     must(all(journals.values()), 'a host has no line of ours in its journal')
     entry['ours'] = reading.complaints(logs, journals, on.expected)
     must(not entry['ours'], entry['ours'][:5])
+    unknown = [each for phase in on.line.phases for each in phase.get('weighed', ())
+               if each['why'].startswith('unknown: ') and phase['name'] != STALE]
+    must(not unknown, unknown)

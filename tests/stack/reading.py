@@ -8,6 +8,8 @@ _WEIGHED = re.compile(r'NUMA pressure of \((?P<host>[^,]+), [^)]*\): weight (?P<
                       r'(?P<why>.*)')
 #: Of syslog(3).
 ERROR = 3
+#: What systemd says of a service that did not end as it was asked to.
+_DIED = re.compile(r'Main process exited|Failed with result|[Ww]atchdog')
 
 
 def weighed(text):
@@ -48,8 +50,9 @@ def complaints(logs, journals, expected=()):
     :param expected: texts; a line with one of them was provoked
     """
     found = [f'{name}: {line}' for name, text in logs.items() for line in text.splitlines()
-             if 'numa_pmc' in line and (' ERROR ' in line or 'File "' in line)]
+             if 'numa_pmc' in line and re.search(' (ERROR|CRITICAL) |File "', line)]
     found += [f'{name}: {entry["who"]}: {entry["what"]}'
               for name, entries in journals.items() for entry in entries
-              if entry['severity'] <= ERROR or 'Traceback' in entry['what']]
+              if entry['severity'] <= ERROR or 'Traceback' in entry['what']
+              or _DIED.search(entry['what'])]
     return [line for line in found if not any(text in line for text in expected)]

@@ -53,9 +53,10 @@ def write(directory, runs):
 
 
 def _summary(runs):
-    return _table(['run', 'result', 'phases passed', 'seconds'], [
+    return _table(['run', 'result', 'phases passed', 'seconds', 'counters'], [
         [run['label'], _word(run), f'{sum(p["passed"] for p in run["phases"])} of '
-         f'{len(run["phases"])}', run['seconds']] for run in runs], [_word(run) for run in runs])
+         f'{len(run["phases"])}', run['seconds'], 'emulated' if run['counters'] else 'none']
+        for run in runs], [_word(run) for run in runs])
 
 
 def _comparison(runs):

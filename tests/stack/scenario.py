@@ -18,7 +18,7 @@ PHASES = [
     ('live migration', lifecycle.live_migrates, True),
     ('resize', lifecycle.resizes, True),
     ('an imbalance evened out', pressure.imbalance_is_evened_out, False),
-    ('agent stopped', pressure.stale_host_is_neutral, False),
+    (pressure.STALE, pressure.stale_host_is_neutral, False),
     ('hook broken', pressure.hook_fails, False),
     ('logs', pressure.logs_are_clean, False),
 ]
@@ -67,36 +67,39 @@ def once(layout, with_package, counters, label):
     :returns: :func:`result`; a stack that does not come up is one of a failed phase
     """
     end(layout)
+    layout.name_logs(label)
     shutil.rmtree(layout.logs, ignore_errors=True)
-    layout.make()
     line, session = TimeLine(), None
     try:
         # Told by the phase already.
         with contextlib.suppress(Exception):
-            with line.phase('control plane'):
-                control.up(layout, with_package)
+            with line.phase('control plane') as entry:
+                entry['steps'] = control.up(layout, with_package)
                 session = Session(layout, with_package, line)
                 session.make_images_and_flavors()
             with line.phase('compute hosts'):
                 session.bring_hosts_up(counters)
             go_through(session)
     finally:
-        if session:
-            keep_logs(session)
-        end(layout)
-        kept = layout.root / f'logs-{label.replace(" ", "-")}'
-        shutil.rmtree(kept, ignore_errors=True)
-        layout.logs.rename(kept)
+        try:
+            if session:
+                keep_logs(session)
+        finally:
+            end(layout)
     return result(line, with_package, counters, label)
 
 
 def keep_logs(session):
     """Save the hosts' logs beside the services'."""
     for name, host in session.hosts.items():
-        with contextlib.suppress(Exception):
-            session.layout.log(f'{name}-nova-compute').write_text(host.nova_log())
-            session.layout.log(f'{name}-journal').write_text(
-                host.run('journalctl --merge --no-pager').stdout)
+        def keep(part, text, name=name):
+            with contextlib.suppress(Exception):
+                session.layout.log(f'{name}-{part}').write_text(text())
+
+        keep('nova-compute', host.nova_log)
+        keep('journal', lambda host=host: host.run('journalctl --merge --no-pager').stdout)
+        for part in ('console', 'qemu'):
+            keep(part, (host.machine.dir / f'{part}.log').read_text)
 
 
 def end(layout):

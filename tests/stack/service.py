@@ -113,7 +113,10 @@ class Service:
                 break
             except StackError:
                 continue
-        self.pid_file.unlink(missing_ok=True)
+        if self.pid():
+            say(f'{self.name} does not end: pid {pid}')
+        else:
+            self.pid_file.unlink(missing_ok=True)
         return bool(pid)
 
 

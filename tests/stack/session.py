@@ -25,7 +25,7 @@ QUIET = 0.3
 #: Then Nova's scheduler has a host's last metrics: update_resources_interval and its jitter, and
 #: what nova-compute takes from reading them to saving them, in emulation.
 HEARD_S = 60
-#: The hook's and the agent's times are for real hardware; an emulated host is fifty times slower.
+#: The hook's time limit is for real hardware; an emulated host is fifty times slower.
 OPTIONS = """[hook]
 timeout_s = 60
 """
@@ -52,6 +52,8 @@ class Session:
         self.layout, self.with_package = layout, with_package
         self.cloud = control.connect(layout)
         self.hosts, self.servers, self.line = {}, {}, line or TimeLine()
+        #: {host: from when on its journal counts, s since the epoch}; those left out: whole.
+        self.since = {}
         #: {domain: server}, of every server there ever was.
         self.names = {}
         #: Texts of errors that a phase has provoked.
@@ -60,8 +62,11 @@ class Session:
     # Set-up
 
     def bring_hosts_up(self, counters=False):
-        """Thaw both compute hosts, install us by the guide, start nova-compute."""
+        """Thaw the compute hosts that are not up, install us by the guide, start nova-compute."""
         def one(name):
+            if compute.Host.is_up(name):
+                self.hosts[name] = compute.Host.find(name)
+                return
             host = compute.Host.up(name, counters)
             self.hosts[name] = host     # kept where a later step fails: its logs are wanted
             self.line.tell('is up', name)
@@ -79,6 +84,8 @@ class Session:
     def find_hosts(self):
         """Take hosts that are up already, and their servers."""
         self.hosts = {name: compute.Host.find(name) for name in compute.HOSTS}
+        # What was provoked there earlier is no news.
+        self.since = {name: int(host.run('date +%s').stdout) for name, host in self.hosts.items()}
         for server in self.cloud.compute.servers():
             self.servers[server.name] = server
             self.names[server.instance_name] = server.name
@@ -105,6 +112,10 @@ class Session:
                     cloud.compute.create_flavor_extra_specs(made, specs)
 
     # Servers
+
+    def standing(self, name):
+        """Return a server that an earlier phase has left; a new one where none has."""
+        return self.servers.get(name) or self.boot(name)[0]
 
     def _ask_for(self, name, count=1, image='walker', flavor='plain', **more):
         """Send one request; return the servers that Nova makes of it."""
@@ -173,15 +184,20 @@ class Session:
             name: f'{found[name]["host"]} node {found[name]["node"]}' for name in wanted})
         return {name: found[name] for name in wanted}
 
+    def promises(self):
+        """Return {host: {server's id: what the host has promised to it}}."""
+        of = _side_by_side(compute.Host.promises, self.hosts.values())
+        return {name: {each['uuid']: each for each in promises}
+                for name, promises in zip(self.hosts, of)}
+
     def must_be_promised(self, server, *names):
         """Require that these hosts, and no others, have promised something to the guest.
 
         Without the package there are no promises.
         """
         def look():
-            found = {name: [p for p in host.promises() if p['uuid'] == server.id]
-                     for name, host in self.hosts.items()}
-            held = {name: promises[0] for name, promises in found.items() if promises}
+            held = {name: of[server.id] for name, of in self.promises().items()
+                    if server.id in of}
             return [held] if set(held) == set(names) else None
         if not self.with_package:
             return {}
@@ -228,7 +244,7 @@ class Session:
 
     def journals(self):
         """Return {host: our entries of its journal} as of :func:`reading.journal`."""
-        return {name: reading.journal(host.journal(), self.names)
+        return {name: reading.journal(host.journal(self.since.get(name, 0)), self.names)
                 for name, host in self.hosts.items()}
 
 

@@ -3,8 +3,9 @@
 
 import contextlib
 import time
+import traceback
 
-from tests.stack.service import say
+from tests.stack.service import StackError, say
 
 
 class TimeLine:
@@ -49,6 +50,8 @@ class TimeLine:
             entry['passed'] = True
         except Exception as error:
             entry['error'] = f'{type(error).__name__}: {error}'[:2000]
+            if not isinstance(error, StackError):
+                entry['traceback'] = traceback.format_exc()
             self.tell(f'{name}: FAILED', why=entry['error'])
             raise
         finally:

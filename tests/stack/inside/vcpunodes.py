@@ -6,6 +6,7 @@ Prints ``{guest: {node: ticks}}``. The time between two looks counts for the nod
 which the vCPU ran last (proc(5), ``stat``): right as long as it moves less often than we look.
 """
 
+import contextlib
 import json
 import pathlib
 import time
@@ -24,9 +25,14 @@ def nodes():
 
 def vcpus():
     """Return {vCPU's stat file: guest}."""
-    return {task / 'stat': name for name, pid in labguests.pids().items()
-            for task in pathlib.Path(f'/proc/{pid}/task').iterdir()
-            if (task / 'comm').read_text().startswith('CPU ')}
+    found = {}
+    for name, pid in labguests.pids().items():
+        for task in pathlib.Path(f'/proc/{pid}/task').iterdir():
+            # QEMU's other threads come and go.
+            with contextlib.suppress(OSError):
+                if (task / 'comm').read_text().startswith('CPU '):
+                    found[task / 'stat'] = name
+    return found
 
 
 def look(path):

@@ -61,6 +61,18 @@ class ComplaintsTest(unittest.TestCase):
         entries = reading.journal('\n'.join([_line('guest a: bad', '3'), _line('fine')]), {})
         self.assertEqual(['cmp1: it: guest a: bad'], reading.complaints({}, {'cmp1': entries}))
 
+    def test_a_critical_line_is_one(self):
+        log = {'a': 'x CRITICAL nova_numa_pmc.compute.monitor it broke'}
+        self.assertEqual(1, len(reading.complaints(log, {})))
+
+    def test_an_agent_that_died_and_came_again(self):
+        for what in ('nova-numa-agent.service: Main process exited, code=killed, status=9/KILL',
+                     "nova-numa-agent.service: Failed with result 'watchdog'."):
+            entries = reading.journal(_line(what, '5'), {})
+            self.assertEqual(1, len(reading.complaints({}, {'cmp1': entries})), what)
+        entries = reading.journal(_line('nova-numa-agent.service: Deactivated successfully.'), {})
+        self.assertEqual([], reading.complaints({}, {'cmp1': entries}))
+
     def test_what_was_provoked_does_not_count(self):
         entries = reading.journal(_line('guest a: bad', '3'), {})
         self.assertEqual([], reading.complaints({}, {'cmp1': entries}, ['guest a: bad']))

@@ -74,7 +74,7 @@ class WriteTest(unittest.TestCase):
 
 
 class PlacesTest(unittest.TestCase):
-    GUEST = {'bytes': {0: 75, 1: 25}, 'cpus': ['0-1']}
+    GUEST = {'bytes': {0: 75, 1: 25}, 'cpus': ['0-1'], 'mems': ['0-1']}
 
     def test_home_has_most_bytes(self):
         found = places.place(self.GUEST)
@@ -91,7 +91,29 @@ class PlacesTest(unittest.TestCase):
         self.assertIsNone(places.place(self.GUEST, {'0': 0})['local'])
 
     def test_a_guest_without_memory_yet(self):
-        self.assertEqual(0, places.place({'bytes': {0: 0, 1: 0}, 'cpus': []})['share'])
+        self.assertEqual(0, places.place(
+            {'bytes': {0: 0, 1: 0}, 'cpus': [], 'mems': []})['share'])
+
+    def test_a_guest_where_the_hook_has_placed_it_has_no_flaw(self):
+        placed = {'origin': 'placed', 'cpu_nodes': [0]}
+        guest = {'bytes': {0: 99, 1: 1}, 'cpus': ['0-1'], 'mems': ['0-1']}
+        self.assertEqual([], places.flaws(places.place(guest, {'0': 3}), placed, '0-1'))
+
+    def test_each_flaw_is_told(self):
+        for promise, guest, ticks, words in [
+                (None, {}, {'0': 1}, 'promise is missing'),
+                ({'origin': 'floating', 'cpu_nodes': []}, {}, {'0': 1}, 'promise is floating'),
+                ({'origin': 'placed', 'cpu_nodes': [1]}, {}, {'0': 1}, r'promised to nodes \[1\]'),
+                ({'origin': 'placed', 'cpu_nodes': [0]}, {'bytes': {0: 9, 1: 1}}, {'0': 1},
+                 '90.0% of its bytes'),
+                ({'origin': 'placed', 'cpu_nodes': [0]}, {'cpus': ['0-3']}, {'0': 1}, '0-3'),
+                ({'origin': 'placed', 'cpu_nodes': [0]}, {}, {'0': 1, '1': 1}, r'\[0, 1\]'),
+                # Who was never seen to run was not seen to run on its node.
+                ({'origin': 'placed', 'cpu_nodes': [0]}, {}, {}, r'nodes \[\]')]:
+            with self.subTest(words):
+                place = places.place({'bytes': {0: 99, 1: 1}, 'cpus': ['0-1'], 'mems': ['0-1'],
+                                      **guest}, ticks)
+                self.assertRegex('; '.join(places.flaws(place, promise, '0-1')), words)
 
     def test_spread_counts_by_host_and_node(self):
         self.assertEqual({'cmp1 node 0': 2, 'cmp2 node 1': 1}, places.spread(
@@ -105,6 +127,14 @@ class PlacesTest(unittest.TestCase):
         self.assertEqual({'cmp1 node 0': 0.55}, places.remote_ratios(counted))
         self.assertEqual('cmp1 node 0: 55.0%',
                          places.figures(counted)['remote accesses by counters'])
+
+    def test_an_estimate_is_the_mean_of_a_nodes_guests(self):
+        known = {'a': {**places.place(self.GUEST, {'0': 1}), 'host': 'cmp1'},
+                 'b': {**places.place(self.GUEST, {'1': 1}), 'host': 'cmp1'},
+                 'c': {**places.place(self.GUEST), 'host': 'cmp2'}}
+        self.assertEqual({'cmp1 node 0': 0.5}, places.estimated_remote(known))
+        self.assertEqual('cmp1 node 0: 50.0%',
+                         places.figures(known)['remote, by bytes and CPU time'])
 
     def test_nothing_counted_has_no_ratio(self):
         self.assertEqual({}, places.remote_ratios({'a': _place('cmp1', 0)}))

@@ -69,6 +69,11 @@ class LayoutTest(unittest.TestCase):
             self.assertEqual(word, layout.Layout(directory).password('admin'))
             self.assertEqual(0o600, (one.etc / 'passwords.json').stat().st_mode & 0o777)
 
+    def test_logs_are_named_by_the_run(self):
+        one = layout.Layout('/x')
+        one.name_logs('with the package, 1')
+        self.assertEqual('/x/logs-with-the-package-1/it.log', str(one.log('it')))
+
     def test_no_two_services_share_a_port(self):
         self.assertEqual(len(layout.PORTS), len(set(layout.PORTS.values())))
 
