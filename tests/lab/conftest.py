@@ -137,9 +137,10 @@ FAILED = pytest.StashKey()
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item):
     """Remember that a test failed: its machine is not used again."""
-    outcome = yield
-    if outcome.get_result().failed:
-        item.stash[FAILED] = True
+    report = (yield).get_result()
+    # A test that failed may run again: then it begins anew.
+    before = report.when != 'setup' and item.stash.get(FAILED, False)
+    item.stash[FAILED] = report.failed or before
 
 
 class Machines:

@@ -43,7 +43,12 @@ def host(lab):
     return lab
 
 
-@pytest.mark.parametrize('fault', FAULTS)
+# Two minutes each: CI has the one that fails at once and the one that never ends.
+IN_CI = ('interpreter missing', 'hook hangs')
+
+
+@pytest.mark.parametrize('fault', [
+    pytest.param(fault, marks=() if fault in IN_CI else pytest.mark.full) for fault in FAULTS])
 def test_guests_live(host, fault):
     """A start succeeds, and a daemon restarted, killed and reloaded loses nobody."""
     broken, mended = FAULTS[fault]

@@ -20,6 +20,8 @@ from machine.shape import MIB, Shape
 QEMU = 'qemu-system-x86_64'
 BOOT_TIMEOUT_S, WARM_UP_TIMEOUT_S, THAW_TIMEOUT_S, SSH_TIMEOUT_S = 400, 900, 120, 120
 COPY_TIMEOUT_S = 300
+# Whenever so much code has been translated, all of it is forgotten and translated again.
+TRANSLATED_MIB = 1024
 SSH_FAILED = 255
 LAB_DIR = '/opt/lab'                 # in the machine: walker.elf, numawalk, numa_emu.ko
 # Fills the page cache and libvirt's cache of QEMU's capabilities, so that guests start sooner.
@@ -85,7 +87,7 @@ def _qemu(base, shape, directory, disk, port, plugin=None, incoming=None, device
     """Start QEMU in a directory; its own messages go to qemu.log there."""
     parts = base.image_dir
     args = [QEMU, '-nodefaults', '-display', 'none', '-vga', 'none', '-no-reboot',
-            '-accel', 'tcg,thread=multi,tb-size=512', *shape.qemu_args(),
+            '-accel', f'tcg,thread=multi,tb-size={TRANSLATED_MIB}', *shape.qemu_args(),
             '-kernel', parts / 'vmlinuz', '-initrd', parts / 'initrd.img',
             '-append', shape.kernel_words(),
             '-serial', f'file:{directory}/console.log',
