@@ -107,7 +107,7 @@ config: setup ## Regenerate the sample configuration in etc/
 .PHONY: setup-stack stack stack-up stack-down stack-shell
 STACK = .venv-stack/bin/python -m tests.stack
 
-stack: setup-stack ## OpenStack with two emulated hosts, for real: the scenario with us and without (an hour)
+stack: setup-stack ## OpenStack with two emulated hosts, for real: the scenario with us and without (35 min)
 	@$(STACK) scenario $(ARGS)
 
 stack-up: setup-stack ## Start OpenStack's control plane, for real, on the loopback
