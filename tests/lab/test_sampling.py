@@ -4,6 +4,8 @@
 import json
 import pathlib
 
+import pytest
+
 COMPARE = pathlib.Path(__file__).resolve().parent.parent / 'functional/compare_with_perf_stat.py'
 
 
@@ -35,6 +37,7 @@ def ratio(counts):
     return counts['remote'] / (counts['local'] + counts['remote'])
 
 
+@pytest.mark.full       # test_counters.py has it with one guest and perf alone
 def test_guests_on_the_wrong_node_and_then_on_the_right_one(lab):
     """Six guests at once: over 99 % remote, and under 1 % after the move, ours and perf's.
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other machines: cgroup v1, four nodes, unequal nodes, a full node, guests larger than a node.
 
-``make lab`` starts eight guests on four nodes; ``make lab-full`` also twelve.
+``make lab`` starts eight guests on four nodes; ``make lab-full`` also twelve, and one that is
+bound to a node which fills.
 """
 
 import pytest
@@ -75,7 +76,8 @@ def test_unequal_nodes(lab_of):
         assert home_share(guest) >= 0.99
 
 
-@pytest.mark.parametrize('bind', [False, True], ids=['wide', 'bound'])
+@pytest.mark.parametrize('bind', [
+    pytest.param(False, id='wide'), pytest.param(True, id='bound', marks=pytest.mark.full)])
 def test_a_full_node(lab_of, bind):
     """A guest on a node that fills spills over and lives; one that is bound is killed."""
     lab = lab_of(**UNEQUAL)
