@@ -105,20 +105,20 @@ class Host:
         self.run = machine.run
 
     @classmethod
-    def is_up(cls, name):
-        """Say whether the host of that name runs."""
-        try:
-            return bool(cls.find(name))
-        except StackError:
-            return False
-
-    @classmethod
-    def find(cls, name):
-        """Return the running host of that name."""
+    def running(cls, name):
+        """Return the host of that name, None where it does not run."""
         try:
             return cls(name, Machine.find(name))
         except MachineError:
-            raise StackError(f'no host {name} is up: make stack-up ARGS=--hosts') from None
+            return None
+
+    @classmethod
+    def find(cls, name):
+        """Return the host of that name; StackError where it does not run."""
+        found = cls.running(name)
+        if not found:
+            raise StackError(f'no host {name} is up: make stack-up ARGS=--hosts')
+        return found
 
     @classmethod
     def up(cls, name, counters=False):
@@ -247,9 +247,10 @@ def down():
     """End the hosts that are up; return their names."""
     ended = []
     for name in HOSTS:
-        if Host.is_up(name):
+        host = Host.running(name)
+        if host:
             try:
-                Host.find(name).down()
+                host.down()
             except MachineError as error:    # the others are to end nevertheless
                 say(str(error))
             ended.append(name)

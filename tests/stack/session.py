@@ -64,8 +64,9 @@ class Session:
     def bring_hosts_up(self, counters=False):
         """Thaw the compute hosts that are not up, install us by the guide, start nova-compute."""
         def one(name):
-            if compute.Host.is_up(name):
-                self.hosts[name] = compute.Host.find(name)
+            running = compute.Host.running(name)
+            if running:
+                self.hosts[name] = running
                 return
             host = compute.Host.up(name, counters)
             self.hosts[name] = host     # kept where a later step fails: its logs are wanted
