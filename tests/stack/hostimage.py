@@ -19,9 +19,11 @@ WHEELS = 'opt/wheels'
 KEPT_WHEELS = """oslo.config oslo_config oslo.i18n oslo_i18n pip setuptools wheel pbr netaddr
 stevedore rfc3986 pyyaml requests urllib3 idna certifi charset_normalizer typing_extensions
 debtcollector wrapt""".split()
-# Runs in a mount namespace of its own: nothing stays mounted when it fails.
+# Runs in a mount namespace of its own: nothing stays mounted when it fails. In a plain chroot / is
+# no mount point and can't be made private; mounts are seen outside then, and taken back.
 SCRIPT = f"""set -eu
 work=$1 requirements=$2 pip=$3
+mount --make-rprivate / || trap 'umount --recursive $work/root || :' EXIT
 mkdir $work/root $work/wheels
 $pip wheel --quiet --no-deps --wheel-dir $work/wheels --requirement $requirements wheel pip
 mount -o loop $work/root.img $work/root
@@ -56,7 +58,7 @@ def _build(work):
     image._run(['cp', '--sparse=always', base / 'root.img', work], work / 'log')
     if not (pathlib.Path('/etc/resolv.conf')).exists():
         raise image.BuildError('no /etc/resolv.conf: apt-get in the image needs the network')
-    image._run(['unshare', '--mount', '--propagation', 'private', 'sh', '-c', SCRIPT, 'sh', work,
+    image._run(['unshare', '--mount', '--propagation', 'unchanged', 'sh', '-c', SCRIPT, 'sh', work,
                 REQUIREMENTS, VENV / 'bin/pip'], work / 'log', 'Nova in the image')
 
 

@@ -142,6 +142,9 @@ def cached(kind, key, build, keep=4):
             return target
         began = time.monotonic()
         say(f'building {target.name}')
+        # What failed or was killed before, gigabytes: its log was kept for who read the error.
+        for left in cache_dir().glob(f'.{kind}-*/'):
+            shutil.rmtree(left, ignore_errors=True)
         work = pathlib.Path(tempfile.mkdtemp(prefix=f'.{kind}-', dir=cache_dir()))
         try:
             build(work)
