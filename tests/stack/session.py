@@ -203,7 +203,7 @@ class Session:
         if not self.with_package:
             return {}
         return wait(look, PROMISE_S, f'the promise to {server.name} is on '
-                    f'{", ".join(names) or "no host"}, and only there', pause_s=2)[0]
+                    f'{", ".join(map(str, names)) or "no host"}, and only there', pause_s=2)[0]
 
     def wait_until_demand(self, name, fits, what):
         """Wait until the CPU that each node of a host wants fits, and Nova has heard of that.
