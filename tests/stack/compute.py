@@ -19,11 +19,15 @@ INSIDE = pathlib.Path(__file__).parent / 'inside'
 
 HOSTS = {'cmp1': '192.168.77.11', 'cmp2': '192.168.77.12'}
 #: Without counters, unless asked for: Nova and pip take half the time, and where pages lie
-#: needs none. In emulation each byte written to a page that once held code is dear (up to 240 ms
-#: a page), and two of the kernel's habits do 2 MiB of it in one go, with a CPU that answers nobody
-#: meanwhile: clearing what is allocated, and moving huge pages from node to node.
+#: needs none. Two habits of the kernel write 2 MiB in one go, which is dear in emulation (below):
+#: clearing what is allocated, and moving huge pages from node to node.
 SHAPE = Shape(nodes=2, cpus_per_node=2, memory_mib=(2048, 2048), pmu=False,
               append='init_on_alloc=0 transparent_hugepage=madvise')
+#: While QEMU knows translations of a page's code it looks through all of them at each write to
+#: that page, wasted in freed pages: up to 240 ms for one that is cleared by bytes, a quarter by
+#: words. The hosts stood still for minutes, and lost libvirt's and RabbitMQ's connections.
+CPU_FLAGS = ('erms=off', 'fsrm=off')
+TRANSLATED_MIB = 512
 CARD = ('-device', 'virtio-net-pci,netdev=link,romfile=')
 #: How long accesses are counted [s].
 COUNT_S = 5
@@ -77,7 +81,8 @@ def _base():
     early, _ = _guides_steps()
     return Base(hostimage.host_image(), user_network='restrict=off',
                 devices=('-netdev', 'user,id=link,restrict=on', *CARD),
-                warm_up='\n'.join([PREPARE, *early, 'sync']))
+                warm_up='\n'.join([PREPARE, *early, 'sync']),
+                cpu_flags=CPU_FLAGS, translated_mib=TRANSLATED_MIB)
 
 
 def _shape(counters):

@@ -92,11 +92,12 @@ class Shape:
         text = json.dumps(dataclasses.asdict(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def qemu_args(self):
+    def qemu_args(self, cpu_flags=()):
         """Return QEMU's arguments for CPUs, nodes, memory, distances and HMAT."""
         cores = self.cpus_per_node // self.threads
         # TCG can't show SMT on an AMD CPU (no TOPOEXT), and the kernel's SVM asks for an AMD one.
-        cpu = 'max,la57=off' + (',vendor=GenuineIntel' if self.threads > 1 else '')
+        cpu = ','.join(['max', 'la57=off', *(['vendor=GenuineIntel'] if self.threads > 1 else []),
+                        *cpu_flags])
         args = ['-machine', 'pc,hmat=on' if self.hmat else 'pc', '-cpu', cpu,
                 '-m', f'{sum(self.memory_mib)}M',
                 '-smp', f'{self.cpus},sockets={self.nodes - self.memory_only},'

@@ -20,8 +20,6 @@ from machine.shape import MIB, Shape
 QEMU = 'qemu-system-x86_64'
 BOOT_TIMEOUT_S, WARM_UP_TIMEOUT_S, THAW_TIMEOUT_S, SSH_TIMEOUT_S = 400, 900, 120, 120
 COPY_TIMEOUT_S = 300
-# Whenever so much code has been translated, all of it is forgotten and translated again.
-TRANSLATED_MIB = 1024
 SSH_FAILED = 255
 LAB_DIR = '/opt/lab'                 # in the machine: walker.elf, numawalk, numa_emu.ko
 # Fills the page cache and libvirt's cache of QEMU's capabilities, so that guests start sooner.
@@ -49,12 +47,17 @@ class Base:
     :param user_network: options of QEMU's user network
     :param devices: more of QEMU's arguments; those of a thawed machine may name other backends
     :param warm_up: shell lines to run before the freeze
+    :param cpu_flags: more flags of the CPUs: name=on or name=off
+    :param translated_mib: whenever so much code has been translated, all of it is forgotten and
+        translated again [MiB]
     """
 
     image_dir: pathlib.Path
     user_network: str = 'restrict=on'
     devices: tuple = ()
     warm_up: str = WARM_UP
+    cpu_flags: tuple = ()
+    translated_mib: int = 1024
 
 
 def run_dir(name):
@@ -87,7 +90,8 @@ def _qemu(base, shape, directory, disk, port, plugin=None, incoming=None, device
     """Start QEMU in a directory; its own messages go to qemu.log there."""
     parts = base.image_dir
     args = [QEMU, '-nodefaults', '-display', 'none', '-vga', 'none', '-no-reboot',
-            '-accel', f'tcg,thread=multi,tb-size={TRANSLATED_MIB}', *shape.qemu_args(),
+            '-accel', f'tcg,thread=multi,tb-size={base.translated_mib}',
+            *shape.qemu_args(base.cpu_flags),
             '-kernel', parts / 'vmlinuz', '-initrd', parts / 'initrd.img',
             '-append', shape.kernel_words(),
             '-serial', f'file:{directory}/console.log',
@@ -318,7 +322,7 @@ def freeze(shape, base=None):
     version = subprocess.run([QEMU, '--version'], capture_output=True, text=True,
                              check=True).stdout.splitlines()[0]
     key = image.digest(base.image_dir.name, shape.key(), version, base.warm_up,
-                       base.user_network, *base.devices)
+                       base.user_network, *base.devices, *base.cpu_flags)
     return image.cached('frozen', key, lambda work: _freeze(base, shape, work), keep=16)
 
 
