@@ -8,6 +8,7 @@ reports comes from the kernel (cgroups, /proc), from perf and from the guests' s
 """
 
 import concurrent.futures
+import contextlib
 import json
 import pathlib
 import subprocess
@@ -136,9 +137,20 @@ def numa_bytes(pid):
     return total
 
 
-def status_line(pid, tid, key):
+def vcpus(pid):
+    """Return the directories of a guest's vCPU threads in /proc."""
+    found = []
+    for task in pathlib.Path(f'/proc/{pid}/task').iterdir():
+        # QEMU's other threads come and go.
+        with contextlib.suppress(OSError):
+            if (task / 'comm').read_text().startswith('CPU '):
+                found.append(task)
+    return found
+
+
+def status_line(task, key):
     """Return a value from a thread's status file."""
-    for line in pathlib.Path(f'/proc/{pid}/task/{tid}/status').read_text().splitlines():
+    for line in (task / 'status').read_text().splitlines():
         if line.startswith(key + ':'):
             return line.split(':', 1)[1].strip()
     return None
@@ -149,12 +161,11 @@ def report(request):
     found = {}
     for name, pid in pids().items():
         try:
-            vcpus = [t for t in pathlib.Path(f'/proc/{pid}/task').iterdir()
-                     if (t / 'comm').read_text().startswith('CPU ')]
+            tasks = vcpus(pid)
             found[name] = {
                 'pid': pid, 'bytes': numa_bytes(pid),
-                'cpus': sorted({status_line(pid, t.name, 'Cpus_allowed_list') for t in vcpus}),
-                'mems': sorted({status_line(pid, t.name, 'Mems_allowed_list') for t in vcpus}),
+                'cpus': sorted({status_line(t, 'Cpus_allowed_list') for t in tasks}),
+                'mems': sorted({status_line(t, 'Mems_allowed_list') for t in tasks}),
                 'passes': log_text(name).count(b'.')}
         except OSError:
             continue          # it ended while we looked

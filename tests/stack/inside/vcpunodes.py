@@ -27,11 +27,9 @@ def vcpus():
     """Return {vCPU's stat file: guest}."""
     found = {}
     for name, pid in labguests.pids().items():
-        for task in pathlib.Path(f'/proc/{pid}/task').iterdir():
-            # QEMU's other threads come and go.
-            with contextlib.suppress(OSError):
-                if (task / 'comm').read_text().startswith('CPU '):
-                    found[task / 'stat'] = name
+        # A guest may end meanwhile.
+        with contextlib.suppress(OSError):
+            found.update({task / 'stat': name for task in labguests.vcpus(pid)})
     return found
 
 
