@@ -24,9 +24,8 @@ HOSTS = {'cmp1': '192.168.77.11', 'cmp2': '192.168.77.12'}
 SHAPE = Shape(nodes=2, cpus_per_node=2, memory_mib=(2048, 2048), pmu=False,
               append='init_on_alloc=0 transparent_hugepage=madvise')
 #: While QEMU knows translations of a page's code it looks through all of them at each write to
-#: that page, wasted in freed pages: up to 240 ms for one that is cleared by bytes, a quarter by
-#: words. The hosts stood still for minutes, and lost libvirt's and RabbitMQ's connections.
-CPU_FLAGS = ('erms=off', 'fsrm=off')
+#: that page, wasted in freed pages (doc/source/contributor/lab.rst). The hosts stood still for
+#: minutes, and lost libvirt's and RabbitMQ's connections.
 TRANSLATED_MIB = 512
 CARD = ('-device', 'virtio-net-pci,netdev=link,romfile=')
 #: How long accesses are counted [s].
@@ -82,7 +81,7 @@ def _base():
     return Base(hostimage.host_image(), user_network='restrict=off',
                 devices=('-netdev', 'user,id=link,restrict=on', *CARD),
                 warm_up='\n'.join([PREPARE, *early, 'sync']),
-                cpu_flags=CPU_FLAGS, translated_mib=TRANSLATED_MIB)
+                translated_mib=TRANSLATED_MIB)
 
 
 def _shape(counters):

@@ -9,6 +9,9 @@ MIB = 1 << 20
 LOCAL_NS, REMOTE_NS = 60, 100        # the two-socket Xeon X5675 of the KVM tuning deck, eBay 2013
 LOCAL_MIB_S, REMOTE_MIB_S = 20480, 10240
 MAX_NODES, MAX_CPUS = 16, 64         # plugin/counters.h
+#: Without 57-bit addresses, and without the CPUs' hints that copying and clearing byte by byte is
+#: fast: each byte costs QEMU as much as a word, or more (doc/source/contributor/lab.rst).
+CPU = 'max,la57=off,erms=off,fsrm=off'
 
 
 class ShapeError(Exception):
@@ -92,12 +95,11 @@ class Shape:
         text = json.dumps(dataclasses.asdict(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def qemu_args(self, cpu_flags=()):
+    def qemu_args(self):
         """Return QEMU's arguments for CPUs, nodes, memory, distances and HMAT."""
         cores = self.cpus_per_node // self.threads
         # TCG can't show SMT on an AMD CPU (no TOPOEXT), and the kernel's SVM asks for an AMD one.
-        cpu = ','.join(['max', 'la57=off', *(['vendor=GenuineIntel'] if self.threads > 1 else []),
-                        *cpu_flags])
+        cpu = CPU + (',vendor=GenuineIntel' if self.threads > 1 else '')
         args = ['-machine', 'pc,hmat=on' if self.hmat else 'pc', '-cpu', cpu,
                 '-m', f'{sum(self.memory_mib)}M',
                 '-smp', f'{self.cpus},sockets={self.nodes - self.memory_only},'

@@ -47,7 +47,6 @@ class Base:
     :param user_network: options of QEMU's user network
     :param devices: more of QEMU's arguments; those of a thawed machine may name other backends
     :param warm_up: shell lines to run before the freeze
-    :param cpu_flags: more flags of the CPUs: name=on or name=off
     :param translated_mib: whenever so much code has been translated, all of it is forgotten and
         translated again [MiB]
     """
@@ -56,7 +55,6 @@ class Base:
     user_network: str = 'restrict=on'
     devices: tuple = ()
     warm_up: str = WARM_UP
-    cpu_flags: tuple = ()
     translated_mib: int = 1024
 
 
@@ -91,7 +89,7 @@ def _qemu(base, shape, directory, disk, port, plugin=None, incoming=None, device
     parts = base.image_dir
     args = [QEMU, '-nodefaults', '-display', 'none', '-vga', 'none', '-no-reboot',
             '-accel', f'tcg,thread=multi,tb-size={base.translated_mib}',
-            *shape.qemu_args(base.cpu_flags),
+            *shape.qemu_args(),
             '-kernel', parts / 'vmlinuz', '-initrd', parts / 'initrd.img',
             '-append', shape.kernel_words(),
             '-serial', f'file:{directory}/console.log',
@@ -321,8 +319,8 @@ def freeze(shape, base=None):
     base = base or Base(image.image())
     version = subprocess.run([QEMU, '--version'], capture_output=True, text=True,
                              check=True).stdout.splitlines()[0]
-    key = image.digest(base.image_dir.name, shape.key(), version, base.warm_up,
-                       base.user_network, *base.devices, *base.cpu_flags)
+    key = image.digest(base.image_dir.name, shape.key(), *shape.qemu_args(), shape.kernel_words(),
+                       version, base.warm_up, base.user_network, *base.devices)
     return image.cached('frozen', key, lambda work: _freeze(base, shape, work), keep=16)
 
 
