@@ -136,11 +136,23 @@ FAILED = pytest.StashKey()
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item):
-    """Remember that a test failed: its machine is not used again."""
+    """Remember that a test failed: its machine is not used again. Keep what its kernel said."""
     report = (yield).get_result()
+    if report.failed and 'machines' in item.funcargs:
+        report.sections += item.funcargs['machines'].consoles()
     # A test that failed may run again: then it begins anew.
     before = report.when != 'setup' and item.stash.get(FAILED, False)
     item.stash[FAILED] = report.failed or before
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say why tests ran a second time."""
+    for report in terminalreporter.getreports('rerun'):
+        terminalreporter.section(f'why {report.nodeid} ran again')
+        terminalreporter.write_line(report.longreprtext)
+        for name, text in report.sections:
+            terminalreporter.section(name, sep='-')
+            terminalreporter.write_line(text)
 
 
 class Machines:
@@ -159,6 +171,15 @@ class Machines:
             name = f'test-{os.getpid()}-{shape.key()[:6]}'
             self._up[shape] = Lab(Machine.up(name, shape))
         return self._up[shape]
+
+    def consoles(self):
+        """Return [(title, last lines)] of the machines' consoles: stalls, lockups."""
+        found = []
+        for lab in self._up.values():
+            with contextlib.suppress(OSError):
+                lines = (lab.machine.dir / 'console.log').read_text(errors='replace').splitlines()
+                found.append((f'console of {lab.machine.name}', '\n'.join(lines[-30:])))
+        return found
 
     def give_back(self, lab, clean):
         """Clean a machine for the next test; end it if it is not to be, or can't be."""
