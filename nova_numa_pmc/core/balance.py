@@ -9,7 +9,8 @@ L = Σ_n waiting_n + Σ_m [ A_m + R_m · q(W_m / B_m) ] cores, which is the loss
 * W_m, the traffic that m's controllers serve, B_m its maximum
 
 A guest stalls for no longer than it runs: where queueing would take more than half of S_m, the
-cores whose accesses go to m, it approaches S_m (s ≤ ½: s, else 1 − 1/4s, s = R·q / S).
+cores whose accesses go to m, it approaches S_m (s ≤ ½: s, else 1 − 1/4s, s = R·q / S). Likewise
+the distance of one guest approaches the cores that it runs.
 
 Each guest adds to A, R, W and S of the nodes of its memory and to the demand on the nodes of its
 CPUs, so a candidate move touches a few numbers and the rest of the host need not be looked at.
@@ -37,7 +38,8 @@ class Effect:
         self.cpus, self.demand, self.columns = cpus, demand, columns
 
 
-def effect(cpus, demand, cpu_shares, mem_shares, lines_sec, traffic, latencies_ns):
+def effect(cpus, demand, cpu_shares, mem_shares, lines_sec, traffic, latencies_ns, runs=None,
+           queues=True):
     """Compute what a guest adds.
 
     :param cpu_shares, mem_shares: sequences of (position, part of its CPU time or of its
@@ -45,15 +47,26 @@ def effect(cpus, demand, cpu_shares, mem_shares, lines_sec, traffic, latencies_n
     :param lines_sec: its DRAM accesses per second · 1e-9 / MLP, so that a product with
         nanoseconds is in cores
     :param traffic: bytes per second
+    :param runs: cores that it runs there, which bound what it loses to distance; None: ``demand``
+    :param queues: whether its accesses queue at the memory, and lengthen the queue of others
     """
-    columns = []
+    columns, lost = [], 0.0
     for m, share in mem_shares:
-        local = latencies_ns[m][m]
         away = sum(part * (latencies_ns[n][m] - latencies_ns[n][n]) for n, part in cpu_shares)
         lines = share * lines_sec
-        columns.append((m, lines * away, lines * QUEUEING_FACTOR * local, share * traffic,
-                        share * demand))
+        lost += lines * away
+        columns.append((m, lines * away,
+                        lines * QUEUEING_FACTOR * latencies_ns[m][m] if queues else 0.0,
+                        share * traffic, share * demand if queues else 0.0))
+    within = bounded(lost, demand if runs is None else runs)
+    if within != lost:
+        columns = [(m, distance * within / lost, *rest) for m, distance, *rest in columns]
     return Effect(cpus, demand, tuple(columns))
+
+
+def bounded(lost, most):
+    """Return what stalls take of ``most`` cores at most; it still grows beyond half of them."""
+    return lost if lost <= most / 2 else most * (1 - most / (4 * lost))
 
 
 def waiting(demand, cores, burst):
@@ -263,6 +276,5 @@ class Balance:
         u = traffic / self.bandwidth_max[m]
         if u <= 0:
             return 0.0
-        lost = lines * (u / (1 - u) if u <= QUEUEING_KNEE
-                        else _KNEE + (u - QUEUEING_KNEE) * _SLOPE)
-        return lost if lost <= reaching / 2 else reaching * (1 - reaching / (4 * lost))
+        return bounded(lines * (u / (1 - u) if u <= QUEUEING_KNEE
+                                else _KNEE + (u - QUEUEING_KNEE) * _SLOPE), reaching)

@@ -34,13 +34,19 @@ def explain_why(move):
     asked = [dict(reason.values)['why'] for reason in move.reasons if reason.code == moves.ASKED]
     if asked:
         return asked[0]
-    grounds = [(dict(reason.values)['cores'], _GROUND.get(reason.code, reason.code))
-               for reason in move.reasons]
+    grounds = [(dict(reason.values)['cores'], _ground(reason)) for reason in move.reasons]
     shown = ', '.join(f'{ground} {cores:.2g}' for cores, ground in grounds
                       if abs(cores) >= 0.005)
     return (f'gains {move.gain_cores:.2g} cores' + (f' ({shown})' if shown else '')
             + f', costs {move.cost_core_sec:.1f} core-seconds'
             + (f', {move.regret_core_sec:.1f} lost so far' if move.regret_core_sec else ''))
+
+
+def _ground(reason):
+    ground = _GROUND.get(reason.code, reason.code)
+    if dict(reason.values).get('rate') == moves.ASSUMED:
+        ground += ', at an assumed rate of accesses,'
+    return ground
 
 
 def explain_remark(reason):

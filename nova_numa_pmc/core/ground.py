@@ -35,7 +35,7 @@ class Ground(Layout):
         found = balances.effect(
             place.cpus, mover.demand, self._cpu_shares(mover, place.cpus),
             mover.mem_shares if place.memory is None else ((place.memory, 1.0),),
-            mover.lines_sec, mover.traffic, self.latencies_ns)
+            mover.lines_sec, mover.traffic, self.latencies_ns, queues=mover.counted)
         if len(place.cpus) == 1:
             mover.effects[place] = found
         return found
@@ -124,7 +124,8 @@ class Ground(Layout):
     def as_it_was(self, mover, cpus, mem_shares):
         """Return what a guest would add at a former place with its memory as it lay then."""
         return balances.effect(cpus, mover.demand, self._cpu_shares(mover, cpus), mem_shares,
-                               mover.lines_sec, mover.traffic, self.latencies_ns)
+                               mover.lines_sec, mover.traffic, self.latencies_ns,
+                               queues=mover.counted)
 
     def _bring(self, mover, target):
         for at, size in mover.promise.items():

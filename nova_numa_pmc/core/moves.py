@@ -13,6 +13,8 @@ MOVE, SWAP, WIDEN, NARROW, FETCH = 'move', 'swap', 'widen', 'narrow', 'fetch'
 KINDS = (MOVE, SWAP, WIDEN, NARROW, FETCH)
 #: Code of a move's :class:`model.Reason` where somebody asked for it: with ('why', text).
 ASKED = 'asked'
+#: Value of 'rate' in a reason 'distance' where nobody counts a guest's accesses.
+ASSUMED = 'assumed'
 
 
 class GuestLoad(Record, fields=(
@@ -31,7 +33,7 @@ class GuestLoad(Record, fields=(
     :param cores_by_node: tuple of (node id, cores it ran there); empty: unknown
     :param demand_cores: cores wanted, run + wait; None: unknown, it is not moved
     :param served_cores: cores that it got, None: unknown
-    :param lines_per_sec: DRAM accesses, None: unknown
+    :param lines_per_sec: DRAM accesses, None: unknown, a low rate is assumed for the distance
     :param remote_ratio: remote accesses over all, None: taken from where its pages lie
     :param bandwidth_bytes_per_sec: DRAM traffic, None: unknown
     :param allowed_nodes: ids of the nodes where it may run on a thread per vCPU; None: any
@@ -111,7 +113,8 @@ class Move(Record, fields=(
     :param cost_core_sec: what it costs once
     :param regret_core_sec: what not having made it has cost so far
     :param reasons: tuple of :class:`model.Reason`, the largest part of the gain first:
-        'waiting', 'distance', 'bandwidth', 'crowding' and 'bursts' with (name, value) pairs
+        'waiting', 'distance', 'bandwidth', 'crowding' and 'bursts' with (name, value) pairs;
+        'distance' has ('rate', :data:`ASSUMED`) where accesses of a guest were not counted
     """
 
     __slots__ = ()

@@ -88,12 +88,14 @@ def made(ground, candidate):
     spared.append(candidate.gain - sum(spared))
     reasons = sorted(zip(spared, ('waiting', 'distance', 'bandwidth', 'crowding', 'bursts')),
                      reverse=True)
+    counted = all(mover.counted for mover, _ in candidate.steps)
     ends = (('from', ground.node_ids(candidate.steps[0][0].at)),
             ('to', ground.node_ids(candidate.steps[0][1].cpus)))
     return moves.Move(
         candidate.kind, tuple(_step(ground, *each) for each in candidate.steps),
         candidate.gain, candidate.cost, candidate.regret, candidate.bytes,
-        tuple(model.Reason(code, (('cores', cores), *ends))
+        tuple(model.Reason(code, (('cores', cores), *ends, *(
+            (('rate', moves.ASSUMED),) if code == 'distance' and not counted else ())))
               for cores, code in reasons if abs(cores) > 1e-6))
 
 

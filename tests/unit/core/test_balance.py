@@ -27,8 +27,8 @@ def effect(guest, node=None):
 
 
 def laid_out(places):
-    """Sum (guest, node that it moved to or None) into D, x, W and S."""
-    demand, lines = [0.0] * 3, [[0.0] * 3 for _ in range(3)]
+    """Sum (guest, node that it moved to or None) into D, x, W, S and the distance."""
+    demand, lines, distance = [0.0] * 3, [[0.0] * 3 for _ in range(3)], 0.0
     served, reaching = [0.0] * 3, [0.0] * 3
     for (cpus, memory, part, wants, reached, each), node in places:
         shares = {memory: part}
@@ -36,26 +36,28 @@ def laid_out(places):
         if node is not None:
             cpus, shares = node, {node: 1.0}
         demand[cpus] += wants
+        distance += balance.bounded(sum(
+            share * reached * 1e-9 * (LATENCIES[cpus][m] - LATENCIES[cpus][cpus])
+            for m, share in shares.items()), wants)
         for m, share in shares.items():
             lines[cpus][m] += share * reached
             served[m] += share * reached * each
             reaching[m] += share * wants
     used = [pressure.utilisation(amount, most) for amount, most in zip(served, MAXIMA)]
-    return demand, lines, used, reaching
+    return demand, lines, used, reaching, distance
 
 
 def lost(places):
-    """Sum core/pressure.py's definition, each queue bounded by who stands in it."""
-    demand, lines, used, reaching = laid_out(places)
-    result = sum(max(0.0, wants - has) for wants, has in zip(demand, CORES))
+    """Sum core/pressure.py's definition, stalls bounded by who is stalled."""
+    demand, lines, used, reaching, distance = laid_out(places)
+    result = distance + sum(max(0.0, wants - has) for wants, has in zip(demand, CORES))
     for m in range(3):
         local = LATENCIES[m][m]
         queued = sum(lines[n][m] for n in range(3)) * 1e-9 * (
             pressure.loaded_latency_ns(local, local, used[m]) - local)
         if queued > reaching[m] / 2:
             queued = reaching[m] * (1 - reaching[m] / (4 * queued))
-        result += queued + sum(lines[n][m] * 1e-9 * (LATENCIES[n][m] - LATENCIES[n][n])
-                               for n in range(3))
+        result += queued
     return result
 
 
@@ -91,7 +93,7 @@ class BalanceTest(unittest.TestCase):
     def test_below_saturation_loss_is_the_published_one(self):
         guests = [(0, 1, 0.5, 3.0, 2e7, 64), (0, 0, 1.0, 2.0, 1e6, 100),
                   (2, 0, 0.25, 3.0, 1e7, 64)]
-        demand, lines, used, _ = laid_out([(guest, None) for guest in guests])
+        demand, lines, used, *_ = laid_out([(guest, None) for guest in guests])
         published = pressure.losses(demand, CORES, lines, LATENCIES, used)
         self.assertAlmostEqual(sum(map(sum, published)), self.host(guests).loss())
 
