@@ -10,22 +10,20 @@ import json
 import math
 import os
 
-from nova_numa_pmc import model, state
-from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc import model, pool_loads, state
+from nova_numa_pmc.exceptions import CpuListError, StateError
+from nova_numa_pmc.host import topology
 from nova_numa_pmc.record import Record
 
 FILE = 'host'
 FRESH, STALE, FUTURE = 'fresh', 'stale', 'from the future'
-_MAJOR, _MINOR = 1, 0
+_MAJOR, _MINOR = 1, 1
 #: The kernel's own limit (MAX_NUMNODES) and a host of that many nodes with all its distances.
 NODES_MAX, _SIZE_MAX_BYTES = 1024, 8 << 20
+_POOLS_MAX = 1024
 #: Beyond any real amount; a file that says more is damaged.
 _AMOUNT_MAX, _DISTANCE_MAX, _HUGE_SIZES_MAX = 2**60, 255, 16
 _NAME_MAX = 64
-
-#: A state is stale when so many publications are overdue, but not before so many seconds; no
-#: interval counts for more than the last figure.
-_OVERDUE, _STALE_MIN_S, _INTERVAL_MAX_S = 3, 30.0, 600.0
 
 _LIMITS = ('pressure_floor', 'pressure_step', 'domain_distance')
 #: Members of a node that are numbers; those of the second line may be unknown (null).
@@ -35,8 +33,8 @@ _OPTIONAL = ('demand_cores', 'bandwidth_bytes_per_sec', 'bandwidth_max_bytes_per
 _WHOLE = ('id', 'threads', 'capacity_bytes', 'promised_bytes')
 
 
-class HostState(Record, fields='taken_s interval_s view remote_ratios source limits',
-                defaults=('', model.Limits())):
+class HostState(Record, fields='taken_s interval_s view remote_ratios source limits pools',
+                defaults=('', model.Limits(), ())):
     """A host as it was published.
 
     :param taken_s: CLOCK_REALTIME of the measurement [s since the epoch]
@@ -47,6 +45,9 @@ class HostState(Record, fields='taken_s interval_s view remote_ratios source lim
     :param source: the best rung of evidence in use, '' none
     :param limits: :class:`model.Limits`; the file carries what :func:`placement.place` reads
         of them: floor, step and domain distance
+    :param pools: tuple of :class:`model.PoolLoad`, the floating pool first: what plain guests
+        may use, of which ``view`` is. The hook reads them from a file of their own
+        (:mod:`pool_loads`)
     """
 
     __slots__ = ()
@@ -59,10 +60,9 @@ def freshness(host_state, now_s):
     :returns: :data:`FRESH`, :data:`STALE` or :data:`FUTURE`: the clock was set back since
     """
     age_s = now_s - host_state.taken_s
-    if age_s < -_STALE_MIN_S:
+    if age_s < -pool_loads.STALE_MIN_S:
         return FUTURE
-    limit_s = max(_STALE_MIN_S, _OVERDUE * min(host_state.interval_s, _INTERVAL_MAX_S))
-    return FRESH if age_s <= limit_s else STALE
+    return FRESH if age_s <= pool_loads.stale_after_s(host_state.interval_s) else STALE
 
 
 def from_sample(view, sample, limits):
@@ -75,7 +75,17 @@ def from_sample(view, sample, limits):
     remote = {node.id: node.remote_ratio for node in sample.nodes}
     return HostState(sample.taken_s, sample.elapsed_s, view._replace(
         nodes=tuple(node._replace(cpus=None) for node in view.nodes)),
-        tuple(remote.get(node.id) for node in view.nodes), sample.source, limits)
+        tuple(remote.get(node.id) for node in view.nodes), sample.source, limits,
+        (floating_pool(view),))
+
+
+def floating_pool(view):
+    """Return the :class:`model.PoolLoad` of the CPUs that a view is of."""
+    return model.PoolLoad(
+        frozenset().union(*(node.cpus or () for node in view.nodes)),
+        tuple((node.id, model.NodeLoad(*(getattr(node, name) for name in _OPTIONAL)))
+              for node in view.nodes),
+        tuple((node.id, node.vcpus) for node in view.nodes))
 
 
 def encode(host_state):
@@ -90,7 +100,8 @@ def encode(host_state):
         'interval_s': host_state.interval_s, 'source': host_state.source,
         'limits': {name: getattr(host_state.limits, name) for name in _LIMITS},
         'rotation': host_state.view.rotation, 'distances': host_state.view.distances,
-        'nodes': nodes}, allow_nan=False).encode() + b'\n'
+        'nodes': nodes, 'pools': [_pool_members(pool) for pool in host_state.pools]},
+        allow_nan=False).encode() + b'\n'
 
 
 def decode(data):
@@ -116,7 +127,8 @@ def decode(data):
             tuple(node.number('remote_ratio', None, maximum=1.0) for node in nodes),
             found.text('source', ''), model.Limits()._replace(**{
                 name: limits.number(name, model.Limits._field_defaults[name])
-                for name in _LIMITS}))
+                for name in _LIMITS}),
+            tuple(_pool(_Members(pool)) for pool in found.sequence('pools', _POOLS_MAX, ())))
     except (ValueError, RecursionError) as error:  # JSON's and Unicode's errors are ValueErrors
         raise StateError(str(error)[:200]) from None
 
@@ -179,6 +191,24 @@ def _distances(members, count):
                  for row in rows)
 
 
+def _pool_members(pool):
+    vcpus = dict(pool.vcpus)
+    return {'cpus': topology.format_cpulist(pool.cpus), 'nodes': [
+        dict(load._asdict(), id=node, vcpus=vcpus.get(node, 0)) for node, load in pool.loads]}
+
+
+def _pool(members):
+    nodes = [_Members(node) for node in members.sequence('nodes', NODES_MAX)]
+    try:
+        cpus = topology.parse_cpulist(members.text('cpus', '', longest=_SIZE_MAX_BYTES))
+    except CpuListError as error:
+        raise ValueError(f'its cpus: {error}') from None
+    return model.PoolLoad(
+        cpus, tuple((node.whole('id'), model.NodeLoad(*(
+            node.number(name, None) for name in _OPTIONAL))) for node in nodes),
+        tuple((node.whole('id'), node.number('vcpus')) for node in nodes))
+
+
 _REQUIRED = object()
 
 
@@ -205,9 +235,9 @@ class _Members:
     def whole(self, name, default=_REQUIRED):
         return _checked_whole(name, self.get(name, default))
 
-    def text(self, name, default=_REQUIRED):
+    def text(self, name, default=_REQUIRED, longest=_NAME_MAX):
         value = self.get(name, default)
-        if type(value) is not str or len(value) > _NAME_MAX or not value.isprintable():
+        if type(value) is not str or len(value) > longest or not value.isprintable():
             raise ValueError(f'its {name} is {value!r:.40}')
         return value
 

@@ -144,6 +144,18 @@ class NodeLoad(Record, fields=(
     __slots__ = ()
 
 
+class PoolLoad(Record, fields='cpus loads vcpus', defaults=((), ())):
+    """What was measured of one pool of CPUs: those that the same guests may use.
+
+    :param cpus: frozenset of its CPUs
+    :param loads: tuple of (node id, :class:`NodeLoad`), ascending ids; the demand is what the
+        pool's CPUs on that node are wanted for, the rest is of the whole node
+    :param vcpus: tuple of (node id, vCPUs of the guests that are in these figures), likewise
+    """
+
+    __slots__ = ()
+
+
 class History(Record, fields='cores_per_vcpu bytes_per_core_sec', defaults=((), None)):
     """What earlier guests of a flavor used (else: all guests of the host).
 

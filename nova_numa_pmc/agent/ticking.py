@@ -9,7 +9,8 @@ import logging
 import os
 import time
 
-from nova_numa_pmc import agent_options, bookkeeping, collect, host_state, overrides, promises
+from nova_numa_pmc import (agent_options, bookkeeping, collect, host_state, overrides,
+                           pool_loads, promises, state)
 from nova_numa_pmc.agent import rebalancing
 from nova_numa_pmc.agent.troubles import Troubles
 from nova_numa_pmc.core import view
@@ -97,6 +98,9 @@ class Agent:
             tick = tick._replace(host_state=self._host_state(tick))
             if self.options.publish and tick.host_state:
                 host_state.write(self._directory, tick.host_state)
+                pool_loads.write(self._directory, pool_loads.Published(
+                    state.read_boot_id(self._root), tick.now.boottime_ns,
+                    tick.host_state.interval_s, tick.host_state.pools))
         if tick.record:
             self._moving.mind(tick.guests, tick.record.promises)
             if ours:

@@ -20,7 +20,9 @@ STATE = HostState(
         node(0, 4, promised=5, guests=1.5, vcpus=3, demand_cores=0.5, huge_free_bytes=((4, 8),)),
         node(2, 0, link_ratio=0.25, bandwidth_bytes_per_sec=1e9,
              bandwidth_max_bytes_per_sec=2e9), rotation=3),
-    (None, 0.25), 'counters', model.Limits(pressure_floor=0.5, domain_distance=13))
+    (None, 0.25), 'counters', model.Limits(pressure_floor=0.5, domain_distance=13), (
+        model.PoolLoad(frozenset({0, 1, 5}), ((0, model.NodeLoad(0.5, None, None, 0.25)),),
+                       ((0, 3.0),)),))
 
 
 def changed(**members):
@@ -55,6 +57,10 @@ class CodecTest(unittest.TestCase):
 
     def test_a_newer_writer_may_say_more(self):
         self.assertEqual(STATE, host_state.decode(changed(schema='1.9', new=[1])))
+        older = json.loads(changed(schema='1.0'))
+        del older['pools']
+        self.assertEqual(STATE._replace(pools=()),
+                         host_state.decode(json.dumps(older).encode()))
         self.assertEqual(STATE, host_state.decode(node_changed(new={'a': 1})))
 
     def test_another_major_version_is_refused(self):
@@ -81,7 +87,9 @@ class CodecTest(unittest.TestCase):
                 'a row too short': changed(distances=[[10], [20]]),
                 'far distances': changed(distances=[[10, 256], [20, 10]]),
                 'a long name': changed(source='x' * 65), 'a newline': changed(source='a\nb'),
-                'limits of text': changed(limits='a')}.items():
+                'limits of text': changed(limits='a'),
+                'odd CPUs': changed(pools=[{'cpus': '5-1', 'nodes': []}]),
+                'a pool without nodes': changed(pools=[{'cpus': '5'}])}.items():
             with self.subTest(name), self.assertRaises(StateError):
                 host_state.decode(data)
 
@@ -96,12 +104,16 @@ class CodecTest(unittest.TestCase):
             pass
 
     def test_a_sample_joins_a_view(self):
-        view = host(node(0, cpus=frozenset({1})), node(2, cpus=frozenset()))
+        view = host(node(0, cpus=frozenset({1}), vcpus=3, demand_cores=0.5),
+                    node(2, cpus=frozenset()))
         measured = sample.Sample(5.0, 10.0, 'counters', (sample.NodeSample(2, remote_ratio=0.5),))
         found = host_state.from_sample(view, measured, model.Limits())
         self.assertEqual((None, 0.5), found.remote_ratios)
         self.assertEqual([None, None], [one.cpus for one in found.view.nodes])
         self.assertEqual((5.0, 10.0, 'counters'), (found.taken_s, found.interval_s, found.source))
+        self.assertEqual((model.PoolLoad(
+            frozenset({1}), ((0, model.NodeLoad(0.5)), (2, model.NodeLoad())),
+            ((0, 3), (2, 0))),), found.pools)
 
 
 class FileTest(unittest.TestCase):

@@ -8,7 +8,8 @@ import shutil
 import tempfile
 import unittest
 
-from nova_numa_pmc import agent_options, counting, host_state, model, settings, state
+from nova_numa_pmc import (agent_options, counting, host_state, model, pool_loads, settings,
+                           state)
 from nova_numa_pmc.agent import ticking
 from tests.fixtures import host, measured
 
@@ -88,6 +89,11 @@ class PublishTest(AgentCase):
         self.assertEqual((2.0, 0.0), (busy.demand_cores, idle.demand_cores))
         self.assertEqual((1024 * MIB, 0), (busy.promised_bytes, idle.promised_bytes))
         self.assertEqual((2, 4), (busy.guests, busy.vcpus))
+        for_hook = pool_loads.read(self.directory)
+        self.assertEqual((state.read_boot_id(self.root), START_NS + 5 * SECOND, 5.0), (
+            for_hook.boot_id, for_hook.taken_ns, for_hook.interval_s))
+        self.assertEqual(found.pools, for_hook.pools)
+        self.assertEqual(frozenset(range(8)), for_hook.pools[0].cpus)
 
     def test_bandwidth_by_node(self):
         made = self.open()

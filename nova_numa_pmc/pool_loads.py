@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent measured, for the libvirt hook: the file ``pools`` in the state directory.
+
+The same figures as in the published host state, as text of tab-separated columns, because
+importing a JSON parser costs the hook as much as a Python start::
+
+    nova-numa-pmc-pools  1.0  <boot id>  <measured: CLOCK_BOOTTIME, ns>  <interval, ms>
+    pool  <CPU list>
+    node  <id>  <demand>  <bandwidth>  <its maximum>  <link>  <vCPUs>
+    end   <rows>
+
+A ``pool`` is followed by its nodes. Amounts are whole numbers of the units of Nova's metrics:
+0.01 cores, MB/s, 0.001 of the link, 0.01 vCPUs; ``-`` is unknown. A reader takes any minor
+version of its major one, ignores rows of other kinds and columns beyond those it knows.
+Replaced by rename(2), readable by all.
+
+Imported by the libvirt hook at every guest start: light modules only.
+"""
+
+import os
+
+from nova_numa_pmc import model, state
+from nova_numa_pmc.exceptions import CpuListError, StateError
+from nova_numa_pmc.host import topology
+from nova_numa_pmc.record import Record
+
+FILE = 'pools'
+MB = 10**6
+#: What is published is stale when so many publications are overdue, but not before
+#: :data:`STALE_MIN_S`; no interval counts for more than the last figure [s].
+_OVERDUE, STALE_MIN_S, _INTERVAL_MAX_S = 3, 30.0, 600.0
+
+_MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-pools', 1, 0
+_SIZE_MAX_BYTES = 4 << 20
+_AMOUNT_MAX, _NUMBER_LENGTH_MAX = 2**60, 19
+_COLUMNS = 7
+
+
+class Published(Record, fields='boot_id taken_ns interval_s pools'):
+    """What the file says.
+
+    :param boot_id: of the kernel that it was measured on
+    :param taken_ns: CLOCK_BOOTTIME of the measurement
+    :param interval_s: over which it was measured, and so how often it is published [s]
+    :param pools: tuple of :class:`model.PoolLoad`, the floating pool first
+    """
+
+    __slots__ = ()
+
+
+def stale_after_s(interval_s: float) -> float:
+    """Return the age above which what is published each ``interval_s`` is stale [s]."""
+    return max(STALE_MIN_S, _OVERDUE * min(interval_s, _INTERVAL_MAX_S))
+
+
+def encode(published: Published) -> bytes:
+    """Render it as the file's bytes."""
+    lines = ['%s\t%d.%d\t%s\t%d\t%d' % (
+        _MAGIC, _MAJOR, _MINOR, published.boot_id, published.taken_ns,
+        round(1000 * published.interval_s))]
+    for pool in published.pools:
+        lines.append('pool\t' + topology.format_cpulist(pool.cpus))
+        vcpus = dict(pool.vcpus)
+        for node, load in pool.loads:
+            lines.append('node\t%d\t%s\t%s\t%s\t%s\t%d' % (
+                node, _amount(load.demand_cores, 100),
+                _amount(load.bandwidth_bytes_per_sec, 1 / MB),
+                _amount(load.bandwidth_max_bytes_per_sec, 1 / MB),
+                _amount(load.link_ratio, 1000), round(100 * vcpus.get(node, 0))))
+    lines.append('end\t%d\n' % (len(lines) - 1))
+    return '\n'.join(lines).encode('ascii')
+
+
+def decode(data: bytes) -> Published:
+    """Parse the file's bytes.
+
+    :raises StateError: it is not such a file, is cut short, or a later major version wrote it
+    """
+    try:
+        return _decode(data.decode('ascii').split('\n'))
+    except (ValueError, IndexError, CpuListError) as error:
+        raise StateError('%s' % error) from None
+
+
+def write(directory: str, published: Published) -> None:
+    """Replace the file in the state directory.
+
+    :raises StateError: the directory can't be trusted or the file not be written
+    """
+    fd = state.open_directory(directory, create=True)
+    try:
+        state.replace_file(fd, directory, FILE, encode(published))
+    finally:
+        os.close(fd)
+
+
+def read(directory: str) -> 'Published | None':
+    """Read the file in the state directory; None: there is none.
+
+    :raises StateError: it can't be trusted or understood; names the file and the remedy
+    """
+    try:
+        fd = state.open_directory(directory, create=False)
+    except FileNotFoundError:
+        return None
+    try:
+        data = state.read_file(fd, directory, FILE, _SIZE_MAX_BYTES)
+    finally:
+        os.close(fd)
+    if data is None:
+        return None
+    try:
+        return decode(data)
+    except StateError as error:
+        raise StateError('%s: %s: nova-numa-agent replaces it; is it of the hook\'s release?'
+                         % (os.path.join(directory, FILE), error)) from None
+
+
+def _decode(lines):
+    magic, version, boot_id, taken_ns, interval_ms = lines[0].split('\t')[:5]
+    if magic != _MAGIC:
+        raise ValueError('its first line is not ours')
+    if version.partition('.')[0] != '%d' % _MAJOR:
+        raise ValueError('its format is %.9s, this release reads %d.x' % (version, _MAJOR))
+    if lines[-1] or lines[-2].split('\t') != ['end', '%d' % (len(lines) - 3)]:
+        raise ValueError('it is cut short')
+    pools = []
+    for line in lines[1:-2]:
+        columns = line.split('\t')
+        if columns[0] == 'pool':
+            pools.append((topology.parse_cpulist(columns[1]), [], []))
+        elif columns[0] == 'node':
+            node, load, vcpus = _node(columns)
+            pools[-1][1].append((node, load))
+            pools[-1][2].append((node, vcpus))
+    return Published(boot_id, _whole(taken_ns), _whole(interval_ms) / 1000, tuple(
+        model.PoolLoad(cpus, tuple(loads), tuple(vcpus)) for cpus, loads, vcpus in pools))
+
+
+def _node(columns):
+    """Return (node id, its load, vCPUs counted there)."""
+    if len(columns) < _COLUMNS:
+        raise ValueError('a node has %d columns' % len(columns))
+    node, demand, bandwidth, maximum, link, vcpus = map(_known, columns[1:_COLUMNS])
+    if node is None or vcpus is None:
+        raise ValueError('a node has no id, or no vCPUs')
+    return node, model.NodeLoad(
+        None if demand is None else demand / 100,
+        None if bandwidth is None else bandwidth * MB,
+        None if maximum is None else maximum * MB,
+        None if link is None else link / 1000), vcpus / 100
+
+
+def _amount(value, per_unit):
+    return '-' if value is None else '%d' % round(value * per_unit)
+
+
+def _known(text):
+    return None if text == '-' else _whole(text)
+
+
+def _whole(text):
+    # str.isdigit alone would take other scripts' digits, and int() '_', '+' and spaces.
+    if not (text.isascii() and text.isdigit() and len(text) <= _NUMBER_LENGTH_MAX
+            and int(text) <= _AMOUNT_MAX):
+        raise ValueError('%.40r is out of place' % text)
+    return int(text)
