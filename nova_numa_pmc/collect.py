@@ -36,7 +36,7 @@ class Sampler:
         self._ladder = ladder.Ladder(self._rungs())
         self._libpfm = None
         self._before_ns = None
-        self._times = (None, None)  # busy and waiting ns by CPU
+        self._times = cpu_times.Times()
         self._devices = {}          # PCI address or name → node id or None
         self.mlp = pressure.MLP_DEMAND
 
@@ -59,7 +59,7 @@ class Sampler:
             self._before_ns = None  # nothing else was read: the next reading is a first one
             return Sample(taken_s, elapsed_ns / 1e9, '', problems=(str(error),))
         guests, problems = self._guests.read(host, now_ns, elapsed_ns)
-        busy, waiting = self._cpu_use(host, elapsed_ns)
+        busy, demand, stolen = self._cpu_use(host, guests, elapsed_ns)
         counts, uncore_uses = self._count(host, elapsed_ns, problems)
         found = self._ladder.sample(Tick(
             before_ns, now_ns, host, guests, _at_least(busy, guests), counts))
@@ -70,9 +70,10 @@ class Sampler:
         moved = {} if counts else self._resctrl.nodes_at(now_ns)
         counts = counts or moved or samples.counts_of_guests(
             guests, found.evidence, [node.id for node in host.nodes])
-        uses = [_use(node, busy[node.id], _waited(node, waiting, guests), counts.get(node.id),
-                     uncore_uses.get(node.id, uncore.Use())) for node in host.nodes]
-        abilities = self._abilities(host, bool(moved))
+        uses = [_use(node, counts.get(node.id), uncore_uses.get(node.id, uncore.Use()))._replace(
+            demand_cores=demand[node.id], busy_cores=busy[node.id], stolen_cores=stolen[node.id])
+            for node in host.nodes]
+        abilities = self._abilities(host, stolen, bool(moved))
         self.mlp = abilities.mlp
         nodes, _ = samples.node_samples(host.nodes, uses, abilities, told, bool(moved))
         nodes = self._with_promised(host, nodes, problems)
@@ -98,14 +99,26 @@ class Sampler:
         return events.select(self._root, overrides=dict(self._options.events),
                              libpfm=self._libpfm)
 
-    def _cpu_use(self, host, elapsed_ns):
-        """Return ({node id: cores busy}, {node id: cores waited for}); None in them: unknown."""
-        before = self._times
-        self._times = cpu_times.busy_ns(self._root), cpu_times.waiting_ns(self._root)
-        return tuple(
-            {node: None if passed is None or not elapsed_ns else passed / elapsed_ns
-             for node, passed in cpu_times.by_node(old, new, host).items()}
-            for old, new in zip(before, self._times))
+    def _cpu_use(self, host, guests, elapsed_ns):
+        """Return what nodes' CPUs were busy, wanted for and robbed of, each {node id: cores}.
+
+        Wanted is what ran on the CPUs that guests may use, and what guests' threads waited for
+        there: others' waiting is no demand. None in them: unknown.
+        """
+        before, self._times = self._times, cpu_times.read(self._root)
+        busy, stolen = (cpu_times.passed(*each, elapsed_ns) for each in zip(before, self._times))
+        waiting = {}
+        for one in guests:
+            for cpu, cores in one.waiting_by_cpu.items():
+                waiting[cpu] = waiting.get(cpu, 0.0) + cores
+        found = {}, {}, {}
+        for node in host.nodes:
+            ran = cpu_times.summed(busy, node.cpus)
+            waited = sum(waiting.get(cpu, 0.0) for cpu in node.cpus)
+            found[0][node.id] = cpu_times.summed(busy, node.online_cpus)
+            found[1][node.id] = None if ran is None or not elapsed_ns else ran + waited
+            found[2][node.id] = cpu_times.summed(stolen, node.cpus)
+        return found
 
     def _count(self, host, elapsed_ns, problems):
         """Return what CPUs and what memory controllers counted, by node; {}: nothing."""
@@ -146,11 +159,12 @@ class Sampler:
         return tuple(node._replace(promised_bytes=one.promised_bytes)
                      for node, one in zip(nodes, seen.nodes))
 
-    def _abilities(self, host, all_traffic):
+    def _abilities(self, host, stolen, all_traffic):
         with_prefetch = all_traffic or self._cpus.with_prefetch
         options = self._options
         return samples.Abilities(
-            view.capacity_cores(host, options.limits),
+            [view.less_stolen(cores, stolen[node.id]) for node, cores in zip(
+                host.nodes, view.capacity_cores(host, options.limits))],
             _by_position(host, options.bandwidth_max), _by_position(host, options.link_max),
             self.latencies_ns(host),
             pressure.MLP_WITH_PREFETCH if with_prefetch else pressure.MLP_DEMAND)
@@ -193,19 +207,8 @@ def _at_least(busy, guests):
     return {node: max(cores, busy.get(node) or 0.0) for node, cores in ran.items()}
 
 
-def _waited(node, waiting, guests):
-    """Return the cores that threads waited for on a node.
-
-    Where the kernel does not tell, it is what the guests waited, where they ran.
-    """
-    if waiting[node.id] is not None:
-        return waiting[node.id]
-    return sum((one.waiting_cores or 0.0) * one.cores_by_node.get(node.id, 0.0) / one.cores
-               for one in guests if one.cores)
-
-
-def _use(node, busy, waited, counts, use):
-    """Return a node's :class:`samples.NodeUse`.
+def _use(node, counts, use):
+    """Return a node's :class:`samples.NodeUse`, but for its CPU time.
 
     :param counts: :class:`counted.Counts` or None; ``use``: :class:`uncore.Use`
     """
@@ -217,6 +220,6 @@ def _use(node, busy, waited, counts, use):
     if use.read_lines_per_sec is not None and counts.local_per_sec is not None:
         incoming = max(0.0, use.read_lines_per_sec - counts.local_per_sec)
     return samples.NodeUse(
-        None if busy is None else busy + waited, busy, counts.local_per_sec,
-        counts.remote_per_sec, counts.cycles_per_sec, counts.instructions_per_sec,
-        use.bandwidth_bytes_per_sec, incoming, use.link_bytes_per_sec, use.io_miss_ratio)
+        None, None, counts.local_per_sec, counts.remote_per_sec, counts.cycles_per_sec,
+        counts.instructions_per_sec, use.bandwidth_bytes_per_sec, incoming,
+        use.link_bytes_per_sec, use.io_miss_ratio)

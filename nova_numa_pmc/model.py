@@ -137,9 +137,12 @@ class NodeView(Record, fields=(
 
 
 class NodeLoad(Record, fields=(
-        'demand_cores bandwidth_bytes_per_sec bandwidth_max_bytes_per_sec link_ratio'),
-        defaults=(None, None, None, None)):
-    """What was measured on one node; the fields are :class:`NodeView`'s, None: unknown."""
+        'demand_cores bandwidth_bytes_per_sec bandwidth_max_bytes_per_sec link_ratio '
+        'stolen_cores'), defaults=(None, None, None, None, None)):
+    """What was measured on one node; the fields are :class:`NodeView`'s, None: unknown.
+
+    :param stolen_cores: what the host's own hypervisor gave to others; it comes off ``cores``
+    """
 
     __slots__ = ()
 

@@ -17,12 +17,13 @@ class NodeSample(Record, fields=(
         'id capacity_cores demand_cores cpu_ratio bandwidth_bytes_per_sec '
         'bandwidth_max_bytes_per_sec bandwidth_ratio link_ratio pressure local_per_sec '
         'remote_per_sec remote_ratio cpi cpi_reliable waiting_cores distance_cores '
-        'io_miss_ratio memory_bytes free_bytes promised_bytes'),
-        defaults=(None,) * 12 + (False,) + (None,) * 6):
+        'io_miss_ratio memory_bytes free_bytes promised_bytes stolen_cores'),
+        defaults=(None,) * 12 + (False,) + (None,) * 7):
     """One node.
 
     :param id: the kernel's node id
-    :param capacity_cores, demand_cores: C_n and D_n [cores] (``core/pressure.py``)
+    :param capacity_cores, demand_cores: C_n and D_n of the floating pool's CPUs [cores]
+        (``core/pressure.py``)
     :param cpu_ratio, bandwidth_ratio, link_ratio: utilisations, 1 saturated
     :param pressure: the highest of the known utilisations
     :param local_per_sec, remote_per_sec: DRAM accesses of the node's CPUs
@@ -32,6 +33,8 @@ class NodeSample(Record, fields=(
     :param io_miss_ratio: inbound device writes that missed the cache (DDIO), 0 to 1
     :param memory_bytes, free_bytes: MemTotal and MemFree
     :param promised_bytes: what its guests may grow to (``model.NodeView``)
+    :param stolen_cores: what the host's own hypervisor gave to others; ``capacity_cores`` is
+        without it
     """
 
     __slots__ = ()
@@ -57,7 +60,8 @@ class GuestSample(Record, fields=(
 
     :param source: the rung that told about its memory accesses, '' none did
     :param sure: :data:`COUNTED`, :data:`ATTRIBUTED` or :data:`INFERRED`; '' no source
-    :param cores: CPU time it got [cores]; ``waiting_cores``: it wanted and did not get
+    :param cores: CPU time that its threads got, vCPUs and all others [cores];
+        ``waiting_cores``: that they wanted and did not get though no quota forbade it
     :param cores_by_node: tuple of (node id, cores it ran there), ascending ids; empty: unknown
     :param bytes_by_node: tuple of (node id, bytes of its memory there); empty: unknown
     :param local_per_sec, remote_per_sec: DRAM accesses, None: the source has only a ratio

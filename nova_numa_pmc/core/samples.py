@@ -12,11 +12,13 @@ from nova_numa_pmc.sample import COUNTED, DeviceSample, GuestSample, NodeSample
 class NodeUse(Record, fields=(
         'demand_cores busy_cores local_per_sec remote_per_sec cycles_per_sec '
         'instructions_per_sec bandwidth_bytes_per_sec incoming_per_sec link_bytes_per_sec '
-        'io_miss_ratio'),
-        defaults=(None,) * 10):
+        'io_miss_ratio stolen_cores'),
+        defaults=(None,) * 11):
     """What was measured of one node.
 
-    :param demand_cores: D_n; ``busy_cores``: the time its CPUs ran something
+    :param demand_cores: D_n, of the CPUs that guests may use
+    :param busy_cores: the time all its CPUs ran something
+    :param stolen_cores: the time that another host took of those that guests may use
     :param incoming_per_sec: lines that its memory controllers read for other nodes
     :param link_bytes_per_sec: sent to other sockets
     """
@@ -80,7 +82,7 @@ def node_samples(nodes, uses, abilities, guests, all_traffic=False):
             pressure.utilisation(use.demand_cores, abilities.capacity_cores[at]),
             bandwidth_ratios[at],
             pressure.utilisation(use.link_bytes_per_sec, abilities.link_max[at]))
-        threads = len(node.cpus)
+        threads = len(node.online_cpus or node.cpus)
         busy = None if use.busy_cores is None or not threads else use.busy_cores / threads
         found.append(NodeSample(
             node.id, abilities.capacity_cores[at], use.demand_cores, pressed.cpu_ratio,
@@ -89,7 +91,7 @@ def node_samples(nodes, uses, abilities, guests, all_traffic=False):
             rates.remote_ratio(use.local_per_sec, use.remote_per_sec),
             *rates.cycles_per_instruction(use.cycles_per_sec, use.instructions_per_sec, busy),
             losses[at].waiting_cores, losses[at].distance_cores, use.io_miss_ratio,
-            node.memory_bytes, node.free_bytes))
+            node.memory_bytes, node.free_bytes, None, use.stolen_cores))
     return tuple(found), traffic
 
 

@@ -15,6 +15,8 @@ SETTLING_NS = 120 * 10**9
 DEFAULT_INTENSITY = 'medium'
 
 _UNMEASURED = model.NodeLoad()
+#: A node that is stolen from is still one: without cores it would count as memory only.
+_LEAST_RATIO = 0.05
 
 
 def view(topology, promises, limits, pressures=None, rotation=0, now_ns=None):
@@ -46,6 +48,7 @@ def view(topology, promises, limits, pressures=None, rotation=0, now_ns=None):
     for at, node in enumerate(nodes):
         load = (pressures or {}).get(node.id) or _UNMEASURED
         demand = load.demand_cores
+        cores[at] = less_stolen(cores[at], load.stolen_cores)
         if demand is not None:
             demand += PRIOR_CORES_PER_VCPU * young[at]
         views.append(model.NodeView(
@@ -113,6 +116,14 @@ def capacity_cores(topology, limits):
     for at in home.values():  # CPUs that no core names
         cores[at] += 1.0
     return cores
+
+
+def less_stolen(cores, stolen_cores):
+    """Return a capacity less what another host took of it; a part of it is always left.
+
+    :param stolen_cores: None: unknown, taken as nothing
+    """
+    return max(_LEAST_RATIO * cores, cores - (stolen_cores or 0.0))
 
 
 def _promised(nodes, capacity, promises):

@@ -113,6 +113,14 @@ def machine(pid, controller, root='/'):
     return _machine(pid, controller, root)[1]
 
 
+def locate(pid, controller, root='/'):
+    """Return (version, a guest's machine group, list of the components of QEMU's below it).
+
+    :raises CpusetError, GuestGone: as :func:`machine`
+    """
+    return _machine(pid, controller, root)
+
+
 def memory_group(pid, root='/'):
     """Return (version, directory) of the group whose ``memory.numa_stat`` counts a guest.
 

@@ -1,12 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """The guests that run, tick by tick: their CPU time and where, and where their memory lies."""
 
+from nova_numa_pmc.core import waiting
 from nova_numa_pmc.exceptions import CpusetError
-from nova_numa_pmc.host import cgroups, guests, hugetlb, threads
+from nova_numa_pmc.host import cgroups, guests, hugetlb, quotas, threads
 from nova_numa_pmc.host.sources import Running
+from nova_numa_pmc.record import Record
 
 #: Where memory lies changes slowly, and each reading makes the kernel sum up a tree of groups.
 MEMORY_MAX_AGE_NS = 15 * 10**9
+#: So do quotas and the threads that are not QEMU's; libvirt's changes of quotas are seen at once,
+#: as it writes the status file, and new threads of QEMU's are counted.
+GROUPS_MAX_AGE_NS = 60 * 10**9
+
+
+class Used(Record, fields='cores waiting_cores cores_by_node waiting_by_cpu',
+           defaults=(None, None, {}, {})):
+    """What a guest's threads ran and waited in an interval; the fields are :class:`Running`'s."""
+
+    __slots__ = ()
+
+
+class _Kept(Record, fields='guest read_ns found tasks helpers'):
+    """What is kept of a guest's threads from tick to tick.
+
+    :param guest: :class:`model.Guest` that it was read for
+    :param read_ns: CLOCK_MONOTONIC when its groups were read
+    :param found: :class:`quotas.Found`
+    :param tasks: how many threads its process had
+    :param helpers: frozenset of (pid, tid) of its threads that are no vCPUs
+    """
+
+    __slots__ = ()
 
 
 class Guests:
@@ -16,9 +41,11 @@ class Guests:
         self._root = root
         self._files = guests.StatusFiles(root)
         self._threads = threads.Threads(root)
-        self._ran = {}     # uuid → {tid: Ran} of the last tick
-        self._groups = {}  # (uuid, pid) → (version, directory) of its memory's group
-        self._memory = {}  # (uuid, pid) → (when read, {node: bytes})
+        self._kept = {}       # (uuid, pid) → _Kept
+        self._ran = {}        # uuid → {tid: Ran} of the last tick, of all threads
+        self._throttled = {}  # a group's directory → ns held back, at the last reading
+        self._groups = {}     # (uuid, pid) → (version, directory) of its memory's group
+        self._memory = {}     # (uuid, pid) → (when read, {node: bytes})
 
     def read(self, topology, now_ns, elapsed_ns):
         """Return (tuple of :class:`Running` by name, list of problems).
@@ -29,28 +56,68 @@ class Guests:
         # Two files of one guest would be counted twice; libvirt has one for each name.
         by_uuid = {guest.uuid: guest for guest in found}
         home = {cpu: node.id for node in topology.nodes for cpu in node.online_cpus}
-        ran = self._read_threads(by_uuid)
+        vcpus = {uuid: threads.find(guest, self._root) for uuid, guest in by_uuid.items()}
         self._forget(by_uuid.values())
+        ran = self._read_threads(by_uuid, vcpus, now_ns)
+        throttled, self._throttled = self._throttled, {}
         running = []
         for guest in sorted(by_uuid.values(), key=lambda guest: (guest.name, guest.uuid)):
-            used = passed(self._ran.get(guest.uuid, {}), ran[guest.uuid], home, elapsed_ns)
-            running.append(Running(guest, ran[guest.uuid], *used,
-                                   self._bytes_by_node(guest, now_ns)))
+            uuid = guest.uuid
+            limits = self._quotas(guest, self._ran.get(uuid, {}), ran[uuid], throttled)
+            used = passed(self._ran.get(uuid, {}), ran[uuid], home, elapsed_ns, limits)
+            running.append(Running(
+                guest, {tid: ran[uuid][tid] for tid in vcpus[uuid] if tid in ran[uuid]},
+                used.cores, used.waiting_cores, used.cores_by_node,
+                self._bytes_by_node(guest, now_ns), used.waiting_by_cpu))
         self._ran = ran
         return tuple(running), problems
 
-    def _read_threads(self, by_uuid):
-        """Return {uuid: {tid: :class:`threads.Ran`}}."""
-        tids = {uuid: threads.find(guest, self._root) for uuid, guest in by_uuid.items()}
-        ran = self._threads.read({(by_uuid[uuid].pid, tid)
-                                  for uuid, own in tids.items() for tid in own})
-        return {uuid: {tid: ran[key] for tid in own
-                       for key in ((by_uuid[uuid].pid, tid),) if key in ran}
-                for uuid, own in tids.items()}
+    def _read_threads(self, by_uuid, vcpus, now_ns):
+        """Return {uuid: {tid: :class:`threads.Ran`}} of all threads."""
+        keys = {}
+        for uuid, guest in by_uuid.items():
+            own = frozenset((guest.pid, tid) for tid in vcpus[uuid])
+            kept = self._kept[uuid, guest.pid] = self._looked_up(guest, own, now_ns)
+            keys[uuid] = own | kept.helpers
+        ran = self._threads.read(set().union(*keys.values()))
+        return {uuid: {key[1]: ran[key] for key in own if key in ran}
+                for uuid, own in keys.items()}
+
+    def _looked_up(self, guest, vcpus, now_ns):
+        """Return a guest's :class:`_Kept`, as it was where nothing has changed."""
+        before = self._kept.get((guest.uuid, guest.pid))
+        # libvirt replaces the status file, and so the record of the guest, at its changes.
+        stale = (before is None or before.guest is not guest
+                 or not 0 <= now_ns - before.read_ns < GROUPS_MAX_AGE_NS)
+        tasks = threads.count(guest.pid, self._root)
+        if not stale and before.tasks == tasks:
+            return before
+        found = quotas.find(guest.pid, self._root) if stale else before.found
+        helpers = threads.helpers(guest.pid, found.emulator_tids, self._root) - vcpus
+        return _Kept(guest, now_ns if stale else before.read_ns, found, tasks, helpers)
+
+    def _quotas(self, guest, before, after, throttled):
+        """Return the guest's :class:`waiting.Quota` records for the interval.
+
+        How long a group was held back is read only where one of its threads has run or waited
+        since: of most guests there is nothing to read.
+        """
+        found = []
+        for group in self._kept[guest.uuid, guest.pid].found.groups:
+            tids = after if group.tids is None else group.tids
+            old = throttled.get(group.directory)
+            if old is None or any(before.get(tid) != after.get(tid) for tid in tids):
+                new = quotas.throttled_ns(group)
+            else:
+                new = old
+            self._throttled[group.directory] = new
+            known = None not in (old, new) and new >= old
+            found.append(waiting.Quota(group.cores, group.tids, new - old if known else None))
+        return tuple(found)
 
     def _forget(self, present):
         alive = {(guest.uuid, guest.pid) for guest in present}
-        for kept in (self._groups, self._memory):
+        for kept in (self._kept, self._groups, self._memory):
             for key in kept.keys() - alive:
                 del kept[key]
 
@@ -85,34 +152,36 @@ class Guests:
         self._threads.close()
 
 
-def passed(before, after, home, elapsed_ns):
-    """Return (cores, waiting cores, {node id: cores}) of a guest's threads.
-
-    Unknown is (None, None, {}).
+def passed(before, after, home, elapsed_ns, limits=()):
+    """Return what a guest's threads :class:`Used` between two readings.
 
     The time of a thread that was last seen on another node than before is halved between
-    the two: where it was in between nobody tells. A thread that is in one reading only, or
-    whose id another one has got, is left out.
+    the two: where it was in between nobody tells; so is its waiting between two CPUs. A
+    thread that is in one reading only, or whose id another one has got, is left out.
 
     :param before, after: {tid: :class:`threads.Ran`}
     :param home: {CPU: node id}
+    :param limits: tuple of :class:`waiting.Quota`
     """
     if elapsed_ns <= 0:
-        return None, None, {}
-    run_ns = wait_ns = 0
-    by_node = {}
-    for tid, (run, wait, cpu, since) in after.items():
-        if tid not in before:
-            continue
-        run_before, wait_before, cpu_before, since_before = before[tid]
-        if since_before != since or run_before > run or wait_before > wait:
-            continue
-        run_ns += run - run_before
-        wait_ns += wait - wait_before
-        for node in (home.get(cpu_before), home.get(cpu)):
-            by_node[node] = by_node.get(node, 0) + (run - run_before) / 2 / elapsed_ns
-    if not by_node:  # none is in both
-        return None, None, {}
+        return Used()
+    used = {}
+    for tid, (run, wait, _, since) in after.items():
+        old = before.get(tid)
+        if old and old.since == since and old.run_ns <= run and old.wait_ns <= wait:
+            used[tid] = run - old.run_ns, wait - old.wait_ns
+    if not used:  # none is in both
+        return Used()
+    waits = (waiting.waited_ns(used, limits, elapsed_ns) if limits
+             else {tid: wait for tid, (_, wait) in used.items()})
+    by_node, by_cpu = {}, {}
+    for tid, (run, _) in used.items():
+        for cpu in (before[tid].cpu, after[tid].cpu):
+            node = home.get(cpu)
+            by_node[node] = by_node.get(node, 0) + run / 2 / elapsed_ns
+            if waits[tid]:
+                by_cpu[cpu] = by_cpu.get(cpu, 0) + waits[tid] / 2 / elapsed_ns
     # A CPU that no node has (it went offline meanwhile): where it ran is not known.
-    return (run_ns / elapsed_ns, wait_ns / elapsed_ns,
-            {} if None in by_node else dict(sorted(by_node.items())))
+    return Used(sum(run for run, _ in used.values()) / elapsed_ns,
+                sum(waits.values()) / elapsed_ns,
+                {} if None in by_node else dict(sorted(by_node.items())), by_cpu)

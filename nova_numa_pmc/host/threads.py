@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When and where a guest's vCPU threads ran, from procfs."""
+"""When and where a guest's threads ran, from procfs."""
 
 import os
 import resource
@@ -32,13 +32,42 @@ def find(guest, root='/'):
     if guest.vcpu_tids or guest.pid is None:
         return guest.vcpu_tids
     directory = os.path.join(root, 'proc/%d/task' % guest.pid)
+    tids = sorted(_tids(directory))
+    named = tuple(tid for tid in tids if _name(directory, tid).startswith(b'CPU '))
+    return named or tuple(tids)
+
+
+def helpers(pid, emulator_tids, root='/'):
+    """Return a frozenset of (pid, tid) of all threads that work for a guest.
+
+    Those of its process, vCPUs included, and the kernel's own in its emulator's group: before
+    Linux 6.4 vhost workers are processes of their own (drivers/vhost/vhost.c).
+
+    :param emulator_tids: ids of the threads in the emulator's group
+    """
+    own = _tids(os.path.join(root, 'proc/%d/task' % pid))
+    return frozenset([(pid, tid) for tid in own]
+                     + [(tid, tid) for tid in emulator_tids if tid not in own])
+
+
+def count(pid, root='/'):
+    """Return a number that changes with the number of a process's threads; None: it is gone.
+
+    The kernel counts them in the links of the directory (proc_task_getattr() in fs/proc/base.c).
+    """
+    try:
+        return os.stat('%s/proc/%d/task' % (root.rstrip('/'), pid)).st_nlink
+    except OSError:
+        return None
+
+
+def _tids(directory):
+    """Return the set of the threads in a process's directory of tasks; empty: it is gone."""
     try:
         names = [name for name in os.listdir(directory) if name.isascii() and name.isdigit()]
     except OSError:
-        return ()
-    tids = sorted(int(name) for name in names[:_MAX_THREADS])
-    named = tuple(tid for tid in tids if _name(directory, tid).startswith(b'CPU '))
-    return named or tuple(tids)
+        return set()
+    return {int(name) for name in names[:_MAX_THREADS]}
 
 
 def _name(directory, tid):

@@ -79,23 +79,79 @@ class SamplerTest(WithoutPmu):
             first.source, first.sure, first.cores, first.waiting_cores, first.remote_ratio))
         self.assertEqual((((0, 2.0),), 0.0), (second.cores_by_node, second.remote_ratio))
         busy, idle = found.nodes
-        self.assertEqual((6.0, 1.5, 1.5, 2.0), (busy.demand_cores, busy.cpu_ratio,
-                                                busy.pressure, busy.waiting_cores))
-        self.assertAlmostEqual(2.8, idle.demand_cores)
+        # The CPUs were busy for 4 cores; 2 more waited there, of which a guest half a one.
+        self.assertEqual((4.5, 1.125, 1.125, 0.5), (busy.demand_cores, busy.cpu_ratio,
+                                                    busy.pressure, busy.waiting_cores))
+        self.assertAlmostEqual(0.8, idle.demand_cores)
         self.assertEqual((None, None, None), (idle.remote_ratio, idle.bandwidth_ratio,
                                               idle.distance_cores))
         self.assertEqual(3 << 30, idle.free_bytes)
         self.assertTrue(any(text.startswith('perf by thread: ') for text in found.problems))
 
-    def test_waiting_of_guests_where_the_kernel_tells_none_of_cpus(self):
-        self.host.write('proc/schedstat', '')
+    def test_what_others_than_guests_wait_is_no_demand(self):
         self.launch(1, {0: MIB})
         self.sample(0)
         self.run_to(1, 5, 2.5)
+        self.host.thread(77, 77, 5, 500.0, cpu=0, name='backup')
         self.host.busy(dict.fromkeys(range(8), 2))
         found = self.sample(5)
         self.assertAlmostEqual(4 * 0.4 + 0.5, found.nodes[0].demand_cores)
         self.assertAlmostEqual(4 * 0.4, found.nodes[1].demand_cores)
+
+    def test_a_guest_waits_where_its_thread_was_last(self):
+        self.launch(1, {0: MIB})
+        self.sample(0)
+        self.run_to(1, 0, 5, cpu=4)
+        self.host.busy(dict.fromkeys(range(8), 0))
+        self.assertEqual([0.5, 0.5], [node.demand_cores for node in self.sample(5).nodes])
+        self.run_to(1, 0, 10, cpu=4)
+        self.assertEqual([0.0, 1.0], [node.demand_cores for node in self.sample(10).nodes])
+
+    def test_what_another_host_took_comes_off_the_capacity(self):
+        self.sample(0)
+        self.host.busy(dict.fromkeys(range(8), 2), stolen_by_cpu={0: 5, 1: 5, 4: 1})
+        first, second = self.sample(5).nodes
+        self.assertEqual((2.0, 2.0, 0.8), (first.capacity_cores, first.stolen_cores,
+                                           round(first.cpu_ratio, 3)))
+        self.assertEqual((3.8, 0.2), (second.capacity_cores, second.stolen_cores))
+        self.host.busy(dict.fromkeys(range(8), 2), stolen_by_cpu=dict.fromkeys(range(8), 10))
+        self.assertEqual(0.2, self.sample(10).nodes[0].capacity_cores)  # never memory only
+
+    def test_a_quota_holds_back_and_is_no_waiting(self):
+        tree = self.launch(1, {0: MIB})
+        for directory, text in ((tree.vcpus[0], '5000 100000'), (tree.emulator, 'max 100000')):
+            tree.put(os.path.join(directory, 'cpu.max'), text + '\n')
+        tree.put(os.path.join(tree.vcpus[0], 'cgroup.threads'), '5001\n')
+
+        def run_to(run_s, wait_s, throttled_s):
+            tree.put(os.path.join(tree.vcpus[0], 'cpu.stat'),
+                     'usage_usec 9\nnr_throttled 8\nthrottled_usec %d\n' % (throttled_s * 1e6))
+            self.run_to(1, run_s, wait_s)
+
+        run_to(0, 0, 0)
+        self.sample(0)
+        run_to(0.25, 4.745, 4.65)
+        found = self.sample(5)
+        self.assertAlmostEqual(0.05, found.guests[0].cores)
+        self.assertEqual((0.0, 0.0), (found.guests[0].waiting_cores, found.nodes[0].demand_cores))
+        # It gets half of its quota only, as others run: of that it was not held back.
+        run_to(0.375, 9.5, 9.0)
+        found = self.sample(10)
+        self.assertAlmostEqual(0.025, found.guests[0].waiting_cores)
+        self.assertAlmostEqual(0.025, found.nodes[0].demand_cores)
+
+    def test_all_threads_of_a_guest_are_its_demand(self):
+        tree = self.launch(1, {0: MIB})
+        tree.put(os.path.join(tree.emulator, 'cgroup.threads'), '4001\n4002\n777\n')
+        threads_of = ((4001, 4001, 'qemu'), (4001, 4002, 'IO iothread1'), (777, 777, 'vhost-4001'))
+        for at_s in (0, 5):
+            self.run_to(1, at_s)
+            for pid, tid, name in threads_of:
+                self.host.thread(pid, tid, at_s / 10, at_s / 20, cpu=1, name=name)
+            found = self.sample(at_s)
+        [guest] = found.guests
+        self.assertAlmostEqual(1.3, guest.cores)
+        self.assertAlmostEqual(0.15, guest.waiting_cores)
 
     def test_resctrl_gives_nodes_their_bandwidth(self):
         self.sampler = self.open(bandwidth_max=((0, 1e6), (1, 1e6)))

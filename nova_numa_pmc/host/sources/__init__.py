@@ -34,14 +34,18 @@ class Evidence(Record, fields=(
         return self.local_per_sec is not None or self.remote_ratio is not None
 
 
-class Running(Record, fields='guest threads cores waiting_cores cores_by_node bytes_by_node'):
+class Running(Record, fields=(
+        'guest threads cores waiting_cores cores_by_node bytes_by_node waiting_by_cpu'),
+        defaults=({},)):
     """A guest in one tick.
 
     :param guest: :class:`nova_numa_pmc.model.Guest`
     :param threads: {tid: :class:`nova_numa_pmc.host.threads.Ran`} of its vCPUs
-    :param cores, waiting_cores: None: unknown, as in a first tick
+    :param cores, waiting_cores: of all its threads: vCPUs, emulator, I/O, vhost. None: unknown,
+        as in a first tick
     :param cores_by_node: {node id: cores}; empty: unknown
     :param bytes_by_node: {node id: bytes}; empty: unknown
+    :param waiting_by_cpu: {CPU: cores}, what its threads waited for there; empty: nothing
     """
 
     __slots__ = ()

@@ -16,12 +16,12 @@ class PassedTest(unittest.TestCase):
     def test_cores_where_threads_ran(self):
         before = {1: Ran(0, 0, 0, 9), 2: Ran(SECOND, 0, 3, 9)}
         after = {1: Ran(2 * SECOND, SECOND, 1, 9), 2: Ran(2 * SECOND, 0, 2, 9)}
-        self.assertEqual((1.5, 0.5, {0: 1.0, 1: 0.5}),
+        self.assertEqual((1.5, 0.5, {0: 1.0, 1: 0.5}, {0: 0.25, 1: 0.25}),
                          running.passed(before, after, HOME, 2 * SECOND))
 
     def test_a_thread_that_changed_nodes_is_halved(self):
         used = running.passed({1: Ran(0, 0, 0, 9)}, {1: Ran(SECOND, 0, 2, 9)}, HOME, SECOND)
-        self.assertEqual((1.0, 0.0, {0: 0.5, 1: 0.5}), used)
+        self.assertEqual((1.0, 0.0, {0: 0.5, 1: 0.5}, {}), used)
 
     def test_what_can_not_be_compared_is_left_out(self):
         old, new = Ran(SECOND, 5, 0, 9), Ran(2 * SECOND, 5, 0, 9)
@@ -29,12 +29,12 @@ class PassedTest(unittest.TestCase):
                               ({1: old}, {1: new._replace(since=10)}),
                               ({1: old}, {1: new._replace(wait_ns=4)})):
             with self.subTest(before=before, after=after):
-                self.assertEqual((None, None, {}), running.passed(before, after, HOME, SECOND))
-        self.assertEqual((None, None, {}), running.passed({1: old}, {1: new}, HOME, 0))
+                self.assertEqual(running.Used(), running.passed(before, after, HOME, SECOND))
+        self.assertEqual(running.Used(), running.passed({1: old}, {1: new}, HOME, 0))
 
     def test_a_cpu_without_node_hides_where_it_ran(self):
         used = running.passed({1: Ran(0, 0, 9, 9)}, {1: Ran(SECOND, 0, 0, 9)}, HOME, SECOND)
-        self.assertEqual((1.0, 0.0, {}), used)
+        self.assertEqual((1.0, 0.0, {}, {}), used)
 
 
 class GuestsTest(unittest.TestCase):
@@ -97,6 +97,35 @@ class GuestsTest(unittest.TestCase):
         self.host.launch(1)
         self.host.thread(4001, 5001, 100)
         self.assertIsNone(self.read(10)[0][0].cores)
+
+    def test_groups_are_read_again_when_libvirt_has_written_or_after_a_minute(self):
+        tree = self.host.launch(1)
+        quota = os.path.join(tree.vcpus[0], 'cpu.max')
+        tree.put(os.path.join(tree.vcpus[0], 'cgroup.threads'), '5001\n')
+
+        def waited(at_s):
+            self.host.thread(4001, 5001, 0, at_s)
+            return self.read(at_s)[0][0].waiting_cores
+
+        waited(0)
+        self.assertEqual(1.0, waited(5))
+        tree.put(quota, '50000 100000\n')
+        self.assertEqual(1.0, waited(10))
+        self.host.launch(1, status=True)  # as libvirt does after virsh schedinfo
+        tree.put(quota, '50000 100000\n')
+        self.assertEqual(0.5, waited(15))
+        tree.put(quota, '25000 100000\n')
+        self.assertEqual([0.5, 0.25], [waited(20), waited(80)])
+
+    def test_a_thread_that_is_new_is_counted_from_its_second_tick(self):
+        self.host.launch(1)
+        self.host.thread(4001, 5001, 0)
+        self.read(0)
+        self.host.thread(4001, 4009, 50, name='worker')
+        self.assertEqual(0.0, self.read(5)[0][0].cores)
+        self.host.thread(4001, 4009, 55, name='worker')
+        found = self.read(10)[0][0]
+        self.assertEqual((1.0, {5001}), (found.cores, set(found.threads)))
 
     def test_damaged_status_file_is_a_problem_each_time(self):
         self.host.write('run/libvirt/qemu/x.xml', '<domstatus')

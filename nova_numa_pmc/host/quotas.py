@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU quotas in a guest's control groups, and the threads below each.
+
+libvirt sets ``<vcpu_quota>`` on each ``vcpuN`` group, ``<emulator_quota>`` and
+``<iothread_quota>`` likewise and ``<global_quota>`` above them; systemd's ``CPUQuota=`` is the
+scope's. A quota of the slice above is no guest's own and is not looked at.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nova_numa_pmc.exceptions import CpusetError
+from nova_numa_pmc.host import cgroups
+from nova_numa_pmc.record import Record
+
+_MAX_THREADS = 65536
+
+
+class Group(Record, fields='directory version cores tids', defaults=(None,)):
+    """A group with a quota.
+
+    :param version: 1 or 2, of the hierarchy with the CPU controller
+    :param cores: quota ÷ period
+    :param tids: frozenset of its threads; None: all of the guest's are below it
+    """
+
+    __slots__ = ()
+
+
+class Found(Record, fields='groups emulator_tids', defaults=((), ())):
+    """What a guest's groups say.
+
+    :param groups: tuple of :class:`Group`, innermost first
+    :param emulator_tids: tuple of the threads in the emulator's group, among them the
+        kernel's vhost workers, which are no threads of QEMU before Linux 6.4
+    """
+
+    __slots__ = ()
+
+
+def find(pid: int, root: str = '/') -> Found:
+    """Look a guest's groups through; nothing is found where they can't be read."""
+    try:
+        version, scope, tail = cgroups.locate(pid, 'cpu', root)
+    except CpusetError:
+        return Found()
+    base = os.path.join(scope, 'libvirt') if tail[:1] == ['libvirt'] else scope
+    try:
+        names = [name for name in os.listdir(base)
+                 if name.startswith(('vcpu', 'emulator', 'iothread'))]
+    except OSError:
+        names = []
+    groups = []
+    for name in sorted(names):
+        directory = os.path.join(base, name)
+        cores = quota_cores(directory, version)
+        if cores is not None:
+            groups.append(Group(directory, version, cores, frozenset(_tids(directory, version))))
+    for directory in dict.fromkeys((base, scope)):
+        cores = quota_cores(directory, version)
+        if cores is not None:
+            groups.append(Group(directory, version, cores))
+    return Found(tuple(groups), _tids(os.path.join(base, 'emulator'), version))
+
+
+def quota_cores(directory: str, version: int) -> float | None:
+    """Return a group's quota ÷ period; None: it has none, or can't be read.
+
+    ``cpu.max`` (Documentation/admin-guide/cgroup-v2.rst); on v1 ``cpu.cfs_quota_us`` and
+    ``cpu.cfs_period_us`` (Documentation/scheduler/sched-bwc.rst).
+    """
+    names = ('cpu.max',) if version == 2 else ('cpu.cfs_quota_us', 'cpu.cfs_period_us')
+    try:
+        words = [word for name in names
+                 for word in cgroups.read_text(os.path.join(directory, name)).split()]
+        quota_us, period_us = (int(word) for word in words)  # 'max' is no number
+    except (OSError, ValueError):
+        return None
+    return quota_us / period_us if quota_us >= 0 and period_us > 0 else None
+
+
+def throttled_ns(group: Group) -> int | None:
+    """Return how long a group was held back so far; None: the kernel does not tell."""
+    key, unit = ('throttled_usec', 1000) if group.version == 2 else ('throttled_time', 1)
+    try:
+        for line in cgroups.read_text(os.path.join(group.directory, 'cpu.stat')).splitlines():
+            name, _, value = line.partition(' ')
+            if name == key:
+                return int(value) * unit
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _tids(directory: str, version: int) -> tuple[int, ...]:
+    """Return a group's thread ids; a threaded group of v2 has no readable ``cgroup.procs``."""
+    path = os.path.join(directory, 'cgroup.threads' if version == 2 else 'tasks')
+    try:
+        return tuple(int(line) for line in cgroups.read_text(path).split()[:_MAX_THREADS])
+    except (OSError, ValueError):
+        return ()

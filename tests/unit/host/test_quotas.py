@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import tempfile
+import unittest
+
+from nova_numa_pmc.host import quotas
+from tests.fixtures import cgroups
+
+
+class QuotasTest(unittest.TestCase):
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+
+    def tree(self, shape=cgroups.MODERN):
+        tree = cgroups.Tree(self.root, shape=shape)
+        for at, child in enumerate(tree.children):
+            tree.put(os.path.join(child, 'cpu.max'), 'max 100000\n')
+            tree.put(os.path.join(child, 'cgroup.threads'), '%d\n' % (50 + at))
+        return tree
+
+    def find(self):
+        return quotas.find(4242, self.root)
+
+    def test_none(self):
+        self.tree()
+        self.assertEqual(((), (50,)), tuple(self.find()))
+
+    def test_of_a_vcpu_the_emulator_and_all(self):
+        for shape in (cgroups.MODERN, cgroups.OLD, cgroups.MANUAL):
+            with self.subTest(shape=shape), tempfile.TemporaryDirectory() as self.root:
+                tree = self.tree(shape)
+                tree.put(os.path.join(tree.vcpus[1], 'cpu.max'), '5000 100000\n')
+                tree.put(os.path.join(tree.emulator, 'cpu.max'), '200000 100000\n')
+                tree.put(os.path.join(tree.target, 'cpu.max'), '150000 50000\n')
+                found = self.find().groups
+                self.assertEqual(
+                    [(tree.emulator, 2.0, {50}), (tree.vcpus[1], 0.05, {52}),
+                     (tree.target, 3.0, None)],
+                    [(each.directory, each.cores, each.tids) for each in found])
+
+    def test_on_v1(self):
+        path = 'machine.slice/machine-qemu\\x2d7.scope/libvirt'
+        tree = cgroups.Tree(self.root, version=1)
+        tree.put('proc/self/mountinfo', '36 31 0:33 / /sys/fs/cgroup/cpu,cpuacct rw - '
+                 'cgroup cgroup rw,cpu,cpuacct\n')
+        tree.put_cgroup('5:cpu,cpuacct:/%s/emulator\n0::/\n' % path)
+        base = os.path.join(self.root, 'sys/fs/cgroup/cpu,cpuacct', path)
+        for name, quota in (('emulator', -1), ('vcpu0', 25000), ('vcpu1', -1)):
+            tree.put(os.path.join(base, name, 'cpu.cfs_quota_us'), '%d\n' % quota)
+            tree.put(os.path.join(base, name, 'cpu.cfs_period_us'), '100000\n')
+            tree.put(os.path.join(base, name, 'tasks'), '61\n62\n')
+        tree.put(os.path.join(base, 'vcpu0/cpu.stat'), 'nr_periods 3\nthrottled_time 77\n')
+        [group] = self.find().groups
+        self.assertEqual((1, 0.25, {61, 62}), (group.version, group.cores, group.tids))
+        self.assertEqual((77, (61, 62)), (quotas.throttled_ns(group), self.find().emulator_tids))
+
+    def test_throttled(self):
+        tree = self.tree()
+        group = quotas.Group(tree.vcpus[0], 2, 0.05)
+        self.assertIsNone(quotas.throttled_ns(group))
+        for text, told in (('nr_throttled 3\nthrottled_usec 12\n', 12000), ('', None),
+                           ('throttled_usec x\n', None)):
+            tree.put(os.path.join(tree.vcpus[0], 'cpu.stat'), text)
+            self.assertEqual(told, quotas.throttled_ns(group))
+
+    def test_what_can_not_be_read_is_no_quota(self):
+        self.assertEqual(((), ()), tuple(self.find()))
+        tree = self.tree()
+        for text in ('', '5000', 'x y', '5000 0', '5000 100000 7'):
+            tree.put(os.path.join(tree.vcpus[0], 'cpu.max'), text)
+            self.assertEqual((), self.find().groups)
