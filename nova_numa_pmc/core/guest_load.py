@@ -116,3 +116,23 @@ def _allowed_nodes(guest, view):
         return None
     return tuple(node.id for node in view.nodes
                  if node.cpus is not None and guest.allowed_cpus & node.cpus)
+
+
+def traffic_of(samples, nodes):
+    """Return {uuid: DRAM traffic in bytes/s}; a guest whose traffic is unknown is left out.
+
+    :param samples: sequence of :class:`sample.GuestSample`
+    :param nodes: iterable of :class:`sample.NodeSample`
+    """
+    lines = {each.uuid: _lines(each) for each in samples}
+    per_line, total = None, sum(count or 0.0 for count in lines.values())
+    served = [node.bandwidth_bytes_per_sec for node in nodes]
+    if total and None not in served:
+        per_line = sum(served) / total
+    found = {}
+    for each in samples:
+        if each.bandwidth_bytes_per_sec is not None:
+            found[each.uuid] = each.bandwidth_bytes_per_sec
+        elif lines[each.uuid] is not None and per_line is not None:
+            found[each.uuid] = lines[each.uuid] * per_line
+    return found

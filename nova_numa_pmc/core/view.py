@@ -77,15 +77,23 @@ def request(guest, limits, device_nodes=(), history=None):
     policy = model.NONE if guest.override == 'ignore' else hints.get('numa_pmc:policy')
     intensity = INTENSITY.get(hints.get('numa_pmc:memory_intensity'),
                               INTENSITY[DEFAULT_INTENSITY])
-    demand = guest.vcpus * (
-        (PRIOR_GUESTS * PRIOR_CORES_PER_VCPU + sum(history.cores_per_vcpu))
-        / (PRIOR_GUESTS + len(history.cores_per_vcpu)))
+    demand = expected_cores(guest.vcpus, history)
     traffic = history.bytes_per_core_sec
     return model.Request(
         max(guest.vcpus, guest.vcpus_max or 0), guest.memory_bytes, guest.page_bytes,
         guest.allowed_cpus, tuple(device_nodes),
         policy if policy in model.POLICIES else model.AUTO, demand,
         None if traffic is None else demand * traffic * intensity, guest.placed_by)
+
+
+def expected_cores(vcpus, history):
+    """Return what a guest that nobody has measured yet is expected to want [cores].
+
+    :param history: :class:`model.History`; five guests of it weigh as much as the assumption
+    """
+    known = history.cores_per_vcpu
+    return vcpus * ((PRIOR_GUESTS * PRIOR_CORES_PER_VCPU + sum(known))
+                    / (PRIOR_GUESTS + len(known)))
 
 
 def capacity_bytes(node, limits):

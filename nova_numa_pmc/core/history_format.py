@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Histories as plain data, for a file that outlasts a reboot.
+
+Where guests ran is left out: the first intervals tell it anew.
+"""
+
+from __future__ import annotations
+
+import math
+
+from nova_numa_pmc.core.demand_history import (
+    BYTES_UNIT, CORES_UNIT, FLAVORS_MAX, FLAVOR_GUESTS_MAX, GUESTS_MAX, GuestHistory, Histories,
+    Series, Wants)
+from nova_numa_pmc.core.streams import BINS, Stream
+
+MAJOR, MINOR = 1, 0
+_NODES_MAX, _NAME_MAX, _VCPUS_MAX = 1024, 255, 1 << 16
+#: Beyond any real demand, traffic, variance or time; a file that says more is damaged.
+_AMOUNT_MAX = 1e30
+
+
+def to_data(histories: Histories) -> dict:
+    """Return histories as dicts, lists, text and numbers; of too many guests the last seen."""
+    scales = histories.minutes.scale, histories.day.scale
+    latest = sorted(histories.guests.items(), key=lambda item: -item[1].seen_s)[:GUESTS_MAX]
+    return {
+        'schema': '%d.%d' % (MAJOR, MINOR), 'clock_s': _brief(histories.clock_s),
+        'guests': {uuid: dict(_wants(each, scales), flavor=each.flavor, vcpus=each.vcpus,
+                              seen_s=_brief(each.seen_s), measured_s=_brief(each.measured_s))
+                   for uuid, each in latest},
+        'others': {'%d' % node: _wants(each, scales) for node, each in histories.others.items()},
+        'flavors': [[name, _brief(count), _brief(total)]
+                    for name, (count, total) in histories.flavors.items()]}
+
+
+def from_data(data: dict) -> Histories:
+    """Return the :class:`Histories` in plain data.
+
+    :raises ValueError: it is damaged, or a later major version wrote it
+    """
+    try:
+        major = data['schema'].partition('.')[0]
+        if major != str(MAJOR):
+            raise ValueError('its schema is %.20r, this release reads %d' % (major, MAJOR))
+        found = Histories(_amount(data['clock_s']))
+        for uuid, each in _items(data['guests'], GUESTS_MAX):
+            found.guests[_text(uuid)] = GuestHistory(
+                None if each['flavor'] is None else _text(each['flavor']),
+                int(_amount(each['vcpus'], _VCPUS_MAX)),
+                min(found.clock_s, _amount(each['seen_s'])), _amount(each['measured_s']),
+                *_series(each))
+        for node, each in _items(data['others'], _NODES_MAX):
+            if not (node.isascii() and node.isdigit() and len(node) < 6):
+                raise ValueError('%.40r is no node' % node)
+            found.others[int(node)] = Wants(*_series(each))
+        if type(data['flavors']) is not list or len(data['flavors']) > FLAVORS_MAX:
+            raise ValueError('its flavors are no list of at most %d' % FLAVORS_MAX)
+        for name, count, total in data['flavors']:
+            if _amount(count, FLAVOR_GUESTS_MAX) > 0:
+                found.flavors[None if name is None else _text(name)] = count, _amount(total)
+        return found
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError('%s: %.200s' % (type(error).__name__, error)) from None
+
+
+def _wants(wants, scales):
+    return {name: [_stream(stream, scale) for stream, scale in zip(
+        (series.minutes, series.day), scales)]
+        for name, series in (('demand', wants.demand), ('traffic', wants.traffic))}
+
+
+def _stream(stream, scale):
+    """Return [] or [weight in seconds, mean, variance, bin, share, bin, share …]."""
+    if stream.mean is None:
+        return []
+    return [_brief(stream.weight / scale), _brief(stream.mean), _brief(stream.variance),
+            *(part for at, share in stream.bins() for part in (at, _brief(share)))]
+
+
+def _brief(value):
+    return float('%.5g' % value)
+
+
+def _series(data):
+    return [Series(unit, *(_to_stream(values) for values in _pair(data[name])))
+            for name, unit in (('demand', CORES_UNIT), ('traffic', BYTES_UNIT))]
+
+
+def _pair(values):
+    if type(values) is not list or len(values) != 2:
+        raise ValueError('%.40r are no two horizons' % (values,))
+    return values
+
+
+def _to_stream(values):
+    """Return the :class:`Stream` that :func:`_stream` has written, in the scale 1."""
+    if type(values) is not list or len(values) > 3 + 2 * BINS:
+        raise ValueError('%.40r is no stream' % (values,))
+    if not values:
+        return Stream()
+    weight, mean, variance = map(_amount, values[:3])
+    if not weight > 0:
+        raise ValueError('a stream weighs nothing')
+    bins = dict(zip(values[3::2], map(_amount, values[4::2])))
+    if len(bins) * 2 != len(values) - 3 or any(
+            type(at) is not int or not 0 <= at < BINS for at in bins):
+        raise ValueError('%.40r are no bins' % (values[3:],))
+    return Stream(weight, mean, variance, {at: share * weight for at, share in bins.items()})
+
+
+def _items(members, longest):
+    if type(members) is not dict or len(members) > longest:
+        raise ValueError('%.40r is no object of at most %d' % (members, longest))
+    return members.items()
+
+
+def _text(value):
+    if type(value) is not str or len(value) > _NAME_MAX or not value.isprintable():
+        raise ValueError('%.40r is no name' % (value,))
+    return value
+
+
+def _amount(value, most=_AMOUNT_MAX):
+    if type(value) not in (int, float) or not 0 <= value <= most or not math.isfinite(value):
+        raise ValueError('%.40r is no amount' % (value,))
+    return value

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the nodes of a host are wanted for over the longer horizon.
+
+Composed of the histories of the guests that are there and of all else, so that it moves with a
+guest. What new guests and hosts are decided by; moves go by the interval.
+"""
+
+from __future__ import annotations
+
+import math
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import demand_history
+from nova_numa_pmc.core.view import (
+    DEFAULT_INTENSITY, INTENSITY, SETTLING_NS, capacity_cores, expected_cores)
+
+#: Minutes count beside the day where they are above it by more than so many standard errors.
+SIGNIFICANT = 2.0
+#: How long a burst lasts, to tell how far a mean over minutes may be from the day's by chance:
+#: an assumption [s].
+_BURST_S = 60.0
+#: The variance of a mean over the horizon of minutes, as a part of that of its intervals: with
+#: correlation exp(-t / burst) and weights exp(-t / horizon) it is burst / (burst + horizon).
+_CHANCE = _BURST_S / (_BURST_S + demand_history.MINUTES_S)
+
+
+class Level:
+    """A sum of what was wanted: means over minutes and over a day, and the day's variance."""
+
+    __slots__ = ('minutes', 'day', 'variance')
+
+    def __init__(self) -> None:
+        self.minutes = self.day = self.variance = 0.0
+
+    def add(self, series: demand_history.Series, share: float) -> None:
+        """Add a share of a series that knows something."""
+        self.minutes += share * series.minutes.mean
+        self.day += share * series.day.mean
+        self.variance += share**2 * series.day.variance
+
+    def add_constant(self, amount: float) -> None:
+        """Add an amount that is taken to stay."""
+        self.minutes += amount
+        self.day += amount
+
+    def longer(self) -> float:
+        """Return the day's mean; where minutes are above it by more than chance, theirs less that.
+
+        A load that has come counts within minutes, one that has gone within a day: it may come
+        back.
+        """
+        chance = SIGNIFICANT * math.sqrt(self.variance * _CHANCE)
+        return self.day + max(0.0, self.minutes - self.day - chance)
+
+
+class Charge:
+    """What one guest counts for, by node.
+
+    :ivar demand, traffic: :class:`demand_history.Series` or :class:`Expected`; of traffic None:
+        unknown
+    :ivar cpus, mems: {node id: share}
+    """
+
+    __slots__ = ('demand', 'traffic', 'cpus', 'mems')
+
+    def __init__(self, demand, traffic, cpus: dict, mems: dict) -> None:
+        self.demand, self.traffic, self.cpus, self.mems = demand, traffic, cpus, mems
+
+
+def node_loads(histories: demand_history.Histories, sample, host: model.Topology, guests: dict,
+               promises: dict, limits: model.Limits, now_ns: int) -> dict:
+    """Return {node id: :class:`model.NodeLoad`} over the longer horizon.
+
+    What is unknown of the interval is unknown. Where it can't be told what part of it is the
+    guests' (the source in use does not tell their traffic), the interval's stands for it, with
+    what young guests are expected to want beside it.
+
+    :param histories: fed with this sample
+    :param sample: :class:`nova_numa_pmc.sample.Sample`
+    :param guests: {uuid: :class:`model.Guest`} that run
+    :param promises: {uuid: :class:`model.Promise`}
+    :param now_ns: CLOCK_BOOTTIME
+    """
+    charges = _Charges(histories, sample, host, guests, promises, limits, now_ns)
+    known = charges.all()
+    found = {}
+    for node in sample.nodes:
+        others = histories.others.get(node.id) or demand_history.Wants()
+        found[node.id] = model.NodeLoad(
+            _composed(node.demand_cores, others.demand,
+                      [(each.demand, each.cpus.get(node.id, 0.0)) for each in known]),
+            _composed(node.bandwidth_bytes_per_sec, others.traffic,
+                      [(each.traffic, each.mems.get(node.id, 0.0)) for each in known]),
+            node.bandwidth_max_bytes_per_sec, node.link_ratio)
+    return found
+
+
+def _composed(measured, others, parts):
+    """Add up what is there; None where nothing was measured."""
+    if measured is None:
+        return None
+    if others.day.mean is None or any(amount is None for amount, _ in parts):
+        return measured + sum(share * amount.excess for amount, share in parts
+                              if isinstance(amount, Expected))
+    level = Level()
+    level.add(others, 1.0)
+    for amount, share in parts:
+        if not share:
+            continue
+        if isinstance(amount, Expected):
+            level.add_constant(share * amount.most)
+        else:
+            level.add(amount, share)
+    return level.longer()
+
+
+class Expected:
+    """What a young guest counts for: the larger of what it is expected to want and has wanted.
+
+    :ivar most: that; ``excess``: by how much it is more than what has been measured
+    """
+
+    __slots__ = ('most', 'excess')
+
+    def __init__(self, expected: float, measured: float | None) -> None:
+        self.most = max(expected, measured or 0.0)
+        self.excess = self.most - (measured or 0.0)
+
+
+class _Charges:
+    """What each guest counts for, and where."""
+
+    def __init__(self, histories, sample, host, guests, promises, limits, now_ns):
+        self._histories, self._guests, self._promises = histories, guests, promises
+        self._samples = {each.uuid: each for each in sample.guests}
+        self._now_ns, self._flavors = now_ns, {}
+        self._cores = dict(zip((node.id for node in host.nodes), capacity_cores(host, limits)))
+
+    def all(self):
+        """Return a list of :class:`Charge`."""
+        found = []
+        for uuid in sorted(self._samples.keys() | self._promises.keys()):
+            promise = self._promises.get(uuid)
+            if demand_history.counts(promise):
+                charge = self._charge(uuid, promise, self._samples.get(uuid))
+                if charge:
+                    found.append(charge)
+        return found
+
+    def _charge(self, uuid, promise, sample):
+        history = self._histories.guests.get(uuid)
+        young = promise is not None and (
+            not promise.started or promise.since_ns > self._now_ns - SETTLING_NS)
+        if young:
+            demand, traffic = self._expected(uuid, promise, history)
+        elif sample is None or history is None or history.demand.day.mean is None:
+            return None  # it could not be measured: its part is in what others want
+        else:
+            demand, traffic = history.demand, history.traffic
+            if traffic.day.mean is None:
+                traffic = None
+        cpus = self._where(promise and promise.cpu_nodes, history and history.ran_at(promise))
+        lies = sum(size for _, size in sample.bytes_by_node) if sample else 0
+        if lies:
+            mems = {node: size / lies for node, size in sample.bytes_by_node}
+        else:
+            mems = self._where(promise and promise.mem_nodes) if promise and (
+                promise.mem_nodes) else cpus
+        return Charge(demand, traffic, cpus, mems)
+
+    def _expected(self, uuid, promise, history):
+        """Return what a young guest counts for: its own history's where it has been here."""
+        guest = self._guests.get(uuid)
+        flavor = guest.flavor if guest else history and history.flavor
+        if flavor not in self._flavors:
+            self._flavors[flavor] = self._histories.of_flavor(flavor)
+        known = self._flavors[flavor]
+        cores = expected_cores(promise.vcpus, known)
+        bytes_per_sec = 0.0
+        if known.bytes_per_core_sec is not None:
+            hint = dict(guest.hints).get('numa_pmc:memory_intensity') if guest else None
+            bytes_per_sec = cores * known.bytes_per_core_sec * INTENSITY.get(
+                hint, INTENSITY[DEFAULT_INTENSITY])
+        measured = wanted = None
+        if history is not None:
+            measured, wanted = history.demand.minutes.mean, history.traffic.minutes.mean
+            if history.measured_s >= demand_history.KNOWN_S:
+                cores = history.demand.day.mean
+                bytes_per_sec = (bytes_per_sec if history.traffic.day.mean is None
+                                 else history.traffic.day.mean)
+        return Expected(cores, measured), Expected(bytes_per_sec, wanted)
+
+    def _where(self, nodes, ran=None):
+        """Return {node id: share}: as it ran, else over the nodes promised by their cores."""
+        weights = ran if ran and sum(ran.values()) > 0 else {
+            node: self._cores[node] for node in nodes or () if node in self._cores}
+        total = sum((weights or self._cores).values())
+        if not total:
+            return {node: 1 / len(weights) for node in weights} if weights else {}
+        return {node: weight / total for node, weight in (weights or self._cores).items()}
