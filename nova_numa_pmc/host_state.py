@@ -33,13 +33,15 @@ _OPTIONAL = ('demand_cores', 'bandwidth_bytes_per_sec', 'bandwidth_max_bytes_per
 _WHOLE = ('id', 'threads', 'capacity_bytes', 'promised_bytes')
 
 
-class HostState(Record, fields='taken_s interval_s view remote_ratios source limits pools',
-                defaults=('', model.Limits(), ())):
+class HostState(Record, fields='taken_s interval_s view remote_ratios source limits pools '
+                               'demand_now_cores',
+                defaults=('', model.Limits(), (), ())):
     """A host as it was published.
 
     :param taken_s: CLOCK_REALTIME of the measurement [s since the epoch]
     :param interval_s: over which it was measured, and so how often it is published [s]
-    :param view: :class:`model.HostView`, its nodes without their CPUs
+    :param view: :class:`model.HostView`, its nodes without their CPUs; what they are wanted for
+        is over the longer horizon (:mod:`core.longer`)
     :param remote_ratios: tuple by position: remote over all DRAM accesses of the node's CPUs,
         None: unknown
     :param source: the best rung of evidence in use, '' none
@@ -48,6 +50,8 @@ class HostState(Record, fields='taken_s interval_s view remote_ratios source lim
     :param pools: tuple of :class:`model.PoolLoad`, the floating pool first: what plain guests
         may use, of which ``view`` is. The hook reads them from a file of their own
         (:mod:`pool_loads`)
+    :param demand_now_cores: tuple by position: cores wanted in the interval, None in it:
+        unknown; empty: not told
     """
 
     __slots__ = ()
@@ -73,10 +77,11 @@ def from_sample(view, sample, limits):
     :param limits: :class:`model.Limits` that the host decides by
     """
     remote = {node.id: node.remote_ratio for node in sample.nodes}
+    now = {node.id: node.demand_cores for node in sample.nodes}
     return HostState(sample.taken_s, sample.elapsed_s, view._replace(
         nodes=tuple(node._replace(cpus=None) for node in view.nodes)),
         tuple(remote.get(node.id) for node in view.nodes), sample.source, limits,
-        (floating_pool(view),))
+        (floating_pool(view),), tuple(now.get(node.id) for node in view.nodes))
 
 
 def floating_pool(view):
@@ -91,10 +96,11 @@ def floating_pool(view):
 def encode(host_state):
     """Render a host's state as the file's bytes."""
     nodes = []
-    for node, remote in zip(host_state.view.nodes, host_state.remote_ratios):
+    now_cores = host_state.demand_now_cores or (None,) * len(host_state.view.nodes)
+    for node, remote, now in zip(host_state.view.nodes, host_state.remote_ratios, now_cores):
         members = node._asdict()
         del members['cpus']
-        nodes.append(dict(members, remote_ratio=remote))
+        nodes.append(dict(members, remote_ratio=remote, demand_now_cores=now))
     return json.dumps({
         'schema': f'{_MAJOR}.{_MINOR}', 'taken_s': host_state.taken_s,
         'interval_s': host_state.interval_s, 'source': host_state.source,
@@ -121,6 +127,7 @@ def decode(data):
         if not ids or ids != sorted(set(ids)):
             raise ValueError('its nodes are none, out of order or there twice')
         limits = _Members(found.get('limits', {}))
+        now_cores = tuple(node.number('demand_now_cores', None) for node in nodes)
         return HostState(
             found.number('taken_s'), found.number('interval_s'),
             model.HostView(views, _distances(found, len(views)), found.whole('rotation', 0)),
@@ -128,7 +135,8 @@ def decode(data):
             found.text('source', ''), model.Limits()._replace(**{
                 name: limits.number(name, model.Limits._field_defaults[name])
                 for name in _LIMITS}),
-            tuple(_pool(_Members(pool)) for pool in found.sequence('pools', _POOLS_MAX, ())))
+            tuple(_pool(_Members(pool)) for pool in found.sequence('pools', _POOLS_MAX, ())),
+            () if now_cores.count(None) == len(now_cores) else now_cores)
     except (ValueError, RecursionError) as error:  # JSON's and Unicode's errors are ValueErrors
         raise StateError(str(error)[:200]) from None
 

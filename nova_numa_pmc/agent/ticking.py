@@ -11,7 +11,7 @@ import time
 
 from nova_numa_pmc import (agent_options, bookkeeping, collect, host_state, overrides,
                            pool_loads, promises, state)
-from nova_numa_pmc.agent import rebalancing
+from nova_numa_pmc.agent import rebalancing, remembering
 from nova_numa_pmc.agent.troubles import Troubles
 from nova_numa_pmc.core import view
 from nova_numa_pmc.host import guests
@@ -72,6 +72,7 @@ class Agent:
         self._rebalancing = rebalancing.Rebalancing(options, self._moving, root, LOG,
                                                     self._troubles)
         self._turn, self._pause = turn.AgentTurn(LOG), pausing.Watch(LOG)
+        self._remembering = remembering.Remembering(root, LOG)
 
     def reload(self, options):
         """Go on with other options; counters are opened anew where theirs have changed."""
@@ -160,9 +161,14 @@ class Agent:
         if not (tick.sample and tick.sample.nodes and tick.sample.elapsed_s and tick.record):
             return None
         limits = self.options.shared.limits
-        seen = view.view(tick.host, tick.record.promises.values(), limits,
-                         {node.id: node for node in tick.sample.nodes}, tick.record.rotation,
-                         tick.now.boottime_ns)
+        loads = now_ns = None
+        with self._troubles.stage('remembering what guests wanted'):
+            loads = self._remembering.node_loads(tick, self.options)
+        if loads is None:  # by the interval, to which guests that just came are to be added
+            loads = {node.id: node for node in tick.sample.nodes}
+            now_ns = tick.now.boottime_ns
+        seen = view.view(tick.host, tick.record.promises.values(), limits, loads,
+                         tick.record.rotation, now_ns)
         return host_state.from_sample(seen, tick.sample, limits)
 
     def _covered(self, tick):
@@ -194,8 +200,10 @@ class Agent:
         self._end_turn()
 
     def close(self):
-        """Close what is open."""
+        """Close what is open; what is to be remembered is written."""
         self._turn.end()
+        with self._troubles.stage('remembering what guests wanted'):
+            self._remembering.close(self.options)
         self._sampler.close()
 
     def __enter__(self):

@@ -22,7 +22,7 @@ STATE = HostState(
              bandwidth_max_bytes_per_sec=2e9), rotation=3),
     (None, 0.25), 'counters', model.Limits(pressure_floor=0.5, domain_distance=13), (
         model.PoolLoad(frozenset({0, 1, 5}), ((0, model.NodeLoad(0.5, None, None, 0.25)),),
-                       ((0, 3.0),)),))
+                       ((0, 3.0),)),), (0.25, None))
 
 
 def changed(**members):
@@ -63,6 +63,13 @@ class CodecTest(unittest.TestCase):
                          host_state.decode(json.dumps(older).encode()))
         self.assertEqual(STATE, host_state.decode(node_changed(new={'a': 1})))
 
+    def test_an_older_writer_says_less(self):
+        data = json.loads(host_state.encode(STATE))
+        for each in data['nodes']:
+            del each['demand_now_cores']
+        self.assertEqual(STATE._replace(demand_now_cores=()), host_state.decode(
+            json.dumps(dict(data, schema='1.0')).encode()))
+
     def test_another_major_version_is_refused(self):
         with self.assertRaisesRegex(StateError, 'schema is 2'):
             host_state.decode(changed(schema='2.0'))
@@ -80,6 +87,7 @@ class CodecTest(unittest.TestCase):
                 'negative cores': node_changed(cores=-1), 'no cores': node_changed(cores=None),
                 'a huge amount': node_changed(promised_bytes=2**61),
                 'half a thread': node_changed(threads=0.5),
+                'a negative demand': node_changed(demand_now_cores=-1),
                 'remote beyond all': node_changed(remote_ratio=1.5),
                 'unpaired pools': node_changed(huge_free_bytes=[[1]]),
                 'pools of text': node_changed(huge_free_bytes=['ab']),
@@ -106,9 +114,11 @@ class CodecTest(unittest.TestCase):
     def test_a_sample_joins_a_view(self):
         view = host(node(0, cpus=frozenset({1}), vcpus=3, demand_cores=0.5),
                     node(2, cpus=frozenset()))
-        measured = sample.Sample(5.0, 10.0, 'counters', (sample.NodeSample(2, remote_ratio=0.5),))
+        measured = sample.Sample(5.0, 10.0, 'counters', (
+            sample.NodeSample(2, remote_ratio=0.5, demand_cores=1.5),))
         found = host_state.from_sample(view, measured, model.Limits())
         self.assertEqual((None, 0.5), found.remote_ratios)
+        self.assertEqual((None, 1.5), found.demand_now_cores)
         self.assertEqual([None, None], [one.cpus for one in found.view.nodes])
         self.assertEqual((5.0, 10.0, 'counters'), (found.taken_s, found.interval_s, found.source))
         self.assertEqual((model.PoolLoad(

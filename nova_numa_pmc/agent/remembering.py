@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remember what guests wanted, over restarts of the agent and of the host.
+
+The file is replaced as a whole every few minutes and when the agent ends; what a crash loses is
+measured again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+
+from nova_numa_pmc import model, state
+from nova_numa_pmc.core import history_format, longer
+from nova_numa_pmc.core.demand_history import Histories
+from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.movement.history import DIRECTORY
+
+FILE = 'demand'
+#: How much is measured between two writes, and at least before the one at the end [s].
+SAVE_EVERY_S, SAVE_LEAST_S = 300.0, 30.0
+_SIZE_MAX_BYTES = 8 << 20
+
+
+class Remembering:
+    """The histories of this host, and their file.
+
+    :param root: where the host's file systems begin
+    :ivar histories: :class:`Histories`, None: not read yet
+    """
+
+    def __init__(self, root: str, log: logging.Logger) -> None:
+        self._directory, self._log = os.path.join(root, DIRECTORY), log
+        self.histories, self._saved_s, self._failing = None, 0.0, False
+
+    def node_loads(self, tick, options) -> dict[int, model.NodeLoad]:
+        """Add a tick's interval; return what its nodes are wanted for over the longer horizon.
+
+        :param tick: :class:`nova_numa_pmc.agent.ticking.Tick` with sample, host and record
+        :param options: :class:`nova_numa_pmc.agent_options.Options`; the file is written by who
+            publishes
+        """
+        if self.histories is None:
+            self.histories = self._load()
+            self._saved_s = self.histories.clock_s
+        guests, promises = {each.uuid: each for each in tick.guests}, tick.record.promises
+        self.histories.feed(tick.sample, guests, promises)
+        if options.publish and self.histories.clock_s >= self._saved_s + SAVE_EVERY_S:
+            self.save()
+        return longer.node_loads(self.histories, tick.sample, tick.host, guests, promises,
+                                 options.shared.limits, tick.now.boottime_ns)
+
+    def close(self, options) -> None:
+        """Write what was measured since the last time, unless it is hardly anything."""
+        if self.histories is None or not options.publish:
+            return
+        if self.histories.clock_s >= self._saved_s + SAVE_LEAST_S:
+            self.save(durable=True)
+
+    def save(self, durable: bool = False) -> None:
+        """Replace the file; what fails costs one warning until it works again.
+
+        :param durable: wait until the disk has it
+        """
+        self._saved_s = self.histories.clock_s  # a full disk is not asked again in each tick
+        data = json.dumps(history_format.to_data(self.histories), separators=(',', ':'),
+                          allow_nan=False).encode()
+        try:
+            fd = state.open_directory(self._directory, create=True)
+            try:
+                state.replace_file(fd, self._directory, FILE, data, durable)
+            finally:
+                os.close(fd)
+        except StateError as error:
+            if not self._failing:
+                self._log.warning('what guests wanted is not kept over a restart: %s', error)
+            self._failing = True
+        else:
+            self._failing = False
+
+    def _load(self) -> Histories:
+        path = os.path.join(self._directory, FILE)
+        try:
+            fd = state.open_directory(self._directory, create=False)
+            try:
+                data = state.read_file(fd, self._directory, FILE, _SIZE_MAX_BYTES)
+            finally:
+                os.close(fd)
+            return history_format.from_data(json.loads(data)) if data is not None else Histories()
+        except FileNotFoundError:
+            return Histories()
+        except (ValueError, RecursionError, StateError) as error:
+            self._log.warning('%s: %s: what guests wanted is measured anew; the file is '
+                              'replaced in %.0f s', path, error, SAVE_EVERY_S)
+            return Histories()
