@@ -13,6 +13,8 @@ from nova_numa_pmc.core.streams import Horizon, Stream, bin_of
 
 #: The horizons: minutes, for a load that has changed, and a day, for what lasts [s].
 MINUTES_S, DAY_S = 900.0, 86400.0
+#: What a node is wanted for in all intervals of this time is sustained, whatever came before [s].
+SUSTAINED_S = 120.0
 #: No interval counts for more: what came before it is not to vanish behind one figure [s].
 LONGEST_INTERVAL_S = 600.0
 #: A guest that was measured for less tells nothing about others of its flavor: it boots [s].
@@ -47,6 +49,13 @@ class Series:
     def p95(self) -> tuple[float | None, float | None]:
         """Return the 95th percentiles over minutes and over a day, None: unknown."""
         return self.minutes.quantile(0.95, self.unit), self.day.quantile(0.95, self.unit)
+
+    def figures(self) -> dict:
+        """Return {horizon: {figure: value}}, plain data; {}: nothing was measured."""
+        return {} if self.day.mean is None else {
+            name: {'mean': stream.mean, 'variance': stream.variance, 'p95': p95}
+            for name, stream, p95 in zip(('minutes', 'day'), (self.minutes, self.day),
+                                         self.p95())}
 
 
 class Wants:
@@ -110,6 +119,8 @@ class Histories:
     :ivar clock_s: how long the host was measured in all [s]
     :ivar guests: {uuid: :class:`GuestHistory`}, of those that are gone, too
     :ivar others: {node id: :class:`Wants`} of all but guests
+    :ivar recent: the last intervals, list of (when it ended, by the clock; {node id: cores};
+        {node id: bytes/s}), the newest last; not kept over a restart
     :ivar flavors: {name: (guests, sum of their cores per vCPU)} of forgotten guests; the name
         None: of all of them
     """
@@ -118,6 +129,7 @@ class Histories:
         self.clock_s = clock_s
         self.minutes, self.day = Horizon(MINUTES_S), Horizon(DAY_S)
         self.guests, self.others, self.flavors = {}, {}, {}
+        self.recent = [(clock_s, {}, {})]
 
     def feed(self, sample, guests: dict, promises: dict) -> None:
         """Add one interval.
@@ -141,8 +153,26 @@ class Histories:
                 wants.demand.add(cores, weights)
             if bytes_per_sec is not None:
                 wants.traffic.add(bytes_per_sec, weights)
+        self.recent.append((self.clock_s,
+                            {node.id: node.demand_cores for node in sample.nodes},
+                            {node.id: node.bandwidth_bytes_per_sec for node in sample.nodes}))
+        while self.recent[1][0] <= self.clock_s - SUSTAINED_S:
+            del self.recent[0]
         self._rescale()
         self._forget()
+
+    def sustained(self, node: int) -> tuple[float | None, float | None]:
+        """Return the least cores and bytes/s that a node was wanted for in the last minutes.
+
+        None: unknown in one of the intervals, or not measured for so long.
+        """
+        if self.recent[0][0] > self.clock_s - SUSTAINED_S:
+            return None, None
+        found = []
+        for at in (1, 2):
+            values = [interval[at].get(node) for interval in self.recent[1:]]
+            found.append(None if None in values else min(values))
+        return tuple(found)
 
     def _feed_guest(self, sample, guest, promise, bytes_per_sec, weights, seconds):
         history = self.guests.get(sample.uuid)

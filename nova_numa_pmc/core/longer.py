@@ -73,7 +73,8 @@ def node_loads(histories: demand_history.Histories, sample, host: model.Topology
 
     What is unknown of the interval is unknown. Where it can't be told what part of it is the
     guests' (the source in use does not tell their traffic), the interval's stands for it, with
-    what young guests are expected to want beside it.
+    what young guests are expected to want beside it. It is no less than what was sustained in
+    the last minutes: a load that has come and stays counts, however short its history is.
 
     :param histories: fed with this sample
     :param sample: :class:`nova_numa_pmc.sample.Sample`
@@ -86,17 +87,21 @@ def node_loads(histories: demand_history.Histories, sample, host: model.Topology
     found = {}
     for node in sample.nodes:
         others = histories.others.get(node.id) or demand_history.Wants()
+        cores, bytes_per_sec = histories.sustained(node.id)
         found[node.id] = model.NodeLoad(
-            _composed(node.demand_cores, others.demand,
+            _composed(node.demand_cores, cores, others.demand,
                       [(each.demand, each.cpus.get(node.id, 0.0)) for each in known]),
-            _composed(node.bandwidth_bytes_per_sec, others.traffic,
+            _composed(node.bandwidth_bytes_per_sec, bytes_per_sec, others.traffic,
                       [(each.traffic, each.mems.get(node.id, 0.0)) for each in known]),
             node.bandwidth_max_bytes_per_sec, node.link_ratio)
     return found
 
 
-def _composed(measured, others, parts):
-    """Add up what is there; None where nothing was measured."""
+def _composed(measured, sustained, others, parts):
+    """Add up what is there; None where nothing was measured.
+
+    :param sustained: it is no less, None: unknown
+    """
     if measured is None:
         return None
     if others.day.mean is None or any(amount is None for amount, _ in parts):
@@ -111,7 +116,7 @@ def _composed(measured, others, parts):
             level.add_constant(share * amount.most)
         else:
             level.add(amount, share)
-    return level.longer()
+    return max(level.longer(), sustained or 0.0)
 
 
 class Expected:
