@@ -31,7 +31,7 @@ class Remembering:
     """
 
     def __init__(self, root: str, log: logging.Logger) -> None:
-        self._directory, self._log = os.path.join(root, DIRECTORY), log
+        self._root, self._directory, self._log = root, os.path.join(root, DIRECTORY), log
         self.histories, self._saved_s, self._failing = None, 0.0, False
 
     def node_loads(self, tick, options) -> dict[int, model.NodeLoad]:
@@ -80,17 +80,28 @@ class Remembering:
             self._failing = False
 
     def _load(self) -> Histories:
-        path = os.path.join(self._directory, FILE)
         try:
-            fd = state.open_directory(self._directory, create=False)
-            try:
-                data = state.read_file(fd, self._directory, FILE, _SIZE_MAX_BYTES)
-            finally:
-                os.close(fd)
-            return history_format.from_data(json.loads(data)) if data is not None else Histories()
-        except FileNotFoundError:
+            return read(self._root) or Histories()
+        except StateError as error:
+            self._log.warning('%s: what guests wanted is measured anew', error)
             return Histories()
-        except (ValueError, RecursionError, StateError) as error:
-            self._log.warning('%s: %s: what guests wanted is measured anew; the file is '
-                              'replaced in %.0f s', path, error, SAVE_EVERY_S)
-            return Histories()
+
+
+def read(root: str = '/') -> Histories | None:
+    """Return the histories in a host's file, None where none were written.
+
+    :raises StateError: the file can't be used; names it and the remedy
+    """
+    directory = os.path.join(root, DIRECTORY)
+    try:
+        fd = state.open_directory(directory, create=False)
+        try:
+            data = state.read_file(fd, directory, FILE, _SIZE_MAX_BYTES)
+        finally:
+            os.close(fd)
+        return None if data is None else history_format.from_data(json.loads(data))
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise StateError('%s: %.200s: nova-numa-agent replaces it in a few minutes'
+                         % (os.path.join(directory, FILE), error)) from None

@@ -129,14 +129,15 @@ def _once(args, options, directory, wait):
 def as_lines(told):
     """Return a :class:`host_state.HostState` as lines of text."""
     lines = ['over %.3g s, by %s' % (told.interval_s, told.source or 'no source')]
-    for node, remote in zip(told.view.nodes, told.remote_ratios):
+    now_cores = told.demand_now_cores or (None,) * len(told.view.nodes)
+    for node, remote, now in zip(told.view.nodes, told.remote_ratios, now_cores):
         demand = 'unknown' if node.demand_cores is None else '%.2f' % node.demand_cores
         traffic = ('unknown' if node.bandwidth_bytes_per_sec is None
                    else '%.2f GB/s' % (node.bandwidth_bytes_per_sec / 1e9))
         lines.append(
-            'node %d: %s of %.3g cores wanted, bandwidth %s, remote %s, %.1f of %.1f GiB '
-            'promised to %.3g guests' % (
-                node.id, demand, node.cores, traffic,
+            'node %d: %s of %.3g cores wanted (now %s), bandwidth %s, remote %s, %.1f of %.1f '
+            'GiB promised to %.3g guests' % (
+                node.id, demand, node.cores, 'unknown' if now is None else '%.2f' % now, traffic,
                 'unknown' if remote is None else '%.2f %%' % (100 * remote),
                 (node.promised_bytes or 0) / 2**30, (node.capacity_bytes or 0) / 2**30,
                 node.guests))

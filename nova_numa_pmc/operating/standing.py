@@ -4,6 +4,7 @@
 import time
 
 from nova_numa_pmc import host_state, overrides
+from nova_numa_pmc.agent import remembering
 from nova_numa_pmc.checks import processes
 from nova_numa_pmc.core import guest_load, pressure, view
 from nova_numa_pmc.exceptions import CpusetError, StateError
@@ -30,15 +31,19 @@ class Agent(Record, fields='pid rebalance paused published_age_s fresh problem')
 
 class Node(Record, fields=(
         'id pressure cpu_ratio bandwidth_ratio link_ratio demand_cores cores remote_ratio '
-        'promised_bytes capacity_bytes free_bytes guests')):
-    """One node; what was measured is None where that is not known."""
+        'promised_bytes capacity_bytes free_bytes guests demand_now_cores'), defaults=(None,)):
+    """One node; what was measured is None where that is not known.
+
+    :param demand_cores: as published, over the longer horizon; where it was measured, of that
+        interval; ``demand_now_cores``: of the last interval
+    """
 
     __slots__ = ()
 
 
 class Standing(Record, fields=(
-        'guest promise held_nodes bytes_by_node home_ratio fixed moved problem'),
-        defaults=(None, '')):
+        'guest promise held_nodes bytes_by_node home_ratio fixed moved problem wants'),
+        defaults=(None, '', None)):
     """One guest.
 
     :param guest: :class:`model.Guest`; ``promise``: :class:`model.Promise`, None: there is none
@@ -48,6 +53,7 @@ class Standing(Record, fields=(
     :param fixed: why it is not moved, a code as in :class:`moves.GuestLoad`; '' it may be
     :param moved: :class:`history.Entry` of what brought it where it is; None: its start
     :param problem: what could not be read, ''
+    :param wants: :class:`demand_history.GuestHistory` as the agent has written it, None: none
     """
 
     __slots__ = ()
@@ -82,7 +88,7 @@ def nodes(here, seen, published):
     now = view.view(seen.host, seen.record.promises.values(), here.options.shared.limits)
     measured = _sampled(seen.sample) if seen.sample else _published(published)
     unknown = dict.fromkeys(('pressure', 'cpu_ratio', 'bandwidth_ratio', 'link_ratio',
-                             'demand_cores', 'remote_ratio'))
+                             'demand_cores', 'remote_ratio', 'demand_now_cores'))
     free_bytes = {node.id: node.free_bytes for node in seen.host.nodes}
     return tuple(Node(
         id=node.id, cores=node.cores, promised_bytes=node.promised_bytes,
@@ -91,20 +97,23 @@ def nodes(here, seen, published):
 
 
 def _sampled(sample):
-    return {node.id: {name: getattr(node, name) for name in (
+    return {node.id: dict({name: getattr(node, name) for name in (
         'pressure', 'cpu_ratio', 'bandwidth_ratio', 'link_ratio', 'demand_cores',
-        'remote_ratio')} for node in sample.nodes}
+        'remote_ratio')}, demand_now_cores=node.demand_cores) for node in sample.nodes}
 
 
 def _published(published):
     found = {}
-    for node, remote in zip(published.view.nodes, published.remote_ratios) if published else ():
+    if published is None:
+        return found
+    now_cores = published.demand_now_cores or (None,) * len(published.view.nodes)
+    for node, remote, now in zip(published.view.nodes, published.remote_ratios, now_cores):
         parts = pressure.node_pressure(
             pressure.utilisation(node.demand_cores, node.cores),
             pressure.utilisation(node.bandwidth_bytes_per_sec,
                                  node.bandwidth_max_bytes_per_sec), node.link_ratio)
         found[node.id] = dict(parts._asdict(), demand_cores=node.demand_cores,
-                              remote_ratio=remote)
+                              remote_ratio=remote, demand_now_cores=now)
     return found
 
 
@@ -115,9 +124,15 @@ def guests(here, seen):
         problems = ['%d lines of the history can not be read' % broken] if broken else []
     except StateError as error:
         entries, problems = [], [str(error)]
+    try:
+        histories = remembering.read(here.root)
+        wants = histories.guests if histories else {}
+    except StateError as error:
+        wants = {}
+        problems.append(str(error))
     moved = {(part.uuid, part.since_ns, part.after): one
              for one in entries if one.stands for part in one.parts}
-    return tuple(_standing(here, seen, guest, moved)
+    return tuple(_standing(here, seen, guest, moved)._replace(wants=wants.get(guest.uuid))
                  for guest in sorted(seen.guests, key=lambda guest: guest.name)), problems
 
 

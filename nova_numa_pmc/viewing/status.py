@@ -12,6 +12,7 @@ _NODES = (
     ('bw', lambda n: number(n.bandwidth_ratio)),
     ('link', lambda n: number(n.link_ratio)),
     ('cores', lambda n: '%s/%s' % (number(n.demand_cores, 1), number(n.cores, 1))),
+    ('now', lambda n: number(n.demand_now_cores, 1)),
     ('rem%', lambda n: percent(n.remote_ratio)),
     ('promised', lambda n: '%s/%s' % (scaled(n.promised_bytes, 1024),
                                       scaled(n.capacity_bytes, 1024))),
@@ -19,7 +20,9 @@ _NODES = (
     ('guests', lambda n: number(n.guests, 0 if n.guests == int(n.guests) else 1)),
 )
 _LEGEND = ('pressure: highest of cpu, bw, link (1 saturated)   cores: wanted/there   '
-           'home%: memory on the nodes where it was promised   -: unknown')
+           'now: wanted in the last interval   '
+           'home%: memory on the nodes where it was promised   '
+           'day: cores wanted, mean and p95   -: unknown')
 
 
 def agent_lines(agent, asked):
@@ -67,13 +70,13 @@ def guest_table(guests, now_s, boottime_s):
 
     :param now_s, boottime_s: CLOCK_REALTIME and CLOCK_BOOTTIME [s]
     """
-    headings = ('guest', 'id', 'CPUs on', 'memory on', 'home%', 'why')
+    headings = ('guest', 'id', 'CPUs on', 'memory on', 'home%', 'day', 'why')
     rows = [(tables.printable(one.guest.name),
              tables.UNKNOWN if one.guest.id is None else str(one.guest.id),
              _held(one.held_nodes), _memory(one.bytes_by_node), percent(one.home_ratio),
-             tables.printable(why(one, now_s, boottime_s))) for one in guests]
+             _wants(one.wants), tables.printable(why(one, now_s, boottime_s))) for one in guests]
     return tables.Table('guests', tuple(
-        (heading, heading not in ('id', 'home%')) for heading in headings), tuple(
+        (heading, heading not in ('id', 'home%', 'day')) for heading in headings), tuple(
             tuple(Cell(text) for text in row) for row in rows), (_LEGEND,))
 
 
@@ -117,6 +120,12 @@ def _held(nodes):
     return ','.join(map(str, nodes)) or 'any'
 
 
+def _wants(wants):
+    if wants is None or wants.demand.day.mean is None:
+        return tables.UNKNOWN
+    return '%s/%s' % (number(wants.demand.day.mean, 1), number(wants.demand.p95()[1], 1))
+
+
 def _memory(by_node):
     if by_node is None:
         return tables.UNKNOWN
@@ -136,6 +145,8 @@ def to_data(agent, nodes, guests, absent, problems, now_s, boottime_s):
             'uuid': one.guest.uuid, 'name': one.guest.name, 'id': one.guest.id,
             'held_nodes': one.held_nodes, 'bytes_by_node': one.bytes_by_node,
             'home_ratio': one.home_ratio, 'override': one.guest.override, 'fixed': one.fixed,
+            'demand_cores': one.wants.demand.figures() if one.wants else {},
+            'bandwidth_bytes_per_sec': one.wants.traffic.figures() if one.wants else {},
             'promise': one.promise and one.promise._asdict(), 'moved': one.moved and one.moved.id,
             'why': why(one, now_s, boottime_s)} for one in guests],
         'not_running': [each._asdict() for each in absent],

@@ -5,6 +5,8 @@ import json
 import os
 import stat
 
+from nova_numa_pmc.cmd import agent
+from nova_numa_pmc.operating import standing
 from tests.unit.agent.test_ticking import START_NS, AgentCase
 
 MINUTE = 60
@@ -84,6 +86,15 @@ class PublishTest(RememberingCase):
         self.promise(1, 1, since_ns=START_NS)
         self.tick(self.made, 5)
         self.assertEqual(([0.0, 1.0], [0.0, 0.0]), self.demand())
+
+    def test_status_and_once_tell_both(self):
+        self.start(1)
+        self.minutes(30, {1: (2.0, 0)})
+        self.minutes(1, {1: (0.0, 0)})
+        found = standing._published(self.published())[0]
+        self.assertGreater(found['demand_cores'], 1.8)
+        self.assertEqual(0.0, found['demand_now_cores'])
+        self.assertIn('(now 0.00)', agent.as_lines(self.published())[1])
 
     def test_what_fails_leaves_the_interval(self):
         self.start(1)

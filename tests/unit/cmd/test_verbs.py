@@ -127,6 +127,29 @@ class StatusTest(OperatingCase):
         self.assertGreater(said['nodes'][0]['pressure'], 1)
         self.assertEqual(0, said['nodes'][1]['demand_cores'])
 
+    def test_what_guests_have_wanted(self):
+        made = self.open(agent_options.OFF)
+        for at_s in (0, 60, 120, 180):
+            self.load(at_s)
+            told = self.tick(made, at_s)
+        self.assertEqual({}, self.json('status')[1]['guests'][0]['demand_cores'])
+        made.close()
+        (_, said), (_, out, _) = self.json('status'), self.run_it('status')
+        wanted = told.sample.guests[0].cores + told.sample.guests[0].waiting_cores
+        for horizon in ('minutes', 'day'):
+            found = said['guests'][0]['demand_cores'][horizon]
+            self.assertAlmostEqual(wanted, found['mean'], places=3)
+            self.assertAlmostEqual(wanted, found['p95'], delta=0.1 * wanted)
+        self.assertIn('%.1f/' % wanted, out)
+
+    def test_a_damaged_file_of_what_they_wanted(self):
+        os.makedirs(os.path.join(self.root, 'var/lib/nova-numa-pmc'), exist_ok=True)
+        with open(os.path.join(self.root, 'var/lib/nova-numa-pmc/demand'), 'w') as file:
+            file.write('{')
+        code, _, err = self.run_it('status')
+        self.assertEqual(exits.OK, code)
+        self.assertIn('var/lib/nova-numa-pmc/demand: ', err)
+
     def test_who_was_moved_and_why(self):
         self.run_it('apply', '--yes')
         [number] = self.moved()
