@@ -9,8 +9,8 @@ ARGS =
 .PHONY: help demo test unit lab lab-full functional test-nova test-nova-all test-nova-29 \
 	test-nova-31 test-nova-33 test-nova-34 test-nova-upstream lint docs bench bench-agent \
 	bench-hook bench-placement bench-multiplex bench-sampling bench-rebalance bench-skew \
-	bench-orders bench-weigher bench-oversubscription bench-balance bench-crowded soak fuzz-metrics \
-	config setup setup-lab clean distclean
+	bench-orders bench-weigher bench-horizons bench-oversubscription bench-balance bench-crowded \
+	soak fuzz-metrics config setup setup-lab clean distclean
 
 help: ## List the targets
 	@echo "usage: make TARGET [ARGS='...']"
@@ -66,6 +66,9 @@ bench-rebalance: setup ## Time the rebalancer's plan; compare it with the optimu
 
 bench-oversubscription: setup ## Crowd a simulated host: work done floating, held for good, with us
 	@$(PYTHON) -m tests.bench.bench_oversubscription $(ARGS)
+
+bench-horizons: setup ## Compare equal hosts under bursts by a snapshot and by the longer horizon
+	@$(PYTHON) -m tests.bench.bench_horizons $(ARGS)
 
 bench-agent: setup ## Measure what the agent's ticks cost beside their sampling
 	@$(PYTHON) -m tests.bench.bench_agent $(ARGS)

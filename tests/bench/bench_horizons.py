@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Equal hosts under bursts, in simulation: who would be chosen, and why?
+
+On each host eight guests of 4 vCPUs want all of them an eighth of the time and nothing between:
+of its 16 cores a quarter is wanted. By a snapshot of five seconds once a minute, and by the
+longer horizon after the given hours: in how many decisions between two of them do they differ by
+a step of pressure, and what do the emptiest and the fullest of all read? Then the load of some
+hosts triples: what does the longer horizon read of them, in the mean, after so many minutes?
+The last line of output is one JSON object.
+Usage: bench_horizons.py [HOSTS [HOURS]]
+"""
+
+import json
+import os
+import statistics
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..'))
+
+from nova_numa_pmc import model  # noqa: E402
+from tests.sim import bursts  # noqa: E402
+
+#: Mean length of a burst [s].
+BURSTS_S = (20.0, 60.0, 300.0)
+STEP = model.Limits().pressure_step
+#: The load that triples is seen by so many hosts, after so many minutes.
+RISING_HOSTS, RISING_MINUTES = 50, (5, 15, 30, 60)
+
+
+def figures(ratios):
+    """Return what a scheduler would see of so many hosts."""
+    return {'differ': round(bursts.differing(ratios, STEP), 3),
+            'emptiest': round(min(ratios), 3), 'mean': round(statistics.mean(ratios), 3),
+            'fullest': round(max(ratios), 3)}
+
+
+def equal_hosts(count, hours, burst_s):
+    """Return ({evidence: figures}, some of the hosts)."""
+    hosts, ratios = [], {'snapshot': [], 'longer': []}
+    for at in range(count):
+        host = bursts.BurstingHost((at, burst_s), burst_s)
+        host.run(60 * hours)
+        for name, found in ratios.items():
+            found.append(getattr(host, name))
+        if at < RISING_HOSTS:
+            hosts.append(host)
+    return {name: figures(found) for name, found in ratios.items()}, hosts
+
+
+def rising(hosts):
+    """Triple the load; return {minutes: mean ratio by the longer horizon}."""
+    found, before = {}, 0
+    for host in hosts:
+        for guest in host.guests:
+            guest.begin(3 * bursts.BUSY)
+    for minutes in RISING_MINUTES:
+        for host in hosts:
+            host.run(minutes - before)
+        before = minutes
+        found[minutes] = round(statistics.mean(host.longer for host in hosts), 3)
+    return found
+
+
+def main(count=1000, hours=24):
+    """Run the benchmark; return 1 where the longer horizon does not keep what it promises."""
+    count, hours, told = int(count), int(hours), {}
+    print('%d equal hosts of which %.2f is wanted, after %d h' % (
+        count, bursts.TRUE_RATIO, hours))
+    for burst_s in BURSTS_S:
+        found, hosts = equal_hosts(count, hours, burst_s)
+        for name, each in found.items():
+            print('bursts of %3.0f s, by the %-8s: two differ by a step in %5.1f %%, the emptiest '
+                  'reads %.2f, the fullest %.2f' % (burst_s, name, 100 * each['differ'],
+                                                    each['emptiest'], each['fullest']), flush=True)
+        told['%.0f' % burst_s] = dict(found, tripled=rising(hosts))
+        print('  tripled (%.2f): the longer horizon reads %s' % (
+            3 * bursts.TRUE_RATIO, ', '.join('%.2f after %d min' % (ratio, minutes) for
+                                             minutes, ratio in
+                                             told['%.0f' % burst_s]['tripled'].items())))
+    print(json.dumps({'hosts': count, 'hours': hours, 'true': bursts.TRUE_RATIO, 'step': STEP,
+                      'bursts_s': told}))
+    return int(any(each['longer']['differ'] >= each['snapshot']['differ']
+                   for each in told.values()))
+
+
+if __name__ == '__main__':
+    sys.exit(main(*sys.argv[1:]))
