@@ -39,6 +39,34 @@ def run(work, timeout_s, report):
     return answer
 
 
+def leave_behind(work, report):
+    """Run ``work()`` in a child process that nobody waits for.
+
+    It has no descriptor of ours: libvirt waits until every holder of a hook's stdout and stderr
+    has closed them.
+
+    :param report: called in the child with an exception that ``work`` raised
+    :raises OSError: no process to be had
+    """
+    if os.fork():
+        return
+    try:
+        os.setsid()
+        for name in os.listdir('/proc/self/fd'):
+            try:
+                os.close(int(name))
+            except OSError:
+                pass  # that of the directory itself
+        for _ in range(3):
+            os.open(os.devnull, os.O_RDWR)
+        try:
+            work()
+        except BaseException as error:
+            report(error)
+    finally:
+        os._exit(0)
+
+
 def _child(work, writer, report):
     try:
         os.setsid()

@@ -5,10 +5,10 @@ hooks/qemu calls this with libvirt's arguments (guest, operation, sub-operation,
 extra) and the domain's XML on stdin (https://libvirt.org/hooks.html).
 
 ``start``, ``migrate``, ``restore``
-    decide and reserve; nothing is written to the guest, nothing is printed
+    decide and reserve; nothing is printed. At ``start`` a process is left behind that narrows
+    the guest's CPUs before they run (:mod:`early`)
 ``started``
-    write the guest's cpusets. Not before: KVM allocates its first pages below
-    4 GiB when QEMU starts, and on many hosts these are all on node 0
+    write the guest's cpusets for good
 ``stopped``, ``release``
     free
 
@@ -48,7 +48,7 @@ def main(argv, root='/'):
     """
     status = 0
     try:
-        status = run(argv[1], argv[2], 0, root)
+        status = run(argv[1], argv[2], 0, root, bounded.leave_behind)
     except BaseException as error:
         journal.log(root, journal.ERROR, 'hook %s: %s; the guest is left as it is'
                     % (' '.join(argv[1:3]), _describe(error)))
@@ -56,15 +56,17 @@ def main(argv, root='/'):
         os._exit(status)  # without finalization, a tenth of the whole time
 
 
-def run(name, operation, stdin, root):
+def run(name, operation, stdin, root, leave_behind=None):
     """Run one operation, waiting for it no longer than the operator allows.
 
     :param name: the guest's, as libvirt tells it
     :param stdin: descriptor of the domain's XML
     :param root: where the host's file systems begin
+    :param leave_behind: called with a function that goes on for longer than the operation;
+        None: it is not wanted
     :returns: the exit status: 0, or :data:`STRICT_STATUS`
     """
-    call = Call(name, operation, root)
+    call = Call(name, operation, root, leave_behind)
     if operation == 'selftest':
         return _selftest(call)
     if operation not in _OPERATIONS or not call.options.enabled:
@@ -89,8 +91,9 @@ class Call:
     :ivar options: :class:`settings.Settings`
     """
 
-    def __init__(self, name, operation, root):
+    def __init__(self, name, operation, root, leave_behind=None):
         self.name, self.operation, self.root = name, operation, root
+        self.leave_behind = leave_behind
         self.began_ns = time.monotonic_ns()
         self.options = settings.read(os.path.join(root, settings.PATH[1:]))
 
@@ -119,6 +122,11 @@ class Call:
     def report(self, error):
         """Log why the guest is left as it is."""
         self.log(journal.WARNING, '%s; the guest is left as it is' % _describe(error))
+
+    def report_early(self, error):
+        """Log why the guest's CPUs run before they are held."""
+        self.log(journal.WARNING, '%s; the guest\'s CPUs are held once they run'
+                 % _describe(error))
 
     def log(self, severity, message):
         """Log one line about this guest."""
@@ -149,12 +157,37 @@ class Call:
 
 
 def _reserve(call, xml):
-    decision = promises.decide(guests.parse(xml), call.options, call.root,
-                               call.lock_timeout_s())
+    guest = guests.parse(xml)
+    decision = promises.decide(guest, call.options, call.root, call.lock_timeout_s())
     call.log_decision(decision)
+    if call.operation == 'start' and call.leave_behind and decision.cpus and (
+            decision.promise.origin == model.PLACED):
+        _hold_early(call, guest, decision)
     if decision.failed:
         return _NOT_PLACED + decision.why.encode('utf-8', 'backslashreplace')[:3000]
     return _OK
+
+
+def _hold_early(call, guest, decision):
+    """Leave a process behind that narrows the guest's CPUs once QEMU is executed.
+
+    Should it fail, ``started`` does so.
+    """
+    path = os.path.join(call.root, guests.STATUS_FILES, guest.name + '.pid')
+    try:
+        found = os.stat(path)  # of an earlier start, where libvirt has not unlinked it
+        stale = found.st_ino, found.st_mtime_ns
+    except OSError:
+        stale = None
+
+    def work():
+        from nova_numa_pmc import early  # not before the process is another
+        early.follow(decision.promise, guest, decision.cpus, call.options, call.root, stale)
+
+    try:
+        call.leave_behind(work, call.report_early)
+    except OSError as error:
+        call.report_early(error)
 
 
 def _free(call, xml):

@@ -55,9 +55,9 @@ class Topology(Record, fields='nodes distances cores'):
 class Guest(Record, fields=(
         'uuid name vcpus memory_bytes vcpus_max allowed_cpus placed_by cpu_nodes mem_nodes '
         'page_bytes locked devices iothreads hints pid pinned_cpus flavor preallocated vcpu_tids '
-        'host_devices state job id override'),
+        'host_devices state job id override pins'),
         defaults=(None, None, (), (), (), None, False, (), 0, (), None, None, None, False, (),
-                  (), None, None, None, '')):
+                  (), None, None, None, '', ())):
     """A libvirt domain, as its XML describes it.
 
     :param vcpus: vCPUs online at start; ``vcpus_max`` the most it may plug (None: the same)
@@ -86,6 +86,8 @@ class Guest(Record, fields=(
     :param id: libvirt's number of it while it runs, None: not told
     :param override: what the operator has said of it (:mod:`overrides`): 'pin', 'ignore',
         '' nothing
+    :param pins: tuple of (control group's name: 'vcpu0', 'emulator', 'iothread1'; frozenset of
+        CPUs) of ``<cputune>``'s pins, sorted by name
     """
 
     __slots__ = ()
@@ -93,8 +95,8 @@ class Guest(Record, fields=(
 
 class Promise(Record, fields=(
         'uuid name cpu_nodes mem_nodes vcpus memory_bytes page_bytes bound origin since_ns '
-        'started mem_bytes'),
-        defaults=(None, False, 'placed', 0, False, ())):
+        'started mem_bytes missed'),
+        defaults=(None, False, 'placed', 0, False, (), False)):
     """What a host has promised to one guest, whether or not it has touched it yet.
 
     :param cpu_nodes: tuple of node ids its vCPUs are held to; empty: floating over all
@@ -108,6 +110,7 @@ class Promise(Record, fields=(
     :param started: its start was seen (else it is a reservation of a start in progress)
     :param mem_bytes: tuple parallel to ``mem_nodes``: how a spanning guest's memory was
         divided when promised; empty: not recorded
+    :param missed: the hook was there when it started and could not place it: the agent does
     """
 
     __slots__ = ()

@@ -211,15 +211,13 @@ def _observed(guest, host, root):
 
 def _held_cpus(pid, root):
     """Return the CPUs a running guest's groups hold it to, None where that can't be told."""
-    from nova_numa_pmc.host import cgroups, cpuset  # seldom needed, and dear
+    from nova_numa_pmc.host import cgroups, held  # seldom needed, and dear
     try:
         groups = cgroups.find(pid, root)
-        own = cpuset.current(groups)
+        own = held.current(groups)
     except CpusetError:
         return None
-    if groups.covers:
-        return own[groups.target].cpus
-    return frozenset().union(*(own[child].cpus for child in groups.children if child in own))
+    return held.held_cpus(groups, own)
 
 
 def usable_host(root):

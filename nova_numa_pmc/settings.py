@@ -33,8 +33,8 @@ class Option(Record, fields='group name kind default minimum maximum help',
 
 
 class Settings(Record, fields=(
-        'limits enabled timeout_s bind bring_over_limit_mib strict start_grace_s state_dir '
-        'problems'),
+        'limits enabled timeout_s bind bring_over_limit_mib follow_memory_over_mib strict '
+        'start_grace_s state_dir problems'),
         defaults=((),)):
     """What the operator has set, checked; a field is named as its option.
 
@@ -78,9 +78,14 @@ OPTIONS = (
            'over and may then spill to another node when its own is full, where a bound '
            'guest is killed by the OOM killer.'),
     Option('hook', 'bring_over_limit_mib', int, 64, 0, 64,
-           'Most memory that the hook moves when it narrows a guest to its nodes [MiB]. '
-           "The kernel has one queue for such moves and every cgroup write of the host "
+           'Most memory that the hook moves when it binds a guest to its nodes (see bind) '
+           "[MiB]. The kernel has one queue for such moves and every cgroup write of the host "
            'waits for it, so larger moves are left undone.'),
+    Option('hook', 'follow_memory_over_mib', int, 4096, 0, 1 << 30,
+           'When more than this of a guest lies on other nodes at its start, and most of it '
+           'does, as of one restored or migrated in, its CPUs go there [MiB]. Less is left '
+           'where it is for the agent to fetch. Memory that can not be moved (huge pages, '
+           'locked, preallocated) is followed however little it is.'),
     Option('hook', 'strict', bool, False, None, None,
            'Let the start of a guest fail when it can not be placed. By default the hook '
            'never stops a guest from starting.'),

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write a guest's place once its QEMU runs (the hook's ``started``).
 
-CPUs follow the decision of its start, and memory follows the CPUs, unless the
-memory lies somewhere already: then the CPUs follow it.
+CPUs follow the decision of its start, and memory follows the CPUs: the agent fetches what lies
+elsewhere, within its budgets. Where memory can't be moved, or there is too much of it, the CPUs
+follow it.
 """
 
-import os
-
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.exceptions import CpusetError, GuestGone, StateError, TopologyError
+from nova_numa_pmc.exceptions import (CpusetError, GuestGone, PinnedByOthers, StateError,
+                                      TopologyError)
 from nova_numa_pmc.host import cgroups, cpuset, guests, hugetlb, journal, topology
 
 
@@ -32,16 +32,19 @@ def settle(call, xml):
         if decision.cpus is None:
             decision = decision._replace(
                 cpus=promises.cpus_of(decision.promise, guest, call.root))
-        groups = cgroups.find(_qemu_pid(guest, call.root), call.root)
-        pool = _pool_by_node(call, guest, groups)
-        decision = _beside_memory(call, guest, groups, decision, pool)
+        groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
+        lying, pool = _lying(guest, groups, call.root)
+        decision = beside_memory(guest, decision, lying, call.options, call.root,
+                                 call.lock_timeout_s())
         applied = _apply(call, guest, groups, decision, pool)
-    except (CpusetError, TopologyError):
+    except (CpusetError, TopologyError) as error:
+        # What somebody has pinned, and who has gone, is nobody's to place.
+        missed = not isinstance(error, (PinnedByOthers, GuestGone))
         promises.settle(decision.promise._replace(cpu_nodes=(), mem_nodes=(),
-                                                  origin=model.FLOATING),
+                                                  origin=model.FLOATING, missed=missed),
                         call.options, call.root, call.lock_timeout_s())
         raise
-    call.log_decision(decision, _before(applied), _after(applied))
+    call.log_decision(decision, _before(applied), _after(applied, decision.promise, lying))
     try:
         promises.settle(decision.promise._replace(bound=applied.memory == cpuset.BOUND),
                         call.options, call.root, call.lock_timeout_s())
@@ -49,45 +52,70 @@ def settle(call, xml):
         call.log(journal.WARNING, '%s; the guest is placed, but not recorded as started' % error)
 
 
-def _pool_by_node(call, guest, groups):
-    """Return {node id: bytes} of the guest's huge pages, None where that isn't told."""
-    return hugetlb.bytes_by_node(groups.pid, call.root) or None if guest.page_bytes else None
+def _lying(guest, groups, root):
+    """Return where a guest's memory lies: {node id: bytes}, and of it that in huge pages.
 
-
-def _beside_memory(call, guest, groups, decision, pool):
-    """Decide again where memory lies already that can't, or may not here, be moved."""
+    The latter is None where that isn't told.
+    """
+    pool = hugetlb.bytes_by_node(groups.pid, root) or None if guest.page_bytes else None
     lying = dict(cgroups.memory_by_node(groups) or {})
     for node, size in (pool or {}).items():
         lying[node] = lying.get(node, 0) + size
+    return lying, pool
+
+
+def beside_memory(guest, decision, lying, options, root, lock_timeout_s):
+    """Decide again where memory lies already that can't be moved, or is too much for that.
+
+    :param lying: {node id: bytes}
+    :returns: :class:`promises.Decision`, that which was given where memory may follow it
+    :raises NumaPmcError: as :func:`promises.decide`
+    """
     homes = decision.promise.mem_nodes or decision.promise.cpu_nodes
     away = sum(size for node, size in lying.items() if node not in homes)
     stays = (guest.locked or guest.page_bytes or guest.preallocated
-             or away > call.options.bring_over_limit_mib << 20)
+             or away > options.follow_memory_over_mib << 20)
     if not stays or 2 * away <= sum(lying.values()):
         return decision
-    return promises.decide(guest, call.options, call.root, call.lock_timeout_s(), lying)
+    return promises.decide(guest, options, root, lock_timeout_s, lying)
 
 
 def _apply(call, guest, groups, decision, pool):
-    mems = frozenset(decision.promise.mem_nodes) or None
-    if guest.locked:
-        mems = None  # the kernel would try each page, in vain
+    mems = None
+    # Of locked memory the kernel would try each page, in vain.
+    if call.options.bind and not guest.locked:
+        mems = frozenset(decision.promise.mem_nodes) or None
     return cpuset.confine(
         groups, decision.cpus, mems, call.options.bring_over_limit_mib << 20,
-        stay_bound=call.options.bind and mems is not None, pool_by_node=pool)
+        stay_bound=mems is not None, pool_by_node=pool,
+        # What the start has narrowed, should it be another place by now.
+        ours=cpuset.Held(early_cpus(groups), frozenset()))
+
+
+def early_cpus(groups):
+    """Return what ``libvirt/`` is narrowed to since the start, a frozenset; empty: it is not."""
+    if groups.version != 2 or groups.target == groups.scope:
+        return frozenset()
+    return cpuset.current(groups)[groups.target].cpus
 
 
 def _before(applied):
-    for change in applied.changes if applied else ():
-        if change.path.endswith('cpuset.cpus'):
+    for change in applied.changes:
+        # What the start has narrowed is widened above the groups that hold it now.
+        if change.path.endswith('cpuset.cpus') and change.after == topology.format_cpulist(
+                applied.cpus):
             return 'from %s to ' % (change.before or 'any')
     return ''
 
 
-def _after(applied):
-    told = ' (%s' % applied.memory
-    if applied.off_bytes:
-        told += ', %d KiB lay elsewhere' % (applied.off_bytes >> 10)
+def _after(applied, promise, lying):
+    homes = promise.mem_nodes or promise.cpu_nodes
+    off_bytes = sum(size for node, size in lying.items() if node not in homes)
+    told = ' (%s' % (applied.memory if applied.memory != cpuset.UNASKED else
+                     'local' if not off_bytes else 'wide')
+    if off_bytes:
+        told += ', %d of %d KiB lay elsewhere' % (off_bytes + 1023 >> 10,
+                                                  sum(lying.values()) >> 10)
     if applied.left_bytes:
         told += ', %d KiB still do' % (applied.left_bytes + 1023 >> 10)
     told += ')'
@@ -95,17 +123,3 @@ def _after(applied):
         told += '; the kernel allows cpus %s only' % topology.format_cpulist(
             applied.cpus_effective)
     return told
-
-
-def _qemu_pid(guest, root):
-    """Return the pid of the guest's QEMU, from libvirt's pid file, checked against its uuid."""
-    path = os.path.join(root, guests.STATUS_FILES, guest.name + '.pid')
-    try:
-        pid = int(cgroups.read_text(path))
-        command = cgroups.read_text(os.path.join(root, 'proc/%d/cmdline' % pid))
-    except (OSError, ValueError) as error:
-        raise GuestGone('%s: %s: no process to place' % (path, error)) from None
-    # libvirt passes the uuid since 0.4.6, and its guests' names may be reused.
-    if guest.uuid not in command.split('\0'):
-        raise GuestGone('%s: process %d is not QEMU of %s' % (path, pid, guest.uuid))
-    return pid

@@ -15,7 +15,7 @@ import stat
 import time
 
 from nova_numa_pmc.exceptions import StateBusy, StateError
-from nova_numa_pmc.state_format import Record, decode, encode
+from nova_numa_pmc.state_format import Record, decode, decode_one, encode
 
 FILE, LOCK = 'promises', 'lock'
 _SIZE_MAX_BYTES = 4 << 20
@@ -103,6 +103,23 @@ def read(directory, boot_id):
         return _read(fd, directory, boot_id)
     finally:
         os.close(fd)
+
+
+def read_one(directory, uuid):
+    """Read one guest's promise without a lock, and without parsing the others'.
+
+    :returns: :class:`~nova_numa_pmc.model.Promise`, None: there is none
+    :raises StateError: the file can't be trusted or understood
+    """
+    try:
+        fd = open_directory(directory, create=False)
+    except FileNotFoundError:
+        return None
+    try:
+        data = read_file(fd, directory, FILE, _SIZE_MAX_BYTES)
+    finally:
+        os.close(fd)
+    return decode_one(data, uuid) if data else None
 
 
 def read_boot_id(root='/'):

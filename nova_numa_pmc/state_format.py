@@ -4,7 +4,7 @@
 A text file of tab-separated columns, by name, so that a newer writer's extra columns are
 ignored and an older one's missing columns take their defaults::
 
-    nova-numa-pmc-promises  1.0  <boot id>  <rotation>
+    nova-numa-pmc-promises  1.1  <boot id>  <rotation>
     uuid  name  cpu_nodes  ...
     6ba7b810-...  instance-0000002a  0  ...
     end  <rows>
@@ -15,7 +15,7 @@ Not JSON: importing it costs the libvirt hook as much as a Python start.
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.model import Promise
 
-_MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-promises', 1, 0
+_MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-promises', 1, 1
 _PLAIN = frozenset(b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-')
 
 
@@ -77,6 +77,23 @@ def decode(data):
                 raise ValueError('it promises twice to %.80r' % promise.uuid)
             promises[promise.uuid] = promise
         return _unescape(boot_id), Record(promises, _to_int(rotation))
+    except (ValueError, IndexError) as e:
+        raise StateError('%s' % e) from None
+
+
+def decode_one(data, uuid):
+    """Parse one guest's row of the file's bytes.
+
+    :returns: :class:`~nova_numa_pmc.model.Promise`, None: there is none
+    :raises StateError: the row can't be understood
+    """
+    at = data.find(('\n%s\t' % _escape(uuid)).encode('ascii'))
+    if at < 0:
+        return None
+    try:
+        columns = data.split(b'\n', 2)[1].decode('ascii').split('\t')
+        return _to_promise(columns, data[at + 1:data.index(b'\n', at + 1)].decode('ascii')
+                           .split('\t'))
     except (ValueError, IndexError) as e:
         raise StateError('%s' % e) from None
 
@@ -143,5 +160,5 @@ _OPTIONAL_INT = ((lambda value: '-' if value is None else _number(value)),
 _CODECS = {
     'uuid': _TEXT, 'name': _TEXT, 'cpu_nodes': _NUMBERS, 'mem_nodes': _NUMBERS, 'vcpus': _INT,
     'memory_bytes': _INT, 'page_bytes': _OPTIONAL_INT, 'bound': _BOOL, 'origin': _TEXT,
-    'since_ns': _INT, 'started': _BOOL, 'mem_bytes': _NUMBERS,
+    'since_ns': _INT, 'started': _BOOL, 'mem_bytes': _NUMBERS, 'missed': _BOOL,
 }

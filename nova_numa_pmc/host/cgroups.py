@@ -31,12 +31,12 @@ class Groups(Record, fields='version pid scope target children main covers memor
     :param version: 1 or 2, of the hierarchy that holds the cpuset controller
     :param pid: QEMU's main process
     :param scope: the machine's group; nothing above it is the guest's own
-    :param target: the group that is written: libvirt's delegated ``libvirt/`` where there is
+    :param target: the group above the children: libvirt's delegated ``libvirt/`` where there is
         one with a cpuset, else the scope
     :param children: tuple of the emulator, vcpuN and iothreadN groups that have a cpuset
     :param main: the group QEMU's main thread is in
-    :param covers: a write to ``target`` holds for all children, present and future (v2);
-        else each child is written and ``target`` stays wide
+    :param covers: there are no children: ``target`` itself is written (v2); else each child is,
+        and ``target`` stays wide
     :param memory: the directory whose ``memory.numa_stat`` counts the guest, None: not known
     :param proc: its directory in procfs
     """
@@ -87,18 +87,18 @@ def find(pid, root='/'):
     main = os.path.join(scope, *tail)
     nested = tail[0] == 'libvirt'
     target = os.path.join(scope, 'libvirt') if nested else scope
-    children = tuple(_children(target))
-    # Written as a whole: where one write holds for every group below. Before 7.1.0 the only
-    # common group is the scope, which systemd resets: there each child is written.
-    covers = version == 2 and (nested or not children)
+    own = children(target)
+    # Written as a whole only where nothing else can be: libvirt's own commands write the threads'
+    # groups, and fail where a group above them is narrower.
+    covers = version == 2 and (not own or nested and main not in own)
     if covers and not _has_cpuset(target):
         target = scope
-    if not _has_cpuset(target) or not (covers or main in children):
+    if not _has_cpuset(target) or not (covers or main in own):
         raise CpusetError('%s: no cpuset in the guest\'s own groups: cpuset is missing in its '
                           'cgroup.controllers (v2), or libvirt was told not to use it '
                           '(cgroup_controllers in qemu.conf)' % main)
     memory = _memory_group(version, (scope, target), hierarchies, mounts, root)
-    return Groups(version, pid, scope, target, children,
+    return Groups(version, pid, scope, target, own,
                   main if _has_cpuset(main) else target, covers, memory, proc)
 
 
@@ -270,8 +270,12 @@ def _unescape(text):
     return text
 
 
-def _children(base):
-    """Yield the emulator's, vCPUs' and I/O threads' groups that have a cpuset."""
+def children(base):
+    """Return a tuple of the emulator's, vCPUs' and I/O threads' groups that have a cpuset.
+
+    :raises GuestGone: the group above them is gone
+    """
+    found = []
     try:
         names = sorted(os.listdir(base))
     except OSError as e:
@@ -280,7 +284,8 @@ def _children(base):
         digits = name[4:] if name.startswith('vcpu') else name[8:] if name.startswith(
             'iothread') else ''
         if (name == 'emulator' or digits.isdigit()) and _has_cpuset(os.path.join(base, name)):
-            yield os.path.join(base, name)
+            found.append(os.path.join(base, name))
+    return tuple(found)
 
 
 def _has_cpuset(directory):

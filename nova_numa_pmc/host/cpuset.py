@@ -8,9 +8,11 @@ touched so far, in the group of QEMU's main thread: the kernel then moves the pa
 whole address space (update_tasks_nodemask() in kernel/cgroup/cpuset.c goes by the tasks in
 the group, and each has QEMU's mm), while the vCPUs' own groups may still allocate anywhere.
 
-On v2 one write to libvirt's delegated group holds for every thread, also future vCPUs. On v1
-that group stays wide, as libvirt can't plug a vCPU into a narrowed one; each child is narrowed
-and a new vCPU starts with the parent's set until somebody asserts ours again.
+CPUs are held where libvirt itself would: at the emulator's, vCPUs' and I/O threads' groups. A
+narrowed group above them lets libvirt's commands fail: on v1 a vCPU can't be plugged and a
+guest not be started, on v2 ``virsh vcpupin`` can't take a CPU outside of it. So ``libvirt/`` is
+wide but for the moment before the vCPUs' groups exist (v2), and a vCPU that is plugged starts
+wide until somebody asserts ours again.
 """
 
 import os
@@ -19,6 +21,7 @@ from nova_numa_pmc.exceptions import (CpuListError, CpusetError, GuestGone,
                                       PinnedByOthers)
 from nova_numa_pmc.host import writes
 from nova_numa_pmc.host.cgroups import memory_by_node, read_text, resident_bytes
+from nova_numa_pmc.host.held import Held, contradicting, current, file_of, written
 from nova_numa_pmc.host.topology import format_cpulist, parse_cpulist
 from nova_numa_pmc.record import Record
 
@@ -37,12 +40,6 @@ _LEFT_RATIO = 0.01
 #: The kernel moves pages for cpusets in one ordered queue that every cpuset and cgroup.procs
 #: write on the host waits for; larger moves go by move_pages(2) in batches.
 BRING_OVER_LIMIT_BYTES = 64 << 20
-
-
-class Held(Record, fields='cpus mems'):
-    """A group's own sets, as frozensets; an empty one (v2) inherits its parent's."""
-
-    __slots__ = ()
 
 
 class Applied(Record, fields='changes cpus cpus_effective memory off_bytes left_bytes',
@@ -64,7 +61,8 @@ class Applied(Record, fields='changes cpus cpus_effective memory off_bytes left_
 
 
 def confine(groups, cpus, mems=None, bring_over_limit_bytes=BRING_OVER_LIMIT_BYTES,
-            stay_bound=False, ours=None, write=writes.write, pool_by_node=None):
+            stay_bound=False, ours=None, write=writes.write, pool_by_node=None,
+            keep=frozenset()):
     """Hold a guest to ``cpus`` and, unless ``mems`` is None, bring its memory to those nodes.
 
     :param groups: :class:`~nova_numa_pmc.host.cgroups.Groups`
@@ -77,6 +75,7 @@ def confine(groups, cpus, mems=None, bring_over_limit_bytes=BRING_OVER_LIMIT_BYT
     :param write: writes a file, as :func:`~nova_numa_pmc.host.writes.write`
     :param pool_by_node: {node id: bytes} of its huge pages, which the groups don't tell; None:
         not known, so that any of them may have to move
+    :param keep: names of groups ('vcpu0') whose CPUs others have set, and that stay as they are
     :returns: :class:`Applied`
     :raises PinnedByOthers: nothing was written
     :raises GuestGone: the guest ended meanwhile
@@ -86,7 +85,12 @@ def confine(groups, cpus, mems=None, bring_over_limit_bytes=BRING_OVER_LIMIT_BYT
         raise CpusetError('%s: asked for an empty set' % groups.target)
     ours = ours or Held(frozenset(), frozenset())
     held = current(groups)
-    steps = _cpu_steps(groups, held, cpus, ours.cpus)
+    theirs = [name for name in contradicting(groups, held, cpus, ours.cpus) if name not in keep]
+    if theirs:
+        raise PinnedByOthers('%s holds %s, which is not ours: the guest is left alone' % (
+            file_of(os.path.join(groups.target, theirs[0]), 'cpus'),
+            format_cpulist(held[os.path.join(groups.target, theirs[0])].cpus)))
+    steps = _cpu_steps(groups, held, cpus, ours.cpus, keep)
     memory, off_bytes, memory_steps = _memory_steps(
         groups, held, mems, bring_over_limit_bytes, stay_bound, ours.mems, pool_by_node)
     changes = writes.run(groups.scope, steps + memory_steps, write)
@@ -118,14 +122,17 @@ def release_cpus(groups, write=writes.write):
     :raises GuestGone, CpusetError: as :func:`confine`
     """
     held = current(groups)
-    written = [directory for directory in _written(groups) if directory in held]
-    if len({held[directory].cpus for directory in written}) > 1:
-        counts = [held[directory].cpus for directory in written]
+    above = _handing_over(groups, held, (held[groups.target].cpus,), 'cpus')
+    chosen = [directory for directory in written(groups) if directory in held]
+    if len({held[directory].cpus for directory in chosen}) > 1:
+        counts = [held[directory].cpus for directory in chosen]
         usual = max(counts, key=counts.count)
-        written = [directory for directory in written if held[directory].cpus == usual]
-    wide = '' if groups.version == 2 else format_cpulist(held[groups.target].cpus)
-    return writes.run(groups.scope, [(_file(directory, 'cpus'), wide) for directory in written
-                                     if groups.version == 1 or held[directory].cpus], write)
+        chosen = [directory for directory in chosen if held[directory].cpus == usual]
+    wide = _possible(groups, 'cpus') if groups.version == 2 else format_cpulist(
+        held[groups.target].cpus)
+    return writes.run(groups.scope, above + [
+        (file_of(directory, 'cpus'), wide) for directory in chosen
+        if groups.version == 1 or held[directory].cpus], write)
 
 
 def undo(groups, changes, write=writes.write):
@@ -145,40 +152,57 @@ def undo(groups, changes, write=writes.write):
     return writes.run(groups.scope, steps, write)
 
 
-def current(groups):
-    """Read the own sets of a guest's groups.
+def narrow_early(groups, cpus, write=writes.write):
+    """Hold a guest's QEMU to ``cpus`` before its vCPUs have groups (v2); nothing is read back.
 
-    :returns: {directory: :class:`Held`} of the target and the children that still exist
-    :raises GuestGone, CpusetError: the target can't be read
+    ``libvirt/`` is narrowed, and :func:`confine` hands over to the groups below it.
+
+    :returns: whether that was written; False: there are vCPUs, or somebody has set it
+    :raises OSError: as the kernel says
     """
-    held = {}
-    for directory in (groups.target,) + groups.children:
-        try:
-            held[directory] = Held(*(parse_cpulist(read_text(_file(directory, kind)))
-                                     for kind in Held._fields))
-        except (OSError, CpuListError) as e:
-            gone = writes.vanished(groups.scope, _file(directory, 'cpus'))
-            if directory == groups.target or not gone:
-                raise CpusetError('%s: %s' % (directory, e)) from None
-    return held
+    path = file_of(groups.target, 'cpus')
+    if groups.version != 2 or groups.target == groups.scope or read_text(path).strip() or any(
+            os.path.basename(child) != 'emulator' for child in groups.children):
+        return False
+    write(path, format_cpulist(cpus))
+    return True
 
 
-def _file(directory, kind):
-    return os.path.join(directory, 'cpuset.' + kind)
-
-
-def _cpu_steps(groups, held, cpus, ours):
-    for directory, own in held.items():
-        if directory != groups.target and not (
-                own.cpus <= cpus or own.cpus >= cpus or own.cpus == ours):
-            raise PinnedByOthers('%s holds %s, which is not ours: the guest is left alone'
-                                 % (_file(directory, 'cpus'), format_cpulist(own.cpus)))
+def _cpu_steps(groups, held, cpus, ours, keep):
+    text = format_cpulist(cpus)
     if groups.covers:
-        return [(_file(groups.target, 'cpus'), format_cpulist(cpus))]
+        return [(file_of(groups.target, 'cpus'), text)]
     # A pin inside of the set asked for stays as it is.
-    return _wide_enough(groups, cpus) + [
-        (_file(directory, 'cpus'), format_cpulist(cpus)) for directory, own in held.items()
-        if directory != groups.target and (not own.cpus or own.cpus >= cpus or own.cpus == ours)]
+    steps = _wide_enough(groups, cpus) + [
+        (file_of(directory, 'cpus'), text) for directory, own in held.items()
+        if directory != groups.target and os.path.basename(directory) not in keep and (
+            not own.cpus or own.cpus >= cpus or own.cpus == ours or not own.cpus <= cpus)]
+    return steps + _handing_over(groups, held, (cpus, ours), 'cpus')
+
+
+def _handing_over(groups, held, sets, kind):
+    """Steps that widen ``libvirt/`` where we narrowed it before there were groups below (v2).
+
+    Any other set there is somebody's, as is any of the scope.
+    """
+    own = getattr(held[groups.target], kind)
+    if groups.version != 2 or groups.covers or groups.target == groups.scope or not own or (
+            own not in sets):
+        return []
+    return [(file_of(groups.target, kind), _possible(groups, kind))]
+
+
+def _possible(groups, kind):
+    """Return all CPUs or nodes that the host may ever have, '' (inherited) where not told.
+
+    v2 takes absent ones (cpuset_bind() in kernel/cgroup/cpuset.c), so that what is plugged into
+    the host, or given to the guest by a group above, is not kept from it later.
+    """
+    path = 'sys/devices/system/%s/possible' % {'cpus': 'cpu', 'mems': 'node'}[kind]
+    try:
+        return read_text(os.path.join(groups.proc, '../..', path)).strip()
+    except OSError:
+        return ''
 
 
 def _memory_steps(groups, held, mems, limit_bytes, stay_bound, ours, pool_by_node):
@@ -198,15 +222,16 @@ def _memory_steps(groups, held, mems, limit_bytes, stay_bound, ours, pool_by_nod
         raise GuestGone('%s: the guest is ending' % groups.main)
     # A guest bound elsewhere is widened first: a child can't have what its parent lacks.
     steps = [] if ours == mems else _widening(groups, held, ours)
-    main = _file(groups.main, 'mems')
+    main = file_of(groups.main, 'mems')
     rest = dict(steps).get(main, format_cpulist(held[groups.main].mems))
     migrate = os.path.join(groups.main, 'cpuset.memory_migrate')
     moving = off_bytes and groups.version == 1
     if moving:
         steps.append((migrate, '1'))
     if stay_bound:
-        steps += [(_file(directory, 'mems'), format_cpulist(mems))
-                  for directory in _written(groups) if directory in held]
+        steps += [(file_of(directory, 'mems'), format_cpulist(mems))
+                  for directory in written(groups) if directory in held]
+        steps += _handing_over(groups, held, (mems,), 'mems')
     elif off_bytes:
         steps += [(main, format_cpulist(mems)), (main, rest)]
     if moving:
@@ -222,8 +247,8 @@ def _bring_the_rest(groups, held, mems, memory, steps, write):
     if memory == BOUND:
         # Only a change of the set moves pages.
         wide = '' if groups.version == 2 else format_cpulist(held[groups.target].mems)
-        steps = [(_file(directory, 'mems'), wide)
-                 for directory in _written(groups) if directory in held] + steps
+        steps = [(file_of(directory, 'mems'), wide)
+                 for directory in written(groups) if directory in held] + steps
     try:
         writes.run(groups.scope, steps, write)
     except GuestGone:
@@ -262,16 +287,14 @@ def _sum_off(by_node, mems):
     return sum(size for node, size in by_node.items() if node not in mems)
 
 
-def _written(groups):
-    """The groups whose sets hold a guest as a whole."""
-    return (groups.target,) if groups.covers else groups.children
-
-
 def _widening(groups, held, mems):
     """Steps that widen every group bound to exactly ``mems``, from the top down."""
     wide = '' if groups.version == 2 else format_cpulist(held[groups.target].mems)
-    return [(_file(directory, 'mems'), wide) for directory in _written(groups)
-            if mems and directory in held and held[directory].mems == mems]
+    above = _handing_over(groups, held, (mems,), 'mems')
+    if above:
+        wide = above[0][1]
+    return above + [(file_of(directory, 'mems'), wide) for directory in written(groups)
+                    if mems and directory in held and held[directory].mems == mems]
 
 
 def _wide_enough(groups, cpus):
@@ -282,7 +305,7 @@ def _wide_enough(groups, cpus):
     """
     steps = []
     for directory in dict.fromkeys((groups.scope, groups.target)) if groups.version == 1 else ():
-        path = _file(directory, 'cpus')
+        path = file_of(directory, 'cpus')
         try:
             own = parse_cpulist(read_text(path))
         except (OSError, CpuListError) as e:
@@ -296,7 +319,7 @@ def _effective(groups):
     """Read the CPUs the kernel lets a guest use, None where it doesn't tell."""
     name = 'cpuset.cpus.effective' if groups.version == 2 else 'cpuset.effective_cpus'
     found = frozenset()
-    for directory in _written(groups):
+    for directory in written(groups):
         try:
             found |= parse_cpulist(read_text(os.path.join(directory, name)))
         except (OSError, CpuListError):

@@ -16,7 +16,7 @@ nova/virt/libvirt/config.py.
 import os
 
 from nova_numa_pmc import model
-from nova_numa_pmc.exceptions import DomainError
+from nova_numa_pmc.exceptions import DomainError, GuestGone
 from nova_numa_pmc.host import domain_values as values, domain_xml
 
 #: Where libvirt keeps a status file and a pid file for each active domain, below the root.
@@ -39,6 +39,10 @@ _PLACED_BY = (
     ('cputune/vcpupin', 'vcpupin'), ('cputune/emulatorpin', 'emulatorpin'),
     ('cputune/iothreadpin', 'iothreadpin'), ('cputune/cachetune', 'cachetune'),
     ('cputune/memorytune', 'memorytune'), ('devices/memory/source/nodemask', 'nodemask'))
+
+#: Of these, what is said of single threads: path, name of the group, attribute with its number.
+_PINS = (('cputune/vcpupin', 'vcpu', 'vcpu'), ('cputune/emulatorpin', 'emulator', None),
+         ('cputune/iothreadpin', 'iothread', 'iothread'))
 
 _DEDICATED_POLICIES = ('dedicated', 'mixed')
 
@@ -69,6 +73,23 @@ def read_running(root='/', default_huge_page_bytes=DEFAULT_HUGE_PAGE_BYTES):
     return StatusFiles(root, default_huge_page_bytes).read()
 
 
+def qemu_pid(guest, root='/'):
+    """Return the pid of a guest's QEMU, from libvirt's pid file, checked against its uuid.
+
+    :raises GuestGone: there is no such process, or it is not QEMU (yet)
+    """
+    path = os.path.join(root, STATUS_FILES, guest.name + '.pid')
+    try:
+        pid = int(_read_bytes(path))
+        command = _read_bytes(os.path.join(root, 'proc/%d/cmdline' % pid))
+    except (OSError, ValueError) as error:
+        raise GuestGone('%s: %s: no process to place' % (path, error)) from None
+    # libvirt passes the uuid since 0.4.6, and its guests' names may be reused.
+    if guest.uuid.encode() not in command.split(b'\0'):
+        raise GuestGone('%s: process %d is not QEMU of %s' % (path, pid, guest.uuid))
+    return pid
+
+
 class StatusFiles:
     """libvirt's status files, read again and again: one is parsed anew only when it is new.
 
@@ -90,7 +111,8 @@ class StatusFiles:
             return [], []
         except OSError as error:
             return [], [f'{directory}: {error.strerror}']
-        guests, problems = [], []
+        from nova_numa_pmc.host import pins  # not for the hook, which has no live XML
+        guests, problems, online = [], [], None
         for name in names:
             if not name.endswith('.xml'):
                 continue
@@ -108,6 +130,9 @@ class StatusFiles:
             if problem is not None:
                 problems.append(problem)
             elif guest is not None and self._is_alive(guest):
+                if guest.pins:
+                    online = pins.read_online(self._root) if online is None else online
+                    guest = pins.without_void(guest, online)
                 guests.append(guest)
         return guests, problems
 
@@ -180,7 +205,7 @@ def _guest(found, default_huge_page_bytes):
         mem_nodes=_mem_nodes(found), page_bytes=_page_bytes(found, default_huge_page_bytes),
         locked=_locked(found), devices=_devices(found), iothreads=_iothreads(found),
         hints=tuple(item for item in sorted(specs.items()) if item[0].startswith(_HINT_PREFIX)),
-        pinned_cpus=_pinned_cpus(found), flavor=_flavor(found),
+        pinned_cpus=_pinned_cpus(found), pins=_pins(found), flavor=_flavor(found),
         preallocated='immediate' in _attributes(found, 'memoryBacking/allocation', 'mode'),
         host_devices=_host_devices(found))
 
@@ -224,6 +249,19 @@ def _vcpus(found):
 
 def _pinned_cpus(found):
     return values.cpuset('vcpupin', _attributes(found, 'cputune/vcpupin', 'cpuset')) or None
+
+
+def _pins(found):
+    """Return (group's name, CPUs) of each pin, sorted; libvirt's groups are named so."""
+    pins = []
+    for path, kind, number in _PINS:
+        for element in found.get(path, ()):
+            cpus = values.cpuset(path, [element.attributes.get('cpuset', '')])
+            name = kind if number is None else '%s%d' % (kind, values.integer(
+                path, element.attributes.get(number, ''), 0, _MAX_VCPUS))
+            if cpus:
+                pins.append((name, cpus))
+    return tuple(sorted(pins))
 
 
 def _mem_nodes(found):

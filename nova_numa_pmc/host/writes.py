@@ -63,10 +63,13 @@ def run(scope, steps, write=write):
     done = []
     for path, text in steps:
         try:
-            text = text or inherited(path)
-            before = read_set(path)
-            if parse_cpulist(before) == parse_cpulist(text):
+            own = read_text(path).strip()
+            before = own or inherited(path)
+            # What a group has only inherited is lost when the group above it is widened.
+            if (own or not text) and parse_cpulist(before) == parse_cpulist(
+                    text or inherited(path)):
                 continue
+            text = text or inherited(path)
             done.append(Change(path, before, text))
             write(path, text)
             after = read_set(path)

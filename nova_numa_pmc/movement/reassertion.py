@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hold guests to their places: read their cpusets back, and write again what was reset.
 
-A restart of libvirt and systemd's daemon-reload set groups back; CPUs come online; an agent or
-a hook that was killed leaves a promise whose cpuset was not written. The promise tells what is
-right: it is recorded before anything is written.
+A restart of libvirt and systemd's daemon-reload set groups back; CPUs come online; vCPUs are
+plugged; an agent or a hook that was killed leaves a promise whose cpuset was not written. The
+promise tells what is right: it is recorded before anything is written.
+
+What an operator has set is his word, and stays: a pin in libvirt's live XML, and a set of a
+single group that was ours before. A set that is wider is none, as libvirt and systemd leave it.
 """
 
 import os
@@ -11,9 +14,10 @@ import os
 from nova_numa_pmc import model, overrides, promises, state
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
 from nova_numa_pmc.core import page_choice
-from nova_numa_pmc.exceptions import CpuListError, GuestGone, NumaPmcError
-from nova_numa_pmc.host import cgroups, cpuset, guests, node_room
-from nova_numa_pmc.host.topology import format_cpulist, parse_cpulist
+from nova_numa_pmc.exceptions import GuestGone, NumaPmcError
+from nova_numa_pmc.host import cgroups, cpuset, guests, node_room, pins
+from nova_numa_pmc.host.held import own_cpus
+from nova_numa_pmc.host.topology import format_cpulist
 
 #: Somebody who resets a guest's sets more often than so many times in a time [s] wants it so.
 _FIGHT_WRITES, _FIGHT_S = 6, 600.0
@@ -33,6 +37,8 @@ class Reassertion:
         self._alive = {}  # (uuid, pid) → name
         self._groups = {}  # (uuid, pid) → Groups
         self._written = {}  # uuid → when something was written, of late
+        self._held = {}  # (uuid, pid) → CPUs that all groups but the operator's were seen to hold
+        self._theirs = {}  # (uuid, pid) → names of groups left to the operator, as told
 
     def hold(self, tick, places=None, covered=None, only_widen=False):
         """Write what is not as promised; what fails of one guest is told, the others go on.
@@ -59,7 +65,7 @@ class Reassertion:
             with self._troubles.stage(_STAGE % guest.name):
                 try:
                     if not only_widen:
-                        self._hold(guest, promise, nodes, cpus, online, tick.now)
+                        self._hold(guest, promise, nodes, cpus, tick, online)
                     self._mind_memory(guest, promise, cpus, covered, room, only_widen)
                 except GuestGone:
                     self._groups.pop((guest.uuid, guest.pid), None)  # or made anew elsewhere
@@ -69,12 +75,14 @@ class Reassertion:
         alive = {(guest.uuid, guest.pid): guest.name for guest in present}
         for key in self._alive.keys() - alive.keys():
             self._troubles.forget(_STAGE % self._alive[key])
-            self._groups.pop(key, None)
+            for kept in (self._groups, self._held, self._theirs):
+                kept.pop(key, None)
             self._written.pop(key[0], None)
         self._alive = alive
 
     def _is_ours(self, guest, promise, now):
-        if (promise is None or promise.origin != model.PLACED or guest.placed_by
+        if (promise is None or promise.origin != model.PLACED
+                or guest.placed_by and not pins.only_pins(guest)
                 or guest.override == overrides.IGNORE):
             return False
         # The hook writes at `started`; where it never came to that, it is taken over.
@@ -82,31 +90,75 @@ class Reassertion:
         return bool(promise.cpu_nodes) and (
             promise.started or age_ns >= self.options.start_grace_s * 10**9)
 
-    def _hold(self, guest, promise, nodes, cpus, online, now):
-        groups = self._find(guest)
-        if is_held(groups, cpus, online):
+    def _hold(self, guest, promise, nodes, cpus, tick, online):
+        key, groups = (guest.uuid, guest.pid), self._find(guest)
+        keep = frozenset(name for name, _ in guest.pins)
+        # What is inside of the place is a pin, or the place before CPUs came online.
+        if is_held(groups, cpus, online, keep, exactly=self._held.get(key) != cpus):
+            self._held[key] = cpus
+            self._tell_theirs(key, guest, keep)
             return
-        now_s = now.monotonic_ns / 1e9
+        held = cpuset.current(groups)
+        left = self._left_by_us(key, guest, groups, held, cpus, tick.host)
+        theirs = keep | frozenset.intersection(*(
+            frozenset(cpuset.contradicting(groups, held, cpus, each)) for each in left))
+        self._tell_theirs(key, guest, theirs)
+        now_s = tick.now.monotonic_ns / 1e9
         recent = [at for at in self._written.get(guest.uuid, ()) if now_s - at < _FIGHT_S]
         if len(recent) >= _FIGHT_WRITES:
             self._troubles.problems([
                 'guest %s: its cpuset was reset %d times in %.0f minutes: left as it is; '
                 'somebody else writes it' % (guest.name, len(recent), _FIGHT_S / 60)])
             return
-        applied = cpuset.confine(groups, cpus, ours=left_by_us(groups), **self._writing)
-        if applied.changes:
+        changes = []
+        for each in left:
+            others = frozenset(cpuset.contradicting(groups, held, cpus, each))
+            changes += cpuset.confine(groups, cpus, ours=cpuset.Held(each, frozenset()),
+                                      keep=theirs | others, **self._writing).changes
+        if changes:
             self._written[guest.uuid] = recent + [now_s]
             self._log.info('guest %s: held to node %s again: cpus %s to %s', guest.name,
-                           ','.join(map(str, nodes)), applied.changes[0].before or 'any',
+                           ','.join(map(str, nodes)), changes[0].before or 'any',
                            format_cpulist(cpus))
+        self._held[key] = cpus
         if not promise.started:
             promises.settle(promise, self.options, self._root, LOCK_TIMEOUT_S)
+
+    def _left_by_us(self, key, guest, groups, held, cpus, host):
+        """List the sets that groups may hold of ours: (empty set,) where there is none.
+
+        What was held when we last looked is known. Before that, sets of whole nodes are ours:
+        those of a place before, which whoever moved the guest was killed in the middle of.
+        """
+        last = self._held.get(key)
+        if last is not None:
+            return (last if last != cpus else frozenset(),)
+        uniform = left_by_us(groups)
+        found = [uniform.cpus] if uniform else []
+        for name in cpuset.contradicting(groups, held, cpus):
+            own = held[os.path.join(groups.target, name)].cpus
+            if own not in found and _is_of_nodes(own, host, guest):
+                found.append(own)
+        above = held[groups.target].cpus
+        if groups.version == 2 and above and above not in found and (
+                _is_of_nodes(above, host, guest)):
+            found.append(above)
+        return tuple(found) or (frozenset(),)
+
+    def _tell_theirs(self, key, guest, theirs):
+        """Log once which groups are left to the operator."""
+        if theirs == self._theirs.get(key, frozenset()):
+            return
+        self._theirs[key] = theirs
+        self._log.info('guest %s: %s', guest.name, 'left to whoever has pinned them: %s'
+                       % ', '.join(sorted(theirs)) if theirs else 'nothing of it is pinned by '
+                       'others any more')
 
     def _find(self, guest):
         key = guest.uuid, guest.pid
         groups = self._groups.get(key)
-        # Where each child is written, vCPUs that were plugged since have groups of their own.
-        if groups is None or not groups.covers:
+        # vCPUs that were plugged since have groups of their own.
+        if groups is None or cgroups.children(groups.target) != groups.children:
             groups = self._groups[key] = cgroups.find(guest.pid, self._root)
         return groups
 
@@ -172,20 +224,28 @@ def cpus_of(nodes, host, guest):
     return cpus if guest.allowed_cpus is None else cpus & guest.allowed_cpus
 
 
-def is_held(groups, cpus, online):
+def is_held(groups, cpus, online, keep=frozenset(), exactly=False):
     """Say whether a guest's groups hold it to ``cpus``, whatever they say of offline CPUs.
 
-    :raises GuestGone, CpusetError: as :func:`cpuset.current`
+    :param keep: names of groups that others have set
+    :param exactly: a set inside of ``cpus`` does not do
+    :raises GuestGone, CpusetError: as :func:`held.own_cpus`
     """
+    own = own_cpus(groups)
+    above = own.pop(groups.target)
     if groups.covers:
-        # One file of each guest in each tick: the others are read where it isn't as it should be.
-        path = os.path.join(groups.target, 'cpuset.cpus')
-        try:
-            return parse_cpulist(cgroups.read_text(path)) & online == cpus
-        except (OSError, CpuListError):
-            return _own(groups)[0].cpus & online == cpus
-    # A pin inside of the set stays as it is; a new vCPU has all CPUs.
-    return all(own.cpus and own.cpus & online <= cpus for own in _own(groups))
+        return above & online == cpus
+    if groups.version == 2 and above and above & online <= cpus != online:
+        return False  # what the start has narrowed is in the way of libvirt's commands
+    # A new vCPU has all CPUs.
+    return all(each and (each & online == cpus or not exactly and each & online <= cpus)
+               for directory, each in own.items()
+               if os.path.basename(directory) not in keep)
+
+
+def _is_of_nodes(cpus, host, guest):
+    """Say whether a set is all that a guest may have of some nodes: such are the sets we write."""
+    return cpus == cpus_of([node.id for node in host.nodes if node.cpus & cpus], host, guest)
 
 
 def widen_bound(options, root, log):

@@ -13,7 +13,7 @@ from nova_numa_pmc.agent import rebalancing, serving
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
 from nova_numa_pmc.core import rebalance
 from nova_numa_pmc.exceptions import CpusetError, DomainError, NumaPmcError, UnknownGuest
-from nova_numa_pmc.host import cgroups, cpuset, domain_values, guests
+from nova_numa_pmc.host import cgroups, domain_values, guests, held
 from nova_numa_pmc.operating import naming, preview
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.viewing import pace
@@ -200,10 +200,7 @@ def held_nodes(groups, host):
 
     :raises CpusetError: they can't be read
     """
-    own = cpuset.current(groups)
-    written = (groups.target,) if groups.covers else groups.children
-    cpus = frozenset().union(*(own[directory].cpus for directory in written
-                               if directory in own))
+    cpus = held.held_cpus(groups, held.current(groups))
     able = [node for node in host.nodes if node.online_cpus]
     if not cpus or all(node.online_cpus & cpus for node in able):
         return ()

@@ -26,6 +26,7 @@ enabled = FALSE
 timeout_s = 4
 bind = Yes
 bring_over_limit_mib = 0
+follow_memory_over_mib = 0
 strict = on
 start_grace_s = 30
 start_grace_s = 120

@@ -48,7 +48,7 @@ class HookTest(unittest.TestCase):
         return sorted(promise.cpu_nodes for promise in self.promises().values())
 
     def cpus(self, tree):
-        return tree.read(tree.target, 'cpuset.cpus')
+        return tree.held()
 
 
 class StartTest(HookTest):
@@ -205,7 +205,7 @@ class StartedTest(HookTest):
         self.call('start', 1)
         self.assertEqual('', self.cpus(tree))
         self.assertEqual(0, self.call('started', 1))
-        self.assertEqual(('0-3', ''), (self.cpus(tree), tree.read(tree.target, 'cpuset.mems')))
+        self.assertEqual(('0-3', ''), (self.cpus(tree), tree.held('mems')))
         self.assertTrue(self.promise(1).started)
         self.assertFalse(self.promise(1).bound)
 
@@ -215,14 +215,14 @@ class StartedTest(HookTest):
         self.call('started', 1)
         self.assertEqual({'0-3'}, {tree.read(child, 'cpuset.cpus') for child in tree.children})
         self.assertEqual({'0-1'}, {tree.read(child, 'cpuset.mems') for child in tree.children})
-        self.assertEqual('0-7', self.cpus(tree))
+        self.assertEqual('0-7', tree.read(tree.target, 'cpuset.cpus'))
 
     def test_bind(self):
         self.host.configure('[hook]\nbind = true\n')
         tree = self.host.launch(1)
         self.call('start', 1)
         self.call('started', 1)
-        self.assertEqual('0', tree.read(tree.target, 'cpuset.mems'))
+        self.assertEqual('0', tree.held('mems'))
         self.assertTrue(self.promise(1).bound)
 
     def test_decides_now_without_a_reservation(self):
@@ -281,8 +281,8 @@ class StartedTest(HookTest):
         self.call('start', 1)
         tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3-4\n')
         self.call('started', 1)
-        self.assertEqual('', self.cpus(tree))
-        self.assertEqual('floating', self.promise(1).origin)
+        self.assertEqual('- 3-4 -', self.cpus(tree))
+        self.assertEqual(('floating', False), (self.promise(1).origin, self.promise(1).missed))
 
     def test_placed_by_others_is_counted_and_not_written(self):
         xml = hosts.domain_xml(1, extra=domains.NUMA_NODES_1)
@@ -317,12 +317,16 @@ class MemoryLiesTest(HookTest):
         self.call('started', 1, xml)
         return self.cpus(tree)
 
-    def test_little_is_brought_over(self):
-        self.assertEqual('0-3', self.settle({0: MIB, 1: 40 * MIB}))
-        self.assertEqual((0,), self.promise(1).mem_nodes)
+    def test_cpus_stay_with_what_the_agent_can_fetch(self):
+        for size in (40 * MIB, 4096 * MIB):
+            self.assertEqual('0-3', self.settle({0: MIB, 1: size}))
+            self.assertEqual((0,), self.promise(1).mem_nodes)
+            self.assertIn('(wide, %d of ' % (size >> 10), self.host.logged()[-1])
+            self.call('stopped', 1)
+            self.host.write('run/nova-numa-pmc/promises', '')
 
     def test_cpus_follow_what_is_too_much_to_move(self):
-        self.assertEqual('4-7', self.settle({0: 10 * MIB, 1: 400 * MIB}))
+        self.assertEqual('4-7', self.settle({0: 10 * MIB, 1: 4097 * MIB}))
         self.assertEqual(((1,), (1,)), (self.promise(1).cpu_nodes, self.promise(1).mem_nodes))
         self.assertIn('beside its memory', self.host.logged()[-1])
 
@@ -360,9 +364,9 @@ class MemoryLiesTest(HookTest):
         self.assertEqual('0-3', self.settle_on_huge_pages(0))
         self.assertIn('(local)', self.host.logged()[-1])
 
-    def test_what_lies_elsewhere_beside_huge_pages_is_brought_over(self):
+    def test_what_lies_elsewhere_beside_huge_pages_is_left_to_the_agent(self):
         self.assertEqual('0-3', self.settle_on_huge_pages(0, MIB))
-        self.assertIn('(brought, 1024 KiB lay elsewhere', self.host.logged()[-1])
+        self.assertIn('(wide, 1024 of 525312 KiB lay elsewhere', self.host.logged()[-1])
 
 
 class EndTest(HookTest):
@@ -405,7 +409,7 @@ class BootstrapTest(HookTest):
 
     def test_a_guest_held_to_a_node_is_recognised(self):
         tree = self.host.launch(1)
-        tree.put(os.path.join(tree.target, 'cpuset.cpus'), '0-3\n')
+        tree.set_all('0-3')
         self.call('start', 9)
         self.assertEqual(('placed', (0,)), (self.promise(1).origin, self.promise(1).cpu_nodes))
         self.assertEqual((1,), self.promise(9).cpu_nodes)
@@ -418,8 +422,7 @@ class BootstrapTest(HookTest):
                 self.call('start', 1, xml)
                 started = self.promise(1)
                 tree = self.host.launch(1, xml=xml)
-                tree.put(os.path.join(tree.target, 'cpuset.cpus'),
-                         '0-3\n' if not extra else '\n')
+                tree.set_all('0-3' if not extra else '')
                 self.call('stopped', 1)
                 self.call('start', 9)
                 self.assertEqual(started._replace(since_ns=0, started=True),
@@ -487,3 +490,33 @@ class BoundedTest(unittest.TestCase):
     def test_the_child_holds_none_of_our_streams(self):
         link = self.run_in_child(lambda: os.readlink('/proc/self/fd/1').encode())[0]
         self.assertEqual(os.devnull.encode(), link)
+
+    def test_a_process_left_behind_holds_none_of_our_descriptors(self):
+        """libvirt waits until every holder of the hook's stdout and stderr has closed them."""
+        with tempfile.TemporaryDirectory() as directory:
+            gate, reader, writer = directory + '/gate', *os.pipe()
+            os.mkfifo(gate)
+
+            def work():
+                links = {os.readlink('/proc/self/fd/%d' % number) for number in range(3)}
+                with open(gate, 'w') as stream:  # until somebody opens the other end
+                    print(os.getsid(0) == os.getpid(), links, file=stream)
+            bounded.leave_behind(work, print)
+            os.close(writer)
+            self.assertEqual(b'', os.read(reader, 1))
+            os.close(reader)
+            with open(gate) as stream:
+                self.assertEqual("True {'/dev/null'}\n", stream.read())
+            os.wait()
+
+    def test_a_fault_of_a_process_left_behind_is_reported(self):
+        with tempfile.TemporaryDirectory() as directory:
+            os.mkfifo(directory + '/told')
+
+            def report(error):
+                with open(directory + '/told', 'w') as stream:
+                    stream.write(repr(error))
+            bounded.leave_behind(lambda: {}['lost'], report)
+            with open(directory + '/told') as stream:
+                self.assertEqual("KeyError('lost')", stream.read())
+            os.wait()

@@ -46,7 +46,7 @@ class HookScriptTest(unittest.TestCase):
         return site
 
     def cpus(self):
-        return self.tree.read(self.tree.target, 'cpuset.cpus')
+        return self.tree.held()
 
     def test_a_guest_from_start_to_end(self):
         path = self.script()
@@ -142,7 +142,7 @@ class HookScriptTest(unittest.TestCase):
         path = self.script()
         self.assert_lives(path, operations=('start',))
         self.host.configure('[hook]\ntimeout_s = 0.2\n')
-        control = os.path.join(self.tree.target, 'cpuset.cpus')
+        control = os.path.join(self.tree.emulator, 'cpuset.cpus')
         os.unlink(control)
         os.mkfifo(control)  # opening it sleeps until somebody opens the other end
         self.assert_lives(path, operations=('started',))
@@ -160,7 +160,7 @@ class HookScriptTest(unittest.TestCase):
         """Where the interpreter took most of the time to start, the hook still says so itself."""
         path = self.script((b'\nlimit=3\n', b'\nlimit=1.2\n'))
         self.assert_lives(path, operations=('start',))
-        control = os.path.join(self.tree.target, 'cpuset.cpus')
+        control = os.path.join(self.tree.emulator, 'cpuset.cpus')
         os.unlink(control)
         os.mkfifo(control)
         self.assert_lives(path, operations=('started',))

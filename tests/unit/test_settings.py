@@ -118,13 +118,14 @@ class ReadTest(unittest.TestCase):
         self.write(b'[placement]\nram_allocation_ratio=1.5\nreserve_mb=512\nsmt_ratio=0.5\n'
                    b'domain_distance=15\npressure_floor=0.6\npressure_step=0.1\n'
                    b'[hook]\nenabled=false\ntimeout_s=3\nbind=true\nbring_over_limit_mib=32\n'
-                   b'strict=true\nstart_grace_s=60\n[state]\ndir=/run/x\n')
+                   b'follow_memory_over_mib=512\nstrict=true\nstart_grace_s=60\n[state]\ndir=/run/x\n')
         self.assertEqual(
             settings.Settings(
                 limits=model.Limits(ram_ratio=1.5, reserve_bytes=512 << 20, smt_ratio=0.5,
                                     domain_distance=15, pressure_floor=0.6, pressure_step=0.1),
-                enabled=False, timeout_s=3.0, bind=True, bring_over_limit_mib=32, strict=True,
-                start_grace_s=60, state_dir='/run/x', problems=()),
+                enabled=False, timeout_s=3.0, bind=True, bring_over_limit_mib=32,
+                follow_memory_over_mib=512, strict=True, start_grace_s=60,
+                state_dir='/run/x', problems=()),
             settings.read(self.path))
 
     def test_no_file_is_no_problem(self):

@@ -70,7 +70,7 @@ class FormatTest(unittest.TestCase):
 
     def test_a_newer_minor_version_with_more_columns_is_read(self):
         text = state_format.encode([GUEST], 1, BOOT).decode()
-        lines = text.replace('1.0', '1.7', 1).split('\n')
+        lines = text.replace('1.1', '1.7', 1).split('\n')
         lines[0] += '\tlater'
         lines[1] = 'colour\t' + lines[1] + '\tweight'
         lines[2] = 'red\t' + lines[2] + '\t%%%'
@@ -89,7 +89,7 @@ class FormatTest(unittest.TestCase):
 
     def test_another_major_version_is_refused_by_name(self):
         with self.assertRaisesRegex(StateError, r'its format is 2\.x, this release reads 1\.x'):
-            self.edited(b'\t1.0\t', b'\t2.0\t')
+            self.edited(b'\t1.1\t', b'\t2.0\t')
 
     def test_values_out_of_place(self):
         for old, new in ((b'\t4\t', b'\t-4\t'), (b'\t4\t', b'\t4.0\t'), (b'\t4\t', b'\t1_0\t'),

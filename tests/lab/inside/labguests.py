@@ -26,7 +26,7 @@ XML = """<domain type='kvm'><name>{name}</name>{uuid}
 <os><type arch='x86_64' machine='pc'>hvm</type><kernel>/opt/lab/walker.elf</kernel>
 <cmdline>{cmdline}</cmdline></os><features><acpi/></features>{more}
 <devices><emulator>/usr/bin/qemu-system-x86_64</emulator>
-<controller type='usb' model='none'/><memballoon model='none'/>
+<controller type='usb' model='none'/><memballoon model='{balloon}'/>
 <serial type='file'><source path={log}/></serial></devices></domain>
 """
 
@@ -34,7 +34,8 @@ XML = """<domain type='kvm'><name>{name}</name>{uuid}
 def domain_xml(spec):
     """Return a domain's XML; missing keys have defaults."""
     fields = {'uuid': '', 'memory_mib': 64, 'vcpus': 1, 'vcpu': "placement='static'", 'tune': '',
-              'cputune': '', 'more': '', 'metadata': '', 'cmdline': 'duty=20', **spec}
+              'cputune': '', 'more': '', 'metadata': '', 'cmdline': 'duty=20', 'balloon': 'none',
+              **spec}
     fields['cmdline'] = escape(fields['cmdline'])
     fields['log'] = quoteattr(str(LOGS / f"{spec['name']}.log"))
     fields['name'] = escape(spec['name'])

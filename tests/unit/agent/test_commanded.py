@@ -26,9 +26,8 @@ class CommandedCase(RebalancingCase):
     def reset(self, number):
         """Take a guest's cpuset away, as a restart of libvirt may; return how to read it."""
         tree = self.kernel.memories[4000 + number].tree
-        path = os.path.join(tree.target, 'cpuset.cpus')
-        tree.put(path, '0-7\n')
-        return lambda: tree.read(tree.target, 'cpuset.cpus')
+        tree.set_all('0-7')
+        return tree.held
 
 
 class PauseTest(CommandedCase):
@@ -69,8 +68,7 @@ class TurnsTest(CommandedCase):
             self.ticks(made)
             self.assertEqual('0-7', cpus())
             self.assertEqual({'0-7', ''}, {
-                self.kernel.memories[4000 + number].tree.read(
-                    self.kernel.memories[4000 + number].tree.target, 'cpuset.cpus')
+                self.kernel.memories[4000 + number].tree.held()
                 for number in self.NUMBERS})
         self.assertIn(self.AWAY, self.ticks(made).values())
 

@@ -131,7 +131,7 @@ class VanishingTest(AgentCase):
                 self.tick(made, at_s)
                 self.tick(made, at_s + 5)
                 self.assertEqual({host.uuid_of(2)}, self.promises().keys())
-                self.assertEqual('4-7', other.read(other.target, 'cpuset.cpus'))
+                self.assertEqual('4-7', other.held())
 
     def test_one_that_starts(self):
         made = self.open(rebalance=agent_options.ON)
@@ -159,7 +159,7 @@ class VanishingTest(AgentCase):
                 self.promise(1, 0)
                 self.tick(made, at_s)
                 self.tick(made, at_s + 5)
-                self.assertEqual('4-7', trees[-1].read(trees[-1].target, 'cpuset.cpus'))
+                self.assertEqual('4-7', trees[-1].held())
 
 
 class LibvirtTest(AgentCase):
@@ -179,7 +179,7 @@ class LibvirtTest(AgentCase):
             self.tick(made, 10)
             self.tick(made, 15)
         self.assertEqual((1,), self.promises()[host.uuid_of(1)].cpu_nodes)
-        self.assertEqual('4-7', tree.read(tree.target, 'cpuset.cpus'))
+        self.assertEqual('4-7', tree.held())
         self.assertEqual(1, self.published().view.nodes[1].guests)
 
     def test_files_that_are_none_of_its(self):
@@ -204,7 +204,7 @@ class LibvirtTest(AgentCase):
             for at_s in (0, 5, 10):
                 self.tick(made, at_s)
         self.assertEqual({host.uuid_of(2)}, self.promises().keys())
-        self.assertEqual('4-7', tree.read(tree.target, 'cpuset.cpus'))
+        self.assertEqual('4-7', tree.held())
         self.assertEqual(1010.0, self.published().taken_s)
         for name in ('empty', 'binary', 'open', 'other', 'large', 'bomb', 'no pid', 'loop',
                      'directory'):
@@ -223,11 +223,11 @@ class LibvirtTest(AgentCase):
             self.tick(made, 5)
             self.tick(made, 10)
             self.assertEqual({host.uuid_of(1)}, self.promises().keys())
-            self.assertEqual('4-7', tree.read(tree.target, 'cpuset.cpus'))
-            tree.put(os.path.join(tree.target, 'cpuset.cpus'), '0-7\n')
+            self.assertEqual('4-7', tree.held())
+            tree.set_all('0-7')
             self.host.write(path, good)
             self.tick(made, 15)
-        self.assertEqual('4-7', tree.read(tree.target, 'cpuset.cpus'))
+        self.assertEqual('4-7', tree.held())
 
 
 class StateDirectoryTest(AgentCase):
@@ -243,7 +243,7 @@ class StateDirectoryTest(AgentCase):
     def assert_as_before(self, at_s):
         self.tick(self.made, at_s)
         self.assertEqual((1,), self.promises()[host.uuid_of(1)].cpu_nodes)
-        self.assertEqual('4-7', self.tree.read(self.tree.target, 'cpuset.cpus'))
+        self.assertEqual('4-7', self.tree.held())
         self.assertEqual(1000.0 + at_s, self.published().taken_s)
         self.assertEqual(512 * MIB, self.published().view.nodes[1].promised_bytes)
 

@@ -63,7 +63,7 @@ class PluggingTest(AgentCase):
         self.tick(made, 0)
         self.assertEqual(before._replace(vcpus=4, memory_bytes=1024 * MIB),
                          self.promises()[host.uuid_of(1)])
-        self.assertEqual('4-7', tree.read(tree.target, 'cpuset.cpus'))
+        self.assertEqual('4-7', tree.held())
 
     def test_a_held_lock_only_delays_it(self):
         made = self.open()
@@ -100,7 +100,7 @@ class PluggingTest(AgentCase):
             tree.put(os.path.join(plugged, 'cpuset.cpus'), cpus + '\n')
             self.tick(made, at_s)
             # It has no more than its parent, whatever it asks for.
-            self.assertEqual('4-7', tree.read(tree.target, 'cpuset.cpus'))
+            self.assertEqual('4-7', tree.held())
         self.host.thread(4001, 5101, 3, 0, 5)
         [guest] = self.tick(made, 11).sample.guests
         self.assertEqual((0.6, 0.6), (guest.cores, dict(guest.cores_by_node)[1]))

@@ -98,8 +98,7 @@ class RebalancingCase(AgentCase):
         for number in self.NUMBERS:
             promise = self.promises()[host.uuid_of(number)]
             memory = self.kernel.memories[4000 + number]
-            found[number] = (promise.cpu_nodes, memory.tree.read(
-                memory.tree.target, 'cpuset.cpus'), set(memory.nodes))
+            found[number] = (promise.cpu_nodes, memory.tree.held(), set(memory.nodes))
         return found
 
     HOME, AWAY = ((0,), '0-3', {0}), ((1,), '4-7', {1})

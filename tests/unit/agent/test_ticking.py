@@ -241,8 +241,7 @@ class SoakTest(AgentCase):
             for number in running:
                 self.run_to(number, 5 * turn * chance.random(), cpu=chance.randrange(8))
                 if chance.random() < 0.1:
-                    trees[number].put(os.path.join(trees[number].target, 'cpuset.cpus'),
-                                      chance.choice(('0-7\n', '\n', '5\n')))
+                    trees[number].set_all(chance.choice(('0-7', '', '5')))
             broken = chance.random() < 0.1
             cpulist = 'sys/devices/system/node/node1/cpulist'
             self.host.write(cpulist, 'x\n' if broken else '4-7\n')

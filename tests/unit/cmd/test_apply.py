@@ -35,7 +35,8 @@ class OperatingCase(RebalancingCase):
     def hold(self, number, cpus):
         """Let a guest's cpuset be so, whoever has written it."""
         tree = self.kernel.memories[4000 + number].tree
-        tree.write(os.path.join(tree.target, 'cpuset.cpus'), cpus)
+        for directory in tree.children:
+            tree.write(os.path.join(directory, 'cpuset.cpus'), cpus)
 
     def here(self, terminal=False):
         @contextlib.contextmanager

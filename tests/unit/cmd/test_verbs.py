@@ -2,7 +2,6 @@
 """What an operator says of guests and of the agent, and what he is shown."""
 
 import json
-import os
 
 from nova_numa_pmc import agent_options, overrides
 from nova_numa_pmc.cmd import exits
@@ -163,7 +162,7 @@ class StatusTest(OperatingCase):
 
     def test_a_cpuset_that_somebody_has_reset(self):
         tree = self.kernel.memories[4001].tree
-        tree.put(os.path.join(tree.target, 'cpuset.cpus'), '4-7\n')
+        tree.set_all('4-7')
         self.assertIn('not on node 0', self.run_it('status')[1])
 
 

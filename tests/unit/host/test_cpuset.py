@@ -54,10 +54,55 @@ class ConfineTest(TreeTestCase):
                     self.assertEqual({NODE1}, {tree.own(c, 'cpus') for c in tree.children})
                     self.assertEqual('0', tree.read(tree.emulator, 'cpuset.memory_migrate'))
 
-    def test_v2_writes_the_delegated_group_once_for_all_children(self):
+    def test_v2_holds_where_libvirt_does_and_leaves_the_group_above_wide(self):
         tree, groups = self.tree(2, MODERN)
         cpuset.confine(groups, NODE1, write=self.logged(tree))
-        self.assertEqual([('libvirt/cpuset.cpus', '2-3')], self.log)
+        self.assertEqual([('libvirt/%s/cpuset.cpus' % name, '2-3')
+                          for name in ('emulator', 'vcpu0', 'vcpu1')], self.log)
+        self.assertEqual('', tree.read(tree.target, 'cpuset.cpus'))
+
+    def test_v2_what_the_start_or_an_older_release_has_narrowed_is_handed_over(self):
+        for before, ours, after in (('2-3', None, '0-3'), ('0-1', NODE0, '0-3'),
+                                    ('0-1', None, '0-1'), ('1-3', None, '1-3')):
+            with self.subTest(before=before, ours=ours):
+                tree, groups = self.tree(2, MODERN)
+                tree.write(os.path.join(tree.target, 'cpuset.cpus'), before)
+                cpuset.confine(groups, NODE1, write=self.logged(tree),
+                               ours=ours and cpuset.Held(ours, frozenset()))
+                self.assertEqual(('2-3', after), (
+                    tree.held(), tree.read(tree.target, 'cpuset.cpus')))
+                # The threads are narrow before the group above them is wide.
+                self.assertEqual('libvirt/emulator/cpuset.cpus', self.log[0][0])
+
+    def test_v2_a_set_that_holds_nobody_is_a_failed_commands(self):
+        tree, groups = self.tree(2, MODERN)
+        tree.write(os.path.join(tree.target, 'cpuset.cpus'), '2-3')
+        vcpu = os.path.join(tree.vcpus[0], 'cpuset.cpus')
+        tree.write(vcpu, '1')  # outside of the group above: sched_setaffinity(2) was refused
+        cpuset.confine(groups, NODE1, write=tree.write)
+        self.assertEqual(('2-3', '0-3'), (
+            tree.held(), tree.read(tree.target, 'cpuset.cpus')))
+        tree.write(vcpu, '1')
+        with self.assertRaises(PinnedByOthers):
+            cpuset.confine(groups, NODE1, write=tree.write)
+
+    def test_groups_that_others_have_set_are_kept(self):
+        for version in (1, 2):
+            with self.subTest(version=version):
+                tree, groups = self.tree(version)
+                tree.write(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '1')
+                cpuset.confine(groups, NODE1, keep={'vcpu0'}, write=tree.write)
+                self.assertEqual('2-3 1 2-3', tree.held())
+
+    def test_early_only_while_there_are_no_vcpus_and_nobody_has_set_it(self):
+        for version, vcpus, before, written in (
+                (2, 0, '', True), (2, 1, '', False), (2, 0, '0-1', False), (1, 0, '', False)):
+            with self.subTest(version=version, vcpus=vcpus, before=before):
+                tree, groups = self.tree(version, vcpus=vcpus)
+                if before:
+                    tree.write(os.path.join(tree.target, 'cpuset.cpus'), before)
+                self.assertEqual(written, cpuset.narrow_early(groups, NODE1, self.logged(tree)))
+                self.assertEqual([('libvirt/cpuset.cpus', '2-3')] * written, self.log)
 
     def test_v1_leaves_the_common_level_wide_for_vcpu_hotplug(self):
         tree, groups = self.tree(1, MODERN)
@@ -67,8 +112,8 @@ class ConfineTest(TreeTestCase):
     def test_memory_is_brought_through_the_main_threads_group(self):
         tree, groups = self.tree(2, MODERN, bytes_by_node={0: MIB, 1: 0})
         cpuset.confine(groups, NODE1, TO_NODE1, write=self.logged(tree))
-        self.assertEqual([('libvirt/cpuset.cpus', '2-3'), ('libvirt/emulator/cpuset.mems', '1'),
-                          ('libvirt/emulator/cpuset.mems', '0-1')], self.log)
+        self.assertEqual([('libvirt/emulator/cpuset.mems', '1'),
+                          ('libvirt/emulator/cpuset.mems', '0-1')], self.log[3:])
 
     def test_v1_migrates_only_while_bringing_over(self):
         tree, groups = self.tree(1, MODERN, vcpus=0, bytes_by_node={0: MIB, 1: 0})
@@ -109,7 +154,7 @@ class ConfineTest(TreeTestCase):
                         applied.off_bytes, applied.left_bytes, left))
                     self.assertEqual({'1'} if bound else {'0-1'}, {
                         text for path, text in self.mems(tree).items()
-                        if version == 2 or path != tree.target})
+                        if path != tree.target})
 
     def test_a_second_time_writes_nothing(self):
         for version, shape in SHAPES:
@@ -445,7 +490,7 @@ class FaultTest(TreeTestCase):
 
     def test_the_real_writer_follows_no_symlink_and_makes_no_file(self):
         tree, groups = self.tree()
-        path = os.path.join(tree.target, 'cpuset.cpus')
+        path = os.path.join(tree.emulator, 'cpuset.cpus')
         os.rename(path, path + '.elsewhere')
         os.symlink(path + '.elsewhere', path)
         with self.assertRaisesRegex(CpusetError, 'ELOOP'):

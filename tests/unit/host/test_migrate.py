@@ -16,6 +16,7 @@ from nova_numa_pmc.exceptions import CpusetError, GuestGone, MigrationError, Mig
 from nova_numa_pmc.exceptions import PinnedByOthers
 from nova_numa_pmc.host import cgroups, cpuset, migrate, move_pages
 from nova_numa_pmc.host.mappings import PAGE_BYTES
+from nova_numa_pmc.host.topology import format_cpulist
 from tests.fixtures.cgroups import Tree
 from tests.fixtures.guest_memory import START, GuestMemory
 from tests.fixtures.paged_child import PagedChild, usable
@@ -67,7 +68,7 @@ class MigrateTest(unittest.TestCase):
         first = mover.step()
         self.assertEqual((migrate.MOVING, 0, 100 * PAGE_BYTES),
                          (first.state, first.moved_bytes, first.left_bytes))
-        self.assertEqual(CPUS, self.tree.own(self.tree.target, 'cpus'))
+        self.assertEqual(format_cpulist(CPUS), self.tree.held())
         end = self.run_to_end(mover)
         self.assertEqual((migrate.DONE, 100 * PAGE_BYTES, 0, ()),
                          (end.state, end.moved_bytes, end.left_bytes, end.refused))
@@ -273,7 +274,7 @@ class MigrateTest(unittest.TestCase):
         self.assertEqual(migrate.PARTLY if left else migrate.DONE, end.state)
         self.assertEqual([node is None for node in nodes],
                          [node is None for node in self.memory.nodes])
-        self.assertEqual(CPUS, self.tree.own(self.tree.target, 'cpus'))
+        self.assertEqual(format_cpulist(CPUS), self.tree.held())
 
     def test_a_bound_guest_is_widened_and_bound_again(self):
         self.guest([AWAY] * 40)
@@ -282,10 +283,10 @@ class MigrateTest(unittest.TestCase):
                        write=self.tree.write)
         mover = self.mover(ours=ours, bind=True)
         mover.step()
-        self.assertEqual({0, 1}, self.tree.own(self.tree.target, 'mems'))
+        self.assertEqual('0-1', self.tree.held('mems'))
         end = self.run_to_end(mover)
         self.assertEqual((migrate.DONE, cpuset.BOUND), (end.state, end.mems_write))
-        self.assertEqual({HOME}, self.tree.own(self.tree.target, 'mems'))
+        self.assertEqual(str(HOME), self.tree.held('mems'))
 
     def test_without_the_call_a_write_brings_over_what_is_little(self):
         self.guest([AWAY] * 40)
@@ -372,7 +373,7 @@ class MigrateTest(unittest.TestCase):
         self.guest([AWAY] * 10)
         end = self.run_to_end(self.mover(cpus=None))
         self.assertEqual((migrate.DONE, 10 * PAGE_BYTES), (end.state, end.moved_bytes))
-        self.assertFalse(self.tree.read(self.tree.target, 'cpuset.cpus'))
+        self.assertFalse(self.tree.held())
 
     def test_unknown_bytes_per_node_are_told_as_unknown(self):
         self.guest([AWAY] * 10)

@@ -131,7 +131,7 @@ class MovingTest(RebalancingCase):
         with self.assertLogs(LOG, 'WARNING') as logs:
             found = self.swap()
         self.assertIn('not ours', logs.output[0])
-        self.assertEqual((self.HOME, self.AWAY), (found[1], found[2]))
+        self.assertEqual((self.HOME, ((1,), '4-7 6 4-7', {1})), (found[1], found[2]))
 
     def fill(self, node):
         with self.lock() as ledger:

@@ -15,7 +15,7 @@ LOG = 'nova_numa_pmc.agent'
 class ReassertionTest(AgentCase):
 
     def cpus(self, tree):
-        return tree.read(tree.target, 'cpuset.cpus')
+        return tree.held()
 
     def test_what_was_reset_is_written_in_the_next_tick_and_told_once(self):
         made = self.open()
@@ -24,7 +24,7 @@ class ReassertionTest(AgentCase):
         with self.assertLogs(LOG, 'INFO') as logs:
             for at_s, reset in ((0, None), (5, None), (10, '0-7'), (15, None)):
                 if reset:
-                    tree.put(os.path.join(tree.target, 'cpuset.cpus'), reset + '\n')
+                    tree.set_all(reset)
                 self.tick(made, at_s)
                 self.assertEqual('4-7', self.cpus(tree))
         held = [text for text in logs.output if 'held to node 1 again' in text]
@@ -35,7 +35,7 @@ class ReassertionTest(AgentCase):
         """The promise is newer than the cpuset: it says what is right."""
         made = self.open()
         tree = self.launch(1)
-        tree.put(os.path.join(tree.target, 'cpuset.cpus'), '0-3\n')
+        tree.set_all('0-3')
         self.promise(1, 1)
         self.tick(made, 0)
         self.assertEqual('4-7', self.cpus(tree))
@@ -107,12 +107,106 @@ class ReassertionTest(AgentCase):
         tree = self.launch(1)
         with self.assertLogs(LOG, 'WARNING') as logs:
             for turn in range(9):
-                tree.put(os.path.join(tree.target, 'cpuset.cpus'), '0-7\n')
+                tree.set_all('0-7')
                 self.tick(made, 5 * turn)
         self.assertEqual('0-7', self.cpus(tree))
         self.assertEqual(1, sum('somebody else writes it' in text for text in logs.output))
         self.tick(made, 700)
         self.assertEqual('4-7', self.cpus(tree))
+
+
+PIN = "  <cputune><vcpupin vcpu='%d' cpuset='%s'/></cputune>\n"
+
+
+class OperatorsWordTest(AgentCase):
+    """What an operator has set by libvirt's commands, or by hand, stays; the rest stays held."""
+
+    def held(self, tree, made, at_s):
+        self.tick(made, at_s)
+        return tree.held()
+
+    def test_a_pinned_vcpu_is_left_and_the_others_are_held(self):
+        for version in (1, 2):
+            with self.subTest(version=version):
+                made = self.open()
+                self.promise(1, 1)
+                tree = self.launch(1, version=version)
+                self.assertEqual('4-7', self.held(tree, made, 0))
+                self.launch(1, version=version, xml=host.domain_xml(1, extra=PIN % (0, '2')))
+                tree.set_all('0-7')  # a reset, too
+                tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '2\n')
+                with self.assertLogs(LOG, 'INFO') as logs:
+                    self.assertEqual('4-7 2 4-7', self.held(tree, made, 5))
+                    self.assertEqual('4-7 2 4-7', self.held(tree, made, 10))
+                self.assertEqual(1, sum('pinned them: vcpu0' in text for text in logs.output))
+                self.assertEqual('4-7 2 4-7', self.held(tree, self.open(), 15))
+
+    def test_a_pin_that_is_taken_back_is_none(self):
+        """vcpupin GUEST 0 r: to all CPUs that it may have."""
+        made = self.open()
+        self.promise(1, 1)
+        for cpuset, wide in ((None, '0-7'), ('2-6', '2-6')):
+            with self.subTest(cpuset=cpuset):
+                tree = self.launch(1, xml=host.domain_xml(1, cpuset=cpuset,
+                                                          extra=PIN % (0, wide)))
+                tree.set_all(wide)
+                self.assertEqual('4-7' if cpuset is None else '4-6', self.held(tree, made, 0))
+
+    def test_a_set_written_by_hand(self):
+        made = self.open()
+        self.promise(1, 1)
+        tree = self.launch(1)
+        self.held(tree, made, 0)
+        for cpus in ('2', '0-3', '5'):  # also a whole node's, and one that is inside
+            tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), cpus + '\n')
+            self.assertEqual('4-7 %s 4-7' % cpus, self.held(tree, made, 5))
+        tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '0-7\n')
+        self.assertEqual('4-7', self.held(tree, made, 10))
+
+    def test_what_was_written_by_hand_before_the_agent_began(self):
+        self.promise(1, 1)
+        tree = self.launch(1)
+        tree.set_all('4-7')
+        tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '2\n')
+        made = self.open()
+        for at_s in (0, 5):
+            self.assertEqual('4-7 2 4-7', self.held(tree, made, at_s))
+
+    def test_a_move_that_was_killed_between_two_groups(self):
+        self.promise(1, 1)
+        tree = self.launch(1)
+        tree.set_all('0-3')
+        tree.put(os.path.join(tree.emulator, 'cpuset.cpus'), '4-7\n')
+        self.assertEqual('4-7', self.held(tree, self.open(), 0))
+
+    def test_the_place_of_a_guest_that_a_command_has_moved(self):
+        made = self.open()
+        self.promise(1, 0)
+        tree = self.launch(1)
+        self.assertEqual('0-3', self.held(tree, made, 0))
+        self.promise(1, 1)
+        self.assertEqual('4-7', self.held(tree, made, 5))
+
+    def test_what_a_start_or_an_older_release_has_narrowed_is_handed_over(self):
+        made = self.open()
+        self.promise(1, 1)
+        tree = self.launch(1)
+        for at_s, cpus in ((0, '4-7'), (5, '0-3')):  # the latter's move was killed
+            tree.set_all('')
+            tree.put(os.path.join(tree.target, 'cpuset.cpus'), cpus + '\n')
+            self.assertEqual('4-7', self.held(tree, self.open(), at_s))
+            self.assertEqual('0-7', tree.read(tree.target, 'cpuset.cpus'))
+        self.tick(made, 10)
+
+    def test_a_vcpu_that_is_plugged(self):
+        made = self.open()
+        self.promise(1, 1)
+        tree = self.launch(1)
+        self.tick(made, 0)
+        plugged = os.path.join(tree.target, 'vcpu2')
+        tree.add_group(plugged)
+        self.tick(made, 5)
+        self.assertEqual('4-7', tree.read(plugged, 'cpuset.cpus'))
 
 
 class BoundTest(AgentCase):
@@ -125,7 +219,7 @@ class BoundTest(AgentCase):
         self.run_to(1, 0)
 
     def mems(self):
-        return self.tree.read(self.tree.target, 'cpuset.mems')
+        return self.tree.held('mems')
 
     def test_bound_again_and_widened_when_the_agent_ends(self):
         self.tick(self.open(), 0)
@@ -168,8 +262,8 @@ class BoundTest(AgentCase):
     def test_while_a_command_moves_guests_it_may_spill_and_no_more_is_written(self):
         made = self.open()
         self.tick(made, 0)
-        for name, text in (('cpus', '0-7\n'), ('mems', '0-1\n')):
-            self.tree.put(os.path.join(self.tree.target, 'cpuset.' + name), text)
+        for kind, text in (('cpus', '0-7'), ('mems', '0-1')):
+            self.tree.set_all(text, kind)
         before = self.tree.snapshot()
         with turn.Turn(self.directory, 'apply') as command:
             command.take()
@@ -177,14 +271,14 @@ class BoundTest(AgentCase):
             self.assertEqual(before, self.tree.snapshot())
         self.tick(made, 10)
         self.assertEqual(('4-7', '1'), (
-            self.tree.read(self.tree.target, 'cpuset.cpus'), self.mems()))
-        self.tree.put(os.path.join(self.tree.target, 'cpuset.cpus'), '0-7\n')
+            self.tree.held(), self.mems()))
+        self.tree.set_all('0-7')
         with turn.Turn(self.directory, 'apply') as command:
             command.take()
             self.leave(256 + 510)
             self.tick(made, 15)
         self.assertEqual(('0-7', '0-1'), (
-            self.tree.read(self.tree.target, 'cpuset.cpus'), self.mems()))
+            self.tree.held(), self.mems()))
         self.assertFalse(self.promises()[host.uuid_of(1)].bound)
 
     def test_as_many_stay_bound_as_the_memory_is_enough_for(self):
@@ -197,7 +291,7 @@ class BoundTest(AgentCase):
             f'Node 1 MemTotal: {64 << 20} kB\nNode 1 MemFree: {(256 + 600) << 10} kB\n'))
         self.tick(made, 5)
         self.assertEqual(['0-1', '1'], sorted((
-            self.mems(), second.read(second.target, 'cpuset.mems'))))
+            self.mems(), second.held('mems'))))
 
     def test_not_once_the_option_is_off(self):
         self.tick(self.open(), 0)

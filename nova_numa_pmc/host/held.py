@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read what a guest's control groups hold it to, and tell whose sets these are."""
+
+from __future__ import annotations
+
+import os
+
+from nova_numa_pmc.exceptions import CpuListError, CpusetError
+from nova_numa_pmc.host import writes
+from nova_numa_pmc.host.cgroups import Groups, read_text
+from nova_numa_pmc.host.topology import parse_cpulist
+from nova_numa_pmc.record import Record
+
+
+class Held(Record, fields='cpus mems'):
+    """A group's own sets, as frozensets; an empty one (v2) inherits its parent's."""
+
+    __slots__ = ()
+
+
+def current(groups: Groups) -> dict:
+    """Read the own sets of a guest's groups.
+
+    :returns: {directory: :class:`Held`} of the target and the children that still exist
+    :raises GuestGone, CpusetError: the target can't be read
+    """
+    held = {}
+    for directory in (groups.target,) + groups.children:
+        try:
+            held[directory] = Held(*(parse_cpulist(read_text(file_of(directory, kind)))
+                                     for kind in Held._fields))
+        except (OSError, CpuListError) as e:
+            gone = writes.vanished(groups.scope, file_of(directory, 'cpus'))
+            if directory == groups.target or not gone:
+                raise CpusetError('%s: %s' % (directory, e)) from None
+    return held
+
+
+def own_cpus(groups: Groups) -> dict:
+    """Read the own CPUs of a guest's groups only.
+
+    :returns: {directory: frozenset} of the target and the children that still exist
+    :raises GuestGone, CpusetError: the target can't be read
+    """
+    found = {}
+    for directory in (groups.target,) + groups.children:
+        try:
+            found[directory] = parse_cpulist(read_text(file_of(directory, 'cpus')))
+        except (OSError, CpuListError) as e:
+            gone = writes.vanished(groups.scope, file_of(directory, 'cpus'))
+            if directory == groups.target or not gone:
+                raise CpusetError('%s: %s' % (directory, e)) from None
+    return found
+
+
+def held_cpus(groups: Groups, held: dict) -> frozenset:
+    """Return the CPUs that a guest's own groups hold it to, a frozenset; empty: to none.
+
+    :param held: as :func:`current` returns
+    """
+    own = frozenset().union(*(held[directory].cpus for directory in written(groups)
+                              if directory in held))
+    above = held[groups.target].cpus if groups.version == 2 else frozenset()
+    return own & above or own or above
+
+
+def contradicting(groups: Groups, held: dict, cpus: frozenset,
+                  ours: frozenset = frozenset()) -> list:
+    """List the names of the children whose CPUs somebody else has set.
+
+    A set inside of ``cpus`` or around it contradicts nothing, and neither does one that holds
+    nobody, as a command of libvirt's leaves it that could not pin the thread.
+
+    :param held: as :func:`current` returns
+    :param ours: what an earlier call of :func:`cpuset.confine` may have left
+    """
+    return [os.path.basename(directory) for directory, own in held.items()
+            if directory != groups.target and not (
+                own.cpus <= cpus or own.cpus >= cpus or own.cpus == ours
+                or _is_idle(groups, directory, own.cpus))]
+
+
+def _is_idle(groups: Groups, directory: str, own: frozenset) -> bool:
+    """Say whether a set is outside of the one above, so that its threads have that one (v2)."""
+    if groups.version != 2:
+        return False
+    try:
+        return not own & parse_cpulist(read_text(file_of(directory, 'cpus') + '.effective'))
+    except (OSError, CpuListError):
+        return False
+
+
+def written(groups: Groups) -> tuple:
+    """Return the groups whose sets hold a guest as a whole."""
+    return (groups.target,) if groups.covers else groups.children
+
+
+def file_of(directory: str, kind: str) -> str:
+    """Return the path of a group's file of 'cpus' or 'mems'."""
+    return os.path.join(directory, 'cpuset.' + kind)

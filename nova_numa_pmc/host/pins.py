@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pins of single threads in a running guest's XML: which of them hold it to anything."""
+
+from __future__ import annotations
+
+import os
+
+from nova_numa_pmc.exceptions import DomainError
+from nova_numa_pmc.host import domain_values
+from nova_numa_pmc.model import Guest
+
+#: The elements of ``<cputune>``, by what the names of the threads' groups begin with.
+KINDS = {'vcpu': 'vcpupin', 'emulator': 'emulatorpin', 'iothread': 'iothreadpin'}
+
+
+def kind(name: str) -> str:
+    """Return the element of ``<cputune>`` that pins the group of this name ('vcpu0')."""
+    return KINDS[name.rstrip('0123456789')]
+
+
+def without_void(guest: Guest, online: frozenset) -> Guest:
+    """Return the guest without pins to all CPUs that it may have.
+
+    ``virsh vcpupin GUEST N r`` leaves these: libvirt takes no pin out of a running guest's XML.
+
+    :param online: the host's CPUs; empty: not known, and then each pin counts
+    """
+    wide = online if guest.allowed_cpus is None else guest.allowed_cpus & online
+    kept = tuple(pin for pin in guest.pins if not pin[1] >= wide)
+    if not wide or kept == guest.pins:
+        return guest
+    kinds = {kind(name) for name, _ in kept}
+    vcpus = [cpus for name, cpus in kept if name.startswith('vcpu')]
+    return guest._replace(
+        pins=kept, pinned_cpus=frozenset().union(*vcpus) or None,
+        placed_by=tuple(by for by in guest.placed_by
+                        if by in kinds or by not in KINDS.values()))
+
+
+def only_pins(guest: Guest) -> bool:
+    """Say whether nothing but pins of single threads is said of where a guest belongs."""
+    return bool(guest.pins) and set(guest.placed_by) <= set(KINDS.values())
+
+
+def read_online(root: str = '/') -> frozenset:
+    """Return the host's CPUs that are online; empty: that can't be read."""
+    path = os.path.join(root, 'sys/devices/system/cpu/online')
+    try:
+        with open(path, encoding='ascii') as file:
+            return domain_values.cpuset(path, [file.read().strip('\n\0')])
+    except (OSError, ValueError, DomainError):
+        return frozenset()

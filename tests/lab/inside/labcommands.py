@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs inside the machine: libvirt's and systemd's own commands on guests, and what they did.
+
+    labcommands.py COMMAND=GUEST,CPU,NODE...
+
+CPU and NODE are another node's than the guest's. Prints a table, or with ``--json`` one object
+{command: {code, message, effect, wanted, works}}; with ``--look`` no command is run.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+
+ROOT = pathlib.Path('/sys/fs/cgroup')
+
+
+def run(*words):
+    """Return (exit code, messages in one line)."""
+    done = subprocess.run(words, capture_output=True, text=True)
+    return done.returncode, ' '.join((done.stdout + done.stderr).split())
+
+
+def scope(pid):
+    """Return a guest's scope in the hierarchy with cpusets."""
+    for line in pathlib.Path(f'/proc/{pid}/cgroup').read_text().splitlines():
+        number, controllers, path = line.split(':', 2)
+        base = ROOT if number == '0' else ROOT / 'cpuset'
+        if number == '0' or 'cpuset' in controllers.split(','):
+            directory = base / path.lstrip('/')
+            if '.scope' in path and (directory / 'cpuset.cpus').exists():
+                while not directory.name.endswith('.scope'):
+                    directory = directory.parent
+                return directory
+    raise SystemExit(f'pid {pid} has no cpuset')
+
+
+def allowed(pid, *comms):
+    """Return the CPUs that threads with such names may use: the kernel's word."""
+    found = set()
+    for task in pathlib.Path(f'/proc/{pid}/task').iterdir():
+        if (task / 'comm').read_text().startswith(comms):
+            for line in (task / 'status').read_text().splitlines():
+                if line.startswith('Cpus_allowed_list:'):
+                    found.add(line.split()[1])
+    return ' '.join(sorted(found))
+
+
+def mems(pid):
+    """Return the nodes that the vCPUs' group may allocate on."""
+    for path in scope(pid).rglob('vcpu0/cpuset.*'):
+        if path.name in ('cpuset.mems.effective', 'cpuset.effective_mems'):
+            return path.read_text().strip()
+    return ''
+
+
+def effects(name, cpu, node):
+    """Return {command: (words, a function that tells its effect, the effect wanted)}."""
+    pid = int(pathlib.Path(f'/run/libvirt/qemu/{name}.pid').read_text())
+    own = scope(pid)
+    vcpu0 = sorted(own.rglob('vcpu0'))[0] / 'cpuset.cpus'
+    return {
+        'vcpupin': (['virsh', '-q', 'vcpupin', name, '0', cpu],
+                    lambda: allowed(pid, 'CPU 0'), cpu),
+        'emulatorpin': (['virsh', '-q', 'emulatorpin', name, cpu],
+                        lambda: allowed(pid, 'qemu-system'), cpu),
+        'iothreadpin': (['virsh', '-q', 'iothreadpin', name, '1', cpu],
+                        lambda: allowed(pid, 'IO iothread1'), cpu),
+        'numatune': (['virsh', '-q', 'numatune', name, '--nodeset', node, '--live'],
+                     lambda: mems(pid), node),
+        'setvcpus': (['virsh', '-q', 'setvcpus', name, '2', '--live'],
+                     lambda: str(len(allowed_each(pid))), '2'),
+        'setmem': (['virsh', '-q', 'setmem', name, '32M', '--live'],
+                   lambda: balloon(name), '32768'),
+        'AllowedCPUs': (['systemctl', 'set-property', '--runtime', own.name,
+                         f'AllowedCPUs={cpu}'],
+                        lambda: allowed(pid, 'CPU 0'), cpu),
+        'cpuset by hand': (['sh', '-c', f"echo {cpu} >'{vcpu0}'"],
+                           lambda: allowed(pid, 'CPU 0'), cpu)}
+
+
+def allowed_each(pid):
+    """Return the names of a guest's vCPU threads."""
+    return [task.name for task in pathlib.Path(f'/proc/{pid}/task').iterdir()
+            if (task / 'comm').read_text().startswith('CPU ')]
+
+
+def balloon(name):
+    """Return what libvirt has as a guest's current memory [KiB]."""
+    return run('virsh', '-q', 'dumpxml', name)[1].partition(
+        "<currentMemory unit='KiB'>")[2].partition('<')[0]
+
+
+def main():
+    """Run the commands, print what came of each."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('guests', nargs='+', metavar='COMMAND=GUEST,CPU,NODE')
+    parser.add_argument('--json', action='store_true')
+    parser.add_argument('--look', action='store_true', help='run nothing')
+    args = parser.parse_args()
+    found = {}
+    for text in args.guests:
+        command, _, rest = text.partition('=')
+        words, effect, wanted = effects(*rest.split(','))[command]
+        code, message = (0, '') if args.look else run(*words)
+        found[command] = {'code': code, 'message': message, 'effect': effect(),
+                          'wanted': wanted, 'works': not code and effect() == wanted}
+    if args.json:
+        print(json.dumps(found))
+        return
+    for command, each in found.items():
+        print('%-15s %-5s %-12s %s' % (command, 'works' if each['works'] else 'FAILS',
+                                       '%s/%s' % (each['effect'], each['wanted']),
+                                       each['message']))
+
+
+if __name__ == '__main__':
+    main()
