@@ -53,6 +53,44 @@ def stale_after_s(interval_s: float) -> float:
     return max(STALE_MIN_S, _OVERDUE * min(interval_s, _INTERVAL_MAX_S))
 
 
+class Evidence(Record, fields='told loads vcpus problems', defaults=((), (), ())):
+    """What a decision on this host goes by.
+
+    :param told: in words: 'pressure measured 3 s ago', 'promises: nothing published'
+    :param loads: tuple of (node id, :class:`model.NodeLoad`); empty: nothing to be relied on
+    :param vcpus: tuple of (node id, vCPUs of the guests that are in these figures)
+    :param problems: tuple of str, to be logged
+    """
+
+    __slots__ = ()
+
+
+def evidence(directory: str, boot_id: str, now_ns: int,
+             allowed_cpus: 'frozenset | None' = None) -> Evidence:
+    """Return what a guest's start is decided by; whatever is wrong with the file, promises.
+
+    :param now_ns: CLOCK_BOOTTIME
+    :param allowed_cpus: those of the guest's own pool; None, or a pool that isn't published:
+        the floating pool
+    """
+    try:
+        found = read(directory)
+    except StateError as error:
+        return Evidence('promises: what is published can not be read', problems=(str(error),))
+    if found is None or not found.pools:
+        return Evidence('promises: nothing published')
+    age_s = (now_ns - found.taken_ns) / 1e9
+    if found.boot_id != boot_id or age_s < -STALE_MIN_S:
+        return Evidence('promises: what is published is of another boot')
+    if age_s > stale_after_s(found.interval_s):
+        return Evidence('promises: what is published is %.0f s old' % age_s)
+    pool = found.pools[0]
+    for other in found.pools[1:] if allowed_cpus else ():
+        if other.cpus == allowed_cpus:
+            pool = other
+    return Evidence('pressure measured %.0f s ago' % max(0, age_s), pool.loads, pool.vcpus)
+
+
 def encode(published: Published) -> bytes:
     """Render it as the file's bytes."""
     lines = ['%s\t%d.%d\t%s\t%d\t%d' % (
@@ -117,9 +155,10 @@ def read(directory: str) -> 'Published | None':
 
 
 def _decode(lines):
-    magic, version, boot_id, taken_ns, interval_ms = lines[0].split('\t')[:5]
-    if magic != _MAGIC:
+    header = lines[0].split('\t')
+    if header[0] != _MAGIC or len(header) < 5:
         raise ValueError('its first line is not ours')
+    _, version, boot_id, taken_ns, interval_ms = header[:5]
     if version.partition('.')[0] != '%d' % _MAJOR:
         raise ValueError('its format is %.9s, this release reads %d.x' % (version, _MAJOR))
     if lines[-1] or lines[-2].split('\t') != ['end', '%d' % (len(lines) - 3)]:

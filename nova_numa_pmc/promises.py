@@ -9,7 +9,7 @@ together all go to the node that was best before the first of them.
 import os
 import time
 
-from nova_numa_pmc import model, overrides, state
+from nova_numa_pmc import model, overrides, pool_loads, state
 from nova_numa_pmc.exceptions import CpuListError, CpusetError, StateError, TopologyError
 from nova_numa_pmc.host import guests, topology
 from nova_numa_pmc.record import Record
@@ -24,8 +24,8 @@ _PARTITION_CPUS = ('sys/fs/cgroup/machine.slice/cpuset.cpus.effective',
 _HOLDS_RATIO = 0.05
 
 
-class Decision(Record, fields='promise cpus why problems failed view request',
-               defaults=(False, None, None)):
+class Decision(Record, fields='promise cpus why problems failed view request evidence',
+               defaults=(False, None, None, None)):
     """What was decided for a guest, and recorded.
 
     :param promise: :class:`model.Promise`
@@ -35,6 +35,7 @@ class Decision(Record, fields='promise cpus why problems failed view request',
     :param failed: it was ours to place, and there is no place for it
     :param view, request: :class:`model.HostView` without the guest and :class:`model.Request`,
         which it was decided on; None: a decision recalled
+    :param evidence: :class:`pool_loads.Evidence` that it went by, None likewise
     """
 
     __slots__ = ()
@@ -91,9 +92,12 @@ def decide(guest, options, root, timeout_s, lying=None, ledger=None):
         for uuid, other in list(ledger.promises.items()):
             if uuid == guest.uuid or other.name == guest.name:
                 ledger.drop(uuid)
+        evidence = _evidence(guest, options, root)
         view = placement.view(host, ledger.promises.values(), options.limits,
-                              rotation=ledger.rotation)
-        request = placement.request(guest, options.limits, devices)
+                              dict(evidence.loads), ledger.rotation)
+        request = placement.request(guest, options.limits, devices,
+                                    placement.history(view, options.limits))
+        view = placement.charged_since(view, dict(evidence.vcpus))
         placed = placement.place(view, request, options.limits)
         promise = placement.promise(guest, placed, _boottime_ns())
         followed = lying and placed.nodes and _follow(guest, request, promise, host, lying)
@@ -102,7 +106,10 @@ def decide(guest, options, root, timeout_s, lying=None, ledger=None):
             promise.origin == model.FLOATING and request.policy != model.NONE)
         ledger.put(decision.promise)
         ledger.rotation += 1
-    return decision._replace(problems=tuple(problems), view=view, request=request)
+    if promise.origin != model.PINNED and request.policy != model.NONE:
+        decision = decision._replace(why='%s; by %s' % (decision.why, evidence.told))
+    return decision._replace(problems=(*problems, *evidence.problems), view=view,
+                             request=request, evidence=evidence)
 
 
 def settle(promise, options, root, timeout_s):
@@ -197,6 +204,12 @@ def _follow(guest, request, promise, host, lying):
         cpu_nodes=cpu_nodes, mem_nodes=holding,
         mem_bytes=tuple(split_bytes(promise.memory_bytes, [lying[node] for node in holding])))
     return Decision(promise, beside, why, ())
+
+
+def _evidence(guest, options, root):
+    """Return the :class:`pool_loads.Evidence` of the CPUs that a guest may use."""
+    return pool_loads.evidence(os.path.join(root, options.state_dir[1:]),
+                               state.read_boot_id(root), _boottime_ns(), guest.allowed_cpus)
 
 
 def _observed(guest, host, root):

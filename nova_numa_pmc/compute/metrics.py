@@ -14,6 +14,8 @@ that node. Ours begin with ``pmc``; N below is a node's position, by ascending i
 ``pmc.every``           how often it is renewed [s]; absent: 60
 ``pmc.vcpus``           Nova's vcpus_used when it was recorded
 ``pmc.mb``              Nova's memory_mb_used when it was recorded
+``pmc.turn``            placements that came before, modulo the number of placement
+                        domains: breaks ties as on the host; absent: 0
 ``pmc.dN``              CPU wanted [0.01 cores]; -1: unknown
 ``pmc.pN``              memory promised [MiB]
 ``pmc.gN``, ``pmc.vN``  guests, their vCPUs [0.01]
@@ -46,7 +48,7 @@ from operator import itemgetter
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.aggregates import MIB, Aggregates, aggregate
-from nova_numa_pmc.core.domains import LOCAL_DISTANCE, distance
+from nova_numa_pmc.core.domains import LOCAL_DISTANCE, distance, merged
 from nova_numa_pmc.exceptions import StateError
 
 CURRENT, MAXIMUM = 'numa.membw.current', 'numa.membw.max'
@@ -129,6 +131,9 @@ def to_values(host_state, vcpus_used, memory_mb_used, interval_s=None):
     current = {'pmc': SCHEMA, 'pmc.at': int(host_state.taken_s), 'pmc.vcpus': int(vcpus_used),
                'pmc.mb': int(memory_mb_used)}
     maximum = {'pmc.nodes': len(view.nodes)}
+    turn = view.rotation % max(1, len(merged(view, host_state.limits)[1]))
+    if turn:
+        current['pmc.turn'] = turn
     every = round(max(host_state.interval_s, interval_s or 0))
     if every != INTERVAL_DEFAULT_S:
         current['pmc.every'] = every
@@ -186,14 +191,15 @@ def _decode(metrics):
                         if 'pmc.every' in current else INTERVAL_DEFAULT_S)
     found.limits = limits = _limits(maximum)
     distances, nearest = _distances(count, maximum)
+    turn = _whole(current['pmc.turn']) if 'pmc.turn' in current else 0
     at = _HEADER + 4 * count
     if usual and known:
         bandwidths = [value * MB for value in now[at:at + count] + maxima[3 * count:]]
         rest = (bandwidths[:count], bandwidths[count:],
                 [value / 1000 for value in now[at + count:]] or None, distances, _MEMBERS[count],
-                0 not in maxima)
+                0 not in maxima, turn)
     else:
-        rest = _unusual(current, maximum, count, distances)
+        rest = (*_unusual(current, maximum, count, distances), None, turn)
     # Guests, vCPUs, demand: in one go, as each loop costs more than its few steps.
     live = [value / 100 for value in now[_HEADER + count:at]]
     demand = live[2 * count:]
@@ -254,15 +260,12 @@ def _unusual(current, maximum, count, distances):
     members = _MEMBERS[count]
     if 'pmc.i0' in maximum:
         members = tuple((_whole(maximum[f'pmc.i{at}']),) for at in range(count))
-    bandwidths = [[_optional(values.get(str(node)), 1 / MB) for node, in members]
-                  for values in (current, maximum)]
+    bandwidths = [[values.get(str(node)) for node, in members] for values in (current, maximum)]
+    bandwidths = [[None if value is None else _whole(value) * MB for value in column]
+                  for column in bandwidths]
     links = [current.get(f'pmc.l{at}') for at in range(count)]
-    links = [None if link == _UNKNOWN else _optional(link, 1000) for link in links]
+    links = [None if link is None or link == _UNKNOWN else _whole(link) / 1000 for link in links]
     return (*bandwidths, links, distances, members)
-
-
-def _optional(value, scale):
-    return None if value is None else _whole(value) / scale
 
 
 def _limits(maximum):

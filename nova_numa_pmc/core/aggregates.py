@@ -7,8 +7,10 @@ much as the decision itself.
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import domains
+from nova_numa_pmc.core.view import traffic_rate
 
 MIB = 1 << 20
+_UNASKED = object()
 
 
 class Aggregates:
@@ -21,15 +23,18 @@ class Aggregates:
     :ivar link: list, None for what is unknown
     :ivar distances: tuple of tuples
     :ivar members: tuple of tuples of node ids
+    :ivar rate: DRAM traffic per core that is wanted, as measured: what is charged later
+        doesn't change it [bytes/core-second]; None: unknown, see :func:`view.traffic_rate`
+    :ivar turn: how many placements came before, modulo their number; breaks ties
     :ivar usual: each part of pressure is known on all domains or on none, and each domain
         has CPUs and memory: the short way of :func:`outcome.outcome` holds
     """
 
     __slots__ = ('cores', 'threads', 'capacity_mib', 'promised_mib', 'guests', 'vcpus', 'demand',
-                 'bandwidth', 'maximum', 'link', 'distances', 'members', 'usual')
+                 'bandwidth', 'maximum', 'link', 'distances', 'members', 'usual', 'turn', '_rate')
 
     def __init__(self, cores, threads, capacity_mib, promised_mib, guests, vcpus, demand,
-                 bandwidth, maximum, link, distances, members, usual=None):
+                 bandwidth, maximum, link, distances, members, usual=None, turn=0):
         """Take columns.
 
         :param usual: what the caller knows of them, None: to be found out; with True, a column
@@ -43,7 +48,24 @@ class Aggregates:
             usual = not (0 in cores or 0 in capacity_mib or maximum and 0 in maximum or any(
                 None in column for column in (demand, bandwidth, maximum, link) if column))
         self.demand, self.bandwidth, self.maximum, self.link = demand, bandwidth, maximum, link
-        self.distances, self.members, self.usual = distances, members, usual
+        self.distances, self.members, self.usual, self.turn = distances, members, usual, turn
+        self._rate = _UNASKED
+
+    @property
+    def rate(self):
+        if self._rate is _UNASKED:
+            self._rate = self._traffic_rate()
+        return self._rate
+
+    def _traffic_rate(self):
+        demands, bandwidths = self.demand, self.bandwidth
+        if not demands or not bandwidths:
+            return None
+        if not self.usual:  # what a node hasn't isn't unknown
+            demands = [demand for demand, cores in zip(demands, self.cores) if cores]
+            bandwidths = [bandwidth for bandwidth, capacity in zip(bandwidths, self.capacity_mib)
+                          if capacity or bandwidth is not None]
+        return traffic_rate(demands, bandwidths)
 
     def view(self):
         """Return the same as a :class:`model.HostView` of domains, named by their first node."""
@@ -54,15 +76,17 @@ class Aggregates:
             model.NodeView(self.members[at][0], self.cores[at], self.threads[at],
                            self.capacity_mib[at] * MIB, self.promised_mib[at] * MIB,
                            self.guests[at], self.vcpus[at], *(column[at] for column in columns))
-            for at in range(count)), self.distances)
+            for at in range(count)), self.distances, self.turn)
 
     def copy(self):
         """Return a copy whose amounts may be changed."""
-        return Aggregates(
+        copy = Aggregates(
             self.cores, self.threads, self.capacity_mib, list(self.promised_mib),
             list(self.guests), list(self.vcpus), self.demand and list(self.demand),
             self.bandwidth and list(self.bandwidth), self.maximum, self.link, self.distances,
-            self.members)
+            self.members, self.usual, self.turn)
+        copy._rate = self.rate
+        return copy
 
 
 def aggregate(view, limits):
@@ -85,7 +109,8 @@ def aggregate(view, limits):
         [node.bandwidth_bytes_per_sec for node in nodes],
         [node.bandwidth_max_bytes_per_sec for node in nodes],
         [node.link_ratio for node in nodes], merged.distances,
-        tuple(tuple(view.nodes[at].id for at in group) for group in groups))
+        tuple(tuple(view.nodes[at].id for at in group) for group in groups),
+        turn=view.rotation % len(groups) if groups else 0)
 
 
 def _uniform(column):

@@ -31,6 +31,7 @@ def charge(host, vcpus, memory_mib, asked, limits):
         cores = sum(host.cores[at] for at in positions)
         _add(host, one, {at: host.cores[at] / cores if cores else 1 / len(positions)
                          for at in positions})
+        host.turn = (host.turn + 1) % len(host.cores)
     return host
 
 

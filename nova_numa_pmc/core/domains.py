@@ -70,6 +70,7 @@ def _sum(nodes):
     for node in nodes:
         for page_bytes, free in node.huge_free_bytes:
             huge[page_bytes] = huge.get(page_bytes, 0) + free
+    serving = [node for node in nodes if node.capacity_bytes or node.huge_free_bytes] or nodes
     links = [node.link_ratio for node in nodes]
     cpus = None if any(node.cpus is None for node in nodes) else frozenset().union(
         *(node.cpus for node in nodes))
@@ -77,5 +78,5 @@ def _sum(nodes):
         nodes[0].id, total('cores'), total('threads'), total('capacity_bytes'),
         total('promised_bytes'), total('guests'), total('vcpus'),
         total('demand_cores', [node for node in nodes if node.cores]),
-        total('bandwidth_bytes_per_sec'), total('bandwidth_max_bytes_per_sec'),
+        total('bandwidth_bytes_per_sec', serving), total('bandwidth_max_bytes_per_sec', serving),
         None if None in links else max(links), tuple(sorted(huge.items())), cpus)

@@ -12,11 +12,8 @@ from nova_numa_pmc.core import candidates, ranking
 from nova_numa_pmc.core.aggregates import MIB
 from nova_numa_pmc.core.placement import decide
 from nova_numa_pmc.core.ranking import _ABSURD
-from nova_numa_pmc.core.view import PRIOR_CORES_PER_VCPU
+from nova_numa_pmc.core.view import PRIOR_CORES_PER_VCPU, expected_traffic
 from nova_numa_pmc.record import Record
-
-#: A guest's traffic is not derived from fewer cores of others: the ratio would be noise.
-_LEAST_CORES = 0.5
 
 
 class Asked(Record, fields='vcpus memory_mib demand_cores policy intensity',
@@ -117,18 +114,12 @@ def _best(host, asked, charged, added, step):
     return min((at for at, count in zip(fits, steps) if count == least), key=lambda at: (
         round((host.vcpus[at] + asked.vcpus) / host.cores[at], 9),
         round((promised[at] + memory_mib) / host.capacity_mib[at], 6),
-        round(host.guests[at], 9), at))
+        round(host.guests[at], 9), (at - host.turn) % len(host.cores)))
 
 
 def traffic(host, asked):
     """Estimate a guest's traffic from the host's own [bytes/s]; None: unknown."""
-    if not (host.bandwidth and host.demand) or (
-            None in host.bandwidth or None in host.demand):
-        return None
-    busy = sum(host.demand)
-    if busy < _LEAST_CORES:
-        return None
-    return asked.demand_cores * asked.intensity * sum(host.bandwidth) / busy
+    return expected_traffic(asked.demand_cores, asked.intensity, host.rate)
 
 
 def request(host, asked):

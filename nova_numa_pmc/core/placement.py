@@ -9,9 +9,18 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import candidates, domains
 from nova_numa_pmc.core.explain import explain
 from nova_numa_pmc.core.ranking import KEY_PARTS, ranked
-from nova_numa_pmc.core.view import request, split_bytes, view
+from nova_numa_pmc.core.view import bytes_per_core_sec, charged_since, request, split_bytes, view
 
-__all__ = ['explain', 'place', 'promise', 'request', 'view']
+__all__ = ['charged_since', 'explain', 'history', 'place', 'promise', 'request', 'view']
+
+
+def history(host_view, limits):
+    """Return what a host tells of guests in general, a :class:`model.History`.
+
+    :param host_view: :class:`model.HostView`
+    """
+    merged, _ = domains.merged(host_view, limits)
+    return model.History((), bytes_per_core_sec(merged.nodes))
 
 
 def place(host_view, request, limits):

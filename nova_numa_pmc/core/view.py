@@ -13,6 +13,10 @@ INTENSITY = {'low': 0.3, 'medium': 1.0, 'high': 3.0}
 #: A guest younger than this is charged its expected share beside what is measured.
 SETTLING_NS = 120 * 10**9
 DEFAULT_INTENSITY = 'medium'
+#: A guest's traffic is not derived from fewer cores of others: the ratio would be noise.
+LEAST_CORES = 0.5
+
+MIB, MB = 1 << 20, 10**6
 
 _UNMEASURED = model.NodeLoad()
 #: A node that is stolen from is still one: without cores it would count as memory only.
@@ -20,7 +24,7 @@ _LEAST_RATIO = 0.05
 
 
 def view(topology, promises, limits, pressures=None, rotation=0, now_ns=None):
-    """Aggregate a host per node.
+    """Aggregate a host per node, in the units of :func:`quantised`.
 
     Memory on one node counts there, over several as it was divided when promised; where
     that is not recorded it fills what is left of them in proportion. A floating guest's
@@ -55,7 +59,91 @@ def view(topology, promises, limits, pressures=None, rotation=0, now_ns=None):
             node.id, cores[at], len(node.cpus), capacity[at], promised[at], guests[at],
             vcpus[at], demand, load.bandwidth_bytes_per_sec, load.bandwidth_max_bytes_per_sec,
             load.link_ratio, _huge_free(node, huge[at]), node.cpus))
-    return model.HostView(tuple(views), topology.distances, rotation)
+    return quantised(model.HostView(tuple(views), topology.distances, rotation))
+
+
+def quantised(host_view):
+    """Round a host's view to what Nova's metrics carry, so that each door decides on the same.
+
+    0.01 cores, guests and vCPUs, whole MB/s, 0.001 of a link; memory in whole MiB, in which
+    Nova counts: what is promised is rounded up, what may be down.
+    """
+    return host_view._replace(nodes=tuple(node._replace(
+        cores=_hundredths(node.cores),
+        capacity_bytes=node.capacity_bytes // MIB * MIB,
+        promised_bytes=-(-node.promised_bytes // MIB) * MIB,
+        guests=_hundredths(node.guests), vcpus=_hundredths(node.vcpus),
+        demand_cores=_hundredths(node.demand_cores),
+        bandwidth_bytes_per_sec=_megabytes(node.bandwidth_bytes_per_sec),
+        bandwidth_max_bytes_per_sec=_megabytes(node.bandwidth_max_bytes_per_sec),
+        link_ratio=None if node.link_ratio is None else round(1000 * node.link_ratio) / 1000)
+        for node in host_view.nodes))
+
+
+def _hundredths(value):
+    return None if value is None else round(100 * value) / 100
+
+
+def _megabytes(value):
+    return None if value is None else round(value / MB) * MB
+
+
+def charged_since(host_view, counted):
+    """Charge nodes for guests that came since they were measured, and relieve them of others.
+
+    By promises: 0.5 cores per vCPU, and the host's mean traffic of so many cores.
+
+    :param host_view: :class:`model.HostView` with the vCPUs that are promised now
+    :param counted: {node id: vCPUs of the guests that were measured}; a node that isn't there
+        stays as it is
+    """
+    changes = {node.id: PRIOR_CORES_PER_VCPU * (node.vcpus - counted[node.id])
+               for node in host_view.nodes if node.id in counted}
+    if not any(changes.values()):
+        return host_view
+    rate = bytes_per_core_sec(host_view.nodes) or 0.0
+    return host_view._replace(nodes=tuple(node._replace(
+        demand_cores=_added(node.demand_cores, changes.get(node.id, 0)),
+        bandwidth_bytes_per_sec=_added(node.bandwidth_bytes_per_sec,
+                                       rate * changes.get(node.id, 0)))
+        for node in host_view.nodes))
+
+
+def _added(amount, change):
+    return None if amount is None else max(0, amount + change)
+
+
+def bytes_per_core_sec(nodes):
+    """Return a host's DRAM traffic per core that is wanted [bytes/core-second].
+
+    :param nodes: its :class:`model.NodeView`
+    :returns: None where that isn't known of each node, or too few cores are wanted to tell
+    """
+    return traffic_rate([node.demand_cores for node in nodes if node.cores],
+                        [node.bandwidth_bytes_per_sec for node in nodes
+                         if node.capacity_bytes or node.bandwidth_bytes_per_sec is not None])
+
+
+def traffic_rate(demands, bandwidths):
+    """Return Σ bandwidth / Σ demand [bytes/core-second]; None: a part or the ratio is unknown.
+
+    :param demands: list of what the nodes with CPUs are wanted for [cores]
+    :param bandwidths: list of what the nodes with memory serve [bytes/s]
+    """
+    if not demands or not bandwidths or None in demands or None in bandwidths:
+        return None
+    # In whole hundredths: the sum must not depend on how nodes are merged into domains.
+    busy = round(100 * sum(demands)) / 100
+    return sum(bandwidths) / busy if busy >= LEAST_CORES else None
+
+
+def expected_traffic(demand_cores, intensity, rate):
+    """Return what a guest is expected to add to the traffic [bytes/s]; None: unknown.
+
+    :param intensity: its traffic relative to the host's mean per core
+    :param rate: :func:`bytes_per_core_sec`
+    """
+    return None if rate is None else demand_cores * rate * intensity
 
 
 def request(guest, limits, device_nodes=(), history=None):
@@ -78,12 +166,11 @@ def request(guest, limits, device_nodes=(), history=None):
     intensity = INTENSITY.get(hints.get('numa_pmc:memory_intensity'),
                               INTENSITY[DEFAULT_INTENSITY])
     demand = expected_cores(guest.vcpus, history)
-    traffic = history.bytes_per_core_sec
     return model.Request(
         max(guest.vcpus, guest.vcpus_max or 0), guest.memory_bytes, guest.page_bytes,
         guest.allowed_cpus, tuple(device_nodes),
         policy if policy in model.POLICIES else model.AUTO, demand,
-        None if traffic is None else demand * traffic * intensity, guest.placed_by)
+        expected_traffic(demand, intensity, history.bytes_per_core_sec), guest.placed_by)
 
 
 def expected_cores(vcpus, history):

@@ -101,9 +101,9 @@ class PublishTest(AgentCase):
         self.launch(1)
         for at_s in (0, 5):
             self.run_to(1, at_s)
-            self.host.monitor('', {0: (at_s * 640_000, at_s * 320_000), 1: (0, 0)})
+            self.host.monitor('', {0: (at_s * 64_000_000, at_s * 32_000_000), 1: (0, 0)})
             self.tick(made, at_s)
-        self.assertEqual([320_000.0, 320_000.0], [
+        self.assertEqual([32_000_000, 32_000_000], [
             node.bandwidth_bytes_per_sec for node in self.published().view.nodes])
 
     def test_young_guests_count_as_expected_beside_what_is_measured(self):

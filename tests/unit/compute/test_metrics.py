@@ -10,6 +10,7 @@ from hypothesis import given, settings
 
 from nova_numa_pmc import host_state, model
 from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.core.view import quantised
 from nova_numa_pmc.exceptions import StateError
 from tests.fixtures.metrics import GIB, listed, state
 from tests.unit.core.test_placement_properties import hosts
@@ -19,6 +20,12 @@ COLUMN_BYTES, TWO_NODES_BYTES = 65535, 2048
 LARGEST = dict(cores=160.0, threads=256, capacity_bytes=8192 * GIB, promised_bytes=8191 * GIB,
                guests=999.5, vcpus=9999.75, demand_cores=999.99, bandwidth_bytes_per_sec=999e9,
                bandwidth_max_bytes_per_sec=999e9, link_ratio=0.999)
+#: No nodes are one domain.
+APART = model.Limits(domain_distance=10)
+
+
+def mega(value):
+    return value and value * 1e6
 
 
 def largest(count, distances=None):
@@ -104,6 +111,24 @@ class RoundTripTest(unittest.TestCase):
                 expected, actual = getattr(before, field), getattr(after, field)
                 self.assertEqual(expected is None, actual is None)
                 self.assertAlmostEqual(expected or 0, actual or 0, delta=0.00501)
+
+    @settings(max_examples=100)
+    @given(hosts())
+    def test_what_is_rounded_already_comes_out_as_it_was(self, view):
+        view = quantised(view._replace(nodes=tuple(node._replace(
+            cpus=None, bandwidth_bytes_per_sec=mega(node.bandwidth_bytes_per_sec),
+            bandwidth_max_bytes_per_sec=mega(node.bandwidth_max_bytes_per_sec))
+            for node in view.nodes), rotation=view.rotation % len(view.nodes)))
+        published = host_state.HostState(1.0, 60.0, view, (None,) * len(view.nodes), limits=APART)
+        self.assertEqual(view, metrics.decode(listed(published)).view)
+
+    def test_ties_are_broken_as_on_the_host(self):
+        near = state(0.5, 0.5, 0.5, 0.5)
+        near = near._replace(view=near.view._replace(rotation=7, distances=(
+            (10, 11, 21, 21), (11, 10, 21, 21), (21, 21, 10, 11), (21, 21, 11, 10))))
+        self.assertEqual(1, metrics.decode(listed(near)).aggregates.turn)
+        current, _ = metrics.to_values(self.published, 0, 0)
+        self.assertNotIn('pmc.turn', current)
 
 
 class SizeTest(unittest.TestCase):

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hook, the scheduler and ``explain`` go by the same evidence and come to the same place."""
+
+import tempfile
+import unittest
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nova_numa_pmc import model
+from nova_numa_pmc.model import NodeLoad
+from tests.fixtures import sysfs
+from tests.fixtures.published import PublishedHost
+
+GIB = 1 << 30
+NEAR = [[10, 11, 21, 21], [11, 10, 21, 21], [21, 21, 10, 11], [21, 21, 11, 10]]
+#: Two nodes, four, four that are two domains, and nodes that differ.
+SHAPES = {
+    'two': (sysfs.equal_nodes(2, 16, 64 * GIB), {}),
+    'siblings': (sysfs.equal_nodes(2, 16, 64 * GIB), {'threads': 2}),
+    'four': (sysfs.equal_nodes(4, 8, 16 * GIB), {}),
+    'domains': (sysfs.equal_nodes(4, 8, 16 * GIB), {'distances': NEAR}),
+    'unequal': ([sysfs.FakeNode(0, '0-3', 8 * GIB), sysfs.FakeNode(2, '4-15', 32 * GIB),
+                 sysfs.FakeNode(5, '', 64 * GIB)], {}),
+}
+
+
+def amounts(most):
+    return st.floats(0, most, allow_nan=False)
+
+
+def columns(most):
+    """Draw a quantity of each of four nodes: known of all, of none, or of some."""
+    return st.one_of(st.lists(amounts(most), min_size=4, max_size=4), st.just([None] * 4),
+                     st.lists(st.none() | amounts(most), min_size=4, max_size=4))
+
+
+measurements = st.builds(lambda *parts: [NodeLoad(*each) for each in zip(*parts)],
+                         columns(40), columns(2e11), columns(2e11), columns(1.5))
+even_measurements = st.lists(st.builds(
+    NodeLoad, st.floats(1, 40), amounts(2e11), st.none() | st.floats(1e11, 2e11), st.none()),
+    min_size=4, max_size=4)
+small_guests = st.lists(st.tuples(
+    st.sampled_from([(0,), (1,), (0, 1), ()]), st.integers(1, 12), st.integers(1, 900)),
+    max_size=8)
+kept_guests = st.lists(st.tuples(
+    st.sampled_from([(0,), (1,), (0, 1), ()]), st.integers(1, 12), st.integers(1, 9000)),
+    max_size=8)
+flavors = st.fixed_dictionaries(
+    {'vcpus': st.integers(1, 20), 'memory_mib': st.integers(1, 20000)},
+    optional={'policy': st.sampled_from([model.ONE_NODE, model.SPREAD, model.AUTO]),
+              'memory_intensity': st.sampled_from(['low', 'medium', 'high'])})
+#: A few files are written for each example.
+WITH_FILES = settings(deadline=None, max_examples=80,
+                      suppress_health_check=[HealthCheck.too_slow])
+
+
+class HostCase(unittest.TestCase):
+
+    def host(self, shape='two'):
+        directory = tempfile.TemporaryDirectory(prefix='evidence-')
+        self.addCleanup(directory.cleanup)
+        nodes, more = SHAPES[shape]
+        made = PublishedHost(directory.name, nodes, **more)
+        self.addCleanup(made.close)
+        return made
+
+    def measured(self, host, loads, kept=(), rotation=0, age_s=0.0):
+        host.promise(kept, rotation)
+        host.publish(dict(zip(host.node_ids, loads)), age_s)
+
+
+class ReproductionTest(HostCase):
+    """24 of 16 cores wanted on node 0, 0.3 on node 1, whose promises say the opposite."""
+
+    def setUp(self):
+        self.host_ = self.host()
+        self.loads = [NodeLoad(24.0), NodeLoad(0.3)]
+        self.kept = [((1,), 8, 1024)]
+
+    def test_the_node_that_waits_is_not_taken_for_fewer_promises(self):
+        self.measured(self.host_, self.loads, self.kept)
+        self.assertEqual((1,), self.host_.scheduled())
+        self.assertEqual((1,), self.host_.explained())
+        decision = self.host_.decided()
+        self.assertEqual((1,), decision.promise.cpu_nodes)
+        self.assertIn('; by pressure measured 0 s ago', decision.why)
+
+    def test_old_evidence_is_none_and_the_log_says_so(self):
+        self.measured(self.host_, self.loads, self.kept, age_s=95)
+        decision = self.host_.decided()
+        self.assertEqual((0,), decision.promise.cpu_nodes)
+        self.assertIn('; by promises: what is published is 95 s old', decision.why)
+
+    def test_without_an_agent_promises_decide(self):
+        self.host_.promise(self.kept)
+        decision = self.host_.decided()
+        self.assertEqual((0,), decision.promise.cpu_nodes)
+        self.assertIn('; by promises: nothing published', decision.why)
+
+    def test_what_another_boot_published_is_no_evidence(self):
+        self.measured(self.host_, self.loads, self.kept)
+        self.host_.write('proc/sys/kernel/random/boot_id', '0' * 36)
+        self.assertIn('; by promises: what is published is of another boot',
+                      self.host_.decided().why)
+
+    def test_a_damaged_file_costs_a_warning_and_not_the_place(self):
+        self.measured(self.host_, self.loads, self.kept)
+        self.host_.write('run/nova-numa-pmc/pools', 'x')
+        decision = self.host_.decided()
+        self.assertEqual((0,), decision.promise.cpu_nodes)
+        self.assertIn('pools: its first line is not ours', ' '.join(decision.problems))
+
+    def test_guests_that_came_since_are_charged_by_their_promises(self):
+        self.measured(self.host_, [NodeLoad(1.0), NodeLoad(0.3)])
+        taken = [self.host_.hook(number, vcpus=4) for number in range(901, 905)]
+        self.assertEqual([(1,), (0,), (1,), (0,)], taken)
+
+    def test_guests_that_went_since_are_relieved_by_their_promises(self):
+        self.measured(self.host_, [NodeLoad(4.0), NodeLoad(3.0)], [((0,), 8, 1024)])
+        self.assertEqual((1,), self.host_.explained())
+        self.host_.end(0)
+        self.assertEqual((0,), self.host_.explained())
+
+
+class OneEvidenceTest(HostCase):
+
+    def setUp(self):
+        self.hosts = {}
+
+    def drawn(self, shape, loads, kept, rotation):
+        host = self.hosts.get(shape) or self.hosts.setdefault(shape, self.host(shape))
+        if shape == 'unequal':
+            kept = [(tuple(2 * node for node in nodes), *rest) for nodes, *rest in kept]
+        self.measured(host, loads, kept, rotation)
+        return host
+
+    @WITH_FILES
+    @given(st.sampled_from(sorted(SHAPES)), measurements, kept_guests, st.integers(0, 9), flavors)
+    def test_hook_scheduler_and_explain_choose_the_same_nodes(
+            self, shape, loads, kept, rotation, flavor):
+        host = self.drawn(shape, loads, kept, rotation)
+        scheduled = host.scheduled(**flavor)
+        self.assertEqual(scheduled, host.explained(**flavor))
+        self.assertEqual(scheduled, host.hook(**flavor))
+
+    @WITH_FILES
+    @given(st.sampled_from(['two', 'siblings', 'four', 'domains']), even_measurements,
+           small_guests, st.integers(0, 9), st.integers(1, 4), st.integers(1, 500))
+    def test_and_so_for_those_that_follow_before_the_next_measurement(
+            self, shape, loads, kept, rotation, vcpus, memory_mib):
+        # Each on one node: how the memory of one that spans is divided, the scheduler guesses.
+        host = self.drawn(shape, loads, kept, rotation)
+        for came in range(4):
+            scheduled = host.scheduled(vcpus, memory_mib, came)
+            self.assertEqual(scheduled, host.hook(901 + came, vcpus=vcpus, memory_mib=memory_mib))
