@@ -2,6 +2,7 @@
 """What an operator says of guests and of the agent, and what he is shown."""
 
 import json
+import os
 
 from nova_numa_pmc import agent_options, overrides
 from nova_numa_pmc.cmd import exits
