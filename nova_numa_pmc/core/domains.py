@@ -7,6 +7,7 @@ Imported by the libvirt hook at every guest start: light modules only.
 """
 
 from nova_numa_pmc import model
+from nova_numa_pmc.core import missing
 
 LOCAL_DISTANCE, REMOTE_DISTANCE = 10, 20
 
@@ -70,7 +71,7 @@ def _sum(nodes):
     for node in nodes:
         for page_bytes, free in node.huge_free_bytes:
             huge[page_bytes] = huge.get(page_bytes, 0) + free
-    serving = [node for node in nodes if node.capacity_bytes or node.huge_free_bytes] or nodes
+    serving = [node for node in nodes if missing.serves(node)] or nodes
     links = [node.link_ratio for node in nodes]
     cpus = None if any(node.cpus is None for node in nodes) else frozenset().union(
         *(node.cpus for node in nodes))

@@ -16,8 +16,10 @@ _WORDS = {
                       '{vcpus} vCPUs exceed the {threads} CPUs of the largest',
     'no_node_fits': 'no single node fits {vcpus} vCPUs and {memory_bytes}: '
                     'at most {threads} CPUs and {free_bytes}',
-    'bandwidth_dropped': 'bandwidth left out: unknown on some nodes',
-    'demand_dropped': 'CPU demand taken from promised vCPUs: not measured on all nodes',
+    'bandwidth_dropped': 'bandwidth left out: no maximum of it is known',
+    'bandwidth_assumed': 'bandwidth unknown on some nodes: taken as the upper quartile of others',
+    'demand_assumed': 'CPU demand unknown on some nodes: taken as the upper quartile of others',
+    'link_assumed': 'links unknown on some nodes: taken as the upper quartile of others',
 }
 _MIB = 1 << 20
 

@@ -11,7 +11,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import candidates, ranking
 from nova_numa_pmc.core.aggregates import MIB
 from nova_numa_pmc.core.placement import decide
-from nova_numa_pmc.core.ranking import _ABSURD
+from nova_numa_pmc.core.ranking import ABSURD
 from nova_numa_pmc.core.view import PRIOR_CORES_PER_VCPU, expected_traffic
 from nova_numa_pmc.record import Record
 
@@ -29,14 +29,17 @@ class Asked(Record, fields='vcpus memory_mib demand_cores policy intensity',
     __slots__ = ()
 
 
-class Outcome(Record, fields='code used rest at'):
+class Outcome(Record, fields='code used rest at cpus mems'):
     """What a guest would leave of a host.
 
     :param code: why it would go there, as place() says: 'one_node', 'span', 'spread',
         'cpus_only'; anything else: it would be left floating
-    :param used: pressures of the domains that it would use, highest first, never empty
+    :param used: pressures of the domains that it would use, highest first, never empty;
+        :data:`ranking.ABSURD` on a host without a CPU that guests may use
     :param rest: sequence, pressures of the others, highest first
-    :param at: tuple of their positions
+    :param at: tuple of the positions of the domains used
+    :param cpus, mems: tuples of the positions among them for the CPUs and for the memory,
+        the latter empty where that may lie anywhere
     """
 
     __slots__ = ()
@@ -66,7 +69,8 @@ def outcome(host, asked, limits):
                 rest = sorted((_now(host, present, other) for other in range(len(charged))
                                if other != at), reverse=True)
             # A record's own check of its arguments takes as long as the rest of this branch.
-            return tuple.__new__(Outcome, ('one_node', (charged[at],), rest, (at,)))
+            at, pressed = (at,), (charged[at],)
+            return tuple.__new__(Outcome, ('one_node', pressed, rest, at, at, at))
     return ask_place(host, asked, limits)
 
 
@@ -107,7 +111,7 @@ def _best(host, asked, charged, added, step):
         fits = [at for at in fits if host.maximum[at] >= need]
     if len(fits) < 2:
         return fits[0] if fits else None
-    steps = [int(min(_ABSURD, charged[at]) / step + 1e-9) for at in fits]
+    steps = [int(min(ABSURD, charged[at]) / step + 1e-9) for at in fits]
     least = min(steps)
     if steps.count(least) == 1:
         return fits[steps.index(least)]
@@ -142,11 +146,12 @@ def ask_place(host, asked, limits):
                          request(host, asked))
     decided = decide(ask, limits)
     if decided.ranks:
-        best, known = decided.ranks[0].candidate, decided.known
+        best = decided.ranks[0].candidate
     else:
-        cpus = tuple(at for at, cores in enumerate(host.cores) if cores) or (0,)
+        cpus = tuple(at for at, cores in enumerate(host.cores) if cores)
+        if not cpus:  # the guest can't run there at all
+            return Outcome(decided.reason.code, (ABSURD,), (), (0,), (0,), ())
         best = candidates.Candidate(cpus, (), False)
-        known = ranking.Known([view.nodes[at] for at in cpus])
-    used, rest = ranking.left(ask, best, known)
+    used, rest = ranking.left(ask, best)
     at = tuple(sorted({*best.cpus, *best.mems}))
-    return Outcome(decided.reason.code, tuple(used), rest, at)
+    return Outcome(decided.reason.code, tuple(used), rest, at, best.cpus, best.mems)

@@ -43,8 +43,9 @@ def place(host_view, request, limits):
     4. vCPUs per core, 5. promised memory per capacity, 6. guests, 7. rotation
 
     Pressure is the highest of CPU wanted per capacity, bandwidth per maximum and link
-    utilisation; what isn't known on each candidate's nodes is dropped for all. Demand
-    that isn't measured is taken as 0.5 cores per promised vCPU.
+    utilisation; a part that some nodes don't know is taken as the upper quartile of those
+    that do (:mod:`missing`). Demand that is measured nowhere is taken as 0.5 cores per
+    promised vCPU.
 
     :param host_view: :class:`model.HostView`, from :func:`view` or from Nova's metrics
     :param request: :class:`model.Request`
@@ -68,13 +69,13 @@ class Decision:
 
     :ivar reason: :class:`model.Reason`; the verdict's code alone where there are ``ranks``
     :ivar ranks: list of :class:`ranking.Rank`, best first; empty: nowhere
-    :ivar known: :class:`ranking.Known`, which parts of pressure they were compared by
+    :ivar assumed: tuple of the parts of pressure that some nodes don't know (:mod:`missing`)
     """
 
-    __slots__ = ('reason', 'ranks', 'known')
+    __slots__ = ('reason', 'ranks', 'assumed')
 
-    def __init__(self, reason, ranks=(), known=None):
-        self.reason, self.ranks, self.known = reason, ranks, known
+    def __init__(self, reason, ranks=(), assumed=()):
+        self.reason, self.ranks, self.assumed = reason, ranks, assumed
 
 
 def decide(ask, limits):
@@ -130,7 +131,7 @@ def _placement(host_view, members, ask, decided):
     mem_nodes = ids(best.mems)
     return model.Placement(
         nodes, _cpus(ask, best), best.bind,
-        (_verdict(code, decided.ranks, ids),) + _remarks(ask, code, decided.known), mem_nodes,
+        (_verdict(code, decided.ranks, ids),) + _remarks(ask, code, decided.assumed), mem_nodes,
         _division(host_view, ask.request, mem_nodes) if len(mem_nodes) > 1 else ())
 
 
@@ -167,7 +168,7 @@ def _cpus(ask, candidate):
     return cpus if ask.request.allowed_cpus is None else cpus & ask.request.allowed_cpus
 
 
-def _remarks(ask, code, known):
+def _remarks(ask, code, assumed):
     """Add what the decision had to do without."""
     remarks = ()
     if code in ('span', 'cpus_only'):
@@ -175,9 +176,8 @@ def _remarks(ask, code, known):
             ('vcpus', ask.request.vcpus), ('threads', max(ask.threads)),
             ('memory_bytes', ask.request.memory_bytes),
             ('free_bytes', max(0, max(ask.free_bytes))))),)
-    if not known.bandwidth and any(
-            node.bandwidth_bytes_per_sec is not None for node in ask.view.nodes):
+    nodes = ask.view.nodes
+    if any(node.bandwidth_bytes_per_sec is not None for node in nodes) and not any(
+            node.bandwidth_max_bytes_per_sec for node in nodes):
         remarks += (model.Reason('bandwidth_dropped'),)
-    if not known.demand and any(node.demand_cores is not None for node in ask.view.nodes):
-        remarks += (model.Reason('demand_dropped'),)
-    return remarks
+    return remarks + tuple(model.Reason(part + '_assumed') for part in assumed)

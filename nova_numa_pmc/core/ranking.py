@@ -4,6 +4,7 @@
 Imported by the libvirt hook at every guest start: light modules only.
 """
 
+from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.domains import LOCAL_DISTANCE
 from nova_numa_pmc.core.view import PRIOR_CORES_PER_VCPU
 
@@ -11,23 +12,7 @@ from nova_numa_pmc.core.view import PRIOR_CORES_PER_VCPU
 KEY_PARTS = ('pressure above the floor', 'distance', 'pressure', 'vCPUs per core',
              'promised memory', 'guests', 'rotation')
 #: Beyond any real pressure, and still countable in steps.
-_ABSURD = 1e6
-
-
-class Known:
-    """Which parts of pressure every candidate's nodes know: the blind must not win."""
-
-    __slots__ = ('demand', 'bandwidth', 'link')
-
-    def __init__(self, nodes):
-        self.demand = self.bandwidth = self.link = True
-        for node in nodes:
-            if node.demand_cores is None and node.cores:
-                self.demand = False
-            if node.bandwidth_bytes_per_sec is None or not node.bandwidth_max_bytes_per_sec:
-                self.bandwidth = False
-            if node.link_ratio is None:
-                self.link = False
+ABSURD = 1e6
 
 
 class Rank:
@@ -42,26 +27,25 @@ class Rank:
 def ranked(ask, candidates, limits):
     """Sort candidates by their keys.
 
-    :returns: (list of :class:`Rank`, best first; :class:`Known`)
+    :returns: (list of :class:`Rank`, best first; tuple of the parts of pressure that are
+        assumed on some nodes, see :mod:`missing`)
     """
-    nodes = ask.view.nodes
+    nodes, assumed = missing.completed(ask.view.nodes)
     single = all(len(c.cpus) == 1 and len(c.mems) < 2 for c in candidates)
-    known = Known([nodes[at] for at in {
-        at for c in candidates for at in c.cpus + c.mems}])
     rank = _rank_single if single else _rank_set
-    ranks = [rank(ask, candidate, known, limits) for candidate in candidates]
+    ranks = [rank(ask, candidate, nodes, limits) for candidate in candidates]
     ranks.sort(key=lambda r: r.key)
-    return ranks, known
+    return ranks, assumed
 
 
-def _rank_single(ask, candidate, known, limits):
+def _rank_single(ask, candidate, nodes, limits):
     """Rank a single node; the same key as a set's, without the vectors: this is the usual case."""
     view, wanted, at = ask.view, ask.request, candidate.cpus[0]
-    node = view.nodes[at]
+    node = nodes[at]
     mems = candidate.mems or candidate.cpus
-    pressure = _pressure(node, known, _demand(wanted), 0 if mems[0] != at else _traffic(wanted))
+    pressure = _pressure(node, _demand(wanted), 0 if mems[0] != at else _traffic(wanted))
     if mems[0] != at:
-        pressure = max(pressure, _pressure(view.nodes[mems[0]], known, None, _traffic(wanted)))
+        pressure = max(pressure, _pressure(nodes[mems[0]], None, _traffic(wanted)))
     cores = node.cores or 1.0
     return Rank(candidate, pressure, (
         _steps(max(pressure, limits.pressure_floor), limits), _distance(ask, candidate),
@@ -70,25 +54,24 @@ def _rank_single(ask, candidate, known, limits):
         (at - view.rotation) % len(view.nodes)))
 
 
-def left(ask, candidate, known):
+def left(ask, candidate):
     """Say what pressures a guest would leave.
 
     :returns: (pressures of the candidate's nodes, highest first; those of the others, highest
-        first, by the parts that all of the others know)
+        first)
     """
-    nodes, mems = ask.view.nodes, candidate.mems or candidate.cpus
-    others = [node for at, node in enumerate(nodes) if at not in candidate.cpus + mems]
-    theirs = Known(others)
-    return (_charged(ask, candidate, known),
-            sorted((_pressure(node, theirs, 0, 0) for node in others), reverse=True))
+    nodes, _ = missing.completed(ask.view.nodes)
+    return (_charged(ask, candidate, nodes), sorted((
+        _pressure(node, 0, 0) for at, node in enumerate(nodes)
+        if at not in candidate.cpus + (candidate.mems or candidate.cpus)), reverse=True))
 
 
-def _charged(ask, candidate, known):
+def _charged(ask, candidate, nodes):
     """List the pressures that a guest leaves on a candidate's nodes, highest first."""
-    nodes, mems = ask.view.nodes, candidate.mems or candidate.cpus
+    mems = candidate.mems or candidate.cpus
     cores = sum(nodes[at].cores for at in candidate.cpus) or 1.0
     return sorted((_pressure(
-        nodes[at], known,
+        nodes[at],
         _demand(ask.request) * (nodes[at].cores / cores) if at in candidate.cpus else None,
         _traffic(ask.request) / len(mems) if at in mems else 0)
         for at in {*candidate.cpus, *mems}), reverse=True)
@@ -102,10 +85,9 @@ def _crowd(ask, candidate):
                          / (nodes[at].cores or 1.0), 9) for at in candidate.cpus), reverse=True)
 
 
-def _rank_set(ask, candidate, known, limits):
-    view = ask.view
-    nodes, mems = view.nodes, candidate.mems or candidate.cpus
-    pressures = _charged(ask, candidate, known)
+def _rank_set(ask, candidate, nodes, limits):
+    view, mems = ask.view, candidate.mems or candidate.cpus
+    pressures = _charged(ask, candidate, nodes)
     return Rank(candidate, pressures[0], (
         [_steps(max(p, limits.pressure_floor), limits) for p in pressures],
         _distance(ask, candidate),
@@ -127,26 +109,34 @@ def _traffic(wanted):
     return wanted.bandwidth_bytes_per_sec or 0
 
 
-def _pressure(node, known, cores, bytes_per_sec):
-    """Take the highest known utilisation of a node with a guest's charge on it.
+def _pressure(node, cores, bytes_per_sec):
+    """Take the highest utilisation of a node with a guest's charge on it.
 
     :param cores: None: the guest doesn't use the node's CPUs, so they don't count
     """
-    pressure = 0.0
+    return max(parts(node, cores, bytes_per_sec))
+
+
+def parts(node, cores, bytes_per_sec):
+    """Return a node's utilisations with a guest's charge: CPU, bandwidth, link; 0.0: unknown.
+
+    :param node: of :func:`missing.completed`: each part is known of all nodes or of none
+    """
+    cpu = bandwidth = 0.0
     if node.cores and cores is not None:
-        demand = node.demand_cores if known.demand else PRIOR_CORES_PER_VCPU * node.vcpus
-        pressure = (demand + cores) / node.cores
-    if known.bandwidth:
-        pressure = max(pressure, (node.bandwidth_bytes_per_sec + bytes_per_sec)
-                       / node.bandwidth_max_bytes_per_sec)
-    if known.link and node.link_ratio > pressure:
-        pressure = node.link_ratio
-    return pressure
+        demand = node.demand_cores
+        if demand is None:
+            demand = PRIOR_CORES_PER_VCPU * node.vcpus
+        cpu = (demand + cores) / node.cores
+    if node.bandwidth_max_bytes_per_sec and node.bandwidth_bytes_per_sec is not None:
+        bandwidth = ((node.bandwidth_bytes_per_sec + bytes_per_sec)
+                     / node.bandwidth_max_bytes_per_sec)
+    return cpu, bandwidth, node.link_ratio or 0.0
 
 
 def _steps(pressure, limits):
     """Count the whole steps in a pressure; 1e-9 keeps 0.75 / 0.05 from being 14.99."""
-    pressure = min(_ABSURD, pressure)  # NaN too: it compares as false
+    pressure = min(ABSURD, pressure)  # NaN too: it compares as false
     if limits.pressure_step <= 0:
         return round(pressure, 9)
     return int(pressure / limits.pressure_step + 1e-9)

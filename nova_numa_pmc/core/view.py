@@ -5,6 +5,7 @@ Imported by the libvirt hook at every guest start: light modules only.
 """
 
 from nova_numa_pmc import model
+from nova_numa_pmc.core.missing import serves
 
 #: Cores per vCPU of a guest without history, and how many guests that prior counts for.
 PRIOR_CORES_PER_VCPU, PRIOR_GUESTS = 0.5, 5
@@ -120,8 +121,7 @@ def bytes_per_core_sec(nodes):
     :returns: None where that isn't known of each node, or too few cores are wanted to tell
     """
     return traffic_rate([node.demand_cores for node in nodes if node.cores],
-                        [node.bandwidth_bytes_per_sec for node in nodes
-                         if node.capacity_bytes or node.bandwidth_bytes_per_sec is not None])
+                        [node.bandwidth_bytes_per_sec for node in nodes if serves(node)])
 
 
 def traffic_rate(demands, bandwidths):

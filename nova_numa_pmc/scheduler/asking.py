@@ -8,6 +8,7 @@ from nova_numa_pmc import extra_specs, model
 from nova_numa_pmc.compute import metrics
 from nova_numa_pmc.core.charges import charge, relieve
 from nova_numa_pmc.core.outcome import outcome, unseen
+from nova_numa_pmc.core.ranking import ABSURD
 from nova_numa_pmc.core.view import INTENSITY
 from nova_numa_pmc.record import Record
 
@@ -47,8 +48,8 @@ class Terms(Record, fields='one_node ceiling refuse_unknown', defaults=(False, 0
     __slots__ = ()
 
 
-class Answer(Record, fields='outcome unknown charged_vcpus newcomers measured members',
-             defaults=(0, 0.0, False, ())):
+class Answer(Record, fields='outcome unknown charged_vcpus newcomers measured members host',
+             defaults=(0, 0.0, False, (), None)):
     """What is known of a host for a question.
 
     :param outcome: :class:`nova_numa_pmc.core.outcome.Outcome`, None: not known
@@ -57,6 +58,7 @@ class Answer(Record, fields='outcome unknown charged_vcpus newcomers measured me
     :param newcomers: the same per core of the host
     :param measured: the CPU wanted on the host's nodes is measured, not guessed
     :param members: node ids of each position in ``outcome.at``
+    :param host: :class:`nova_numa_pmc.core.aggregates.Aggregates` that was asked, None: unknown
     """
 
     __slots__ = ()
@@ -142,7 +144,7 @@ def _answer(found, vcpus, memory_mb, own, asked):
         newcomers = came / (sum(host.cores) or 1.0)
     # As in outcome(): without the record's own check of its arguments.
     return tuple.__new__(Answer, (outcome(host, asked, limits), None, came, newcomers,
-                                  host.demand is not None, host.members))
+                                  host.demand is not None, host.members, host))
 
 
 def _memory_mb_used(host_state):
@@ -192,6 +194,8 @@ def describe(answer):
     found = answer.outcome
     if found is None:
         return f'unknown: {answer.unknown}'
+    if found.used[0] >= ABSURD:
+        return 'no CPU there that guests may use'
     nodes = ','.join(str(node) for at in found.at for node in answer.members[at])
     since = ''
     if answer.charged_vcpus:

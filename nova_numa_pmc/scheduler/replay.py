@@ -11,7 +11,7 @@ from nova_numa_pmc.compute import metrics
 from nova_numa_pmc.core.pressure import utilisation
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.scheduler import asking, options, weights
+from nova_numa_pmc.scheduler import asking, comparing, options, weights
 
 #: Ten thousand hosts' rows with metrics of a few kilobytes each.
 MAX_BYTES, _HOSTS_MAX = 256 << 20, 100_000
@@ -109,9 +109,9 @@ def judge(hosts, flavor, conf, now_s):
         reasons = ['' if question.pinned else asking.objection(answer, terms)
                    for answer in answers]
     passing = [at for at, why in enumerate(reasons) if not why]
-    found = weights.weights(
-        [answers[at].outcome and weights.key(answers[at], conf['weight_step'])
-         for at in passing], conf['unknown_weight'])
+    found = weights.weights(comparing.keys(
+        [answers[at] for at in passing], question.asked, conf['weight_step']),
+        conf['unknown_weight'])
     shares = dict(zip(passing, _shares(found, conf['weight_multiplier'])))
     weight = dict(zip(passing, found))
     order = sorted(range(len(hosts)), key=lambda at: (at not in shares, -shares.get(at, 0)))

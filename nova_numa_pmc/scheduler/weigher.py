@@ -9,7 +9,7 @@ from nova.scheduler import utils
 from nova.scheduler import weights as nova_weights
 from oslo_log import log as logging
 
-from nova_numa_pmc.scheduler import asking, options, weights
+from nova_numa_pmc.scheduler import asking, comparing, options, weights
 
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
@@ -46,12 +46,8 @@ def _weigh(host_states, spec):
     conf = CONF.numa_pmc
     rules = asking.Rules(conf.stale_after, conf.charge_new_guests)
     step, now_s = conf.weight_step, time.time()
-    keys, answers = [], []
-    for host_state in host_states:
-        answer = _answer(host_state, question, rules, now_s)
-        keys.append(None if answer.outcome is None else weights.key(answer, step))
-        answers.append(answer)
-    found = weights.weights(keys, conf.unknown_weight)
+    answers = [_answer(host_state, question, rules, now_s) for host_state in host_states]
+    found = weights.weights(comparing.keys(answers, question.asked, step), conf.unknown_weight)
     if LOG.isEnabledFor(logging.DEBUG):
         for host_state, answer, weight in zip(host_states, answers, found):
             LOG.debug('NUMA pressure of (%s, %s): weight %.4f: %s',

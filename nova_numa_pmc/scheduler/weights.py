@@ -5,6 +5,7 @@ Nova sorts hosts by a sum of numbers, so an order has to become one number: digi
 falling worth, whole steps of pressure each.
 """
 
+from nova_numa_pmc.core.ranking import ABSURD
 from nova_numa_pmc.scheduler.options import MEAN
 
 #: Bits of the digits; together a float's 53. With steps of 0.05, pressures up to 12.75 are told
@@ -16,11 +17,13 @@ _HIGHEST_MAX, _TIER_MAX, _STEPS_MAX, _NEW_MAX = (
 _NEW_STEPS = 1024
 #: What a step of the highest pressure counts.
 UNIT = 1 << (_TIER_BITS + 3 * _STEP_BITS + _NEW_BITS)
+#: Beyond any key.
+HOPELESS = UNIT << 64
 #: Of outcomes; whatever isn't here floats.
 _TIER = {'one_node': 0, 'span': 1, 'spread': 1, 'cpus_only': 2}
 
 
-def key(answer, step):
+def key(outcome, newcomers, step):
     """Return what hosts are ordered by, the lowest first: a whole number.
 
     In this order: the highest pressure that the guest would leave on the nodes it uses;
@@ -29,11 +32,14 @@ def key(answer, step):
     the host was measured. Pressures count in whole steps, so that noise of the measurement
     doesn't decide; newcomers are counted by Nova, and make equal hosts take turns.
 
-    :param answer: :class:`asking.Answer` with an outcome
+    :param outcome: :class:`nova_numa_pmc.core.outcome.Outcome`
+    :param newcomers: vCPUs per core that came since
     :param step: of pressure
+    :returns: :data:`HOPELESS` for a host without a CPU that guests may use
     """
-    outcome = answer.outcome
     used, rest = outcome.used, outcome.rest
+    if used[0] >= ABSURD:
+        return HOPELESS
     highest = int(min(_HIGHEST_MAX, used[0] / step + 1e-9))
     mean = highest if len(used) == 1 else int(
         min(_STEPS_MAX, sum(used) / len(used) / step + 1e-9))
@@ -45,20 +51,23 @@ def key(answer, step):
     return (((((highest << _TIER_BITS | _TIER.get(outcome.code, _TIER_MAX))
                << _STEP_BITS | min(mean, _STEPS_MAX)) << _STEP_BITS | others)
              << _STEP_BITS | others_mean) << _NEW_BITS
-            | int(min(_NEW_MAX, answer.newcomers * _NEW_STEPS)))
+            | int(min(_NEW_MAX, newcomers * _NEW_STEPS)))
 
 
 def weights(keys, unknown=MEAN):
     """Turn keys into weights, the highest best; equal keys get equal weights.
+
+    A hopeless host is one step behind the last of the others: were it as far behind as it
+    should be, Nova's stretching would make all others equal.
 
     :param keys: list of :func:`key`, None for hosts of unknown pressure
     :param unknown: :data:`options.MEAN` or :data:`options.WORST`: a plain 0 beside negative
         weights would make them the best
     :returns: list of finite floats [steps of pressure], all 0 if nothing is known
     """
-    known = [value for value in keys if value is not None]
-    if not known:
-        return [0.0] * len(keys)
+    known = [value for value in keys if value is not None and value != HOPELESS]
     # Whole, so that the mean of equals is their equal.
-    default = sum(known) // len(known) if unknown == MEAN else max(known)
-    return [-(default if value is None else value) / UNIT for value in keys]
+    default = 0 if not known else sum(known) // len(known) if unknown == MEAN else max(known)
+    least = max(known, default=0) + UNIT
+    return [-(default if value is None else least if value == HOPELESS else value) / UNIT
+            for value in keys]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import outcome, placement
+from nova_numa_pmc.core import outcome, placement, ranking
 from nova_numa_pmc.core.aggregates import aggregate
 from tests.fixtures.hosts import LIMITS, MIB, host, node
 from tests.unit.core.test_placement_properties import hosts
@@ -35,8 +35,7 @@ class OutcomeTest(unittest.TestCase):
     def test_it_is_where_place_would_go(self, view, wanted):
         columns = aggregate(view, LIMITS)
         found = outcome.outcome(columns, wanted, LIMITS)
-        placed = placement.place(view._replace(rotation=0),
-                                 outcome.request(columns, wanted), LIMITS)
+        placed = placement.place(view, outcome.request(columns, wanted), LIMITS)
         if placed.nodes:
             self.assertEqual({*placed.nodes, *placed.mem_nodes}, domains_of(found, columns))
             self.assertEqual(placed.reasons[0].code, found.code)
@@ -62,7 +61,7 @@ class OutcomeTest(unittest.TestCase):
                             LIMITS)
         self.assertTrue(columns.usual)
         found = outcome.outcome(columns, outcome.unseen(2, 4), LIMITS)
-        self.assertEqual(('one_node', (0.25,), (0.0,), (0,)), tuple(found))
+        self.assertEqual(('one_node', (0.25,), (0.0,), (0,), (0,), (0,)), tuple(found))
 
     def test_a_guest_too_large_for_a_node_spans(self):
         columns = aggregate(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)),
@@ -75,3 +74,9 @@ class OutcomeTest(unittest.TestCase):
                             LIMITS)
         found = outcome.outcome(columns, outcome.unseen(16, 4), LIMITS)
         self.assertEqual(('too_few_cpus', (1.0, 1.0), []), tuple(found)[:3])
+
+    def test_a_host_without_a_usable_cpu_is_beyond_any_pressure(self):
+        columns = aggregate(host(*(node(at, 0, threads=0, capacity=9 * MIB, demand_cores=30.0)
+                                   for at in range(2))), LIMITS)
+        found = outcome.outcome(columns, outcome.unseen(2, 4), LIMITS)
+        self.assertEqual(('too_few_cpus', (ranking.ABSURD,)), tuple(found)[:2])

@@ -66,11 +66,15 @@ class BandwidthTest(unittest.TestCase):
                     node(1, demand_cores=3.0, **self.loaded(10)))
         self.assertEqual((1,), place(view).nodes)
 
-    def test_unknown_on_one_candidate_is_dropped_for_all(self):
+    def test_unknown_on_one_candidate_is_assumed_as_on_the_others(self):
         view = host(node(0, demand_cores=1.0, **self.loaded(90)),
-                    node(1, demand_cores=2.0, **self.loaded(90, None)))
+                    node(1, demand_cores=0.0, **self.loaded(10, None)))
         placed = place(view)
-        self.assertEqual((0,), placed.nodes)
+        self.assertEqual(0.9, dict(placed.reasons[0].values)['instead_pressure'])
+        self.assertIn(model.Reason('bandwidth_assumed'), placed.reasons)
+
+    def test_without_any_maximum_bandwidth_is_left_out(self):
+        placed = place(host(*(node(at, **self.loaded(90, None)) for at in range(2))))
         self.assertIn(model.Reason('bandwidth_dropped'), placed.reasons)
 
     def test_unknown_on_a_node_that_is_no_candidate_drops_nothing(self):
@@ -79,11 +83,18 @@ class BandwidthTest(unittest.TestCase):
                     node(2, promised=8 * GIB))
         self.assertEqual((1,), place(view).nodes)
 
-    def test_demand_unknown_on_one_candidate_comes_from_promised_vcpus(self):
-        view = host(node(0, demand_cores=4.0, vcpus=1), node(1, vcpus=6))
+    def test_demand_unknown_on_one_candidate_is_assumed_as_on_the_others(self):
+        # By promises alone it would look idle.
+        view = host(node(0, demand_cores=4.0, vcpus=1), node(1, vcpus=2))
         placed = place(view)
         self.assertEqual((0,), placed.nodes)
-        self.assertIn(model.Reason('demand_dropped'), placed.reasons)
+        self.assertIn(model.Reason('demand_assumed'), placed.reasons)
+
+    def test_what_a_node_can_not_have_is_not_missing(self):
+        view = host(node(0, demand_cores=1.0, **self.loaded(10)),
+                    node(1, demand_cores=1.0, capacity=0),
+                    node(2, 0, **self.loaded(20)))
+        self.assertEqual([], [reason.code for reason in place(view).reasons[1:]])
 
     def test_a_busy_link_counts(self):
         view = host(node(0, demand_cores=0.0, link_ratio=0.9),

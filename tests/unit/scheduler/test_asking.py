@@ -9,7 +9,7 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import outcome
-from nova_numa_pmc.scheduler import asking, weights
+from nova_numa_pmc.scheduler import asking, comparing, weights
 from tests.fixtures.metrics import listed, mutated, state
 
 NOW_S = 1700000000
@@ -36,6 +36,10 @@ def spec(vcpus=2, memory_mb=2048, uuid='u', numa_topology=None, **extra_specs):
 
 def ask(host_state, request=None, rules=RULES, now_s=NOW_S):
     return asking.answer(host_state, asking.question(request or spec()), rules, now_s)
+
+
+def key_of(answer, step=0.05):
+    return weights.key(answer.outcome, answer.newcomers, step)
 
 
 class Versioned:
@@ -188,7 +192,7 @@ class ObjectionTest(unittest.TestCase):
 class WeightsTest(unittest.TestCase):
 
     def keys(self, *hosts, request=None, step=0.05):
-        return [weights.key(ask(host_state, request), step) for host_state in hosts]
+        return [key_of(ask(host_state, request), step) for host_state in hosts]
 
     def test_the_nodes_that_the_guest_would_use_come_first(self):
         calm, split, busy = self.keys(host(0.5, 0.5), host(0.9, 0.4), host(0.6, 0.6))
@@ -196,9 +200,9 @@ class WeightsTest(unittest.TestCase):
         self.assertLess(calm, busy)
 
     def test_then_one_node_before_several(self):
-        one, several = (asking.Answer(outcome.Outcome(code, (0.5,), (), (0,)), None)
+        one, several = (outcome.Outcome(code, (0.5,), (), (0,), (0,), (0,))
                         for code in ('one_node', 'span'))
-        self.assertLess(weights.key(one, 0.05), weights.key(several, 0.05))
+        self.assertLess(weights.key(one, 0, 0.05), weights.key(several, 0, 0.05))
 
     def test_then_the_rest(self):
         better, worse = self.keys(host(0.4, 0.5), host(0.4, 0.9))
@@ -226,7 +230,7 @@ class WeightsTest(unittest.TestCase):
         hosts = [host(0.2, 0.2, cores=100.0) for _ in range(4)]
         rules = asking.Rules(charge_new_guests=False)
         for _ in range(20):
-            found = [weights.key(ask(one, rules=rules), 0.05) for one in hosts]
+            found = [key_of(ask(one, rules=rules)) for one in hosts]
             hosts[found.index(min(found))].vcpus_used += 2
         self.assertEqual(56, max(one.vcpus_used for one in hosts))
 
@@ -245,8 +249,13 @@ class WeightsTest(unittest.TestCase):
 
     def test_an_absurd_pressure_is_a_finite_weight(self):
         for used in (1e300, float('inf'), float('nan')):
-            found = asking.Answer(outcome.Outcome('one_node', (used,), (used,), (0,)), None)
-            self.assertTrue(math.isfinite(weights.weights([weights.key(found, 0.05)])[0]))
+            found = outcome.Outcome('one_node', (used,), (used,), (0,), (0,), (0,))
+            self.assertTrue(math.isfinite(weights.weights([weights.key(found, 0, 0.05)])[0]))
+
+    def test_a_hopeless_host_is_a_step_behind_and_stretches_nothing(self):
+        self.assertEqual([-2.0, -4.0, -5.0], weights.weights(
+            [2 * weights.UNIT, 4 * weights.UNIT, weights.HOPELESS]))
+        self.assertEqual([0.0, -1.0], weights.weights([None, weights.HOPELESS]))
 
 
 class FuzzTest(unittest.TestCase):
@@ -259,8 +268,7 @@ class FuzzTest(unittest.TestCase):
         for at in range(MUTATIONS):
             odd.metrics = mutated(rng, original)
             answers = [asking.answer(one, question, RULES, NOW_S) for one in [odd, *neighbours]]
-            found = weights.weights([one.outcome and weights.key(one, 0.05)
-                                     for one in answers])
+            found = weights.weights(comparing.keys(answers, question.asked, 0.05))
             self.assertTrue(all(map(math.isfinite, found)), at)
             if answers[0].outcome is None:
                 unknown += 1

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of pressure that some nodes or hosts know and others don't.
+
+Who knows less must not look better. A part that is missing is taken as the upper quartile of
+those that know it: hiding a part then improves nobody who is at or below that quartile, and
+whoever is above it by no more than down to it. Leaving the part out for all, or taking the
+mean, lets the blind win.
+
+Imported by the libvirt hook at every guest start: light modules only.
+"""
+
+#: The parts of a node's pressure.
+CPU, BANDWIDTH, LINK = 'demand', 'bandwidth', 'link'
+
+
+def upper_quartile(values: list) -> float:
+    """Return the smallest of some values that three quarters of them don't exceed.
+
+    A value that is there and not one between two: with two or three it is the largest.
+
+    :param values: not empty
+    """
+    return sorted(values)[-(-3 * len(values) // 4) - 1]
+
+
+def completed(nodes: tuple) -> tuple:
+    """Fill in what some of a host's nodes don't know and others do.
+
+    What no node knows stays unknown. A node without CPUs has no CPU pressure and one without
+    memory no bandwidth: that isn't missing.
+
+    :param nodes: sequence of :class:`model.NodeView`
+    :returns: (nodes, tuple of the parts that were filled in)
+    """
+    filled = ()
+    for part, mend in ((CPU, _with_demand), (BANDWIDTH, _with_bandwidth), (LINK, _with_link)):
+        mended = mend(nodes)
+        if mended is not None:
+            nodes, filled = mended, (*filled, part)
+    return nodes, filled
+
+
+def serves(node) -> bool:
+    """Return whether a node has memory, as far as its figures tell."""
+    return bool(node.capacity_bytes) or node.bandwidth_bytes_per_sec is not None
+
+
+def _with_demand(nodes):
+    ratios = [node.demand_cores / node.cores for node in nodes
+              if node.cores and node.demand_cores is not None]
+    if not ratios or len(ratios) == sum(1 for node in nodes if node.cores):
+        return None
+    assumed = upper_quartile(ratios)
+    return tuple(node if node.demand_cores is not None or not node.cores
+                 else node._replace(demand_cores=assumed * node.cores) for node in nodes)
+
+
+def _with_bandwidth(nodes):
+    knowing = [node for node in nodes if _knows_bandwidth(node)]
+    if not knowing or len(knowing) == sum(1 for node in nodes if serves(node)):
+        return None
+    assumed = upper_quartile([node.bandwidth_bytes_per_sec / node.bandwidth_max_bytes_per_sec
+                              for node in knowing])
+    # The lowest, so that what a guest adds counts no less here than elsewhere.
+    lowest = min(node.bandwidth_max_bytes_per_sec for node in knowing)
+    found = []
+    for node in nodes:
+        if serves(node) and not _knows_bandwidth(node):
+            maximum = node.bandwidth_max_bytes_per_sec or lowest
+            node = node._replace(bandwidth_bytes_per_sec=assumed * maximum,
+                                 bandwidth_max_bytes_per_sec=maximum)
+        found.append(node)
+    return tuple(found)
+
+
+def _knows_bandwidth(node):
+    return node.bandwidth_bytes_per_sec is not None and node.bandwidth_max_bytes_per_sec
+
+
+def _with_link(nodes):
+    ratios = [node.link_ratio for node in nodes if node.link_ratio is not None]
+    if not ratios or len(ratios) == len(nodes):
+        return None
+    assumed = upper_quartile(ratios)
+    return tuple(node if node.link_ratio is not None else node._replace(link_ratio=assumed)
+                 for node in nodes)

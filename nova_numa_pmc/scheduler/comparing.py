@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make what a guest would leave of several hosts comparable.
+
+On which nodes of a host it would go is that host's own affair, as its hook will decide there:
+by what is known of this host alone. Hosts are compared with each other by one estimate of the
+guest's traffic, the median of theirs, and a part of pressure that a host doesn't know is taken
+as the upper quartile of the hosts of the request that do (:mod:`nova_numa_pmc.core.missing`).
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc.core import missing, ranking
+from nova_numa_pmc.core.aggregates import Aggregates
+from nova_numa_pmc.core.outcome import Asked, Outcome
+from nova_numa_pmc.core.view import PRIOR_CORES_PER_VCPU, expected_traffic
+from nova_numa_pmc.scheduler import weights
+from nova_numa_pmc.scheduler.asking import Answer
+
+
+def keys(answers: list[Answer], asked: Asked, step: float) -> list:
+    """Return each host's :func:`weights.key`, None for one of unknown pressure.
+
+    :param step: of pressure
+    """
+    return [None if found is None else weights.key(found, answer.newcomers, step)
+            for answer, found in zip(answers, outcomes(answers, asked))]
+
+
+def outcomes(answers: list[Answer], asked: Asked) -> list[Outcome | None]:
+    """Return the outcomes to compare hosts by; None where a host's pressure is unknown."""
+    known = [answer for answer in answers if answer.outcome is not None
+             and answer.outcome.used[0] < ranking.ABSURD]
+    rates = sorted(answer.host.rate for answer in known if answer.host.rate is not None)
+    rate = rates[(len(rates) - 1) // 2] if rates else None
+    if len({_knows(answer.host) for answer in known}) > 1:
+        return _imputed(answers, known, asked, rate)
+    if rate is None or not any(answer.host.maximum for answer in known):
+        return [answer.outcome for answer in answers]
+    traffic = expected_traffic(asked.demand_cores, asked.intensity, rate)
+    return [answer.outcome if answer.host is None else _with_traffic(answer, asked, traffic)
+            for answer in answers]
+
+
+def _knows(host: Aggregates) -> tuple[bool, bool, bool]:
+    """Return which parts of pressure a host knows of any of its domains: CPU, bandwidth, link."""
+    if host.usual:
+        return (host.demand is not None, host.bandwidth is not None and host.maximum is not None,
+                host.link is not None)
+    return (_any(host.demand), any(
+        bandwidth is not None and maximum for bandwidth, maximum in zip(
+            host.bandwidth or (), host.maximum or ())), _any(host.link))
+
+
+def _any(column: list | None) -> bool:
+    return column is not None and column.count(None) < len(column)
+
+
+def _with_traffic(answer: Answer, asked: Asked, traffic: float) -> Outcome:
+    """Return an outcome with another estimate of the guest's traffic."""
+    host, found = answer.host, answer.outcome
+    if not (host.maximum and host.bandwidth) or found.used[0] >= ranking.ABSURD:
+        return found
+    if host.usual and len(found.at) == 1:
+        at, = found.at
+        highest, maximum, bandwidth = found.used[0], host.maximum[at], host.bandwidth[at]
+        ratio = (bandwidth + traffic) / maximum
+        if ratio < highest:
+            own = expected_traffic(asked.demand_cores, asked.intensity, host.rate) or 0
+            if (bandwidth + own) / maximum < highest:
+                return found  # something else is the highest
+            ratio = max(_of_domain(host, at, asked.demand_cores, traffic))
+        return tuple.__new__(Outcome, (found.code, (ratio,), *found[2:]))
+    used, _ = _parts(host, asked, found, traffic)
+    return found._replace(used=tuple(sorted(map(max, used), reverse=True)))
+
+
+def _imputed(answers: list[Answer], known: list[Answer], asked: Asked,
+             rate: float | None) -> list[Outcome | None]:
+    """Return outcomes with each host's missing parts filled in, all by one traffic."""
+    traffic = expected_traffic(asked.demand_cores, asked.intensity, rate) or 0
+    parts = {id(answer): _parts(answer.host, asked, answer.outcome, traffic) for answer in known}
+    knows = {id(answer): _knows(answer.host) for answer in known}
+    quartiles = [_quartiles([parts[one] for one in parts if knows[one][part]], part)
+                 for part in range(3)]
+
+    def completed(answer: Answer) -> Outcome | None:
+        if id(answer) not in parts:
+            return answer.outcome
+        lacking = [quartiles[part] for part in range(3) if not knows[id(answer)][part]]
+        used, rest = (
+            sorted((max(*each, *(least[at] for least in lacking)) for each in domains),
+                   reverse=True) for at, domains in enumerate(parts[id(answer)]))
+        return answer.outcome._replace(used=tuple(used), rest=rest)
+
+    return [completed(answer) for answer in answers]
+
+
+def _quartiles(parts: list[tuple[list, list]], part: int) -> tuple[float, float]:
+    """Return the upper quartiles of a part: of the domains used and of the others."""
+    return tuple(missing.upper_quartile(values) if values else 0.0 for values in (
+        [max(domain[part] for domain in one[at]) for one in parts if one[at]] for at in (0, 1)))
+
+
+def _parts(host: Aggregates, asked: Asked, found: Outcome,
+           traffic: float) -> tuple[list, list]:
+    """Return the utilisations of the domains that a guest would use, and those of the others.
+
+    :returns: two lists of (CPU, bandwidth, link), 0.0 for what is unknown
+    """
+    cores = sum(host.cores[at] for at in found.cpus) or 1.0
+    shares = {at: asked.demand_cores * host.cores[at] / cores for at in found.cpus}
+    adds = dict.fromkeys(found.mems or found.cpus, traffic / len(found.mems or found.cpus))
+    if host.usual:
+        def of(at: int, cores: float | None, added: float) -> tuple:
+            return _of_domain(host, at, cores, added)
+    else:
+        nodes, _ = missing.completed(host.view().nodes)
+
+        def of(at: int, cores: float | None, added: float) -> tuple:
+            return ranking.parts(nodes[at], cores, added)
+    return ([of(at, shares.get(at), adds.get(at, 0)) for at in found.at],
+            [of(at, 0, 0) for at in range(len(host.cores)) if at not in found.at])
+
+
+def _of_domain(host: Aggregates, at: int, cores: float | None, added: float) -> tuple:
+    """Return a domain's utilisations as :func:`ranking.parts`, of a host that is as usual."""
+    cpu = bandwidth = 0.0
+    if cores is not None:
+        demand = host.demand[at] if host.demand else PRIOR_CORES_PER_VCPU * host.vcpus[at]
+        cpu = (demand + cores) / host.cores[at]
+    if host.maximum and host.bandwidth:
+        bandwidth = (host.bandwidth[at] + added) / host.maximum[at]
+    return cpu, bandwidth, host.link[at] if host.link else 0.0
