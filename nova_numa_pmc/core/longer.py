@@ -46,8 +46,8 @@ class Level:
     def longer(self) -> float:
         """Return the day's mean; where minutes are above it by more than chance, theirs less that.
 
-        A load that has come counts within minutes, one that has gone within a day: it may come
-        back.
+        A guest's load that has come counts within minutes, one that has gone within a day: it
+        may come back.
         """
         chance = SIGNIFICANT * math.sqrt(self.variance * _CHANCE)
         return self.day + max(0.0, self.minutes - self.day - chance)
@@ -100,6 +100,8 @@ def node_loads(histories: demand_history.Histories, sample, host: model.Topology
 def _composed(measured, sustained, others, parts):
     """Add up what is there; None where nothing was measured.
 
+    What others want counts over minutes: it comes and goes with the host's own work.
+
     :param sustained: it is no less, None: unknown
     """
     if measured is None:
@@ -108,7 +110,7 @@ def _composed(measured, sustained, others, parts):
         return measured + sum(share * amount.excess for amount, share in parts
                               if isinstance(amount, Expected))
     level = Level()
-    level.add(others, 1.0)
+    level.add_constant(others.minutes.mean)
     for amount, share in parts:
         if not share:
             continue

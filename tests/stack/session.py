@@ -205,14 +205,15 @@ class Session:
         return wait(look, PROMISE_S, f'the promise to {server.name} is on '
                     f'{", ".join(map(str, names)) or "no host"}, and only there', pause_s=2)[0]
 
-    def wait_until_demand(self, name, fits, what):
+    def wait_until_demand(self, name, fits, what, member='demand_cores'):
         """Wait until the CPU that each node of a host wants fits, and Nova has heard of that.
 
         :param fits: takes what is wanted over what is there
+        :param member: of a node as it is published; by default what hosts are decided by
         """
         if not self.with_package:
             return
-        wait(lambda: all(fits((node['demand_cores'] or 0) / node['cores'])
+        wait(lambda: all(fits((node[member] or 0) / node['cores'])
                          for node in self.hosts[name].state()['nodes']),
              DEMAND_S, f'{name} is {what}', pause_s=5)
         self.line.tell(f'is {what}', name)
@@ -220,7 +221,8 @@ class Session:
     def wait_until_quiet(self):
         """Wait until no node of any host wants much CPU, and Nova knows."""
         for name in self.hosts:
-            self.wait_until_demand(name, lambda demand: demand < QUIET, 'quiet')
+            self.wait_until_demand(name, lambda demand: demand < QUIET, 'quiet',
+                                   'demand_now_cores')
         self.wait_until_heard()
 
     def wait_until_heard(self):

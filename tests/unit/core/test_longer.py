@@ -242,6 +242,14 @@ class HorizonTest(TestCase):
         self.assertEqual((None, 0.0), here.histories.sustained(0))
         self.assertEqual((None, None), here.histories.sustained(9))
 
+    def test_what_was_not_a_guests_is_gone_within_minutes(self):
+        here = Here(others=(8.0, 0.0))  # as while the host is set up
+        here.add('a', 1.0)
+        here.run(*(60.0,) * 600)
+        here.others = [0.0, 0.0]
+        here.run(*(60.0,) * 45)
+        self.assertLess(here.demand()[0], 1.5)
+
     def test_one_that_has_gone_counts_for_hours(self):
         here = Here()
         here.add('a', 4.0)
