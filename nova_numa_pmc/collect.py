@@ -7,13 +7,13 @@
 import os
 import time
 
-from nova_numa_pmc import counting, promises, state
+from nova_numa_pmc import counting, nova_cpu_sets, pools, state, usable_cpus
 from nova_numa_pmc.core import pressure, samples, view
 from nova_numa_pmc.exceptions import StateError, TopologyError
 from nova_numa_pmc.host import cpu_times, events, pfm, running, topology
 from nova_numa_pmc.host.sources import (
     Tick, counted, cpu_counters, guest_counters, ladder, numa_faults, pages, resctrl, uncore)
-from nova_numa_pmc.sample import Sample
+from nova_numa_pmc.sample import PoolSample, Sample
 
 
 class Sampler:
@@ -21,6 +21,7 @@ class Sampler:
 
     :param options: :class:`counting.Options`; None: the defaults
     :param root: where proc, sys and run are (tests)
+    :ivar pool: :class:`pools.Pool`, the floating pool of the last sample; None: there was none
     :ivar mlp: how many misses of those that the last sample counted a core waits for together
     """
 
@@ -28,6 +29,8 @@ class Sampler:
         self._options = options or counting.Options()
         self._root = root
         self._guests = running.Guests(root)
+        self._cpu_sets = nova_cpu_sets.Reader(root)
+        self.pool = None
         self._cpus = cpu_counters.CpuCounters(self._select, root)
         self._by_guest = guest_counters.GuestCounters(self._select, self._options.scope, root)
         self._uncore = uncore.Uncore(self._select, self._options.write_weight, root)
@@ -54,12 +57,13 @@ class Sampler:
         before_ns, self._before_ns = self._before_ns, now_ns
         elapsed_ns = 0 if before_ns is None else max(0, now_ns - before_ns)
         try:
-            host = promises.usable_host(self._root)
+            host = usable_cpus.partitioned_host(self._root)
         except TopologyError as error:
             self._before_ns = None  # nothing else was read: the next reading is a first one
             return Sample(taken_s, elapsed_ns / 1e9, '', problems=(str(error),))
         guests, problems = self._guests.read(host, now_ns, elapsed_ns)
-        busy, demand, stolen = self._cpu_use(host, guests, elapsed_ns)
+        host = self._in_pools(host, guests, now_ns, problems)
+        busy, demand, stolen, others = self._cpu_use(host, guests, elapsed_ns)
         counts, uncore_uses = self._count(host, elapsed_ns, problems)
         found = self._ladder.sample(Tick(
             before_ns, now_ns, host, guests, _at_least(busy, guests), counts))
@@ -78,7 +82,7 @@ class Sampler:
         nodes, _ = samples.node_samples(host.nodes, uses, abilities, told, bool(moved))
         nodes = self._with_promised(host, nodes, problems)
         return Sample(taken_s, elapsed_ns / 1e9, found.source, nodes, told,
-                      tuple(dict.fromkeys(problems)))
+                      tuple(dict.fromkeys(problems)), others, self.pool.source)
 
     def _rungs(self):
         make = {
@@ -99,10 +103,19 @@ class Sampler:
         return events.select(self._root, overrides=dict(self._options.events),
                              libpfm=self._libpfm)
 
+    def _in_pools(self, host, guests, now_ns, problems):
+        """Find the floating pool; return the host with its CPUs."""
+        sets, unread = self._cpu_sets.read(now_ns)
+        problems += unread
+        self.pool = pools.floating(host, [one.guest for one in guests], sets.shared,
+                                   sets.dedicated)
+        return pools.restricted(host, self.pool)
+
     def _cpu_use(self, host, guests, elapsed_ns):
         """Return what nodes' CPUs were busy, wanted for and robbed of, each {node id: cores}.
 
-        Wanted is what ran on the CPUs that guests may use, and what guests' threads waited for
+        The last two are of the floating pool; for other pools, a tuple of :class:`PoolSample`
+        comes behind. Wanted is what ran on a pool's CPUs, and what guests' threads waited for
         there: others' waiting is no demand. None in them: unknown.
         """
         before, self._times = self._times, cpu_times.read(self._root)
@@ -111,14 +124,21 @@ class Sampler:
         for one in guests:
             for cpu, cores in one.waiting_by_cpu.items():
                 waiting[cpu] = waiting.get(cpu, 0.0) + cores
-        found = {}, {}, {}
-        for node in host.nodes:
-            ran = cpu_times.summed(busy, node.cpus)
-            waited = sum(waiting.get(cpu, 0.0) for cpu in node.cpus)
-            found[0][node.id] = cpu_times.summed(busy, node.online_cpus)
-            found[1][node.id] = None if ran is None or not elapsed_ns else ran + waited
-            found[2][node.id] = cpu_times.summed(stolen, node.cpus)
-        return found
+
+        def wanted(cpus):
+            ran = cpu_times.summed(busy, cpus)
+            return None if ran is None or not elapsed_ns else ran + sum(
+                waiting.get(cpu, 0.0) for cpu in cpus)
+
+        others = tuple(PoolSample(
+            tuple(sorted(cpus)),
+            tuple((node.id, wanted(node.online_cpus & cpus)) for node in host.nodes),
+            tuple((node.id, cpu_times.summed(stolen, node.online_cpus & cpus))
+                  for node in host.nodes))
+            for cpus in pools.own_sets([one.guest for one in guests], host))
+        return ({node.id: cpu_times.summed(busy, node.online_cpus) for node in host.nodes},
+                {node.id: wanted(node.cpus) for node in host.nodes},
+                {node.id: cpu_times.summed(stolen, node.cpus) for node in host.nodes}, others)
 
     def _count(self, host, elapsed_ns, problems):
         """Return what CPUs and what memory controllers counted, by node; {}: nothing."""

@@ -33,9 +33,9 @@ _OPTIONAL = ('demand_cores', 'bandwidth_bytes_per_sec', 'bandwidth_max_bytes_per
 _WHOLE = ('id', 'threads', 'capacity_bytes', 'promised_bytes')
 
 
-class HostState(Record, fields='taken_s interval_s view remote_ratios source limits pools '
-                               'demand_now_cores',
-                defaults=('', model.Limits(), (), ())):
+class HostState(Record, fields=(
+        'taken_s interval_s view remote_ratios source limits pools demand_now_cores '
+        'pool_source'), defaults=('', model.Limits(), (), (), '')):
     """A host as it was published.
 
     :param taken_s: CLOCK_REALTIME of the measurement [s since the epoch]
@@ -52,6 +52,8 @@ class HostState(Record, fields='taken_s interval_s view remote_ratios source lim
         (:mod:`pool_loads`)
     :param demand_now_cores: tuple by position: cores wanted in the interval, None in it:
         unknown; empty: not told
+    :param pool_source: who says which CPUs the floating pool has: 'nova.conf', 'guests' (their
+        XML), 'kernel' (all that are usable); '' not told
     """
 
     __slots__ = ()
@@ -81,16 +83,29 @@ def from_sample(view, sample, limits):
     return HostState(sample.taken_s, sample.elapsed_s, view._replace(
         nodes=tuple(node._replace(cpus=None) for node in view.nodes)),
         tuple(remote.get(node.id) for node in view.nodes), sample.source, limits,
-        (floating_pool(view),), tuple(now.get(node.id) for node in view.nodes))
+        pool_loads_of(view, sample), tuple(now.get(node.id) for node in view.nodes),
+        sample.pool_source)
 
 
-def floating_pool(view):
-    """Return the :class:`model.PoolLoad` of the CPUs that a view is of."""
-    return model.PoolLoad(
-        frozenset().union(*(node.cpus or () for node in view.nodes)),
-        tuple((node.id, model.NodeLoad(*(getattr(node, name) for name in _OPTIONAL)))
-              for node in view.nodes),
-        tuple((node.id, node.vcpus) for node in view.nodes))
+def pool_loads_of(view, sample):
+    """Return a tuple of :class:`model.PoolLoad`: of the CPUs that a view is of, and of others.
+
+    vCPUs are those that promises tell of, as whoever decides charges what came since by them:
+    of pools with none of the view's CPUs they tell none.
+    """
+    stolen = {node.id: node.stolen_cores for node in sample.nodes}
+    loads = {node.id: model.NodeLoad(*(getattr(node, name) for name in _OPTIONAL),
+                                     stolen_cores=stolen.get(node.id)) for node in view.nodes}
+    shared = frozenset().union(*(node.cpus or () for node in view.nodes))
+    vcpus = tuple((node.id, node.vcpus) for node in view.nodes)
+    found = [model.PoolLoad(shared, tuple(loads.items()), vcpus)]
+    for pool in sample.pools:
+        robbed = dict(pool.stolen_by_node)
+        found.append(model.PoolLoad(frozenset(pool.cpus), tuple(
+            (node, loads[node]._replace(demand_cores=cores, stolen_cores=robbed.get(node)))
+            for node, cores in pool.demand_by_node if node in loads),
+            vcpus if shared.intersection(pool.cpus) else tuple((node, 0) for node in loads)))
+    return tuple(found)
 
 
 def encode(host_state):
@@ -106,7 +121,8 @@ def encode(host_state):
         'interval_s': host_state.interval_s, 'source': host_state.source,
         'limits': {name: getattr(host_state.limits, name) for name in _LIMITS},
         'rotation': host_state.view.rotation, 'distances': host_state.view.distances,
-        'nodes': nodes, 'pools': [_pool_members(pool) for pool in host_state.pools]},
+        'nodes': nodes, 'pools': [_pool_members(pool) for pool in host_state.pools],
+        'pool_source': host_state.pool_source},
         allow_nan=False).encode() + b'\n'
 
 
@@ -136,7 +152,8 @@ def decode(data):
                 name: limits.number(name, model.Limits._field_defaults[name])
                 for name in _LIMITS}),
             tuple(_pool(_Members(pool)) for pool in found.sequence('pools', _POOLS_MAX, ())),
-            () if now_cores.count(None) == len(now_cores) else now_cores)
+            () if now_cores.count(None) == len(now_cores) else now_cores,
+            found.text('pool_source', ''))
     except (ValueError, RecursionError) as error:  # JSON's and Unicode's errors are ValueErrors
         raise StateError(str(error)[:200]) from None
 
@@ -213,7 +230,7 @@ def _pool(members):
         raise ValueError(f'its cpus: {error}') from None
     return model.PoolLoad(
         cpus, tuple((node.whole('id'), model.NodeLoad(*(
-            node.number(name, None) for name in _OPTIONAL))) for node in nodes),
+            node.number(name, None) for name in (*_OPTIONAL, 'stolen_cores')))) for node in nodes),
         tuple((node.whole('id'), node.number('vcpus')) for node in nodes))
 
 

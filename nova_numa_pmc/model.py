@@ -25,17 +25,19 @@ class HugePages(Record, fields='page_bytes total free'):
 
 
 class Node(Record, fields=(
-        'id cpus memory_bytes free_bytes unreclaimable_bytes huge_pages online_cpus'),
-        defaults=(0, 0, 0, (), frozenset())):
+        'id cpus memory_bytes free_bytes unreclaimable_bytes huge_pages online_cpus usable_cpus'),
+        defaults=(0, 0, 0, (), frozenset(), frozenset())):
     """One NUMA node as the kernel shows it.
 
-    :param cpus: frozenset of CPUs that guests may use (online, not isolated,
-        not nohz_full); empty for a memory-only node
+    :param cpus: frozenset of CPUs that plain guests may use, those of the floating pool
+        (:mod:`pools`); empty for a memory-only node
     :param memory_bytes: MemTotal; 0 for a CPU-only node
     :param free_bytes: MemFree now
     :param unreclaimable_bytes: what the kernel can't give back (slab, page tables, stacks)
     :param huge_pages: tuple of :class:`HugePages`
     :param online_cpus: frozenset of ``cpus`` and those kept from guests that nobody pinned
+    :param usable_cpus: frozenset of what a ``<vcpu cpuset>`` may give a guest: online, neither
+        isolated nor nohz_full, in the guests' partition
     """
 
     __slots__ = ()
@@ -101,8 +103,8 @@ class Promise(Record, fields=(
 
     :param cpu_nodes: tuple of node ids its vCPUs are held to; empty: floating over all
     :param mem_nodes: tuple of node ids its memory is expected on; empty: spread over all
-    :param vcpus: those online at start, which load its nodes; 0 if pinned to CPUs that no
-        other guest may use
+    :param vcpus: those online at start, which load its nodes; 0 if it may use none of the CPUs
+        that plain guests use
     :param memory_bytes: what it may grow to
     :param bound: its memory is hard-bound to ``mem_nodes`` (else wide at rest)
     :param origin: :data:`PLACED` by us, :data:`PINNED` by others, :data:`FLOATING`

@@ -4,15 +4,15 @@
 The same figures as in the published host state, as text of tab-separated columns, because
 importing a JSON parser costs the hook as much as a Python start::
 
-    nova-numa-pmc-pools  1.0  <boot id>  <measured: CLOCK_BOOTTIME, ns>  <interval, ms>
+    nova-numa-pmc-pools  1.1  <boot id>  <measured: CLOCK_BOOTTIME, ns>  <interval, ms>
     pool  <CPU list>
-    node  <id>  <demand>  <bandwidth>  <its maximum>  <link>  <vCPUs>
+    node  <id>  <demand>  <bandwidth>  <its maximum>  <link>  <vCPUs>  <stolen>
     end   <rows>
 
 A ``pool`` is followed by its nodes. Amounts are whole numbers of the units of Nova's metrics:
 0.01 cores, MB/s, 0.001 of the link, 0.01 vCPUs; ``-`` is unknown. A reader takes any minor
-version of its major one, ignores rows of other kinds and columns beyond those it knows.
-Replaced by rename(2), readable by all.
+version of its major one, ignores rows of other kinds and columns beyond those it knows: the last
+came with 1.1. Replaced by rename(2), readable by all.
 
 Imported by the libvirt hook at every guest start: light modules only.
 """
@@ -30,7 +30,7 @@ MB = 10**6
 #: :data:`STALE_MIN_S`; no interval counts for more than the last figure [s].
 _OVERDUE, STALE_MIN_S, _INTERVAL_MAX_S = 3, 30.0, 600.0
 
-_MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-pools', 1, 0
+_MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-pools', 1, 1
 _SIZE_MAX_BYTES = 4 << 20
 _AMOUNT_MAX, _NUMBER_LENGTH_MAX = 2**60, 19
 _COLUMNS = 7
@@ -66,12 +66,13 @@ class Evidence(Record, fields='told loads vcpus problems', defaults=((), (), ())
 
 
 def evidence(directory: str, boot_id: str, now_ns: int,
-             allowed_cpus: 'frozenset | None' = None) -> Evidence:
+             own_cpus: 'frozenset | None' = None, apart: bool = False) -> Evidence:
     """Return what a guest's start is decided by; whatever is wrong with the file, promises.
 
     :param now_ns: CLOCK_BOOTTIME
-    :param allowed_cpus: those of the guest's own pool; None, or a pool that isn't published:
-        the floating pool
+    :param own_cpus: those of the guest's own pool; None, or a pool that isn't published: the
+        floating pool
+    :param apart: they are none of the floating pool's, whose figures say nothing of them
     """
     try:
         found = read(directory)
@@ -84,10 +85,12 @@ def evidence(directory: str, boot_id: str, now_ns: int,
         return Evidence('promises: what is published is of another boot')
     if age_s > stale_after_s(found.interval_s):
         return Evidence('promises: what is published is %.0f s old' % age_s)
-    pool = found.pools[0]
-    for other in found.pools[1:] if allowed_cpus else ():
-        if other.cpus == allowed_cpus:
+    pool = None if apart else found.pools[0]
+    for other in found.pools[1:] if own_cpus else ():
+        if other.cpus == own_cpus:
             pool = other
+    if pool is None:
+        return Evidence('promises: its own CPUs were not measured')
     return Evidence('pressure measured %.0f s ago' % max(0, age_s), pool.loads, pool.vcpus)
 
 
@@ -100,11 +103,12 @@ def encode(published: Published) -> bytes:
         lines.append('pool\t' + topology.format_cpulist(pool.cpus))
         vcpus = dict(pool.vcpus)
         for node, load in pool.loads:
-            lines.append('node\t%d\t%s\t%s\t%s\t%s\t%d' % (
+            lines.append('node\t%d\t%s\t%s\t%s\t%s\t%d\t%s' % (
                 node, _amount(load.demand_cores, 100),
                 _amount(load.bandwidth_bytes_per_sec, 1 / MB),
                 _amount(load.bandwidth_max_bytes_per_sec, 1 / MB),
-                _amount(load.link_ratio, 1000), round(100 * vcpus.get(node, 0))))
+                _amount(load.link_ratio, 1000), round(100 * vcpus.get(node, 0)),
+                _amount(load.stolen_cores, 100)))
     lines.append('end\t%d\n' % (len(lines) - 1))
     return '\n'.join(lines).encode('ascii')
 
@@ -181,13 +185,15 @@ def _node(columns):
     if len(columns) < _COLUMNS:
         raise ValueError('a node has %d columns' % len(columns))
     node, demand, bandwidth, maximum, link, vcpus = map(_known, columns[1:_COLUMNS])
+    stolen = _known(columns[_COLUMNS]) if len(columns) > _COLUMNS else None
     if node is None or vcpus is None:
         raise ValueError('a node has no id, or no vCPUs')
     return node, model.NodeLoad(
         None if demand is None else demand / 100,
         None if bandwidth is None else bandwidth * MB,
         None if maximum is None else maximum * MB,
-        None if link is None else link / 1000), vcpus / 100
+        None if link is None else link / 1000,
+        None if stolen is None else stolen / 100), vcpus / 100
 
 
 def _amount(value, per_unit):

@@ -9,19 +9,17 @@ together all go to the node that was best before the first of them.
 import os
 import time
 
-from nova_numa_pmc import model, overrides, pool_loads, state
-from nova_numa_pmc.exceptions import CpuListError, CpusetError, StateError, TopologyError
+from nova_numa_pmc import model, overrides, pool_loads, pools, state
+from nova_numa_pmc.exceptions import CpusetError, StateError, TopologyError
 from nova_numa_pmc.host import guests, topology
 from nova_numa_pmc.record import Record
+from nova_numa_pmc.usable_cpus import usable_host
 
-#: The group above the guests' own, with systemd and without, where an operator may have kept
-#: CPUs back.
-_PARTITION_CPUS = ('sys/fs/cgroup/machine.slice/cpuset.cpus.effective',
-                   'sys/fs/cgroup/machine/cpuset.cpus.effective',
-                   'sys/fs/cgroup/cpuset/machine.slice/cpuset.effective_cpus',
-                   'sys/fs/cgroup/cpuset/machine/cpuset.effective_cpus')
 #: A node with less than this share of a guest's memory doesn't count as holding it.
 _HOLDS_RATIO = 0.05
+
+__all__ = ['Decision', 'cpus_of', 'decide', 'followed', 'forget', 'locked', 'recall', 'reconcile',
+           'settle', 'usable_host']
 
 
 class Decision(Record, fields='promise cpus why problems failed view request evidence',
@@ -67,7 +65,7 @@ def cpus_of(promise, guest, root):
 
     :raises TopologyError: the host can't be read
     """
-    return _cpus(promise.cpu_nodes, usable_host(root), guest)
+    return pools.cpus_on(promise.cpu_nodes, usable_host(root), guest)
 
 
 def decide(guest, options, root, timeout_s, lying=None, ledger=None):
@@ -85,22 +83,23 @@ def decide(guest, options, root, timeout_s, lying=None, ledger=None):
     host = usable_host(root)
     devices, problems = _device_nodes(guest, root)
     problems += _ignored(guest.hints)
-    guest, unread = _overridden(_located(guest, host), root)
+    guest, unread = _overridden(guest, root)
+    counted, asked = _located(guest, host), pools.of_guest(guest, host)
     problems += unread
     with ledger or locked(options, root, timeout_s) as ledger:
         problems += reconcile(ledger, host, options, root, guest)
         for uuid, other in list(ledger.promises.items()):
             if uuid == guest.uuid or other.name == guest.name:
                 ledger.drop(uuid)
-        evidence = _evidence(guest, options, root)
-        view = placement.view(host, ledger.promises.values(), options.limits,
-                              dict(evidence.loads), ledger.rotation)
+        evidence = _evidence(pools.cpus_of(asked), pools.is_apart(guest, host), options, root)
+        view = placement.view(asked, _loading(ledger.promises.values(), guest, host),
+                              options.limits, dict(evidence.loads), ledger.rotation)
         request = placement.request(guest, options.limits, devices,
                                     placement.history(view, options.limits))
         view = placement.charged_since(view, dict(evidence.vcpus))
         placed = placement.place(view, request, options.limits)
-        promise = placement.promise(guest, placed, _boottime_ns())
-        followed = lying and placed.nodes and _follow(guest, request, promise, host, lying)
+        promise = placement.promise(counted, placed, _boottime_ns())
+        followed = lying and placed.nodes and _follow(request, promise, asked, lying)
         decision = followed or Decision(
             promise, placed.cpus, placement.explain(placed), (),
             promise.origin == model.FLOATING and request.policy != model.NONE)
@@ -185,13 +184,23 @@ def reconcile(ledger, host, options, root, starting=None, now_ns=None):
     return problems
 
 
-def _follow(guest, request, promise, host, lying):
+def _loading(promises, guest, host):
+    """Return the promises as they load the CPUs of a guest's pool.
+
+    Those of guests in the floating pool load none of a pool apart from it.
+    """
+    if not pools.is_apart(guest, host):
+        return promises
+    return [promise._replace(vcpus=0) for promise in promises]
+
+
+def _follow(request, promise, host, lying):
     """Give a guest the CPUs beside the memory it has; None where there are too few."""
     from nova_numa_pmc.core.view import split_bytes
     total, homes = sum(lying.values()), []
     for node in sorted(lying, key=lambda node: (-lying[node], node)):
         homes.append(node)
-        beside = _cpus(homes, host, guest)
+        beside = frozenset().union(*(node.cpus for node in host.nodes if node.id in homes))
         if len(beside) >= request.vcpus:
             break
     else:
@@ -206,10 +215,10 @@ def _follow(guest, request, promise, host, lying):
     return Decision(promise, beside, why, ())
 
 
-def _evidence(guest, options, root):
+def _evidence(cpus, apart, options, root):
     """Return the :class:`pool_loads.Evidence` of the CPUs that a guest may use."""
     return pool_loads.evidence(os.path.join(root, options.state_dir[1:]),
-                               state.read_boot_id(root), _boottime_ns(), guest.allowed_cpus)
+                               state.read_boot_id(root), _boottime_ns(), cpus, apart)
 
 
 def _observed(guest, host, root):
@@ -231,21 +240,6 @@ def _held_cpus(pid, root):
     except CpusetError:
         return None
     return held.held_cpus(groups, own)
-
-
-def usable_host(root):
-    """Read the topology, less the CPUs that the guests' partition doesn't get."""
-    host = topology.read(root)
-    for path in _PARTITION_CPUS:
-        try:
-            with open(os.path.join(root, path), encoding='ascii') as stream:
-                allowed = topology.parse_cpulist(stream.read())
-        except (OSError, ValueError, CpuListError):
-            continue
-        if allowed:
-            return host._replace(nodes=tuple(
-                node._replace(cpus=node.cpus & allowed) for node in host.nodes))
-    return host
 
 
 def _ignored(hints):
@@ -275,18 +269,14 @@ def _device_nodes(guest, root):
     return tuple(sorted(nodes - {None})), problems
 
 
-def _cpus(nodes, host, guest):
-    cpus = frozenset().union(*(node.cpus for node in host.nodes if node.id in nodes))
-    return cpus if guest.allowed_cpus is None else cpus & guest.allowed_cpus
-
-
 def _located(guest, host):
-    """Tell the nodes of a guest's pins; on CPUs that no other guest may use, it loads none."""
-    if not guest.pinned_cpus:
-        return guest
-    alone = not any(node.cpus & guest.pinned_cpus for node in host.nodes)
-    return guest._replace(cpu_nodes=_nodes(guest.pinned_cpus, host),
-                          vcpus=0 if alone else guest.vcpus)
+    """Tell the nodes of a guest's pins, and the vCPUs that load the floating pool's CPUs."""
+    if pools.is_apart(guest, host):
+        guest = guest._replace(vcpus=0)
+    elif guest.pins:  # some of them may be dedicated, as Nova's policy "mixed" has it
+        guest = guest._replace(vcpus=max(0, guest.vcpus - len(pools.dedicated_cpus(guest))))
+    return (guest._replace(cpu_nodes=_nodes(guest.pinned_cpus, host)) if guest.pinned_cpus
+            else guest)
 
 
 def _nodes(cpus, host):

@@ -76,8 +76,19 @@ class GuestSample(Record, fields=(
     __slots__ = ()
 
 
-class Sample(Record, fields='taken_s elapsed_s source nodes guests problems',
-             defaults=((), (), ())):
+class PoolSample(Record, fields='cpus demand_by_node stolen_by_node'):
+    """A pool of CPUs beside the floating one (:mod:`nova_numa_pmc.pools`).
+
+    :param cpus: tuple of its CPUs, ascending
+    :param demand_by_node: tuple of (node id, cores wanted of its CPUs there, None: unknown)
+    :param stolen_by_node: tuple of (node id, cores that another host took of them, likewise)
+    """
+
+    __slots__ = ()
+
+
+class Sample(Record, fields='taken_s elapsed_s source nodes guests problems pools pool_source',
+             defaults=((), (), (), (), '')):
     """A host over one interval.
 
     :param taken_s: CLOCK_REALTIME at its end [s since the epoch]
@@ -86,6 +97,9 @@ class Sample(Record, fields='taken_s elapsed_s source nodes guests problems',
     :param nodes: tuple of :class:`NodeSample`, ascending id
     :param guests: tuple of :class:`GuestSample`, by name
     :param problems: tuple of strings: what could not be measured, with its remedy
+    :param pools: tuple of :class:`PoolSample`; nodes tell of the floating pool
+    :param pool_source: who says which CPUs the floating pool has: 'nova.conf', 'guests',
+        'kernel'; '' not told
     """
 
     __slots__ = ()
@@ -95,6 +109,7 @@ def to_data(sample):
     """Return a sample as plain dicts and lists, ready for JSON."""
     data = sample._asdict()
     data['nodes'] = [node._asdict() for node in sample.nodes]
+    data['pools'] = [pool._asdict() for pool in sample.pools]
     data['guests'] = [dict(guest._asdict(), devices=[d._asdict() for d in guest.devices])
                       for guest in sample.guests]
     return data

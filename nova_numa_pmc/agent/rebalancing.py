@@ -5,7 +5,7 @@ import contextlib
 import json
 import os
 
-from nova_numa_pmc import agent_options, state
+from nova_numa_pmc import agent_options, pools, state
 from nova_numa_pmc.core import guest_load, ledger as ledgers, ledger_format, moves, rebalance, view
 from nova_numa_pmc.core.explain_move import explain_move, explain_remark
 from nova_numa_pmc.exceptions import MigrationError, StateError
@@ -113,16 +113,36 @@ def situation(tick, sampler, limits, root, places=None):
     :param places: {uuid: node ids} of guests that are held to more than was promised
     :rtype: nova_numa_pmc.core.moves.Situation
     """
-    promised, sample = tick.record.promises, tick.sample
+    promised = tick.record.promises
+    running = {guest.uuid: guest for guest in tick.guests}
+    sample, inside = _in_pool(tick.sample, running, tick.host)
     seen = view.view(tick.host, promised.values(), limits,
                      {node.id: node for node in sample.nodes}, tick.record.rotation)
     loads = guest_load.guest_loads(
-        sample.guests, {guest.uuid: guest for guest in tick.guests}, promised, seen, places,
-        {guest.uuid: code for guest in tick.guests for code in (why_busy(guest),) if code})
+        sample.guests, running, promised, seen, places,
+        {guest.uuid: code for guest in tick.guests
+         for code in (why_busy(guest) or pools.why_fixed(guest, tick.host),) if code})
     free = []
     for node in tick.host.nodes:
         with contextlib.suppress(MigrationError):
             free.append((node.id, node_room.available_bytes(node.id, root)))
     return moves.Situation(seen, loads, sampler.latencies_ns(tick.host),
-                           guest_load.waiting_cores(sample.guests), tuple(free), sampler.mlp,
+                           guest_load.waiting_cores(inside), tuple(free), sampler.mlp,
                            limits.domain_distance)
+
+
+def _in_pool(sample, running, host):
+    """Return (the sample, its guests that run in the floating pool).
+
+    What others run is no part of the nodes' demand: their CPU time is made unknown, and they
+    stay what they are on the nodes' memory.
+    """
+    found, inside = [], []
+    for each in sample.guests:
+        guest = running.get(each.uuid)
+        if guest and (pools.why_fixed(guest, host) or pools.is_apart(guest, host)):
+            found.append(each._replace(cores=None, waiting_cores=None))
+        else:
+            found.append(each)
+            inside.append(each)
+    return sample._replace(guests=tuple(found)), inside

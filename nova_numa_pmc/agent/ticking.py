@@ -140,7 +140,8 @@ class Agent:
             tick = tick._replace(sample=self._sampler.sample(now.monotonic_ns, now.realtime_s))
             self._troubles.problems(tick.sample.problems)
         with self._troubles.stage('reading the host'):
-            tick = tick._replace(host=promises.usable_host(self._root))
+            self._moving.pool = self._sampler.pool
+            tick = tick._replace(host=promises.usable_host(self._root, self._sampler.pool))
             found, _ = self._files.read()  # the sample has told what could not be read
             # Where these can't be told, nobody is held or moved: it may be against them.
             found, problems = overrides.marked(found, self._root)

@@ -3,7 +3,7 @@
 
 import os
 
-from nova_numa_pmc import host_state
+from nova_numa_pmc import host_state, pools
 from nova_numa_pmc.checks import finding
 from nova_numa_pmc.checks.finding import Finding
 from nova_numa_pmc.exceptions import StateError
@@ -39,6 +39,29 @@ def check_published(directory, now_s):
         yield Finding('state-from-the-future', finding.WARNING,
                       'the host\'s state was taken %.0f s from now: the clock was set back'
                       % -age_s, 'restart nova-numa-agent once the clock is right', path)
+
+
+def check_pool(directory, conf):
+    """Check that the agent knows the CPUs that Nova shares and dedicates, where Nova says.
+
+    :param directory: of the state, as we see it
+    :param conf: :class:`~nova_numa_pmc.checks.nova_conf.NovaConf` of nova-compute
+    """
+    if not (conf.get('cpu_shared_set', 'compute') or conf.get('cpu_dedicated_set', 'compute')):
+        return
+    try:
+        published = host_state.read(directory)
+    except StateError:
+        return  # check_published says so
+    if published.pool_source in (pools.GUESTS, pools.KERNEL):
+        file = conf.file_of('cpu_shared_set', 'compute')
+        yield Finding(
+            'cpu-sets-not-read', finding.WARNING,
+            'the agent goes by %s for the CPUs that guests share, not by cpu_shared_set and '
+            'cpu_dedicated_set: it can not read nova-compute\'s files, or they say nothing that '
+            'it can use' % ('the guests\' XML' if published.pool_source == pools.GUESTS
+                            else 'all usable CPUs'),
+            'journalctl -u nova-numa-agent; let it read %s' % file, file)
 
 
 def check_paused(directory):

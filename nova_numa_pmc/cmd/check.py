@@ -124,6 +124,7 @@ def _compute(args, ask):
         yield lambda: monitor.check_interval(conf)
         yield lambda: capacity.check_ram_ratio(root, conf)
         yield lambda: capacity.check_shared_set(root, conf)
+        yield lambda: published.check_pool(os.path.join(root, directory[1:]), conf)
         yield lambda: conf.findings
     answer = _answer(args, COMPUTE, process, ask)
     if answer:

@@ -18,6 +18,7 @@ import json
 import sys
 import time
 
+from nova_numa_pmc import pools
 from nova_numa_pmc.cmd import exits, options, top
 from nova_numa_pmc.operating import seeing, standing
 from nova_numa_pmc.viewing import status, tables
@@ -46,8 +47,9 @@ def show(here, seen):
 
     :param seen: :class:`seeing.Seen`
     """
-    agent, nodes, guests, absent, problems = _found(here, seen)
+    agent, nodes, guests, absent, problems, source = _found(here, seen)
     lines = status.agent_lines(agent, seen.sample is not None)
+    lines.append(status.pool_line(seen.pool, source))
     lines += ['', *tables.text(status.node_table(nodes))]
     if guests:
         lines += ['', *tables.text(status.guest_table(guests, *_clocks()))]
@@ -61,14 +63,17 @@ def show(here, seen):
 
 def to_data(here, seen):
     """Return how a host stands as plain data."""
-    return status.to_data(*_found(here, seen), *_clocks())
+    *found, source = _found(here, seen)
+    return dict(status.to_data(*found, *_clocks()), pool={
+        'cpus': sorted(seen.pool.cpus), 'source': source or seen.pool.source})
 
 
 def _found(here, seen):
     agent, published = standing.agent(here)
     guests, problems = standing.guests(here, seen)
     return (agent, standing.nodes(here, seen, published if agent.fresh else None), guests,
-            standing.unknown_overrides(here, seen), (*seen.problems, *problems))
+            standing.unknown_overrides(here, seen), (*seen.problems, *problems),
+            published.pool_source if published and seen.pool.source == pools.AGENT else '')
 
 
 def _clocks():

@@ -63,6 +63,7 @@ class Moving:
         ended; None: it is written down
     :param writing: passed to :class:`migrate.Mover` (tests)
     :ivar places: {uuid: node ids} of guests that are held to more nodes than were promised
+    :ivar pool: :class:`nova_numa_pmc.pools.Pool`, the floating pool; None: as it is published
     :ivar failed: uuids of guests whose moves were not made or taken back; whoever plans
         empties it
     """
@@ -72,7 +73,7 @@ class Moving:
         self.options, self._root, self._log, self._clock = options, root, log, clock
         self._who, self._batch = who, batch
         self._record = record or history.Writer(root, log).append
-        self._writing = writing
+        self._writing, self.pool = writing, None
         self._files = guests.StatusFiles(root)
         self._queue, self._order, self._id, self._legs = collections.deque(), None, '', ()
         self._promised = {}  # uuid → the promise of a guest when it was widened
@@ -185,7 +186,7 @@ class Moving:
         if self._who != history.PIN:
             found, _ = overrides.marked(found, self._root)
         running = {guest.uuid: guest for guest in found}
-        host = promises.usable_host(self._root)
+        host = promises.usable_host(self._root, self.pool)
         legs = []
         for step in move.steps:
             guest = running.get(step.uuid)

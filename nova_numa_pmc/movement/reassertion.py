@@ -11,7 +11,7 @@ single group that was ours before. A set that is wider is none, as libvirt and s
 
 import os
 
-from nova_numa_pmc import model, overrides, promises, state
+from nova_numa_pmc import model, overrides, pools, promises, state
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
 from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.exceptions import GuestGone, NumaPmcError
@@ -220,8 +220,7 @@ class _Room:
 
 def cpus_of(nodes, host, guest):
     """Return the frozenset of a guest's CPUs on nodes."""
-    cpus = frozenset().union(*(node.cpus for node in host.nodes if node.id in nodes))
-    return cpus if guest.allowed_cpus is None else cpus & guest.allowed_cpus
+    return pools.cpus_on(nodes, host, guest)
 
 
 def is_held(groups, cpus, online, keep=frozenset(), exactly=False):

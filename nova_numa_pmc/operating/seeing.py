@@ -7,8 +7,8 @@ import os
 import sys
 import time
 
-from nova_numa_pmc import agent_options, calibration, collect, model, overrides, promises
-from nova_numa_pmc import settings
+from nova_numa_pmc import agent_options, calibration, collect, model, nova_cpu_sets, overrides
+from nova_numa_pmc import pools, promises, settings, usable_cpus
 from nova_numa_pmc.agent import rebalancing, serving
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
 from nova_numa_pmc.core import rebalance
@@ -22,7 +22,8 @@ from nova_numa_pmc.viewing import pace
 NOT_NAMED = 'not_named'
 
 
-class Seen(Record, fields='host record guests problems sample situation', defaults=(None, None)):
+class Seen(Record, fields='host record guests problems sample situation pool',
+           defaults=(None, None, None)):
     """A host at one moment, or over an interval.
 
     :param host: :class:`model.Topology`
@@ -31,6 +32,7 @@ class Seen(Record, fields='host record guests problems sample situation', defaul
     :param problems: tuple of strings
     :param sample: :class:`nova_numa_pmc.sample.Sample`; ``situation``: :class:`moves.Situation`;
         None: nothing was measured
+    :param pool: :class:`pools.Pool`, the floating one, whose CPUs the nodes' are
     """
 
     __slots__ = ()
@@ -113,22 +115,30 @@ class Here:
                 pass
             raise
 
-    def look(self, keep=False):
+    def look(self, keep=False, pool=None):
         """Read the host, its guests and its promises.
 
         :param keep: write it down where a guest runs without a promise
+        :param pool: the floating pool; None: as it is published, or else found
         :rtype: Seen
         :raises NumaPmcError: something can't be read
         """
-        host = promises.usable_host(self.root)
         found, problems = self.guests()
+        pool = pool or usable_cpus.published_pool(self.root) or self._pool(found)
+        host = promises.usable_host(self.root, pool)
         shared = self.options.shared
         problems = self.problems + problems
         record = (promises.locked(shared, self.root, LOCK_TIMEOUT_S) if keep
                   else preview.Draft(shared, self.root))
         with record as ledger:
             problems += promises.reconcile(ledger, host, shared, self.root)
-        return Seen(host, record, found, tuple(problems))
+        return Seen(host, record, found, tuple(problems), pool=pool)
+
+    def _pool(self, guests):
+        """Find the floating pool as the agent would."""
+        sets, _ = nova_cpu_sets.Reader(self.root).read(self._clock_ns())
+        return pools.floating(usable_cpus.partitioned_host(self.root), guests, sets.shared,
+                              sets.dedicated)
 
     def samples(self, interval_s, wait):
         """Measure, and yield what is seen at the end of each interval.
@@ -139,7 +149,7 @@ class Here:
         with collect.Sampler(self.options.counting, self.root) as sampler:
             for sample in pace.paced(lambda: sampler.sample(self._clock_ns()), interval_s, wait,
                                      lambda: self._clock_ns() / 1e9):
-                yield self._joined(self.look(), sample, sampler)
+                yield self._joined(self.look(pool=sampler.pool), sample, sampler)
 
     def measure(self, interval_s, keep=False):
         """Measure for a time.
@@ -153,7 +163,7 @@ class Here:
             sampler.sample(self._clock_ns())
             self.wait(interval_s)
             sample = sampler.sample(self._clock_ns())
-            return self._joined(self.look(keep), sample, sampler)
+            return self._joined(self.look(keep, sampler.pool), sample, sampler)
 
     def _joined(self, seen, sample, sampler):
         seen = seen._replace(sample=sample, problems=tuple(dict.fromkeys(

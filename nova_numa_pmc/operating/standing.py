@@ -3,7 +3,7 @@
 
 import time
 
-from nova_numa_pmc import host_state, overrides
+from nova_numa_pmc import host_state, overrides, pools
 from nova_numa_pmc.agent import remembering
 from nova_numa_pmc.checks import processes
 from nova_numa_pmc.core import guest_load, pressure, view
@@ -149,7 +149,8 @@ def _standing(here, seen, guest, moved):
         home_ratio = sum(by_node.get(node, 0) for node in promise.mem_nodes) / total
     return Standing(
         guest, promise, held, by_node, home_ratio,
-        guest_load.why_fixed(guest, promise, why_busy(guest)),
+        guest_load.why_fixed(guest, promise,
+                             why_busy(guest) or pools.why_fixed(guest, seen.host)),
         promise and moved.get((guest.uuid, promise.since_ns, history.place(promise))), problem)
 
 

@@ -18,6 +18,7 @@ FIXED = {
     'locked': 'its memory can not move',
     'huge_pages': 'huge pages',
     'bound': 'bound to its nodes',
+    'other_pool': 'its CPUs are not those of plain guests',
     'not_named': '',
 }
 _NAMES_SHOWN = 6

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lay out how a host stands, as tables, lines and data. Pure."""
 
-from nova_numa_pmc import model
+from nova_numa_pmc import model, pools
+from nova_numa_pmc.host import topology
 from nova_numa_pmc.viewing import pace, plans, tables
 from nova_numa_pmc.viewing.tables import Cell, number, percent, scaled
 
@@ -49,6 +50,24 @@ def agent_lines(agent, asked):
     else:
         found.append('load: as published %s ago' % age(agent.published_age_s))
     return found
+
+
+#: Who says which CPUs plain guests may use: :class:`pools.Pool`'s sources in words.
+_POOL_SOURCES = {
+    pools.NOVA: 'as nova.conf says', pools.GUESTS: "by the guests' XML",
+    pools.KERNEL: 'all that are neither isolated nor kept from guests',
+    pools.AGENT: 'as the agent says'}
+
+
+def pool_line(pool, published_source):
+    """Say which CPUs plain guests may use, and who says so.
+
+    :param pool: :class:`pools.Pool`
+    :param published_source: what the agent has published of it, '' nothing
+    """
+    source = published_source if pool.source == pools.AGENT and published_source else pool.source
+    return 'CPUs of plain guests: %s, %s' % (
+        topology.format_cpulist(pool.cpus), _POOL_SOURCES.get(source, source))
 
 
 def age(seconds):

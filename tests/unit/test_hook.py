@@ -4,7 +4,7 @@ import shutil
 import tempfile
 import unittest
 
-from nova_numa_pmc import bounded, hook, overrides, promises, settings, state
+from nova_numa_pmc import bounded, hook, model, overrides, pool_loads, promises, settings, state
 from tests.fixtures import domains
 from tests.fixtures import host as hosts
 from tests.fixtures import sysfs
@@ -453,6 +453,51 @@ class BootstrapTest(HookTest):
         self.call('start', 1)
         self.assertIn('odd.xml', self.host.logged()[0])
         self.assertEqual([hosts.uuid_of(1)], list(self.promises()))
+
+
+class PoolTest(HookTest):
+    """Two nodes of four CPUs, of which plain guests share the first two of each."""
+
+    SHARED = '0-1,4-5'
+
+    def publish(self, cpus, boot_id=None):
+        pool_loads.write(self.host.path('run/nova-numa-pmc'), pool_loads.Published(
+            boot_id or state.read_boot_id(self.root), 1, 5.0,
+            (model.PoolLoad(sysfs.parse_cpulist(cpus)),)))
+
+    def test_a_plain_guest_gets_the_pool_that_the_agent_has_published(self):
+        self.publish(self.SHARED)
+        for number in (1, 2):
+            self.call('start', number)
+        told = ' '.join(self.host.logged())
+        self.assertIn('cpus 0-1;', told)
+        self.assertIn('cpus 4-5;', told)
+
+    def test_of_another_boot_it_says_nothing(self):
+        self.publish(self.SHARED, 'ffffffff-0000-4000-8000-000000000009')
+        self.call('start', 1)
+        self.assertIn('cpus 0-3;', self.host.logged()[0])
+
+    def test_a_guest_with_a_set_of_its_own_is_placed_within_that(self):
+        self.publish(self.SHARED)
+        self.call('start', 1, hosts.domain_xml(1, cpuset='2-3,6-7'))
+        self.assertIn('cpus 2-3;', self.host.logged()[0])
+        # What is in another pool loads none of the shared CPUs.
+        self.assertEqual(0, self.promise(1).vcpus)
+        self.call('start', 2, hosts.domain_xml(2, cpuset=self.SHARED))
+        self.assertIn('cpus 4-5;', self.host.logged()[0])
+        self.assertEqual(2, self.promise(2).vcpus)
+
+    def test_dedicated_vcpus_charge_no_shared_core(self):
+        for published in (False, True):
+            with self.subTest(published=published):
+                if published:
+                    self.publish(self.SHARED)
+                pinned = domains.domain(hosts.name_of(1), hosts.uuid_of(1),
+                                        placement=domains.DEDICATED)
+                self.call('start', 1, pinned)
+                self.assertEqual((0, (0, 1), 'pinned'), (
+                    self.promise(1).vcpus, self.promise(1).cpu_nodes, self.promise(1).origin))
 
 
 class BoundedTest(unittest.TestCase):

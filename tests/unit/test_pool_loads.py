@@ -16,7 +16,7 @@ BOOT_ID = '6a7b0e4c-0000-4000-8000-000000000001'
 PUBLISHED = pool_loads.Published(BOOT_ID, 5 * 10**9, 10.5, (
     PoolLoad(frozenset({0, 1, 8}), ((0, NodeLoad(24.25, 31 * 10**9, 10**11, 0.125)),
                                     (2, NodeLoad())), ((0, 7.25), (2, 0.0))),
-    PoolLoad(frozenset({3}), ((0, NodeLoad(0.5)),), ((0, 1.0),))))
+    PoolLoad(frozenset({3}), ((0, NodeLoad(0.5, stolen_cores=0.25)),), ((0, 1.0),))))
 
 
 def parts(unit, most):
@@ -25,7 +25,8 @@ def parts(unit, most):
 
 loads = st.builds(NodeLoad, st.none() | st.integers(0, 10**6).map(lambda value: value / 100),
                   parts(10**6, 10**6), parts(10**6, 10**6),
-                  st.none() | st.integers(0, 9999).map(lambda value: value / 1000))
+                  st.none() | st.integers(0, 9999).map(lambda value: value / 1000),
+                  st.none() | st.integers(0, 10**6).map(lambda value: value / 100))
 
 
 class CodecTest(unittest.TestCase):
@@ -42,17 +43,24 @@ class CodecTest(unittest.TestCase):
 
     def test_a_newer_writer_may_say_more(self):
         data = pool_loads.encode(PUBLISHED).decode()
-        more = data.replace('\t1.0\t', '\t1.7\t').replace('\t10500', '\t10500\tmore')
-        more = more.replace('\t725\n', '\t725\tmore\n').replace(
+        more = data.replace('\t1.1\t', '\t1.7\t').replace('\t10500', '\t10500\tmore')
+        more = more.replace('\t725\t-\n', '\t725\t-\tmore\n').replace(
             'end\t5', 'source\tnova.conf\nend\t6')
         self.assertEqual(PUBLISHED, pool_loads.decode(more.encode()))
+
+    def test_an_older_writer_tells_of_nothing_stolen(self):
+        data = pool_loads.encode(PUBLISHED).replace(b'\t1.1\t', b'\t1.0\t').replace(
+            b'\t725\t-\n', b'\t725\n').replace(b'\t25\n', b'\n')
+        found = pool_loads.decode(data)
+        self.assertEqual([None, None], [load.stolen_cores for pool in found.pools
+                                        for node, load in pool.loads if not node])
 
     def test_damage_is_refused(self):
         whole = pool_loads.encode(PUBLISHED)
         for name, data in {
                 'empty': b'', 'cut short': whole[:-9], 'no text': b'\xff\x00',
                 'another file': whole.replace(b'pmc-pools', b'pmc-promises'),
-                'a later major version': whole.replace(b'\t1.0\t', b'\t2.0\t'),
+                'a later major version': whole.replace(b'\t1.1\t', b'\t2.0\t'),
                 'a node before any pool': whole.replace(b'pool\t0', b'pond\t0', 1),
                 'negative': whole.replace(b'\t2425\t', b'\t-5\t'),
                 'a fraction': whole.replace(b'\t2425\t', b'\t24.25\t'),

@@ -20,7 +20,7 @@ MEMORY_STAYS = {
 }
 NOT_OURS = {
     'numatune by Nova': ({'placement': domains.NUMA_NODES_1}, {}, {}),
-    'dedicated by Nova': ({'placement': domains.DEDICATED}, {}, {}),
+    'dedicated by Nova': ({'placement': domains.DEDICATED}, {}, {'vcpus': 0}),
     'pinned, as promised': ({}, {}, {'origin': 'pinned'}),
     'opted out': ({'metadata': domains.nova_metadata(
         extra_specs={'numa_pmc:policy': 'none'})}, {}, {'origin': 'floating'}),

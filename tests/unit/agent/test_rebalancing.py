@@ -266,3 +266,29 @@ class RebalancingTest(RebalancingCase):
         made = case.open()
         case.until_moved(made)
         case.finish(made)
+
+
+class OtherPoolTest(RebalancingCase):
+    """The same guests may use CPUs that plain guests may not."""
+
+    def xml(self, number):
+        return host.domain_xml(number, cpuset='0-7')
+
+    def setUp(self):
+        super().setUp()
+        self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-2,4-6\n')
+
+    def test_they_are_left_alone_and_are_no_part_of_the_pool(self):
+        made = self.open()
+        for at_s in range(0, 60, 5):
+            self.load(at_s)
+            tick = self.tick(made, at_s)
+            self.assertIsNone(made.step())
+        found = rebalancing.situation(tick, made._sampler, made.options.shared.limits, self.root)
+        self.assertEqual({('other_pool', None)},
+                         {(each.fixed, each.demand_cores) for each in found.guests})
+        self.assertEqual((3, 3.0), (found.view.nodes[0].threads, found.view.nodes[0].cores))
+
+    def test_in_the_floating_pool_they_are_moved(self):
+        self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-7\n')
+        self.until_moved(self.open())

@@ -51,7 +51,7 @@ class AgentCase(unittest.TestCase):
 
     def promise(self, number, node, started=True, since_ns=START_NS - 500 * SECOND, **more):
         promised = model.Promise(host.uuid_of(number), host.name_of(number), (node,), (node,), 2,
-                                 512 * MIB, since_ns=since_ns, started=started, **more)
+                                 512 * MIB, since_ns=since_ns, started=started)._replace(**more)
         with state.locked(self.directory, 1.0, state.read_boot_id(self.root)) as ledger:
             ledger.put(promised)
         return promised

@@ -4,7 +4,7 @@ import tempfile
 import unittest
 
 from nova_numa_pmc import host_state
-from nova_numa_pmc.checks import processes, published
+from nova_numa_pmc.checks import nova_conf, processes, published
 from nova_numa_pmc.movement import pausing
 from tests.fixtures import hosts
 from tests.fixtures.services import add_process
@@ -24,10 +24,11 @@ class PublishedTest(unittest.TestCase):
     def codes(self):
         return [found.code for found in published.check_published(self.state, NOW_S)]
 
-    def publish(self, age_s, interval_s=10):
+    def publish(self, age_s, interval_s=10, **more):
         os.makedirs(os.path.dirname(self.state), exist_ok=True)
         host_state.write(self.state, host_state.HostState(
-            NOW_S - age_s, interval_s, hosts.host(hosts.node(0, guests=0, vcpus=0)), (None,)))
+            NOW_S - age_s, interval_s, hosts.host(hosts.node(0, guests=0, vcpus=0)), (None,),
+            **more))
 
     def test_age(self):
         for age_s, interval_s, expected in (
@@ -45,6 +46,19 @@ class PublishedTest(unittest.TestCase):
         [found] = published.check_paused(self.state)
         self.assertEqual('agent-paused', found.code)
         self.assertIn('firmware', found.what)
+
+    def test_cpu_sets_that_the_agent_does_not_know(self):
+        for text, source, codes in (
+                ('', 'kernel', []), ('[compute]\ncpu_shared_set = 0\n', 'nova.conf', []),
+                ('[compute]\ncpu_shared_set = 0\n', '', []),
+                ('[compute]\ncpu_shared_set = 0\n', 'kernel', ['cpu-sets-not-read']),
+                ('[compute]\ncpu_dedicated_set = 1\n', 'guests', ['cpu-sets-not-read'])):
+            with self.subTest(text=text, source=source):
+                self.publish(0, pool_source=source)
+                write(self.root, 'nova.conf', text)
+                conf = nova_conf.NovaConf([os.path.join(self.root, 'nova.conf')])
+                self.assertEqual(codes, [found.code for found in published.check_pool(
+                    self.state, conf)])
 
     def test_none(self):
         self.assertEqual(['state-missing'], self.codes())

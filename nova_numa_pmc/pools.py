@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pools of CPUs: those that the same guests may use.
+
+The *floating pool* is that of guests which nobody pinned and whose XML names no CPUs: Nova's
+``cpu_shared_set``, or the usable CPUs without those of dedicated guests. It is what a node's
+``cpus`` are of. A guest with a ``<vcpu cpuset>`` has the usable ones of these for its pool;
+under Nova's ``cpu_shared_set`` that is the floating one.
+
+Usable are CPUs that are online, neither isolated nor nohz_full, and in the guests' partition.
+
+Imported by the libvirt hook at every guest start: light modules only.
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc import model
+from nova_numa_pmc.record import Record
+
+#: Who says which CPUs the floating pool has: Nova's configuration, the guests' XML, the kernel
+#: alone (all that are usable), the agent that measured last.
+NOVA, GUESTS, KERNEL, AGENT = 'nova.conf', 'guests', 'kernel', 'agent'
+#: Why a guest is not moved: it may run on CPUs that plain guests may not.
+OTHER = 'other_pool'
+
+
+class Pool(Record, fields='cpus source'):
+    """The floating pool.
+
+    :param cpus: frozenset; what of it is not usable doesn't count
+    :param source: :data:`NOVA`, :data:`GUESTS`, :data:`KERNEL` or :data:`AGENT`
+    """
+
+    __slots__ = ()
+
+
+def floating(host: model.Topology, guests: tuple[model.Guest, ...],
+             shared: frozenset[int] | None = None,
+             dedicated: frozenset[int] | None = None) -> Pool:
+    """Return the floating pool of a host.
+
+    Without Nova's configuration it is what all of Nova's guests that nobody pinned have in
+    their ``<vcpu cpuset>``; where they have none, or not the same, the usable CPUs without
+    those that dedicated guests are pinned to.
+
+    :param host: whose nodes tell their usable CPUs
+    :param guests: :class:`model.Guest` that run
+    :param shared, dedicated: ``cpu_shared_set`` and ``cpu_dedicated_set``, None: not set
+    """
+    mine = _union(usable(node) for node in host.nodes)
+    if shared and shared & mine:
+        return Pool(shared & mine, NOVA)
+    if dedicated and mine - dedicated:
+        return Pool(mine - dedicated, NOVA)
+    sets = {guest.allowed_cpus for guest in guests if guest.flavor and not guest.placed_by}
+    if len(sets) == 1:
+        found = (sets.pop() or frozenset()) & mine
+        if found:
+            return Pool(found, GUESTS)
+    taken = _once(dedicated_cpus(guest) for guest in guests) & mine
+    if taken and mine - taken:
+        return Pool(mine - taken, GUESTS)
+    return Pool(mine, KERNEL)
+
+
+def dedicated_cpus(guest: model.Guest) -> frozenset[int]:
+    """Return the CPUs that a guest has for itself: a vCPU is pinned to each.
+
+    It is a dedicated guest by its flavor's policy, or when each of its vCPUs has a CPU of its
+    own and it is Nova's or its emulator is pinned, too: an operator who pins a vCPU by hand
+    takes no CPU from others.
+    """
+    single = [next(iter(cpus)) for name, cpus in guest.pins
+              if len(cpus) == 1 and name.startswith('vcpu')]
+    own = _once(frozenset((cpu,)) for cpu in single)
+    if 'dedicated' in guest.placed_by:
+        return own
+    whole = len(own) >= max(guest.vcpus, 1)
+    return own if whole and (guest.flavor or 'emulatorpin' in guest.placed_by) else frozenset()
+
+
+def restricted(host: model.Topology, pool: Pool | None) -> model.Topology:
+    """Return a host whose nodes' ``cpus`` are those of the floating pool.
+
+    A pool that has none of the usable CPUs (it is of before a hotplug) is ignored.
+
+    :param pool: None: all that are usable
+    """
+    if pool is None or not any(usable(node) & pool.cpus for node in host.nodes):
+        return _with_cpus(host, usable)
+    return _with_cpus(host, lambda node: usable(node) & pool.cpus)
+
+
+def of_guest(guest: model.Guest, host: model.Topology) -> model.Topology:
+    """Return a host whose nodes' ``cpus`` are those of the pool that a guest is in."""
+    if guest.allowed_cpus is None:
+        return host
+    return _with_cpus(host, lambda node: usable(node) & guest.allowed_cpus)
+
+
+def cpus_on(nodes: tuple[int, ...], host: model.Topology, guest: model.Guest) -> frozenset[int]:
+    """Return the CPUs of some nodes that a guest may use.
+
+    :param nodes: node ids
+    """
+    return _union(node.cpus for node in of_guest(guest, host).nodes if node.id in nodes)
+
+
+def is_apart(guest: model.Guest, host: model.Topology) -> bool:
+    """Say whether a guest may not use what plain guests use: its vCPUs load other CPUs.
+
+    That is a guest pinned to CPUs outside of the floating pool or with CPUs of its own, and one
+    whose ``<vcpu cpuset>`` has none of the pool's.
+    """
+    own = guest.pinned_cpus if guest.pinned_cpus else guest.allowed_cpus
+    if not own:
+        return False
+    return not any(node.cpus & own - dedicated_cpus(guest) for node in host.nodes)
+
+
+def cpus_of(host: model.Topology) -> frozenset[int]:
+    """Return all CPUs of a host's nodes that are in the pool at hand."""
+    return _union(node.cpus for node in host.nodes)
+
+
+def why_fixed(guest: model.Guest, host: model.Topology) -> str:
+    """Return :data:`OTHER` if a guest's own CPUs are not all in the floating pool, else ''.
+
+    The rebalancer weighs the floating pool only, and leaves such a guest where it is.
+    """
+    own = guest.allowed_cpus
+    if guest.placed_by or own is None:
+        return ''
+    return OTHER if any(usable(node) & own - node.cpus for node in host.nodes) else ''
+
+
+def own_sets(guests: tuple[model.Guest, ...], host: model.Topology) -> tuple[frozenset[int], ...]:
+    """Return the pools of guests that nobody pinned beside the floating one, by lowest CPUs."""
+    pool = cpus_of(host)
+    mine = _union(usable(node) for node in host.nodes)
+    found = {guest.allowed_cpus & mine for guest in guests
+             if guest.allowed_cpus is not None and not guest.placed_by}
+    return tuple(sorted(found - {pool, frozenset()}, key=sorted))
+
+
+def usable(node: model.Node) -> frozenset[int]:
+    """Return a node's usable CPUs."""
+    return node.usable_cpus or node.cpus
+
+
+def _with_cpus(host, choose):
+    return host._replace(nodes=tuple(node._replace(cpus=choose(node)) for node in host.nodes))
+
+
+def _once(sets):
+    """Return the CPUs that are in one of the sets only: those of several are nobody's own."""
+    once, more = set(), set()
+    for cpus in sets:
+        more |= once & cpus
+        once |= cpus
+    return frozenset(once - more)
+
+
+def _union(sets):
+    return frozenset().union(*sets)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host with the CPUs that guests may use, read from the kernel and what the agent published.
+
+Imported by the libvirt hook at every guest start: light modules only.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nova_numa_pmc import model, pool_loads, pools, settings, state
+from nova_numa_pmc.exceptions import CpuListError, StateError
+from nova_numa_pmc.host import topology
+
+#: The group above the guests' own, with systemd and without, where an operator may have kept
+#: CPUs back.
+_PARTITION_CPUS = ('sys/fs/cgroup/machine.slice/cpuset.cpus.effective',
+                   'sys/fs/cgroup/machine/cpuset.cpus.effective',
+                   'sys/fs/cgroup/cpuset/machine.slice/cpuset.effective_cpus',
+                   'sys/fs/cgroup/cpuset/machine/cpuset.effective_cpus')
+
+
+def usable_host(root: str, pool: pools.Pool | None = None) -> model.Topology:
+    """Read the topology; its nodes' ``cpus`` are those of the floating pool (:mod:`pools`).
+
+    :param pool: :class:`pools.Pool`; None: as the agent has published it
+    :raises TopologyError: the host can't be read
+    """
+    return pools.restricted(partitioned_host(root), pool or published_pool(root))
+
+
+def partitioned_host(root: str) -> model.Topology:
+    """Read the topology; its nodes' ``cpus`` are all that are usable.
+
+    Those are the CPUs that are neither isolated nor kept from the guests' partition.
+
+    :raises TopologyError: the host can't be read
+    """
+    host = topology.read(root)
+    for path in _PARTITION_CPUS:
+        try:
+            with open(os.path.join(root, path), encoding='ascii') as stream:
+                allowed = topology.parse_cpulist(stream.read())
+        except (OSError, ValueError, CpuListError):
+            continue
+        if allowed:
+            return _usable(host, allowed)
+    return _usable(host)
+
+
+def _usable(host, allowed=None):
+    """Give the nodes their usable CPUs; ``allowed`` None: the partition has all."""
+    found = []
+    for node in host.nodes:
+        cpus = node.cpus if allowed is None else node.cpus & allowed
+        found.append(node._replace(cpus=cpus, usable_cpus=cpus))
+    return host._replace(nodes=tuple(found))
+
+
+def published_pool(root: str) -> pools.Pool | None:
+    """Return the floating pool that the agent told last in this boot; None: it told none."""
+    options = settings.read(os.path.join(root, settings.PATH[1:]))
+    try:
+        found = pool_loads.read(os.path.join(root, options.state_dir[1:]))
+    except StateError:
+        return None  # who reads the loads says why
+    if found is None or not found.pools or found.boot_id != state.read_boot_id(root):
+        return None
+    return pools.Pool(found.pools[0].cpus, pools.AGENT)
