@@ -22,6 +22,9 @@ NOVA, GUESTS, KERNEL, AGENT = 'nova.conf', 'guests', 'kernel', 'agent'
 #: Why a guest is not moved: it may run on CPUs that plain guests may not.
 OTHER = 'other_pool'
 
+#: So many pools are measured apart.
+_OWN_SETS_MAX = 32
+
 
 class Pool(Record, fields='cpus source'):
     """The floating pool.
@@ -134,12 +137,20 @@ def why_fixed(guest: model.Guest, host: model.Topology) -> str:
 
 
 def own_sets(guests: tuple[model.Guest, ...], host: model.Topology) -> tuple[frozenset[int], ...]:
-    """Return the pools of guests that nobody pinned beside the floating one, by lowest CPUs."""
+    """Return the pools of guests that nobody pinned beside the floating one, by lowest CPUs.
+
+    Where many guests have a set each, those of most guests.
+    """
     pool = cpus_of(host)
     mine = _union(usable(node) for node in host.nodes)
-    found = {guest.allowed_cpus & mine for guest in guests
-             if guest.allowed_cpus is not None and not guest.placed_by}
-    return tuple(sorted(found - {pool, frozenset()}, key=sorted))
+    counts = {}
+    for guest in guests:
+        if guest.allowed_cpus is not None and not guest.placed_by:
+            own = guest.allowed_cpus & mine
+            if own and own != pool:
+                counts[own] = counts.get(own, 0) + 1
+    most = sorted(counts, key=lambda own: (-counts[own], sorted(own)))[:_OWN_SETS_MAX]
+    return tuple(sorted(most, key=sorted))
 
 
 def usable(node: model.Node) -> frozenset[int]:

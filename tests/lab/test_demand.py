@@ -42,3 +42,72 @@ def test_a_quota_is_neither_waiting_nor_pressure(lab):
         assert ran < 0.12 and waited < 0.1, (name, guests[name])
     assert nodes[0]['pressure'] < 0.6, nodes
     assert moves == []
+
+
+def pools_of(agent):
+    """Return {node id: (cores, demand now)} of what is published, and who says which CPUs."""
+    host = agent.after(2)
+    print(host['pool_source'], host['pools'], host['nodes'])
+    return {node['id']: (node['cores'], node['demand_now_cores']) for node in host['nodes']}, host[
+        'pool_source']
+
+
+def test_polling_on_dedicated_cpus_is_no_pressure_on_the_shared_ones(agent):
+    """One CPU of each node is shared, the other dedicated; a guest polls on node 0's.
+
+    The same whether Nova's file says so or the guests' XML alone.
+    """
+    lab = agent.lab
+    metadata = ('<nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1">'
+                '<nova:flavor name="{}"/></nova:instance>')
+    lab.run('mkdir -p /etc/nova && cat >/etc/nova/nova.conf',
+            stdin=NOVA_CONF.format('0,2', '1,3'))
+    agent.start()
+    lab.guests.start([
+        {**BUSY, 'name': 'poll', 'cputune': DEDICATED.format(cpu=1),
+         'metadata': metadata.format('dedicated')},
+        {'name': 'plain', 'memory_mib': 16, 'cmdline': 'mode=cpu duty=20',
+         'vcpu': "placement='static' cpuset='0,2'", 'metadata': metadata.format('plain')}])
+    lab.wait_for_hooks()
+    promised = {one['name']: one['vcpus'] for one in lab.promised()}
+    found, source = pools_of(agent)
+    lab.run('rm -r /etc/nova && systemctl restart nova-numa-agent', timeout=200)
+    inferred, by_guests = pools_of(agent)
+    status = lab.run('nova-numa-rebalance status').stdout
+    print(promised, status)
+    assert (source, by_guests) == ('nova.conf', 'guests')
+    for nodes in (found, inferred):
+        assert [cores for cores, _ in nodes.values()] == [1.0, 1.0], nodes
+        # A whole core polls beside it.
+        assert nodes[0][1] < 0.9 and nodes[1][1] < 0.9, nodes
+    assert promised == {'poll': 0, 'plain': 1}
+    assert "CPUs of plain guests: 0,2, by the guests' XML" in status
+    assert lab.run('cat /sys/fs/cgroup/machine.slice/*plain.scope/libvirt/vcpu0/cpuset.cpus',
+                   ).stdout.strip() in ('0', '2')
+
+
+def test_a_saturated_shared_cpu_is_not_told_as_half_used(agent):
+    """Two guests on the shared CPU of node 0 want twice what there is; the dedicated one idles."""
+    lab = agent.lab
+    lab.run('mkdir -p /etc/nova && cat >/etc/nova/nova.conf',
+            stdin=NOVA_CONF.format('0,2', '1,3'))
+    agent.start()
+    lab.guests.start([{**BUSY, 'name': name, 'vcpu': "placement='static' cpuset='0'"}
+                      for name in ('a', 'b')])
+    lab.wait_for_hooks()
+    found, source = pools_of(agent)
+    lab.run('rm -r /etc/nova')
+    assert source == 'nova.conf'
+    assert found[0][0] == 1.0 and found[0][1] > 1.6, found
+
+
+def test_an_isolated_cpu_is_in_no_pool(lab_of):
+    """A guest that polls on it is no demand; what may not run there is not counted as capacity."""
+    lab = lab_of(append='isolcpus=3')
+    lab.install_hook()
+    lab.guests.start([{**BUSY, 'name': 'poll', 'cputune': DEDICATED.format(cpu=3)}])
+    lab.wait_for_hooks()
+    nodes, guests, moves = planned(lab)
+    assert (nodes[0]['capacity_cores'], nodes[1]['capacity_cores']) == (2.0, 1.0), nodes
+    assert guests['poll'][0] > 0.6 and nodes[1]['demand_cores'] < 0.6, (guests, nodes)
+    assert moves == [] and lab.promised()[0]['vcpus'] == 0
