@@ -28,6 +28,7 @@ class Bookkeeping:
         self.options, self._root, self._log = options, root, log
         self._unclear, self._tried_s = frozenset(), 0.0
         self._kept = None  # (identity of the file, the record in it)
+        self._placed = {}  # (uuid, pid) → who has placed the guest, when it was last seen
 
     def read(self, host, now_ns):
         """Return (:class:`state.Record`, list of problems).
@@ -64,6 +65,7 @@ class Bookkeeping:
         :returns: the record as it is now
         """
         changed = []
+        self._tell_placed(running)
         for guest in running:
             before = record.promises.get(guest.uuid)
             if before and before.started:
@@ -85,6 +87,16 @@ class Bookkeeping:
                            after.name, after.vcpus, after.memory_bytes >> 20, before.vcpus,
                            before.memory_bytes >> 20)
         return state.Record(ledger.promises, ledger.rotation)
+
+    def _tell_placed(self, running):
+        """Log where others have pinned a guest since it was last seen, or no longer do."""
+        before, self._placed = self._placed, {}
+        for guest in running:
+            key = guest.uuid, guest.pid
+            self._placed[key] = guest.placed_by
+            if before.get(key, guest.placed_by) != guest.placed_by:
+                self._log.info('guest %s: placed by others now: %s', guest.name,
+                               ', '.join(guest.placed_by) or 'no longer')
 
     def _unlocked(self):
         """Read the record, if it is not the one that was read last: parsing it is dear."""

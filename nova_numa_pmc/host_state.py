@@ -23,7 +23,7 @@ NODES_MAX, _SIZE_MAX_BYTES = 1024, 8 << 20
 _POOLS_MAX = 1024
 #: Beyond any real amount; a file that says more is damaged.
 _AMOUNT_MAX, _DISTANCE_MAX, _HUGE_SIZES_MAX = 2**60, 255, 16
-_NAME_MAX = 64
+_NAME_MAX, _REASON_MAX = 64, 256
 
 _LIMITS = ('pressure_floor', 'pressure_step', 'domain_distance')
 #: Members of a node that are numbers; those of the second line may be unknown (null).
@@ -35,7 +35,7 @@ _WHOLE = ('id', 'threads', 'capacity_bytes', 'promised_bytes')
 
 class HostState(Record, fields=(
         'taken_s interval_s view remote_ratios source limits pools demand_now_cores '
-        'pool_source'), defaults=('', model.Limits(), (), (), '')):
+        'pool_source guests_by'), defaults=('', model.Limits(), (), (), '', '')):
     """A host as it was published.
 
     :param taken_s: CLOCK_REALTIME of the measurement [s since the epoch]
@@ -54,6 +54,8 @@ class HostState(Record, fields=(
         unknown; empty: not told
     :param pool_source: who says which CPUs the floating pool has: 'nova.conf', 'guests' (their
         XML), 'kernel' (all that are usable); '' not told
+    :param guests_by: by what the agent knows its guests: 'libvirt', or 'status files' and why;
+        '' not told
     """
 
     __slots__ = ()
@@ -119,6 +121,7 @@ def encode(host_state):
     return json.dumps({
         'schema': f'{_MAJOR}.{_MINOR}', 'taken_s': host_state.taken_s,
         'interval_s': host_state.interval_s, 'source': host_state.source,
+        'guests_by': host_state.guests_by[:_REASON_MAX],
         'limits': {name: getattr(host_state.limits, name) for name in _LIMITS},
         'rotation': host_state.view.rotation, 'distances': host_state.view.distances,
         'nodes': nodes, 'pools': [_pool_members(pool) for pool in host_state.pools],
@@ -153,7 +156,7 @@ def decode(data):
                 for name in _LIMITS}),
             tuple(_pool(_Members(pool)) for pool in found.sequence('pools', _POOLS_MAX, ())),
             () if now_cores.count(None) == len(now_cores) else now_cores,
-            found.text('pool_source', ''))
+            found.text('pool_source', ''), found.text('guests_by', '', _REASON_MAX))
     except (ValueError, RecursionError) as error:  # JSON's and Unicode's errors are ValueErrors
         raise StateError(str(error)[:200]) from None
 

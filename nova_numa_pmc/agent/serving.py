@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run an agent tick by tick, under systemd or by hand, until a signal ends it."""
 
+import collections
 import contextlib
 import os
+import selectors
 import signal
+import socket
 import time
 
 from nova_numa_pmc import state
@@ -42,20 +45,55 @@ def only_agent(directory):
 
 @contextlib.contextmanager
 def signals():
-    """Yield a function that waits so many seconds and returns the signal that came, or None.
+    """Yield a :class:`Waiter`; signals come while it waits and never between two writes."""
+    with contextlib.ExitStack() as stack:
+        former = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, former)
+        for number in _SIGNALS:
+            stack.callback(signal.signal, number, signal.signal(number, lambda *_: None))
+        yield stack.enter_context(Waiter())
 
-    Signals are taken there and nowhere else, so that none comes between two writes.
+
+class Waiter:
+    """Waits for time, signals and descriptors.
+
+    Signals are let through for the time of a wait only. Each leaves its number in a socket, whose
+    other end is waited for: one that comes just before the wait ends it, too. For the main
+    thread; all others have to begin with the signals blocked.
     """
-    former = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        yield _wait
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
+    def __init__(self):
+        self._selector = selectors.DefaultSelector()
+        self._numbers, self._written = socket.socketpair()
+        for end in (self._numbers, self._written):
+            end.setblocking(False)
+        self._came = collections.deque()
+        self._selector.register(self._numbers, selectors.EVENT_READ)
+        self._former = signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
 
-def _wait(seconds):
-    came = signal.sigtimedwait(_SIGNALS, max(0.0, seconds))
-    return came.si_signo if came else None
+    def also(self, *descriptors):
+        """End waits as well when one of these is readable."""
+        for fd in descriptors:
+            self._selector.register(fd, selectors.EVENT_READ)
+
+    def __call__(self, seconds):
+        """Wait so many seconds at most; return the signal that came, or None."""
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        try:
+            self._selector.select(0 if self._came else max(0.0, seconds))
+        finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        with contextlib.suppress(BlockingIOError):
+            self._came.extend(self._numbers.recv(64))
+        return self._came.popleft() if self._came else None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        signal.set_wakeup_fd(self._former)
+        for each in (self._selector, self._numbers, self._written):
+            each.close()
 
 
 class Service:
@@ -110,10 +148,8 @@ class Service:
             left_s = due_s - self._clock()
             if left_s <= 0:
                 return True
-            pause_s = self._agent.step()
-            if pause_s is None:
-                pause_s = left_s
-            came = self._wait(min(pause_s, left_s, self._patience_s))
+            pauses_s = (self._agent.step(), self._agent.attend(), left_s, self._patience_s)
+            came = self._wait(min(pause_s for pause_s in pauses_s if pause_s is not None))
             if came == signal.SIGHUP:
                 self._reload()
             elif came:
@@ -142,6 +178,7 @@ class Service:
             pause_s = self._agent.step()
             if pause_s is None:
                 return
+            self._agent.attend()  # what was heard would else end each wait at once
             if pause_s:
                 self._wait(pause_s)
         self._agent.abandon()

@@ -11,10 +11,9 @@ import time
 
 from nova_numa_pmc import (agent_options, bookkeeping, collect, host_state, overrides,
                            pool_loads, promises, state)
-from nova_numa_pmc.agent import rebalancing, remembering
+from nova_numa_pmc.agent import attention, rebalancing, remembering, watching
 from nova_numa_pmc.agent.troubles import Troubles
 from nova_numa_pmc.core import view
-from nova_numa_pmc.host import guests
 from nova_numa_pmc.movement import moving, pausing, reassertion, turn
 from nova_numa_pmc.record import Record
 
@@ -32,8 +31,8 @@ class Now(Record, fields='monotonic_ns boottime_ns realtime_s'):
         return cls(time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time())
 
 
-class Tick(Record, fields='now sample host record guests host_state totals failing paused',
-           defaults=(None, None, None, (), None, moving.Totals(), 0, None)):
+class Tick(Record, fields='now sample host record guests host_state totals failing paused source',
+           defaults=(None, None, None, (), None, moving.Totals(), 0, None, '')):
     """What a tick has found; None: could not be had.
 
     :param sample: :class:`nova_numa_pmc.sample.Sample`
@@ -44,6 +43,7 @@ class Tick(Record, fields='now sample host record guests host_state totals faili
     :param totals: :class:`moving.Totals` at its end
     :param failing: how many stages failed, of it and of the moves before
     :param paused: :class:`pausing.Paused`, None: guests may be moved
+    :param source: by what guests are known, as :attr:`watching.Watching.source`
     """
 
     __slots__ = ()
@@ -54,17 +54,20 @@ class Agent:
 
     :param options: :class:`nova_numa_pmc.agent_options.Options`
     :param root: where proc, sys and run are (tests)
+    :param listener: :class:`nova_numa_pmc.host.libvirt_events.Listener` that was started; None:
+        libvirt is not asked
     :ivar options: those in force
     """
 
-    def __init__(self, options, root='/', **writing):
-        """Open nothing yet.
+    def __init__(self, options, root='/', listener=None, **writing):
+        """Open nothing yet but what tells of guests.
 
         :param writing: passed to :mod:`migrate` and :mod:`cpuset` (tests)
         """
         self.options, self._root = options, root
         self._troubles = Troubles(LOG, time.monotonic)
-        self._files = guests.StatusFiles(root)
+        self._watching, self._last = watching.Watching(root, LOG, listener), None
+        self._attention = attention.Attention()
         self._sampler = collect.Sampler(options.counting, root)
         self._books = bookkeeping.Bookkeeping(options.shared, root, LOG)
         self._reassertion = reassertion.Reassertion(options.shared, root, LOG, self._troubles)
@@ -91,6 +94,8 @@ class Agent:
         :param now: :class:`Now`; None: read the clocks
         :rtype: Tick
         """
+        self._hear()
+        self._attention.wake(self._watching.take())
         tick = self._collect(now or Now.read())
         # Before the promises are read: then they say what a command has moved.
         ours = self._turn.take(self._directory)
@@ -102,27 +107,70 @@ class Agent:
                 pool_loads.write(self._directory, pool_loads.Published(
                     state.read_boot_id(self._root), tick.now.boottime_ns,
                     tick.host_state.interval_s, tick.host_state.pools))
-        if tick.record:
-            self._moving.mind(tick.guests, tick.record.promises)
-            if ours:
-                self._hold_and_move(tick)
-            elif self.options.reassert:
-                with self._troubles.stage('holding guests'):
-                    self._reassertion.hold(tick, covered=self._covered(tick), only_widen=True)
+        tick = self._keep(tick, ours)
+        if (ours and tick.record and tick.sample and not tick.paused
+                and self.options.rebalance != agent_options.OFF):
+            with self._troubles.stage('rebalancing'):
+                self._rebalancing.consider(tick, self._sampler)
         self._end_turn()
+        self._last = tick._replace(sample=None)
         return tick._replace(totals=self._moving.totals, failing=self._troubles.failing)
 
-    def _hold_and_move(self, tick):
-        if not self._moving.busy:
+    def attend(self, now=None):
+        """Look at the guests of whom something was heard: all of a tick but what is measured.
+
+        Nothing is raised.
+
+        :param now: :class:`Now`; None: read the clocks
+        :returns: after how many seconds to call it again; None: when something is heard
+        """
+        self._hear()
+        due_s = self._watching.due_s()
+        if due_s is None or due_s > 0 or self._last is None or self._last.host is None:
+            return due_s or None
+        self._attention.wake(self._watching.take())
+        tick = self._last._replace(now=now or Now.read(), record=None, guests=())
+        with self._troubles.stage('reading the guests'):
+            tick = tick._replace(guests=self._guests())
+            ours = self._turn.take(self._directory)
+            self._last = self._keep(self._with_promises(tick), ours)
+        self._end_turn()
+        return None
+
+    def _hear(self):
+        with self._troubles.stage('hearing of guests'):
+            self._watching.gather()
+
+    @property
+    def descriptors(self):
+        """Return the descriptors that become readable where :meth:`attend` has something to do."""
+        return self._watching.descriptors
+
+    def _keep(self, tick, ours):
+        """Keep books of the guests and hold them to their places.
+
+        :param ours: no command moves guests
+        :returns: the tick with the record as it is then
+        """
+        if not tick.record:
+            return tick
+        self._moving.mind(tick.guests, tick.record.promises)
+        if ours and not self._moving.busy:
             with self._troubles.stage('following guests'):
                 tick = tick._replace(
                     record=self._books.follow(tick.record, tick.guests, tick.host))
         if self.options.reassert:
             with self._troubles.stage('holding guests'):
-                self._reassertion.hold(tick, self._moving.places, self._covered(tick))
-        if self.options.rebalance != agent_options.OFF and tick.sample and not tick.paused:
-            with self._troubles.stage('rebalancing'):
-                self._rebalancing.consider(tick, self._sampler)
+                self._hold(tick, ours)
+        return tick
+
+    def _hold(self, tick, ours):
+        if not ours:
+            self._reassertion.hold(tick, covered=self._covered(tick), only_widen=True)
+            return
+        whom = self._attention.whom(tick, self._moving.places, self._watching.watch(tick.guests))
+        self._attention.again(self._reassertion.hold(
+            tick, self._moving.places, self._covered(tick), whom=whom))
 
     def _end_turn(self):
         if not self._moving.busy:
@@ -142,12 +190,15 @@ class Agent:
         with self._troubles.stage('reading the host'):
             self._moving.pool = self._sampler.pool
             tick = tick._replace(host=promises.usable_host(self._root, self._sampler.pool))
-            found, _ = self._files.read()  # the sample has told what could not be read
-            # Where these can't be told, nobody is held or moved: it may be against them.
-            found, problems = overrides.marked(found, self._root)
-            self._troubles.problems(problems)
-            tick = tick._replace(guests=found)
+            tick = tick._replace(guests=self._guests(), source=self._watching.source)
         return tick
+
+    def _guests(self):
+        found, _ = self._watching.guests.read()  # the sample has told what could not be read
+        # Where these can't be told, nobody is held or moved: it may be against them.
+        found, problems = overrides.marked(found, self._root)
+        self._troubles.problems(problems)
+        return found
 
     def _with_promises(self, tick):
         if tick.host is not None:
@@ -170,7 +221,7 @@ class Agent:
             now_ns = tick.now.boottime_ns
         seen = view.view(tick.host, tick.record.promises.values(), limits, loads,
                          tick.record.rotation, now_ns)
-        return host_state.from_sample(seen, tick.sample, limits)
+        return host_state.from_sample(seen, tick.sample, limits)._replace(guests_by=tick.source)
 
     def _covered(self, tick):
         """List the nodes whose memory covers what they have promised."""
@@ -206,6 +257,7 @@ class Agent:
         with self._troubles.stage('remembering what guests wanted'):
             self._remembering.close(self.options)
         self._sampler.close()
+        self._watching.close()
 
     def __enter__(self):
         return self

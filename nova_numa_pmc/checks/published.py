@@ -4,6 +4,7 @@
 import os
 
 from nova_numa_pmc import host_state, pools
+from nova_numa_pmc.agent import watching
 from nova_numa_pmc.checks import finding
 from nova_numa_pmc.checks.finding import Finding
 from nova_numa_pmc.exceptions import StateError
@@ -39,6 +40,12 @@ def check_published(directory, now_s):
         yield Finding('state-from-the-future', finding.WARNING,
                       'the host\'s state was taken %.0f s from now: the clock was set back'
                       % -age_s, 'restart nova-numa-agent once the clock is right', path)
+    elif published.guests_by.startswith(watching.STATUS_FILES):
+        yield Finding('libvirt-not-heard', finding.NOTE,
+                      'the agent knows guests by %s: it looks at what libvirt writes, and is not '
+                      'told by it' % published.guests_by,
+                      'install libvirt-python beside the agent (pip install '
+                      'nova-numa-pmc[libvirt]); systemctl status libvirtd virtqemud', path)
 
 
 def check_pool(directory, conf):

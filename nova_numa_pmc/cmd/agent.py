@@ -17,6 +17,7 @@ exit codes: 0 stopped, or done; 1 a problem (it is printed with its remedy);
 
 import argparse
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -27,7 +28,7 @@ from nova_numa_pmc import agent_options, host_state, settings
 from nova_numa_pmc.agent import serving, ticking
 from nova_numa_pmc.cmd import exits
 from nova_numa_pmc.exceptions import NumaPmcError, SettingsError, StateBusy
-from nova_numa_pmc.host import notify
+from nova_numa_pmc.host import libvirt_events, live_guests, notify
 from nova_numa_pmc.movement import reassertion
 from nova_numa_pmc.prometheus import exporting
 
@@ -90,9 +91,11 @@ def main(argv=None, wait=None):
 
 
 def _serve(args, options):
-    # Threads of the exporter begin with the signals blocked, so that none comes to them.
-    with serving.signals() as wait, ticking.Agent(options, args.root) as agent, \
+    # Threads of libvirt and the exporter begin with the signals blocked: none comes to them.
+    with serving.signals() as wait, ticking.Agent(
+            options, args.root, _listener(args.root)) as agent, \
             exporting.Exporter(LOG, options.metrics) as exporter:
+        wait.also(*agent.descriptors)
         LOG.info('begins: every %g s; publishes: %s; rebalance: %s',
                  options.counting.interval_s, 'yes' if options.publish else 'no',
                  options.rebalance)
@@ -100,6 +103,12 @@ def _serve(args, options):
                         watchdog_s=notify.watchdog_s(), exporter=exporter).run()
         LOG.info('ends')
     return 0
+
+
+def _listener(root):
+    listener = libvirt_events.Listener(functools.partial(live_guests.identify, root))
+    listener.start()
+    return listener
 
 
 def _once(args, options, directory, wait):

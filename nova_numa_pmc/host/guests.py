@@ -103,6 +103,15 @@ class StatusFiles:
 
     def read(self):
         """Return what :func:`read_running` does."""
+        entries, problems = self.entries()
+        return (with_real_pins([guest for _, _, guest, _ in entries if guest], self._root),
+                problems + [problem for *_, problem in entries if problem is not None])
+
+    def entries(self):
+        """Return each file apart, as (name, identity, guest, problem), and what hinders that.
+
+        The guest is None where there is a problem, or no process.
+        """
         directory = os.path.join(self._root, STATUS_FILES)
         before, self._parsed = self._parsed, {}
         try:
@@ -111,30 +120,25 @@ class StatusFiles:
             return [], []
         except OSError as error:
             return [], [f'{directory}: {error.strerror}']
-        from nova_numa_pmc.host import pins  # not for the hook, which has no live XML
-        guests, problems, online = [], [], None
+        entries = []
         for name in names:
             if not name.endswith('.xml'):
                 continue
             path = os.path.join(directory, name)
+            found = None
             try:
-                found = os.stat(path)
-                identity = found.st_ino, found.st_mtime_ns, found.st_size
+                found = identity(path)
                 _, guest, problem = self._parsed[path] = (
-                    before[path] if path in before and before[path][0] == identity
-                    else (identity, *self._parse(path)))
+                    before[path] if path in before and before[path][0] == found
+                    else (found, *self._parse(path)))
             except FileNotFoundError:
                 continue
             except OSError as error:
                 guest, problem = None, f'{ascii(path)[1:-1]}: {error.strerror}'
-            if problem is not None:
-                problems.append(problem)
-            elif guest is not None and self._is_alive(guest):
-                if guest.pins:
-                    online = pins.read_online(self._root) if online is None else online
-                    guest = pins.without_void(guest, online)
-                guests.append(guest)
-        return guests, problems
+            if problem is None and guest is not None and not self._is_alive(guest):
+                guest = None
+            entries.append((name[:-4], found, guest, problem))
+        return entries, []
 
     def _parse(self, path):
         """Return (guest, None), (None, the problem), or (None, None) without a process."""
@@ -145,6 +149,22 @@ class StatusFiles:
 
     def _is_alive(self, guest):
         return os.path.exists(os.path.join(self._root, 'proc', str(guest.pid)))
+
+
+def with_real_pins(found, root='/'):
+    """Return guests without the pins to all CPUs that they may have, which are none."""
+    from nova_numa_pmc.host import pins  # not for the hook, which has no live XML
+    online = pins.read_online(root) if any(guest.pins for guest in found) else None
+    return [pins.without_void(guest, online) if guest.pins else guest for guest in found]
+
+
+def identity(path):
+    """Return what changes whenever libvirt replaces a status file.
+
+    :raises OSError: it can't be looked at
+    """
+    found = os.stat(path)
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _read_bytes(path):

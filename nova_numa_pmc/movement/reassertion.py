@@ -40,7 +40,7 @@ class Reassertion:
         self._held = {}  # (uuid, pid) → CPUs that all groups but the operator's were seen to hold
         self._theirs = {}  # (uuid, pid) → names of groups left to the operator, as told
 
-    def hold(self, tick, places=None, covered=None, only_widen=False):
+    def hold(self, tick, places=None, covered=None, only_widen=False, whom=None):
         """Write what is not as promised; what fails of one guest is told, the others go on.
 
         :param tick: :class:`nova_numa_pmc.agent.ticking.Tick` with host and record
@@ -49,12 +49,17 @@ class Reassertion:
         :param covered: ids of the nodes whose promises their memory covers; None: all
         :param only_widen: a command moves guests, and fills nodes: hold nobody, but let the
             memory of those spill whose nodes grow too small
+        :param whom: uuids of those whose groups are read; None: all
+        :returns: uuids of those for whom it failed, or was given up for a while
         """
+        failed = set()
         online = frozenset().union(*(node.online_cpus for node in tick.host.nodes))
         room = _Room(self.options.limits.reserve_bytes, self._root)
         self._forget(tick.guests)
         for guest in tick.guests:
             promise = tick.record.promises.get(guest.uuid)
+            if whom is not None and guest.uuid not in whom:
+                continue
             # What libvirt works on is looked at again once it is done.
             if guest.job or not self._is_ours(guest, promise, tick.now):
                 continue
@@ -62,13 +67,15 @@ class Reassertion:
             cpus = cpus_of(nodes, tick.host, guest)
             if not cpus:
                 continue
+            failed.add(guest.uuid)
             with self._troubles.stage(_STAGE % guest.name):
                 try:
-                    if not only_widen:
-                        self._hold(guest, promise, nodes, cpus, tick, online)
+                    if only_widen or self._hold(guest, promise, nodes, cpus, tick, online):
+                        failed.discard(guest.uuid)
                     self._mind_memory(guest, promise, cpus, covered, room, only_widen)
                 except GuestGone:
                     self._groups.pop((guest.uuid, guest.pid), None)  # or made anew elsewhere
+        return failed
 
     def _forget(self, present):
         """Drop what is kept of guests that have gone."""
@@ -91,13 +98,14 @@ class Reassertion:
             promise.started or age_ns >= self.options.start_grace_s * 10**9)
 
     def _hold(self, guest, promise, nodes, cpus, tick, online):
+        """Return whether it is held now; False: somebody else writes it."""
         key, groups = (guest.uuid, guest.pid), self._find(guest)
         keep = frozenset(name for name, _ in guest.pins)
         # What is inside of the place is a pin, or the place before CPUs came online.
         if is_held(groups, cpus, online, keep, exactly=self._held.get(key) != cpus):
             self._held[key] = cpus
             self._tell_theirs(key, guest, keep)
-            return
+            return True
         held = cpuset.current(groups)
         left = self._left_by_us(key, guest, groups, held, cpus, tick.host)
         theirs = keep | frozenset.intersection(*(
@@ -109,7 +117,7 @@ class Reassertion:
             self._troubles.problems([
                 'guest %s: its cpuset was reset %d times in %.0f minutes: left as it is; '
                 'somebody else writes it' % (guest.name, len(recent), _FIGHT_S / 60)])
-            return
+            return False
         changes = []
         for each in left:
             others = frozenset(cpuset.contradicting(groups, held, cpus, each))
@@ -123,6 +131,7 @@ class Reassertion:
         self._held[key] = cpus
         if not promise.started:
             promises.settle(promise, self.options, self._root, LOCK_TIMEOUT_S)
+        return True
 
     def _left_by_us(self, key, guest, groups, held, cpus, host):
         """List the sets that groups may hold of ours: (empty set,) where there is none.

@@ -15,7 +15,8 @@ from nova_numa_pmc.operating import seeing
 from nova_numa_pmc.record import Record
 
 
-class Agent(Record, fields='pid rebalance paused published_age_s fresh problem'):
+class Agent(Record, fields='pid rebalance paused published_age_s fresh problem guests_by',
+            defaults=('',)):
     """What is to be seen of the agent.
 
     :param pid: its process, None: it does not run
@@ -24,6 +25,7 @@ class Agent(Record, fields='pid rebalance paused published_age_s fresh problem')
     :param published_age_s: of the host's state, None: there is none
     :param fresh: it may be relied on
     :param problem: why there is none, '' there is
+    :param guests_by: as :class:`host_state.HostState` has it, '' where that is not fresh
     """
 
     __slots__ = ()
@@ -76,7 +78,7 @@ def agent(here):
     fresh = published is not None and host_state.freshness(
         published, now_s) == host_state.FRESH
     return Agent(process and process.pid, here.options.rebalance, pausing.read(here.directory),
-                 age_s, fresh, problem), published
+                 age_s, fresh, problem, published.guests_by if fresh else ''), published
 
 
 def nodes(here, seen, published):

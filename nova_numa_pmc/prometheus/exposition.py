@@ -126,6 +126,8 @@ def _agent(shown, version):
                  int(tick.paused is not None))
     yield _gauge('agent_problems', 'What could not be measured in the last tick',
                  None if tick.sample is None else len(tick.sample.problems))
+    yield _gauge('agent_libvirt_connected', 'Whether libvirt tells the agent of guests; 0: status '
+                 'files alone do', int(tick.source == 'libvirt') if tick.source else None)
     yield _gauge('guests', 'Guests that run', None if tick.host is None else len(tick.guests))
     yield _gauge('moving_guests', 'Guests that are being moved', totals.in_hand)
     moved = core.CounterMetricFamily(PREFIX + 'moves', 'Moves that have ended, by what came of '

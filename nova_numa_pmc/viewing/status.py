@@ -40,6 +40,8 @@ def agent_lines(agent, asked):
         found.append('agent: %s%s: "nova-numa-rebalance resume" ends it' % (
             tables.printable(str(agent.paused)),
             '' if since is None else ', since ' + pace.clock_time(since, with_date=True)))
+    if agent.guests_by:
+        found.append('agent: knows guests by ' + tables.printable(agent.guests_by))
     if asked:
         return found
     if agent.published_age_s is None:

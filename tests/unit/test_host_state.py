@@ -22,7 +22,7 @@ STATE = HostState(
              bandwidth_max_bytes_per_sec=2e9), rotation=3),
     (None, 0.25), 'counters', model.Limits(pressure_floor=0.5, domain_distance=13), (
         model.PoolLoad(frozenset({0, 1, 5}), ((0, model.NodeLoad(0.5, None, None, 0.25)),),
-                       ((0, 3.0),)),), (0.25, None))
+                       ((0, 3.0),)),), (0.25, None), 'libvirt')
 
 
 def changed(**members):
@@ -54,6 +54,12 @@ class CodecTest(unittest.TestCase):
 
     def test_what_was_encoded_is_decoded(self):
         self.assertEqual(STATE, host_state.decode(host_state.encode(STATE)))
+
+    def test_an_older_writer_does_not_say_by_what_guests_are_known(self):
+        members = json.loads(host_state.encode(STATE))
+        del members['guests_by']
+        self.assertEqual(STATE._replace(guests_by=''),
+                         host_state.decode(json.dumps(members).encode()))
 
     def test_a_newer_writer_may_say_more(self):
         self.assertEqual(STATE, host_state.decode(changed(schema='1.9', new=[1])))

@@ -97,8 +97,8 @@ class VanishingTest(AgentCase):
 
     def at_each_stage(self, made, act):
         """Yield (stage, time) for each; ``act`` is called once, just before that stage."""
-        stages = ((made._sampler, 'sample'), (made._files, 'read'), (made._books, 'read'),
-                  (made._books, 'follow'), (made._reassertion, 'hold'),
+        stages = ((made._sampler, 'sample'), (made._watching.guests, 'read'),
+                  (made._books, 'read'), (made._books, 'follow'), (made._reassertion, 'hold'),
                   (made._rebalancing, 'consider'))
         for at, (owner, name) in enumerate(stages):
             self.before(owner, name, act)

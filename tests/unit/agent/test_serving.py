@@ -8,6 +8,7 @@ import signal
 import tempfile
 import threading
 import unittest
+from unittest import mock
 
 from nova_numa_pmc import agent_options, counting, host_state, model
 from nova_numa_pmc.agent import serving, ticking
@@ -34,6 +35,9 @@ class Agent:
         self.ticks.append(self.clock.now_s)
         self.clock.now_s += self.tick_s
         return ticking.Tick(None)
+
+    def attend(self):
+        return None
 
     def step(self):
         steps = self.steps or self.waiting
@@ -104,6 +108,16 @@ class ServiceTest(unittest.TestCase):
         self.serve([(7, signal.SIGTERM)], steps=[0.0, 0.5, 0.25])
         self.assertEqual([0, 1, 6], self.agent.ticks)
         self.assertEqual([0.0, 0.5, 0.25], self.clock.waits[:3])
+
+    def test_those_who_were_heard_of_are_attended_to_when_it_is_time(self):
+        attended = []
+
+        def attend():
+            attended.append(self.clock.now_s)
+            return 0.2 if self.clock.now_s == 1 else None
+        with mock.patch.object(Agent, 'attend', lambda agent: attend()):
+            self.serve([(7, signal.SIGTERM)])
+        self.assertEqual([0, 1, 1.2, 6], [each for each in attended if each != 7])
 
     def test_reload(self):
         new = agent_options.Options(None, counting.Options(interval_s=2.0))
@@ -187,6 +201,28 @@ class SignalsTest(unittest.TestCase):
             self.assertEqual(signal.SIGHUP, wait(0))
             self.assertIsNone(wait(-1))
         self.assertNotIn(signal.SIGHUP, signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+
+    def test_a_descriptor_ends_the_wait_and_a_signal_before_it_does(self):
+        here, there = os.pipe()
+        with serving.signals() as wait:
+            wait.also(here)
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+            signal.pthread_kill(threading.get_ident(), signal.SIGHUP)
+            os.write(there, b'.')
+            self.assertEqual({signal.SIGTERM, signal.SIGHUP}, {wait(60), wait(60)})
+            self.assertIsNone(wait(60))
+            os.read(here, 1)
+            self.assertIsNone(wait(0))
+        os.close(here)
+        os.close(there)
+
+    def test_all_is_as_it_was_afterwards(self):
+        handler = signal.getsignal(signal.SIGTERM)
+        with serving.signals():
+            self.assertIsNot(handler, signal.getsignal(signal.SIGTERM))
+        self.assertIs(handler, signal.getsignal(signal.SIGTERM))
+        self.assertEqual(-1, signal.set_wakeup_fd(-1))
 
 
 class OnlyAgentTest(unittest.TestCase):

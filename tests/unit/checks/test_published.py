@@ -39,6 +39,14 @@ class PublishedTest(unittest.TestCase):
                 self.publish(age_s, interval_s)
                 self.assertEqual(expected, self.codes())
 
+    def test_by_what_guests_are_known(self):
+        for guests_by, expected in (('', []), ('libvirt', []), (
+                'status files: libvirt does not answer', ['libvirt-not-heard'])):
+            self.publish(0, guests_by=guests_by)
+            self.assertEqual(expected, self.codes())
+        [found] = published.check_published(self.state, NOW_S)
+        self.assertIn('libvirt does not answer', found.what)
+
     def test_paused(self):
         self.assertEqual([], list(published.check_paused(self.state)))
         os.makedirs(os.path.dirname(self.state))

@@ -3,8 +3,9 @@
 
 import json
 import os
+import time
 
-from nova_numa_pmc import agent_options, overrides
+from nova_numa_pmc import agent_options, host_state, model, overrides
 from nova_numa_pmc.cmd import exits
 from nova_numa_pmc.exceptions import MigrationError, SettingsError, UnknownGuest
 from nova_numa_pmc.movement import pausing
@@ -127,6 +128,15 @@ class StatusTest(OperatingCase):
         self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-1,4-5\n')
         self.assertIn('CPUs of plain guests: 0-1,4-5, as nova.conf says',
                       self.run_it('status')[1])
+
+    def test_by_what_the_agent_knows_guests(self):
+        view = model.HostView((model.NodeView(0, 4.0, 4, 1 << 30, 0),), ())
+        for age_s, shown in ((0.0, True), (1000.0, False)):
+            host_state.write(self.directory, host_state.HostState(
+                time.time() - age_s, 5.0, view, (None,),
+                guests_by='status files: libvirt does not answer'))
+            self.assertEqual(shown, 'knows guests by status files: libvirt does not answer'
+                             in self.run_it('status')[1])
 
     def test_measured(self):
         _, said = self.json('status', '--interval', '5')

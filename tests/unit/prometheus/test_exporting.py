@@ -44,7 +44,8 @@ FULL = ticking.Tick(
     host_state.HostState(1.0, 5.0, model.HostView(tuple(
         model.NodeView(node, 4.5, 6, 1 << 34, 1 << 31, 1.5, 3) for node in (0, 1)), ()),
         (0.17, 0.17), 'guests'),
-    moving.Totals({('move', 'made'): 3, ('swap', 'taken_back'): 1}, 1 << 30, 1), 2)
+    moving.Totals({('move', 'made'): 3, ('swap', 'taken_back'): 1}, 1 << 30, 1), 2,
+    source='libvirt')
 EMPTY = ticking.Tick(NOW)
 
 
@@ -155,6 +156,7 @@ class ContentTest(ExporterCase):
                 ('agent_last_tick_timestamp_seconds', 1700000000),
                 ('moves_total{kind="move",result="made"}', 3),
                 ('moves_total{kind="swap",result="made"}', 0),
+                ('agent_libvirt_connected', 1),
                 ('moved_bytes_total', 1 << 30)):
             with self.subTest(name):
                 self.assertEqual(value, found['nova_numa_' + name])
@@ -379,7 +381,7 @@ class DashboardTest(ExporterCase):
     """The dashboard in etc/ shows what is served, and nothing else."""
 
     #: Served, and not on the dashboard: the interval is an option.
-    ABSENT = {'nova_numa_sample_interval_seconds'}
+    ABSENT = {'nova_numa_sample_interval_seconds', 'nova_numa_agent_libvirt_connected'}
 
     def test_its_metrics_are_those_that_are_served(self):
         served = {name for name in names(self.scrape(self.open(

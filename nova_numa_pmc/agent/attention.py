@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose cpusets to read back in a tick: not all of them, as most have nothing to tell."""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Mapping, Optional
+
+from nova_numa_pmc import model
+
+#: All guests are looked at so often, whatever was heard: a thread's own affinity, for instance,
+#: is written without a word to anybody [s].
+EVERY_S = 60.0
+
+
+class Attention:
+    """What was known of each guest when it was last looked at."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, Any] = {}
+        self._all_s: Optional[float] = None
+        self._woken: set[str] = set()
+        self._again: set[str] = set()
+
+    def wake(self, names: Iterable[str]) -> None:
+        """Have guests looked at next time, by their names."""
+        self._woken.update(names)
+
+    def whom(self, tick: Any, places: Mapping[str, Any], watched: set[str]) -> set[str]:
+        """Return the uuids of those to look at now.
+
+        Those of whom something was heard, those who can't be heard or whose memory is bound
+        (others may fill their nodes), who start, who failed; where anything else has
+        changed by which they are held; and now and then everybody.
+
+        :param tick: :class:`nova_numa_pmc.agent.ticking.Tick` with host and record
+        :param places: {uuid: node ids} of those who are widened
+        :param watched: uuids of those whose groups are watched
+        """
+        host = tuple((node.id, node.online_cpus, node.cpus) for node in tick.host.nodes)
+        now_s = tick.now.monotonic_ns / 1e9
+        everybody = self._all_s is None or not 0 <= now_s - self._all_s < EVERY_S
+        if everybody:
+            self._all_s = now_s
+        before, self._seen, found = self._seen, {}, set()
+        for guest in tick.guests:
+            promise: Optional[model.Promise] = tick.record.promises.get(guest.uuid)
+            known = self._seen[guest.uuid] = (guest, promise, places.get(guest.uuid), host)
+            if (everybody or guest.name in self._woken or guest.uuid in self._again
+                    or guest.uuid not in watched or before.get(guest.uuid) != known
+                    or promise is not None and (promise.bound or not promise.started)):
+                found.add(guest.uuid)
+        self._woken, self._again = set(), set()
+        return found
+
+    def again(self, uuids: Iterable[str]) -> None:
+        """Have guests looked at once more in the next tick: what was tried has failed."""
+        self._again.update(uuids)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hear of changes in directories: inotify(7), which Python's standard library lacks.
+
+What is made in a directory before it is watched is never told: list it after :meth:`Inotify.add`.
+Control groups tell of writes to their files and of groups that are made, not of the files that
+``cgroup.subtree_control`` makes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import struct
+
+from nova_numa_pmc.record import Record
+
+#: Bits of :class:`Heard` (include/uapi/linux/inotify.h).
+MODIFY, MOVED_TO, CREATE, DELETE = 0x2, 0x80, 0x100, 0x200
+OVERFLOW, IGNORED, IS_DIRECTORY = 0x4000, 0x8000, 0x40000000
+_ONLY_DIRECTORY = 0x01000000
+_HEAD = struct.Struct('iIII')  # wd, mask, cookie, length of the name that follows
+_READ_BYTES = 1 << 16
+
+
+class Heard(Record, fields='watch mask name'):
+    """One event: the watch that it is of (−1: of none), its bits, the entry's name or ''."""
+
+    __slots__ = ()
+
+
+class Inotify:
+    """One inotify descriptor.
+
+    :raises OSError: there is none to be had (EMFILE: fs.inotify.max_user_instances)
+    """
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._fd = self._checked(
+            self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), 'inotify')
+
+    def fileno(self) -> int:
+        """Return the descriptor; readable once something was heard."""
+        return self._fd
+
+    def add(self, directory: str, mask: int) -> int:
+        """Watch a directory; return the watch, the same one for the same directory.
+
+        :raises OSError: ENOENT: it is not there; ENOSPC: fs.inotify.max_user_watches
+        """
+        return self._checked(self._libc.inotify_add_watch(
+            self._fd, os.fsencode(directory), ctypes.c_uint32(mask | _ONLY_DIRECTORY)), directory)
+
+    def remove(self, watch: int) -> None:
+        """Watch no longer; one whose directory has gone is fine."""
+        self._libc.inotify_rm_watch(self._fd, watch)
+
+    def read(self) -> list[Heard]:
+        """Return what was heard since the last call, without waiting.
+
+        :data:`OVERFLOW` says that more was lost (fs.inotify.max_queued_events).
+        """
+        found = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                data = os.read(self._fd, _READ_BYTES)
+                at = 0
+                while at < len(data):
+                    watch, mask, _, length = _HEAD.unpack_from(data, at)
+                    at += _HEAD.size
+                    name = data[at:at + length].split(b'\0', 1)[0]
+                    found.append(Heard(watch, mask, os.fsdecode(name)))
+                    at += length
+        return found
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self._fd)
+
+    @staticmethod
+    def _checked(result: int, path: str) -> int:
+        if result < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), path)
+        return result

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hear of guests from libvirt: a read-only connection in a thread that may hang alone.
+
+``virConnectOpenReadOnly`` on a daemon that is stopped has no bound, and neither has any other call
+before the keepalive gives up. So all calls are made in one daemon thread that nobody joins or
+waits for; what it hears is taken from a queue, of which a pipe tells. Start it with the signals
+blocked that the process waits for: a thread begins with the mask of the one that started it.
+
+libvirt tells of lifecycle, devices, balloon, tunables (vcpupin, emulatorpin, blkiotune), jobs that
+end and metadata; nothing when a job begins, a vCPU is plugged or numatune is called
+(https://libvirt.org/html/libvirt-libvirt-domain.html). Needs libvirt-python, imported there.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import importlib
+import os
+import threading
+import time
+from typing import Any, Callable
+
+from nova_numa_pmc.exceptions import DomainError
+from nova_numa_pmc.host import guests
+from nova_numa_pmc.record import Record
+
+URI = 'qemu:///system'
+#: What a domain is looked at for; names that an old binding lacks are left out.
+EVENTS = ('LIFECYCLE', 'DEVICE_ADDED', 'DEVICE_REMOVED', 'BALLOON_CHANGE', 'TUNABLE',
+          'JOB_COMPLETED', 'METADATA_CHANGE')
+#: The daemon is asked for a sign of life after so long a silence, and given up after so many.
+KEEPALIVE_S, KEEPALIVE_COUNT = 5, 3
+#: Between attempts to connect: at first, and at most.
+RETRY_S, RETRY_MAX_S = 1.0, 60.0
+#: An answer that takes longer than this is no answer.
+PATIENCE_S = 5.0
+_BEAT_MS = 1000
+#: Names kept while nobody answers; once libvirt does, all that run are asked for anyway.
+_MOST_ASKED = 10000
+
+ANSWERS, CONNECTING = '', 'not connected yet'
+HANGS = 'libvirt does not answer'
+ABSENT = 'libvirt-python is not installed (pip install nova-numa-pmc[libvirt])'
+
+
+class Told(Record, fields='name guest identity', defaults=(None, None)):
+    """That something was heard of a domain, and what its live XML says.
+
+    :param guest: :class:`model.Guest` without what a process has; None: only heard of, or gone
+    :param identity: of its status file, as it was before libvirt was asked
+    """
+
+    __slots__ = ()
+
+
+class Listener:
+    """The thread, and what it has heard.
+
+    :param identify: returns the identity of a domain's status file by its name; None: none there
+    :param module: libvirt's binding (tests); None: it is imported
+    """
+
+    def __init__(self, identify: Callable[[str], Any], uri: str = URI, module: Any = None,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        self._identify, self._uri, self._libvirt, self._clock = identify, uri, module, clock
+        self._why: str = CONNECTING
+        self._busy_since_s: float | None = None
+        self._told: collections.deque = collections.deque()
+        self._asked: collections.deque = collections.deque(maxlen=_MOST_ASKED)
+        self._wakes, self._wakes_out = _pipe()
+        self._asks, self._asks_out = _pipe()
+        self._ended = threading.Event()
+        self._closed: list[int] = []
+
+    def start(self) -> None:
+        """Begin to listen; signals that the process waits for have to be blocked."""
+        threading.Thread(target=self._run, name='libvirt', daemon=True).start()
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable once something was heard."""
+        return self._wakes
+
+    def take(self) -> list[Told]:
+        """Return what was heard since the last call, without waiting."""
+        _drain(self._wakes)
+        found = []
+        with contextlib.suppress(IndexError):
+            while True:
+                found.append(self._told.popleft())
+        return found
+
+    def ask(self, name: str) -> None:
+        """Ask for a domain's live XML; the answer comes by :meth:`take`, or never."""
+        self._asked.append(name)
+        _poke(self._asks_out)
+
+    @property
+    def why(self) -> str:
+        """Say why libvirt is not heard; :data:`ANSWERS` where it is."""
+        since_s = self._busy_since_s
+        if since_s is not None and self._clock() - since_s > PATIENCE_S:
+            return HANGS
+        return self._why
+
+    def close(self) -> None:
+        """Tell the thread to end once it can; nobody waits for it."""
+        self._ended.set()
+        _poke(self._asks_out)
+
+    # All below runs in the thread.
+
+    def _run(self) -> None:
+        try:
+            libvirt = self._libvirt or importlib.import_module('libvirt')
+        except ImportError:
+            self._say(ABSENT)
+            return
+        self._libvirt = libvirt
+        libvirt.registerErrorHandler(lambda *_: None, None)  # else it writes to standard error
+        libvirt.virEventRegisterDefaultImpl()
+        # Both end a round of libvirt's loop, which has no timeout of its own.
+        timer = libvirt.virEventAddTimeout(_BEAT_MS, lambda *_: None, None)
+        handle = libvirt.virEventAddHandle(
+            self._asks, libvirt.VIR_EVENT_HANDLE_READABLE, lambda *_: _drain(self._asks), None)
+        pause_s = RETRY_S
+        while not self._ended.is_set():
+            try:
+                self._busy_since_s = self._clock()
+                connection = libvirt.openReadOnly(self._uri)
+                pause_s = RETRY_S
+                self._say(self._listen(connection))
+            except libvirt.libvirtError as error:
+                self._say('libvirt: %s' % str(error)[:120])
+            except Exception as error:  # of a binding unlike those we know: it is asked again
+                self._say('libvirt: %s: %s' % (type(error).__name__, str(error)[:100]))
+            self._busy_since_s = None
+            self._ended.wait(pause_s)
+            pause_s = min(2 * pause_s, RETRY_MAX_S)
+        libvirt.virEventRemoveTimeout(timer)
+        libvirt.virEventRemoveHandle(handle)
+
+    def _listen(self, connection: Any) -> str:
+        """Hear events until the connection is lost; return why it was."""
+        libvirt = self._libvirt
+        self._closed = []
+        with contextlib.suppress(libvirt.libvirtError):
+            connection.setKeepAlive(KEEPALIVE_S, KEEPALIVE_COUNT)
+        connection.registerCloseCallback(lambda _, reason, __: self._closed.append(reason), None)
+        for name in EVENTS:
+            number = getattr(libvirt, 'VIR_DOMAIN_EVENT_ID_' + name, None)
+            if number is not None:
+                with contextlib.suppress(libvirt.libvirtError):
+                    connection.domainEventRegisterAny(None, number, self._hear, None)
+        # After that, so that nobody is missed who starts meanwhile.
+        self._asked.extend(each.name() for each in connection.listAllDomains(
+            libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE))
+        self._say(ANSWERS)
+        while not (self._closed or self._ended.is_set()):
+            self._answer(connection)
+            self._busy_since_s = None
+            libvirt.virEventRunDefaultImpl()
+        self._busy_since_s = self._clock()
+        with contextlib.suppress(libvirt.libvirtError):
+            connection.close()
+        return HANGS if libvirt.VIR_CONNECT_CLOSE_REASON_KEEPALIVE in self._closed else (
+            'libvirt has closed the connection')
+
+    def _hear(self, _: Any, domain: Any, *__: Any) -> None:
+        """Take an event of whatever kind; libvirt is asked once this has returned."""
+        name = domain.name()
+        self._tell(Told(name))
+        self._asked.append(name)
+
+    def _answer(self, connection: Any) -> None:
+        """Fetch the live XML of those that were asked for."""
+        libvirt = self._libvirt
+        names = set()
+        with contextlib.suppress(IndexError):
+            while True:
+                names.add(self._asked.popleft())
+        for name in sorted(names):
+            self._busy_since_s = self._clock()
+            identity, guest = self._identify(name), None
+            # A domain that has gone or is unlike libvirt's is told without XML.
+            with contextlib.suppress(libvirt.libvirtError, DomainError):
+                guest = guests.parse(connection.lookupByName(name).XMLDesc(0).encode())
+            self._tell(Told(name, guest, identity))
+
+    def _tell(self, told: Told) -> None:
+        self._told.append(told)
+        _poke(self._wakes_out)
+
+    def _say(self, why: str) -> None:
+        self._why = ''.join(each if each.isprintable() else ' ' for each in why)
+        _poke(self._wakes_out)
+
+
+def _pipe() -> tuple[int, int]:
+    return os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _poke(fd: int) -> None:
+    with contextlib.suppress(BlockingIOError):  # full: the other end will look anyway
+        os.write(fd, b'.')
+
+
+def _drain(fd: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while os.read(fd, 4096):
+            pass

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guests that run: defined by libvirt's live XML where libvirt answers, else by status files.
+
+libvirt's API is the documented way to a guest's definition, and has nothing of its process: the
+pid, the threads and a job that has just begun are in the status file alone, which is read
+without waiting. So the file says *that* a guest runs and what its process does, libvirt what the
+guest *is*, as long as it was asked about this very file: the same document is in both, and
+after a change that libvirt tells of by no event the file is the newer one.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Optional
+
+from nova_numa_pmc import model
+from nova_numa_pmc.exceptions import GuestGone
+from nova_numa_pmc.host import guests, libvirt_events
+
+#: What is taken from the live XML. Of what others have placed numad's advice is in the file only.
+_DEFINITION = ('vcpus', 'memory_bytes', 'vcpus_max', 'allowed_cpus', 'page_bytes', 'locked',
+               'devices', 'iothreads', 'hints', 'flavor', 'preallocated', 'host_devices')
+_PLACED = ('placed_by', 'mem_nodes', 'pinned_cpus', 'pins')
+#: What a guest's state is called where only its pid is known: it is not moved.
+_STATE_UNKNOWN = 'unknown'
+
+
+class LiveGuests:
+    """Reads the guests again and again.
+
+    :param listener: :class:`libvirt_events.Listener`; None: status files alone
+    """
+
+    def __init__(self, root: str = '/',
+                 listener: Optional[libvirt_events.Listener] = None) -> None:
+        self._root, self._listener = root, listener
+        self._files = guests.StatusFiles(root)
+        self._live: dict[str, libvirt_events.Told] = {}  # by name
+        self._asked: dict[str, Any] = {}  # name → identity for which libvirt was asked
+
+    def tell(self, told: libvirt_events.Told) -> None:
+        """Take in what libvirt has said of a guest."""
+        if told.guest is not None:
+            self._live[told.name] = told
+
+    def read(self) -> tuple[list[model.Guest], list[str]]:
+        """Return (guests by file name, problems) as :meth:`guests.StatusFiles.read` does."""
+        entries, problems = self._files.entries()
+        found = []
+        for name, identity, guest, problem in entries:
+            live = self._of(name, identity)
+            if guest is not None:
+                guest = guest if live is None else _merged(guest, live)
+            elif problem is not None and live is not None:
+                guest, problem = self._alone(live), None  # the file can't be understood
+            if guest is not None:
+                found.append(guest)
+            if problem is not None:
+                problems.append(problem)
+        names = {name for name, *_ in entries}
+        for kept in (self._live, self._asked):
+            for name in kept.keys() - names:
+                del kept[name]
+        return guests.with_real_pins(found, self._root), problems
+
+    def _of(self, name: str, identity: Any) -> Optional[model.Guest]:
+        """Return what libvirt has said of this very file; else ask, once for each."""
+        told = self._live.get(name)
+        if told is not None and told.identity == identity and told.guest.name == name:
+            return told.guest
+        if self._listener is not None and self._asked.get(name) != identity:
+            self._asked[name] = identity
+            self._listener.ask(name)
+        return None
+
+    def _alone(self, live: model.Guest) -> Optional[model.Guest]:
+        """Return a guest by libvirt's XML and its pid file; None: no process of it is found."""
+        try:
+            return live._replace(pid=guests.qemu_pid(live, self._root), state=_STATE_UNKNOWN)
+        except GuestGone:
+            return None
+
+
+def identify(root: str, name: str) -> Any:
+    """Return the identity of a guest's status file, None: there is none.
+
+    :param name: libvirt's, which allows no slash
+    """
+    try:
+        return guests.identity(os.path.join(root, guests.STATUS_FILES, name + '.xml'))
+    except (OSError, ValueError):
+        return None
+
+
+def _merged(guest: model.Guest, live: model.Guest) -> model.Guest:
+    if live.uuid != guest.uuid:
+        return guest  # another guest of the same name, a moment ago
+    return guest._replace(
+        **{field: getattr(live, field) for field in _DEFINITION},
+        **{field: getattr(live, field) or getattr(guest, field) for field in _PLACED})

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What wakes the agent, and what it does without libvirt: real libvirt, inotify and cgroups."""
+
+import json
+import statistics
+
+import pytest
+
+from machine.agent import INTERVAL_S, Agent
+from machine.image import LAB
+from machine.vm import LAB_DIR
+
+pytestmark = pytest.mark.full      # minutes: `make lab-full` runs them
+
+ROUNDS = 4
+
+
+@pytest.fixture
+def watcher(lab):
+    """Give an agent that is not started yet, on a machine without the hook."""
+    lab.run('mkdir -p /etc/nova-numa-pmc')
+    made = Agent(lab)
+    yield made
+    print('\n'.join(made.journal()[-40:]))
+    made.stop()
+
+
+def test_reaction_times(watcher):
+    """A start, a plugged vCPU, a pin and an end are written down at once, not a tick later."""
+    watcher.start()
+    watcher.after(1)
+    watcher.lab.machine.push(
+        [LAB / 'inside/labguests.py', LAB / 'inside/labreact.py'], LAB_DIR)
+    found = json.loads(watcher.run(
+        f'python3 {LAB_DIR}/labreact.py', timeout=600,
+        stdin=json.dumps({'rounds': ROUNDS, 'interval_s': INTERVAL_S})).stdout)
+    for action, seconds in found.items():
+        assert None not in seconds, found
+        print(f'{action}: median {statistics.median(seconds):.2f} s, all {seconds}')
+    if 'TIMES_ONLY' not in globals():
+        assert all(statistics.median(seconds) < INTERVAL_S / 3 for seconds in found.values())
+
+
+def test_libvirtd_stopped_for_a_minute(agent):
+    """Ticks, publishing and holding go on; it is told, and libvirt is heard again afterwards."""
+    agent.start()
+    agent.until(lambda: agent.after(1)['guests_by'], lambda by: by == 'libvirt')
+    agent.lab.guests.start([{'name': 'g', 'memory_mib': 16}])
+    agent.lab.wait_for_hooks()
+    held = agent.lab.cpusets()
+    agent.run('systemctl kill -s STOP libvirtd')
+    try:
+        agent.run('sleep 25')
+        state = agent.until(lambda: agent.published()[0], lambda host: (
+            host['guests_by'] == 'status files: libvirt does not answer'))
+        # Set back by hand, and written again before a tick comes; ours alone, as each has one.
+        for path, text in held.items():
+            if path.endswith('cpuset.cpus') and text in ('0-1', '2-3'):
+                agent.run(f"echo 0-3 >'{path}'")
+        agent.until(agent.lab.cpusets, lambda found: found == held, seconds=INTERVAL_S * 2)
+        assert 'libvirt does not answer' in agent.run(
+            'nova-numa-rebalance status', timeout=200).stdout
+        agent.run('sleep 20')
+        later, age_s = agent.published()
+        assert later['taken_s'] > state['taken_s'] + 20 and age_s < 3 * INTERVAL_S
+    finally:
+        agent.run('systemctl kill -s CONT libvirtd')
+    agent.until(lambda: agent.published()[0]['guests_by'], lambda by: by == 'libvirt')
+    assert agent.lab.running() == ['g']
+    told = [line for line in agent.journal() if line.startswith('guests are known by')]
+    assert told == ['guests are known by libvirt',
+                    'guests are known by status files: libvirt does not answer',
+                    'guests are known by libvirt'], told

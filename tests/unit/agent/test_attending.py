@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Between two ticks: guests of whom something was heard are put right, and no others read."""
+
+from __future__ import annotations
+
+import os
+
+from nova_numa_pmc.agent import attention, ticking
+from tests.fixtures import host
+from tests.unit.agent.test_ticking import SECOND, START_NS, AgentCase
+from tests.unit.agent.test_watching import Clock
+
+LOG = 'nova_numa_pmc.agent'
+
+
+class AttendingCase(AgentCase):
+    """Guests 1 and 2 were placed on node 1, and held there by a tick."""
+
+    def setUp(self):
+        super().setUp()
+        self.made, self.clock = self.open(), Clock()
+        self.made._watching._clock = self.clock
+        self.trees = {}
+        for number in (1, 2):
+            self.promise(number, 1)
+            self.trees[number] = self.launch(number)
+        self.tick(self.made, 0)
+        self.attend()  # what the tick has written itself
+
+    def attend(self):
+        """Attend until there is nothing to be done; return how long it wanted to wait at first."""
+        now = ticking.Now(SECOND, START_NS + SECOND, 1001.0)
+        first = pause_s = self.made.attend(now)
+        while pause_s is not None:
+            self.clock.now_s += pause_s
+            pause_s = self.made.attend(now)
+        return first
+
+    def cpus(self, number):
+        return self.trees[number].held()
+
+    def reset(self, number, unheard=False):
+        tree = self.trees[number]
+        for group in (tree.emulator, *tree.vcpus) if unheard else ():
+            # On the kernel's files there is no such way.
+            tree.put(os.path.join(group, 'new'), '0-7\n')
+            os.rename(os.path.join(group, 'new'), os.path.join(group, 'cpuset.cpus'))
+        if not unheard:
+            tree.set_all('0-7')
+
+
+class AttendTest(AttendingCase):
+
+    def test_a_cpuset_that_was_reset_is_written_before_the_next_tick(self):
+        self.reset(1)
+        self.assertAlmostEqual(0.2, self.attend())
+        self.assertEqual('4-7', self.cpus(1))
+
+    def test_a_guest_that_ends_and_one_that_starts(self):
+        self.host.end(1)
+        self.trees[3] = self.launch(3)
+        with self.assertLogs(LOG, 'INFO'):
+            self.attend()
+        self.assertEqual({host.uuid_of(2), host.uuid_of(3)}, set(self.promises()))
+
+    def test_vcpus_that_were_plugged(self):
+        self.host.write('run/libvirt/qemu/%s.xml' % host.name_of(1),
+                        b"<domstatus state='running' pid='4001'>\n%s</domstatus>\n"
+                        % host.domain_xml(1, vcpus=3))
+        with self.assertLogs(LOG, 'INFO'):
+            self.attend()
+        self.assertEqual(3, self.promises()[host.uuid_of(1)].vcpus)
+
+    def test_a_pin_is_told(self):
+        self.host.write('run/libvirt/qemu/%s.xml' % host.name_of(1),
+                        b"<domstatus state='running' pid='4001'>\n%s</domstatus>\n"
+                        % host.domain_xml(1, extra="  <cputune><vcpupin vcpu='0' cpuset='2'/>"
+                                                   "</cputune>\n"))
+        with self.assertLogs(LOG, 'INFO') as logs:
+            self.attend()
+        self.assertIn('placed by others now: vcpupin', logs.output[0])
+
+    def test_nothing_is_measured_or_published(self):
+        self.reset(1)
+        self.attend()
+        self.assertFalse(os.path.exists(os.path.join(self.directory, 'host')))
+
+    def test_nothing_heard_is_nothing_to_do(self):
+        self.assertIsNone(self.attend())
+
+
+class AttentionTest(AttendingCase):
+
+    def test_a_tick_reads_those_of_whom_was_heard(self):
+        for number, unheard in ((1, False), (2, True)):
+            self.reset(number, unheard)
+        self.tick(self.made, 5)
+        self.assertEqual(('4-7', '0-7'), (self.cpus(1), self.cpus(2)))
+
+    def test_everybody_now_and_then(self):
+        self.reset(2, unheard=True)
+        self.tick(self.made, attention.EVERY_S - 1)
+        self.assertEqual('0-7', self.cpus(2))
+        self.tick(self.made, attention.EVERY_S)
+        self.assertEqual('4-7', self.cpus(2))
+
+    def test_whoever_was_promised_another_place(self):
+        self.reset(2, unheard=True)
+        self.promise(2, 0)
+        self.tick(self.made, 5)
+        self.assertEqual('0-3', self.cpus(2))
+
+    def test_whoever_can_not_be_watched(self):
+        self.made._watching._inotify.close()
+        self.made._watching._inotify = None
+        self.reset(2, unheard=True)
+        self.tick(self.made, 5)
+        self.assertEqual('4-7', self.cpus(2))
+
+    def test_whoever_failed(self):
+        self.host.write('proc/4002/cgroup', '0::/system.slice/other.service\n')
+        groups = self.made._reassertion._groups
+        for key in list(groups):
+            del groups[key]
+        self.reset(2)
+        with self.assertLogs(LOG, 'WARNING'):
+            self.tick(self.made, 5)
+        self.trees[2] = self.host.launch(2)
+        self.reset(2, unheard=True)
+        self.made._watching.take()
+        self.tick(self.made, 10)
+        self.assertEqual('4-7', self.cpus(2))

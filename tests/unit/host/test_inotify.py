@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes in directories are heard, on this kernel."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import unittest
+
+from nova_numa_pmc.host import inotify
+
+ALL = inotify.MODIFY | inotify.CREATE | inotify.DELETE | inotify.MOVED_TO
+
+
+class InotifyTest(unittest.TestCase):
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+        self.inotify = inotify.Inotify()
+        self.addCleanup(self.inotify.close)
+
+    def write(self, name, text='x'):
+        with open(os.path.join(self.root, name), 'w', encoding='utf-8') as file:
+            file.write(text)
+
+    def test_each_kind_of_change(self):
+        self.write('before')
+        watch = self.inotify.add(self.root, ALL)
+        self.assertEqual([], self.inotify.read())
+        self.write('before', 'y')
+        os.rename(os.path.join(self.root, 'before'), os.path.join(self.root, 'after'))
+        os.mkdir(os.path.join(self.root, 'vcpu1'))
+        os.unlink(os.path.join(self.root, 'after'))
+        heard = self.inotify.read()
+        self.assertEqual({watch}, {each.watch for each in heard})
+        self.assertIn((inotify.MODIFY, 'before'), [each[1:] for each in heard])
+        self.assertEqual([(inotify.MOVED_TO, 'after'),
+                          (inotify.CREATE | inotify.IS_DIRECTORY, 'vcpu1'),
+                          (inotify.DELETE, 'after')], [each[1:] for each in heard][-3:])
+        self.assertEqual([], self.inotify.read())
+
+    def test_more_than_one_reading_holds(self):
+        self.inotify.add(self.root, inotify.CREATE)
+        names = ['%s-%d' % ('n' * 200, at) for at in range(400)]
+        for name in names:
+            self.write(name)
+        self.assertEqual(names, [each.name for each in self.inotify.read()])
+
+    def test_a_directory_that_goes_or_is_watched_no_longer(self):
+        below = os.path.join(self.root, 'below')
+        os.mkdir(below)
+        watch = self.inotify.add(below, ALL)
+        os.rmdir(below)
+        self.assertTrue(self.inotify.read()[-1].mask & inotify.IGNORED)
+        self.inotify.remove(watch)
+        watch = self.inotify.add(self.root, ALL)
+        self.inotify.remove(watch)
+        self.write('file')
+        self.assertEqual([(watch, inotify.IGNORED)], [each[:2] for each in self.inotify.read()])
+
+    def test_what_is_no_directory(self):
+        self.write('file')
+        for name, number in (('none', errno.ENOENT), ('file', errno.ENOTDIR)):
+            with self.assertRaises(OSError) as caught:
+                self.inotify.add(os.path.join(self.root, name), ALL)
+            self.assertEqual(number, caught.exception.errno)
+            self.assertIn(name, str(caught.exception))

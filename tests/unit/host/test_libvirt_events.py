@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What libvirt tells, and that nobody waits for it: its own test driver, and a fake that hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import sys
+import threading
+import types
+import unittest
+from unittest import mock
+
+from nova_numa_pmc.host import libvirt_events
+from tests.fixtures import host
+
+try:
+    import libvirt
+except ImportError:
+    libvirt = None
+
+#: For a thread that has something to do at once; only a failure takes so long.
+PATIENCE_S = 20
+
+
+class Clock:
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+class ListenerCase(unittest.TestCase):
+
+    def listen(self, uri='test:///default', module=None):
+        self.clock, self.identities = Clock(), {}
+        self.listener = libvirt_events.Listener(self.identities.get, uri, module, self.clock)
+        self.addCleanup(self.listener.close)
+        self.listener.start()
+        return self.listener
+
+    def until(self, holds):
+        """Take what is told until it holds; return all of it."""
+        told = []
+        while not holds(told):
+            self.assertTrue(select.select([self.listener], [], [], PATIENCE_S)[0],
+                            (told, self.listener.why))
+            told += self.listener.take()
+        return told
+
+
+@unittest.skipUnless(libvirt, 'libvirt-python is not installed')
+class RealTest(ListenerCase):
+
+    def test_those_that_run_are_told_with_their_xml_and_then_what_becomes_of_them(self):
+        listener = self.listen()
+        found = self.until(lambda told: [each for each in told if each.guest])
+        self.assertEqual(('test', 2, None), (found[-1].name, found[-1].guest.vcpus,
+                                             found[-1].identity))
+        self.assertEqual(libvirt_events.ANSWERS, listener.why)
+        with contextlib.closing(libvirt.open('test:///default')) as connection:
+            self.identities['test'] = 'another'
+            domain = connection.lookupByName('test')
+            domain.suspend()
+            self.until(lambda told: [each for each in told if each.identity == 'another'])
+            domain.destroy()
+            self.addCleanup(domain.create)
+            gone = self.until(lambda told: [each for each in told if not each.guest])
+            self.assertEqual('test', gone[-1].name)
+
+    def test_what_is_asked_for_is_answered_though_nothing_happens(self):
+        listener = self.listen()
+        self.until(lambda told: [each for each in told if each.guest])
+        listener.ask('test')
+        listener.ask('nobody')
+        told = self.until(lambda told: len(told) > 1)
+        self.assertEqual({'test', 'nobody'}, {each.name for each in told})
+        self.assertEqual([None], [each.guest for each in told if each.name == 'nobody'])
+
+    def test_why_there_is_no_connection(self):
+        listener = self.listen('test:///no/such/file')
+        self.until(lambda _: listener.why.startswith('libvirt: '))
+        self.assertIn('/no/such/file', listener.why)
+
+
+class Error(Exception):
+    """What the fake raises."""
+
+
+class Domain:
+
+    def __init__(self, name, xml):
+        self._name, self._xml = name, xml
+
+    def name(self):
+        return self._name
+
+    def XMLDesc(self, _flags):
+        return self._xml
+
+
+class Fake(types.SimpleNamespace):
+    """Libvirt's binding with a daemon that a test stops, kills and lets speak.
+
+    :ivar runs: not set: the daemon is stopped
+    :ivar rounds: each allows one round of the event loop
+    """
+
+    libvirtError = Error
+    VIR_EVENT_HANDLE_READABLE = VIR_CONNECT_LIST_DOMAINS_ACTIVE = 1
+    VIR_CONNECT_CLOSE_REASON_KEEPALIVE = 2
+    VIR_DOMAIN_EVENT_ID_LIFECYCLE, VIR_DOMAIN_EVENT_ID_TUNABLE = 0, 17
+
+    def __init__(self):
+        super().__init__(runs=threading.Event(), rounds=threading.Semaphore(0), opened=0,
+                         domains=[], masks=[], heard=[], close_reason=None, callbacks={})
+        self.runs.set()
+
+    def registerErrorHandler(self, *_): pass
+
+    def virEventRegisterDefaultImpl(self): pass
+
+    def virEventAddTimeout(self, *_): return 1
+
+    def virEventAddHandle(self, *_): return 1
+
+    def virEventRemoveTimeout(self, _): pass
+
+    def virEventRemoveHandle(self, _): pass
+
+    def openReadOnly(self, _uri):
+        self.runs.wait()
+        self.opened += 1
+        return Connection(self)
+
+    def virEventRunDefaultImpl(self):
+        self.rounds.acquire()
+        for act in self.heard[:]:
+            self.heard.remove(act)
+            act()
+
+
+class Connection:
+
+    def __init__(self, fake):
+        self._fake = fake
+
+    def setKeepAlive(self, *_):
+        raise Error('not supported')
+
+    def registerCloseCallback(self, callback, _):
+        self._fake.close_reason = lambda reason: callback(self, reason, None)
+
+    def domainEventRegisterAny(self, _domain, number, callback, _opaque):
+        self._fake.callbacks[number] = callback
+
+    def listAllDomains(self, _flags):
+        return self._fake.domains
+
+    def lookupByName(self, name):
+        self._fake.runs.wait()
+        for each in self._fake.domains:
+            if each.name() == name:
+                return each
+        raise Error('no domain')
+
+    def close(self):
+        pass
+
+
+class HangingTest(ListenerCase):
+
+    def setUp(self):
+        self.fake = Fake()
+        self.addCleanup(self.fake.rounds.release, 100)
+        self.addCleanup(self.fake.runs.set)
+
+    def test_a_daemon_that_is_stopped_from_the_start(self):
+        self.fake.runs.clear()
+        listener = self.listen(module=self.fake)
+        self.assertEqual(libvirt_events.CONNECTING, listener.why)
+        listener.ask('g')  # nothing waits
+        self.until(lambda _: True)
+        self.clock.now_s += libvirt_events.PATIENCE_S + 1
+        self.assertEqual(libvirt_events.HANGS, listener.why)
+        self.fake.runs.set()
+        self.until(lambda _: listener.why == libvirt_events.ANSWERS)
+        self.assertEqual({0, 17}, set(self.fake.callbacks))
+
+    def test_one_that_stops_while_it_is_asked(self):
+        listener = self.listen(module=self.fake)
+        self.until(lambda _: listener.why == libvirt_events.ANSWERS)
+        self.fake.runs.clear()
+        self.fake.heard.append(lambda: self.fake.callbacks[17](None, Domain('g', ''), {}, None))
+        self.fake.rounds.release()
+        self.assertEqual([libvirt_events.Told('g')], self.until(lambda told: told))
+        self.clock.now_s += libvirt_events.PATIENCE_S + 1
+        self.until_why(libvirt_events.HANGS)
+        self.fake.domains.append(Domain('g', host.domain_xml(1).decode()))
+        self.fake.runs.set()
+        told = self.until(lambda told: told)
+        self.assertEqual([host.name_of(1)], [each.guest.name for each in told])
+        self.fake.rounds.release()
+
+    def until_why(self, why):
+        """Wait until the thread is where it hangs: between the event and the question."""
+        while self.listener.why != why:
+            self.clock.now_s += 1
+
+    def test_one_that_is_lost_is_sought_again(self):
+        with mock.patch.object(libvirt_events, 'RETRY_S', 0.01):
+            listener = self.listen(module=self.fake)
+            self.until(lambda _: listener.why == libvirt_events.ANSWERS)
+            self.fake.runs.clear()
+            self.fake.heard.append(lambda: self.fake.close_reason(2))
+            self.fake.rounds.release()
+            self.until(lambda _: listener.why == libvirt_events.HANGS)
+            self.fake.runs.set()
+            self.until(lambda _: listener.why == libvirt_events.ANSWERS)
+        self.assertEqual(2, self.fake.opened)
+
+    def test_without_the_binding(self):
+        with mock.patch.dict(sys.modules, {'libvirt': None}):
+            listener = self.listen()
+            self.until(lambda _: listener.why == libvirt_events.ABSENT)

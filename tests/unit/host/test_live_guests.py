@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of libvirt's two words on a guest holds: its live XML's or its status file's."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import unittest
+
+from nova_numa_pmc.host import guests, live_guests
+from nova_numa_pmc.host.libvirt_events import Told
+from tests.fixtures import host
+
+NAME = host.name_of(1)
+PIN = "  <cputune><vcpupin vcpu='0' cpuset='2'/></cputune>\n"
+
+
+class Asked(list):
+    """A listener that notes what it is asked."""
+
+    ask = list.append
+
+
+class LiveGuestsTest(unittest.TestCase):
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root, self.asked = directory.name, Asked()
+        self.host = host.FakeHost(self.root)
+        self.addCleanup(self.host.close)
+        self.host.launch(1)
+        self.made = live_guests.LiveGuests(self.root, self.asked)
+
+    def tell(self, identity=None, **more):
+        """Let libvirt answer, of the status file as it is or as ``identity`` says."""
+        self.made.tell(Told(NAME, guests.parse(host.domain_xml(1, **more)),
+                            identity or live_guests.identify(self.root, NAME)))
+
+    def rewrite(self, text=None, vcpus=2):
+        path = self.host.path('run/libvirt/qemu/%s.xml' % NAME)
+        with open(path + '.new', 'wb') as file:
+            file.write(text or b"<domstatus state='paused' pid='4001'>\n%s</domstatus>\n"
+                       % host.domain_xml(1, vcpus=vcpus))
+        os.rename(path + '.new', path)
+
+    def read(self):
+        found, self.problems = self.made.read()
+        return found[0] if found else None
+
+    def test_the_status_file_until_libvirt_has_answered_who_is_asked_once(self):
+        for _ in range(3):
+            self.assertEqual(2, self.read().vcpus)
+        self.assertEqual([NAME], self.asked)
+
+    def test_libvirt_says_what_it_is_and_the_file_what_its_process_does(self):
+        self.tell(vcpus=4, extra=PIN)
+        found = self.read()
+        self.assertEqual((4, ('vcpupin',), frozenset({2})),
+                         (found.vcpus, found.placed_by, found.pinned_cpus))
+        self.assertEqual((4001, 'running', 7), (found.pid, found.state, found.id))
+        self.assertEqual([], self.asked)
+
+    def test_a_file_that_is_newer_than_libvirts_answer(self):
+        self.tell(vcpus=4)
+        self.read()
+        self.rewrite(vcpus=3)
+        self.assertEqual((3, 'paused'), (self.read().vcpus, self.read().state))
+        self.assertEqual([NAME], self.asked)
+        self.tell(vcpus=3, extra=PIN)
+        self.assertEqual(('vcpupin',), self.read().placed_by)
+
+    def test_what_numad_advised_is_in_the_file_alone(self):
+        self.rewrite(b"<domstatus state='running' pid='4001'><numad nodeset='1' cpuset='4-7'/>\n"
+                     b"%s</domstatus>\n" % host.domain_xml(1))
+        self.tell()
+        found = self.read()
+        self.assertEqual((('numad',), (1,)), (found.placed_by, found.mem_nodes))
+
+    def test_a_file_that_can_not_be_understood(self):
+        self.rewrite(b'<another/>')
+        self.assertIsNone(self.read())
+        self.assertIn(NAME, self.problems[0])
+        self.tell(vcpus=4)
+        found = self.read()
+        self.assertEqual((4, 4001, 'unknown', []), (found.vcpus, found.pid, found.state,
+                                                    self.problems))
+        self.host.write('proc/4001/cmdline', 'another\0')  # the pid is used again
+        self.assertIsNone(self.read())
+
+    def test_whoever_has_gone_is_forgotten(self):
+        self.tell(vcpus=4)
+        self.host.end(1)
+        self.assertIsNone(self.read())
+        self.host.launch(1)
+        self.assertEqual(2, self.read().vcpus)
+
+    def test_another_guest_of_the_same_name(self):
+        self.made.tell(Told(NAME, guests.parse(host.domain_xml(1, vcpus=4))._replace(
+            uuid=host.uuid_of(9)), live_guests.identify(self.root, NAME)))
+        self.assertEqual((host.uuid_of(1), 2), (self.read().uuid, self.read().vcpus))
