@@ -61,7 +61,7 @@ def outcome(host, asked, limits):
         if present is None:
             present = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in host.vcpus]
         charged = _charged(host, present, asked.demand_cores, added or 0)
-        at = _best(host, asked, charged, added, step)
+        at = _best(host, asked, charged, added, limits)
         if at is not None:
             if len(charged) == 2:
                 rest = (_now(host, present, 1 - at),)
@@ -96,10 +96,10 @@ def _now(host, present, at):
     return max(pressure, host.link[at]) if host.link else pressure
 
 
-def _best(host, asked, charged, added, step):
+def _best(host, asked, charged, added, limits):
     """Find the position of the best single domain, None: the guest fits on none.
 
-    Of ranking.KEY_PARTS the floor drops out (whole steps are monotone, so that the lower
+    Of ranking.KEY_PARTS the floor drops out (steps are monotone, so that the lower
     pressure never has the higher floored one), and so does distance.
     """
     vcpus, memory_mib, promised = max(1, asked.vcpus), asked.memory_mib, host.promised_mib
@@ -111,7 +111,9 @@ def _best(host, asked, charged, added, step):
         fits = [at for at in fits if host.maximum[at] >= need]
     if len(fits) < 2:
         return fits[0] if fits else None
-    steps = [int(min(ABSURD, charged[at]) / step + 1e-9) for at in fits]
+    step = limits.pressure_step
+    steps = [int(charged[at] / step + 1e-9) if charged[at] <= 1
+             else ranking.steps(charged[at], limits) for at in fits]
     least = min(steps)
     if steps.count(least) == 1:
         return fits[steps.index(least)]

@@ -48,8 +48,8 @@ def _rank_single(ask, candidate, nodes, limits):
         pressure = max(pressure, _pressure(nodes[mems[0]], None, _traffic(wanted)))
     cores = node.cores or 1.0
     return Rank(candidate, pressure, (
-        _steps(max(pressure, limits.pressure_floor), limits), _distance(ask, candidate),
-        _steps(pressure, limits), round((node.vcpus + wanted.vcpus) / cores, 9),
+        steps(max(pressure, limits.pressure_floor), limits), _distance(ask, candidate),
+        steps(pressure, limits), round((node.vcpus + wanted.vcpus) / cores, 9),
         _promised_ratio(ask, mems), round(node.guests, 9),
         (at - view.rotation) % len(view.nodes)))
 
@@ -89,9 +89,9 @@ def _rank_set(ask, candidate, nodes, limits):
     view, mems = ask.view, candidate.mems or candidate.cpus
     pressures = _charged(ask, candidate, nodes)
     return Rank(candidate, pressures[0], (
-        [_steps(max(p, limits.pressure_floor), limits) for p in pressures],
+        [steps(max(p, limits.pressure_floor), limits) for p in pressures],
         _distance(ask, candidate),
-        [_steps(p, limits) for p in pressures],
+        [steps(p, limits) for p in pressures],
         _crowd(ask, candidate),
         _promised_ratio(ask, mems),
         round(sum(nodes[at].guests for at in candidate.cpus), 9),
@@ -134,11 +134,18 @@ def parts(node, cores, bytes_per_sec):
     return cpu, bandwidth, node.link_ratio or 0.0
 
 
-def _steps(pressure, limits):
-    """Count the whole steps in a pressure; 1e-9 keeps 0.75 / 0.05 from being 14.99."""
+def steps(pressure, limits):
+    """Count the steps in a pressure: whole ones up to 1, thousandths of a pressure above.
+
+    Where more is wanted than there is, a step of 16 cores is 0.8 cores that wait: by whole steps
+    a guest could be placed where a move would pay at once. 1e-9 keeps 0.75 / 0.05 from being
+    14.99.
+    """
     pressure = min(ABSURD, pressure)  # NaN too: it compares as false
     if limits.pressure_step <= 0:
         return round(pressure, 9)
+    if pressure > 1:
+        return round(pressure, 3) / limits.pressure_step
     return int(pressure / limits.pressure_step + 1e-9)
 
 

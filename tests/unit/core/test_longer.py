@@ -290,8 +290,9 @@ class PropertyTest(unittest.TestCase):
     @settings(max_examples=50, deadline=None)
     @given(HOST, st.integers(1, 8))
     def test_a_guest_just_placed_is_not_moved_on_unchanged_load(self, drawn, vcpus):
-        """Chosen by the longer horizon, and then judged by the intervals."""
-        here = self.built(drawn)
+        """Chosen by the longer horizon, and then judged by the intervals; nodes of one size."""
+        sizes, wanted, others = drawn
+        here = self.built((sizes[:1] * len(sizes), wanted, others))
         seen = view.view(here.host, here.promises.values(), LIMITS, here.loads())
         request = view.request(guest('new', vcpus), LIMITS)
         placed = placement.place(seen, request, LIMITS)
@@ -301,7 +302,9 @@ class PropertyTest(unittest.TestCase):
             [node.cores for node in seen.nodes], [node.capacity_bytes for node in seen.nodes],
             [load(name, here.promises[name].vcpus, next(iter(shares)), cores, GIB,
                   fixed='' if name == 'new' else 'kept')
-             for name, (cores, shares, _) in here.guests.items()])
+             for name, (cores, shares, _) in here.guests.items()]
+            + [load('others-%d' % at, 1, at, cores, GIB, fixed='kept')
+               for at, cores in enumerate(here.others)])
         terms = moves.Terms(widen=False)
         plans, _ = host.run(terms, 60, 60.0)
         self.assertEqual([], [move for plan in plans for move in plan.moves])
