@@ -89,24 +89,34 @@ def from_sample(view, sample, limits):
         sample.pool_source)
 
 
+def floating_pool(view, stolen=()):
+    """Return the :class:`model.PoolLoad` of the CPUs that a view is of.
+
+    :param stolen: {node id: cores that another host took of them}
+    """
+    stolen = dict(stolen)
+    return model.PoolLoad(
+        frozenset().union(*(node.cpus or () for node in view.nodes)),
+        tuple((node.id, model.NodeLoad(*(getattr(node, name) for name in _OPTIONAL),
+                                       stolen_cores=stolen.get(node.id))) for node in view.nodes),
+        tuple((node.id, node.vcpus) for node in view.nodes))
+
+
 def pool_loads_of(view, sample):
     """Return a tuple of :class:`model.PoolLoad`: of the CPUs that a view is of, and of others.
 
     vCPUs are those that promises tell of, as whoever decides charges what came since by them:
     of pools with none of the view's CPUs they tell none.
     """
-    stolen = {node.id: node.stolen_cores for node in sample.nodes}
-    loads = {node.id: model.NodeLoad(*(getattr(node, name) for name in _OPTIONAL),
-                                     stolen_cores=stolen.get(node.id)) for node in view.nodes}
-    shared = frozenset().union(*(node.cpus or () for node in view.nodes))
-    vcpus = tuple((node.id, node.vcpus) for node in view.nodes)
-    found = [model.PoolLoad(shared, tuple(loads.items()), vcpus)]
+    floating = floating_pool(view, {node.id: node.stolen_cores for node in sample.nodes})
+    loads, found = dict(floating.loads), [floating]
     for pool in sample.pools:
         robbed = dict(pool.stolen_by_node)
         found.append(model.PoolLoad(frozenset(pool.cpus), tuple(
             (node, loads[node]._replace(demand_cores=cores, stolen_cores=robbed.get(node)))
             for node, cores in pool.demand_by_node if node in loads),
-            vcpus if shared.intersection(pool.cpus) else tuple((node, 0) for node in loads)))
+            floating.vcpus if floating.cpus.intersection(pool.cpus)
+            else tuple((node, 0) for node in loads)))
     return tuple(found)
 
 
