@@ -13,7 +13,7 @@ MAX_NAME_BYTES = 255
 MAX_MEMORY_BYTES = 1 << 60
 # Of all sets of one guest together, as lists may overlap and repeat at will: 1,024 vCPUs each
 # pinned to 4,096 CPUs. An item takes as long as 16 numbers.
-_MAX_LISTED, _ITEM_COST = 1 << 22, 16
+MAX_LISTED, _ITEM_COST = 1 << 22, 16
 
 _HEX_DIGITS = frozenset('0123456789abcdef')
 
@@ -70,8 +70,8 @@ def cpuset(what, texts):
         for item in text.split(',') if text.strip() else ():
             chosen, excluded = _cpu_range(what, item.strip())
             listed += len(chosen) + _ITEM_COST
-            if listed > _MAX_LISTED:
-                raise DomainError(f'{what}: lists more than {_MAX_LISTED} CPUs or nodes')
+            if listed > MAX_LISTED:
+                raise DomainError(f'{what}: lists more than {MAX_LISTED} CPUs or nodes')
             if excluded:
                 numbers.difference_update(chosen)
             else:

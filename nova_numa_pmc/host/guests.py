@@ -273,12 +273,15 @@ def _pinned_cpus(found):
 
 def _pins(found):
     """Return (group's name, CPUs) of each pin, sorted; libvirt's groups are named so."""
-    pins = []
+    pins, listed = [], 0
     for path, kind, number in _PINS:
         for element in found.get(path, ()):
             cpus = values.cpuset(path, [element.attributes.get('cpuset', '')])
             name = kind if number is None else '%s%d' % (kind, values.integer(
                 path, element.attributes.get(number, ''), 0, _MAX_VCPUS))
+            listed += len(cpus)
+            if listed > values.MAX_LISTED:
+                raise DomainError(f'{path}: lists more than {values.MAX_LISTED} CPUs')
             if cpus:
                 pins.append((name, cpus))
     return tuple(sorted(pins))

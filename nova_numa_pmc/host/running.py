@@ -86,8 +86,7 @@ class Guests:
     def _looked_up(self, guest, vcpus, now_ns):
         """Return a guest's :class:`_Kept`, as it was where nothing has changed."""
         before = self._kept.get((guest.uuid, guest.pid))
-        # libvirt replaces the status file, and so the record of the guest, at its changes.
-        stale = (before is None or before.guest is not guest
+        stale = (before is None or _has_changed(before.guest, guest)
                  or not 0 <= now_ns - before.read_ns < GROUPS_MAX_AGE_NS)
         tasks = threads.count(guest.pid, self._root)
         if not stale and before.tasks == tasks:
@@ -150,6 +149,15 @@ class Guests:
     def close(self):
         """Close the threads' files."""
         self._threads.close()
+
+
+def _has_changed(before, guest):
+    """Say whether libvirt has written a guest's status file, which makes another record of it.
+
+    That of a guest with pins is made anew at each reading: there it is another if it says other
+    things, as of its CPUs, and quotas are read again after a while only.
+    """
+    return before is not guest and (not guest.pins or before != guest)
 
 
 def passed(before, after, home, elapsed_ns, limits=()):

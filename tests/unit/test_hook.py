@@ -2,6 +2,7 @@
 import os
 import shutil
 import tempfile
+import time
 import unittest
 
 from nova_numa_pmc import bounded, hook, model, overrides, pool_loads, promises, settings, state
@@ -487,6 +488,23 @@ class PoolTest(HookTest):
         self.call('start', 2, hosts.domain_xml(2, cpuset=self.SHARED))
         self.assertIn('cpus 4-5;', self.host.logged()[0])
         self.assertEqual(2, self.promise(2).vcpus)
+
+    def test_it_goes_by_what_is_measured_of_its_own_pool(self):
+        loads = [tuple(enumerate(map(model.NodeLoad, demands)))
+                 for demands in ((0.0, 4.0), (4.0, 0.0))]
+        vcpus = ((0, 0.0), (1, 0.0))
+        pool_loads.write(self.host.path('run/nova-numa-pmc'), pool_loads.Published(
+            state.read_boot_id(self.root), time.clock_gettime_ns(time.CLOCK_BOOTTIME), 5.0, (
+                model.PoolLoad(sysfs.parse_cpulist(self.SHARED), loads[0], vcpus),
+                model.PoolLoad(sysfs.parse_cpulist('2-3,6-7'), loads[1], vcpus))))
+        self.call('start', 1)
+        self.call('start', 2, hosts.domain_xml(2, cpuset='2-3,6-7,99'))
+        self.call('start', 3, hosts.domain_xml(3, cpuset='3,7'))
+        told = self.host.logged()
+        for line, cpus, evidence in zip(told, ('0-1', '6-7', '3,7'), (
+                'pressure measured', 'pressure measured', 'promises: its own CPUs')):
+            self.assertIn('cpus %s;' % cpus, line)
+            self.assertIn(evidence, line)
 
     def test_dedicated_vcpus_charge_no_shared_core(self):
         for published in (False, True):
