@@ -19,6 +19,8 @@ from nova_numa_pmc.record import Record
 #: Who says which CPUs the floating pool has: Nova's configuration, the guests' XML, the kernel
 #: alone (all that are usable), the agent that measured last.
 NOVA, GUESTS, KERNEL, AGENT = 'nova.conf', 'guests', 'kernel', 'agent'
+IN_WORDS = {NOVA: 'as nova.conf says', GUESTS: "by the guests' XML", AGENT: 'as the agent says',
+            KERNEL: 'all that are neither isolated nor kept from guests'}
 #: Why a guest is not moved: it may run on CPUs that plain guests may not.
 OTHER = 'other_pool'
 

@@ -10,10 +10,11 @@ import os
 import time
 
 from nova_numa_pmc import (agent_options, bookkeeping, collect, host_state, overrides,
-                           pool_loads, promises, state)
+                           pool_loads, pools, promises, state)
 from nova_numa_pmc.agent import attention, rebalancing, remembering, watching
 from nova_numa_pmc.agent.troubles import Troubles
 from nova_numa_pmc.core import view
+from nova_numa_pmc.host import topology
 from nova_numa_pmc.movement import moving, pausing, reassertion, turn
 from nova_numa_pmc.record import Record
 
@@ -188,10 +189,18 @@ class Agent:
             tick = tick._replace(sample=self._sampler.sample(now.monotonic_ns, now.realtime_s))
             self._troubles.problems(tick.sample.problems)
         with self._troubles.stage('reading the host'):
+            self._tell_pool(self._moving.pool, self._sampler.pool)
             self._moving.pool = self._sampler.pool
             tick = tick._replace(host=promises.usable_host(self._root, self._sampler.pool))
             tick = tick._replace(guests=self._guests(), source=self._watching.source)
         return tick
+
+    @staticmethod
+    def _tell_pool(before, pool):
+        """Log which CPUs plain guests may use, when these are others: guests are held to them."""
+        if pool and pool != before and not (before is None and pool.source == pools.KERNEL):
+            LOG.info('plain guests may use CPUs %s, %s', topology.format_cpulist(pool.cpus),
+                     pools.IN_WORDS[pool.source])
 
     def _guests(self):
         found, _ = self._watching.guests.read()  # the sample has told what could not be read

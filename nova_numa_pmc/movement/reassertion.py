@@ -252,8 +252,13 @@ def is_held(groups, cpus, online, keep=frozenset(), exactly=False):
 
 
 def _is_of_nodes(cpus, host, guest):
-    """Say whether a set is all that a guest may have of some nodes: such are the sets we write."""
-    return cpus == cpus_of([node.id for node in host.nodes if node.cpus & cpus], host, guest)
+    """Say whether a set is all that a guest may have of some nodes: such are the sets we write.
+
+    Or all of the usable ones, as before it was known which of them plain guests may use.
+    """
+    wide = pools.restricted(host, None)
+    nodes = [node.id for node in wide.nodes if node.cpus & cpus]
+    return cpus in (cpus_of(nodes, host, guest), cpus_of(nodes, wide, guest))
 
 
 def widen_bound(options, root, log):

@@ -54,13 +54,6 @@ def agent_lines(agent, asked):
     return found
 
 
-#: Who says which CPUs plain guests may use: :class:`pools.Pool`'s sources in words.
-_POOL_SOURCES = {
-    pools.NOVA: 'as nova.conf says', pools.GUESTS: "by the guests' XML",
-    pools.KERNEL: 'all that are neither isolated nor kept from guests',
-    pools.AGENT: 'as the agent says'}
-
-
 def pool_line(pool, published_source):
     """Say which CPUs plain guests may use, and who says so.
 
@@ -69,7 +62,7 @@ def pool_line(pool, published_source):
     """
     source = published_source if pool.source == pools.AGENT and published_source else pool.source
     return 'CPUs of plain guests: %s, %s' % (
-        topology.format_cpulist(pool.cpus), _POOL_SOURCES.get(source, source))
+        topology.format_cpulist(pool.cpus), pools.IN_WORDS.get(source, source))
 
 
 def age(seconds):

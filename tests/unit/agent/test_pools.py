@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CPUs that plain guests may use become others while guests run."""
+
+from tests.fixtures import domains, host
+from tests.unit.agent.test_ticking import AgentCase
+
+LOG = 'nova_numa_pmc.agent'
+NOVA_CONF = '[compute]\ncpu_dedicated_set = %s\n'
+
+
+class PoolTest(AgentCase):
+
+    def setUp(self):
+        super().setUp()
+        self.tree = self.launch(1)
+        self.promise(1, 0)
+
+    def held(self):
+        return {self.tree.read(directory, 'cpuset.cpus') for directory in self.tree.children}
+
+    def held_to(self, cpus):
+        """Hold the guest to these, as a start before has."""
+        for directory in self.tree.children:
+            self.tree.write(directory + '/cpuset.cpus', cpus + '\n')
+
+    def test_guests_are_held_to_what_is_left_for_them(self):
+        made = self.open()
+        self.held_to('0-3')
+        self.tick(made, 0)
+        self.assertEqual({'0-3'}, self.held())
+        self.host.write('etc/nova/nova.conf', NOVA_CONF % '2-3,6-7')
+        with self.assertLogs(LOG, 'INFO') as logs:
+            self.tick(made, 61)
+        self.assertEqual({'0-1'}, self.held())
+        self.assertIn('plain guests may use CPUs 0-1,4-5, as nova.conf says',
+                      ' '.join(logs.output))
+        self.assertEqual('nova.conf', self.published().pool_source)
+
+    def test_also_those_that_were_held_before_this_was_known(self):
+        self.held_to('0-3')
+        self.host.write('etc/nova/nova.conf', NOVA_CONF % '2-3,6-7')
+        self.tick(self.open(), 0)
+        self.assertEqual({'0-1'}, self.held())
+
+    def test_a_dedicated_guest_that_comes_takes_its_cpus_along(self):
+        made = self.open()
+        self.held_to('0-3')
+        self.tick(made, 0)
+        self.launch(2, xml=domains.domain(host.name_of(2), host.uuid_of(2),
+                                          placement=domains.DEDICATED))
+        self.tick(made, 5)
+        self.assertEqual(({'0-1,3'}, 'guests'), (self.held(), self.published().pool_source))
+        self.assertEqual(0, self.promises()[host.uuid_of(2)].vcpus)
+        self.host.end(2)
+        self.tick(made, 10)
+        self.assertEqual({'0-3'}, self.held())
