@@ -173,22 +173,24 @@ def passed(before, after, home, elapsed_ns, limits=()):
     """
     if elapsed_ns <= 0:
         return Used()
-    used = {}
-    for tid, (run, wait, _, since) in after.items():
+    used, by_node, by_cpu = {}, {}, {}
+    for tid, ran in after.items():
         old = before.get(tid)
-        if old and old.since == since and old.run_ns <= run and old.wait_ns <= wait:
-            used[tid] = run - old.run_ns, wait - old.wait_ns
-    if not used:  # none is in both
-        return Used()
+        if old is ran:  # most threads have neither run nor waited
+            by_node.setdefault(home.get(ran.cpu), 0.0)
+        elif old and old.since == ran.since and (
+                old.run_ns <= ran.run_ns and old.wait_ns <= ran.wait_ns):
+            used[tid] = ran.run_ns - old.run_ns, ran.wait_ns - old.wait_ns
     waits = (waiting.waited_ns(used, limits, elapsed_ns) if limits
              else {tid: wait for tid, (_, wait) in used.items()})
-    by_node, by_cpu = {}, {}
     for tid, (run, _) in used.items():
         for cpu in (before[tid].cpu, after[tid].cpu):
             node = home.get(cpu)
             by_node[node] = by_node.get(node, 0) + run / 2 / elapsed_ns
             if waits[tid]:
                 by_cpu[cpu] = by_cpu.get(cpu, 0) + waits[tid] / 2 / elapsed_ns
+    if not by_node:  # no thread is in both
+        return Used()
     # A CPU that no node has (it went offline meanwhile): where it ran is not known.
     return Used(sum(run for run, _ in used.values()) / elapsed_ns,
                 sum(waits.values()) / elapsed_ns,

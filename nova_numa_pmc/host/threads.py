@@ -8,6 +8,8 @@ from nova_numa_pmc.record import Record
 
 _MAX_THREADS = 65536
 _READ_BYTES = 4096
+#: One of so many descriptors of the process may be a thread's.
+_KEPT_PART = 8
 
 
 class Ran(Record, fields='run_ns wait_ns cpu since'):
@@ -100,12 +102,13 @@ class Threads:
 
     Their files stay open: opening and closing them costs twice the reading. An open file is of
     one thread, whoever gets its id next. At most an eighth of the process's descriptors is
-    kept: counters take more.
+    kept: counters take more. A thread that never runs, as most of an emulator's, has one.
     """
 
     def __init__(self, root='/'):
         self._root = root
         self._kept = {}  # (pid, tid) → its _Files
+        self._room = 0   # how many more descriptors may be kept
 
     def read(self, wanted):
         """Return {(pid, tid): :class:`Ran`} of those that are there; others are closed.
@@ -114,6 +117,9 @@ class Threads:
         """
         for key in self._kept.keys() - wanted:
             self._kept.pop(key).close()
+        # Asked anew each time, as the limit is raised when counters need it.
+        self._room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _KEPT_PART - sum(
+            files.descriptors for files in self._kept.values())
         found = {}
         for key in wanted:
             files = self._kept.get(key)
@@ -131,9 +137,9 @@ class Threads:
         except OSError:
             return None
         ran = files.read()
-        # Asked anew each time, as the limit is raised when counters need it.
-        if ran and len(self._kept) < resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16:
+        if ran and self._room > 0:
             self._kept[key] = files
+            self._room -= files.descriptors
         else:
             files.close()
         return ran
@@ -146,34 +152,44 @@ class Threads:
 
 
 class _Files:
-    """A thread's open files, and what they said last."""
+    """A thread's open files, and what they said last.
 
-    __slots__ = ('_schedstat', '_stat', '_times', '_ran')
+    :ivar descriptors: how many are open
+    """
+
+    __slots__ = ('_directory', '_schedstat', '_stat', '_times', '_ran', 'descriptors')
 
     def __init__(self, pid, tid, root):
-        """Open them.
+        """Open the first.
 
         :raises OSError: it is gone
         """
-        directory = '%s/proc/%d/task/%d/' % (root.rstrip('/'), pid, tid)
-        self._schedstat = os.open(directory + 'schedstat', os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self._stat = os.open(directory + 'stat', os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            os.close(self._schedstat)
-            raise
-        self._times = self._ran = None
+        self._directory = '%s/proc/%d/task/%d/' % (root.rstrip('/'), pid, tid)
+        self._schedstat = self._opened('schedstat')
+        self._stat = self._times = self._ran = None
+        self.descriptors = 1
+
+    def _opened(self, name):
+        return os.open(self._directory + name, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self):
         """Return the thread's :class:`Ran`; None: it is gone, or the kernel does not tell.
 
         When its times are as before it has not run, and is where it was: the other file, which
-        takes three times as long, is not read.
+        takes three times as long, is not read. It stays open once the thread has run.
         """
         try:
             times = os.pread(self._schedstat, _READ_BYTES, 0)
             if times != self._times:
-                self._ran = _parse(times, os.pread(self._stat, _READ_BYTES, 0))
+                # The first file is still of a thread that lives, so this is of the same.
+                stat = self._opened('stat') if self._stat is None else self._stat
+                try:
+                    self._ran = _parse(times, os.pread(stat, _READ_BYTES, 0))
+                finally:
+                    if self._times is None:
+                        os.close(stat)
+                    else:
+                        self._stat, self.descriptors = stat, 2
                 self._times = times
         except OSError:
             return None
@@ -182,7 +198,8 @@ class _Files:
     def close(self):
         """Close them."""
         os.close(self._schedstat)
-        os.close(self._stat)
+        if self._stat is not None:
+            os.close(self._stat)
 
 
 def _parse(schedstat, stat):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that look like guests: four threads each, in control groups as libvirt makes them.
+"""Processes that look like guests, in control groups as libvirt makes them.
 
-Every thread wakes up now and then, as an idle guest's timers make it do; in some guests two of
-them pass a byte to and fro as fast as they can. A root directory with libvirt's status files
+Four threads each stand for vCPUs, and three beside the first for QEMU's others, which sleep. Each
+vCPU's wakes up now and then, as an idle guest's timers make it do; in some guests two of them pass
+a byte to and fro as fast as they can. A root directory with libvirt's status files
 lets the package find them.
 """
 
@@ -16,7 +17,7 @@ import time
 from nova_numa_pmc.record import Record
 from tests.fixtures import domains
 
-VCPUS = 4
+VCPUS, HELPERS = 4, 3
 
 
 class Guest(Record, fields='pid tids group'):
@@ -112,6 +113,8 @@ def _be_guest(groups, tell, end, switches, nap_s):
             _thread.start_new_thread(_start, (tids, loop, nap_s))
         while len(tids) < VCPUS:
             time.sleep(0.01)
+        for _ in range(HELPERS):
+            _thread.start_new_thread(time.sleep, (1e6,))
         os.write(tell, ('%d %s\n' % (os.getpid(), ' '.join(map(str, tids)))).encode())
         os.read(end, 1)
     finally:

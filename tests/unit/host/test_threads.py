@@ -47,11 +47,35 @@ class ThreadsTest(unittest.TestCase):
         self.host.thread(50, 52, 0, name='CPU 0/TCG')
         self.assertEqual((52, 53), threads.find(GUEST, self.root))
 
+    def test_helpers_are_those_of_the_process_and_of_the_emulators_group(self):
+        for pid, tid in ((50, 50), (50, 51), (77, 77)):
+            self.host.thread(pid, tid, 0)
+        self.assertEqual({(50, 50), (50, 51), (77, 77)},
+                         threads.helpers(50, (50, 77), self.root))
+        self.assertEqual({(77, 77)}, threads.helpers(49, (77,), self.root))
+
+    def test_the_count_changes_with_the_threads(self):
+        self.assertIsNone(threads.count(50, self.root))
+        counts = set()
+        for tid in (50, 51):
+            self.host.thread(50, tid, 0)
+            counts.add(threads.count(50, self.root))
+        self.assertEqual(2, len(counts))
+
+    def test_this_kernel_counts_threads(self):
+        before, end = threads.count(os.getpid()), threading.Event()
+        thread = threading.Thread(target=end.wait)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(end.set)
+        self.assertEqual(before + 1, threads.count(os.getpid()))
+
     def test_kept_files_follow_their_thread_and_are_closed(self):
         kept = threads.Threads(self.root)
         self.host.thread(50, 51, 1)
         descriptors = len(os.listdir('/proc/self/fd'))
         self.assertEqual({(50, 51)}, kept.read({(50, 51), (50, 52)}).keys())
+        self.assertEqual(descriptors + 1, len(os.listdir('/proc/self/fd')))  # it has not run since
         self.host.thread(50, 51, 2)
         self.assertEqual(2 * measured.SECOND_NS, kept.read({(50, 51)})[50, 51].run_ns)
         self.assertEqual(descriptors + 2, len(os.listdir('/proc/self/fd')))
