@@ -10,7 +10,6 @@ from nova_numa_pmc.core import domains
 from nova_numa_pmc.core.view import traffic_rate
 
 MIB = 1 << 20
-_UNASKED = object()
 
 
 class Aggregates:
@@ -31,7 +30,7 @@ class Aggregates:
     """
 
     __slots__ = ('cores', 'threads', 'capacity_mib', 'promised_mib', 'guests', 'vcpus', 'demand',
-                 'bandwidth', 'maximum', 'link', 'distances', 'members', 'usual', 'turn', '_rate')
+                 'bandwidth', 'maximum', 'link', 'distances', 'members', 'usual', 'turn', 'rate')
 
     def __init__(self, cores, threads, capacity_mib, promised_mib, guests, vcpus, demand,
                  bandwidth, maximum, link, distances, members, usual=None, turn=0):
@@ -49,23 +48,13 @@ class Aggregates:
                 None in column for column in (demand, bandwidth, maximum, link) if column))
         self.demand, self.bandwidth, self.maximum, self.link = demand, bandwidth, maximum, link
         self.distances, self.members, self.usual, self.turn = distances, members, usual, turn
-        self._rate = _UNASKED
-
-    @property
-    def rate(self):
-        if self._rate is _UNASKED:
-            self._rate = self._traffic_rate()
-        return self._rate
-
-    def _traffic_rate(self):
-        demands, bandwidths = self.demand, self.bandwidth
-        if not demands or not bandwidths:
-            return None
-        if not self.usual:  # what a node hasn't isn't unknown
-            demands = [demand for demand, cores in zip(demands, self.cores) if cores]
-            bandwidths = [bandwidth for bandwidth, capacity in zip(bandwidths, self.capacity_mib)
-                          if capacity or bandwidth is not None]
-        return traffic_rate(demands, bandwidths)
+        self.rate = None
+        if demand and bandwidth:
+            if not usual:  # what a node hasn't isn't unknown
+                demand = [value for value, has in zip(demand, cores) if has]
+                bandwidth = [value for value, has in zip(bandwidth, capacity_mib)
+                             if has or value is not None]
+            self.rate = traffic_rate(demand, bandwidth)
 
     def view(self):
         """Return the same as a :class:`model.HostView` of domains, named by their first node."""
@@ -85,7 +74,7 @@ class Aggregates:
             list(self.guests), list(self.vcpus), self.demand and list(self.demand),
             self.bandwidth and list(self.bandwidth), self.maximum, self.link, self.distances,
             self.members, self.usual, self.turn)
-        copy._rate = self.rate
+        copy.rate = self.rate
         return copy
 
 

@@ -56,7 +56,9 @@ def outcome(host, asked, limits):
     step = limits.pressure_step
     if host.usual and asked.policy in (model.AUTO, model.ONE_NODE) and step > 0:
         # Without maxima there is no utilisation that traffic could add to.
-        added = traffic(host, asked) if host.maximum and host.bandwidth else None
+        added = None
+        if host.maximum and host.bandwidth and host.rate is not None:
+            added = expected_traffic(asked.demand_cores, asked.intensity, host.rate)
         present = host.demand
         if present is None:
             present = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in host.vcpus]

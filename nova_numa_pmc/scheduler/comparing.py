@@ -28,17 +28,28 @@ def keys(answers: list[Answer], asked: Asked, step: float) -> list:
 
 def outcomes(answers: list[Answer], asked: Asked) -> list[Outcome | None]:
     """Return the outcomes to compare hosts by; None where a host's pressure is unknown."""
-    known = [answer for answer in answers if answer.outcome is not None
-             and answer.outcome.used[0] < ranking.ABSURD]
-    rates = sorted(answer.host.rate for answer in known if answer.host.rate is not None)
-    rate = rates[(len(rates) - 1) // 2] if rates else None
-    if len({_knows(answer.host) for answer in known}) > 1:
+    known, rates, kinds = [], [], set()
+    for answer in answers:  # by position: names cost as much as all else here
+        found = answer[0]
+        if found is not None and found[1][0] < ranking.ABSURD:
+            host = answer[-1]
+            known.append(answer)
+            if host.usual:
+                kinds.add((host.demand is not None, host.bandwidth is not None
+                           and host.maximum is not None, host.link is not None))
+            else:
+                kinds.add(_knows(host))
+            if host.rate is not None:
+                rates.append(host.rate)
+    rate = sorted(rates)[(len(rates) - 1) // 2] if rates else None
+    if len(kinds) > 1:
         return _imputed(answers, known, asked, rate)
-    if rate is None or not any(answer.host.maximum for answer in known):
-        return [answer.outcome for answer in answers]
+    if rate is None or not any(kind[1] for kind in kinds):
+        return [answer[0] for answer in answers]
     traffic = expected_traffic(asked.demand_cores, asked.intensity, rate)
-    return [answer.outcome if answer.host is None else _with_traffic(answer, asked, traffic)
-            for answer in answers]
+    return [found if found is None or found[1][0] >= ranking.ABSURD or host.rate == rate
+            else _with_traffic(host, found, asked, traffic)
+            for found, *_, host in answers]
 
 
 def _knows(host: Aggregates) -> tuple[bool, bool, bool]:
@@ -55,21 +66,18 @@ def _any(column: list | None) -> bool:
     return column is not None and column.count(None) < len(column)
 
 
-def _with_traffic(answer: Answer, asked: Asked, traffic: float) -> Outcome:
+def _with_traffic(host: Aggregates, found: Outcome, asked: Asked, traffic: float) -> Outcome:
     """Return an outcome with another estimate of the guest's traffic."""
-    host, found = answer.host, answer.outcome
-    if not (host.maximum and host.bandwidth) or found.used[0] >= ranking.ABSURD:
-        return found
-    if host.usual and len(found.at) == 1:
-        at, = found.at
-        highest, maximum, bandwidth = found.used[0], host.maximum[at], host.bandwidth[at]
+    code, (highest, *_), rest, at, cpus, mems = found
+    if host.usual and len(at) == 1:
+        maximum, bandwidth = host.maximum[at[0]], host.bandwidth[at[0]]
         ratio = (bandwidth + traffic) / maximum
         if ratio < highest:
             own = expected_traffic(asked.demand_cores, asked.intensity, host.rate) or 0
             if (bandwidth + own) / maximum < highest:
                 return found  # something else is the highest
-            ratio = max(_of_domain(host, at, asked.demand_cores, traffic))
-        return tuple.__new__(Outcome, (found.code, (ratio,), *found[2:]))
+            ratio = max(_of_domain(host, at[0], asked.demand_cores, traffic))
+        return tuple.__new__(Outcome, (code, (ratio,), rest, at, cpus, mems))
     used, _ = _parts(host, asked, found, traffic)
     return found._replace(used=tuple(sorted(map(max, used), reverse=True)))
 
@@ -86,6 +94,7 @@ def _imputed(answers: list[Answer], known: list[Answer], asked: Asked,
     def completed(answer: Answer) -> Outcome | None:
         if id(answer) not in parts:
             return answer.outcome
+        # Two quartiles of each part: of the domains used and of the others.
         lacking = [quartiles[part] for part in range(3) if not knows[id(answer)][part]]
         used, rest = (
             sorted((max(*each, *(least[at] for least in lacking)) for each in domains),
