@@ -53,7 +53,7 @@ def view(topology, promises, limits, pressures=None, rotation=0, now_ns=None):
     for at, node in enumerate(nodes):
         load = (pressures or {}).get(node.id) or _UNMEASURED
         demand = load.demand_cores
-        cores[at] = less_stolen(cores[at], load.stolen_cores)
+        cores[at] = less_stolen(cores[at], _hundredths(load.stolen_cores))
         if demand is not None:
             demand += PRIOR_CORES_PER_VCPU * young[at]
         views.append(model.NodeView(

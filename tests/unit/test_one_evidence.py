@@ -36,7 +36,8 @@ def columns(most):
 
 
 measurements = st.builds(lambda *parts: [NodeLoad(*each) for each in zip(*parts)],
-                         columns(40), columns(2e11), columns(2e11), columns(1.5))
+                         columns(40), columns(2e11), columns(2e11), columns(1.5),
+                         st.just([None] * 4) | columns(3))
 even_measurements = st.lists(st.builds(
     NodeLoad, st.floats(1, 40), amounts(2e11), st.none() | st.floats(1e11, 2e11), st.none()),
     min_size=4, max_size=4)
