@@ -48,7 +48,8 @@ class Rebalancing:
             return None
         plan, ledger = rebalance.plan(
             situation(tick, sampler, self.options.shared.limits, self._root,
-                      self._moving.places),
+                      self._moving.places,
+                      tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9)),
             self._ledger, self.options.terms, tick.sample.elapsed_s, tick.now.boottime_ns / 1e9)
         if self.options.rebalance == agent_options.DRY_RUN:
             if not plan.moves:  # else it assumes that they are made
@@ -105,12 +106,14 @@ class Rebalancing:
         return os.path.join(self._root, self.options.shared.state_dir[1:])
 
 
-def situation(tick, sampler, limits, root, places=None):
+def situation(tick, sampler, limits, root, places=None, began_ns=None):
     """Join what a tick has found into what the rebalancer is told.
 
     Of nodes it is told the room that those who move memory look for, too.
 
     :param places: {uuid: node ids} of guests that are held to more than was promised
+    :param began_ns: CLOCK_BOOTTIME at which the interval began; a guest that got its place
+        since is left there. None: whoever asks wants to know of all
     :rtype: nova_numa_pmc.core.moves.Situation
     """
     promised = tick.record.promises
@@ -120,8 +123,9 @@ def situation(tick, sampler, limits, root, places=None):
                      {node.id: node for node in sample.nodes}, tick.record.rotation)
     loads = guest_load.guest_loads(
         sample.guests, running, promised, seen, places,
-        {guest.uuid: code for guest in tick.guests
-         for code in (why_busy(guest) or pools.why_fixed(guest, tick.host),) if code})
+        {guest.uuid: code for guest in tick.guests for code in (
+            why_busy(guest) or pools.why_fixed(guest, tick.host)
+            or _why_unmeasured(promised.get(guest.uuid), began_ns),) if code})
     free = []
     for node in tick.host.nodes:
         with contextlib.suppress(MigrationError):
@@ -129,6 +133,15 @@ def situation(tick, sampler, limits, root, places=None):
     return moves.Situation(seen, loads, sampler.latencies_ns(tick.host),
                            guest_load.waiting_cores(inside), tuple(free), sampler.mlp,
                            limits.domain_distance)
+
+
+def _why_unmeasured(promise, began_ns):
+    """Return 'starting' for a guest that got its place since the interval began, else ''.
+
+    What was measured doesn't show it there: it was placed on this evidence.
+    """
+    new = began_ns is not None and promise is not None and promise.since_ns > began_ns
+    return 'starting' if new else ''
 
 
 def _in_pool(sample, running, host):

@@ -8,7 +8,7 @@ from nova_numa_pmc import agent_options
 from nova_numa_pmc.agent import rebalancing
 from tests.fixtures import host
 from tests.fixtures.guest_memory import GuestMemory
-from tests.unit.agent.test_ticking import AgentCase
+from tests.unit.agent.test_ticking import SECOND, START_NS, AgentCase
 
 LOG = 'nova_numa_pmc.agent'
 PAGES = 300
@@ -266,6 +266,23 @@ class RebalancingTest(RebalancingCase):
         made = case.open()
         case.until_moved(made)
         case.finish(made)
+
+
+class JustPlacedTest(RebalancingCase):
+
+    def test_who_got_its_place_since_the_interval_began_is_left_there(self):
+        made = self.open()
+        for turn in range(6):
+            for number in self.NUMBERS:  # all were placed while the last interval went on
+                self.promise(number, 0, since_ns=START_NS + (5 * turn - 2) * SECOND)
+            self.load(5 * turn)
+            self.tick(made, 5 * turn)
+            self.assertIsNone(made.step())
+        self.load(30)
+        self.tick(made, 30)
+        self.load(35)
+        self.tick(made, 35)
+        self.assertIsNotNone(made.step())
 
 
 class OtherPoolTest(RebalancingCase):
