@@ -3,7 +3,7 @@
 
 import contextlib
 
-from tests.stack import places, reading
+from tests.stack import lifecycle, places, reading
 from tests.stack.service import wait
 from tests.stack.session import DEMAND_S, MOVES_S, must
 
@@ -13,16 +13,19 @@ BUSY_GUESTS = 3
 MEASURED = '--interval 30'
 #: Exit codes of the commands.
 DONE, MOVES_WOULD_PAY, PARTLY = 0, 2, 3
+#: What the hook says of its evidence.
+BY_PRESSURE = 'by pressure measured'
 #: The phase in which the weigher is not to know one of the hosts.
 STALE = 'agent stopped'
 HOOK = '/opt/nova-numa-pmc/lib/python3*/site-packages/nova_numa_pmc/hook.py'
 
 
 @contextlib.contextmanager
-def load(host):
-    """Keep a CPU of each node busy."""
+def load(host, cpus=(0, 2)):
+    """Keep CPUs busy; by default one of each node."""
     try:
-        host.run('for cpu in 0 2; do systemd-run -q --unit load-$cpu taskset -c $cpu '
+        host.run(f'for cpu in {" ".join(map(str, cpus))}; do '
+                 'systemd-run -q --unit load-$cpu taskset -c $cpu '
                  'sh -c "while :; do :; done"; done')
         yield
     finally:
@@ -48,6 +51,28 @@ def loaded_host_is_avoided(on, entry):
                    for name in on.hosts}
         must(all(by_host.values()) and max(by_host['cmp1']) < min(by_host['cmp2']),
              f'the weigher does not prefer cmp2: {by_host}')
+
+
+def loaded_node_is_avoided(on, entry):
+    """With both CPUs of node 0 of cmp1 busy from outside, two guests there both get node 1.
+
+    By promises alone they would go to one node each: both have as many guests as the other.
+    """
+    host, names = on.hosts['cmp1'], ('beside-1', 'beside-2')
+    on.wait_until_quiet()
+    with load(host, (0, 1)):
+        on.wait_until_demand('cmp1', lambda demand: demand >= 2 * PRESSED, 'pressed on node 0',
+                             nodes=(0,))
+        for name in names:
+            on.boot(name, availability_zone='nova:cmp1')
+        lifecycle.look_at(on, entry, *names)
+    if on.with_package:
+        counts = places.spread(entry['places'])
+        must(counts == {'cmp1 node 1': 2}, counts)
+        entry['said'] = [each['what'] for each in on.journals()['cmp1']
+                         if any(f'guest {name}: start: ' in each['what'] for name in names)]
+        must(len(entry['said']) == len(names) and all(
+            BY_PRESSURE in what for what in entry['said']), f'the hook said {entry["said"]}')
 
 
 def imbalance_is_evened_out(on, entry):

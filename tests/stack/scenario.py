@@ -13,6 +13,7 @@ PHASES = [
     ('empty', lifecycle.empty, True),
     ('eight plain guests of one request', lifecycle.eight_spread, True),
     ('two guests beside a loaded host', pressure.loaded_host_is_avoided, True),
+    ('two guests beside a loaded node', pressure.loaded_node_is_avoided, True),
     ('reboot, stop, suspend, delete', lifecycle.operations, True),
     ('a flavor with hw:numa_nodes', lifecycle.pinned_is_left_alone, False),
     ('live migration', lifecycle.live_migrates, True),

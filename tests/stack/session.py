@@ -205,16 +205,18 @@ class Session:
         return wait(look, PROMISE_S, f'the promise to {server.name} is on '
                     f'{", ".join(map(str, names)) or "no host"}, and only there', pause_s=2)[0]
 
-    def wait_until_demand(self, name, fits, what, member='demand_cores'):
+    def wait_until_demand(self, name, fits, what, member='demand_cores', nodes=None):
         """Wait until the CPU that each node of a host wants fits, and Nova has heard of that.
 
         :param fits: takes what is wanted over what is there
         :param member: of a node as it is published; by default what hosts are decided by
+        :param nodes: ids of the nodes that it is about, None: each
         """
         if not self.with_package:
             return
         wait(lambda: all(fits((node[member] or 0) / node['cores'])
-                         for node in self.hosts[name].state()['nodes']),
+                         for node in self.hosts[name].state()['nodes']
+                         if nodes is None or node['id'] in nodes),
              DEMAND_S, f'{name} is {what}', pause_s=5)
         self.line.tell(f'is {what}', name)
 

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the phase with a loaded node requires, on a stack that is made up."""
+
+import types
+import unittest
+
+from tests.stack import pressure
+from tests.stack.session import Failed
+
+
+class Host:
+    def __init__(self):
+        self.commands = []
+
+    def run(self, command):
+        self.commands.append(command)
+
+    def cpus_of(self, node):
+        return ('0-1', '2-3')[node]
+
+
+class Session:
+    """A stack whose hook puts two guests on these nodes and says so.
+
+    :ivar waited: for which nodes' demand was waited while the load was there
+    """
+
+    def __init__(self, nodes, said='by pressure measured 3 s ago', with_package=True):
+        self.nodes, self.said, self.with_package = nodes, said, with_package
+        self.hosts, self.servers, self.waited = {'cmp1': Host()}, {}, []
+
+    def wait_until_quiet(self):
+        pass
+
+    def wait_until_demand(self, name, fits, what, nodes=None):
+        self.waited.append((nodes, fits(1.0), fits(0.9)))
+
+    def boot(self, name, availability_zone):
+        self.servers[name] = types.SimpleNamespace(id=name)
+
+    def where(self, *names):
+        return {name: {'host': 'cmp1', 'node': node, 'share': 1.0, 'ticks': {node: 1},
+                       'cpus': [self.hosts['cmp1'].cpus_of(node)]}
+                for name, node in zip(names, self.nodes)}
+
+    def promises(self):
+        return {'cmp1': {name: {'origin': 'placed', 'cpu_nodes': [place['node']]}
+                         for name, place in self.where(*self.servers).items()}}
+
+    def journals(self):
+        return {'cmp1': [{'what': f'guest {name}: start: node {node}: fits; {self.said}'}
+                         for name, node in zip(self.servers, self.nodes)]}
+
+
+class LoadedNodeTest(unittest.TestCase):
+
+    def test_both_on_the_other_node(self):
+        session, entry = Session((1, 1)), {}
+        pressure.loaded_node_is_avoided(session, entry)
+        self.assertEqual([((0,), True, False)], session.waited)
+        self.assertEqual(2, len(entry['said']))
+        started, ended = session.hosts['cmp1'].commands
+        self.assertIn('for cpu in 0 1;', started)
+        self.assertIn('systemctl stop', ended)
+
+    def test_one_on_each_is_a_failure_and_the_load_ends(self):
+        session = Session((0, 1))
+        with self.assertRaisesRegex(Failed, 'node 0'):
+            pressure.loaded_node_is_avoided(session, {})
+        self.assertIn('systemctl stop', session.hosts['cmp1'].commands[-1])
+
+    def test_by_promises_alone_is_a_failure(self):
+        with self.assertRaisesRegex(Failed, 'by promises'):
+            pressure.loaded_node_is_avoided(
+                Session((1, 1), 'by promises: nothing published'), {})
+
+    def test_without_us_wherever_they_go(self):
+        session, entry = Session((0, 1), with_package=False), {}
+        pressure.loaded_node_is_avoided(session, entry)
+        self.assertEqual(2, len(entry['places']))
