@@ -34,12 +34,13 @@ class Remembering:
         self._root, self._directory, self._log = root, os.path.join(root, DIRECTORY), log
         self.histories, self._saved_s, self._failing = None, 0.0, False
 
-    def node_loads(self, tick, options) -> dict[int, model.NodeLoad]:
-        """Add a tick's interval; return what its nodes are wanted for over the longer horizon.
+    def feed(self, tick, options) -> tuple[dict[int, model.NodeLoad], tuple]:
+        """Add a tick's interval; say what the host is wanted for over the longer horizon.
 
         :param tick: :class:`nova_numa_pmc.agent.ticking.Tick` with sample, host and record
         :param options: :class:`nova_numa_pmc.agent_options.Options`; the file is written by who
             publishes
+        :returns: ({node id: load}, tuple of :class:`nova_numa_pmc.sample.PoolSample`)
         """
         if self.histories is None:
             self.histories = self._load()
@@ -48,8 +49,9 @@ class Remembering:
         self.histories.feed(tick.sample, guests, promises)
         if options.publish and self.histories.clock_s >= self._saved_s + SAVE_EVERY_S:
             self.save()
-        return longer.node_loads(self.histories, tick.sample, tick.host, guests, promises,
-                                 options.shared.limits, tick.now.boottime_ns)
+        known = (self.histories, tick.sample, tick.host, guests, promises,
+                 options.shared.limits, tick.now.boottime_ns)
+        return longer.node_loads(*known), longer.pool_demands(*known)
 
     def close(self, options) -> None:
         """Write what was measured since the last time, unless it is hardly anything."""

@@ -221,16 +221,17 @@ class Agent:
         """Return the host's state; a first sample has no rates and would hide those before it."""
         if not (tick.sample and tick.sample.nodes and tick.sample.elapsed_s and tick.record):
             return None
-        limits = self.options.shared.limits
+        limits, sample = self.options.shared.limits, tick.sample
         loads = now_ns = None
         with self._troubles.stage('remembering what guests wanted'):
-            loads = self._remembering.node_loads(tick, self.options)
+            loads, pools = self._remembering.feed(tick, self.options)
+            sample = sample._replace(pools=pools)
         if loads is None:  # by the interval, to which guests that just came are to be added
             loads = {node.id: node for node in tick.sample.nodes}
             now_ns = tick.now.boottime_ns
         seen = view.view(tick.host, tick.record.promises.values(), limits, loads,
                          tick.record.rotation, now_ns)
-        return host_state.from_sample(seen, tick.sample, limits)._replace(guests_by=tick.source)
+        return host_state.from_sample(seen, sample, limits)._replace(guests_by=tick.source)
 
     def _covered(self, tick):
         """List the nodes whose memory covers what they have promised."""

@@ -43,6 +43,13 @@ class Level:
         self.minutes += amount
         self.day += amount
 
+    def charge(self, amount, share: float) -> None:
+        """Add a share of what a guest counts for: a series or :class:`Expected`."""
+        if isinstance(amount, Expected):
+            self.add_constant(share * amount.most)
+        else:
+            self.add(amount, share)
+
     def longer(self) -> float:
         """Return the day's mean; where minutes are above it by more than chance, theirs less that.
 
@@ -97,6 +104,31 @@ def node_loads(histories: demand_history.Histories, sample, host: model.Topology
     return found
 
 
+def pool_demands(histories: demand_history.Histories, sample, host: model.Topology,
+                 guests: dict, promises: dict, limits: model.Limits, now_ns: int) -> tuple:
+    """Return the interval's pools of CPUs beside the floating one over the longer horizon.
+
+    In a pool's demand the histories of the guests whose pool it is stand for what they wanted
+    in the interval; the rest, which others of the host's guests may share, is the interval's.
+
+    :returns: tuple of :class:`nova_numa_pmc.sample.PoolSample`, as in the sample
+    """
+    if not sample.pools:
+        return ()
+    charges = _Charges(histories, sample, host, guests, promises, limits, now_ns)
+    usable = frozenset().union(*(node.usable_cpus or node.cpus for node in host.nodes))
+    found = []
+    for pool in sample.pools:
+        members = [uuid for uuid, guest in guests.items()
+                   if guest.allowed_cpus is not None and not guest.placed_by
+                   and guest.allowed_cpus & usable == frozenset(pool.cpus)]
+        more = charges.beyond_the_interval(members)
+        found.append(pool._replace(demand_by_node=tuple(
+            (node, None if cores is None else max(0.0, cores + more.get(node, 0.0)))
+            for node, cores in pool.demand_by_node)))
+    return tuple(found)
+
+
 def _composed(measured, sustained, others, parts):
     """Add up what is there; None where nothing was measured.
 
@@ -112,12 +144,8 @@ def _composed(measured, sustained, others, parts):
     level = Level()
     level.add_constant(others.minutes.mean)
     for amount, share in parts:
-        if not share:
-            continue
-        if isinstance(amount, Expected):
-            level.add_constant(share * amount.most)
-        else:
-            level.add(amount, share)
+        if share:
+            level.charge(amount, share)
     return max(level.longer(), sustained or 0.0)
 
 
@@ -154,6 +182,22 @@ class _Charges:
                     found.append(charge)
         return found
 
+    def beyond_the_interval(self, uuids):
+        """Return {node id: cores} by which some guests' histories exceed what they wanted now."""
+        levels, now = {}, {}
+        for uuid in sorted(uuids):
+            sample = self._samples.get(uuid)
+            charge = self._charge(uuid, self._promises.get(uuid), sample)
+            if charge is None:
+                continue
+            for node, share in charge.cpus.items():
+                levels.setdefault(node, Level()).charge(charge.demand, share)
+            wanted = demand_history.demand_of(sample) if sample else None
+            ran = sum(cores for _, cores in sample.cores_by_node) if wanted else 0.0
+            for node, cores in sample.cores_by_node if ran else ():
+                now[node] = now.get(node, 0.0) + wanted * cores / ran
+        return {node: level.longer() - now.get(node, 0.0) for node, level in levels.items()}
+
     def _charge(self, uuid, promise, sample):
         history = self._histories.guests.get(uuid)
         young = promise is not None and (
@@ -182,7 +226,7 @@ class _Charges:
         if flavor not in self._flavors:
             self._flavors[flavor] = self._histories.of_flavor(flavor)
         known = self._flavors[flavor]
-        cores = expected_cores(promise.vcpus, known)
+        cores = expected_cores(guest.vcpus if guest else promise.vcpus, known)
         bytes_per_sec = 0.0
         if known.bytes_per_core_sec is not None:
             hint = dict(guest.hints).get('numa_pmc:memory_intensity') if guest else None

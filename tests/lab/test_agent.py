@@ -44,6 +44,22 @@ def test_publishes_under_the_hardened_unit(agent):
     assert not [line for line in agent.journal() if ' fails: ' in line]
 
 
+def test_remembers_what_guests_wanted(agent):
+    """Over a restart of the service; a guest that is paused is expected back."""
+    agent.start()
+    agent.lab.guests.start([on_node(0, name='a')])
+    agent.lab.wait_for_hooks()
+    agent.after(8)
+    agent.run(f'systemctl restart {UNIT} && virsh suspend a', timeout=200)
+    guest, = json.loads(agent.run('nova-numa-rebalance status --json').stdout)['guests']
+    wanted = guest['demand_cores']['day']
+    assert 0.5 < wanted['mean'] < 2 and 0.5 < wanted['p95'] < 2.5, wanted
+    near = agent.after()['nodes'][0]
+    print(wanted, near)
+    assert near['demand_cores'] > near['demand_now_cores'] + wanted['mean'] / 2
+    assert not [line for line in agent.journal() if ' fails: ' in line or 'wanted' in line]
+
+
 def test_comes_back_after_a_kill(agent):
     """As a new process, with the promises that were there and a fresh state."""
     agent.start()

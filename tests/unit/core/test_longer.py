@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nova_numa_pmc import model
 from nova_numa_pmc.core import demand_history, longer as subject, moves, placement, rebalance
 from nova_numa_pmc.core import view
-from nova_numa_pmc.sample import GuestSample, NodeSample, Sample
+from nova_numa_pmc.sample import GuestSample, NodeSample, PoolSample, Sample
 from tests.fixtures.hosts import GIB, LIMITS, guest, topology
 from tests.sim.constant import Constant, load
 
@@ -168,6 +168,56 @@ class ComposeTest(TestCase):
         here.add('a', 4.0, vcpus=0)
         here.run(*SETTLED)
         self.assertDemand((5.0, 0.0), here)  # what the node's CPUs ran, nothing beside it
+
+
+class PoolTest(TestCase):
+
+    def pools(self, here, *demand_by_node):
+        """Return (node, cores) over the longer horizon of a pool of CPUs 0 and 16."""
+        here.sample = here.sample._replace(pools=(
+            PoolSample((0, 16), demand_by_node, ((0, 0.0), (1, 0.0))),))
+        (found,) = subject.pool_demands(here.histories, here.sample, here.host, here.known,
+                                        here.promises, LIMITS, NOW_NS)
+        self.assertEqual((0, 16), found.cpus)
+        return found.demand_by_node
+
+    def of_pool(self, here, name):
+        here.known[name] = here.known[name]._replace(allowed_cpus=frozenset({0, 16, 999}))
+
+    def test_its_guests_histories_stand_for_their_interval(self):
+        here = Here()
+        here.add('a', 4.0, vcpus=0)
+        here.add('b', 2.0)
+        self.of_pool(here, 'a')
+        here.run(*(60.0,) * 600)
+        here.guests['a'][0] = 1.0
+        here.run(5.0)
+        (_, near), (_, far) = self.pools(here, (0, 1.5), (1, 0.25))
+        self.assertAlmostEqual(4.5, near, places=1)
+        self.assertEqual(0.25, far)
+
+    def test_a_young_one_counts_as_expected(self):
+        here = Here()
+        here.add('a', None, node=1, vcpus=0, since_ns=NOW_NS)
+        self.of_pool(here, 'a')
+        here.known['a'] = here.known['a']._replace(vcpus=4)
+        here.run(5.0)
+        self.assertEqual(((0, 0.5), (1, 2.0)), self.pools(here, (0, 0.5), (1, 0.0)))
+
+    def test_unknown_stays_unknown_and_nothing_is_below_zero(self):
+        here = Here()
+        here.add('a', 0.0, vcpus=0)
+        self.of_pool(here, 'a')
+        here.run(*(60.0,) * 60)
+        here.guests['a'][0] = 4.0
+        here.run(5.0)
+        self.assertEqual(((0, 0.0), (1, None)), self.pools(here, (0, 1.0), (1, None)))
+
+    def test_without_other_pools(self):
+        here = Here()
+        here.run(5.0)
+        self.assertEqual((), subject.pool_demands(here.histories, here.sample, here.host, {}, {},
+                                                  LIMITS, NOW_NS))
 
 
 class YoungTest(TestCase):
