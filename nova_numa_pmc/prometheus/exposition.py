@@ -48,6 +48,10 @@ _VIEW = (
     ('guests', 'Guests whose home it is; one on two nodes counts in parts', None,
      ((None, 'guests'),)),
     ('vcpus', 'Their vCPUs', None, ((None, 'vcpus'),)),
+    ('lasting_demand_cores', 'CPU wanted over the longer horizon, by which new guests are placed',
+     None, ((None, 'demand_cores'),)),
+    ('lasting_bandwidth_bytes_per_second', 'DRAM traffic likewise', None,
+     ((None, 'bandwidth_bytes_per_sec'),)),
 )
 _GUEST = (
     ('cores', 'CPU time that it got, per second', 'cores'),

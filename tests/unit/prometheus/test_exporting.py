@@ -206,7 +206,7 @@ class AgentTest(AgentCase):
             found = values(get(exporter.address)[1])
         self.assertEqual((1.0, 0.0, 1.0, 512 << 20, 1.0), tuple(
             found['nova_numa_' + name] for name in (
-                'node_demand_cores{node="0"}', 'node_demand_cores{node="1"}',
+                'node_demand_cores{node="0"}', 'node_lasting_demand_cores{node="1"}',
                 'node_guests{node="0"}', 'node_promised_bytes{node="0"}', 'guests')))
 
 
