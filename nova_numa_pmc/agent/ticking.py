@@ -9,7 +9,7 @@ import logging
 import os
 import time
 
-from nova_numa_pmc import (agent_options, bookkeeping, collect, host_state, overrides,
+from nova_numa_pmc import (agent_options, bookkeeping, collect, host_state, model, overrides,
                            pool_loads, pools, promises, state)
 from nova_numa_pmc.agent import attention, rebalancing, remembering, watching
 from nova_numa_pmc.agent.troubles import Troubles
@@ -169,7 +169,11 @@ class Agent:
         if not ours:
             self._reassertion.hold(tick, covered=self._covered(tick), only_widen=True)
             return
-        whom = self._attention.whom(tick, self._moving.places, self._watching.watch(tick.guests))
+        # Of others nobody's groups are written, nor read.
+        placed = {uuid for uuid, each in tick.record.promises.items()
+                  if each.origin == model.PLACED}
+        watched = self._watching.watch(each for each in tick.guests if each.uuid in placed)
+        whom = self._attention.whom(tick, self._moving.places, watched)
         self._attention.again(self._reassertion.hold(
             tick, self._moving.places, self._covered(tick), whom=whom))
 

@@ -12,7 +12,7 @@ from machine.vm import LAB_DIR
 
 pytestmark = pytest.mark.full      # minutes: `make lab-full` runs them
 
-ROUNDS = 4
+ROUNDS = 3
 
 
 @pytest.fixture
