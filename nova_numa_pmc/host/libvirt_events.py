@@ -134,7 +134,6 @@ class Listener:
                 self._say('libvirt: %s' % str(error)[:120])
             except Exception as error:  # of a binding unlike those we know: it is asked again
                 self._say('libvirt: %s: %s' % (type(error).__name__, str(error)[:100]))
-            self._busy_since_s = None
             self._ended.wait(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
         libvirt.virEventRemoveTimeout(timer)
@@ -192,6 +191,7 @@ class Listener:
         _poke(self._wakes_out)
 
     def _say(self, why: str) -> None:
+        self._busy_since_s = None  # first: who is woken asks why
         self._why = ''.join(each if each.isprintable() else ' ' for each in why)
         _poke(self._wakes_out)
 

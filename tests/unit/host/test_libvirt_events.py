@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
+import socket
 import sys
+import tempfile
 import threading
 import types
 import unittest
@@ -83,6 +86,22 @@ class RealTest(ListenerCase):
         listener = self.listen('test:///no/such/file')
         self.until(lambda _: listener.why.startswith('libvirt: '))
         self.assertIn('/no/such/file', listener.why)
+
+
+    def test_a_daemon_that_takes_the_connection_and_never_answers(self):
+        with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as daemon:
+            path = os.path.join(directory, 'libvirt-sock-ro')
+            daemon.bind(path)
+            daemon.listen()
+            daemon.settimeout(PATIENCE_S)
+            listener = self.listen('qemu+unix:///system?socket=' + path)
+            taken, _ = daemon.accept()
+            with taken:
+                self.clock.now_s += libvirt_events.PATIENCE_S + 1
+                self.assertEqual(libvirt_events.HANGS, listener.why)
+                self.assertEqual([], listener.take())
+                listener.ask('g')
+            self.until(lambda _: listener.why.startswith('libvirt: '))  # it has gone
 
 
 class Error(Exception):
