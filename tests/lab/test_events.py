@@ -10,7 +10,8 @@ from machine.agent import INTERVAL_S, Agent
 from machine.image import LAB
 from machine.vm import LAB_DIR
 
-pytestmark = pytest.mark.full      # minutes: `make lab-full` runs them
+# Minutes: `make lab-full` runs them.
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
 ROUNDS = 3
 

@@ -21,7 +21,7 @@ MINUTE_S, DAY_S = 60.0, 86400.0
 
 GUEST = st.tuples(
     st.integers(0, 3), st.integers(1, 4), st.floats(0.05, 1.0), st.integers(1, 8),
-    st.sampled_from((0.0, 1e6, 2e7)), st.floats(0, 1))
+    st.sampled_from((None, 0.0, 1e6, 2e7)), st.floats(0, 1))
 HOSTS = st.tuples(st.lists(st.sampled_from((4, 6, 8)), min_size=2, max_size=4),
                   st.lists(GUEST, max_size=9), st.sampled_from((None, 4e9)),
                   st.sampled_from((12, 24, 64)))
@@ -56,8 +56,10 @@ def build(drawn, ids=None):
         left[node] -= size * GIB
         other, resident = (node + 1) % len(cores), size * 700 * MIB
         demand = vcpus * busy
+        uncounted = {'lines_per_sec': None, 'bandwidth_bytes_per_sec': None}
         guests.append(load(
-            f'g{at}', vcpus, ids[node], demand, size * GIB, lines=demand * lines,
+            f'g{at}', vcpus, ids[node], demand, size * GIB, lines=demand * (lines or 0.0),
+            **(uncounted if lines is None else {}),
             lies=((ids[node], int(resident * (1 - away))), (ids[other], int(resident * away)))))
     return Constant(cores, [capacity * GIB] * len(cores), guests, bandwidth_max, ids=ids)
 
@@ -109,8 +111,8 @@ class PropertyTest(unittest.TestCase):
         def noisy(guest, tick):
             factor = rng.uniform(0.8, 1.2)
             demand = min(guest.vcpus, guest.demand_cores * factor)
-            return guest._replace(demand_cores=demand, served_cores=demand,
-                                  lines_per_sec=guest.lines_per_sec * rng.uniform(0.8, 1.2))
+            lines = guest.lines_per_sec and guest.lines_per_sec * rng.uniform(0.8, 1.2)
+            return guest._replace(demand_cores=demand, served_cores=demand, lines_per_sec=lines)
 
         plans, _ = host.run(TERMS, 120, 5.0, noise=noisy, ledger=ledger)
         for move in made(plans):
