@@ -30,6 +30,14 @@ class Bookkeeping:
         self._kept = None  # (identity of the file, the record in it)
         self._placed = {}  # (uuid, pid) → who has placed the guest, when it was last seen
 
+    def heard(self, names):
+        """Have status files that could not be read tried again: something was heard of them.
+
+        :param names: of guests
+        """
+        if self._unclear.intersection(names):
+            self._unclear = frozenset()
+
     def read(self, host, now_ns):
         """Return (:class:`state.Record`, list of problems).
 

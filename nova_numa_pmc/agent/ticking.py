@@ -96,7 +96,7 @@ class Agent:
         :rtype: Tick
         """
         self._hear()
-        self._attention.wake(self._watching.take())
+        self._heed()
         tick = self._collect(now or Now.read())
         # Before the promises are read: then they say what a command has moved.
         ours = self._turn.take(self._directory)
@@ -129,7 +129,7 @@ class Agent:
         due_s = self._watching.due_s()
         if due_s is None or due_s > 0 or self._last is None or self._last.host is None:
             return due_s or None
-        self._attention.wake(self._watching.take())
+        self._heed()
         tick = self._last._replace(now=now or Now.read(), record=None, guests=())
         with self._troubles.stage('reading the guests'):
             tick = tick._replace(guests=self._guests())
@@ -141,6 +141,12 @@ class Agent:
     def _hear(self):
         with self._troubles.stage('hearing of guests'):
             self._watching.gather()
+
+    def _heed(self):
+        """Have those looked at of whom something was heard."""
+        names = self._watching.take()
+        self._attention.wake(names)
+        self._books.heard(names)
 
     @property
     def descriptors(self):

@@ -63,6 +63,15 @@ class AttendTest(AttendingCase):
             self.attend()
         self.assertEqual({host.uuid_of(2), host.uuid_of(3)}, set(self.promises()))
 
+    def test_a_guest_whose_process_is_not_there_yet_when_its_file_is(self):
+        path = 'run/libvirt/qemu/%s.xml' % host.name_of(3)
+        self.launch(3, status=False)
+        for pid, known in ((b'0', {1, 2}), (b'4003', {1, 2, 3})):
+            self.host.write(path, b"<domstatus state='paused' pid='%s'>\n%s</domstatus>\n"
+                            % (pid, host.domain_xml(3)))
+            self.attend()
+            self.assertEqual({host.uuid_of(number) for number in known}, set(self.promises()))
+
     def test_vcpus_that_were_plugged(self):
         self.host.write('run/libvirt/qemu/%s.xml' % host.name_of(1),
                         b"<domstatus state='running' pid='4001'>\n%s</domstatus>\n"
