@@ -15,6 +15,8 @@ from nova_numa_pmc.host import guests, topology
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.usable_cpus import usable_host
 
+#: Our script as ``hook install`` puts it (``hook_files`` is too dear to import here).
+HOOK = 'etc/libvirt/hooks/qemu.d/50-nova-numa-pmc'
 #: A node with less than this share of a guest's memory doesn't count as holding it.
 _HOLDS_RATIO = 0.05
 
@@ -180,7 +182,7 @@ def reconcile(ledger, host, options, root, starting=None, now_ns=None):
         problems += unread
         for guest in found:
             if guest.name in unknown:
-                ledger.put(_observed(_located(guest, host), host, root))
+                ledger.put(_observed(_located(guest, host), host, options, root))
     return problems
 
 
@@ -221,14 +223,30 @@ def _evidence(cpus, apart, options, root):
                                state.read_boot_id(root), _boottime_ns(), cpus, apart)
 
 
-def _observed(guest, host, root):
+def _observed(guest, host, options, root):
     """Return the promise that a running guest without one amounts to."""
     from nova_numa_pmc.core import placement
     nodes = () if guest.placed_by else _nodes(_held_cpus(guest.pid, root), host)
     if len(nodes) == sum(1 for node in host.nodes if node.cpus):
         nodes = ()
     held = model.Placement(nodes, mem_nodes=nodes)
-    return placement.promise(guest, held, _boottime_ns())._replace(started=True)
+    promise = placement.promise(guest, held, _boottime_ns())._replace(started=True)
+    # Its own start recorded nothing: the hook was not there, or failed.
+    return promise._replace(missed=(
+        promise.origin == model.FLOATING and not guest.placed_by and options.enabled
+        and dict(guest.hints).get('numa_pmc:policy') != model.NONE
+        and _began_after_hook(guest.pid, root)))
+
+
+def _began_after_hook(pid, root):
+    """Say whether a process began since the hook was installed; where that can't be told, not."""
+    from nova_numa_pmc.host import cgroups
+    try:
+        stat = cgroups.read_text(os.path.join(root, 'proc/%d/stat' % pid)).rpartition(')')[2]
+        age_s = _boottime_ns() / 1e9 - int(stat.split()[19]) / os.sysconf('SC_CLK_TCK')
+        return time.time() - age_s > os.stat(os.path.join(root, HOOK)).st_ctime
+    except (OSError, ValueError, IndexError):
+        return False
 
 
 def _held_cpus(pid, root):

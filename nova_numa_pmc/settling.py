@@ -7,9 +7,9 @@ follow it.
 """
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.exceptions import (CpusetError, GuestGone, PinnedByOthers, StateError,
-                                      TopologyError)
-from nova_numa_pmc.host import cgroups, cpuset, guests, hugetlb, journal, topology
+from nova_numa_pmc.exceptions import (CpuListError, CpusetError, GuestGone, PinnedByOthers,
+                                      StateError, TopologyError)
+from nova_numa_pmc.host import cgroups, cpuset, guests, held, journal, topology
 
 
 def settle(call, xml):
@@ -33,8 +33,8 @@ def settle(call, xml):
             decision = decision._replace(
                 cpus=promises.cpus_of(decision.promise, guest, call.root))
         groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
-        lying, pool = _lying(guest, groups, call.root)
-        decision = beside_memory(guest, decision, lying, call.options, call.root,
+        there, pool = lying(guest, groups, call.root)
+        decision = beside_memory(guest, decision, there, call.options, call.root,
                                  call.lock_timeout_s())
         applied = _apply(call, guest, groups, decision, pool)
     except (CpusetError, TopologyError) as error:
@@ -44,7 +44,7 @@ def settle(call, xml):
                                                   origin=model.FLOATING, missed=missed),
                         call.options, call.root, call.lock_timeout_s())
         raise
-    call.log_decision(decision, _before(applied), _after(applied, decision.promise, lying))
+    call.log_decision(decision, _before(applied), _after(applied, decision.promise, there))
     try:
         promises.settle(decision.promise._replace(bound=applied.memory == cpuset.BOUND),
                         call.options, call.root, call.lock_timeout_s())
@@ -52,32 +52,35 @@ def settle(call, xml):
         call.log(journal.WARNING, '%s; the guest is placed, but not recorded as started' % error)
 
 
-def _lying(guest, groups, root):
+def lying(guest, groups, root):
     """Return where a guest's memory lies: {node id: bytes}, and of it that in huge pages.
 
     The latter is None where that isn't told.
     """
-    pool = hugetlb.bytes_by_node(groups.pid, root) or None if guest.page_bytes else None
-    lying = dict(cgroups.memory_by_node(groups) or {})
+    pool = None
+    if guest.page_bytes:
+        from nova_numa_pmc.host import hugetlb  # few guests have such pages
+        pool = hugetlb.bytes_by_node(groups.pid, root) or None
+    there = dict(cgroups.memory_by_node(groups) or {})
     for node, size in (pool or {}).items():
-        lying[node] = lying.get(node, 0) + size
-    return lying, pool
+        there[node] = there.get(node, 0) + size
+    return there, pool
 
 
-def beside_memory(guest, decision, lying, options, root, lock_timeout_s):
+def beside_memory(guest, decision, there, options, root, lock_timeout_s):
     """Decide again where memory lies already that can't be moved, or is too much for that.
 
-    :param lying: {node id: bytes}
+    :param there: {node id: bytes}, as :func:`lying` tells
     :returns: :class:`promises.Decision`, that which was given where memory may follow it
     :raises NumaPmcError: as :func:`promises.decide`
     """
     homes = decision.promise.mem_nodes or decision.promise.cpu_nodes
-    away = sum(size for node, size in lying.items() if node not in homes)
+    away = sum(size for node, size in there.items() if node not in homes)
     stays = (guest.locked or guest.page_bytes or guest.preallocated
              or away > options.follow_memory_over_mib << 20)
-    if not stays or 2 * away <= sum(lying.values()):
+    if not stays or 2 * away <= sum(there.values()):
         return decision
-    return promises.decide(guest, options, root, lock_timeout_s, lying)
+    return promises.decide(guest, options, root, lock_timeout_s, there)
 
 
 def _apply(call, guest, groups, decision, pool):
@@ -96,7 +99,10 @@ def early_cpus(groups):
     """Return what ``libvirt/`` is narrowed to since the start, a frozenset; empty: it is not."""
     if groups.version != 2 or groups.target == groups.scope:
         return frozenset()
-    return cpuset.current(groups)[groups.target].cpus
+    try:
+        return topology.parse_cpulist(cgroups.read_text(held.file_of(groups.target, 'cpus')))
+    except (OSError, CpuListError):
+        return frozenset()  # told when it is read for writing
 
 
 def _before(applied):
@@ -108,14 +114,14 @@ def _before(applied):
     return ''
 
 
-def _after(applied, promise, lying):
+def _after(applied, promise, there):
     homes = promise.mem_nodes or promise.cpu_nodes
-    off_bytes = sum(size for node, size in lying.items() if node not in homes)
+    off_bytes = sum(size for node, size in there.items() if node not in homes)
     told = ' (%s' % (applied.memory if applied.memory != cpuset.UNASKED else
                      'local' if not off_bytes else 'wide')
     if off_bytes:
         told += ', %d of %d KiB lay elsewhere' % (off_bytes + 1023 >> 10,
-                                                  sum(lying.values()) >> 10)
+                                                  sum(there.values()) >> 10)
     if applied.left_bytes:
         told += ', %d KiB still do' % (applied.left_bytes + 1023 >> 10)
     told += ')'

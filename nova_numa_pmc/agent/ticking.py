@@ -15,7 +15,7 @@ from nova_numa_pmc.agent import attention, rebalancing, remembering, watching
 from nova_numa_pmc.agent.troubles import Troubles
 from nova_numa_pmc.core import view
 from nova_numa_pmc.host import topology
-from nova_numa_pmc.movement import moving, pausing, reassertion, turn
+from nova_numa_pmc.movement import late_starts, moving, pausing, reassertion, turn
 from nova_numa_pmc.record import Record
 
 LOG = logging.getLogger(__name__)
@@ -32,8 +32,8 @@ class Now(Record, fields='monotonic_ns boottime_ns realtime_s'):
         return cls(time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time())
 
 
-class Tick(Record, fields='now sample host record guests host_state totals failing paused source',
-           defaults=(None, None, None, (), None, moving.Totals(), 0, None, '')):
+class Tick(Record, fields='now sample host record guests host_state totals failing paused source '
+           'taken_over', defaults=(None, None, None, (), None, moving.Totals(), 0, None, '', 0)):
     """What a tick has found; None: could not be had.
 
     :param sample: :class:`nova_numa_pmc.sample.Sample`
@@ -45,6 +45,7 @@ class Tick(Record, fields='now sample host record guests host_state totals faili
     :param failing: how many stages failed, of it and of the moves before
     :param paused: :class:`pausing.Paused`, None: guests may be moved
     :param source: by what guests are known, as :attr:`watching.Watching.source`
+    :param taken_over: how many guests' starts the agent has finished for the hook
     """
 
     __slots__ = ()
@@ -72,6 +73,7 @@ class Agent:
         self._sampler = collect.Sampler(options.counting, root)
         self._books = bookkeeping.Bookkeeping(options.shared, root, LOG)
         self._reassertion = reassertion.Reassertion(options.shared, root, LOG, self._troubles)
+        self._late_starts = late_starts.LateStarts(options.shared, root, LOG)
         self._moving = moving.Moving(options, root, LOG, **writing)
         self._rebalancing = rebalancing.Rebalancing(options, self._moving, root, LOG,
                                                     self._troubles)
@@ -87,6 +89,7 @@ class Agent:
             self.abandon()
             self._moving.places.clear()  # whoever was widened goes home
         self._books.options = self._reassertion.options = options.shared
+        self._late_starts.options = options.shared
         self.options = self._moving.options = self._rebalancing.options = options
 
     def tick(self, now=None):
@@ -115,7 +118,8 @@ class Agent:
                 self._rebalancing.consider(tick, self._sampler)
         self._end_turn()
         self._last = tick._replace(sample=None)
-        return tick._replace(totals=self._moving.totals, failing=self._troubles.failing)
+        return tick._replace(totals=self._moving.totals, failing=self._troubles.failing,
+                             taken_over=self._late_starts.taken_over)
 
     def attend(self, now=None):
         """Look at the guests of whom something was heard: all of a tick but what is measured.
@@ -167,8 +171,15 @@ class Agent:
                 tick = tick._replace(
                     record=self._books.follow(tick.record, tick.guests, tick.host))
         if self.options.reassert:
+            if ours:
+                with self._troubles.stage('finishing starts'):
+                    tick = self._late_starts.finish(tick)
             with self._troubles.stage('holding guests'):
                 self._hold(tick, ours)
+        if ours and not (self._moving.busy or tick.paused):
+            with self._troubles.stage('fetching memory'):
+                self._moving.begin(self._late_starts.fetches(tick, self.options.terms),
+                                   tick.record.promises)
         return tick
 
     def _hold(self, tick, ours):

@@ -124,7 +124,8 @@ class Reassertion:
             changes += cpuset.confine(groups, cpus, ours=cpuset.Held(each, frozenset()),
                                       keep=theirs | others, **self._writing).changes
         if changes:
-            self._written[guest.uuid] = recent + [now_s]
+            if self._held.get(key) == cpus:  # it was so, and somebody has changed it
+                self._written[guest.uuid] = recent + [now_s]
             self._log.info('guest %s: held to node %s again: cpus %s to %s', guest.name,
                            ','.join(map(str, nodes)), changes[0].before or 'any',
                            format_cpulist(cpus))

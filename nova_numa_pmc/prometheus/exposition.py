@@ -134,6 +134,9 @@ def _agent(shown, version):
                  'files alone do', int(tick.source == 'libvirt') if tick.source else None)
     yield _gauge('guests', 'Guests that run', None if tick.host is None else len(tick.guests))
     yield _gauge('moving_guests', 'Guests that are being moved', totals.in_hand)
+    yield core.CounterMetricFamily(
+        PREFIX + 'starts_taken_over', 'Starts that the hook could not finish and the agent has',
+        tick.taken_over)
     moved = core.CounterMetricFamily(PREFIX + 'moves', 'Moves that have ended, by what came of '
                                      'them', labels=('kind', 'result'))
     for kind in moves.KINDS:

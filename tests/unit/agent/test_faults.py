@@ -152,7 +152,7 @@ class VanishingTest(AgentCase):
         def again():
             self.remove(1, trees[-1])
             trees.append(self.launch(1))
-            self.promise(1, 1, since_ns=START_NS)
+            self.promise(1, 1, since_ns=START_NS - 1000 * SECOND)
         trees = [self.launch(1)]
         for name, at_s in self.at_each_stage(made, again):
             with self.subTest(before=name), foreseen(self):

@@ -49,7 +49,7 @@ class AgentCase(unittest.TestCase):
     def run_to(self, number, run_s, wait_s=0.0, cpu=0):
         self.host.thread(4000 + number, 5000 + number, run_s, wait_s, cpu)
 
-    def promise(self, number, node, started=True, since_ns=START_NS - 500 * SECOND, **more):
+    def promise(self, number, node, started=True, since_ns=START_NS - 1500 * SECOND, **more):
         promised = model.Promise(host.uuid_of(number), host.name_of(number), (node,), (node,), 2,
                                  512 * MIB, since_ns=since_ns, started=started)._replace(**more)
         with state.locked(self.directory, 1.0, state.read_boot_id(self.root)) as ledger:

@@ -167,7 +167,7 @@ class ContentTest(ExporterCase):
         self.assertEqual(
             {'agent_info', 'agent_tick_seconds_count', 'agent_tick_seconds_sum', 'agent_troubles',
              'agent_paused', 'agent_last_tick_timestamp_seconds', 'moving_guests', 'moves_total',
-             'moved_bytes_total'},
+             'moved_bytes_total', 'starts_taken_over_total'},
             {name[len('nova_numa_'):] for name in found if name.startswith('nova_numa_')})
         unknown = FULL._replace(sample=FULL.sample._replace(nodes=(
             sample.NodeSample(0, capacity_cores=4.0, cpi=1.5), NODES[1])))
