@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Take back what pin or ignore has said of a guest: it is held and may be moved again.
 
-A guest whose CPUs ignore --release has given back floats until it starts anew.
+Its threads that were pinned since it started, with virsh vcpupin, emulatorpin, iothreadpin or by
+hand, are given back through virsh, and the agent holds them with the others. A guest whose CPUs
+ignore --release has given back floats until it starts anew.
 
 examples:
   nova-numa-rebalance unpin instance-0000002a
   nova-numa-rebalance unpin 6ba7b810-9dad-11d1-80b4-00c04fd430c8   # one that has gone
 
-exit codes: 0 done, or nothing was said of it; 1 a problem; 64 wrong usage
+exit codes: 0 done, or nothing was said of it; 1 a problem, as libvirt refusing; 64 wrong usage
 """
 
 import json
 
 from nova_numa_pmc import overrides
 from nova_numa_pmc.cmd import exits, pin
-from nova_numa_pmc.operating import seeing
+from nova_numa_pmc.host import pins
+from nova_numa_pmc.operating import seeing, unpinning
 
 
 def configure(parser):
@@ -28,11 +31,27 @@ def run(args, here=None):
     here.need_root()
     uuid, name = here.find_said(args.guest)
     dropped = overrides.drop(uuid, here.root)
+    restored = _restore(here, uuid)
     if args.json:
-        print(json.dumps({'uuid': uuid, 'name': name, 'was': dropped and dropped.what}))
+        print(json.dumps({'uuid': uuid, 'name': name, 'was': dropped and dropped.what,
+                          'restored': restored}))
     elif dropped:
         print('%s %s: no longer %s' % (name, uuid, {
             overrides.PIN: 'pinned', overrides.IGNORE: 'ignored'}[dropped.what]))
-    else:
+    elif not restored:
         print('%s %s: neither pinned nor ignored' % (name, uuid))
+    if restored and not args.json:
+        print('%s %s: given back: %s' % (name, uuid, ', '.join(restored)))
     return exits.OK
+
+
+def _restore(here, uuid):
+    """Give back the threads that were pinned since the guest was placed; return their names."""
+    for guest in here.guests()[0]:
+        if guest.uuid == uuid:
+            seen = here.look()
+            names = list(unpinning.pinned(guest, seen.record.promises.get(uuid), seen.host,
+                                          here.root))
+            unpinning.restore(guest, names, pins.read_online(here.root), here.run)
+            return names
+    return []

@@ -4,6 +4,7 @@
 import contextlib
 import functools
 import os
+import subprocess
 import sys
 import time
 
@@ -46,15 +47,16 @@ class Here:
     """
 
     def __init__(self, root='/', wait=time.sleep, ask=input, signals=serving.signals,
-                 clock_ns=time.monotonic_ns, **writing):
+                 clock_ns=time.monotonic_ns, run=subprocess.run, **writing):
         """Read the settings, which always can be.
 
         :param wait: waits so many seconds; ``ask``: as :func:`input`; ``signals``: as
-            :func:`serving.signals`; ``clock_ns``: CLOCK_MONOTONIC
+            :func:`serving.signals`; ``clock_ns``: CLOCK_MONOTONIC; ``run``: as
+            :func:`subprocess.run`
         :param writing: passed to :class:`moving.Moving` (tests)
         """
         self.root, self.ask, self.signals, self.writing = root, ask, signals, writing
-        self.wait, self._clock_ns = wait, clock_ns
+        self.wait, self._clock_ns, self.run = wait, clock_ns, run
         self.shared = settings.read(os.path.join(root, settings.PATH[1:]))
         self.directory = os.path.join(root, self.shared.state_dir[1:])
         self.terminal = all(stream is not None and stream.isatty()

@@ -11,7 +11,7 @@ from nova_numa_pmc.exceptions import CpusetError, StateError
 from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.movement import history, pausing
 from nova_numa_pmc.movement.legs import why_busy
-from nova_numa_pmc.operating import seeing
+from nova_numa_pmc.operating import seeing, unpinning
 from nova_numa_pmc.record import Record
 
 
@@ -44,8 +44,8 @@ class Node(Record, fields=(
 
 
 class Standing(Record, fields=(
-        'guest promise held_nodes bytes_by_node home_ratio fixed moved problem wants'),
-        defaults=(None, '', None)):
+        'guest promise held_nodes bytes_by_node home_ratio fixed moved problem wants pinned'),
+        defaults=(None, '', None, ())):
     """One guest.
 
     :param guest: :class:`model.Guest`; ``promise``: :class:`model.Promise`, None: there is none
@@ -56,6 +56,8 @@ class Standing(Record, fields=(
     :param moved: :class:`history.Entry` of what brought it where it is; None: its start
     :param problem: what could not be read, ''
     :param wants: :class:`demand_history.GuestHistory` as the agent has written it, None: none
+    :param pinned: tuple of (thread's group: 'vcpu0', CPUs) that others have pinned since it was
+        placed
     """
 
     __slots__ = ()
@@ -140,10 +142,11 @@ def guests(here, seen):
 
 def _standing(here, seen, guest, moved):
     promise = seen.record.promises.get(guest.uuid)
-    held, by_node, problem = None, None, ''
+    held, by_node, problem, pinned = None, None, '', {}
     try:
         groups = cgroups.find(guest.pid, here.root)
         held, by_node = seeing.held_nodes(groups, seen.host), cgroups.memory_by_node(groups)
+        pinned = unpinning.pinned(guest, promise, seen.host, here.root)
     except CpusetError as error:
         problem = str(error)
     home_ratio, total = None, sum((by_node or {}).values())
@@ -153,7 +156,8 @@ def _standing(here, seen, guest, moved):
         guest, promise, held, by_node, home_ratio,
         guest_load.why_fixed(guest, promise,
                              why_busy(guest) or pools.why_fixed(guest, seen.host)),
-        promise and moved.get((guest.uuid, promise.since_ns, history.place(promise))), problem)
+        promise and moved.get((guest.uuid, promise.since_ns, history.place(promise))), problem,
+        None, tuple(pinned.items()))
 
 
 def unknown_overrides(here, seen):

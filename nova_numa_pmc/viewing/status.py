@@ -104,7 +104,10 @@ def why(one, now_s, boottime_s):
     parts = [_origin(one, now_s, boottime_s)]
     wider = promise.cpu_nodes and one.held_nodes is not None and (
         set(one.held_nodes) != set(promise.cpu_nodes))
-    if wider and promise.origin == model.PLACED:
+    if one.pinned:
+        parts.append('left to whoever has pinned them: ' + ', '.join(
+            '%s on %s' % (name, topology.format_cpulist(cpus)) for name, cpus in one.pinned))
+    elif wider and promise.origin == model.PLACED:
         spans = not one.held_nodes or set(one.held_nodes) > set(promise.cpu_nodes)
         parts.append(('widened from' if spans else 'not on') + ' node '
                      + ','.join(map(str, promise.cpu_nodes)))
@@ -115,7 +118,7 @@ def why(one, now_s, boottime_s):
 
 def _origin(one, now_s, boottime_s):
     promise = one.promise
-    if promise.origin == model.PINNED or one.guest.placed_by:
+    if promise.origin == model.PINNED or one.guest.placed_by and not one.pinned:
         return 'placed by others' + (': ' + ', '.join(one.guest.placed_by)
                                      if one.guest.placed_by else '')
     if one.moved:
@@ -161,6 +164,7 @@ def to_data(agent, nodes, guests, absent, problems, now_s, boottime_s):
             'home_ratio': one.home_ratio, 'override': one.guest.override, 'fixed': one.fixed,
             'demand_cores': one.wants.demand.figures() if one.wants else {},
             'bandwidth_bytes_per_sec': one.wants.traffic.figures() if one.wants else {},
+            'pinned': {name: topology.format_cpulist(cpus) for name, cpus in one.pinned},
             'promise': one.promise and one.promise._asdict(), 'moved': one.moved and one.moved.id,
             'why': why(one, now_s, boottime_s)} for one in guests],
         'not_running': [each._asdict() for each in absent],

@@ -3,15 +3,72 @@
 
 import json
 import os
+import subprocess
 import time
 
 from nova_numa_pmc import agent_options, host_state, model, overrides
 from nova_numa_pmc.cmd import exits
-from nova_numa_pmc.exceptions import MigrationError, SettingsError, UnknownGuest
+from nova_numa_pmc.exceptions import (MigrationError, NumaPmcError, SettingsError,
+                                      UnknownGuest)
 from nova_numa_pmc.movement import pausing
 from tests.fixtures import domains, host
 from tests.unit.agent.test_rebalancing import PAGES, TwoNodes
 from tests.unit.cmd.test_apply import OperatingCase
+
+
+class UnpinTest(OperatingCase):
+    """Threads that were pinned since their guest was placed."""
+
+    PIN = "  <cputune><vcpupin vcpu='0' cpuset='6'/><emulatorpin cpuset='5'/></cputune>\n"
+
+    def setUp(self):
+        super().setUp()
+        self.commands, self.fails = [], False
+
+    def here(self, terminal=False):
+        made = super().here(terminal)
+        made.run = self.virsh
+        return made
+
+    def virsh(self, command, **_options):
+        self.commands.append(' '.join(command[4:]))
+        return subprocess.CompletedProcess(command, int(self.fails), '', 'error: no\n')
+
+    def pin(self, cpuset=None):
+        """As virsh vcpupin and emulatorpin do it, and a hand on the other vCPU."""
+        self.host.launch(1, xml=host.domain_xml(1, cpuset=cpuset, extra=self.PIN))
+        self.hold(1, '0-3')
+        tree = self.kernel.memories[4001].tree
+        for directory, cpus in zip(tree.children, '562'):
+            tree.write(os.path.join(directory, 'cpuset.cpus'), cpus)
+
+    def test_shown_and_given_back_by_libvirt(self):
+        for cpuset, wide in ((None, '0-7'), ('0-6', '0-6')):
+            with self.subTest(cpuset=cpuset):
+                self.pin(cpuset)
+                [shown] = [each for each in self.json('status')[1]['guests']
+                           if each['uuid'] == host.uuid_of(1)]
+                self.assertEqual({'emulator': '5', 'vcpu0': '6', 'vcpu1': '2'}, shown['pinned'])
+                self.assertIn('vcpu0 on 6', shown['why'])
+                self.commands.clear()
+                self.assertEqual((exits.OK, ['emulator', 'vcpu0', 'vcpu1']), (
+                    exits.OK, self.json('unpin', host.name_of(1))[1]['restored']))
+                self.assertEqual([
+                    'emulatorpin %s %s --live' % (host.uuid_of(1), wide),
+                    'vcpupin %s 0 %s --live' % (host.uuid_of(1), wide),
+                    'vcpupin %s 1 %s --live' % (host.uuid_of(1), wide)], self.commands)
+
+    def test_libvirt_refuses(self):
+        self.pin()
+        self.fails = True
+        with self.assertRaisesRegex(NumaPmcError, 'emulatorpin .* --live: error: no'):
+            self.run_it('unpin', host.name_of(1))
+
+    def test_nothing_is_pinned(self):
+        self.assertIn('neither pinned', self.run_it('unpin', host.name_of(1))[1])
+        self.hold(2, '0-7')  # somebody has reset it, or widened it
+        self.assertIn('neither pinned', self.run_it('unpin', host.name_of(2))[1])
+        self.assertEqual([], self.commands)
 
 
 class PinTest(OperatingCase):
