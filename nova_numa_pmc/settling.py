@@ -7,9 +7,9 @@ follow it.
 """
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.exceptions import (CpuListError, CpusetError, GuestGone, PinnedByOthers,
-                                      StateError, TopologyError)
-from nova_numa_pmc.host import cgroups, cpuset, guests, held, journal, topology
+from nova_numa_pmc.exceptions import (CpusetError, GuestGone, PinnedByOthers, StateError,
+                                      TopologyError)
+from nova_numa_pmc.host import cgroups, cpuset, guests, journal, topology
 
 
 def settle(call, xml):
@@ -28,16 +28,19 @@ def settle(call, xml):
         if decision.problems:
             call.log_decision(decision)
         return
+    groups = early_cpus = None
     try:
         if decision.cpus is None:
             decision = decision._replace(
                 cpus=promises.cpus_of(decision.promise, guest, call.root))
+        early_cpus = decision.cpus
         groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
         there, pool = lying(guest, groups, call.root)
         decision = beside_memory(guest, decision, there, call.options, call.root,
                                  call.lock_timeout_s())
-        applied = _apply(call, guest, groups, decision, pool)
+        applied = _apply(call, guest, groups, decision, pool, early_cpus)
     except (CpusetError, TopologyError) as error:
+        _take_back_early(groups, early_cpus)
         # What somebody has pinned, and who has gone, is nobody's to place.
         missed = not isinstance(error, (PinnedByOthers, GuestGone))
         promises.settle(decision.promise._replace(cpu_nodes=(), mem_nodes=(),
@@ -83,7 +86,16 @@ def beside_memory(guest, decision, there, options, root, lock_timeout_s):
     return promises.decide(guest, options, root, lock_timeout_s, there)
 
 
-def _apply(call, guest, groups, decision, pool):
+def _take_back_early(groups, cpus):
+    """Widen what the start has narrowed; should that fail too, the agent does so."""
+    if groups and cpus:
+        try:
+            cpuset.widen_early(groups, cpus)
+        except CpusetError:
+            pass
+
+
+def _apply(call, guest, groups, decision, pool, early_cpus):
     mems = None
     # Of locked memory the kernel would try each page, in vain.
     if call.options.bind and not guest.locked:
@@ -91,18 +103,7 @@ def _apply(call, guest, groups, decision, pool):
     return cpuset.confine(
         groups, decision.cpus, mems, call.options.bring_over_limit_mib << 20,
         stay_bound=mems is not None, pool_by_node=pool,
-        # What the start has narrowed, should it be another place by now.
-        ours=cpuset.Held(early_cpus(groups), frozenset()))
-
-
-def early_cpus(groups):
-    """Return what ``libvirt/`` is narrowed to since the start, a frozenset; empty: it is not."""
-    if groups.version != 2 or groups.target == groups.scope:
-        return frozenset()
-    try:
-        return topology.parse_cpulist(cgroups.read_text(held.file_of(groups.target, 'cpus')))
-    except (OSError, CpuListError):
-        return frozenset()  # told when it is read for writing
+        ours=cpuset.Held(early_cpus, frozenset()))
 
 
 def _before(applied):

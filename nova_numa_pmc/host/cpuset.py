@@ -168,6 +168,16 @@ def narrow_early(groups, cpus, write=writes.write):
     return True
 
 
+def widen_early(groups, cpus, write=writes.write):
+    """Take back :func:`narrow_early` of a guest that is not held after all.
+
+    :returns: tuple of :class:`~nova_numa_pmc.host.writes.Change`
+    :raises GuestGone, CpusetError: as :func:`confine`
+    """
+    return writes.run(groups.scope, _handing_over(groups, current(groups), (cpus,), 'cpus'),
+                      write)
+
+
 def _cpu_steps(groups, held, cpus, ours, keep):
     text = format_cpulist(cpus)
     if groups.covers:

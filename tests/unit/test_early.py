@@ -84,6 +84,21 @@ class Version2Test(EarlyCase):
             hook.run(hosts.name_of(1), 'started', stream.fileno(), self.root)
         self.assertEqual(('0-3', '0-7'), (tree.held(), tree.read(tree.target, 'cpuset.cpus')))
 
+    def test_taken_back_where_the_guest_is_not_held_after_all(self):
+        tree = self.launch()
+        self.assertFalse(self.start().step(0.0))
+        for vcpu in tree.vcpus:
+            tree.add_group(vcpu)
+        tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3-4\n')  # another hook's
+        tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus.effective'), '3\n')
+        with tempfile.TemporaryFile() as stream:
+            stream.write(hosts.domain_xml(1))
+            stream.seek(0)
+            hook.run(hosts.name_of(1), 'started', stream.fileno(), self.root)
+        self.assertIn('not ours', self.host.logged()[-1])
+        self.assertEqual(('- 3-4 -', '0-7'), (
+            tree.held(), tree.read(tree.target, 'cpuset.cpus')))
+
     def test_a_guest_that_ends(self):
         hold = self.start()
         tree = self.launch()
