@@ -146,13 +146,13 @@ class Soak:
         return f'node {self.filled} taken'
 
     def reset(self):
-        """Give a guest's group all CPUs, as a reload of systemd may."""
-        paths = [path for path in self.lab.cpusets() if path.endswith('/libvirt/cpuset.cpus')]
+        """Give a vCPU's group all CPUs, as a reload of systemd may."""
+        paths = [path for path in self.lab.cpusets() if path.endswith('/libvirt/vcpu0/cpuset.cpus')]
         if not paths:
             return None
         path = self.rng.choice(sorted(paths))
         self.run(f"echo 0-3 >'{path}'", check=False)     # it may be on its way out
-        return path.rsplit('/', 3)[-3]
+        return path.rsplit('/', 4)[-4]
 
     def kill_agent(self):
         """Kill the agent; systemd starts it again."""

@@ -81,7 +81,7 @@ def test_holds_guests_to_their_places(agent):
     agent.lab.wait_for_hooks()
     before = agent.lab.cpusets()
     held = {path: text for path, text in before.items()
-            if path.endswith('/libvirt/cpuset.cpus') and text in CPUS.values()}
+            if path.endswith('/libvirt/vcpu0/cpuset.cpus') and text in CPUS.values()}
     assert sorted(held.values()) == sorted(CPUS.values()), before
     for path in held:
         agent.run(f"echo 0-3 >'{path}'")

@@ -152,7 +152,7 @@ def test_cancelled_in_the_middle(lab):
     found = lab.guests.report()['w']
     assert (ended['state'], found['cpus'], found['mems']) == ('cancelled', ['0-1'], ['0-1'])
     assert set(lab.cpusets()[path] for path in lab.cpusets()
-               if path.endswith('libvirt/cpuset.cpus')) == {'0-1'}
+               if path.endswith('libvirt/vcpu0/cpuset.cpus')) == {'0-1'}
     ask(lab)
     assert_moved(lab)
 
