@@ -91,6 +91,11 @@ class Bookkeeping:
         except StateError:
             return record  # the next tick tries again
         for before, after in changed:
+            if before.cpu_nodes != after.cpu_nodes:
+                self._log.info('guest %s: numatune has bound its memory to node %s: its CPUs '
+                               'follow', after.name, ','.join(map(str, after.mem_nodes)))
+            if (before.vcpus, before.memory_bytes) == (after.vcpus, after.memory_bytes):
+                continue
             self._log.info('guest %s: has %d vCPUs and %d MiB now, %d and %d were promised',
                            after.name, after.vcpus, after.memory_bytes >> 20, before.vcpus,
                            before.memory_bytes >> 20)

@@ -126,7 +126,7 @@ def settle(promise, options, root, timeout_s):
 
 
 def followed(promise, guest, host):
-    """Return a running guest's promise with the vCPUs and the memory that it has now.
+    """Return a running guest's promise with the vCPUs and the memory that it has now, and where.
 
     :param guest: :class:`model.Guest`, read since vCPUs or memory were plugged or taken out
     :param host: :class:`model.Topology`
@@ -136,6 +136,13 @@ def followed(promise, guest, host):
         promise = promise._replace(memory_bytes=guest.memory_bytes, mem_bytes=())
     if promise.vcpus != guest.vcpus:
         promise = promise._replace(vcpus=guest.vcpus)
+    if (promise.origin == model.PLACED and guest.placed_by == ('numatune',)
+            and not set(promise.cpu_nodes) & set(guest.mem_nodes)):
+        # virsh numatune --live: where the memory is bound, the CPUs follow it.
+        beside = _nodes(pools.cpus_on(guest.mem_nodes, host, guest), host)
+        if beside:
+            promise = promise._replace(cpu_nodes=beside, mem_nodes=guest.mem_nodes, mem_bytes=(),
+                                       bound=False)
     return promise
 
 

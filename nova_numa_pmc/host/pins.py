@@ -37,9 +37,12 @@ def without_void(guest: Guest, online: frozenset) -> Guest:
                         if by in kinds or by not in KINDS.values()))
 
 
-def only_pins(guest: Guest) -> bool:
-    """Say whether nothing but pins of single threads is said of where a guest belongs."""
-    return bool(guest.pins) and set(guest.placed_by) <= set(KINDS.values())
+def may_hold(guest: Guest) -> bool:
+    """Say whether a guest that we have placed is ours to hold, whatever was said of it since.
+
+    Pins of single threads leave the others to us, and numatune the CPUs.
+    """
+    return set(guest.placed_by) <= {*KINDS.values(), 'numatune'}
 
 
 def read_online(root: str = '/') -> frozenset:

@@ -89,7 +89,7 @@ class Reassertion:
 
     def _is_ours(self, guest, promise, now):
         if (promise is None or promise.origin != model.PLACED
-                or guest.placed_by and not pins.only_pins(guest)
+                or not pins.may_hold(guest)
                 or guest.override == overrides.IGNORE):
             return False
         # The hook writes at `started`; where it never came to that, it is taken over.
@@ -174,7 +174,7 @@ class Reassertion:
 
     def _mind_memory(self, guest, promise, cpus, covered, room, only_widen):
         """Keep a bound guest bound while its nodes hold what it is promised, else widen it."""
-        if not promise.bound or not promise.mem_nodes:
+        if not promise.bound or not promise.mem_nodes or 'numatune' in guest.placed_by:
             return
         groups, mems = self._find(guest), frozenset(promise.mem_nodes)
         if not self.options.bind:

@@ -28,7 +28,7 @@ def pinned(guest: model.Guest, promise: model.Promise | None, host: model.Topolo
     :raises CpusetError: its groups can't be read
     """
     if promise is None or promise.origin != model.PLACED or (
-            guest.placed_by and not pins.only_pins(guest)):
+            not pins.may_hold(guest)):
         return {}
     place = cpus_of(promise.cpu_nodes, host, guest)
     online = frozenset().union(*(node.online_cpus for node in host.nodes))

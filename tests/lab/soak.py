@@ -147,7 +147,8 @@ class Soak:
 
     def reset(self):
         """Give a vCPU's group all CPUs, as a reload of systemd may."""
-        paths = [path for path in self.lab.cpusets() if path.endswith('/libvirt/vcpu0/cpuset.cpus')]
+        paths = [path for path in self.lab.cpusets()
+                 if path.endswith('/libvirt/vcpu0/cpuset.cpus')]
         if not paths:
             return None
         path = self.rng.choice(sorted(paths))

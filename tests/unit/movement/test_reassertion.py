@@ -198,6 +198,16 @@ class OperatorsWordTest(AgentCase):
             self.assertEqual('0-7', tree.read(tree.target, 'cpuset.cpus'))
         self.tick(made, 10)
 
+    def test_cpus_follow_memory_that_numatune_has_bound(self):
+        made = self.open()
+        self.promise(1, 1)
+        tree = self.launch(1)
+        self.assertEqual('4-7', self.held(tree, made, 0))
+        for at_s, nodes, cpus in ((5, '0', '0-3'), (10, '0-1', '0-3'), (15, '1', '4-7')):
+            self.launch(1, xml=host.domain_xml(1, extra=(
+                "  <numatune><memory mode='strict' nodeset='%s'/></numatune>\n" % nodes)))
+            self.assertEqual(cpus, self.held(tree, made, at_s))
+
     def test_a_vcpu_that_is_plugged(self):
         made = self.open()
         self.promise(1, 1)
