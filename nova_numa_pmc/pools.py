@@ -114,12 +114,26 @@ def is_apart(guest: model.Guest, host: model.Topology) -> bool:
     """Say whether a guest may not use what plain guests use: its vCPUs load other CPUs.
 
     That is a guest pinned to CPUs outside of the floating pool or with CPUs of its own, and one
-    whose ``<vcpu cpuset>`` has none of the pool's.
+    whose ``<vcpu cpuset>`` has none of the pool's. Where only some of its vCPUs are pinned, the
+    others may use what they could.
     """
-    own = guest.pinned_cpus if guest.pinned_cpus else guest.allowed_cpus
+    some = guest.pins and sum(name.startswith('vcpu') for name, _ in guest.pins) < guest.vcpus
+    own = guest.allowed_cpus if some or not guest.pinned_cpus else guest.pinned_cpus
     if not own:
         return False
     return not any(node.cpus & own - dedicated_cpus(guest) for node in host.nodes)
+
+
+def loading_vcpus(guest: model.Guest, host: model.Topology) -> int:
+    """Return how many of a guest's vCPUs may load the floating pool.
+
+    Not those that are pinned beside it, nor those that have a CPU of their own.
+    """
+    if is_apart(guest, host):
+        return 0
+    shared = cpus_of(host) - dedicated_cpus(guest)
+    return max(0, guest.vcpus - sum(name.startswith('vcpu') and not cpus & shared
+                                    for name, cpus in guest.pins))
 
 
 def cpus_of(host: model.Topology) -> frozenset[int]:

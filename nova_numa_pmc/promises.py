@@ -296,10 +296,9 @@ def _device_nodes(guest, root):
 
 def _located(guest, host):
     """Tell the nodes of a guest's pins, and the vCPUs that load the floating pool's CPUs."""
-    if pools.is_apart(guest, host):
-        guest = guest._replace(vcpus=0)
-    elif guest.pins:  # some of them may be dedicated, as Nova's policy "mixed" has it
-        guest = guest._replace(vcpus=max(0, guest.vcpus - len(pools.dedicated_cpus(guest))))
+    loading = pools.loading_vcpus(guest, host)
+    if loading != guest.vcpus:
+        guest = guest._replace(vcpus=loading)
     return (guest._replace(cpu_nodes=_nodes(guest.pinned_cpus, host)) if guest.pinned_cpus
             else guest)
 

@@ -300,8 +300,8 @@ class StartedTest(HookTest):
 
     def test_pinned_to_cpus_kept_from_others_counts_its_memory_on_their_node(self):
         self.host.write('sys/devices/system/cpu/isolated', '6-7\n')
-        pins = "  <cputune><vcpupin vcpu='0' cpuset='6-7'/></cputune>\n"
-        self.call('start', 1, hosts.domain_xml(1, extra=pins))
+        pins = ''.join(f"<vcpupin vcpu='{at}' cpuset='6-7'/>" for at in (0, 1))
+        self.call('start', 1, hosts.domain_xml(1, extra=f'  <cputune>{pins}</cputune>\n'))
         self.assertEqual(('pinned', (1,), (1,), 0), (
             self.promise(1).origin, self.promise(1).cpu_nodes, self.promise(1).mem_nodes,
             self.promise(1).vcpus))

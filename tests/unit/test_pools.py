@@ -114,9 +114,17 @@ class GuestsPoolTest(unittest.TestCase):
         for one, apart in ((guest(), False), (guest(allowed=(1, 2)), False),
                            (guest(allowed=(4, 5)), True), (guest(pins=(4, 5)), True),
                            (guest(pins=(0, 1)), True),     # dedicated, by whatever set
+                           (guest(pins=(4,)), False),      # its other vCPU is not pinned
                            (guest(pins=(0, 1), flavor=None, placed_by=('vcpupin',)), False)):
             with self.subTest(one=one):
                 self.assertEqual(apart, pools.is_apart(one, self.host))
+
+    def test_how_many_vcpus_load_it(self):
+        mixed = guest(pins=(4, 5), vcpus=4, placed_by=('vcpupin', 'dedicated'))
+        for one, vcpus in ((guest(), 2), (guest(allowed=(4, 5)), 0), (mixed, 2),
+                           (guest(pins=(4, 5)), 0), (guest(pins=(4,)), 1), (guest(pins=(0,)), 2)):
+            with self.subTest(one=one):
+                self.assertEqual(vcpus, pools.loading_vcpus(one, self.host))
 
     def test_pools_beside_the_floating_one(self):
         guests = (guest(1, (0, 1, 8, 9)), guest(2, (4, 5, 99)), guest(3, (4, 5)), guest(4),
