@@ -60,6 +60,22 @@ def test_remembers_what_guests_wanted(agent):
     assert not [line for line in agent.journal() if ' fails: ' in line or 'wanted' in line]
 
 
+def test_a_load_from_outside_counts_in_two_minutes(agent):
+    """What keeps a CPU busy all the time counts in full, however quiet it was before."""
+    agent.start()
+    before = agent.after(3)['nodes'][1]['demand_cores']
+    agent.run('systemd-run -q --unit load taskset -c 3 sh -c "while :; do :; done"')
+    try:
+        began = agent.after(1)['nodes'][1]
+        # To ask costs the machine a CPU, as in until(): seldom.
+        later = agent.after(2 + 120 // INTERVAL_S, every_s=20)['nodes'][1]
+    finally:
+        agent.run('systemctl stop load')
+    print(before, began, later)
+    assert began['demand_cores'] < began['demand_now_cores']
+    assert later['demand_cores'] > max(0.9, before + 0.5)
+
+
 def test_comes_back_after_a_kill(agent):
     """As a new process, with the promises that were there and a fresh state."""
     agent.start()
