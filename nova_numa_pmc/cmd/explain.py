@@ -127,7 +127,8 @@ def as_dict(guest, decision, recorded, places):
         'recorded': recorded and recorded._asdict(),
         'decision': {'origin': promise.origin, 'cpu_nodes': promise.cpu_nodes,
                      'mem_nodes': promise.mem_nodes, 'why': decision.why,
-                     'cpus': None if decision.cpus is None else sorted(decision.cpus)},
+                     'cpus': None if decision.cpus is None else sorted(decision.cpus),
+                     'evidence': decision.evidence and decision.evidence.told},
         'problems': list(decision.problems),
         'nodes': [dict(node._asdict(), cpus=sorted(node.cpus)) for node in decision.view.nodes],
         'places': [{'cpu_nodes': cpus, 'mem_nodes': mems, 'pressure': pressure, 'key': {

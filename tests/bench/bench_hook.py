@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 
+from nova_numa_pmc import model, pool_loads, state
 from nova_numa_pmc.host import hook_files
 from tests.fixtures import host as hosts
 from tests.fixtures import script
@@ -65,7 +66,16 @@ def prepare(root):
         script.call(path, hosts.name_of(number), 'start', hosts.domain_xml(number))
         host.launch(number)
         script.call(path, hosts.name_of(number), 'started', hosts.domain_xml(number))
+    publish(root)
     return host, path
+
+
+def publish(root):
+    """Publish what was measured, as the agent does: it is what a start is decided by."""
+    load = model.NodeLoad(1.0, 10**9, 10**11)
+    pool_loads.write(root + '/run/nova-numa-pmc', pool_loads.Published(
+        state.read_boot_id(root), time.clock_gettime_ns(time.CLOCK_BOOTTIME), 600.0, (
+            model.PoolLoad(frozenset(range(8)), ((0, load), (1, load)), ((0, 20), (1, 20))),)))
 
 
 def measure(host, path, operation, runs):
