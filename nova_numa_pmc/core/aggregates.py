@@ -7,7 +7,7 @@ much as the decision itself.
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import domains
-from nova_numa_pmc.core.view import traffic_rate
+from nova_numa_pmc.core.view import LEAST_HUNDREDTHS, traffic_rate
 
 MIB = 1 << 20
 
@@ -49,12 +49,17 @@ class Aggregates:
         self.demand, self.bandwidth, self.maximum, self.link = demand, bandwidth, maximum, link
         self.distances, self.members, self.usual, self.turn = distances, members, usual, turn
         self.rate = None
-        if demand and bandwidth:
-            if not usual:  # what a node hasn't isn't unknown
-                demand = [value for value, has in zip(demand, cores) if has]
-                bandwidth = [value for value, has in zip(bandwidth, capacity_mib)
-                             if has or value is not None]
-            self.rate = traffic_rate(demand, bandwidth)
+        if not demand or not bandwidth:
+            return
+        if usual:  # traffic_rate() in short: a call of it takes longer than this
+            hundredths = round(100 * sum(demand))
+            if hundredths >= LEAST_HUNDREDTHS:
+                self.rate = 100 * sum(bandwidth) / hundredths
+        else:  # what a node hasn't isn't unknown
+            self.rate = traffic_rate(
+                [value for value, has in zip(demand, cores) if has],
+                [value for value, has in zip(bandwidth, capacity_mib)
+                 if has or value is not None])
 
     def view(self):
         """Return the same as a :class:`model.HostView` of domains, named by their first node."""

@@ -14,8 +14,8 @@ INTENSITY = {'low': 0.3, 'medium': 1.0, 'high': 3.0}
 #: A guest younger than this is charged its expected share beside what is measured.
 SETTLING_NS = 120 * 10**9
 DEFAULT_INTENSITY = 'medium'
-#: A guest's traffic is not derived from fewer cores of others: the ratio would be noise.
-LEAST_CORES = 0.5
+#: A guest's traffic is not derived from fewer [0.01 cores] of others: it would be noise.
+LEAST_HUNDREDTHS = 50
 
 MIB, MB = 1 << 20, 10**6
 
@@ -133,8 +133,8 @@ def traffic_rate(demands, bandwidths):
     if not demands or not bandwidths or None in demands or None in bandwidths:
         return None
     # In whole hundredths: the sum must not depend on how nodes are merged into domains.
-    busy = round(100 * sum(demands)) / 100
-    return sum(bandwidths) / busy if busy >= LEAST_CORES else None
+    hundredths = round(100 * sum(demands))
+    return 100 * sum(bandwidths) / hundredths if hundredths >= LEAST_HUNDREDTHS else None
 
 
 def expected_traffic(demand_cores, intensity, rate):
