@@ -7,7 +7,7 @@ bound to a node which fills.
 
 import pytest
 
-from machine.guests import guests_per_node, home, home_share
+from machine.guests import STARTED_AT_HOME, guests_per_node, home, home_share
 
 V1 = {'cgroup': 'v1'}
 FOUR = {'nodes': 4, 'cpus_per_node': 1, 'memory_mib': (1024,) * 4}
@@ -28,7 +28,7 @@ def test_v1(lab_of):
     assert guests_per_node(found, 2) == [2, 2]
     for guest in found.values():
         assert guest['cpus'] == [['0-1'], ['2-3']][home(guest)] and guest['mems'] == ['0-1']
-        assert home_share(guest) >= 0.99
+        assert home_share(guest) >= STARTED_AT_HOME
     lab.run('virsh setvcpus g0 2 --live', timeout=100)
     assert '2' in lab.run('virsh vcpucount g0 --live --current').stdout.split()
     assert lab.running() == ['g0', 'g1', 'g2', 'g3']
@@ -46,7 +46,7 @@ def test_four_nodes(lab_of, each):
     assert guests_per_node(found, 4) == [each] * 4
     for guest in found.values():
         assert guest['cpus'] == [str(home(guest))] and guest['mems'] == ['0-3']
-        assert home_share(guest) >= 0.99
+        assert home_share(guest) >= STARTED_AT_HOME
 
 
 def test_larger_than_a_node(lab_of):
@@ -60,7 +60,7 @@ def test_larger_than_a_node(lab_of):
     first, last = (int(cpu) for cpu in guest['cpus'][0].replace(',', '-').split('-'))
     assert last != first and guest['mems'] == ['0-3']
     on_both = guest['bytes'].get(first, 0) + guest['bytes'].get(last, 0)
-    assert on_both >= 0.99 * sum(guest['bytes'].values())
+    assert on_both >= STARTED_AT_HOME * sum(guest['bytes'].values())
 
 
 def test_unequal_nodes(lab_of):
@@ -73,7 +73,7 @@ def test_unequal_nodes(lab_of):
     assert guests_per_node(found, 2) == [4, 2]
     for guest in found.values():
         assert guest['cpus'] == [['0-1'], ['2-3']][home(guest)]
-        assert home_share(guest) >= 0.99
+        assert home_share(guest) >= STARTED_AT_HOME
 
 
 @pytest.mark.parametrize('bind', [
@@ -118,4 +118,4 @@ def test_cannot_start_on_node_1(lab_of):
     lab.install_hook()
     lab.guests.start([spec])
     guest = lab.settled()['g']
-    assert guest['cpus'] == ['2-3'] and home(guest) == 1 and home_share(guest) >= 0.99
+    assert guest['cpus'] == ['2-3'] and home(guest) == 1 and home_share(guest) >= STARTED_AT_HOME
