@@ -76,7 +76,8 @@ class EarlyHold:
             if identity == self._file:
                 return False
             self._file = identity
-            promise = state.read_one(directory, self._promise.uuid)
+            promise = state.read_one(directory, self._promise.uuid,
+                                     state.read_boot_id(self._root))
         except (OSError, StateError):
             return True
         return promise is None or promise.started or promise.since_ns != self._promise.since_ns

@@ -53,10 +53,10 @@ def recall(guest, options, root):
     Its ``cpus`` are not recorded: :func:`cpus_of` reads them from the host.
     """
     try:
-        record = state.read(os.path.join(root, options.state_dir[1:]), state.read_boot_id(root))
+        promise = state.read_one(os.path.join(root, options.state_dir[1:]), guest.uuid,
+                                 state.read_boot_id(root))
     except StateError:
         return None  # deciding makes the record anew, and tells why
-    promise = record and record.promises.get(guest.uuid)
     if not promise:
         return None
     return Decision(promise, None, 'node %s: as reserved' % _listed(promise.cpu_nodes), ())

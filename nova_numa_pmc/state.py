@@ -105,10 +105,10 @@ def read(directory, boot_id):
         os.close(fd)
 
 
-def read_one(directory, uuid):
+def read_one(directory, uuid, boot_id):
     """Read one guest's promise without a lock, and without parsing the others'.
 
-    :returns: :class:`~nova_numa_pmc.model.Promise`, None: there is none
+    :returns: :class:`~nova_numa_pmc.model.Promise`, None: this boot has made none
     :raises StateError: the file can't be trusted or understood
     """
     try:
@@ -119,7 +119,8 @@ def read_one(directory, uuid):
         data = read_file(fd, directory, FILE, _SIZE_MAX_BYTES)
     finally:
         os.close(fd)
-    return decode_one(data, uuid) if data else None
+    written_by, promise = decode_one(data, uuid) if data else (None, None)
+    return promise if written_by == boot_id else None
 
 
 def read_boot_id(root='/'):

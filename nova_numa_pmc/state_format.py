@@ -61,12 +61,7 @@ def decode(data):
     """
     try:
         lines = data.decode('ascii').split('\n')
-        magic, version, boot_id, rotation = lines[0].split('\t')[:4]
-        major, _, minor = version.partition('.')
-        if magic != _MAGIC or not minor.isdigit():
-            raise ValueError('its first line is not ours')
-        if _to_int(major) != _MAJOR:
-            raise ValueError('its format is %s.x, this release reads %d.x' % (major, _MAJOR))
+        boot_id, rotation = _boot_id(lines[0])
         if lines[-1] or lines[-2].split('\t') != ['end', '%d' % (len(lines) - 4)]:
             raise ValueError('it is cut short')
         columns = lines[1].split('\t')
@@ -76,7 +71,7 @@ def decode(data):
             if promise.uuid in promises:
                 raise ValueError('it promises twice to %.80r' % promise.uuid)
             promises[promise.uuid] = promise
-        return _unescape(boot_id), Record(promises, _to_int(rotation))
+        return boot_id, Record(promises, _to_int(rotation))
     except (ValueError, IndexError) as e:
         raise StateError('%s' % e) from None
 
@@ -84,18 +79,33 @@ def decode(data):
 def decode_one(data, uuid):
     """Parse one guest's row of the file's bytes.
 
-    :returns: :class:`~nova_numa_pmc.model.Promise`, None: there is none
-    :raises StateError: the row can't be understood
+    :returns: (boot id, :class:`~nova_numa_pmc.model.Promise` or None: there is none)
+    :raises StateError: as :func:`decode`, as far as that row tells
     """
-    at = data.find(('\n%s\t' % _escape(uuid)).encode('ascii'))
-    if at < 0:
-        return None
     try:
-        columns = data.split(b'\n', 2)[1].decode('ascii').split('\t')
-        return _to_promise(columns, data[at + 1:data.index(b'\n', at + 1)].decode('ascii')
-                           .split('\t'))
+        first, columns = data.split(b'\n', 2)[:2]
+        boot_id = _boot_id(first.decode('ascii'))[0]
+        if not columns.startswith(b'uuid\t'):  # another writer's order
+            return boot_id, decode(data)[1].promises.get(uuid)
+        rows, end = len(first) + len(columns) + 1, data.rindex(b'\nend\t') + 1
+        at = data.find(('\n%s\t' % _escape(uuid)).encode('ascii'), rows, end)
+        if at < 0:
+            return boot_id, None
+        row = data[at + 1:data.index(b'\n', at + 1)].decode('ascii')
+        return boot_id, _to_promise(columns.decode('ascii').split('\t'), row.split('\t'))
     except (ValueError, IndexError) as e:
         raise StateError('%s' % e) from None
+
+
+def _boot_id(line):
+    """Return (boot id, rotation as text) of the first line."""
+    magic, version, boot_id, rotation = line.split('\t')[:4]
+    major, _, minor = version.partition('.')
+    if magic != _MAGIC or not minor.isdigit():
+        raise ValueError('its first line is not ours')
+    if _to_int(major) != _MAJOR:
+        raise ValueError('its format is %s.x, this release reads %d.x' % (major, _MAJOR))
+    return _unescape(boot_id), rotation
 
 
 def _to_promise(columns, values):
