@@ -20,6 +20,14 @@ deciding and recording only, never while a cpuset is written. hooks/qemu sets an
 alarm that ends all else that might hang.
 """
 
+# ruff: noqa: E402
+
+import gc
+
+# The process lives for milliseconds, and records of a hundred annotations would set off a
+# collection while they are imported.
+gc.disable()
+
 import os
 import sys
 import time
