@@ -126,8 +126,9 @@ class Reassertion:
         if changes:
             if self._held.get(key) == cpus:  # it was so, and somebody has changed it
                 self._written[guest.uuid] = recent + [now_s]
-            self._log.info('guest %s: held to node %s again: cpus %s to %s', guest.name,
-                           ','.join(map(str, nodes)), changes[0].before or 'any',
+            was = [each.before for each in changes if each.before != format_cpulist(cpus)]
+            self._log.info('guest %s: held to node %s again: cpus %s%s', guest.name,
+                           ','.join(map(str, nodes)), was[0] + ' to ' if was else '',
                            format_cpulist(cpus))
         self._held[key] = cpus
         if not promise.started:

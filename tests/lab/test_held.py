@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guests are local from their first page, and libvirt's own commands work on them.
+
+``pytest -s -k commands`` prints the table of commands; ``LAB_STARTS=500 pytest -s --full -k
+many_starts`` counts failed starts.
+"""
+
+import json
+import os
+import re
+import time
+
+import pytest
+
+from machine.agent import Agent
+from machine.guests import guests_per_node, home, home_share
+from machine.image import LAB
+from machine.vm import LAB_DIR
+
+#: A guest for each command.
+COMMANDS = {'vcpupin': 'vp', 'emulatorpin': 'ep', 'iothreadpin': 'ip', 'numatune': 'nt',
+            'setvcpus': 'sv', 'setmem': 'sm', 'AllowedCPUs': 'ac', 'cpuset by hand': 'hand'}
+THREADS = {'vcpupin': 'vcpu0', 'emulatorpin': 'emulator', 'iothreadpin': 'iothread1',
+           'cpuset by hand': 'vcpu0'}
+FOREIGN = {0: ('2', '1'), 1: ('0', '0')}     # a CPU and the number of the other node
+#: AllowedCPUs= is of cgroup v2 (systemd.resource-control(5)).
+NOT_ON_V1 = ('AllowedCPUs',)
+LYING = re.compile(r'guest (\S+): started: .*?(?:(\d+) of (\d+) KiB lay elsewhere|\(local)')
+
+
+def elsewhere(lab):
+    """Return {guest: share of its bytes on other nodes at ``started``} as the hook has told."""
+    found = {}
+    for line in lab.journal():
+        told = LYING.match(line)
+        if told:
+            found[told[1]] = int(told[2]) / int(told[3]) if told[2] else 0.0
+    return found
+
+
+def pinnable(name):
+    """Describe a guest that each command can be given; paused, as the machine is quick then."""
+    return {'name': name, 'memory_mib': 64, 'paused': True, 'balloon': 'virtio', 'vcpus': 2,
+            'vcpu': "placement='static' current='1'", 'tune': '<iothreads>1</iothreads>'}
+
+
+@pytest.mark.parametrize('cgroup', ['v2', pytest.param('v1', marks=pytest.mark.full)])
+def test_libvirts_commands(lab_of, cgroup):
+    """Each takes effect on a placed guest, is not fought by the agent, and given back by unpin."""
+    lab = lab_of(cgroup=cgroup)
+    lab.install_hook()
+    lab.machine.push([LAB / 'inside/labcommands.py'], LAB_DIR)
+    lab.guests.start([pinnable(name) for name in COMMANDS.values()])
+    lab.wait_for_hooks()
+    agent = Agent(lab)
+    try:
+        agent.start()
+        before = lab.guests.report()
+        args = ' '.join("'%s=%s,%s,%s'" % (
+            command, name, *FOREIGN[0 if before[name]['cpus'] == ['0-1'] else 1])
+            for command, name in COMMANDS.items())
+        ask = f'python3 {LAB_DIR}/labcommands.py --json '
+        done = json.loads(lab.run(ask + args, timeout=300).stdout)
+        agent.after(2)
+        later = json.loads(lab.run(ask + '--look ' + args, timeout=300).stdout)
+        for command, each in done.items():
+            print('%-15s %-5s %-9s later %-9s %s' % (
+                command, 'works' if each['works'] else 'FAILS', each['effect'],
+                later[command]['effect'], each['message']))
+        wanted = [command for command in COMMANDS if cgroup == 'v2' or command not in NOT_ON_V1]
+        assert [command for command in wanted if not done[command]['works']] == []
+        assert [command for command in wanted if not later[command]['works']] == []
+        shown = {guest['name']: guest['pinned'] for guest in json.loads(
+            lab.run('nova-numa-rebalance status --json').stdout)['guests']}
+        assert {command: list(shown[COMMANDS[command]]) for command in THREADS} == {
+            command: [name] for command, name in THREADS.items()}
+        # The vCPU that was plugged is held as the first is.
+        assert lab.guests.report()['sv']['cpus'] == before['sv']['cpus']
+        for command in THREADS:
+            print(lab.run(f'nova-numa-rebalance unpin {COMMANDS[command]}').stdout)
+        agent.after(2)
+        after = lab.guests.report()
+        print(lab.journal()[-3:], agent.journal()[-12:])
+        for name in (COMMANDS[command] for command in THREADS):
+            assert after[name]['cpus'] == before[name]['cpus'], (name, after[name])
+    finally:
+        agent.stop()
+
+
+def test_a_killed_hook(lab):
+    """The worker of ``started`` is killed: the agent holds the guest two ticks later."""
+    lab.install_hook()
+    agent = Agent(lab)
+    site = '$(cd /; python3 -c "import nova_numa_pmc as p; print(p.__path__[0])")'
+    lab.run(f'ln -sfn {site} /run/site; cp -a /run/site/settling.py /run/settling.py; '
+            "echo 'import os, sys; \"started\" in sys.argv and os.kill(os.getpid(), 9)' "
+            '>>/run/site/settling.py')
+    try:
+        agent.start()
+        lab.guests.start([{'name': 'g0', 'memory_mib': 64}])
+        # QEMU was narrowed before; nothing has handed over to the threads' groups.
+        assert set(lab.cpusets()[path] for path in lab.cpusets()
+                   if path.endswith('libvirt/vcpu0/cpuset.cpus')) == {''}
+        agent.after(2)
+        found = lab.guests.report()['g0']
+        print(found, agent.journal()[-4:])
+        assert found['cpus'] == [['0-1'], ['2-3']][home({'bytes': found['bytes']})]
+        assert set(lab.cpusets()[path] for path in lab.cpusets()
+                   if path.endswith('libvirt/vcpu0/cpuset.cpus')) == set(found['cpus'])
+        assert any('placed now on node' in line for line in agent.journal())
+    finally:
+        lab.run('cp -a /run/settling.py $(readlink /run/site)/settling.py')
+        agent.stop()
+
+
+@pytest.mark.parametrize('cgroup, count', [
+    ('v2', 8), pytest.param('v2', 32, marks=pytest.mark.full),
+    pytest.param('v1', 16, marks=pytest.mark.full)])
+def test_a_storm_is_local_at_its_first_page(lab_of, cgroup, count):
+    """All at once, half of them with a <vcpu cpuset>; the agent fetches QEMU's first pages."""
+    lab = lab_of(cgroup=cgroup)
+    lab.install_hook()
+    lab.run('journalctl --rotate; journalctl --vacuum-time=1s -q')
+    specs = [{'name': f'g{at}', 'memory_mib': 16, 'cmdline': 'duty=5 touch=50',
+              'vcpu': "placement='static' cpuset='0-3'" if at % 2 else "placement='static'"}
+             for at in range(count)]
+    lab.guests.start(specs, parallel=count)
+    found, at_started = lab.settled(), elsewhere(lab)
+    print('elsewhere at started:', at_started)
+    print('at home:', {name: round(home_share(guest), 4) for name, guest in found.items()})
+    assert guests_per_node(found, 2) == [count // 2] * 2
+    assert len(at_started) == count and max(at_started.values()) < 0.1
+    assert all(guest['cpus'] == [['0-1'], ['2-3']][home(guest)] for guest in found.values())
+    agent = Agent(lab)
+    try:
+        agent.start()
+        agent.after(2)
+        found = agent.until(lab.guests.report, lambda found: all(
+            home_share(guest) >= 0.99 for guest in found.values()), 60)
+        print('at home, later:', {name: round(home_share(guest), 4)
+                                  for name, guest in found.items()}, agent.journal()[-4:])
+    finally:
+        agent.stop()
+
+
+@pytest.mark.full
+def test_autostart(lab):
+    """As at a boot: libvirt starts all of its guests, and nothing is promised before."""
+    lab.install_hook()
+    names = [f'g{at}' for at in range(12)]
+    lab.guests.start([{'name': name, 'memory_mib': 16, 'cmdline': 'duty=5 touch=50'}
+                      for name in names])
+    lab.wait_for_hooks()
+    lab.guests.stop()
+    try:
+        lab.run('; '.join(f'virsh -q define /run/guests/{name}.xml; virsh -q autostart {name}'
+                          for name in names), timeout=300)
+        lab.run('systemctl stop libvirtd.service libvirtd.socket libvirtd-ro.socket '
+                'libvirtd-admin.socket; rm -rf /run/nova-numa-pmc /run/libvirt/qemu/autostarted; '
+                'systemctl start libvirtd', timeout=200, check=False)
+        for _ in range(120):
+            if lab.running() == sorted(names):
+                break
+            time.sleep(1)
+        found = lab.settled()
+        shares = {name: round(home_share(guest), 4) for name, guest in found.items()}
+        print('at home:', shares)
+        assert guests_per_node(found, 2) == [6, 6]
+        assert min(shares.values()) >= 0.99
+    finally:
+        lab.run('; '.join(f'virsh -q autostart --disable {name}; virsh -q destroy {name}; '
+                          f'virsh -q undefine {name}' for name in names), timeout=300,
+                check=False)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize('cgroup', ['v1', 'v2'])
+def test_many_starts(lab_of, cgroup):
+    """No start fails, of guests with and without a <vcpu cpuset>: LAB_STARTS of them."""
+    lab = lab_of(cgroup=cgroup)
+    lab.install_hook()
+    done = 0
+    for _ in range(int(os.environ.get('LAB_STARTS', '96')) // 8):
+        specs = [{'name': f'g{at}', 'memory_mib': 16, 'paused': True,
+                  'vcpu': "placement='static' cpuset='0-3'" if at % 2 else "placement='static'"}
+                 for at in range(8)]
+        started = lab.guests.start(specs, parallel=4, check=False)
+        failed = {name: each for name, each in started.items() if each['code']}
+        assert not failed, (done, failed)
+        done += len(specs)
+        lab.guests.stop()
+    lines = [line for line in lab.journal() if 'left as it is' in line or 'held once' in line]
+    print(f'{cgroup}: {done} starts, 0 failed; problems told: {lines}')
+    assert lines == []
