@@ -24,6 +24,9 @@ class Search:
                              key=lambda each: -(each.demand + 4 * each.traffic * 1e-10))
         self.left = [sum(each.demand for each in self.movers[at:])
                      for at in range(len(self.movers) + 1)]
+        # A node that has promised more than it has may keep that, whoever has it.
+        self.most = [max(capacity or 0, promised) for capacity, promised in zip(
+            self.ground.capacity, self.ground.promised)]
         for mover in self.movers:
             self.balance.put(mover.effect, -1)
             for at, size in mover.promise.items():
@@ -87,12 +90,12 @@ class Search:
         return sorted(self.options[at], key=lambda option: -self.balance.gain((), option[:1]))
 
     def _take(self, option):
-        effect, size, promise = option
+        effect, _, promise = option
         self.balance.put(effect)
         promised, fits = self.ground.promised, True
         for n, amount in promise.items():
             promised[n] += amount
-            fits = fits and (promised[n] <= self.ground.capacity[n] or not size)
+            fits = fits and promised[n] <= self.most[n]
         return fits
 
     def _give_back(self, option):
