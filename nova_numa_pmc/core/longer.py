@@ -100,7 +100,7 @@ def node_loads(histories: demand_history.Histories, sample, host: model.Topology
                       [(each.demand, each.cpus.get(node.id, 0.0)) for each in known]),
             _composed(node.bandwidth_bytes_per_sec, bytes_per_sec, others.traffic,
                       [(each.traffic, each.mems.get(node.id, 0.0)) for each in known]),
-            node.bandwidth_max_bytes_per_sec, node.link_ratio)
+            node.bandwidth_max_bytes_per_sec, node.link_ratio, node.stolen_cores)
     return found
 
 

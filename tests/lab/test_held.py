@@ -174,6 +174,7 @@ def test_autostart(lab):
 
 
 @pytest.mark.full
+@pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize('cgroup', ['v1', 'v2'])
 def test_many_starts(lab_of, cgroup):
     """No start fails, of guests with and without a <vcpu cpuset>: LAB_STARTS of them."""

@@ -95,6 +95,14 @@ class ComposeTest(TestCase):
         self.assertAlmostEqual(before[0] - after[0], after[1] - before[1], places=1)
         self.assertAlmostEqual(3.0, after[0], places=6)
 
+    def test_what_is_stolen_now_comes_off_the_capacity(self):
+        here = Here()
+        here.run(*SETTLED)
+        here.sample = here.sample._replace(nodes=tuple(
+            node._replace(stolen_cores=1.0) for node in here.sample.nodes))
+        seen = view.view(here.host, (), LIMITS, here.loads())
+        self.assertEqual([15.0, 15.0], [node.cores for node in seen.nodes])
+
     def test_a_guest_that_ends_leaves_nothing(self):
         here = Here(others=(1.0, 0.0))
         here.add('a', 4.0)
