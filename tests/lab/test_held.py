@@ -174,14 +174,14 @@ def test_autostart(lab):
 
 
 @pytest.mark.full
-@pytest.mark.timeout(4 * 3600)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize('cgroup', ['v1', 'v2'])
 def test_many_starts(lab_of, cgroup):
     """No start fails, of guests with and without a <vcpu cpuset>: LAB_STARTS of them."""
     lab = lab_of(cgroup=cgroup)
     lab.install_hook()
     done = 0
-    for _ in range(int(os.environ.get('LAB_STARTS', '96')) // 8):
+    for _ in range(int(os.environ.get('LAB_STARTS', '64')) // 8):
         specs = [{'name': f'g{at}', 'memory_mib': 16, 'paused': True,
                   'vcpu': "placement='static' cpuset='0-3'" if at % 2 else "placement='static'"}
                  for at in range(8)]
@@ -189,7 +189,7 @@ def test_many_starts(lab_of, cgroup):
         failed = {name: each for name, each in started.items() if each['code']}
         assert not failed, (done, failed)
         done += len(specs)
+        print(f'{cgroup}: {done} starts, 0 failed', flush=True)
         lab.guests.stop()
     lines = [line for line in lab.journal() if 'left as it is' in line or 'held once' in line]
-    print(f'{cgroup}: {done} starts, 0 failed; problems told: {lines}')
     assert lines == []
