@@ -37,7 +37,9 @@ class Lab:
         lines = ['[hook]'] + [f'{k} = {v}' for k, v in {**HOOK_OPTIONS, **options}.items()]
         self.run('mkdir -p /etc/nova-numa-pmc && cat >/etc/nova-numa-pmc/nova-numa-pmc.conf',
                  stdin='\n'.join(lines) + '\n')
-        self.run('nova-numa-rebalance hook install && systemctl reload libvirtd')
+        # libvirtd ends when it has had nothing to do for two minutes.
+        self.run('nova-numa-rebalance hook install && systemctl start libvirtd && '
+                 'systemctl reload libvirtd')
 
     def skew(self, node, mib):
         """Take memory of a node that nobody of ours has promised, until ``unskew``."""

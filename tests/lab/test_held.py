@@ -25,6 +25,8 @@ THREADS = {'vcpupin': 'vcpu0', 'emulatorpin': 'emulator', 'iothreadpin': 'iothre
 FOREIGN = {0: ('2', '1'), 1: ('0', '0')}     # a CPU and the number of the other node
 #: AllowedCPUs= is of cgroup v2 (systemd.resource-control(5)).
 NOT_ON_V1 = ('AllowedCPUs',)
+#: What of QEMU's own pages the kernel may refuse to move (EACCES).
+REFUSED_BYTES = 1 << 20
 LYING = re.compile(r'guest (\S+): started: .*?(?:(\d+) of (\d+) KiB lay elsewhere|\(local)')
 
 
@@ -36,6 +38,11 @@ def elsewhere(lab):
         if told:
             found[told[1]] = int(told[2]) / int(told[3]) if told[2] else 0.0
     return found
+
+
+def away_bytes(guest):
+    """Return how much of a guest lies off its home [bytes]."""
+    return sum(guest['bytes'].values()) - guest['bytes'][home(guest)]
 
 
 def pinnable(name):
@@ -136,7 +143,8 @@ def test_a_storm_is_local_at_its_first_page(lab_of, cgroup, count):
         agent.start()
         agent.after(2)
         found = agent.until(lab.guests.report, lambda found: all(
-            home_share(guest) >= 0.99 for guest in found.values()), 60)
+            home_share(guest) >= 0.99 or away_bytes(guest) < REFUSED_BYTES
+            for guest in found.values()), 60)
         print('at home, later:', {name: round(home_share(guest), 4)
                                   for name, guest in found.items()}, agent.journal()[-4:])
     finally:

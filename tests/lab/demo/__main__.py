@@ -9,7 +9,7 @@ examples:
   python -m tests.lab.demo --json >report.json
 
 arrangements: floating (the kernel's NUMA balancing off), balanced (on), numad (libvirt's
-placement='auto'), placed (our hook), bound (our hook with [hook] bind = true).
+placement='auto'), placed (our hook and agent), bound (with [hook] bind = true).
 
 leaves report.json, report.txt and report.png in the directory of --out.
 
