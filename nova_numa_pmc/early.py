@@ -157,4 +157,3 @@ def follow(promise: model.Promise, guest: model.Guest, cpus: frozenset,
     :raises OSError, CpuListError: as the kernel says; the guest is held at ``started``
     """
     run(EarlyHold(promise, guest, cpus, options, root, stale), options.start_grace_s)
-

@@ -20,7 +20,7 @@ def guest_loads(samples, guests, promises, view, held=None, busy=None):
     :returns: tuple of :class:`moves.GuestLoad`, by uuid
     """
     samples = sorted(samples, key=lambda each: each.uuid)
-    bytes_per_line = _bytes_per_line(samples, view)
+    bytes_per_line = _bytes_per_line(samples, view.nodes)
     return tuple(_guest_load(
         each, guests.get(each.uuid), promises.get(each.uuid), view, bytes_per_line,
         (held or {}).get(each.uuid), (busy or {}).get(each.uuid, '')) for each in samples)
@@ -74,10 +74,6 @@ def why_fixed(guest, promise, busy=''):
 
 
 def _guest_load(sample, guest, promise, view, bytes_per_line, held, busy):
-    lines = _lines(sample)
-    traffic = sample.bandwidth_bytes_per_sec
-    if traffic is None and lines is not None and bytes_per_line is not None:
-        traffic = lines * bytes_per_line
     known = promise or model.Promise(sample.uuid, sample.name, (), (), 1, 0)
     return moves.GuestLoad(
         sample.uuid, sample.name,
@@ -85,7 +81,8 @@ def _guest_load(sample, guest, promise, view, bytes_per_line, held, busy):
         known.memory_bytes, known.cpu_nodes if held is None else tuple(held), known.cpu_nodes,
         known.mem_nodes, known.mem_bytes, sample.bytes_by_node, sample.cores_by_node,
         None if sample.cores is None else sample.cores + (sample.waiting_cores or 0.0),
-        sample.cores, lines, sample.remote_ratio, traffic,
+        sample.cores, _lines(sample), sample.remote_ratio,
+        _traffic(sample, bytes_per_line),
         None if guest is None else _allowed_nodes(guest, view),
         why_fixed(guest, promise, busy))
 
@@ -99,14 +96,14 @@ def _lines(sample):
     return None
 
 
-def _bytes_per_line(samples, view):
+def _bytes_per_line(samples, nodes):
     """Return the host's DRAM traffic per access that its guests' counters saw; None: unknown.
 
     Events of retired loads see neither prefetches nor stores, so that an access stands for
     more than its 64 bytes; what the memory controllers served is shared out by accesses.
     """
     lines = sum(_lines(each) or 0.0 for each in samples)
-    served = [node.bandwidth_bytes_per_sec for node in view.nodes]
+    served = [node.bandwidth_bytes_per_sec for node in nodes]
     return sum(served) / lines if lines and None not in served else None
 
 
@@ -122,17 +119,16 @@ def traffic_of(samples, nodes):
     """Return {uuid: DRAM traffic in bytes/s}; a guest whose traffic is unknown is left out.
 
     :param samples: sequence of :class:`sample.GuestSample`
-    :param nodes: iterable of :class:`sample.NodeSample`
+    :param nodes: sequence of :class:`sample.NodeSample`
     """
-    lines = {each.uuid: _lines(each) for each in samples}
-    per_line, total = None, sum(count or 0.0 for count in lines.values())
-    served = [node.bandwidth_bytes_per_sec for node in nodes]
-    if total and None not in served:
-        per_line = sum(served) / total
-    found = {}
-    for each in samples:
-        if each.bandwidth_bytes_per_sec is not None:
-            found[each.uuid] = each.bandwidth_bytes_per_sec
-        elif lines[each.uuid] is not None and per_line is not None:
-            found[each.uuid] = lines[each.uuid] * per_line
-    return found
+    bytes_per_line = _bytes_per_line(samples, nodes)
+    found = {each.uuid: _traffic(each, bytes_per_line) for each in samples}
+    return {uuid: traffic for uuid, traffic in found.items() if traffic is not None}
+
+
+def _traffic(sample, bytes_per_line):
+    """Return a guest's DRAM traffic: as counted, else by its accesses; None: unknown [bytes/s]."""
+    lines = _lines(sample)
+    if sample.bandwidth_bytes_per_sec is not None or lines is None or bytes_per_line is None:
+        return sample.bandwidth_bytes_per_sec
+    return lines * bytes_per_line

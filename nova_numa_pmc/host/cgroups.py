@@ -110,15 +110,7 @@ def machine(pid, controller, root='/'):
     :raises CpusetError: not a libvirt guest's group, or the hierarchy is not mounted
     :raises GuestGone: there is no such process any more
     """
-    return _machine(pid, controller, root)[1]
-
-
-def locate(pid, controller, root='/'):
-    """Return (version, a guest's machine group, list of the components of QEMU's below it).
-
-    :raises CpusetError, GuestGone: as :func:`machine`
-    """
-    return _machine(pid, controller, root)
+    return locate(pid, controller, root)[1]
 
 
 def memory_group(pid, root='/'):
@@ -127,7 +119,7 @@ def memory_group(pid, root='/'):
     :raises CpusetError: as :func:`machine`, or no group has that file
     :raises GuestGone: there is no such process any more
     """
-    version, scope, tail = _machine(pid, 'memory', root)
+    version, scope, tail = locate(pid, 'memory', root)
     # On v1 the scope's sums may leave out what is below it (use_hierarchy).
     for directory in (scope,) if version == 2 else (os.path.join(scope, *tail), scope):
         if os.path.exists(os.path.join(directory, 'memory.numa_stat')):
@@ -136,8 +128,11 @@ def memory_group(pid, root='/'):
                       % scope)
 
 
-def _machine(pid, controller, root):
-    """Return (version, machine's directory, components below it) in a controller's hierarchy."""
+def locate(pid, controller, root='/'):
+    """Return (version, machine's directory, components below it) in a controller's hierarchy.
+
+    :raises CpusetError, GuestGone: as :func:`machine`
+    """
     hierarchies = _hierarchies(os.path.join(root, 'proc', '%d' % pid))
     version = 1 if controller in hierarchies else 2
     key = controller if version == 1 else ''
