@@ -164,9 +164,11 @@ class Machines:
         """Begin without any."""
         self._up = {}
 
-    def get(self, **options):
-        """Return the Lab of a shape, thawing it when it isn't up."""
+    def get(self, fresh=False, **options):
+        """Return the Lab of a shape, thawing it when it isn't up or is to be fresh."""
         shape = Shape(**options)
+        if fresh and shape in self._up:
+            self.discard(self._up[shape])
         if shape not in self._up:
             if len(self._up) > 1:
                 self.discard(next(iter(self._up.values())))
