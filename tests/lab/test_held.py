@@ -153,9 +153,24 @@ def test_a_storm_is_local_at_its_first_page(lab_of, cgroup, count):
         agent.stop()
 
 
+def restart_libvirtd(lab):
+    """Have libvirt start its guests as after a boot, without one."""
+    lab.run('systemctl stop libvirtd.service libvirtd.socket libvirtd-ro.socket '
+            'libvirtd-admin.socket; rm -rf /run/nova-numa-pmc /run/libvirt/qemu/autostarted; '
+            'systemctl start libvirtd', timeout=200, check=False)
+
+
+def reboot(lab):
+    """Reboot the machine."""
+    lab.machine.reboot()
+
+
 @pytest.mark.full
-def test_autostart(lab):
-    """As at a boot: libvirt starts all of its guests, and nothing is promised before."""
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize('begin', [restart_libvirtd, reboot])
+def test_autostart(lab_of, begin):
+    """At a boot libvirt starts all of its guests, and nothing is promised before."""
+    lab = lab_of(fresh=begin is reboot)
     lab.install_hook()
     names = [f'g{at}' for at in range(12)]
     lab.guests.start([{'name': name, 'memory_mib': 16, 'cmdline': 'duty=5 touch=50'}
@@ -163,12 +178,11 @@ def test_autostart(lab):
     lab.wait_for_hooks()
     lab.guests.stop()
     try:
-        lab.run('; '.join(f'virsh -q define /run/guests/{name}.xml; virsh -q autostart {name}'
-                          for name in names), timeout=300)
-        lab.run('systemctl stop libvirtd.service libvirtd.socket libvirtd-ro.socket '
-                'libvirtd-admin.socket; rm -rf /run/nova-numa-pmc /run/libvirt/qemu/autostarted; '
-                'systemctl start libvirtd', timeout=200, check=False)
-        for _ in range(120):
+        lab.run('echo d /run/guests >/etc/tmpfiles.d/guests.conf; ' + '; '.join(
+            f'virsh -q define /run/guests/{name}.xml; virsh -q autostart {name}'
+            for name in names), timeout=300)
+        begin(lab)
+        for _ in range(240):
             if lab.running() == sorted(names):
                 break
             time.sleep(1)
@@ -178,9 +192,9 @@ def test_autostart(lab):
         assert guests_per_node(found, 2) == [6, 6]
         assert min(shares.values()) >= 0.99
     finally:
-        lab.run('; '.join(f'virsh -q autostart --disable {name}; virsh -q destroy {name}; '
-                          f'virsh -q undefine {name}' for name in names), timeout=300,
-                check=False)
+        lab.run('rm -f /etc/tmpfiles.d/guests.conf; ' + '; '.join(
+            f'virsh -q autostart --disable {name}; virsh -q destroy {name}; '
+            f'virsh -q undefine {name}' for name in names), timeout=300, check=False)
 
 
 @pytest.mark.full
@@ -189,13 +203,13 @@ def test_autostart(lab):
 @pytest.mark.parametrize('batch', range(int(os.environ.get('LAB_STARTS', '50')) // BATCH))
 def test_many_starts(lab_of, cgroup, batch):
     """No start fails, of guests with and without a <vcpu cpuset>: LAB_STARTS of them."""
-    lab = lab_of(fresh=True, cgroup=cgroup)
+    lab = lab_of(fresh=True, cgroup=cgroup, cpus_per_node=1)
     lab.install_hook()
     for _ in range(BATCH // 10):
         specs = [{'name': f'g{at}', 'memory_mib': 16, 'paused': True,
-                  'vcpu': "placement='static' cpuset='0-3'" if at % 2 else "placement='static'"}
+                  'vcpu': "placement='static' cpuset='0-1'" if at % 2 else "placement='static'"}
                  for at in range(10)]
-        started = lab.guests.start(specs, parallel=4, check=False)
+        started = lab.guests.start(specs, parallel=2, check=False)
         failed = {name: each for name, each in started.items() if each['code']}
         assert not failed, failed
         lab.guests.stop()

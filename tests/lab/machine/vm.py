@@ -234,6 +234,25 @@ class Machine:
         self.run('set -e\n' + (f'insmod {LAB_DIR}/numa_emu.ko\n' if self.shape.pmu else '')
                  + (f'python3 -m installer {LAB_DIR}/{wheel.name}\n' if wheel else ''))
 
+    def reboot(self):
+        """Restart the machine's kernel; its disk stays as it is."""
+        before = self._boot_id()
+        with self.qmp() as qmp:
+            qmp('set-action', reboot='reset')
+        self.run('systemctl reboot', timeout=60, check=False)
+        self._hang_up()
+        _wait(lambda: self._boot_id() not in ('', before), BOOT_TIMEOUT_S,
+              f'{self.name} boots again', self.dir / 'console.log')
+        if self.shape.pmu:
+            self.run(f'insmod {LAB_DIR}/numa_emu.ko')
+
+    def _boot_id(self):
+        """Return the kernel's boot id; '' while nobody answers."""
+        try:
+            return self.run('cat /proc/sys/kernel/random/boot_id', timeout=30, check=False).stdout
+        except subprocess.TimeoutExpired:
+            return ''
+
     def qmp(self):
         """Open QEMU's monitor."""
         return Qmp(self.dir / 'qmp.sock')
@@ -289,10 +308,14 @@ class Machine:
         """Return the plugin's counts, read on the host."""
         return counters.read(self.dir / 'counters')
 
-    def down(self):
-        """End the machine; what it wrote is gone, its console log stays until the next up."""
+    def _hang_up(self):
+        """Close the connection that the runs share."""
         subprocess.run([*self._ssh('ssh', '-p'), '-O', 'exit', 'root@127.0.0.1'],
                        stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+
+    def down(self):
+        """End the machine; what it wrote is gone, its console log stays until the next up."""
+        self._hang_up()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
@@ -337,8 +360,7 @@ def _freeze(base, shape, work):
         if process.poll() is not None:
             raise MachineError(f'QEMU ended: {(work / "qemu.log").read_text()[-500:]}')
         machine.run(base.warm_up, timeout=WARM_UP_TIMEOUT_S)
-        subprocess.run([*machine._ssh('ssh', '-p'), '-O', 'exit', 'root@127.0.0.1'],
-                       stderr=subprocess.DEVNULL, check=False)
+        machine._hang_up()
         with machine.qmp() as qmp:
             qmp('stop')
             qmp('migrate', uri=f'exec:zstd -1 -q -T2 -o {work}/ram.zst')
