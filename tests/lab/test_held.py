@@ -122,6 +122,25 @@ def test_a_killed_hook(lab):
         agent.stop()
 
 
+@pytest.mark.full
+def test_a_start_without_the_lock(lab, agent):
+    """Somebody holds the record's lock: the guest starts, and the agent places it afterwards."""
+    agent.start()
+    lab.run('systemd-run -q --unit=lab-lock flock /run/nova-numa-pmc/lock sleep 600; '
+            'while flock -n /run/nova-numa-pmc/lock true; do sleep 0.1; done')
+    try:
+        started = lab.guests.start([{'name': 'g0', 'paused': True}])
+        lab.wait_for_hooks()
+        print(started, lab.journal()[-3:])
+        before = lab.guests.report()['g0']['cpus']
+    finally:
+        lab.run('systemctl stop lab-lock')
+    agent.after(2)
+    found = lab.guests.report()['g0']
+    assert before == ['0-3'] and found['cpus'] == [['0-1'], ['2-3']][home(found)]
+    assert any('placed now on node' in line for line in agent.journal())
+
+
 @pytest.mark.parametrize('cgroup, count', [
     ('v2', 8), pytest.param('v2', 32, marks=pytest.mark.full),
     pytest.param('v1', 16, marks=pytest.mark.full)])
