@@ -39,7 +39,7 @@ class Bookkeeping:
             self._unclear = frozenset()
 
     def read(self, host, now_ns):
-        """Return (:class:`state.Record`, list of problems).
+        """Return (:class:`state.Promises`, list of problems).
 
         :param host: :class:`nova_numa_pmc.model.Topology`
         :param now_ns: CLOCK_BOOTTIME
@@ -60,14 +60,14 @@ class Bookkeeping:
         self._unclear = self._names() - {each.name for each in ledger.promises.values()}
         self._tried_s = now_ns / 1e9
         self._tell(before, ledger.promises)
-        return state.Record(ledger.promises, ledger.rotation), problems
+        return state.Promises(ledger.promises, ledger.rotation), problems
 
     def follow(self, record, running, host):
         """Record what was plugged into guests, or taken out, since they were promised.
 
         Not while one is moved: its promise is compared with what it was when that began.
 
-        :param record: :class:`nova_numa_pmc.state.Record`
+        :param record: :class:`nova_numa_pmc.state.Promises`
         :param running: iterable of :class:`nova_numa_pmc.model.Guest`
         :param host: :class:`nova_numa_pmc.model.Topology`
         :returns: the record as it is now
@@ -99,7 +99,7 @@ class Bookkeeping:
             self._log.info('guest %s: has %d vCPUs and %d MiB now, %d and %d were promised',
                            after.name, after.vcpus, after.memory_bytes >> 20, before.vcpus,
                            before.memory_bytes >> 20)
-        return state.Record(ledger.promises, ledger.rotation)
+        return state.Promises(ledger.promises, ledger.rotation)
 
     def _tell_placed(self, running):
         """Log where others have pinned a guest since it was last seen, or no longer do."""
@@ -123,7 +123,7 @@ class Bookkeeping:
         if identity is not None and self._kept and self._kept[0] == identity:
             return self._kept[1]
         try:
-            record = state.read(directory, state.read_boot_id(self._root)) or state.Record()
+            record = state.read(directory, state.read_boot_id(self._root)) or state.Promises()
         except StateError:
             return None  # it is set aside, and told, under the lock
         self._kept = identity, record  # what replaces it meanwhile has another identity

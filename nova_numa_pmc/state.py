@@ -15,13 +15,13 @@ import stat
 import time
 
 from nova_numa_pmc.exceptions import StateBusy, StateError
-from nova_numa_pmc.state_format import Record, decode, decode_one, encode
+from nova_numa_pmc.state_format import Promises, decode, decode_one, encode
 
 FILE, LOCK = 'promises', 'lock'
 _SIZE_MAX_BYTES = 4 << 20
 
 
-class locked(Record):  # noqa: N801 -- a context manager, used like a function
+class locked(Promises):  # noqa: N801 -- a context manager, used like a function
     """Hold the lock over deciding and recording, and over nothing else.
 
     ``with locked(…) as ledger:`` reads the file; leaving the block writes it if anything has
@@ -77,7 +77,7 @@ class locked(Record):  # noqa: N801 -- a context manager, used like a function
             self.problem = str(e)
             record = None
             _set_aside(self._directory_fd, self.directory)
-        record = record or Record()
+        record = record or Promises()
         self.promises, self.rotation = record.promises, record.rotation
         self._loaded = dict(self.promises), self.rotation
 
@@ -92,7 +92,7 @@ class locked(Record):  # noqa: N801 -- a context manager, used like a function
 def read(directory, boot_id):
     """Read the promises without a lock.
 
-    :returns: :class:`~nova_numa_pmc.state_format.Record`, or None when this boot has written none
+    :returns: :class:`~nova_numa_pmc.state_format.Promises`, None: this boot has written none
     :raises StateError: names the file and the remedy
     """
     try:

@@ -19,7 +19,7 @@ _MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-promises', 1, 1
 _PLAIN = frozenset(b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-')
 
 
-class Record:
+class Promises:
     """What one file says.
 
     :ivar promises: {guest uuid: :class:`~nova_numa_pmc.model.Promise`}
@@ -56,7 +56,7 @@ def _encode(promises, rotation, boot_id):
 def decode(data):
     """Parse the file's bytes.
 
-    :returns: (boot id, :class:`Record`)
+    :returns: (boot id, :class:`Promises`)
     :raises StateError: it is not such a file, is cut short, or a newer release wrote it
     """
     try:
@@ -71,7 +71,7 @@ def decode(data):
             if promise.uuid in promises:
                 raise ValueError('it promises twice to %.80r' % promise.uuid)
             promises[promise.uuid] = promise
-        return boot_id, Record(promises, _to_int(rotation))
+        return boot_id, Promises(promises, _to_int(rotation))
     except (ValueError, IndexError) as e:
         raise StateError('%s' % e) from None
 

@@ -38,7 +38,7 @@ class Tick(Record, fields='now sample host record guests host_state totals faili
 
     :param sample: :class:`nova_numa_pmc.sample.Sample`
     :param host: :class:`nova_numa_pmc.model.Topology`
-    :param record: :class:`nova_numa_pmc.state.Record`, the promises
+    :param record: :class:`nova_numa_pmc.state.Promises`, the promises
     :param guests: tuple of :class:`nova_numa_pmc.model.Guest` that run
     :param host_state: :class:`host_state.HostState`, what is to be published
     :param totals: :class:`moving.Totals` at its end

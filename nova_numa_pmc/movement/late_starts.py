@@ -59,7 +59,7 @@ class LateStarts:
                     finished[guest.uuid] = after
         if not finished:
             return tick
-        return tick._replace(record=state.Record({**tick.record.promises, **finished},
+        return tick._replace(record=state.Promises({**tick.record.promises, **finished},
                                                  tick.record.rotation))
 
     def _finish(self, guest: model.Guest, promise: model.Promise) -> model.Promise | None:

@@ -132,7 +132,7 @@ def _run(here, mover, wait, shown):
 def _mind(here, mover, files):
     """End the move in hand of a guest that libvirt has begun to work on."""
     try:
-        record = state.read(here.directory, state.read_boot_id(here.root)) or state.Record()
+        record = state.read(here.directory, state.read_boot_id(here.root)) or state.Promises()
     except NumaPmcError as error:
         LOG.warning('%s', error)
         return

@@ -10,7 +10,7 @@ from nova_numa_pmc.host import guests
 from nova_numa_pmc.operating import naming
 
 
-class Draft(state.Record):
+class Draft(state.Promises):
     """The record of promises as it is, to decide in without a lock and without writing.
 
     A start that goes on meanwhile isn't waited for: this shows one moment.
@@ -25,7 +25,7 @@ class Draft(state.Record):
                                 state.read_boot_id(root))
         except StateError as error:
             record, self.problem = None, str(error)
-        record = record or state.Record()
+        record = record or state.Promises()
         super().__init__(record.promises, record.rotation)
 
     def put(self, promise):

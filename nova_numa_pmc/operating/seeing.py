@@ -28,7 +28,7 @@ class Seen(Record, fields='host record guests problems sample situation pool',
     """A host at one moment, or over an interval.
 
     :param host: :class:`model.Topology`
-    :param record: :class:`state.Record`, with guests that run without a promise
+    :param record: :class:`state.Promises`, with guests that run without a promise
     :param guests: tuple of :class:`model.Guest`, with what the operator has said of them
     :param problems: tuple of strings
     :param sample: :class:`nova_numa_pmc.sample.Sample`; ``situation``: :class:`moves.Situation`;
