@@ -4,6 +4,10 @@
 oslo.config's own types, as the libvirt hook needs none of it.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from oslo_config import cfg
 
 from nova_numa_pmc import calibration, counting, settings
@@ -12,15 +16,16 @@ from nova_numa_pmc.exceptions import SettingsError
 from nova_numa_pmc.prometheus import exporting
 from nova_numa_pmc.record import Record
 
+if TYPE_CHECKING:
+    from nova_numa_pmc.counting import Options as CountingOptions
+
 GROUP = cfg.OptGroup('agent', help='What nova-numa-agent does besides measuring.')
 #: Values of the option ``rebalance``.
 OFF, DRY_RUN, ON = 'off', 'dry-run', 'on'
 _TERMS = moves.Terms()
 
 
-class Options(Record, fields=(
-        'shared counting publish reassert rebalance terms stop_timeout_s metrics'),
-        defaults=(counting.Options(), True, True, OFF, _TERMS, 10.0, exporting.Options())):
+class Options(Record):
     """The group ``[agent]``, checked, and what the agent needs of the others.
 
     :param shared: :class:`settings.Settings`
@@ -30,7 +35,14 @@ class Options(Record, fields=(
     :param metrics: :class:`exporting.Options`
     """
 
-    __slots__ = ()
+    shared: settings.Settings
+    counting: CountingOptions = counting.Options()
+    publish: bool = True
+    reassert: bool = True
+    rebalance: str = OFF
+    terms: moves.Terms = _TERMS
+    stop_timeout_s: float = 10.0
+    metrics: exporting.Options = exporting.Options()
 
 
 def list_opts():

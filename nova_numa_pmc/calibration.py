@@ -4,6 +4,8 @@
 A JSON file that survives a reboot. What the operator wrote into ``[counters]`` goes before it.
 """
 
+from __future__ import annotations
+
 import json
 import os
 
@@ -22,7 +24,7 @@ _SOURCES = (MEASURED, HMAT, SLIT)
 _LOCAL_NS = 80.0
 
 
-class Calibration(Record, fields='taken_s nodes read_bytes_per_sec latencies_ns sources'):
+class Calibration(Record):
     """What was measured, by position in ``nodes``.
 
     :param nodes: tuple of node ids, ascending
@@ -31,7 +33,11 @@ class Calibration(Record, fields='taken_s nodes read_bytes_per_sec latencies_ns 
     :param sources: likewise, :data:`MEASURED`, :data:`HMAT` or :data:`SLIT`
     """
 
-    __slots__ = ()
+    taken_s: float
+    nodes: tuple[int, ...]
+    read_bytes_per_sec: tuple[float | None, ...]
+    latencies_ns: tuple[tuple[float | None, ...], ...]
+    sources: tuple[tuple[str, ...], ...]
 
 
 def complete_matrix(measured_ns, distances, firmware_ns):

@@ -4,6 +4,8 @@
 oslo.config's own types, as the libvirt hook needs none of it.
 """
 
+from __future__ import annotations
+
 import math
 import os
 
@@ -21,11 +23,7 @@ SOURCES = (GUESTS, CPUS, RESCTRL, NUMA_FAULTS, PAGES)
 THREAD, CGROUP = 'thread', 'cgroup'
 
 
-class Options(Record, fields=(
-        'enabled interval_s scope sources events resctrl_path bandwidth_max link_max '
-        'latencies_ns local_latency_ns write_weight limits state_dir'),
-        defaults=(True, 5.0, THREAD, SOURCES, (), '/sys/fs/resctrl', (), (), (), 80.0, 1.0,
-                  model.Limits(), '/run/nova-numa-pmc')):
+class Options(Record):
     """The group ``[counters]``, checked.
 
     :param sources: tuple of :data:`SOURCES`, in the order in which they are tried
@@ -37,7 +35,19 @@ class Options(Record, fields=(
     :param state_dir: ``dir`` of the group ``[state]``
     """
 
-    __slots__ = ()
+    enabled: bool = True
+    interval_s: float = 5.0
+    scope: str = THREAD
+    sources: tuple[str, ...] = SOURCES
+    events: tuple[tuple[str, str], ...] = ()
+    resctrl_path: str = '/sys/fs/resctrl'
+    bandwidth_max: tuple[tuple[int, float], ...] = ()
+    link_max: tuple[tuple[int, float], ...] = ()
+    latencies_ns: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    local_latency_ns: float = 80.0
+    write_weight: float = 1.0
+    limits: model.Limits = model.Limits()
+    state_dir: str = '/run/nova-numa-pmc'
 
 
 def list_opts():

@@ -4,6 +4,8 @@
 Import-light: the libvirt hook reads the same from a domain's metadata, where Nova writes it.
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc import model
 from nova_numa_pmc.core.view import DEFAULT_INTENSITY, INTENSITY
 from nova_numa_pmc.record import Record
@@ -21,8 +23,7 @@ _NOVA_NUMA = ('hw:numa_nodes', 'hw:mem_page_size')
 _NOVA_CPU_POLICIES = ('dedicated', 'mixed')
 
 
-class Wishes(Record, fields='policy max_pressure memory_intensity problems',
-             defaults=(model.AUTO, None, DEFAULT_INTENSITY, ())):
+class Wishes(Record):
     """A flavor's wishes, checked.
 
     :param policy: one of :data:`model.POLICIES`
@@ -32,7 +33,10 @@ class Wishes(Record, fields='policy max_pressure memory_intensity problems',
     :param problems: tuple of strings: what is ignored, and why
     """
 
-    __slots__ = ()
+    policy: str = model.AUTO
+    max_pressure: float | None = None
+    memory_intensity: str = DEFAULT_INTENSITY
+    problems: tuple[str, ...] = ()
 
 
 def parse(extra_specs):

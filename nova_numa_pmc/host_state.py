@@ -6,6 +6,8 @@ its major one and ignores members that it doesn't know, so that agent and nova-c
 upgraded one after the other. Replaced by rename(2), readable by all; nothing else locks it.
 """
 
+from __future__ import annotations
+
 import json
 import math
 import os
@@ -33,9 +35,7 @@ _OPTIONAL = ('demand_cores', 'bandwidth_bytes_per_sec', 'bandwidth_max_bytes_per
 _WHOLE = ('id', 'threads', 'capacity_bytes', 'promised_bytes')
 
 
-class HostState(Record, fields=(
-        'taken_s interval_s view remote_ratios source limits pools demand_now_cores '
-        'pool_source guests_by'), defaults=('', model.Limits(), (), (), '', '')):
+class HostState(Record):
     """A host as it was published.
 
     :param taken_s: CLOCK_REALTIME of the measurement [s since the epoch]
@@ -58,7 +58,16 @@ class HostState(Record, fields=(
         '' not told
     """
 
-    __slots__ = ()
+    taken_s: float
+    interval_s: float
+    view: model.HostView
+    remote_ratios: tuple[float | None, ...]
+    source: str = ''
+    limits: model.Limits = model.Limits()
+    pools: tuple[model.PoolLoad, ...] = ()
+    demand_now_cores: tuple[float | None, ...] = ()
+    pool_source: str = ''
+    guests_by: str = ''
 
 
 def freshness(host_state, now_s):

@@ -9,6 +9,8 @@ Units are in the names. ``None`` means unknown, never 0. Node ids are the
 kernel's; CPUs are the kernel's logical CPU numbers in frozensets.
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc.record import Record
 
 #: How a flavor or an operator wants a guest placed (``numa_pmc:policy``).
@@ -18,15 +20,15 @@ POLICIES = (AUTO, SPREAD, ONE_NODE, NONE)
 PLACED, PINNED, FLOATING = 'placed', 'pinned', 'floating'
 
 
-class HugePages(Record, fields='page_bytes total free'):
+class HugePages(Record):
     """A node's pool of huge pages of one size: size [bytes], pages in all, pages free."""
 
-    __slots__ = ()
+    page_bytes: int
+    total: int
+    free: int
 
 
-class Node(Record, fields=(
-        'id cpus memory_bytes free_bytes unreclaimable_bytes huge_pages online_cpus usable_cpus'),
-        defaults=(0, 0, 0, (), frozenset(), frozenset())):
+class Node(Record):
     """One NUMA node as the kernel shows it.
 
     :param cpus: frozenset of CPUs that plain guests may use, those of the floating pool
@@ -40,10 +42,17 @@ class Node(Record, fields=(
         isolated nor nohz_full, in the guests' partition
     """
 
-    __slots__ = ()
+    id: int
+    cpus: frozenset[int]
+    memory_bytes: int = 0
+    free_bytes: int = 0
+    unreclaimable_bytes: int = 0
+    huge_pages: tuple[HugePages, ...] = ()
+    online_cpus: frozenset[int] = frozenset()
+    usable_cpus: frozenset[int] = frozenset()
 
 
-class Topology(Record, fields='nodes distances cores'):
+class Topology(Record):
     """A host: its nodes in ascending id order.
 
     :param nodes: tuple of :class:`Node`
@@ -51,15 +60,12 @@ class Topology(Record, fields='nodes distances cores'):
     :param cores: tuple of frozensets, the SMT siblings of each physical core
     """
 
-    __slots__ = ()
+    nodes: tuple[Node, ...]
+    distances: tuple[tuple[int, ...], ...]
+    cores: tuple[frozenset[int], ...]
 
 
-class Guest(Record, fields=(
-        'uuid name vcpus memory_bytes vcpus_max allowed_cpus placed_by cpu_nodes mem_nodes '
-        'page_bytes locked devices iothreads hints pid pinned_cpus flavor preallocated vcpu_tids '
-        'host_devices state job id override pins'),
-        defaults=(None, None, (), (), (), None, False, (), 0, (), None, None, None, False, (),
-                  (), None, None, None, '', ())):
+class Guest(Record):
     """A libvirt domain, as its XML describes it.
 
     :param vcpus: vCPUs online at start; ``vcpus_max`` the most it may plug (None: the same)
@@ -92,13 +98,34 @@ class Guest(Record, fields=(
         CPUs) of ``<cputune>``'s pins, sorted by name
     """
 
-    __slots__ = ()
+    uuid: str
+    name: str
+    vcpus: int
+    memory_bytes: int
+    vcpus_max: int | None = None
+    allowed_cpus: frozenset[int] | None = None
+    placed_by: tuple[str, ...] = ()
+    cpu_nodes: tuple[int, ...] = ()
+    mem_nodes: tuple[int, ...] = ()
+    page_bytes: int | None = None
+    locked: bool = False
+    devices: tuple[str, ...] = ()
+    iothreads: int = 0
+    hints: tuple[tuple[str, str], ...] = ()
+    pid: int | None = None
+    pinned_cpus: frozenset[int] | None = None
+    flavor: str | None = None
+    preallocated: bool = False
+    vcpu_tids: tuple[int, ...] = ()
+    host_devices: tuple[str, ...] = ()
+    state: str | None = None
+    job: str | None = None
+    id: int | None = None
+    override: str = ''
+    pins: tuple[tuple[str, frozenset[int]], ...] = ()
 
 
-class Promise(Record, fields=(
-        'uuid name cpu_nodes mem_nodes vcpus memory_bytes page_bytes bound origin since_ns '
-        'started mem_bytes missed'),
-        defaults=(None, False, 'placed', 0, False, (), False)):
+class Promise(Record):
     """What a host has promised to one guest, whether or not it has touched it yet.
 
     :param cpu_nodes: tuple of node ids its vCPUs are held to; empty: floating over all
@@ -115,13 +142,22 @@ class Promise(Record, fields=(
     :param missed: the hook was there when it started and could not place it: the agent does
     """
 
-    __slots__ = ()
+    uuid: str
+    name: str
+    cpu_nodes: tuple[int, ...]
+    mem_nodes: tuple[int, ...]
+    vcpus: int
+    memory_bytes: int
+    page_bytes: int | None = None
+    bound: bool = False
+    origin: str = 'placed'
+    since_ns: int = 0
+    started: bool = False
+    mem_bytes: tuple[int, ...] = ()
+    missed: bool = False
 
 
-class NodeView(Record, fields=(
-        'id cores threads capacity_bytes promised_bytes guests vcpus demand_cores '
-        'bandwidth_bytes_per_sec bandwidth_max_bytes_per_sec link_ratio huge_free_bytes cpus'),
-        defaults=(0, 0, None, None, None, None, (), None)):
+class NodeView(Record):
     """One node as the decision sees it: aggregates only, so that it fits in Nova's metrics.
 
     :param cores: capacity C_n [cores], SMT siblings at their fraction; 0 for a memory-only node
@@ -138,21 +174,35 @@ class NodeView(Record, fields=(
     :param cpus: frozenset of usable CPUs on the host itself; None off the host
     """
 
-    __slots__ = ()
+    id: int
+    cores: float
+    threads: int
+    capacity_bytes: int
+    promised_bytes: int
+    guests: float = 0
+    vcpus: float = 0
+    demand_cores: float | None = None
+    bandwidth_bytes_per_sec: float | None = None
+    bandwidth_max_bytes_per_sec: float | None = None
+    link_ratio: float | None = None
+    huge_free_bytes: tuple[tuple[int, int], ...] = ()
+    cpus: frozenset[int] | None = None
 
 
-class NodeLoad(Record, fields=(
-        'demand_cores bandwidth_bytes_per_sec bandwidth_max_bytes_per_sec link_ratio '
-        'stolen_cores'), defaults=(None, None, None, None, None)):
+class NodeLoad(Record):
     """What was measured on one node; the fields are :class:`NodeView`'s, None: unknown.
 
     :param stolen_cores: what the host's own hypervisor gave to others; it comes off ``cores``
     """
 
-    __slots__ = ()
+    demand_cores: float | None = None
+    bandwidth_bytes_per_sec: float | None = None
+    bandwidth_max_bytes_per_sec: float | None = None
+    link_ratio: float | None = None
+    stolen_cores: float | None = None
 
 
-class PoolLoad(Record, fields='cpus loads vcpus', defaults=((), ())):
+class PoolLoad(Record):
     """What was measured of one pool of CPUs: those that the same guests may use.
 
     :param cpus: frozenset of its CPUs
@@ -161,20 +211,23 @@ class PoolLoad(Record, fields='cpus loads vcpus', defaults=((), ())):
     :param vcpus: tuple of (node id, vCPUs of the guests that are in these figures), likewise
     """
 
-    __slots__ = ()
+    cpus: frozenset[int]
+    loads: tuple[tuple[int, NodeLoad], ...] = ()
+    vcpus: tuple[tuple[int, float], ...] = ()
 
 
-class History(Record, fields='cores_per_vcpu bytes_per_core_sec', defaults=((), None)):
+class History(Record):
     """What earlier guests of a flavor used (else: all guests of the host).
 
     :param cores_per_vcpu: tuple of κ_i, one per guest [cores]
     :param bytes_per_core_sec: the host's DRAM traffic per core-second of its guests
     """
 
-    __slots__ = ()
+    cores_per_vcpu: tuple[float, ...] = ()
+    bytes_per_core_sec: float | None = None
 
 
-class HostView(Record, fields='nodes distances rotation', defaults=(0,)):
+class HostView(Record):
     """A host as the decision sees it.
 
     :param nodes: tuple of :class:`NodeView`, ascending id
@@ -182,13 +235,12 @@ class HostView(Record, fields='nodes distances rotation', defaults=(0,)):
     :param rotation: how many placements came before; breaks ties between equals
     """
 
-    __slots__ = ()
+    nodes: tuple[NodeView, ...]
+    distances: tuple[tuple[int, ...], ...]
+    rotation: int = 0
 
 
-class Request(Record, fields=(
-        'vcpus memory_bytes page_bytes allowed_cpus device_nodes policy demand_cores '
-        'bandwidth_bytes_per_sec placed_by'),
-        defaults=(None, None, (), AUTO, None, None, ())):
+class Request(Record):
     """A guest that asks for a place.
 
     :param vcpus: the most it may have; each needs a thread to run on
@@ -202,17 +254,25 @@ class Request(Record, fields=(
     :param placed_by: what others have placed already, as in :class:`Guest`
     """
 
-    __slots__ = ()
+    vcpus: int
+    memory_bytes: int
+    page_bytes: int | None = None
+    allowed_cpus: frozenset[int] | None = None
+    device_nodes: tuple[int, ...] = ()
+    policy: str = AUTO
+    demand_cores: float | None = None
+    bandwidth_bytes_per_sec: float | None = None
+    placed_by: tuple[str, ...] = ()
 
 
-class Reason(Record, fields='code values', defaults=((),)):
+class Reason(Record):
     """Why, as data: a code and (name, value) pairs; rendered only when somebody reads it."""
 
-    __slots__ = ()
+    code: str
+    values: tuple[tuple[str, object], ...] = ()
 
 
-class Placement(Record, fields='nodes cpus bind reasons mem_nodes mem_bytes',
-                defaults=(None, False, (), (), ())):
+class Placement(Record):
     """Where a guest belongs.
 
     :param nodes: tuple of node ids, ascending; empty: leave it alone, ``reasons`` say why
@@ -226,12 +286,15 @@ class Placement(Record, fields='nodes cpus bind reasons mem_nodes mem_bytes',
         that is on one node, or anywhere
     """
 
-    __slots__ = ()
+    nodes: tuple[int, ...]
+    cpus: frozenset[int] | None = None
+    bind: bool = False
+    reasons: tuple[Reason, ...] = ()
+    mem_nodes: tuple[int, ...] = ()
+    mem_bytes: tuple[int, ...] = ()
 
 
-class Limits(Record, fields=(
-        'ram_ratio reserve_bytes smt_ratio domain_distance pressure_floor pressure_step'),
-        defaults=(1.0, 256 << 20, 0.25, 12, 0.7, 0.05)):
+class Limits(Record):
     """The operator's knobs of the decision; ``conf.py`` describes each option.
 
     :param ram_ratio: Nova's RAM allocation ratio on this host
@@ -243,4 +306,9 @@ class Limits(Record, fields=(
     :param pressure_step: pressures closer than this are equal
     """
 
-    __slots__ = ()
+    ram_ratio: float = 1.0
+    reserve_bytes: int = 256 << 20
+    smt_ratio: float = 0.25
+    domain_distance: int = 12
+    pressure_floor: float = 0.7
+    pressure_step: float = 0.05

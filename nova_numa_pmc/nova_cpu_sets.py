@@ -20,14 +20,16 @@ _MAX_AGE_NS = 60 * 10**9
 _SEARCH_MAX_AGE_NS = 600 * 10**9
 
 
-class Sets(Record, fields='shared dedicated files', defaults=(None, None, ())):
+class Sets(Record):
     """Nova's two sets of CPUs.
 
     :param shared, dedicated: frozenset; None: not set, or no file of nova-compute is readable
     :param files: tuple of the paths read
     """
 
-    __slots__ = ()
+    shared: frozenset[int] | None = None
+    dedicated: frozenset[int] | None = None
+    files: tuple[str, ...] = ()
 
 
 class Reader:

@@ -5,6 +5,8 @@ A text file, one guest a line: ``UUID pin|ignore NAME``. The name is for who rea
 where it is not known. The libvirt hook reads it at each start of a guest: light imports only.
 """
 
+from __future__ import annotations
+
 import os
 
 from nova_numa_pmc import state
@@ -21,10 +23,12 @@ _SIZE_MAX_BYTES = 4 << 20
 _LOCK_TIMEOUT_S = 5.0
 
 
-class Override(Record, fields='uuid what name'):
+class Override(Record):
     """One line: ``what`` is :data:`PIN` or :data:`IGNORE`."""
 
-    __slots__ = ()
+    uuid: str
+    what: str
+    name: str
 
 
 def read(root='/'):

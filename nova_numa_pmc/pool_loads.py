@@ -17,6 +17,8 @@ came with 1.1. Replaced by rename(2), readable by all.
 Imported by the libvirt hook at every guest start: light modules only.
 """
 
+from __future__ import annotations
+
 import os
 
 from nova_numa_pmc import model, state
@@ -36,7 +38,7 @@ _AMOUNT_MAX, _NUMBER_LENGTH_MAX = 2**60, 19
 _COLUMNS = 7
 
 
-class Published(Record, fields='boot_id taken_ns interval_s pools'):
+class Published(Record):
     """What the file says.
 
     :param boot_id: of the kernel that it was measured on
@@ -45,7 +47,10 @@ class Published(Record, fields='boot_id taken_ns interval_s pools'):
     :param pools: tuple of :class:`model.PoolLoad`, the floating pool first
     """
 
-    __slots__ = ()
+    boot_id: str
+    taken_ns: int
+    interval_s: float
+    pools: tuple[model.PoolLoad, ...]
 
 
 def stale_after_s(interval_s: float) -> float:
@@ -53,7 +58,7 @@ def stale_after_s(interval_s: float) -> float:
     return max(STALE_MIN_S, _OVERDUE * min(interval_s, _INTERVAL_MAX_S))
 
 
-class Evidence(Record, fields='told loads vcpus problems', defaults=((), (), ())):
+class Evidence(Record):
     """What a decision on this host goes by.
 
     :param told: in words: 'pressure measured 3 s ago', 'promises: nothing published'
@@ -62,7 +67,10 @@ class Evidence(Record, fields='told loads vcpus problems', defaults=((), (), ())
     :param problems: tuple of str, to be logged
     """
 
-    __slots__ = ()
+    told: str
+    loads: tuple[tuple[int, model.NodeLoad], ...] = ()
+    vcpus: tuple[tuple[int, float], ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 def evidence(directory: str, boot_id: str, now_ns: int,

@@ -28,14 +28,15 @@ OTHER = 'other_pool'
 _OWN_SETS_MAX = 32
 
 
-class Pool(Record, fields='cpus source'):
+class Pool(Record):
     """The floating pool.
 
     :param cpus: frozenset; what of it is not usable doesn't count
     :param source: :data:`NOVA`, :data:`GUESTS`, :data:`KERNEL` or :data:`AGENT`
     """
 
-    __slots__ = ()
+    cpus: frozenset[int]
+    source: str
 
 
 def floating(host: model.Topology, guests: tuple[model.Guest, ...],

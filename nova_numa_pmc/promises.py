@@ -6,6 +6,8 @@ that no two starts decide from the same view: without that, guests started
 together all go to the node that was best before the first of them.
 """
 
+from __future__ import annotations
+
 import os
 import time
 
@@ -24,8 +26,7 @@ __all__ = ['Decision', 'cpus_of', 'decide', 'followed', 'forget', 'locked', 'rec
            'settle', 'usable_host']
 
 
-class Decision(Record, fields='promise cpus why problems failed view request evidence',
-               defaults=(False, None, None, None)):
+class Decision(Record):
     """What was decided for a guest, and recorded.
 
     :param promise: :class:`model.Promise`
@@ -38,7 +39,14 @@ class Decision(Record, fields='promise cpus why problems failed view request evi
     :param evidence: :class:`pool_loads.Evidence` that it went by, None likewise
     """
 
-    __slots__ = ()
+    promise: model.Promise
+    cpus: frozenset[int] | None
+    why: str
+    problems: tuple[str, ...]
+    failed: bool = False
+    view: model.HostView | None = None
+    request: model.Request | None = None
+    evidence: pool_loads.Evidence | None = None
 
 
 def locked(options, root, timeout_s):

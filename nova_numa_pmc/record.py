@@ -1,57 +1,92 @@
 # SPDX-License-Identifier: Apache-2.0
 """Immutable records: tuples whose items have names.
 
-``collections.namedtuple`` in small. The libvirt hook defines two dozen records at every
-guest start, and namedtuple compiles code for each of them: with the import of ``collections``
-that is a third of a bare Python's start (``make bench-hook``).
+``typing.NamedTuple`` in small, and that itself for a type checker. The libvirt hook defines
+two dozen records at every guest start: NamedTuple compiles code for each of them, and with
+the imports of ``typing`` and ``collections`` that is more than a bare Python's start
+(``make bench-hook``).
 """
 
-from operator import itemgetter
+from __future__ import annotations
 
+__all__ = ('Record',)
 
-class Record(tuple):
-    """Base of a record: ``class Point(Record, fields='x y', defaults=(0,))``.
+#: Not from ``typing``, whose import is that dear. Type checkers take it for true.
+TYPE_CHECKING = False
 
-    The defaults are those of the last fields. ``_fields``, ``_field_defaults``,
-    ``_replace()`` and ``_asdict()`` are as in named tuples.
-    """
+if TYPE_CHECKING:
+    from typing import NamedTuple as Record
+else:
+    from operator import itemgetter
 
-    __slots__ = ()
+    #: By position; records share them.
+    _PROPERTIES = []
 
-    def __init_subclass__(cls, fields, defaults=()):
-        cls._fields = tuple(fields.split())
-        optional = cls._fields[len(cls._fields) - len(defaults):]
-        cls._field_defaults = dict(zip(optional, defaults))
-        for at, name in enumerate(cls._fields):
-            setattr(cls, name, property(itemgetter(at)))
+    class _RecordType(type):
+        """Take the fields of a record from the annotations of its class, which end with that.
 
-    def __new__(cls, *values, **named):
-        if named or len(values) != len(cls._fields):
-            values = cls._complete(values, named)
-        return tuple.__new__(cls, values)
+        Who looks for types when it runs would find those of some fields only: what others
+        name is imported for type checkers.
+        """
 
-    @classmethod
-    def _complete(cls, values, named):
-        """Put named values and defaults behind the positional ones."""
-        rest = cls._fields[len(values):]
-        known = {**cls._field_defaults, **named}
-        odd = named.keys() - rest or [name for name in rest if name not in known]
-        if odd or len(values) > len(cls._fields):
-            raise TypeError('%s takes %s: %d given, missing or not taken: %s' % (
-                cls.__name__, ' '.join(cls._fields), len(values), ' '.join(odd) or 'none'))
-        return (*values, *(known[name] for name in rest))
+        def __new__(mcs, name, bases, body):
+            body['__slots__'] = ()
+            names = body.pop('__annotations__', None)
+            if names:
+                _define(body, tuple(names))
+            elif '__annotate__' in body or '__annotate_func__' in body:  # Python 3.14, PEP 649
+                raise TypeError('%s: records need `from __future__ import annotations`' % name)
+            return type.__new__(mcs, name, bases, body)
 
-    def _replace(self, **changes):
-        """Return a copy with some fields changed."""
-        return type(self)(**{**self._asdict(), **changes})
+    def _define(body, names):
+        """Put the fields into a class's body: a property for each, and its default away."""
+        while len(_PROPERTIES) < len(names):
+            _PROPERTIES.append(property(itemgetter(len(_PROPERTIES))))
+        body['_fields'] = names
+        body['_field_defaults'] = {name: body[name] for name in names if name in body}
+        body.update(zip(names, _PROPERTIES))
 
-    def _asdict(self):
-        """Return {field: value}."""
-        return dict(zip(self._fields, self))
+    class Record(tuple, metaclass=_RecordType):
+        """Base of a record; its fields are what its class annotates, in that order::
 
-    def __getnewargs__(self):
-        return tuple(self)  # for copy and pickle: tuple's own would pass one tuple
+            class Point(Record):
+                x: int
+                y: int = 0
 
-    def __repr__(self):
-        return '%s(%s)' % (type(self).__name__, ', '.join(
-            '%s=%r' % pair for pair in self._asdict().items()))
+        The module needs ``from __future__ import annotations``. ``_fields``,
+        ``_field_defaults``, ``_replace()`` and ``_asdict()`` are as in named tuples.
+        """
+
+        _fields = ()
+        _field_defaults = {}
+
+        def __new__(cls, *values, **named):
+            if named or len(values) != len(cls._fields):
+                values = cls._complete(values, named)
+            return tuple.__new__(cls, values)
+
+        @classmethod
+        def _complete(cls, values, named):
+            """Put named values and defaults behind the positional ones."""
+            rest = cls._fields[len(values):]
+            known = {**cls._field_defaults, **named}
+            odd = named.keys() - rest or [name for name in rest if name not in known]
+            if odd or len(values) > len(cls._fields):
+                raise TypeError('%s takes %s: %d given, missing or not taken: %s' % (
+                    cls.__name__, ' '.join(cls._fields), len(values), ' '.join(odd) or 'none'))
+            return (*values, *(known[name] for name in rest))
+
+        def _replace(self, **changes):
+            """Return a copy with some fields changed."""
+            return type(self)(**{**self._asdict(), **changes})
+
+        def _asdict(self):
+            """Return {field: value}."""
+            return dict(zip(self._fields, self))
+
+        def __getnewargs__(self):
+            return tuple(self)  # for copy and pickle: tuple's own would pass one tuple
+
+        def __repr__(self):
+            return '%s(%s)' % (type(self).__name__, ', '.join(
+                '%s=%r' % pair for pair in self._asdict().items()))

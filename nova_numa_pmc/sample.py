@@ -6,6 +6,8 @@ The one record between those who measure (``host/``, the agent) and those who re
 Rates are per second of the interval; accesses are DRAM accesses (cache lines).
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc.record import Record
 
 #: How sure a source of evidence is: it counted accesses; it shared out what others counted;
@@ -13,12 +15,7 @@ from nova_numa_pmc.record import Record
 COUNTED, ATTRIBUTED, INFERRED = 'counted', 'attributed', 'inferred'
 
 
-class NodeSample(Record, fields=(
-        'id capacity_cores demand_cores cpu_ratio bandwidth_bytes_per_sec '
-        'bandwidth_max_bytes_per_sec bandwidth_ratio link_ratio pressure local_per_sec '
-        'remote_per_sec remote_ratio cpi cpi_reliable waiting_cores distance_cores '
-        'io_miss_ratio memory_bytes free_bytes promised_bytes stolen_cores'),
-        defaults=(None,) * 12 + (False,) + (None,) * 7):
+class NodeSample(Record):
     """One node.
 
     :param id: the kernel's node id
@@ -37,10 +34,30 @@ class NodeSample(Record, fields=(
         without it
     """
 
-    __slots__ = ()
+    id: int
+    capacity_cores: float | None = None
+    demand_cores: float | None = None
+    cpu_ratio: float | None = None
+    bandwidth_bytes_per_sec: float | None = None
+    bandwidth_max_bytes_per_sec: float | None = None
+    bandwidth_ratio: float | None = None
+    link_ratio: float | None = None
+    pressure: float | None = None
+    local_per_sec: float | None = None
+    remote_per_sec: float | None = None
+    remote_ratio: float | None = None
+    cpi: float | None = None
+    cpi_reliable: bool = False
+    waiting_cores: float | None = None
+    distance_cores: float | None = None
+    io_miss_ratio: float | None = None
+    memory_bytes: int | None = None
+    free_bytes: int | None = None
+    promised_bytes: int | None = None
+    stolen_cores: float | None = None
 
 
-class DeviceSample(Record, fields='address node local'):
+class DeviceSample(Record):
     """A guest's device.
 
     :param address: PCI address '0000:3b:00.1', or the host's name of it ('eth0', 'nvme0')
@@ -48,14 +65,12 @@ class DeviceSample(Record, fields='address node local'):
     :param local: the guest's CPUs ran on that node for most of the interval; None: unknown
     """
 
-    __slots__ = ()
+    address: str
+    node: int | None
+    local: bool | None
 
 
-class GuestSample(Record, fields=(
-        'uuid name source sure cores waiting_cores cores_by_node bytes_by_node local_per_sec '
-        'remote_per_sec remote_ratio bandwidth_bytes_per_sec cpi cpi_reliable intensity '
-        'counted_share devices'),
-        defaults=(None, None, (), (), None, None, None, None, None, False, None, None, ())):
+class GuestSample(Record):
     """One guest.
 
     :param source: the rung that told about its memory accesses, '' none did
@@ -73,10 +88,26 @@ class GuestSample(Record, fields=(
     :param devices: tuple of :class:`DeviceSample`
     """
 
-    __slots__ = ()
+    uuid: str
+    name: str
+    source: str
+    sure: str
+    cores: float | None = None
+    waiting_cores: float | None = None
+    cores_by_node: tuple[tuple[int, float], ...] = ()
+    bytes_by_node: tuple[tuple[int, int], ...] = ()
+    local_per_sec: float | None = None
+    remote_per_sec: float | None = None
+    remote_ratio: float | None = None
+    bandwidth_bytes_per_sec: float | None = None
+    cpi: float | None = None
+    cpi_reliable: bool = False
+    intensity: float | None = None
+    counted_share: float | None = None
+    devices: tuple[DeviceSample, ...] = ()
 
 
-class PoolSample(Record, fields='cpus demand_by_node stolen_by_node'):
+class PoolSample(Record):
     """A pool of CPUs beside the floating one (:mod:`nova_numa_pmc.pools`).
 
     :param cpus: tuple of its CPUs, ascending
@@ -84,11 +115,12 @@ class PoolSample(Record, fields='cpus demand_by_node stolen_by_node'):
     :param stolen_by_node: tuple of (node id, cores that another host took of them, likewise)
     """
 
-    __slots__ = ()
+    cpus: tuple[int, ...]
+    demand_by_node: tuple[tuple[int, float | None], ...]
+    stolen_by_node: tuple[tuple[int, float | None], ...]
 
 
-class Sample(Record, fields='taken_s elapsed_s source nodes guests problems pools pool_source',
-             defaults=((), (), (), (), '')):
+class Sample(Record):
     """A host over one interval.
 
     :param taken_s: CLOCK_REALTIME at its end [s since the epoch]
@@ -102,7 +134,14 @@ class Sample(Record, fields='taken_s elapsed_s source nodes guests problems pool
         'kernel'; '' not told
     """
 
-    __slots__ = ()
+    taken_s: float
+    elapsed_s: float
+    source: str
+    nodes: tuple[NodeSample, ...] = ()
+    guests: tuple[GuestSample, ...] = ()
+    problems: tuple[str, ...] = ()
+    pools: tuple[PoolSample, ...] = ()
+    pool_source: str = ''
 
 
 def to_data(sample):

@@ -9,6 +9,8 @@ single-valued options that exist here. It does no ``$`` substitution and reads
 no ``--config-dir``.
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc import model
 from nova_numa_pmc.record import Record
 
@@ -21,21 +23,23 @@ _BOOLEANS = {'true': True, '1': True, 'on': True, 'yes': True,
              'false': False, '0': False, 'off': False, 'no': False}
 
 
-class Option(Record, fields='group name kind default minimum maximum help',
-             defaults=(None, None, '')):
+class Option(Record):
     """One option of the file.
 
     :param kind: bool, int, float, or str for an absolute path
     :param minimum, maximum: inclusive bounds of a number, None: no bound
     """
 
-    __slots__ = ()
+    group: str
+    name: str
+    kind: type[bool] | type[int] | type[float] | type[str]
+    default: bool | float | str
+    minimum: float | None = None
+    maximum: float | None = None
+    help: str = ''
 
 
-class Settings(Record, fields=(
-        'limits enabled timeout_s bind bring_over_limit_mib follow_memory_over_mib strict '
-        'start_grace_s state_dir problems'),
-        defaults=((),)):
+class Settings(Record):
     """What the operator has set, checked; a field is named as its option.
 
     :param limits: :class:`nova_numa_pmc.model.Limits`, the group ``[placement]``
@@ -43,7 +47,16 @@ class Settings(Record, fields=(
     :param problems: tuple of strings to log: what could not be used, and what is used instead
     """
 
-    __slots__ = ()
+    limits: model.Limits
+    enabled: bool
+    timeout_s: float
+    bind: bool
+    bring_over_limit_mib: int
+    follow_memory_over_mib: int
+    strict: bool
+    start_grace_s: float
+    state_dir: str
+    problems: tuple[str, ...] = ()
 
 
 GROUPS = (

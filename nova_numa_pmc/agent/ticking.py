@@ -5,9 +5,12 @@ One thread and one loop. A tick is made of stages, each of which may fail withou
 what fails is told once, until it works again.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import time
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import (agent_options, bookkeeping, collect, host_state, model, overrides,
                            pool_loads, pools, promises, state)
@@ -18,13 +21,19 @@ from nova_numa_pmc.host import topology
 from nova_numa_pmc.movement import late_starts, moving, pausing, reassertion, turn
 from nova_numa_pmc.record import Record
 
+if TYPE_CHECKING:
+    from nova_numa_pmc.host_state import HostState
+    from nova_numa_pmc.sample import Sample
+
 LOG = logging.getLogger(__name__)
 
 
-class Now(Record, fields='monotonic_ns boottime_ns realtime_s'):
+class Now(Record):
     """One moment by three clocks: intervals, ages over a suspend, and what others read."""
 
-    __slots__ = ()
+    monotonic_ns: int
+    boottime_ns: int
+    realtime_s: float
 
     @classmethod
     def read(cls):
@@ -32,8 +41,7 @@ class Now(Record, fields='monotonic_ns boottime_ns realtime_s'):
         return cls(time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time())
 
 
-class Tick(Record, fields='now sample host record guests host_state totals failing paused source '
-           'taken_over', defaults=(None, None, None, (), None, moving.Totals(), 0, None, '', 0)):
+class Tick(Record):
     """What a tick has found; None: could not be had.
 
     :param sample: :class:`nova_numa_pmc.sample.Sample`
@@ -48,7 +56,17 @@ class Tick(Record, fields='now sample host record guests host_state totals faili
     :param taken_over: how many guests' starts the agent has finished for the hook
     """
 
-    __slots__ = ()
+    now: Now
+    sample: Sample | None = None
+    host: model.Topology | None = None
+    record: state.Promises | None = None
+    guests: tuple[model.Guest, ...] = ()
+    host_state: HostState | None = None
+    totals: moving.Totals = moving.Totals()
+    failing: int = 0
+    paused: pausing.Paused | None = None
+    source: str = ''
+    taken_over: int = 0
 
 
 class Agent:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a check says."""
 
+from __future__ import annotations
+
 from nova_numa_pmc.record import Record
 
 #: It doesn't work; it works worse than it could, or is likely to; good to know.
@@ -8,7 +10,7 @@ ERROR, WARNING, NOTE = 'error', 'warning', 'note'
 SEVERITIES = (ERROR, WARNING, NOTE)
 
 
-class Finding(Record, fields='code severity what remedy file', defaults=('',)):
+class Finding(Record):
     """One finding.
 
     :param code: stable, for the guide's table and for scripts: 'monitor-not-enabled'
@@ -18,4 +20,8 @@ class Finding(Record, fields='code severity what remedy file', defaults=('',)):
     :param file: the file to look at, '' where there is none
     """
 
-    __slots__ = ()
+    code: str
+    severity: str
+    what: str
+    remedy: str
+    file: str = ''

@@ -5,6 +5,8 @@ Another Python may be ours: pip beside a distribution's Nova installs to another
 prefix, and a virtual environment has a Nova of its own or none.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess
@@ -37,8 +39,7 @@ print(json.dumps({"nova": paths("nova"), "monitors": monitors, "shim": shim and 
 '''
 
 
-class Answer(Record, fields='python nova monitors shim package points problem',
-             defaults=((), (), None, None, (), '')):
+class Answer(Record):
     """What an interpreter sees.
 
     :param python: its path
@@ -50,7 +51,13 @@ class Answer(Record, fields='python nova monitors shim package points problem',
     :param problem: why it could not be asked, '' it was
     """
 
-    __slots__ = ()
+    python: str
+    nova: tuple[str, ...] = ()
+    monitors: tuple[str, ...] = ()
+    shim: str | None = None
+    package: str | None = None
+    points: tuple[tuple[str, str], ...] = ()
+    problem: str = ''
 
 
 def of(process, script='', root='/'):

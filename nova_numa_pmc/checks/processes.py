@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find the services that run on a host, and the root that each of them sees."""
 
+from __future__ import annotations
+
 import os
 import re
 
@@ -14,7 +16,7 @@ _MAX_COMMAND_BYTES = 1 << 16
 _TITLE = re.compile(r'\S+: master process \[(?P<command>[^\0]*)\][ \0]*')
 
 
-class Process(Record, fields='name pid command uid gid started_s root same_root'):
+class Process(Record):
     """A running service.
 
     :param command: tuple of str, its arguments with the program
@@ -24,7 +26,14 @@ class Process(Record, fields='name pid command uid gid started_s root same_root'
     :param same_root: that is the host's own (False: a container)
     """
 
-    __slots__ = ()
+    name: str
+    pid: int
+    command: tuple[str, ...]
+    uid: int
+    gid: int
+    started_s: float | None
+    root: str
+    same_root: bool
 
     def path(self, path):
         """Return where we see an absolute path of the process."""

@@ -16,6 +16,8 @@ examples:
 exit codes: 0 measured, or a dry run; 1 refused or failed; 64 wrong usage
 """
 
+from __future__ import annotations
+
 import json
 import sys
 import time
@@ -34,7 +36,7 @@ _CACHE_DEFAULT_BYTES = 64 << 20
 _BANDWIDTH_S, _CHAIN_S, _PAIR_S = 1.6, 0.8, 0.3
 
 
-class NodePlan(Record, fields='id cpus from_node sizes free_bytes'):
+class NodePlan(Record):
     """How one node is measured.
 
     :param cpus: tuple of CPUs that read it, one a core
@@ -42,7 +44,11 @@ class NodePlan(Record, fields='id cpus from_node sizes free_bytes'):
     :param sizes: :class:`memory_probe.Sizes`
     """
 
-    __slots__ = ()
+    id: int
+    cpus: tuple[int, ...]
+    from_node: int
+    sizes: memory_probe.Sizes
+    free_bytes: int
 
     def needed_bytes(self):
         """Return the most memory that is in use on it at one time."""

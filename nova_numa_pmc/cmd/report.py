@@ -13,6 +13,8 @@ examples:
 exit codes: 0 done; 1 a problem, such as nothing recorded in a window; 64 wrong usage
 """
 
+from __future__ import annotations
+
 import json
 import sys
 
@@ -105,14 +107,17 @@ def _span(path):
     return first_s, last_s
 
 
-class Compared(Record, fields='kind id name metrics'):
+class Compared(Record):
     """One thing in two windows.
 
     :param kind: 'host', 'node' or 'guest'; ``id``: None, its number, its UUID
     :param metrics: {metric: (before, after)} of what is known in either
     """
 
-    __slots__ = ()
+    kind: str
+    id: int | str | None
+    name: str
+    metrics: dict[str, tuple[float | None, float | None]]
 
 
 def compare(recorded, before, after):

@@ -6,6 +6,8 @@ of them, so that it can be kept over a restart. Times are seconds of a clock tha
 jump (CLOCK_BOOTTIME).
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc.record import Record
 
 HOUR_S = 3600.0
@@ -13,17 +15,18 @@ HOUR_S = 3600.0
 MOST_FACTOR = 64.0
 
 
-class Regret(Record, fields='key core_sec'):
+class Regret(Record):
     """What not having made a move has cost.
 
     :param key: tuple of (uuid, node ids for the CPUs, node ids for the memory), one per guest
     :param core_sec: R [core-seconds]
     """
 
-    __slots__ = ()
+    key: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
+    core_sec: float
 
 
-class Trial(Record, fields='steps cost_core_sec credit_core_sec since_s'):
+class Trial(Record):
     """A move that was made and has yet to prove itself.
 
     :param steps: tuple of (uuid, node ids it was on, ((node id, share of accesses), …),
@@ -31,17 +34,21 @@ class Trial(Record, fields='steps cost_core_sec credit_core_sec since_s'):
     :param credit_core_sec: what it has spared so far; paid when that covers the cost
     """
 
-    __slots__ = ()
+    steps: tuple[tuple[str, tuple[int, ...], tuple[tuple[int, float], ...], tuple[int, ...]], ...]
+    cost_core_sec: float
+    credit_core_sec: float
+    since_s: float
 
 
-class Caution(Record, fields='uuid factor since_s'):
+class Caution(Record):
     """By how much a guest's next move has to be cheaper than its regret."""
 
-    __slots__ = ()
+    uuid: str
+    factor: float
+    since_s: float
 
 
-class Ledger(Record, fields='regrets trials cautions moved_s changed_s owed_bytes',
-             defaults=((), (), (), (), (), 0)):
+class Ledger(Record):
     """The rebalancer's memory.
 
     :param regrets: tuple of :class:`Regret`
@@ -52,7 +59,12 @@ class Ledger(Record, fields='regrets trials cautions moved_s changed_s owed_byte
     :param owed_bytes: by how much a large guest has exceeded the bytes of a tick
     """
 
-    __slots__ = ()
+    regrets: tuple[Regret, ...] = ()
+    trials: tuple[Trial, ...] = ()
+    cautions: tuple[Caution, ...] = ()
+    moved_s: tuple[float, ...] = ()
+    changed_s: tuple[float, ...] = ()
+    owed_bytes: int = 0
 
 
 def settled(ledger, ground, elapsed_s, now_s, terms):

@@ -5,7 +5,14 @@ Records only. Beside :mod:`nova_numa_pmc.model` and not in it, because the libvi
 that at every guest start and never moves a guest that runs. Cores are core-seconds per second.
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc.record import Record
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from nova_numa_pmc.model import HostView, Reason
 
 #: Kinds of a :class:`Move`: to another node, two guests that change places, more
 #: nodes for the CPUs, fewer, only the memory (to where the CPUs are).
@@ -17,11 +24,7 @@ ASKED = 'asked'
 ASSUMED = 'assumed'
 
 
-class GuestLoad(Record, fields=(
-        'uuid name vcpus memory_bytes cpu_nodes home_nodes mem_nodes mem_bytes bytes_by_node '
-        'cores_by_node demand_cores served_cores lines_per_sec remote_ratio '
-        'bandwidth_bytes_per_sec allowed_nodes fixed'),
-        defaults=((), (), (), (), (), (), None, None, None, None, None, None, '')):
+class GuestLoad(Record):
     """One guest: where it is and what it does.
 
     :param vcpus: the most it may have; a node needs a thread for each
@@ -40,12 +43,26 @@ class GuestLoad(Record, fields=(
     :param fixed: why it must not be touched (a code such as 'pinned'); '': it may
     """
 
-    __slots__ = ()
+    uuid: str
+    name: str
+    vcpus: int
+    memory_bytes: int
+    cpu_nodes: tuple[int, ...] = ()
+    home_nodes: tuple[int, ...] = ()
+    mem_nodes: tuple[int, ...] = ()
+    mem_bytes: tuple[int, ...] = ()
+    bytes_by_node: tuple[tuple[int, int], ...] = ()
+    cores_by_node: tuple[tuple[int, float], ...] = ()
+    demand_cores: float | None = None
+    served_cores: float | None = None
+    lines_per_sec: float | None = None
+    remote_ratio: float | None = None
+    bandwidth_bytes_per_sec: float | None = None
+    allowed_nodes: tuple[int, ...] | None = None
+    fixed: str = ''
 
 
-class Situation(Record, fields=(
-        'view guests latencies_ns waiting_cores free_bytes mlp domain_distance'),
-        defaults=((), None, (), (), 1.0, 12)):
+class Situation(Record):
     """A host and its guests over one interval.
 
     :param view: :class:`model.HostView` with what was measured of each node
@@ -59,17 +76,20 @@ class Situation(Record, fields=(
     :param domain_distance: nodes nearer than this are one place, as in :class:`model.Limits`
     """
 
-    __slots__ = ()
+    view: HostView
+    guests: tuple[GuestLoad, ...] = ()
+    latencies_ns: tuple[tuple[float, ...], ...] | None = None
+    waiting_cores: tuple[tuple[int, float], ...] = ()
+    free_bytes: tuple[tuple[int, int], ...] = ()
+    mlp: float = 1.0
+    domain_distance: int = 12
 
 
 #: Latency of local memory where nothing was measured (two-socket servers: 60 to 100 ns).
 LOCAL_NS = 80.0
 
 
-class Terms(Record, fields=(
-        'bytes_per_tick moves_per_hour changes_per_hour bytes_per_sec page_sec change_core_sec '
-        'min_gain_cores reserve_bytes longest_tick_s narrow_below_ratio widen'),
-        defaults=(4 << 30, 20, 120, 256 << 20, 2e-6, 0.5, 0.05, 256 << 20, 60.0, 0.9, True)):
+class Terms(Record):
     """On what terms guests are moved; the operator's knobs of the rebalancer.
 
     :param bytes_per_tick: memory that one plan may set in motion. A larger guest goes alone,
@@ -89,10 +109,20 @@ class Terms(Record, fields=(
     :param widen: whether CPUs may be widened at all
     """
 
-    __slots__ = ()
+    bytes_per_tick: int = 4 << 30
+    moves_per_hour: int = 20
+    changes_per_hour: int = 120
+    bytes_per_sec: float = 256 << 20
+    page_sec: float = 2e-6
+    change_core_sec: float = 0.5
+    min_gain_cores: float = 0.05
+    reserve_bytes: int = 256 << 20
+    longest_tick_s: float = 60.0
+    narrow_below_ratio: float = 0.9
+    widen: bool = True
 
 
-class Step(Record, fields='uuid name from_nodes to_nodes mem_nodes bytes'):
+class Step(Record):
     """What happens to one guest.
 
     :param from_nodes, to_nodes: node ids for its CPUs; ``from_nodes`` empty: it floats
@@ -100,11 +130,15 @@ class Step(Record, fields='uuid name from_nodes to_nodes mem_nodes bytes'):
     :param bytes: what has to move for that
     """
 
-    __slots__ = ()
+    uuid: str
+    name: str
+    from_nodes: tuple[int, ...]
+    to_nodes: tuple[int, ...]
+    mem_nodes: tuple[int, ...]
+    bytes: int
 
 
-class Move(Record, fields=(
-        'kind steps gain_cores cost_core_sec regret_core_sec bytes reasons'), defaults=((),)):
+class Move(Record):
     """One change that stands for itself: all of its steps or none.
 
     :param kind: one of :data:`KINDS`
@@ -117,11 +151,16 @@ class Move(Record, fields=(
         'distance' has ('rate', :data:`ASSUMED`) where accesses of a guest were not counted
     """
 
-    __slots__ = ()
+    kind: str
+    steps: tuple[Step, ...]
+    gain_cores: float
+    cost_core_sec: float
+    regret_core_sec: float
+    bytes: int
+    reasons: tuple[Reason, ...] = ()
 
 
-class Plan(Record, fields='moves pending loss_cores loss_after_cores reasons',
-           defaults=((), (), 0.0, 0.0, ())):
+class Plan(Record):
     """What to do now.
 
     :param moves: tuple of :class:`Move`, in order
@@ -132,4 +171,8 @@ class Plan(Record, fields='moves pending loss_cores loss_after_cores reasons',
         back, parts that are unknown
     """
 
-    __slots__ = ()
+    moves: tuple[Move, ...] = ()
+    pending: tuple[Move, ...] = ()
+    loss_cores: float = 0.0
+    loss_after_cores: float = 0.0
+    reasons: tuple[Reason, ...] = ()

@@ -7,6 +7,8 @@ without records, since place() takes as long as Nova's own weighers do for three
 rest goes through place()'s own parts. A property test holds both against place().
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc import model
 from nova_numa_pmc.core import candidates, ranking
 from nova_numa_pmc.core.aggregates import MIB
@@ -15,9 +17,13 @@ from nova_numa_pmc.core.ranking import ABSURD
 from nova_numa_pmc.core.view import PRIOR_CORES_PER_VCPU, expected_traffic
 from nova_numa_pmc.record import Record
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
 
-class Asked(Record, fields='vcpus memory_mib demand_cores policy intensity',
-            defaults=(model.AUTO, 1.0)):
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Asked(Record):
     """A guest that is to be scheduled, the same for all hosts.
 
     :param vcpus, memory_mib: of its flavor
@@ -26,10 +32,14 @@ class Asked(Record, fields='vcpus memory_mib demand_cores policy intensity',
     :param intensity: its traffic relative to the host's mean per core
     """
 
-    __slots__ = ()
+    vcpus: int
+    memory_mib: int
+    demand_cores: float
+    policy: str = model.AUTO
+    intensity: float = 1.0
 
 
-class Outcome(Record, fields='code used rest at cpus mems'):
+class Outcome(Record):
     """What a guest would leave of a host.
 
     :param code: why it would go there, as place() says: 'one_node', 'span', 'spread',
@@ -42,7 +52,12 @@ class Outcome(Record, fields='code used rest at cpus mems'):
         the latter empty where that may lie anywhere
     """
 
-    __slots__ = ()
+    code: str
+    used: tuple[float, ...]
+    rest: Sequence[float]
+    at: tuple[int, ...]
+    cpus: tuple[int, ...]
+    mems: tuple[int, ...]
 
 
 def outcome(host, asked, limits):

@@ -6,7 +6,14 @@ bytes, latencies are nanoseconds. Nodes are positions 0…N−1 in every sequenc
 ``None`` is unknown, never 0: an unknown part is left out, not guessed.
 """
 
-from collections import namedtuple
+from __future__ import annotations
+
+from nova_numa_pmc.record import Record
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 LINE_BYTES = 64
 #: Misses that a core waits for together: 1 for events of demand loads, 4 for
@@ -24,20 +31,23 @@ _FIT_ROUNDS = 100
 _FIT_TOLERANCE = 1e-9
 
 
-class NodePressure(namedtuple('NodePressure', [
-        'cpu_ratio', 'bandwidth_ratio', 'link_ratio', 'pressure'])):
+class NodePressure(Record):
     """A node's utilisations and the highest of those known: 0 idle, 1 saturated, more: wanting."""
 
-    __slots__ = ()
+    cpu_ratio: float | None
+    bandwidth_ratio: float | None
+    link_ratio: float | None
+    pressure: float | None
 
 
-class Loss(namedtuple('Loss', 'waiting_cores distance_cores')):
+class Loss(Record):
     """What a node's guests lose, to waiting for CPUs and to the latency of memory [cores]."""
 
-    __slots__ = ()
+    waiting_cores: float | None
+    distance_cores: float | None
 
 
-class Traffic(namedtuple('Traffic', 'lines_per_sec residual_ratio')):
+class Traffic(Record):
     """Who reads whose memory.
 
     :param lines_per_sec: rows: from a node's CPUs; columns: to a node's memory
@@ -45,7 +55,8 @@ class Traffic(namedtuple('Traffic', 'lines_per_sec residual_ratio')):
         Σ|fitted − seen| / Σ seen; None: they were not counted
     """
 
-    __slots__ = ()
+    lines_per_sec: Sequence[Sequence[float]]
+    residual_ratio: float | None
 
 
 def capacity_cores(cores, threads, smt_ratio=0.25, reserved_cores=0.0):

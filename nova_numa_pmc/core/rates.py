@@ -5,7 +5,10 @@ Pure. ``None`` is unknown: a counter that did not run, went backwards or was
 opened anew says nothing, and nothing is not 0.
 """
 
-from collections import namedtuple
+from __future__ import annotations
+
+from nova_numa_pmc.record import Record
+
 
 _WRAP, _HALF = 1 << 64, 1 << 63
 #: Below this share of a CPU its CPI says nothing: what little ran was mostly
@@ -13,7 +16,7 @@ _WRAP, _HALF = 1 << 64, 1 << 63
 CPI_MIN_BUSY = 0.05
 
 
-class Count(namedtuple('Count', 'value enabled_ns running_ns')):
+class Count(Record):
     """A counter as read: cumulative, unscaled.
 
     :param value: events since it was opened, modulo 2**64
@@ -22,17 +25,20 @@ class Count(namedtuple('Count', 'value enabled_ns running_ns')):
     :param running_ns: how long it did count; less when the kernel had to share counters
     """
 
-    __slots__ = ()
+    value: int
+    enabled_ns: int
+    running_ns: int
 
 
-class Delta(namedtuple('Delta', 'value share')):
+class Delta(Record):
     """What a counter saw between two readings.
 
     :param value: events (float), scaled to the whole time
     :param share: share of the time it counted, 1.0: all of it, nothing was estimated
     """
 
-    __slots__ = ()
+    value: float
+    share: float
 
 
 def difference(previous, current, idle_is_zero=False):

@@ -4,16 +4,19 @@
 Pure. ``None`` is unknown; nodes are in ascending order of their ids.
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.sample import COUNTED, DeviceSample, GuestSample, NodeSample
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
 
-class NodeUse(Record, fields=(
-        'demand_cores busy_cores local_per_sec remote_per_sec cycles_per_sec '
-        'instructions_per_sec bandwidth_bytes_per_sec incoming_per_sec link_bytes_per_sec '
-        'io_miss_ratio stolen_cores'),
-        defaults=(None,) * 11):
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class NodeUse(Record):
     """What was measured of one node.
 
     :param demand_cores: D_n, of the CPUs that guests may use
@@ -23,18 +26,30 @@ class NodeUse(Record, fields=(
     :param link_bytes_per_sec: sent to other sockets
     """
 
-    __slots__ = ()
+    demand_cores: float | None = None
+    busy_cores: float | None = None
+    local_per_sec: float | None = None
+    remote_per_sec: float | None = None
+    cycles_per_sec: float | None = None
+    instructions_per_sec: float | None = None
+    bandwidth_bytes_per_sec: float | None = None
+    incoming_per_sec: float | None = None
+    link_bytes_per_sec: float | None = None
+    io_miss_ratio: float | None = None
+    stolen_cores: float | None = None
 
 
-class Counts(Record, fields=(
-        'local_per_sec remote_per_sec cycles_per_sec instructions_per_sec share')):
+class Counts(Record):
     """What CPUs did; None: unknown. ``share`` is the smallest share of the time counted."""
 
-    __slots__ = ()
+    local_per_sec: float | None
+    remote_per_sec: float | None
+    cycles_per_sec: float | None
+    instructions_per_sec: float | None
+    share: float | None
 
 
-class Abilities(Record, fields=(
-        'capacity_cores bandwidth_max link_max latencies_ns mlp')):
+class Abilities(Record):
     """What the nodes of a host can do; tuples by position.
 
     :param bandwidth_max, link_max: bytes per second, None in it: unknown
@@ -42,7 +57,11 @@ class Abilities(Record, fields=(
     :param mlp: misses that a core waits for together
     """
 
-    __slots__ = ()
+    capacity_cores: Sequence[float]
+    bandwidth_max: Sequence[float | None]
+    link_max: Sequence[float | None]
+    latencies_ns: Sequence[Sequence[float]] | None
+    mlp: float
 
 
 class _Nothing:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from nova_numa_pmc.record import Record
 
 
-class Quota(Record, fields='cores tids throttled_ns', defaults=(None, None)):
+class Quota(Record):
     """A limit on the CPU time of some of a guest's threads over one interval.
 
     :param cores: quota ÷ period
@@ -18,7 +18,9 @@ class Quota(Record, fields='cores tids throttled_ns', defaults=(None, None)):
     :param throttled_ns: how long the kernel held them back; None: not told
     """
 
-    __slots__ = ()
+    cores: float
+    tids: frozenset[int] | None = None
+    throttled_ns: int | None = None
 
 
 def waited_ns(used: dict[int, tuple[int, int]], quotas: tuple[Quota, ...],

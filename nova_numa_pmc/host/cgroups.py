@@ -15,6 +15,8 @@ where MACHINE is ``machine-qemu\\x2d<id>\\x2d<name>.scope`` or
 ``qemu-<id>-<name>.libvirt-qemu``. Anything else is not taken for a guest.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 
@@ -25,7 +27,7 @@ from nova_numa_pmc.record import Record
 _READ_MAX_BYTES = 1 << 20
 
 
-class Groups(Record, fields='version pid scope target children main covers memory proc'):
+class Groups(Record):
     """A guest's own control groups, as absolute directories.
 
     :param version: 1 or 2, of the hierarchy that holds the cpuset controller
@@ -41,7 +43,15 @@ class Groups(Record, fields='version pid scope target children main covers memor
     :param proc: its directory in procfs
     """
 
-    __slots__ = ()
+    version: int
+    pid: int
+    scope: str
+    target: str
+    children: tuple[str, ...]
+    main: str
+    covers: bool
+    memory: str | None
+    proc: str
 
 
 def read_text(path):

@@ -9,6 +9,8 @@ a virtual environment or /opt: hence /usr/bin/python3, which may then read
 the package anywhere.
 """
 
+from __future__ import annotations
+
 import os
 import subprocess
 
@@ -22,7 +24,7 @@ _PROFILES = ('virtqemud', 'libvirtd', '/usr/sbin/virtqemud', '/usr/sbin/libvirtd
 UNCONFINED = 'unconfined'
 
 
-class Daemon(Record, fields='name pid started_s label same_root'):
+class Daemon(Record):
     """A running libvirt daemon.
 
     :param started_s: when, as seconds since the epoch
@@ -30,13 +32,19 @@ class Daemon(Record, fields='name pid started_s label same_root'):
     :param same_root: it sees the same file system root as we do (False: in a container)
     """
 
-    __slots__ = ()
+    name: str
+    pid: int
+    started_s: float | None
+    label: str
+    same_root: bool
 
 
-class Trial(Record, fields='ok label message'):
+class Trial(Record):
     """What running a script under ``label`` gave; ``ok`` None: it could not be tried."""
 
-    __slots__ = ()
+    ok: bool | None
+    label: str | None
+    message: str
 
 
 def find_daemon(root='/'):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long each CPU was busy, and how long it was another host's, from procfs."""
 
+from __future__ import annotations
+
 import os
 
 from nova_numa_pmc.host.cgroups import read_text
@@ -12,14 +14,15 @@ _BUSY_FIELDS = (0, 1, 2, 5, 6)
 _STEAL_FIELD = 7
 
 
-class Times(Record, fields='busy_ns stolen_ns', defaults=(None, None)):
+class Times(Record):
     """Cumulative times of the online CPUs, {CPU: ns}; None: not told.
 
     :param busy_ns: that it ran something
     :param stolen_ns: that it had to run something and was not run: this host is a guest
     """
 
-    __slots__ = ()
+    busy_ns: dict[int, int] | None = None
+    stolen_ns: dict[int, int] | None = None
 
 
 def read(root='/'):

@@ -15,6 +15,8 @@ wide but for the moment before the vCPUs' groups exist (v2), and a vCPU that is 
 wide until somebody asserts ours again.
 """
 
+from __future__ import annotations
+
 import os
 
 from nova_numa_pmc.exceptions import (CpuListError, CpusetError, GuestGone,
@@ -42,8 +44,7 @@ _LEFT_RATIO = 0.01
 BRING_OVER_LIMIT_BYTES = 64 << 20
 
 
-class Applied(Record, fields='changes cpus cpus_effective memory off_bytes left_bytes',
-              defaults=(None,)):
+class Applied(Record):
     """What :func:`confine` did.
 
     :param changes: tuple of :class:`~nova_numa_pmc.host.writes.Change`, in the order written;
@@ -57,7 +58,12 @@ class Applied(Record, fields='changes cpus cpus_effective memory off_bytes left_
         kernel moves what it can (before 5.15, nothing on v2), and no write tells how much
     """
 
-    __slots__ = ()
+    changes: tuple[writes.Change, ...]
+    cpus: frozenset[int]
+    cpus_effective: frozenset[int] | None
+    memory: str
+    off_bytes: int | None
+    left_bytes: int | None = None
 
 
 def confine(groups, cpus, mems=None, bring_over_limit_bytes=BRING_OVER_LIMIT_BYTES,

@@ -7,6 +7,8 @@ no entities and nothing external; size, depth and number of elements are
 bounded; a declared encoding is ignored, as it could name any Python codec.
 """
 
+from __future__ import annotations
+
 
 import pyexpat
 
@@ -19,10 +21,11 @@ MAX_DEPTH = 512
 MAX_ELEMENTS = 200_000
 
 
-class Element(Record, fields='attributes text'):
+class Element(Record):
     """One element: its attributes {str: str}, and its text (str)."""
 
-    __slots__ = ()
+    attributes: dict[str, str]
+    text: str
 
 
 _SOURCE_ADDRESS = {'source': {'address': {}}}

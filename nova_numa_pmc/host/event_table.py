@@ -12,7 +12,10 @@ is *remote* DRAM on Nehalem-EP and Westmere-DP, and *local* DRAM on
 Westmere-SP. So rows are keyed by model, never by code alone.
 """
 
-from collections import namedtuple
+from __future__ import annotations
+
+from nova_numa_pmc.record import Record
+
 
 # What an event tells us; several events of one role on one scope are added up.
 LOCAL_DRAM, REMOTE_DRAM, REMOTE_CACHE = 'local_dram', 'remote_dram', 'remote_cache'
@@ -40,8 +43,7 @@ NPS = 'remote means another NUMA node, so NPS and L3-as-NUMA decide what is coun
 PACKAGE = 'one sum for each package: with sub-NUMA clustering its nodes share it'
 
 
-class Entry(namedtuple('Entry', 'role terms document pfm caveats pmu bytes_per_count minus',
-                       defaults=(None, (), 'cpu', None, None))):
+class Entry(Record):
     """One event of a row.
 
     :param terms: perf terms, ``event=0xd3,umask=0x1``
@@ -53,10 +55,17 @@ class Entry(namedtuple('Entry', 'role terms document pfm caveats pmu bytes_per_c
     :param minus: a role whose count is subtracted
     """
 
-    __slots__ = ()
+    role: str
+    terms: str
+    document: str
+    pfm: str | None = None
+    caveats: tuple[str, ...] = ()
+    pmu: str = 'cpu'
+    bytes_per_count: float | None = None
+    minus: str | None = None
 
 
-class Row(namedtuple('Row', 'key title cpuid pfm entries')):
+class Row(Record):
     """One CPU model.
 
     :param cpuid: regular expression on ``vendor-family-model-stepping`` in the
@@ -65,7 +74,11 @@ class Row(namedtuple('Row', 'key title cpuid pfm entries')):
     :param pfm: libpfm4's PMU prefix, None: 4.13 doesn't know it
     """
 
-    __slots__ = ()
+    key: str
+    title: str
+    cpuid: str
+    pfm: str | None
+    entries: tuple[Entry, ...]
 
 
 def _core(event, local, remote, document, pfm, *caveats):

@@ -5,12 +5,14 @@ For every role (:data:`event_table.ROLES`) the first of these that has it:
 the operator's override, names that the kernel exports, libpfm4, our table.
 """
 
+from __future__ import annotations
+
 import os
 import re
-from collections import namedtuple
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.host import event_table, pmu
+from nova_numa_pmc.record import Record
 
 OVERRIDE, KERNEL, LIBPFM, TABLE = 'override', 'kernel', 'libpfm4', 'table'
 
@@ -20,20 +22,18 @@ _RAW_TYPE = 4  # PERF_TYPE_RAW: perf_event.h
 _NODE_NUMBER = re.compile(r'_(\d{1,5})$')
 
 
-class Cpu(namedtuple('Cpu', 'cpuid name')):
+class Cpu(Record):
     """A CPU model.
 
     :param cpuid: ``GenuineIntel-6-2C-2`` (see :class:`event_table.Row`); '': unknown
     :param name: what the CPU calls itself
     """
 
-    __slots__ = ()
+    cpuid: str
+    name: str
 
 
-class Event(namedtuple('Event', [
-        'role', 'name', 'pmu', 'type', 'config', 'config1', 'config2', 'cpus', 'node',
-        'bytes_per_count', 'minus', 'source', 'document', 'caveats'],
-        defaults=(None, None, 0, 0, None, None, None, None, TABLE, '', ()))):
+class Event(Record):
     """One event, ready to open.
 
     :param type, config, config1, config2: of perf_event_attr; type None: not on this machine;
@@ -46,10 +46,23 @@ class Event(namedtuple('Event', [
     :param source: one of override, kernel, libpfm4, table
     """
 
-    __slots__ = ()
+    role: str
+    name: str
+    pmu: str
+    type: int | None = None
+    config: int | None = None
+    config1: int = 0
+    config2: int = 0
+    cpus: tuple[int, ...] | None = None
+    node: int | None = None
+    bytes_per_count: float | None = None
+    minus: str | None = None
+    source: str = TABLE
+    document: str = ''
+    caveats: tuple[str, ...] = ()
 
 
-class Selection(namedtuple('Selection', 'cpu row events missing')):
+class Selection(Record):
     """What can be counted.
 
     :param row: :class:`event_table.Row` or None: a CPU that the table doesn't know
@@ -57,7 +70,10 @@ class Selection(namedtuple('Selection', 'cpu row events missing')):
     :param missing: tuple of (role, why)
     """
 
-    __slots__ = ()
+    cpu: Cpu
+    row: event_table.Row | None
+    events: tuple[Event, ...]
+    missing: tuple[tuple[str, str], ...]
 
 
 def read_cpu(root='/'):

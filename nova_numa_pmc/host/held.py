@@ -12,10 +12,11 @@ from nova_numa_pmc.host.topology import parse_cpulist
 from nova_numa_pmc.record import Record
 
 
-class Held(Record, fields='cpus mems'):
+class Held(Record):
     """A group's own sets, as frozensets; an empty one (v2) inherits its parent's."""
 
-    __slots__ = ()
+    cpus: frozenset[int]
+    mems: frozenset[int]
 
 
 def current(groups: Groups) -> dict:

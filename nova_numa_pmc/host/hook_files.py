@@ -11,6 +11,8 @@ it had: files are made beside, in ``hooks/``, where libvirt runs only files
 named after its drivers, and renamed into place.
 """
 
+from __future__ import annotations
+
 import os
 import shlex
 import sysconfig
@@ -36,7 +38,7 @@ class HookError(exceptions.NumaPmcError):
     """The hook can't be installed or removed; the message says why and what to do."""
 
 
-class Installed(Record, fields='path present executable current dispatcher chained'):
+class Installed(Record):
     """What lies in the hook directory.
 
     :param path: of our script
@@ -45,7 +47,12 @@ class Installed(Record, fields='path present executable current dispatcher chain
     :param chained: path of the hook that the dispatcher runs first, or None
     """
 
-    __slots__ = ()
+    path: str
+    present: bool
+    executable: bool
+    current: bool
+    dispatcher: bool
+    chained: str | None
 
 
 def package_site():

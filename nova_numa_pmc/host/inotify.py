@@ -23,10 +23,12 @@ _HEAD = struct.Struct('iIII')  # wd, mask, cookie, length of the name that follo
 _READ_BYTES = 1 << 16
 
 
-class Heard(Record, fields='watch mask name'):
+class Heard(Record):
     """One event: the watch that it is of (−1: of none), its bits, the entry's name or ''."""
 
-    __slots__ = ()
+    watch: int
+    mask: int
+    name: str
 
 
 class Inotify:

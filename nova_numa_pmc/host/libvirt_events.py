@@ -19,11 +19,14 @@ import importlib
 import os
 import threading
 import time
-from typing import Any, Callable
+from typing import Any, Callable, TYPE_CHECKING
 
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from nova_numa_pmc.model import Guest
 
 URI = 'qemu:///system'
 #: What a domain is looked at for; names that an old binding lacks are left out.
@@ -44,14 +47,16 @@ HANGS = 'libvirt does not answer'
 ABSENT = 'libvirt-python is not installed (pip install nova-numa-pmc[libvirt])'
 
 
-class Told(Record, fields='name guest identity', defaults=(None, None)):
+class Told(Record):
     """That something was heard of a domain, and what its live XML says.
 
     :param guest: :class:`model.Guest` without what a process has; None: only heard of, or gone
     :param identity: of its status file, as it was before libvirt was asked
     """
 
-    __slots__ = ()
+    name: str
+    guest: Guest | None = None
+    identity: tuple[int, ...] | None = None
 
 
 class Listener:

@@ -8,6 +8,8 @@ guest on huge pages of a pool, whose page tables are short, ``numa_maps`` tells 
 Formats: Documentation/filesystems/proc.rst and Documentation/admin-guide/mm/pagemap.rst.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 
@@ -20,7 +22,7 @@ _READ_MAX_BYTES = 16 << 20
 _PRESENT = 0x80  # in the last byte of a pagemap entry
 
 
-class Mapping(Record, fields='start end shared page_bytes'):
+class Mapping(Record):
     """A range of addresses that a process may write.
 
     :param shared: pages that other processes map move as well (memfd and files of the
@@ -28,7 +30,10 @@ class Mapping(Record, fields='start end shared page_bytes'):
     :param page_bytes: the step at which pages lie
     """
 
-    __slots__ = ()
+    start: int
+    end: int
+    shared: bool
+    page_bytes: int
 
 
 def read(pid, root='/', huge=False):

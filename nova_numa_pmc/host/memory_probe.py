@@ -16,6 +16,8 @@ Memory is put on its node by mbind(2) with MPOL_PREFERRED, as MPOL_BIND would ha
 killer called where the node is full, and get_mempolicy(2) is asked where it lies.
 """
 
+from __future__ import annotations
+
 import ctypes
 import errno
 import mmap
@@ -53,7 +55,7 @@ for _name in ('tfind', 'tsearch'):
 _ALWAYS_RIGHT = ctypes.cast(_libc.abs, _pointer)
 
 
-class Sizes(Record, fields='chain_bytes flush_bytes slice_bytes'):
+class Sizes(Record):
     """How much memory is used.
 
     :param chain_bytes: over which a chain is spread
@@ -61,7 +63,9 @@ class Sizes(Record, fields='chain_bytes flush_bytes slice_bytes'):
     :param slice_bytes: what each thread reads for the bandwidth
     """
 
-    __slots__ = ()
+    chain_bytes: int
+    flush_bytes: int
+    slice_bytes: int
 
     def total_bytes(self, threads):
         """Return the most that is in use on a node at one time."""

@@ -8,6 +8,8 @@ nothing is held or pending. Nothing is written down either: what is left to do i
 elsewhere, so an interrupted move is resumed by starting it again.
 """
 
+from __future__ import annotations
+
 import time
 
 from nova_numa_pmc.core import page_choice
@@ -31,8 +33,7 @@ _UNSEEN_SHARE = 0.25        # of what was to move: more than a QEMU's own read-o
 _HOPELESS_BYTES = 64 << 20  # refused one after another: pinned, and so is the rest
 
 
-class Terms(Record, fields='bytes_per_sec batch_bytes reserve_bytes',
-            defaults=(256 << 20, page_choice.BATCH_BYTES, 256 << 20)):
+class Terms(Record):
     """How a guest's memory is moved.
 
     :param bytes_per_sec: the rate limit
@@ -42,13 +43,12 @@ class Terms(Record, fields='bytes_per_sec batch_bytes reserve_bytes',
     :param reserve_bytes: available memory that is left on a node
     """
 
-    __slots__ = ()
+    bytes_per_sec: float = 256 << 20
+    batch_bytes: int = page_choice.BATCH_BYTES
+    reserve_bytes: int = 256 << 20
 
 
-class Progress(Record, fields=(
-        'state moved_bytes left_bytes refused elapsed_s busy_s wait_s walks thp_before_bytes '
-        'thp_bytes mems_write left_at_first_bytes'),
-        defaults=(0, None, (), 0.0, 0.0, 0.0, 0, None, None, None, None)):
+class Progress(Record):
     """How far a move is.
 
     :param state: one of the constants above
@@ -67,7 +67,18 @@ class Progress(Record, fields=(
     :param left_at_first_bytes: ``left_bytes`` before the first walk
     """
 
-    __slots__ = ()
+    state: str
+    moved_bytes: int = 0
+    left_bytes: int | None = None
+    refused: tuple[tuple[str, int], ...] = ()
+    elapsed_s: float = 0.0
+    busy_s: float = 0.0
+    wait_s: float = 0.0
+    walks: int = 0
+    thp_before_bytes: int | None = None
+    thp_bytes: int | None = None
+    mems_write: str | None = None
+    left_at_first_bytes: int | None = None
 
     @property
     def brought_bytes(self):

@@ -5,6 +5,8 @@ A page is asked for its node before it is moved: to a page that is there already
 the call pays four times as much as to ask, and each breaks the kernel's batch in two.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 from array import array
@@ -28,13 +30,15 @@ _PROBE_EVERY = 16      # ranges, after one without huge pages
 _CAP_SYS_NICE = 23
 
 
-class Moved(Record, fields='moved_bytes refused refused_bytes', defaults=(0, (), 0)):
+class Moved(Record):
     """What became of a range.
 
     :param refused: tuple of (errno's name, pages) that did not move
     """
 
-    __slots__ = ()
+    moved_bytes: int = 0
+    refused: tuple[tuple[str, int], ...] = ()
+    refused_bytes: int = 0
 
 
 class PageMover:

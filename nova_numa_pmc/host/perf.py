@@ -8,6 +8,8 @@ thread; python3-libpfm is not packaged for Debian), so this is one, with ctypes.
 Structures: include/uapi/linux/perf_event.h.
 """
 
+from __future__ import annotations
+
 import ctypes
 import errno
 import fcntl
@@ -16,10 +18,10 @@ import os
 import platform
 import resource
 import struct
-from collections import namedtuple
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.core.rates import Count
+from nova_numa_pmc.record import Record
 
 _SYSCALLS = {'x86_64': 298, 'aarch64': 241, 'ppc64le': 319, 's390x': 331, 'riscv64': 241}
 # type, size, config, sample_period, sample_type, read_format, flags, wakeup, bp_type, config1,
@@ -37,7 +39,7 @@ _IOC_FLAG_GROUP = 1
 CPU, THREAD, CGROUP = 'cpu', 'thread', 'cgroup'
 
 
-class Target(namedtuple('Target', 'kind id cpu since', defaults=(-1, None))):
+class Target(Record):
     """What is counted.
 
     :param kind: CPU: all that runs on a CPU; THREAD: a thread wherever it runs;
@@ -48,7 +50,10 @@ class Target(namedtuple('Target', 'kind id cpu since', defaults=(-1, None))):
         (:func:`thread`), a control group's inode (:func:`cgroup`)
     """
 
-    __slots__ = ()
+    kind: str
+    id: int | str | None
+    cpu: int = -1
+    since: int | None = None
 
 
 def on_cpu(cpu):

@@ -4,13 +4,15 @@
 Source: Documentation/ABI/testing/sysfs-bus-event_source-devices-{format,events}.
 """
 
+from __future__ import annotations
+
 import fnmatch
 import os
 import re
-from collections import namedtuple
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.host import event_table, topology
+from nova_numa_pmc.record import Record
 
 DEVICES = 'sys/bus/event_source/devices'
 CONFIGS = ('config', 'config1', 'config2')
@@ -20,7 +22,7 @@ _TERM = re.compile(r'([A-Za-z_][A-Za-z0-9_-]*)(?:=(0[xX][0-9a-fA-F]+|[0-9]+))?')
 _MIB = {'Bytes': 1, 'KiB': 1 << 10, 'MiB': 1 << 20}
 
 
-class Pmu(namedtuple('Pmu', 'name type formats events cpus bytes_per_count')):
+class Pmu(Record):
     """One PMU.
 
     :param type: perf_event_attr.type; None: not on this machine
@@ -31,7 +33,12 @@ class Pmu(namedtuple('Pmu', 'name type formats events cpus bytes_per_count')):
     :param bytes_per_count: exported name → bytes a count stands for, where told
     """
 
-    __slots__ = ()
+    name: str
+    type: int | None
+    formats: dict[str, str]
+    events: dict[str, str]
+    cpus: tuple[int, ...] | None
+    bytes_per_count: dict[str, float]
 
 
 def parse_terms(text):

@@ -17,7 +17,7 @@ from nova_numa_pmc.record import Record
 _MAX_THREADS = 65536
 
 
-class Group(Record, fields='directory version cores tids', defaults=(None,)):
+class Group(Record):
     """A group with a quota.
 
     :param version: 1 or 2, of the hierarchy with the CPU controller
@@ -25,10 +25,13 @@ class Group(Record, fields='directory version cores tids', defaults=(None,)):
     :param tids: frozenset of its threads; None: all of the guest's are below it
     """
 
-    __slots__ = ()
+    directory: str
+    version: int
+    cores: float
+    tids: frozenset[int] | None = None
 
 
-class Found(Record, fields='groups emulator_tids', defaults=((), ())):
+class Found(Record):
     """What a guest's groups say.
 
     :param groups: tuple of :class:`Group`, innermost first
@@ -36,7 +39,8 @@ class Found(Record, fields='groups emulator_tids', defaults=((), ())):
         kernel's vhost workers, which are no threads of QEMU before Linux 6.4
     """
 
-    __slots__ = ()
+    groups: tuple[Group, ...] = ()
+    emulator_tids: tuple[int, ...] = ()
 
 
 def find(pid: int, root: str = '/') -> Found:

@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The guests that run, tick by tick: their CPU time and where, and where their memory lies."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc.core import waiting
 from nova_numa_pmc.exceptions import CpusetError
 from nova_numa_pmc.host import cgroups, guests, hugetlb, quotas, threads
 from nova_numa_pmc.host.sources import Running
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from nova_numa_pmc.model import Guest
 
 #: Where memory lies changes slowly, and each reading makes the kernel sum up a tree of groups.
 MEMORY_MAX_AGE_NS = 15 * 10**9
@@ -14,14 +21,16 @@ MEMORY_MAX_AGE_NS = 15 * 10**9
 GROUPS_MAX_AGE_NS = 60 * 10**9
 
 
-class Used(Record, fields='cores waiting_cores cores_by_node waiting_by_cpu',
-           defaults=(None, None, {}, {})):
+class Used(Record):
     """What a guest's threads ran and waited in an interval; the fields are :class:`Running`'s."""
 
-    __slots__ = ()
+    cores: float | None = None
+    waiting_cores: float | None = None
+    cores_by_node: dict[int, float] = {}
+    waiting_by_cpu: dict[int, float] = {}
 
 
-class _Kept(Record, fields='guest read_ns found tasks helpers'):
+class _Kept(Record):
     """What is kept of a guest's threads from tick to tick.
 
     :param guest: :class:`model.Guest` that it was read for
@@ -31,7 +40,11 @@ class _Kept(Record, fields='guest read_ns found tasks helpers'):
     :param helpers: frozenset of (pid, tid) of its threads that are no vCPUs
     """
 
-    __slots__ = ()
+    guest: Guest
+    read_ns: int
+    found: quotas.Found
+    tasks: int | None
+    helpers: frozenset[tuple[int, int]]
 
 
 class Guests:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """When and where a guest's threads ran, from procfs."""
 
+from __future__ import annotations
+
 import os
 import resource
 
@@ -12,7 +14,7 @@ _READ_BYTES = 4096
 _KEPT_PART = 8
 
 
-class Ran(Record, fields='run_ns wait_ns cpu since'):
+class Ran(Record):
     """A thread's times so far.
 
     :param run_ns, wait_ns: on a CPU, and waiting for one, cumulative
@@ -20,7 +22,10 @@ class Ran(Record, fields='run_ns wait_ns cpu since'):
     :param since: its start time, which tells apart two threads that had one id
     """
 
-    __slots__ = ()
+    run_ns: int
+    wait_ns: int
+    cpu: int
+    since: int
 
 
 def find(guest, root='/'):

@@ -9,6 +9,8 @@ holds a set, the kernel refuses to empty it with ENOSPC (validate_change() in
 kernel/cgroup/cpuset.c; seen on 6.1). So the parent's effective set stands for it everywhere.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 
@@ -18,10 +20,12 @@ from nova_numa_pmc.host.topology import parse_cpulist
 from nova_numa_pmc.record import Record
 
 
-class Change(Record, fields='path before after'):
+class Change(Record):
     """One file's change, as texts in the kernel's list format; neither is empty on v2."""
 
-    __slots__ = ()
+    path: str
+    before: str
+    after: str
 
 
 def write(path, text):

@@ -10,6 +10,8 @@ A move has two lines of one id: when it begins, and when it ends. Where a kill h
 them the first one stands: guests are promised their new places, and their memory may be between.
 """
 
+from __future__ import annotations
+
 import binascii
 import json
 import math
@@ -34,26 +36,31 @@ DONE, PARTLY, TAKEN_BACK, REFUSED, BEGUN = RESULTS = (
     'done', 'partly', 'taken_back', 'refused', 'begun')
 
 
-class Place(Record, fields='cpu_nodes mem_nodes mem_bytes origin',
-            defaults=((), (), model.PLACED)):
+class Place(Record):
     """Where a guest is promised to be, as :class:`model.Promise` has it."""
 
-    __slots__ = ()
+    cpu_nodes: tuple[int, ...]
+    mem_nodes: tuple[int, ...] = ()
+    mem_bytes: tuple[int, ...] = ()
+    origin: str = model.PLACED
 
 
-class Part(Record, fields='uuid name since_ns before after moved_bytes', defaults=(0,)):
+class Part(Record):
     """What happened to one guest.
 
     :param since_ns: of its promise, which tells one start of a guest from the next
     :param before, after: :class:`Place`; of a move that was not begun, what it was to be
     """
 
-    __slots__ = ()
+    uuid: str
+    name: str
+    since_ns: int
+    before: Place
+    after: Place
+    moved_bytes: int = 0
 
 
-class Entry(Record, fields=(
-        'id taken_s who batch kind parts gain_cores cost_core_sec moved_bytes seconds result why'),
-        defaults=('',)):
+class Entry(Record):
     """One move, at its end or, :data:`BEGUN`, before it.
 
     :param id: 8 hexadecimal digits
@@ -68,7 +75,18 @@ class Entry(Record, fields=(
     :param why: why it was made, or why it was not or not whole
     """
 
-    __slots__ = ()
+    id: str
+    taken_s: float
+    who: str
+    batch: str
+    kind: str
+    parts: tuple[Part, ...]
+    gain_cores: float
+    cost_core_sec: float
+    moved_bytes: int
+    seconds: float
+    result: str
+    why: str = ''
 
     @property
     def stands(self):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One guest's part of a move: who may be moved, what is promised after it, did it follow."""
 
+from __future__ import annotations
+
 from nova_numa_pmc import model, overrides
 from nova_numa_pmc.core import moves
 from nova_numa_pmc.host import cpuset, migrate
@@ -8,14 +10,18 @@ from nova_numa_pmc.movement.reassertion import left_by_us
 from nova_numa_pmc.record import Record
 
 
-class Leg(Record, fields='step before after mover began_s'):
+class Leg(Record):
     """One guest's part of a move in hand.
 
     :param before, after: :class:`model.Promise`
     :param mover: :class:`migrate.Mover`, which moves only CPUs where no memory is to follow
     """
 
-    __slots__ = ()
+    step: moves.Step
+    before: model.Promise
+    after: model.Promise
+    mover: migrate.Mover | OfCpus
+    began_s: float
 
 
 class OfCpus:

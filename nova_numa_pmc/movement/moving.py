@@ -6,8 +6,11 @@ it, and an agent that comes back after a kill knows what is right. A move whose 
 follow is taken back.
 """
 
+from __future__ import annotations
+
 import collections
 import time
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import overrides, promises
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
@@ -20,6 +23,8 @@ from nova_numa_pmc.movement.legs import Leg, OfCpus, has_followed, promised_afte
 from nova_numa_pmc.movement.reassertion import cpus_of, left_by_us
 from nova_numa_pmc.record import Record
 
+if TYPE_CHECKING:
+    from nova_numa_pmc import model
 
 #: How a move ends: as planned, undone, or not begun.
 MADE, TAKEN_BACK, REFUSED = RESULTS = ('made', 'taken_back', 'refused')
@@ -31,7 +36,7 @@ class Refused(MigrationError):
     """A planned move is not made: what it was planned on holds no longer."""
 
 
-class Order(Record, fields='move promised targets'):
+class Order(Record):
     """A move to come, and what it was planned of.
 
     :param promised: {uuid: :class:`model.Promise`} before it
@@ -39,10 +44,12 @@ class Order(Record, fields='move promised targets'):
         it takes another one back
     """
 
-    __slots__ = ()
+    move: moves.Move
+    promised: dict[str, model.Promise]
+    targets: dict[str, model.Promise]
 
 
-class Totals(Record, fields='ended moved_bytes in_hand', defaults=({}, 0, 0)):
+class Totals(Record):
     """What has been moved since the agent began.
 
     :param ended: {(kind of :data:`moves.KINDS`, one of :data:`RESULTS`): moves that ended so};
@@ -50,7 +57,9 @@ class Totals(Record, fields='ended moved_bytes in_hand', defaults=({}, 0, 0)):
     :param in_hand: guests that are being moved
     """
 
-    __slots__ = ()
+    ended: dict[tuple[str, str], int] = {}
+    moved_bytes: int = 0
+    in_hand: int = 0
 
 
 class Moving:

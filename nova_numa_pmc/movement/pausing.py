@@ -5,6 +5,8 @@ Its text: seconds since the epoch, a space, and why. While there is such a file,
 it, the agent is paused.
 """
 
+from __future__ import annotations
+
 import os
 import time
 
@@ -17,10 +19,11 @@ _SIZE_MAX_BYTES = 4096
 REASON_MAX = 200
 
 
-class Paused(Record, fields='since_s reason'):
+class Paused(Record):
     """That the agent is paused: CLOCK_REALTIME [s], None: not told; and why, '' not told."""
 
-    __slots__ = ()
+    since_s: float | None
+    reason: str
 
     def __str__(self):
         return 'paused' + (': ' + self.reason if self.reason else '')

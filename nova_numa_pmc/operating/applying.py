@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make moves for a command: in turn with the agent, shown, ended by a signal, summed up."""
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import sys
@@ -21,7 +23,7 @@ _MIND_S = 1.0
 _TICK_S = 0.5
 
 
-class Outcome(Record, fields='batch entries not_begun signal', defaults=(0, None)):
+class Outcome(Record):
     """What came of it.
 
     :param batch: the id of it all in the history
@@ -30,7 +32,10 @@ class Outcome(Record, fields='batch entries not_begun signal', defaults=(0, None
     :param signal: the signal that ended it, None: none did
     """
 
-    __slots__ = ()
+    batch: str
+    entries: tuple[history.Entry, ...]
+    not_begun: int = 0
+    signal: int | None = None
 
     @property
     def exit_code(self):

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The host as a command of the operator's finds it: measured, and joined with what is promised."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import os
 import subprocess
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import agent_options, calibration, collect, model, nova_cpu_sets, overrides
 from nova_numa_pmc import pools, promises, settings, usable_cpus
@@ -19,12 +22,16 @@ from nova_numa_pmc.operating import naming, preview
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.viewing import pace
 
+if TYPE_CHECKING:
+    from nova_numa_pmc import state
+    from nova_numa_pmc.core import moves
+    from nova_numa_pmc.sample import Sample
+
 #: Why guests are left out of a plan for those that were named.
 NOT_NAMED = 'not_named'
 
 
-class Seen(Record, fields='host record guests problems sample situation pool',
-           defaults=(None, None, None)):
+class Seen(Record):
     """A host at one moment, or over an interval.
 
     :param host: :class:`model.Topology`
@@ -36,7 +43,13 @@ class Seen(Record, fields='host record guests problems sample situation pool',
     :param pool: :class:`pools.Pool`, the floating one, whose CPUs the nodes' are
     """
 
-    __slots__ = ()
+    host: model.Topology
+    record: state.Promises
+    guests: tuple[model.Guest, ...]
+    problems: tuple[str, ...]
+    sample: Sample | None = None
+    situation: moves.Situation | None = None
+    pool: pools.Pool | None = None
 
 
 class Here:

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a host stands: its agent, and where each guest is, at this moment and quickly."""
 
+from __future__ import annotations
+
 import time
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import host_state, overrides, pools
 from nova_numa_pmc.agent import remembering
@@ -14,9 +17,12 @@ from nova_numa_pmc.movement.legs import why_busy
 from nova_numa_pmc.operating import seeing, unpinning
 from nova_numa_pmc.record import Record
 
+if TYPE_CHECKING:
+    from nova_numa_pmc import model
+    from nova_numa_pmc.core.demand_history import GuestHistory
 
-class Agent(Record, fields='pid rebalance paused published_age_s fresh problem guests_by',
-            defaults=('',)):
+
+class Agent(Record):
     """What is to be seen of the agent.
 
     :param pid: its process, None: it does not run
@@ -28,24 +34,38 @@ class Agent(Record, fields='pid rebalance paused published_age_s fresh problem g
     :param guests_by: as :class:`host_state.HostState` has it, '' where that is not fresh
     """
 
-    __slots__ = ()
+    pid: int | None
+    rebalance: str
+    paused: pausing.Paused | None
+    published_age_s: float | None
+    fresh: bool
+    problem: str
+    guests_by: str = ''
 
 
-class Node(Record, fields=(
-        'id pressure cpu_ratio bandwidth_ratio link_ratio demand_cores cores remote_ratio '
-        'promised_bytes capacity_bytes free_bytes guests demand_now_cores'), defaults=(None,)):
+class Node(Record):
     """One node; what was measured is None where that is not known.
 
     :param demand_cores: as published, over the longer horizon; where it was measured, of that
         interval; ``demand_now_cores``: of the last interval
     """
 
-    __slots__ = ()
+    id: int
+    pressure: float | None
+    cpu_ratio: float | None
+    bandwidth_ratio: float | None
+    link_ratio: float | None
+    demand_cores: float | None
+    cores: float
+    remote_ratio: float | None
+    promised_bytes: int
+    capacity_bytes: int
+    free_bytes: int
+    guests: float
+    demand_now_cores: float | None = None
 
 
-class Standing(Record, fields=(
-        'guest promise held_nodes bytes_by_node home_ratio fixed moved problem wants pinned'),
-        defaults=(None, '', None, ())):
+class Standing(Record):
     """One guest.
 
     :param guest: :class:`model.Guest`; ``promise``: :class:`model.Promise`, None: there is none
@@ -60,7 +80,16 @@ class Standing(Record, fields=(
         placed
     """
 
-    __slots__ = ()
+    guest: model.Guest
+    promise: model.Promise | None
+    held_nodes: tuple[int, ...] | None
+    bytes_by_node: dict[int, int] | None
+    home_ratio: float | None
+    fixed: str
+    moved: history.Entry | None = None
+    problem: str = ''
+    wants: GuestHistory | None = None
+    pinned: tuple[tuple[str, frozenset[int]], ...] = ()
 
 
 def agent(here):

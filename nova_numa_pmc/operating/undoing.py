@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plan to take back what the history says was moved. Pure."""
 
+from __future__ import annotations
+
 from nova_numa_pmc import model
 from nova_numa_pmc.core import moves
 from nova_numa_pmc.exceptions import NumaPmcError
@@ -16,7 +18,7 @@ class UndoError(NumaPmcError):
     """The history has nothing that could be taken back."""
 
 
-class Undo(Record, fields='plan targets left'):
+class Undo(Record):
     """What to do.
 
     :param plan: :class:`moves.Plan`
@@ -24,7 +26,9 @@ class Undo(Record, fields='plan targets left'):
     :param left: tuple of (a guest's name, why it is left alone)
     """
 
-    __slots__ = ()
+    plan: moves.Plan
+    targets: dict[str, model.Promise]
+    left: tuple[tuple[str, str], ...]
 
 
 def chosen(entries, move_id=None):

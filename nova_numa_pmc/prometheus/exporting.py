@@ -6,25 +6,33 @@ serves a scrape. Without prometheus_client, or where the address can't be had, t
 without it.
 """
 
+from __future__ import annotations
+
 import ipaddress
 import time
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.agent.troubles import Troubles
 from nova_numa_pmc.exceptions import ExportError, SettingsError
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from nova_numa_pmc.agent.ticking import Tick
 
 #: Longest path of a Unix socket (sun_path without its NUL, unix(7)).
 _PATH_MAX_BYTES = 107
 _STAGE = 'serving metrics'
 
 
-class Address(Record, fields='path host port', defaults=('', '', 0)):
+class Address(Record):
     """Where metrics are served: a Unix socket at ``path``, else TCP on an IP address.
 
     :param port: 0: any that is free (tests)
     """
 
-    __slots__ = ()
+    path: str = ''
+    host: str = ''
+    port: int = 0
 
     def __str__(self):
         if self.path:
@@ -32,17 +40,18 @@ class Address(Record, fields='path host port', defaults=('', '', 0)):
         return ('[%s]:%d' if ':' in self.host else '%s:%d') % (self.host, self.port)
 
 
-class Options(Record, fields='address guests', defaults=(None, False)):
+class Options(Record):
     """What is shown, and where.
 
     :param address: :class:`Address`; None: nowhere
     :param guests: with names and uuids of guests
     """
 
-    __slots__ = ()
+    address: Address | None = None
+    guests: bool = False
 
 
-class Shown(Record, fields='tick guests ticks seconds'):
+class Shown(Record):
     """What a scrape is made of.
 
     :param tick: :class:`nova_numa_pmc.agent.ticking.Tick`
@@ -50,7 +59,10 @@ class Shown(Record, fields='tick guests ticks seconds'):
     :param ticks: how many there have been, and the ``seconds`` that all of them took
     """
 
-    __slots__ = ()
+    tick: Tick
+    guests: bool
+    ticks: int
+    seconds: float
 
 
 def parse(text, remote):

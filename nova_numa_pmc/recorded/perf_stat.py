@@ -9,6 +9,8 @@ All, by CPU (``-A``), by node (``--per-node``), and each of them by control grou
 perf has scaled the values of events that took turns already.
 """
 
+from __future__ import annotations
+
 import re
 
 from nova_numa_pmc.core.rates import Delta
@@ -30,7 +32,7 @@ _NAMES = {
 }
 
 
-class Row(Record, fields='scope id cgroup event unit delta supported', defaults=(True,)):
+class Row(Record):
     """One line.
 
     :param scope: :data:`HOST`, :data:`CPU` or :data:`NODE`; ``id``: the CPU's or node's
@@ -38,13 +40,21 @@ class Row(Record, fields='scope id cgroup event unit delta supported', defaults=
     :param delta: :class:`rates.Delta`, None: not counted
     """
 
-    __slots__ = ()
+    scope: str
+    id: int | None
+    cgroup: str
+    event: str
+    unit: str
+    delta: Delta | None
+    supported: bool = True
 
 
-class Interval(Record, fields='at_s elapsed_s rows'):
+class Interval(Record):
     """What was counted over an interval that ended ``at_s`` seconds after perf began."""
 
-    __slots__ = ()
+    at_s: float
+    elapsed_s: float
+    rows: tuple[Row, ...]
 
 
 def _pattern(separator):

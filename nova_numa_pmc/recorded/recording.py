@@ -15,6 +15,8 @@ damaged byte. A reader that meets damage looks for the next marker and goes on. 
 fsync(2): a *host* that crashes may lose what its kernel had not written yet (half a minute).
 """
 
+from __future__ import annotations
+
 import errno
 import fcntl
 import json
@@ -22,10 +24,14 @@ import os
 import stat
 import struct
 import zlib
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.recorded import columns
+
+if TYPE_CHECKING:
+    from nova_numa_pmc.sample import Sample
 
 _PREFIX, _MAJOR, _MINOR = b'\xf5NR', 1, 0
 MARKER = _PREFIX + b'%d' % _MAJOR
@@ -39,10 +45,12 @@ PARTS_MAX = 1000
 _PART_NAMES = frozenset(map(str, range(1, PARTS_MAX + 1)))
 
 
-class Found(Record, fields='start end sample'):
+class Found(Record):
     """What lies in a recording from byte ``start`` to ``end``: a sample, or None: damage."""
 
-    __slots__ = ()
+    start: int
+    end: int
+    sample: Sample | None
 
 
 def encode(sample):

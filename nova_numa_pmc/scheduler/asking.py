@@ -4,6 +4,10 @@
 Imports nothing of Nova: what it is given has their attributes, from Nova or from a file.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc import extra_specs, model
 from nova_numa_pmc.compute import metrics
 from nova_numa_pmc.core.charges import charge, relieve
@@ -12,13 +16,16 @@ from nova_numa_pmc.core.ranking import ABSURD
 from nova_numa_pmc.core.view import INTENSITY
 from nova_numa_pmc.record import Record
 
+if TYPE_CHECKING:
+    from nova_numa_pmc.core.aggregates import Aggregates
+    from nova_numa_pmc.core.outcome import Asked, Outcome
+
 #: Under this name a HostState keeps its decoded metrics and the last answer. Nova makes
 #: HostStates anew for each request, so that they end with it.
 _KEPT = '_numa_pmc_answer'
 
 
-class Question(Record, fields='asked instance_uuid neutral wishes pinned',
-               defaults=(None, None, None, extra_specs.Wishes(), None)):
+class Question(Record):
     """A request, as far as it matters here.
 
     :param asked: :class:`nova_numa_pmc.core.outcome.Asked`
@@ -30,26 +37,32 @@ class Question(Record, fields='asked instance_uuid neutral wishes pinned',
         NUMATopologyFilter
     """
 
-    __slots__ = ()
+    asked: Asked | None = None
+    instance_uuid: str | None = None
+    neutral: str | None = None
+    wishes: extra_specs.Wishes = extra_specs.Wishes()
+    pinned: str | None = None
 
 
-class Rules(Record, fields='stale_after charge_new_guests', defaults=(5.0, True)):
+class Rules(Record):
     """The operator's rules for what is to be believed of a host; see ``options.py``."""
 
-    __slots__ = ()
+    stale_after: float = 5.0
+    charge_new_guests: bool = True
 
 
-class Terms(Record, fields='one_node ceiling refuse_unknown', defaults=(False, 0.0, False)):
+class Terms(Record):
     """On which terms a host is refused; see ``options.py``.
 
     :param ceiling: highest pressure on the nodes that the guest would use, 0: none
     """
 
-    __slots__ = ()
+    one_node: bool = False
+    ceiling: float = 0.0
+    refuse_unknown: bool = False
 
 
-class Answer(Record, fields='outcome unknown charged_vcpus newcomers measured members host',
-             defaults=(0, 0.0, False, (), None)):
+class Answer(Record):
     """What is known of a host for a question.
 
     :param outcome: :class:`nova_numa_pmc.core.outcome.Outcome`, None: not known
@@ -61,7 +74,13 @@ class Answer(Record, fields='outcome unknown charged_vcpus newcomers measured me
     :param host: :class:`nova_numa_pmc.core.aggregates.Aggregates` that was asked, None: unknown
     """
 
-    __slots__ = ()
+    outcome: Outcome | None
+    unknown: str | None
+    charged_vcpus: float = 0
+    newcomers: float = 0.0
+    measured: bool = False
+    members: tuple[tuple[int, ...], ...] = ()
+    host: Aggregates | None = None
 
 
 def question(spec):

@@ -5,6 +5,8 @@ The filter's and the weigher's own functions, on hosts and a request that look l
 Nova's other filters and weighers have no part in it.
 """
 
+from __future__ import annotations
+
 import json
 
 from nova_numa_pmc.compute import metrics
@@ -41,19 +43,23 @@ class HostState:
         self.free_ram_mb -= flavor.memory_mb
 
 
-class Flavor(Record, fields='vcpus memory_mb extra_specs', defaults=({},)):
+class Flavor(Record):
     """A flavor with the attributes of Nova's that are read."""
 
-    __slots__ = ()
+    vcpus: int
+    memory_mb: int
+    extra_specs: dict[str, str] = {}
 
 
-class Spec(Record, fields='flavor instance_uuid numa_topology', defaults=(None, None)):
+class Spec(Record):
     """A request with the attributes of Nova's RequestSpec that are read."""
 
-    __slots__ = ()
+    flavor: Flavor
+    instance_uuid: str | None = None
+    numa_topology: object = None
 
 
-class Verdict(Record, fields='host passes why weight share answer'):
+class Verdict(Record):
     """What filter and weigher say of a host.
 
     :param passes: the filter passes it; ``why`` it doesn't, '' it does
@@ -62,7 +68,12 @@ class Verdict(Record, fields='host passes why weight share answer'):
     :param answer: :class:`asking.Answer`
     """
 
-    __slots__ = ()
+    host: str
+    passes: bool
+    why: str
+    weight: float | None
+    share: float | None
+    answer: asking.Answer
 
 
 def read(text):

@@ -5,6 +5,8 @@ Pure. A sample counts once, whatever its length, in medians and percentiles; mea
 totals are over time. What is unknown in a sample is left out of that value only.
 """
 
+from __future__ import annotations
+
 import math
 from array import array
 from bisect import bisect_left, bisect_right
@@ -24,10 +26,13 @@ COMPARED = (
     'cores', 'waiting_cores', 'distance_cores', 'pressure')
 
 
-class Spread(Record, fields='median p95 mean samples'):
+class Spread(Record):
     """How a value was spread over the samples that know it; None: none does."""
 
-    __slots__ = ()
+    median: float | None
+    p95: float | None
+    mean: float | None
+    samples: int
 
 
 class Series:

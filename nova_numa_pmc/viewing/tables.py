@@ -5,6 +5,8 @@ Pure. ``-`` is unknown. A cell's level says how much it matters; a screen with c
 it, and no meaning hangs on it alone.
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc.core.pressure import utilisation
 from nova_numa_pmc.record import Record
 
@@ -18,13 +20,14 @@ UNRELIABLE = '?'
 _MOSTLY = 0.95
 
 
-class Cell(Record, fields='text level', defaults=(PLAIN,)):
+class Cell(Record):
     """One value as it is shown."""
 
-    __slots__ = ()
+    text: str
+    level: str = PLAIN
 
 
-class Table(Record, fields='title headings rows notes', defaults=((),)):
+class Table(Record):
     """What one table shows.
 
     :param headings: tuple of (text, whether it is aligned to the left)
@@ -32,7 +35,10 @@ class Table(Record, fields='title headings rows notes', defaults=((),)):
     :param notes: tuple of lines below it
     """
 
-    __slots__ = ()
+    title: str
+    headings: tuple[tuple[str, bool], ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
 
 
 def number(value, digits=2):

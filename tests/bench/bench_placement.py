@@ -16,26 +16,37 @@ nodes (2 million lines per core-second, 60 ns for each 10 of SLIT distance).
 The last line of output is one JSON object. Usage: bench_placement.py [SEQUENCES [SEED]]
 """
 
+from __future__ import annotations
+
 import json
 import os
 import random
 import statistics
 import sys
 import time
-from collections import namedtuple
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..'))
 
 from nova_numa_pmc import model  # noqa: E402
 from nova_numa_pmc.core import placement  # noqa: E402
+from nova_numa_pmc.record import Record  # noqa: E402
 from tests.bench.exact_search import Host, Search  # noqa: E402
 from tests.fixtures.hosts import LIMITS, MIB, guest, topology, two_level  # noqa: E402
 
 MOST_GUESTS, STEPS, COMPARE_EVERY = 12, 24, 6
 PRESSURE_RATIO_MAX = 1.1
 
-#: Pressures, highest first, and cores lost: ours and the search's.
-Compared = namedtuple('Compared', 'measured proven ours best lost least final', defaults=(False,))
+
+class Compared(Record):
+    """Pressures, highest first, and cores lost: ours and the search's."""
+
+    measured: bool
+    proven: bool
+    ours: tuple[float, ...]
+    best: tuple[float, ...]
+    lost: float
+    least: float
+    final: bool = False
 
 
 class Sequence:

@@ -7,6 +7,8 @@ a byte to and fro as fast as they can. A root directory with libvirt's status fi
 lets the package find them.
 """
 
+from __future__ import annotations
+
 import _thread
 import contextlib
 import gc
@@ -20,14 +22,16 @@ from tests.fixtures import domains
 VCPUS, HELPERS = 4, 3
 
 
-class Guest(Record, fields='pid tids group'):
+class Guest(Record):
     """A guest that runs.
 
     :param tids: of its vCPU threads
     :param group: the directory of its control group whose events can be counted
     """
 
-    __slots__ = ()
+    pid: int
+    tids: tuple[int, ...]
+    group: str
 
 
 def mount_of(controller):

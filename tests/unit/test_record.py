@@ -1,13 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
 import copy
 import pickle
+import typing
 import unittest
 
 from nova_numa_pmc.record import Record
 
 
-class Point(Record, fields='x y z', defaults=(0, None)):
-    __slots__ = ()
+class Point(Record):
+    """A point."""
+
+    x: int | str  # not evaluated: Python 3.9 could not
+    y: object = 0
+    z: int | None = None
+
+    def moved(self, x):
+        """Return a point elsewhere."""
+        return self._replace(x=x)
+
+    @property
+    def far(self):
+        """Return whether it is."""
+        return self.x > 10
 
 
 class RecordTest(unittest.TestCase):
@@ -50,3 +66,32 @@ class RecordTest(unittest.TestCase):
         point = Point(1, (2,), 3)
         for other in (copy.copy(point), copy.deepcopy(point), pickle.loads(pickle.dumps(point))):
             self.assertEqual((Point, point), (type(other), other))
+
+    def test_has_methods_and_properties_of_its_own(self):
+        self.assertEqual((Point(12), False, True),
+                         (Point(1).moved(12), Point(1).far, Point(12).far))
+        self.assertEqual('A point.', Point.__doc__)
+
+    def test_its_types_are_for_type_checkers_only(self):
+        # Hypothesis would fill fields that a strategy leaves to their defaults.
+        self.assertEqual({}, typing.get_type_hints(Point))
+
+    def test_many_fields_are_told_apart(self):
+        names = [f'field_{number}' for number in range(40)]
+        wide = type(Record)('Wide', (Record,), {'__annotations__': dict.fromkeys(names, 'int')})
+        self.assertEqual(dict(zip(names, range(40))), wide(*range(40))._asdict())
+        self.assertEqual(39, wide(*range(40)).field_39)
+
+    def test_a_class_of_a_record_has_its_fields(self):
+        class Named(Point):
+            def __str__(self):
+                return 'at %s' % self.x
+
+        self.assertEqual(('at 3', (3, 0, None)), (str(Named(3)), Named(3)))
+        self.assertFalse(hasattr(Named(3), '__dict__'))
+
+    def test_annotations_that_are_not_text_are_refused(self):
+        # Python 3.14 puts a function into the class instead, for who may ask (PEP 649).
+        for name in ('__annotate__', '__annotate_func__'):
+            with self.assertRaisesRegex(TypeError, 'Lazy: .*from __future__ import annotations'):
+                type(Record)('Lazy', (Record,), {name: lambda _: {'x': int}})

@@ -28,7 +28,8 @@ _texts = st.text(st.characters(), max_size=20)
 _promises = st.builds(
     Promise, uuid=_texts.filter(bool), name=_texts, cpu_nodes=_nodes, mem_nodes=_nodes,
     vcpus=_numbers, memory_bytes=_numbers, page_bytes=st.none() | _numbers, bound=st.booleans(),
-    origin=_texts, since_ns=_numbers, started=st.booleans())
+    origin=_texts, since_ns=_numbers, started=st.booleans(),
+    mem_bytes=st.lists(_numbers, max_size=4).map(tuple), missed=st.booleans())
 _ledgers = st.lists(_promises, max_size=4, unique_by=lambda promise: promise.uuid)
 
 

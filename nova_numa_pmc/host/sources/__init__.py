@@ -15,18 +15,33 @@ A rung has a ``name``, ``sample(tick)`` → {uuid: :class:`Evidence`} and ``clos
 can tell nothing of in this tick is absent, and the next rung is asked about it.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc.record import Record
 
+if TYPE_CHECKING:
+    from nova_numa_pmc.core.samples import Counts
+    from nova_numa_pmc.host.threads import Ran
+    from nova_numa_pmc.model import Guest, Topology
 
-class Evidence(Record, fields=(
-        'source sure local_per_sec remote_per_sec remote_ratio bandwidth_bytes_per_sec '
-        'cycles_per_sec instructions_per_sec counted_share'), defaults=(None,) * 7):
+
+class Evidence(Record):
     """What a rung tells of one guest; fields as :class:`nova_numa_pmc.sample.GuestSample`.
 
     Idle guests have rates of 0 and no ratio. Neither rates nor ratio: it told of execution only.
     """
 
-    __slots__ = ()
+    source: str
+    sure: str
+    local_per_sec: float | None = None
+    remote_per_sec: float | None = None
+    remote_ratio: float | None = None
+    bandwidth_bytes_per_sec: float | None = None
+    cycles_per_sec: float | None = None
+    instructions_per_sec: float | None = None
+    counted_share: float | None = None
 
     @property
     def of_memory(self):
@@ -34,9 +49,7 @@ class Evidence(Record, fields=(
         return self.local_per_sec is not None or self.remote_ratio is not None
 
 
-class Running(Record, fields=(
-        'guest threads cores waiting_cores cores_by_node bytes_by_node waiting_by_cpu'),
-        defaults=({},)):
+class Running(Record):
     """A guest in one tick.
 
     :param guest: :class:`nova_numa_pmc.model.Guest`
@@ -48,10 +61,16 @@ class Running(Record, fields=(
     :param waiting_by_cpu: {CPU: cores}, what its threads waited for there; empty: nothing
     """
 
-    __slots__ = ()
+    guest: Guest
+    threads: dict[int, Ran]
+    cores: float | None
+    waiting_cores: float | None
+    cores_by_node: dict[int, float]
+    bytes_by_node: dict[int, int]
+    waiting_by_cpu: dict[int, float] = {}
 
 
-class Tick(Record, fields='before_ns now_ns topology guests busy_cores counts'):
+class Tick(Record):
     """One reading of a host, as the rungs get it.
 
     :param before_ns: CLOCK_MONOTONIC of the tick before, None: this is the first
@@ -61,7 +80,12 @@ class Tick(Record, fields='before_ns now_ns topology guests busy_cores counts'):
     :param counts: {node id: :class:`Counts`} of all that ran on its CPUs, {}: uncounted
     """
 
-    __slots__ = ()
+    before_ns: int | None
+    now_ns: int
+    topology: Topology
+    guests: tuple[Running, ...]
+    busy_cores: dict[int, float | None]
+    counts: dict[int, Counts]
 
     @property
     def elapsed_ns(self):

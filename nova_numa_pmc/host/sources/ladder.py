@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ask the rungs in order until every guest has evidence."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from nova_numa_pmc.host.sources import Evidence
 
 #: Ticks for which a rung that failed is left alone: a minute at the default interval.
 RETRY_TICKS = 12
 
 
-class Found(Record, fields='evidence problems source'):
+class Found(Record):
     """What the ladder found in one tick.
 
     :param evidence: {uuid: :class:`Evidence`}; a guest may be absent
@@ -16,7 +23,9 @@ class Found(Record, fields='evidence problems source'):
     :param source: name of the best rung in use, '' none
     """
 
-    __slots__ = ()
+    evidence: dict[str, Evidence]
+    problems: tuple[str, ...]
+    source: str
 
 
 class Trials:

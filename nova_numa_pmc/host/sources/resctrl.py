@@ -9,6 +9,8 @@ are few, and they are the operator's.
 Source: Documentation/filesystems/resctrl.rst (Documentation/arch/x86/resctrl.rst before 6.17).
 """
 
+from __future__ import annotations
+
 import os
 
 from nova_numa_pmc.core import pressure, rates
@@ -26,10 +28,11 @@ _NOT_GROUPS = ('info', 'mon_groups', 'mon_data')
 _CACHES = 'sys/devices/system/cpu/cpu%d/cache'
 
 
-class Bytes(Record, fields='total local'):
+class Bytes(Record):
     """Bytes that a group moved in a domain so far."""
 
-    __slots__ = ()
+    total: int
+    local: int
 
 
 class Resctrl:

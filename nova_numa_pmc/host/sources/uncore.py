@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each node's memory controllers, socket links and I/O did, from the packages' own PMUs."""
 
+from __future__ import annotations
+
 import os
 
 from nova_numa_pmc.core import pressure, rates
@@ -16,9 +18,7 @@ _ROLES = (event_table.MEM_READ, event_table.MEM_WRITE, event_table.MEM_TRAFFIC,
 _PACKAGE = 'sys/devices/system/cpu/cpu%d/topology/physical_package_id'
 
 
-class Use(Record, fields=(
-        'bandwidth_bytes_per_sec read_lines_per_sec link_bytes_per_sec io_miss_ratio'),
-        defaults=(None,) * 4):
+class Use(Record):
     """What one node's uncore did; None: not counted.
 
     :param bandwidth_bytes_per_sec: read + ω · written
@@ -26,7 +26,10 @@ class Use(Record, fields=(
     :param io_miss_ratio: inbound device writes that missed the cache, of all
     """
 
-    __slots__ = ()
+    bandwidth_bytes_per_sec: float | None = None
+    read_lines_per_sec: float | None = None
+    link_bytes_per_sec: float | None = None
+    io_miss_ratio: float | None = None
 
 
 class Uncore:
