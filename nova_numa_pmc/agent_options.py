@@ -28,11 +28,8 @@ _TERMS = moves.Terms()
 class Options(Record):
     """The group ``[agent]``, checked, and what the agent needs of the others.
 
-    :param shared: :class:`settings.Settings`
-    :param counting: :class:`counting.Options`, completed from the host's calibration
+    :param counting: completed from the host's calibration
     :param rebalance: :data:`OFF`, :data:`DRY_RUN` or :data:`ON`
-    :param terms: :class:`moves.Terms`
-    :param metrics: :class:`exporting.Options`
     """
 
     shared: settings.Settings

@@ -27,7 +27,7 @@ _LOCAL_NS = 80.0
 class Calibration(Record):
     """What was measured, by position in ``nodes``.
 
-    :param nodes: tuple of node ids, ascending
+    :param nodes: node ids, ascending
     :param read_bytes_per_sec: what each node's memory delivers; None: not measured
     :param latencies_ns: without load, rows from a node's CPUs to each node's memory
     :param sources: likewise, :data:`MEASURED`, :data:`HMAT` or :data:`SLIT`

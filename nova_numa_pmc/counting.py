@@ -26,12 +26,12 @@ THREAD, CGROUP = 'thread', 'cgroup'
 class Options(Record):
     """The group ``[counters]``, checked.
 
-    :param sources: tuple of :data:`SOURCES`, in the order in which they are tried
-    :param events: tuple of (role, event) pairs that override the choice
-    :param bandwidth_max, link_max: tuple of (node id, bytes per second) pairs
-    :param latencies_ns: tuple of (node id, tuple of ns by ascending node id) pairs
+    :param sources: some of :data:`SOURCES`, in the order in which they are tried
+    :param events: (role, event) pairs that override the choice
+    :param bandwidth_max, link_max: (node id, bytes per second) pairs
+    :param latencies_ns: (node id, ns by ascending node id) pairs
     :param write_weight: ω, what a written byte costs beside a read one
-    :param limits: :class:`model.Limits`, the group ``[placement]``
+    :param limits: the group ``[placement]``
     :param state_dir: ``dir`` of the group ``[state]``
     """
 

@@ -30,7 +30,7 @@ class Wishes(Record):
     :param max_pressure: highest pressure that the guest may leave on its nodes, None: as
         the operator has set
     :param memory_intensity: a key of :data:`nova_numa_pmc.core.view.INTENSITY`
-    :param problems: tuple of strings: what is ignored, and why
+    :param problems: what is ignored, and why
     """
 
     policy: str = model.AUTO

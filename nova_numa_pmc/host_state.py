@@ -40,17 +40,17 @@ class HostState(Record):
 
     :param taken_s: CLOCK_REALTIME of the measurement [s since the epoch]
     :param interval_s: over which it was measured, and so how often it is published [s]
-    :param view: :class:`model.HostView`, its nodes without their CPUs; what they are wanted for
+    :param view: with nodes without their CPUs; what they are wanted for
         is over the longer horizon (:mod:`core.longer`)
-    :param remote_ratios: tuple by position: remote over all DRAM accesses of the node's CPUs,
+    :param remote_ratios: by position: remote over all DRAM accesses of the node's CPUs,
         None: unknown
     :param source: the best rung of evidence in use, '' none
-    :param limits: :class:`model.Limits`; the file carries what :func:`placement.place` reads
+    :param limits: of placements; the file carries what :func:`placement.place` reads
         of them: floor, step and domain distance
-    :param pools: tuple of :class:`model.PoolLoad`, the floating pool first: what plain guests
+    :param pools: what was measured of each, the floating pool first: what plain guests
         may use, of which ``view`` is. The hook reads them from a file of their own
         (:mod:`pool_loads`)
-    :param demand_now_cores: tuple by position: cores wanted in the interval, None in it:
+    :param demand_now_cores: by position: cores wanted in the interval, None in it:
         unknown; empty: not told
     :param pool_source: who says which CPUs the floating pool has: 'nova.conf', 'guests' (their
         XML), 'kernel' (all that are usable); '' not told

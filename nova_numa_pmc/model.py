@@ -31,14 +31,13 @@ class HugePages(Record):
 class Node(Record):
     """One NUMA node as the kernel shows it.
 
-    :param cpus: frozenset of CPUs that plain guests may use, those of the floating pool
+    :param cpus: CPUs that plain guests may use, those of the floating pool
         (:mod:`pools`); empty for a memory-only node
     :param memory_bytes: MemTotal; 0 for a CPU-only node
     :param free_bytes: MemFree now
     :param unreclaimable_bytes: what the kernel can't give back (slab, page tables, stacks)
-    :param huge_pages: tuple of :class:`HugePages`
-    :param online_cpus: frozenset of ``cpus`` and those kept from guests that nobody pinned
-    :param usable_cpus: frozenset of what a ``<vcpu cpuset>`` may give a guest: online, neither
+    :param online_cpus: ``cpus`` and those kept from guests that nobody pinned
+    :param usable_cpus: what a ``<vcpu cpuset>`` may give a guest: online, neither
         isolated nor nohz_full, in the guests' partition
     """
 
@@ -55,7 +54,6 @@ class Node(Record):
 class Topology(Record):
     """A host: its nodes in ascending id order.
 
-    :param nodes: tuple of :class:`Node`
     :param distances: tuple of tuples of SLIT distances, by *position* in ``nodes`` (row: from)
     :param cores: tuple of frozensets, the SMT siblings of each physical core
     """
@@ -70,23 +68,23 @@ class Guest(Record):
 
     :param vcpus: vCPUs online at start; ``vcpus_max`` the most it may plug (None: the same)
     :param memory_bytes: what it may grow to (maxMemory, else memory): its *promise*
-    :param allowed_cpus: frozenset of ``<vcpu cpuset>``, or None where the XML sets none
-    :param placed_by: tuple of what others have placed already ('numatune', 'vcpupin',
+    :param allowed_cpus: ``<vcpu cpuset>``, None where the XML sets none
+    :param placed_by: what others have placed already ('numatune', 'vcpupin',
         'emulatorpin', 'dedicated'…); empty: ours to place
     :param cpu_nodes, mem_nodes: node ids named by such pins where the XML tells them
         (mem_nodes from numatune); empty: not told
     :param page_bytes: huge page size its memory is backed by, None: normal pages
     :param locked: memory that can't move (``<locked/>``, SEV, VFIO)
-    :param devices: tuple of PCI addresses ('0000:3b:00.1') of its host devices
-    :param hints: tuple of (key, value) pairs, sorted: the flavor's ``numa_pmc:*`` extra specs
+    :param devices: PCI addresses ('0000:3b:00.1') of its host devices
+    :param hints: (key, value) pairs, sorted: the flavor's ``numa_pmc:*`` extra specs
     :param pid: QEMU's process where known (status files), else None
-    :param pinned_cpus: frozenset, the union of the CPUs that others pinned its vCPUs to;
+    :param pinned_cpus: the union of the CPUs that others pinned its vCPUs to;
         None: not pinned. ``cpu_nodes`` follows from it and the topology
     :param flavor: name of Nova's flavor, None: not Nova's or not told
     :param preallocated: its memory lies before its CPUs run (``<allocation
         mode='immediate'/>``); so does that of a guest with ``locked`` or ``page_bytes``
     :param vcpu_tids: thread ids of its vCPUs where known (status files), ascending
-    :param host_devices: tuple of the host's devices that it uses beside these, sorted:
+    :param host_devices: the host's devices that it uses beside these, sorted:
         network interfaces below macvtap ('eth0') and block devices ('/dev/nvme0n1')
     :param state: libvirt's word for its state ('running', 'paused'), None: not told
     :param job: libvirt's word for its long job ('migration out', 'migration in', 'save',
@@ -94,7 +92,7 @@ class Guest(Record):
     :param id: libvirt's number of it while it runs, None: not told
     :param override: what the operator has said of it (:mod:`overrides`): 'pin', 'ignore',
         '' nothing
-    :param pins: tuple of (control group's name: 'vcpu0', 'emulator', 'iothread1'; frozenset of
+    :param pins: (control group's name: 'vcpu0', 'emulator', 'iothread1'; frozenset of
         CPUs) of ``<cputune>``'s pins, sorted by name
     """
 
@@ -128,8 +126,8 @@ class Guest(Record):
 class Promise(Record):
     """What a host has promised to one guest, whether or not it has touched it yet.
 
-    :param cpu_nodes: tuple of node ids its vCPUs are held to; empty: floating over all
-    :param mem_nodes: tuple of node ids its memory is expected on; empty: spread over all
+    :param cpu_nodes: node ids its vCPUs are held to; empty: floating over all
+    :param mem_nodes: node ids its memory is expected on; empty: spread over all
     :param vcpus: those online at start, which load its nodes; 0 if it may use none of the CPUs
         that plain guests use
     :param memory_bytes: what it may grow to
@@ -137,7 +135,7 @@ class Promise(Record):
     :param origin: :data:`PLACED` by us, :data:`PINNED` by others, :data:`FLOATING`
     :param since_ns: CLOCK_BOOTTIME when promised
     :param started: its start was seen (else it is a reservation of a start in progress)
-    :param mem_bytes: tuple parallel to ``mem_nodes``: how a spanning guest's memory was
+    :param mem_bytes: parallel to ``mem_nodes``: how a spanning guest's memory was
         divided when promised; empty: not recorded
     :param missed: the hook was there when it started and could not place it: the agent does
     """
@@ -170,8 +168,8 @@ class NodeView(Record):
     :param bandwidth_bytes_per_sec: DRAM traffic served, None: unknown
     :param bandwidth_max_bytes_per_sec: None: unknown, and then so is its utilisation
     :param link_ratio: utilisation of its busiest socket link, None: not counted
-    :param huge_free_bytes: tuple of (page_bytes, bytes free) pairs
-    :param cpus: frozenset of usable CPUs on the host itself; None off the host
+    :param huge_free_bytes: (page_bytes, bytes free) pairs
+    :param cpus: usable CPUs on the host itself; None off the host
     """
 
     id: int
@@ -205,10 +203,10 @@ class NodeLoad(Record):
 class PoolLoad(Record):
     """What was measured of one pool of CPUs: those that the same guests may use.
 
-    :param cpus: frozenset of its CPUs
-    :param loads: tuple of (node id, :class:`NodeLoad`), ascending ids; the demand is what the
+    :param cpus: the CPUs that it consists of
+    :param loads: (node id, :class:`NodeLoad`), ascending ids; the demand is what the
         pool's CPUs on that node are wanted for, the rest is of the whole node
-    :param vcpus: tuple of (node id, vCPUs of the guests that are in these figures), likewise
+    :param vcpus: (node id, vCPUs of the guests that are in these figures), likewise
     """
 
     cpus: frozenset[int]
@@ -219,7 +217,7 @@ class PoolLoad(Record):
 class History(Record):
     """What earlier guests of a flavor used (else: all guests of the host).
 
-    :param cores_per_vcpu: tuple of κ_i, one per guest [cores]
+    :param cores_per_vcpu: κ_i, one per guest [cores]
     :param bytes_per_core_sec: the host's DRAM traffic per core-second of its guests
     """
 
@@ -230,7 +228,7 @@ class History(Record):
 class HostView(Record):
     """A host as the decision sees it.
 
-    :param nodes: tuple of :class:`NodeView`, ascending id
+    :param nodes: in the order of their ids
     :param distances: tuple of tuples by position, SLIT units (10: local)
     :param rotation: how many placements came before; breaks ties between equals
     """
@@ -246,8 +244,8 @@ class Request(Record):
     :param vcpus: the most it may have; each needs a thread to run on
     :param memory_bytes: what it may grow to
     :param page_bytes: huge page size, None: normal pages
-    :param allowed_cpus: frozenset it may run on, None: any
-    :param device_nodes: tuple of node ids of its devices
+    :param allowed_cpus: where it may run, None: anywhere
+    :param device_nodes: node ids of its devices
     :param policy: one of :data:`POLICIES`
     :param demand_cores: ĉ [cores], None: derived from vCPUs
     :param bandwidth_bytes_per_sec: b̂, None: unknown
@@ -275,14 +273,14 @@ class Reason(Record):
 class Placement(Record):
     """Where a guest belongs.
 
-    :param nodes: tuple of node ids, ascending; empty: leave it alone, ``reasons`` say why
-    :param cpus: frozenset for its ``cpuset.cpus``; None off the host or when left alone
+    :param nodes: node ids, ascending; empty: leave it alone, ``reasons`` say why
+    :param cpus: for its ``cpuset.cpus``; None off the host or when left alone
     :param bind: memory fits on ``nodes`` (it may be brought over, or bound by choice);
         False: its CPUs only, memory stays wide
-    :param reasons: tuple of :class:`Reason`, the deciding one first
-    :param mem_nodes: tuple of node ids where the memory is expected: ``nodes`` where it fits
+    :param reasons: why there, the deciding one first
+    :param mem_nodes: node ids where the memory is expected: ``nodes`` where it fits
         there, the nearest nodes with memory of a CPU-only node, else empty (anywhere)
-    :param mem_bytes: tuple parallel to ``mem_nodes``, what to promise on each; empty where
+    :param mem_bytes: parallel to ``mem_nodes``, what to promise on each; empty where
         that is on one node, or anywhere
     """
 

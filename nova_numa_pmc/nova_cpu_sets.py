@@ -23,8 +23,8 @@ _SEARCH_MAX_AGE_NS = 600 * 10**9
 class Sets(Record):
     """Nova's two sets of CPUs.
 
-    :param shared, dedicated: frozenset; None: not set, or no file of nova-compute is readable
-    :param files: tuple of the paths read
+    :param shared, dedicated: None: not set, or no file of nova-compute is readable
+    :param files: paths of those read
     """
 
     shared: frozenset[int] | None = None

@@ -44,7 +44,7 @@ class Published(Record):
     :param boot_id: of the kernel that it was measured on
     :param taken_ns: CLOCK_BOOTTIME of the measurement
     :param interval_s: over which it was measured, and so how often it is published [s]
-    :param pools: tuple of :class:`model.PoolLoad`, the floating pool first
+    :param pools: what was measured of each, the floating pool first
     """
 
     boot_id: str
@@ -62,9 +62,9 @@ class Evidence(Record):
     """What a decision on this host goes by.
 
     :param told: in words: 'pressure measured 3 s ago', 'promises: nothing published'
-    :param loads: tuple of (node id, :class:`model.NodeLoad`); empty: nothing to be relied on
-    :param vcpus: tuple of (node id, vCPUs of the guests that are in these figures)
-    :param problems: tuple of str, to be logged
+    :param loads: (node id, :class:`model.NodeLoad`); empty: nothing to be relied on
+    :param vcpus: (node id, vCPUs of the guests that are in these figures)
+    :param problems: what is to be logged
     """
 
     told: str

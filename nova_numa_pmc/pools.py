@@ -31,7 +31,7 @@ _OWN_SETS_MAX = 32
 class Pool(Record):
     """The floating pool.
 
-    :param cpus: frozenset; what of it is not usable doesn't count
+    :param cpus: what of them is not usable doesn't count
     :param source: :data:`NOVA`, :data:`GUESTS`, :data:`KERNEL` or :data:`AGENT`
     """
 

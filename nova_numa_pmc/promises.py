@@ -29,14 +29,13 @@ __all__ = ['Decision', 'cpus_of', 'decide', 'followed', 'forget', 'locked', 'rec
 class Decision(Record):
     """What was decided for a guest, and recorded.
 
-    :param promise: :class:`model.Promise`
-    :param cpus: frozenset to hold it to; None: leave its CPUs alone
+    :param cpus: what to hold it to; None: leave its CPUs alone
     :param why: the reasons, rendered
-    :param problems: tuple of str, to be logged
+    :param problems: what is to be logged
     :param failed: it was ours to place, and there is no place for it
-    :param view, request: :class:`model.HostView` without the guest and :class:`model.Request`,
-        which it was decided on; None: a decision recalled
-    :param evidence: :class:`pool_loads.Evidence` that it went by, None likewise
+    :param view, request: what it was decided on, the host without the guest, and what this
+        asked for; None: a decision recalled
+    :param evidence: what it went by, None likewise
     """
 
     promise: model.Promise

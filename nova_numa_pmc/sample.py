@@ -77,15 +77,14 @@ class GuestSample(Record):
     :param sure: :data:`COUNTED`, :data:`ATTRIBUTED` or :data:`INFERRED`; '' no source
     :param cores: CPU time that its threads got, vCPUs and all others [cores];
         ``waiting_cores``: that they wanted and did not get though no quota forbade it
-    :param cores_by_node: tuple of (node id, cores it ran there), ascending ids; empty: unknown
-    :param bytes_by_node: tuple of (node id, bytes of its memory there); empty: unknown
+    :param cores_by_node: (node id, cores it ran there), ascending ids; empty: unknown
+    :param bytes_by_node: (node id, bytes of its memory there); empty: unknown
     :param local_per_sec, remote_per_sec: DRAM accesses, None: the source has only a ratio
     :param remote_ratio: remote over all, 0 to 1
     :param bandwidth_bytes_per_sec: DRAM traffic where the source counts bytes
     :param intensity: DRAM accesses per 1,000 instructions
     :param counted_share: the smallest share of the interval that its counters ran, 1: no
         multiplexing; None: no counters
-    :param devices: tuple of :class:`DeviceSample`
     """
 
     uuid: str
@@ -110,9 +109,9 @@ class GuestSample(Record):
 class PoolSample(Record):
     """A pool of CPUs beside the floating one (:mod:`nova_numa_pmc.pools`).
 
-    :param cpus: tuple of its CPUs, ascending
-    :param demand_by_node: tuple of (node id, cores wanted of its CPUs there, None: unknown)
-    :param stolen_by_node: tuple of (node id, cores that another host took of them, likewise)
+    :param cpus: its CPUs, ascending
+    :param demand_by_node: (node id, cores wanted of its CPUs there, None: unknown)
+    :param stolen_by_node: (node id, cores that another host took of them, likewise)
     """
 
     cpus: tuple[int, ...]
@@ -126,10 +125,10 @@ class Sample(Record):
     :param taken_s: CLOCK_REALTIME at its end [s since the epoch]
     :param elapsed_s: its length [s]
     :param source: the best rung in use, '' none
-    :param nodes: tuple of :class:`NodeSample`, ascending id
-    :param guests: tuple of :class:`GuestSample`, by name
-    :param problems: tuple of strings: what could not be measured, with its remedy
-    :param pools: tuple of :class:`PoolSample`; nodes tell of the floating pool
+    :param nodes: in the order of their ids
+    :param guests: in the order of their names
+    :param problems: what could not be measured, with its remedy
+    :param pools: those beside the floating one; nodes tell of the floating pool
     :param pool_source: who says which CPUs the floating pool has: 'nova.conf', 'guests',
         'kernel'; '' not told
     """

@@ -42,9 +42,9 @@ class Option(Record):
 class Settings(Record):
     """What the operator has set, checked; a field is named as its option.
 
-    :param limits: :class:`nova_numa_pmc.model.Limits`, the group ``[placement]``
+    :param limits: the group ``[placement]``
     :param state_dir: ``dir`` of the group ``[state]``
-    :param problems: tuple of strings to log: what could not be used, and what is used instead
+    :param problems: lines to log: what could not be used, and what is used instead
     """
 
     limits: model.Limits

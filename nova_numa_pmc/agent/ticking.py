@@ -44,14 +44,12 @@ class Now(Record):
 class Tick(Record):
     """What a tick has found; None: could not be had.
 
-    :param sample: :class:`nova_numa_pmc.sample.Sample`
-    :param host: :class:`nova_numa_pmc.model.Topology`
-    :param record: :class:`nova_numa_pmc.state.Promises`, the promises
-    :param guests: tuple of :class:`nova_numa_pmc.model.Guest` that run
-    :param host_state: :class:`host_state.HostState`, what is to be published
+    :param record: what was promised
+    :param guests: those that run
+    :param host_state: what is to be published
     :param totals: :class:`moving.Totals` at its end
     :param failing: how many stages failed, of it and of the moves before
-    :param paused: :class:`pausing.Paused`, None: guests may be moved
+    :param paused: since when and why; None: guests may be moved
     :param source: by what guests are known, as :attr:`watching.Watching.source`
     :param taken_over: how many guests' starts the agent has finished for the hook
     """

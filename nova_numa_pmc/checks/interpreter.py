@@ -43,11 +43,11 @@ class Answer(Record):
     """What an interpreter sees.
 
     :param python: its path
-    :param nova: tuple of directories of the package ``nova``; empty: it has none
+    :param nova: directories of the package ``nova``; empty: it has none
     :param monitors: ``nova.compute.monitors.cpu.__path__``, a tuple
     :param shim: path of the module ``numa_pmc`` in there, None: there is none
     :param package: path of ``nova_numa_pmc``, None: it can't be imported
-    :param points: tuple of (name, target), its entry points for CPU monitors
+    :param points: (name, target), its entry points for CPU monitors
     :param problem: why it could not be asked, '' it was
     """
 

@@ -19,7 +19,7 @@ _TITLE = re.compile(r'\S+: master process \[(?P<command>[^\0]*)\][ \0]*')
 class Process(Record):
     """A running service.
 
-    :param command: tuple of str, its arguments with the program
+    :param command: its arguments with the program
     :param uid, gid: real ids of its owner
     :param started_s: seconds since the epoch, None: not told
     :param root: where its file system root is for us

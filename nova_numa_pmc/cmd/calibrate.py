@@ -39,9 +39,8 @@ _BANDWIDTH_S, _CHAIN_S, _PAIR_S = 1.6, 0.8, 0.3
 class NodePlan(Record):
     """How one node is measured.
 
-    :param cpus: tuple of CPUs that read it, one a core
+    :param cpus: CPUs that read it, one a core
     :param from_node: the node of these CPUs: itself, or the nearest to one without CPUs
-    :param sizes: :class:`memory_probe.Sizes`
     """
 
     id: int

@@ -18,7 +18,7 @@ MOST_FACTOR = 64.0
 class Regret(Record):
     """What not having made a move has cost.
 
-    :param key: tuple of (uuid, node ids for the CPUs, node ids for the memory), one per guest
+    :param key: (uuid, node ids for the CPUs, node ids for the memory), one per guest
     :param core_sec: R [core-seconds]
     """
 
@@ -29,7 +29,7 @@ class Regret(Record):
 class Trial(Record):
     """A move that was made and has yet to prove itself.
 
-    :param steps: tuple of (uuid, node ids it was on, ((node id, share of accesses), …),
+    :param steps: (uuid, node ids it was on, ((node id, share of accesses), …),
         node ids it went to)
     :param credit_core_sec: what it has spared so far; paid when that covers the cost
     """
@@ -51,9 +51,6 @@ class Caution(Record):
 class Ledger(Record):
     """The rebalancer's memory.
 
-    :param regrets: tuple of :class:`Regret`
-    :param trials: tuple of :class:`Trial`
-    :param cautions: tuple of :class:`Caution`
     :param moved_s, changed_s: when guests' memory was moved, CPUs only were changed, within
         the last hour
     :param owed_bytes: by how much a large guest has exceeded the bytes of a tick

@@ -32,8 +32,8 @@ class GuestLoad(Record):
     :param cpu_nodes: node ids that its CPUs are held to now; empty: floating over all
     :param home_nodes: node ids that were promised; narrower than ``cpu_nodes`` while widened
     :param mem_nodes, mem_bytes: where its memory is promised, as in :class:`model.Promise`
-    :param bytes_by_node: tuple of (node id, bytes of its memory there); empty: unknown
-    :param cores_by_node: tuple of (node id, cores it ran there); empty: unknown
+    :param bytes_by_node: (node id, bytes of its memory there); empty: unknown
+    :param cores_by_node: (node id, cores it ran there); empty: unknown
     :param demand_cores: cores wanted, run + wait; None: unknown, it is not moved
     :param served_cores: cores that it got, None: unknown
     :param lines_per_sec: DRAM accesses, None: unknown, a low rate is assumed for the distance
@@ -65,13 +65,12 @@ class GuestLoad(Record):
 class Situation(Record):
     """A host and its guests over one interval.
 
-    :param view: :class:`model.HostView` with what was measured of each node
-    :param guests: tuple of :class:`GuestLoad`
+    :param view: the host, with what was measured of each node
     :param latencies_ns: unloaded latencies by *position*, rows from the CPUs; None: SLIT times
         :data:`LOCAL_NS`
-    :param waiting_cores: tuple of (node id, cores) that waited there in the same interval
+    :param waiting_cores: (node id, cores) that waited there in the same interval
         while others may have idled; a node that is absent waits for what exceeds its cores
-    :param free_bytes: tuple of (node id, bytes free now); absent: only promises are looked at
+    :param free_bytes: (node id, bytes free now); absent: only promises are looked at
     :param mlp: misses that a core waits for together (``core/pressure.py``)
     :param domain_distance: nodes nearer than this are one place, as in :class:`model.Limits`
     """
@@ -142,11 +141,11 @@ class Move(Record):
     """One change that stands for itself: all of its steps or none.
 
     :param kind: one of :data:`KINDS`
-    :param steps: tuple of :class:`Step`; those of a swap are done together
+    :param steps: of each guest; those of a swap are done together
     :param gain_cores: loss and crowding now − after (``core/balance.py``)
     :param cost_core_sec: what it costs once
     :param regret_core_sec: what not having made it has cost so far
-    :param reasons: tuple of :class:`model.Reason`, the largest part of the gain first:
+    :param reasons: the largest part of the gain first:
         'waiting', 'distance', 'bandwidth', 'crowding' and 'bursts' with (name, value) pairs;
         'distance' has ('rate', :data:`ASSUMED`) where accesses of a guest were not counted
     """
@@ -163,11 +162,11 @@ class Move(Record):
 class Plan(Record):
     """What to do now.
 
-    :param moves: tuple of :class:`Move`, in order
-    :param pending: tuple of :class:`Move` that would gain but have not paid yet, or for
+    :param moves: what is due, in order
+    :param pending: moves that would gain but have not paid yet, or for
         which a budget is used up; the nearest to being due first
     :param loss_cores, loss_after_cores: the host's loss now and once the moves are made
-    :param reasons: tuple of :class:`model.Reason` about the whole: budgets that held moves
+    :param reasons: about the whole: budgets that held moves
         back, parts that are unknown
     """
 

@@ -46,8 +46,8 @@ class Outcome(Record):
         'cpus_only'; anything else: it would be left floating
     :param used: pressures of the domains that it would use, highest first, never empty;
         :data:`ranking.ABSURD` on a host without a CPU that guests may use
-    :param rest: sequence, pressures of the others, highest first
-    :param at: tuple of the positions of the domains used
+    :param rest: pressures of the others, highest first
+    :param at: positions of the domains used
     :param cpus, mems: tuples of the positions among them for the CPUs and for the memory,
         the latter empty where that may lie anywhere
     """

@@ -14,7 +14,7 @@ class Quota(Record):
     """A limit on the CPU time of some of a guest's threads over one interval.
 
     :param cores: quota ÷ period
-    :param tids: frozenset of the threads that share it; None: all of the guest's
+    :param tids: the threads that share it; None: all of the guest's
     :param throttled_ns: how long the kernel held them back; None: not told
     """
 

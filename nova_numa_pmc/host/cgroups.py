@@ -35,7 +35,7 @@ class Groups(Record):
     :param scope: the machine's group; nothing above it is the guest's own
     :param target: the group above the children: libvirt's delegated ``libvirt/`` where there is
         one with a cpuset, else the scope
-    :param children: tuple of the emulator, vcpuN and iothreadN groups that have a cpuset
+    :param children: the emulator, vcpuN and iothreadN groups that have a cpuset
     :param main: the group QEMU's main thread is in
     :param covers: there are no children: ``target`` itself is written (v2); else each child is,
         and ``target`` stays wide

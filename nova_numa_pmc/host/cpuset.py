@@ -47,10 +47,10 @@ BRING_OVER_LIMIT_BYTES = 64 << 20
 class Applied(Record):
     """What :func:`confine` did.
 
-    :param changes: tuple of :class:`~nova_numa_pmc.host.writes.Change`, in the order written;
+    :param changes: of files, in the order written;
         empty: all was as asked
-    :param cpus: frozenset asked for
-    :param cpus_effective: frozenset the kernel lets it use, None where it doesn't tell; less
+    :param cpus: those asked for
+    :param cpus_effective: what the kernel lets it use, None where it doesn't tell; less
         than ``cpus`` when one is offline or outside of the parent's set
     :param memory: one of the constants above
     :param off_bytes: how much lay off the nodes asked for before, None: unknown or not asked

@@ -49,7 +49,7 @@ class Entry(Record):
     :param terms: perf terms, ``event=0xd3,umask=0x1``
     :param document: where the code comes from
     :param pfm: its libpfm4 name without the PMU's prefix; None: libpfm4 lacks it
-    :param caveats: tuple of what the number leaves out or adds
+    :param caveats: what the number leaves out or adds
     :param pmu: the kernel's PMU, a shell pattern (several boxes are added up)
     :param bytes_per_count: None: not an amount of data
     :param minus: a role whose count is subtracted

@@ -66,8 +66,8 @@ class Selection(Record):
     """What can be counted.
 
     :param row: :class:`event_table.Row` or None: a CPU that the table doesn't know
-    :param events: tuple of :class:`Event`; one role may have several, to be added up
-    :param missing: tuple of (role, why)
+    :param events: what is counted; one role may have several, to be added up
+    :param missing: (role, why)
     """
 
     cpu: Cpu

@@ -50,7 +50,7 @@ ABSENT = 'libvirt-python is not installed (pip install nova-numa-pmc[libvirt])'
 class Told(Record):
     """That something was heard of a domain, and what its live XML says.
 
-    :param guest: :class:`model.Guest` without what a process has; None: only heard of, or gone
+    :param guest: as its XML has it, without what a process has; None: only heard of, or gone
     :param identity: of its status file, as it was before libvirt was asked
     """
 

@@ -55,7 +55,7 @@ class Progress(Record):
     :param moved_bytes: moved by this mover
     :param left_bytes: what lies elsewhere still, None: unknown. In the end that may include
         memory that QEMU has not mapped
-    :param refused: tuple of (errno's name, pages) that did not move in the last walk;
+    :param refused: (errno's name, pages) that did not move in the last walk;
         :data:`page_mover.REASONS` explains the names
     :param elapsed_s: since the first step; ``busy_s`` of it in the kernel's calls
     :param wait_s: how long to wait before the next step, which does nothing before

@@ -33,7 +33,7 @@ _CAP_SYS_NICE = 23
 class Moved(Record):
     """What became of a range.
 
-    :param refused: tuple of (errno's name, pages) that did not move
+    :param refused: (errno's name, pages) that did not move
     """
 
     moved_bytes: int = 0

@@ -28,7 +28,7 @@ class Pmu(Record):
     :param type: perf_event_attr.type; None: not on this machine
     :param formats: term → layout, ``config:0-7,32-35``
     :param events: exported name → terms
-    :param cpus: tuple of CPUs to count on, one for each package (``cpumask``);
+    :param cpus: CPUs to count on, one for each package (``cpumask``);
         None: a core PMU, counted on any CPU, thread or control group
     :param bytes_per_count: exported name → bytes a count stands for, where told
     """

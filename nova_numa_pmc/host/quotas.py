@@ -22,7 +22,7 @@ class Group(Record):
 
     :param version: 1 or 2, of the hierarchy with the CPU controller
     :param cores: quota ÷ period
-    :param tids: frozenset of its threads; None: all of the guest's are below it
+    :param tids: its threads; None: all of the guest's are below it
     """
 
     directory: str
@@ -34,8 +34,8 @@ class Group(Record):
 class Found(Record):
     """What a guest's groups say.
 
-    :param groups: tuple of :class:`Group`, innermost first
-    :param emulator_tids: tuple of the threads in the emulator's group, among them the
+    :param groups: innermost first
+    :param emulator_tids: the threads in the emulator's group, among them the
         kernel's vhost workers, which are no threads of QEMU before Linux 6.4
     """
 

@@ -33,11 +33,10 @@ class Used(Record):
 class _Kept(Record):
     """What is kept of a guest's threads from tick to tick.
 
-    :param guest: :class:`model.Guest` that it was read for
+    :param guest: for whom it was read
     :param read_ns: CLOCK_MONOTONIC when its groups were read
-    :param found: :class:`quotas.Found`
     :param tasks: how many threads its process had
-    :param helpers: frozenset of (pid, tid) of its threads that are no vCPUs
+    :param helpers: (pid, tid) of its threads that are no vCPUs
     """
 
     guest: Guest

@@ -49,7 +49,7 @@ class Part(Record):
     """What happened to one guest.
 
     :param since_ns: of its promise, which tells one start of a guest from the next
-    :param before, after: :class:`Place`; of a move that was not begun, what it was to be
+    :param before, after: where it was and is; of a move not begun, where it was to be
     """
 
     uuid: str
@@ -68,7 +68,6 @@ class Entry(Record):
     :param who: :data:`AGENT`, :data:`APPLY`, :data:`UNDO` or :data:`PIN`
     :param batch: the same for all moves of one command, '' of the agent's
     :param kind: one of :data:`moves.KINDS`
-    :param parts: tuple of :class:`Part`
     :param gain_cores, cost_core_sec: as planned
     :param moved_bytes: of all parts; ``seconds``: how long it took
     :param result: one of :data:`RESULTS`

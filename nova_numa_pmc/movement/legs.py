@@ -13,8 +13,7 @@ from nova_numa_pmc.record import Record
 class Leg(Record):
     """One guest's part of a move in hand.
 
-    :param before, after: :class:`model.Promise`
-    :param mover: :class:`migrate.Mover`, which moves only CPUs where no memory is to follow
+    :param mover: moves its memory; only CPUs where no memory is to follow
     """
 
     step: moves.Step

@@ -27,7 +27,7 @@ class Outcome(Record):
     """What came of it.
 
     :param batch: the id of it all in the history
-    :param entries: tuple of :class:`history.Entry`, one for each move that was tried
+    :param entries: of the history, one for each move that was tried
     :param not_begun: how many moves were not
     :param signal: the signal that ended it, None: none did
     """

@@ -34,13 +34,10 @@ NOT_NAMED = 'not_named'
 class Seen(Record):
     """A host at one moment, or over an interval.
 
-    :param host: :class:`model.Topology`
-    :param record: :class:`state.Promises`, with guests that run without a promise
-    :param guests: tuple of :class:`model.Guest`, with what the operator has said of them
-    :param problems: tuple of strings
-    :param sample: :class:`nova_numa_pmc.sample.Sample`; ``situation``: :class:`moves.Situation`;
-        None: nothing was measured
-    :param pool: :class:`pools.Pool`, the floating one, whose CPUs the nodes' are
+    :param record: the promises, with guests that run without a promise
+    :param guests: those that run, with what the operator has said of them
+    :param sample, situation: None: nothing was measured
+    :param pool: the floating one, whose CPUs the nodes' are
     """
 
     host: model.Topology

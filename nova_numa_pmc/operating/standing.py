@@ -68,15 +68,15 @@ class Node(Record):
 class Standing(Record):
     """One guest.
 
-    :param guest: :class:`model.Guest`; ``promise``: :class:`model.Promise`, None: there is none
+    :param promise: None: there is none
     :param held_nodes: node ids that its CPUs may run on, (): on all; None: not known
     :param bytes_by_node: {node id: bytes}, None: not known
     :param home_ratio: share of its memory on the nodes where it was promised, None: not known
     :param fixed: why it is not moved, a code as in :class:`moves.GuestLoad`; '' it may be
-    :param moved: :class:`history.Entry` of what brought it where it is; None: its start
+    :param moved: what brought it where it is; None: its start
     :param problem: what could not be read, ''
-    :param wants: :class:`demand_history.GuestHistory` as the agent has written it, None: none
-    :param pinned: tuple of (thread's group: 'vcpu0', CPUs) that others have pinned since it was
+    :param wants: its demand so far as the agent has written it, None: none
+    :param pinned: (thread's group: 'vcpu0', CPUs) that others have pinned since it was
         placed
     """
 

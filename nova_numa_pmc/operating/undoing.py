@@ -21,9 +21,8 @@ class UndoError(NumaPmcError):
 class Undo(Record):
     """What to do.
 
-    :param plan: :class:`moves.Plan`
     :param targets: {uuid: :class:`model.Promise`} after it
-    :param left: tuple of (a guest's name, why it is left alone)
+    :param left: (a guest's name, why it is left alone)
     """
 
     plan: moves.Plan

@@ -43,7 +43,7 @@ class Address(Record):
 class Options(Record):
     """What is shown, and where.
 
-    :param address: :class:`Address`; None: nowhere
+    :param address: where; None: nowhere
     :param guests: with names and uuids of guests
     """
 
@@ -54,7 +54,6 @@ class Options(Record):
 class Shown(Record):
     """What a scrape is made of.
 
-    :param tick: :class:`nova_numa_pmc.agent.ticking.Tick`
     :param guests: as in :class:`Options`
     :param ticks: how many there have been, and the ``seconds`` that all of them took
     """

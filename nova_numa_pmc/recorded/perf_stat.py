@@ -37,7 +37,7 @@ class Row(Record):
 
     :param scope: :data:`HOST`, :data:`CPU` or :data:`NODE`; ``id``: the CPU's or node's
     :param cgroup: '' none
-    :param delta: :class:`rates.Delta`, None: not counted
+    :param delta: what was counted, None: not counted
     """
 
     scope: str

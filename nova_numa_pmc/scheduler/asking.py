@@ -28,10 +28,8 @@ _KEPT = '_numa_pmc_answer'
 class Question(Record):
     """A request, as far as it matters here.
 
-    :param asked: :class:`nova_numa_pmc.core.outcome.Asked`
     :param instance_uuid: of the guest that is to move, be resized…
     :param neutral: why nothing is to be said of it, None: something is
-    :param wishes: :class:`nova_numa_pmc.extra_specs.Wishes`
     :param pinned: by what Nova pins it itself, None: it doesn't. Which nodes it will choose isn't
         known here: the guest is taken to use all, and refusing hosts is left to
         NUMATopologyFilter
@@ -65,13 +63,13 @@ class Terms(Record):
 class Answer(Record):
     """What is known of a host for a question.
 
-    :param outcome: :class:`nova_numa_pmc.core.outcome.Outcome`, None: not known
+    :param outcome: what the guest would leave, None: not known
     :param unknown: why not
     :param charged_vcpus: vCPUs of guests that came since the metrics were recorded
     :param newcomers: the same per core of the host
     :param measured: the CPU wanted on the host's nodes is measured, not guessed
     :param members: node ids of each position in ``outcome.at``
-    :param host: :class:`nova_numa_pmc.core.aggregates.Aggregates` that was asked, None: unknown
+    :param host: what was asked, None: unknown
     """
 
     outcome: Outcome | None

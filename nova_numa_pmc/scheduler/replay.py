@@ -65,7 +65,6 @@ class Verdict(Record):
     :param passes: the filter passes it; ``why`` it doesn't, '' it does
     :param weight: the weigher's, the highest best; None: filtered out
     :param share: what Nova adds to the host's weight, the multiplier applied; None likewise
-    :param answer: :class:`asking.Answer`
     """
 
     host: str

@@ -30,9 +30,9 @@ class Cell(Record):
 class Table(Record):
     """What one table shows.
 
-    :param headings: tuple of (text, whether it is aligned to the left)
+    :param headings: (text, whether it is aligned to the left)
     :param rows: tuple of tuples of :class:`Cell`, as many as headings
-    :param notes: tuple of lines below it
+    :param notes: lines below it
     """
 
     title: str

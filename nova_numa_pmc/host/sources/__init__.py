@@ -52,7 +52,6 @@ class Evidence(Record):
 class Running(Record):
     """A guest in one tick.
 
-    :param guest: :class:`nova_numa_pmc.model.Guest`
     :param threads: {tid: :class:`nova_numa_pmc.host.threads.Ran`} of its vCPUs
     :param cores, waiting_cores: of all its threads: vCPUs, emulator, I/O, vhost. None: unknown,
         as in a first tick
@@ -74,8 +73,6 @@ class Tick(Record):
     """One reading of a host, as the rungs get it.
 
     :param before_ns: CLOCK_MONOTONIC of the tick before, None: this is the first
-    :param topology: :class:`nova_numa_pmc.model.Topology`
-    :param guests: tuple of :class:`Running`
     :param busy_cores: {node id: cores its CPUs were busy}, at least what the guests ran there
     :param counts: {node id: :class:`Counts`} of all that ran on its CPUs, {}: uncounted
     """

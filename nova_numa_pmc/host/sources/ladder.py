@@ -19,7 +19,7 @@ class Found(Record):
     """What the ladder found in one tick.
 
     :param evidence: {uuid: :class:`Evidence`}; a guest may be absent
-    :param problems: tuple of text: rungs above the best in use, and what these lack
+    :param problems: rungs above the best in use, and what these lack
     :param source: name of the best rung in use, '' none
     """
 
