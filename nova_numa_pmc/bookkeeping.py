@@ -5,6 +5,8 @@ The hook does so at each start; without a start, promises of guests that ended w
 was away, and guests that started without it, would stay uncounted.
 """
 
+from __future__ import annotations
+
 import os
 
 from nova_numa_pmc import promises, state

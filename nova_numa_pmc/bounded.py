@@ -6,6 +6,8 @@ kernel while the host migrates pages for somebody else, and SIGKILL waits
 with it. The child is left to finish alone.
 """
 
+from __future__ import annotations
+
 import os
 import select
 

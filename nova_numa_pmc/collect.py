@@ -4,6 +4,8 @@
 :class:`Sampler` is the one door for ``top``, ``record`` and the agent.
 """
 
+from __future__ import annotations
+
 import os
 import time
 

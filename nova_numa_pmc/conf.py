@@ -6,6 +6,8 @@ can afford to import; the others are with what they set. Nothing is registered
 at import.
 """
 
+from __future__ import annotations
+
 from oslo_config import cfg
 
 from nova_numa_pmc import agent_options, counting, settings

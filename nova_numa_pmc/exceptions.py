@@ -4,6 +4,8 @@
 Import-free: the libvirt hook loads this module at every guest start.
 """
 
+from __future__ import annotations
+
 
 class NumaPmcError(Exception):
     """Anything this package refuses or fails to do."""

@@ -21,6 +21,7 @@ alarm that ends all else that might hang.
 """
 
 # ruff: noqa: E402
+from __future__ import annotations
 
 import gc
 

@@ -6,6 +6,8 @@ elsewhere, within its budgets. Where memory can't be moved, or there is too much
 follow it.
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc import model, promises
 from nova_numa_pmc.exceptions import (CpusetError, GuestGone, PinnedByOthers, StateError,
                                       TopologyError)

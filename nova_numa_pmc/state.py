@@ -8,6 +8,8 @@ other one is replaced, and only its owner may open it: flock(2) would let any re
 Everything else may be read by nova-compute, which is not root.
 """
 
+from __future__ import annotations
+
 import errno
 import fcntl
 import os

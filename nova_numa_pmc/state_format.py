@@ -12,6 +12,8 @@ ignored and an older one's missing columns take their defaults::
 Not JSON: importing it costs the libvirt hook as much as a Python start.
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.model import Promise
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ask in each tick which guests to move; tell it, or have it done."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run an agent tick by tick, under systemd or by hand, until a signal ends it."""
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import os

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Log what goes wrong once per kind, not once per tick."""
 
+from __future__ import annotations
+
 import contextlib
 
 from nova_numa_pmc.exceptions import NumaPmcError

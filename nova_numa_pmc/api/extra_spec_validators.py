@@ -7,6 +7,8 @@ refuses every other name in the namespace. What the specs mean to us is in
 :mod:`nova_numa_pmc.extra_specs`, which still reads flavors made before.
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc import extra_specs, model
 from nova_numa_pmc.core.view import INTENSITY
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Do Nova and we mean the same CPUs and the same memory."""
 
+from __future__ import annotations
+
 import os
 
 from nova_numa_pmc import settings

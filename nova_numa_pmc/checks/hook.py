@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Is the libvirt hook in place and in use: what ``hook status`` found, as findings."""
 
+from __future__ import annotations
+
 from nova_numa_pmc.checks import finding
 from nova_numa_pmc.checks.finding import Finding
 

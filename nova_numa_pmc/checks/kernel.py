@@ -4,6 +4,8 @@
 Figures quoted are those of eBay's KVM tuning deck (2013).
 """
 
+from __future__ import annotations
+
 import os
 
 from nova_numa_pmc.checks import finding, processes

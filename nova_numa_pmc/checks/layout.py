@@ -6,6 +6,8 @@ host's pid and cgroup namespaces: each has a file system of its own, in which
 the hook, the package and Nova's configuration lie.
 """
 
+from __future__ import annotations
+
 import os
 
 from nova_numa_pmc.checks import finding

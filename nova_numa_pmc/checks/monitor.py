@@ -6,6 +6,8 @@ namespace are in ``cpu``, one monitor of a namespace is loaded, and an entry
 point's target has to lie in Nova's own package ``nova.compute.monitors.cpu``.
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc.checks import finding
 from nova_numa_pmc.checks.finding import Finding
 

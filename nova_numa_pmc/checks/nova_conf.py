@@ -7,6 +7,8 @@ trusted: what is not a regular file of at most 1 MiB is not opened, and a value
 that can't be used is a finding, not an error.
 """
 
+from __future__ import annotations
+
 import os
 import stat
 

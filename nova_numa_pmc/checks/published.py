@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does the agent publish the host's state, and can nova-compute see it."""
 
+from __future__ import annotations
+
 import os
 
 from nova_numa_pmc import host_state, pools

@@ -5,6 +5,8 @@ The options are described in Nova's nova/conf/scheduler.py and placement's
 placement/conf/placement.py.
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc.checks import finding
 from nova_numa_pmc.checks.finding import Finding
 

@@ -15,6 +15,8 @@ exit codes: 0 stopped, or done; 1 a problem (it is printed with its remedy);
 64 wrong usage
 """
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import functools

@@ -19,6 +19,8 @@ problem, nothing was moved; 64 wrong usage, as without --yes where nobody can be
 asked
 """
 
+from __future__ import annotations
+
 import json
 import sys
 

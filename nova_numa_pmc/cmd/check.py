@@ -14,6 +14,8 @@ exit codes: 0 nothing wrong (warnings and notes may be printed); 1 an error was
 found; 64 wrong usage
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import os

@@ -8,6 +8,8 @@ examples:
 exit codes: 0 shown, also for a CPU without counters; 1 a problem; 64 wrong usage
 """
 
+from __future__ import annotations
+
 import json
 
 from nova_numa_pmc import counting

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exit codes of the commands, and a parser that ends with the one for wrong usage."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 

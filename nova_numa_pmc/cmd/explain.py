@@ -19,6 +19,8 @@ exit codes: 0 there is a place; 1 there is none, or something can't be read;
 64 wrong usage
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import os

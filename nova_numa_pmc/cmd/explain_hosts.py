@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The part of ``explain`` that chooses among hosts, from saved rows."""
 
+from __future__ import annotations
+
 import json
 
 from nova_numa_pmc.checks import nova_conf

@@ -13,6 +13,8 @@ examples:
 exit codes: 0 shown; 1 a problem; 64 wrong usage
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import sys

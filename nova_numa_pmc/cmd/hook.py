@@ -18,6 +18,8 @@ exit codes: 0 done, nothing wrong; 1 refused, failed, or status found a problem;
 64 wrong usage
 """
 
+from __future__ import annotations
+
 import json
 import os
 import signal

@@ -13,6 +13,8 @@ examples:
 exit codes: 0 done; 1 a problem; 64 wrong usage
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc import model, overrides, promises
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
 from nova_numa_pmc.cmd import exits, pin, top

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options that most verbs have."""
 
+from __future__ import annotations
+
 
 def add_common(parser, json_help='print one JSON object', root_help='look at'):
     """Add ``--root`` and ``--json``."""

@@ -12,6 +12,8 @@ exit codes: 0 nothing would pay, or all was done; 2 something would pay and was 
 made; 3 some moves were made and others not; 1 a problem; 64 wrong usage
 """
 
+from __future__ import annotations
+
 import json
 
 from nova_numa_pmc.cmd import apply, exits, options, plan as plan_command, status as status_command

@@ -12,6 +12,8 @@ examples:
 exit codes: 0 done; 1 a problem; 64 wrong usage
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 

@@ -14,6 +14,8 @@ exit codes: 0 done; 1 a problem: it is not pinned; 3 pinned, but its memory has
 followed partly; 64 wrong usage
 """
 
+from __future__ import annotations
+
 import json
 
 from nova_numa_pmc import model, overrides

@@ -14,6 +14,8 @@ examples:
 exit codes: 0 nothing would pay; 2 something would; 1 a problem; 64 wrong usage
 """
 
+from __future__ import annotations
+
 import json
 import sys
 

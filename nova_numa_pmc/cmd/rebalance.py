@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """nova-numa-rebalance: a dispatcher of subcommands, each a module beside this one."""
 
+from __future__ import annotations
+
 import argparse
 import importlib
 import sys

@@ -15,6 +15,8 @@ exit codes: 0 the duration is over, or ended by the operator; 1 a problem;
 64 wrong usage
 """
 
+from __future__ import annotations
+
 import argparse
 import sys
 import time

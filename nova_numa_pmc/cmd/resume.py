@@ -9,6 +9,8 @@ examples:
 exit codes: 0 done, or it was not paused; 1 a problem; 64 wrong usage
 """
 
+from __future__ import annotations
+
 import json
 
 from nova_numa_pmc.cmd import exits, options

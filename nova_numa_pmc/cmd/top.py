@@ -14,6 +14,8 @@ examples:
 exit codes: 0 ended by the operator, or shown once; 1 a problem; 64 wrong usage
 """
 
+from __future__ import annotations
+
 import argparse
 import collections
 import contextlib

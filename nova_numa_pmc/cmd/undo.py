@@ -16,6 +16,8 @@ exit codes: 0 all was taken back; 2 you said no; 3 some was taken back; 1 a prob
 nothing was; 64 wrong usage, as without --yes where nobody can be asked
 """
 
+from __future__ import annotations
+
 import json
 
 from nova_numa_pmc.cmd import apply, exits, options

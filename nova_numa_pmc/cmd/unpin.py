@@ -12,6 +12,8 @@ examples:
 exit codes: 0 done, or nothing was said of it; 1 a problem, as libvirt refusing; 64 wrong usage
 """
 
+from __future__ import annotations
+
 import json
 
 from nova_numa_pmc import overrides

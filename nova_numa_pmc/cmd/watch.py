@@ -12,6 +12,8 @@ examples:
 exit codes: 0 ended by the operator; 1 a problem; 64 wrong usage
 """
 
+from __future__ import annotations
+
 import json
 import sys
 import time

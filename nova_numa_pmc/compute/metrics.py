@@ -43,6 +43,8 @@ Short, because the metrics of a host of two nodes are to stay below 2 KB togethe
 Nova's own CPU metrics: each change of them is a database save and a notification.
 """
 
+from __future__ import annotations
+
 from functools import lru_cache
 from operator import itemgetter
 

@@ -7,6 +7,8 @@ and nothing is asked over RPC. Nova loads one monitor of the namespace
 ``nova.compute.monitors.cpu``, so that this one takes ``virt_driver``'s place and work.
 """
 
+from __future__ import annotations
+
 import datetime
 import functools
 import time

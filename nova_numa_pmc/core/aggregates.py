@@ -5,6 +5,8 @@ What the scheduler decides on, a thousand hosts a request: making records of nod
 much as the decision itself.
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc import model
 from nova_numa_pmc.core import domains
 from nova_numa_pmc.core.view import LEAST_HUNDREDTHS, traffic_rate

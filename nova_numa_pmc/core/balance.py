@@ -16,6 +16,8 @@ Each guest adds to A, R, W and S of the nodes of its memory and to the demand on
 CPUs, so a candidate move touches a few numbers and the rest of the host need not be looked at.
 """
 
+from __future__ import annotations
+
 from math import log, sqrt
 
 from nova_numa_pmc.core.pressure import QUEUEING_FACTOR, QUEUEING_KNEE

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Guests that a host's measurement doesn't show yet, or shows and shouldn't."""
 
+from __future__ import annotations
+
 from nova_numa_pmc.core.outcome import outcome, traffic, unseen
 
 #: Guests that came since the last measurement are charged in at most so many parts.

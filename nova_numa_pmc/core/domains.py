@@ -6,6 +6,8 @@ AMD's L3-as-NUMA shows one node per L3 cache, all behind the same memory control
 Imported by the libvirt hook at every guest start: light modules only.
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc import model
 from nova_numa_pmc.core import missing
 

@@ -4,6 +4,8 @@
 Imported by the libvirt hook at every guest start: light modules only.
 """
 
+from __future__ import annotations
+
 _WORDS = {
     'one_node': 'fits on one node',
     'span': 'spans the smallest and closest set of nodes that holds it',

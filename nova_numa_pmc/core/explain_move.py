@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Words for moves and plans, put together only when somebody reads them."""
 
+from __future__ import annotations
+
 from nova_numa_pmc.core import moves
 
 _GROUND = {

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What another place would mean for a guest: what it adds there, what it costs, if it fits."""
 
+from __future__ import annotations
+
 from nova_numa_pmc.core import balance as balances
 from nova_numa_pmc.core.layout import Layout
 from nova_numa_pmc.core.page_choice import BATCH_BYTES

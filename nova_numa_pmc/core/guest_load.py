@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From what was measured, promised and read of guests to what the rebalancer is told of each."""
 
+from __future__ import annotations
+
 from nova_numa_pmc import model
 from nova_numa_pmc.core import moves
 

@@ -5,6 +5,8 @@ Positions are those of placement domains (``core/domains.py``): nodes that share
 channels are one. Node ids come in and go out.
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc import model
 from nova_numa_pmc.core import balance as balances, domains, moves
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rebalancer's memory as plain data, to be kept over a restart of the agent."""
 
+from __future__ import annotations
+
 from math import isfinite
 
 from nova_numa_pmc.core.ledger import Caution, Ledger, Regret, Trial

@@ -10,6 +10,7 @@ Imported by the libvirt hook at every guest start: light modules only.
 """
 
 #: The parts of a node's pressure.
+from __future__ import annotations
 CPU, BANDWIDTH, LINK = 'demand', 'bandwidth', 'link'
 
 

@@ -6,6 +6,7 @@ page is not there). Positions are those of the pages in their window.
 """
 
 #: What one step of a move looks at, and brings at most.
+from __future__ import annotations
 BATCH_BYTES = 16 << 20
 
 

@@ -5,6 +5,8 @@ The hook, the weigher, the filter, the rebalancer and the simulator all ask
 :func:`place`. Imported by the libvirt hook at every guest start: light modules only.
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc import model
 from nova_numa_pmc.core import candidates, domains
 from nova_numa_pmc.core.explain import explain

@@ -7,6 +7,8 @@ each node by that bound are weighed against every other node, and swapped with a
 that fit what is missing there. Everything is tried on a host with few guests.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_left
 
 from nova_numa_pmc.core.ground import Place

@@ -4,6 +4,8 @@
 Imported by the libvirt hook at every guest start: light modules only.
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.domains import LOCAL_DISTANCE
 from nova_numa_pmc.core.view import PRIOR_CORES_PER_VCPU

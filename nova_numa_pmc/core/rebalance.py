@@ -6,6 +6,8 @@
 files; both arguments and results are records.
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc import model
 from nova_numa_pmc.core import ledger as ledgers, moves
 from nova_numa_pmc.core.ground import Ground, Place

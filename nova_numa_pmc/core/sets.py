@@ -4,6 +4,8 @@
 Imported by the libvirt hook at every guest start: light modules only.
 """
 
+from __future__ import annotations
+
 from itertools import combinations
 from math import comb
 

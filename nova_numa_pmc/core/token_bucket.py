@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hold spending to a rate, paid for afterwards."""
 
+from __future__ import annotations
+
 _CLOCK_STEP_S = 1e-6
 
 

@@ -4,6 +4,8 @@
 Imported by the libvirt hook at every guest start: light modules only.
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc import model
 from nova_numa_pmc.core.missing import serves
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One candidate change: its gain, its cost, and how it is told."""
 
+from __future__ import annotations
+
 from nova_numa_pmc import model
 from nova_numa_pmc.core import balance as balances, ledger as ledgers, moves
 

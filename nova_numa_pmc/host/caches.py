@@ -4,6 +4,8 @@
 Format: Documentation/ABI/testing/sysfs-devices-system-cpu, cache/indexN.
 """
 
+from __future__ import annotations
+
 import os
 
 from nova_numa_pmc.exceptions import CpuListError

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keep counters open on what comes and goes: CPUs, threads, control groups."""
 
+from __future__ import annotations
+
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.host import perf
 

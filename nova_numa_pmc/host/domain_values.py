@@ -6,6 +6,8 @@ raises :class:`DomainError` with what is wrong; text in a message is escaped
 and cut.
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host.topology import MAX_CPUS
 

@@ -13,6 +13,8 @@ https://libvirt.org/formatdomain.html and, for the metadata, Nova's
 nova/virt/libvirt/config.py.
 """
 
+from __future__ import annotations
+
 import os
 
 from nova_numa_pmc import model

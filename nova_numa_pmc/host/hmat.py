@@ -7,6 +7,8 @@ Linux's drivers/acpi/numa/hmat.c for its units. The table names proximity domain
 numbers nodes as it meets these in SRAT, which is the same number on most hosts.
 """
 
+from __future__ import annotations
+
 import os
 import struct
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the huge pages of a process lie."""
 
+from __future__ import annotations
+
 import os
 
 from nova_numa_pmc.host.cgroups import read_text

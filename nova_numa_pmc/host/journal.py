@@ -6,6 +6,8 @@ journald and the syslog daemons serve. libc's own syslog() waits for as long as
 the daemon does not read, and libvirt would wait with us.
 """
 
+from __future__ import annotations
+
 import os
 import time
 

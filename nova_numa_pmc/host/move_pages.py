@@ -7,6 +7,8 @@ called: its functions take masks that they don't check, and an absent node ends 
 Here the kernel checks the node, and answers ENODEV.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import errno

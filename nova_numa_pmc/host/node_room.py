@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much more a node can take before anybody on it suffers."""
 
+from __future__ import annotations
+
 import os
 
 from nova_numa_pmc.exceptions import MigrationError

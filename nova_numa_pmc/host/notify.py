@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tell systemd how the service is: sd_notify(3), without libsystemd."""
 
+from __future__ import annotations
+
 import os
 import socket
 

@@ -6,6 +6,8 @@ module of its own build), so this binds the three calls that are needed with
 ctypes. Structures: ``perfmon/pfmlib_perf_event.h`` of libpfm 4.13.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import struct

@@ -7,6 +7,8 @@ time, and switch as seldom as the caller steps. As in the deck of eBay's KVM
 tuning (2013) and CERN openlab's talks on perfmon event sets.
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc.core.rates import Count
 from nova_numa_pmc.host import perf
 

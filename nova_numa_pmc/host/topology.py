@@ -11,6 +11,8 @@ Documentation/ABI/testing/sysfs-devices-system-cpu and, for the fields of
 ``meminfo``, Documentation/filesystems/proc.rst.
 """
 
+from __future__ import annotations
+
 import os
 
 from nova_numa_pmc import model

@@ -9,6 +9,8 @@ What an operator has set is his word, and stays: a pin in libvirt's live XML, an
 single group that was ours before. A set that is wider is none, as libvirt and systemd leave it.
 """
 
+from __future__ import annotations
+
 import os
 
 from nova_numa_pmc import model, overrides, pools, promises, state

@@ -5,6 +5,8 @@ A lock of its own, because it is held for as long as a move takes; starts of gue
 promises' lock only.
 """
 
+from __future__ import annotations
+
 import os
 
 from nova_numa_pmc import state

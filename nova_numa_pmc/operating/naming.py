@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find the guest that an operator names."""
 
+from __future__ import annotations
+
 import difflib
 
 from nova_numa_pmc.exceptions import UnknownGuest

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a guest would go now, with nothing recorded: the hook's own decision, in a draft."""
 
+from __future__ import annotations
+
 import os
 
 from nova_numa_pmc import model, promises, state

@@ -4,6 +4,8 @@
 Needs prometheus_client.
 """
 
+from __future__ import annotations
+
 import os
 import socket
 import socketserver

@@ -5,6 +5,8 @@ Needs prometheus_client. Names and units are Prometheus' own conventions (base u
 _ratio, _info). What is unknown is absent, never 0.
 """
 
+from __future__ import annotations
+
 import importlib.metadata
 
 from prometheus_client import core

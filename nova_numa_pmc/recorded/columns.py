@@ -6,6 +6,8 @@ kind compress well beside each other. A column that this release does not know i
 over, one that is missing has its field's default: older and newer writers can be read.
 """
 
+from __future__ import annotations
+
 import math
 
 from nova_numa_pmc.exceptions import RecordingError

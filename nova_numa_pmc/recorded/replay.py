@@ -6,6 +6,8 @@ sample a line (``top --json``); JSON of one table of counts, ``{"elapsed_sec": â
 {event: number}}``; and what ``perf stat -x, -I`` wrote.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import stat

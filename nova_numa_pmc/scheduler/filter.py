@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Refuse hosts whose nodes the new guest would press too hard."""
 
+from __future__ import annotations
+
 import time
 
 import nova.conf

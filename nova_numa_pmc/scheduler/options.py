@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler's options, group ``[numa_pmc]`` of nova.conf on the controllers."""
 
+from __future__ import annotations
+
 from oslo_config import cfg
 
 GROUP = cfg.OptGroup('numa_pmc', help=(

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weigh hosts by the pressure that the new guest would leave on their nodes."""
 
+from __future__ import annotations
+
 import math
 import time
 

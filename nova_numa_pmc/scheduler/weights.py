@@ -5,6 +5,8 @@ Nova sorts hosts by a sum of numbers, so an order has to become one number: digi
 falling worth, whole steps of pressure each.
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc.core.ranking import ABSURD
 from nova_numa_pmc.scheduler.options import MEAN
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Take samples at a pace, and read durations and times as an operator writes them."""
 
+from __future__ import annotations
+
 import datetime
 import itertools
 import math

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lay out plans as lines and as data. Pure."""
 
+from __future__ import annotations
+
 from nova_numa_pmc.core.explain_move import explain_move, explain_remark
 from nova_numa_pmc.viewing import tables
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draw a recording's series as PNG files; needs matplotlib."""
 
+from __future__ import annotations
+
 import datetime
 import math
 import os

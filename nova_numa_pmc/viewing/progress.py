@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Show how far moves are: bars where rich is and somebody looks, else a line per event."""
 
+from __future__ import annotations
+
 import sys
 
 try:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draw tables on a terminal and read its keys: with rich where installed, else plain text."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import select

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lay out how a host stands, as tables, lines and data. Pure."""
 
+from __future__ import annotations
+
 from nova_numa_pmc import model, pools
 from nova_numa_pmc.host import topology
 from nova_numa_pmc.viewing import pace, plans, tables

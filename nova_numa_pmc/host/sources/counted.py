@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts of owners (a guest, a node) that are made of several targets (threads, CPUs)."""
 
+from __future__ import annotations
+
 from nova_numa_pmc.core import rates
 from nova_numa_pmc.core.samples import Counts
 from nova_numa_pmc.exceptions import CounterUnsupported, SourceUnavailable

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counters on each CPU: what nodes did, shared out to guests by how long they ran there."""
 
+from __future__ import annotations
+
 from nova_numa_pmc.core import rates
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import event_table, perf

@@ -10,6 +10,8 @@ turns only among events of one kind (ctx_sched_in, kernel/events/core.c). Where 
 has too few for both, threads would never be counted: see :meth:`GuestCounters.room`.
 """
 
+from __future__ import annotations
+
 from nova_numa_pmc.core import rates
 from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, SourceUnavailable
 from nova_numa_pmc.host import cgroups, perf

@@ -9,6 +9,8 @@ host, and a control group's ``memory.stat`` (6.12) has ``numa_hint_faults`` with
 guest whose memory is bound by a policy is not scanned, and nothing is known of it.
 """
 
+from __future__ import annotations
+
 import os
 
 from nova_numa_pmc.exceptions import SourceUnavailable

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """On which nodes a guest's pages lie, by where its vCPUs ran: the last resort."""
 
+from __future__ import annotations
+
 from nova_numa_pmc.host.sources import Evidence
 from nova_numa_pmc.sample import INFERRED
 
