@@ -42,9 +42,9 @@ class Options(Record):
     metrics: exporting.Options = exporting.Options()
 
 
-def list_opts():
+def list_opts() -> list[cfg.Opt]:
     """Return oslo.config's options of the group."""
-    default = Options(None)
+    default = Options(None)  # type: ignore[arg-type]  # only its own are read
     return [
         cfg.BoolOpt('publish', default=default.publish, help=(
             "Write what was measured to the file host in the state directory, for Nova's "
@@ -65,7 +65,8 @@ def list_opts():
             'Guests whose memory is moved within an hour, at most.')),
         cfg.IntOpt('changes_per_hour', default=_TERMS.changes_per_hour, min=0, max=100000, help=(
             'Guests of which only the CPUs are changed within an hour, at most.')),
-        cfg.IntOpt('move_mib_per_s', default=_TERMS.bytes_per_sec >> 20, min=1, max=1 << 20, help=(
+        cfg.IntOpt('move_mib_per_s', default=int(_TERMS.bytes_per_sec) >> 20, min=1,
+                   max=1 << 20, help=(
             'Rate at which memory is moved, at most [MiB/s].')),
         cfg.FloatOpt('min_gain_cores', default=_TERMS.min_gain_cores, min=0.0, max=1000.0, help=(
             'A move that gains less than this is noise [cores].')),
@@ -88,16 +89,17 @@ def list_opts():
     ]
 
 
-def register_opts(conf):
-    """Register the group with an oslo_config.cfg.ConfigOpts."""
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register the group."""
     conf.register_group(GROUP)
     conf.register_opts(list_opts(), group=GROUP)
 
 
-def read(path=settings.PATH, calibration_path=calibration.PATH):
+def read(path: str = settings.PATH,
+         calibration_path: str = calibration.PATH) -> tuple[Options, list[str]]:
     """Read the operator's file; without one, the defaults.
 
-    :returns: (:class:`Options`, list of problems that cost no more than a default)
+    :returns: (:class:`Options`, problems that cost no more than a default)
     :raises SettingsError: the file can't be read, or a value is wrong
     """
     try:

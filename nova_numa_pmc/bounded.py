@@ -11,8 +11,15 @@ from __future__ import annotations
 import os
 import select
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
 
-def run(work, timeout_s, report):
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
+
+
+def run(work: Callable[[], bytes], timeout_s: float,
+        report: Callable[[BaseException], object]) -> bytes | None:
     """Run ``work()`` in a child process.
 
     The child has no standard streams, since libvirt waits for the end of a hook's
@@ -41,7 +48,8 @@ def run(work, timeout_s, report):
     return answer
 
 
-def leave_behind(work, report):
+def leave_behind(work: Callable[[], object],
+                 report: Callable[[BaseException], object]) -> None:
     """Run ``work()`` in a child process that nobody waits for.
 
     It has no descriptor of ours: libvirt waits until every holder of a hook's stdout and stderr
@@ -69,7 +77,8 @@ def leave_behind(work, report):
         os._exit(0)
 
 
-def _child(work, writer, report):
+def _child(work: Callable[[], bytes], writer: int,
+           report: Callable[[BaseException], object]) -> NoReturn:
     try:
         os.setsid()
         null = os.open(os.devnull, os.O_RDWR)

@@ -8,10 +8,18 @@ from __future__ import annotations
 
 import json
 import os
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nova_numa_pmc.core.pressure import slit_latencies_ns
 from nova_numa_pmc.exceptions import CalibrationError
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nova_numa_pmc.counting import Options
+
+_T = TypeVar('_T', int, float)
 
 PATH = '/var/lib/nova-numa-pmc/calibration.json'
 _FORMAT, _MAJOR, _MINOR = 'nova-numa-pmc-calibration', 1, 0
@@ -36,11 +44,14 @@ class Calibration(Record):
     taken_s: float
     nodes: tuple[int, ...]
     read_bytes_per_sec: tuple[float | None, ...]
-    latencies_ns: tuple[tuple[float | None, ...], ...]
+    latencies_ns: tuple[tuple[float, ...], ...]
     sources: tuple[tuple[str, ...], ...]
 
 
-def complete_matrix(measured_ns, distances, firmware_ns):
+def complete_matrix(
+        measured_ns: Sequence[Sequence[float | None]], distances: Sequence[Sequence[int]],
+        firmware_ns: Sequence[Sequence[float | None]],
+) -> tuple[tuple[tuple[float, ...], ...], tuple[tuple[str, ...], ...]]:
     """Return (latencies, sources): what is not measured is the firmware's, else from SLIT.
 
     ℓ_nm = ℓ_nn · d_nm / d_nn, with the median of the known ℓ_nn where n's is unknown.
@@ -50,21 +61,20 @@ def complete_matrix(measured_ns, distances, firmware_ns):
     size = range(len(distances))
     known = [[(measured_ns[n][m], MEASURED) if measured_ns[n][m] is not None else
               (firmware_ns[n][m], HMAT) for m in size] for n in size]
-    locals_ns = sorted(known[n][n][0] for n in size if known[n][n][0] is not None)
+    locals_ns = sorted(ns for ns in (known[n][n][0] for n in size) if ns is not None)
     usual = locals_ns[len(locals_ns) // 2] if locals_ns else _LOCAL_NS
+    full = []
     for n in size:
-        local = usual if known[n][n][0] is None else known[n][n][0]
-        estimates = slit_latencies_ns(distances, local)[n]
-        known[n] = [(estimate, SLIT) if value is None else (value, source)
-                    for (value, source), estimate in zip(known[n], estimates)]
-    return tuple(tuple(tuple(pair[at] for pair in row) for row in known) for at in (0, 1))
+        local = known[n][n][0]
+        estimates = slit_latencies_ns(distances, usual if local is None else local)[n]
+        full.append([(estimate, SLIT) if value is None else (value, source)
+                     for (value, source), estimate in zip(known[n], estimates)])
+    return (tuple(tuple(ns for ns, _ in row) for row in full),
+            tuple(tuple(source for _, source in row) for row in full))
 
 
-def complete(options, calibration):
-    """Return the options with what the operator left unset taken from a calibration.
-
-    :param options: :class:`nova_numa_pmc.counting.Options`
-    """
+def complete(options: Options, calibration: Calibration) -> Options:
+    """Return the options with what the operator left unset taken from a calibration."""
     bandwidth = {node: value for node, value in zip(
         calibration.nodes, calibration.read_bytes_per_sec) if value is not None}
     bandwidth.update(options.bandwidth_max)
@@ -74,11 +84,8 @@ def complete(options, calibration):
                             latencies_ns=tuple(sorted(latencies.items())))
 
 
-def completed(options, path=PATH):
-    """Return (options, problem): completed from the host's file; a bad one is a problem.
-
-    :param options: :class:`nova_numa_pmc.counting.Options`
-    """
+def completed(options: Options, path: str = PATH) -> tuple[Options, str | None]:
+    """Return (options, problem): completed from the host's file; a bad one is a problem."""
     try:
         made = read(path)
     except CalibrationError as error:
@@ -86,7 +93,7 @@ def completed(options, path=PATH):
     return (complete(options, made) if made else options), None
 
 
-def config_lines(calibration):
+def config_lines(calibration: Calibration) -> list[str]:
     """Return the lines of ``[counters]`` that say the same."""
     lines = ['[counters]']
     known = ['%d:%.0f' % (node, value / 1e6) for node, value in zip(
@@ -99,17 +106,17 @@ def config_lines(calibration):
     return lines
 
 
-def to_data(calibration):
+def to_data(calibration: Calibration) -> dict[str, Any]:
     """Return a calibration as plain data."""
     return dict(calibration._asdict(), format=_FORMAT, version=[_MAJOR, _MINOR])
 
 
-def encode(calibration):
+def encode(calibration: Calibration) -> str:
     """Return the file's text."""
     return json.dumps(to_data(calibration), indent=1, allow_nan=False) + '\n'
 
 
-def decode(text):
+def decode(text: str) -> Calibration:
     """Return the :class:`Calibration` in a file's text.
 
     :raises CalibrationError: with the reason
@@ -126,7 +133,7 @@ def decode(text):
         raise CalibrationError('%.200s' % (error,)) from None
 
 
-def _checked(data):
+def _checked(data: Any) -> Calibration:
     nodes = tuple(_in(node, int, 0, 16383) for node in data['nodes'])
     if not 0 < len(nodes) <= _MAX_NODES or list(nodes) != sorted(set(nodes)):
         raise ValueError('its nodes do not ascend')
@@ -140,20 +147,20 @@ def _checked(data):
     return Calibration(_in(data['taken_s'], float, 0, 1e12), nodes, bandwidths, latencies, sources)
 
 
-def _in(value, kind, low, high):
+def _in(value: Any, kind: type[_T], low: float, high: float) -> _T:
     allowed = (int,) if kind is int else (int, float)
     if type(value) not in allowed or not low <= value <= high:
         raise ValueError('%.40r is not from %g to %g' % (value, low, high))
     return kind(value)
 
 
-def _as_many(values, nodes):
+def _as_many(values: Any, nodes: tuple[int, ...]) -> list[Any]:
     if type(values) is not list or len(values) != len(nodes):
         raise ValueError('it has not one value for each of %d nodes' % len(nodes))
     return values
 
 
-def read(path=PATH):
+def read(path: str = PATH) -> Calibration | None:
     """Return the host's :class:`Calibration`, None where none was made.
 
     :raises CalibrationError: the file can't be used; the message names it and the remedy
@@ -169,7 +176,7 @@ def read(path=PATH):
                                'remove it' % (path, error)) from None
 
 
-def write(calibration, path=PATH):
+def write(calibration: Calibration, path: str = PATH) -> None:
     """Replace the file, whole or not at all."""
     directory = os.path.dirname(os.path.abspath(path))
     os.makedirs(directory, mode=0o755, exist_ok=True)

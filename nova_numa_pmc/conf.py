@@ -8,33 +8,33 @@ at import.
 
 from __future__ import annotations
 
+from typing import Any
+
 from oslo_config import cfg
 
 from nova_numa_pmc import agent_options, counting, settings
 
-_KINDS = {bool: cfg.BoolOpt, int: cfg.IntOpt, float: cfg.FloatOpt, str: cfg.StrOpt}
+_KINDS: dict[type, type[cfg.Opt]] = {
+    bool: cfg.BoolOpt, int: cfg.IntOpt, float: cfg.FloatOpt, str: cfg.StrOpt}
 
 
-def list_opts():
-    """List (group, options) pairs, for oslo-config-generator and Sphinx.
-
-    :rtype: list of (oslo_config.cfg.OptGroup, list of oslo_config.cfg.Opt)
-    """
+def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
+    """List (group, options) pairs, for oslo-config-generator and Sphinx."""
     return [(cfg.OptGroup(group, help=text),
              [_opt(option) for option in settings.OPTIONS if option.group == group])
             for group, text in settings.GROUPS] + [
                  (module.GROUP, module.list_opts()) for module in (counting, agent_options)]
 
 
-def register_opts(conf):
-    """Register every option with an oslo_config.cfg.ConfigOpts."""
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register every option."""
     for group, options in list_opts():
         conf.register_group(group)
         conf.register_opts(options, group=group)
 
 
-def _opt(option):
-    bounds = {}
+def _opt(option: settings.Option) -> cfg.Opt:
+    bounds: dict[str, Any] = {}
     if option.minimum is not None:
         bounds = {'min': option.minimum, 'max': option.maximum}
     return _KINDS[option.kind](option.name, default=option.default, help=option.help, **bounds)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from typing import TYPE_CHECKING, TypeVar
 
 from oslo_config import cfg
 
@@ -15,6 +16,11 @@ from nova_numa_pmc import model, settings
 from nova_numa_pmc.exceptions import SettingsError
 from nova_numa_pmc.host import event_table
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+_T = TypeVar('_T')
 
 GROUP = cfg.OptGroup('counters', help='How a host is measured.')
 #: The rungs of the ladder of evidence, best first.
@@ -50,7 +56,7 @@ class Options(Record):
     state_dir: str = '/run/nova-numa-pmc'
 
 
-def list_opts():
+def list_opts() -> list[cfg.Opt]:
     """Return oslo.config's options of the group."""
     default = Options()
     return [
@@ -95,17 +101,17 @@ def list_opts():
     ]
 
 
-def register_opts(conf):
-    """Register the group with an oslo_config.cfg.ConfigOpts."""
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register the group."""
     conf.register_group(GROUP)
     conf.register_opts(list_opts(), group=GROUP)
 
 
-def from_conf(group, shared):
+def from_conf(group: cfg.ConfigOpts.GroupAttr, shared: settings.Settings) -> Options:
     """Return :class:`Options` from the values of the group.
 
     :param group: ``conf.counters``
-    :param shared: :class:`settings.Settings` of the same file
+    :param shared: of the same file
     :raises SettingsError: a value of a wrong form, named with its option
     """
     unknown = [name for name in group.sources if name not in SOURCES]
@@ -121,11 +127,10 @@ def from_conf(group, shared):
         group.local_latency_ns, group.write_weight, shared.limits, shared.state_dir)
 
 
-def parsed(path, register):
+def parsed(path: str, register: Callable[[cfg.ConfigOpts], object]) -> cfg.ConfigOpts:
     """Parse the operator's file, and no other; without one, the defaults.
 
-    :param register: registers the options that are wanted, given an oslo_config.cfg.ConfigOpts
-    :rtype: oslo_config.cfg.ConfigOpts
+    :param register: registers the options that are wanted
     """
     conf = cfg.ConfigOpts()
     register(conf)
@@ -134,10 +139,9 @@ def parsed(path, register):
     return conf
 
 
-def read(path=settings.PATH):
+def read(path: str = settings.PATH) -> Options:
     """Read the operator's file; without one, the defaults.
 
-    :rtype: Options
     :raises SettingsError: the file can't be read, or a value is wrong
     """
     try:
@@ -146,7 +150,7 @@ def read(path=settings.PATH):
         raise SettingsError('%s: %s' % (path, error)) from error
 
 
-def _events(texts):
+def _events(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
     chosen = []
     for text in filter(None, texts):  # the sample's line has none
         role, equals, event = text.partition('=')
@@ -157,7 +161,8 @@ def _events(texts):
     return tuple(dict(chosen).items())
 
 
-def _per_node(name, values, convert):
+def _per_node(name: str, values: Mapping[str, str],
+              convert: Callable[[str], _T]) -> tuple[tuple[int, _T], ...]:
     found = []
     for node, text in values.items():
         try:
@@ -170,15 +175,15 @@ def _per_node(name, values, convert):
     return tuple(sorted(found))
 
 
-def _bytes_per_sec(text):
+def _bytes_per_sec(text: str) -> float:
     return 1e6 * _positive(text)
 
 
-def _row(text):
+def _row(text: str) -> tuple[float, ...]:
     return tuple(_positive(word) for word in text.split())
 
 
-def _positive(text):
+def _positive(text: str) -> float:
     value = float(text)
     if not 0 < value < math.inf:
         raise ValueError(text)

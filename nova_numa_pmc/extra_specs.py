@@ -10,6 +10,12 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core.view import DEFAULT_INTENSITY, INTENSITY
 from nova_numa_pmc.record import Record
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
 PREFIX = 'numa_pmc:'
 POLICY, MAX_PRESSURE, MEMORY_INTENSITY = (
     PREFIX + name for name in ('policy', 'max_pressure', 'memory_intensity'))
@@ -39,14 +45,13 @@ class Wishes(Record):
     problems: tuple[str, ...] = ()
 
 
-def parse(extra_specs):
+def parse(extra_specs: Mapping[str, str] | Iterable[tuple[str, str]]) -> Wishes:
     """Read a flavor's wishes; a value that is none is ignored and named in ``problems``.
 
-    :param extra_specs: mapping of str to str, or (key, value) pairs such as
-        :attr:`model.Guest.hints`
-    :rtype: Wishes
+    :param extra_specs: also as (key, value) pairs such as :attr:`model.Guest.hints`
     """
-    wishes, problems = {}, []
+    wishes: dict[str, Any] = {}
+    problems = []
     for key, value in dict(extra_specs).items():
         if not key.startswith(PREFIX):
             continue
@@ -57,7 +62,7 @@ def parse(extra_specs):
     return Wishes(problems=tuple(problems), **wishes)
 
 
-def check(key, value):
+def check(key: str, value: str) -> str | float:
     """Return an extra spec's value in its own type.
 
     :param key: one of :data:`KEYS`
@@ -80,10 +85,10 @@ def check(key, value):
     raise ValueError(f'{key!r:.80}: no such extra spec; there are {", ".join(KEYS)}')
 
 
-def pinned_by_nova(extra_specs):
+def pinned_by_nova(extra_specs: Mapping[str, str]) -> tuple[str, ...]:
     """Name the extra specs by which Nova itself pins the guest to nodes or CPUs.
 
-    :returns: tuple of 'key=value' strings; empty: it doesn't
+    :returns: 'key=value' each; empty: it doesn't
     """
     found = [f'{key}={extra_specs[key]}' for key in _NOVA_NUMA if extra_specs.get(key)]
     if extra_specs.get('hw:cpu_policy') in _NOVA_CPU_POLICIES:
@@ -91,7 +96,7 @@ def pinned_by_nova(extra_specs):
     return tuple(found)
 
 
-def _choice(key, value, choices):
+def _choice(key: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise ValueError(f'{key}={value!r:.80}: must be one of {", ".join(choices)}')
     return value

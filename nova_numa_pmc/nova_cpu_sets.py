@@ -40,9 +40,12 @@ class Reader:
 
     def __init__(self, root: str = '/') -> None:
         self._root = root
-        self._sets, self._problems = Sets(), ()
-        self._process, self._searched_ns, self._read_ns = None, None, None
-        self._seen: tuple = ()
+        self._sets = Sets()
+        self._problems: tuple[str, ...] = ()
+        self._process: processes.Process | None = None
+        self._searched_ns: int | None = None
+        self._read_ns: int | None = None
+        self._seen: tuple[object, ...] = ()
 
     def read(self, now_ns: int) -> tuple[Sets, tuple[str, ...]]:
         """Return (:class:`Sets`, problems).
@@ -59,7 +62,7 @@ class Reader:
             self._sets, self._problems = parsed(files)
         return self._sets, self._problems
 
-    def _files(self, now_ns):
+    def _files(self, now_ns: int) -> list[str]:
         files = self._existing()
         if self._searched_ns is None or not files and (
                 now_ns - self._searched_ns >= _SEARCH_MAX_AGE_NS):
@@ -68,7 +71,7 @@ class Reader:
             files = self._existing()
         return files
 
-    def _existing(self):
+    def _existing(self) -> list[str]:
         return [path for path in nova_conf.files_of(
             self._process, processes.NOVA_COMPUTE, self._root) if os.path.exists(path)]
 
@@ -76,7 +79,8 @@ class Reader:
 def parsed(files: list[str]) -> tuple[Sets, tuple[str, ...]]:
     """Return (:class:`Sets`, problems) of what files of nova-compute say."""
     conf = nova_conf.NovaConf(files)
-    problems, found = [], []
+    problems: list[str] = []
+    found: list[frozenset[int] | None] = []
     for name in ('cpu_shared_set', 'cpu_dedicated_set'):
         try:
             text = conf.get(name, 'compute')
@@ -85,10 +89,11 @@ def parsed(files: list[str]) -> tuple[Sets, tuple[str, ...]]:
             problems.append('%s: [compute] %s: write it as 4-12,^8,15' % (conf.where, error))
             found.append(None)
     problems += ['%s: %s' % (each.what, each.remedy) for each in conf.findings]
-    return Sets(*found, tuple(conf.files)), tuple(problems)
+    shared, dedicated = found
+    return Sets(shared, dedicated, tuple(conf.files)), tuple(problems)
 
 
-def _identity(path):
+def _identity(path: str) -> tuple[str, tuple[int, int, int, int] | None]:
     try:
         found = os.stat(path)
     except OSError:

@@ -14,6 +14,13 @@ from nova_numa_pmc.exceptions import DomainError, StateError
 from nova_numa_pmc.host import domain_values
 from nova_numa_pmc.record import Record
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nova_numa_pmc.model import Guest
+
 DIRECTORY, FILE, LOCK = 'var/lib/nova-numa-pmc', 'guests', 'guests.lock'
 #: Held to its place and never moved; neither held nor moved, nor placed at its next start.
 PIN, IGNORE = 'pin', 'ignore'
@@ -31,10 +38,10 @@ class Override(Record):
     name: str
 
 
-def read(root='/'):
+def read(root: str = '/') -> tuple[dict[str, Override], list[str]]:
     """Read the file; a line that is none is left out and told.
 
-    :returns: ({uuid: :class:`Override`}, list of problem strings)
+    :returns: ({uuid: :class:`Override`}, problems)
     :raises StateError: it can't be trusted or read
     """
     directory = os.path.join(root, DIRECTORY)
@@ -49,8 +56,9 @@ def read(root='/'):
     return _parse(data, os.path.join(directory, FILE)) if data else ({}, [])
 
 
-def _parse(data, path):
-    found, problems = {}, []
+def _parse(data: bytes, path: str) -> tuple[dict[str, Override], list[str]]:
+    found: dict[str, Override] = {}
+    problems = []
     for number, line in enumerate(data.decode('utf-8', 'surrogateescape').splitlines(), 1):
         if not line or line[0] == '#':
             continue
@@ -63,17 +71,16 @@ def _parse(data, path):
     return found, problems
 
 
-def _override(uuid, what, name):
+def _override(uuid: str, what: str, name: str) -> Override:
     if what not in (PIN, IGNORE):
         raise DomainError('%.40r is neither %s nor %s' % (what, PIN, IGNORE))
     return Override(domain_values.uuid(uuid), what, domain_values.name(name))
 
 
-def marked(guests, root='/'):
+def marked(guests: Iterable[Guest], root: str = '/') -> tuple[tuple[Guest, ...], list[str]]:
     """Tell guests what the operator has said of them.
 
-    :param guests: iterable of :class:`model.Guest`
-    :returns: (tuple of :class:`model.Guest`, list of problem strings)
+    :returns: (the guests, problems)
     :raises StateError: as :func:`read`
     """
     said, problems = read(root)
@@ -81,7 +88,7 @@ def marked(guests, root='/'):
                  for guest in guests), problems
 
 
-def put(override, root='/'):
+def put(override: Override, root: str = '/') -> None:
     """Say something of a guest, in place of what was said before.
 
     :raises StateError: the file can't be trusted or written
@@ -89,16 +96,16 @@ def put(override, root='/'):
     _change(override.uuid, override, root)
 
 
-def drop(uuid, root='/'):
+def drop(uuid: str, root: str = '/') -> Override | None:
     """Forget what was said of a guest.
 
-    :returns: the :class:`Override` that was dropped, None: there was none
+    :returns: what was dropped, None: there was none
     :raises StateError: the file can't be trusted or written
     """
     return _change(uuid, None, root)
 
 
-def _change(uuid, override, root):
+def _change(uuid: str, override: Override | None, root: str) -> Override | None:
     directory = os.path.join(root, DIRECTORY)
     fd = state.open_directory(directory, create=True)
     try:

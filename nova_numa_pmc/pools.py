@@ -16,6 +16,11 @@ from __future__ import annotations
 from nova_numa_pmc import model
 from nova_numa_pmc.record import Record
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
 #: Who says which CPUs the floating pool has: Nova's configuration, the guests' XML, the kernel
 #: alone (all that are usable), the agent that measured last.
 NOVA, GUESTS, KERNEL, AGENT = 'nova.conf', 'guests', 'kernel', 'agent'
@@ -98,9 +103,10 @@ def restricted(host: model.Topology, pool: Pool | None) -> model.Topology:
 
 def of_guest(guest: model.Guest, host: model.Topology) -> model.Topology:
     """Return a host whose nodes' ``cpus`` are those of the pool that a guest is in."""
-    if guest.allowed_cpus is None:
+    allowed = guest.allowed_cpus
+    if allowed is None:
         return host
-    return _with_cpus(host, lambda node: usable(node) & guest.allowed_cpus)
+    return _with_cpus(host, lambda node: usable(node) & allowed)
 
 
 def cpus_on(nodes: tuple[int, ...], host: model.Topology, guest: model.Guest) -> frozenset[int]:
@@ -160,7 +166,7 @@ def own_sets(guests: tuple[model.Guest, ...], host: model.Topology) -> tuple[fro
     """
     pool = cpus_of(host)
     mine = _union(usable(node) for node in host.nodes)
-    counts = {}
+    counts: dict[frozenset[int], int] = {}
     for guest in guests:
         if guest.allowed_cpus is not None and not guest.placed_by:
             own = guest.allowed_cpus & mine
@@ -175,18 +181,21 @@ def usable(node: model.Node) -> frozenset[int]:
     return node.usable_cpus or node.cpus
 
 
-def _with_cpus(host, choose):
+def _with_cpus(host: model.Topology,
+               choose: Callable[[model.Node], frozenset[int]]) -> model.Topology:
     return host._replace(nodes=tuple(node._replace(cpus=choose(node)) for node in host.nodes))
 
 
-def _once(sets):
+def _once(sets: Iterable[frozenset[int]]) -> frozenset[int]:
     """Return the CPUs that are in one of the sets only: those of several are nobody's own."""
-    once, more = set(), set()
+    once: set[int] = set()
+    more: set[int] = set()
     for cpus in sets:
         more |= once & cpus
         once |= cpus
     return frozenset(once - more)
 
 
-def _union(sets):
-    return frozenset().union(*sets)
+def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
+    none: frozenset[int] = frozenset()
+    return none.union(*sets)

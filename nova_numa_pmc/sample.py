@@ -10,6 +10,11 @@ from __future__ import annotations
 
 from nova_numa_pmc.record import Record
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from typing import Any
+
 #: How sure a source of evidence is: it counted accesses; it shared out what others counted;
 #: it concluded from where pages lie and CPUs ran.
 COUNTED, ATTRIBUTED, INFERRED = 'counted', 'attributed', 'inferred'
@@ -143,7 +148,7 @@ class Sample(Record):
     pool_source: str = ''
 
 
-def to_data(sample):
+def to_data(sample: Sample) -> dict[str, Any]:
     """Return a sample as plain dicts and lists, ready for JSON."""
     data = sample._asdict()
     data['nodes'] = [node._asdict() for node in sample.nodes]

@@ -14,6 +14,11 @@ from __future__ import annotations
 from nova_numa_pmc import model
 from nova_numa_pmc.record import Record
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from typing import Any
+
 PATH = '/etc/nova-numa-pmc/nova-numa-pmc.conf'
 #: A file of settings is a few kilobytes; what is longer is not one.
 MAX_BYTES = 1 << 20
@@ -110,37 +115,38 @@ OPTIONS = (
 )
 
 
-def convert(option, text):
+def convert(option: Option, text: str) -> Any:
     """Return the text as the option's value.
 
     :raises ValueError: with the reason, when it is not one
     """
     if option.kind is bool:
-        value = _BOOLEANS.get(text.lower())
-        if value is None:
+        if text.lower() not in _BOOLEANS:
             raise ValueError('not a boolean')
-        return value
+        return _BOOLEANS[text.lower()]
     if option.kind is str:
         if not text.startswith('/') or not text.isprintable():
             raise ValueError('not an absolute path')
         return text
     try:
-        value = option.kind(text)
+        value = int(text) if option.kind is int else float(text)
     except ValueError:
         raise ValueError('not a number') from None
     # Written so that NaN, which is neither above nor below, is refused.
-    if not option.minimum <= value <= option.maximum:
-        raise ValueError(f'not between {option.minimum} and {option.maximum}')
+    low, high = option.minimum, option.maximum
+    if low is None or high is None or not low <= value <= high:
+        raise ValueError(f'not between {low} and {high}')
     return value
 
 
-def parse(text, source=PATH):
+def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], list[str]]:
     """Parse a file's text.
 
     :returns: ({(group, name): value} of every option, list of problem strings)
     """
-    values = {(option.group, option.name): option.default for option in OPTIONS}
-    problems = []
+    values: dict[tuple[str, str], Any] = {
+        (option.group, option.name): option.default for option in OPTIONS}
+    problems: list[str] = []
     found, broken = _assignments(text)
     problems.extend(f'{source}: line {number}: {why}; ignored' for number, why in broken)
     for option in OPTIONS:
@@ -155,10 +161,12 @@ def parse(text, source=PATH):
     return values, problems
 
 
-def _assignments(text):
+def _assignments(text: str) -> tuple[dict[tuple[str | None, str], str], list[tuple[int, str]]]:
     """Split into {(group, name): text} of the last assignments, and [(line number, why)]."""
-    found, broken = {}, []
-    group, key = None, None
+    found: dict[tuple[str | None, str], str] = {}
+    broken: list[tuple[int, str]] = []
+    group: str | None = None
+    key: tuple[str | None, str] | None = None
     for number, line in enumerate(text.split('\n'), 1):
         line = line.rstrip()
         if not line:
@@ -181,12 +189,12 @@ def _assignments(text):
                 key = None
                 broken.append((number, 'not an assignment'))
             else:
-                key = (group, name)
+                key = group, name
                 found[key] = value
     return found, broken
 
 
-def _split(line):
+def _split(line: str) -> tuple[str, str]:
     """Split 'name = value' or 'name: value'; the name is '' where it is neither."""
     ends = [at for at in (line.find('='), line.find(':')) if at >= 0]
     if not ends:
@@ -197,12 +205,10 @@ def _split(line):
     return name, value
 
 
-def read(path=PATH):
+def read(path: str = PATH) -> Settings:
     """Read the file; what is missing or wrong gets its default and a line in ``problems``.
 
     A file that does not exist is no problem: every option has a default.
-
-    :rtype: Settings
     """
     text, problems = '', []
     try:
@@ -219,7 +225,7 @@ def read(path=PATH):
     return _settings(values, tuple(problems + wrong))
 
 
-def _settings(values, problems):
+def _settings(values: dict[tuple[str, str], Any], problems: tuple[str, ...]) -> Settings:
     """Group the values into Settings."""
     limits = model.Limits(
         ram_ratio=values['placement', 'ram_allocation_ratio'],

@@ -19,6 +19,14 @@ import time
 from nova_numa_pmc.exceptions import StateBusy, StateError
 from nova_numa_pmc.state_format import Promises, decode, decode_one, encode
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from types import TracebackType
+
+    from nova_numa_pmc.model import Promise
+
 FILE, LOCK = 'promises', 'lock'
 _SIZE_MAX_BYTES = 4 << 20
 
@@ -39,51 +47,54 @@ class locked(Promises):  # noqa: N801 -- a context manager, used like a function
     :raises StateError: the directory can't be trusted or the file not be written
     """
 
-    def __init__(self, directory, timeout_s, boot_id):
+    def __init__(self, directory: str, timeout_s: float, boot_id: str) -> None:
         super().__init__()
         self.directory, self.timeout_s = directory, timeout_s
         self.boot_id = boot_id
-        self.problem = None
-        self._directory_fd = self._lock_fd = None
+        self.problem: str | None = None
+        self._directory_fd: int | None = None
+        self._lock_fd: int | None = None
 
-    def put(self, promise):
+    def put(self, promise: Promise) -> None:
         """Record a promise, in place of the guest's earlier one."""
         self.promises[promise.uuid] = promise
 
-    def drop(self, uuid):
+    def drop(self, uuid: str) -> None:
         """Forget a guest's promise; one that isn't there is fine."""
         self.promises.pop(uuid, None)
 
-    def __enter__(self):
+    def __enter__(self) -> locked:
         try:
             self._directory_fd = open_directory(self.directory, create=True)
             self._lock_fd = take_lock(self._directory_fd, self.directory, self.timeout_s)
-            self._load()
+            self._load(self._directory_fd)
         except BaseException:
             self._close()
             raise
         return self
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
         try:
-            if kind is None and (self.promises, self.rotation) != self._loaded:
+            if kind is None and self._directory_fd is not None and (
+                    self.promises, self.rotation) != self._loaded:
                 replace_file(self._directory_fd, self.directory, FILE,
                              encode(self.promises.values(), self.rotation, self.boot_id))
         finally:
             self._close()
 
-    def _load(self):
+    def _load(self, directory_fd: int) -> None:
         try:
-            record = _read(self._directory_fd, self.directory, self.boot_id)
+            record = _read(directory_fd, self.directory, self.boot_id)
         except StateError as e:
             self.problem = str(e)
             record = None
-            _set_aside(self._directory_fd, self.directory)
+            _set_aside(directory_fd, self.directory)
         record = record or Promises()
         self.promises, self.rotation = record.promises, record.rotation
         self._loaded = dict(self.promises), self.rotation
 
-    def _close(self):
+    def _close(self) -> None:
         # Closing releases the lock; flock(2) goes with the open file.
         for fd in (self._lock_fd, self._directory_fd):
             if fd is not None:
@@ -91,10 +102,10 @@ class locked(Promises):  # noqa: N801 -- a context manager, used like a function
         self._lock_fd = self._directory_fd = None
 
 
-def read(directory, boot_id):
+def read(directory: str, boot_id: str) -> Promises | None:
     """Read the promises without a lock.
 
-    :returns: :class:`~nova_numa_pmc.state_format.Promises`, None: this boot has written none
+    :returns: None: this boot has written none
     :raises StateError: names the file and the remedy
     """
     try:
@@ -107,10 +118,10 @@ def read(directory, boot_id):
         os.close(fd)
 
 
-def read_one(directory, uuid, boot_id):
+def read_one(directory: str, uuid: str, boot_id: str) -> Promise | None:
     """Read one guest's promise without a lock, and without parsing the others'.
 
-    :returns: :class:`~nova_numa_pmc.model.Promise`, None: this boot has made none
+    :returns: None: this boot has made none
     :raises StateError: the file can't be trusted or understood
     """
     try:
@@ -125,7 +136,7 @@ def read_one(directory, uuid, boot_id):
     return promise if written_by == boot_id else None
 
 
-def read_boot_id(root='/'):
+def read_boot_id(root: str = '/') -> str:
     """Read the id that the kernel gave this boot.
 
     :raises StateError: it can't be read
@@ -138,13 +149,13 @@ def read_boot_id(root='/'):
         raise StateError('%s: %s: mount procfs' % (path, e)) from None
 
 
-def prune(promises, running, now_ns, grace_ns):
+def prune(promises: Mapping[str, Promise], running: Iterable[str], now_ns: int,
+          grace_ns: int) -> dict[str, Promise]:
     """Leave out the promises that nobody will claim any more.
 
     A promise stays while its guest runs, or while its start may still be on the way. One that is
     younger than now_ns is a start, too: the hook recorded it after the caller looked at the clock.
 
-    :param promises: {uuid: Promise}
     :param running: uuids of the guests that libvirt's status files show
     :param now_ns: CLOCK_BOOTTIME
     :param grace_ns: how long a start may take: it waits through preallocation
@@ -156,7 +167,7 @@ def prune(promises, running, now_ns, grace_ns):
             or not promise.started and now_ns - promise.since_ns < grace_ns}
 
 
-def open_directory(path, create):
+def open_directory(path: str, create: bool) -> int:
     """Open the state directory if only root, or we, can have put anything there.
 
     :returns: a file descriptor
@@ -184,7 +195,7 @@ def open_directory(path, create):
     return fd
 
 
-def _check_owner(fd, path, mode):
+def _check_owner(fd: int, path: str, mode: str) -> os.stat_result:
     status = os.fstat(fd)
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
         raise StateError('%s: others than root may have written it (owner %d, mode %04o): '
@@ -193,7 +204,7 @@ def _check_owner(fd, path, mode):
     return status
 
 
-def take_lock(directory_fd, directory, timeout_s, name=LOCK):
+def take_lock(directory_fd: int, directory: str, timeout_s: float, name: str = LOCK) -> int:
     """Lock a file of the directory by asking again at growing intervals, within bounds.
 
     A blocking flock(2) could be bounded only by a signal, which the hook needs for its own
@@ -230,7 +241,7 @@ def take_lock(directory_fd, directory, timeout_s, name=LOCK):
         raise
 
 
-def _read(directory_fd, directory, boot_id):
+def _read(directory_fd: int, directory: str, boot_id: str) -> Promises | None:
     """Read the file; None when there is none or another boot's."""
     data = read_file(directory_fd, directory, FILE, _SIZE_MAX_BYTES)
     if data is None:
@@ -243,7 +254,8 @@ def _read(directory_fd, directory, boot_id):
     return record if written_by == boot_id else None
 
 
-def open_file(directory_fd, directory, name, size_max_bytes):
+def open_file(directory_fd: int, directory: str, name: str,
+              size_max_bytes: int) -> tuple[int, int] | None:
     """Open a file of the state directory to read if only root, or we, can have written it.
 
     :param directory: path, for messages
@@ -270,7 +282,8 @@ def open_file(directory_fd, directory, name, size_max_bytes):
     return fd, status.st_size
 
 
-def read_file(directory_fd, directory, name, size_max_bytes):
+def read_file(directory_fd: int, directory: str, name: str,
+              size_max_bytes: int) -> bytes | None:
     """Read a file that :func:`open_file` opens.
 
     :returns: its bytes, None when there is none
@@ -287,7 +300,7 @@ def read_file(directory_fd, directory, name, size_max_bytes):
         os.close(opened[0])
 
 
-def _set_aside(directory_fd, directory):
+def _set_aside(directory_fd: int, directory: str) -> None:
     try:
         os.rename(FILE, FILE + '.bad', src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
     except OSError as e:
@@ -295,7 +308,8 @@ def _set_aside(directory_fd, directory):
                          % (os.path.join(directory, FILE), FILE, e.strerror)) from None
 
 
-def replace_file(directory_fd, directory, name, data, durable=False):
+def replace_file(directory_fd: int, directory: str, name: str, data: bytes,
+                 durable: bool = False) -> None:
     """Put new bytes in the file's place in one step, to be read by all.
 
     One temporary name will do: each file has one writer at a time.

@@ -17,6 +17,12 @@ from __future__ import annotations
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.model import Promise
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any, NoReturn
+
 _MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-promises', 1, 1
 _PLAIN = frozenset(b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-')
 
@@ -28,15 +34,14 @@ class Promises:
     :ivar rotation: how many placements were made; breaks ties between equal nodes
     """
 
-    def __init__(self, promises=(), rotation=0):
-        self.promises = dict(promises)
+    def __init__(self, promises: Mapping[str, Promise] | None = None, rotation: int = 0) -> None:
+        self.promises = dict(promises or {})
         self.rotation = rotation
 
 
-def encode(promises, rotation, boot_id):
+def encode(promises: Iterable[Promise], rotation: int, boot_id: str) -> bytes:
     """Render promises as the file's bytes.
 
-    :param promises: iterable of :class:`~nova_numa_pmc.model.Promise`
     :raises StateError: a value that :func:`decode` would refuse
     """
     try:
@@ -45,7 +50,7 @@ def encode(promises, rotation, boot_id):
         raise StateError('a promise can\'t be written: %s' % e) from None
 
 
-def _encode(promises, rotation, boot_id):
+def _encode(promises: Iterable[Promise], rotation: int, boot_id: str) -> bytes:
     lines = ['%s\t%d.%d\t%s\t%s' % (_MAGIC, _MAJOR, _MINOR, _escape(boot_id), _number(rotation)),
              '\t'.join(Promise._fields)]
     for promise in promises:
@@ -55,7 +60,7 @@ def _encode(promises, rotation, boot_id):
     return '\n'.join(lines).encode('ascii')
 
 
-def decode(data):
+def decode(data: bytes) -> tuple[str, Promises]:
     """Parse the file's bytes.
 
     :returns: (boot id, :class:`Promises`)
@@ -78,10 +83,10 @@ def decode(data):
         raise StateError('%s' % e) from None
 
 
-def decode_one(data, uuid):
+def decode_one(data: bytes, uuid: str) -> tuple[str, Promise | None]:
     """Parse one guest's row of the file's bytes.
 
-    :returns: (boot id, :class:`~nova_numa_pmc.model.Promise` or None: there is none)
+    :returns: (boot id, the promise, None: there is none)
     :raises StateError: as :func:`decode`, as far as that row tells
     """
     try:
@@ -99,7 +104,7 @@ def decode_one(data, uuid):
         raise StateError('%s' % e) from None
 
 
-def _boot_id(line):
+def _boot_id(line: str) -> tuple[str, str]:
     """Return (boot id, rotation as text) of the first line."""
     magic, version, boot_id, rotation = line.split('\t')[:4]
     major, _, minor = version.partition('.')
@@ -110,7 +115,7 @@ def _boot_id(line):
     return _unescape(boot_id), rotation
 
 
-def _to_promise(columns, values):
+def _to_promise(columns: list[str], values: list[str]) -> Promise:
     if len(columns) != len(values):
         raise ValueError('a row has %d columns, not %d' % (len(values), len(columns)))
     row = {column: _CODECS[column][1](value)
@@ -124,13 +129,13 @@ def _to_promise(columns, values):
     return Promise(**row)
 
 
-def _escape(text):
+def _escape(text: str) -> str:
     """Percent-escape all but a few plain characters; any str survives, also lone surrogates."""
     return ''.join(chr(byte) if byte in _PLAIN else '%%%02x' % byte
                    for byte in text.encode('utf-8', 'surrogatepass'))
 
 
-def _unescape(text):
+def _unescape(text: str) -> str:
     first, *parts = text.split('%')
     plain = bytearray(first, 'ascii')
     for part in parts:
@@ -139,26 +144,26 @@ def _unescape(text):
     return plain.decode('utf-8', 'surrogatepass')
 
 
-def _to_int(text):
+def _to_int(text: str) -> int:
     # str.isdigit alone would take other scripts' digits, and int() '_', '+' and spaces.
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         _refuse(text)
     return int(text)
 
 
-def _number(value):
+def _number(value: int) -> str:
     return '%d' % _to_int(f'{value:d}')
 
 
-def _to_bool(text):
+def _to_bool(text: str) -> bool:
     return text == '1' if text in ('0', '1') else _refuse(text)
 
 
-def _refuse(text):
+def _refuse(text: str) -> NoReturn:
     raise ValueError('%.80r is out of place' % text)
 
 
-def _to_numbers(text):
+def _to_numbers(text: str) -> tuple[int, ...]:
     return tuple(_to_int(part) for part in text.split(',')) if text else ()
 
 
@@ -169,7 +174,7 @@ _NUMBERS = (lambda numbers: ','.join(map(_number, numbers))), _to_numbers
 _OPTIONAL_INT = ((lambda value: '-' if value is None else _number(value)),
                  (lambda text: None if text == '-' else _to_int(text)))
 #: For each field of a promise: to text, from text.
-_CODECS = {
+_CODECS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     'uuid': _TEXT, 'name': _TEXT, 'cpu_nodes': _NUMBERS, 'mem_nodes': _NUMBERS, 'vcpus': _INT,
     'memory_bytes': _INT, 'page_bytes': _OPTIONAL_INT, 'bound': _BOOL, 'origin': _TEXT,
     'since_ns': _INT, 'started': _BOOL, 'mem_bytes': _NUMBERS, 'missed': _BOOL,

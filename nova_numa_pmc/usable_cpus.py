@@ -48,7 +48,7 @@ def partitioned_host(root: str) -> model.Topology:
     return _usable(host)
 
 
-def _usable(host, allowed=None):
+def _usable(host: model.Topology, allowed: frozenset[int] | None = None) -> model.Topology:
     """Give the nodes their usable CPUs; ``allowed`` None: the partition has all."""
     found = []
     for node in host.nodes:

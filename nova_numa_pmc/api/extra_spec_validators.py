@@ -9,8 +9,13 @@ refuses every other name in the namespace. What the specs mean to us is in
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc import extra_specs, model
 from nova_numa_pmc.core.view import INTENSITY
+
+if TYPE_CHECKING:
+    from nova.api.validation.extra_specs import base
 
 #: A number above 0, at most :data:`extra_specs.PRESSURE_MAX`, in plain digits.
 MAX_PRESSURE_PATTERN = (r'(?!0+(\.0+)?$)([0-9]|[1-5][0-9]|6[0-3])(\.[0-9]{1,6})?'
@@ -35,11 +40,8 @@ SPECS = (
      {'type': str, 'description': 'An expected intensity', 'enum': list(INTENSITY)}))
 
 
-def register():
-    """List the validators, for Nova's API.
-
-    :rtype: list of nova.api.validation.extra_specs.base.ExtraSpecValidator
-    """
+def register() -> list[base.ExtraSpecValidator]:
+    """List the validators, for Nova's API."""
     from nova.api.validation.extra_specs import base  # only Nova's API has it
     return [base.ExtraSpecValidator(name=name, description=description, value=value)
             for name, description, value in SPECS]
