@@ -44,7 +44,7 @@ test-nova-upstream: ## Run Nova's own functional tests without and with us (ARGS
 	@tools/setup nova34
 	@.venv-nova-34/bin/python -m tests.nova.upstream $(ARGS)
 
-lint: setup ## Check style: ruff, hacking, shellcheck
+lint: setup ## Check style and types: ruff, hacking, mypy, shellcheck
 	@tools/lint
 
 docs: ## Build the documentation into doc/build/html, manual pages into doc/build/man
@@ -132,7 +132,7 @@ setup-stack: ## Install MariaDB, RabbitMQ (not as services), and OpenStack in .v
 	@tools/setup stack
 
 clean: ## Remove build products
-	@rm -rf build dist doc/build .stestr .hypothesis .pytest_cache .ruff_cache *.egg-info
+	@rm -rf build dist doc/build .stestr .hypothesis .mypy_cache .pytest_cache .ruff_cache *.egg-info
 	@find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean ## Also remove the virtual environment (not the lab's cached images)

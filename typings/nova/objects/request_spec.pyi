@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+from nova.objects.flavor import Flavor
+
+class RequestSpec:
+    flavor: Flavor
+    instance_uuid: str | None
+    numa_topology: object
