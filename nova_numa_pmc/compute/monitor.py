@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime
 import functools
 import time
+from typing import TYPE_CHECKING, Any
 
 from nova.compute.monitors.cpu import virt_driver
 import nova.conf
@@ -21,6 +22,9 @@ from oslo_log import log as logging
 from nova_numa_pmc import host_state, settings
 from nova_numa_pmc.compute import metrics
 from nova_numa_pmc.exceptions import StateError
+
+if TYPE_CHECKING:
+    from nova.compute.resource_tracker import ResourceTracker
 
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
@@ -36,13 +40,13 @@ class Monitor(virt_driver.Monitor):
     an object of every installed monitor, enabled or not, so that the constructor does nothing.
     """
 
-    def __init__(self, resource_tracker):
+    def __init__(self, resource_tracker: ResourceTracker) -> None:
         super().__init__(resource_tracker)
-        self._directory = None
-        self._trouble = None
+        self._directory: str | None = None
+        self._trouble: str | None = None
 
-    def populate_metrics(self, metric_list):
-        """Append the CPU metrics and the NUMA metrics to a MonitorMetricList.
+    def populate_metrics(self, metric_list: objects.MonitorMetricList) -> None:
+        """Append the CPU metrics and the NUMA metrics.
 
         :raises nova.exception.ResourceMonitorError: as ``virt_driver``, where the driver has no
             CPU statistics; the NUMA metrics are appended nevertheless
@@ -52,7 +56,7 @@ class Monitor(virt_driver.Monitor):
         finally:
             metric_list.objects.extend(self._numa_metrics())
 
-    def _numa_metrics(self):
+    def _numa_metrics(self) -> list[objects.MonitorMetric]:
         """Return the two metrics, or none where there is nothing to tell; never raise."""
         try:
             published = host_state.read(self._state_dir())
@@ -72,7 +76,7 @@ class Monitor(virt_driver.Monitor):
             self._trouble = None
         return found
 
-    def _metrics(self, published):
+    def _metrics(self, published: host_state.HostState) -> list[objects.MonitorMetric]:
         # Nova hands over its resource tracker, whatever the base class calls it. With libvirt it
         # has one compute node. Its usage has just been summed up from the instances and is saved
         # together with these metrics, so that whatever the scheduler finds above it later has
@@ -87,7 +91,7 @@ class Monitor(virt_driver.Monitor):
         return [_metric(name, values, sum(values.get(key, 0) for key in ids), taken)
                 for name, values in ((metrics.CURRENT, current), (metrics.MAXIMUM, maximum))]
 
-    def _state_dir(self):
+    def _state_dir(self) -> str:
         """Return the state directory; the agent's configuration is read once."""
         if self._directory is None:
             found = settings.read(settings.PATH)
@@ -96,7 +100,8 @@ class Monitor(virt_driver.Monitor):
             self._directory = found.state_dir
         return self._directory
 
-    def _without(self, trouble, message, *values):
+    def _without(self, trouble: str, message: str,
+                 *values: object) -> list[objects.MonitorMetric]:
         """Warn when trouble of this kind begins, and return no metrics."""
         if trouble != self._trouble:
             self._trouble = trouble
@@ -104,13 +109,14 @@ class Monitor(virt_driver.Monitor):
         return []
 
 
-def _report_interval_s():
+def _report_interval_s() -> int:
     """Return how often Nova runs the audit: 0 stands for its default, -1 for never."""
     interval_s = CONF.update_resources_interval
     return metrics.INTERVAL_DEFAULT_S if interval_s == 0 else max(interval_s, 0)
 
 
-def _metric(name, values, total, taken):
+def _metric(name: str, values: dict[str, int], total: int,
+            taken: datetime.datetime) -> objects.MonitorMetric:
     """Make a metric with all that its readers want.
 
     Nova's MetricsWeigher and its versioned notifications read ``value`` whatever the name, and
@@ -119,9 +125,9 @@ def _metric(name, values, total, taken):
     """
     metric = objects.MonitorMetric(name=name, value=total, numa_membw_values=values,
                                    timestamp=taken, source=SOURCE)
-    metric.to_dict = functools.partial(_to_dict, metric)
+    metric.to_dict = functools.partial(_to_dict, metric)  # type: ignore[method-assign]  # as said
     return metric
 
 
-def _to_dict(metric):
+def _to_dict(metric: objects.MonitorMetric) -> dict[str, Any]:
     return dict(objects.MonitorMetric.to_dict(metric), numa_membw_values=metric.numa_membw_values)

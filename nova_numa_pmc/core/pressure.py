@@ -13,7 +13,10 @@ from nova_numa_pmc.record import Record
 TYPE_CHECKING = False  # not typing's, which is dear to import
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from typing import TypeVar
+
+    _Thread = TypeVar('_Thread')
 
 LINE_BYTES = 64
 #: Misses that a core waits for together: 1 for events of demand loads, 4 for
@@ -59,7 +62,8 @@ class Traffic(Record):
     residual_ratio: float | None
 
 
-def capacity_cores(cores, threads, smt_ratio=0.25, reserved_cores=0.0):
+def capacity_cores(cores: int, threads: int, smt_ratio: float = 0.25,
+                   reserved_cores: float = 0.0) -> float:
     """Return C = cores + s·(threads − cores) − reserved, at least 0 [cores].
 
     :param smt_ratio: s, what a core's further thread adds to it
@@ -67,7 +71,8 @@ def capacity_cores(cores, threads, smt_ratio=0.25, reserved_cores=0.0):
     return max(0.0, cores + smt_ratio * (threads - cores) - reserved_cores)
 
 
-def demand_cores(before, after, elapsed_ns):
+def demand_cores(before: Mapping[_Thread, Sequence[int]],
+                 after: Mapping[_Thread, Sequence[int]], elapsed_ns: int) -> float | None:
     """Return D = Σ Δ(run + wait) / Δt over threads [cores]; None: no time has passed.
 
     Threads that are in one sample only are left out, and so is one whose times
@@ -82,7 +87,8 @@ def demand_cores(before, after, elapsed_ns):
     return sum(delta for delta in deltas if delta > 0) / elapsed_ns
 
 
-def bandwidth_bytes_per_sec(read_bytes, write_bytes, elapsed_ns, write_weight=1.0):
+def bandwidth_bytes_per_sec(read_bytes: float | None, write_bytes: float | None, elapsed_ns: int,
+                            write_weight: float = 1.0) -> float | None:
     """Return a memory controller's traffic, (read + ω·write) / Δt; None: unknown.
 
     :param write_weight: ω, what a written byte costs beside a read one
@@ -92,12 +98,12 @@ def bandwidth_bytes_per_sec(read_bytes, write_bytes, elapsed_ns, write_weight=1.
     return (read_bytes + write_weight * write_bytes) * 1e9 / elapsed_ns
 
 
-def rated_bytes_per_sec(channels, transfers_per_sec):
+def rated_bytes_per_sec(channels: int, transfers_per_sec: float) -> float:
     """Return what a node's DRAM can be expected to deliver: 0.8 · channels · MT/s · 8 bytes."""
     return RATED_SHARE * channels * transfers_per_sec * 8
 
 
-def utilisation(used, maximum):
+def utilisation(used: float | None, maximum: float | None) -> float | None:
     """Return ``used / maximum``; None when either is unknown or the maximum is 0.
 
     There is no guessing of a maximum: "the highest seen" would read 1.0 on an idle host.
@@ -107,8 +113,9 @@ def utilisation(used, maximum):
     return used / maximum
 
 
-def node_pressure(cpu_ratio, bandwidth_ratio, link_ratio):
-    """Return :class:`NodePressure`, the maximum of the known utilisations; None: none is known.
+def node_pressure(cpu_ratio: float | None, bandwidth_ratio: float | None,
+                  link_ratio: float | None) -> NodePressure:
+    """Return the utilisations with the maximum of the known ones; None: none is known.
 
     Remote accesses are a loss and no utilisation, promised memory is a
     constraint: neither is here.
@@ -117,7 +124,8 @@ def node_pressure(cpu_ratio, bandwidth_ratio, link_ratio):
     return NodePressure(cpu_ratio, bandwidth_ratio, link_ratio, max(known, default=None))
 
 
-def slit_latencies_ns(distances, local_ns):
+def slit_latencies_ns(distances: Sequence[Sequence[int]],
+                      local_ns: float) -> tuple[tuple[float, ...], ...]:
     """Return unloaded latencies from SLIT distances, ℓ_nm = local · d_nm / d_nn [ns].
 
     An estimate where nothing was measured: label it so.
@@ -126,7 +134,8 @@ def slit_latencies_ns(distances, local_ns):
                  for n, row in enumerate(distances))
 
 
-def loaded_latency_ns(unloaded_ns, local_ns, utilisation_ratio):
+def loaded_latency_ns(unloaded_ns: float, local_ns: float,
+                      utilisation_ratio: float | None) -> float:
     """Return ℓ_nm(u) = ℓ_nm + 0.15·ℓ_mm·u/(1 − u) [ns], along its tangent above u = 0.95.
 
     :param unloaded_ns: ℓ_nm, from the CPUs to that memory
@@ -139,7 +148,10 @@ def loaded_latency_ns(unloaded_ns, local_ns, utilisation_ratio):
     return unloaded_ns + QUEUEING_FACTOR * local_ns * queueing
 
 
-def losses(demands, capacities, traffic, latencies_ns, utilisations, mlp=MLP_DEMAND):
+def losses(demands: Sequence[float | None], capacities: Sequence[float | None],
+           traffic: Sequence[Sequence[float | None] | None] | None,
+           latencies_ns: Sequence[Sequence[float]] | None,
+           utilisations: Sequence[float | None], mlp: float = MLP_DEMAND) -> tuple[Loss, ...]:
     """Return each node's :class:`Loss`, in order.
 
     L_n = max(0, D_n − C_n) + Σ_m x_nm·(ℓ_nm(u_m) − ℓ_nn) / MLP, m = n with it:
@@ -158,16 +170,24 @@ def losses(demands, capacities, traffic, latencies_ns, utilisations, mlp=MLP_DEM
     return tuple(result)
 
 
-def _distance_cores(n, traffic, latencies_ns, utilisations, mlp):
+def _distance_cores(
+        n: int, traffic: Sequence[Sequence[float | None] | None] | None,
+        latencies_ns: Sequence[Sequence[float]] | None, utilisations: Sequence[float | None],
+        mlp: float) -> float | None:
     row = traffic[n] if traffic else None
-    if row is None or latencies_ns is None or None in row:
+    if row is None or latencies_ns is None:
+        return None
+    known = [lines for lines in row if lines is not None]
+    if len(known) < len(row):
         return None
     extra_ns = (loaded_latency_ns(latencies_ns[n][m], latencies_ns[m][m], utilisations[m])
                 - latencies_ns[n][n] for m in range(len(row)))
-    return sum(lines * extra for lines, extra in zip(row, extra_ns)) * 1e-9 / mlp
+    return sum(lines * extra for lines, extra in zip(known, extra_ns)) * 1e-9 / mlp
 
 
-def attribute(local, remote, guests, incoming=None):
+def attribute(local: Sequence[float], remote: Sequence[float],
+              guests: Sequence[tuple[Sequence[float], Sequence[float]]],
+              incoming: Sequence[float | None] | None = None) -> Traffic:
     """Tell which node's memory each node's remote accesses went to.
 
     Counters say how many accesses of a node's CPUs were remote, not where to. The
@@ -183,13 +203,12 @@ def attribute(local, remote, guests, incoming=None):
         its CPUs, its bytes by node)
     :param incoming: reads per second that each node's controllers served beyond
         its own CPUs' and devices'; None, or None in it: not counted
-    :rtype: Traffic
     """
     nodes = range(len(remote))
     rows = [_scaled(row, total) for row, total in zip(_seed(guests, remote), remote)]
     residual = None
-    if incoming is not None and None not in incoming:
-        seen = [max(0.0, column) for column in incoming]
+    seen = [max(0.0, column) for column in incoming or () if column is not None]
+    if incoming is not None and len(seen) == len(incoming):
         rows = _fit(rows, remote, seen)
         missed = sum(abs(sum(row[m] for row in rows) - seen[m]) for m in nodes)
         residual = missed / sum(seen) if sum(seen) else None
@@ -197,7 +216,8 @@ def attribute(local, remote, guests, incoming=None):
     return Traffic(matrix, residual)
 
 
-def _seed(guests, remote):
+def _seed(guests: Sequence[tuple[Sequence[float], Sequence[float]]],
+          remote: Sequence[float]) -> list[list[float]]:
     """Return rows by where each guest's pages are; evenly where that tells nothing."""
     nodes = range(len(remote))
     rows = [[0.0] * len(remote) for _ in nodes]
@@ -212,12 +232,13 @@ def _seed(guests, remote):
             for n, row in enumerate(rows)]
 
 
-def _scaled(values, total):
+def _scaled(values: Sequence[float], total: float) -> list[float]:
     current = sum(values)
     return [value * total / current for value in values] if current > 0 else [0.0] * len(values)
 
 
-def _fit(rows, row_sums, column_sums):
+def _fit(rows: list[list[float]], row_sums: Sequence[float],
+         column_sums: Sequence[float]) -> list[list[float]]:
     """Scale columns and rows in turn until the rows are exact and nothing moves any more."""
     columns = _scaled(column_sums, sum(row_sums))
     for _ in range(_FIT_ROUNDS):

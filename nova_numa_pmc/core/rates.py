@@ -9,6 +9,11 @@ from __future__ import annotations
 
 from nova_numa_pmc.record import Record
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 _WRAP, _HALF = 1 << 64, 1 << 63
 #: Below this share of a CPU its CPI says nothing: what little ran was mostly
@@ -41,8 +46,9 @@ class Delta(Record):
     share: float
 
 
-def difference(previous, current, idle_is_zero=False):
-    """Return the :class:`Delta` between two :class:`Count`, or None: unknown.
+def difference(previous: Count | None, current: Count | None,
+               idle_is_zero: bool = False) -> Delta | None:
+    """Return what a counter saw between two readings, None: unknown.
 
     The value is scaled by enabled/running as perf does (perf_event_open(2),
     *PERF_FORMAT_TOTAL_TIME_RUNNING*). A counter wraps at 2**64; a step of more
@@ -72,15 +78,19 @@ def difference(previous, current, idle_is_zero=False):
     return Delta(value * enabled / running, running / enabled)
 
 
-def add(deltas):
+def add(deltas: Iterable[Delta | None]) -> Delta | None:
     """Return the sum of deltas with the smallest share; None when any is unknown or none given."""
-    deltas = tuple(deltas)
-    if not deltas or None in deltas:
+    known = []
+    for delta in deltas:
+        if delta is None:
+            return None
+        known.append(delta)
+    if not known:
         return None
-    return Delta(sum(delta.value for delta in deltas), min(delta.share for delta in deltas))
+    return Delta(sum(delta.value for delta in known), min(delta.share for delta in known))
 
 
-def subtract(delta, other):
+def subtract(delta: Delta | None, other: Delta | None) -> Delta | None:
     """Return ``delta − other``, at least 0; None when either is unknown.
 
     Two counters that ran at different times can differ by more than they
@@ -91,28 +101,29 @@ def subtract(delta, other):
     return Delta(max(0.0, delta.value - other.value), min(delta.share, other.share))
 
 
-def per_sec(delta, elapsed_ns):
+def per_sec(delta: Delta | None, elapsed_ns: int) -> float | None:
     """Return events per second; None: unknown or no time has passed."""
     if delta is None or elapsed_ns <= 0:
         return None
     return delta.value * 1e9 / elapsed_ns
 
 
-def ratio(part, whole):
+def ratio(part: float | None, whole: float | None) -> float | None:
     """Return ``part / whole``; None when either is unknown or the whole is 0."""
     if part is None or not whole:
         return None
     return part / whole
 
 
-def remote_ratio(local, remote):
+def remote_ratio(local: float | None, remote: float | None) -> float | None:
     """Return remote DRAM accesses over all DRAM accesses, 0 to 1; None: unknown or no access."""
     if local is None or remote is None:
         return None
     return ratio(remote, local + remote)
 
 
-def cycles_per_instruction(cycles, instructions, busy_ratio):
+def cycles_per_instruction(cycles: float | None, instructions: float | None,
+                           busy_ratio: float | None) -> tuple[float | None, bool]:
     """Return (CPI, whether it can be relied on).
 
     :param busy_ratio: share of the time that its CPUs were busy; None: unknown.
@@ -122,7 +133,8 @@ def cycles_per_instruction(cycles, instructions, busy_ratio):
     return cpi, cpi is not None and busy_ratio is not None and busy_ratio >= CPI_MIN_BUSY
 
 
-def memory_intensity(local, remote, instructions):
+def memory_intensity(local: float | None, remote: float | None,
+                     instructions: float | None) -> float | None:
     """Return DRAM accesses per 1,000 instructions; None: unknown."""
     if local is None or remote is None:
         return None
