@@ -67,7 +67,8 @@ class Guest(Record):
     """A libvirt domain, as its XML describes it.
 
     :param vcpus: vCPUs online at start; ``vcpus_max`` the most it may plug (None: the same)
-    :param memory_bytes: what it may grow to (maxMemory, else memory): its *promise*
+    :param memory_bytes: RAM that it may grow to (maxMemory, else memory): its *promise*.
+        Persistent memory is none
     :param allowed_cpus: ``<vcpu cpuset>``, None where the XML sets none
     :param placed_by: what others have placed already ('numatune', 'vcpupin',
         'emulatorpin', 'dedicated'…); empty: ours to place
@@ -94,6 +95,7 @@ class Guest(Record):
         '' nothing
     :param pins: (control group's name: 'vcpu0', 'emulator', 'iothread1'; frozenset of
         CPUs) of ``<cputune>``'s pins, sorted by name
+    :param plugged_bytes: RAM that it has now, of what it may grow to; None: all of it
     """
 
     uuid: str
@@ -121,6 +123,7 @@ class Guest(Record):
     id: int | None = None
     override: str = ''
     pins: tuple[tuple[str, frozenset[int]], ...] = ()
+    plugged_bytes: int | None = None
 
 
 class Promise(Record):

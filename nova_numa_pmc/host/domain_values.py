@@ -18,6 +18,11 @@ MAX_MEMORY_BYTES = 1 << 60
 MAX_LISTED, _ITEM_COST = 1 << 22, 16
 
 _HEX_DIGITS = frozenset('0123456789abcdef')
+#: Control characters, separators of lines and what turns the direction of writing round: all at
+#: which text is ever split into lines, or reads as another. What else does not print, by this
+#: Python's edition of Unicode, may be next year's emoji.
+_NOT_IN_NAMES = frozenset(map(chr, (*range(0x20), *range(0x7f, 0xa0), *range(0x2028, 0x202f),
+                                    *range(0x2066, 0x206a))))
 
 
 def uuid(text):
@@ -29,12 +34,20 @@ def uuid(text):
 
 
 def name(text):
-    """Accept what libvirt accepts as a name, less what would be trouble in logs and paths."""
+    """Accept what libvirt accepts as a name, less control characters.
+
+    libvirt refuses '/' and a line feed. Spaces of all scripts, and characters that this Python
+    doesn't know, stay: what writes to a log or a terminal escapes them.
+    """
     if not 0 < len(text.encode('utf-8', 'surrogatepass')) <= MAX_NAME_BYTES:
         raise DomainError(f'the name has not 1 to {MAX_NAME_BYTES} bytes: {text[:40]!a}')
-    if '/' in text or text in ('.', '..') or not text.isprintable():
-        raise DomainError(f'the name has a slash or characters that do not print: {text[:80]!a}')
+    if '/' in text or text in ('.', '..') or not (text.isprintable() or _is_one_line(text)):
+        raise DomainError(f'the name has a slash or control characters: {text[:80]!a}')
     return text
+
+
+def _is_one_line(text):
+    return _NOT_IN_NAMES.isdisjoint(text) and not any('\ud800' <= c <= '\udfff' for c in text)
 
 
 def integer(what, digits, least, most):

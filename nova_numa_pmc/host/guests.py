@@ -19,7 +19,7 @@ import os
 
 from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import DomainError, GuestGone
-from nova_numa_pmc.host import domain_values as values, domain_xml
+from nova_numa_pmc.host import domain_memory, domain_values as values, domain_xml
 
 #: Where libvirt keeps a status file and a pid file for each active domain, below the root.
 STATUS_FILES = 'run/libvirt/qemu'
@@ -46,11 +46,9 @@ _PLACED_BY = (
 _PINS = (('cputune/vcpupin', 'vcpu', 'vcpu'), ('cputune/emulatorpin', 'emulator', None),
          ('cputune/iothreadpin', 'iothread', 'iothread'))
 
-_DEDICATED_POLICIES = ('dedicated', 'mixed')
+_attributes = domain_xml.attributes
 
-# Interfaces and disks for which the kernel pins all of the guest's memory for DMA.
-_DMA_INTERFACES = ('hostdev', 'vdpa')
-_DMA_HOSTDEVS = ('pci', 'mdev')
+_DEDICATED_POLICIES = ('dedicated', 'mixed')
 
 
 def parse(xml, default_huge_page_bytes=DEFAULT_HUGE_PAGE_BYTES):
@@ -219,41 +217,26 @@ def _tids(found):
 
 def _guest(found, default_huge_page_bytes):
     vcpus, vcpus_max, allowed_cpus = _vcpus(found)
+    memory_bytes, plugged_bytes = domain_memory.sizes(found)
     specs = _extra_specs(found)
     return model.Guest(
         uuid=values.uuid(_text(found, 'uuid')), name=values.name(_text(found, 'name')),
-        vcpus=vcpus, memory_bytes=_promise_bytes(found), vcpus_max=vcpus_max,
+        vcpus=vcpus, memory_bytes=memory_bytes, vcpus_max=vcpus_max,
         allowed_cpus=allowed_cpus, placed_by=_placed_by(found, specs),
-        mem_nodes=_mem_nodes(found), page_bytes=_page_bytes(found, default_huge_page_bytes),
-        locked=_locked(found), devices=_devices(found), iothreads=_iothreads(found),
+        mem_nodes=_mem_nodes(found),
+        page_bytes=domain_memory.page_bytes(found, default_huge_page_bytes),
+        locked=domain_memory.is_locked(found), devices=_devices(found),
+        iothreads=_iothreads(found),
         hints=tuple(item for item in sorted(specs.items()) if item[0].startswith(_HINT_PREFIX)),
         pinned_cpus=_pinned_cpus(found), pins=_pins(found), flavor=_flavor(found),
         preallocated='immediate' in _attributes(found, 'memoryBacking/allocation', 'mode'),
-        host_devices=_host_devices(found))
+        host_devices=_host_devices(found), plugged_bytes=plugged_bytes)
 
 
 def _text(found, path):
     if path not in found:
         raise DomainError(f'<domain> has no <{path}>')
     return found[path][0].text
-
-
-def _attributes(found, path, name):
-    """Return the values of an attribute of all elements at a path."""
-    return [element.attributes[name] for element in found.get(path, ())
-            if name in element.attributes]
-
-
-def _promise_bytes(found):
-    """Return what the guest may grow to: maxMemory where it has one, else memory.
-
-    currentMemory is where the balloon stands; the guest may take the rest back at any time.
-    """
-    if 'memory' not in found:
-        raise DomainError('<domain> has no <memory>')
-    return max(
-        values.size_bytes(path, found[path][0].text, found[path][0].attributes.get('unit'))
-        for path in ('memory', 'maxMemory') if path in found)
 
 
 def _vcpus(found):
@@ -311,32 +294,11 @@ def _placed_by(found, specs):
     return tuple(placed)
 
 
-def _page_bytes(found, default_huge_page_bytes):
-    """Return the largest huge page size that backs the guest, None: normal pages."""
-    if 'memoryBacking/hugepages' not in found:
-        return None
-    sizes = [values.size_bytes('hugepages', element.attributes.get('size', ''),
-                               element.attributes.get('unit'))
-             for element in found.get('memoryBacking/hugepages/page', ())]
-    return max(sizes, default=default_huge_page_bytes)
-
-
-def _locked(found):
-    interfaces = (_attributes(found, 'devices/interface', 'type')
-                  + _attributes(found, 'devices/interface/actual', 'type'))
-    # QEMU's own NVMe driver works through VFIO, too. Memory encryption (SEV, TDX, s390-pv)
-    # ties a page's contents to its address or leaves it to the firmware.
-    return ('memoryBacking/locked' in found or 'launchSecurity' in found
-            or any(kind in _DMA_INTERFACES for kind in interfaces)
-            or any(kind in _DMA_HOSTDEVS for kind in _attributes(found, 'devices/hostdev', 'type'))
-            or 'nvme' in _attributes(found, 'devices/disk', 'type'))
-
-
 def _devices(found):
     """Return the PCI addresses on the host (those in a <source>), sorted."""
     addresses = set()
     for path in ('devices/hostdev', 'devices/interface', 'devices/interface/actual',
-                 'devices/disk'):
+                 'devices/disk', domain_xml.IMAGES):
         for element in found.get(f'{path}/source/address', ()):
             attributes = element.attributes
             # Addresses of USB, SCSI and mediated devices have none of these.

@@ -19,7 +19,8 @@ from nova_numa_pmc.host import guests, libvirt_events
 
 #: What is taken from the live XML. Of what others have placed numad's advice is in the file only.
 _DEFINITION = ('vcpus', 'memory_bytes', 'vcpus_max', 'allowed_cpus', 'page_bytes', 'locked',
-               'devices', 'iothreads', 'hints', 'flavor', 'preallocated', 'host_devices')
+               'devices', 'iothreads', 'hints', 'flavor', 'preallocated', 'host_devices',
+               'plugged_bytes')
 _PLACED = ('placed_by', 'mem_nodes', 'pinned_cpus', 'pins')
 #: What a guest's state is called where only its pid is known: it is not moved.
 _STATE_UNKNOWN = 'unknown'

@@ -232,7 +232,8 @@ def decode(line):
 
 
 def _part(data):
-    return Part(domain_values.uuid(_text(data['uuid'])), domain_values.name(_text(data['name'])),
+    return Part(domain_values.uuid(_text(data['uuid'])),
+                domain_values.name(_of(data['name'], str)),
                 _whole(data['since_ns']), _place(data['before']), _place(data['after']),
                 _whole(data['moved_bytes']))
 

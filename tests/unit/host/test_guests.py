@@ -104,7 +104,25 @@ class ElementsTest(unittest.TestCase):
         guest = parse("<maxMemory slots='16' unit='GiB'>4</maxMemory>"
                       "<currentMemory unit='KiB'>4</currentMemory>")
         self.assertEqual(4 * GIB, guest.memory_bytes)
+        self.assertEqual(GIB, guest.plugged_bytes)
         self.assertEqual(GIB, parse("<currentMemory unit='KiB'>4</currentMemory>").memory_bytes)
+
+    def test_persistent_memory_is_no_ram(self):
+        for kind, own in (('nvdimm', False), ('virtio-pmem', False), ('sgx-epc', False),
+                           ('dimm', True), ('virtio-mem', True)):
+            with self.subTest(kind):
+                guest = guests.parse(domains.domain(
+                    memory_kib=(8 + 512) << 20, max_memory_kib=(16 + 512) << 20,
+                    devices=domains.memory_device(kind, 512 << 20)))
+                wanted = (16 + 512, 8 + 512) if own else (16, 8)
+                self.assertEqual(tuple(gib << 30 for gib in wanted),
+                                 (guest.memory_bytes, guest.plugged_bytes))
+
+    def test_novas_persistent_memory(self):
+        guest = guests.parse(domains.domain(
+            memory_kib=520 << 20, max_memory_kib=520 << 20,
+            devices=2 * domains.memory_device('nvdimm', 256 << 20)))
+        self.assertEqual((8 * GIB, None), (guest.memory_bytes, guest.plugged_bytes))
 
     def test_vcpus(self):
         for element, vcpus, most, allowed in (
@@ -157,6 +175,29 @@ class ElementsTest(unittest.TestCase):
         self.assertEqual(512 << 20, guests.parse(
             xml.encode(), default_huge_page_bytes=512 << 20).page_bytes)
 
+    def test_the_base_page_size_is_no_huge_page(self):
+        base = "<page size='%d' unit='B'/>" % os.sysconf('SC_PAGESIZE')
+        for pages, expected in ((base, None), (base + "<page size='2' unit='M'/>", 2 << 20)):
+            self.assertEqual(expected, parse(
+                f'<memoryBacking><hugepages>{pages}</hugepages></memoryBacking>').page_bytes)
+
+    def test_images_of_a_disk_that_lock_memory(self):
+        nvme = ("<{0} type='nvme'><source type='pci'><address domain='0x0000' bus='0x01' "
+                "slot='0x00' function='0x0'/></source></{0}>")
+        below = nvme.format('backingStore')
+        for images, devices in (
+                (below, 1), (f"<backingStore type='file'>{below}</backingStore>", 1),
+                (f"<mirror type='file' job='copy'>{below}</mirror>", 1),
+                (nvme.format('mirror'), 1),
+                (f"<source file='a'>{nvme.format('dataStore')}</source>", 1),
+                ("<backingStore type='vhostvdpa'/>", 0)):
+            with self.subTest(images):
+                guest = parse(f"<devices><disk type='file'>{images}</disk></devices>")
+                self.assertEqual((True, devices), (guest.locked, len(guest.devices)))
+        for elements in ("<disk type='file'><other type='nvme'/></disk>",
+                         "<interface type='user'><mirror type='nvme'/></interface>"):
+            self.assertFalse(parse(f'<devices>{elements}</devices>').locked)
+
     def test_memory_that_cannot_move(self):
         for elements in (
                 '<memoryBacking><locked/></memoryBacking>', "<launchSecurity type='sev'/>",
@@ -167,7 +208,9 @@ class ElementsTest(unittest.TestCase):
                 '</devices>',
                 "<devices><hostdev mode='subsystem' type='mdev' model='vfio-pci'><source>"
                 f"<address uuid='{domains.UUID}'/></source></hostdev></devices>",
-                "<devices><disk type='nvme' device='disk'/></devices>"):
+                "<devices><disk type='nvme' device='disk'/></devices>",
+                "<devices><disk type='vhostvdpa'><source dev='/dev/vhost-vdpa-0'/></disk>"
+                '</devices>'):
             with self.subTest(elements):
                 self.assertTrue(parse(elements).locked)
         for elements in (
@@ -201,7 +244,8 @@ class ElementsTest(unittest.TestCase):
         self.assertEqual(2, parse('<iothreads>2</iothreads>').iothreads)
 
     def test_names(self):
-        for name in ('instance-0000002a', 'Bäume 森', 'a' * 255, '..a', "it's <&>"):
+        for name in ('instance-0000002a', 'Bäume 森', 'a' * 255, '..a', "it's <&>",
+                     'a\u3000b\xa0c', '\U0001f469\u200d\U0001f4bb', '\U0001fae9 \U0001facd'):
             with self.subTest(name):
                 escaped = name.replace('&', '&amp;').replace('<', '&lt;')
                 self.assertEqual(name, guests.parse(domains.domain(name=escaped)).name)
@@ -222,8 +266,9 @@ class HostileTest(unittest.TestCase):
     def test_names(self):
         for name, reason in (
                 ('../../etc/passwd', 'slash'), ('a/b', 'slash'), ('..', 'slash'), ('.', 'slash'),
-                ('a\nb', 'print'), ('a\tb', 'print'), ('a&#x1b;[2J', 'not well-formed'),
-                ('a\u202eb', 'print'), ('a\x7fb', 'print'), ('', '1 to 255'),
+                ('a\nb', 'control'), ('a\tb', 'control'), ('a&#x1b;[2J', 'not well-formed'),
+                ('a\u202eb', 'control'), ('a\x7fb', 'control'), ('a\x85b', 'control'),
+                ('a\u2028b', 'control'), ('', '1 to 255'),
                 ('a' * 256, '1 to 255'), ('森' * 86, '1 to 255')):
             with self.subTest(name):
                 self.refused(domains.domain(name=name), reason)
@@ -245,12 +290,24 @@ class HostileTest(unittest.TestCase):
     def test_deep_nesting(self):
         self.refused(b'<domain>' + b'<a>' * 5000 + b'</a>' * 5000 + b'</domain>', 'deeper')
         self.refused(b'<a>' * 5000, 'deeper')
+        chain = b'<backingStore>' * 5000
+        self.refused(b'<domain><devices><disk>' + chain, 'deeper')
 
     def test_too_many_elements(self):
         self.refused(b'<domain>' + b'<a/>' * (domain_xml.MAX_ELEMENTS + 1), 'elements')
 
     def test_too_large(self):
         self.refused(domains.domain(rest=' ' * domain_xml.MAX_BYTES), 'larger')
+
+    def test_too_many_attributes(self):
+        many = ' '.join(f"a{number}=''" for number in range(domain_xml.MAX_BYTES // 8))
+        self.refused(domains.domain(vcpu=f'<vcpu {many}>1</vcpu>'), 'larger')
+
+    def test_devices_with_more_memory_than_the_guest(self):
+        device = domains.memory_device('nvdimm', 2 << 20)
+        self.refused(domains.domain(memory_kib=2 << 20, devices=device), 'no RAM')
+        size = "<size unit='KiB'>2097152</size>"
+        self.refused(domains.domain(devices=device.replace(size, 2 * size)), 'twice')
 
     def test_too_many_pins(self):
         pins = ''.join(f"<vcpupin vcpu='{n}' cpuset='{n}-16383'/>" for n in range(400))

@@ -49,6 +49,12 @@ class LineTest(unittest.TestCase):
         self.assertEqual((1, True), (line.count(b'\n'), line.endswith(b'\n')))
         self.assertEqual(one, history.decode(line))
 
+    def test_names_as_libvirt_takes_them(self):
+        for name in ('a\u3000b', '\U0001f469\u200d\U0001f4bb', '\U0001fae9'):
+            one = entry()
+            one = one._replace(parts=(one.parts[0]._replace(name=name),))
+            self.assertEqual(one, history.decode(history.encode(one)))
+
     def test_a_newer_minor_version_and_members_unknown(self):
         data = json.loads(history.encode(entry()))
         self.assertEqual(entry(), history.decode(json.dumps(

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read from a domain's elements how much RAM it has, in which pages, and whether it can move."""
+
+from __future__ import annotations
+
+import os
+
+from nova_numa_pmc.exceptions import DomainError
+from nova_numa_pmc.host import domain_values as values
+from nova_numa_pmc.host.domain_xml import IMAGES, MEMORY_SIZES, attributes
+
+#: Memory devices that lie on a device, in a file or in the processor's reserve, none of it in the
+#: host's RAM. libvirt counts them in <memory> (virDomainDefPostParseMemory in its
+#: src/conf/domain_postparse.c), and Nova in <maxMemory> (_guest_add_vpmems in its
+#: nova/virt/libvirt/driver.py).
+_NOT_RAM = ('nvdimm', 'virtio-pmem', 'sgx-epc')
+
+#: Asked for this size, libvirt takes no huge pages (qemuBuildMemoryGetPagesize in its
+#: src/qemu/qemu_command.c).
+_BASE_PAGE_BYTES = os.sysconf('SC_PAGESIZE')
+
+# Devices for which the kernel pins all of the guest's memory for DMA. QEMU's own NVMe driver works
+# through VFIO, too; libvirt raises the limit of locked memory for all of them
+# (qemuDomainGetMemLockLimitBytes in its src/qemu/qemu_domain.c).
+_DMA_TYPES = (
+    ('devices/interface', ('hostdev', 'vdpa')), ('devices/interface/actual', ('hostdev', 'vdpa')),
+    ('devices/hostdev', ('pci', 'mdev')), ('devices/disk', ('nvme', 'vhostvdpa')),
+    (IMAGES, ('nvme', 'vhostvdpa')))
+
+
+def sizes(found: dict) -> tuple[int, int | None]:
+    """Return the RAM that the guest may grow to, and what of it is plugged; None: the same.
+
+    currentMemory is where the balloon stands; the guest may take the rest back at any time.
+
+    :param found: as :func:`domain_xml.collect` returns
+    :raises DomainError: there is none, or a size is none
+    """
+    if 'memory' not in found:
+        raise DomainError('<domain> has no <memory>')
+    plugged_bytes = _size_bytes(found, 'memory')
+    most_bytes = max(plugged_bytes, _size_bytes(found, 'maxMemory') if 'maxMemory' in found else 0)
+    other_bytes = _not_ram_bytes(found)
+    if other_bytes >= plugged_bytes:
+        raise DomainError('memory: its devices alone have as much: no RAM is left')
+    if most_bytes == plugged_bytes:
+        return plugged_bytes - other_bytes, None
+    return most_bytes - other_bytes, plugged_bytes - other_bytes
+
+
+def _size_bytes(found: dict, path: str) -> int:
+    element = found[path][0]
+    return values.size_bytes(path, element.text, element.attributes.get('unit'))
+
+
+def _not_ram_bytes(found: dict) -> int:
+    return sum(values.size_bytes(model, element.text, element.attributes.get('unit'))
+               for model in _NOT_RAM for element in found.get(f'{MEMORY_SIZES}/{model}', ()))
+
+
+def page_bytes(found: dict, default_huge_page_bytes: int) -> int | None:
+    """Return the largest huge page size that backs the guest, None: normal pages.
+
+    :param default_huge_page_bytes: of ``<hugepages/>`` that names none
+    :raises DomainError: a size is none
+    """
+    if 'memoryBacking/hugepages' not in found:
+        return None
+    pages = found.get('memoryBacking/hugepages/page', ())
+    if not pages:
+        return default_huge_page_bytes
+    largest_bytes = max(
+        values.size_bytes('hugepages', element.attributes.get('size', ''),
+                          element.attributes.get('unit')) for element in pages)
+    return largest_bytes if largest_bytes > _BASE_PAGE_BYTES else None
+
+
+def is_locked(found: dict) -> bool:
+    """Say whether the guest's memory is locked where it lies."""
+    # Memory encryption (SEV, TDX, s390-pv) ties a page's contents to its address or leaves it to
+    # the firmware.
+    return ('memoryBacking/locked' in found or 'launchSecurity' in found
+            or any(kind in kinds for path, kinds in _DMA_TYPES
+                   for kind in attributes(found, path, 'type')))
