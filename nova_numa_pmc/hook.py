@@ -47,6 +47,8 @@ _OK, _NOT_PLACED = b'ok', b'not placed: '
 _LOCK_RATIO = 0.75
 #: What saying that time is up may take, before the alarm of hooks/qemu cuts it off.
 _ENDING_S = 0.5
+#: How many lines are logged of what was odd; thousands of guests' files can be unreadable.
+_PROBLEMS_MAX = 20
 
 
 def main(argv, root='/'):
@@ -55,17 +57,17 @@ def main(argv, root='/'):
     :param argv: as libvirt calls a hook: script, guest, operation, sub-operation, extra
     :param root: where the host's file systems begin
     """
-    status = 0
+    status, lines = 0, journal.Lines(root)
     try:
-        status = run(argv[1], argv[2], 0, root, bounded.leave_behind)
+        status = run(argv[1], argv[2], 0, root, bounded.leave_behind, lines)
     except BaseException as error:
-        journal.log(root, journal.ERROR, 'hook %s: %s; the guest is left as it is'
-                    % (' '.join(argv[1:3]), _describe(error)))
+        lines.log(journal.ERROR, 'hook %s: %s; the guest is left as it is'
+                  % (' '.join(argv[1:3]), _describe(error)))
     finally:
         os._exit(status)  # without finalization, a tenth of the whole time
 
 
-def run(name, operation, stdin, root, leave_behind=None):
+def run(name, operation, stdin, root, leave_behind=None, lines=None):
     """Run one operation, waiting for it no longer than the operator allows.
 
     :param name: the guest's, as libvirt tells it
@@ -73,9 +75,10 @@ def run(name, operation, stdin, root, leave_behind=None):
     :param root: where the host's file systems begin
     :param leave_behind: called with a function that goes on for longer than the operation;
         None: it is not wanted
+    :param lines: :class:`journal.Lines` to log to; None: those of the host at ``root``
     :returns: the exit status: 0, or :data:`STRICT_STATUS`
     """
-    call = Call(name, operation, root, leave_behind)
+    call = Call(name, operation, root, leave_behind, lines or journal.Lines(root))
     if operation == 'selftest':
         return _selftest(call)
     if operation not in _OPERATIONS or not call.options.enabled:
@@ -100,11 +103,12 @@ class Call:
     :ivar options: :class:`settings.Settings`
     """
 
-    def __init__(self, name, operation, root, leave_behind=None):
+    def __init__(self, name, operation, root, leave_behind, lines):
         self.name, self.operation, self.root = name, operation, root
-        self.leave_behind = leave_behind
+        self.leave_behind, self._lines = leave_behind, lines
         self.began_ns = time.monotonic_ns()
         self.options = settings.read(os.path.join(root, settings.PATH[1:]))
+        self._problems = list(self.options.problems)
 
     def age_s(self):
         """Return how long ago the call began [s]."""
@@ -120,13 +124,13 @@ class Call:
 
     def work(self, xml):
         """Do the operation; return the answer to the process that waits for it."""
-        for problem in self.options.problems:
-            self.log(journal.WARNING, problem)
         try:
             return _OPERATIONS[self.operation](self, xml)
         except (NumaPmcError, OSError) as error:
             self.report(error)
             return _NOT_PLACED + str(error).encode('utf-8', 'backslashreplace')[:3000]
+        finally:
+            self._log_problems()
 
     def report(self, error):
         """Log why the guest is left as it is."""
@@ -139,8 +143,17 @@ class Call:
 
     def log(self, severity, message):
         """Log one line about this guest."""
-        journal.log(self.root, severity, 'guest %s: %s: %s (%.0f ms)' % (
+        self._lines.log(severity, 'guest %s: %s: %s (%.0f ms)' % (
             self.name, self.operation, message, self.age_s() * 1e3))
+
+    def _log_problems(self):
+        """Log what was odd, after what was decided: where the log is slow, some don't get in."""
+        for problem in self._problems[:_PROBLEMS_MAX]:
+            self.log(journal.WARNING, problem)
+        lost = self._lines.lost + max(0, len(self._problems) - _PROBLEMS_MAX)
+        if lost:
+            self.log(journal.WARNING, '%d lines are not logged: the system\'s log did not take '
+                     'them, or there are more than %d' % (lost, _PROBLEMS_MAX))
 
     def lock_timeout_s(self):
         """Return how long to wait for the record's lock; nobody waits for a late worker."""
@@ -155,8 +168,7 @@ class Call:
         :param after: what became of its memory, with a space before
         """
         promise = decision.promise
-        for problem in decision.problems:
-            self.log(journal.WARNING, problem)
+        self._problems += decision.problems
         told = decision.why
         if promise.origin == model.PLACED:
             told += '; cpus %s%s; memory on %s%s' % (

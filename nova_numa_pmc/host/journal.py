@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Send one line to the system's log, without waiting long for it.
+"""Send lines to the system's log, without waiting long for it.
 
 The protocol is syslog(3)'s (RFC 3164) over the datagram socket /dev/log, which
 journald and the syslog daemons serve. libc's own syslog() waits for as long as
@@ -9,6 +9,7 @@ the daemon does not read, and libvirt would wait with us.
 from __future__ import annotations
 
 import os
+import select
 import time
 
 import _socket
@@ -16,22 +17,53 @@ import _socket
 #: Severities of syslog(3).
 ERROR, WARNING, INFO = 3, 4, 6
 _DAEMON = 3 << 3
-#: Starts at one time can fill the daemon's queue for a moment.
-_PATIENCE_S = 0.2
+#: How long all lines of one call wait together [s]. Starts at one time can fill the daemon's
+#: queue for a moment.
+PATIENCE_S = 0.2
+_LINE_MAX_BYTES = 8192
 
 
-def log(root, severity, message):
-    """Log one line; nothing is raised if that can't be done."""
-    text = '<%d>%s nova-numa-pmc[%d]: %s' % (
-        _DAEMON | severity, time.strftime('%b %e %H:%M:%S'), os.getpid(),
-        message if message.isprintable() else ascii(message)[1:-1])
-    try:
-        sender = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+def _wait(sender: _socket.socket, limit_s: float) -> float:
+    """Wait until the log may take a line, or the time is up; return the time it took [s]."""
+    began_s = time.monotonic()
+    poll = select.poll()
+    poll.register(sender, select.POLLOUT)
+    poll.poll(limit_s * 1e3)
+    return time.monotonic() - began_s
+
+
+class Lines:
+    """The lines of one call of the hook.
+
+    :ivar lost: how many could not be sent
+    """
+
+    def __init__(self, root: str, wait=_wait) -> None:
+        self._path, self._wait = os.path.join(root, 'dev/log'), wait
+        self._left_s, self.lost = PATIENCE_S, 0
+
+    def log(self, severity: int, message: str) -> None:
+        """Log one line; nothing is raised if that can't be done in the time that is left."""
+        text = '<%d>%s nova-numa-pmc[%d]: %s' % (
+            _DAEMON | severity, time.strftime('%b %e %H:%M:%S'), os.getpid(),
+            message if message.isprintable() else ascii(message)[1:-1])
         try:
-            sender.settimeout(_PATIENCE_S)
-            sender.connect(os.path.join(root, 'dev/log'))
-            sender.send(text.encode('utf-8', 'backslashreplace')[:8192])
-        finally:
-            sender.close()
-    except OSError:
-        pass
+            sender = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+            try:
+                sender.setblocking(False)
+                sender.connect(self._path)
+                self._send(sender, text.encode('utf-8', 'backslashreplace')[:_LINE_MAX_BYTES])
+            finally:
+                sender.close()
+        except OSError:
+            self.lost += 1
+
+    def _send(self, sender: _socket.socket, line: bytes) -> None:
+        while True:
+            try:
+                sender.send(line)
+                return
+            except BlockingIOError:
+                if self._left_s <= 0:
+                    raise
+            self._left_s -= self._wait(sender, self._left_s)

@@ -6,6 +6,7 @@ import time
 import unittest
 
 from nova_numa_pmc import bounded, hook, model, overrides, pool_loads, promises, settings, state
+from nova_numa_pmc.host import journal
 from tests.fixtures import domains
 from tests.fixtures import host as hosts
 from tests.fixtures import sysfs
@@ -144,7 +145,7 @@ class StartTest(HookTest):
     def test_settings_problems_are_logged(self):
         self.host.configure('[hook]\ntimeout_s = soon\n')
         self.call('start', 1)
-        self.assertIn('timeout_s', self.host.logged()[0])
+        self.assertIn('timeout_s', self.host.logged()[1])
         self.assertIn(hosts.uuid_of(1), self.promises())
 
     def test_wrong_extra_specs_are_named_and_ignored(self):
@@ -154,8 +155,8 @@ class StartTest(HookTest):
         self.assertEqual((0,), self.promise(1).cpu_nodes)
         lines = self.host.logged()
         self.assertEqual(3, len(lines), lines)
-        self.assertIn("numa_pmc:policy='nearest'", lines[0])
-        self.assertIn('numa_pmc:x', lines[1])
+        self.assertIn("numa_pmc:policy='nearest'", lines[1])
+        self.assertIn('numa_pmc:x', lines[2])
 
     def test_unlistable_guests_forbid_a_decision(self):
         os.rmdir(self.host.path('run/libvirt/qemu'))
@@ -177,6 +178,52 @@ class StartTest(HookTest):
         for extra in (OPTED_OUT, domains.NUMA_NODES_1):
             self.assertEqual(0, self.call('start', 1, hosts.domain_xml(1, extra=extra)))
             self.assertNotEqual('placed', self.promise(1).origin)
+
+
+class LogTest(HookTest):
+
+    def setUp(self):
+        super().setUp()
+        self.host.write('var/lib/nova-numa-pmc/guests', 'no override\n' * 30)
+        self.waits_s = []
+
+    def wait(self, sender, limit_s):
+        """Wait in vain."""
+        self.waits_s.append(limit_s)
+        return limit_s
+
+    def start(self):
+        with tempfile.TemporaryFile() as stream:
+            stream.write(hosts.domain_xml(1))
+            stream.seek(0)
+            return hook.run(hosts.name_of(1), 'start', stream.fileno(), self.root,
+                            lines=journal.Lines(self.root, self.wait))
+
+    def test_the_decision_first(self):
+        self.host.fill_log(room=1)
+        self.assertEqual(0, self.start())
+        self.assertEqual(['node 0'], [line.split(': ')[3] for line in self.host.logged()
+                                      if line != 'full'])
+
+    def test_all_lines_wait_no_longer_than_one(self):
+        self.host.fill_log()
+        self.assertEqual(0, self.start())
+        self.assertEqual([journal.PATIENCE_S], self.waits_s)
+        self.assertEqual((0,), self.promise(1).cpu_nodes)
+
+    def test_of_many_lines_some_and_their_number(self):
+        read = []
+
+        def wait(sender, limit_s):
+            """Wait until the daemon has read what was there."""
+            read.extend(self.host.logged())
+            return limit_s / 100
+
+        self.wait = wait
+        self.start()
+        read += self.host.logged()
+        self.assertEqual(1 + 20 + 1, len(read))
+        self.assertIn('10 lines are not logged', read[-1])
 
 
 class SimultaneousStartsTest(HookTest):
@@ -452,7 +499,7 @@ class BootstrapTest(HookTest):
         self.host.write('run/libvirt/qemu/odd.xml', '<domstatus pid="1"><domain/></domstatus>')
         self.host.write('proc/1/cmdline', '')
         self.call('start', 1)
-        self.assertIn('odd.xml', self.host.logged()[0])
+        self.assertIn('odd.xml', self.host.logged()[1])
         self.assertEqual([hosts.uuid_of(1)], list(self.promises()))
 
 

@@ -129,13 +129,19 @@ class HookScriptTest(unittest.TestCase):
 
     def test_log_daemon_does_not_read(self):
         path = self.script()
-        with self.host.log.dup() as sender:
-            sender.connect(self.host.path('dev/log'))
-            sender.setblocking(False)
-            with self.assertRaises(BlockingIOError):
-                while True:
-                    sender.send(b'full')
+        self.host.fill_log()
         self.assert_lives(path)
+        self.assertEqual({'full'}, set(self.host.logged()))
+
+    def test_many_lines_for_a_log_that_is_not_read(self):
+        """The hook ends by itself, with its own word, long before the alarm."""
+        self.host.write('var/lib/nova-numa-pmc/guests', 'no override\n' * 20)
+        self.host.configure('[hook]\nstrict = true\n')
+        self.host.fill_log()
+        done = script.call(self.script(), hosts.name_of(1), 'start',
+                           hosts.domain_xml(1, vcpus=99))
+        self.assertEqual(1, done.returncode)
+        self.assertIn(b'strict is set', done.stderr)
 
     def test_a_write_that_sleeps_in_the_kernel(self):
         """libvirt goes on; the worker ends its work when the kernel lets it."""

@@ -1,44 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
-import socket
+import shutil
 import tempfile
 import unittest
 
 from nova_numa_pmc.host import journal
+from tests.fixtures import host as hosts
 
 
 class JournalTest(unittest.TestCase):
 
     def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
-        os.mkdir(os.path.join(self.root, 'dev'))
+        self.root = tempfile.mkdtemp(prefix='journal-')
+        self.addCleanup(shutil.rmtree, self.root)
+        self.host = hosts.FakeHost(self.root)
+        self.addCleanup(self.host.close)
+        self.waits_s = []
 
-    def serve(self):
-        server = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.addCleanup(server.close)
-        server.bind(os.path.join(self.root, 'dev/log'))
-        server.setblocking(False)
-        return server
+    def log(self, severity, message):
+        journal.Lines(self.root).log(severity, message)
+        return self.host.logged()
+
+    def waiting(self, wait=lambda: None, share=1.0):
+        """Return lines whose waits are noted, and take that share of their limit."""
+        def noted(sender, limit_s):
+            wait()
+            self.waits_s.append(limit_s)
+            return share * limit_s
+        return journal.Lines(self.root, noted)
 
     def test_a_line_of_syslog(self):
-        server = self.serve()
-        journal.log(self.root, journal.WARNING, 'guest é: 1 %s')
-        self.assertRegex(server.recv(999).decode(),
-                         r'^<28>\w{3} [ \d]\d [\d:]{8} nova-numa-pmc\[%d\]: guest é: 1 %%s$'
+        line, = self.log(journal.WARNING, 'guest é: 1 %s')
+        self.assertRegex(line, r'^<28>\w{3} [ \d]\d [\d:]{8} nova-numa-pmc\[%d\]: guest é: 1 %%s$'
                          % os.getpid())
 
     def test_one_line_whatever_the_text(self):
-        server = self.serve()
-        journal.log(self.root, journal.INFO, 'a\nb\0\udcff')
-        self.assertTrue(server.recv(999).decode().endswith('a\\nb\\x00\\udcff'))
+        line, = self.log(journal.INFO, 'a\nb\0\udcff')
+        self.assertTrue(line.endswith('a\\nb\\x00\\udcff'))
 
     def test_long_lines_are_cut(self):
-        server = self.serve()
-        journal.log(self.root, journal.INFO, 'x' * 100000)
-        self.assertEqual(8192, len(server.recv(100000)))
+        self.assertEqual([8192], list(map(len, self.log(journal.INFO, 'x' * 100000))))
 
     def test_nobody_listens(self):
-        journal.log(self.root, journal.INFO, 'lost')
-        journal.log('/nonexistent' + 'x' * 200, journal.INFO, 'lost')
+        for root in (os.path.join(self.root, 'none'), '/nonexistent' + 'x' * 200):
+            lines = journal.Lines(root)
+            lines.log(journal.INFO, 'lost')
+            self.assertEqual(1, lines.lost)
+
+    def test_a_daemon_that_does_not_read(self):
+        self.host.fill_log()
+        lines = self.waiting()
+        for _ in range(20):
+            lines.log(journal.WARNING, 'lost')
+        self.assertEqual(([journal.PATIENCE_S], 20), (self.waits_s, lines.lost))
+        self.assertEqual({'full'}, set(self.host.logged()))
+
+    def test_a_wait_that_is_over_early_leaves_time_for_the_next(self):
+        self.host.fill_log()
+        lines = self.waiting(lambda: self.host.log.recv(9999), share=0.5)
+        for _ in range(3):
+            lines.log(journal.WARNING, 'said')
+        self.assertEqual([journal.PATIENCE_S / share for share in (1, 2, 4)], self.waits_s)
+        self.assertEqual(3, sum('said' in line for line in self.host.logged()))
+        self.assertEqual(0, lines.lost)
+
+    def test_what_fits_goes_when_the_time_is_up(self):
+        self.host.fill_log()
+        lines = self.waiting()
+        lines.log(journal.WARNING, 'lost')
+        self.host.logged()
+        lines.log(journal.WARNING, 'said')
+        self.assertEqual(1, lines.lost)
+        self.assertIn('said', self.host.logged()[-1])
+
+    def test_the_wait_ends_with_the_time(self):
+        """On the kernel's own clock: the daemon never reads."""
+        self.host.fill_log()
+        lines = journal.Lines(self.root)
+        for _ in range(3):
+            lines.log(journal.WARNING, 'lost')
+        self.assertEqual(3, lines.lost)
