@@ -79,7 +79,7 @@ class Bookkeeping:
         for guest in running:
             before = record.promises.get(guest.uuid)
             if before and before.started:
-                after = promises.followed(before, guest, host)
+                after = promises.followed(before, guest, host, self.options.limits)
                 if after != before:
                     changed.append((before, after))
         if not changed:

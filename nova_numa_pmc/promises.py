@@ -88,13 +88,14 @@ def decide(guest, options, root, timeout_s, lying=None, ledger=None):
     :returns: :class:`Decision`
     :raises NumaPmcError: no decision, and nothing recorded
     """
-    from nova_numa_pmc.core import placement  # not needed where the decision is recalled
+    from nova_numa_pmc.core import ceiling, placement  # not where the decision is recalled
     host = usable_host(root)
     devices, problems = _device_nodes(guest, root)
     problems += _ignored(guest.hints)
     guest, unread = _overridden(guest, root)
+    guest, beyond = ceiling.bounded(guest, host, options.limits)
     counted, asked = _located(guest, host), pools.of_guest(guest, host)
-    problems += unread
+    problems += unread + [beyond] * bool(beyond)
     with ledger or locked(options, root, timeout_s) as ledger:
         problems += reconcile(ledger, host, options, root, guest)
         for uuid, other in list(ledger.promises.items()):
@@ -132,13 +133,15 @@ def settle(promise, options, root, timeout_s):
             ledger.put(promise._replace(started=True))
 
 
-def followed(promise, guest, host):
+def followed(promise, guest, host, limits):
     """Return a running guest's promise with the vCPUs and the memory that it has now, and where.
 
     :param guest: :class:`model.Guest`, read since vCPUs or memory were plugged or taken out
     :param host: :class:`model.Topology`
+    :param limits: :class:`model.Limits`
     """
-    guest = _located(guest, host)
+    from nova_numa_pmc.core import ceiling
+    guest = _located(ceiling.bounded(guest, host, limits)[0], host)
     if promise.memory_bytes != guest.memory_bytes:
         promise = promise._replace(memory_bytes=guest.memory_bytes, mem_bytes=())
     if promise.vcpus != guest.vcpus:
@@ -192,10 +195,13 @@ def reconcile(ledger, host, options, root, starting=None, now_ns=None):
     if starting:
         unknown.discard(starting.name)
     if unknown:
+        from nova_numa_pmc.core import ceiling
         found, unread = guests.read_running(root)
         problems += unread
         for guest in found:
             if guest.name in unknown:
+                guest, beyond = ceiling.bounded(guest, host, options.limits)
+                problems += ['guest %s: %s' % (guest.name, beyond)] * bool(beyond)
                 ledger.put(_observed(_located(guest, host), host, options, root))
     return problems
 

@@ -113,6 +113,10 @@ def why(one, now_s, boottime_s):
         spans = not one.held_nodes or set(one.held_nodes) > set(promise.cpu_nodes)
         parts.append(('widened from' if spans else 'not on') + ' node '
                      + ','.join(map(str, promise.cpu_nodes)))
+    if promise.memory_bytes < one.guest.memory_bytes:
+        parts.append('promised %s of the %s that it may grow to' % (
+            tables.scaled(promise.memory_bytes, 1024),
+            tables.scaled(one.guest.memory_bytes, 1024)))
     if one.fixed and one.fixed not in ('pinned', 'unknown'):
         parts.append(plans.FIXED.get(one.fixed, one.fixed))
     return '; '.join(parts)

@@ -137,6 +137,36 @@ class StartTest(HookTest):
         self.call('start', 1, xml)
         self.assertEqual((1,), self.promise(1).cpu_nodes)
 
+    def test_persistent_memory_leaves_the_node_to_others(self):
+        device = domains.memory_device('nvdimm', 512 << 20).encode()
+        xml = hosts.domain_xml(0, memory_bytes=(512 << 30) + 512 * MIB)
+        self.call('start', 0, xml.replace(b'</devices>', device + b'</devices>'))
+        self.assertEqual(512 * MIB, self.promise(0).memory_bytes)
+        for number in range(1, 8):
+            self.call('start', number)
+        self.assertEqual([(0,)] * 4 + [(1,)] * 4, self.homes())
+
+    def test_more_than_the_host_could_give_is_not_promised(self):
+        most = "  <maxMemory slots='16' unit='TiB'>1024</maxMemory>\n"
+        self.call('start', 0, hosts.domain_xml(0, extra=most))
+        self.assertEqual(512 * MIB, self.promise(0).memory_bytes)
+        self.assertIn('may grow to 1073741824 MiB', self.host.logged()[1])
+        for number in range(1, 8):
+            self.call('start', number)
+        self.assertEqual([(0,)] * 4 + [(1,)] * 4, self.homes())
+
+    def test_more_memory_than_the_host_has_takes_all_of_it(self):
+        self.call('start', 0, hosts.domain_xml(0, memory_bytes=1 << 50))
+        self.assertLess(self.promise(0).memory_bytes, 8 << 30)
+        self.assertIn('all of that', self.host.logged()[1])
+
+    def test_a_guest_that_was_not_promised_counts_by_what_the_host_could_give(self):
+        most = "  <maxMemory slots='16' unit='TiB'>1024</maxMemory>\n"
+        self.host.launch(2, xml=hosts.domain_xml(2, extra=most))
+        self.call('start', 1)
+        self.assertEqual(512 * MIB, self.promise(2).memory_bytes)
+        self.assertIn('%s: it may grow' % hosts.name_of(2), self.host.logged()[1])
+
     def test_disabled_does_nothing(self):
         self.host.configure('[hook]\nenabled = false\n')
         self.assertEqual(0, self.call('start', 1))

@@ -46,7 +46,10 @@ class PluggingTest(AgentCase):
                 # A balloon can be let out again at any time, and slots be filled.
                 (20, {'vcpus': 1, 'current_mib': 128}, (1, 512), 0),
                 (25, {'vcpus': 1, 'max_mib': 4096}, (1, 4096), 1),
-                (30, {'vcpus': 1, 'max_mib': 4096, 'memory_mib': 1024}, (1, 4096), 0)):
+                (30, {'vcpus': 1, 'max_mib': 4096, 'memory_mib': 1024}, (1, 4096), 0),
+                # The host could not give so much: what it has counts, as it is plugged.
+                (35, {'vcpus': 1, 'max_mib': 1 << 30}, (1, 512), 1),
+                (40, {'vcpus': 1, 'max_mib': 1 << 30, 'memory_mib': 1024}, (1, 1024), 1)):
             with self.subTest(changed), self.assertLogs('nova_numa_pmc.agent', 'INFO') as logs:
                 made._books._log.info('.')
                 self.describe(**changed)

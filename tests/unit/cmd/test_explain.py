@@ -69,6 +69,13 @@ class ExplainTest(unittest.TestCase):
         self.assertEqual(['hw:numa_nodes=2'], said['guest']['placed_by'])
         self.assertIn('placed by others', said['decision']['why'])
 
+    def test_more_than_the_host_could_give(self):
+        most = "  <maxMemory slots='16' unit='TiB'>1024</maxMemory>\n"
+        self.host.launch(1, xml=hosts.domain_xml(1, extra=most))
+        _, said = self.call('--guest', hosts.name_of(1))
+        self.assertEqual([0], said['decision']['cpu_nodes'])
+        self.assertIn('may grow to 1073741824 MiB', ' '.join(said['problems']))
+
     def test_a_running_guest(self):
         self.host.launch(1)
         code, said = self.call('--guest', hosts.name_of(1))

@@ -42,6 +42,13 @@ class UnpinTest(OperatingCase):
         for directory, cpus in zip(tree.children, '562'):
             tree.write(os.path.join(directory, 'cpuset.cpus'), cpus)
 
+    def test_shown_how_much_of_its_memory_is_promised(self):
+        most = "  <maxMemory slots='16' unit='TiB'>1024</maxMemory>\n"
+        self.host.launch(1, xml=host.domain_xml(1, extra=most))
+        self.promise(1, 0)
+        why = {each['uuid']: each['why'] for each in self.json('status')[1]['guests']}
+        self.assertIn('promised 512M of the 1024T that it may grow to', why[host.uuid_of(1)])
+
     def test_shown_and_given_back_by_libvirt(self):
         for cpuset, wide in ((None, '0-7'), ('0-6', '0-6')):
             with self.subTest(cpuset=cpuset):
