@@ -62,7 +62,9 @@ def integer(what, digits, least, most):
 def size_bytes(what, digits, unit):
     """Return a scaled integer in bytes, as virScaleInteger does: no unit is KiB."""
     value = integer(what, digits, 1, MAX_MEMORY_BYTES)
-    unit = (unit or 'KiB').lower()
+    unit = unit or 'KiB'
+    if unit.isascii():  # the sign of kelvin is a 'k' in lower case
+        unit = unit.lower()
     if unit in ('b', 'byte', 'bytes'):
         scale = 1
     elif unit[0] in 'kmgtpe' and unit[1:] in ('', 'b', 'ib'):

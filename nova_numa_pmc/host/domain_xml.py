@@ -82,6 +82,12 @@ _ONCE = frozenset((
     'memoryBacking/hugepages', 'memoryBacking/allocation', 'launchSecurity', 'devices',
     'metadata', 'metadata/instance', 'metadata/instance/flavor'))
 
+# libvirt reads the text of an element with that of all below it (XPath's string()); it writes
+# nothing there.
+_TEXTS = frozenset((
+    'uuid', 'name', 'memory', 'maxMemory', 'vcpu', 'iothreads', 'devices/memory/source/nodemask',
+    MEMORY_SIZES, 'metadata/instance/flavor/extraSpecs/extraSpec'))
+
 
 class _Collector:
     """Expat's handlers: walks the tree of known elements, counts in all others."""
@@ -103,6 +109,8 @@ class _Collector:
         if len(self.open) + self.unknown_depth > MAX_DEPTH:
             raise DomainError(f'elements nest deeper than {MAX_DEPTH}')
         if self.unknown_depth or name not in known:
+            if path in _TEXTS:
+                raise DomainError(f'<{path}> has elements where its text belongs')
             self.unknown_depth += 1
             return
         self.open.append((known[name], _join(path, name), attributes))

@@ -364,6 +364,13 @@ class HostileTest(unittest.TestCase):
             with self.subTest(xml[:30]):
                 self.assertRaises(DomainError, guests.parse, xml)
 
+    def test_elements_where_text_belongs(self):
+        for element in ('<vcpu>1<a/>6</vcpu>', '<maxMemory>1<a>0</a></maxMemory>'):
+            self.refused(f'{HEAD}<memory>1</memory>{element}</domain>'.encode(), 'text belongs')
+
+    def test_a_unit_that_only_looks_like_one(self):
+        self.refused(f'{HEAD}<memory unit="\u212aiB">1</memory></domain>'.encode(), 'no unit')
+
     def test_elements_count_only_where_they_belong(self):
         guest = parse('<other><vcpu>9</vcpu><name>b</name></other>'
                       '<x:vcpu xmlns:x="http://example.org">9</x:vcpu>'

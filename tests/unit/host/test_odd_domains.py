@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever a domain's document is like: nothing is raised but what it should be, no wrong figure.
+
+The figures are those of a reader on ``xml.etree`` that shares no code with ours.
+"""
+
+import os
+import shutil
+import tempfile
+import unittest
+from xml.etree import ElementTree
+
+from hypothesis import HealthCheck, given, settings
+
+from nova_numa_pmc import hook, state
+from nova_numa_pmc.exceptions import DomainError
+from nova_numa_pmc.host import guests, journal
+from tests.fixtures import host as hosts
+from tests.fixtures import odd_domains
+
+#: `NUMA_PMC_CASES=20000` for the long run.
+CASES = int(os.environ.get('NUMA_PMC_CASES', '300'))
+MANY = settings(max_examples=CASES, deadline=None, database=None,
+                suppress_health_check=list(HealthCheck))
+BASE_PAGE_BYTES = os.sysconf('SC_PAGESIZE')
+POWERS = {'k': 1, 'm': 2, 'g': 3, 't': 4, 'p': 5, 'e': 6}
+
+
+def size_bytes(number, unit):
+    """Read a size by the words of libvirt's formatdomain: KB is 1000, k and KiB are 1024."""
+    unit = {'': 'kib'}.get(unit or '', (unit or '').casefold())
+    if unit in ('b', 'byte', 'bytes'):
+        return int(number)
+    base = 1000 if unit.endswith('b') and not unit.endswith('ib') else 1024
+    return int(number) * base ** POWERS[unit[0]]
+
+
+def whole_text(found):
+    return ''.join(found.itertext())
+
+
+def images(parent, source=True):
+    for child in parent:
+        if child.tag in ('backingStore', 'mirror', 'dataStore'):
+            yield child
+            yield from images(child)
+        elif child.tag == 'source' and source:
+            yield from images(child, False)
+
+
+def is_locked(root):
+    types = [('devices/interface', 'hostdev vdpa'), ('devices/interface/actual', 'hostdev vdpa'),
+             ('devices/hostdev', 'pci mdev')]
+    disks = root.findall('devices/disk')
+    kinds = [disk.get('type') for disk in disks] + [
+        image.get('type') for disk in disks for image in images(disk)]
+    return ('nvme' in kinds or 'vhostvdpa' in kinds
+            or root.find('memoryBacking/locked') is not None
+            or root.find('launchSecurity') is not None
+            or any(found.get('type') in words.split() for path, words in types
+                   for found in root.findall(path)))
+
+
+def page_bytes(root):
+    if root.find('memoryBacking/hugepages') is None:
+        return None
+    pages = [size_bytes(page.get('size'), page.get('unit'))
+             for page in root.findall('memoryBacking/hugepages/page')] or [2 << 20]
+    return max((size for size in pages if size > BASE_PAGE_BYTES), default=None)
+
+
+def figures(xml):
+    """Return the figures of a document: name, vCPUs, RAM it may grow to, RAM it has…"""
+    root = ElementTree.fromstring(xml, ElementTree.XMLParser(encoding='utf-8'))
+    sizes = {tag: size_bytes(whole_text(found), found.get('unit'))
+             for tag in ('memory', 'maxMemory') for found in root.findall(tag)}
+    other = sum(size_bytes(whole_text(size), size.get('unit'))
+                for device in root.findall('devices/memory')
+                if device.get('model') in ('nvdimm', 'virtio-pmem', 'sgx-epc')
+                for size in device.findall('target/size'))
+    vcpu = root.find('vcpu')
+    most = 1 if vcpu is None else int(whole_text(vcpu))
+    return (whole_text(root.find('name')), whole_text(root.find('uuid')).strip().lower(),
+            most if vcpu is None else int(vcpu.get('current', most)), most,
+            max(sizes.values()) - other, sizes['memory'] - other, page_bytes(root),
+            is_locked(root))
+
+
+def read(xml):
+    """Return the same of our reader."""
+    guest = guests.parse(xml)
+    return (guest.name, guest.uuid, guest.vcpus, guest.vcpus_max or guest.vcpus,
+            guest.memory_bytes, guest.plugged_bytes or guest.memory_bytes, guest.page_bytes,
+            guest.locked)
+
+
+class ReaderTest(unittest.TestCase):
+
+    @MANY
+    @given(odd_domains.documents())
+    def test_what_libvirt_writes_is_read_and_right(self, tree):
+        xml = odd_domains.xml(tree)
+        self.assertEqual(figures(xml), read(xml))
+
+    @MANY
+    @given(odd_domains.mutated())
+    def test_what_is_mutated_is_right_or_refused(self, xml):
+        try:
+            found = read(xml)
+        except DomainError as error:
+            self.assertTrue(str(error).isprintable() and len(str(error)) < 500)
+        else:
+            self.assertEqual(figures(xml), found)
+
+
+class HookTest(unittest.TestCase):
+
+    def setUp(self):
+        self.root = tempfile.mkdtemp(prefix='odd-')
+        self.addCleanup(shutil.rmtree, self.root)
+        self.host = hosts.FakeHost(self.root)
+        self.addCleanup(self.host.close)
+        self.logged = []
+
+    def call(self, operation, name, xml):
+        with tempfile.TemporaryFile() as stream:
+            stream.write(xml)
+            stream.seek(0)
+            return hook.run(name, operation, stream.fileno(), self.root,
+                            lines=journal.Lines(self.root, self.drain))
+
+    def drain(self, sender, limit_s):
+        self.logged += self.host.logged()
+        return limit_s / 1000
+
+    def forget(self):
+        shutil.rmtree(self.host.path('run/nova-numa-pmc'), ignore_errors=True)
+
+    def promises(self):
+        record = state.read(self.host.path('run/nova-numa-pmc'), state.read_boot_id(self.root))
+        return {promise.name: promise for promise in record.promises.values()} if record else {}
+
+    @MANY
+    @given(odd_domains.mutated())
+    def test_its_start_goes_on_and_promises_no_more_than_it_may_have(self, xml):
+        self.forget()
+        self.drain(None, 0)
+        self.logged.clear()
+        self.assertEqual(0, self.call('start', 'odd', xml))
+        self.drain(None, 0)
+        self.assertTrue(self.logged)
+        for name, promise in self.promises().items():
+            self.assertEqual(figures(xml)[0], name)
+            self.assertLessEqual(promise.memory_bytes, figures(xml)[4])
+            self.assertEqual(0, self.call('stopped', name, b''))
+        self.assertEqual({}, self.promises())
+
+    @MANY
+    @given(odd_domains.mutated())
+    def test_it_runs_and_another_starts(self, xml):
+        self.forget()
+        self.host.write('proc/77/cmdline', '')
+        self.host.write('run/libvirt/qemu/odd.xml',
+                        b"<domstatus state='running' pid='77'>" + xml + b'</domstatus>')
+        name = hosts.name_of(1)
+        self.assertEqual(0, self.call('start', name, hosts.domain_xml(1)))
+        self.assertEqual(1, len(self.promises()[name].cpu_nodes))
