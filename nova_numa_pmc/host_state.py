@@ -19,19 +19,20 @@ from nova_numa_pmc.record import Record
 
 FILE = 'host'
 FRESH, STALE, FUTURE = 'fresh', 'stale', 'from the future'
-_MAJOR, _MINOR = 1, 1
+_MAJOR, _MINOR = 1, 2
 #: The kernel's own limit (MAX_NUMNODES) and a host of that many nodes with all its distances.
 NODES_MAX, _SIZE_MAX_BYTES = 1024, 8 << 20
 _POOLS_MAX = 1024
 #: Beyond any real amount; a file that says more is damaged.
 _AMOUNT_MAX, _DISTANCE_MAX, _HUGE_SIZES_MAX = 2**60, 255, 16
-_NAME_MAX, _REASON_MAX = 64, 256
+_NAME_MAX, _REASON_MAX, _GUESTS_MAX = 64, 256, 1023
 
 _LIMITS = ('pressure_floor', 'pressure_step', 'domain_distance')
 #: Members of a node that are numbers; those of the second line may be unknown (null).
 _KNOWN = ('cores', 'threads', 'capacity_bytes', 'promised_bytes', 'guests', 'vcpus')
 _OPTIONAL = ('demand_cores', 'bandwidth_bytes_per_sec', 'bandwidth_max_bytes_per_sec',
              'link_ratio')
+_HISTORY = 'guests', 'cores_per_vcpu_sum'
 _WHOLE = ('id', 'threads', 'capacity_bytes', 'promised_bytes')
 
 
@@ -56,6 +57,7 @@ class HostState(Record):
         XML), 'kernel' (all that are usable); '' not told
     :param guests_by: by what the agent knows its guests: 'libvirt', or 'status files' and why;
         '' not told
+    :param history: :class:`model.History` of the host's guests, by which new ones are expected
     """
 
     taken_s: float
@@ -68,6 +70,7 @@ class HostState(Record):
     demand_now_cores: tuple[float | None, ...] = ()
     pool_source: str = ''
     guests_by: str = ''
+    history: model.History = model.History()
 
 
 def freshness(host_state, now_s):
@@ -144,7 +147,8 @@ def encode(host_state):
         'limits': {name: getattr(host_state.limits, name) for name in _LIMITS},
         'rotation': host_state.view.rotation, 'distances': host_state.view.distances,
         'nodes': nodes, 'pools': [_pool_members(pool) for pool in host_state.pools],
-        'pool_source': host_state.pool_source},
+        'pool_source': host_state.pool_source, 'history': {
+            name: getattr(host_state.history, name) for name in _HISTORY}},
         allow_nan=False).encode() + b'\n'
 
 
@@ -175,7 +179,8 @@ def decode(data):
                 for name in _LIMITS}),
             tuple(_pool(_Members(pool)) for pool in found.sequence('pools', _POOLS_MAX, ())),
             () if now_cores.count(None) == len(now_cores) else now_cores,
-            found.text('pool_source', ''), found.text('guests_by', '', _REASON_MAX))
+            found.text('pool_source', ''), found.text('guests_by', '', _REASON_MAX),
+            _history(_Members(found.get('history', {}))))
     except (ValueError, RecursionError) as error:  # JSON's and Unicode's errors are ValueErrors
         raise StateError(str(error)[:200]) from None
 
@@ -254,6 +259,12 @@ def _pool(members):
         cpus, tuple((node.whole('id'), model.NodeLoad(*(
             node.number(name, None) for name in (*_OPTIONAL, 'stolen_cores')))) for node in nodes),
         tuple((node.whole('id'), node.number('vcpus')) for node in nodes))
+
+
+def _history(members):
+    guests, total = (members.number(name, 0, most) for name, most in zip(
+        _HISTORY, (_GUESTS_MAX, _AMOUNT_MAX)))
+    return model.History(_checked_whole('guests', guests), total)
 
 
 _REQUIRED = object()

@@ -4,15 +4,17 @@
 The same figures as in the published host state, as text of tab-separated columns, because
 importing a JSON parser costs the hook as much as a Python start::
 
-    nova-numa-pmc-pools  1.1  <boot id>  <measured: CLOCK_BOOTTIME, ns>  <interval, ms>
+    nova-numa-pmc-pools  1.2  <boot id>  <measured: CLOCK_BOOTTIME, ns>  <interval, ms>
     pool  <CPU list>
     node  <id>  <demand>  <bandwidth>  <its maximum>  <link>  <vCPUs>  <stolen>
+    guests  <how many>  <cores per vCPU>
     end   <rows>
 
-A ``pool`` is followed by its nodes. Amounts are whole numbers of the units of Nova's metrics:
-0.01 cores, MB/s, 0.001 of the link, 0.01 vCPUs; ``-`` is unknown. A reader takes any minor
-version of its major one, ignores rows of other kinds and columns beyond those it knows: the last
-came with 1.1. Replaced by rename(2), readable by all.
+A ``pool`` is followed by its nodes. ``guests`` tells of how many guests it is known what they
+wanted, and the sum over them of that per vCPU. Amounts are whole numbers of the units of Nova's
+metrics: 0.01 cores, MB/s, 0.001 of the link, 0.01 vCPUs; ``-`` is unknown. A reader takes any
+minor version of its major one, ignores rows of other kinds and columns beyond those it knows: a
+node's last came with 1.1, ``guests`` with 1.2. Replaced by rename(2), readable by all.
 
 Imported by the libvirt hook at every guest start: light modules only.
 """
@@ -32,7 +34,7 @@ MB = 10**6
 #: :data:`STALE_MIN_S`; no interval counts for more than the last figure [s].
 _OVERDUE, STALE_MIN_S, _INTERVAL_MAX_S = 3, 30.0, 600.0
 
-_MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-pools', 1, 1
+_MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-pools', 1, 2
 _SIZE_MAX_BYTES = 4 << 20
 _AMOUNT_MAX, _NUMBER_LENGTH_MAX = 2**60, 19
 _COLUMNS = 7
@@ -45,12 +47,14 @@ class Published(Record):
     :param taken_ns: CLOCK_BOOTTIME of the measurement
     :param interval_s: over which it was measured, and so how often it is published [s]
     :param pools: what was measured of each, the floating pool first
+    :param history: of the host's guests, by which new ones are expected
     """
 
     boot_id: str
     taken_ns: int
     interval_s: float
     pools: tuple[model.PoolLoad, ...]
+    history: model.History = model.History()
 
 
 def stale_after_s(interval_s: float) -> float:
@@ -65,12 +69,14 @@ class Evidence(Record):
     :param loads: (node id, :class:`model.NodeLoad`); empty: nothing to be relied on
     :param vcpus: (node id, vCPUs of the guests that are in these figures)
     :param problems: what is to be logged
+    :param history: as in :class:`Published`
     """
 
     told: str
     loads: tuple[tuple[int, model.NodeLoad], ...] = ()
     vcpus: tuple[tuple[int, float], ...] = ()
     problems: tuple[str, ...] = ()
+    history: model.History = model.History()
 
 
 def evidence(directory: str, boot_id: str, now_ns: int,
@@ -99,7 +105,8 @@ def evidence(directory: str, boot_id: str, now_ns: int,
             pool = other
     if pool is None:
         return Evidence('promises: its own CPUs were not measured')
-    return Evidence('pressure measured %.0f s ago' % max(0, age_s), pool.loads, pool.vcpus)
+    return Evidence('pressure measured %.0f s ago' % max(0, age_s), pool.loads, pool.vcpus,
+                    history=found.history)
 
 
 def encode(published: Published) -> bytes:
@@ -117,6 +124,9 @@ def encode(published: Published) -> bytes:
                 _amount(load.bandwidth_max_bytes_per_sec, 1 / MB),
                 _amount(load.link_ratio, 1000), round(100 * vcpus.get(node, 0)),
                 _amount(load.stolen_cores, 100)))
+    if published.history.guests:
+        lines.append('guests\t%d\t%d' % (
+            published.history.guests, round(100 * published.history.cores_per_vcpu_sum)))
     lines.append('end\t%d\n' % (len(lines) - 1))
     return '\n'.join(lines).encode('ascii')
 
@@ -175,7 +185,7 @@ def _decode(lines):
         raise ValueError('its format is %.9s, this release reads %d.x' % (version, _MAJOR))
     if lines[-1] or lines[-2].split('\t') != ['end', '%d' % (len(lines) - 3)]:
         raise ValueError('it is cut short')
-    pools = []
+    pools, history = [], model.History()
     for line in lines[1:-2]:
         columns = line.split('\t')
         if columns[0] == 'pool':
@@ -184,8 +194,11 @@ def _decode(lines):
             node, load, vcpus = _node(columns)
             pools[-1][1].append((node, load))
             pools[-1][2].append((node, vcpus))
+        elif columns[0] == 'guests':
+            history = model.History(_whole(columns[1]), _whole(columns[2]) / 100)
     return Published(boot_id, _whole(taken_ns), _whole(interval_ms) / 1000, tuple(
-        model.PoolLoad(cpus, tuple(loads), tuple(vcpus)) for cpus, loads, vcpus in pools))
+        model.PoolLoad(cpus, tuple(loads), tuple(vcpus)) for cpus, loads, vcpus in pools),
+        history)
 
 
 def _node(columns):

@@ -12,7 +12,7 @@ import logging
 import os
 
 from nova_numa_pmc import model, state
-from nova_numa_pmc.core import history_format, longer
+from nova_numa_pmc.core import flavors, history_format, longer
 from nova_numa_pmc.core.demand_history import Histories
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.movement.history import DIRECTORY
@@ -52,6 +52,10 @@ class Remembering:
         known = (self.histories, tick.sample, tick.host, guests, promises,
                  options.shared.limits, tick.now.boottime_ns)
         return longer.node_loads(*known), longer.pool_demands(*known)
+
+    def expected(self) -> model.History:
+        """Return what new guests are expected by, as :func:`flavors.published`."""
+        return flavors.published(self.histories) if self.histories else model.History()
 
     def close(self, options) -> None:
         """Write what was measured since the last time, unless it is hardly anything."""

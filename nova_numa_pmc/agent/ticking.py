@@ -126,7 +126,8 @@ class Agent:
                 host_state.write(self._directory, tick.host_state)
                 pool_loads.write(self._directory, pool_loads.Published(
                     state.read_boot_id(self._root), tick.now.boottime_ns,
-                    tick.host_state.interval_s, tick.host_state.pools))
+                    tick.host_state.interval_s, tick.host_state.pools,
+                    tick.host_state.history))
         tick = self._keep(tick, ours)
         if (ours and tick.record and tick.sample and not tick.paused
                 and self.options.rebalance != agent_options.OFF):
@@ -259,16 +260,17 @@ class Agent:
         if not (tick.sample and tick.sample.nodes and tick.sample.elapsed_s and tick.record):
             return None
         limits, sample = self.options.shared.limits, tick.sample
-        loads = now_ns = None
+        loads, now_ns, history = None, None, model.History()
         with self._troubles.stage('remembering what guests wanted'):
             loads, pools = self._remembering.feed(tick, self.options)
-            sample = sample._replace(pools=pools)
+            sample, history = sample._replace(pools=pools), self._remembering.expected()
         if loads is None:  # by the interval, to which guests that just came are to be added
             loads = {node.id: node for node in tick.sample.nodes}
             now_ns = tick.now.boottime_ns
         seen = view.view(tick.host, tick.record.promises.values(), limits, loads,
                          tick.record.rotation, now_ns)
-        return host_state.from_sample(seen, sample, limits)._replace(guests_by=tick.source)
+        return host_state.from_sample(seen, sample, limits)._replace(
+            guests_by=tick.source, history=history)
 
     def _covered(self, tick):
         """List the nodes whose memory covers what they have promised."""

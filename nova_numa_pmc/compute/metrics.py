@@ -16,6 +16,9 @@ that node. Ours begin with ``pmc``; N below is a node's position, by ascending i
 ``pmc.mb``              Nova's memory_mb_used when it was recorded
 ``pmc.turn``            placements that came before, modulo the number of placement
                         domains: breaks ties as on the host; absent: 0
+``pmc.k``               what new guests are expected by: guests known, in the lowest ten
+                        bits, and above them the sum over these of the cores that each
+                        wanted per vCPU [0.01]; absent: none
 ``pmc.dN``              CPU wanted [0.01 cores]; -1: unknown
 ``pmc.pN``              memory promised [MiB]
 ``pmc.gN``, ``pmc.vN``  guests, their vCPUs [0.01]
@@ -64,6 +67,7 @@ _AMOUNT_MAX = 2**50
 _INTERVAL_MAX_S = 86400
 _DISTANCES_PER_VALUE = 6
 _UNKNOWN = -1
+_GUESTS_BITS = 10
 _LIMITS = (('pmc.floor', 'pressure_floor', 1000), ('pmc.step', 'pressure_step', 1000),
            ('pmc.domain', 'domain_distance', 1))
 _DEFAULT_LIMITS = model.Limits()
@@ -105,6 +109,14 @@ class HostMetrics:
                  'memory_mb_used', '_columns', '_current')
 
     @property
+    def history(self):
+        """Return (guests, sum of their cores per vCPU), None: nothing is known."""
+        packed = self._current.get('pmc.k')
+        if type(packed) is not int or not 0 < packed <= _AMOUNT_MAX:
+            return None
+        return packed & (1 << _GUESTS_BITS) - 1, (packed >> _GUESTS_BITS) / 100
+
+    @property
     def view(self):
         """Return the host by node, a :class:`model.HostView`."""
         return self._columns.view()
@@ -136,6 +148,10 @@ def to_values(host_state, vcpus_used, memory_mb_used, interval_s=None):
     turn = view.rotation % max(1, len(merged(view, host_state.limits)[1]))
     if turn:
         current['pmc.turn'] = turn
+    guests = min(host_state.history.guests, (1 << _GUESTS_BITS) - 1)
+    if guests:
+        current['pmc.k'] = guests | round(
+            100 * host_state.history.cores_per_vcpu_sum) << _GUESTS_BITS
     every = round(max(host_state.interval_s, interval_s or 0))
     if every != INTERVAL_DEFAULT_S:
         current['pmc.every'] = every

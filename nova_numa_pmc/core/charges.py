@@ -4,29 +4,32 @@
 from __future__ import annotations
 
 from nova_numa_pmc.core.outcome import outcome, traffic, unseen
+from nova_numa_pmc.core.view import PRIOR_CORES_PER_VCPU
 
 #: Guests that came since the last measurement are charged in at most so many parts.
 PARTS_MAX = 8
 
 
-def charge(host, vcpus, memory_mib, asked, limits):
+def charge(host, vcpus, memory_mib, asked, limits, cores_per_vcpu=PRIOR_CORES_PER_VCPU):
     """Charge a host for guests that came after it was measured, where they probably went.
 
-    Nobody knows them one by one: they are taken to be like the guest that asks, and each
-    goes where it would have gone.
+    Nobody knows them one by one: they are taken to be as large as the guest that asks, and
+    each goes where it would have gone.
 
     :param host: :class:`aggregates.Aggregates`, left as it is
     :param vcpus, memory_mib: of all of them; below 0 counts as 0: what a guest that left
         had used isn't known before the next measurement
     :param asked: :class:`outcome.Asked`
     :param limits: :class:`model.Limits`
+    :param cores_per_vcpu: what is expected of any guest of this host
     :returns: :class:`aggregates.Aggregates`
     """
     vcpus, memory_mib = max(0, vcpus), max(0, memory_mib)
     if not vcpus and not memory_mib:
         return host
     parts = max(1, min(PARTS_MAX, round(vcpus / max(1, asked.vcpus))))
-    one = unseen(vcpus / parts, -(-memory_mib // parts), intensity=asked.intensity)
+    one = unseen(vcpus / parts, -(-memory_mib // parts), intensity=asked.intensity,
+                 cores_per_vcpu=cores_per_vcpu)
     host = host.copy()
     for _ in range(parts):
         positions = outcome(host, one, limits).at

@@ -25,8 +25,6 @@ KEEP_S, GUESTS_MAX = 86400.0, 1024
 FLAVORS_MAX, FLAVOR_GUESTS_MAX = 256, 50
 #: Where the bins of quantiles begin.
 CORES_UNIT, BYTES_UNIT = 0.01, 1e6
-#: Traffic per core-second is not derived from fewer cores: it would be noise.
-_LEAST_CORES = 0.5
 
 
 class Series:
@@ -82,7 +80,8 @@ class GuestHistory(Wants):
     :ivar flavor: name of its flavor, None: not told
     :ivar vcpus: as it was seen last
     :ivar seen_s: when it was seen last, by the histories' clock
-    :ivar measured_s: for how long its demand was measured in all [s]
+    :ivar measured_s: for how long its demand was measured in all [s]; not while it ran on CPUs
+        of its own, which tells nothing about guests that share theirs
     :ivar ran: {node id: weight} of where it ran since it has its place, over minutes
     """
 
@@ -188,36 +187,14 @@ class Histories:
         wanted = demand_of(sample)
         if wanted is None or guest and guest.state == 'paused':
             return
-        history.measured_s += seconds
+        if counts(promise):
+            history.measured_s += seconds
         history.demand.add(wanted, weights)
         if bytes_per_sec is not None:
             history.traffic.add(bytes_per_sec, weights)
         if not moved:  # else it ran here for a part of the interval only
             for node, cores in sample.cores_by_node:
                 history.ran[node] = history.ran.get(node, 0.0) + weights[0] * cores
-
-    def of_flavor(self, flavor: str | None) -> model.History:
-        """Return what guests of a flavor wanted per vCPU, of all guests where it has none.
-
-        :param flavor: its name, None: not told
-        """
-        known, cores, traffic = {None: []}, 0.0, 0.0
-        for each in self.guests.values():
-            if each.tells:
-                ratio = each.demand.day.mean / each.vcpus
-                known.setdefault(each.flavor, []).append(ratio)
-                if each.flavor is not None:
-                    known[None].append(ratio)
-                if each.traffic.day.mean is not None:
-                    cores += each.demand.day.mean
-                    traffic += each.traffic.day.mean
-        for name in (flavor, None):
-            count, total = self.flavors.get(name, (0, 0.0))
-            found = known.get(name, []) + [total / count] * round(count) if count else (
-                known.get(name, []))
-            if found:
-                break
-        return model.History(tuple(found), traffic / cores if cores >= _LEAST_CORES else None)
 
     def _rescale(self):
         for horizon, at in ((self.minutes, 0), (self.day, 1)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import demand_history
+from nova_numa_pmc.core import demand_history, flavors
 from nova_numa_pmc.core.view import (
     DEFAULT_INTENSITY, INTENSITY, SETTLING_NS, capacity_cores, expected_cores)
 
@@ -224,7 +224,7 @@ class _Charges:
         guest = self._guests.get(uuid)
         flavor = guest.flavor if guest else history and history.flavor
         if flavor not in self._flavors:
-            self._flavors[flavor] = self._histories.of_flavor(flavor)
+            self._flavors[flavor] = flavors.of_flavor(self._histories, flavor)
         known = self._flavors[flavor]
         cores = expected_cores(guest.vcpus if guest else promise.vcpus, known)
         bytes_per_sec = 0.0

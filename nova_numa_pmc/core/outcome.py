@@ -91,9 +91,16 @@ def outcome(host, asked, limits):
     return ask_place(host, asked, limits)
 
 
-def unseen(vcpus, memory_mib, policy=model.AUTO, intensity=1.0):
-    """Return :class:`Asked` for a guest that nobody has measured: 0.5 cores per vCPU."""
-    return Asked(vcpus, memory_mib, PRIOR_CORES_PER_VCPU * vcpus, policy, intensity)
+def unseen(vcpus, memory_mib, policy=model.AUTO, intensity=1.0,
+           cores_per_vcpu=PRIOR_CORES_PER_VCPU):
+    """Return :class:`Asked` for a guest that nobody has measured."""
+    return Asked(vcpus, memory_mib, cores_per_vcpu * vcpus, policy, intensity)
+
+
+def expecting(asked, cores_per_vcpu):
+    """Return :class:`Asked` with another estimate of what the guest wants per vCPU [cores]."""
+    vcpus, memory_mib, _, policy, intensity = asked
+    return tuple.__new__(Asked, (vcpus, memory_mib, cores_per_vcpu * vcpus, policy, intensity))
 
 
 def _charged(host, present, wanted, added):

@@ -16,13 +16,14 @@ from nova_numa_pmc.core.view import bytes_per_core_sec, charged_since, request, 
 __all__ = ['charged_since', 'explain', 'history', 'place', 'promise', 'request', 'view']
 
 
-def history(host_view, limits):
+def history(host_view, limits, known=None):
     """Return what a host tells of guests in general, a :class:`model.History`.
 
     :param host_view: :class:`model.HostView`
+    :param known: :class:`model.History` of their demand, None: none
     """
     merged, _ = domains.merged(host_view, limits)
-    return model.History((), bytes_per_core_sec(merged.nodes))
+    return (known or model.History())._replace(bytes_per_core_sec=bytes_per_core_sec(merged.nodes))
 
 
 def place(host_view, request, limits):

@@ -11,6 +11,9 @@ from nova_numa_pmc.core.missing import serves
 
 #: Cores per vCPU of a guest without history, and how many guests that prior counts for.
 PRIOR_CORES_PER_VCPU, PRIOR_GUESTS = 0.5, 5
+#: An estimate per vCPU is rounded to so many parts of a core, a power of two: sums of it are
+#: then the same in whatever order guests are charged.
+_PARTS = 64
 #: ``numa_pmc:memory_intensity``: bandwidth relative to the host's mean per core.
 INTENSITY = {'low': 0.3, 'medium': 1.0, 'high': 3.0}
 #: A guest younger than this is charged its expected share beside what is measured.
@@ -91,16 +94,18 @@ def _megabytes(value):
     return None if value is None else round(value / MB) * MB
 
 
-def charged_since(host_view, counted):
+def charged_since(host_view, counted, history=None):
     """Charge nodes for guests that came since they were measured, and relieve them of others.
 
-    By promises: 0.5 cores per vCPU, and the host's mean traffic of so many cores.
+    By promises: what is expected of their vCPUs, and the host's mean traffic of so many cores.
 
     :param host_view: :class:`model.HostView` with the vCPUs that are promised now
     :param counted: {node id: vCPUs of the guests that were measured}; a node that isn't there
         stays as it is
+    :param history: :class:`model.History` of all guests, None: none
     """
-    changes = {node.id: PRIOR_CORES_PER_VCPU * (node.vcpus - counted[node.id])
+    each = expected_cores(1, history or model.History())
+    changes = {node.id: each * (node.vcpus - counted[node.id])
                for node in host_view.nodes if node.id in counted}
     if not any(changes.values()):
         return host_view
@@ -151,8 +156,7 @@ def expected_traffic(demand_cores, intensity, rate):
 def request(guest, limits, device_nodes=(), history=None):
     """Turn a guest into what it asks for.
 
-    The share of a guest nobody has measured yet: ĉ = vCPUs · (5 · 0.5 + Σκ_i) / (5 + N)
-    cores, κ_i the cores per vCPU of the N guests in ``history``; its bandwidth is
+    The share of a guest nobody has measured yet is ĉ = :func:`expected_cores`; its bandwidth is
     b̂ = ĉ · (host's bytes per core-second) · {low 0.3, medium 1, high 3}. Unknown
     values of a hint are ignored.
 
@@ -178,11 +182,20 @@ def request(guest, limits, device_nodes=(), history=None):
 def expected_cores(vcpus, history):
     """Return what a guest that nobody has measured yet is expected to want [cores].
 
+    ĉ = vCPUs · (5 · 0.5 + Σκ) / (5 + N)
+
     :param history: :class:`model.History`; five guests of it weigh as much as the assumption
     """
-    known = history.cores_per_vcpu
-    return vcpus * ((PRIOR_GUESTS * PRIOR_CORES_PER_VCPU + sum(known))
-                    / (PRIOR_GUESTS + len(known)))
+    return vcpus * expected_per_vcpu(history.guests, history.cores_per_vcpu_sum)
+
+
+def expected_per_vcpu(guests, cores_per_vcpu_sum):
+    """Return the same of one vCPU [cores], rounded to 1/64.
+
+    :param guests, cores_per_vcpu_sum: as in :class:`model.History`
+    """
+    return round(_PARTS * (PRIOR_GUESTS * PRIOR_CORES_PER_VCPU + cores_per_vcpu_sum)
+                 / (PRIOR_GUESTS + guests)) / _PARTS
 
 
 def capacity_bytes(node, limits):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import extra_specs, model
 from nova_numa_pmc.compute import metrics
 from nova_numa_pmc.core.charges import charge, relieve
-from nova_numa_pmc.core.outcome import outcome, unseen
+from nova_numa_pmc.core.outcome import expecting, outcome, unseen
 from nova_numa_pmc.core.ranking import ABSURD
-from nova_numa_pmc.core.view import INTENSITY
+from nova_numa_pmc.core.view import INTENSITY, PRIOR_CORES_PER_VCPU, expected_per_vcpu
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ class Answer(Record):
     :param newcomers: the same per core of the host
     :param measured: the CPU wanted on the host's nodes is measured, not guessed
     :param members: node ids of each position in ``outcome.at``
+    :param history: (guests, sum of their cores per vCPU) by which the host expects new ones,
+        None: nothing is known
     :param host: what was asked, None: unknown
     """
 
@@ -78,6 +80,7 @@ class Answer(Record):
     newcomers: float = 0.0
     measured: bool = False
     members: tuple[tuple[int, ...], ...] = ()
+    history: tuple[int, float] | None = None
     host: Aggregates | None = None
 
 
@@ -153,15 +156,19 @@ class _Kept:
 
 def _answer(found, vcpus, memory_mb, own, asked):
     host, limits = found.aggregates, found.limits
+    history, cores_per_vcpu = found.history, PRIOR_CORES_PER_VCPU
+    if history is not None:
+        cores_per_vcpu = expected_per_vcpu(*history)
+        asked = expecting(asked, cores_per_vcpu)
     if own:
         host = relieve(host, asked)
     came, newcomers = max(0, vcpus), 0.0
     if vcpus > 0 or memory_mb > 0:
-        host = charge(host, vcpus, memory_mb, asked, limits)
+        host = charge(host, vcpus, memory_mb, asked, limits, cores_per_vcpu)
         newcomers = came / (sum(host.cores) or 1.0)
     # As in outcome(): without the record's own check of its arguments.
     return tuple.__new__(Answer, (outcome(host, asked, limits), None, came, newcomers,
-                                  host.demand is not None, host.members, host))
+                                  host.demand is not None, host.members, history, host))
 
 
 def _memory_mb_used(host_state):

@@ -3,16 +3,18 @@
 
 On which nodes of a host it would go is that host's own affair, as its hook will decide there:
 by what is known of this host alone. Hosts are compared with each other by one estimate of the
-guest's traffic, the median of theirs, and a part of pressure that a host doesn't know is taken
-as the upper quartile of the hosts of the request that do (:mod:`nova_numa_pmc.core.missing`).
+guest: of its demand by what guests of all of them wanted per vCPU, of its traffic by the median
+of theirs. A part of pressure that a host doesn't know is taken as the upper quartile of the
+hosts of the request that do (:mod:`nova_numa_pmc.core.missing`).
 """
 
 from __future__ import annotations
 
 from nova_numa_pmc.core import missing, ranking
 from nova_numa_pmc.core.aggregates import Aggregates
-from nova_numa_pmc.core.outcome import Asked, Outcome
-from nova_numa_pmc.core.view import PRIOR_CORES_PER_VCPU, expected_traffic
+from nova_numa_pmc.core.outcome import Asked, Outcome, expecting
+from nova_numa_pmc.core.view import (
+    PRIOR_CORES_PER_VCPU, expected_per_vcpu, expected_traffic)
 from nova_numa_pmc.scheduler import weights
 from nova_numa_pmc.scheduler.asking import Answer
 
@@ -28,7 +30,7 @@ def keys(answers: list[Answer], asked: Asked, step: float) -> list:
 
 def outcomes(answers: list[Answer], asked: Asked) -> list[Outcome | None]:
     """Return the outcomes to compare hosts by; None where a host's pressure is unknown."""
-    known, rates, kinds = [], [], set()
+    known, rates, kinds, histories = [], [], set(), []
     for answer in answers:  # by position: names cost as much as all else here
         found = answer[0]
         if found is not None and found[1][0] < ranking.ABSURD:
@@ -41,14 +43,21 @@ def outcomes(answers: list[Answer], asked: Asked) -> list[Outcome | None]:
                 kinds.add(_knows(host))
             if host.rate is not None:
                 rates.append(host.rate)
+            if answer[-2] is not None:
+                histories.append(answer[-2])
     rate = sorted(rates)[(len(rates) - 1) // 2] if rates else None
+    if histories:
+        asked = expecting(asked, expected_per_vcpu(*map(sum, zip(*histories))))
     if len(kinds) > 1:
         return _imputed(answers, known, asked, rate)
-    if rate is None or not any(kind[1] for kind in kinds):
+    if not any(kind[1] for kind in kinds):
+        rate = None  # without maxima traffic makes no pressure
+    if rate is None and not histories:
         return [answer[0] for answer in answers]
-    traffic = expected_traffic(asked.demand_cores, asked.intensity, rate)
-    return [found if found is None or found[1][0] >= ranking.ABSURD or host.rate == rate
-            else _with_traffic(host, found, asked, traffic)
+    traffic = expected_traffic(asked.demand_cores, asked.intensity, rate) or 0
+    return [found if found is None or found[1][0] >= ranking.ABSURD or not histories and (
+                host.rate == rate)
+            else _estimated(host, found, asked, traffic)
             for found, *_, host in answers]
 
 
@@ -66,18 +75,12 @@ def _any(column: list | None) -> bool:
     return column is not None and column.count(None) < len(column)
 
 
-def _with_traffic(host: Aggregates, found: Outcome, asked: Asked, traffic: float) -> Outcome:
-    """Return an outcome with another estimate of the guest's traffic."""
-    code, (highest, *_), rest, at, cpus, mems = found
+def _estimated(host: Aggregates, found: Outcome, asked: Asked, traffic: float) -> Outcome:
+    """Return an outcome with another estimate of the guest's demand and traffic."""
+    code, _, rest, at, cpus, mems = found
     if host.usual and len(at) == 1:
-        maximum, bandwidth = host.maximum[at[0]], host.bandwidth[at[0]]
-        ratio = (bandwidth + traffic) / maximum
-        if ratio < highest:
-            own = expected_traffic(asked.demand_cores, asked.intensity, host.rate) or 0
-            if (bandwidth + own) / maximum < highest:
-                return found  # something else is the highest
-            ratio = max(_of_domain(host, at[0], asked.demand_cores, traffic))
-        return tuple.__new__(Outcome, (code, (ratio,), rest, at, cpus, mems))
+        pressure = max(_of_domain(host, at[0], asked.demand_cores, traffic))
+        return tuple.__new__(Outcome, (code, (pressure,), rest, at, cpus, mems))
     used, _ = _parts(host, asked, found, traffic)
     return found._replace(used=tuple(sorted(map(max, used), reverse=True)))
 

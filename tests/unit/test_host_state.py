@@ -22,7 +22,8 @@ STATE = HostState(
              bandwidth_max_bytes_per_sec=2e9), rotation=3),
     (None, 0.25), 'counters', model.Limits(pressure_floor=0.5, domain_distance=13), (
         model.PoolLoad(frozenset({0, 1, 5}), ((0, model.NodeLoad(0.5, None, None, 0.25)),),
-                       ((0, 3.0),)),), (0.25, None), 'libvirt')
+                       ((0, 3.0),)),), (0.25, None), 'nova.conf', 'libvirt',
+    model.History(7, 2.5))
 
 
 def changed(**members):
@@ -102,6 +103,8 @@ class CodecTest(unittest.TestCase):
                 'far distances': changed(distances=[[10, 256], [20, 10]]),
                 'a long name': changed(source='x' * 65), 'a newline': changed(source='a\nb'),
                 'limits of text': changed(limits='a'),
+                'too many guests': changed(history={'guests': 1024}),
+                'half a guest': changed(history={'guests': 0.5}),
                 'odd CPUs': changed(pools=[{'cpus': '5-1', 'nodes': []}]),
                 'a pool without nodes': changed(pools=[{'cpus': '5'}])}.items():
             with self.subTest(name), self.assertRaises(StateError):

@@ -51,6 +51,10 @@ flavors = st.fixed_dictionaries(
     {'vcpus': st.integers(1, 20), 'memory_mib': st.integers(1, 20000)},
     optional={'policy': st.sampled_from([model.ONE_NODE, model.SPREAD, model.AUTO]),
               'memory_intensity': st.sampled_from(['low', 'medium', 'high'])})
+#: Of no guests, and of some that wanted up to a whole core per vCPU.
+histories = st.just(model.History()) | st.builds(
+    lambda guests, hundredths: model.History(guests, guests * hundredths / 100),
+    st.integers(1, 50), st.integers(0, 130))
 #: A few files are written for each example.
 WITH_FILES = settings(deadline=None, max_examples=80,
                       suppress_health_check=[HealthCheck.too_slow])
@@ -66,9 +70,9 @@ class HostCase(unittest.TestCase):
         self.addCleanup(made.close)
         return made
 
-    def measured(self, host, loads, kept=(), rotation=0, age_s=0.0):
+    def measured(self, host, loads, kept=(), rotation=0, age_s=0.0, history=None):
         host.promise(kept, rotation)
-        host.publish(dict(zip(host.node_ids, loads)), age_s)
+        host.publish(dict(zip(host.node_ids, loads)), age_s, history)
 
 
 class ReproductionTest(HostCase):
@@ -117,6 +121,16 @@ class ReproductionTest(HostCase):
         taken = [self.host_.hook(number, vcpus=4) for number in range(901, 905)]
         self.assertEqual([(1,), (0,), (1,), (0,)], taken)
 
+    def test_idle_guests_let_less_be_expected_of_new_ones(self):
+        self.measured(self.host_, [NodeLoad(14.0), NodeLoad(16.0)],
+                      history=model.History(45, 0.0))
+        # 0.05 cores per vCPU leave node 0 emptier for each of them, 0.5 only for the first.
+        taken = [self.host_.hook(number, vcpus=8) for number in range(901, 904)]
+        self.assertEqual([(0,)] * 3, taken)
+        self.measured(self.host_, [NodeLoad(14.0), NodeLoad(16.0)])
+        taken = [self.host_.hook(number, vcpus=8) for number in range(901, 904)]
+        self.assertEqual([(0,), (1,), (0,)], taken)
+
     def test_guests_that_went_since_are_relieved_by_their_promises(self):
         self.measured(self.host_, [NodeLoad(4.0), NodeLoad(3.0)], [((0,), 8, 1024)])
         self.assertEqual((1,), self.host_.explained())
@@ -129,29 +143,30 @@ class OneEvidenceTest(HostCase):
     def setUp(self):
         self.hosts = {}
 
-    def drawn(self, shape, loads, kept, rotation):
+    def drawn(self, shape, loads, kept, rotation, history):
         host = self.hosts.get(shape) or self.hosts.setdefault(shape, self.host(shape))
         if shape == 'unequal':
             kept = [(tuple(2 * node for node in nodes), *rest) for nodes, *rest in kept]
-        self.measured(host, loads, kept, rotation)
+        self.measured(host, loads, kept, rotation, history=history)
         return host
 
     @WITH_FILES
-    @given(st.sampled_from(sorted(SHAPES)), measurements, kept_guests, st.integers(0, 9), flavors)
+    @given(st.sampled_from(sorted(SHAPES)), measurements, kept_guests, st.integers(0, 9),
+           histories, flavors)
     def test_hook_scheduler_and_explain_choose_the_same_nodes(
-            self, shape, loads, kept, rotation, flavor):
-        host = self.drawn(shape, loads, kept, rotation)
+            self, shape, loads, kept, rotation, history, flavor):
+        host = self.drawn(shape, loads, kept, rotation, history)
         scheduled = host.scheduled(**flavor)
         self.assertEqual(scheduled, host.explained(**flavor))
         self.assertEqual(scheduled, host.hook(**flavor))
 
     @WITH_FILES
     @given(st.sampled_from(['two', 'siblings', 'four', 'domains']), even_measurements,
-           small_guests, st.integers(0, 9), st.integers(1, 4), st.integers(1, 500))
+           small_guests, st.integers(0, 9), histories, st.integers(1, 4), st.integers(1, 500))
     def test_and_so_for_those_that_follow_before_the_next_measurement(
-            self, shape, loads, kept, rotation, vcpus, memory_mib):
+            self, shape, loads, kept, rotation, history, vcpus, memory_mib):
         # Each on one node: how the memory of one that spans is divided, the scheduler guesses.
-        host = self.drawn(shape, loads, kept, rotation)
+        host = self.drawn(shape, loads, kept, rotation, history)
         for came in range(4):
             scheduled = host.scheduled(vcpus, memory_mib, came)
             self.assertEqual(scheduled, host.hook(901 + came, vcpus=vcpus, memory_mib=memory_mib))

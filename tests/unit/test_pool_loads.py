@@ -43,13 +43,17 @@ class CodecTest(unittest.TestCase):
 
     def test_a_newer_writer_may_say_more(self):
         data = pool_loads.encode(PUBLISHED).decode()
-        more = data.replace('\t1.1\t', '\t1.7\t').replace('\t10500', '\t10500\tmore')
+        more = data.replace('\t1.2\t', '\t1.7\t').replace('\t10500', '\t10500\tmore')
         more = more.replace('\t725\t-\n', '\t725\t-\tmore\n').replace(
             'end\t5', 'source\tnova.conf\nend\t6')
         self.assertEqual(PUBLISHED, pool_loads.decode(more.encode()))
 
+    def test_what_new_guests_are_expected_by_comes_out_again(self):
+        found = PUBLISHED._replace(history=model.History(37, 12.34))
+        self.assertEqual(found, pool_loads.decode(pool_loads.encode(found)))
+
     def test_an_older_writer_tells_of_nothing_stolen(self):
-        data = pool_loads.encode(PUBLISHED).replace(b'\t1.1\t', b'\t1.0\t').replace(
+        data = pool_loads.encode(PUBLISHED).replace(b'\t1.2\t', b'\t1.0\t').replace(
             b'\t725\t-\n', b'\t725\n').replace(b'\t25\n', b'\n')
         found = pool_loads.decode(data)
         self.assertEqual([None, None], [load.stolen_cores for pool in found.pools
@@ -60,7 +64,7 @@ class CodecTest(unittest.TestCase):
         for name, data in {
                 'empty': b'', 'cut short': whole[:-9], 'no text': b'\xff\x00',
                 'another file': whole.replace(b'pmc-pools', b'pmc-promises'),
-                'a later major version': whole.replace(b'\t1.1\t', b'\t2.0\t'),
+                'a later major version': whole.replace(b'\t1.2\t', b'\t2.0\t'),
                 'a node before any pool': whole.replace(b'pool\t0', b'pond\t0', 1),
                 'negative': whole.replace(b'\t2425\t', b'\t-5\t'),
                 'a fraction': whole.replace(b'\t2425\t', b'\t24.25\t'),

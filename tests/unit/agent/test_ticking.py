@@ -93,7 +93,22 @@ class PublishTest(AgentCase):
         self.assertEqual((state.read_boot_id(self.root), START_NS + 5 * SECOND, 5.0), (
             for_hook.boot_id, for_hook.taken_ns, for_hook.interval_s))
         self.assertEqual(found.pools, for_hook.pools)
+        self.assertEqual(model.History(), for_hook.history)  # it is too young to tell
         self.assertEqual(frozenset(range(8)), for_hook.pools[0].cpus)
+
+    def test_what_guests_wanted_is_told_to_whoever_expects_others(self):
+        made = self.open()
+        self.launch(1)
+        self.promise(1, 0)
+        self.tick(made, 0)
+        for at_s in (200, 400):
+            self.run_to(1, at_s)
+            self.busy(at_s, at_s, 0)
+            self.tick(made, at_s)
+        found = self.published().history
+        self.assertEqual(1, found.guests)
+        self.assertGreater(found.cores_per_vcpu_sum, 0)
+        self.assertEqual(found, pool_loads.read(self.directory).history)
 
     def test_bandwidth_by_node(self):
         made = self.open()

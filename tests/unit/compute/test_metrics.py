@@ -30,7 +30,8 @@ def mega(value):
 
 def largest(count, distances=None):
     """Build a host whose numbers are as long as they get."""
-    published = state(nodes=tuple(model.NodeView(at, **LARGEST) for at in range(count)))
+    published = state(nodes=tuple(model.NodeView(at, **LARGEST) for at in range(count)),
+                      history=model.History(50, 99.99))
     if distances:
         published = published._replace(view=published.view._replace(distances=distances))
     return published
@@ -70,6 +71,15 @@ class RoundTripTest(unittest.TestCase):
         gaps = state(nodes=tuple(model.NodeView(at, 4, 4, GIB, 0, bandwidth_bytes_per_sec=at * 1e6)
                                  for at in (0, 8)))
         self.assertEqual(gaps.view, metrics.decode(listed(gaps)).view)
+
+    def test_what_new_guests_are_expected_by_comes_out_again(self):
+        self.assertIsNone(self.found.history)
+        found = metrics.decode(listed(self.published._replace(history=model.History(50, 12.34))))
+        self.assertEqual((50, 12.34), found.history)
+        values = listed(self.published)
+        for odd in (-1, 0, True, 2**60, 0.5, '1', None):
+            values[-2]['numa_membw_values']['pmc.k'] = odd
+            self.assertIsNone(metrics.decode(values).history)
 
     def test_links_come_out_again(self):
         for links in ((0.25, None), (None, 0.25), (0.5, 1.5)):

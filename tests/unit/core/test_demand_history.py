@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import demand_history as subject, history_format
+from nova_numa_pmc.core import demand_history as subject, flavors, history_format
 from tests.fixtures import samples
 
 GUEST = samples.guest().uuid
@@ -148,31 +148,6 @@ class ForgetTest(unittest.TestCase):
         self.assertIn(None, histories.flavors)
 
 
-class FlavorTest(unittest.TestCase):
-
-    def fed(self, *guests):
-        histories = subject.Histories()
-        for number, (cores, elapsed_s, fields) in enumerate(guests, 1):
-            histories.feed(interval(one(cores, number), elapsed_s=elapsed_s),
-                           running(number, **fields), {})
-        return histories
-
-    def test_guests_of_the_flavor_else_all(self):
-        histories = self.fed((2.0, 600.0, {}), (4.0, 600.0, {'flavor': 'm2'}),
-                             (3.0, 600.0, {'flavor': None}))
-        self.assertEqual((0.5,), histories.of_flavor('m1').cores_per_vcpu)
-        for flavor in ('m3', None):
-            self.assertEqual([0.5, 0.75, 1.0],
-                             sorted(histories.of_flavor(flavor).cores_per_vcpu))
-
-    def test_a_guest_that_boots_tells_nothing(self):
-        self.assertEqual((), self.fed((4.0, 299.0, {})).of_flavor('m1').cores_per_vcpu)
-
-    def test_traffic_per_core_of_the_host(self):
-        self.assertAlmostEqual(8e9, self.fed((2.0, 600.0, {})).of_flavor(None).bytes_per_core_sec)
-        self.assertIsNone(self.fed((0.4, 600.0, {})).of_flavor(None).bytes_per_core_sec)
-
-
 AMOUNT = st.floats(0, 500)
 INTERVALS = st.lists(st.tuples(st.floats(0.5, 700), st.lists(
     st.tuples(st.integers(1, 5), st.none() | AMOUNT, st.integers(0, 1)), max_size=4)), max_size=8)
@@ -214,7 +189,7 @@ class FormatTest(unittest.TestCase):
     def test_a_newer_writer_may_say_more(self):
         data = dict(self.whole(), schema='1.7', new=1)
         data['guests'][GUEST]['new'] = [1]
-        self.assertEqual((0.5,), history_format.from_data(data).of_flavor('m1').cores_per_vcpu)
+        self.assertEqual(0.5, flavors.per_vcpu(history_format.from_data(data))['m1'][1])
 
     def test_damage_is_refused(self):
         def guest(**members):

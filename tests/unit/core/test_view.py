@@ -126,11 +126,11 @@ class RequestTest(unittest.TestCase):
         self.assertIsNone(request.bandwidth_bytes_per_sec)
 
     def test_share_with_history(self):
-        history = model.History((0.9,) * 5, 10**9)
+        history = model.History(5, 4.5, 10**9)
         hints = (('numa_pmc:memory_intensity', 'high'),)
         request = subject.request(guest(vcpus=2, hints=hints), LIMITS, history=history)
-        self.assertAlmostEqual(1.4, request.demand_cores)
-        self.assertAlmostEqual(4.2e9, request.bandwidth_bytes_per_sec)
+        self.assertEqual(2 * 45 / 64, request.demand_cores)  # 0.7, rounded to 1/64
+        self.assertAlmostEqual(3e9 * 2 * 45 / 64, request.bandwidth_bytes_per_sec)
 
     def test_hints(self):
         for value, policy in (('spread', 'spread'), ('one_node', 'one_node'), ('none', 'none'),

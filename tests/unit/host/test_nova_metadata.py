@@ -33,7 +33,7 @@ class NovaMetadataTest(unittest.TestCase):
                 guest = parsed(release)
                 self.assertEqual(('spread', 0.8, 'high', ()), extra_specs.parse(guest.hints))
                 self.assertEqual((), guest.placed_by)
-                history = model.History((), 1e9)
+                history = model.History(bytes_per_core_sec=1e9)
                 asked = view.request(guest, LIMITS, history=history)
                 self.assertEqual((model.SPREAD, 3e9 * asked.demand_cores),
                                  (asked.policy, asked.bandwidth_bytes_per_sec))

@@ -36,10 +36,11 @@ def node(at, cpu=0.0, bandwidth=None, maximum=100, link=None, cores=10.0, rate=N
                           maximum and maximum * 1000 * MB, link, **fields)
 
 
-def nova_host(*nodes):
+def nova_host(*nodes, history=None):
     """Build what looks like Nova's HostState."""
     return types.SimpleNamespace(
-        metrics=listed(state(nodes=nodes, taken_s=NOW_S)), vcpus_used=16, instances={},
+        metrics=listed(state(nodes=nodes, taken_s=NOW_S, history=history or model.History())),
+        vcpus_used=16, instances={},
         total_usable_ram_mb=131072, free_ram_mb=131072 - 16384)
 
 
@@ -107,6 +108,21 @@ class ComparingTest(unittest.TestCase):
         found = comparing.outcomes(own, question().asked)
         # The guest wants one core: 10 GB/s of the maximum of 100 on each of them.
         self.assertEqual([0.6, 0.6, 2.1], [round(one.used[0], 6) for one in found])
+
+    def test_one_estimate_of_its_demand_where_hosts_have_seen_different_guests(self):
+        # Idle guests on the first host, busy ones on the second, none known on the third.
+        histories = (model.History(20, 0.0), model.History(15, 15.0), None)
+        own = [asking.answer(nova_host(node(0, 0.3, 0.1), history=history),
+                             question(vcpus=8), asking.Rules(), NOW_S) for history in histories]
+        self.assertEqual([0.375, 1.0, 0.7], [
+            round(one.outcome.used[0], 6) for one in own])  # 8 · 6/64, 8 · 56/64, 8 / 2 cores
+        found = comparing.outcomes(own, question(vcpus=8).asked)
+        # 8 · (2.5 + 15) / (5 + 35) = 3.5 cores on each of them.
+        self.assertEqual([0.65] * 3, [round(one.used[0], 6) for one in found])
+        bare = [asking.answer(nova_host(node(0, 0.3), history=history), question(vcpus=8),
+                              asking.Rules(), NOW_S) for history in histories]
+        self.assertEqual([0.65] * 3, [round(one.used[0], 6) for one in comparing.outcomes(
+            bare, question(vcpus=8).asked)])
 
     def test_a_guest_that_spans_is_compared_likewise(self):
         hosts = [[node(0, cpu, 0.5), node(1, cpu, 0.5)] for cpu in (0.05, 0.25, 1.0)]
