@@ -51,7 +51,8 @@ class Rebalancing:
         plan, ledger = rebalance.plan(
             situation(tick, sampler, self.options.shared.limits, self._root,
                       self._moving.places,
-                      tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9)),
+                      tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9),
+                      tick.now.boottime_ns),
             self._ledger, self.options.terms, tick.sample.elapsed_s, tick.now.boottime_ns / 1e9)
         if self.options.rebalance == agent_options.DRY_RUN:
             if not plan.moves:  # else it assumes that they are made
@@ -108,7 +109,7 @@ class Rebalancing:
         return os.path.join(self._root, self.options.shared.state_dir[1:])
 
 
-def situation(tick, sampler, limits, root, places=None, began_ns=None):
+def situation(tick, sampler, limits, root, places=None, began_ns=None, now_ns=None):
     """Join what a tick has found into what the rebalancer is told.
 
     Of nodes it is told the room that those who move memory look for, too.
@@ -116,6 +117,7 @@ def situation(tick, sampler, limits, root, places=None, began_ns=None):
     :param places: {uuid: node ids} of guests that are held to more than was promised
     :param began_ns: CLOCK_BOOTTIME at which the interval began; a guest that got its place
         since is left there. None: whoever asks wants to know of all
+    :param now_ns: CLOCK_BOOTTIME, None: no guest counts as just placed
     :rtype: nova_numa_pmc.core.moves.Situation
     """
     promised = tick.record.promises
@@ -127,14 +129,15 @@ def situation(tick, sampler, limits, root, places=None, began_ns=None):
         sample.guests, running, promised, seen, places,
         {guest.uuid: code for guest in tick.guests for code in (
             why_busy(guest) or pools.why_fixed(guest, tick.host)
-            or _why_unmeasured(promised.get(guest.uuid), began_ns),) if code})
+            or _why_unmeasured(promised.get(guest.uuid), began_ns),) if code},
+        now_ns)
     free = []
     for node in tick.host.nodes:
         with contextlib.suppress(MigrationError):
             free.append((node.id, node_room.available_bytes(node.id, root)))
     return moves.Situation(seen, loads, sampler.latencies_ns(tick.host),
                            guest_load.waiting_cores(inside), tuple(free), sampler.mlp,
-                           limits.domain_distance)
+                           limits.domain_distance, limits)
 
 
 def _why_unmeasured(promise, began_ns):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from nova_numa_pmc.core import balance as balances
+from nova_numa_pmc.core.agreeing import Order
 from nova_numa_pmc.core.layout import Layout
 from nova_numa_pmc.core.page_choice import BATCH_BYTES
 
@@ -29,6 +30,11 @@ class Place:
 
 class Ground(Layout):
     """A host with its guests, and what other places would mean for them."""
+
+    def __init__(self, situation, terms):
+        """Lay it out; see :class:`Layout`."""
+        super().__init__(situation, terms)
+        self._order = Order(self.nodes, self.memory_at, self.latencies_ns, situation.limits)
 
     def effect(self, mover, place):
         """Return what a guest would add at a place; its memory all there, or as it lies."""
@@ -81,8 +87,16 @@ class Ground(Layout):
         if place.cpus != mover.at and not all(
                 self.cpu_known[n] for n in place.cpus + mover.at):
             return False
+        if mover.guest.young and not self._agrees(mover, place.cpus):
+            return False
         return place.memory is None or (
             mover.bytes is not None and self.capacity[place.memory] is not None)
+
+    def _agrees(self, mover, cpus):
+        """Say whether a guest that was just placed would be placed there; see :mod:`agreeing`."""
+        if cpus == mover.home or set(cpus) >= set(mover.at):
+            return True  # it is there, goes home, or may run elsewhere, too
+        return self._order.prefers(mover, cpus[0])
 
     def fits(self, steps):
         """Say whether promises and free memory hold the guests at their new places together.

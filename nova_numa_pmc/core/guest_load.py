@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import moves
+from nova_numa_pmc.core import agreeing, moves
 
 LINE_BYTES = 64
 
 
-def guest_loads(samples, guests, promises, view, held=None, busy=None):
+def guest_loads(samples, guests, promises, view, held=None, busy=None, now_ns=None):
     """Join what is known of each guest.
 
     :param samples: iterable of :class:`sample.GuestSample`
@@ -19,13 +19,14 @@ def guest_loads(samples, guests, promises, view, held=None, busy=None):
     :param held: {uuid: node ids that its CPUs are held to now}; absent: those promised
     :param busy: {uuid: code} of guests that must not be touched now: 'active_job' (migration,
         save, snapshot), 'paused'; 'kept' and 'ignored' by the operator …
+    :param now_ns: CLOCK_BOOTTIME, None: no guest counts as just placed
     :returns: tuple of :class:`moves.GuestLoad`, by uuid
     """
     samples = sorted(samples, key=lambda each: each.uuid)
     bytes_per_line = _bytes_per_line(samples, view.nodes)
     return tuple(_guest_load(
         each, guests.get(each.uuid), promises.get(each.uuid), view, bytes_per_line,
-        (held or {}).get(each.uuid), (busy or {}).get(each.uuid, '')) for each in samples)
+        (held or {}).get(each.uuid), (busy or {}).get(each.uuid, ''), now_ns) for each in samples)
 
 
 def waiting_cores(samples):
@@ -75,7 +76,7 @@ def why_fixed(guest, promise, busy=''):
     return ''
 
 
-def _guest_load(sample, guest, promise, view, bytes_per_line, held, busy):
+def _guest_load(sample, guest, promise, view, bytes_per_line, held, busy, now_ns):
     known = promise or model.Promise(sample.uuid, sample.name, (), (), 1, 0)
     return moves.GuestLoad(
         sample.uuid, sample.name,
@@ -86,7 +87,12 @@ def _guest_load(sample, guest, promise, view, bytes_per_line, held, busy):
         sample.cores, _lines(sample), sample.remote_ratio,
         _traffic(sample, bytes_per_line),
         None if guest is None else _allowed_nodes(guest, view),
-        why_fixed(guest, promise, busy))
+        why_fixed(guest, promise, busy), _young(promise, now_ns))
+
+
+def _young(promise, now_ns):
+    return (promise is not None and now_ns is not None and promise.origin == model.PLACED
+            and promise.since_ns > now_ns - agreeing.YOUNG_NS)
 
 
 def _lines(sample):

@@ -7,6 +7,7 @@ that at every guest start and never moves a guest that runs. Cores are core-seco
 
 from __future__ import annotations
 
+from nova_numa_pmc.model import Limits
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
@@ -41,6 +42,8 @@ class GuestLoad(Record):
     :param bandwidth_bytes_per_sec: DRAM traffic, None: unknown
     :param allowed_nodes: ids of the nodes where it may run on a thread per vCPU; None: any
     :param fixed: why it must not be touched (a code such as 'pinned'); '': it may
+    :param young: it was just placed, and stays unless placement prefers another node
+        (:mod:`agreeing`)
     """
 
     uuid: str
@@ -60,6 +63,7 @@ class GuestLoad(Record):
     bandwidth_bytes_per_sec: float | None = None
     allowed_nodes: tuple[int, ...] | None = None
     fixed: str = ''
+    young: bool = False
 
 
 class Situation(Record):
@@ -73,6 +77,7 @@ class Situation(Record):
     :param free_bytes: (node id, bytes free now); absent: only promises are looked at
     :param mlp: misses that a core waits for together (``core/pressure.py``)
     :param domain_distance: nodes nearer than this are one place, as in :class:`model.Limits`
+    :param limits: by which guests are placed
     """
 
     view: HostView
@@ -82,6 +87,7 @@ class Situation(Record):
     free_bytes: tuple[tuple[int, int], ...] = ()
     mlp: float = 1.0
     domain_distance: int = 12
+    limits: Limits = Limits()
 
 
 #: Latency of local memory where nothing was measured (two-socket servers: 60 to 100 ns).

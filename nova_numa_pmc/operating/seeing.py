@@ -181,7 +181,8 @@ class Here:
         seen = seen._replace(sample=sample, problems=tuple(dict.fromkeys(
             (*seen.problems, *sample.problems))))
         return seen._replace(situation=rebalancing.situation(
-            seen, sampler, self.options.shared.limits, self.root, self._places(seen)))
+            seen, sampler, self.options.shared.limits, self.root, self._places(seen),
+            now_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME)))
 
     def _places(self, seen):
         """Return {uuid: node ids} of guests that are held to more nodes than was promised.

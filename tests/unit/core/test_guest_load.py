@@ -31,6 +31,15 @@ class GuestLoadTest(unittest.TestCase):
         self.assertEqual(1.5, told(sample(cores=1.5)).demand_cores)
         self.assertIsNone(told(sample()).demand_cores)
 
+    def test_a_guest_that_we_have_just_placed_is_young(self):
+        now_ns = 10**15
+        for since_ns, origin, young in (
+                (now_ns - 899 * 10**9, model.PLACED, True), (now_ns, model.PLACED, True),
+                (now_ns - 900 * 10**9, model.PLACED, False), (now_ns, model.FLOATING, False)):
+            promise = PROMISE._replace(since_ns=since_ns, origin=origin)
+            self.assertEqual(young, told(sample(), promise=promise, now_ns=now_ns).young)
+        self.assertFalse(told(sample(), promise=PROMISE._replace(since_ns=now_ns)).young)
+
     def test_unknown_accesses_stay_unknown(self):
         found = told(sample(cores=1.0, remote_ratio=0.5))
         self.assertIsNone(found.lines_per_sec)
