@@ -22,6 +22,11 @@ TYPE_CHECKING = False  # not typing's, which is dear to import
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+#: What rounding may be in a difference of pressures.
+_NOISE = 1e-6
+#: Policies by which a guest goes to one node where one has room.
+_WHOLE = model.AUTO, model.ONE_NODE
+
 
 class Asked(Record):
     """A guest that is to be scheduled, the same for all hosts.
@@ -68,16 +73,16 @@ def outcome(host, asked, limits):
     :param limits: :class:`model.Limits`
     :rtype: Outcome
     """
-    step = limits.pressure_step
-    if host.usual and asked.policy in (model.AUTO, model.ONE_NODE) and step > 0:
+    _, _, wanted, policy, intensity = asked
+    if host.usual and policy in _WHOLE and limits.pressure_step > 0:
         # Without maxima there is no utilisation that traffic could add to.
         added = None
         if host.maximum and host.bandwidth and host.rate is not None:
-            added = expected_traffic(asked.demand_cores, asked.intensity, host.rate)
+            added = expected_traffic(wanted, intensity, host.rate)
         present = host.demand
         if present is None:
             present = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in host.vcpus]
-        charged = _charged(host, present, asked.demand_cores, added or 0)
+        charged = _charged(host, present, wanted, added or 0)
         at = _best(host, asked, charged, added, limits)
         if at is not None:
             if len(charged) == 2:
@@ -126,9 +131,10 @@ def _best(host, asked, charged, added, limits):
     Of ranking.KEY_PARTS the floor drops out (steps are monotone, so that the lower
     pressure never has the higher floored one), and so does distance.
     """
-    vcpus, memory_mib, promised = max(1, asked.vcpus), asked.memory_mib, host.promised_mib
+    vcpus, memory_mib, promised = asked.vcpus or 1, asked.memory_mib, host.promised_mib
+    capacity = host.capacity_mib
     fits = [at for at, threads in enumerate(host.threads)
-            if threads >= vcpus and host.capacity_mib[at] - promised[at] >= memory_mib]
+            if threads >= vcpus and capacity[at] - promised[at] >= memory_mib]
     if added and asked.policy == model.AUTO and min(host.maximum) < added:
         # A guest that alone exceeds a node's maximum, as in candidates.
         need = min(added, sum(host.maximum))
@@ -136,6 +142,14 @@ def _best(host, asked, charged, added, limits):
     if len(fits) < 2:
         return fits[0] if fits else None
     step = limits.pressure_step
+    # What is lower by more than a step is so in steps, too.
+    if len(fits) == 2:
+        one, two = fits
+        apart = charged[one] - charged[two]
+        if apart > step + _NOISE and charged[one] < ABSURD:
+            return two
+        if apart < -step - _NOISE and charged[two] < ABSURD:
+            return one
     steps = [int(charged[at] / step + 1e-9) if charged[at] <= 1
              else ranking.steps(charged[at], limits) for at in fits]
     least = min(steps)

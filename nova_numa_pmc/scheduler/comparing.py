@@ -34,15 +34,14 @@ def outcomes(answers: list[Answer], asked: Asked) -> list[Outcome | None]:
     for answer in answers:  # by position: names cost as much as all else here
         found = answer[0]
         if found is not None and found[1][0] < ranking.ABSURD:
-            host = answer[-1]
             known.append(answer)
-            if host.usual:
-                kinds.add((host.demand is not None, host.bandwidth is not None
-                           and host.maximum is not None, host.link is not None))
-            else:
-                kinds.add(_knows(host))
-            if host.rate is not None:
-                rates.append(host.rate)
+            host = answer[-1]
+            kinds.add((host.demand is not None, host.bandwidth is not None
+                       and host.maximum is not None, host.link is not None)
+                      if host.usual else _knows(host))
+            rate = host.rate
+            if rate is not None:
+                rates.append(rate)
             if answer[-2] is not None:
                 histories.append(answer[-2])
     rate = sorted(rates)[(len(rates) - 1) // 2] if rates else None
@@ -55,10 +54,11 @@ def outcomes(answers: list[Answer], asked: Asked) -> list[Outcome | None]:
     if rate is None and not histories:
         return [answer[0] for answer in answers]
     traffic = expected_traffic(asked.demand_cores, asked.intensity, rate) or 0
-    return [found if found is None or found[1][0] >= ranking.ABSURD or not histories and (
-                host.rate == rate)
-            else _estimated(host, found, asked, traffic)
-            for found, *_, host in answers]
+    cores = asked.demand_cores
+    return [answer[0] if answer[0] is None or answer[0][1][0] >= ranking.ABSURD or (
+                not histories and answer[-1].rate == rate)
+            else _estimated(answer[-1], answer[0], asked, cores, traffic)
+            for answer in answers]
 
 
 def _knows(host: Aggregates) -> tuple[bool, bool, bool]:
@@ -75,11 +75,24 @@ def _any(column: list | None) -> bool:
     return column is not None and column.count(None) < len(column)
 
 
-def _estimated(host: Aggregates, found: Outcome, asked: Asked, traffic: float) -> Outcome:
-    """Return an outcome with another estimate of the guest's demand and traffic."""
+def _estimated(host: Aggregates, found: Outcome, asked: Asked, cores: float,
+               traffic: float) -> Outcome:
+    """Return an outcome with another estimate of the guest's demand and traffic.
+
+    :param cores: the demand of ``asked``
+    """
     code, _, rest, at, cpus, mems = found
     if host.usual and len(at) == 1:
-        pressure = max(_of_domain(host, at[0], asked.demand_cores, traffic))
+        where, = at
+        if host.demand and host.bandwidth and host.maximum:  # _of_domain() in short
+            pressure = (host.demand[where] + cores) / host.cores[where]
+            ratio = (host.bandwidth[where] + traffic) / host.maximum[where]
+            if ratio > pressure:
+                pressure = ratio
+            if host.link and host.link[where] > pressure:
+                pressure = host.link[where]
+        else:
+            pressure = max(_of_domain(host, where, cores, traffic))
         return tuple.__new__(Outcome, (code, (pressure,), rest, at, cpus, mems))
     used, _ = _parts(host, asked, found, traffic)
     return found._replace(used=tuple(sorted(map(max, used), reverse=True)))
