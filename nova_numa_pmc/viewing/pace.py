@@ -6,13 +6,20 @@ from __future__ import annotations
 import datetime
 import itertools
 import math
+from typing import TYPE_CHECKING, TypeVar
 
 from nova_numa_pmc.exceptions import NumaPmcError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_T = TypeVar('_T')
 
 _UNITS_S = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400, 'w': 604800}
 
 
-def paced(take, interval_s, wait, clock):
+def paced(take: Callable[[], _T], interval_s: float, wait: Callable[[float], bool | None],
+          clock: Callable[[], float]) -> Iterator[_T]:
     """Yield a sample for each interval that passes.
 
     The pace does not drift by what sampling costs; after a sample that took longer than an
@@ -31,7 +38,8 @@ def paced(take, interval_s, wait, clock):
             due = clock() + interval_s
 
 
-def replayed(samples, interval_s, wait):
+def replayed(samples: Iterator[_T], interval_s: float,
+             wait: Callable[[float], bool | None]) -> Iterator[_T]:
     """Yield recorded samples with so many seconds between them."""
     for number in itertools.count():
         sample = next(samples, None)
@@ -40,7 +48,7 @@ def replayed(samples, interval_s, wait):
         yield sample
 
 
-def duration_s(text):
+def duration_s(text: str) -> float:
     """Return the seconds of '90', '90s', '15m', '2h', '7d' or '1w'.
 
     :raises ValueError: it is something else, or no time at all
@@ -52,7 +60,7 @@ def duration_s(text):
     return value
 
 
-def time_s(text, first_s, last_s):
+def time_s(text: str, first_s: float, last_s: float) -> float | None:
     """Return the epoch's seconds of a time that an operator named.
 
     :param text: '2026-11-21T14:00' (local time where it names no offset), '+2h' after the
@@ -75,13 +83,13 @@ def time_s(text, first_s, last_s):
             '-30m (before its end) or @1700000000' % text) from None
 
 
-def _finite(value):
+def _finite(value: float) -> float:
     if not math.isfinite(value):
         raise ValueError('not finite')
     return value
 
 
-def window_s(text, first_s, last_s):
+def window_s(text: str, first_s: float, last_s: float) -> tuple[float | None, float | None]:
     """Return (from, to) of 'A..B', either of them None where it is left out."""
     begin, dots, end = text.partition('..')
     if not dots:
@@ -90,7 +98,7 @@ def window_s(text, first_s, last_s):
     return time_s(begin, first_s, last_s), time_s(end, first_s, last_s)
 
 
-def clock_time(taken_s, with_date=False):
+def clock_time(taken_s: float, with_date: bool = False) -> str:
     """Return a sample's time as local '14:03:59', or with its date."""
     moment = datetime.datetime.fromtimestamp(taken_s)
     return moment.strftime('%Y-%m-%d %H:%M:%S' if with_date else '%H:%M:%S')

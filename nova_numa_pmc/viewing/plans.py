@@ -3,8 +3,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from nova_numa_pmc.core.explain_move import explain_move, explain_remark
 from nova_numa_pmc.viewing import tables
+
+if TYPE_CHECKING:
+    from nova_numa_pmc.core import moves
+    from nova_numa_pmc.operating.seeing import Seen
 
 #: Why a guest is left where it is: the codes of ``GuestLoad.fixed`` in words.
 FIXED = {
@@ -26,12 +32,13 @@ FIXED = {
 _NAMES_SHOWN = 6
 
 
-def lines(plan, situation, horizon_s, seen):
+def lines(plan: moves.Plan, situation: moves.Situation, horizon_s: float,
+          seen: Seen) -> list[str]:
     """Return a plan as lines of text.
 
-    :param plan: :class:`moves.Plan`, made of a :class:`moves.Situation`
-    :param seen: :class:`seeing.Seen`
+    :param situation: of which the plan was made; ``seen`` was measured
     """
+    assert seen.sample is not None
     found = ['over %.3g s, by %s: %s cores are lost%s' % (
         seen.sample.elapsed_s, tables.printable(seen.sample.source) or 'no source',
         tables.number(plan.loss_cores),
@@ -41,7 +48,7 @@ def lines(plan, situation, horizon_s, seen):
     if not plan.moves:
         found.append('nothing to move: no move would pay for itself within %g s' % horizon_s)
     found += [explain_remark(reason) for reason in plan.reasons]
-    left = {}
+    left: dict[str, list[str]] = {}
     for guest in situation.guests:
         if FIXED.get(guest.fixed, guest.fixed):
             left.setdefault(FIXED.get(guest.fixed, guest.fixed), []).append(guest.name)
@@ -52,8 +59,9 @@ def lines(plan, situation, horizon_s, seen):
     return found
 
 
-def to_data(plan, situation, seen):
-    """Return a plan as plain data."""
+def to_data(plan: moves.Plan, situation: moves.Situation, seen: Seen) -> dict[str, Any]:
+    """Return a plan, made of what was measured, as plain data."""
+    assert seen.sample is not None
     return {
         'taken_s': seen.sample.taken_s, 'elapsed_s': seen.sample.elapsed_s,
         'source': seen.sample.source,

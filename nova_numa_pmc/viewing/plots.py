@@ -6,9 +6,15 @@ from __future__ import annotations
 import datetime
 import math
 import os
+from typing import TYPE_CHECKING
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from nova_numa_pmc.viewing.summary import Recorded, Series
 
 #: More points than a plot has pixels tell nothing.
 _POINTS = 1000
@@ -25,10 +31,10 @@ _GUEST_PANELS = (
     ('waiting_cores', 'waiting [cores]', 1), ('cpi', 'cycles per instruction', 1))
 
 
-def draw(recorded, directory, windows=()):
+def draw(recorded: Recorded, directory: str,
+         windows: Sequence[tuple[float | None, float | None]] = ()) -> list[str]:
     """Draw ``nodes.png`` and ``guests.png``; return their paths.
 
-    :param recorded: :class:`nova_numa_pmc.viewing.summary.Recorded`
     :param windows: (from, to) pairs to shade [s since the epoch, None: no bound]
     """
     os.makedirs(directory, exist_ok=True)
@@ -48,11 +54,13 @@ def draw(recorded, directory, windows=()):
     return drawn
 
 
-def _cores(series):
+def _cores(series: Series) -> float:
     return math.fsum(value for value in series.values['cores'] if not math.isnan(value))
 
 
-def _draw(path, heading, all_series, panels, recorded, windows):
+def _draw(path: str, heading: str, all_series: list[Series],
+          panels: Sequence[tuple[str, str, float]], recorded: Recorded,
+          windows: Iterable[tuple[float | None, float | None]]) -> None:
     figure = Figure(figsize=(11, 2.2 * len(panels) + 1), layout='constrained')
     FigureCanvasAgg(figure)
     figure.suptitle(heading)
@@ -77,11 +85,12 @@ def _draw(path, heading, all_series, panels, recorded, windows):
     figure.savefig(path, dpi=110)
 
 
-def thinned(times, values, elapsed, first_s, last_s):
+def thinned(times: Iterable[float], values: Iterable[float], elapsed: Iterable[float],
+            first_s: float, last_s: float) -> tuple[list[float], list[float]]:
     """Return (times, means) of at most some 1,000 slots; a slot of no sample is NaN: a gap."""
     longest = max(elapsed, default=1.0)
     width = max((last_s - first_s) / _POINTS, 1.5 * longest, 1e-3)
-    slots = {}
+    slots: dict[int, list[float]] = {}
     for moment, value in zip(times, values):
         if not math.isnan(value):
             slots.setdefault(int((moment - first_s) / width), []).append(value)

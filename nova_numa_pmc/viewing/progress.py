@@ -4,34 +4,43 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 try:
     import rich.console
     import rich.progress
 except ImportError:  # The base install has no more than oslo.config.
-    rich = None
+    rich = None  # type: ignore[assignment]  # where it is not installed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+    from typing import TextIO
+
+    from nova_numa_pmc.host import migrate
 
 
 class Lines:
     """Only what is said, line by line."""
 
-    def __init__(self, stream):
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def __enter__(self):
+    def __enter__(self) -> Lines:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
         pass
 
-    def say(self, line):
+    def say(self, line: str) -> None:
         """Print a line."""
         print(line, file=self._stream, flush=True)
 
-    def show(self, in_hand, waiting):
+    def show(self, in_hand: Iterable[tuple[str, migrate.Progress]], waiting: int) -> None:
         """Take note of how far the moves are.
 
-        :param in_hand: tuple of (a guest's name, :class:`migrate.Progress`)
+        :param in_hand: (a guest's name, how far its move is)
         :param waiting: how many moves are to come
         """
 
@@ -39,7 +48,7 @@ class Lines:
 class Bars(Lines):
     """A bar for each guest in hand: bytes, rate and the time that is left."""
 
-    def __init__(self, stream):
+    def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self._bars = rich.progress.Progress(
             rich.progress.TextColumn('{task.description}', markup=False),
@@ -47,20 +56,21 @@ class Bars(Lines):
             rich.progress.TransferSpeedColumn(), rich.progress.TimeRemainingColumn(),
             rich.progress.TextColumn('{task.fields[waiting]}', markup=False),
             console=rich.console.Console(file=stream), transient=True)
-        self._tasks = {}  # name → task
+        self._tasks: dict[str, rich.progress.TaskID] = {}  # by name
 
-    def __enter__(self):
+    def __enter__(self) -> Bars:
         self._bars.__enter__()
         return self
 
-    def __exit__(self, *exception):
-        self._bars.__exit__(*exception)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self._bars.__exit__(kind, error, trace)
 
-    def say(self, line):
+    def say(self, line: str) -> None:
         """Print a line above the bars."""
         self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def show(self, in_hand, waiting):
+    def show(self, in_hand: Iterable[tuple[str, migrate.Progress]], waiting: int) -> None:
         """Draw the bars of the guests in hand."""
         for name in self._tasks.keys() - {name for name, _ in in_hand}:
             self._bars.remove_task(self._tasks.pop(name))
@@ -73,7 +83,7 @@ class Bars(Lines):
                               waiting='%d more to come' % waiting if waiting else '')
 
 
-def open_bars(stream=None):
+def open_bars(stream: TextIO | None = None) -> Lines:
     """Return what suits a stream, as a context."""
     stream = stream or sys.stderr
     return Bars(stream) if rich is not None and stream.isatty() else Lines(stream)

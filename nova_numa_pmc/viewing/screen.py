@@ -11,6 +11,7 @@ import sys
 import termios
 import time
 import tty
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.viewing import tables
 
@@ -19,7 +20,12 @@ try:
     import rich.live
     import rich.text
 except ImportError:  # The base install has no more than oslo.config.
-    rich = None
+    rich = None  # type: ignore[assignment]  # where it is not installed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import TracebackType
+    from typing import TextIO
 
 _STYLES = {tables.PLAIN: '', tables.WARN: 'yellow', tables.BAD: 'bold red'}
 #: Home, and erase to the end of a line and of the screen: redrawn without a flicker.
@@ -30,21 +36,21 @@ _ALTERNATE, _NORMAL = '\x1b[?1049h\x1b[?25l', '\x1b[?25h\x1b[?1049l'
 class PlainScreen:
     """Redraw a terminal with nothing but text."""
 
-    def __init__(self, stream):
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def __enter__(self):
+    def __enter__(self) -> PlainScreen:
         self._stream.write(_ALTERNATE)
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self._stream.write(_NORMAL)
         self._stream.flush()
 
-    def draw(self, parts):
-        """Show parts, each a :class:`~nova_numa_pmc.viewing.tables.Table` or a line."""
+    def draw(self, parts: Iterable[tables.Table | str]) -> None:
+        """Show tables and lines."""
         width, height = shutil.get_terminal_size()
-        lines = []
+        lines: list[str] = []
         for part in parts:
             lines += [part[:width]] if isinstance(part, str) else tables.text(part, width)
         self._stream.write(_HOME + (_END_OF_LINE + '\n').join(lines[:height])
@@ -55,23 +61,24 @@ class PlainScreen:
 class RichScreen:
     """Redraw a terminal with colours, by rich."""
 
-    def __init__(self, stream):
+    def __init__(self, stream: TextIO) -> None:
         self._live = rich.live.Live(console=rich.console.Console(file=stream), screen=True,
                                     auto_refresh=False)
 
-    def __enter__(self):
+    def __enter__(self) -> RichScreen:
         self._live.__enter__()
         return self
 
-    def __exit__(self, *exception):
-        self._live.__exit__(*exception)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self._live.__exit__(kind, error, trace)
 
-    def draw(self, parts):
-        """Show parts, each a :class:`~nova_numa_pmc.viewing.tables.Table` or a line."""
+    def draw(self, parts: Iterable[tables.Table | str]) -> None:
+        """Show tables and lines."""
         self._live.update(rich.console.Group(*map(_renderable, parts)), refresh=True)
 
 
-def _renderable(part):
+def _renderable(part: tables.Table | str) -> rich.console.RenderableType:
     """Return a part as text that is cut where the terminal ends, and not squeezed."""
     if isinstance(part, str):
         return rich.text.Text(part, no_wrap=True, overflow='ellipsis')
@@ -86,18 +93,18 @@ def _renderable(part):
     return rich.console.Group(*lines, *map(_renderable, part.notes))
 
 
-def open_screen(stream):
+def open_screen(stream: TextIO) -> PlainScreen | RichScreen:
     """Return the best screen there is for a terminal."""
     return PlainScreen(stream) if rich is None else RichScreen(stream)
 
 
-def height():
+def height() -> int:
     """Return how many lines the terminal has."""
     return shutil.get_terminal_size().lines
 
 
 @contextlib.contextmanager
-def keys(stream=None):
+def keys(stream: TextIO | None = None) -> Iterator[Callable[[float], str]]:
     """Give a function that waits for a key: ``wait(seconds)`` returns it, or '' when none came.
 
     Without a terminal as stdin it only waits. The terminal's settings are put back.
@@ -115,12 +122,12 @@ def keys(stream=None):
         termios.tcsetattr(fd, termios.TCSADRAIN, settings)
 
 
-def _only_wait(seconds):
+def _only_wait(seconds: float) -> str:
     time.sleep(seconds)
     return ''
 
 
-def _key(fd, seconds):
+def _key(fd: int, seconds: float) -> str:
     if not select.select([fd], [], [], seconds)[0]:
         return ''
     return os.read(fd, 1).decode(errors='replace') or 'q'  # The terminal hung up.

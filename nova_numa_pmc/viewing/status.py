@@ -3,12 +3,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from nova_numa_pmc import model, pools
 from nova_numa_pmc.host import topology
 from nova_numa_pmc.viewing import pace, plans, tables
 from nova_numa_pmc.viewing.tables import Cell, number, percent, scaled
 
-_NODES = (
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nova_numa_pmc.core.demand_history import GuestHistory
+    from nova_numa_pmc.operating.standing import Agent, Node, Standing
+    from nova_numa_pmc.overrides import Override
+
+_NODES: tuple[tuple[str, Callable[[Node], str]], ...] = (
     ('node', lambda n: str(n.id)),
     ('pressure', lambda n: number(n.pressure)),
     ('cpu', lambda n: number(n.cpu_ratio)),
@@ -28,10 +37,9 @@ _LEGEND = ('pressure: highest of cpu, bw, link (1 saturated)   cores: wanted/the
            'day: cores wanted, mean and p95   -: unknown')
 
 
-def agent_lines(agent, asked):
+def agent_lines(agent: Agent, asked: bool) -> list[str]:
     """Say what is to be seen of the agent.
 
-    :param agent: :class:`standing.Agent`
     :param asked: the operator measures: what is published matters less
     """
     running = ('runs (process %d), rebalance = %s' % (agent.pid, agent.rebalance) if agent.pid
@@ -56,10 +64,9 @@ def agent_lines(agent, asked):
     return found
 
 
-def pool_line(pool, published_source):
+def pool_line(pool: pools.Pool, published_source: str) -> str:
     """Say which CPUs plain guests may use, and who says so.
 
-    :param pool: :class:`pools.Pool`
     :param published_source: what the agent has published of it, '' nothing
     """
     source = published_source if pool.source == pools.AGENT and published_source else pool.source
@@ -67,7 +74,7 @@ def pool_line(pool, published_source):
         topology.format_cpulist(pool.cpus), pools.IN_WORDS.get(source, source))
 
 
-def age(seconds):
+def age(seconds: float) -> str:
     """Return '12 s', '5 min', '3 h' or '9 d'."""
     for unit, size_s in (('d', 86400), ('h', 3600), ('min', 60)):
         if abs(seconds) >= 2 * size_s:
@@ -75,14 +82,14 @@ def age(seconds):
     return '%.0f s' % seconds
 
 
-def node_table(nodes):
-    """Return a tuple of :class:`standing.Node` as a table."""
+def node_table(nodes: Iterable[Node]) -> tables.Table:
+    """Return nodes as a table."""
     return tables.Table('nodes', tuple((heading, False) for heading, _ in _NODES), tuple(
         tuple(Cell(cell(node)) for _, cell in _NODES) for node in nodes))
 
 
-def guest_table(guests, now_s, boottime_s):
-    """Return a tuple of :class:`standing.Standing` as a table.
+def guest_table(guests: Iterable[Standing], now_s: float, boottime_s: float) -> tables.Table:
+    """Return guests as a table.
 
     :param now_s, boottime_s: CLOCK_REALTIME and CLOCK_BOOTTIME [s]
     """
@@ -96,14 +103,14 @@ def guest_table(guests, now_s, boottime_s):
             tuple(Cell(text) for text in row) for row in rows), (_LEGEND,))
 
 
-def why(one, now_s, boottime_s):
+def why(one: Standing, now_s: float, boottime_s: float) -> str:
     """Say in one line why a guest is where it is, and what keeps it there."""
     promise = one.promise
     if one.problem:
         return one.problem
     if promise is None:
         return 'no promise'
-    parts = [_origin(one, now_s, boottime_s)]
+    parts = [_origin(one, promise, now_s, boottime_s)]
     wider = promise.cpu_nodes and one.held_nodes is not None and (
         set(one.held_nodes) != set(promise.cpu_nodes))
     if one.pinned:
@@ -122,8 +129,7 @@ def why(one, now_s, boottime_s):
     return '; '.join(parts)
 
 
-def _origin(one, now_s, boottime_s):
-    promise = one.promise
+def _origin(one: Standing, promise: model.Promise, now_s: float, boottime_s: float) -> str:
     if promise.origin == model.PINNED or one.guest.placed_by and not one.pinned:
         return 'placed by others' + (': ' + ', '.join(one.guest.placed_by)
                                      if one.guest.placed_by else '')
@@ -137,29 +143,31 @@ def _origin(one, now_s, boottime_s):
     return 'placed %s ago' % age(boottime_s - promise.since_ns / 1e9)
 
 
-def _held(nodes):
+def _held(nodes: tuple[int, ...] | None) -> str:
     if nodes is None:
         return tables.UNKNOWN
     return ','.join(map(str, nodes)) or 'any'
 
 
-def _wants(wants):
+def _wants(wants: GuestHistory | None) -> str:
     if wants is None or wants.demand.day.mean is None:
         return tables.UNKNOWN
     return '%s/%s' % (number(wants.demand.day.mean, 1), number(wants.demand.p95()[1], 1))
 
 
-def _memory(by_node):
+def _memory(by_node: dict[int, int] | None) -> str:
     if by_node is None:
         return tables.UNKNOWN
     return ' '.join('%d:%s' % (node, scaled(size, 1024))
                     for node, size in sorted(by_node.items()) if size) or '0'
 
 
-def to_data(agent, nodes, guests, absent, problems, now_s, boottime_s):
+def to_data(agent: Agent, nodes: Iterable[Node], guests: Iterable[Standing],
+            absent: Iterable[Override], problems: Iterable[str], now_s: float,
+            boottime_s: float) -> dict[str, Any]:
     """Return it all as plain data.
 
-    :param absent: what was said of guests that do not run: :class:`overrides.Override`
+    :param absent: what was said of guests that do not run
     """
     return {
         'agent': dict(agent._asdict(), paused=agent.paused and agent.paused._asdict()),

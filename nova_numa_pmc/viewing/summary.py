@@ -10,8 +10,16 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, TypeVar
 
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from nova_numa_pmc.sample import GuestSample, NodeSample, Sample
+
+_Key = TypeVar('_Key', int, str)
 
 NODE_METRICS = (
     'pressure', 'cpu_ratio', 'bandwidth_ratio', 'link_ratio', 'demand_cores', 'waiting_cores',
@@ -38,13 +46,13 @@ class Spread(Record):
 class Series:
     """The values of one node or guest, a column for each metric; NaN is unknown."""
 
-    def __init__(self, name, metrics):
+    def __init__(self, name: str, metrics: Iterable[str]) -> None:
         self.name = name
         self.taken_s, self.elapsed_s = array('d'), array('f')
         # Single precision holds the six digits that a recording has.
         self.values = {metric: array('f') for metric in metrics}
 
-    def add(self, sample, record):
+    def add(self, sample: Sample, record: NodeSample | GuestSample) -> None:
         """Add what one sample says of it."""
         self.taken_s.append(sample.taken_s)
         self.elapsed_s.append(sample.elapsed_s)
@@ -54,7 +62,7 @@ class Series:
                 value = None
             column.append(math.nan if value is None else value)
 
-    def between(self, from_s, to_s):
+    def between(self, from_s: float | None, to_s: float | None) -> slice:
         """Return the slice of the samples that ended in a window; None: no bound."""
         begin = 0 if from_s is None else bisect_left(self.taken_s, from_s)
         end = len(self.taken_s) if to_s is None else bisect_right(self.taken_s, to_s)
@@ -67,21 +75,24 @@ class Recorded:
     :ivar sources: {source: samples}, of the whole host
     :ivar problems: {problem: samples}
     :ivar repeated: samples left out, as the clock had been set back and their time was over
+    :ivar first_s, last_s: when its samples ended [s since the epoch]; NaN: it has none
     """
 
-    def __init__(self):
-        self.nodes, self.guests = {}, {}
-        self.sources, self.problems = {}, {}
+    def __init__(self) -> None:
+        self.nodes: dict[int, Series] = {}
+        self.guests: dict[str, Series] = {}
+        self.sources: dict[str, int] = {}
+        self.problems: dict[str, int] = {}
         self.samples = self.repeated = 0
-        self.first_s = self.last_s = None
+        self.first_s = self.last_s = math.nan
 
-    def add(self, sample):
+    def add(self, sample: Sample) -> None:
         """Add one sample; they come in the order of their times."""
-        if self.last_s is not None and sample.taken_s <= self.last_s:
+        if sample.taken_s <= self.last_s:
             self.repeated += 1
             return
+        self.first_s = self.first_s if self.samples else sample.taken_s
         self.samples += 1
-        self.first_s = sample.taken_s if self.first_s is None else self.first_s
         self.last_s = sample.taken_s
         self.sources[sample.source] = self.sources.get(sample.source, 0) + 1
         for problem in sample.problems:
@@ -92,14 +103,16 @@ class Recorded:
             self._series(self.guests, guest.uuid, guest.name, GUEST_METRICS).add(sample, guest)
 
     @staticmethod
-    def _series(where, key, name, metrics):
+    def _series(where: dict[_Key, Series], key: _Key, name: str,
+                metrics: Iterable[str]) -> Series:
         if key not in where:
             where[key] = Series(name, metrics)
         return where[key]
 
 
-def gather(samples, from_s=None, to_s=None):
-    """Return :class:`Recorded` of the samples that ended in a window."""
+def gather(samples: Iterable[Sample], from_s: float | None = None,
+           to_s: float | None = None) -> Recorded:
+    """Return all series of the samples that ended in a window."""
     recorded = Recorded()
     for sample in samples:
         if (from_s is None or sample.taken_s >= from_s) and (
@@ -108,8 +121,8 @@ def gather(samples, from_s=None, to_s=None):
     return recorded
 
 
-def spread(values):
-    """Return the :class:`Spread` of values, NaN left out; quantiles are interpolated."""
+def spread(values: Iterable[float]) -> Spread:
+    """Return the spread of values, NaN left out; quantiles are interpolated."""
     known = sorted(value for value in values if not math.isnan(value))
     if not known:
         return Spread(None, None, None, 0)
@@ -117,32 +130,35 @@ def spread(values):
                   len(known))
 
 
-def _quantile(ordered, share):
+def _quantile(ordered: Sequence[float], share: float) -> float:
     place = share * (len(ordered) - 1)
     below = int(place)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
-def of_node(series, from_s=None, to_s=None):
+def of_node(series: Series, from_s: float | None = None,
+            to_s: float | None = None) -> dict[str, float | None]:
     """Return {metric: mean over time or None} of a node in a window, as :data:`COMPARED`."""
     window = series.between(from_s, to_s)
     return _means([_columns(series, window, series.values['demand_cores'])])
 
 
-def of_guest(series, from_s=None, to_s=None):
+def of_guest(series: Series, from_s: float | None = None,
+             to_s: float | None = None) -> dict[str, float | None]:
     """Return likewise of a guest."""
     window = series.between(from_s, to_s)
     return _means([_columns(series, window, series.values['cores'])])
 
 
-def of_host(recorded, from_s=None, to_s=None):
+def of_host(recorded: Recorded, from_s: float | None = None,
+            to_s: float | None = None) -> dict[str, float | None]:
     """Return likewise of all nodes together; pressure is the highest of theirs."""
     return _means([_columns(series, series.between(from_s, to_s), series.values['demand_cores'])
                    for series in recorded.nodes.values()])
 
 
-def _columns(series, window, cores):
+def _columns(series: Series, window: slice, cores: array[float]) -> dict[str, array[float]]:
     unknown = array('f', [math.nan]) * len(series.taken_s)
     columns = {metric: series.values.get(metric, unknown)[window] for metric in COMPARED
                if metric != 'ipc'}
@@ -150,7 +166,7 @@ def _columns(series, window, cores):
                 cpi=series.values['cpi'][window])
 
 
-def _means(parts):
+def _means(parts: list[dict[str, array[float]]]) -> dict[str, float | None]:
     """Return the means over time of the sums of parts.
 
     Of instructions there is CPI only: with c = core-seconds as the measure of cycles (equal
@@ -173,7 +189,7 @@ def _means(parts):
     return {metric: means[metric] for metric in COMPARED}
 
 
-def _mean(values, weights):
+def _mean(values: Iterable[float], weights: Iterable[float]) -> float | None:
     total = weight = 0.0
     for value, seconds in zip(values, weights):
         if not math.isnan(value):
@@ -182,11 +198,13 @@ def _mean(values, weights):
     return total / weight if weight else None
 
 
-def _add(values):
-    return None if not values or None in values else math.fsum(values)
+def _add(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) if values and len(known) == len(values) else None
 
 
-def _total(parts, metric, function):
+def _total(parts: Iterable[dict[str, array[float]]], metric: str,
+           function: Callable[[float], float]) -> tuple[float, float]:
     """Return (Σ c·f(value), Σ c) over all samples that know the value; c in core-seconds."""
     total = weight = 0.0
     for part in parts:

@@ -7,8 +7,17 @@ it, and no meaning hangs on it alone.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypeVar
+
 from nova_numa_pmc.core.pressure import utilisation
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from nova_numa_pmc.sample import GuestSample, NodeSample, Sample
+
+_T = TypeVar('_T')
 
 PLAIN, WARN, BAD = '', 'warn', 'bad'
 UNKNOWN = '-'
@@ -41,17 +50,17 @@ class Table(Record):
     notes: tuple[str, ...] = ()
 
 
-def number(value, digits=2):
+def number(value: float | None, digits: int = 2) -> str:
     """Return a number in so many decimals, or '-'."""
     return UNKNOWN if value is None else '%.*f' % (digits, value)
 
 
-def percent(ratio):
+def percent(ratio: float | None) -> str:
     """Return a ratio as '12.3', or '-'."""
     return UNKNOWN if ratio is None else '%.1f' % (100 * ratio)
 
 
-def scaled(value, base=1000):
+def scaled(value: float | None, base: int = 1000) -> str:
     """Return '950', '1.2k', '34M' … with three digits at most; base 1024 for memory."""
     if value is None:
         return UNKNOWN
@@ -63,32 +72,32 @@ def scaled(value, base=1000):
     return '%.*f%s' % (digits, value, suffix)
 
 
-def printable(text):
+def printable(text: str) -> str:
     """Return text without what could steer a terminal."""
     return ''.join(char if char.isprintable() else '?' for char in text)
 
 
-def cpi(value, reliable):
+def cpi(value: float | None, reliable: bool) -> str:
     """Return a CPI, marked where it is not to be relied on."""
     return number(value) + ('' if value is None or reliable else UNRELIABLE)
 
 
-def _level(value, warn, bad):
+def _level(value: float | None, warn: float, bad: float) -> str:
     if value is None or value < warn:
         return PLAIN
     return BAD if value >= bad else WARN
 
 
-def _utilised(ratio):
+def _utilised(ratio: float | None) -> Cell:
     return Cell(number(ratio), _level(ratio, 0.7, 1.0))
 
 
-def _remote(ratio):
+def _remote(ratio: float | None) -> Cell:
     return Cell(percent(ratio), _level(ratio, 0.1, 0.5))
 
 
 # A narrow terminal cuts lines off: what matters most comes first.
-_NODES = (
+_NODES: tuple[tuple[str, Callable[[NodeSample], Cell]], ...] = (
     ('node', lambda n: Cell(str(n.id))),
     ('pressure', lambda n: _utilised(n.pressure)),
     ('cpu', lambda n: _utilised(n.cpu_ratio)),
@@ -109,7 +118,7 @@ _NODES = (
     ('iomiss%', lambda n: Cell(percent(n.io_miss_ratio))),
 )
 
-_GUESTS = (
+_GUESTS: tuple[tuple[str, Callable[[GuestSample], Cell]], ...] = (
     ('guest', lambda g: Cell(printable(g.name))),
     ('cores', lambda g: Cell(number(g.cores))),
     ('wait', lambda g: Cell(number(g.waiting_cores), _level(g.waiting_cores, 0.1, 1.0))),
@@ -127,7 +136,7 @@ _GUESTS = (
 _LEFT = ('guest', 'source', 'runs on', 'memory', 'devices')
 
 #: What guests can be sorted by → the value, the highest first.
-SORTS = {
+SORTS: dict[str, Callable[[GuestSample], float | None] | None] = {
     'name': None,
     'cores': lambda g: g.cores,
     'wait': lambda g: g.waiting_cores,
@@ -146,12 +155,12 @@ LEGEND = (
     'acc/kI: DRAM accesses per 1,000 instructions   -: unknown')
 
 
-def pair(first, second):
+def pair(first: str, second: str) -> str:
     """Return 'first/second', or '-' where nothing of it is known."""
     return UNKNOWN if first == second == UNKNOWN else '%s/%s' % (first, second)
 
 
-def source(guest):
+def source(guest: GuestSample) -> str:
     """Return where a guest's accesses are known from and how sure that is."""
     if not guest.source:
         return UNKNOWN
@@ -161,7 +170,7 @@ def source(guest):
     return text
 
 
-def runs_on(guest):
+def runs_on(guest: GuestSample) -> str:
     """Return '0', or '0:70% 1:30%' of a guest that ran on several nodes."""
     total = sum(cores for _node, cores in guest.cores_by_node)
     if total <= 0:
@@ -173,13 +182,13 @@ def runs_on(guest):
     return ' '.join('%d:%.0f%%' % (node, 100 * part) for node, part in shares if part >= 0.005)
 
 
-def memory(guest):
+def memory(guest: GuestSample) -> str:
     """Return '0:3.0G 1:512M', the nodes that hold any of it."""
     return ' '.join('%d:%s' % (node, scaled(size, 1024))
                     for node, size in guest.bytes_by_node if size) or UNKNOWN
 
 
-def devices(guest):
+def devices(guest: GuestSample) -> str:
     """Return '0000:3b:00.1@1 remote', each device with its node."""
     return ', '.join('%s@%s%s' % (
         printable(device.address), UNKNOWN if device.node is None else device.node,
@@ -187,17 +196,17 @@ def devices(guest):
         for device in guest.devices) or UNKNOWN
 
 
-def nodes(sample):
-    """Return a sample's nodes as a :class:`Table`."""
+def nodes(sample: Sample) -> Table:
+    """Return a sample's nodes as a table."""
     return _table('nodes', _NODES, sample.nodes)
 
 
-def guests(sample, sort='name'):
-    """Return a sample's guests as a :class:`Table`; unknown values come last."""
+def guests(sample: Sample, sort: str = 'name') -> Table:
+    """Return a sample's guests as a table; unknown values come last."""
     return _table('guests', _GUESTS, sorted_guests(sample.guests, sort))
 
 
-def sorted_guests(all_guests, sort):
+def sorted_guests(all_guests: Iterable[GuestSample], sort: str) -> list[GuestSample]:
     """Return guests by name, or by one of :data:`SORTS`, the highest first."""
     by_name = sorted(all_guests, key=lambda guest: guest.name)
     value = SORTS[sort]
@@ -206,22 +215,24 @@ def sorted_guests(all_guests, sort):
     return sorted(by_name, key=lambda guest: (value(guest) is None, -(value(guest) or 0)))
 
 
-def _table(title, columns, records):
+def _table(title: str, columns: Sequence[tuple[str, Callable[[_T], Cell]]],
+           records: Iterable[_T]) -> Table:
     rows = tuple(tuple(cell(record) for _heading, cell in columns) for record in records)
     return Table(title, tuple((heading, heading in _LEFT) for heading, _cell in columns), rows)
 
 
-def aligned(table):
-    """Return a table's lines, the headings first, each a list of padded :class:`Cell`."""
-    lines = [[Cell(heading) for heading, _left in table.headings], *table.rows]
+def aligned(table: Table) -> list[list[Cell]]:
+    """Return a table's lines, the headings first, each a list of padded cells."""
+    lines: list[Sequence[Cell]] = [
+        [Cell(heading) for heading, _left in table.headings], *table.rows]
     widths = [max(len(cell.text) for cell in column) for column in zip(*lines)]
     return [[cell._replace(text=cell.text.ljust(wide) if left else cell.text.rjust(wide))
              for cell, wide, (_heading, left) in zip(line, widths, table.headings)]
             for line in lines]
 
 
-def text(table, width=None):
-    """Return a table as lines of plain text, cut at ``width`` columns."""
+def text(table: Table, width: int | None = None) -> list[str]:
+    """Return a table as lines of plain text, cut at ``width`` columns; None: not cut."""
     lines = [GAP.join(cell.text for cell in line).rstrip() for line in aligned(table)]
     return [line if width is None or len(line) <= width else line[:max(0, width - 1)] + '…'
             for line in (*lines, *table.notes)]
