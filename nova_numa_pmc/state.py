@@ -17,7 +17,7 @@ import stat
 import time
 
 from nova_numa_pmc.exceptions import StateBusy, StateError
-from nova_numa_pmc.state_format import Promises, decode, decode_one, encode
+from nova_numa_pmc.state_format import Promises as Promises, decode, decode_one, encode
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
 

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import sys
 import time
+from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import state
 from nova_numa_pmc.cmd import exits
@@ -15,6 +16,13 @@ from nova_numa_pmc.host import guests
 from nova_numa_pmc.movement import history, moving, turn
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.viewing import progress, tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nova_numa_pmc import model
+    from nova_numa_pmc.core import moves
+    from nova_numa_pmc.operating.seeing import Here
 
 LOG = logging.getLogger('nova_numa_pmc.operating.applying')
 #: How often it is looked whether libvirt works on a guest that is being moved [s].
@@ -38,7 +46,7 @@ class Outcome(Record):
     signal: int | None = None
 
     @property
-    def exit_code(self):
+    def exit_code(self) -> int:
         """Return the exit code of the command."""
         if not self.not_begun and all(one.result == history.DONE for one in self.entries):
             return exits.OK
@@ -48,18 +56,18 @@ class Outcome(Record):
 class _Teller(logging.Handler):
     """Prints what is logged of the moves."""
 
-    def __init__(self, say):
+    def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__()
         self._say = say
 
-    def emit(self, record):
+    def emit(self, record: logging.LogRecord) -> None:
         """Print the message, without what could steer a terminal."""
         # Where the terminal has gone, what is in hand has to be ended and written down.
         with contextlib.suppress(OSError, ValueError):
             self._say(tables.printable(record.getMessage()))
 
 
-def hold_turn(here, who, wait_s):
+def hold_turn(here: Here, who: str, wait_s: float) -> turn.Turn:
     """Return the turn, taken: a context that gives it back.
 
     :param who: one of :data:`history.APPLY`…
@@ -79,21 +87,20 @@ def hold_turn(here, who, wait_s):
     return taken
 
 
-def make(here, plan, promised, who, wait_s=0.0, targets=None):
+def make(here: Here, plan: moves.Plan, promised: dict[str, model.Promise], who: str,
+         wait_s: float = 0.0, targets: dict[str, model.Promise] | None = None) -> Outcome:
     """Make the moves of a plan.
 
-    :param here: :class:`seeing.Here`
-    :param plan: :class:`moves.Plan`
     :param promised, targets: as in :class:`moving.Order`
     :param who: one of :data:`history.APPLY`…
     :param wait_s: how long to wait for whoever else moves guests [s]
-    :rtype: Outcome
     :raises StateBusy: somebody else has the turn for longer
     """
-    entries, batch = [], history.new_id()
+    entries: list[history.Entry] = []
+    batch = history.new_id()
     writer = history.Writer(here.root, LOG)
 
-    def record(entry):
+    def record(entry: history.Entry) -> None:
         if entry.result != history.BEGUN:
             entries.append(entry)
         writer.append(entry)
@@ -118,7 +125,8 @@ def make(here, plan, promised, who, wait_s=0.0, targets=None):
     return Outcome(batch, tuple(entries), not_begun, signal)
 
 
-def _run(here, mover, wait, shown):
+def _run(here: Here, mover: moving.Moving, wait: Callable[[float], int | None],
+         shown: progress.Lines) -> int | None:
     """Step to the end; return the signal that came before it, or None."""
     files, looked_s = guests.StatusFiles(here.root), time.monotonic()
     while True:
@@ -134,7 +142,7 @@ def _run(here, mover, wait, shown):
             _mind(here, mover, files)
 
 
-def _mind(here, mover, files):
+def _mind(here: Here, mover: moving.Moving, files: guests.StatusFiles) -> None:
     """End the move in hand of a guest that libvirt has begun to work on."""
     try:
         record = state.read(here.directory, state.read_boot_id(here.root)) or state.Promises()
@@ -144,11 +152,8 @@ def _mind(here, mover, files):
     mover.mind(files.read()[0], record.promises)
 
 
-def say_outcome(outcome, say):
-    """Say in lines what stands.
-
-    :param say: called with each line
-    """
+def say_outcome(outcome: Outcome, say: Callable[[str], None]) -> None:
+    """Say in lines what stands."""
     stands = [one for one in outcome.entries if one.stands]
     if outcome.signal:
         say('ended by signal %d: what had moved for the most part is kept, the rest was taken back'
@@ -164,7 +169,7 @@ def say_outcome(outcome, say):
         say('take it back with: nova-numa-rebalance undo')
 
 
-def outcome_data(outcome):
+def outcome_data(outcome: Outcome) -> dict[str, Any]:
     """Return an outcome as plain data."""
     return {'batch': outcome.batch, 'entries': [history.to_data(one) for one in outcome.entries],
             'not_begun': outcome.not_begun, 'signal': outcome.signal}

@@ -4,23 +4,30 @@
 from __future__ import annotations
 
 import difflib
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.exceptions import UnknownGuest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from nova_numa_pmc.model import Guest
 
 _SHOWN = 8
 
 
-def find(text, running, problems=()):
+def find(text: str, running: Collection[Guest], problems: Iterable[str] = ()) -> Guest:
     """Return the guest of a name, a uuid or libvirt's id, in this order.
 
-    :param running: list of :class:`model.Guest`
-    :param problems: strings: guests that could not be read, for the message
+    :param problems: guests that could not be read, for the message
     :raises UnknownGuest: there is none; lists those with names like it
     """
-    for names in (lambda guest: guest.name, lambda guest: guest.uuid,
-                  lambda guest: guest.id is not None and str(guest.id)):
+    ways: tuple[Callable[[Guest], str | None], ...] = (
+        lambda guest: guest.name, lambda guest: guest.uuid,
+        lambda guest: None if guest.id is None else str(guest.id))
+    for way in ways:
         for guest in running:
-            if text == names(guest):
+            if text == way(guest):
                 return guest
     names = sorted(guest.name for guest in running)
     near = difflib.get_close_matches(text, names, _SHOWN)

@@ -4,12 +4,33 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import model, promises, state
 from nova_numa_pmc.core import candidates, domains, placement, ranking
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.operating import naming
+from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nova_numa_pmc.settings import Settings
+
+
+class Place(Record):
+    """Nodes that a guest could have.
+
+    :param cpu_nodes, mem_nodes: node ids of the CPUs and of the memory
+    :param pressure: the highest that is left on them
+    :param key: {part of what places are compared by: a number; of several nodes a list}
+    """
+
+    cpu_nodes: tuple[int, ...]
+    mem_nodes: tuple[int, ...]
+    pressure: float
+    key: dict[str, Any]
 
 
 class Draft(state.Promises):
@@ -20,8 +41,8 @@ class Draft(state.Promises):
     :ivar problem: why the record could not be read, else None
     """
 
-    def __init__(self, options, root):
-        self.problem = None
+    def __init__(self, options: Settings, root: str) -> None:
+        self.problem: str | None = None
         try:
             record = state.read(os.path.join(root, options.state_dir[1:]),
                                 state.read_boot_id(root))
@@ -30,28 +51,27 @@ class Draft(state.Promises):
         record = record or state.Promises()
         super().__init__(record.promises, record.rotation)
 
-    def put(self, promise):
+    def put(self, promise: model.Promise) -> None:
         """Take a promise into the draft, in place of the guest's earlier one."""
         self.promises[promise.uuid] = promise
 
-    def drop(self, uuid):
+    def drop(self, uuid: str) -> None:
         """Take a promise out of the draft."""
         self.promises.pop(uuid, None)
 
-    def __enter__(self):
+    def __enter__(self) -> Draft:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         pass
 
 
-def decide(guest, options, root):
+def decide(guest: model.Guest, options: Settings,
+           root: str) -> tuple[promises.Decision, model.Promise | None]:
     """Decide where a guest would go if it started now; nothing is recorded or written.
 
-    :param guest: :class:`model.Guest`; one that runs is taken off the host first
-    :param options: :class:`settings.Settings`
-    :returns: (:class:`promises.Decision`, :class:`model.Promise` that the host keeps for the
-        guest, None: a new one)
+    :param guest: one that runs is taken off the host first
+    :returns: (the decision, the promise that the host keeps for the guest, None: a new one)
     :raises NumaPmcError: the host can't be read
     """
     draft = Draft(options, root)
@@ -59,28 +79,29 @@ def decide(guest, options, root):
     return promises.decide(guest, options, root, 0, ledger=draft), recorded
 
 
-def places(decision, limits):
+def places(decision: promises.Decision, limits: model.Limits) -> list[Place]:
     """Order the places that were to be had.
 
-    :param decision: :class:`promises.Decision`
-    :returns: list of (node ids of the CPUs, node ids of the memory, pressure left on them,
-        {part of the key: value}), best first; empty: the guest is left alone
+    :param decision: not a recalled one
+    :returns: the best first; empty: the guest is left alone
     """
+    assert decision.request is not None and decision.view is not None
     if decision.request.placed_by or decision.request.policy == model.NONE:
         return []
     merged, members = domains.merged(decision.view, limits)
+    nodes = decision.view.nodes
     ask = candidates.Ask(merged, members, decision.view, decision.request)
 
-    def ids(positions):
-        return tuple(sorted(decision.view.nodes[member].id
+    def ids(positions: Iterable[int]) -> tuple[int, ...]:
+        return tuple(sorted(nodes[member].id
                             for at in positions for member in members[at]))
 
-    return [(ids(rank.candidate.cpus), ids(rank.candidate.mems), rank.pressure,
-             dict(zip(ranking.KEY_PARTS, rank.key)))
+    return [Place(ids(rank.candidate.cpus), ids(rank.candidate.mems), rank.pressure,
+                  dict(zip(ranking.KEY_PARTS, rank.key)))
             for rank in placement.decide(ask, limits).ranks]
 
 
-def running(name, root):
+def running(name: str, root: str) -> model.Guest:
     """Return the running guest of a name, a uuid or libvirt's id.
 
     :raises UnknownGuest: there is none, or it can't be read; says which are there

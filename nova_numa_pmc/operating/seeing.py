@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import agent_options, calibration, collect, model, nova_cpu_sets, overrides
 from nova_numa_pmc import pools, promises, settings, usable_cpus
@@ -23,6 +23,9 @@ from nova_numa_pmc.record import Record
 from nova_numa_pmc.viewing import pace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from contextlib import AbstractContextManager
+
     from nova_numa_pmc import state
     from nova_numa_pmc.core import moves
     from nova_numa_pmc.sample import Sample
@@ -36,28 +39,32 @@ class Seen(Record):
 
     :param record: the promises, with guests that run without a promise
     :param guests: those that run, with what the operator has said of them
-    :param sample, situation: None: nothing was measured
     :param pool: the floating one, whose CPUs the nodes' are
+    :param sample, situation: None: nothing was measured
     """
 
     host: model.Topology
     record: state.Promises
     guests: tuple[model.Guest, ...]
     problems: tuple[str, ...]
+    pool: pools.Pool
     sample: Sample | None = None
     situation: moves.Situation | None = None
-    pool: pools.Pool | None = None
 
 
 class Here:
     """Where a command works, and how it waits, asks and writes.
 
-    :ivar shared: :class:`settings.Settings`; ``directory``: the state directory's path
+    :ivar directory: the state directory's path
     :ivar terminal: there is somebody to ask
     """
 
-    def __init__(self, root='/', wait=time.sleep, ask=input, signals=serving.signals,
-                 clock_ns=time.monotonic_ns, run=subprocess.run, **writing):
+    def __init__(self, root: str = '/', wait: Callable[[float], bool | None] = time.sleep,
+                 ask: Callable[[str], str] = input,
+                 signals: Callable[[], AbstractContextManager[Callable[[float], int | None]]]
+                 = serving.signals, clock_ns: Callable[[], int] = time.monotonic_ns,
+                 run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
+                 **writing: Callable[..., Any]) -> None:
         """Read the settings, which always can be.
 
         :param wait: waits so many seconds; ``ask``: as :func:`input`; ``signals``: as
@@ -73,8 +80,8 @@ class Here:
                             for stream in (sys.stdin, sys.stdout))
 
     @functools.cached_property
-    def options(self):
-        """Return :class:`agent_options.Options`: pausing an agent must not need them.
+    def options(self) -> agent_options.Options:
+        """Return the agent's options: pausing an agent must not need them.
 
         :raises SettingsError: a value is wrong
         """
@@ -84,17 +91,17 @@ class Here:
         return options
 
     @property
-    def may_write(self):
+    def may_write(self) -> bool:
         """Say whether the guests of this host are ours to change."""
         return self.root != '/' or os.geteuid() == 0
 
-    def need_root(self):
+    def need_root(self) -> None:
         """Raise :class:`NumaPmcError` where they are not, with the remedy."""
         if not self.may_write:
             raise NumaPmcError('only root can do that: run it with sudo')
 
-    def guests(self):
-        """Return (tuple of :class:`model.Guest` that run, list of problems).
+    def guests(self) -> tuple[tuple[model.Guest, ...], list[str]]:
+        """Return (the guests that run, problems).
 
         :raises StateError: what the operator has said of them can't be told
         """
@@ -102,14 +109,14 @@ class Here:
         marked, unread = overrides.marked(found, self.root)
         return marked, problems + unread
 
-    def find(self, name):
+    def find(self, name: str) -> model.Guest:
         """Return the running guest that is named.
 
         :raises UnknownGuest: there is none
         """
         return naming.find(name, *self.guests())
 
-    def find_said(self, name):
+    def find_said(self, name: str) -> tuple[str, str]:
         """Return (uuid, name) of a guest that runs, of whom something was said, or of a uuid.
 
         :raises UnknownGuest: there is none
@@ -127,12 +134,11 @@ class Here:
                 pass
             raise
 
-    def look(self, keep=False, pool=None):
+    def look(self, keep: bool = False, pool: pools.Pool | None = None) -> Seen:
         """Read the host, its guests and its promises.
 
         :param keep: write it down where a guest runs without a promise
         :param pool: the floating pool; None: as it is published, or else found
-        :rtype: Seen
         :raises NumaPmcError: something can't be read
         """
         found, problems = self.guests()
@@ -140,34 +146,33 @@ class Here:
         host = promises.usable_host(self.root, pool)
         shared = self.options.shared
         problems = self.problems + problems
-        record = (promises.locked(shared, self.root, LOCK_TIMEOUT_S) if keep
-                  else preview.Draft(shared, self.root))
+        record: state.locked | preview.Draft = (
+            promises.locked(shared, self.root, LOCK_TIMEOUT_S) if keep
+            else preview.Draft(shared, self.root))
         with record as ledger:
             problems += promises.reconcile(ledger, host, shared, self.root)
-        return Seen(host, record, found, tuple(problems), pool=pool)
+        return Seen(host, record, found, tuple(problems), pool)
 
-    def _pool(self, guests):
+    def _pool(self, guests: tuple[model.Guest, ...]) -> pools.Pool:
         """Find the floating pool as the agent would."""
         sets, _ = nova_cpu_sets.Reader(self.root).read(self._clock_ns())
         return pools.floating(usable_cpus.partitioned_host(self.root), guests, sets.shared,
                               sets.dedicated)
 
-    def samples(self, interval_s, wait):
+    def samples(self, interval_s: float, wait: Callable[[float], bool | None]) -> Iterator[Seen]:
         """Measure, and yield what is seen at the end of each interval.
 
         :param wait: waits so many seconds and returns whether to end
-        :returns: iterator of :class:`Seen`
         """
         with collect.Sampler(self.options.counting, self.root) as sampler:
             for sample in pace.paced(lambda: sampler.sample(self._clock_ns()), interval_s, wait,
                                      lambda: self._clock_ns() / 1e9):
                 yield self._joined(self.look(pool=sampler.pool), sample, sampler)
 
-    def measure(self, interval_s, keep=False):
+    def measure(self, interval_s: float, keep: bool = False) -> Seen:
         """Measure for a time.
 
         :param keep: as in :meth:`look`
-        :rtype: Seen
         """
         if sys.stderr.isatty():
             print('measuring for %g s …' % interval_s, file=sys.stderr, flush=True)
@@ -177,14 +182,14 @@ class Here:
             sample = sampler.sample(self._clock_ns())
             return self._joined(self.look(keep, sampler.pool), sample, sampler)
 
-    def _joined(self, seen, sample, sampler):
+    def _joined(self, seen: Seen, sample: Sample, sampler: collect.Sampler) -> Seen:
         seen = seen._replace(sample=sample, problems=tuple(dict.fromkeys(
             (*seen.problems, *sample.problems))))
         return seen._replace(situation=rebalancing.situation(
             seen, sampler, self.options.shared.limits, self.root, self._places(seen),
             now_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME)))
 
-    def _places(self, seen):
+    def _places(self, seen: Seen) -> dict[str, tuple[int, ...]]:
         """Return {uuid: node ids} of guests that are held to more nodes than was promised.
 
         The agent has widened them, or something has reset their cpusets.
@@ -201,13 +206,16 @@ class Here:
                     found[guest.uuid] = held
         return found
 
-    def propose(self, seen, horizon_s, names=()):
+    def propose(self, seen: Seen, horizon_s: float,
+                names: Collection[str] = ()) -> tuple[moves.Plan, moves.Situation]:
         """Plan what pays within a time; widening is left to the agent, who remembers it.
 
+        :param seen: it was measured
         :param names: of guests, to leave all others where they are
-        :returns: (:class:`moves.Plan`, the :class:`moves.Situation` that it was made of)
+        :returns: (the plan, what it was made of)
         :raises UnknownGuest: one that is named does not run
         """
+        assert seen.situation is not None
         situation = seen.situation
         if names:
             named = {naming.find(name, seen.guests).uuid for name in names}
@@ -218,7 +226,7 @@ class Here:
             situation, self.options.terms._replace(widen=False), horizon_s), situation
 
 
-def held_nodes(groups, host):
+def held_nodes(groups: cgroups.Groups, host: model.Topology) -> tuple[int, ...]:
     """Return the ids of the nodes that a guest's CPUs are held to; (): to none.
 
     :raises CpusetError: they can't be read

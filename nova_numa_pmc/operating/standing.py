@@ -20,6 +20,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.core.demand_history import GuestHistory
+    from nova_numa_pmc.sample import Sample
 
 
 class Agent(Record):
@@ -60,7 +61,7 @@ class Node(Record):
     remote_ratio: float | None
     promised_bytes: int
     capacity_bytes: int
-    free_bytes: int
+    free_bytes: int | None
     guests: float
     demand_now_cores: float | None = None
 
@@ -92,11 +93,10 @@ class Standing(Record):
     pinned: tuple[tuple[str, frozenset[int]], ...] = ()
 
 
-def agent(here):
+def agent(here: seeing.Here) -> tuple[Agent, host_state.HostState | None]:
     """Look at the agent.
 
-    :param here: :class:`seeing.Here`
-    :returns: (:class:`Agent`, :class:`host_state.HostState` or None)
+    :returns: (it, what it has published last: None: nothing that can be read)
     """
     process = processes.find(here.root, processes.AGENT)
     published, age_s, problem = None, None, ''
@@ -109,14 +109,15 @@ def agent(here):
     fresh = published is not None and host_state.freshness(
         published, now_s) == host_state.FRESH
     return Agent(process and process.pid, here.options.rebalance, pausing.read(here.directory),
-                 age_s, fresh, problem, published.guests_by if fresh else ''), published
+                 age_s, fresh, problem,
+                 published.guests_by if published and fresh else ''), published
 
 
-def nodes(here, seen, published):
-    """Return a tuple of :class:`Node`, by what was measured or else by what is published.
+def nodes(here: seeing.Here, seen: seeing.Seen,
+          published: host_state.HostState | None) -> tuple[Node, ...]:
+    """Return the nodes, by what was measured or else by what is published.
 
-    :param seen: :class:`seeing.Seen`
-    :param published: :class:`host_state.HostState`, None: none that may be relied on
+    :param published: None: none that may be relied on
     """
     now = view.view(seen.host, seen.record.promises.values(), here.options.shared.limits)
     measured = _sampled(seen.sample) if seen.sample else _published(published)
@@ -129,14 +130,14 @@ def nodes(here, seen, published):
         guests=node.guests, **measured.get(node.id, unknown)) for node in now.nodes)
 
 
-def _sampled(sample):
+def _sampled(sample: Sample) -> dict[int, dict[str, float | None]]:
     return {node.id: dict({name: getattr(node, name) for name in (
         'pressure', 'cpu_ratio', 'bandwidth_ratio', 'link_ratio', 'demand_cores',
         'remote_ratio')}, demand_now_cores=node.demand_cores) for node in sample.nodes}
 
 
-def _published(published):
-    found = {}
+def _published(published: host_state.HostState | None) -> dict[int, dict[str, float | None]]:
+    found: dict[int, dict[str, float | None]] = {}
     if published is None:
         return found
     now_cores = published.demand_now_cores or (None,) * len(published.view.nodes)
@@ -150,8 +151,8 @@ def _published(published):
     return found
 
 
-def guests(here, seen):
-    """Return (tuple of :class:`Standing` by name, list of problems)."""
+def guests(here: seeing.Here, seen: seeing.Seen) -> tuple[tuple[Standing, ...], list[str]]:
+    """Return (the guests by name, problems)."""
     try:
         entries, broken = history.read(here.root)
         problems = ['%d lines of the history can not be read' % broken] if broken else []
@@ -169,9 +170,13 @@ def guests(here, seen):
                  for guest in sorted(seen.guests, key=lambda guest: guest.name)), problems
 
 
-def _standing(here, seen, guest, moved):
+def _standing(here: seeing.Here, seen: seeing.Seen, guest: model.Guest,
+              moved: dict[tuple[str, int, history.Place], history.Entry]) -> Standing:
     promise = seen.record.promises.get(guest.uuid)
-    held, by_node, problem, pinned = None, None, '', {}
+    held: tuple[int, ...] | None = None
+    by_node: dict[int, int] | None = None
+    pinned: dict[str, frozenset[int]] = {}
+    problem = ''
     try:
         groups = cgroups.find(guest.pid, here.root)
         held, by_node = seeing.held_nodes(groups, seen.host), cgroups.memory_by_node(groups)
@@ -179,7 +184,7 @@ def _standing(here, seen, guest, moved):
     except CpusetError as error:
         problem = str(error)
     home_ratio, total = None, sum((by_node or {}).values())
-    if total and promise and promise.mem_nodes:
+    if by_node and total and promise and promise.mem_nodes:
         home_ratio = sum(by_node.get(node, 0) for node in promise.mem_nodes) / total
     return Standing(
         guest, promise, held, by_node, home_ratio,
@@ -189,8 +194,8 @@ def _standing(here, seen, guest, moved):
         None, tuple(pinned.items()))
 
 
-def unknown_overrides(here, seen):
-    """Return what was said of guests that do not run, a list of :class:`overrides.Override`.
+def unknown_overrides(here: seeing.Here, seen: seeing.Seen) -> list[overrides.Override]:
+    """Return what was said of guests that do not run.
 
     :raises StateError: the file can't be read
     """

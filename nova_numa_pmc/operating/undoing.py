@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc import model
 from nova_numa_pmc.core import moves
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.movement import history
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.viewing import plans
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 #: How an unmoved guest's place is told.
 _CHANGED = 'its place was not changed by it'
@@ -21,7 +26,7 @@ class UndoError(NumaPmcError):
 class Undo(Record):
     """What to do.
 
-    :param targets: {uuid: :class:`model.Promise`} after it
+    :param targets: {uuid: the promise after it}
     :param left: (a guest's name, why it is left alone)
     """
 
@@ -30,10 +35,11 @@ class Undo(Record):
     left: tuple[tuple[str, str], ...]
 
 
-def chosen(entries, move_id=None):
+def chosen(entries: list[history.Entry], move_id: str | None = None) -> list[history.Entry]:
     """Return the entries to take back: those of the last command that moved guests, or one.
 
-    :param entries: list of :class:`history.Entry`, the oldest first
+    :param entries: the oldest first
+    :param move_id: of the one; None: the last command's
     :raises UndoError: there are none
     """
     if move_id is not None:
@@ -52,24 +58,23 @@ def chosen(entries, move_id=None):
     return [one for one in standing if one.batch == standing[-1].batch]
 
 
-def plan(entries, running, promised):
+def plan(entries: Sequence[history.Entry], running: Iterable[model.Guest],
+         promised: Mapping[str, model.Promise]) -> Undo:
     """Plan to bring guests back to where they were before.
 
     Only guests that run since before, and are still where the move left them.
 
-    :param entries: iterable of :class:`history.Entry`
-    :param running: iterable of :class:`model.Guest`
-    :param promised: {uuid: :class:`model.Promise`}
-    :rtype: Undo
+    :param promised: {uuid: its promise now}
     """
     guests = {guest.uuid: guest for guest in running}
-    planned, targets, left = [], {}, []
+    planned, left = [], []
+    targets: dict[str, model.Promise] = {}
     for one in reversed(entries):
         steps = []
         for part in one.parts:
             promise = promised.get(part.uuid)
             why = _why_left(part, guests.get(part.uuid), promise)
-            if why or part.uuid in targets:
+            if why or promise is None or part.uuid in targets:
                 left.append((part.name, why or 'it is taken back already'))
                 continue
             targets[part.uuid] = promise._replace(**part.before._asdict())
@@ -79,7 +84,8 @@ def plan(entries, running, promised):
     return Undo(moves.Plan(tuple(planned)), targets, tuple(left))
 
 
-def _why_left(part, guest, promise):
+def _why_left(part: history.Part, guest: model.Guest | None,
+              promise: model.Promise | None) -> str:
     """Say why a guest is not brought back, '' it is."""
     if guest is None or promise is None:
         return 'it has ended'
@@ -94,14 +100,14 @@ def _why_left(part, guest, promise):
     return ''
 
 
-def _step(part):
+def _step(part: history.Part) -> moves.Step:
     before, after = part.before, part.after
     brought = bool(before.cpu_nodes) and before.mem_nodes != after.mem_nodes
     return moves.Step(part.uuid, part.name, after.cpu_nodes, before.cpu_nodes,
                       before.mem_nodes if brought else (), part.moved_bytes if brought else 0)
 
 
-def _move(one, steps):
+def _move(one: history.Entry, steps: tuple[moves.Step, ...]) -> moves.Move:
     kind = moves.MOVE
     if one.kind == moves.SWAP and len(steps) == len(one.parts):
         kind = moves.SWAP

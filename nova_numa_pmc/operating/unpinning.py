@@ -8,6 +8,7 @@ the thread's mask as narrow as it was.
 from __future__ import annotations
 
 import subprocess
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import NumaPmcError
@@ -15,13 +16,16 @@ from nova_numa_pmc.host import cgroups, held, pins
 from nova_numa_pmc.host.topology import format_cpulist
 from nova_numa_pmc.movement.reassertion import cpus_of
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
 #: A libvirt that hangs must not hang the command [s].
 TIMEOUT_S = 30.0
 _COMMAND = ('virsh', '-q', '-c', 'qemu:///system')
 
 
 def pinned(guest: model.Guest, promise: model.Promise | None, host: model.Topology,
-           root: str = '/') -> dict:
+           root: str = '/') -> dict[str, frozenset[int]]:
     """Return {group's name: CPUs} of the threads that others hold elsewhere than we the guest.
 
     :param promise: None: it has none, and nobody is held by us
@@ -43,7 +47,8 @@ def pinned(guest: model.Guest, promise: model.Promise | None, host: model.Topolo
     return dict(sorted({**found, **dict(guest.pins)}.items()))
 
 
-def restore(guest: model.Guest, names: list, online: frozenset, run=subprocess.run) -> None:
+def restore(guest: model.Guest, names: Iterable[str], online: frozenset[int],
+            run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run) -> None:
     """Let libvirt give threads all CPUs that the guest may have; the agent holds them again.
 
     :param names: of the threads' groups ('vcpu0')
