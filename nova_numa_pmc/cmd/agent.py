@@ -25,6 +25,7 @@ import logging
 import os
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import agent_options, host_state, settings
 from nova_numa_pmc.agent import serving, ticking
@@ -34,12 +35,17 @@ from nova_numa_pmc.host import libvirt_events, live_guests, notify
 from nova_numa_pmc.movement import reassertion
 from nova_numa_pmc.prometheus import exporting
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from oslo_config import cfg
+
 LOG = logging.getLogger('nova_numa_pmc.agent')
 #: Levels as journald reads them at the beginning of a line (sd-daemon(3)).
 _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 
 
-def build_parser():
+def build_parser() -> argparse.ArgumentParser:
     """Return the parser."""
     parser = exits.Parser(
         prog='nova-numa-agent', description=__doc__,
@@ -61,7 +67,8 @@ def build_parser():
     return parser
 
 
-def main(argv=None, wait=None):
+def main(argv: Sequence[str] | None = None,
+         wait: Callable[[float], object] | None = None) -> int:
     """Run the agent; return its exit code.
 
     :param wait: waits so many seconds, for --once (tests)
@@ -92,7 +99,7 @@ def main(argv=None, wait=None):
         return 1
 
 
-def _serve(args, options):
+def _serve(args: argparse.Namespace, options: agent_options.Options) -> int:
     # Threads of libvirt and the exporter begin with the signals blocked: none comes to them.
     with serving.signals() as wait, ticking.Agent(
             options, args.root, _listener(args.root)) as agent, \
@@ -107,13 +114,14 @@ def _serve(args, options):
     return 0
 
 
-def _listener(root):
+def _listener(root: str) -> libvirt_events.Listener:
     listener = libvirt_events.Listener(functools.partial(live_guests.identify, root))
     listener.start()
     return listener
 
 
-def _once(args, options, directory, wait):
+def _once(args: argparse.Namespace, options: agent_options.Options, directory: str,
+          wait: Callable[[float], object]) -> int:
     # Who binds a guest's memory has to watch its nodes, and this one ends.
     options = options._replace(rebalance=agent_options.OFF, reassert=False)
     with contextlib.ExitStack() as stack:
@@ -137,8 +145,8 @@ def _once(args, options, directory, wait):
     return 0
 
 
-def as_lines(told):
-    """Return a :class:`host_state.HostState` as lines of text."""
+def as_lines(told: host_state.HostState) -> list[str]:
+    """Return what is published of a host as lines of text."""
     lines = ['over %.3g s, by %s' % (told.interval_s, told.source or 'no source')]
     now_cores = told.demand_now_cores or (None,) * len(told.view.nodes)
     for node, remote, now in zip(told.view.nodes, told.remote_ratios, now_cores):
@@ -158,14 +166,14 @@ def as_lines(told):
 class JournalFormatter(logging.Formatter):
     """Put the level in front as journald wants it; a traceback stays in one entry's lines."""
 
-    def format(self, record):
+    def format(self, record: logging.LogRecord) -> str:
         """Return the record's lines, each with its priority."""
         level = next((number for least, number in _PRIORITIES if record.levelno >= least), 7)
         return '\n'.join('<%d>%s' % (level, line)
                          for line in super().format(record).splitlines())
 
 
-def log_to_stderr(config_file, level):
+def log_to_stderr(config_file: str, level: int) -> None:
     """Log as the group [DEFAULT] says where oslo.log is installed, else plainly.
 
     Plainly as well where systemd's journal reads and nothing is said of where to log: oslo.log
@@ -183,7 +191,7 @@ def log_to_stderr(config_file, level):
     log.setup(conf, 'nova-numa-agent')
 
 
-def log_plainly(level):
+def log_plainly(level: int) -> None:
     """Log to standard error: with priorities where that is the journal, else with the time."""
     handler = logging.StreamHandler()
     if os.environ.get('JOURNAL_STREAM'):
@@ -196,8 +204,8 @@ def log_plainly(level):
     logger.setLevel(level)
 
 
-def _oslo_options(config_file):
-    """Return oslo.log's options as a ConfigOpts, None: it is not installed.
+def _oslo_options(config_file: str) -> cfg.ConfigOpts | None:
+    """Return oslo.log's options, None: it is not installed.
 
     :raises SettingsError: one of them is wrong
     """

@@ -23,27 +23,31 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cmd import exits, plan as plan_command, top
 from nova_numa_pmc.movement import history
 from nova_numa_pmc.operating import applying, seeing
 from nova_numa_pmc.viewing import plans
 
+if TYPE_CHECKING:
+    import argparse
 
-def configure(parser):
+
+def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     plan_command.configure(parser)
     add_moving(parser)
 
 
-def add_moving(parser):
+def add_moving(parser: argparse.ArgumentParser) -> None:
     """Add what every command that moves guests has."""
     parser.add_argument('--yes', action='store_true', help='do not ask')
     parser.add_argument('--wait', type=top.seconds, default=30.0, metavar='SECONDS',
                         help='wait so long for whoever else moves guests (default: 30)')
 
 
-def run(args, here=None):
+def run(args: argparse.Namespace, here: seeing.Here | None = None) -> int:
     """Show the plan, ask, make the moves; return the exit code."""
     here = here or seeing.Here(args.root)
     if not may_ask(args, here):
@@ -66,7 +70,7 @@ def run(args, here=None):
     return exits.NOT_EMPTY if plan.moves else exits.OK
 
 
-def may_ask(args, here):
+def may_ask(args: argparse.Namespace, here: seeing.Here) -> bool:
     """Say whether it was said not to ask, or somebody can be asked; tell where neither is."""
     if args.yes or here.terminal and not args.json:
         return True
@@ -75,7 +79,7 @@ def may_ask(args, here):
     return False
 
 
-def agreed(here, question):
+def agreed(here: seeing.Here, question: str) -> bool:
     """Ask; an end of the input is a no."""
     try:
         return here.ask(question + ' [y/N] ').strip().lower() in ('y', 'yes')

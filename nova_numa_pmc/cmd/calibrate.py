@@ -21,12 +21,20 @@ from __future__ import annotations
 import json
 import sys
 import time
+from typing import TYPE_CHECKING, Protocol
 
 from nova_numa_pmc import calibration
 from nova_numa_pmc.exceptions import CalibrationError
 from nova_numa_pmc.host import caches, cpu_times, hmat, memory_probe, topology
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.viewing import tables
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
+
+    from nova_numa_pmc import model
 
 #: A host busier than this is not disturbed, nor would the figures be right.
 BUSY_MAX_RATIO = 0.1
@@ -49,12 +57,31 @@ class NodePlan(Record):
     sizes: memory_probe.Sizes
     free_bytes: int
 
-    def needed_bytes(self):
+    def needed_bytes(self) -> int:
         """Return the most memory that is in use on it at one time."""
         return self.sizes.total_bytes(len(self.cpus))
 
 
-def configure(parser):
+class LatencyProbe(Protocol):
+    """Pointers to follow through a node's memory, as :class:`memory_probe.Chain`."""
+
+    def latency_ns(self, cpu: int) -> float:
+        """Return the time from one to the next, from a CPU."""
+
+
+class Probe(Protocol):
+    """What measures, as :mod:`memory_probe`; a node None is wherever memory is."""
+
+    def read_bytes_per_sec(self, cpus: tuple[int, ...], node: int | None,
+                           slice_bytes: int) -> float:
+        """Return what a node's memory delivers to threads on CPUs."""
+
+    def Chain(self, node: int | None, chain_bytes: int,  # noqa: N802 -- stands for the class
+              flush_bytes: int) -> AbstractContextManager[LatencyProbe]:
+        """Return a chain over a node's memory."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument('--yes', action='store_true', help='do not ask')
     parser.add_argument('--dry-run', action='store_true', help='say what it would do and end')
@@ -66,7 +93,9 @@ def configure(parser):
                         help='where to keep the result (default: %(default)s)')
 
 
-def run(args, ask=input, read_host=topology.read, probe=memory_probe):
+def run(args: argparse.Namespace, ask: Callable[[str], str] = input,
+        read_host: Callable[[], model.Topology] = topology.read,
+        probe: Probe = memory_probe) -> int:
     """Measure and keep the result; return 0, or 1 where the operator said no."""
     host = read_host()
     plans = plan(host)
@@ -94,19 +123,19 @@ def run(args, ask=input, read_host=topology.read, probe=memory_probe):
     return 0
 
 
-def _agreed(ask):
+def _agreed(ask: Callable[[str], str]) -> bool:
     try:
         return ask('measure now? [y/N] ').strip().lower() in ('y', 'yes')
     except EOFError:
         raise CalibrationError('there is nobody to ask: --yes measures without asking') from None
 
 
-def _say(line):
+def _say(line: str) -> None:
     print('calibrate: %s' % line, file=sys.stderr, flush=True)
 
 
-def plan(host, root='/'):
-    """Return a tuple of :class:`NodePlan`, of each node that has memory."""
+def plan(host: model.Topology, root: str = '/') -> tuple[NodePlan, ...]:
+    """Return how each node that has memory is measured."""
     plans = []
     for position, node in enumerate(host.nodes):
         reader = _reader(host, position)
@@ -123,14 +152,14 @@ def plan(host, root='/'):
     return tuple(plans)
 
 
-def _reader(host, position):
+def _reader(host: model.Topology, position: int) -> model.Node | None:
     """Return the nearest node with CPUs, itself where it has some; None: no node has any."""
     row = host.distances[position]
     return min((node for node in host.nodes if node.cpus), default=None,
                key=lambda node: (row[host.nodes.index(node)], node.id))
 
 
-def intentions(plans, path):
+def intentions(plans: tuple[NodePlan, ...], path: str) -> Iterator[str]:
     """Return what is about to be done, as lines."""
     from_nodes = {one.from_node for one in plans}
     expected_s = (_BANDWIDTH_S + _CHAIN_S + _PAIR_S * len(from_nodes)) * len(plans)
@@ -143,7 +172,7 @@ def intentions(plans, path):
     yield '  the result replaces %s' % path
 
 
-def refuse_without_room(plans):
+def refuse_without_room(plans: Iterable[NodePlan]) -> None:
     """Raise :class:`CalibrationError` where a node could be filled."""
     for one in plans:
         if one.needed_bytes() > one.free_bytes // 2:
@@ -153,7 +182,9 @@ def refuse_without_room(plans):
                 % (one.id, one.free_bytes >> 20, one.needed_bytes() >> 20))
 
 
-def busy_ratio(read=cpu_times.busy_ns, wait=time.sleep, clock=time.monotonic):
+def busy_ratio(read: Callable[[], dict[int, int] | None] = cpu_times.busy_ns,
+               wait: Callable[[float], object] = time.sleep,
+               clock: Callable[[], float] = time.monotonic) -> float | None:
     """Return how busy the host's CPUs are for a second; None: not told."""
     before, began = read(), clock()
     wait(_LOOK_S)
@@ -164,7 +195,7 @@ def busy_ratio(read=cpu_times.busy_ns, wait=time.sleep, clock=time.monotonic):
     return sum(deltas) / (passed_ns * len(deltas)) if deltas else None
 
 
-def refuse_if_busy(ratio):
+def refuse_if_busy(ratio: float | None) -> None:
     """Raise :class:`CalibrationError` where a host is busy or does not tell."""
     if ratio is None or ratio > BUSY_MAX_RATIO:
         raise CalibrationError('the host is %s, so guests would be disturbed and the figures be '
@@ -173,14 +204,17 @@ def refuse_if_busy(ratio):
                                   else '%.0f %% busy' % (100 * ratio)))
 
 
-def measure(host, plans, say, probe=memory_probe, root='/'):
-    """Return (:class:`~nova_numa_pmc.calibration.Calibration`, problem strings).
+def measure(host: model.Topology, plans: Iterable[NodePlan], say: Callable[[str], None],
+            probe: Probe = memory_probe,
+            root: str = '/') -> tuple[calibration.Calibration, list[str]]:
+    """Return (what was measured, problems).
 
     What can't be measured is estimated or None, with a problem; nothing at all is an error.
     """
     ids = [node.id for node in host.nodes]
-    bandwidths, problems = dict.fromkeys(ids), []
-    latencies = [[None] * len(ids) for _ in ids]
+    bandwidths: dict[int, float | None] = dict.fromkeys(ids)
+    problems: list[str] = []
+    latencies: list[list[float | None]] = [[None] * len(ids) for _ in ids]
     first_cpus = {one.from_node: one.cpus[0] for one in plans if one.id == one.from_node}
     several = len(ids) > 1
     for one in plans:
@@ -203,7 +237,7 @@ def measure(host, plans, say, probe=memory_probe, root='/'):
         tuple(tuple(round(value, 1) for value in row) for row in filled), sources), problems
 
 
-def _firmware(ids, root, problems):
+def _firmware(ids: list[int], root: str, problems: list[str]) -> list[list[float | None]]:
     """Return HMAT's latencies by position, all None where its domains are not the nodes."""
     try:
         found = hmat.read_latencies_ns(root)
@@ -214,7 +248,7 @@ def _firmware(ids, root, problems):
     return [[found.get((n, m)) if domains <= set(ids) else None for m in ids] for n in ids]
 
 
-def as_lines(result, path):
+def as_lines(result: calibration.Calibration, path: str) -> list[str]:
     """Return a calibration as lines of text."""
     headings = (('node', False), ('read GB/s', False), *(
         ('ns to node %d' % node, False) for node in result.nodes))

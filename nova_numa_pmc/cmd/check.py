@@ -17,9 +17,11 @@ found; 64 wrong usage
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import time
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import settings
 from nova_numa_pmc.checks import capacity, finding, hook as hook_checks, interpreter, kernel
@@ -29,12 +31,21 @@ from nova_numa_pmc.cmd import hook, options
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host import confinement
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import Optional
+
+    #: Asks a service's Python as a user (uid, gid), None: as this one.
+    Ask = Callable[[str, Optional[tuple[int, int]]], interpreter.Answer]
+    #: One check.
+    Check = Callable[[], Iterable[Finding]]
+
 COMPUTE, CONTROLLER = 'compute', 'controller'
 _SERVICES = {COMPUTE: processes.NOVA_COMPUTE, CONTROLLER: processes.NOVA_SCHEDULER}
 _PLACEMENT_CONF = '/etc/placement/placement.conf'
 
 
-def configure(parser):
+def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument('--role', choices=(COMPUTE, CONTROLLER),
                         help='what to check (default: what runs here, which may be both)')
@@ -46,7 +57,7 @@ def configure(parser):
     options.add_common(parser)
 
 
-def run(args):
+def run(args: argparse.Namespace) -> int:
     """Check, print, and return the exit code."""
     roles = (args.role,) if args.role else roles_here(args.root)
     # Another root's interpreters aren't for this host to run.
@@ -60,9 +71,9 @@ def run(args):
     return 1 if any(found.severity == finding.ERROR for found in findings) else 0
 
 
-def roles_here(root):
+def roles_here(root: str) -> tuple[str, ...]:
     """Return what the host is, by what runs on it: a tuple of roles, perhaps empty."""
-    roles = ()
+    roles: tuple[str, ...] = ()
     if (processes.find(root, processes.NOVA_COMPUTE) or confinement.find_daemon(root)
             or os.path.isdir(os.path.join(root, 'etc/libvirt'))):
         roles += (COMPUTE,)
@@ -71,13 +82,14 @@ def roles_here(root):
     return roles
 
 
-def collect(args, roles, ask=interpreter.ask):
-    """Run the checks of some roles; return the list of findings, errors first.
+def collect(args: argparse.Namespace, roles: Iterable[str],
+            ask: Ask | None = interpreter.ask) -> list[Finding]:
+    """Run the checks of some roles; return the findings, errors first.
 
     :param args: as :func:`configure` describes them
     :param ask: asks a service's Python, as :func:`interpreter.ask`; None: it is not asked
     """
-    findings = []
+    findings: list[Finding] = []
     if not roles:
         findings.append(Finding(
             'role-unknown', finding.ERROR,
@@ -90,7 +102,7 @@ def collect(args, roles, ask=interpreter.ask):
                   key=lambda found: finding.SEVERITIES.index(found.severity))
 
 
-def render(roles, findings):
+def render(roles: Sequence[str], findings: Sequence[Finding]) -> str:
     """Return the findings as text, each with its remedy."""
     lines = []
     for found in findings:
@@ -106,13 +118,13 @@ def render(roles, findings):
     return '\n'.join(lines)
 
 
-def _compute(args, ask):
+def _compute(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
     """List what to check on a compute host, as functions without arguments."""
     root = args.root
     for check in (kernel.check_nodes, kernel.check_numad, kernel.check_balancing,
                   kernel.check_ksm, kernel.check_huge_pages, kernel.check_governor,
                   kernel.check_counting, capacity.check_settings, layout.check_libvirt):
-        yield lambda check=check: check(root)
+        yield functools.partial(check, root)
     yield lambda: _hook(root)
     process = processes.find(root, processes.NOVA_COMPUTE)
     directory = settings.read(os.path.join(root, settings.PATH[1:])).state_dir
@@ -133,17 +145,17 @@ def _compute(args, ask):
         yield lambda: monitor.check_loadable(answer, installed_shim())
 
 
-def _hook(root):
+def _hook(root: str) -> Iterable[Finding]:
     """Check the hook where the daemon looks for it, which may be in its container."""
     daemon = confinement.find_daemon(root)
     in_container = daemon is not None and not daemon.same_root
-    if in_container:
+    if daemon is not None and in_container:
         root = os.path.join(root, 'proc/%d/root' % daemon.pid)
     return hook_checks.check_status(
         hook.status(argparse.Namespace(root=root, libvirt_version=None)), in_container)
 
 
-def _controller(args, ask):
+def _controller(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
     process = processes.find(args.root, processes.NOVA_SCHEDULER)
     conf = _conf(args, CONTROLLER, process)
     yield lambda: _of_service(CONTROLLER, process, conf)
@@ -159,7 +171,7 @@ def _controller(args, ask):
         yield lambda: scheduler.check_importable(answer)
 
 
-def _guarded(check):
+def _guarded(check: Check) -> list[Finding]:
     """Run one check; what keeps it from an answer is a finding, and the others go on."""
     try:
         return list(check())
@@ -167,19 +179,21 @@ def _guarded(check):
         return [Finding('check-failed', finding.WARNING, str(error), 'run as root')]
 
 
-def _conf(args, role, process):
+def _conf(args: argparse.Namespace, role: str,
+          process: processes.Process | None) -> nova_conf.NovaConf:
     return nova_conf.NovaConf(
         args.nova_conf or nova_conf.files_of(process, _SERVICES[role], args.root))
 
 
-def _placement_conf(args):
+def _placement_conf(args: argparse.Namespace) -> nova_conf.NovaConf | None:
     path = args.placement_conf or os.path.join(args.root, _PLACEMENT_CONF[1:])
     if not args.placement_conf and not os.path.exists(path):
         return None
     return nova_conf.NovaConf([path])
 
 
-def _of_service(role, process, conf):
+def _of_service(role: str, process: processes.Process | None,
+                conf: nova_conf.NovaConf) -> Iterator[Finding]:
     """Yield what holds for each service: does it run, where, and is its file there."""
     service = _SERVICES[role]
     yield from layout.check_container(process)
@@ -196,7 +210,8 @@ def _of_service(role, process, conf):
         path: os.stat(path).st_mtime for path in conf.files})
 
 
-def _answer(args, role, process, ask):
+def _answer(args: argparse.Namespace, role: str, process: processes.Process | None,
+            ask: Ask | None) -> interpreter.Answer | None:
     """Ask the service's Python, unless it belongs to another root than this one."""
     service = _SERVICES[role]
     if ask is None or process is not None and not process.same_root:
@@ -207,7 +222,7 @@ def _answer(args, role, process, ask):
     return ask(python, (process.uid, process.gid) if process else None)
 
 
-def installed_shim():
+def installed_shim() -> str | None:
     """Return where this installation of ours put the shim, None: nowhere."""
     from importlib import metadata
     try:
@@ -216,4 +231,4 @@ def installed_shim():
         return None
     name = monitor.TARGET.replace('.', '/') + '.py'
     return next((str(file.locate()) for file in files
-                 if str(file) == name and file.locate().is_file()), None)
+                 if str(file) == name and os.path.isfile(file.locate())), None)

@@ -11,12 +11,18 @@ exit codes: 0 shown, also for a CPU without counters; 1 a problem; 64 wrong usag
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import counting
 from nova_numa_pmc.host import event_table, events, pfm
 
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+    from typing import Any
 
-def configure(parser):
+
+def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
         '--cpu', metavar='MODEL',
@@ -25,7 +31,7 @@ def configure(parser):
     parser.add_argument('--json', action='store_true', help='print JSON')
 
 
-def run(args):
+def run(args: argparse.Namespace) -> int:
     """Print the selection; a CPU without counters is a valid answer, so return 0."""
     overrides = {} if args.cpu else dict(counting.read().events)
     selection = events.select(cpu=args.cpu, overrides=overrides, libpfm=pfm.load())
@@ -33,7 +39,7 @@ def run(args):
     return 0
 
 
-def as_dict(selection):
+def as_dict(selection: events.Selection) -> dict[str, Any]:
     """Return the selection as plain data."""
     return {
         'cpu': selection.cpu._asdict(),
@@ -42,9 +48,9 @@ def as_dict(selection):
         'missing': dict(selection.missing)}
 
 
-def encoding(event):
+def encoding(event: events.Event) -> str:
     """Return an event as perf takes it; of a core event the register's code beside it."""
-    if event.type is None and event.config is None:
+    if event.config is None:
         return '%s/%s/' % (event.pmu, event.name)
     extra = ''.join(',%s=%#x' % (name, value) for name, value in (
         ('config1', event.config1), ('config2', event.config2)) if value)
@@ -54,7 +60,7 @@ def encoding(event):
     return text
 
 
-def render(selection):
+def render(selection: events.Selection) -> str:
     """Return the selection as text."""
     known = selection.row.title if selection.row else (
         'not in the table, so only what the kernel names is counted; --cpu knows '
@@ -67,7 +73,7 @@ def render(selection):
         if event.bytes_per_count:
             lines.append('%15s %g bytes a count' % ('', event.bytes_per_count))
         lines.extend('%15s - %s' % ('', caveat) for caveat in event.caveats)
-    by_reason = {}
+    by_reason: dict[str, list[str]] = {}
     for role, reason in selection.missing:
         by_reason.setdefault(reason, []).append(role)
     for reason, roles in by_reason.items():
@@ -75,9 +81,9 @@ def render(selection):
     return '\n'.join(lines)
 
 
-def _one_of_each(chosen):
+def _one_of_each(chosen: Iterable[events.Event]) -> Iterable[events.Event]:
     """Return events without their repetitions on further boxes of the same kind."""
-    seen = {}
+    seen: dict[tuple[str, str], events.Event] = {}
     for event in chosen:
         seen.setdefault((event.role, event.name), event)
     return seen.values()

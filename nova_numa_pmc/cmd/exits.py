@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import NoReturn
 
 #: Nothing was to be done, or it was; a problem, printed with its remedy; moves would pay and
 #: were not made; some of the moves were not made.
@@ -20,7 +21,7 @@ TEXT = ('exit codes: 0 nothing to do, or done; 1 a problem (it is printed with i
 class Parser(argparse.ArgumentParser):
     """argparse's, but 2 is the answer of ``plan`` and not wrong usage."""
 
-    def error(self, message):
+    def error(self, message: str) -> NoReturn:
         """Print how it is used and what was wrong, and end."""
         self.print_usage(sys.stderr)
         self.exit(USAGE, '%s: error: %s\n' % (self.prog, message))

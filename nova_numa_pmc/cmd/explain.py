@@ -25,12 +25,19 @@ import argparse
 import json
 import os
 import time
+from typing import TYPE_CHECKING, TypedDict
 
 from nova_numa_pmc import extra_specs, model, settings
 from nova_numa_pmc.cmd import options
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.operating import preview
 from nova_numa_pmc.viewing import tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from nova_numa_pmc.promises import Decision
 
 _UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
 _MEMORY_MAX_BYTES = 1 << 50
@@ -41,11 +48,19 @@ _PLACES_SHOWN = 12
 _NEW_UUID, _NEW_NAME = '', 'new guest'
 
 
+class Flavor(TypedDict, total=False):
+    """What of a flavor says how large a guest is, and its extra specs."""
+
+    vcpus: int
+    memory_bytes: int
+    specs: dict[str, str]
+
+
 class FlavorError(NumaPmcError):
     """A flavor's file or an option in its place can't be used."""
 
 
-def configure(parser):
+def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     size = parser.add_argument_group('the guest')
     size.add_argument('--vcpus', type=_vcpus, metavar='N', help='its vCPUs')
@@ -66,7 +81,7 @@ def configure(parser):
     options.add_common(parser)
 
 
-def run(args):
+def run(args: argparse.Namespace) -> int:
     """Explain; return the exit code."""
     if args.guest and args.hosts:
         raise FlavorError('--guest runs here, --hosts are elsewhere: give one of them')
@@ -84,12 +99,12 @@ def run(args):
     return 0 if decision.promise.cpu_nodes or decision.promise.origin == model.PINNED else 1
 
 
-def new_guest(args):
+def new_guest(args: argparse.Namespace) -> model.Guest:
     """Return the guest that the options describe.
 
     :raises FlavorError: its size isn't told, or the flavor's file can't be used
     """
-    flavor = read_flavor(args.flavor) if args.flavor else {}
+    flavor: Flavor = read_flavor(args.flavor) if args.flavor else {}
     vcpus = args.vcpus or flavor.get('vcpus')
     memory_bytes = args.memory or flavor.get('memory_bytes')
     if not vcpus or not memory_bytes:
@@ -101,8 +116,8 @@ def new_guest(args):
                        placed_by=extra_specs.pinned_by_nova(specs))
 
 
-def read_flavor(path):
-    """Read a flavor as openstackclient prints it: {'vcpus', 'memory_bytes', 'specs'}.
+def read_flavor(path: str) -> Flavor:
+    """Read a flavor as openstackclient prints it.
 
     :raises FlavorError: it isn't one
     """
@@ -120,8 +135,10 @@ def read_flavor(path):
                           '"openstack flavor show NAME -f json"' % (path, error)) from None
 
 
-def as_dict(guest, decision, recorded, places):
+def as_dict(guest: model.Guest, decision: Decision, recorded: model.Promise | None,
+            places: Iterable[preview.Place]) -> dict[str, Any]:
     """Return the explanation as plain data."""
+    assert decision.view is not None
     promise = decision.promise
     return {
         'guest': {'name': guest.name, 'vcpus': guest.vcpus, 'memory_bytes': guest.memory_bytes,
@@ -132,14 +149,17 @@ def as_dict(guest, decision, recorded, places):
                      'cpus': None if decision.cpus is None else sorted(decision.cpus),
                      'evidence': decision.evidence and decision.evidence.told},
         'problems': list(decision.problems),
-        'nodes': [dict(node._asdict(), cpus=sorted(node.cpus)) for node in decision.view.nodes],
+        'nodes': [dict(node._asdict(), cpus=None if node.cpus is None else sorted(node.cpus))
+                  for node in decision.view.nodes],
         'places': [{'cpu_nodes': cpus, 'mem_nodes': mems, 'pressure': pressure, 'key': {
             part: None if value == float('inf') else value for part, value in key.items()}}
                    for cpus, mems, pressure, key in places]}
 
 
-def render(guest, decision, recorded, places):
+def render(guest: model.Guest, decision: Decision, recorded: model.Promise | None,
+           places: Sequence[preview.Place]) -> str:
     """Return the explanation as text."""
+    assert decision.view is not None
     lines = ['%s, %d vCPUs, %s: %s' % (
         tables.printable(guest.name), guest.vcpus, tables.scaled(guest.memory_bytes, 1024),
         decision.why)]
@@ -152,7 +172,7 @@ def render(guest, decision, recorded, places):
     return '\n'.join(lines).rstrip()
 
 
-def _nodes(view):
+def _nodes(view: model.HostView) -> tables.Table:
     rows = [(str(node.id), tables.number(node.cores, 1), str(node.threads),
              tables.number(node.guests, 1), tables.number(node.vcpus, 1),
              tables.scaled(node.capacity_bytes, 1024), tables.scaled(node.promised_bytes, 1024),
@@ -161,7 +181,7 @@ def _nodes(view):
     return _table('node cores threads guests vcpus capacity promised left', rows)
 
 
-def _places(places):
+def _places(places: Sequence[preview.Place]) -> tables.Table:
     rows = [('%d.' % number, _listed(cpus), _listed(mems), tables.number(pressure),
              tables.number(key['distance'], 0), _highest(key['vCPUs per core']),
              tables.percent(key['promised memory']))
@@ -171,26 +191,26 @@ def _places(places):
     return _table('place CPUs memory pressure distance vcpus/core promised%', rows)
 
 
-def _table(headings, rows):
+def _table(headings: str, rows: Iterable[Iterable[str]]) -> tables.Table:
     return tables.Table('', tuple((heading, False) for heading in headings.split()), tuple(
         tuple(tables.Cell(text) for text in row) for row in rows))
 
 
-def _highest(value):
+def _highest(value: float | list[float]) -> str:
     return tables.number(max(value) if isinstance(value, list) else value)
 
 
-def _listed(nodes):
+def _listed(nodes: Iterable[int]) -> str:
     return ','.join('%d' % node for node in nodes) or 'any'
 
 
-def _vcpus(text):
+def _vcpus(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= _VCPUS_MAX):
         raise argparse.ArgumentTypeError('%.40r is no number from 1 to %d' % (text, _VCPUS_MAX))
     return int(text)
 
 
-def _memory_bytes(text):
+def _memory_bytes(text: str) -> int:
     digits, unit = (text, 'M') if text[-1:].isdigit() else (text[:-1], text[-1:].upper())
     if not (digits.isascii() and digits.isdigit() and len(digits) < 16 and unit in _UNITS
             and 0 < int(digits) * _UNITS[unit] <= _MEMORY_MAX_BYTES):
@@ -198,7 +218,7 @@ def _memory_bytes(text):
     return int(digits) * _UNITS[unit]
 
 
-def _spec(text):
+def _spec(text: str) -> tuple[str, str]:
     key, equals, value = text.partition('=')
     if not equals or not key:
         raise argparse.ArgumentTypeError('%.40r is not KEY=VALUE' % text)

@@ -4,26 +4,34 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.checks import nova_conf
 from nova_numa_pmc.scheduler import asking, replay
 from nova_numa_pmc.viewing import tables
 
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+    from typing import Any
+
+    from nova_numa_pmc import model
+
 #: What is left out of the text, not of the JSON.
 _HOSTS_SHOWN = 30
 
 
-def run(args, guest):
+def run(args: argparse.Namespace, guest: model.Guest) -> int:
     """Replay the decision, print it, and return the exit code.
 
-    :param guest: :class:`model.Guest` with the size and hints to ask for
+    :param guest: with the size and hints to ask for
     :raises RowsError: the file can't be used
     """
     hosts, saved_s = read(args.hosts)
     conf = options(args.nova_conf)
     flavor = replay.Flavor(guest.vcpus, -(-guest.memory_bytes >> 20), specs(guest))
     by_name = {host.host: host for host in hosts}
-    rounds = []
+    rounds: list[list[replay.Verdict]] = []
     for _ in range(args.count):
         rounds.append(replay.judge(hosts, flavor, conf, saved_s))
         best = rounds[-1][0]
@@ -41,7 +49,7 @@ def run(args, guest):
     return 0 if rounds[-1][0].passes else 1
 
 
-def read(path):
+def read(path: str) -> tuple[list[replay.HostState], float]:
     """Read a file of rows; see :func:`replay.read`."""
     try:
         with open(path, encoding='utf-8') as stream:
@@ -56,24 +64,24 @@ def read(path):
         raise replay.RowsError('%s: %s' % (path, error)) from None
 
 
-def options(paths):
+def options(paths: list[str]) -> dict[str, Any]:
     """Return the group ``[numa_pmc]`` of nova.conf, or its defaults without a file."""
     conf = nova_conf.NovaConf(paths)
     return {name: conf.get(name, 'numa_pmc') for name in replay.defaults()}
 
 
-def specs(guest):
+def specs(guest: model.Guest) -> dict[str, str]:
     """Return the extra specs that matter, from what was made of them for the host."""
     pinned = dict(text.partition('=')[::2] for text in guest.placed_by if '=' in text)
     return {**dict(guest.hints), **pinned}
 
 
-def chosen(verdicts):
+def chosen(verdicts: list[replay.Verdict]) -> str | None:
     """Return the host of a round, None: none passes."""
     return verdicts[0].host if verdicts[0].passes else None
 
 
-def as_dict(verdict, host):
+def as_dict(verdict: replay.Verdict, host: replay.HostState) -> dict[str, Any]:
     """Return a host's verdict as plain data."""
     answer = verdict.answer
     return {'host': verdict.host, 'passes': verdict.passes, 'why': verdict.why,
@@ -82,12 +90,13 @@ def as_dict(verdict, host):
             'charged_vcpus': answer.charged_vcpus, 'nodes': replay.parts(host)}
 
 
-def render(rounds, by_name):
+def render(rounds: list[list[replay.Verdict]], by_name: dict[str, replay.HostState]) -> str:
     """Return the decision as text: hosts in order, then their nodes."""
     verdicts = rounds[0][:_HOSTS_SHOWN]
-    rows = [('%d.' % number, tables.printable(verdict.host), tables.number(verdict.share, 3),
-             verdict.why or 'passes', asking.describe(verdict.answer))
-            for number, verdict in enumerate(verdicts, 1)]
+    rows: list[tuple[str, ...]] = [
+        ('%d.' % number, tables.printable(verdict.host), tables.number(verdict.share, 3),
+         verdict.why or 'passes', asking.describe(verdict.answer))
+        for number, verdict in enumerate(verdicts, 1)]
     lines = tables.text(_table('order host share filter told', rows, (1, 3, 4)))
     if len(rounds[0]) > _HOSTS_SHOWN:
         lines.append('and %d more' % (len(rounds[0]) - _HOSTS_SHOWN))
@@ -104,7 +113,7 @@ def render(rounds, by_name):
     return '\n'.join(lines)
 
 
-def _told(rounds):
+def _told(rounds: list[list[replay.Verdict]]) -> str:
     names = [chosen(verdicts) for verdicts in rounds]
     counts = {name: names.count(name) for name in names if name}
     told = [tables.printable(name) + (' %d' % count if len(rounds) > 1 else '')
@@ -114,7 +123,8 @@ def _told(rounds):
     return ', '.join(told)
 
 
-def _table(headings, rows, left):
+def _table(headings: str, rows: Iterable[Iterable[str]],
+           left: tuple[int, ...]) -> tables.Table:
     return tables.Table('', tuple(
         (heading, at in left) for at, heading in enumerate(headings.split())), tuple(
         tuple(tables.Cell(text) for text in row) for row in rows))

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cmd import exits, options
 from nova_numa_pmc.exceptions import UnknownGuest
@@ -26,8 +27,11 @@ from nova_numa_pmc.movement import history
 from nova_numa_pmc.operating import naming
 from nova_numa_pmc.viewing import pace, tables
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def configure(parser):
+
+def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument('--guest', metavar='GUEST',
                         help="of this guest only: a name, a uuid, or libvirt's id while it runs")
@@ -36,13 +40,13 @@ def configure(parser):
     options.add_common(parser, 'print one JSON object a line for each move')
 
 
-def _count(text):
+def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) < 10**6):
         raise argparse.ArgumentTypeError('%.40r is no number from 1 on' % text)
     return int(text)
 
 
-def run(args):
+def run(args: argparse.Namespace) -> int:
     """Print the history; return the exit code."""
     entries, broken = history.read(args.root)
     if args.guest:
@@ -61,7 +65,7 @@ def run(args):
     return exits.OK
 
 
-def _uuid_of(text, root):
+def _uuid_of(text: str, root: str) -> list[str]:
     """Return the uuid of a running guest that is named so, in a list that may be empty."""
     try:
         return [naming.find(text, guests.read_running(root)[0]).uuid]
@@ -69,7 +73,7 @@ def _uuid_of(text, root):
         return []
 
 
-def table(entries):
+def table(entries: Sequence[history.Entry]) -> tables.Table:
     """Return entries as a table: a row for each guest that was moved."""
     headings = ('id', 'when', 'who', 'guest', 'from', 'to', 'moved', 'took', 'result', 'why')
     rows = [(one.id, pace.clock_time(one.taken_s, with_date=True), one.who, part.name,
@@ -81,7 +85,7 @@ def table(entries):
             tuple(tables.Cell(tables.printable(text)) for text in row) for row in rows))
 
 
-def _nodes(place):
+def _nodes(place: history.Place) -> str:
     """Return '0', or '0, memory 1' where they are apart."""
     cpus = ','.join(map(str, place.cpu_nodes)) or 'any'
     mems = ','.join(map(str, place.mem_nodes)) or 'any'

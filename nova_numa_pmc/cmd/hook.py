@@ -25,14 +25,27 @@ import os
 import signal
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import settings, state
 from nova_numa_pmc.cmd import options
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import confinement, hook_files
 
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any
 
-def configure(parser):
+    from nova_numa_pmc import model
+    from nova_numa_pmc.settings import Settings
+
+    Problem = dict[str, str]
+    Report = dict[str, Any]
+    TryScript = Callable[[str, str], confinement.Trial]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``hook``."""
     verbs = parser.add_subparsers(dest='verb', metavar='install|remove|status', required=True)
     for verb, summary in (('install', 'put the hook in place'),
@@ -51,7 +64,7 @@ def configure(parser):
                                   'package\'s directory is not root\'s alone')
 
 
-def run(args):
+def run(args: argparse.Namespace) -> int:
     """Run one verb; print what it did; return the exit code."""
     report = {'install': install, 'remove': remove, 'status': status}[args.verb](args)
     if args.json:
@@ -61,7 +74,8 @@ def run(args):
     return 1 if report['problems'] else 0
 
 
-def install(args, try_script=confinement.try_script):
+def install(args: argparse.Namespace,
+            try_script: TryScript = confinement.try_script) -> Report:
     """Prove that the daemon can run the script, then put it in place.
 
     :returns: a report: changes, notes and problems, the last with remedies
@@ -101,17 +115,19 @@ def install(args, try_script=confinement.try_script):
                    problems=[])
 
 
-def remove(args):
+def remove(args: argparse.Namespace) -> Report:
     """Take the hook away; a running daemon needs no restart for that."""
     _need_root(args.root)
     return _report(changes=hook_files.remove(args.root) or ['nothing to remove'])
 
 
-def status(args, try_script=confinement.try_script):
+def status(args: argparse.Namespace, try_script: TryScript = confinement.try_script) -> Report:
     """Report whether the hook works, what it decided last, and what is wrong."""
     installed = hook_files.inspect(args.root, _expected(args.root))
     daemon = confinement.find_daemon(args.root)
-    problems, trial, promises = [], None, []
+    problems: list[Problem] = []
+    promises: list[model.Promise] = []
+    trial = None
     try:
         promises = _promises(args.root)
     except StateError as error:
@@ -140,7 +156,9 @@ def status(args, try_script=confinement.try_script):
 _INSTALL = 'nova-numa-rebalance hook install'
 
 
-def _problems_of_wiring(args, installed, daemon, promises):
+def _problems_of_wiring(args: argparse.Namespace, installed: hook_files.Installed,
+                        daemon: confinement.Daemon | None,
+                        promises: Iterable[model.Promise]) -> Iterator[Problem]:
     if not _reads_directory(args) and not installed.dispatcher:
         yield _problem('hook-not-read', 'this libvirt does not read hooks/qemu.d, and hooks/qemu '
                        'does not run our script', _INSTALL)
@@ -163,7 +181,8 @@ def _problems_of_wiring(args, installed, daemon, promises):
             'systemctl reload %s (after that, the next guest\'s start clears this)' % daemon.name)
 
 
-def _try(root, daemon, script, try_script):
+def _try(root: str, daemon: confinement.Daemon | None, script: str,
+         try_script: TryScript) -> confinement.Trial:
     label = confinement.label_of_daemon(root, daemon)
     if label is None:
         return confinement.Trial(None, None, 'the label of the daemon is not known while it '
@@ -171,8 +190,8 @@ def _try(root, daemon, script, try_script):
     return try_script(script, label)
 
 
-def problems_of_trial(trial):
-    """Return what a :class:`confinement.Trial` says is wrong, as a list of problems."""
+def problems_of_trial(trial: confinement.Trial) -> list[Problem]:
+    """Return what a trial says is wrong, as problems."""
     if trial.ok:
         return []
     if trial.ok is None:
@@ -185,16 +204,16 @@ def problems_of_trial(trial):
         'module in etc/selinux; then install again')]
 
 
-def _expected(root):
+def _expected(root: str) -> bytes:
     """Return our script's bytes; its time limit leaves the hook's own bound 1 s."""
     return hook_files.render(int(_settings(root).timeout_s + 1.999))
 
 
-def _settings(root):
+def _settings(root: str) -> Settings:
     return settings.read(os.path.join(root, settings.PATH.lstrip('/')))
 
 
-def _promises(root):
+def _promises(root: str) -> list[model.Promise]:
     """Return the promises recorded since the host's boot, the latest first."""
     record = state.read(os.path.join(root, _settings(root).state_dir[1:]),
                         state.read_boot_id(root))
@@ -202,13 +221,13 @@ def _promises(root):
                   key=lambda promise: -promise.since_ns)
 
 
-def _reads_directory(args):
+def _reads_directory(args: argparse.Namespace) -> bool:
     version = args.libvirt_version or _installed_version(args.root)
     return version is None or version >= hook_files.DIRECTORY_SINCE
 
 
-def _installed_version(root):
-    """Return libvirt's version as a tuple, or None where none answers (then: a recent one)."""
+def _installed_version(root: str) -> tuple[int, ...] | None:
+    """Return libvirt's version, or None where none answers (then: a recent one)."""
     if not _is_own(root):
         return None
     for command in ('libvirtd', 'virtqemud', 'virsh'):
@@ -225,12 +244,12 @@ def _installed_version(root):
     return None
 
 
-def _version(text):
-    """Parse 'X.Y.Z' into a tuple of ints."""
+def _version(text: str) -> tuple[int, ...]:
+    """Parse 'X.Y.Z'."""
     return tuple(int(part) for part in text.split('.')[:3])
 
 
-def _compile(site):
+def _compile(site: str) -> list[str]:
     """Byte-compile what the hook imports, for the interpreter that will run it."""
     done = subprocess.run(
         [hook_files.INTERPRETER, '-I', '-m', 'compileall', '-q', '-l',
@@ -241,7 +260,7 @@ def _compile(site):
     return []
 
 
-def _relabel():
+def _relabel() -> list[str]:
     """Give the files the labels that SELinux's policy names for their paths."""
     if not (os.path.exists('/sys/fs/selinux/enforce') and os.path.exists('/sbin/restorecon')):
         return []
@@ -249,7 +268,7 @@ def _relabel():
     return ['restored the SELinux labels of /etc/libvirt/hooks']
 
 
-def _reload(daemon, wanted):
+def _reload(daemon: confinement.Daemon | None, wanted: bool) -> list[str]:
     if daemon is None:
         return []
     if not wanted:
@@ -259,29 +278,30 @@ def _reload(daemon, wanted):
     return ['told %s (pid %d) to look for hooks again' % (daemon.name, daemon.pid)]
 
 
-def _boot_s(root):
+def _boot_s(root: str) -> int:
     with open(os.path.join(root, 'proc/stat')) as stream:
         return next(int(line.split()[1]) for line in stream if line.startswith('btime '))
 
 
-def _is_own(root):
+def _is_own(root: str) -> bool:
     return os.path.samefile(root, '/')
 
 
-def _need_root(root):
+def _need_root(root: str) -> None:
     if _is_own(root) and os.geteuid() != 0:
         raise hook_files.HookError('only root can change /etc/libvirt/hooks: run with sudo')
 
 
-def _problem(code, what, remedy):
+def _problem(code: str, what: str, remedy: str) -> Problem:
     return {'code': code, 'problem': what, 'remedy': remedy}
 
 
-def _report(problems=(), changes=(), notes=(), **more):
+def _report(problems: Iterable[Problem] = (), changes: Iterable[str] = (),
+            notes: Iterable[str] = (), **more: Any) -> Report:
     return dict(more, problems=list(problems), changes=list(changes), notes=list(notes))
 
 
-def _print(report):
+def _print(report: Report) -> None:
     installed = report.get('installed')
     if installed:
         state_of_it = 'installed' if installed['present'] else 'not installed'
@@ -302,5 +322,5 @@ def _print(report):
         print('problem: %(problem)s\n  remedy: %(remedy)s' % problem, file=sys.stderr)
 
 
-def _nodes(nodes):
+def _nodes(nodes: Iterable[int]) -> str:
     return ','.join(str(node) for node in nodes) or 'any'

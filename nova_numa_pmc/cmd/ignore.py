@@ -15,14 +15,19 @@ exit codes: 0 done; 1 a problem; 64 wrong usage
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc import model, overrides, promises
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
 from nova_numa_pmc.cmd import exits, pin, top
 from nova_numa_pmc.host import cgroups, cpuset
 from nova_numa_pmc.operating import applying, seeing
 
+if TYPE_CHECKING:
+    import argparse
 
-def configure(parser):
+
+def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     pin.add_guest(parser)
     parser.add_argument('--release', action='store_true', help='widen it now')
@@ -31,7 +36,7 @@ def configure(parser):
                              '(default: 30)')
 
 
-def run(args, here=None):
+def run(args: argparse.Namespace, here: seeing.Here | None = None) -> int:
     """Ignore the guest; return the exit code."""
     here = here or seeing.Here(args.root)
     here.need_root()
@@ -47,7 +52,7 @@ def run(args, here=None):
     return exits.OK
 
 
-def _release(here, guest):
+def _release(here: seeing.Here, guest: model.Guest) -> None:
     """Promise a guest no place and let it go wherever guests may; what others placed stays."""
     with promises.locked(here.shared, here.root, LOCK_TIMEOUT_S) as ledger:
         promise = ledger.promises.get(guest.uuid)

@@ -3,8 +3,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 
-def add_common(parser, json_help='print one JSON object', root_help='look at'):
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_common(parser: argparse.ArgumentParser, json_help: str = 'print one JSON object',
+               root_help: str = 'look at') -> None:
     """Add ``--root`` and ``--json``."""
     parser.add_argument('--root', default='/', metavar='DIR',
                         help='the file system to %s (default: /)' % root_help)

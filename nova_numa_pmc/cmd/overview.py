@@ -15,6 +15,7 @@ made; 3 some moves were made and others not; 1 a problem; 64 wrong usage
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cmd import apply, exits, options, plan as plan_command, status as status_command
 from nova_numa_pmc.cmd import top
@@ -22,8 +23,11 @@ from nova_numa_pmc.movement import history
 from nova_numa_pmc.operating import applying, seeing
 from nova_numa_pmc.viewing import plans
 
+if TYPE_CHECKING:
+    import argparse
 
-def configure(parser):
+
+def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     plan_command.add_measuring(parser)
     parser.add_argument('--wait', type=top.seconds, default=30.0, metavar='SECONDS',
@@ -31,7 +35,7 @@ def configure(parser):
     options.add_common(parser, 'print one JSON object with status and plan')
 
 
-def run(args, here=None):
+def run(args: argparse.Namespace, here: seeing.Here | None = None) -> int:
     """Show status and plan, ask, make the moves; return the exit code."""
     here = here or seeing.Here(args.root)
     asks = here.terminal and here.may_write and not args.json

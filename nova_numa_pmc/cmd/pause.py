@@ -22,21 +22,21 @@ from nova_numa_pmc.movement import pausing
 from nova_numa_pmc.operating import seeing
 
 
-def configure(parser):
+def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument('--reason', type=_reason, default='', metavar='TEXT',
                         help='why: status, check and systemctl status show it')
     options.add_common(parser)
 
 
-def _reason(text):
+def _reason(text: str) -> str:
     if len(text) > pausing.REASON_MAX or not text.isprintable():
         raise argparse.ArgumentTypeError('not a line of at most %d characters'
                                          % pausing.REASON_MAX)
     return text
 
 
-def run(args, here=None):
+def run(args: argparse.Namespace, here: seeing.Here | None = None) -> int:
     """Pause the agent; return the exit code."""
     here = here or seeing.Here(args.root)
     here.need_root()

@@ -17,6 +17,7 @@ followed partly; 64 wrong usage
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, overrides
 from nova_numa_pmc.cmd import exits, options, top
@@ -28,11 +29,15 @@ from nova_numa_pmc.movement.legs import why_busy
 from nova_numa_pmc.operating import applying, seeing
 from nova_numa_pmc.viewing import plans
 
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
 #: What of a guest's memory may be elsewhere without a move: QEMU's read-only pages.
 _FEW_BYTES, _FEW_SHARE = 16 << 20, 0.01
 
 
-def configure(parser):
+def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_guest(parser)
     parser.add_argument('--node', type=int, metavar='N', help='move it there first')
@@ -41,13 +46,13 @@ def configure(parser):
                              '(default: 30)')
 
 
-def add_guest(parser):
+def add_guest(parser: argparse.ArgumentParser) -> None:
     """Add what each command about one guest has."""
     parser.add_argument('guest', metavar='GUEST', help='a name, uuid or id of libvirt\'s')
     options.add_common(parser)
 
 
-def run(args, here=None):
+def run(args: argparse.Namespace, here: seeing.Here | None = None) -> int:
     """Pin the guest; return the exit code."""
     here = here or seeing.Here(args.root)
     here.need_root()
@@ -66,7 +71,8 @@ def run(args, here=None):
     return outcome.exit_code if outcome else exits.OK
 
 
-def say(here, override, args, outcome=None):
+def say(here: seeing.Here, override: overrides.Override, args: argparse.Namespace,
+        outcome: dict[str, Any] | None = None) -> None:
     """Put down what was said of a guest, and print it."""
     overrides.put(override, here.root)
     if args.json:
@@ -78,8 +84,9 @@ def say(here, override, args, outcome=None):
                               'next start'}[override.what]))
 
 
-def _bring(here, guest, node_id, wait_s):
-    """Move a guest to a node; return :class:`applying.Outcome`, None: it is there.
+def _bring(here: seeing.Here, guest: model.Guest, node_id: int,
+           wait_s: float) -> applying.Outcome | None:
+    """Move a guest to a node; return what came of it, None: it is there.
 
     :raises MigrationError: it can't be there
     """
@@ -95,7 +102,7 @@ def _bring(here, guest, node_id, wait_s):
         return None
     # What was said of it before is overruled.
     fixed = guest_load.why_fixed(guest, promise, why_busy(guest._replace(override='')))
-    if fixed:
+    if promise is None or fixed:
         raise MigrationError('guest %s can not be moved: %s'
                              % (guest.name, plans.FIXED.get(fixed, fixed)))
     step = moves.Step(guest.uuid, guest.name, promise.cpu_nodes, (node_id,),
@@ -105,7 +112,7 @@ def _bring(here, guest, node_id, wait_s):
     return applying.make(here, moves.Plan((move,)), seen.record.promises, history.PIN, wait_s)
 
 
-def _is_elsewhere(here, guest, node_id):
+def _is_elsewhere(here: seeing.Here, guest: model.Guest, node_id: int) -> bool:
     """Say whether much of a guest's memory is not on its node: a move was ended, or it spilled."""
     try:
         by_node = cgroups.memory_by_node(cgroups.find(guest.pid, here.root)) or {}

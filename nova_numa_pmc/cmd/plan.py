@@ -18,27 +18,33 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cmd import exits, options, top
 from nova_numa_pmc.core import rebalance
 from nova_numa_pmc.operating import seeing
 from nova_numa_pmc.viewing import plans, tables
 
+if TYPE_CHECKING:
+    import argparse
 
-def configure(parser):
+    from nova_numa_pmc.core import moves
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_guests(parser)
     add_measuring(parser)
     options.add_common(parser)
 
 
-def add_guests(parser):
+def add_guests(parser: argparse.ArgumentParser) -> None:
     """Add the names of guests."""
     parser.add_argument('guest', nargs='*', metavar='GUEST',
                         help='leave all others where they are: a name, uuid or id of libvirt\'s')
 
 
-def add_measuring(parser):
+def add_measuring(parser: argparse.ArgumentParser) -> None:
     """Add what a plan is measured and weighed by."""
     parser.add_argument('--interval', type=top.seconds, default=5.0, metavar='SECONDS',
                         help='measure for so long (default: 5)')
@@ -47,7 +53,7 @@ def add_measuring(parser):
                         help='take the load to stay as it is for so long (default: 10m)')
 
 
-def run(args, here=None):
+def run(args: argparse.Namespace, here: seeing.Here | None = None) -> int:
     """Print the plan; return the exit code."""
     here = here or seeing.Here(args.root)
     seen = here.measure(args.interval)
@@ -59,7 +65,8 @@ def run(args, here=None):
     return exits.NOT_EMPTY if plan.moves else exits.OK
 
 
-def show(plan, situation, horizon_s, seen):
+def show(plan: moves.Plan, situation: moves.Situation, horizon_s: float,
+         seen: seeing.Seen) -> None:
     """Print a plan as text, and to stderr what could not be told."""
     print('\n'.join(plans.lines(plan, situation, horizon_s, seen)), flush=True)
     for problem in seen.problems:

@@ -6,9 +6,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.cmd import exits
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: Subcommand → one line of help. The module ``nova_numa_pmc.cmd.NAME`` offers
 #: ``configure(parser)`` and ``run(args)``, which returns the exit code.
@@ -43,9 +47,11 @@ class _Command(exits.Parser):
     What the others import is not waited for, and may be absent (oslo.config for ``check``).
     """
 
-    module = None  # parsers below a subcommand's have none
+    module: str | None = None  # parsers below a subcommand's have none
 
-    def parse_known_args(self, args=None, namespace=None):
+    def parse_known_args(  # type: ignore[override]  # of its overloads one is used
+            self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None,
+            ) -> tuple[argparse.Namespace, list[str]]:
         if self.module is not None:
             module = importlib.import_module(self.module)
             self.description = module.__doc__
@@ -54,7 +60,7 @@ class _Command(exits.Parser):
         return super().parse_known_args(args, namespace)
 
 
-def build_parser():
+def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all subcommands."""
     parser = exits.Parser(
         prog='nova-numa-rebalance',
@@ -75,14 +81,15 @@ def build_parser():
     return parser
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; return its exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
     if not argv or argv[0].startswith('-') and argv[0] not in ('-h', '--help'):
         argv.insert(0, NO_COMMAND)
     args = build_parser().parse_args(argv)
     try:
-        return args.run(args)
+        code: int = args.run(args)
+        return code
     except BrokenPipeError:
         return exits.PROBLEM
     except KeyboardInterrupt:

@@ -21,15 +21,29 @@ import argparse
 import sys
 import time
 from array import array
+from typing import TYPE_CHECKING, Protocol
 
 from nova_numa_pmc.cmd import top
 from nova_numa_pmc.recorded import recording
 from nova_numa_pmc.viewing import pace, tables
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
+
+    from nova_numa_pmc.sample import Sample
+
 _PART_MAX_MIB = recording.PART_MAX_BYTES >> 20
 
 
-def configure(parser):
+class Sampler(Protocol):
+    """Measures a host, over the time since the sample before."""
+
+    def sample(self) -> Sample:
+        """Return what was measured."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument('--out', required=True, metavar='FILE', help='the recording')
     parser.add_argument('--interval', type=top.seconds, default=10.0, metavar='SECONDS',
@@ -43,22 +57,25 @@ def configure(parser):
                         help='files kept, the current one included (default: 8)')
 
 
-def _duration(text):
+def _duration(text: str) -> float:
     try:
         return pace.duration_s(text)
     except ValueError:
         raise argparse.ArgumentTypeError('not a time like 90, 15m, 2h or 7d') from None
 
 
-def _whole(low, high):
-    def parse(text):
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
         if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
             raise argparse.ArgumentTypeError('not a whole number from %d to %d' % (low, high))
         return int(text)
     return parse
 
 
-def run(args, open_sampler=top.open_sampler, wait=time.sleep, clock=time.monotonic):
+def run(args: argparse.Namespace,
+        open_sampler: Callable[[], AbstractContextManager[Sampler]] = top.open_sampler,
+        wait: Callable[[float], bool | None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic) -> int:
     """Record until the duration is over or a signal comes; return 0."""
     writer = recording.Writer(args.out, args.max_size << 20, args.keep)
     sizes = array('L')
@@ -69,7 +86,7 @@ def run(args, open_sampler=top.open_sampler, wait=time.sleep, clock=time.monoton
         _say('recording to %s every %g s%s' % (
             args.out, args.interval, '' if args.duration else '; Ctrl-C ends it'))
         with top.until_interrupted(), open_sampler() as sampler:
-            told = set()
+            told: set[str] = set()
             for sample in _until(args.duration, pace.paced(
                     sampler.sample, args.interval, wait, clock), clock):
                 sizes.append(writer.append(sample))
@@ -83,7 +100,8 @@ def run(args, open_sampler=top.open_sampler, wait=time.sleep, clock=time.monoton
     return 0
 
 
-def _until(duration_s, samples, clock):
+def _until(duration_s: float | None, samples: Iterable[Sample],
+           clock: Callable[[], float]) -> Iterator[Sample]:
     end = None if duration_s is None else clock() + duration_s
     for sample in samples:
         yield sample
@@ -91,5 +109,5 @@ def _until(duration_s, samples, clock):
             return
 
 
-def _say(line):
+def _say(line: str) -> None:
     print('record: %s' % line, file=sys.stderr, flush=True)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import TYPE_CHECKING, TypeVar
 
 from nova_numa_pmc.cmd import top
 from nova_numa_pmc.exceptions import NumaPmcError
@@ -24,7 +25,15 @@ from nova_numa_pmc.record import Record
 from nova_numa_pmc.recorded import replay
 from nova_numa_pmc.viewing import pace, summary, tables
 
-_SPREAD = {
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any, Optional
+
+    Window = tuple[Optional[float], Optional[float]]
+
+_T = TypeVar('_T')
+_SPREAD: dict[str, tuple[str, float]] = {
     'pressure': ('pressure', 1), 'cpu_ratio': ('cpu', 1), 'bandwidth_ratio': ('bw', 1),
     'link_ratio': ('link', 1), 'demand_cores': ('cores', 1), 'cores': ('cores', 1),
     'waiting_cores': ('wait', 1), 'distance_cores': ('dist', 1), 'remote_ratio': ('rem%', 100),
@@ -39,7 +48,7 @@ _COMPARED = {
 _EMPTY = 'holds no sample yet'
 
 
-def configure(parser):
+def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument('file', metavar='FILE', help='a recording; its rotated parts are read too')
     parser.add_argument('--from', dest='from_', default='', metavar='TIME',
@@ -53,14 +62,14 @@ def configure(parser):
     parser.add_argument('--json', action='store_true', help='print one JSON object')
 
 
-def run(args):
+def run(args: argparse.Namespace) -> int:
     """Print the report; return 0."""
     if bool(args.before) != bool(args.after):
         raise NumaPmcError('--before and --after go together: name two windows')
-    plots = _plots() if args.plot else None  # Say what is missing before hours are read.
+    draw = _plots() if args.plot else None  # Say what is missing before hours are read.
     recorded, windows = read(args)
-    comparison = compare(recorded, *windows) if windows else None
-    drawn = plots.draw(recorded, args.plot, windows or ()) if plots else []
+    comparison = compare(recorded, windows[0], windows[1]) if windows else None
+    drawn = draw(recorded, args.plot, windows) if draw else []
     if args.json:
         print(json.dumps(as_data(recorded, comparison, drawn), indent=2))
     else:
@@ -70,39 +79,41 @@ def run(args):
     return 0
 
 
-def _plots():
+def _plots() -> Callable[[summary.Recorded, str, Sequence[Window]], list[str]]:
     try:
         from nova_numa_pmc.viewing import plots
     except ImportError:
         raise NumaPmcError('--plot needs matplotlib, which is not installed: pip install '
                            '"nova-numa-pmc[plots]", or run report where it is') from None
-    return plots
+    return plots.draw
 
 
-def read(args):
-    """Return the :class:`summary.Recorded` asked for, and the two windows."""
-    first_s = last_s = None
+def read(args: argparse.Namespace) -> tuple[summary.Recorded, list[Window]]:
+    """Return what is asked for of the recording, and the two windows, or none."""
+    span = from_s = to_s = None
+    windows = []
     if args.from_ or args.to or args.before:
-        first_s, last_s = _span(args.file)
-    from_s, to_s = (pace.time_s(text, first_s, last_s) for text in (args.from_, args.to))
-    windows = [pace.window_s(text, first_s, last_s) for text in (args.before, args.after) if text]
+        span = _span(args.file)
+        from_s, to_s = pace.time_s(args.from_, *span), pace.time_s(args.to, *span)
+        windows = [pace.window_s(text, *span) for text in (args.before, args.after) if text]
     samples = replay.read(args.file, lambda line: print('report: %s' % line, file=sys.stderr))
     recorded = summary.gather((top.only(sample, args.guest) for sample in samples), from_s, to_s)
-    if not recorded.samples and first_s is None:
-        raise NumaPmcError('%s: %s' % (args.file, _EMPTY))
     if not recorded.samples:
+        if span is None:
+            raise NumaPmcError('%s: %s' % (args.file, _EMPTY))
         raise NumaPmcError('%s: nothing was recorded then; it spans %s to %s' % (
-            args.file, pace.clock_time(first_s, True), pace.clock_time(last_s, True)))
+            args.file, pace.clock_time(span[0], True), pace.clock_time(span[1], True)))
     return recorded, windows
 
 
-def _span(path):
+def _span(path: str) -> tuple[float, float]:
     """Return the first and last time of a recording."""
-    first_s = last_s = None
+    first_s: float | None = None
+    last_s: float | None = None
     for sample in replay.read(path):
         first_s = sample.taken_s if first_s is None else first_s
         last_s = sample.taken_s
-    if first_s is None:
+    if first_s is None or last_s is None:
         raise NumaPmcError('%s: %s' % (path, _EMPTY))
     return first_s, last_s
 
@@ -120,8 +131,8 @@ class Compared(Record):
     metrics: dict[str, tuple[float | None, float | None]]
 
 
-def compare(recorded, before, after):
-    """Return a tuple of :class:`Compared`: the host, its nodes, its guests.
+def compare(recorded: summary.Recorded, before: Window, after: Window) -> tuple[Compared, ...]:
+    """Return the host, its nodes and its guests, compared.
 
     :raises NumaPmcError: a window holds no sample
     """
@@ -140,13 +151,14 @@ def compare(recorded, before, after):
     return (host, *nodes, *guests)
 
 
-def _two(means, what, before, after):
+def _two(means: Callable[[_T, float | None, float | None], dict[str, float | None]], what: _T,
+         before: Window, after: Window) -> dict[str, tuple[float | None, float | None]]:
     first, second = means(what, *before), means(what, *after)
     return {metric: (first[metric], second[metric]) for metric in summary.COMPARED
             if first[metric] is not None or second[metric] is not None}
 
 
-def times_ratio(before, after):
+def times_ratio(before: float | None, after: float | None) -> str:
     """Return '56.0 : 1' or '1 : 1.12', before to after; '-' where either is unknown or 0."""
     if not before or not after:
         return tables.UNKNOWN
@@ -155,9 +167,10 @@ def times_ratio(before, after):
     return '1 : %.3g' % (after / before)
 
 
-def as_data(recorded, comparison, drawn):
+def as_data(recorded: summary.Recorded, comparison: Iterable[Compared] | None,
+            drawn: list[str]) -> dict[str, Any]:
     """Return the report as plain data."""
-    data = {
+    data: dict[str, Any] = {
         'from_s': recorded.first_s, 'to_s': recorded.last_s, 'samples': recorded.samples,
         'left_out': recorded.repeated, 'sources': recorded.sources,
         'problems': recorded.problems, 'plots': drawn,
@@ -172,15 +185,15 @@ def as_data(recorded, comparison, drawn):
     return data
 
 
-def _by_name(recorded):
+def _by_name(recorded: summary.Recorded) -> list[tuple[str, summary.Series]]:
     return sorted(recorded.guests.items(), key=lambda item: item[1].name)
 
 
-def _spreads(series):
+def _spreads(series: summary.Series) -> dict[str, Any]:
     return {metric: summary.spread(values)._asdict() for metric, values in series.values.items()}
 
 
-def as_lines(recorded, comparison):
+def as_lines(recorded: summary.Recorded, comparison: Sequence[Compared] | None) -> list[str]:
     """Return the report as lines of text."""
     lines = ['%s to %s, %d samples, by %s' % (
         pace.clock_time(recorded.first_s, True), pace.clock_time(recorded.last_s, True),
@@ -203,8 +216,8 @@ def as_lines(recorded, comparison):
     return lines
 
 
-def _comparison_lines(comparison):
-    lines = []
+def _comparison_lines(comparison: Sequence[Compared]) -> list[str]:
+    lines: list[str] = []
     for compared in comparison:
         if compared.kind != 'guest':
             lines += ['', *tables.text(comparison_table(compared.name, compared.metrics))]
@@ -212,7 +225,7 @@ def _comparison_lines(comparison):
     return lines + (['', *tables.text(_guests_table(guests))] if guests else [])
 
 
-def _guests_table(guests):
+def _guests_table(guests: Sequence[Compared]) -> tables.Table:
     """Return a row for each guest, with 'before → after' of what is known of any."""
     shown = [metric for metric in summary.COMPARED
              if any(metric in guest.metrics for guest in guests)]
@@ -223,12 +236,12 @@ def _guests_table(guests):
         (_COMPARED[metric], False) for metric in shown)), rows)
 
 
-def _sources(recorded):
+def _sources(recorded: summary.Recorded) -> str:
     return ', '.join('%s (%d)' % (tables.printable(source) or 'no source', count)
                      for source, count in recorded.sources.items())
 
 
-def _spread_table(title, all_series):
+def _spread_table(title: str, all_series: Sequence[summary.Series]) -> tables.Table:
     """Return medians and percentiles, with the columns that anything is known of."""
     spreads = [{metric: summary.spread(series.values[metric]) for metric in _SPREAD
                 if metric in series.values} for series in all_series]
@@ -240,14 +253,15 @@ def _spread_table(title, all_series):
     return tables.Table(title, headings, tuple(rows))
 
 
-def _spread_text(metric, values):
-    if not values.samples:
+def _spread_text(metric: str, values: summary.Spread) -> str:
+    if values.median is None or values.p95 is None:
         return tables.UNKNOWN
     factor = _SPREAD[metric][1]
     return ' / '.join('%.2f' % (value * factor) for value in (values.median, values.p95))
 
 
-def comparison_table(what, rows):
+def comparison_table(
+        what: str, rows: dict[str, tuple[float | None, float | None]]) -> tables.Table:
     """Return a before/after table: a value, the same later, the change and the ratio."""
     cells = [(tables.Cell(_COMPARED[metric]), *(
         tables.Cell(text) for text in (
@@ -259,7 +273,7 @@ def comparison_table(what, rows):
                         tuple(cells))
 
 
-def _amount(metric, value):
+def _amount(metric: str, value: float | None) -> str:
     if value is None:
         return tables.UNKNOWN
     if metric in ('local_per_sec', 'remote_per_sec'):
@@ -268,7 +282,7 @@ def _amount(metric, value):
     return '%.2f' % (value * factor)
 
 
-def _change(before, after):
+def _change(before: float | None, after: float | None) -> str:
     if not before or after is None:
         return tables.UNKNOWN
     return '%+.1f %%' % (100 * (after / before - 1))

@@ -12,18 +12,22 @@ exit codes: 0 done, or it was not paused; 1 a problem; 64 wrong usage
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cmd import exits, options
 from nova_numa_pmc.movement import pausing
 from nova_numa_pmc.operating import seeing
 
+if TYPE_CHECKING:
+    import argparse
 
-def configure(parser):
+
+def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     options.add_common(parser)
 
 
-def run(args, here=None):
+def run(args: argparse.Namespace, here: seeing.Here | None = None) -> int:
     """Let the agent go on; return the exit code."""
     here = here or seeing.Here(args.root)
     here.need_root()

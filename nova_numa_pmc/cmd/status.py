@@ -19,21 +19,28 @@ from __future__ import annotations
 import json
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import pools
 from nova_numa_pmc.cmd import exits, options, top
 from nova_numa_pmc.operating import seeing, standing
 from nova_numa_pmc.viewing import status, tables
 
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
 
-def configure(parser):
+    from nova_numa_pmc.overrides import Override
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument('--interval', type=top.seconds, default=None, metavar='SECONDS',
                         help='measure for so long')
     options.add_common(parser)
 
 
-def run(args, here=None):
+def run(args: argparse.Namespace, here: seeing.Here | None = None) -> int:
     """Show how the host stands; return the exit code."""
     here = here or seeing.Here(args.root)
     seen = here.measure(args.interval) if args.interval else here.look()
@@ -44,11 +51,8 @@ def run(args, here=None):
     return exits.OK
 
 
-def show(here, seen):
-    """Print how a host stands, and to stderr what could not be told.
-
-    :param seen: :class:`seeing.Seen`
-    """
+def show(here: seeing.Here, seen: seeing.Seen) -> None:
+    """Print how a host stands, and to stderr what could not be told."""
     agent, nodes, guests, absent, problems, source = _found(here, seen)
     lines = status.agent_lines(agent, seen.sample is not None)
     lines.append(status.pool_line(seen.pool, source))
@@ -63,14 +67,17 @@ def show(here, seen):
         print('problem: ' + tables.printable(problem), file=sys.stderr)
 
 
-def to_data(here, seen):
+def to_data(here: seeing.Here, seen: seeing.Seen) -> dict[str, Any]:
     """Return how a host stands as plain data."""
-    *found, source = _found(here, seen)
-    return dict(status.to_data(*found, *_clocks()), pool={
+    agent, nodes, guests, absent, problems, source = _found(here, seen)
+    return dict(status.to_data(agent, nodes, guests, absent, problems, *_clocks()), pool={
         'cpus': sorted(seen.pool.cpus), 'source': source or seen.pool.source})
 
 
-def _found(here, seen):
+def _found(here: seeing.Here, seen: seeing.Seen) -> tuple[
+        standing.Agent, tuple[standing.Node, ...], tuple[standing.Standing, ...],
+        list[Override], tuple[str, ...], str]:
+    """Return what is shown, and at last whom the agent has the floating pool from, '' not told."""
     agent, published = standing.agent(here)
     guests, problems = standing.guests(here, seen)
     return (agent, standing.nodes(here, seen, published if agent.fresh else None), guests,
@@ -78,5 +85,5 @@ def _found(here, seen):
             published.pool_source if published and seen.pool.source == pools.AGENT else '')
 
 
-def _clocks():
+def _clocks() -> tuple[float, float]:
     return time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -23,16 +23,25 @@ import json
 import signal
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import sample
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.recorded import replay
 from nova_numa_pmc.viewing import pace, screen, tables
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from types import FrameType
+    from typing import NoReturn
+
+    from nova_numa_pmc.collect import Sampler
+    from nova_numa_pmc.sample import Sample
+
 _SORT_KEYS = list(tables.SORTS)
 
 
-def configure(parser):
+def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument('--interval', type=seconds, default=5.0, metavar='SECONDS',
                         help='what a sample spans; with --replay, the time between two '
@@ -53,7 +62,7 @@ def configure(parser):
                              'raw events are (see "events --help")')
 
 
-def seconds(text):
+def seconds(text: str) -> float:
     """Parse an interval; argparse's type."""
     try:
         value = pace.duration_s(text)
@@ -64,7 +73,7 @@ def seconds(text):
     return value
 
 
-def run(args):
+def run(args: argparse.Namespace) -> int:
     """Show samples until the operator ends it; return 0."""
     with until_interrupted():
         if args.json or args.once or not sys.stdout.isatty():
@@ -75,9 +84,9 @@ def run(args):
 
 
 @contextlib.contextmanager
-def until_interrupted():
+def until_interrupted() -> Iterator[None]:
     """Leave the block quietly, by its finally clauses, on Ctrl-C and on SIGTERM."""
-    def interrupt(_number, _frame):
+    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
     former = signal.signal(signal.SIGTERM, interrupt)
     try:
@@ -88,7 +97,7 @@ def until_interrupted():
         signal.signal(signal.SIGTERM, former)
 
 
-def open_sampler():
+def open_sampler() -> Sampler:
     """Return what measures this host."""
     from nova_numa_pmc import calibration, collect, counting  # Not needed for a replay.
     options, problem = calibration.completed(counting.read())
@@ -97,11 +106,12 @@ def open_sampler():
     return collect.Sampler(options)
 
 
-def _samples(args, wait):
+def _samples(args: argparse.Namespace,
+             wait: Callable[[float], bool | None]) -> Iterator[Sample]:
     """Yield what is to be shown, one sample an interval."""
     if args.replay:
         damaged = lambda line: print('top: %s' % line, file=sys.stderr)  # noqa: E731
-        samples = replay.read(args.replay, damaged, args.cpu)
+        samples: Iterator[Sample] = replay.read(args.replay, damaged, args.cpu)
         if args.once:
             samples = iter(_last(samples, args.replay))
         yield from pace.replayed(samples, args.interval, wait)
@@ -110,17 +120,17 @@ def _samples(args, wait):
         yield from pace.paced(sampler.sample, args.interval, wait, time.monotonic)
 
 
-def _last(samples, path):
+def _last(samples: Iterator[Sample], path: str) -> collections.deque[Sample]:
     last = collections.deque(samples, maxlen=1)
     if not last:
         raise NumaPmcError('%s: holds no sample yet' % path)
     return last
 
 
-def _print_all(args):
+def _print_all(args: argparse.Namespace) -> None:
     if not args.replay and sys.stderr.isatty():
         print('measuring for %g s …' % args.interval, file=sys.stderr)
-    told = set()
+    told: set[str] = set()
     for shown in _samples(args, lambda waiting_s: time.sleep(waiting_s)):
         shown = only(shown, args.guest)
         if args.json:
@@ -132,7 +142,7 @@ def _print_all(args):
             return
 
 
-def tell_once(problems, told, say):
+def tell_once(problems: Collection[str], told: set[str], say: Callable[[str], None]) -> None:
     """Say each problem that is not in the set ``told`` yet."""
     for problem in problems:
         if problem not in told:
@@ -140,12 +150,12 @@ def tell_once(problems, told, say):
             say('problem: ' + tables.printable(problem))
 
 
-def _live(args):
+def _live(args: argparse.Namespace) -> None:
     view = _View(args)
     with screen.keys() as key, screen.open_screen(sys.stdout) as drawn:
         drawn.draw(['measuring for %g s …  (q ends)' % args.interval])
 
-        def wait(waiting_s):
+        def wait(waiting_s: float) -> bool:
             end = time.monotonic() + waiting_s
             while True:
                 pressed = key(max(0.0, end - time.monotonic()))
@@ -167,18 +177,19 @@ def _live(args):
 class _View:
     """What the live screen shows: the last sample, and how it is sorted."""
 
-    def __init__(self, args):
-        self.sample, self.sort = None, args.sort
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.sample: Sample | None = None
+        self.sort: str = args.sort
 
-    def next_sort(self):
+    def next_sort(self) -> None:
         self.sort = _SORT_KEYS[(_SORT_KEYS.index(self.sort) + 1) % len(_SORT_KEYS)]
 
-    def draw(self, drawn):
+    def draw(self, drawn: screen.PlainScreen | screen.RichScreen) -> None:
         if self.sample is not None:
             drawn.draw(as_parts(self.sample, self.sort, screen.height()))
 
 
-def only(shown, names):
+def only(shown: Sample, names: Collection[str] | None) -> Sample:
     """Return a sample with no other guests than those named by name or UUID."""
     if not names:
         return shown
@@ -186,15 +197,16 @@ def only(shown, names):
         guest for guest in shown.guests if guest.name in names or guest.uuid in names))
 
 
-def as_lines(shown, sort):
+def as_lines(shown: Sample, sort: str) -> list[str]:
     """Return a sample as lines of plain text."""
-    lines = []
+    lines: list[str] = []
     for part in as_parts(shown._replace(problems=()), sort):
         lines += [part] if isinstance(part, str) else tables.text(part)
     return lines
 
 
-def as_parts(shown, sort, height=None):
+def as_parts(shown: Sample, sort: str,
+             height: int | None = None) -> list[tables.Table | str]:
     """Return a sample as tables and lines; where they are higher than a screen, fewer guests."""
     problems = ['problem: ' + tables.printable(problem) for problem in shown.problems]
     above = ['%s   over %.3g s   by %s   guests: %d, by %s' % (

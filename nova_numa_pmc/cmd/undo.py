@@ -19,6 +19,7 @@ nothing was; 64 wrong usage, as without --yes where nobody can be asked
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cmd import apply, exits, options
 from nova_numa_pmc.core.explain_move import explain_move
@@ -26,15 +27,18 @@ from nova_numa_pmc.movement import history
 from nova_numa_pmc.operating import applying, seeing, undoing
 from nova_numa_pmc.viewing import tables
 
+if TYPE_CHECKING:
+    import argparse
 
-def configure(parser):
+
+def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument('--move', metavar='ID', help='this move of the history alone')
     apply.add_moving(parser)
     options.add_common(parser)
 
 
-def run(args, here=None):
+def run(args: argparse.Namespace, here: seeing.Here | None = None) -> int:
     """Show what would be taken back, ask, do it; return the exit code."""
     here = here or seeing.Here(args.root)
     if not apply.may_ask(args, here):
@@ -59,14 +63,14 @@ def run(args, here=None):
     return _exit_code(found, outcome, said_no)
 
 
-def _show(found):
+def _show(found: undoing.Undo) -> None:
     for move in found.plan.moves:
         print(tables.printable(explain_move(move)))
     for name, why in found.left:
         print(tables.printable('%s: left alone: %s' % (name, why)))
 
 
-def _exit_code(found, outcome, said_no):
+def _exit_code(found: undoing.Undo, outcome: applying.Outcome | None, said_no: bool) -> int:
     if said_no:
         return exits.NOT_EMPTY
     if outcome is None:

@@ -15,19 +15,23 @@ exit codes: 0 done, or nothing was said of it; 1 a problem, as libvirt refusing;
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import overrides
 from nova_numa_pmc.cmd import exits, pin
 from nova_numa_pmc.host import pins
 from nova_numa_pmc.operating import seeing, unpinning
 
+if TYPE_CHECKING:
+    import argparse
 
-def configure(parser):
+
+def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     pin.add_guest(parser)
 
 
-def run(args, here=None):
+def run(args: argparse.Namespace, here: seeing.Here | None = None) -> int:
     """Forget what was said of the guest; return the exit code."""
     here = here or seeing.Here(args.root)
     here.need_root()
@@ -47,7 +51,7 @@ def run(args, here=None):
     return exits.OK
 
 
-def _restore(here, uuid):
+def _restore(here: seeing.Here, uuid: str) -> list[str]:
     """Give back the threads that were pinned since the guest was placed; return their names."""
     for guest in here.guests()[0]:
         if guest.uuid == uuid:

@@ -17,20 +17,24 @@ from __future__ import annotations
 import json
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cmd import exits, options, plan as plan_command, top
 from nova_numa_pmc.operating import seeing
 from nova_numa_pmc.viewing import plans, screen, tables
 
+if TYPE_CHECKING:
+    import argparse
 
-def configure(parser):
+
+def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     plan_command.add_guests(parser)
     plan_command.add_measuring(parser)
     options.add_common(parser, 'print one JSON object a line')
 
 
-def run(args, here=None):
+def run(args: argparse.Namespace, here: seeing.Here | None = None) -> int:
     """Show plans until the operator ends it; return the exit code."""
     here = here or seeing.Here(args.root)
     with top.until_interrupted():
@@ -41,8 +45,8 @@ def run(args, here=None):
     return exits.OK
 
 
-def _print_all(args, here):
-    told = set()
+def _print_all(args: argparse.Namespace, here: seeing.Here) -> None:
+    told: set[str] = set()
     for seen in here.samples(args.interval, lambda seconds: here.wait(seconds)):
         plan, situation = here.propose(seen, args.horizon, args.guest)
         if args.json:
@@ -52,11 +56,11 @@ def _print_all(args, here):
             print('\n'.join(plans.lines(plan, situation, args.horizon, seen)) + '\n', flush=True)
 
 
-def _live(args, here):
+def _live(args: argparse.Namespace, here: seeing.Here) -> None:
     with screen.keys() as key, screen.open_screen(sys.stdout) as drawn:
         drawn.draw(['measuring for %g s …  (q ends)' % args.interval])
 
-        def wait(seconds):
+        def wait(seconds: float) -> bool:
             end_s = time.monotonic() + seconds
             while (left_s := end_s - time.monotonic()) > 0:
                 if key(left_s) == 'q':
@@ -65,6 +69,7 @@ def _live(args, here):
 
         for seen in here.samples(args.interval, wait):
             plan, situation = here.propose(seen, args.horizon, args.guest)
+            assert seen.sample is not None
             drawn.draw([tables.nodes(seen.sample), '',
                         *plans.lines(plan, situation, args.horizon, seen), '',
                         *('problem: ' + tables.printable(each) for each in seen.problems)])
