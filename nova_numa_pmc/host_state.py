@@ -13,13 +13,14 @@ import math
 import os
 
 from nova_numa_pmc import model, pool_loads, state
+from nova_numa_pmc.core import domains
 from nova_numa_pmc.exceptions import CpuListError, StateError
 from nova_numa_pmc.host import topology
 from nova_numa_pmc.record import Record
 
 FILE = 'host'
 FRESH, STALE, FUTURE = 'fresh', 'stale', 'from the future'
-_MAJOR, _MINOR = 1, 2
+_MAJOR, _MINOR = 1, 3
 #: The kernel's own limit (MAX_NUMNODES) and a host of that many nodes with all its distances.
 NODES_MAX, _SIZE_MAX_BYTES = 1024, 8 << 20
 _POOLS_MAX = 1024
@@ -27,7 +28,9 @@ _POOLS_MAX = 1024
 _AMOUNT_MAX, _DISTANCE_MAX, _HUGE_SIZES_MAX = 2**60, 255, 16
 _NAME_MAX, _REASON_MAX, _GUESTS_MAX = 64, 256, 1023
 
-_LIMITS = ('pressure_floor', 'pressure_step', 'domain_distance')
+_LIMITS = ('pressure_floor', 'pressure_step')
+#: Before 1.3 nodes nearer than this were one domain, unless ``limits`` said otherwise.
+_DOMAIN_DISTANCE = 'domain_distance'
 #: Members of a node that are numbers; those of the second line may be unknown (null).
 _KNOWN = ('cores', 'threads', 'capacity_bytes', 'promised_bytes', 'guests', 'vcpus')
 _OPTIONAL = ('demand_cores', 'bandwidth_bytes_per_sec', 'bandwidth_max_bytes_per_sec',
@@ -47,7 +50,7 @@ class HostState(Record):
         None: unknown
     :param source: the best rung of evidence in use, '' none
     :param limits: of placements; the file carries what :func:`placement.place` reads
-        of them: floor, step and domain distance
+        of them: floor and step
     :param pools: what was measured of each, the floating pool first: what plain guests
         may use, of which ``view`` is. The hook reads them from a file of their own
         (:mod:`pool_loads`)
@@ -144,8 +147,10 @@ def encode(host_state):
         'schema': f'{_MAJOR}.{_MINOR}', 'taken_s': host_state.taken_s,
         'interval_s': host_state.interval_s, 'source': host_state.source,
         'guests_by': host_state.guests_by[:_REASON_MAX],
-        'limits': {name: getattr(host_state.limits, name) for name in _LIMITS},
+        'limits': {_DOMAIN_DISTANCE: domains.threshold(host_state.view)[0],
+                   **{name: getattr(host_state.limits, name) for name in _LIMITS}},
         'rotation': host_state.view.rotation, 'distances': host_state.view.distances,
+        'domains': host_state.view.domains,
         'nodes': nodes, 'pools': [_pool_members(pool) for pool in host_state.pools],
         'pool_source': host_state.pool_source, 'history': {
             name: getattr(host_state.history, name) for name in _HISTORY}},
@@ -172,7 +177,7 @@ def decode(data):
         now_cores = tuple(node.number('demand_now_cores', None) for node in nodes)
         return HostState(
             found.number('taken_s'), found.number('interval_s'),
-            model.HostView(views, _distances(found, len(views)), found.whole('rotation', 0)),
+            _view(found, views, limits),
             tuple(node.number('remote_ratio', None, maximum=1.0) for node in nodes),
             found.text('source', ''), model.Limits()._replace(**{
                 name: limits.number(name, model.Limits._field_defaults[name])
@@ -231,6 +236,19 @@ def _node(members):
         huge.append((_checked_whole('huge_free_bytes', size),
                      _checked_whole('huge_free_bytes', free)))
     return model.NodeView(huge_free_bytes=tuple(huge), **values)
+
+
+def _view(members, views, limits):
+    """Return the :class:`model.HostView` of nodes; before 1.3 distances told their domains."""
+    distances = _distances(members, len(views))
+    if members.get('domains', None) is None:
+        found = domains.near(distances, limits.number(_DOMAIN_DISTANCE, domains.NEAR_DEFAULT))
+    else:
+        shared = members.sequence('domains', len(views))
+        if shared and len(shared) != len(views):
+            raise ValueError(f'its domains are not {len(views)}')
+        found = domains.labelled([_checked_whole('domains', label) for label in shared])
+    return model.HostView(views, distances, members.whole('rotation', 0), found)
 
 
 def _distances(members, count):

@@ -56,11 +56,18 @@ class Topology(Record):
 
     :param distances: tuple of tuples of SLIT distances, by *position* in ``nodes`` (row: from)
     :param cores: tuple of frozensets, the SMT siblings of each physical core
+    :param l3s: tuple by position: tuple of frozensets, the online CPUs of each L3 cache that has
+        CPUs of the node, which may be other nodes' too; (): not known
+    :param sockets: tuple by position: number of the physical package, None: not known
+    :param vendor: of the CPUs, as /proc/cpuinfo has it; '' not read
     """
 
     nodes: tuple[Node, ...]
     distances: tuple[tuple[int, ...], ...]
     cores: tuple[frozenset[int], ...]
+    l3s: tuple[tuple[frozenset[int], ...], ...] = ()
+    sockets: tuple[int | None, ...] = ()
+    vendor: str = ''
 
 
 class Guest(Record):
@@ -236,11 +243,14 @@ class HostView(Record):
     :param nodes: in the order of their ids
     :param distances: tuple of tuples by position, SLIT units (10: local)
     :param rotation: how many placements came before; breaks ties between equals
+    :param domains: tuple by position: the lowest position of the nodes that share their memory
+        channels with this one; (): each node has its own
     """
 
     nodes: tuple[NodeView, ...]
     distances: tuple[tuple[int, ...], ...]
     rotation: int = 0
+    domains: tuple[int, ...] = ()
 
 
 class Request(Record):
@@ -303,8 +313,8 @@ class Limits(Record):
     :param ram_ratio: Nova's RAM allocation ratio on this host
     :param reserve_bytes: per node, kept for the host itself
     :param smt_ratio: s, what an SMT sibling adds to a core [cores]
-    :param domain_distance: nodes nearer than this share their memory channels
-        and form one placement domain (SLIT units)
+    :param domain_distance: nodes nearer than this share their memory channels, whatever the
+        caches tell [SLIT units]; 0: as these tell (``core/hierarchy.py``)
     :param pressure_floor: below this a node is simply fine
     :param pressure_step: pressures closer than this are equal
     """
@@ -312,6 +322,6 @@ class Limits(Record):
     ram_ratio: float = 1.0
     reserve_bytes: int = 256 << 20
     smt_ratio: float = 0.25
-    domain_distance: int = 12
+    domain_distance: int = 0
     pressure_floor: float = 0.7
     pressure_step: float = 0.05

@@ -104,8 +104,8 @@ def decide(guest, options, root, timeout_s, lying=None, ledger=None):
         evidence = _evidence(pools.cpus_of(asked), pools.is_apart(guest, host), options, root)
         view = placement.view(asked, _loading(ledger.promises.values(), guest, host),
                               options.limits, dict(evidence.loads), ledger.rotation)
-        request = placement.request(guest, options.limits, devices, placement.history(
-            view, options.limits, evidence.history))
+        request = placement.request(guest, options.limits, devices,
+                                    placement.history(view, evidence.history))
         view = placement.charged_since(view, dict(evidence.vcpus), evidence.history)
         placed = placement.place(view, request, options.limits)
         promise = placement.promise(counted, placed, _boottime_ns())

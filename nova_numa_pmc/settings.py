@@ -79,9 +79,11 @@ OPTIONS = (
            'Memory of each node kept for the host itself [MiB].'),
     Option('placement', 'smt_ratio', float, _DEFAULT_LIMITS.smt_ratio, 0.0, 1.0,
            'What the second hardware thread of a core adds to it [cores].'),
-    Option('placement', 'domain_distance', int, _DEFAULT_LIMITS.domain_distance, 10, 254,
-           'Nodes nearer to each other than this share their memory channels (L3 caches '
-           'shown as NUMA nodes) and are one place for a guest [SLIT units, local is 10].'),
+    Option('placement', 'domain_distance', int, _DEFAULT_LIMITS.domain_distance, 0, 254,
+           'Nodes nearer to each other than this share their memory channels and are one place '
+           "for a guest [SLIT units, local is 10]. 0: the host's L3 caches tell which do: where "
+           'an AMD host shows each L3 cache as a node those of a socket, else none. Set it only '
+           'where that is wrong; 10 keeps all nodes apart.'),
     Option('placement', 'pressure_floor', float, _DEFAULT_LIMITS.pressure_floor, 0.0, 1.0,
            'A node below this pressure is simply fine: locality decides then.'),
     Option('placement', 'pressure_step', float, _DEFAULT_LIMITS.pressure_step, 0.001, 1.0,

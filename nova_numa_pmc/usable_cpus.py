@@ -10,7 +10,7 @@ import os
 
 from nova_numa_pmc import model, pool_loads, pools, settings, state
 from nova_numa_pmc.exceptions import CpuListError, StateError
-from nova_numa_pmc.host import topology
+from nova_numa_pmc.host import hierarchy, topology
 
 #: The group above the guests' own, with systemd and without, where an operator may have kept
 #: CPUs back.
@@ -36,7 +36,7 @@ def partitioned_host(root: str) -> model.Topology:
 
     :raises TopologyError: the host can't be read
     """
-    host = topology.read(root)
+    host = hierarchy.read(topology.read(root), root)
     for path in _PARTITION_CPUS:
         try:
             with open(os.path.join(root, path), encoding='ascii') as stream:

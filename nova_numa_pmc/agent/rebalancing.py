@@ -136,8 +136,7 @@ def situation(tick, sampler, limits, root, places=None, began_ns=None, now_ns=No
         with contextlib.suppress(MigrationError):
             free.append((node.id, node_room.available_bytes(node.id, root)))
     return moves.Situation(seen, loads, sampler.latencies_ns(tick.host),
-                           guest_load.waiting_cores(inside), tuple(free), sampler.mlp,
-                           limits.domain_distance, limits)
+                           guest_load.waiting_cores(inside), tuple(free), sampler.mlp, limits)
 
 
 def _why_unmeasured(promise, began_ns):

@@ -38,8 +38,12 @@ that node. Ours begin with ``pmc``; N below is a node's position, by ascending i
 ``pmc.xK``              distances where they differ: row by row without the diagonal,
                         six to a value, each a byte, the first in the lowest
 ``pmc.floor``           pressure_floor [0.001]; absent: the default, likewise
-``pmc.step``            pressure_step [0.001] and
-``pmc.domain``          domain_distance
+``pmc.step``            pressure_step [0.001]
+``pmc.domain``          nodes nearer than this share their memory channels [SLIT];
+                        absent: 12
+``pmc.sK``              where no distance tells which do: the lowest position of the
+                        nodes that share theirs with this one, six nodes to a value,
+                        each a byte, the first in the lowest; absent: see above
 ======================  =========================================================
 
 Short, because the metrics of a host of two nodes are to stay below 2 KB together with
@@ -53,11 +57,12 @@ from operator import itemgetter
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.aggregates import MIB, Aggregates, aggregate
-from nova_numa_pmc.core.domains import LOCAL_DISTANCE, distance, merged
+from nova_numa_pmc.core.domains import (LOCAL_DISTANCE, NEAR_DEFAULT, distance, labelled, merged,
+                                        near, threshold)
 from nova_numa_pmc.exceptions import StateError
 
 CURRENT, MAXIMUM = 'numa.membw.current', 'numa.membw.max'
-SCHEMA, _MAJOR = 100, 1
+SCHEMA, _MAJOR = 101, 1
 #: More would not fit into the column.
 NODES_MAX = 64
 INTERVAL_DEFAULT_S = 60
@@ -65,11 +70,10 @@ MB = 10**6
 
 _AMOUNT_MAX = 2**50
 _INTERVAL_MAX_S = 86400
-_DISTANCES_PER_VALUE = 6
+_DISTANCES_PER_VALUE = _DOMAINS_PER_VALUE = 6
 _UNKNOWN = -1
 _GUESTS_BITS = 10
-_LIMITS = (('pmc.floor', 'pressure_floor', 1000), ('pmc.step', 'pressure_step', 1000),
-           ('pmc.domain', 'domain_distance', 1))
+_LIMITS = ('pmc.floor', 'pressure_floor', 1000), ('pmc.step', 'pressure_step', 1000)
 _DEFAULT_LIMITS = model.Limits()
 _INT_ONLY = {int}
 
@@ -100,13 +104,13 @@ class HostMetrics:
 
     :ivar aggregates: :class:`~nova_numa_pmc.core.aggregates.Aggregates`, which the decision
         reads
-    :ivar limits: :class:`model.Limits` with the host's floor, step and domain distance
+    :ivar limits: :class:`model.Limits` with the host's floor and step
     :ivar taken_s, interval_s: when it was measured and how often it is renewed [s]
     :ivar vcpus_used, memory_mb_used: Nova's own count when it was recorded
     """
 
     __slots__ = ('aggregates', 'limits', 'taken_s', 'interval_s', 'vcpus_used',
-                 'memory_mb_used', '_columns', '_current')
+                 'memory_mb_used', '_columns', '_current', '_domains')
 
     @property
     def history(self):
@@ -119,7 +123,7 @@ class HostMetrics:
     @property
     def view(self):
         """Return the host by node, a :class:`model.HostView`."""
-        return self._columns.view()
+        return self._columns.view()._replace(domains=self._domains)
 
     @property
     def remote_ratios(self):
@@ -145,7 +149,7 @@ def to_values(host_state, vcpus_used, memory_mb_used, interval_s=None):
     current = {'pmc': SCHEMA, 'pmc.at': int(host_state.taken_s), 'pmc.vcpus': int(vcpus_used),
                'pmc.mb': int(memory_mb_used)}
     maximum = {'pmc.nodes': len(view.nodes)}
-    turn = view.rotation % max(1, len(merged(view, host_state.limits)[1]))
+    turn = view.rotation % max(1, len(merged(view)[1]))
     if turn:
         current['pmc.turn'] = turn
     guests = min(host_state.history.guests, (1 << _GUESTS_BITS) - 1)
@@ -172,6 +176,7 @@ def to_values(host_state, vcpus_used, memory_mb_used, interval_s=None):
         if renamed:
             maximum[f'pmc.i{at}'] = node.id
     _add_distances(maximum, view)
+    _add_domains(maximum, view)
     for key, field, scale in _LIMITS:
         value = getattr(host_state.limits, field)
         if value != getattr(_DEFAULT_LIMITS, field):
@@ -207,7 +212,7 @@ def _decode(metrics):
     found.taken_s, found.vcpus_used, found.memory_mb_used = now[:_HEADER]
     found.interval_s = (min(_whole(current['pmc.every']), _INTERVAL_MAX_S)
                         if 'pmc.every' in current else INTERVAL_DEFAULT_S)
-    found.limits = limits = _limits(maximum)
+    found.limits = _limits(maximum)
     distances, nearest = _distances(count, maximum)
     turn = _whole(current['pmc.turn']) if 'pmc.turn' in current else 0
     at = _HEADER + 4 * count
@@ -228,8 +233,11 @@ def _decode(metrics):
         [value / 100 for value in maxima[:count]], maxima[count:2 * count],
         maxima[2 * count:3 * count], now[_HEADER:_HEADER + count], live[:count],
         live[count:2 * count], demand, *rest)
-    if nearest < limits.domain_distance:
-        found.aggregates = aggregate(found._columns.view(), limits)
+    found._domains = ()
+    if nearest < NEAR_DEFAULT or 'pmc.domain' in maximum or 'pmc.s0' in maximum:
+        found._domains = _domains(maximum, distances)
+        if found._domains:
+            found.aggregates = aggregate(found.view)
     return found
 
 
@@ -294,7 +302,7 @@ def _unusual(current, maximum, count, distances):
 
 
 def _limits(maximum):
-    if 'pmc.floor' in maximum or 'pmc.step' in maximum or 'pmc.domain' in maximum:
+    if 'pmc.floor' in maximum or 'pmc.step' in maximum:
         return _DEFAULT_LIMITS._replace(**{
             field: max(1, _whole(maximum[key])) / scale
             for key, field, scale in _LIMITS if key in maximum})
@@ -323,6 +331,26 @@ def _add_distances(maximum, view):
     for at in range(0, len(pairs), _DISTANCES_PER_VALUE):
         maximum[f'pmc.x{at // _DISTANCES_PER_VALUE}'] = int.from_bytes(
             pairs[at:at + _DISTANCES_PER_VALUE], 'little')
+
+
+def _add_domains(maximum, view):
+    found, whole = threshold(view)
+    if found != NEAR_DEFAULT:
+        maximum['pmc.domain'] = found
+    for at in range(0, 0 if whole else len(view.domains), _DOMAINS_PER_VALUE):
+        maximum[f'pmc.s{at // _DOMAINS_PER_VALUE}'] = int.from_bytes(
+            view.domains[at:at + _DOMAINS_PER_VALUE], 'little')
+
+
+def _domains(maximum, distances):
+    """Return which nodes share their memory channels, as in :class:`model.HostView`."""
+    if 'pmc.s0' not in maximum:
+        return near(distances, _whole(maximum.get('pmc.domain', NEAR_DEFAULT)))
+    count = len(distances)
+    labels = b''.join(
+        (_whole(maximum[f'pmc.s{at}']) % 256**_DOMAINS_PER_VALUE).to_bytes(
+            _DOMAINS_PER_VALUE, 'little') for at in range(-(-count // _DOMAINS_PER_VALUE)))
+    return labelled(labels[:count])
 
 
 def _distances(count, maximum):

@@ -85,16 +85,15 @@ class Aggregates:
         return copy
 
 
-def aggregate(view, limits):
+def aggregate(view):
     """Turn a view of nodes into columns of placement domains.
 
     Whole MiB, in which Nova counts: what is promised is rounded up, what may be down.
 
     :param view: :class:`model.HostView`
-    :param limits: :class:`model.Limits`
     :rtype: Aggregates
     """
-    merged, groups = domains.merged(view, limits)
+    merged, groups = domains.merged(view)
     nodes = merged.nodes
     return Aggregates(
         [node.cores for node in nodes], [node.threads for node in nodes],

@@ -110,7 +110,7 @@ def _single_nodes(ask, bandwidth):
             continue
         if ask.free_bytes[at] >= memory_bytes:
             found.append(Candidate((at,), (at,), True))
-        elif _memoryless(node):
+        elif is_memoryless(node):
             # First touch on such a node falls back to the nearest memory by itself.
             nearest = _nearest_memory(ask, at)
             if nearest is not None:
@@ -118,13 +118,14 @@ def _single_nodes(ask, bandwidth):
     return found
 
 
-def _memoryless(node):
+def is_memoryless(node):
+    """Return whether a node has no memory for guests, of no kind."""
     return not node.capacity_bytes and not node.huge_free_bytes
 
 
 def _nearest_memory(ask, at):
     """Find where a CPU-only node's memory would lie; None: it does not fit there."""
-    having = [other for other, node in enumerate(ask.view.nodes) if not _memoryless(node)]
+    having = [other for other, node in enumerate(ask.view.nodes) if not is_memoryless(node)]
     nearest = min(having, default=None,
                   key=lambda other: (ask.distance(at, other), -ask.free_bytes[other]))
     if nearest is None or ask.free_bytes[nearest] < ask.request.memory_bytes:
@@ -141,6 +142,6 @@ def _spans(ask, bandwidth):
         need += (bandwidth,)
     return [Candidate(
         tuple(at for at in chosen if ask.threads[at]),
-        tuple(at for at in chosen if not _memoryless(ask.view.nodes[at])),
-        not any(_memoryless(ask.view.nodes[at]) for at in chosen))
+        tuple(at for at in chosen if not is_memoryless(ask.view.nodes[at])),
+        not any(is_memoryless(ask.view.nodes[at]) for at in chosen))
         for chosen in sets.smallest(room, need, ask.distance)]

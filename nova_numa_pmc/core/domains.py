@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes that share their memory channels, as one.
 
-AMD's L3-as-NUMA shows one node per L3 cache, all behind the same memory controllers.
+AMD's L3-as-NUMA shows one node per L3 cache, all behind the same memory controllers. Which nodes
+do, ``core/hierarchy.py`` tells.
 
 Imported by the libvirt hook at every guest start: light modules only.
 """
@@ -12,6 +13,8 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import missing
 
 LOCAL_DISTANCE, REMOTE_DISTANCE = 10, 20
+#: Nodes nearer than this were one domain in releases that knew distances only [SLIT units].
+NEAR_DEFAULT = 12
 
 
 def distance(view, a, b):
@@ -22,39 +25,74 @@ def distance(view, a, b):
         return LOCAL_DISTANCE if a == b else REMOTE_DISTANCE
 
 
-def merged(view, limits):
-    """Merge nodes nearer than ``limits.domain_distance`` into one each.
+def merged(view):
+    """Merge the nodes of each of the view's domains into one.
 
     :returns: (view, members): the view by domain, and for each domain the ascending
         tuple of its positions in the view given
     """
-    groups = _groups(view, limits.domain_distance)
-    if len(groups) == len(view.nodes):
-        return view, groups
+    if not view.domains:
+        return view, tuple((at,) for at in range(len(view.nodes)))
+    groups = _groups(view.domains)
     nodes = tuple(_sum([view.nodes[at] for at in group]) for group in groups)
     distances = tuple(tuple(_mean_distance(view, a, b) for b in groups) for a in groups)
     return model.HostView(nodes, distances, view.rotation), groups
 
 
-def _groups(view, threshold):
-    """Partition positions into those connected by distances below the threshold."""
-    count = len(view.nodes)
-    if threshold <= LOCAL_DISTANCE or all(
+def _groups(labels):
+    groups = {}
+    for at, label in enumerate(labels):
+        groups.setdefault(label, []).append(at)
+    return tuple(map(tuple, groups.values()))
+
+
+def labelled(labels):
+    """Return a tuple of labels by position as :class:`model.HostView` has it: equal, one domain.
+
+    :param labels: sequence by position of what is hashable; () where each is its own
+    """
+    first = {}
+    found = tuple(first.setdefault(label, at) for at, label in enumerate(labels))
+    return () if len(first) == len(found) else found
+
+
+def near(distances, threshold):
+    """Return the domains of nodes that are connected by distances below a threshold.
+
+    :param distances: tuple of tuples by position; one that isn't square tells nothing
+    :param threshold: SLIT units
+    :returns: tuple as in :class:`model.HostView`
+    """
+    count = len(distances)
+    if threshold <= LOCAL_DISTANCE or any(len(row) != count for row in distances) or all(
             min(row[:at] + row[at + 1:], default=threshold) >= threshold
-            for at, row in enumerate(view.distances)):
-        return tuple((at,) for at in range(count))
-    left, groups = set(range(count)), []
-    while left:
-        group = set()
-        reached = {min(left)}
+            for at, row in enumerate(distances)):
+        return ()
+    labels = list(range(count))
+    for seed in range(count):
+        reached = [seed] if labels[seed] == seed else []
         while reached:
             at = reached.pop()
-            group.add(at)
-            left.discard(at)
-            reached |= {other for other in left if distance(view, at, other) < threshold
-                        or distance(view, other, at) < threshold}
-        groups.append(tuple(sorted(group)))
-    return tuple(groups)
+            for other in range(seed + 1, count):
+                if labels[other] == other and min(
+                        distances[at][other], distances[other][at]) < threshold:
+                    labels[other] = seed
+                    reached.append(other)
+    return labelled(labels)
+
+
+def threshold(view):
+    """Return the distance below which a view's nodes are its domains [SLIT units].
+
+    So those are told to whoever knows distances only.
+
+    :returns: (distance, whether it says all; else it keeps all nodes apart)
+    """
+    further = sorted({distance + 1 for row in view.distances for distance in row})
+    for found in (NEAR_DEFAULT, LOCAL_DISTANCE, *further):
+        if near(view.distances, found) == view.domains:
+            return found, True
+    return LOCAL_DISTANCE, False
 
 
 def _mean_distance(view, group, other):

@@ -7,7 +7,6 @@ channels are one. Node ids come in and go out.
 
 from __future__ import annotations
 
-from nova_numa_pmc import model
 from nova_numa_pmc.core import balance as balances, domains, moves
 
 #: A starved guest's accesses are scaled up to what it wants to run, at most so much.
@@ -57,8 +56,7 @@ class Layout:
         :param terms: :class:`moves.Terms`
         """
         view = situation.view
-        merged, members = domains.merged(view, model.Limits(
-            domain_distance=situation.domain_distance))
+        merged, members = domains.merged(view)
         self.terms, self.nodes = terms, merged.nodes
         self.min_gain = min(terms.min_gain_cores, SMALLEST_SHARE * sum(
             node.cores for node in merged.nodes))

@@ -76,7 +76,6 @@ class Situation(Record):
         while others may have idled; a node that is absent waits for what exceeds its cores
     :param free_bytes: (node id, bytes free now); absent: only promises are looked at
     :param mlp: misses that a core waits for together (``core/pressure.py``)
-    :param domain_distance: nodes nearer than this are one place, as in :class:`model.Limits`
     :param limits: by which guests are placed
     """
 
@@ -86,7 +85,6 @@ class Situation(Record):
     waiting_cores: tuple[tuple[int, float], ...] = ()
     free_bytes: tuple[tuple[int, int], ...] = ()
     mlp: float = 1.0
-    domain_distance: int = 12
     limits: Limits = Limits()
 
 

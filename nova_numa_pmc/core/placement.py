@@ -16,13 +16,13 @@ from nova_numa_pmc.core.view import bytes_per_core_sec, charged_since, request, 
 __all__ = ['charged_since', 'explain', 'history', 'place', 'promise', 'request', 'view']
 
 
-def history(host_view, limits, known=None):
+def history(host_view, known=None):
     """Return what a host tells of guests in general, a :class:`model.History`.
 
     :param host_view: :class:`model.HostView`
     :param known: :class:`model.History` of their demand, None: none
     """
-    merged, _ = domains.merged(host_view, limits)
+    merged, _ = domains.merged(host_view)
     return (known or model.History())._replace(bytes_per_core_sec=bytes_per_core_sec(merged.nodes))
 
 
@@ -59,7 +59,7 @@ def place(host_view, request, limits):
         return _left_alone(model.Reason('placed_by_others', (('by', request.placed_by),)))
     if request.policy == model.NONE:
         return _left_alone(model.Reason('policy_none'))
-    merged, members = domains.merged(host_view, limits)
+    merged, members = domains.merged(host_view)
     ask = candidates.Ask(merged, members, host_view, request)
     decided = decide(ask, limits)
     if not decided.ranks:
@@ -131,7 +131,9 @@ def _placement(host_view, members, ask, decided):
                              for at in positions for member in members[at]}))
 
     nodes = ids(best.cpus + best.mems if best.bind and best.mems != best.cpus else best.cpus)
-    mem_nodes = ids(best.mems)
+    # A node without memory has none to be bound to: cgroup v1 and older v2 refuse it.
+    without = {node.id for node in host_view.nodes if candidates.is_memoryless(node)}
+    mem_nodes = tuple(node for node in ids(best.mems) if node not in without)
     return model.Placement(
         nodes, _cpus(ask, best), best.bind,
         (_verdict(code, decided.ranks, ids),) + _remarks(ask, code, decided.assumed), mem_nodes,

@@ -7,6 +7,7 @@ Imported by the libvirt hook at every guest start: light modules only.
 from __future__ import annotations
 
 from nova_numa_pmc import model
+from nova_numa_pmc.core import hierarchy
 from nova_numa_pmc.core.missing import serves
 
 #: Cores per vCPU of a guest without history, and how many guests that prior counts for.
@@ -65,7 +66,8 @@ def view(topology, promises, limits, pressures=None, rotation=0, now_ns=None):
             node.id, cores[at], len(node.cpus), capacity[at], promised[at], guests[at],
             vcpus[at], demand, load.bandwidth_bytes_per_sec, load.bandwidth_max_bytes_per_sec,
             load.link_ratio, _huge_free(node, huge[at]), node.cpus))
-    return quantised(model.HostView(tuple(views), topology.distances, rotation))
+    return quantised(model.HostView(tuple(views), hierarchy.distances(topology), rotation,
+                                    hierarchy.domains(topology, limits)))
 
 
 def quantised(host_view):

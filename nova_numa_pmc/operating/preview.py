@@ -88,7 +88,7 @@ def places(decision: promises.Decision, limits: model.Limits) -> list[Place]:
     assert decision.request is not None and decision.view is not None
     if decision.request.placed_by or decision.request.policy == model.NONE:
         return []
-    merged, members = domains.merged(decision.view, limits)
+    merged, members = domains.merged(decision.view)
     nodes = decision.view.nodes
     ask = candidates.Ask(merged, members, decision.view, decision.request)
 

@@ -31,12 +31,12 @@ class Constant:
     """
 
     def __init__(self, cores, capacity_bytes, guests, bandwidth_max=None, distances=(),
-                 latencies_ns=None, ids=None):
+                 latencies_ns=None, ids=None, domains=()):
         """Lay it out; sequences are by position, guests name node ids."""
         self.ids = list(ids or range(len(cores)))
         self.cores, self.capacity_bytes = cores, capacity_bytes
         self.guests, self.bandwidth_max = list(guests), bandwidth_max
-        self.distances, self.latencies_ns = distances, latencies_ns
+        self.distances, self.latencies_ns, self.domains = distances, latencies_ns, domains
 
     def situation(self, guests=None):
         """Return what a perfect measurement sees; ``guests`` may be given with noise."""
@@ -55,8 +55,8 @@ class Constant:
             bandwidth_bytes_per_sec=traffic[n],
             bandwidth_max_bytes_per_sec=self.bandwidth_max)
             for n, cores, capacity in zip(self.ids, self.cores, self.capacity_bytes))
-        return moves.Situation(model.HostView(nodes, self.distances), tuple(guests),
-                               self.latencies_ns)
+        return moves.Situation(model.HostView(nodes, self.distances, domains=self.domains),
+                               tuple(guests), self.latencies_ns)
 
     def make(self, plan):
         """Make a plan's moves; returns the bytes."""

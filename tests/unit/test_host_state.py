@@ -20,7 +20,7 @@ STATE = HostState(
         node(0, 4, promised=5, guests=1.5, vcpus=3, demand_cores=0.5, huge_free_bytes=((4, 8),)),
         node(2, 0, link_ratio=0.25, bandwidth_bytes_per_sec=1e9,
              bandwidth_max_bytes_per_sec=2e9), rotation=3),
-    (None, 0.25), 'counters', model.Limits(pressure_floor=0.5, domain_distance=13), (
+    (None, 0.25), 'counters', model.Limits(pressure_floor=0.5, pressure_step=0.125), (
         model.PoolLoad(frozenset({0, 1, 5}), ((0, model.NodeLoad(0.5, None, None, 0.25)),),
                        ((0, 3.0),)),), (0.25, None), 'nova.conf', 'libvirt',
     model.History(7, 2.5))
@@ -77,6 +77,20 @@ class CodecTest(unittest.TestCase):
         self.assertEqual(STATE._replace(demand_now_cores=()), host_state.decode(
             json.dumps(dict(data, schema='1.0')).encode()))
 
+    def test_before_1_3_distances_told_which_nodes_are_a_domain(self):
+        apart = STATE._replace(view=STATE.view._replace(distances=((10, 11), (11, 10))))
+        shared = apart._replace(view=apart.view._replace(domains=(0, 0)))
+        for published, told in ((apart, 10), (shared, 12)):
+            members = json.loads(host_state.encode(published))
+            self.assertEqual(told, members['limits']['domain_distance'])
+            del members['domains']
+            self.assertEqual(published, host_state.decode(json.dumps(members).encode()))
+
+    def test_domains_come_out_again(self):
+        for domains in ((), (0, 0)):
+            published = STATE._replace(view=STATE.view._replace(domains=domains))
+            self.assertEqual(published, host_state.decode(host_state.encode(published)))
+
     def test_another_major_version_is_refused(self):
         with self.assertRaisesRegex(StateError, 'schema is 2'):
             host_state.decode(changed(schema='2.0'))
@@ -98,6 +112,7 @@ class CodecTest(unittest.TestCase):
                 'remote beyond all': node_changed(remote_ratio=1.5),
                 'unpaired pools': node_changed(huge_free_bytes=[[1]]),
                 'pools of text': node_changed(huge_free_bytes=['ab']),
+                'a domain too few': changed(domains=[0]), 'odd domains': changed(domains=['a', 0]),
                 'a row too few': changed(distances=[[10, 20]]),
                 'a row too short': changed(distances=[[10], [20]]),
                 'far distances': changed(distances=[[10, 256], [20, 10]]),

@@ -14,12 +14,20 @@ from tests.fixtures.published import PublishedHost
 
 GIB = 1 << 30
 NEAR = [[10, 11, 21, 21], [11, 10, 21, 21], [21, 21, 10, 11], [21, 21, 11, 10]]
-#: Two nodes, four, four that are two domains, and nodes that differ.
+#: Two nodes, four, clusters of sockets, ten that are two domains, and nodes that differ.
 SHAPES = {
     'two': (sysfs.equal_nodes(2, 16, 64 * GIB), {}),
     'siblings': (sysfs.equal_nodes(2, 16, 64 * GIB), {'threads': 2}),
     'four': (sysfs.equal_nodes(4, 8, 16 * GIB), {}),
-    'domains': (sysfs.equal_nodes(4, 8, 16 * GIB), {'distances': NEAR}),
+    'SNC': (sysfs.equal_nodes(4, 8, 16 * GIB), {
+        'distances': NEAR, 'l3s': ['0-15', '16-31'], 'sockets': (0, 0, 1, 1)}),
+    'flat': (sysfs.equal_nodes(4, 8, 16 * GIB), {
+        'distances': [[10 if a == b else 20 for b in range(4)] for a in range(4)],
+        'l3s': ['0-15', '16-31'], 'sockets': (0, 0, 1, 1)}),
+    'L3 as NUMA': (sysfs.equal_nodes(10, 4, 4 * GIB), {
+        'distances': [[10 if a == b else 11 if a // 5 == b // 5 else 32 for b in range(10)]
+                      for a in range(10)], 'vendor': 'AuthenticAMD',
+        'l3s': [f'{4 * at}-{4 * at + 3}' for at in range(10)], 'sockets': (0,) * 5 + (1,) * 5}),
     'unequal': ([sysfs.FakeNode(0, '0-3', 8 * GIB), sysfs.FakeNode(2, '4-15', 32 * GIB),
                  sysfs.FakeNode(5, '', 64 * GIB)], {}),
 }
@@ -161,12 +169,12 @@ class OneEvidenceTest(HostCase):
         self.assertEqual(scheduled, host.hook(**flavor))
 
     @WITH_FILES
-    @given(st.sampled_from(['two', 'siblings', 'four', 'domains']), even_measurements,
+    @given(st.sampled_from(sorted(SHAPES.keys() - {'unequal'})), even_measurements,
            small_guests, st.integers(0, 9), histories, st.integers(1, 4), st.integers(1, 500))
     def test_and_so_for_those_that_follow_before_the_next_measurement(
             self, shape, loads, kept, rotation, history, vcpus, memory_mib):
         # Each on one node: how the memory of one that spans is divided, the scheduler guesses.
-        host = self.drawn(shape, loads, kept, rotation, history)
+        host = self.drawn(shape, loads * 3, kept, rotation, history)
         for came in range(4):
             scheduled = host.scheduled(vcpus, memory_mib, came)
             self.assertEqual(scheduled, host.hook(901 + came, vcpus=vcpus, memory_mib=memory_mib))

@@ -20,8 +20,7 @@ COLUMN_BYTES, TWO_NODES_BYTES = 65535, 2048
 LARGEST = dict(cores=160.0, threads=256, capacity_bytes=8192 * GIB, promised_bytes=8191 * GIB,
                guests=999.5, vcpus=9999.75, demand_cores=999.99, bandwidth_bytes_per_sec=999e9,
                bandwidth_max_bytes_per_sec=999e9, link_ratio=0.999)
-#: No nodes are one domain.
-APART = model.Limits(domain_distance=10)
+NEAR = (10, 11, 21, 21), (11, 10, 21, 21), (21, 21, 10, 11), (21, 21, 11, 10)
 
 
 def mega(value):
@@ -89,13 +88,14 @@ class RoundTripTest(unittest.TestCase):
             self.assertEqual(linked.view, metrics.decode(listed(linked)).view)
 
     def test_limits_come_out_again(self):
-        limits = model.Limits(pressure_floor=0.5, pressure_step=0.1, domain_distance=13)
+        limits = model.Limits(pressure_floor=0.5, pressure_step=0.1)
         found = metrics.decode(listed(state(0.5, 0.5, limits=limits)))
         self.assertEqual(limits, found.limits)
 
-    def test_near_nodes_are_decided_on_as_one(self):
+    def test_nodes_that_share_their_channels_are_decided_on_as_one(self):
         near = state(0.25, 0.75)
-        near = near._replace(view=near.view._replace(distances=((10, 11), (11, 10))))
+        near = near._replace(view=near.view._replace(
+            distances=((10, 11), (11, 10)), domains=(0, 0)))
         found = metrics.decode(listed(near))
         self.assertEqual([20.0], found.aggregates.cores)
         self.assertEqual(((0, 1),), found.aggregates.members)
@@ -129,16 +129,52 @@ class RoundTripTest(unittest.TestCase):
             cpus=None, bandwidth_bytes_per_sec=mega(node.bandwidth_bytes_per_sec),
             bandwidth_max_bytes_per_sec=mega(node.bandwidth_max_bytes_per_sec))
             for node in view.nodes), rotation=view.rotation % len(view.nodes)))
-        published = host_state.HostState(1.0, 60.0, view, (None,) * len(view.nodes), limits=APART)
+        published = host_state.HostState(1.0, 60.0, view, (None,) * len(view.nodes))
         self.assertEqual(view, metrics.decode(listed(published)).view)
 
     def test_ties_are_broken_as_on_the_host(self):
         near = state(0.5, 0.5, 0.5, 0.5)
-        near = near._replace(view=near.view._replace(rotation=7, distances=(
-            (10, 11, 21, 21), (11, 10, 21, 21), (21, 21, 10, 11), (21, 21, 11, 10))))
+        near = near._replace(view=near.view._replace(
+            rotation=7, distances=NEAR, domains=(0, 0, 2, 2)))
         self.assertEqual(1, metrics.decode(listed(near)).aggregates.turn)
         current, _ = metrics.to_values(self.published, 0, 0)
         self.assertNotIn('pmc.turn', current)
+
+
+class DomainTest(unittest.TestCase):
+    """Which nodes share their memory channels, told to older and to newer schedulers."""
+
+    def published(self, domains):
+        found = state(*[0.5] * 4)
+        return found._replace(view=found.view._replace(distances=NEAR, domains=domains))
+
+    def test_any_come_out_again(self):
+        for domains, told in (((0, 0, 2, 2), None), ((), 10), ((0, 0, 0, 0), 22),
+                              ((0, 1, 0, 1), 10), ((0, 0, 2, 3), 10)):
+            with self.subTest(domains):
+                published = self.published(domains)
+                _, maximum = metrics.to_values(published, 0, 0)
+                self.assertEqual(told, maximum.get('pmc.domain'))
+                self.assertEqual(domains, metrics.decode(listed(published)).view.domains)
+
+    def test_an_older_writer_tells_by_distances(self):
+        for told, domains in ((None, (0, 0, 2, 2)), (10, ()), (13, (0, 0, 2, 2)),
+                              (30, (0, 0, 0, 0))):
+            with self.subTest(told):
+                found = listed(self.published((0, 0, 2, 2)))
+                found[-2]['numa_membw_values']['pmc'] = 100
+                if told:
+                    found[-1]['numa_membw_values']['pmc.domain'] = told
+                self.assertEqual(domains, metrics.decode(found).view.domains)
+
+    def test_as_many_nodes_as_fit_come_out_again(self):
+        for count in (1, 5, 6, 7, 64):
+            domains = tuple(at % 3 if count > 3 else at for at in range(count))
+            published = largest(count)
+            published = published._replace(view=published.view._replace(
+                domains=domains if count > 3 else ()))
+            self.assertEqual(published.view.domains,
+                             metrics.decode(listed(published)).view.domains)
 
 
 class SizeTest(unittest.TestCase):

@@ -12,7 +12,7 @@ def two(promised=(0, 0), vcpus=(4, 4), demand=(1.0, 1.0), **fields):
     """Build a host of two nodes of four cores."""
     return aggregate(host(*(node(
         at, 4, threads=8, capacity=16 * GIB, promised=promised[at] * MIB, vcpus=vcpus[at],
-        guests=2, demand_cores=demand and demand[at], **fields) for at in range(2))), LIMITS)
+        guests=2, demand_cores=demand and demand[at], **fields) for at in range(2))))
 
 
 class ChargeTest(unittest.TestCase):

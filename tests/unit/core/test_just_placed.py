@@ -40,7 +40,7 @@ def placed(view, new, young=False):
 
     None: one that wants more bandwidth than a node has spans.
     """
-    request = placement.request(new, LIMITS, (), placement.history(view, LIMITS))
+    request = placement.request(new, LIMITS, (), placement.history(view))
     nodes = placement.place(view, request, LIMITS).nodes
     if len(nodes) > 1:
         return None

@@ -168,11 +168,20 @@ class ShapeTest(unittest.TestCase):
     def test_nodes_that_share_their_channels_are_one(self):
         nodes = [node(at, cpus=frozenset(range(4 * at, 4 * at + 4))) for at in range(4)]
         view = host(*nodes, distances=two_level(4, 2, near=11))
-        placed = place(view, vcpus=6, memory=12 * GIB)
+        shared = view._replace(domains=(0, 0, 2, 2))
+        placed = place(shared, vcpus=6, memory=12 * GIB)
         self.assertEqual(('one_node', (0, 1), frozenset(range(8))),
                          (code(placed), placed.nodes, placed.cpus))
-        nearer = LIMITS._replace(domain_distance=11)
-        self.assertEqual('span', code(place(view, 6, 12 * GIB, nearer)))
+        self.assertEqual('span', code(place(view, 6, 12 * GIB)))
+
+    def test_no_memory_is_expected_on_a_node_without_any(self):
+        view = host(node(0), node(1, capacity=0), node(2))
+        placed = place(view, 2, GIB, policy=model.SPREAD)
+        self.assertEqual(((0, 1, 2), (0, 2)), (placed.nodes, placed.mem_nodes))
+        self.assertEqual(GIB, sum(placed.mem_bytes))
+        shared = view._replace(domains=(0, 0, 2))
+        placed = place(shared, 6, GIB)
+        self.assertEqual(((0, 1), (0,)), (placed.nodes, placed.mem_nodes))
 
     def test_odd_views_never_raise(self):
         for view in (model.HostView((), ()), host(node(0, cores=0), node(1, cores=0)),

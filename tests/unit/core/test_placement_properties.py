@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import placement
+from nova_numa_pmc.core import domains, placement
 from tests.fixtures.hosts import LIMITS, MIB, guest, host, node, topology, two_level
 
 QUICK = settings(max_examples=150)
@@ -138,9 +138,9 @@ class PropertyTest(unittest.TestCase):
            st.sampled_from(model.POLICIES), st.none() | st.floats(0, 99),
            st.sampled_from([None, 4096]), st.integers(0, 30))
     def test_odd_hosts_never_raise(self, view, request, policy, traffic, page_bytes, near):
+        view = view._replace(domains=domains.near(view.distances, near))
         placed = placement.place(
             view, request._replace(policy=policy, bandwidth_bytes_per_sec=traffic,
-                                   page_bytes=page_bytes, device_nodes=(0, 7)),
-            LIMITS._replace(domain_distance=near))
+                                   page_bytes=page_bytes, device_nodes=(0, 7)), LIMITS)
         self.assertTrue(placement.explain(placed))
         self.assertLessEqual(set(placed.nodes) | set(placed.mem_nodes), {0, 1, 2, 3})

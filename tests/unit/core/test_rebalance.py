@@ -370,7 +370,8 @@ class DomainTest(unittest.TestCase):
     def test_nodes_that_share_their_channels_are_one_place(self):
         near = ((10, 11, 20, 20), (11, 10, 20, 20), (20, 20, 10, 11), (20, 20, 11, 10))
         guests = [load(f'g{at}', 4, 0 if at < 3 else 2, 3.0) for at in range(3)]
-        host = Constant((6, 6, 6, 6), (16 * GIB,) * 4, guests, distances=near)
+        host = Constant((6, 6, 6, 6), (16 * GIB,) * 4, guests, distances=near,
+                        domains=(0, 0, 2, 2))
         plans, _ = host.run(TERMS, 20)
         self.assertEqual([], kinds(plans))  # nine cores wanted, twelve on the first pair
 

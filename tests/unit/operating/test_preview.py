@@ -10,6 +10,7 @@ from nova_numa_pmc.host import guests
 from nova_numa_pmc.operating import preview
 from tests.fixtures import host as hosts
 from tests.fixtures import sysfs
+from tests.fixtures.hosts import two_level
 
 MIB = 1 << 20
 
@@ -104,7 +105,9 @@ class PlacesTest(HostTest):
                 self.assertEqual([], self.places(guest._replace(**change))[1])
 
     def test_nodes_that_share_their_channels_are_one_place(self):
-        sysfs.build_sysfs(self.root, sysfs.equal_nodes(4), distances=[
-            (10, 11, 21, 21), (11, 10, 21, 21), (21, 21, 10, 11), (21, 21, 11, 10)])
+        sysfs.build_sysfs(
+            self.root, sysfs.equal_nodes(10), distances=two_level(10, 5, near=11),
+            l3s=[node.cpus for node in sysfs.equal_nodes(10)], sockets=(0,) * 5 + (1,) * 5,
+            vendor='AuthenticAMD')
         _, places = self.places(guests.parse(hosts.domain_xml(2)))
-        self.assertEqual([(0, 1), (2, 3)], [cpus for cpus, *_ in places])
+        self.assertEqual([(0, 1, 2, 3, 4), (5, 6, 7, 8, 9)], [cpus for cpus, *_ in places])
