@@ -148,6 +148,8 @@ class Promise(Record):
     :param mem_bytes: parallel to ``mem_nodes``: how a spanning guest's memory was
         divided when promised; empty: not recorded
     :param missed: the hook was there when it started and could not place it: the agent does
+    :param cpus: in ascending order, those of the L3 cache that it is held to on its nodes
+        (:func:`pools.cpus_held`); empty: all that it may use of these
     """
 
     uuid: str
@@ -163,6 +165,7 @@ class Promise(Record):
     started: bool = False
     mem_bytes: tuple[int, ...] = ()
     missed: bool = False
+    cpus: tuple[int, ...] = ()
 
 
 class NodeView(Record):

@@ -117,6 +117,23 @@ def cpus_on(nodes: tuple[int, ...], host: model.Topology, guest: model.Guest) ->
     return _union(node.cpus for node in of_guest(guest, host).nodes if node.id in nodes)
 
 
+def cpus_held(promise: model.Promise, host: model.Topology,
+              guest: model.Guest) -> frozenset[int]:
+    """Return the CPUs that a guest is held to by its promise.
+
+    Those of an L3 cache only while it has a CPU for each vCPU on the promised nodes: others may
+    have gone offline or out of the pool, the guest may have been moved or grown.
+    """
+    cpus = cpus_on(promise.cpu_nodes, host, guest)
+    own = cpus.intersection(promise.cpus)
+    return own if own and len(own) >= max(guest.vcpus, guest.vcpus_max or 0) else cpus
+
+
+def has_l3s(host: model.Topology, nodes: tuple[int, ...]) -> bool:
+    """Say whether some nodes together have several L3 caches."""
+    return sum(len(l3s) for node, l3s in zip(host.nodes, host.l3s) if node.id in nodes) > 1
+
+
 def is_apart(guest: model.Guest, host: model.Topology) -> bool:
     """Say whether a guest may not use what plain guests use: its vCPUs load other CPUs.
 

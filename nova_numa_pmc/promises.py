@@ -74,7 +74,7 @@ def cpus_of(promise, guest, root):
 
     :raises TopologyError: the host can't be read
     """
-    return pools.cpus_on(promise.cpu_nodes, usable_host(root), guest)
+    return pools.cpus_held(promise, usable_host(root), guest)
 
 
 def decide(guest, options, root, timeout_s, lying=None, ledger=None):
@@ -102,13 +102,15 @@ def decide(guest, options, root, timeout_s, lying=None, ledger=None):
             if uuid == guest.uuid or other.name == guest.name:
                 ledger.drop(uuid)
         evidence = _evidence(pools.cpus_of(asked), pools.is_apart(guest, host), options, root)
-        view = placement.view(asked, _loading(ledger.promises.values(), guest, host),
-                              options.limits, dict(evidence.loads), ledger.rotation)
+        loading = _loading(ledger.promises.values(), guest, host)
+        view = placement.view(asked, loading, options.limits, dict(evidence.loads),
+                              ledger.rotation)
         request = placement.request(guest, options.limits, devices,
                                     placement.history(view, evidence.history))
         view = placement.charged_since(view, dict(evidence.vcpus), evidence.history)
         placed = placement.place(view, request, options.limits)
-        promise = placement.promise(counted, placed, _boottime_ns())
+        placed, cpus = _within_l3(placed, asked, view, loading, request, options.limits)
+        promise = placement.promise(counted, placed, _boottime_ns())._replace(cpus=cpus)
         followed = lying and placed.nodes and _follow(request, promise, asked, lying)
         decision = followed or Decision(
             promise, placed.cpus, placement.explain(placed), (),
@@ -119,6 +121,16 @@ def decide(guest, options, root, timeout_s, lying=None, ledger=None):
         decision = decision._replace(why='%s; by %s' % (decision.why, evidence.told))
     return decision._replace(problems=(*problems, *evidence.problems), view=view,
                              request=request, evidence=evidence)
+
+
+def _within_l3(placed, host, view, promises, request, limits):
+    """Narrow a placement to an L3 cache of its one place; return it and the cache's CPUs."""
+    if placed.reasons[0].code != 'one_node' or not pools.has_l3s(host, placed.nodes):
+        return placed, ()
+    from nova_numa_pmc.core import l3  # few hosts have several on a node
+    cpus, told = l3.choose(host, view, promises, placed.nodes, request, limits)
+    return placed._replace(cpus=placed.cpus.intersection(cpus) or placed.cpus,
+                           reasons=placed.reasons + told), cpus
 
 
 def settle(promise, options, root, timeout_s):
@@ -232,7 +244,7 @@ def _follow(request, promise, host, lying):
     why = 'node %s: beside its memory (%s)' % (_listed(cpu_nodes), ', '.join(
         '%d MiB on %d' % (lying[node] >> 20, node) for node in holding))
     promise = promise._replace(
-        cpu_nodes=cpu_nodes, mem_nodes=holding,
+        cpu_nodes=cpu_nodes, mem_nodes=holding, cpus=(),
         mem_bytes=tuple(split_bytes(promise.memory_bytes, [lying[node] for node in holding])))
     return Decision(promise, beside, why, ())
 

@@ -4,7 +4,7 @@
 A text file of tab-separated columns, by name, so that a newer writer's extra columns are
 ignored and an older one's missing columns take their defaults::
 
-    nova-numa-pmc-promises  1.1  <boot id>  <rotation>
+    nova-numa-pmc-promises  1.2  <boot id>  <rotation>
     uuid  name  cpu_nodes  ...
     6ba7b810-...  instance-0000002a  0  ...
     end  <rows>
@@ -14,7 +14,8 @@ Not JSON: importing it costs the libvirt hook as much as a Python start.
 
 from __future__ import annotations
 
-from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.exceptions import CpuListError, StateError
+from nova_numa_pmc.host.topology import format_cpulist, parse_cpulist
 from nova_numa_pmc.model import Promise
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any, NoReturn
 
-_MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-promises', 1, 1
+_MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-promises', 1, 2
 _PLAIN = frozenset(b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-')
 
 
@@ -167,6 +168,13 @@ def _to_numbers(text: str) -> tuple[int, ...]:
     return tuple(_to_int(part) for part in text.split(',')) if text else ()
 
 
+def _to_cpus(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(sorted(parse_cpulist(text)))
+    except CpuListError as error:
+        raise ValueError('%s' % error) from None
+
+
 _TEXT = _escape, _unescape
 _INT = _number, _to_int
 _BOOL = _number, _to_bool
@@ -178,4 +186,5 @@ _CODECS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     'uuid': _TEXT, 'name': _TEXT, 'cpu_nodes': _NUMBERS, 'mem_nodes': _NUMBERS, 'vcpus': _INT,
     'memory_bytes': _INT, 'page_bytes': _OPTIONAL_INT, 'bound': _BOOL, 'origin': _TEXT,
     'since_ns': _INT, 'started': _BOOL, 'mem_bytes': _NUMBERS, 'missed': _BOOL,
+    'cpus': (format_cpulist, _to_cpus),
 }

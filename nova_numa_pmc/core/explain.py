@@ -18,6 +18,9 @@ _WORDS = {
                       '{vcpus} vCPUs exceed the {threads} CPUs of the largest',
     'no_node_fits': 'no single node fits {vcpus} vCPUs and {memory_bytes}: '
                     'at most {threads} CPUs and {free_bytes}',
+    'one_l3': 'on the CPUs of one of its {caches} L3 caches (pressure {pressure})',
+    'l3_crowded': 'on those of all {caches} L3 caches: one alone would be more crowded '
+                  '(pressure {pressure})',
     'bandwidth_dropped': 'bandwidth left out: no maximum of it is known',
     'bandwidth_assumed': 'bandwidth unknown on some nodes: taken as the upper quartile of others',
     'demand_assumed': 'CPU demand unknown on some nodes: taken as the upper quartile of others',
@@ -62,6 +65,8 @@ def _comparison(values):
 def _value(name, value):
     if name.endswith('_bytes'):
         return f'{value / _MIB:.0f} MiB'
+    if isinstance(value, float):
+        return f'{value:.2f}'
     return ', '.join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

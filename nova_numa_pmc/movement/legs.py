@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from nova_numa_pmc import model, overrides
-from nova_numa_pmc.core import moves
+from nova_numa_pmc import model, overrides, pools
+from nova_numa_pmc.core import l3, moves, view
 from nova_numa_pmc.host import cpuset, migrate
 from nova_numa_pmc.movement.reassertion import left_by_us
 from nova_numa_pmc.record import Record
@@ -75,6 +75,27 @@ def promised_after(move, step, before):
     if step.mem_nodes:
         after = after._replace(mem_nodes=tuple(step.mem_nodes), mem_bytes=())
     return after
+
+
+def within_l3(after, guest, host, others, limits):
+    """Return a promise with the L3 cache that a moved guest gets on its new nodes, if any.
+
+    By promises: a guest's own demand is looked at by whoever plans its move.
+
+    :param others: list of the host's other promises
+    """
+    if not pools.has_l3s(host, after.cpu_nodes):
+        return after
+    own = pools.of_guest(guest, host)
+    seen = view.view(own, others, limits)
+    place = {seen.domains[at] if seen.domains else at for at, node in enumerate(seen.nodes)
+             if node.id in after.cpu_nodes}
+    request = model.Request(max(guest.vcpus, guest.vcpus_max or 0), guest.memory_bytes,
+                            allowed_cpus=guest.allowed_cpus)
+    cpus = ()
+    if len(place) == 1:
+        cpus, _ = l3.choose(own, seen, others, after.cpu_nodes, request, limits)
+    return after._replace(cpus=cpus)
 
 
 def has_followed(progress):

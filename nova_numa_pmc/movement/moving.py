@@ -12,14 +12,15 @@ import collections
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import overrides, promises
+from nova_numa_pmc import overrides, pools, promises
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
 from nova_numa_pmc.core import moves, view
 from nova_numa_pmc.core.explain_move import explain_move, explain_why
 from nova_numa_pmc.exceptions import GuestGone, MigrationError, NumaPmcError
 from nova_numa_pmc.host import cgroups, guests, migrate
 from nova_numa_pmc.movement import history
-from nova_numa_pmc.movement.legs import Leg, OfCpus, has_followed, promised_after, told, why_busy
+from nova_numa_pmc.movement.legs import (Leg, OfCpus, has_followed, promised_after, told,
+                                         why_busy, within_l3)
 from nova_numa_pmc.movement.reassertion import cpus_of, left_by_us
 from nova_numa_pmc.record import Record
 
@@ -208,7 +209,12 @@ class Moving:
             if before is None:
                 raise Refused('guest %s: nothing was promised to it' % step.name)
             after = targets.get(step.uuid) or promised_after(move, step, before)
-            legs.append(Leg(step, before, after, self._mover(move, step, guest, host),
+            if after.cpu_nodes != before.cpu_nodes:
+                others = {**promised, **{leg.step.uuid: leg.after for leg in legs}}
+                del others[step.uuid]
+                after = within_l3(after, guest, host, list(others.values()),
+                                  self.options.shared.limits)
+            legs.append(Leg(step, before, after, self._mover(move, step, guest, host, after),
                             self._clock()))
         # Before the promises are: a kill leaves no move that the history does not know. And not
         # under their lock: a start of a guest must not wait for a disk.
@@ -221,11 +227,13 @@ class Moving:
             self._check_room(legs, ledger, host)
         return tuple(legs)
 
-    def _mover(self, move, step, guest, host):
+    def _mover(self, move, step, guest, host, after):
         groups = cgroups.find(guest.pid, self._root)
         cpus = None
         if move.kind != moves.FETCH and step.to_nodes:
-            cpus = cpus_of(step.to_nodes, host, guest)
+            cpus = (pools.cpus_held(after, host, guest)
+                    if tuple(step.to_nodes) == after.cpu_nodes
+                    else cpus_of(step.to_nodes, host, guest))
             if not cpus:
                 raise Refused('guest %s: none of its CPUs is on these nodes now' % step.name)
         if not step.mem_nodes:

@@ -66,7 +66,8 @@ class Reassertion:
             if guest.job or not self._is_ours(guest, promise, tick.now):
                 continue
             nodes = (places or {}).get(guest.uuid) or promise.cpu_nodes
-            cpus = cpus_of(nodes, tick.host, guest)
+            cpus = (pools.cpus_held(promise, tick.host, guest) if nodes == promise.cpu_nodes
+                    else cpus_of(nodes, tick.host, guest))
             if not cpus:
                 continue
             failed.add(guest.uuid)
@@ -258,11 +259,14 @@ def is_held(groups, cpus, online, keep=frozenset(), exactly=False):
 def _is_of_nodes(cpus, host, guest):
     """Say whether a set is all that a guest may have of some nodes: such are the sets we write.
 
-    Or all of the usable ones, as before it was known which of them plain guests may use.
+    Or all of the usable ones, as before it was known which of them plain guests may use; or those
+    of an L3 cache.
     """
     wide = pools.restricted(host, None)
     nodes = [node.id for node in wide.nodes if node.cpus & cpus]
-    return cpus in (cpus_of(nodes, host, guest), cpus_of(nodes, wide, guest))
+    own = cpus_of(nodes, host, guest)
+    return cpus in (own, cpus_of(nodes, wide, guest)) or any(
+        cpus == own & l3 for l3s in host.l3s for l3 in l3s)
 
 
 def widen_bound(options, root, log):

@@ -10,11 +10,10 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import model
+from nova_numa_pmc import model, pools
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host import cgroups, held, pins
 from nova_numa_pmc.host.topology import format_cpulist
-from nova_numa_pmc.movement.reassertion import cpus_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -34,7 +33,7 @@ def pinned(guest: model.Guest, promise: model.Promise | None, host: model.Topolo
     if promise is None or promise.origin != model.PLACED or (
             not pins.may_hold(guest)):
         return {}
-    place = cpus_of(promise.cpu_nodes, host, guest)
+    place = pools.cpus_held(promise, host, guest)
     online = frozenset().union(*(node.online_cpus for node in host.nodes))
     groups = cgroups.find(guest.pid, root)
     own = held.own_cpus(groups)

@@ -92,6 +92,32 @@ class StartTest(HookTest):
         self.call('start', 1, xml)
         self.assertEqual([hosts.uuid_of(2)], list(self.promises()))
 
+    def test_guests_are_spread_over_the_caches_of_a_node_and_held_to_them(self):
+        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
+        trees = {}
+        for number in range(5):
+            self.assertEqual(0, self.call('start', number))
+            trees[number] = self.host.launch(number)
+            self.assertEqual(0, self.call('started', number))
+        self.assertEqual(['0-1', '4-5', '2-3', '6-7', '0-3'],
+                         [tree.held() for tree in trees.values()])
+        self.assertEqual([(0, 1), (4, 5), (2, 3), (6, 7), ()],
+                         [self.promise(number).cpus for number in trees])
+        log = [line for line in self.host.logged() if ': start: ' in line]
+        self.assertIn('on the CPUs of one of its 2 L3 caches (pressure 0.50)', log[0])
+        self.assertIn('one alone would be more crowded', log[4])
+
+    def test_on_a_node_for_each_cache_the_cpus_are_a_caches_and_the_memory_is_the_sockets(self):
+        nodes = sysfs.equal_nodes(10)
+        sysfs.build_sysfs(self.root, nodes, l3s=[node.cpus for node in nodes],
+                          sockets=(0,) * 5 + (1,) * 5, vendor='AuthenticAMD')
+        for number in range(10):
+            self.call('start', number)
+        promises = [self.promise(number) for number in range(10)]
+        self.assertEqual({(0, 1, 2, 3, 4), (5, 6, 7, 8, 9)}, {each.cpu_nodes for each in promises})
+        self.assertEqual(10, len({each.cpus for each in promises}))
+        self.assertEqual([5], [len(each.mem_nodes) for each in promises[:1]])
+
     def test_one_that_the_operator_ignores_floats(self):
         overrides.put(overrides.Override(hosts.uuid_of(1), 'ignore', hosts.name_of(1)), self.root)
         self.host.configure('[hook]\nstrict = true\n')

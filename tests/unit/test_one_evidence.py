@@ -14,11 +14,13 @@ from tests.fixtures.published import PublishedHost
 
 GIB = 1 << 30
 NEAR = [[10, 11, 21, 21], [11, 10, 21, 21], [21, 21, 10, 11], [21, 21, 11, 10]]
-#: Two nodes, four, clusters of sockets, ten that are two domains, and nodes that differ.
+#: Two nodes, four, of several caches, clusters of sockets, ten that are two domains, unequal.
 SHAPES = {
     'two': (sysfs.equal_nodes(2, 16, 64 * GIB), {}),
     'siblings': (sysfs.equal_nodes(2, 16, 64 * GIB), {'threads': 2}),
     'four': (sysfs.equal_nodes(4, 8, 16 * GIB), {}),
+    'NPS': (sysfs.equal_nodes(2, 16, 64 * GIB), {
+        'l3s': [f'{4 * at}-{4 * at + 3}' for at in range(8)], 'vendor': 'AuthenticAMD'}),
     'SNC': (sysfs.equal_nodes(4, 8, 16 * GIB), {
         'distances': NEAR, 'l3s': ['0-15', '16-31'], 'sockets': (0, 0, 1, 1)}),
     'flat': (sysfs.equal_nodes(4, 8, 16 * GIB), {

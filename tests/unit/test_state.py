@@ -29,7 +29,8 @@ _promises = st.builds(
     Promise, uuid=_texts.filter(bool), name=_texts, cpu_nodes=_nodes, mem_nodes=_nodes,
     vcpus=_numbers, memory_bytes=_numbers, page_bytes=st.none() | _numbers, bound=st.booleans(),
     origin=_texts, since_ns=_numbers, started=st.booleans(),
-    mem_bytes=st.lists(_numbers, max_size=4).map(tuple), missed=st.booleans())
+    mem_bytes=st.lists(_numbers, max_size=4).map(tuple), missed=st.booleans(),
+    cpus=st.frozensets(st.integers(0, 16383), max_size=9).map(sorted).map(tuple))
 _ledgers = st.lists(_promises, max_size=4, unique_by=lambda promise: promise.uuid)
 
 
@@ -82,7 +83,7 @@ class FormatTest(unittest.TestCase):
 
     def test_a_newer_minor_version_with_more_columns_is_read(self):
         text = state_format.encode([GUEST], 1, BOOT).decode()
-        lines = text.replace('1.1', '1.7', 1).split('\n')
+        lines = text.replace('1.2', '1.7', 1).split('\n')
         lines[0] += '\tlater'
         lines[1] = 'colour\t' + lines[1] + '\tweight'
         lines[2] = 'red\t' + lines[2] + '\t%%%'
@@ -101,7 +102,7 @@ class FormatTest(unittest.TestCase):
 
     def test_another_major_version_is_refused_by_name(self):
         with self.assertRaisesRegex(StateError, r'its format is 2\.x, this release reads 1\.x'):
-            self.edited(b'\t1.1\t', b'\t2.0\t')
+            self.edited(b'\t1.2\t', b'\t2.0\t')
 
     def test_values_out_of_place(self):
         for old, new in ((b'\t4\t', b'\t-4\t'), (b'\t4\t', b'\t4.0\t'), (b'\t4\t', b'\t1_0\t'),

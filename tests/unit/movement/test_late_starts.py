@@ -138,7 +138,7 @@ class PlaceTest(AgentCase):
     def test_an_older_release_reads_the_record(self):
         self.promise(1, 1, missed=True)
         with open(os.path.join(self.directory, state.FILE)) as file:
-            self.assertIn('\tmissed\n', file.read())
+            self.assertIn('\tmissed\tcpus\n', file.read())
         self.assertEqual(hook_files.HOOKS + '/' + hook_files.OURS, promises.HOOK)
 
 

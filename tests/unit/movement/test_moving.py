@@ -8,7 +8,7 @@ from nova_numa_pmc import agent_options, model, settings, state
 from nova_numa_pmc.core import moves
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.movement import history, moving
-from tests.fixtures import domains, host
+from tests.fixtures import domains, host, sysfs
 from tests.unit.agent.test_rebalancing import PAGES, RebalancingCase
 from tests.unit.agent.test_ticking import START_NS
 
@@ -56,6 +56,18 @@ class MovingTest(RebalancingCase):
         self.assertEqual(set(), self.moving.failed)
         self.assertEqual(moving.Totals({('swap', 'made'): 1}, 2 * PAGES * 4096),
                          self.moving.totals)
+
+    def test_where_nodes_have_several_caches_a_guest_gets_one_of_them_and_comes_home_to_it(self):
+        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
+        self.promise(1, 0, cpus=(2, 3))
+        found = self.make(moves.WIDEN, self.step_of(1, (0,), (0, 1), memory=False))
+        self.assertEqual('0-7', found[1][1])
+        found = self.make(moves.NARROW, self.step_of(1, (0, 1), (0,), memory=False))
+        self.assertEqual('2-3', found[1][1])
+        self.promise(2, 1, cpus=(4, 5))
+        found = self.make(moves.MOVE, self.step_of(1, (0,), (1,)))
+        self.assertEqual(((1,), '6-7', {1}), found[1])
+        self.assertEqual((6, 7), self.promises()[host.uuid_of(1)].cpus)
 
     def test_a_move_is_written_down_before_anything_else_is(self):
         self.begin(moves.MOVE, self.step_of(1, (0,), (1,)))

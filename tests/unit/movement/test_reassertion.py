@@ -6,7 +6,7 @@ import os
 
 from nova_numa_pmc import settings, state
 from nova_numa_pmc.movement import reassertion, turn
-from tests.fixtures import domains, host
+from tests.fixtures import domains, host, sysfs
 from tests.unit.agent.test_ticking import MIB, START_NS, AgentCase
 
 LOG = 'nova_numa_pmc.agent'
@@ -58,6 +58,32 @@ class ReassertionTest(AgentCase):
             self.host.write('sys/devices/system/node/node1/cpulist', '4-%s\n' % online[-1])
             self.tick(made, at_s)
             self.assertEqual(cpus, self.cpus(tree))
+
+    def test_the_cpus_of_a_cache(self):
+        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
+        made = self.open()
+        self.promise(1, 1, cpus=(6, 7))
+        tree = self.launch(1)
+        for at_s, reset in ((0, None), (5, '0-7'), (10, '4-7')):
+            if reset:
+                tree.set_all(reset)
+            self.tick(made, at_s)
+            self.assertEqual('6-7', self.cpus(tree))
+        with self.subTest('moved, by somebody who was killed'):
+            self.promise(1, 0)
+            self.tick(self.open(), 0)
+            self.assertEqual('0-3', self.cpus(tree))
+
+    def test_of_a_cache_that_has_too_few_cpus_left_those_of_the_node(self):
+        made = self.open()
+        self.promise(1, 1, cpus=(6, 7))
+        tree = self.launch(1)
+        self.tick(made, 0)
+        self.assertEqual('6-7', self.cpus(tree))
+        self.host.write('sys/devices/system/cpu/online', '0-6\n')
+        self.host.write('sys/devices/system/node/node1/cpulist', '4-6\n')
+        self.tick(made, 5)
+        self.assertEqual('4-6', self.cpus(tree))
 
     def test_each_group_where_there_is_no_common_one(self):
         made = self.open()

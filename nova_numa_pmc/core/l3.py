@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which L3 cache of a node a guest's CPUs are, where the node has several.
+
+Imported by the libvirt hook at every guest start: light modules only.
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core.view import PRIOR_CORES_PER_VCPU, capacity_cores
+
+#: Codes of a :class:`model.Reason`.
+SHARED, CROWDED = 'one_l3', 'l3_crowded'
+
+
+class Cache:
+    """An L3 cache with what the guests that are there may want of it.
+
+    :ivar cpus: frozenset, all that are online
+    :ivar usable: frozenset of those that the guest may use; ``cores`` is their capacity
+    :ivar vcpus, guests: promised there; guests that use several caches count in parts
+    """
+
+    __slots__ = ('cpus', 'usable', 'cores', 'vcpus', 'guests')
+
+    def __init__(self, cpus: frozenset, usable: frozenset) -> None:
+        self.cpus, self.usable = cpus, usable
+        self.cores = self.vcpus = self.guests = 0.0
+
+
+def choose(host: model.Topology, view: model.HostView, promises: tuple, nodes: tuple,
+           request: model.Request, limits: model.Limits) -> tuple[tuple, tuple]:
+    """Choose the L3 cache whose CPUs a guest is held to, on the nodes that it has been given.
+
+    The cache with the fewest promised vCPUs per core, then guests, then the lowest CPU. Memory
+    isn't looked at: caches of one place reach it alike. A guest that could want more cores than
+    a cache has, and one that would leave a cache above ``limits.pressure_floor`` and more crowded
+    than the nodes are together, has all CPUs of its nodes: those that are held to less must not
+    wait beside idle CPUs. What is wanted per vCPU is taken as on the nodes together, since nothing
+    is measured of a cache.
+
+    :param host: whose nodes' ``cpus`` are those of the guest's pool
+    :param view: of the same, without the guest
+    :param promises: iterable of :class:`model.Promise`, without the guest's
+    :param nodes: node ids, one place
+    :returns: (ascending tuple of all CPUs that the cache has online, empty: those of the nodes;
+        tuple of :class:`model.Reason`)
+    """
+    caches, vcpus = _caches(host, nodes, request, limits), max(1, request.vcpus)
+    fitting = [cache for cache in caches if len(cache.usable) >= vcpus <= cache.cores]
+    if len(caches) < 2 or not fitting:
+        return (), ()
+    _count(caches, host, promises)
+    best = min(fitting, key=lambda cache: (
+        round((cache.vcpus + vcpus) / cache.cores, 9), round(cache.guests, 9),
+        min(cache.usable)))
+    homes = [node for node in view.nodes if node.id in nodes]
+    per_vcpu, present = _demand(homes)
+    added = request.demand_cores
+    if added is None:
+        added = PRIOR_CORES_PER_VCPU * request.vcpus
+    crowding = (per_vcpu * best.vcpus + added) / best.cores
+    together = (present + added) / (sum(node.cores for node in homes) or 1.0)
+    told = (('caches', len(caches)), ('pressure', crowding))
+    if crowding > max(limits.pressure_floor, together) + 1e-9:
+        return (), (model.Reason(CROWDED, told),)
+    return tuple(sorted(best.cpus)), (model.Reason(SHARED, told),)
+
+
+def _caches(host, nodes, request, limits):
+    """List the caches that the guest may use CPUs of, with their capacity."""
+    found = {}
+    for node, l3s in zip(host.nodes, host.l3s):
+        if node.id in nodes:
+            allowed = node.cpus if request.allowed_cpus is None else (
+                node.cpus & request.allowed_cpus)
+            for cpus in l3s:
+                found[cpus] = found.get(cpus, frozenset()) | cpus & allowed
+    caches = [Cache(cpus, usable) for cpus, usable in found.items() if usable]
+    cores = capacity_cores(host._replace(nodes=tuple(
+        model.Node(at, cache.usable) for at, cache in enumerate(caches))), limits)
+    for cache, capacity in zip(caches, cores):
+        cache.cores = capacity
+    return caches
+
+
+def _count(caches, host, promises):
+    """Add what is promised to the caches: a guest's vCPUs are spread over its CPUs."""
+    sums = {}
+    for promise in promises:
+        key = promise.cpu_nodes, promise.cpus
+        vcpus, guests = sums.get(key, (0, 0))
+        sums[key] = vcpus + promise.vcpus, guests + 1
+    for (nodes, own), (vcpus, guests) in sums.items():
+        cpus = frozenset().union(*(node.cpus for node in host.nodes
+                                   if not nodes or node.id in nodes))
+        cpus = cpus.intersection(own) or cpus
+        for cache in caches:
+            part = len(cpus & cache.usable) / len(cpus) if cpus else 0.0
+            cache.vcpus += part * vcpus
+            cache.guests += part * guests
+
+
+def _demand(homes):
+    """Return (cores wanted per vCPU, cores wanted) on a place's nodes: measured, else assumed."""
+    vcpus = sum(node.vcpus or 0 for node in homes)
+    demands = [node.demand_cores for node in homes if node.cores]
+    if None in demands or vcpus < 1:
+        known = sum(demand or 0 for demand in demands)
+        return PRIOR_CORES_PER_VCPU, max(known, PRIOR_CORES_PER_VCPU * vcpus)
+    return sum(demands) / vcpus, sum(demands)
