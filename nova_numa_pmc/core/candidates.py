@@ -63,8 +63,12 @@ def free_bytes(nodes, request):
     return [dict(node.huge_free_bytes).get(request.page_bytes, 0) for node in nodes]
 
 
-def tiers(ask):
-    """Yield (code, candidates) from the best kind of place to the least."""
+def tiers(ask, costs=None):
+    """Yield (code, candidates) from the best kind of place to the least.
+
+    :param costs: function that returns what orders the positions when many sets of them hold the
+        guest, as :func:`sets.smallest` takes it
+    """
     policy = ask.request.policy
     if policy == model.SPREAD:
         yield 'spread', _everywhere(ask)
@@ -72,13 +76,13 @@ def tiers(ask):
     bandwidth = None if policy == model.ONE_NODE else _bandwidth_need(ask)
     yield 'one_node', _single_nodes(ask, bandwidth)
     if policy != model.ONE_NODE:
-        yield 'span', _spans(ask, bandwidth)
+        yield 'span', _spans(ask, bandwidth, costs and costs())
     vcpus = max(1, ask.request.vcpus)
     yield 'cpus_only', [Candidate((at,), (), False)
                         for at, threads in enumerate(ask.threads) if threads >= vcpus]
     if policy != model.ONE_NODE:
         yield 'cpus_only', [Candidate(chosen, (), False) for chosen in sets.smallest(
-            [(threads,) for threads in ask.threads], (vcpus,), ask.distance)]
+            [(threads,) for threads in ask.threads], (vcpus,), ask.distance, costs and costs())]
 
 
 def _everywhere(ask):
@@ -133,7 +137,7 @@ def _nearest_memory(ask, at):
     return nearest
 
 
-def _spans(ask, bandwidth):
+def _spans(ask, bandwidth, costs):
     room = [(threads, max(0, free)) for threads, free in zip(ask.threads, ask.free_bytes)]
     need = (max(1, ask.request.vcpus), ask.request.memory_bytes)
     if bandwidth:
@@ -144,4 +148,4 @@ def _spans(ask, bandwidth):
         tuple(at for at in chosen if ask.threads[at]),
         tuple(at for at in chosen if not is_memoryless(ask.view.nodes[at])),
         not any(is_memoryless(ask.view.nodes[at]) for at in chosen))
-        for chosen in sets.smallest(room, need, ask.distance)]
+        for chosen in sets.smallest(room, need, ask.distance, costs)]

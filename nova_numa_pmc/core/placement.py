@@ -10,7 +10,7 @@ from __future__ import annotations
 from nova_numa_pmc import model
 from nova_numa_pmc.core import candidates, domains
 from nova_numa_pmc.core.explain import explain
-from nova_numa_pmc.core.ranking import KEY_PARTS, ranked
+from nova_numa_pmc.core.ranking import KEY_PARTS, costs, ranked
 from nova_numa_pmc.core.view import bytes_per_core_sec, charged_since, request, split_bytes, view
 
 __all__ = ['charged_since', 'explain', 'history', 'place', 'promise', 'request', 'view']
@@ -91,7 +91,7 @@ def decide(ask, limits):
     if sum(ask.threads) < max(1, wanted.vcpus):
         return Decision(model.Reason('too_few_cpus', (
             ('vcpus', wanted.vcpus), ('threads', sum(ask.threads)))))
-    for code, places in candidates.tiers(ask):
+    for code, places in candidates.tiers(ask, lambda: costs(ask, limits)):
         if places:
             return Decision(model.Reason(code), *ranked(ask, places, limits))
     return Decision(model.Reason('no_single_node', (

@@ -40,6 +40,14 @@ def ranked(ask, candidates, limits):
     return ranks, assumed
 
 
+def costs(ask, limits):
+    """Return by position (steps of its pressure above the floor, its pressure) as it is."""
+    nodes, _ = missing.completed(ask.view.nodes)
+    pressures = [_pressure(node, 0, 0) for node in nodes]
+    return [(steps(max(pressure, limits.pressure_floor), limits), pressure)
+            for pressure in pressures]
+
+
 def _rank_single(ask, candidate, nodes, limits):
     """Rank a single node; the same key as a set's, without the vectors: this is the usual case."""
     view, wanted, at = ask.view, ask.request, candidate.cpus[0]

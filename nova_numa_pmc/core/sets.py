@@ -6,41 +6,64 @@ Imported by the libvirt hook at every guest start: light modules only.
 
 from __future__ import annotations
 
+from heapq import nlargest
 from itertools import combinations
 from math import comb
 
-#: Sets of one size that are tried one by one; beyond, sets are grown node by node.
-MAX_ENUMERATED = 600
+#: Sets of one size that are tried one by one; beyond, they are looked for.
+MAX_ENUMERATED = 300
+#: Of more sets than this the cheapest are returned.
+MAX_RETURNED = 72
+#: About so many neighbourhoods are looked into, those of the first positions.
+_MAX_NEIGHBOURHOODS = 32
+#: How much each of two resources counts when roomy nodes are looked for.
+_BLENDS = (0.5, 0.0, 1.0, 0.25, 0.75)
 
 
-def smallest(room, need, distances):
+def smallest(room, need, distances, costs=None):
     """List the smallest sets of positions whose summed room covers the need.
 
-    Exact while a size has at most 600 sets (any host of up to 12 nodes, or pairs on
-    35); on larger hosts each node is grown into a set, nearest and roomiest first, and
-    freed of members it can do without: n · n · log n steps instead of 2ⁿ.
+    Exact while a size has at most 300 sets (any host of up to 10 nodes, or pairs on 25).
+    On larger hosts one set is looked for in each neighbourhood, of a socket and of the whole host
+    for instance, and one more of the roomiest nodes: of the nodes up to the lowest cost that hold
+    the guest, the roomiest by a blend of resources, exchanged for cheaper ones while they do.
 
     :param room: sequence, one tuple per position: what it has of each resource
     :param need: tuple: what is wanted of each resource; all ≥ 0
     :param distances: ``distances(a, b)`` between two positions
+    :param costs: sequence of what orders the positions, the best first; None: all are equal
     :returns: list of ascending tuples, all of one size; empty: even all don't suffice
     """
     everywhere = tuple(range(len(room)))
+    costs = costs or [(0,)] * len(room)
     if not everywhere or not _covers(room, need, everywhere):
         return []
     for size in range(_least(room, need), len(room) + 1):
         if comb(len(room), size) > MAX_ENUMERATED:
-            return _grown(room, need, distances)
+            return _found(_Search(room, need, costs), distances, size)
         found = [chosen for chosen in combinations(everywhere, size)
                  if _covers(room, need, chosen)]
         if found:
-            return found
+            return found if len(found) <= MAX_RETURNED else _cheapest(found, costs, distances)
     return []
 
 
+def _cheapest(found, costs, distances):
+    """Keep the sets of the lowest costs, then of the nearest positions; in their order."""
+    def key(chosen):
+        own = sorted([costs[at] for at in chosen], reverse=True)
+        return ([cost[0] for cost in own],
+                sum([distances(a, b) for a, b in combinations(chosen, 2)]), own)
+
+    kept = set(sorted(found, key=key)[:MAX_RETURNED])
+    return [chosen for chosen in found if chosen in kept]
+
+
 def _covers(room, need, chosen):
-    return all(sum(room[at][kind] for at in chosen) >= wanted
-               for kind, wanted in enumerate(need))
+    for kind, wanted in enumerate(need):
+        if sum([room[at][kind] for at in chosen]) < wanted:
+            return False
+    return True
 
 
 def _least(room, need):
@@ -56,37 +79,91 @@ def _least(room, need):
     return least
 
 
-def _grown(room, need, distances):
-    """Grow a set from each node, by nearness and by room, and keep the smallest ones."""
-    worth = [sum(min(1.0, has / wanted) for has, wanted in zip(kinds, need) if wanted)
-             for kinds in room]
-    found = set()
-    for seed in range(len(room)):
-        apart = [distances(seed, at) for at in range(len(room))]
-        nearest = sorted(range(len(room)), key=lambda at, seed=seed, apart=apart: (
-            at != seed, apart[at], -worth[at]))
-        roomiest = sorted(range(len(room)), key=lambda at, seed=seed, apart=apart: (
-            at != seed, -worth[at], apart[at]))
-        for order in (nearest, roomiest):
-            found.add(_pruned(room, need, _prefix(room, need, order)))
-    size = min(map(len, found))
-    return sorted(chosen for chosen in found if len(chosen) == size)
+def _found(search, distances, least):
+    """Look for sets in neighbourhoods, of the fewest positions that are found to do."""
+    everywhere = list(range(len(search.room)))
+    for size in range(least, len(everywhere) + 1):
+        found = set()
+        if search.roomiest(everywhere, size):
+            for positions in _neighbourhoods(len(everywhere), distances):
+                chosen = search.best(positions, size)
+                if chosen:
+                    found.add(chosen)
+        if found:
+            return sorted(found)
+    return [tuple(everywhere)]
 
 
-def _prefix(room, need, order):
-    left = list(need)
-    for count, at in enumerate(order, 1):
-        left = [wanted - has for wanted, has in zip(left, room[at])]
-        if all(wanted <= 0 for wanted in left):
-            return order[:count]
-    return order
+def _neighbourhoods(count, distances):
+    """Return the sets of positions that are within a distance of one of them, and of all."""
+    found = {frozenset(range(count)): None}
+    for seed in range(count):
+        apart = [distances(seed, at) for at in range(count)]
+        for most in sorted({*apart} - {max(apart)}):
+            near = frozenset(at for at in range(count) if apart[at] <= most)
+            if len(near) > 1:
+                found[near] = None
+        if len(found) >= _MAX_NEIGHBOURHOODS:
+            break
+    return found
 
 
-def _pruned(room, need, order):
-    """Drop what the set can do without, the last grown first; the seed stays if needed."""
-    kept = list(order)
-    for at in reversed(order):
-        rest = [member for member in kept if member != at]
-        if rest and _covers(room, need, rest):
-            kept = rest
-    return tuple(sorted(kept))
+class _Search:
+    """What each position has, as parts of the need, and what it costs."""
+
+    __slots__ = ('room', 'need', 'costs', 'values')
+
+    def __init__(self, room, need, costs):
+        kinds = [kind for kind, wanted in enumerate(need) if wanted]
+        self.room, self.need, self.costs = room, need, costs
+        parts = [[min(1.0, has[kind] / need[kind]) for kind in kinds] for has in room]
+        if len(kinds) == 2:
+            self.values = [[blend * one + (1 - blend) * other for one, other in parts]
+                           for blend in _BLENDS]
+        else:
+            self.values = [[sum(part) for part in parts]] + [
+                [part[at] for part in parts] for at in range(len(kinds))]
+
+    def roomiest(self, positions, size):
+        """Return a set of these positions that holds the guest; None: none was found."""
+        for values in self.values:
+            chosen = nlargest(size, positions, key=values.__getitem__)
+            if _covers(self.room, self.need, chosen):
+                return chosen
+        return None
+
+    def best(self, positions, size):
+        """Return the set of the lowest costs that is found among some positions, else None."""
+        costs = self.costs
+        ordered = sorted(positions, key=costs.__getitem__)
+        levels = [at for at in range(size, len(ordered) + 1)
+                  if at == len(ordered) or costs[ordered[at]][0] != costs[ordered[at - 1]][0]]
+        low, high = 0, len(levels) - 1
+        if high < 0 or not self.roomiest(ordered, size):
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            if self.roomiest(ordered[:levels[middle]], size):
+                high = middle
+            else:
+                low = middle + 1
+        allowed = ordered[:levels[low]]
+        return self._exchanged(self.roomiest(allowed, size) or self.roomiest(ordered, size),
+                               allowed)
+
+    def _exchanged(self, chosen, allowed):
+        """Exchange the dearest positions for the cheapest with which the set still does."""
+        kept = set(chosen)
+        for dear in sorted(chosen, key=self.costs.__getitem__, reverse=True):
+            rest = [at for at in kept if at != dear]
+            missing = [wanted - sum([self.room[at][kind] for at in rest])
+                       for kind, wanted in enumerate(self.need)]
+            for cheap in allowed:
+                if self.costs[cheap] >= self.costs[dear]:
+                    break
+                if cheap not in kept and all(
+                        has >= wanted for has, wanted in zip(self.room[cheap], missing)):
+                    kept.remove(dear)
+                    kept.add(cheap)
+                    break
+        return tuple(sorted(kept))

@@ -41,3 +41,33 @@ class SmallestTest(unittest.TestCase):
         with mock.patch.object(sets, 'MAX_ENUMERATED', 0):
             grown = sets.smallest(room, (4, 4), lambda a, b: 10 if a // 4 == b // 4 else 20)
         self.assertLessEqual({tuple(range(at, at + 4)) for at in range(0, 32, 4)}, set(grown))
+
+    @settings(max_examples=100)
+    @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 5)),
+                    min_size=2, max_size=12), st.tuples(st.integers(1, 30), st.integers(0, 30)))
+    def test_with_costs_what_is_found_holds_the_guest_too(self, drawn, need):
+        room, costs = [each[:2] for each in drawn], [each[2:] for each in drawn]
+        with mock.patch.object(sets, 'MAX_ENUMERATED', 0):
+            found = sets.smallest(room, need, apart, costs)
+        self.assertEqual(bool(sets.smallest(room, need, apart)), bool(found))
+        for chosen in found:
+            self.assertEqual(sorted(set(chosen)), list(chosen))
+            for kind in (0, 1):
+                self.assertGreaterEqual(sum(room[at][kind] for at in chosen), need[kind])
+
+    def test_among_equal_nodes_the_cheapest_are_found(self):
+        room, costs = [(2, 4)] * 24, [(at * 7 % 24,) for at in range(24)]
+        cheapest = tuple(sorted(sorted(range(24), key=costs.__getitem__)[:4]))
+        self.assertIn(cheapest, sets.smallest(room, (8, 8), apart, costs))
+
+    def test_in_each_socket_the_cheapest_are_found(self):
+        room, costs = [(2, 4)] * 24, [(at % 12,) for at in range(24)]
+        found = sets.smallest(room, (6, 6), lambda a, b: 11 if a // 12 == b // 12 else 32, costs)
+        self.assertLessEqual({(0, 1, 2), (12, 13, 14)}, set(found))
+
+    def test_of_many_sets_the_cheapest_and_nearest_are_returned(self):
+        room, costs = [(1, 1)] * 24, [(at % 12,) for at in range(24)]
+        found = sets.smallest(room, (2, 0), lambda a, b: 11 if a // 12 == b // 12 else 32, costs)
+        self.assertEqual(sets.MAX_RETURNED, len(found))
+        self.assertLessEqual({(0, 1), (12, 13), (0, 12)}, set(found))
+        self.assertEqual(sorted(found), found)

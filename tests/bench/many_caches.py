@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host of 24 L3 caches: single decisions beside the best of all that could be taken.
+
+Two sockets of twelve nodes, each an L3 cache of 8 cores with SMT and 32 GiB.
+
+*Spans*: nodes with controllers of their own, loaded at random. A guest too large for one gets
+one of the smallest sets of nodes that hold it; :func:`exact` tries every set, where the decision
+on such a host looks for some.
+
+*Caches*: AMD's L3-as-NUMA, a socket's nodes behind the same controllers. Guests come and go; each
+gets a socket, and a cache of it or all. The best is the lowest that the highest pressure of any
+cache could be with the guest on any cache, or on all of a socket.
+
+Times are of the thread's CPU.
+"""
+
+import random
+import time
+from itertools import combinations
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import candidates, domains, l3, placement, ranking
+from tests.fixtures.hosts import GIB, LIMITS, guest, topology, two_level
+
+SOCKETS, CACHES, CORES, THREADS, NODE_BYTES = 2, 12, 10.0, 16, 32 * GIB
+#: Of five nodes there are 42,504 sets.
+NODES_MAX = 5
+
+
+def drawn(rng):
+    """Draw a loaded host and a guest that spans two to five of its nodes.
+
+    :returns: (:class:`model.HostView`, :class:`model.Request`)
+    """
+    count, filled, busy = SOCKETS * CACHES, rng.uniform(0, 0.9), rng.uniform(0, 1.2)
+    nodes = []
+    for at in range(count):
+        vcpus = rng.randint(0, 2 * THREADS)
+        nodes.append(model.NodeView(
+            at, CORES, THREADS, NODE_BYTES, int(min(1, rng.uniform(0, 2 * filled)) * NODE_BYTES),
+            vcpus / 4, vcpus, rng.uniform(0, 2 * busy) * CORES))
+    free = sorted((node.capacity_bytes - node.promised_bytes for node in nodes), reverse=True)
+    size = rng.randint(2, NODES_MAX)
+    room = sum(free[:size])
+    vcpus = rng.choice((rng.randint(1, THREADS), rng.randint(
+        THREADS * (size - 1) + 1, THREADS * size)))
+    memory = int(rng.uniform(0.3, 1.0) * room)
+    return model.HostView(tuple(nodes), two_level(count, CACHES, 11, 32), rng.randrange(count)), (
+        model.Request(vcpus, memory, demand_cores=0.5 * vcpus))
+
+
+def exact(ask, limits):
+    """Return the best :class:`ranking.Rank` of all the smallest sets; None: there is none."""
+    threads, free = ask.threads, [max(0, left) for left in ask.free_bytes]
+    vcpus, memory = ask.request.vcpus, ask.request.memory_bytes
+    pressures = [node.demand_cores / node.cores for node in ask.view.nodes]
+    for size in range(1, NODES_MAX + 1):
+        holding = [chosen for chosen in combinations(range(len(threads)), size)
+                   if sum(free[at] for at in chosen) >= memory
+                   and sum(threads[at] for at in chosen) >= vcpus]
+        if holding:
+            # Nodes are equal, so that the guest adds as much to each: only sets whose highest
+            # pressure is in the lowest step, or below the floor, can be the best.
+            added = ask.request.demand_cores / size / CORES
+            highest = [max(pressures[at] for at in chosen) + added for chosen in holding]
+            least = max(limits.pressure_floor, min(highest)) + limits.pressure_step
+            kept = [candidates.Candidate(chosen, chosen, True)
+                    for chosen, most in zip(holding, highest) if most <= least]
+            return ranking.ranked(ask, kept, limits)[0][0]
+    return None
+
+
+def spans(cases, rng):
+    """Compare decisions for guests that span two to five nodes.
+
+    :returns: list of (highest pressure relative to the best's, SLIT units farther than that at
+        equal pressures, µs, µs of the search)
+    """
+    found = []
+    while len(found) < cases:
+        view, request = drawn(rng)
+        ask = candidates.Ask(*domains.merged(view), view, request)
+        best, exact_us = timed(exact, ask, LIMITS)
+        if best is None or len(best.candidate.cpus) < 2:
+            continue
+        _, us = timed(placement.place, view, request, LIMITS)
+        ours = placement.decide(ask, LIMITS).ranks[0]
+        more = len(ours.candidate.cpus) > len(best.candidate.cpus)
+        found.append((float('inf') if more else relative(ours.pressure, best.pressure),
+                      ours.key[1] - best.key[1] if ours.key[0] == best.key[0] else 0.0,
+                      us, exact_us))
+    return found
+
+
+def caches(cases, rng):
+    """Compare decisions for guests that fit a cache; returns a list of (ratio, µs)."""
+    host, found = shared(), []
+    while len(found) < cases:
+        kept, fill = {}, rng.uniform(0.2, 2.0) * SOCKETS * CACHES * CORES
+        for turn in range(60):
+            if kept and (rng.random() < 0.3 or sum(p.vcpus for p in kept.values()) > 2 * fill):
+                del kept[rng.choice(sorted(kept))]
+                continue
+            new = guest(f'{turn:02}', rng.choice((1, 2, 2, 4, 4, 8)), GIB)
+            promise, us = timed(start, host, list(kept.values()), new, turn)
+            best = min(highest(host, [*kept.values(), promise._replace(
+                cpu_nodes=nodes, cpus=cpus)]) for nodes, cpus in places(host))
+            kept[new.name] = promise
+            found.append((relative(highest(host, list(kept.values())), best), us))
+    return found[:cases]
+
+
+def shared():
+    """Build the host whose sockets are one place each."""
+    count, threads = SOCKETS * CACHES, THREADS
+    made = topology([threads] * count, [NODE_BYTES] * count, threads=2,
+                    distances=two_level(count, CACHES, 11, 32))
+    return made._replace(
+        l3s=tuple((node.cpus,) for node in made.nodes), vendor='AuthenticAMD',
+        sockets=tuple(at // CACHES for at in range(count)))
+
+
+def start(host, promises, new, turn):
+    """Decide as the hook does; returns the promise."""
+    view = placement.view(host, promises, LIMITS, rotation=turn)
+    request = placement.request(new, LIMITS)
+    placed = placement.place(view, request, LIMITS)
+    cpus, _ = l3.choose(host, view, promises, placed.nodes, request, LIMITS)
+    return placement.promise(new, placed, turn)._replace(cpus=cpus)
+
+
+def places(host):
+    """List (node ids, CPUs) of each cache and of each socket."""
+    sockets = [tuple(range(at * CACHES, (at + 1) * CACHES)) for at in range(SOCKETS)]
+    return [(nodes, tuple(sorted(host.nodes[at].cpus))) for nodes in sockets for at in nodes] + [
+        (nodes, ()) for nodes in sockets]
+
+
+def highest(host, promises):
+    """Return the highest pressure of a cache; who may use several goes where it is calm."""
+    narrow, socket = [0.0] * len(host.nodes), [0.0] * SOCKETS
+    for promise in promises:
+        demand = 0.5 * promise.vcpus
+        socket[promise.cpu_nodes[0] // CACHES] += demand
+        if promise.cpus:
+            narrow[promise.cpus[0] // THREADS] += demand
+    return max(max(narrow) / CORES, max(socket) / CACHES / CORES)
+
+
+def relative(ours, best):
+    """Return a pressure relative to the best; below the floor all are as good."""
+    return max(LIMITS.pressure_floor, ours) / max(LIMITS.pressure_floor, best)
+
+
+def timed(function, *args):
+    """Return what a function returns, and the CPU time that it took [µs]."""
+    begun = time.thread_time_ns()
+    result = function(*args)
+    return result, (time.thread_time_ns() - begun) / 1000
+
+
+def figures(cases, seed):
+    """Return the figures of both, for the last line of the benchmark."""
+    told, rng = {}, random.Random(seed)
+    rows = {'spans': spans(cases, rng), 'caches': caches(10 * cases, rng)}
+    for kind, found in rows.items():
+        columns = list(zip(*found))
+        for name, column in (('pressure_ratio', columns[0]), ('us', columns[-1 if kind ==
+                             'caches' else 2])):
+            ordered = sorted(column)
+            for part, at in (('p50', 0.5), ('p95', 0.95), ('max', 1.0)):
+                told[f'{part}_24_l3_{kind}_{name}'] = round(
+                    ordered[min(len(ordered) - 1, int(at * len(ordered)))], 4)
+    exact_us = sorted(row[3] for row in rows['spans'])
+    told['p95_24_l3_spans_exact_us'] = round(exact_us[int(0.95 * len(exact_us))], 1)
+    farther = sorted(row[1] for row in rows['spans'])
+    told['p95_24_l3_spans_farther_slit'] = round(farther[int(0.95 * len(farther))], 3)
+    return told
