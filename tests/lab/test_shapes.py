@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other machines: cgroup v1, four nodes, unequal nodes, a full node, guests larger than a node.
 
-``make lab`` starts eight guests on four nodes; ``make lab-full`` also twelve, and one that is
-bound to a node which fills.
+``make lab`` starts eight guests on four nodes; ``make lab-full`` also twelve, guests on clusters
+of two sockets, and one that is bound to a node which fills.
 """
 
 import pytest
@@ -11,6 +11,9 @@ from machine.guests import STARTED_AT_HOME, guests_per_node, home, home_share
 
 V1 = {'cgroup': 'v1'}
 FOUR = {'nodes': 4, 'cpus_per_node': 1, 'memory_mib': (1024,) * 4}
+# Sub-NUMA clusters: two nodes of each socket, each with its own memory controllers.
+CLUSTERS = {'nodes': 4, 'cpus_per_node': 2, 'memory_mib': (1024,) * 4, 'sockets': 2,
+            'distances': ((10, 11, 20, 21), (11, 10, 21, 20), (20, 21, 10, 11), (21, 20, 11, 10))}
 UNEQUAL = {'memory_mib': (2048, 1024)}
 # The deck's host: node 1 has no memory below 4 GiB, and KVM allocates a shadow root there.
 SHADOW = {'cgroup': 'v1', 'memory_mib': (5120, 1024), 'append': 'kvm_amd.npt=0'}
@@ -47,6 +50,30 @@ def test_four_nodes(lab_of, each):
     for guest in found.values():
         assert guest['cpus'] == [str(home(guest))] and guest['mems'] == ['0-3']
         assert home_share(guest) >= STARTED_AT_HOME
+
+
+@pytest.mark.full
+def test_clusters_of_a_socket(lab_of):
+    """A guest with more vCPUs than a node spans two of one socket and is told so; others don't."""
+    lab = lab_of(**CLUSTERS)
+    print(lab.run('grep . /sys/devices/system/cpu/cpu*/cache/index3/shared_cpu_list '
+                  '/sys/devices/system/cpu/cpu*/topology/physical_package_id', check=False).stdout)
+    lab.install_hook()
+    lab.guests.start([{'name': 'wide', 'memory_mib': 64, 'vcpus': 4, 'cmdline': 'duty=5'}])
+    told = lab.run('journalctl -o cat | grep "guest wide: start:"').stdout
+    print(told)
+    assert 'spans the smallest and closest set of nodes' in told
+    wide, = lab.promised()
+    assert wide['cpu_nodes'] in ([0, 1], [2, 3])
+    lab.guests.start([{'name': f'g{i}', 'memory_mib': 16, 'cmdline': 'duty=5'} for i in range(4)])
+    found = lab.settled()
+    assert found.pop('wide')['cpus'] == ['0-3' if wide['cpu_nodes'] == [0, 1] else '4-7']
+    for guest in found.values():
+        node = home(guest)
+        assert guest['cpus'] == [f'{2 * node}-{2 * node + 1}'] and guest['mems'] == ['0-3']
+        assert home_share(guest) >= STARTED_AT_HOME
+    # The calmer socket has two CPUs for each of them.
+    assert {home(guest) for guest in found.values()} == {0, 1, 2, 3} - set(wide['cpu_nodes'])
 
 
 def test_larger_than_a_node(lab_of):

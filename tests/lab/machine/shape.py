@@ -36,6 +36,7 @@ class Shape:
     :param memory_only: how many of the last nodes have no CPUs
     :param threads: SMT threads of a core; above 1 the machine has no KVM, so no guests
     :param append: more words for the kernel's command line
+    :param sockets: over which the nodes with CPUs are spread; 0: each is one
     """
 
     nodes: int = 2
@@ -48,6 +49,7 @@ class Shape:
     pmu: bool = True
     threads: int = 1
     append: str = ''
+    sockets: int = 0
 
     def __post_init__(self):
         """Refuse a shape that QEMU or the counters' layout can't hold."""
@@ -60,6 +62,7 @@ class Shape:
             (len(self.memory_mib) == self.nodes, f'--mem-per-node: {self.nodes} sizes'),
             (min(self.memory_mib) >= 256, '--mem-per-node: at least 256M a node'),
             (self.cgroup in ('v1', 'v2'), '--cgroup: v1 or v2'),
+            (not self.sockets or cpu_nodes % self.sockets == 0, 'as many nodes on each socket'),
         ]
         if self.distances is not None:
             square = (len(self.distances) == self.nodes
@@ -92,17 +95,21 @@ class Shape:
 
     def key(self):
         """Name this shape by its content."""
-        text = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        said = dataclasses.asdict(self)
+        if not self.sockets:  # not to boot all machines again that were frozen without it
+            del said['sockets']
+        text = json.dumps(said, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def qemu_args(self):
         """Return QEMU's arguments for CPUs, nodes, memory, distances and HMAT."""
-        cores = self.cpus_per_node // self.threads
+        sockets = self.sockets or self.nodes - self.memory_only
+        cores = self.cpus // sockets // self.threads
         # TCG can't show SMT on an AMD CPU (no TOPOEXT), and the kernel's SVM asks for an AMD one.
         cpu = CPU + (',vendor=GenuineIntel' if self.threads > 1 else '')
         args = ['-machine', 'pc,hmat=on' if self.hmat else 'pc', '-cpu', cpu,
                 '-m', f'{sum(self.memory_mib)}M',
-                '-smp', f'{self.cpus},sockets={self.nodes - self.memory_only},'
+                '-smp', f'{self.cpus},sockets={sockets},'
                         f'cores={cores},threads={self.threads}']
         for node, size in enumerate(self.memory_mib):
             cpus = self.node_cpus(node)
