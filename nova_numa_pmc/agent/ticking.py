@@ -18,7 +18,8 @@ from nova_numa_pmc.agent import attention, rebalancing, remembering, watching
 from nova_numa_pmc.agent.troubles import Troubles
 from nova_numa_pmc.core import view
 from nova_numa_pmc.host import topology
-from nova_numa_pmc.movement import late_starts, moving, pausing, reassertion, turn
+from nova_numa_pmc.movement import (crowded_caches, late_starts, moving, pausing, reassertion,
+                                    turn)
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class Agent:
         self._books = bookkeeping.Bookkeeping(options.shared, root, LOG)
         self._reassertion = reassertion.Reassertion(options.shared, root, LOG, self._troubles)
         self._late_starts = late_starts.LateStarts(options.shared, root, LOG)
+        self._crowded = crowded_caches.CrowdedCaches(options.shared, root, LOG)
         self._moving = moving.Moving(options, root, LOG, **writing)
         self._rebalancing = rebalancing.Rebalancing(options, self._moving, root, LOG,
                                                     self._troubles)
@@ -105,7 +107,7 @@ class Agent:
             self.abandon()
             self._moving.places.clear()  # whoever was widened goes home
         self._books.options = self._reassertion.options = options.shared
-        self._late_starts.options = options.shared
+        self._late_starts.options = self._crowded.options = options.shared
         self.options = self._moving.options = self._rebalancing.options = options
 
     def tick(self, now=None):
@@ -191,6 +193,9 @@ class Agent:
             if ours:
                 with self._troubles.stage('finishing starts'):
                     tick = self._late_starts.finish(tick)
+                if tick.sample and not (self._moving.busy or tick.paused):
+                    with self._troubles.stage('widening guests'):
+                        tick = self._crowded.widen(tick)
             with self._troubles.stage('holding guests'):
                 self._hold(tick, ours)
         if ours and not (self._moving.busy or tick.paused):

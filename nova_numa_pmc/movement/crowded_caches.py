@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Let guests that wait for the CPUs of their L3 cache use all of their nodes.
+
+At its start a guest is held to a cache that promised vCPUs leave room on (``core/l3.py``). What
+they want may grow: then they would wait beside idle CPUs, and static pins fall behind floating
+guests. Who was widened stays so until it is moved or started anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from nova_numa_pmc import model, promises, state
+from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
+from nova_numa_pmc.core.view import capacity_cores
+from nova_numa_pmc.settings import Settings
+
+#: A guest is widened once those of its cache have waited so long beside idle CPUs (assumed: a few
+#: times what the cold caches of such a change cost) [core-seconds].
+ENOUGH_CORE_SEC = 10.0
+#: Waiting of one cache that is noise [cores].
+NOISE_CORES = 0.1
+#: A sample speaks for no longer than this, however late the next is [s].
+LONGEST_S = 60.0
+
+
+class CrowdedCaches:
+    """What guests have waited for on each cache beside idle CPUs of their nodes."""
+
+    def __init__(self, options: Settings, root: str, log: logging.Logger) -> None:
+        self.options = options
+        self._root, self._log = root, log
+        self._waited: dict[tuple, float] = {}  # by (node ids, CPUs) of a promise [core-seconds]
+
+    def widen(self, tick: Any) -> Any:
+        """Widen the guest that waits most on each cache where that has gone on; return the tick.
+
+        :param tick: :class:`nova_numa_pmc.agent.ticking.Tick` with sample, host and record
+        :raises StateError: a promise can't be written
+        """
+        waiting, guests = self._waiting(tick), {}
+        for guest, waits in waiting:
+            guests.setdefault((guest.cpu_nodes, guest.cpus), []).append((waits, guest))
+        elapsed_s = min(tick.sample.elapsed_s or 0.0, LONGEST_S)
+        cores = dict(zip((node.id for node in tick.host.nodes),
+                         capacity_cores(tick.host, self.options.limits)))
+        before, self._waited, widened = self._waited, {}, {}
+        for key, found in guests.items():
+            waits = sum(each for each, _ in found)  # which is in what is wanted of the nodes, too
+            spared = min(waits, max(0.0, self._room(tick, key[0], cores) + waits))
+            waited = max(0.0, before.get(key, 0.0) + (spared - NOISE_CORES) * elapsed_s)
+            if waited < ENOUGH_CORE_SEC:
+                self._waited[key] = waited
+                continue
+            most, promise = max(found, key=lambda each: (each[0], each[1].uuid))
+            after = promise._replace(cpus=())
+            promises.settle(after, self.options, self._root, LOCK_TIMEOUT_S)
+            widened[promise.uuid] = after
+            self._log.info('guest %s: all CPUs of node %s for it: it waits for %.1f cores on its '
+                           'L3 cache while others idle', promise.name,
+                           ','.join(map(str, promise.cpu_nodes)), most)
+        if not widened:
+            return tick
+        return tick._replace(record=state.Promises({**tick.record.promises, **widened},
+                                                 tick.record.rotation))
+
+    @staticmethod
+    def _waiting(tick: Any) -> list[tuple[model.Promise, float]]:
+        """List (promise, cores that it waits for) of the guests held to a cache, where known."""
+        found = []
+        for sample in tick.sample.guests:
+            promise = tick.record.promises.get(sample.uuid)
+            if (promise is not None and promise.cpus and promise.started
+                    and promise.origin == model.PLACED and sample.waiting_cores is not None):
+                found.append((promise, sample.waiting_cores))
+        return found
+
+    @staticmethod
+    def _room(tick: Any, nodes: tuple[int, ...], cores: dict[int, float]) -> float:
+        """Return what some nodes have less what is wanted of them [cores].
+
+        Where that isn't known it is as if nothing idled.
+        """
+        room = 0.0
+        for node in tick.sample.nodes:
+            if node.id in nodes:
+                if node.demand_cores is None:
+                    return float('-inf')
+                room += cores.get(node.id, 0.0) - node.demand_cores
+        return room
