@@ -40,9 +40,9 @@ def run(args: argparse.Namespace, here: seeing.Here | None = None) -> int:
     """Pause the agent; return the exit code."""
     here = here or seeing.Here(args.root)
     here.need_root()
-    pausing.begin(here.directory, args.reason)
+    paused = pausing.begin(here.directory, args.reason)
     if args.json:
-        print(json.dumps(pausing.read(here.directory)._asdict()))
+        print(json.dumps(paused._asdict()))
     else:
         print('the agent moves no guest until "nova-numa-rebalance resume"')
     return exits.OK

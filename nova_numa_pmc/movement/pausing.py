@@ -59,14 +59,17 @@ def _parse(text):
 def begin(directory, reason='', now_s=None):
     """Pause the agent, or tell another reason.
 
+    :returns: :class:`Paused` as it was written: somebody may have ended it since
     :raises StateError: the state directory can't be trusted or written
     """
     fd = state.open_directory(directory, create=True)
     try:
         since_s = time.time() if now_s is None else now_s
-        state.replace_file(fd, directory, FILE, ('%d %s\n' % (since_s, reason)).encode())
+        text = '%d %s\n' % (since_s, reason)
+        state.replace_file(fd, directory, FILE, text.encode())
     finally:
         os.close(fd)
+    return _parse(text)
 
 
 def end(directory):

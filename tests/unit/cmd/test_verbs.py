@@ -164,6 +164,11 @@ class PauseTest(OperatingCase):
         self.assertEqual((0, {'was_paused': False}), self.json('resume'))
 
 
+    def test_as_json(self):
+        code, told = self.json('pause', '--reason', 'firmware')
+        self.assertEqual(0, code)
+        self.assertEqual(pausing.read(self.directory)._asdict(), told)
+
     def test_also_where_an_option_is_wrong(self):
         self.host.configure('[agent]\nrebalance = maybe\n')
         self.assertEqual(exits.OK, self.run_it('pause')[0])

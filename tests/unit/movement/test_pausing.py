@@ -34,6 +34,12 @@ class PausingTest(unittest.TestCase):
         self.assertTrue(pausing.end(self.directory))
         self.assertIsNone(pausing.read(self.directory))
 
+    def test_begin_tells_what_it_wrote_whoever_ends_it_then(self):
+        begun = pausing.begin(self.directory, 'firmware\x1b update', now_s=1000.7)
+        self.assertEqual(begun, pausing.read(self.directory))
+        pausing.end(self.directory)
+        self.assertEqual((1000, 'firmware? update'), tuple(begun))
+
     def test_whatever_is_in_it_it_pauses(self):
         for data, expected in ((b'', (None, '')), (b'soon x', (None, 'x')),
                                (b'7 a\x1b[2J\xff\n', (7, 'a?[2J\ufffd')),
