@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import settings
 from nova_numa_pmc.checks import finding
@@ -11,11 +12,16 @@ from nova_numa_pmc.checks.finding import Finding
 from nova_numa_pmc.exceptions import DomainError, NumaPmcError
 from nova_numa_pmc.host import domain_values, topology
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nova_numa_pmc.checks.nova_conf import NovaConf
+
 #: Ratios nearer than this are equal.
 _RATIO_STEP = 0.01
 
 
-def check_settings(root):
+def check_settings(root: str) -> Iterator[Finding]:
     """Check that our own file of settings can be used."""
     path = os.path.join(root, settings.PATH[1:])
     for problem in settings.read(path).problems:
@@ -23,13 +29,13 @@ def check_settings(root):
                       'uses the default', path)
 
 
-def check_ram_ratio(root, conf):
+def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
     """Check that a node may promise as much memory as Nova sells of it.
 
     Nova's ratio in placement may have been set there by the API; the file is what a host
     reports unless it sets nothing.
 
-    :param conf: :class:`~nova_numa_pmc.checks.nova_conf.NovaConf` of nova-compute
+    :param conf: of nova-compute
     """
     path = os.path.join(root, settings.PATH[1:])
     ours = settings.read(path).limits.ram_ratio
@@ -48,7 +54,7 @@ def check_ram_ratio(root, conf):
             'inventory show RP MEMORY_MB" says)' % (settings.PATH, nova), path)
 
 
-def check_shared_set(root, conf):
+def check_shared_set(root: str, conf: NovaConf) -> Iterator[Finding]:
     """Check that ``cpu_shared_set`` leaves guests CPUs on more than one node."""
     text, file = conf.get('cpu_shared_set', 'compute'), conf.file_of('cpu_shared_set', 'compute')
     if not text:

@@ -10,8 +10,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nova_numa_pmc.checks.processes import Process
 
 _MAX_SHEBANG_BYTES = 4096
 
@@ -44,7 +50,7 @@ class Answer(Record):
 
     :param python: its path
     :param nova: directories of the package ``nova``; empty: it has none
-    :param monitors: ``nova.compute.monitors.cpu.__path__``, a tuple
+    :param monitors: ``nova.compute.monitors.cpu.__path__``
     :param shim: path of the module ``numa_pmc`` in there, None: there is none
     :param package: path of ``nova_numa_pmc``, None: it can't be imported
     :param points: (name, target), its entry points for CPU monitors
@@ -60,10 +66,10 @@ class Answer(Record):
     problem: str = ''
 
 
-def of(process, script='', root='/'):
+def of(process: Process | None, script: str = '', root: str = '/') -> str | None:
     """Return the path of the Python that runs a service, None where it isn't found.
 
-    :param process: :class:`~nova_numa_pmc.checks.processes.Process`, None: not running
+    :param process: None: not running
     :param script: where its script would be ('/usr/bin/nova-compute')
     """
     if process is not None:
@@ -83,12 +89,12 @@ def of(process, script='', root='/'):
     return None
 
 
-def ask(python, owner=None, timeout_s=20):
-    """Ask a Python, as the user that the service runs as; return its :class:`Answer`.
+def ask(python: str, owner: tuple[int, int] | None = None, timeout_s: float = 20) -> Answer:
+    """Ask a Python, as the user that the service runs as; return its answer.
 
     :param owner: (uid, gid) to ask as when we are root: the interpreter may be theirs
     """
-    as_owner = {}
+    as_owner: dict[str, Any] = {}
     if owner is not None and os.geteuid() == 0:
         as_owner = {'user': owner[0], 'group': owner[1], 'extra_groups': []}
     try:

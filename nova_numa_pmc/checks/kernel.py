@@ -7,11 +7,15 @@ Figures quoted are those of eBay's KVM tuning deck (2013).
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.checks import finding, processes
 from nova_numa_pmc.checks.finding import Finding
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host import topology
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _BALANCING = 'proc/sys/kernel/numa_balancing'
 _KSM = 'sys/kernel/mm/ksm'
@@ -23,7 +27,7 @@ _MAX_TEXT_BYTES = 4096
 _SYS_ADMIN = 21
 
 
-def check_nodes(root):
+def check_nodes(root: str) -> Iterator[Finding]:
     """Check that there are nodes to choose between."""
     try:
         nodes = topology.read(root).nodes
@@ -38,7 +42,7 @@ def check_nodes(root):
                       'several sockets')
 
 
-def check_numad(root):
+def check_numad(root: str) -> Iterator[Finding]:
     """Check that numad isn't at work on the same guests."""
     process = processes.find(root, processes.NUMAD)
     if process is not None:
@@ -48,7 +52,7 @@ def check_numad(root):
             % process.pid, 'systemctl disable --now numad')
 
 
-def check_balancing(root):
+def check_balancing(root: str) -> Iterator[Finding]:
     """Check that automatic NUMA balancing doesn't move pages after us."""
     if _text(root, _BALANCING) not in (None, '0'):
         yield Finding(
@@ -59,7 +63,7 @@ def check_balancing(root):
             os.path.join(root, _BALANCING))
 
 
-def check_ksm(root):
+def check_ksm(root: str) -> Iterator[Finding]:
     """Check that KSM doesn't make pages of one node serve guests on another."""
     if _text(root, _KSM + '/run') == '1' and _text(root, _KSM + '/merge_across_nodes') != '0':
         yield Finding(
@@ -70,7 +74,7 @@ def check_ksm(root):
             'echo 1 > /sys/kernel/mm/ksm/run', os.path.join(root, _KSM, 'merge_across_nodes'))
 
 
-def check_huge_pages(root):
+def check_huge_pages(root: str) -> Iterator[Finding]:
     """Check that guests can get transparent huge pages."""
     if '[never]' in (_text(root, _THP) or ''):
         yield Finding(
@@ -81,16 +85,17 @@ def check_huge_pages(root):
             os.path.join(root, _THP))
 
 
-def check_governor(root):
+def check_governor(root: str) -> Iterator[Finding]:
     """Check that no CPU that guests may use is kept below its frequency."""
-    slow = {}
+    slow: dict[str, list[int]] = {}
     try:
         names = sorted(os.listdir(os.path.join(root, _CPUS)))
     except OSError:
         return
     for name in names:
         governor = _text(root, os.path.join(_CPUS, name, 'cpufreq/scaling_governor'))
-        if name[:3] == 'cpu' and name[3:].isdigit() and governor not in (None, 'performance'):
+        if (name[:3] == 'cpu' and name[3:].isdigit()
+                and governor is not None and governor != 'performance'):
             slow.setdefault(governor, []).append(int(name[3:]))
     for governor, cpus in sorted(slow.items()):
         yield Finding(
@@ -102,14 +107,14 @@ def check_governor(root):
             os.path.join(root, _CPUS, 'cpu%d' % cpus[0], 'cpufreq/scaling_governor'))
 
 
-def check_counting(root):
+def check_counting(root: str) -> Iterator[Finding]:
     """Check that the agent may open counters where the kernel wants more than upstream's does.
 
     Above 2 is no value of the mainline kernel's (Documentation/admin-guide/sysctl/kernel.rst):
     Debian's and Ubuntu's then ask for CAP_SYS_ADMIN, whoever has CAP_PERFMON.
     """
     level, agent = _text(root, _PARANOID), processes.find(root, processes.AGENT)
-    if agent is None or not (level or '').isdigit() or int(level) <= 2:
+    if agent is None or level is None or not level.isdigit() or int(level) <= 2:
         return
     status = _text(root, 'proc/%d/status' % agent.pid) or ''
     held = [line.split(':')[1] for line in status.splitlines() if line.startswith('CapEff:')]
@@ -122,7 +127,7 @@ def check_counting(root):
             'kernel.perf_event_paranoid=2', os.path.join(root, _PARANOID))
 
 
-def _text(root, path):
+def _text(root: str, path: str) -> str | None:
     try:
         with open(os.path.join(root, path), encoding='utf-8', errors='replace') as stream:
             return stream.read(_MAX_TEXT_BYTES).strip()

@@ -9,10 +9,16 @@ the hook, the package and Nova's configuration lie.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.checks import finding
 from nova_numa_pmc.checks.finding import Finding
 from nova_numa_pmc.host import confinement, hook_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nova_numa_pmc.checks.processes import Process
 
 _MAX_CGROUP_BYTES = 1 << 16
 #: What a container's control group tells of who runs it.
@@ -20,7 +26,7 @@ _DEPLOYMENTS = (('kubepods', 'openstack-helm'), ('libpod', 'kolla (podman)'),
                 ('docker', 'kolla (docker)'))
 
 
-def check_libvirt(root):
+def check_libvirt(root: str) -> Iterator[Finding]:
     """Check the daemon that runs the hook: is there one, in a container, modular."""
     daemon = confinement.find_daemon(root)
     if daemon is None:
@@ -46,10 +52,10 @@ def check_libvirt(root):
             'reload virtqemud where a guide says libvirtd')
 
 
-def check_container(process):
+def check_container(process: Process | None) -> Iterator[Finding]:
     """Check that this looks at the files of a service that runs in a container.
 
-    :param process: :class:`~nova_numa_pmc.checks.processes.Process`, None: not running
+    :param process: None: not running
     """
     if process is not None and not process.same_root:
         yield Finding(
@@ -59,7 +65,7 @@ def check_container(process):
             'run "nova-numa-rebalance check" in the container, too')
 
 
-def deployment(root, pid):
+def deployment(root: str, pid: int) -> str:
     """Say what deployed a containerised process, by its control group."""
     try:
         with open(os.path.join(root, 'proc', str(pid), 'cgroup'), encoding='utf-8',

@@ -8,8 +8,17 @@ point's target has to lie in Nova's own package ``nova.compute.monitors.cpu``.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc.checks import finding
 from nova_numa_pmc.checks.finding import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from nova_numa_pmc.checks.interpreter import Answer
+    from nova_numa_pmc.checks.nova_conf import NovaConf
+    from nova_numa_pmc.checks.processes import Process
 
 #: Our monitor, as ``compute_monitors`` names it in full.
 NAME = 'cpu.numa_pmc'
@@ -19,7 +28,7 @@ _NAMESPACE = 'nova.compute.monitors.'
 _INTERVAL_LONG_S = 300
 
 
-def enabled(conf):
+def enabled(conf: NovaConf) -> list[str]:
     """Return the names in ``compute_monitors`` as 'cpu.NAME', as Nova completes them."""
     names = [name.strip() for name in conf.get('compute_monitors')]
     names = [name if '.' in name else 'cpu.' + name for name in names if name]
@@ -27,7 +36,7 @@ def enabled(conf):
             for name in names]
 
 
-def check_enabled(conf):
+def check_enabled(conf: NovaConf) -> Iterator[Finding]:
     """Check that ``compute_monitors`` names our monitor, and no other one beside it."""
     names, file = enabled(conf), conf.file_of('compute_monitors')
     if NAME not in names:
@@ -44,7 +53,7 @@ def check_enabled(conf):
             'leave only %s; it reports what virt_driver does, too' % NAME, file)
 
 
-def check_interval(conf):
+def check_interval(conf: NovaConf) -> Iterator[Finding]:
     """Check that nova-compute sends what the monitor measures often enough."""
     interval_s, file = (conf.get('update_resources_interval'),
                         conf.file_of('update_resources_interval'))
@@ -60,11 +69,10 @@ def check_interval(conf):
             % (interval_s, interval_s), 'remove the option (0: every 60 s)', file)
 
 
-def check_loadable(answer, installed=None):
+def check_loadable(answer: Answer, installed: str | None = None) -> Iterator[Finding]:
     """Check that nova-compute's Python finds the entry point, the shim and the package.
 
-    :param answer: :class:`~nova_numa_pmc.checks.interpreter.Answer`
-    :param installed: where the shim was installed to, if anywhere: a path or None
+    :param installed: path that the shim was installed to, None: nowhere
     """
     pip = 'install our wheel with %s -m pip' % answer.python
     if answer.problem:
@@ -95,14 +103,16 @@ def check_loadable(answer, installed=None):
         yield _shim_missing(answer, installed, pip)
 
 
-def check_restarted(process, conf, changed_s):
+def check_restarted(process: Process | None, conf: NovaConf,
+                    changed_s: Mapping[str, float]) -> Iterator[Finding]:
     """Check that nova-compute has read its files since they changed.
 
-    :param process: :class:`~nova_numa_pmc.checks.processes.Process`, None: not running
+    :param process: None: not running
     :param changed_s: {path: when it was last changed [s since the epoch]}
     """
-    late = [path for path in conf.files if process and process.started_s is not None
-            and changed_s.get(path, 0) > process.started_s]
+    if process is None or process.started_s is None:
+        return
+    late = [path for path in conf.files if changed_s.get(path, 0) > process.started_s]
     if late:
         yield Finding(
             '%s-not-restarted' % process.name, finding.WARNING,
@@ -111,7 +121,7 @@ def check_restarted(process, conf, changed_s):
             'restart %s' % process.name, late[0])
 
 
-def _shim_missing(answer, installed, pip):
+def _shim_missing(answer: Answer, installed: str | None, pip: str) -> Finding:
     read = ', '.join(answer.monitors) or 'nowhere'
     if installed is None:
         what = 'the module numa_pmc is missing in %s' % read

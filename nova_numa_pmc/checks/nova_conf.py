@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import stat
+from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
@@ -18,11 +19,17 @@ from nova_numa_pmc.checks import finding
 from nova_numa_pmc.checks.finding import Finding
 from nova_numa_pmc.scheduler import options
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Any
+
+    from nova_numa_pmc.checks.processes import Process
+
 MAX_BYTES = 1 << 20
 _MAX_DIRECTORY_FILES = 100
 
 #: Nova's defaults (29 to 34), by group; options without a default: None is "not set".
-OPTIONS = {
+OPTIONS: dict[str, Sequence[cfg.Opt]] = {
     'DEFAULT': [
         cfg.ListOpt('compute_monitors', default=[]),
         cfg.IntOpt('update_resources_interval', default=0),
@@ -48,26 +55,28 @@ OPTIONS = {
 class _Files(cfg.ConfigOpts):
     """ConfigOpts that reads files only: ``config_source`` in one could name a URI to fetch."""
 
-    def _load_alternative_sources(self):
+    def _load_alternative_sources(self) -> None:
         pass
 
 
 class NovaConf:
     """Options as read from a service's files.
 
-    :ivar files: list of paths read, the last overriding
-    :ivar findings: list of :class:`Finding`: what could not be read or used
+    :ivar files: paths read, the last overriding
+    :ivar findings: what could not be read or used
     """
 
-    def __init__(self, files):
-        self.findings = []
+    def __init__(self, files: Iterable[str]) -> None:
+        self.findings: list[Finding] = []
         self.files = [path for path in files if self._usable(path)]
-        self._conf = self._parsed(self.files)
-        if self._conf is None:
+        try:
+            self._conf = _parsed(self.files)
+        except (cfg.Error, ValueError, RecursionError) as error:
+            self._unreadable(self.files[0], str(error))
             self.files = []
-            self._conf = self._parsed([])
+            self._conf = _parsed([])
 
-    def get(self, name, group='DEFAULT'):
+    def get(self, name: str, group: str = 'DEFAULT') -> Any:
         """Return an option's value; its default, and a finding, where it can't be used."""
         try:
             return self._conf[name] if group == 'DEFAULT' else self._conf[group][name]
@@ -76,22 +85,22 @@ class NovaConf:
                 group, name, error), 'correct it; Nova would not start with it', self.where)
             return next(opt for opt in OPTIONS[group] if opt.name == name).default
 
-    def file_of(self, name, group='DEFAULT'):
+    def file_of(self, name: str, group: str = 'DEFAULT') -> str:
         """Return the last file that sets an option; the first file where none does."""
         for path in reversed(self.files):
             # Not ConfigOpts.get_location: that names the last file with the option's group.
-            sections = {}
+            sections: dict[str, dict[str, list[str]]] = {}
             cfg.ConfigParser(path, sections).parse()
             if name in sections.get(group, {}):
                 return path
         return self.where
 
     @property
-    def where(self):
-        """The file to look at first."""
+    def where(self) -> str:
+        """Return the file to look at first."""
         return self.files[0] if self.files else ''
 
-    def _usable(self, path):
+    def _usable(self, path: str) -> bool:
         try:
             status = os.stat(path)
             if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
@@ -103,37 +112,33 @@ class NovaConf:
         except UnicodeDecodeError as error:
             self._unreadable(path, str(error))
         except OSError as error:
-            self._unreadable(path, error.strerror)
+            self._unreadable(path, str(error.strerror))
         else:
             return True
         return False
 
-    def _parsed(self, files):
-        conf = _Files()
-        for group, listed in OPTIONS.items():
-            conf.register_opts(listed, group=None if group == 'DEFAULT' else group)
-        try:
-            # Not this process's environment: the service has one of its own.
-            conf([], project='nova', default_config_files=files, default_config_dirs=[],
-                 use_env=False)
-        except (cfg.Error, ValueError, RecursionError) as error:
-            self._unreadable(files[0], str(error))
-            return None
-        return conf
-
-    def _unreadable(self, path, why):
+    def _unreadable(self, path: str, why: str) -> None:
         self._add('nova-conf-unreadable', finding.ERROR, '%s: %s' % (path, why),
                   'run as root, or name the file with --nova-conf', path)
 
-    def _add(self, code, severity, what, remedy, file):
+    def _add(self, code: str, severity: str, what: str, remedy: str, file: str) -> None:
         self.findings.append(Finding(code, severity, ' '.join(what.split()), remedy, file))
 
 
-def files_of(process, service, root):
+def _parsed(files: list[str]) -> cfg.ConfigOpts:
+    conf = _Files()
+    for group, listed in OPTIONS.items():
+        conf.register_opts(listed, group=None if group == 'DEFAULT' else group)
+    # Not this process's environment: the service has one of its own.
+    conf([], project='nova', default_config_files=files, default_config_dirs=[], use_env=False)
+    return conf
+
+
+def files_of(process: Process | None, service: str, root: str) -> list[str]:
     """List the files that a service reads, in the order in which later ones override.
 
-    :param process: :class:`~nova_numa_pmc.checks.processes.Process` of it, None: not running;
-        the files that it was started with are believed, else those that oslo.config looks for
+    :param process: None: not running; the files that it was started with are believed, else
+        those that oslo.config looks for
     :param service: 'nova-compute', 'nova-scheduler'
     """
     command = process.command if process else ()
@@ -151,7 +156,7 @@ def files_of(process, service, root):
     return paths
 
 
-def _arguments(command, option):
+def _arguments(command: Sequence[str], option: str) -> Iterator[str]:
     for at, part in enumerate(command):
         if part == option and at + 1 < len(command):
             yield command[at + 1]
@@ -159,11 +164,11 @@ def _arguments(command, option):
             yield part.partition('=')[2]
 
 
-def _below(base, path):
+def _below(base: str, path: str) -> str:
     return os.path.join(base, path.lstrip('/'))
 
 
-def _of_directory(directory):
+def _of_directory(directory: str) -> list[str]:
     try:
         names = sorted(name for name in os.listdir(directory) if name.endswith('.conf'))
     except OSError:

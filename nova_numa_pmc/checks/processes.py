@@ -35,13 +35,13 @@ class Process(Record):
     root: str
     same_root: bool
 
-    def path(self, path):
+    def path(self, path: str) -> str:
         """Return where we see an absolute path of the process."""
         return os.path.join(self.root, path.lstrip('/'))
 
 
-def find(root, name):
-    """Return the first process of a service as a :class:`Process`, None without one.
+def find(root: str, name: str) -> Process | None:
+    """Return the first process of a service, None without one.
 
     Services started through an interpreter are found by the script that it runs, those that
     have titled themselves by the command line in the title.
@@ -58,7 +58,7 @@ def find(root, name):
     return None
 
 
-def _described(root, directory, pid, name):
+def _described(root: str, directory: str, pid: int, name: str) -> Process | None:
     try:
         with open(os.path.join(directory, 'cmdline'), 'rb') as stream:
             raw = stream.read(_MAX_COMMAND_BYTES)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import host_state, pools
 from nova_numa_pmc.agent import watching
@@ -12,8 +13,14 @@ from nova_numa_pmc.checks.finding import Finding
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.movement import pausing
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-def check_published(directory, now_s):
+    from nova_numa_pmc.checks.nova_conf import NovaConf
+    from nova_numa_pmc.checks.processes import Process
+
+
+def check_published(directory: str, now_s: float) -> Iterator[Finding]:
     """Check that the host's state is there, understood and fresh.
 
     :param directory: of the state, as we see it
@@ -50,11 +57,11 @@ def check_published(directory, now_s):
                       'nova-numa-pmc[libvirt]); systemctl status libvirtd virtqemud', path)
 
 
-def check_pool(directory, conf):
+def check_pool(directory: str, conf: NovaConf) -> Iterator[Finding]:
     """Check that the agent knows the CPUs that Nova shares and dedicates, where Nova says.
 
     :param directory: of the state, as we see it
-    :param conf: :class:`~nova_numa_pmc.checks.nova_conf.NovaConf` of nova-compute
+    :param conf: of nova-compute
     """
     if not (conf.get('cpu_shared_set', 'compute') or conf.get('cpu_dedicated_set', 'compute')):
         return
@@ -73,7 +80,7 @@ def check_pool(directory, conf):
             'journalctl -u nova-numa-agent; let it read %s' % file, file)
 
 
-def check_paused(directory):
+def check_paused(directory: str) -> Iterator[Finding]:
     """Check that the agent has not been left paused.
 
     :param directory: of the state, as we see it
@@ -85,11 +92,11 @@ def check_paused(directory):
                       os.path.join(directory, pausing.FILE))
 
 
-def check_shared(directory, process):
+def check_shared(directory: str, process: Process | None) -> Iterator[Finding]:
     """Check that a nova-compute in a container sees the state directory.
 
     :param directory: the state directory's path on the host ('/run/nova-numa-pmc')
-    :param process: :class:`~nova_numa_pmc.checks.processes.Process`, None: not running
+    :param process: None: not running
     """
     if process is None or process.same_root:
         return

@@ -7,8 +7,16 @@ placement/conf/placement.py.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc.checks import finding
 from nova_numa_pmc.checks.finding import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nova_numa_pmc.checks.interpreter import Answer
+    from nova_numa_pmc.checks.nova_conf import NovaConf
 
 WEIGHER = 'nova_numa_pmc.scheduler.weigher.NUMAPressureWeigher'
 FILTER = 'nova_numa_pmc.scheduler.filter.NUMAPressureFilter'
@@ -16,7 +24,7 @@ _STOCK_WEIGHERS = 'nova.scheduler.weights.all_weighers'
 _GROUP = 'filter_scheduler'
 
 
-def check_weigher(conf):
+def check_weigher(conf: NovaConf) -> Iterator[Finding]:
     """Check that the weigher is among ``weight_classes``, beside Nova's own."""
     classes, file = conf.get('weight_classes', _GROUP), conf.file_of('weight_classes', _GROUP)
     if WEIGHER not in classes:
@@ -39,7 +47,7 @@ def check_weigher(conf):
             'set it above 0', conf.file_of('weight_multiplier', 'numa_pmc'))
 
 
-def check_filter(conf):
+def check_filter(conf: NovaConf) -> Iterator[Finding]:
     """Check ``enabled_filters`` against ``available_filters``."""
     available = conf.get('available_filters', _GROUP)
     names = conf.get('enabled_filters', _GROUP)
@@ -71,7 +79,7 @@ def check_filter(conf):
             'nova.scheduler.filters.all_filters', conf.file_of('available_filters', _GROUP))
 
 
-def check_choice(conf):
+def check_choice(conf: NovaConf) -> Iterator[Finding]:
     """Check what Nova does with the best hosts."""
     size, file = conf.get('host_subset_size', _GROUP), conf.file_of('host_subset_size', _GROUP)
     if size > 1:
@@ -88,11 +96,10 @@ def check_choice(conf):
             conf.file_of('shuffle_best_same_weighed_hosts', _GROUP))
 
 
-def check_candidates(conf, placement_conf):
+def check_candidates(conf: NovaConf, placement_conf: NovaConf | None) -> Iterator[Finding]:
     """Check that with many hosts placement doesn't hand over the same ones each time.
 
-    :param placement_conf: :class:`~nova_numa_pmc.checks.nova_conf.NovaConf` of the placement
-        service's files, None: they aren't here
+    :param placement_conf: of the placement service's files, None: they aren't here
     """
     if placement_conf is None or placement_conf.get(
             'randomize_allocation_candidates', 'placement'):
@@ -107,11 +114,8 @@ def check_candidates(conf, placement_conf):
         placement_conf.file_of('randomize_allocation_candidates', 'placement'))
 
 
-def check_importable(answer):
-    """Check that nova-scheduler's Python can import the package.
-
-    :param answer: :class:`~nova_numa_pmc.checks.interpreter.Answer`
-    """
+def check_importable(answer: Answer) -> Iterator[Finding]:
+    """Check that nova-scheduler's Python can import the package."""
     if answer.problem or not answer.nova:
         yield Finding('scheduler-not-asked', finding.NOTE,
                       '%s could not be asked what it sees: %s' % (
