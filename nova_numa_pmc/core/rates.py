@@ -101,7 +101,7 @@ def subtract(delta: Delta | None, other: Delta | None) -> Delta | None:
     return Delta(max(0.0, delta.value - other.value), min(delta.share, other.share))
 
 
-def per_sec(delta: Delta | None, elapsed_ns: int) -> float | None:
+def per_sec(delta: Delta | None, elapsed_ns: float) -> float | None:
     """Return events per second; None: unknown or no time has passed."""
     if delta is None or elapsed_ns <= 0:
         return None

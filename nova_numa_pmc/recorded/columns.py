@@ -9,16 +9,26 @@ over, one that is missing has its field's default: older and newer writers can b
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.sample import DeviceSample, GuestSample, NodeSample, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, TypeVar
+
+    from nova_numa_pmc.record import Record
+
+    _T = TypeVar('_T')
+    _Row = TypeVar('_Row', NodeSample, GuestSample)
 
 #: A measured rate has no more digits than this that mean anything.
 SIGNIFICANT_DIGITS = 6
 
 _NUMBER, _COUNT, _FLAG, _TEXT, _TEXTS, _SHARES, _DEVICES = range(7)
 #: Kinds of fields; all others are numbers or None.
-_KINDS = {
+_KINDS: dict[type[Record], dict[str, int]] = {
     NodeSample: {'id': _COUNT, 'cpi_reliable': _FLAG},
     GuestSample: {'uuid': _TEXT, 'name': _TEXT, 'source': _TEXT, 'sure': _TEXT,
                   'cores_by_node': _SHARES, 'bytes_by_node': _SHARES, 'cpi_reliable': _FLAG,
@@ -28,7 +38,7 @@ _KINDS = {
 _MAX_NODE = 16384
 
 
-def to_columns(sample):
+def to_columns(sample: Sample) -> dict[str, Any]:
     """Return a sample as dicts, lists and scalars, floats cut to six significant digits.
 
     Times keep their milliseconds.
@@ -40,8 +50,8 @@ def to_columns(sample):
         'guests': _columns(sample.guests, GuestSample)}
 
 
-def from_columns(data):
-    """Return the :class:`~nova_numa_pmc.sample.Sample` of what :func:`to_columns` made.
+def from_columns(data: Any) -> Sample:
+    """Return the sample of what :func:`to_columns` made.
 
     :raises RecordingError: it is something else
     """
@@ -56,12 +66,12 @@ def from_columns(data):
         raise RecordingError('not a sample: %s' % error) from None
 
 
-def _columns(records, kind):
+def _columns(records: Sequence[_Row], kind: type[_Row]) -> dict[str, list[Any]]:
     return {name: [_plain(value) for value in column]
             for name, column in zip(kind._fields, zip(*records))}
 
 
-def _plain(value):
+def _plain(value: Any) -> Any:
     if isinstance(value, float):
         if not math.isfinite(value):
             return None
@@ -71,7 +81,7 @@ def _plain(value):
     return value
 
 
-def _rows(columns, kind):
+def _rows(columns: Any, kind: type[_Row]) -> tuple[_Row, ...]:
     known = {name: _of(list, columns[name]) for name in kind._fields if name in _of(dict, columns)}
     if len({len(column) for column in known.values()}) > 1:
         raise ValueError('columns of unequal length')
@@ -81,7 +91,7 @@ def _rows(columns, kind):
     return tuple(kind(**dict(zip(known, row))) for row in zip(*checked))
 
 
-def _value(kind, value):
+def _value(kind: int, value: Any) -> Any:
     if kind == _NUMBER:
         return None if value is None else _number(value)
     if kind == _COUNT:
@@ -99,20 +109,21 @@ def _value(kind, value):
                  for address, node, local, *_ in _of(list, value))
 
 
-def _of(kind, value):
+def _of(kind: type[_T], value: object) -> _T:
     if type(value) is not kind:
         raise ValueError('%.40r is no %s' % (value, kind.__name__))
     return value
 
 
-def _number(value):
+def _number(value: object) -> float:
     # bool is an int to Python; JSON's true is no number.
-    if type(value) not in (int, float) or not abs(value) < 1e30:
+    if type(value) is not int and type(value) is not float or not abs(value) < 1e30:
         raise ValueError('%.40r is no number' % (value,))
     return value
 
 
-def _node(value):
-    if not 0 <= _of(int, value) < _MAX_NODE:
-        raise ValueError('%d is no node' % value)
-    return value
+def _node(value: object) -> int:
+    node = _of(int, value)
+    if not 0 <= node < _MAX_NODE:
+        raise ValueError('%d is no node' % node)
+    return node

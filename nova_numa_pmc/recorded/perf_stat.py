@@ -12,11 +12,15 @@ perf has scaled the values of events that took turns already.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core.rates import Delta
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.host import event_table, events
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 HOST, CPU, NODE = 'host', 'cpu', 'node'
 _NOT_COUNTED, _NOT_SUPPORTED = '<not counted>', '<not supported>'
@@ -57,7 +61,7 @@ class Interval(Record):
     rows: tuple[Row, ...]
 
 
-def _pattern(separator):
+def _pattern(separator: str) -> re.Pattern[str]:
     cut = re.escape(separator)
     return re.compile(
         r'\s*(?:(?P<time>\d{1,12}\.\d+)%(cut)s)?'
@@ -70,14 +74,16 @@ def _pattern(separator):
         r'(?P<run>\d+)%(cut)s(?P<share>\d{1,3}\.\d+)(?:%(cut)s.*)?' % {'cut': cut})
 
 
-def parse(lines, damaged=None):
-    """Yield the :class:`Interval` of each time in the lines of a file.
+def parse(lines: Iterable[str],
+          damaged: Callable[[int, str], object] | None = None) -> Iterator[Interval]:
+    """Yield the interval of each time in the lines of a file.
 
-    :param lines: iterable of text
     :param damaged: called with the number and text of a line that is none of perf's
     :raises RecordingError: lines without a time, so that no rate follows (perf's ``-I``)
     """
-    pattern, before_s, now_s, rows = None, 0.0, None, []
+    pattern: re.Pattern[str] | None = None
+    rows: list[Row] = []
+    before_s = now_s = 0.0
     for number, line in enumerate(lines, 1):
         line = line.rstrip('\r\n')
         if not line.strip() or line.startswith('#'):
@@ -95,19 +101,19 @@ def parse(lines, damaged=None):
             if rows and now_s > before_s:
                 yield Interval(now_s, now_s - before_s, tuple(rows))
             # A smaller time is another run's, appended to the file.
-            before_s = now_s if now_s is not None and now_s < at_s else 0.0
+            before_s = now_s if now_s < at_s else 0.0
             now_s, rows = at_s, []
         rows.append(_row(match))
     if rows and now_s > before_s:
         yield Interval(now_s, now_s - before_s, tuple(rows))
 
 
-def _is_metric(line):
+def _is_metric(line: str) -> bool:
     """Tell whether a line has a metric alone, as perf writes below an event with two."""
     return re.fullmatch(r'[^,;]*[,;][^,;]*[,;]{3,}[^,;]*[,;][^,;]*', line) is not None
 
 
-def _row(match):
+def _row(match: re.Match[str]) -> Row:
     kind, number = match['kind'], match['id']
     scope = {'CPU': CPU, 'N': NODE, None: HOST}.get(kind)
     if scope is None or match['parts']:
@@ -121,7 +127,7 @@ def _row(match):
                match['event'], match['unit'], delta, value != _NOT_SUPPORTED)
 
 
-def role_names(cpu=None):
+def role_names(cpu: str | None = None) -> dict[str, str]:
     """Return {event name as perf writes it: role} of a CPU.
 
     :param cpu: as :func:`events.select`, None: only what is named alike everywhere
@@ -136,7 +142,7 @@ def role_names(cpu=None):
     return names
 
 
-def role_of(name, names):
+def role_of(name: str, names: Mapping[str, str]) -> str | None:
     """Return the role of an event as perf writes it, None: it has none here.
 
     A modifier (``:GH``, ``/GH``) and the PMU of a named event are looked through.
@@ -149,8 +155,8 @@ def role_of(name, names):
     return None
 
 
-def amount(row, role):
-    """Return a row's :class:`rates.Delta` with data in bytes; None: unknown."""
+def amount(row: Row, role: str) -> Delta | None:
+    """Return a row's delta with data in bytes; None: unknown."""
     if row.delta is None or role not in event_table.UNCORE_ROLES:
         return row.delta
     scale = _UNIT_BYTES.get(row.unit, 64 if not row.unit else None)

@@ -31,6 +31,9 @@ from nova_numa_pmc.record import Record
 from nova_numa_pmc.recorded import columns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
     from nova_numa_pmc.sample import Sample
 
 _PREFIX, _MAJOR, _MINOR = b'\xf5NR', 1, 0
@@ -53,7 +56,7 @@ class Found(Record):
     sample: Sample | None
 
 
-def encode(sample):
+def encode(sample: Sample) -> bytes:
     """Return a sample as one frame's bytes."""
     data = dict(columns.to_columns(sample), v=[_MAJOR, _MINOR])
     text = json.dumps(data, separators=(',', ':'), allow_nan=False)
@@ -62,43 +65,43 @@ def encode(sample):
     return MARKER + length + struct.pack('<I', zlib.crc32(length + payload)) + payload
 
 
-def decode(data):
-    """Yield :class:`Found` for all of a recording's bytes, in order and without gaps."""
+def decode(data: bytes) -> Iterator[Found]:
+    """Yield what is found in all of a recording's bytes, in order and without gaps."""
     start = position = 0
     while position < len(data):
-        end, sample = _frame(data, position)
-        if sample is None:
+        frame = _frame(data, position)
+        if frame is None:
             position = data.find(MARKER, position + 1)
             if position < 0:
                 break
             continue
         if position > start:
             yield Found(start, position, None)
-        yield Found(position, end, sample)
-        start = position = end
+        yield frame
+        start = position = frame.end
     if start < len(data):
         yield Found(start, len(data), None)
 
 
-def _frame(data, position):
-    """Return (end, sample) of the frame that begins here, (None, None) where none does."""
+def _frame(data: bytes, position: int) -> Found | None:
+    """Return the frame that begins here, None where none does."""
     head = data[position:position + _HEAD.size]
     if len(head) < _HEAD.size:
-        return None, None
+        return None
     marker, length, checksum = _HEAD.unpack(head)
     end = position + _HEAD.size + length
     if marker != MARKER or length > _PAYLOAD_MAX_BYTES or end > len(data):
-        return None, None
+        return None
     payload = data[position + _HEAD.size:end]
     if zlib.crc32(head[4:8] + payload) != checksum:
-        return None, None
+        return None
     try:
-        return end, columns.from_columns(_parse(payload))
+        return Found(position, end, columns.from_columns(_parse(payload)))
     except (RecordingError, ValueError, zlib.error, RecursionError):
-        return None, None
+        return None
 
 
-def _parse(payload):
+def _parse(payload: bytes) -> Any:
     unpack = zlib.decompressobj()
     text = unpack.decompress(payload, _TEXT_MAX_BYTES)
     if not unpack.eof:
@@ -106,13 +109,13 @@ def _parse(payload):
     return json.loads(text)
 
 
-def parts(path):
+def parts(path: str) -> list[str]:
     """Return a recording's files that exist, the oldest first: ``path.2 path.1 path``."""
     rotated = ['%s.%d' % (path, number) for number in sorted(_rotated(path), reverse=True)]
     return rotated + ([path] if os.path.exists(path) else [])
 
 
-def _rotated(path):
+def _rotated(path: str) -> list[int]:
     """Return the numbers of rotated parts; one may lack where a rotation was killed."""
     directory, name = os.path.split(os.path.abspath(path))
     try:
@@ -123,7 +126,7 @@ def _rotated(path):
     return [int(end) for end in ends if end in _PART_NAMES]
 
 
-def read(path, damaged=None):
+def read(path: str, damaged: Callable[[str], object] | None = None) -> Iterator[Sample]:
     """Yield the samples of a recording and its rotated parts, the oldest first.
 
     :param damaged: called with a line for each stretch that holds no whole sample
@@ -148,7 +151,7 @@ def read(path, damaged=None):
             raise RecordingError(_why_nothing(name, data))
 
 
-def _why_nothing(name, data):
+def _why_nothing(name: str, data: bytes) -> str:
     other = data.find(_PREFIX)
     version = data[other + 3:other + 4]
     if other >= 0 and version.isdigit() and version != MARKER[3:]:
@@ -158,7 +161,7 @@ def _why_nothing(name, data):
             % name)
 
 
-def _load(name):
+def _load(name: str) -> bytes:
     # A FIFO would keep an open without O_NONBLOCK waiting for its writer.
     with open(name, 'rb', opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -181,7 +184,7 @@ class Writer:
     :raises RecordingError: the file is no recording, or another recorder writes to it
     """
 
-    def __init__(self, path, max_bytes, keep):
+    def __init__(self, path: str, max_bytes: int, keep: int) -> None:
         self.path, self.max_bytes, self.keep = path, max_bytes, keep
         self.cut_bytes = 0
         self._fd = self._open()
@@ -191,7 +194,7 @@ class Writer:
             self.close()
             raise
 
-    def append(self, sample):
+    def append(self, sample: Sample) -> int:
         """Write one sample; a part that it would overfill is rotated away before.
 
         :returns: the bytes it took
@@ -211,13 +214,13 @@ class Writer:
         self._size += written
         return written
 
-    def close(self):
+    def close(self) -> None:
         """Close the file; twice is fine."""
-        if self._fd is not None:
+        if self._fd >= 0:
             os.close(self._fd)
-            self._fd = None
+            self._fd = -1
 
-    def _open(self):
+    def _open(self) -> int:
         fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -232,7 +235,7 @@ class Writer:
             raise
         return fd
 
-    def _mend(self):
+    def _mend(self) -> int:
         """Cut a torn frame off the end; return the size that is left."""
         data = _load(self.path)
         end = max((found.end for found in decode(data) if found.sample is not None), default=0)
@@ -246,7 +249,7 @@ class Writer:
             os.ftruncate(self._fd, end)
         return end
 
-    def _rotate(self):
+    def _rotate(self) -> None:
         """Rename every part one further; what is then beyond ``keep`` is removed."""
         for number in sorted((0, *_rotated(self.path)), reverse=True):
             name = '%s.%d' % (self.path, number) if number else self.path

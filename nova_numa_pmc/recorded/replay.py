@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.core.rates import Delta
@@ -20,6 +21,13 @@ from nova_numa_pmc.recorded import columns, perf_stat, recording
 from nova_numa_pmc.recorded.perf_stat import CPU, HOST, NODE, Interval, Row
 from nova_numa_pmc.sample import COUNTED, GuestSample, NodeSample, Sample
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from typing import Any, TextIO
+
+    #: By role.
+    _Counts = dict[str, list[Delta | None]]
+
 MAX_BYTES = 1 << 30
 _MAX_LINE_BYTES = 16 << 20
 SOURCE = 'perf stat'
@@ -28,34 +36,37 @@ SOURCE = 'perf stat'
 class Replay:
     """Hand out a file's samples one by one, as a sampler does.
 
-    :param path: see :func:`read`
+    The arguments are those of :func:`read`.
     """
 
-    def __init__(self, path, **how):
-        self._samples = read(path, **how)
+    def __init__(self, path: str, damaged: Callable[[str], object] | None = None,
+                 cpu: str | None = None,
+                 node_of_cpu: Mapping[int, int] | None = None) -> None:
+        self._samples = read(path, damaged, cpu, node_of_cpu)
 
-    def sample(self):
-        """Return the next :class:`Sample`; None: there is none any more."""
+    def sample(self) -> Sample | None:
+        """Return the next sample; None: there is none any more."""
         return next(self._samples, None)
 
-    def close(self):
+    def close(self) -> None:
         """Close the file."""
         self._samples.close()
 
-    def __enter__(self):
+    def __enter__(self) -> Replay:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def read(path, damaged=None, cpu=None, node_of_cpu=None):
+def read(path: str, damaged: Callable[[str], object] | None = None, cpu: str | None = None,
+         node_of_cpu: Mapping[int, int] | None = None) -> Generator[Sample, None, None]:
     """Yield the samples of a file.
 
     :param damaged: called with a line of text for each stretch that can't be understood
     :param cpu: the CPU that counts are of ('westmere-dp', 'GenuineIntel-6-2C-2'), which tells
         what its raw events are
-    :param node_of_cpu: {CPU: node id}, for counts by CPU
+    :param node_of_cpu: node ids, for counts by CPU
     :raises RecordingError: it is none of the forms, or can't be read
     """
     # Of a recording only a rotated part may be there, or its newest be empty yet.
@@ -76,7 +87,7 @@ def read(path, damaged=None, cpu=None, node_of_cpu=None):
         yield from _lines(path, file, tell)
 
 
-def _begin(path):
+def _begin(path: str) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -90,7 +101,7 @@ def _begin(path):
         os.close(fd)
 
 
-def _lines(path, file, tell):
+def _lines(path: str, file: TextIO, tell: Callable[[str], object]) -> Iterator[Sample]:
     any_found = False
     for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), ''), 1):
         if not line.strip():
@@ -107,7 +118,7 @@ def _lines(path, file, tell):
                              % path)
 
 
-def from_data(data):
+def from_data(data: Any) -> Sample:
     """Return the sample of what :func:`nova_numa_pmc.sample.to_data` made.
 
     :raises RecordingError: it is something else
@@ -123,27 +134,29 @@ def from_data(data):
     return columns.from_columns(data)
 
 
-def _columns(rows, kind):
+def _columns(rows: Sequence[Any], kind: type[NodeSample] | type[GuestSample]) -> dict[str, Any]:
     """Turn a list of dicts into a dict of lists; a field of a later release may be absent."""
     if not rows:
         return {name: [] for name in kind._fields}
     return {name: [row[name] for row in rows] for name in kind._fields if name in rows[0]}
 
 
-def _table(file):
-    """Return the :class:`Interval` of a JSON table of counts; None: the file is something else."""
+def _table(file: TextIO) -> Interval | None:
+    """Return the interval of a JSON table of counts; None: the file is something else."""
     try:
         data = json.loads(file.read(_MAX_LINE_BYTES))
         elapsed_s = float(data['elapsed_sec'])
-        rows = tuple(Row(HOST, None, '', str(name), '', Delta(float(value), 1.0))
-                     for name, value in data['counts'].items())
+        counts = {str(name): float(value) for name, value in data['counts'].items()}
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
-    known = all(0 <= row.delta.value < 2 ** 64 for row in rows)
-    return Interval(elapsed_s, elapsed_s, rows) if known and 0 < elapsed_s < 1e9 else None
+    if not 0 < elapsed_s < 1e9 or not all(0 <= value < 2 ** 64 for value in counts.values()):
+        return None
+    return Interval(elapsed_s, elapsed_s, tuple(
+        Row(HOST, None, '', name, '', Delta(value, 1.0)) for name, value in counts.items()))
 
 
-def _perf_stat(path, file, tell, cpu, node_of_cpu):
+def _perf_stat(path: str, file: TextIO, tell: Callable[[str], object], cpu: str | None,
+               node_of_cpu: Mapping[int, int]) -> Iterator[Sample]:
     names, any_found = perf_stat.role_names(cpu), False
     intervals = perf_stat.parse(
         iter(lambda: file.readline(_MAX_LINE_BYTES), ''),
@@ -156,14 +169,17 @@ def _perf_stat(path, file, tell, cpu, node_of_cpu):
                              % path)
 
 
-def _counted(interval, names, node_of_cpu):
+def _counted(interval: Interval, names: Mapping[str, str],
+             node_of_cpu: Mapping[int, int]) -> Sample:
     """Return the sample of what perf counted.
 
     Nodes are from what is counted in no control group, or in the root's ('/'), guests from the
     other groups, by their paths. Counts of the whole host, or of a CPU whose node is not told,
     are put on node 0, which is said.
     """
-    nodes, guests, problems = {}, {}, {}
+    nodes: dict[int, _Counts] = {}
+    guests: dict[str, _Counts] = {}
+    problems: dict[str, None] = {}
     for row in interval.rows:
         role = perf_stat.role_of(row.event, names)
         if not row.supported:
@@ -171,7 +187,7 @@ def _counted(interval, names, node_of_cpu):
         if role is None:
             continue
         node = row.id if row.scope == NODE else node_of_cpu.get(row.id) if (
-            row.scope == CPU) else None
+            row.scope == CPU and row.id is not None) else None
         if row.cgroup in ('', '/') and node is None:
             problems['perf stat: nodes are not told apart: all is put on node 0'] = None
         owner = nodes.setdefault(node or 0, {}) if row.cgroup in ('', '/') else (
@@ -185,12 +201,12 @@ def _counted(interval, names, node_of_cpu):
         tuple(problems))
 
 
-def _rates(counts, elapsed_ns):
+def _rates(counts: _Counts, elapsed_ns: float) -> dict[str, float | None]:
     """Return {role: per second, None: unknown} of {role: deltas}."""
     return {role: rates.per_sec(rates.add(deltas), elapsed_ns) for role, deltas in counts.items()}
 
 
-def _node(number, found):
+def _node(number: int, found: Mapping[str, float | None]) -> NodeSample:
     local, remote = found.get(event_table.LOCAL_DRAM), found.get(event_table.REMOTE_DRAM)
     cpi, _ = rates.cycles_per_instruction(
         found.get(event_table.CYCLES), found.get(event_table.INSTRUCTIONS), None)
@@ -201,7 +217,7 @@ def _node(number, found):
             found.get(event_table.MEM_READ), found.get(event_table.MEM_WRITE), 10**9))
 
 
-def _guest(path, counts, elapsed_ns):
+def _guest(path: str, counts: _Counts, elapsed_ns: float) -> GuestSample:
     found = _rates(counts, elapsed_ns)
     local, remote = found.get(event_table.LOCAL_DRAM), found.get(event_table.REMOTE_DRAM)
     cpi, _ = rates.cycles_per_instruction(
