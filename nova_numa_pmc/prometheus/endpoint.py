@@ -12,12 +12,22 @@ import socketserver
 import stat
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import MetricsHandler
 
 from nova_numa_pmc.exceptions import ExportError
 from nova_numa_pmc.prometheus import exposition
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable
+    from typing import Any
+
+    from nova_numa_pmc.prometheus.exporting import Address, Shown
+
+    _Request = socket.socket | tuple[bytes, socket.socket]
 
 #: Scrapes at a time; who comes beyond them is turned away.
 _MOST = 8
@@ -38,18 +48,20 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     daemon_threads, block_on_close = True, False
     allow_reuse_address = True
 
-    def __init__(self, address, handler, log):
+    def __init__(self, address: Any,  # of this family: a path, too, which TCPServer's type lacks
+                 handler: Callable[[Any, Any, _Server], socketserver.BaseRequestHandler],
+                 log: logging.Logger) -> None:
         self._log, self._slots = log, threading.BoundedSemaphore(_MOST)
         super().__init__(address, handler, bind_and_activate=False)
 
-    def get_request(self):
+    def get_request(self) -> tuple[socket.socket, Any]:
         try:
             return super().get_request()
         except OSError:
             time.sleep(0.1)  # out of descriptors: it would be asked again at once, and again
             raise
 
-    def process_request(self, request, client_address):
+    def process_request(self, request: _Request, client_address: Any) -> None:
         if not self._slots.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -59,13 +71,13 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
             self._slots.release()
             raise
 
-    def process_request_thread(self, request, client_address):
+    def process_request_thread(self, request: _Request, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._slots.release()
 
-    def handle_error(self, request, client_address):
+    def handle_error(self, request: _Request, client_address: Any) -> None:
         self._log.debug('a scrape failed', exc_info=True)  # mostly a client that went away
 
 
@@ -76,35 +88,34 @@ class _Inet6(_Server):
 class _Unix(_Server):
     address_family = socket.AF_UNIX
 
-    def server_bind(self):
-        _remove_stale(self.server_address)
+    def server_bind(self) -> None:
+        _remove_stale(str(self.server_address))
         super().server_bind()
         # Nobody can connect before it listens.
-        os.chmod(self.server_address, _MODE)
+        os.chmod(str(self.server_address), _MODE)
 
 
 class Endpoint:
     """An address that is served from when this is made until it is closed.
 
-    :param address: :class:`nova_numa_pmc.prometheus.exporting.Address`
-    :param latest: returns :class:`nova_numa_pmc.prometheus.exporting.Shown`
-    :param log: a :class:`logging.Logger`
     :ivar address: with the port that was taken
 
     :raises ExportError: the address can't be had
     """
 
-    def __init__(self, address, latest, log):
+    def __init__(self, address: Address, latest: Callable[[], Shown],
+                 log: logging.Logger) -> None:
         registry = CollectorRegistry()
         registry.register(exposition.Collector(latest, log))
         ProcessCollector(registry=registry)
         kind = _Unix if address.path else _Inet6 if ':' in address.host else _Server
         self._server = kind(address.path or (address.host, address.port),
                             _Handler.factory(registry), log)
-        self._made = None
+        self._path = address.path
+        self._made: tuple[int, int] | None = None
         try:
             self._server.server_bind()
-            self._made = address.path and _identity(address.path)
+            self._made = _identity(address.path) if address.path else None
             self._server.server_activate()
             # Signals are blocked there as they are in the loop, which waits for them.
             threading.Thread(target=self._server.serve_forever, name='metrics',
@@ -118,19 +129,18 @@ class Endpoint:
         self.address = address if address.path else address._replace(
             port=self._server.server_address[1])
 
-    def close(self):
+    def close(self) -> None:
         """Stop, and remove the socket's file."""
         self._server.shutdown()
         self._close()
 
-    def _close(self):
+    def _close(self) -> None:
         self._server.server_close()
-        path = self._server.server_address
-        if self._made and self._made == _identity(path):
-            os.unlink(path)
+        if self._made and self._made == _identity(self._path):
+            os.unlink(self._path)
 
 
-def _identity(path):
+def _identity(path: str) -> tuple[int, int] | None:
     """Say which file lies at a path; None: there is none."""
     try:
         found = os.lstat(path)
@@ -139,7 +149,7 @@ def _identity(path):
     return found.st_dev, found.st_ino
 
 
-def _remove_stale(path):
+def _remove_stale(path: str) -> None:
     """Remove a socket that nobody serves any more.
 
     :raises ExportError: something else lies there, or somebody serves it

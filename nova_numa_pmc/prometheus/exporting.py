@@ -17,7 +17,10 @@ from nova_numa_pmc.exceptions import ExportError, SettingsError
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
+    import logging
+
     from nova_numa_pmc.agent.ticking import Tick
+    from nova_numa_pmc.prometheus.endpoint import Endpoint
 
 #: Longest path of a Unix socket (sun_path without its NUL, unix(7)).
 _PATH_MAX_BYTES = 107
@@ -34,7 +37,7 @@ class Address(Record):
     host: str = ''
     port: int = 0
 
-    def __str__(self):
+    def __str__(self) -> str:
         if self.path:
             return 'unix:' + self.path
         return ('[%s]:%d' if ':' in self.host else '%s:%d') % (self.host, self.port)
@@ -64,13 +67,13 @@ class Shown(Record):
     seconds: float
 
 
-def parse(text, remote):
+def parse(text: str, remote: bool) -> Address | None:
     """Parse the option ``metrics``: HOST:PORT or unix:PATH.
 
     Hosts are addresses: a name would be asked of a resolver, which may not answer.
 
     :param remote: whether others than this host may reach it
-    :returns: :class:`Address`; None: '' was given
+    :returns: None: '' was given
     :raises SettingsError: it is neither, or would be reached from elsewhere
     """
     kind, _, path = text.partition(':')
@@ -98,26 +101,25 @@ def parse(text, remote):
 class Exporter:
     """Serves the last tick where and as the options say.
 
-    :param log: a :class:`logging.Logger`
-    :param options: :class:`Options`
+    It serves nothing before the first one.
     """
 
-    def __init__(self, log, options=None):
-        """Serve nothing before the first tick."""
+    def __init__(self, log: logging.Logger, options: Options | None = None) -> None:
         self._log, self._options = log, options or Options()
         self._troubles = Troubles(log, time.monotonic)
-        self._endpoint, self._installed = None, True
-        self._ticks, self._seconds, self._shown = 0, 0.0, None
+        self._endpoint: Endpoint | None = None
+        self._installed = True
+        self._ticks, self._seconds = 0, 0.0
+        self._shown: Shown  # there before anybody is served
 
     @property
-    def address(self):
-        """Return the :class:`Address` that is served; None: none is."""
-        return self._endpoint and self._endpoint.address
+    def address(self) -> Address | None:
+        """Return the address that is served; None: none is."""
+        return self._endpoint.address if self._endpoint else None
 
-    def show(self, tick, seconds):
+    def show(self, tick: Tick, seconds: float) -> None:
         """Show a tick from now on; nothing is raised, and nothing computed.
 
-        :param tick: :class:`nova_numa_pmc.agent.ticking.Tick`
         :param seconds: how long it took
         """
         self._ticks, self._seconds = self._ticks + 1, self._seconds + seconds
@@ -125,9 +127,9 @@ class Exporter:
         # Again at each tick: an address may come up later than the agent.
         if self._options.address and not self._endpoint and self._installed:
             with self._troubles.stage(_STAGE):
-                self._open()
+                self._open(self._options.address)
 
-    def reload(self, options):
+    def reload(self, options: Options) -> None:
         """Go on with other options; the next tick is shown by them."""
         former, self._options = self._options, options
         self._installed = True  # or so it may be by now
@@ -135,7 +137,7 @@ class Exporter:
             self._troubles.forget(_STAGE)
             self.close()
 
-    def _open(self):
+    def _open(self, address: Address) -> None:
         try:
             from nova_numa_pmc.prometheus import endpoint
         except ImportError as error:
@@ -143,18 +145,18 @@ class Exporter:
             raise ExportError('%s: install prometheus_client (pip install '
                               'nova-numa-pmc[metrics]) and reload; the agent goes on without '
                               'metrics' % error) from error
-        self._endpoint = endpoint.Endpoint(self._options.address, lambda: self._shown, self._log)
+        self._endpoint = endpoint.Endpoint(address, lambda: self._shown, self._log)
         self._log.info('metrics are served at %s', self._endpoint.address)
 
-    def close(self):
+    def close(self) -> None:
         """Stop serving, within half a second; nothing is raised."""
         if self._endpoint:
             endpoint, self._endpoint = self._endpoint, None
             with self._troubles.stage('ending metrics'):
                 endpoint.close()
 
-    def __enter__(self):
+    def __enter__(self) -> Exporter:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()

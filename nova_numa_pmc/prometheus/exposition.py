@@ -8,6 +8,7 @@ _ratio, _info). What is unknown is absent, never 0.
 from __future__ import annotations
 
 import importlib.metadata
+from typing import TYPE_CHECKING
 
 from prometheus_client import core
 
@@ -19,9 +20,17 @@ from nova_numa_pmc.movement.moving import RESULTS
 from nova_numa_pmc.prometheus.exporting import Shown
 from nova_numa_pmc.sample import Sample
 
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable, Iterable, Iterator
+
+    from nova_numa_pmc.sample import GuestSample, NodeSample
+
+    _Row = tuple[str, str, str | None, tuple[tuple[str | None, str], ...]]
+
 PREFIX = 'nova_numa_'
 #: Of a node: (name, help, label beside the node, (value of the label, field of NodeSample)…).
-_NODE = (
+_NODE: tuple[_Row, ...] = (
     ('capacity_cores', 'CPU capacity; SMT siblings count at their fraction', None,
      ((None, 'capacity_cores'),)),
     ('demand_cores', 'CPU time that ran and that waited, per second', None,
@@ -45,7 +54,7 @@ _NODE = (
     ('promised_bytes', 'What its guests may grow to', None, ((None, 'promised_bytes'),)),
 )
 #: Likewise of a node as the decision sees it: fields of NodeView.
-_VIEW = (
+_VIEW: tuple[_Row, ...] = (
     ('promisable_bytes', 'What may be promised of it', None, ((None, 'capacity_bytes'),)),
     ('guests', 'Guests whose home it is; one on two nodes counts in parts', None,
      ((None, 'guests'),)),
@@ -66,24 +75,23 @@ _GUEST = (
 class Collector:
     """What a registry asks at each scrape.
 
-    :param latest: returns :class:`nova_numa_pmc.prometheus.exporting.Shown`, never changed
-    :param log: a :class:`logging.Logger`
+    :param latest: what it returns is never changed
     """
 
-    def __init__(self, latest, log):
+    def __init__(self, latest: Callable[[], Shown], log: logging.Logger) -> None:
         self._latest, self._log, self._failed = latest, log, False
         try:
             self._version = importlib.metadata.version('nova-numa-pmc')
         except importlib.metadata.PackageNotFoundError:
             self._version = 'unknown'
 
-    def describe(self):
+    def describe(self) -> tuple[core.Metric, ...]:
         """Return all families without values, by which a scrape may choose (``name[]``)."""
         tick = ticking.Tick(ticking.Now(0, 0, 0.0), Sample(0.0, 0.0, ''), host_state=HostState(
             0.0, 0.0, model.HostView((), ()), ()))
         return tuple(families(Shown(tick, True, 0, 0.0), self._version))
 
-    def collect(self):
+    def collect(self) -> tuple[core.Metric, ...]:
         """Return the families of the last tick."""
         try:
             return tuple(families(self._latest(), self._version))
@@ -94,11 +102,8 @@ class Collector:
             raise
 
 
-def families(shown, version):
-    """Yield the metrics of a tick.
-
-    :param shown: :class:`nova_numa_pmc.prometheus.exporting.Shown`
-    """
+def families(shown: Shown, version: str) -> Iterator[core.Metric]:
+    """Yield the metrics of a tick."""
     tick = shown.tick
     yield from _agent(shown, version)
     sample = tick.sample
@@ -120,7 +125,7 @@ def families(shown, version):
         yield from _guests(sample.guests)
 
 
-def _agent(shown, version):
+def _agent(shown: Shown, version: str) -> Iterator[core.Metric]:
     tick, totals = shown.tick, shown.tick.totals
     yield _info('agent', 'The agent that runs', {'version': version})
     yield core.SummaryMetricFamily(
@@ -150,7 +155,7 @@ def _agent(shown, version):
         totals.moved_bytes)
 
 
-def _guests(samples):
+def _guests(samples: Iterable[GuestSample]) -> Iterator[core.Metric]:
     for name, text, field in _GUEST:
         family = core.GaugeMetricFamily(PREFIX + 'guest_' + name, text, labels=('uuid', 'name'))
         for guest in samples:
@@ -166,7 +171,7 @@ def _guests(samples):
     yield family
 
 
-def _of_nodes(row, nodes):
+def _of_nodes(row: _Row, nodes: Iterable[NodeSample | model.NodeView]) -> core.Metric:
     name, text, label, parts = row
     family = core.GaugeMetricFamily(PREFIX + 'node_' + name, text,
                                     labels=('node', label) if label else ('node',))
@@ -174,16 +179,16 @@ def _of_nodes(row, nodes):
         for part, field in parts:
             value = getattr(node, field)
             if value is not None:
-                family.add_metric((str(node.id), part) if label else (str(node.id),), value)
+                family.add_metric((str(node.id), part) if part else (str(node.id),), value)
     return family
 
 
-def _gauge(name, text, value):
+def _gauge(name: str, text: str, value: float | None) -> core.Metric:
     family = core.GaugeMetricFamily(PREFIX + name, text)
     if value is not None:
         family.add_metric((), value)
     return family
 
 
-def _info(name, text, values):
+def _info(name: str, text: str, values: dict[str, str]) -> core.Metric:
     return core.InfoMetricFamily(PREFIX + name, text, values)
