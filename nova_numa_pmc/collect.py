@@ -8,51 +8,62 @@ from __future__ import annotations
 
 import os
 import time
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import counting, nova_cpu_sets, pools, state, usable_cpus
 from nova_numa_pmc.core import pressure, samples, view
 from nova_numa_pmc.exceptions import StateError, TopologyError
 from nova_numa_pmc.host import cpu_times, events, pfm, running, topology
 from nova_numa_pmc.host.sources import (
-    Tick, counted, cpu_counters, guest_counters, ladder, numa_faults, pages, resctrl, uncore)
+    Tick, cpu_counters, guest_counters, ladder, numa_faults, pages, resctrl, uncore)
 from nova_numa_pmc.sample import PoolSample, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any, TypeVar
+
+    from nova_numa_pmc import model
+    from nova_numa_pmc.core.samples import Counts
+    from nova_numa_pmc.host.sources import Running
+    from nova_numa_pmc.sample import NodeSample
+
+    _T = TypeVar('_T')
 
 
 class Sampler:
     """Read a host again and again; each reading is over the time since the one before.
 
-    :param options: :class:`counting.Options`; None: the defaults
+    :param options: None: the defaults
     :param root: where proc, sys and run are (tests)
-    :ivar pool: :class:`pools.Pool`, the floating pool of the last sample; None: there was none
+    :ivar pool: the floating pool of the last sample; None: there was none
     :ivar mlp: how many misses of those that the last sample counted a core waits for together
     """
 
-    def __init__(self, options=None, root='/'):
+    def __init__(self, options: counting.Options | None = None, root: str = '/') -> None:
         self._options = options or counting.Options()
         self._root = root
         self._guests = running.Guests(root)
         self._cpu_sets = nova_cpu_sets.Reader(root)
-        self.pool = None
+        self.pool: pools.Pool | None = None
         self._cpus = cpu_counters.CpuCounters(self._select, root)
         self._by_guest = guest_counters.GuestCounters(self._select, self._options.scope, root)
         self._uncore = uncore.Uncore(self._select, self._options.write_weight, root)
         self._resctrl = resctrl.Resctrl(self._options.resctrl_path, root)
         self._trials = ladder.Trials()
         self._ladder = ladder.Ladder(self._rungs())
-        self._libpfm = None
-        self._before_ns = None
+        self._libpfm: pfm.Libpfm | None = None
+        self._before_ns: int | None = None
         self._times = cpu_times.Times()
-        self._devices = {}          # PCI address or name → node id or None
-        self.mlp = pressure.MLP_DEMAND
+        self._devices: dict[str, int | None] = {}  # PCI address or name → node id
+        self.mlp: float = pressure.MLP_DEMAND
 
-    def sample(self, now_ns=None, taken_s=None):
+    def sample(self, now_ns: int | None = None, taken_s: float | None = None) -> Sample:
         """Return what was measured since the last call; all rates of a first one are None.
 
         It never sleeps and never raises for what can't be read: that is in ``problems``.
 
         :param now_ns: CLOCK_MONOTONIC; None: now
         :param taken_s: CLOCK_REALTIME [s]; None: now
-        :rtype: nova_numa_pmc.sample.Sample
         """
         now_ns = time.monotonic_ns() if now_ns is None else now_ns
         taken_s = time.time() if taken_s is None else taken_s
@@ -64,7 +75,8 @@ class Sampler:
             self._before_ns = None  # nothing else was read: the next reading is a first one
             return Sample(taken_s, elapsed_ns / 1e9, '', problems=(str(error),))
         guests, problems = self._guests.read(host, now_ns, elapsed_ns)
-        host = self._in_pools(host, guests, now_ns, problems)
+        self.pool = self._floating(host, guests, now_ns, problems)
+        host = pools.restricted(host, self.pool)
         busy, demand, stolen, others = self._cpu_use(host, guests, elapsed_ns)
         counts, uncore_uses = self._count(host, elapsed_ns, problems)
         found = self._ladder.sample(Tick(
@@ -86,8 +98,8 @@ class Sampler:
         return Sample(taken_s, elapsed_ns / 1e9, found.source, nodes, told,
                       tuple(dict.fromkeys(problems)), others, self.pool.source)
 
-    def _rungs(self):
-        make = {
+    def _rungs(self) -> list[Any]:
+        make: dict[str, Callable[[], Any]] = {
             counting.GUESTS: lambda: self._by_guest,
             counting.CPUS: cpu_counters.CpuShare,
             counting.RESCTRL: lambda: self._resctrl,
@@ -98,22 +110,24 @@ class Sampler:
             self._options.enabled or name not in (counting.GUESTS, counting.CPUS))]
         return [make[name]() for name in names]
 
-    def _select(self):
+    def _select(self) -> events.Selection:
         """Choose the events of this host."""
         if self._libpfm is None:
             self._libpfm = pfm.load()
         return events.select(self._root, overrides=dict(self._options.events),
                              libpfm=self._libpfm)
 
-    def _in_pools(self, host, guests, now_ns, problems):
-        """Find the floating pool; return the host with its CPUs."""
+    def _floating(self, host: model.Topology, guests: Iterable[Running], now_ns: int,
+                  problems: list[str]) -> pools.Pool:
+        """Find the floating pool; what could not be read of Nova's sets is a problem."""
         sets, unread = self._cpu_sets.read(now_ns)
         problems += unread
-        self.pool = pools.floating(host, [one.guest for one in guests], sets.shared,
-                                   sets.dedicated)
-        return pools.restricted(host, self.pool)
+        return pools.floating(host, tuple(one.guest for one in guests), sets.shared,
+                              sets.dedicated)
 
-    def _cpu_use(self, host, guests, elapsed_ns):
+    def _cpu_use(self, host: model.Topology, guests: Sequence[Running], elapsed_ns: int) -> tuple[
+            dict[int, float | None], dict[int, float | None], dict[int, float | None],
+            tuple[PoolSample, ...]]:
         """Return what nodes' CPUs were busy, wanted for and robbed of, each {node id: cores}.
 
         The last two are of the floating pool; for other pools, a tuple of :class:`PoolSample`
@@ -122,12 +136,12 @@ class Sampler:
         """
         before, self._times = self._times, cpu_times.read(self._root)
         busy, stolen = (cpu_times.passed(*each, elapsed_ns) for each in zip(before, self._times))
-        waiting = {}
+        waiting: dict[int, float] = {}
         for one in guests:
             for cpu, cores in one.waiting_by_cpu.items():
                 waiting[cpu] = waiting.get(cpu, 0.0) + cores
 
-        def wanted(cpus):
+        def wanted(cpus: frozenset[int]) -> float | None:
             ran = cpu_times.summed(busy, cpus)
             return None if ran is None or not elapsed_ns else ran + sum(
                 waiting.get(cpu, 0.0) for cpu in cpus)
@@ -137,12 +151,13 @@ class Sampler:
             tuple((node.id, wanted(node.online_cpus & cpus)) for node in host.nodes),
             tuple((node.id, cpu_times.summed(stolen, node.online_cpus & cpus))
                   for node in host.nodes))
-            for cpus in pools.own_sets([one.guest for one in guests], host))
+            for cpus in pools.own_sets(tuple(one.guest for one in guests), host))
         return ({node.id: cpu_times.summed(busy, node.online_cpus) for node in host.nodes},
                 {node.id: wanted(node.cpus) for node in host.nodes},
                 {node.id: cpu_times.summed(stolen, node.cpus) for node in host.nodes}, others)
 
-    def _count(self, host, elapsed_ns, problems):
+    def _count(self, host: model.Topology, elapsed_ns: int,
+               problems: list[str]) -> tuple[dict[int, Counts], dict[int, uncore.Use]]:
         """Return what CPUs and what memory controllers counted, by node; {}: nothing."""
         if not self._options.enabled:
             return {}, {}
@@ -155,7 +170,8 @@ class Sampler:
             return {}, uses
         return self._trials.sample(self._cpus, problems, host, elapsed_ns) or {}, uses
 
-    def _device_nodes(self, guest, problems):
+    def _device_nodes(self, guest: model.Guest,
+                      problems: list[str]) -> list[tuple[str, int | None]]:
         found = []
         for read, names in ((topology.device_node, guest.devices),
                             (topology.host_device_node, guest.host_devices)):
@@ -168,7 +184,8 @@ class Sampler:
                 found.append((name.removeprefix('/dev/'), self._devices.get(name)))
         return found
 
-    def _with_promised(self, host, nodes, problems):
+    def _with_promised(self, host: model.Topology, nodes: tuple[NodeSample, ...],
+                       problems: list[str]) -> tuple[NodeSample, ...]:
         directory = os.path.join(self._root, self._options.state_dir.lstrip('/'))
         try:
             record = state.read(directory, state.read_boot_id(self._root))
@@ -181,7 +198,8 @@ class Sampler:
         return tuple(node._replace(promised_bytes=one.promised_bytes)
                      for node, one in zip(nodes, seen.nodes))
 
-    def _abilities(self, host, stolen, all_traffic):
+    def _abilities(self, host: model.Topology, stolen: Mapping[int, float | None],
+                   all_traffic: bool) -> samples.Abilities:
         with_prefetch = all_traffic or self._cpus.with_prefetch
         options = self._options
         return samples.Abilities(
@@ -191,33 +209,35 @@ class Sampler:
             self.latencies_ns(host),
             pressure.MLP_WITH_PREFETCH if with_prefetch else pressure.MLP_DEMAND)
 
-    def latencies_ns(self, host):
+    def latencies_ns(self, host: model.Topology) -> tuple[tuple[float, ...], ...]:
         """Return unloaded latencies by position, rows: from the CPUs."""
-        rows = _by_position(host, self._options.latencies_ns)
-        if all(row is not None and len(row) == len(host.nodes) for row in rows):
+        rows = tuple(row for row in _by_position(host, self._options.latencies_ns)
+                     if row is not None and len(row) == len(host.nodes))
+        if len(rows) == len(host.nodes):
             return rows
         return pressure.slit_latencies_ns(host.distances, self._options.local_latency_ns)
 
-    def close(self):
+    def close(self) -> None:
         """Close what is open."""
         self._ladder.close()
         self._cpus.close()
         self._uncore.close()
         self._guests.close()
 
-    def __enter__(self):
+    def __enter__(self) -> Sampler:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def _by_position(host, pairs):
+def _by_position(host: model.Topology, pairs: Iterable[tuple[int, _T]]) -> tuple[_T | None, ...]:
     values = dict(pairs)
     return tuple(values.get(node.id) for node in host.nodes)
 
 
-def _at_least(busy, guests):
+def _at_least(busy: Mapping[int, float | None],
+              guests: Iterable[Running]) -> dict[int, float]:
     """Return busy cores by node, at least what the guests ran there.
 
     The host's times are in ticks of 10 ms, theirs are finer.
@@ -229,15 +249,12 @@ def _at_least(busy, guests):
     return {node: max(cores, busy.get(node) or 0.0) for node, cores in ran.items()}
 
 
-def _use(node, counts, use):
-    """Return a node's :class:`samples.NodeUse`, but for its CPU time.
-
-    :param counts: :class:`counted.Counts` or None; ``use``: :class:`uncore.Use`
-    """
+def _use(node: model.Node, counts: Counts | None, use: uncore.Use) -> samples.NodeUse:
+    """Return what is known of a node, but for its CPU time."""
     if counts is None:
         # A node of memory only reaches none.
         none = None if node.online_cpus else 0.0
-        counts = counted.Counts(none, none, None, None, None)
+        counts = samples.Counts(none, none, None, None, None)
     incoming = None
     if use.read_lines_per_sec is not None and counts.local_per_sec is not None:
         incoming = max(0.0, use.read_lines_per_sec - counts.local_per_sec)

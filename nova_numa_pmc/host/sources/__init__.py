@@ -81,7 +81,7 @@ class Tick(Record):
     now_ns: int
     topology: Topology
     guests: tuple[Running, ...]
-    busy_cores: dict[int, float | None]
+    busy_cores: dict[int, float]
     counts: dict[int, Counts]
 
     @property
