@@ -9,12 +9,22 @@ guests. Who was widened stays so until it is moved or started anew.
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING
 
-from nova_numa_pmc import model, promises, state
+from nova_numa_pmc import model, promises
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
 from nova_numa_pmc.core.view import capacity_cores
 from nova_numa_pmc.settings import Settings
+from nova_numa_pmc.state_format import Promises
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nova_numa_pmc.agent.ticking import Tick
+    from nova_numa_pmc.sample import NodeSample, Sample
+
+    #: Node ids and CPUs of a promise.
+    _Cache = tuple[tuple[int, ...], tuple[int, ...]]
 
 #: A guest is widened once those of its cache have waited so long beside idle CPUs (assumed: a few
 #: times what the cold caches of such a change cost) [core-seconds].
@@ -31,24 +41,27 @@ class CrowdedCaches:
     def __init__(self, options: Settings, root: str, log: logging.Logger) -> None:
         self.options = options
         self._root, self._log = root, log
-        self._waited: dict[tuple, float] = {}  # by (node ids, CPUs) of a promise [core-seconds]
+        self._waited: dict[_Cache, float] = {}  # [core-seconds]
 
-    def widen(self, tick: Any) -> Any:
+    def widen(self, tick: Tick) -> Tick:
         """Widen the guest that waits most on each cache where that has gone on; return the tick.
 
-        :param tick: :class:`nova_numa_pmc.agent.ticking.Tick` with sample, host and record
+        :param tick: with sample, host and record
         :raises StateError: a promise can't be written
         """
-        waiting, guests = self._waiting(tick), {}
+        assert tick.sample is not None and tick.host is not None and tick.record is not None
+        waiting = self._waiting(tick.sample, tick.record)
+        guests: dict[_Cache, list[tuple[float, model.Promise]]] = {}
         for guest, waits in waiting:
             guests.setdefault((guest.cpu_nodes, guest.cpus), []).append((waits, guest))
         elapsed_s = min(tick.sample.elapsed_s or 0.0, LONGEST_S)
         cores = dict(zip((node.id for node in tick.host.nodes),
                          capacity_cores(tick.host, self.options.limits)))
-        before, self._waited, widened = self._waited, {}, {}
+        before, self._waited = self._waited, {}
+        widened: dict[str, model.Promise] = {}
         for key, found in guests.items():
             waits = sum(each for each, _ in found)  # which is in what is wanted of the nodes, too
-            spared = min(waits, max(0.0, self._room(tick, key[0], cores) + waits))
+            spared = min(waits, max(0.0, self._room(tick.sample.nodes, key[0], cores) + waits))
             waited = max(0.0, before.get(key, 0.0) + (spared - NOISE_CORES) * elapsed_s)
             if waited < ENOUGH_CORE_SEC:
                 self._waited[key] = waited
@@ -62,28 +75,29 @@ class CrowdedCaches:
                            ','.join(map(str, promise.cpu_nodes)), most)
         if not widened:
             return tick
-        return tick._replace(record=state.Promises({**tick.record.promises, **widened},
-                                                 tick.record.rotation))
+        return tick._replace(record=Promises({**tick.record.promises, **widened},
+                                             tick.record.rotation))
 
     @staticmethod
-    def _waiting(tick: Any) -> list[tuple[model.Promise, float]]:
+    def _waiting(sample: Sample, record: Promises) -> list[tuple[model.Promise, float]]:
         """List (promise, cores that it waits for) of the guests held to a cache, where known."""
         found = []
-        for sample in tick.sample.guests:
-            promise = tick.record.promises.get(sample.uuid)
+        for guest in sample.guests:
+            promise = record.promises.get(guest.uuid)
             if (promise is not None and promise.cpus and promise.started
-                    and promise.origin == model.PLACED and sample.waiting_cores is not None):
-                found.append((promise, sample.waiting_cores))
+                    and promise.origin == model.PLACED and guest.waiting_cores is not None):
+                found.append((promise, guest.waiting_cores))
         return found
 
     @staticmethod
-    def _room(tick: Any, nodes: tuple[int, ...], cores: dict[int, float]) -> float:
+    def _room(samples: Iterable[NodeSample], nodes: tuple[int, ...],
+              cores: Mapping[int, float]) -> float:
         """Return what some nodes have less what is wanted of them [cores].
 
         Where that isn't known it is as if nothing idled.
         """
         room = 0.0
-        for node in tick.sample.nodes:
+        for node in samples:
             if node.id in nodes:
                 if node.demand_cores is None:
                     return float('-inf')

@@ -17,12 +17,21 @@ import json
 import math
 import os
 import time
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, state
 from nova_numa_pmc.core import moves
 from nova_numa_pmc.exceptions import DomainError, NumaPmcError, StateError
 from nova_numa_pmc.host import domain_values
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Collection, Iterable
+    from typing import Any, TypeVar
+
+    _T = TypeVar('_T')
+    _Number = TypeVar('_Number', int, float)
 
 DIRECTORY, FILE = 'var/lib/nova-numa-pmc', 'history'
 ROTATE_BYTES = 1 << 20
@@ -88,31 +97,28 @@ class Entry(Record):
     why: str = ''
 
     @property
-    def stands(self):
+    def stands(self) -> bool:
         """Say whether guests are elsewhere by it."""
         return self.result in (DONE, PARTLY, BEGUN)
 
 
-def new_id():
+def new_id() -> str:
     """Return an id for an entry or a batch."""
     return binascii.hexlify(os.urandom(4)).decode()
 
 
-def place(promise):
-    """Return the :class:`Place` of a :class:`model.Promise`."""
-    return Place(*(getattr(promise, name) for name in Place._fields))
+def place(promise: model.Promise) -> Place:
+    """Return the place in a promise."""
+    return Place(promise.cpu_nodes, promise.mem_nodes, promise.mem_bytes, promise.origin)
 
 
 class Writer:
-    """Appends entries; one that can't be written costs a warning, and never a move.
+    """Appends entries; one that can't be written costs a warning, and never a move."""
 
-    :param log: a :class:`logging.Logger`
-    """
-
-    def __init__(self, root, log):
+    def __init__(self, root: str, log: logging.Logger) -> None:
         self._root, self._log, self._failing = root, log, False
 
-    def append(self, entry):
+    def append(self, entry: Entry) -> None:
         """Append an entry; nothing is raised."""
         try:
             append(entry, self._root)
@@ -124,7 +130,7 @@ class Writer:
             self._failing = False
 
 
-def append(entry, root='/'):
+def append(entry: Entry, root: str = '/') -> None:
     """Append an entry.
 
     :raises StateError: the directory or the file can't be trusted
@@ -150,7 +156,7 @@ def append(entry, root='/'):
         os.close(directory_fd)
 
 
-def _end(directory_fd, directory):
+def _end(directory_fd: int, directory: str) -> tuple[int, bool]:
     """Look at the file as who reads it does; return (size [bytes], whether its end is torn)."""
     opened = state.open_file(directory_fd, directory, FILE, _SIZE_MAX_BYTES)
     if opened is None:
@@ -162,10 +168,10 @@ def _end(directory_fd, directory):
         os.close(fd)
 
 
-def read(root='/'):
+def read(root: str = '/') -> tuple[list[Entry], int]:
     """Read all that is kept, the oldest first; of a move its last line.
 
-    :returns: (list of :class:`Entry`, how many lines were none)
+    :returns: (entries, how many lines were none)
     :raises StateError: a file can't be trusted or read
     """
     directory = os.path.join(root, DIRECTORY)
@@ -178,7 +184,9 @@ def read(root='/'):
                  for name in (FILE + '.1', FILE)]
     finally:
         os.close(fd)
-    entries, begun, broken = [], {}, 0
+    entries: list[Entry] = []
+    begun: dict[str, int] = {}  # id → index
+    broken = 0
     for line in b'\n'.join(texts).split(b'\n'):
         if line:
             try:
@@ -195,20 +203,20 @@ def read(root='/'):
     return entries, broken
 
 
-def encode(entry):
+def encode(entry: Entry) -> bytes:
     """Render an entry as a line, with its end."""
     data = dict(to_data(entry), schema='%s.%s' % (_MAJOR, _MINOR))
     return json.dumps(data, separators=(',', ':'), allow_nan=False).encode() + b'\n'
 
 
-def to_data(entry):
+def to_data(entry: Entry) -> dict[str, Any]:
     """Return an entry as plain dicts and lists."""
     return dict(entry._asdict(), parts=[
         dict(part._asdict(), before=part.before._asdict(), after=part.after._asdict())
         for part in entry.parts])
 
 
-def decode(line):
+def decode(line: bytes) -> Entry:
     """Parse a line.
 
     :raises ValueError: with the reason
@@ -231,59 +239,67 @@ def decode(line):
         raise ValueError('%.200s' % (error,)) from None
 
 
-def _part(data):
+def _part(data: dict[str, Any]) -> Part:
     return Part(domain_values.uuid(_text(data['uuid'])),
                 domain_values.name(_of(data['name'], str)),
                 _whole(data['since_ns']), _place(data['before']), _place(data['after']),
                 _whole(data['moved_bytes']))
 
 
-def _place(data):
+def _place(data: dict[str, Any]) -> Place:
     return Place(_wholes(data['cpu_nodes']), _wholes(data['mem_nodes']),
                  _wholes(data['mem_bytes']),
                  _one_of(data['origin'], (model.PLACED, model.PINNED, model.FLOATING)))
 
 
-def _of(value, *kinds):
-    if type(value) not in kinds:
-        raise ValueError('%.40r is out of place' % (value,))
-    return value
+def _of(value: object, *kinds: type[_T]) -> _T:
+    for kind in kinds:
+        if type(value) is kind:
+            return value
+    raise ValueError('%.40r is out of place' % (value,))
 
 
-def _text(value):
-    if len(_of(value, str)) > _TEXT_MAX or not value.isprintable():
-        raise ValueError('%.40r is no line of text' % value)
-    return value
+def _text(value: object) -> str:
+    text = _of(value, str)
+    if len(text) > _TEXT_MAX or not text.isprintable():
+        raise ValueError('%.40r is no line of text' % text)
+    return text
 
 
-def _one_of(value, known):
-    if value not in known:
-        raise ValueError('%.40r is not known' % (value,))
-    return value
+def _one_of(value: object, known: Collection[str]) -> str:
+    for each in known:
+        if value == each:
+            return each
+    raise ValueError('%.40r is not known' % (value,))
 
 
-def _amount(value, least=0):
-    if not least <= _of(value, int, float) <= 1e18 or not math.isfinite(value):
+def _amount(value: object, least: float = 0) -> float:
+    return _bounded(_of(value, int, float), least)
+
+
+def _whole(value: object) -> int:
+    return _bounded(_of(value, int), 0)
+
+
+def _bounded(value: _Number, least: float) -> _Number:
+    if not least <= value <= 1e18 or not math.isfinite(value):
         raise ValueError('%.40r is no amount' % value)
     return value
 
 
-def _whole(value):
-    return _amount(_of(value, int))
-
-
-def _wholes(values):
-    if len(_of(values, list)) > _NODES_MAX:
+def _wholes(value: object) -> tuple[int, ...]:
+    values: list[object] = _of(value, list)
+    if len(values) > _NODES_MAX:
         raise ValueError('too many')
     return tuple(map(_whole, values))
 
 
-def entry(entry_id, move, parts, who, batch, seconds, result, why, taken_s=None):
+def entry(entry_id: str, move: moves.Move, parts: Iterable[Part], who: str, batch: str,
+          seconds: float, result: str, why: str, taken_s: float | None = None) -> Entry:
     """Put a move and what came of it together.
 
     :param entry_id: as from :func:`new_id`, the same when it begins and when it ends
-    :param move: :class:`moves.Move`
-    :param parts: iterable of :class:`Part`; empty: it was not begun
+    :param parts: empty: it was not begun
     """
     parts = tuple(parts) or tuple(
         Part(step.uuid, step.name, 0, Place(tuple(step.from_nodes)),

@@ -8,12 +8,20 @@ asked for that.
 
 from __future__ import annotations
 
-from nova_numa_pmc import model, overrides, promises, settings, settling, state
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import model, overrides, promises, settings, settling
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
 from nova_numa_pmc.core import moves
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.movement.legs import why_busy
+from nova_numa_pmc.state_format import Promises
+
+if TYPE_CHECKING:
+    import logging
+
+    from nova_numa_pmc.agent.ticking import Tick
 
 #: Less than this of a guest's memory on other nodes is not worth a walk through it: the pages
 #: that QEMU and libvirt share stay there anyhow.
@@ -25,25 +33,26 @@ PATIENCE_NS = 2 * 10**9
 class LateStarts:
     """The guests whose starts are not finished.
 
-    :param options: :class:`settings.Settings`
-    :param log: a :class:`logging.Logger`
-    :ivar taken_over: how many starts were finished since the agent began
+: how many starts were finished since the agent began
     """
 
-    def __init__(self, options: settings.Settings, root: str, log) -> None:
+    def __init__(self, options: settings.Settings, root: str, log: logging.Logger) -> None:
         self.options, self._root, self._log = options, root, log
-        self._seen, self._fetched = {}, set()  # (uuid, pid) → first seen so [ns]; looked at
+        self._seen: dict[tuple[str, int | None], int] = {}  # (uuid, pid) → first seen so [ns]
+        self._fetched: set[tuple[str, int | None]] = set()  # looked at
         self.taken_over = 0
 
-    def finish(self, tick):
+    def finish(self, tick: Tick) -> Tick:
         """Place the guests whose starts could not; return the tick with the record as it is now.
 
         A start is finished once its guest has been seen to run for :data:`PATIENCE_NS` without
         libvirt working on it: the hook may be about to.
 
-        :param tick: :class:`nova_numa_pmc.agent.ticking.Tick` with host and record
+        :param tick: with host and record
         """
-        seen, self._seen, finished = self._seen, {}, {}
+        assert tick.record is not None
+        seen, self._seen = self._seen, {}
+        finished: dict[str, model.Promise] = {}
         if not self.options.enabled:
             return tick
         for guest in tick.guests:
@@ -59,8 +68,8 @@ class LateStarts:
                     finished[guest.uuid] = after
         if not finished:
             return tick
-        return tick._replace(record=state.Promises({**tick.record.promises, **finished},
-                                                 tick.record.rotation))
+        return tick._replace(record=Promises({**tick.record.promises, **finished},
+                                             tick.record.rotation))
 
     def _finish(self, guest: model.Guest, promise: model.Promise) -> model.Promise | None:
         """Finish one start; return the guest's promise, None where that must wait."""
@@ -102,15 +111,17 @@ class LateStarts:
             'guest %s: its start could not place it (see the journal of nova-numa-pmc): placed '
             'now on node %s: %s', guest.name, ','.join(map(str, promise.cpu_nodes)), why)
 
-    def fetches(self, tick, terms: moves.Terms) -> moves.Plan:
+    def fetches(self, tick: Tick, terms: moves.Terms) -> moves.Plan:
         """Plan to bring what a guest had on other nodes when it started; each guest once.
 
-        :param tick: :class:`nova_numa_pmc.agent.ticking.Tick` with host and record
+        :param tick: with host and record
         :param terms: no more is set in motion at once than they allow a plan
         """
+        assert tick.record is not None
         alive = {(guest.uuid, guest.pid) for guest in tick.guests}
         self._fetched &= alive
-        planned, size_bytes = [], 0
+        planned: list[moves.Move] = []
+        size_bytes = 0
         for guest in tick.guests:
             promise = tick.record.promises.get(guest.uuid)
             key = guest.uuid, guest.pid

@@ -3,11 +3,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc import model, overrides, pools
 from nova_numa_pmc.core import l3, moves, view
 from nova_numa_pmc.host import cpuset, migrate
 from nova_numa_pmc.movement.reassertion import left_by_us
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from nova_numa_pmc.host.cgroups import Groups
+    from nova_numa_pmc.host.writes import Change
 
 
 class Leg(Record):
@@ -26,15 +35,17 @@ class Leg(Record):
 class OfCpus:
     """A mover of CPUs alone, with what is used here of :class:`migrate.Mover`.
 
-    :param cpus: frozenset, None: let them go wherever the guest's parent may
+    :param cpus: None: let them go wherever the guest's parent may
     """
 
-    def __init__(self, groups, cpus, writing):
+    def __init__(self, groups: Groups, cpus: frozenset[int] | None,
+                 writing: Mapping[str, Any]) -> None:
         self._groups, self._cpus = groups, cpus
         self._writing = {name: each for name, each in writing.items() if name == 'write'}
-        self._changes, self.progress = (), migrate.Progress(migrate.MOVING)
+        self._changes: tuple[Change, ...] = ()
+        self.progress = migrate.Progress(migrate.MOVING)
 
-    def step(self):
+    def step(self) -> migrate.Progress:
         """Write the CPUs, and be done."""
         if self._cpus is None:
             self._changes = cpuset.release_cpus(self._groups, **self._writing)
@@ -44,15 +55,15 @@ class OfCpus:
         self.progress = migrate.Progress(migrate.DONE)
         return self.progress
 
-    def cancel(self):
+    def cancel(self) -> None:
         """Do nothing: it is done."""
 
-    def undo_cpus(self):
+    def undo_cpus(self) -> tuple[Change, ...]:
         """Give the CPUs back what they had."""
         return cpuset.undo(self._groups, self._changes, **self._writing)
 
 
-def why_busy(guest):
+def why_busy(guest: model.Guest) -> str:
     """Return a code of why a guest must not be moved now, whatever was planned; '' it may.
 
     'active_job' and 'paused': libvirt is to be left alone with it; 'kept' and 'ignored': the
@@ -65,7 +76,7 @@ def why_busy(guest):
     return '' if guest.state in (None, 'running') else 'paused'
 
 
-def promised_after(move, step, before):
+def promised_after(move: moves.Move, step: moves.Step, before: model.Promise) -> model.Promise:
     """Return a guest's promise once a move is made."""
     if move.kind == moves.WIDEN:
         return before
@@ -77,12 +88,13 @@ def promised_after(move, step, before):
     return after
 
 
-def within_l3(after, guest, host, others, limits):
+def within_l3(after: model.Promise, guest: model.Guest, host: model.Topology,
+              others: Sequence[model.Promise], limits: model.Limits) -> model.Promise:
     """Return a promise with the L3 cache that a moved guest gets on its new nodes, if any.
 
     By promises: a guest's own demand is looked at by whoever plans its move.
 
-    :param others: list of the host's other promises
+    :param others: the host's other promises
     """
     if not pools.has_l3s(host, after.cpu_nodes):
         return after
@@ -92,20 +104,20 @@ def within_l3(after, guest, host, others, limits):
              if node.id in after.cpu_nodes}
     request = model.Request(max(guest.vcpus, guest.vcpus_max or 0), guest.memory_bytes,
                             allowed_cpus=guest.allowed_cpus)
-    cpus = ()
+    cpus: tuple[int, ...] = ()
     if len(place) == 1:
-        cpus, _ = l3.choose(own, seen, others, after.cpu_nodes, request, limits)
+        cpus, _ = l3.choose(own, seen, tuple(others), after.cpu_nodes, request, limits)
     return after._replace(cpus=cpus)
 
 
-def has_followed(progress):
+def has_followed(progress: migrate.Progress) -> bool:
     """Say whether at least half of what was to be moved has been, by whomever."""
     if progress.state == migrate.DONE:
         return True
     return progress.left_bytes is not None and progress.brought_bytes >= progress.left_bytes
 
 
-def told(progress):
+def told(progress: migrate.Progress) -> str:
     """Say in words how far a move is that isn't done."""
     left = 'an unknown amount' if progress.left_bytes is None else (
         '%d MiB' % (progress.left_bytes >> 20))

@@ -25,7 +25,13 @@ from nova_numa_pmc.movement.reassertion import cpus_of, left_by_us
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from nova_numa_pmc import model
+    import logging
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any
+
+    from nova_numa_pmc import model, pools
+    from nova_numa_pmc.agent_options import Options
+    from nova_numa_pmc.state_format import Promises
 
 #: How a move ends: as planned, undone, or not begun.
 MADE, TAKEN_BACK, REFUSED = RESULTS = ('made', 'taken_back', 'refused')
@@ -40,14 +46,14 @@ class Refused(MigrationError):
 class Order(Record):
     """A move to come, and what it was planned of.
 
-    :param promised: {uuid: :class:`model.Promise`} before it
-    :param targets: {uuid: :class:`model.Promise`} after it where the move alone doesn't tell:
-        it takes another one back
+    :param promised: by uuid, before it
+    :param targets: by uuid, after it where the move alone doesn't tell: it takes another one
+        back
     """
 
     move: moves.Move
-    promised: dict[str, model.Promise]
-    targets: dict[str, model.Promise]
+    promised: Mapping[str, model.Promise]
+    targets: Mapping[str, model.Promise]
 
 
 class Totals(Record):
@@ -66,73 +72,74 @@ class Totals(Record):
 class Moving:
     """The moves in hand and to come.
 
-    :param options: :class:`nova_numa_pmc.agent_options.Options`
-    :param who, batch: as the history has them; an order of the operator's about one guest
+: as the history has them; an order of the operator's about one guest
         (:data:`history.PIN`) overrules what was said of it before
-    :param record: called with each :class:`history.Entry`, when a move begins and when it has
-        ended; None: it is written down
+    :param record: called when a move begins and when it has ended; None: it is written down
     :param writing: passed to :class:`migrate.Mover` (tests)
     :ivar places: {uuid: node ids} of guests that are held to more nodes than were promised
-    :ivar pool: :class:`nova_numa_pmc.pools.Pool`, the floating pool; None: as it is published
+    :ivar pool: the floating pool; None: as it is published
     :ivar failed: uuids of guests whose moves were not made or taken back; whoever plans
         empties it
     """
 
-    def __init__(self, options, root, log, clock=time.monotonic, who=history.AGENT, batch='',
-                 record=None, **writing):
+    def __init__(self, options: Options, root: str, log: logging.Logger,
+                 clock: Callable[[], float] = time.monotonic, who: str = history.AGENT,
+                 batch: str = '', record: Callable[[history.Entry], object] | None = None,
+                 **writing: Any) -> None:
         self.options, self._root, self._log, self._clock = options, root, log, clock
         self._who, self._batch = who, batch
         self._record = record or history.Writer(root, log).append
-        self._writing, self.pool = writing, None
+        self._writing = writing
+        self.pool: pools.Pool | None = None
         self._files = guests.StatusFiles(root)
-        self._queue, self._order, self._id, self._legs = collections.deque(), None, '', ()
-        self._promised = {}  # uuid → the promise of a guest when it was widened
-        self._narrowed = {}  # uuid → (place, promise) of those that the move in hand narrows
-        self.places, self.failed = {}, set()
-        self._ended, self._moved_bytes = {}, 0
+        self._queue: collections.deque[Order] = collections.deque()
+        self._move: moves.Move  # the one in hand or the last one
+        self._id = ''
+        self._legs: tuple[Leg, ...] = ()
+        self._promised: dict[str, model.Promise] = {}  # of guests when they were widened
+        #: (place, promise) of those that the move in hand narrows.
+        self._narrowed: dict[str, tuple[tuple[int, ...], model.Promise]] = {}
+        self.places: dict[str, tuple[int, ...]] = {}
+        self.failed: set[str] = set()
+        self._ended: dict[tuple[str, str], int] = {}
+        self._moved_bytes = 0
 
     @property
-    def busy(self):
+    def busy(self) -> bool:
         """Say whether there is anything in hand or to come."""
         return bool(self._queue or self._legs)
 
     @property
-    def totals(self):
-        """Return :class:`Totals`."""
+    def totals(self) -> Totals:
+        """Return what has been moved until now."""
         return Totals(self._ended, self._moved_bytes, len(self._legs))
 
     @property
-    def waiting(self):
+    def waiting(self) -> int:
         """Return how many moves are to come."""
         return len(self._queue)
 
     @property
-    def in_hand(self):
-        """Return ((a guest's name, :class:`migrate.Progress`), …) of the move in hand."""
+    def in_hand(self) -> tuple[tuple[str, migrate.Progress], ...]:
+        """Return ((a guest's name, how far it is), …) of the move in hand."""
         return tuple((leg.step.name, leg.mover.progress) for leg in self._legs)
 
-    @property
-    def _move(self):
-        return self._order.move
-
-    def _count(self, result, legs):
+    def _count(self, result: str, legs: Iterable[Leg]) -> None:
         key = self._move.kind, result
         self._ended = {**self._ended, key: self._ended.get(key, 0) + 1}
         self._moved_bytes += sum(leg.mover.progress.moved_bytes for leg in legs)
 
-    def begin(self, plan, promised, targets=None):
+    def begin(self, plan: moves.Plan, promised: Mapping[str, model.Promise],
+              targets: Mapping[str, model.Promise] | None = None) -> None:
         """Take over a plan's moves; ``step()`` makes them.
 
-        :param plan: :class:`moves.Plan`
         :param promised, targets: as in :class:`Order`
         """
         self._queue.extend(Order(move, promised, targets or {}) for move in plan.moves)
 
-    def mind(self, running, promised):
-        """Look at who runs now: end the move of whom libvirt works on, forget who was replaced.
-
-        :param running: iterable of :class:`model.Guest`
-        """
+    def mind(self, running: Iterable[model.Guest],
+             promised: Mapping[str, model.Promise]) -> None:
+        """Look at who runs now: end the move of whom libvirt works on, forget who was replaced."""
         busy = {guest.uuid for guest in running if why_busy(guest)}
         if any(leg.step.uuid in busy for leg in self._legs):
             self._cancel()
@@ -141,7 +148,7 @@ class Moving:
                      if uuid in said or promised.get(uuid) != self._promised[uuid]]:
             del self.places[uuid], self._promised[uuid]
 
-    def step(self):
+    def step(self) -> float | None:
         """Do the next bit.
 
         :returns: after how many seconds to do the next one; None: all is done
@@ -162,24 +169,24 @@ class Moving:
             return 0.0
         return min(waits)
 
-    def drop_waiting(self):
+    def drop_waiting(self) -> None:
         """Give up what is to come."""
         self._queue.clear()
 
-    def abandon(self):
+    def abandon(self) -> None:
         """Give up what is to come, and end what is in hand: kept where most has moved."""
         self.drop_waiting()
         self._cancel()
         while self._legs:
             self.step()
 
-    def _cancel(self):
+    def _cancel(self) -> None:
         for leg in self._legs:
             leg.mover.cancel()
 
-    def _start(self, order):
+    def _start(self, order: Order) -> None:
         """Promise the new places and write the CPUs."""
-        self._order, self._id, self._narrowed = order, history.new_id(), {}
+        self._move, self._id, self._narrowed = order.move, history.new_id(), {}
         try:
             self._legs = self._reserved(*order)
             for leg in self._legs:
@@ -190,14 +197,15 @@ class Moving:
         for leg in self._legs:
             self._remember_place(leg)
 
-    def _reserved(self, move, promised, targets):
+    def _reserved(self, move: moves.Move, promised: Mapping[str, model.Promise],
+                  targets: Mapping[str, model.Promise]) -> tuple[Leg, ...]:
         """Record the promises of a move's guests, all or none; return its legs."""
-        found, _ = self._files.read()
+        found: Iterable[model.Guest] = self._files.read()[0]
         if self._who != history.PIN:
             found, _ = overrides.marked(found, self._root)
         running = {guest.uuid: guest for guest in found}
         host = promises.usable_host(self._root, self.pool)
-        legs = []
+        legs: list[Leg] = []
         for step in move.steps:
             guest = running.get(step.uuid)
             if guest is None:
@@ -227,7 +235,8 @@ class Moving:
             self._check_room(legs, ledger, host)
         return tuple(legs)
 
-    def _mover(self, move, step, guest, host, after):
+    def _mover(self, move: moves.Move, step: moves.Step, guest: model.Guest,
+               host: model.Topology, after: model.Promise) -> migrate.Mover | OfCpus:
         groups = cgroups.find(guest.pid, self._root)
         cpus = None
         if move.kind != moves.FETCH and step.to_nodes:
@@ -246,7 +255,8 @@ class Moving:
                                 reserve_bytes=terms.reserve_bytes),
             clock=self._clock, **self._writing)
 
-    def _check_room(self, legs, ledger, host):
+    def _check_room(self, legs: Sequence[Leg], ledger: Promises,
+                    host: model.Topology) -> None:
         """Refuse where a start has taken the room since; raised under the lock: not recorded."""
         seen = view.view(host, ledger.promises.values(), self.options.shared.limits)
         wanted = {node for leg in legs for node in leg.step.mem_nodes}
@@ -255,20 +265,20 @@ class Moving:
                 raise Refused('node %d has no room left for %s' % (
                     node.id, ', '.join(leg.step.name for leg in legs)))
 
-    def _remember_place(self, leg):
+    def _remember_place(self, leg: Leg) -> None:
         uuid = leg.step.uuid
         if self._move.kind == moves.WIDEN:
             self.places[uuid], self._promised[uuid] = tuple(leg.step.to_nodes), leg.after
         elif self._move.kind != moves.FETCH and uuid in self.places:
             self._narrowed[uuid] = self.places.pop(uuid), self._promised.pop(uuid)
 
-    def _end(self):
+    def _end(self) -> None:
         """Keep a move whose memory has followed, else take it back."""
         left = [leg for leg in self._legs if not has_followed(leg.mover.progress)]
         if left:
-            states = ', '.join('%s: %s' % (leg.step.name, told(leg.mover.progress))
-                               for leg in left)
-            self._give_up(MigrationError('most memory stays where it was (%s)' % states))
+            words = ', '.join('%s: %s' % (leg.step.name, told(leg.mover.progress))
+                              for leg in left)
+            self._give_up(MigrationError('most memory stays where it was (%s)' % words))
             return
         for leg in self._legs:
             progress = leg.mover.progress
@@ -285,7 +295,7 @@ class Moving:
         self._keep(legs, history.PARTLY if states else history.DONE,
                    '; '.join(states) or explain_why(self._move))
 
-    def _give_up(self, error):
+    def _give_up(self, error: Exception) -> None:
         """Take promises and CPUs back; what has moved of the memory stays.
 
         A promise that can't be had back keeps its CPUs: the guest is where it is promised, and
@@ -315,7 +325,7 @@ class Moving:
                               exc_info=error if unknown else None)
         self._keep(legs, result, str(error))
 
-    def _keep(self, legs, result, why):
+    def _keep(self, legs: Sequence[Leg], result: str, why: str) -> None:
         """Write down that a move begins, or what came of it."""
         self._record(history.entry(
             self._id, self._move, [history.Part(
@@ -324,15 +334,15 @@ class Moving:
             self._who, self._batch, max((self._clock() - leg.began_s for leg in legs), default=0),
             result, why))
 
-    def _restore(self, leg):
+    def _restore(self, leg: Leg) -> None:
         with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as ledger:
             if ledger.promises.get(leg.step.uuid) == leg.after:
                 ledger.put(leg.before)
 
 
-def _names(move):
+def _names(move: moves.Move) -> str:
     return ', '.join(step.name for step in move.steps)
 
 
-def _listed(nodes):
+def _listed(nodes: Iterable[int]) -> str:
     return ','.join(map(str, nodes)) or 'any'

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import os
 import time
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import state
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    import logging
 
 FILE = 'paused'
 _SIZE_MAX_BYTES = 4096
@@ -25,12 +29,12 @@ class Paused(Record):
     since_s: float | None
     reason: str
 
-    def __str__(self):
+    def __str__(self) -> str:
         return 'paused' + (': ' + self.reason if self.reason else '')
 
 
-def read(directory):
-    """Return :class:`Paused`, None: the agent is not.
+def read(directory: str) -> Paused | None:
+    """Return since when and why the agent is paused, None: it is not.
 
     :param directory: the state directory's path
     """
@@ -49,17 +53,17 @@ def read(directory):
     return None if data is None else _parse(data.decode('utf-8', 'replace'))
 
 
-def _parse(text):
+def _parse(text: str) -> Paused:
     since, _, reason = text.rstrip('\n').partition(' ')
     known = since.isascii() and since.isdigit() and len(since) < 20
     return Paused(int(since) if known else None, ''.join(
         char if char.isprintable() else '?' for char in reason[:REASON_MAX]))
 
 
-def begin(directory, reason='', now_s=None):
+def begin(directory: str, reason: str = '', now_s: float | None = None) -> Paused:
     """Pause the agent, or tell another reason.
 
-    :returns: :class:`Paused` as it was written: somebody may have ended it since
+    :returns: as it was written: somebody may have ended it since
     :raises StateError: the state directory can't be trusted or written
     """
     fd = state.open_directory(directory, create=True)
@@ -72,7 +76,7 @@ def begin(directory, reason='', now_s=None):
     return _parse(text)
 
 
-def end(directory):
+def end(directory: str) -> bool:
     """Let the agent go on.
 
     :returns: whether it was paused
@@ -97,11 +101,12 @@ def end(directory):
 class Watch:
     """Looks for the file in each tick; tells in the log when it comes and when it goes."""
 
-    def __init__(self, log):
-        self._log, self._known = log, None
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._known: Paused | None = None
 
-    def look(self, directory):
-        """Return :class:`Paused` or None."""
+    def look(self, directory: str) -> Paused | None:
+        """Read the file; None: the agent is not paused."""
         found = read(directory)
         if found and not self._known:
             self._log.info('%s; guests are held, and none is moved', found)

@@ -12,14 +12,28 @@ single group that was ours before. A set that is wider is none, as libvirt and s
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, overrides, pools, promises, state
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
 from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.exceptions import GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups, cpuset, guests, node_room, pins
-from nova_numa_pmc.host.held import own_cpus
+from nova_numa_pmc.host.held import Held, contradicting, current, own_cpus
 from nova_numa_pmc.host.topology import format_cpulist
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Container, Iterable, Mapping, Set
+    from typing import Any
+
+    from nova_numa_pmc.agent.ticking import Now, Tick
+    from nova_numa_pmc.agent.troubles import Troubles
+    from nova_numa_pmc.host.writes import Change
+    from nova_numa_pmc.settings import Settings
+
+    #: A guest's uuid and the id of its process.
+    _Key = tuple[str, int | None]
 
 #: Somebody who resets a guest's sets more often than so many times in a time [s] wants it so.
 _FIGHT_WRITES, _FIGHT_S = 6, 600.0
@@ -27,25 +41,26 @@ _STAGE = 'holding guest %s'
 
 
 class Reassertion:
-    """What is read back of each guest, tick by tick.
+    """What is read back of each guest, tick by tick."""
 
-    :param options: :class:`nova_numa_pmc.settings.Settings`
-    :param troubles: :class:`nova_numa_pmc.agent.troubles.Troubles`
-    """
-
-    def __init__(self, options, root, log, troubles, **writing):
+    def __init__(self, options: Settings, root: str, log: logging.Logger, troubles: Troubles,
+                 **writing: Any) -> None:
         self.options = options
         self._root, self._log, self._troubles, self._writing = root, log, troubles, writing
-        self._alive = {}  # (uuid, pid) → name
-        self._groups = {}  # (uuid, pid) → Groups
-        self._written = {}  # uuid → when something was written, of late
-        self._held = {}  # (uuid, pid) → CPUs that all groups but the operator's were seen to hold
-        self._theirs = {}  # (uuid, pid) → names of groups left to the operator, as told
+        self._alive: dict[_Key, str] = {}  # names
+        self._groups: dict[_Key, cgroups.Groups] = {}
+        self._written: dict[str, list[float]] = {}  # uuid → when something was written, of late
+        #: CPUs that all groups but the operator's were seen to hold.
+        self._held: dict[_Key, frozenset[int]] = {}
+        #: Names of groups left to the operator, as told.
+        self._theirs: dict[_Key, frozenset[str]] = {}
 
-    def hold(self, tick, places=None, covered=None, only_widen=False, whom=None):
+    def hold(self, tick: Tick, places: Mapping[str, tuple[int, ...]] | None = None,
+             covered: Set[int] | None = None, only_widen: bool = False,
+             whom: Container[str] | None = None) -> set[str]:
         """Write what is not as promised; what fails of one guest is told, the others go on.
 
-        :param tick: :class:`nova_numa_pmc.agent.ticking.Tick` with host and record
+        :param tick: with host and record
         :param places: {uuid: node ids} of guests that are held to other nodes' CPUs than was
             promised: widened for a while
         :param covered: ids of the nodes whose promises their memory covers; None: all
@@ -54,8 +69,10 @@ class Reassertion:
         :param whom: uuids of those whose groups are read; None: all
         :returns: uuids of those for whom it failed, or was given up for a while
         """
-        failed = set()
-        online = frozenset().union(*(node.online_cpus for node in tick.host.nodes))
+        assert tick.host is not None and tick.record is not None
+        failed: set[str] = set()
+        none: frozenset[int] = frozenset()
+        online = none.union(*(node.online_cpus for node in tick.host.nodes))
         room = _Room(self.options.limits.reserve_bytes, self._root)
         self._forget(tick.guests)
         for guest in tick.guests:
@@ -63,7 +80,7 @@ class Reassertion:
             if whom is not None and guest.uuid not in whom:
                 continue
             # What libvirt works on is looked at again once it is done.
-            if guest.job or not self._is_ours(guest, promise, tick.now):
+            if guest.job or promise is None or not self._is_ours(guest, promise, tick.now):
                 continue
             nodes = (places or {}).get(guest.uuid) or promise.cpu_nodes
             cpus = (pools.cpus_held(promise, tick.host, guest) if nodes == promise.cpu_nodes
@@ -73,14 +90,15 @@ class Reassertion:
             failed.add(guest.uuid)
             with self._troubles.stage(_STAGE % guest.name):
                 try:
-                    if only_widen or self._hold(guest, promise, nodes, cpus, tick, online):
+                    if only_widen or self._hold(guest, promise, nodes, cpus, tick.now, tick.host,
+                                                online):
                         failed.discard(guest.uuid)
                     self._mind_memory(guest, promise, cpus, covered, room, only_widen)
                 except GuestGone:
                     self._groups.pop((guest.uuid, guest.pid), None)  # or made anew elsewhere
         return failed
 
-    def _forget(self, present):
+    def _forget(self, present: Iterable[model.Guest]) -> None:
         """Drop what is kept of guests that have gone."""
         alive = {(guest.uuid, guest.pid): guest.name for guest in present}
         for key in self._alive.keys() - alive.keys():
@@ -90,8 +108,8 @@ class Reassertion:
             self._written.pop(key[0], None)
         self._alive = alive
 
-    def _is_ours(self, guest, promise, now):
-        if (promise is None or promise.origin != model.PLACED
+    def _is_ours(self, guest: model.Guest, promise: model.Promise, now: Now) -> bool:
+        if (promise.origin != model.PLACED
                 or not pins.may_hold(guest)
                 or guest.override == overrides.IGNORE):
             return False
@@ -100,7 +118,9 @@ class Reassertion:
         return bool(promise.cpu_nodes) and (
             promise.started or age_ns >= self.options.start_grace_s * 10**9)
 
-    def _hold(self, guest, promise, nodes, cpus, tick, online):
+    def _hold(self, guest: model.Guest, promise: model.Promise, nodes: tuple[int, ...],
+              cpus: frozenset[int], now: Now, host: model.Topology,
+              online: frozenset[int]) -> bool:
         """Return whether it is held now; False: somebody else writes it."""
         key, groups = (guest.uuid, guest.pid), self._find(guest)
         keep = frozenset(name for name, _ in guest.pins)
@@ -109,22 +129,22 @@ class Reassertion:
             self._held[key] = cpus
             self._tell_theirs(key, guest, keep)
             return True
-        held = cpuset.current(groups)
-        left = self._left_by_us(key, guest, groups, held, cpus, tick.host)
+        held = current(groups)
+        left = self._left_by_us(key, guest, groups, held, cpus, host)
         theirs = keep | frozenset.intersection(*(
-            frozenset(cpuset.contradicting(groups, held, cpus, each)) for each in left))
+            frozenset(contradicting(groups, held, cpus, each)) for each in left))
         self._tell_theirs(key, guest, theirs)
-        now_s = tick.now.monotonic_ns / 1e9
+        now_s = now.monotonic_ns / 1e9
         recent = [at for at in self._written.get(guest.uuid, ()) if now_s - at < _FIGHT_S]
         if len(recent) >= _FIGHT_WRITES:
             self._troubles.problems([
                 'guest %s: its cpuset was reset %d times in %.0f minutes: left as it is; '
                 'somebody else writes it' % (guest.name, len(recent), _FIGHT_S / 60)])
             return False
-        changes = []
+        changes: list[Change] = []
         for each in left:
-            others = frozenset(cpuset.contradicting(groups, held, cpus, each))
-            changes += cpuset.confine(groups, cpus, ours=cpuset.Held(each, frozenset()),
+            others = frozenset(contradicting(groups, held, cpus, each))
+            changes += cpuset.confine(groups, cpus, ours=Held(each, frozenset()),
                                       keep=theirs | others, **self._writing).changes
         if changes:
             if self._held.get(key) == cpus:  # it was so, and somebody has changed it
@@ -138,7 +158,9 @@ class Reassertion:
             promises.settle(promise, self.options, self._root, LOCK_TIMEOUT_S)
         return True
 
-    def _left_by_us(self, key, guest, groups, held, cpus, host):
+    def _left_by_us(self, key: _Key, guest: model.Guest, groups: cgroups.Groups,
+                    held: dict[str, Held], cpus: frozenset[int],
+                    host: model.Topology) -> tuple[frozenset[int], ...]:
         """List the sets that groups may hold of ours: (empty set,) where there is none.
 
         What was held when we last looked is known. Before that, sets of whole nodes are ours:
@@ -149,7 +171,7 @@ class Reassertion:
             return (last if last != cpus else frozenset(),)
         uniform = left_by_us(groups)
         found = [uniform.cpus] if uniform else []
-        for name in cpuset.contradicting(groups, held, cpus):
+        for name in contradicting(groups, held, cpus):
             own = held[os.path.join(groups.target, name)].cpus
             if own not in found and _is_of_nodes(own, host, guest):
                 found.append(own)
@@ -159,7 +181,7 @@ class Reassertion:
             found.append(above)
         return tuple(found) or (frozenset(),)
 
-    def _tell_theirs(self, key, guest, theirs):
+    def _tell_theirs(self, key: _Key, guest: model.Guest, theirs: frozenset[str]) -> None:
         """Log once which groups are left to the operator."""
         if theirs == self._theirs.get(key, frozenset()):
             return
@@ -168,7 +190,7 @@ class Reassertion:
                        % ', '.join(sorted(theirs)) if theirs else 'nothing of it is pinned by '
                        'others any more')
 
-    def _find(self, guest):
+    def _find(self, guest: model.Guest) -> cgroups.Groups:
         key = guest.uuid, guest.pid
         groups = self._groups.get(key)
         # vCPUs that were plugged since have groups of their own.
@@ -176,7 +198,8 @@ class Reassertion:
             groups = self._groups[key] = cgroups.find(guest.pid, self._root)
         return groups
 
-    def _mind_memory(self, guest, promise, cpus, covered, room, only_widen):
+    def _mind_memory(self, guest: model.Guest, promise: model.Promise, cpus: frozenset[int],
+                     covered: Set[int] | None, room: _Room, only_widen: bool) -> None:
         """Keep a bound guest bound while its nodes hold what it is promised, else widen it."""
         if not promise.bound or not promise.mem_nodes or 'numatune' in guest.placed_by:
             return
@@ -209,10 +232,11 @@ class _Room:
     :param reserve_bytes: of each node, kept for the host
     """
 
-    def __init__(self, reserve_bytes, root):
-        self._reserve_bytes, self._root, self._left = reserve_bytes, root, {}
+    def __init__(self, reserve_bytes: int, root: str) -> None:
+        self._reserve_bytes, self._root = reserve_bytes, root
+        self._left: dict[int, int] = {}  # node id → bytes
 
-    def why_too_small(self, promise, held):
+    def why_too_small(self, promise: model.Promise, held: Mapping[int, int]) -> str:
         """Take what a guest has yet to touch from its nodes' room; say why that can't be, or ''.
 
         :param held: {node id: bytes} that it has
@@ -232,12 +256,13 @@ class _Room:
         return ''
 
 
-def cpus_of(nodes, host, guest):
-    """Return the frozenset of a guest's CPUs on nodes."""
+def cpus_of(nodes: tuple[int, ...], host: model.Topology, guest: model.Guest) -> frozenset[int]:
+    """Return a guest's CPUs on nodes."""
     return pools.cpus_on(nodes, host, guest)
 
 
-def is_held(groups, cpus, online, keep=frozenset(), exactly=False):
+def is_held(groups: cgroups.Groups, cpus: frozenset[int], online: frozenset[int],
+            keep: Container[str] = frozenset(), exactly: bool = False) -> bool:
     """Say whether a guest's groups hold it to ``cpus``, whatever they say of offline CPUs.
 
     :param keep: names of groups that others have set
@@ -256,20 +281,20 @@ def is_held(groups, cpus, online, keep=frozenset(), exactly=False):
                if os.path.basename(directory) not in keep)
 
 
-def _is_of_nodes(cpus, host, guest):
+def _is_of_nodes(cpus: frozenset[int], host: model.Topology, guest: model.Guest) -> bool:
     """Say whether a set is all that a guest may have of some nodes: such are the sets we write.
 
     Or all of the usable ones, as before it was known which of them plain guests may use; or those
     of an L3 cache.
     """
     wide = pools.restricted(host, None)
-    nodes = [node.id for node in wide.nodes if node.cpus & cpus]
+    nodes = tuple(node.id for node in wide.nodes if node.cpus & cpus)
     own = cpus_of(nodes, host, guest)
     return cpus in (own, cpus_of(nodes, wide, guest)) or any(
         cpus == own & l3 for l3s in host.l3s for l3 in l3s)
 
 
-def widen_bound(options, root, log):
+def widen_bound(options: Settings, root: str, log: logging.Logger) -> None:
     """Let the memory of all bound guests spill: nobody watches their nodes any more.
 
     Their promises stay bound, so that an agent that comes back binds them again.
@@ -292,16 +317,16 @@ def widen_bound(options, root, log):
             log.info('guest %s: no longer bound: the agent has ended', guest.name)
 
 
-def _own(groups):
-    held = cpuset.current(groups)
+def _own(groups: cgroups.Groups) -> list[Held]:
+    held = current(groups)
     return [held[directory] for directory in (
         (groups.target,) if groups.covers else groups.children) if directory in held]
 
 
-def left_by_us(groups):
-    """Return the :class:`cpuset.Held` that an earlier write may have left: one set in all groups.
+def left_by_us(groups: cgroups.Groups) -> Held | None:
+    """Return what an earlier write may have left: one set in all groups.
 
     None: there is no such set.
     """
     sets = {own.cpus for own in _own(groups)}
-    return cpuset.Held(sets.pop(), frozenset()) if len(sets) == 1 else None
+    return Held(sets.pop(), frozenset()) if len(sets) == 1 else None

@@ -8,9 +8,13 @@ promises' lock only.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import state
 from nova_numa_pmc.exceptions import StateBusy, StateError
+
+if TYPE_CHECKING:
+    import logging
 
 #: A file in the state directory; its text names who holds its lock.
 LOCK = 'moves'
@@ -24,10 +28,11 @@ class Turn:
     :param who: what others are told: 'nova-numa-agent', 'nova-numa-rebalance apply'
     """
 
-    def __init__(self, directory, who):
-        self.directory, self._who, self._lock = directory, who, None
+    def __init__(self, directory: str, who: str) -> None:
+        self.directory, self._who = directory, who
+        self._lock: int | None = None  # its descriptor
 
-    def take(self, timeout_s=0.0):
+    def take(self, timeout_s: float = 0.0) -> None:
         """Take it, or keep it.
 
         :raises StateBusy: somebody else has it for longer than ``timeout_s``; says who
@@ -48,7 +53,7 @@ class Turn:
         except OSError:
             pass  # the file system is full: others are told less
 
-    def _holder(self):
+    def _holder(self) -> str:
         try:
             with open(os.path.join(self.directory, LOCK), encoding='utf-8') as file:
                 text = file.read(_NAME_MAX)
@@ -56,29 +61,26 @@ class Turn:
             text = ''
         return text if text.isprintable() and text else 'another process'
 
-    def end(self):
+    def end(self) -> None:
         """Give it back; not having it is fine."""
         if self._lock is not None:
             os.close(self._lock)  # which releases the lock
             self._lock = None
 
-    def __enter__(self):
+    def __enter__(self) -> Turn:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.end()
 
 
 class AgentTurn:
-    """The agent's: it never waits, and tells when a command has the turn and when no more.
+    """The agent's: it never waits, and tells when a command has the turn and when no more."""
 
-    :param log: a :class:`logging.Logger`
-    """
-
-    def __init__(self, log):
+    def __init__(self, log: logging.Logger) -> None:
         self._log, self._turn, self._waiting = log, Turn('', 'nova-numa-agent'), False
 
-    def take(self, directory):
+    def take(self, directory: str) -> bool:
         """Say whether guests may be held and moved in this tick.
 
         Where no lock is to be had, no command has it either; whoever reads the promises tells
@@ -101,6 +103,6 @@ class AgentTurn:
         self._waiting = False
         return True
 
-    def end(self):
+    def end(self) -> None:
         """Give it back."""
         self._turn.end()
