@@ -3,9 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Mapping, Optional
+from typing import TYPE_CHECKING
 
-from nova_numa_pmc import model
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nova_numa_pmc import model
+    from nova_numa_pmc.agent.ticking import Tick
+
+    #: A guest, its promise, to which nodes it is widened, and the CPUs of the host's nodes.
+    _Known = tuple[model.Guest, model.Promise | None, tuple[int, ...] | None,
+                   tuple[tuple[int, frozenset[int], frozenset[int]], ...]]
 
 #: All guests are looked at so often, whatever was heard: a thread's own affinity, for instance,
 #: is written without a word to anybody [s].
@@ -16,8 +24,8 @@ class Attention:
     """What was known of each guest when it was last looked at."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, Any] = {}
-        self._all_s: Optional[float] = None
+        self._seen: dict[str, _Known] = {}
+        self._all_s: float | None = None
         self._woken: set[str] = set()
         self._again: set[str] = set()
 
@@ -25,25 +33,28 @@ class Attention:
         """Have guests looked at next time, by their names."""
         self._woken.update(names)
 
-    def whom(self, tick: Any, places: Mapping[str, Any], watched: set[str]) -> set[str]:
+    def whom(self, tick: Tick, places: Mapping[str, tuple[int, ...]],
+             watched: set[str]) -> set[str]:
         """Return the uuids of those to look at now.
 
         Those of whom something was heard, those who can't be heard or whose memory is bound
         (others may fill their nodes), who start, who failed; where anything else has
         changed by which they are held; and now and then everybody.
 
-        :param tick: :class:`nova_numa_pmc.agent.ticking.Tick` with host and record
+        :param tick: with host and record
         :param places: {uuid: node ids} of those who are widened
         :param watched: uuids of those whose groups are watched
         """
+        assert tick.host is not None and tick.record is not None
         host = tuple((node.id, node.online_cpus, node.cpus) for node in tick.host.nodes)
         now_s = tick.now.monotonic_ns / 1e9
         everybody = self._all_s is None or not 0 <= now_s - self._all_s < EVERY_S
         if everybody:
             self._all_s = now_s
-        before, self._seen, found = self._seen, {}, set()
+        before, self._seen = self._seen, {}
+        found: set[str] = set()
         for guest in tick.guests:
-            promise: Optional[model.Promise] = tick.record.promises.get(guest.uuid)
+            promise = tick.record.promises.get(guest.uuid)
             known = self._seen[guest.uuid] = (guest, promise, places.get(guest.uuid), host)
             if (everybody or guest.name in self._woken or guest.uuid in self._again
                     or guest.uuid not in watched or before.get(guest.uuid) != known

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import agent_options, pools, state
 from nova_numa_pmc.core import guest_load, ledger as ledgers, ledger_format, moves, rebalance, view
@@ -14,33 +15,58 @@ from nova_numa_pmc.exceptions import MigrationError, StateError
 from nova_numa_pmc.host import node_room
 from nova_numa_pmc.movement.legs import why_busy
 
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Mapping
+    from typing import Protocol
+
+    from nova_numa_pmc import model
+    from nova_numa_pmc.agent.ticking import Tick
+    from nova_numa_pmc.agent.troubles import Troubles
+    from nova_numa_pmc.collect import Sampler
+    from nova_numa_pmc.movement.moving import Moving
+    from nova_numa_pmc.sample import GuestSample, Sample
+    from nova_numa_pmc.state_format import Promises
+
+    class Seen(Protocol):
+        """What a tick, or a command that looks once, has found; None: could not be had."""
+
+        @property
+        def sample(self) -> Sample | None: ...
+        @property
+        def host(self) -> model.Topology | None: ...
+        @property
+        def record(self) -> Promises | None: ...
+        @property
+        def guests(self) -> tuple[model.Guest, ...]: ...
+
 #: The rebalancer's memory in the state directory, kept over a restart of the agent.
 FILE = 'ledger'
 _SIZE_MAX_BYTES = 4 << 20
 
 
 class Rebalancing:
-    """What the rebalancer remembers.
+    """What the rebalancer remembers."""
 
-    :param options: :class:`agent_options.Options`
-    :param moving: :class:`nova_numa_pmc.movement.moving.Moving`
-    :param troubles: :class:`nova_numa_pmc.agent.troubles.Troubles`
-    """
-
-    def __init__(self, options, moving, root, log, troubles):
+    def __init__(self, options: agent_options.Options, moving: Moving, root: str,
+                 log: logging.Logger, troubles: Troubles) -> None:
         self.options, self._moving = options, moving
         self._root, self._log, self._troubles = root, log, troubles
-        self._ledger, self._told = None, ()
+        self._ledger: ledgers.Ledger | None = None
+        #: The plan that was told: each move's kind, and its guests with their nodes.
+        self._told: tuple[
+            tuple[str, tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]], ...] = ()
 
-    def consider(self, tick, sampler):
+    def consider(self, tick: Tick, sampler: Sampler) -> moves.Plan | None:
         """Plan, and begin or tell the moves.
 
         Nothing is planned while moves are in hand: what is measured then is theirs.
 
-        :param tick: :class:`nova_numa_pmc.agent.ticking.Tick` with sample, host and record
-        :param sampler: :class:`nova_numa_pmc.collect.Sampler` of the sample
-        :returns: :class:`moves.Plan`, None: none was made
+        :param tick: with sample, host and record
+        :param sampler: of the sample
+        :returns: None: no plan was made
         """
+        assert tick.sample is not None and tick.record is not None
         if self._ledger is None:
             self._ledger = self._load()
         if self._moving.failed:
@@ -68,7 +94,7 @@ class Rebalancing:
         self._moving.begin(plan, tick.record.promises)
         return plan
 
-    def _tell(self, plan):
+    def _tell(self, plan: moves.Plan) -> None:
         """Log a plan once, until another one takes its place."""
         told = tuple((move.kind, tuple((step.uuid, step.to_nodes, step.mem_nodes)
                                        for step in move.steps)) for move in plan.moves)
@@ -80,7 +106,7 @@ class Rebalancing:
         if not told:
             self._log.info('dry run: nothing would be moved any more')
 
-    def _load(self):
+    def _load(self) -> ledgers.Ledger:
         try:
             fd = state.open_directory(self._directory(), create=True)
             try:
@@ -96,7 +122,7 @@ class Rebalancing:
                               os.path.join(self._directory(), FILE), error)
             return ledgers.Ledger()
 
-    def _save(self, ledger):
+    def _save(self, ledger: ledgers.Ledger) -> None:
         fd = state.open_directory(self._directory(), create=True)
         try:
             state.replace_file(fd, self._directory(), FILE, json.dumps({
@@ -105,21 +131,24 @@ class Rebalancing:
         finally:
             os.close(fd)
 
-    def _directory(self):
+    def _directory(self) -> str:
         return os.path.join(self._root, self.options.shared.state_dir[1:])
 
 
-def situation(tick, sampler, limits, root, places=None, began_ns=None, now_ns=None):
+def situation(tick: Seen, sampler: Sampler, limits: model.Limits, root: str,
+              places: Mapping[str, tuple[int, ...]] | None = None,
+              began_ns: int | None = None, now_ns: int | None = None) -> moves.Situation:
     """Join what a tick has found into what the rebalancer is told.
 
     Of nodes it is told the room that those who move memory look for, too.
 
+    :param tick: with sample, host and record
     :param places: {uuid: node ids} of guests that are held to more than was promised
     :param began_ns: CLOCK_BOOTTIME at which the interval began; a guest that got its place
         since is left there. None: whoever asks wants to know of all
     :param now_ns: CLOCK_BOOTTIME, None: no guest counts as just placed
-    :rtype: nova_numa_pmc.core.moves.Situation
     """
+    assert tick.sample is not None and tick.host is not None and tick.record is not None
     promised = tick.record.promises
     running = {guest.uuid: guest for guest in tick.guests}
     sample, inside = _in_pool(tick.sample, running, tick.host)
@@ -139,7 +168,7 @@ def situation(tick, sampler, limits, root, places=None, began_ns=None, now_ns=No
                            guest_load.waiting_cores(inside), tuple(free), sampler.mlp, limits)
 
 
-def _why_unmeasured(promise, began_ns):
+def _why_unmeasured(promise: model.Promise | None, began_ns: int | None) -> str:
     """Return 'starting' for a guest that got its place since the interval began, else ''.
 
     What was measured doesn't show it there: it was placed on this evidence.
@@ -148,7 +177,8 @@ def _why_unmeasured(promise, began_ns):
     return 'starting' if new else ''
 
 
-def _in_pool(sample, running, host):
+def _in_pool(sample: Sample, running: Mapping[str, model.Guest],
+             host: model.Topology) -> tuple[Sample, list[GuestSample]]:
     """Return (the sample, its guests that run in the floating pool).
 
     What others run is no part of the nodes' demand: their CPU time is made unknown, and they

@@ -10,12 +10,18 @@ from __future__ import annotations
 import json
 import logging
 import os
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, state
 from nova_numa_pmc.core import flavors, history_format, longer
 from nova_numa_pmc.core.demand_history import Histories
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.movement.history import DIRECTORY
+
+if TYPE_CHECKING:
+    from nova_numa_pmc.agent.ticking import Tick
+    from nova_numa_pmc.agent_options import Options
+    from nova_numa_pmc.sample import PoolSample
 
 FILE = 'demand'
 #: How much is measured between two writes, and at least before the one at the end [s].
@@ -27,21 +33,23 @@ class Remembering:
     """The histories of this host, and their file.
 
     :param root: where the host's file systems begin
-    :ivar histories: :class:`Histories`, None: not read yet
+    :ivar histories: None: not read yet
     """
 
     def __init__(self, root: str, log: logging.Logger) -> None:
         self._root, self._directory, self._log = root, os.path.join(root, DIRECTORY), log
-        self.histories, self._saved_s, self._failing = None, 0.0, False
+        self.histories: Histories | None = None
+        self._saved_s, self._failing = 0.0, False
 
-    def feed(self, tick, options) -> tuple[dict[int, model.NodeLoad], tuple]:
+    def feed(self, tick: Tick,
+             options: Options) -> tuple[dict[int, model.NodeLoad], tuple[PoolSample, ...]]:
         """Add a tick's interval; say what the host is wanted for over the longer horizon.
 
-        :param tick: :class:`nova_numa_pmc.agent.ticking.Tick` with sample, host and record
-        :param options: :class:`nova_numa_pmc.agent_options.Options`; the file is written by who
-            publishes
-        :returns: ({node id: load}, tuple of :class:`nova_numa_pmc.sample.PoolSample`)
+        :param tick: with sample, host and record
+        :param options: the file is written by who publishes
+        :returns: ({node id: load}, what is wanted of the pools beside the floating one)
         """
+        assert tick.sample is not None and tick.host is not None and tick.record is not None
         if self.histories is None:
             self.histories = self._load()
             self._saved_s = self.histories.clock_s
@@ -57,7 +65,7 @@ class Remembering:
         """Return what new guests are expected by, as :func:`flavors.published`."""
         return flavors.published(self.histories) if self.histories else model.History()
 
-    def close(self, options) -> None:
+    def close(self, options: Options) -> None:
         """Write what was measured since the last time, unless it is hardly anything."""
         if self.histories is None or not options.publish:
             return
@@ -69,6 +77,7 @@ class Remembering:
 
         :param durable: wait until the disk has it
         """
+        assert self.histories is not None
         self._saved_s = self.histories.clock_s  # a full disk is not asked again in each tick
         data = json.dumps(history_format.to_data(self.histories), separators=(',', ':'),
                           allow_nan=False).encode()

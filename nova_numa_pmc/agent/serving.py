@@ -10,11 +10,21 @@ import selectors
 import signal
 import socket
 import time
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import state
 from nova_numa_pmc.exceptions import NumaPmcError, StateBusy
 from nova_numa_pmc.host import notify
 from nova_numa_pmc.prometheus import exporting
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable, Iterator
+
+    from nova_numa_pmc.agent.ticking import Agent
+    from nova_numa_pmc.agent_options import Options
+    from nova_numa_pmc.host_state import HostState
+    from nova_numa_pmc.movement.pausing import Paused
 
 #: The second tick comes soon after the first, which has nothing to be compared with [s].
 FIRST_INTERVAL_S = 1.0
@@ -24,7 +34,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def only_agent(directory):
+def only_agent(directory: str) -> Iterator[None]:
     """Hold the lock of the host's agent.
 
     :raises StateBusy: another one runs
@@ -46,8 +56,8 @@ def only_agent(directory):
 
 
 @contextlib.contextmanager
-def signals():
-    """Yield a :class:`Waiter`; signals come while it waits and never between two writes."""
+def signals() -> Iterator[Waiter]:
+    """Yield what waits; signals come while it does and never between two writes."""
     with contextlib.ExitStack() as stack:
         former = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, former)
@@ -64,21 +74,21 @@ class Waiter:
     thread; all others have to begin with the signals blocked.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._numbers, self._written = socket.socketpair()
         for end in (self._numbers, self._written):
             end.setblocking(False)
-        self._came = collections.deque()
+        self._came: collections.deque[int] = collections.deque()
         self._selector.register(self._numbers, selectors.EVENT_READ)
         self._former = signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
 
-    def also(self, *descriptors):
+    def also(self, *descriptors: int) -> None:
         """End waits as well when one of these is readable."""
         for fd in descriptors:
             self._selector.register(fd, selectors.EVENT_READ)
 
-    def __call__(self, seconds):
+    def __call__(self, seconds: float) -> int | None:
         """Wait so many seconds at most; return the signal that came, or None."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         try:
@@ -89,10 +99,10 @@ class Waiter:
             self._came.extend(self._numbers.recv(64))
         return self._came.popleft() if self._came else None
 
-    def __enter__(self):
+    def __enter__(self) -> Waiter:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         signal.set_wakeup_fd(self._former)
         for each in (self._selector, self._numbers, self._written):
             each.close()
@@ -101,24 +111,26 @@ class Waiter:
 class Service:
     """The loop.
 
-    :param agent: :class:`nova_numa_pmc.agent.ticking.Agent`
-    :param read_options: returns new :class:`agent_options.Options` at a reload
-    :param log: a :class:`logging.Logger`
+    :param read_options: returns those of a reload, and problems that cost no more than a default
     :param wait: as :func:`signals` yields it
     :param clock: returns seconds that never go back
     :param tell: as :func:`notify.notify`
-    :param exporter: :class:`exporting.Exporter` that is shown each tick; None: one that is off
+    :param watchdog_s: within what time systemd wants to hear from it; None: it does not
+    :param exporter: is shown each tick; None: one that is off
     """
 
-    def __init__(self, agent, read_options, log, wait, clock=time.monotonic,
-                 tell=notify.notify, watchdog_s=None, exporter=None):
+    def __init__(self, agent: Agent, read_options: Callable[[], tuple[Options, list[str]]],
+                 log: logging.Logger, wait: Callable[[float], int | None],
+                 clock: Callable[[], float] = time.monotonic,
+                 tell: Callable[..., object] = notify.notify, watchdog_s: float | None = None,
+                 exporter: exporting.Exporter | None = None) -> None:
         self._agent, self._read_options, self._log = agent, read_options, log
         self._wait, self._clock, self._tell = wait, clock, tell
         self._exporter = exporter or exporting.Exporter(log)
         # Twice within the time that systemd waits, as sd_watchdog_enabled(3) recommends.
         self._patience_s = watchdog_s / 2 if watchdog_s else float('inf')
 
-    def run(self):
+    def run(self) -> None:
         """Tick until SIGTERM or SIGINT, then end the moves in hand."""
         self._tick()
         due_s, ready = self._clock() + min(FIRST_INTERVAL_S, self._interval_s()), False
@@ -134,16 +146,16 @@ class Service:
         self._tell(notify.STOPPING)
         self._finish()
 
-    def _tick(self):
+    def _tick(self) -> None:
         began_s = self._clock()
         tick = self._agent.tick()
         self._exporter.show(tick, self._clock() - began_s)
         self._tell('STATUS=' + status(tick.host_state, tick.paused))
 
-    def _interval_s(self):
+    def _interval_s(self) -> float:
         return self._agent.options.counting.interval_s
 
-    def _idle_until(self, due_s):
+    def _idle_until(self, due_s: float) -> bool:
         """Move guests' memory and wait until the next tick; return False at the end."""
         while True:
             self._tell(notify.WATCHDOG)
@@ -157,7 +169,7 @@ class Service:
             elif came:
                 return False
 
-    def _reload(self):
+    def _reload(self) -> None:
         self._tell('RELOADING=1', 'MONOTONIC_USEC=%d' % (time.monotonic_ns() // 1000))
         try:
             options, problems = self._read_options()
@@ -171,7 +183,7 @@ class Service:
             self._log.info('options read again')
         self._tell(notify.READY)
 
-    def _finish(self):
+    def _finish(self) -> None:
         """Go on with the move in hand for as long as allowed, then give it up."""
         self._agent.drop_waiting()
         end_s = self._clock() + self._agent.options.stop_timeout_s
@@ -186,10 +198,11 @@ class Service:
         self._agent.abandon()
 
 
-def status(told, paused=None):
-    """Return what ``systemctl status`` shows of a :class:`host_state.HostState`, None: none.
+def status(told: HostState | None, paused: Paused | None = None) -> str:
+    """Return what ``systemctl status`` shows.
 
-    :param paused: :class:`pausing.Paused`, None: it is not
+    :param told: None: nothing was measured
+    :param paused: None: it is not
     """
     if paused:
         return '%s; %s' % (paused, status(told))

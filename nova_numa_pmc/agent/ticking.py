@@ -23,8 +23,13 @@ from nova_numa_pmc.movement import (crowded_caches, late_starts, moving, pausing
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from nova_numa_pmc.host.libvirt_events import Listener
     from nova_numa_pmc.host_state import HostState
-    from nova_numa_pmc.sample import Sample
+    from nova_numa_pmc.sample import NodeSample, Sample
+    from nova_numa_pmc.state_format import Promises
 
 LOG = logging.getLogger(__name__)
 
@@ -37,7 +42,7 @@ class Now(Record):
     realtime_s: float
 
     @classmethod
-    def read(cls):
+    def read(cls) -> Now:
         """Read the clocks."""
         return cls(time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time())
 
@@ -58,7 +63,7 @@ class Tick(Record):
     now: Now
     sample: Sample | None = None
     host: model.Topology | None = None
-    record: state.Promises | None = None
+    record: Promises | None = None
     guests: tuple[model.Guest, ...] = ()
     host_state: HostState | None = None
     totals: moving.Totals = moving.Totals()
@@ -71,21 +76,21 @@ class Tick(Record):
 class Agent:
     """What one host's agent does in a tick.
 
-    :param options: :class:`nova_numa_pmc.agent_options.Options`
     :param root: where proc, sys and run are (tests)
-    :param listener: :class:`nova_numa_pmc.host.libvirt_events.Listener` that was started; None:
-        libvirt is not asked
+    :param listener: one that was started; None: libvirt is not asked
     :ivar options: those in force
     """
 
-    def __init__(self, options, root='/', listener=None, **writing):
+    def __init__(self, options: agent_options.Options, root: str = '/',
+                 listener: Listener | None = None, **writing: Any) -> None:
         """Open nothing yet but what tells of guests.
 
         :param writing: passed to :mod:`migrate` and :mod:`cpuset` (tests)
         """
         self.options, self._root = options, root
         self._troubles = Troubles(LOG, time.monotonic)
-        self._watching, self._last = watching.Watching(root, LOG, listener), None
+        self._watching = watching.Watching(root, LOG, listener)
+        self._last: Tick | None = None
         self._attention = attention.Attention()
         self._sampler = collect.Sampler(options.counting, root)
         self._books = bookkeeping.Bookkeeping(options.shared, root, LOG)
@@ -98,7 +103,7 @@ class Agent:
         self._turn, self._pause = turn.AgentTurn(LOG), pausing.Watch(LOG)
         self._remembering = remembering.Remembering(root, LOG)
 
-    def reload(self, options):
+    def reload(self, options: agent_options.Options) -> None:
         """Go on with other options; counters are opened anew where theirs have changed."""
         if options.counting != self.options.counting:
             self._sampler.close()
@@ -110,11 +115,10 @@ class Agent:
         self._late_starts.options = self._crowded.options = options.shared
         self.options = self._moving.options = self._rebalancing.options = options
 
-    def tick(self, now=None):
+    def tick(self, now: Now | None = None) -> Tick:
         """Do everything once; nothing is raised.
 
-        :param now: :class:`Now`; None: read the clocks
-        :rtype: Tick
+        :param now: None: read the clocks
         """
         self._hear()
         self._heed()
@@ -140,12 +144,12 @@ class Agent:
         return tick._replace(totals=self._moving.totals, failing=self._troubles.failing,
                              taken_over=self._late_starts.taken_over)
 
-    def attend(self, now=None):
+    def attend(self, now: Now | None = None) -> float | None:
         """Look at the guests of whom something was heard: all of a tick but what is measured.
 
         Nothing is raised.
 
-        :param now: :class:`Now`; None: read the clocks
+        :param now: None: read the clocks
         :returns: after how many seconds to call it again; None: when something is heard
         """
         self._hear()
@@ -161,28 +165,28 @@ class Agent:
         self._end_turn()
         return None
 
-    def _hear(self):
+    def _hear(self) -> None:
         with self._troubles.stage('hearing of guests'):
             self._watching.gather()
 
-    def _heed(self):
+    def _heed(self) -> None:
         """Have those looked at of whom something was heard."""
         names = self._watching.take()
         self._attention.wake(names)
         self._books.heard(names)
 
     @property
-    def descriptors(self):
+    def descriptors(self) -> list[int]:
         """Return the descriptors that become readable where :meth:`attend` has something to do."""
         return self._watching.descriptors
 
-    def _keep(self, tick, ours):
+    def _keep(self, tick: Tick, ours: bool) -> Tick:
         """Keep books of the guests and hold them to their places.
 
         :param ours: no command moves guests
         :returns: the tick with the record as it is then
         """
-        if not tick.record:
+        if tick.host is None or tick.record is None:
             return tick
         self._moving.mind(tick.guests, tick.record.promises)
         if ours and not self._moving.busy:
@@ -198,16 +202,17 @@ class Agent:
                         tick = self._crowded.widen(tick)
             with self._troubles.stage('holding guests'):
                 self._hold(tick, ours)
-        if ours and not (self._moving.busy or tick.paused):
+        if ours and tick.record and not (self._moving.busy or tick.paused):
             with self._troubles.stage('fetching memory'):
                 self._moving.begin(self._late_starts.fetches(tick, self.options.terms),
                                    tick.record.promises)
         return tick
 
-    def _hold(self, tick, ours):
+    def _hold(self, tick: Tick, ours: bool) -> None:
         if not ours:
             self._reassertion.hold(tick, covered=self._covered(tick), only_widen=True)
             return
+        assert tick.record is not None
         # Of others nobody's groups are written, nor read.
         placed = {uuid for uuid, each in tick.record.promises.items()
                   if each.origin == model.PLACED}
@@ -216,21 +221,22 @@ class Agent:
         self._attention.again(self._reassertion.hold(
             tick, self._moving.places, self._covered(tick), whom=whom))
 
-    def _end_turn(self):
+    def _end_turn(self) -> None:
         if not self._moving.busy:
             self._turn.end()
 
     @property
-    def _directory(self):
+    def _directory(self) -> str:
         return os.path.join(self._root, self.options.shared.state_dir[1:])
 
-    def _collect(self, now):
+    def _collect(self, now: Now) -> Tick:
         tick = Tick(now, paused=self._pause.look(self._directory))
         if tick.paused:
             self.abandon()
         with self._troubles.stage('measuring'):
-            tick = tick._replace(sample=self._sampler.sample(now.monotonic_ns, now.realtime_s))
-            self._troubles.problems(tick.sample.problems)
+            sample = self._sampler.sample(now.monotonic_ns, now.realtime_s)
+            tick = tick._replace(sample=sample)
+            self._troubles.problems(sample.problems)
         with self._troubles.stage('reading the host'):
             self._tell_pool(self._moving.pool, self._sampler.pool)
             self._moving.pool = self._sampler.pool
@@ -239,20 +245,20 @@ class Agent:
         return tick
 
     @staticmethod
-    def _tell_pool(before, pool):
+    def _tell_pool(before: pools.Pool | None, pool: pools.Pool | None) -> None:
         """Log which CPUs plain guests may use, when these are others: guests are held to them."""
         if pool and pool != before and not (before is None and pool.source == pools.KERNEL):
             LOG.info('plain guests may use CPUs %s, %s', topology.format_cpulist(pool.cpus),
                      pools.IN_WORDS[pool.source])
 
-    def _guests(self):
+    def _guests(self) -> tuple[model.Guest, ...]:
         found, _ = self._watching.guests.read()  # the sample has told what could not be read
         # Where these can't be told, nobody is held or moved: it may be against them.
-        found, problems = overrides.marked(found, self._root)
+        marked, problems = overrides.marked(found, self._root)
         self._troubles.problems(problems)
-        return found
+        return marked
 
-    def _with_promises(self, tick):
+    def _with_promises(self, tick: Tick) -> Tick:
         if tick.host is not None:
             with self._troubles.stage('keeping the promises'):
                 record, problems = self._books.read(tick.host, tick.now.boottime_ns)
@@ -260,12 +266,15 @@ class Agent:
                 self._troubles.problems(problems)
         return tick
 
-    def _host_state(self, tick):
+    def _host_state(self, tick: Tick) -> HostState | None:
         """Return the host's state; a first sample has no rates and would hide those before it."""
-        if not (tick.sample and tick.sample.nodes and tick.sample.elapsed_s and tick.record):
+        if not (tick.sample and tick.sample.nodes and tick.sample.elapsed_s
+                and tick.host and tick.record):
             return None
         limits, sample = self.options.shared.limits, tick.sample
-        loads, now_ns, history = None, None, model.History()
+        loads: Mapping[int, model.NodeLoad | NodeSample] | None = None
+        now_ns: int | None = None
+        history = model.History()
         with self._troubles.stage('remembering what guests wanted'):
             loads, pools = self._remembering.feed(tick, self.options)
             sample, history = sample._replace(pools=pools), self._remembering.expected()
@@ -277,14 +286,15 @@ class Agent:
         return host_state.from_sample(seen, sample, limits)._replace(
             guests_by=tick.source, history=history)
 
-    def _covered(self, tick):
+    def _covered(self, tick: Tick) -> set[int] | None:
         """List the nodes whose memory covers what they have promised."""
+        assert tick.host is not None and tick.record is not None
         if not any(each.bound for each in tick.record.promises.values()):
             return None
         seen = view.view(tick.host, tick.record.promises.values(), self.options.shared.limits)
         return {node.id for node in seen.nodes if node.promised_bytes <= node.capacity_bytes}
 
-    def step(self):
+    def step(self) -> float | None:
         """Do the next bit of the moves in hand; nothing is raised.
 
         :returns: after how many seconds to do the next one; None: there is none
@@ -295,17 +305,17 @@ class Agent:
         self._end_turn()
         return pause_s
 
-    def drop_waiting(self):
+    def drop_waiting(self) -> None:
         """Begin no more of the moves that were planned."""
         self._moving.drop_waiting()
 
-    def abandon(self):
+    def abandon(self) -> None:
         """End the moves in hand: kept where most of the memory has moved, else taken back."""
         with self._troubles.stage('moving'):
             self._moving.abandon()
         self._end_turn()
 
-    def close(self):
+    def close(self) -> None:
         """Close what is open; what is to be remembered is written."""
         self._turn.end()
         with self._troubles.stage('remembering what guests wanted'):
@@ -313,8 +323,8 @@ class Agent:
         self._sampler.close()
         self._watching.close()
 
-    def __enter__(self):
+    def __enter__(self) -> Agent:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()

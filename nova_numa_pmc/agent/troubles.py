@@ -4,8 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.exceptions import NumaPmcError
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable, Iterable, Iterator
 
 #: A trouble that comes and goes is told again after this time at the earliest [s].
 REPEAT_S = 3600.0
@@ -15,17 +20,16 @@ _KEPT = 1000
 class Troubles:
     """What has been told.
 
-    :param log: a :class:`logging.Logger`
     :param clock: returns seconds that never go back
     """
 
-    def __init__(self, log, clock):
+    def __init__(self, log: logging.Logger, clock: Callable[[], float]) -> None:
         self._log, self._clock = log, clock
-        self._failing = {}  # stage → kind of its trouble
-        self._told = {}     # text → when
+        self._failing: dict[str, str] = {}  # stage → kind of its trouble
+        self._told: dict[str, float] = {}   # text → when
 
     @contextlib.contextmanager
-    def stage(self, name):
+    def stage(self, name: str) -> Iterator[None]:
         """Run the block; whatever it raises is logged when it begins, and so is its end."""
         try:
             yield
@@ -42,15 +46,15 @@ class Troubles:
                 self._log.info('%s works again', name)
 
     @property
-    def failing(self):
+    def failing(self) -> int:
         """Say how many stages fail now."""
         return len(self._failing)
 
-    def forget(self, name):
+    def forget(self, name: str) -> None:
         """Drop a stage that will not come again."""
         self._failing.pop(name, None)
 
-    def problems(self, texts):
+    def problems(self, texts: Iterable[str]) -> None:
         """Warn of each problem that was not told within the last hour."""
         now_s = self._clock()
         for text in texts:

@@ -10,11 +10,18 @@ import errno
 import logging
 import os
 import time
-from typing import Callable, Iterable, Optional
+from typing import TYPE_CHECKING
 
-from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import CpusetError
 from nova_numa_pmc.host import cgroups, guests, inotify, libvirt_events, live_guests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nova_numa_pmc import model
+
+    #: A guest's name and the id of its process.
+    _Key = tuple[str, int | None]
 
 #: What comes within this time of the first is one occasion to look [s].
 COALESCE_S = 0.2
@@ -27,23 +34,22 @@ STATUS_FILES = 'status files'
 class Watching:
     """What was heard and has not been looked at.
 
-    :param listener: a :class:`libvirt_events.Listener` that was started; None: nobody listens
-    :ivar guests: :class:`live_guests.LiveGuests`
+    :param listener: one that was started; None: nobody listens
     """
 
     def __init__(self, root: str, log: logging.Logger,
-                 listener: Optional[libvirt_events.Listener] = None,
+                 listener: libvirt_events.Listener | None = None,
                  clock: Callable[[], float] = time.monotonic) -> None:
         self._root, self._log, self._clock, self._listener = root, log, clock, listener
         self.guests = live_guests.LiveGuests(root, listener)
         self._pending: set[str] = set()  # names
-        self._since_s: Optional[float] = None
-        self._directory: Optional[int] = None  # the watch of the status directory
-        self._names: dict[int, str] = {}       # watch of a group → guest's name
-        self._watches: dict[tuple[str, int], dict[str, int]] = {}  # (name, pid) → {path: watch}
+        self._since_s = 0.0  # when the first of them was heard
+        self._directory: int | None = None  # the watch of the status directory
+        self._names: dict[int, str] = {}    # watch of a group → guest's name
+        self._watches: dict[_Key, dict[str, int]] = {}  # {path: watch}
         self._told = ''
         try:
-            self._inotify: Optional[inotify.Inotify] = inotify.Inotify()
+            self._inotify: inotify.Inotify | None = inotify.Inotify()
         except OSError as error:
             self._inotify = None
             self._log.warning('inotify: %s: changes of guests are found by the ticks alone',
@@ -64,21 +70,21 @@ class Watching:
 
     def gather(self) -> None:
         """Take in what was heard, without waiting."""
-        heard = set()
+        heard: set[str] = set()
         if self._listener is not None:
             for told in self._listener.take():
                 self.guests.tell(told)
                 heard.add(told.name)
             self._tell_source()
         if self._inotify is not None:
-            self._watch_directory()
+            self._watch_directory(self._inotify)
             for event in self._inotify.read():
                 heard |= self._names_of(event)
         if heard and not self._pending:
             self._since_s = self._clock()
         self._pending |= heard
 
-    def due_s(self) -> Optional[float]:
+    def due_s(self) -> float | None:
         """Return in how many seconds to look at those who were heard of; None: at nobody."""
         if not self._pending:
             return None
@@ -94,15 +100,15 @@ class Watching:
 
         :returns: uuids of those whose groups are watched; the others have to be read
         """
-        present = {(guest.name, guest.pid): guest for guest in present}
-        for key in self._watches.keys() - present.keys():
-            self._unwatch(key)
+        by_key: dict[_Key, model.Guest] = {(guest.name, guest.pid): guest for guest in present}
+        for gone in self._watches.keys() - by_key.keys():
+            self._unwatch(gone)
         if self._inotify is None:
             return set()
         watched = set()
-        for key, guest in present.items():
+        for key, guest in by_key.items():
             if key not in self._watches:
-                self._watch_groups(key)
+                self._watch_groups(key, self._inotify)
             if self._watches.get(key):
                 watched.add(guest.uuid)
         return watched
@@ -121,12 +127,12 @@ class Watching:
             self._told = source
             self._log.info('guests are known by %s', source)
 
-    def _watch_directory(self) -> None:
+    def _watch_directory(self, watcher: inotify.Inotify) -> None:
         if self._directory is not None:
             return
         directory = os.path.join(self._root, guests.STATUS_FILES)
         try:
-            self._directory = self._inotify.add(directory, _FILES)
+            self._directory = watcher.add(directory, _FILES)
         except OSError:
             return  # libvirt has not made it yet, or there are no watches left
         self._pending.update(name[:-4] for name in os.listdir(directory)
@@ -153,18 +159,19 @@ class Watching:
             return {name}
         return {name} if event.name.startswith('cpuset.') else set()
 
-    def _watch_groups(self, key: tuple[str, int]) -> None:
+    def _watch_groups(self, key: _Key, watcher: inotify.Inotify) -> None:
         """Watch the groups of a guest, and let it be looked at: something may have come before."""
         try:
-            watches = self._watches[key] = {}
-            before = None
+            watches: dict[str, int] = {}
+            self._watches[key] = watches
+            before: set[str] | None = None
             while True:
                 groups = cgroups.find(key[1], self._root)
                 paths = {groups.scope, groups.target, *groups.children}
                 if paths == before:
                     return
                 for path in paths - watches.keys():
-                    watches[path] = self._inotify.add(path, _GROUPS)
+                    watches[path] = watcher.add(path, _GROUPS)
                     self._names[watches[path]] = key[0]
                 before = paths
         except (CpusetError, OSError) as error:
@@ -172,7 +179,8 @@ class Watching:
             if getattr(error, 'errno', None) == errno.ENOSPC:
                 self._watches[key] = {}  # no more to be had: it is read in each tick
 
-    def _unwatch(self, key: tuple[str, int]) -> None:
+    def _unwatch(self, key: _Key) -> None:
         for watch in self._watches.pop(key, {}).values():
             if self._names.pop(watch, None) is not None:
-                self._inotify.remove(watch)
+                if self._inotify is not None:
+                    self._inotify.remove(watch)
