@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read the glossary, and find its excluded words in names of the package.
+
+examples:
+  python -m tests.unit.docs.glossary
+"""
+
+import ast
+import pathlib
+import re
+import typing
+
+TOP = pathlib.Path(__file__).resolve().parents[3]
+PAGE = TOP / 'doc/source/reference/glossary.rst'
+PACKAGE = TOP / 'nova_numa_pmc'
+
+_WORD = re.compile(r'[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+')
+
+
+class Term(typing.NamedTuple):
+    """One term; ``excluded`` are the phrases that are not used for it."""
+
+    name: str
+    definition: str
+    source: str
+    excluded: tuple
+
+
+def terms(text):
+    """Return the terms of the page's ``.. glossary::`` directives, in order.
+
+    A term is indented by three, what belongs to it by six; ``:from:`` and ``:not:`` are one line
+    each, the phrases of ``:not:`` divided by commas.
+    """
+    found, inside = [], False
+    for line in text.splitlines():
+        if line and not line.startswith(' '):
+            inside = line == '.. glossary::'
+        elif not inside or not line.strip():
+            continue
+        elif line.startswith(' ' * 6):
+            found[-1][1].append(line.strip())
+        elif line.startswith(' ' * 3):
+            found.append((line.strip(), []))
+    return [_term(name, lines) for name, lines in found]
+
+
+def _term(name, lines):
+    fields = {line.split(':', 2)[1]: line.split(':', 2)[2].strip()
+              for line in lines if line.startswith((':from:', ':not:'))}
+    definition = ' '.join(line for line in lines if not line.startswith(':'))
+    excluded = tuple(phrase.strip() for phrase in fields.get('not', '').split(',')
+                     if phrase.strip())
+    return Term(name, definition, fields.get('from', ''), excluded)
+
+
+def words(name):
+    """Return the words of an identifier or a phrase, in lower case."""
+    return [word.lower() for word in _WORD.findall(name)]
+
+
+def uses(name, phrase):
+    """Return whether an identifier has a phrase's words, side by side; a plural is the same."""
+    have, want = words(name), words(phrase)
+    return any(all(word in (wanted, wanted + 's') for word, wanted in zip(have[at:], want))
+               for at in range(len(have) - len(want) + 1))
+
+
+def defined(path):
+    """Yield (line, name) of what a module defines: itself, classes, functions, variables."""
+    yield 1, path.stem
+    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+
+
+def excluded_uses(found, package=PACKAGE):
+    """Yield (path, line, name, phrase, term) of names that use an excluded phrase."""
+    phrases = [(phrase, term.name) for term in found for phrase in term.excluded]
+    for path in sorted(package.rglob('*.py')):
+        for line, name in sorted(set(defined(path))):
+            for phrase, term in phrases:
+                if uses(name, phrase):
+                    yield path.relative_to(package.parent), line, name, phrase, term
+
+
+def main():
+    """Print each use with its place, and how many names have one."""
+    names = set()
+    for path, line, name, phrase, term in excluded_uses(terms(PAGE.read_text(encoding='utf-8'))):
+        names.add(name)
+        print(f'{path}:{line}: {name}: "{term}" is not "{phrase}"')
+    print(f'{len(names)} different names')
+
+
+if __name__ == '__main__':
+    main()

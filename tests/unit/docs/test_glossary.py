@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+import collections
+import unittest
+
+from tests.unit.docs import glossary
+
+TERMS = glossary.terms(glossary.PAGE.read_text(encoding='utf-8'))
+
+PAGE = """\
+=====
+Words
+=====
+
+.. glossary::
+
+   huge page
+      A page of 2 MiB
+      or 1 GiB.
+
+      :from: Linux (``hugetlb``)
+      :not: large page, superpage
+
+   vCPU
+      A CPU of a guest.
+
+      :from: libvirt
+
+Next
+====
+
+   not a term
+"""
+
+
+class ReadingTest(unittest.TestCase):
+
+    def test_a_page_is_read(self):
+        self.assertEqual(
+            [('huge page', 'A page of 2 MiB or 1 GiB.', 'Linux (``hugetlb``)',
+              ('large page', 'superpage')),
+             ('vCPU', 'A CPU of a guest.', 'libvirt', ())],
+            [tuple(term) for term in glossary.terms(PAGE)])
+
+    def test_words_of_names(self):
+        for name, expected in (('HTTPServer', ['http', 'server']), ('cpu_mask', ['cpu', 'mask']),
+                               ('_MAX_BYTES', ['max', 'bytes']), ('vcpu0', ['vcpu', '0'])):
+            with self.subTest(name):
+                self.assertEqual(expected, glossary.words(name))
+
+    def test_a_phrase_is_found_in_names_as_whole_words(self):
+        for name in ('cpu_mask', 'CpuMask', 'CPU_MASKS', 'old_cpu_mask_of'):
+            with self.subTest(name):
+                self.assertTrue(glossary.uses(name, 'cpu mask'))
+        for name in ('cpumask', 'cpu', 'mask_cpu', 'cpu_unmask'):
+            with self.subTest(name):
+                self.assertFalse(glossary.uses(name, 'cpu mask'))
+
+
+class GlossaryTest(unittest.TestCase):
+
+    def test_terms_are_there_once(self):
+        counts = collections.Counter(term.name.lower() for term in TERMS)
+        self.assertEqual([], [name for name, count in counts.items() if count > 1])
+        self.assertTrue(40 <= len(TERMS) <= 60, len(TERMS))
+
+    def test_each_term_is_defined_and_has_a_source(self):
+        for term in TERMS:
+            with self.subTest(term.name):
+                self.assertTrue(term.definition.endswith('.'))
+                self.assertTrue(term.source)
+
+    def test_no_term_is_excluded_by_another(self):
+        names = {tuple(glossary.words(term.name)): term.name for term in TERMS}
+        for term in TERMS:
+            for phrase in term.excluded:
+                with self.subTest(term=term.name, phrase=phrase):
+                    self.assertNotIn(tuple(glossary.words(phrase)), names)
