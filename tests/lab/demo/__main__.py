@@ -7,11 +7,13 @@ examples:
   python -m tests.lab.demo --only floating,placed,bound --out build/bound
   python -m tests.lab.demo --only floating,placed --orders 10
   python -m tests.lab.demo --json >report.json
+  make demo ARGS='--picture doc/source/_static/demo.png'
 
 arrangements: floating (the kernel's NUMA balancing off), balanced (on), numad (libvirt's
 placement='auto'), placed (our hook and agent), bound (with [hook] bind = true).
 
-leaves report.json, report.txt and report.png in the directory of --out.
+leaves report.json, report.txt and report.png in the directory of --out. Whoever refreshes the
+picture that README.rst shows, with --picture, puts the figures in its text right, too.
 
 exit codes: 0 our guests are spread evenly and their remote accesses are at least 56 times
 fewer than floating's; 1 they are not: the report says which; 2 usage; 3 the lab failed.
@@ -92,6 +94,8 @@ def parse_args(argv=None):
     add('--orders', type=_whole(1), metavar='N',
         help='run placed and bound N times, each with another start order')
     add('--seed', type=int, default=1, help='of the start orders (default 1)')
+    add('--picture', type=pathlib.Path, metavar='FILE',
+        help='also draw the plot into this file, such as the one that README.rst shows')
     add('--json', action='store_true', help='print the report as JSON instead of tables')
     return parser.parse_args(argv)
 
@@ -156,14 +160,15 @@ def present(console, found):
         + f", in all {found['total_s']:.0f}", highlight=False)
 
 
-def save(found, directory):
-    """Write report.json, report.txt and report.png."""
+def save(found, directory, picture=None):
+    """Write report.json, report.txt and report.png, and the plot to another file, too."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / 'report.json').write_text(json.dumps(found, indent=1) + '\n')
     plain = Console(file=io.StringIO(), width=TEXT_WIDTH)
     present(plain, found)
     (directory / 'report.txt').write_text(plain.file.getvalue())
-    show.picture(found, directory / 'report.png')
+    for path in filter(None, (directory / 'report.png', picture)):
+        show.picture(found, path)
 
 
 def main(argv=None):
@@ -184,7 +189,7 @@ def main(argv=None):
     if not records:
         return status
     found = make_report(args, plan, steps, facts, records)
-    save(found, args.out)
+    save(found, args.out, args.picture)
     if args.json:
         print(json.dumps(found))
     else:
