@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""make lint and pre-commit run the same checks."""
+
+import re
+import subprocess
+import unittest
+
+import yaml
+
+from tests.unit.docs.glossary import TOP
+
+LINT = TOP / 'tools/lint'
+CONFIG = TOP / '.pre-commit-config.yaml'
+
+
+def checks():
+    """Return the names that tools/lint knows, in order."""
+    return re.findall(r'^check ([a-z0-9-]+) ', LINT.read_text(encoding='utf-8'), re.M)
+
+
+def hooks():
+    """Return the hooks of all repositories of pre-commit's configuration."""
+    config = yaml.safe_load(CONFIG.read_text(encoding='utf-8'))
+    return [dict(hook, repo=repo['repo']) for repo in config['repos'] for hook in repo['hooks']]
+
+
+class LintTest(unittest.TestCase):
+
+    def test_both_have_the_same_checks_in_the_same_order(self):
+        self.assertEqual(checks(), [hook['id'] for hook in hooks()])
+
+    def test_each_hook_runs_the_checkouts_own_check(self):
+        for hook in hooks():
+            with self.subTest(hook['id']):
+                self.assertEqual(('local', 'system', f"tools/lint {hook['id']}", False), (
+                    hook['repo'], hook['language'], hook['entry'], hook['pass_filenames']))
+
+    def test_a_name_that_is_none_is_refused(self):
+        done = subprocess.run([LINT, 'no-such-check'], capture_output=True, text=True)
+        self.assertEqual((2, 'lint: there is no check named no-such-check\n'),
+                         (done.returncode, done.stderr))
