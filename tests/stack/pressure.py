@@ -61,7 +61,8 @@ def loaded_node_is_avoided(on, entry):
     host, names = on.hosts['cmp1'], ('beside-1', 'beside-2')
     on.wait_until_quiet()
     with load(host, (0, 1)):
-        on.wait_until_demand('cmp1', lambda demand: demand >= 2 * PRESSED, 'pressed on node 0',
+        # Over the longer horizon a burst counts for less than it is.
+        on.wait_until_demand('cmp1', lambda demand: demand >= PRESSED, 'pressed on node 0',
                              nodes=(0,))
         for name in names:
             on.boot(name, availability_zone='nova:cmp1')

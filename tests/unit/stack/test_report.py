@@ -104,7 +104,7 @@ class PlacesTest(unittest.TestCase):
                 (None, {}, {'0': 1}, 'promise is missing'),
                 ({'origin': 'floating', 'cpu_nodes': []}, {}, {'0': 1}, 'promise is floating'),
                 ({'origin': 'placed', 'cpu_nodes': [1]}, {}, {'0': 1}, r'promised to nodes \[1\]'),
-                ({'origin': 'placed', 'cpu_nodes': [0]}, {'bytes': {0: 9, 1: 1}}, {'0': 1},
+                ({'origin': 'placed', 'cpu_nodes': [0]}, {'bytes': {0: 9 << 20, 1: (1 << 20) + 1}}, {'0': 1},
                  '90.0% of its bytes'),
                 ({'origin': 'placed', 'cpu_nodes': [0]}, {'cpus': ['0-3']}, {'0': 1}, '0-3'),
                 ({'origin': 'placed', 'cpu_nodes': [0]}, {}, {'0': 1, '1': 1}, r'\[0, 1\]'),
