@@ -75,6 +75,7 @@ class Sampler:
             self._before_ns = None  # nothing else was read: the next reading is a first one
             return Sample(taken_s, elapsed_ns / 1e9, '', problems=(str(error),))
         guests, problems = self._guests.read(host, now_ns, elapsed_ns)
+        problems += host.problems
         self.pool = self._floating(host, guests, now_ns, problems)
         host = pools.restricted(host, self.pool)
         busy, demand, stolen, others = self._cpu_use(host, guests, elapsed_ns)

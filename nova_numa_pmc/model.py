@@ -60,6 +60,7 @@ class Topology(Record):
         CPUs of the node, which may be other nodes' too; (): not known
     :param sockets: tuple by position: number of the physical package, None: not known
     :param vendor: of the CPUs, as /proc/cpuinfo has it; '' not read
+    :param problems: what its firmware tells that can't be, and what became of it
     """
 
     nodes: tuple[Node, ...]
@@ -68,6 +69,7 @@ class Topology(Record):
     l3s: tuple[tuple[frozenset[int], ...], ...] = ()
     sockets: tuple[int | None, ...] = ()
     vendor: str = ''
+    problems: tuple[str, ...] = ()
 
 
 class Guest(Record):

@@ -91,7 +91,7 @@ def decide(guest, options, root, timeout_s, lying=None, ledger=None):
     from nova_numa_pmc.core import ceiling, placement  # not where the decision is recalled
     host = usable_host(root)
     devices, problems = _device_nodes(guest, root)
-    problems += _ignored(guest.hints)
+    problems += (*host.problems, *_ignored(guest.hints))
     guest, unread = _overridden(guest, root)
     guest, beyond = ceiling.bounded(guest, host, options.limits)
     counted, asked = _located(guest, host), pools.of_guest(guest, host)

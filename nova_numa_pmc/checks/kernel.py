@@ -30,12 +30,16 @@ _SYS_ADMIN = 21
 def check_nodes(root: str) -> Iterator[Finding]:
     """Check that there are nodes to choose between."""
     try:
-        nodes = topology.read(root).nodes
+        host = topology.read(root)
     except NumaPmcError as error:
         yield Finding('topology-unreadable', finding.ERROR, str(error),
                       'without the nodes no guest is placed: see whether sysfs is mounted')
         return
-    if len(nodes) < 2:
+    for problem in host.problems:
+        yield Finding('node-cpus', finding.WARNING, problem,
+                      'compare with "lscpu -e=CPU,NODE,ONLINE"; a newer firmware or kernel may '
+                      'tell it right')
+    if len(host.nodes) < 2:
         yield Finding('one-node', finding.NOTE,
                       'the host has one NUMA node: there is nothing to place',
                       'enable NUMA (and node interleaving off) in the firmware, if it has '

@@ -145,7 +145,7 @@ class Here:
         pool = pool or usable_cpus.published_pool(self.root) or self._pool(found)
         host = promises.usable_host(self.root, pool)
         shared = self.options.shared
-        problems = self.problems + problems
+        problems = [*self.problems, *host.problems, *problems]
         record: state.locked | preview.Draft = (
             promises.locked(shared, self.root, LOCK_TIMEOUT_S) if keep
             else preview.Draft(shared, self.root))

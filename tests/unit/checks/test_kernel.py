@@ -29,6 +29,13 @@ class KernelTest(unittest.TestCase):
             sysfs.build_sysfs(root, sysfs.equal_nodes(1))
             self.assertEqual(['one-node'], [f.code for f in kernel.check_nodes(root)])
 
+    def test_a_cpu_on_two_nodes(self):
+        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2))
+        self.write('sys/devices/system/node/node1/cpulist', '3-7\n')
+        (found,) = kernel.check_nodes(self.root)
+        self.assertEqual('node-cpus', found.code)
+        self.assertIn('CPUs 3 are on another node', found.what)
+
     def test_numad(self):
         self.assert_codes([], kernel.check_numad)
         add_process(self.root, 7, ('/usr/bin/numad', '-i', '15'))

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_numa_pmc import model
+from nova_numa_pmc.core import view
 from nova_numa_pmc.exceptions import CpuListError, TopologyError
 from nova_numa_pmc.host import topology
 from tests.fixtures.sysfs import GIB, FakeNode, build_sysfs, equal_nodes, write
@@ -21,14 +22,15 @@ class CpuListTest(unittest.TestCase):
     def test_kernel_lists(self):
         for text, numbers in (
                 ('0-3,8\n', {0, 1, 2, 3, 8}), ('\n', set()), ('', set()), ('7', {7}),
-                ('0-0', {0}), ('16383', {16383})):
+                ('0-0', {0}), ('16383', {16383}), ('\0', set()), ('0-3\0', {0, 1, 2, 3}),
+                ('0-3\n\0', {0, 1, 2, 3}), ('0-3\0\n', {0, 1, 2, 3})):
             with self.subTest(text):
                 self.assertEqual(numbers, topology.parse_cpulist(text))
 
     def test_refuses_anything_else(self):
         for text in ('3-1', '1,', ',1', '1,,2', '-1', '1-', '1-2-3', '+1', '1_0', '0x1', '1 2',
                      '1, 2', 'a', '16384', '0-16384', '9' * 30, '²', '１', '2,1', '1,1',
-                     '0-3,2', '0-7:1/2', '(null)', '\0'):
+                     '0-3,2', '0-7:1/2', '(null)', '0\0-3', '0-3\0,5'):
             with self.subTest(text):
                 self.assertRaises(CpuListError, topology.parse_cpulist, text)
 
@@ -100,6 +102,32 @@ class ReadTest(TreeTest):
         build_sysfs(self.root, equal_nodes(1), nohz_full='  (null)')
         self.assertEqual({0, 1, 2, 3}, topology.read(self.root).nodes[0].cpus)
 
+    def test_a_nul_ends_lists_of_some_kernels(self):
+        build_sysfs(self.root, equal_nodes(2), isolated='3\0', nohz_full='\0')
+        write(self.root, f'{NODE}/node1/cpulist', '4-7\0')
+        write(self.root, f'{NODE}/node1/distance', '21 10\n\0')
+        host = topology.read(self.root)
+        self.assertEqual([{0, 1, 2}, {4, 5, 6, 7}], [node.cpus for node in host.nodes])
+        self.assertEqual((), host.problems)
+
+    def test_a_cpu_on_two_nodes_is_counted_once(self):
+        build_sysfs(self.root, equal_nodes(3))
+        write(self.root, f'{NODE}/node1/cpulist', '2-7\n')
+        host = topology.read(self.root)
+        self.assertEqual([{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}],
+                         [node.online_cpus for node in host.nodes])
+        self.assertEqual([4, 4, 4], view.capacity_cores(host, model.Limits()))
+        (problem,) = host.problems
+        self.assertIn('node1/cpulist: CPUs 2-3 are on another node, too', problem)
+
+    def test_cpus_on_no_node_are_told_and_not_counted(self):
+        build_sysfs(self.root, equal_nodes(2))
+        self.remove(f'{NODE}/node1/cpulist')
+        host = topology.read(self.root)
+        self.assertEqual([4, 0], view.capacity_cores(host, model.Limits()))
+        (problem,) = host.problems
+        self.assertIn('CPUs 4-7 are online and on no node', problem)
+
     def test_smt_siblings(self):
         build_sysfs(self.root, equal_nodes(2), threads=2, offline='3')
         self.assertEqual(
@@ -122,6 +150,28 @@ class ReadTest(TreeTest):
         first, second = topology.read(self.root).nodes
         self.assertEqual(((2 << 20, 512, 12), (1 << 30, 2, 1)), first.huge_pages)
         self.assertEqual(((1 << 30, 1, 0),), second.huge_pages)
+
+    def test_pools_of_a_kernel_without_numa(self):
+        build_sysfs(self.root, [FakeNode(0, '0', 4 * GIB, huge_pages={1 << 30: (2, 1)})])
+        self.remove(NODE)
+        write(self.root, 'proc/meminfo', f'MemTotal: {4 << 20} kB\nMemFree: {2 << 20} kB\n')
+        (node,) = topology.read(self.root).nodes
+        self.assertEqual(((1 << 30, 2, 1),), node.huge_pages)
+        self.assertEqual(2 * GIB, view.capacity_bytes(node, model.Limits(reserve_bytes=0)))
+
+    def test_pools_that_no_node_tells_of_are_divided_over_those_with_memory(self):
+        build_sysfs(self.root, [
+            FakeNode(0, '0', huge_pages={1 << 30: (1, 1)}), FakeNode(1, '1', 0, 0),
+            FakeNode(2, '2', huge_pages={1 << 30: (2, 0)}),
+            FakeNode(3, '3', huge_pages={1 << 30: (1, 1)})])
+        for node in (1, 2, 3):
+            self.remove(f'{NODE}/node{node}/hugepages')
+        self.assertEqual([((1 << 30, 1, 1),), (), ((1 << 30, 2, 0),), ((1 << 30, 2, 0),)],
+                         [node.huge_pages for node in topology.read(self.root).nodes])
+
+    def test_no_pool_is_larger_than_its_nodes_memory(self):
+        build_sysfs(self.root, [FakeNode(0, '0', 4 * GIB, huge_pages={1 << 30: (9, 12)})])
+        self.assertEqual(((1 << 30, 4, 4),), topology.read(self.root).nodes[0].huge_pages)
 
     def test_memory_of_guests_is_not_unreclaimable(self):
         # The fixture's Unevictable, Shmem and anonymous memory: guests' locked and shared pages.
