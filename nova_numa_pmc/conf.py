@@ -8,14 +8,17 @@ at import.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from oslo_config import cfg
 
 from nova_numa_pmc import agent_options, counting, settings
 
-_KINDS: dict[type, type[cfg.Opt]] = {
-    bool: cfg.BoolOpt, int: cfg.IntOpt, float: cfg.FloatOpt, str: cfg.StrOpt}
+_KINDS: dict[type, Callable[..., cfg.Opt]] = {
+    bool: cfg.BoolOpt, int: cfg.IntOpt, float: cfg.FloatOpt, str: cfg.StrOpt,
+    settings.NodeList: functools.partial(cfg.StrOpt, regex=settings.NodeList.REGEX)}
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:

@@ -18,6 +18,9 @@ AUTO, SPREAD, ONE_NODE, NONE = 'auto', 'spread', 'one_node', 'none'
 POLICIES = (AUTO, SPREAD, ONE_NODE, NONE)
 #: Who chose a guest's place: we, others, nobody.
 PLACED, PINNED, FLOATING = 'placed', 'pinned', 'floating'
+#: Whose memory a node's is: the host's own; a device's, such as a GPU's; that of a slower tier,
+#: such as CXL's.
+HOST, DEVICE, SLOW = 'host', 'device', 'slow'
 
 
 class HugePages(Record):
@@ -26,6 +29,17 @@ class HugePages(Record):
     page_bytes: int
     total: int
     free: int
+
+
+class NodeMemory(Record):
+    """Whose memory a node has.
+
+    :param kind: :data:`HOST`, :data:`DEVICE` or :data:`SLOW`
+    :param source: who says so, for the operator; '' nobody: it is the host's own
+    """
+
+    kind: str = HOST
+    source: str = ''
 
 
 class Node(Record):
@@ -39,6 +53,7 @@ class Node(Record):
     :param online_cpus: ``cpus`` and those kept from guests that nobody pinned
     :param usable_cpus: what a ``<vcpu cpuset>`` may give a guest: online, neither
         isolated nor nohz_full, in the guests' partition
+    :param memory: whose memory it is, as the kernel tells
     """
 
     id: int
@@ -49,6 +64,7 @@ class Node(Record):
     huge_pages: tuple[HugePages, ...] = ()
     online_cpus: frozenset[int] = frozenset()
     usable_cpus: frozenset[int] = frozenset()
+    memory: NodeMemory = NodeMemory()
 
 
 class Topology(Record):
@@ -322,6 +338,9 @@ class Limits(Record):
         caches tell [SLIT units]; 0: as these tell (``core/hierarchy.py``)
     :param pressure_floor: below this a node is simply fine
     :param pressure_step: pressures closer than this are equal
+    :param device_memory_nodes: ids of nodes whose memory is a device's where the kernel doesn't
+        tell; nodes with CPUs don't count
+    :param guest_memory_nodes: ids of nodes whose memory is for guests, whosever it is
     """
 
     ram_ratio: float = 1.0
@@ -330,3 +349,5 @@ class Limits(Record):
     domain_distance: int = 0
     pressure_floor: float = 0.7
     pressure_step: float = 0.05
+    device_memory_nodes: frozenset[int] = frozenset()
+    guest_memory_nodes: frozenset[int] = frozenset()

@@ -111,7 +111,8 @@ def decide(guest, options, root, timeout_s, lying=None, ledger=None):
         placed = placement.place(view, request, options.limits)
         placed, cpus = _within_l3(placed, asked, view, loading, request, options.limits)
         promise = placement.promise(counted, placed, _boottime_ns())._replace(cpus=cpus)
-        followed = lying and placed.nodes and _follow(request, promise, asked, lying)
+        followed = lying and placed.nodes and _follow(
+            request, promise, asked, _followable(lying, host, options.limits))
         decision = followed or Decision(
             promise, placed.cpus, placement.explain(placed), (),
             promise.origin == model.FLOATING and request.policy != model.NONE)
@@ -228,6 +229,14 @@ def _loading(promises, guest, host):
     return [promise._replace(vcpus=0) for promise in promises]
 
 
+def _followable(lying, host, limits):
+    """Return what of {node id: bytes} lies on guests' memory; {}: most of it does not."""
+    from nova_numa_pmc.core import node_memory
+    found = {node.id: lying[node.id] for node in host.nodes
+             if node.id in lying and node_memory.is_for_guests(node, limits)}
+    return found if 2 * sum(found.values()) > sum(lying.values()) else {}
+
+
 def _follow(request, promise, host, lying):
     """Give a guest the CPUs beside the memory it has; None where there are too few."""
     from nova_numa_pmc.core.view import split_bytes
@@ -261,7 +270,8 @@ def _observed(guest, host, options, root):
     nodes = () if guest.placed_by else _nodes(_held_cpus(guest.pid, root), host)
     if len(nodes) == sum(1 for node in host.nodes if node.cpus):
         nodes = ()
-    held = model.Placement(nodes, mem_nodes=nodes)
+    held = model.Placement(nodes, mem_nodes=tuple(
+        node.id for node in host.nodes if node.id in nodes and node.memory_bytes))
     promise = placement.promise(guest, held, _boottime_ns())._replace(started=True)
     # Its own start recorded nothing: the hook was not there, or failed.
     return promise._replace(missed=(

@@ -12,6 +12,8 @@ no ``--config-dir``.
 from __future__ import annotations
 
 from nova_numa_pmc import model
+from nova_numa_pmc.exceptions import CpuListError
+from nova_numa_pmc.host.kernel_files import parse_cpulist
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
@@ -28,10 +30,19 @@ _BOOLEANS = {'true': True, '1': True, 'on': True, 'yes': True,
              'false': False, '0': False, 'off': False, 'no': False}
 
 
+class NodeList(str):
+    """A list of nodes as an option's value, in the kernel's list format ('2,4-5')."""
+
+    __slots__ = ()
+
+    #: What it looks like, for oslo.config, which checks no more.
+    REGEX = r'^[0-9,-]*$'
+
+
 class Option(Record):
     """One option of the file.
 
-    :param kind: bool, int, float, or str for an absolute path
+    :param kind: bool, int, float, str for an absolute path, or :class:`NodeList`
     :param minimum, maximum: inclusive bounds of a number, None: no bound
     """
 
@@ -88,6 +99,14 @@ OPTIONS = (
            'A node below this pressure is simply fine: locality decides then.'),
     Option('placement', 'pressure_step', float, _DEFAULT_LIMITS.pressure_step, 0.001, 1.0,
            'Pressures that differ by less than this are equal.'),
+    Option('placement', 'device_memory_nodes', NodeList, NodeList(), None, None,
+           "Nodes without CPUs whose memory is a device's, such as a GPU's, where the kernel does "
+           'not tell (see "nova-numa-rebalance check"): no guest is placed there, and no promise '
+           'is counted on them [a list like 2,4-5].'),
+    Option('placement', 'guest_memory_nodes', NodeList, NodeList(), None, None,
+           "Nodes without CPUs whose memory guests may have although it is a device's or of a "
+           'slower tier (CXL, persistent memory). By default guests get no such memory unless '
+           'their own numatune names it [a list like 2,4-5].'),
     Option('hook', 'enabled', bool, True, None, None,
            'Place guests when they start. When false the hook returns at once.'),
     Option('hook', 'timeout_s', float, 2.0, 0.1, 60.0,
@@ -130,6 +149,12 @@ def convert(option: Option, text: str) -> Any:
         if not text.startswith('/') or not text.isprintable():
             raise ValueError('not an absolute path')
         return text
+    if option.kind is NodeList:
+        try:
+            parse_cpulist(text)
+        except CpuListError as error:
+            raise ValueError(f'not a list of nodes like 2,4-5 ({error})') from None
+        return NodeList(text)
     try:
         value = int(text) if option.kind is int else float(text)
     except ValueError:
@@ -235,6 +260,8 @@ def _settings(values: dict[tuple[str, str], Any], problems: tuple[str, ...]) -> 
         smt_ratio=values['placement', 'smt_ratio'],
         domain_distance=values['placement', 'domain_distance'],
         pressure_floor=values['placement', 'pressure_floor'],
-        pressure_step=values['placement', 'pressure_step'])
+        pressure_step=values['placement', 'pressure_step'],
+        device_memory_nodes=parse_cpulist(values['placement', 'device_memory_nodes']),
+        guest_memory_nodes=parse_cpulist(values['placement', 'guest_memory_nodes']))
     hook = {name: value for (group, name), value in values.items() if group == 'hook'}
     return Settings(limits=limits, state_dir=values['state', 'dir'], problems=problems, **hook)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import settings
 from nova_numa_pmc.checks import finding
 from nova_numa_pmc.checks.finding import Finding
+from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.exceptions import DomainError, NumaPmcError
 from nova_numa_pmc.host import domain_values, topology
 
@@ -52,6 +53,39 @@ def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
             'Nova\'s %s is %g, ours %g: %s' % (name, nova, ours, which),
             'in %s: [placement] ram_allocation_ratio = %g (or what "openstack resource provider '
             'inventory show RP MEMORY_MB" says)' % (settings.PATH, nova), path)
+
+
+def check_memory_kept(root: str, conf: NovaConf) -> Iterator[Finding]:
+    """Check that Nova doesn't sell memory that guests get none of: a device's, a slow tier's.
+
+    libvirt tells Nova of all memory that is online (virNodeGetInfo()).
+    """
+    path = os.path.join(root, settings.PATH[1:])
+    try:
+        nodes = topology.read(root).nodes
+    except NumaPmcError:
+        return  # check_nodes says so
+    kept = node_memory.kept(nodes, settings.read(path).limits)
+    if not kept:
+        return
+    kept_mib, numbers = sum(node.memory_bytes for node, _ in kept) >> 20, [n.id for n, _ in kept]
+    reserved_mib, name = conf.get('reserved_host_memory_mb'), 'reserved_host_memory_mb'
+    what = '; '.join('the memory of node %d (%d MiB) is %s (%s)' % (
+        node.id, node.memory_bytes >> 20, node_memory.IN_WORDS[memory.kind], memory.source)
+        for node, memory in kept) + ': no guest is placed there'
+    remedy = ('where guests may have it: [placement] guest_memory_nodes = %s in %s'
+              % (topology.format_cpulist(numbers), settings.PATH))
+    if reserved_mib >= kept_mib:
+        yield Finding('memory-kept', finding.NOTE, what, remedy, path)
+        return
+    yield Finding(
+        'memory-kept', finding.WARNING, '%s, but Nova sells it: its %s is %d' % (
+            what, name, reserved_mib),
+        '%s = %d or more in nova.conf; systemctl set-property machine.slice AllowedMemoryNodes=%s '
+        'keeps guests whose own nodes are full from it (cgroup v2); %s' % (
+            name, kept_mib + max(0, reserved_mib), topology.format_cpulist(
+                node.id for node in nodes if node.memory_bytes and node.id not in numbers),
+            remedy), path)
 
 
 def check_shared_set(root: str, conf: NovaConf) -> Iterator[Finding]:

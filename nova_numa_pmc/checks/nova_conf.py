@@ -33,6 +33,7 @@ OPTIONS: dict[str, Sequence[cfg.Opt]] = {
     'DEFAULT': [
         cfg.ListOpt('compute_monitors', default=[]),
         cfg.IntOpt('update_resources_interval', default=0),
+        cfg.IntOpt('reserved_host_memory_mb', default=512),
         cfg.FloatOpt('ram_allocation_ratio'),
         cfg.FloatOpt('initial_ram_allocation_ratio', default=1.0)],
     'compute': [cfg.StrOpt('cpu_shared_set'), cfg.StrOpt('cpu_dedicated_set')],

@@ -133,6 +133,7 @@ def _compute(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
     yield lambda: published.check_shared(directory, process)
     conf = _conf(args, COMPUTE, process)
     yield lambda: _of_service(COMPUTE, process, conf)
+    yield lambda: capacity.check_memory_kept(root, conf)
     if conf.files:
         yield lambda: monitor.check_enabled(conf)
         yield lambda: monitor.check_interval(conf)

@@ -31,7 +31,7 @@ from nova_numa_pmc import extra_specs, model, settings
 from nova_numa_pmc.cmd import options
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.operating import preview
-from nova_numa_pmc.viewing import tables
+from nova_numa_pmc.viewing import status, tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -92,10 +92,12 @@ def run(args: argparse.Namespace) -> int:
     shared = settings.read(os.path.join(args.root, settings.PATH[1:]))
     decision, recorded = preview.decide(guest, shared, args.root)
     places = preview.places(decision, shared.limits)
+    kept = preview.memory_kept(shared.limits, args.root)
     if args.json:
-        print(json.dumps(as_dict(guest, decision, recorded, places), indent=2, sort_keys=True))
+        print(json.dumps(as_dict(guest, decision, recorded, places, kept), indent=2,
+                         sort_keys=True))
     else:
-        print(render(guest, decision, recorded, places))
+        print(render(guest, decision, recorded, places, kept))
     return 0 if decision.promise.cpu_nodes or decision.promise.origin == model.PINNED else 1
 
 
@@ -136,8 +138,12 @@ def read_flavor(path: str) -> Flavor:
 
 
 def as_dict(guest: model.Guest, decision: Decision, recorded: model.Promise | None,
-            places: Iterable[preview.Place]) -> dict[str, Any]:
-    """Return the explanation as plain data."""
+            places: Iterable[preview.Place],
+            kept: Sequence[tuple[model.Node, model.NodeMemory]] = ()) -> dict[str, Any]:
+    """Return the explanation as plain data.
+
+    :param kept: as :func:`preview.memory_kept`
+    """
     assert decision.view is not None
     promise = decision.promise
     return {
@@ -149,6 +155,8 @@ def as_dict(guest: model.Guest, decision: Decision, recorded: model.Promise | No
                      'cpus': None if decision.cpus is None else sorted(decision.cpus),
                      'evidence': decision.evidence and decision.evidence.told},
         'problems': list(decision.problems),
+        'memory_kept': [dict(memory._asdict(), node=node.id, bytes=node.memory_bytes)
+                        for node, memory in kept],
         'nodes': [dict(node._asdict(), cpus=None if node.cpus is None else sorted(node.cpus))
                   for node in decision.view.nodes],
         'places': [{'cpu_nodes': cpus, 'mem_nodes': mems, 'pressure': pressure, 'key': {
@@ -157,7 +165,8 @@ def as_dict(guest: model.Guest, decision: Decision, recorded: model.Promise | No
 
 
 def render(guest: model.Guest, decision: Decision, recorded: model.Promise | None,
-           places: Sequence[preview.Place]) -> str:
+           places: Sequence[preview.Place],
+           kept: Sequence[tuple[model.Node, model.NodeMemory]] = ()) -> str:
     """Return the explanation as text."""
     assert decision.view is not None
     lines = ['%s, %d vCPUs, %s: %s' % (
@@ -168,6 +177,7 @@ def render(guest: model.Guest, decision: Decision, recorded: model.Promise | Non
             recorded.origin, _listed(recorded.cpu_nodes), _listed(recorded.mem_nodes),
             (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - recorded.since_ns) / 1e9))
     lines += ['problem: ' + tables.printable(problem) for problem in decision.problems]
+    lines += [status.memory_line(node.id, node.memory_bytes, memory) for node, memory in kept]
     lines += ['', *tables.text(_nodes(decision.view)), '', *tables.text(_places(places))]
     return '\n'.join(lines).rstrip()
 

@@ -56,6 +56,7 @@ def show(here: seeing.Here, seen: seeing.Seen) -> None:
     agent, nodes, guests, absent, problems, source = _found(here, seen)
     lines = status.agent_lines(agent, seen.sample is not None)
     lines.append(status.pool_line(seen.pool, source))
+    lines += status.memory_lines(nodes)
     lines += ['', *tables.text(status.node_table(nodes))]
     if guests:
         lines += ['', *tables.text(status.guest_table(guests, *_clocks()))]

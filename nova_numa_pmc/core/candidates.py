@@ -123,7 +123,7 @@ def _single_nodes(ask, bandwidth):
 
 
 def is_memoryless(node):
-    """Return whether a node has no memory for guests, of no kind."""
+    """Return whether a :class:`model.NodeView` has no memory that guests may be promised."""
     return not node.capacity_bytes and not node.huge_free_bytes
 
 

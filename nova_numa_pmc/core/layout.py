@@ -43,6 +43,7 @@ class Layout:
 
     :ivar movers: {uuid: :class:`Mover`} of guests whose demand is known
     :ivar balance: :class:`balance.Balance`
+    :ivar ids, memory_ids: by position, the node ids in it, and of these the ones with memory
     :ivar min_gain: a gain below this is noise [cores]
     :ivar cpu_known: by position, whether CPU demand was measured
     :ivar bandwidth_known: whether queueing at the memory is counted: every node's traffic and
@@ -61,6 +62,10 @@ class Layout:
         self.min_gain = min(terms.min_gain_cores, SMALLEST_SHARE * sum(
             node.cores for node in merged.nodes))
         self.ids = tuple(tuple(view.nodes[at].id for at in group) for group in members)
+        # What a cpuset.mems may hold of each: a domain may have nodes without memory.
+        self.memory_ids = tuple(tuple(view.nodes[at].id for at in group
+                                      if view.nodes[at].capacity_bytes != 0) or ids
+                                for group, ids in zip(members, self.ids))
         self.position = {node: at for at, group in enumerate(self.ids) for node in group}
         self.all = tuple(range(len(merged.nodes)))
         self.running = tuple(n for n in self.all if merged.nodes[n].cores)

@@ -7,7 +7,7 @@ Imported by the libvirt hook at every guest start: light modules only.
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import hierarchy
+from nova_numa_pmc.core import hierarchy, node_memory
 from nova_numa_pmc.core.missing import serves
 
 #: Cores per vCPU of a guest without history, and how many guests that prior counts for.
@@ -35,7 +35,8 @@ def view(topology, promises, limits, pressures=None, rotation=0, now_ns=None):
 
     Memory on one node counts there, over several as it was divided when promised; where
     that is not recorded it fills what is left of them in proportion. A floating guest's
-    is spread over all nodes in proportion to their capacity. Huge pages count against
+    is spread over all nodes in proportion to their capacity. A node whose memory is not for
+    guests (:mod:`node_memory`) has none here. Huge pages count against
     their pools only. vCPUs are spread over their CPU nodes in proportion to cores.
 
     :param topology: :class:`model.Topology`
@@ -49,7 +50,7 @@ def view(topology, promises, limits, pressures=None, rotation=0, now_ns=None):
         the larger of both, which would need each guest's own measurement)
     :returns: :class:`model.HostView`
     """
-    nodes = topology.nodes
+    nodes = node_memory.offered(topology.nodes, limits)
     promises = list(promises)
     cores = capacity_cores(topology, limits)
     capacity = [capacity_bytes(node, limits) for node in nodes]
@@ -242,7 +243,8 @@ def _promised(nodes, capacity, promises):
     """Sum promised bytes by position: in normal pages, and {page_bytes: bytes} in huge ones."""
     normal, huge = [0] * len(nodes), [{} for _ in nodes]
     several, floating = [], []
-    for promise, homes in zip(promises, _homes(nodes, [p.mem_nodes for p in promises])):
+    having = tuple(at for at, node in enumerate(nodes) if node.memory_bytes)
+    for promise, homes in zip(promises, _homes(nodes, [p.mem_nodes for p in promises], having)):
         recorded = len(promise.mem_bytes) == len(homes) == len(promise.mem_nodes)
         if promise.page_bytes:
             _promise_huge(nodes, huge, homes, promise, recorded)
@@ -270,10 +272,10 @@ def _promise_huge(nodes, huge, homes, promise, recorded):
         huge[at][promise.page_bytes] = huge[at].get(promise.page_bytes, 0) + part
 
 
-def _homes(nodes, wanted):
-    """Turn tuples of node ids into positions; none that is there means all."""
+def _homes(nodes, wanted, everywhere=()):
+    """Turn tuples of node ids into positions; none that is there means ``everywhere``, or all."""
     position = {node.id: at for at, node in enumerate(nodes)}
-    everywhere = tuple(range(len(nodes)))
+    everywhere = everywhere or tuple(range(len(nodes)))
     return [tuple(position[n] for n in ids if n in position) or everywhere for ids in wanted]
 
 

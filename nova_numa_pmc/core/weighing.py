@@ -113,7 +113,7 @@ def trial(ground, candidate, now_s):
 def _step(ground, mover, place):
     guest = mover.guest
     return moves.Step(guest.uuid, guest.name, tuple(guest.cpu_nodes), ground.node_ids(place.cpus),
-                      () if place.memory is None else ground.ids[place.memory],
+                      () if place.memory is None else ground.memory_ids[place.memory],
                       ground.bytes_to_move(mover, place))
 
 

@@ -21,7 +21,7 @@ import os
 
 from nova_numa_pmc.exceptions import (CpuListError, CpusetError, GuestGone,
                                       PinnedByOthers)
-from nova_numa_pmc.host import writes
+from nova_numa_pmc.host import allowed_mems, writes
 from nova_numa_pmc.host.cgroups import memory_by_node, read_text, resident_bytes
 from nova_numa_pmc.host.held import Held, contradicting, current, file_of, written
 from nova_numa_pmc.host.topology import format_cpulist, parse_cpulist
@@ -73,7 +73,8 @@ def confine(groups, cpus, mems=None, bring_over_limit_bytes=BRING_OVER_LIMIT_BYT
 
     :param groups: :class:`~nova_numa_pmc.host.cgroups.Groups`
     :param cpus: frozenset, not empty
-    :param mems: frozenset of node ids, not empty, or None: leave memory alone
+    :param mems: frozenset of node ids, not empty, or None: leave memory alone; nodes without
+        memory among them are left out, which v1 and older v2 refuse (EINVAL)
     :param bring_over_limit_bytes: leave memory alone if more than this lies elsewhere
     :param stay_bound: keep ``cpuset.mems`` at ``mems`` instead of widening it again
     :param ours: the :class:`Held` that an earlier call left; what holds exactly this may be
@@ -90,6 +91,7 @@ def confine(groups, cpus, mems=None, bring_over_limit_bytes=BRING_OVER_LIMIT_BYT
     if not cpus or mems is not None and not mems:
         raise CpusetError('%s: asked for an empty set' % groups.target)
     ours = ours or Held(frozenset(), frozenset())
+    mems = allowed_mems.having_memory(groups, mems)
     held = current(groups)
     theirs = [name for name in contradicting(groups, held, cpus, ours.cpus) if name not in keep]
     if theirs:
@@ -134,7 +136,7 @@ def release_cpus(groups, write=writes.write):
         counts = [held[directory].cpus for directory in chosen]
         usual = max(counts, key=counts.count)
         chosen = [directory for directory in chosen if held[directory].cpus == usual]
-    wide = _possible(groups, 'cpus') if groups.version == 2 else format_cpulist(
+    wide = _possible_cpus(groups) if groups.version == 2 else format_cpulist(
         held[groups.target].cpus)
     return writes.run(groups.scope, above + [
         (file_of(directory, 'cpus'), wide) for directory in chosen
@@ -205,18 +207,19 @@ def _handing_over(groups, held, sets, kind):
     if groups.version != 2 or groups.covers or groups.target == groups.scope or not own or (
             own not in sets):
         return []
-    return [(file_of(groups.target, kind), _possible(groups, kind))]
+    wide = _possible_cpus(groups) if kind == 'cpus' else allowed_mems.wide(groups)
+    return [(file_of(groups.target, kind), wide)]
 
 
-def _possible(groups, kind):
-    """Return all CPUs or nodes that the host may ever have, '' (inherited) where not told.
+def _possible_cpus(groups):
+    """Return all CPUs that the host may ever have, '' (inherited) where not told.
 
     v2 takes absent ones (cpuset_bind() in kernel/cgroup/cpuset.c), so that what is plugged into
     the host, or given to the guest by a group above, is not kept from it later.
     """
-    path = 'sys/devices/system/%s/possible' % {'cpus': 'cpu', 'mems': 'node'}[kind]
+    path = os.path.join(groups.proc, '../../sys/devices/system/cpu/possible')
     try:
-        return read_text(os.path.join(groups.proc, '../..', path)).strip()
+        return read_text(path).strip()
     except OSError:
         return ''
 
@@ -239,7 +242,8 @@ def _memory_steps(groups, held, mems, limit_bytes, stay_bound, ours, pool_by_nod
     # A guest bound elsewhere is widened first: a child can't have what its parent lacks.
     steps = [] if ours == mems else _widening(groups, held, ours)
     main = file_of(groups.main, 'mems')
-    rest = dict(steps).get(main, format_cpulist(held[groups.main].mems))
+    planned = dict(steps)
+    rest = planned[main] if main in planned else _rest(groups, held)
     migrate = os.path.join(groups.main, 'cpuset.memory_migrate')
     moving = off_bytes and groups.version == 1
     if moving:
@@ -255,6 +259,12 @@ def _memory_steps(groups, held, mems, limit_bytes, stay_bound, ours, pool_by_nod
     return BOUND if stay_bound else BROUGHT if off_bytes else LOCAL, off_bytes, steps
 
 
+def _rest(groups, held):
+    """Return what the main thread's group is to hold once memory has been brought over."""
+    own = format_cpulist(held[groups.main].mems)
+    return own or groups.version == 2 and allowed_mems.wide(groups) or ''
+
+
 def _bring_the_rest(groups, held, mems, memory, steps, write):
     """Move once more: a page that was in use, or came from a fault begun before, stays behind.
 
@@ -262,7 +272,7 @@ def _bring_the_rest(groups, held, mems, memory, steps, write):
     """
     if memory == BOUND:
         # Only a change of the set moves pages.
-        wide = '' if groups.version == 2 else format_cpulist(held[groups.target].mems)
+        wide = _wide(groups, held)
         steps = [(file_of(directory, 'mems'), wide)
                  for directory in written(groups) if directory in held] + steps
     try:
@@ -303,12 +313,16 @@ def _sum_off(by_node, mems):
     return sum(size for node, size in by_node.items() if node not in mems)
 
 
+def _wide(groups, held):
+    """Return the text that widens the memory of a group below the guest's own."""
+    return allowed_mems.wide(groups) if groups.version == 2 else format_cpulist(
+        held[groups.target].mems)
+
+
 def _widening(groups, held, mems):
     """Steps that widen every group bound to exactly ``mems``, from the top down."""
-    wide = '' if groups.version == 2 else format_cpulist(held[groups.target].mems)
+    wide = _wide(groups, held)
     above = _handing_over(groups, held, (mems,), 'mems')
-    if above:
-        wide = above[0][1]
     return above + [(file_of(directory, 'mems'), wide) for directory in written(groups)
                     if mems and directory in held and held[directory].mems == mems]
 

@@ -8,7 +8,7 @@ import os
 from nova_numa_pmc.exceptions import MigrationError
 from nova_numa_pmc.host.cgroups import read_text
 
-_FREE, _CACHES = 'MemFree', ('Active(file)', 'Inactive(file)')
+_TOTAL, _FREE, _CACHES = 'MemTotal', 'MemFree', ('Active(file)', 'Inactive(file)')
 
 
 def available_bytes(node, root='/'):
@@ -25,8 +25,10 @@ def available_bytes(node, root='/'):
         for line in read_text(path).splitlines():
             name, _, value = line.partition(':')
             name = name.rpartition(' ')[2]
-            if name == _FREE or name in _CACHES:
+            if name in (_TOTAL, _FREE) or name in _CACHES:
                 found[name] = int(value.split()[0]) << 10
+        if found.get(_TOTAL) == 0:
+            raise MigrationError('%s: node %d has no memory to move any to' % (path, node))
         return found[_FREE] + sum(found.get(name, 0) for name in _CACHES) // 2
     except OSError as e:
         raise MigrationError('%s: %s: no node to move memory to' % (path, e.strerror)) from None

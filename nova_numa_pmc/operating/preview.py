@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import model, promises, state
-from nova_numa_pmc.core import candidates, domains, placement, ranking
+from nova_numa_pmc.core import candidates, domains, node_memory, placement, ranking
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.operating import naming
@@ -77,6 +77,15 @@ def decide(guest: model.Guest, options: Settings,
     draft = Draft(options, root)
     recorded = draft.promises.get(guest.uuid)
     return promises.decide(guest, options, root, 0, ledger=draft), recorded
+
+
+def memory_kept(limits: model.Limits,
+                root: str) -> tuple[tuple[model.Node, model.NodeMemory], ...]:
+    """List (node, whose memory it is) of those whose memory is not for guests.
+
+    :raises TopologyError: the host can't be read
+    """
+    return node_memory.kept(promises.usable_host(root).nodes, limits)
 
 
 def places(decision: promises.Decision, limits: model.Limits) -> list[Place]:

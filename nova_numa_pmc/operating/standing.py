@@ -6,10 +6,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import host_state, overrides, pools
+from nova_numa_pmc import host_state, model, overrides, pools
 from nova_numa_pmc.agent import remembering
 from nova_numa_pmc.checks import processes
-from nova_numa_pmc.core import guest_load, pressure, view
+from nova_numa_pmc.core import guest_load, node_memory, pressure, view
 from nova_numa_pmc.exceptions import CpusetError, StateError
 from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.movement import history, pausing
@@ -49,6 +49,8 @@ class Node(Record):
 
     :param demand_cores: as published, over the longer horizon; where it was measured, of that
         interval; ``demand_now_cores``: of the last interval
+    :param memory_kind, memory_source: as of :class:`model.NodeMemory`, by the operator's word or
+        else the kernel's; ``memory_bytes``: MemTotal
     """
 
     id: int
@@ -64,6 +66,9 @@ class Node(Record):
     free_bytes: int | None
     guests: float
     demand_now_cores: float | None = None
+    memory_kind: str = model.HOST
+    memory_source: str = ''
+    memory_bytes: int | None = None
 
 
 class Standing(Record):
@@ -123,11 +128,15 @@ def nodes(here: seeing.Here, seen: seeing.Seen,
     measured = _sampled(seen.sample) if seen.sample else _published(published)
     unknown = dict.fromkeys(('pressure', 'cpu_ratio', 'bandwidth_ratio', 'link_ratio',
                              'demand_cores', 'remote_ratio', 'demand_now_cores'))
-    free_bytes = {node.id: node.free_bytes for node in seen.host.nodes}
-    return tuple(Node(
-        id=node.id, cores=node.cores, promised_bytes=node.promised_bytes,
-        capacity_bytes=node.capacity_bytes, free_bytes=free_bytes.get(node.id),
-        guests=node.guests, **measured.get(node.id, unknown)) for node in now.nodes)
+    found = []
+    for node, there in zip(now.nodes, seen.host.nodes):
+        memory = node_memory.memory_of(there, here.options.shared.limits)
+        found.append(Node(
+            id=node.id, cores=node.cores, promised_bytes=node.promised_bytes,
+            capacity_bytes=node.capacity_bytes, free_bytes=there.free_bytes, guests=node.guests,
+            memory_kind=memory.kind, memory_source=memory.source,
+            memory_bytes=there.memory_bytes, **measured.get(node.id, unknown)))
+    return tuple(found)
 
 
 def _sampled(sample: Sample) -> dict[int, dict[str, float | None]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import model, pools
+from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.host import topology
 from nova_numa_pmc.viewing import pace, plans, tables
 from nova_numa_pmc.viewing.tables import Cell, number, percent, scaled
@@ -72,6 +73,23 @@ def pool_line(pool: pools.Pool, published_source: str) -> str:
     source = published_source if pool.source == pools.AGENT and published_source else pool.source
     return 'CPUs of plain guests: %s, %s' % (
         topology.format_cpulist(pool.cpus), pools.IN_WORDS.get(source, source))
+
+
+def memory_line(number: int, size_bytes: int | None, memory: model.NodeMemory) -> str:
+    """Say that a node's memory is not for guests, and who says so.
+
+    :param number: the node's id
+    """
+    return 'node %d: its %s are %s (%s), and not for guests' % (
+        number, scaled(size_bytes, 1024), node_memory.IN_WORDS[memory.kind],
+        tables.printable(memory.source))
+
+
+def memory_lines(nodes: Iterable[Node]) -> list[str]:
+    """List the nodes whose memory is not for guests."""
+    return [memory_line(node.id, node.memory_bytes,
+                        model.NodeMemory(node.memory_kind, node.memory_source))
+            for node in nodes if node.memory_kind != model.HOST]
 
 
 def age(seconds: float) -> str:

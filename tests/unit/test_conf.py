@@ -20,6 +20,8 @@ smt_ratio = "0.3"
 domain_distance=14
 pressure_floor =0.65
 pressure_step= 0.1
+device_memory_nodes = 2,4-5
+guest_memory_nodes = "3"
 
 [hook]
 enabled = FALSE
@@ -99,7 +101,7 @@ class SampleTest(unittest.TestCase):
             lines = file.read().splitlines()
         for option in settings.OPTIONS:
             default = str(option.default).lower() if option.kind is bool else option.default
-            self.assertIn(f'#{option.name} = {default}', lines)
+            self.assertIn(f'#{option.name} = {default}'.rstrip(), lines)
         listed = {opt.name for _, opts in options.list_opts() for opt in opts}
         self.assertEqual(listed, {line[1:].split(' ')[0] for line in lines
                                   if re.match(r'#\w+ =', line)})

@@ -309,6 +309,35 @@ class SimultaneousStartsTest(HookTest):
         self.assertEqual([(0,)] * 8 + [(1,)] * 8, self.homes())
 
 
+class DeviceMemoryTest(HookTest):
+    """Two nodes with CPUs, and one that is a GPU's memory."""
+
+    def setUp(self):
+        super().setUp()
+        sysfs.build_sysfs(self.root, [*sysfs.equal_nodes(2), sysfs.FakeNode(2, '', 96 << 30)])
+        sysfs.device_memory(self.root, [2])
+
+    def test_no_guest_lies_there(self):
+        for number, gib in enumerate((1, 6, 3)):
+            self.call('start', number, hosts.domain_xml(number, memory_bytes=gib << 30))
+        self.assertEqual({0, 1}, {node for promise in self.promises().values()
+                                  for node in (*promise.cpu_nodes, *promise.mem_nodes)})
+
+    def test_one_that_spilled_there_is_not_followed(self):
+        for on_1, followed in ((10, False), (9000, True)):
+            with self.subTest(on_1=on_1):
+                tree = self.host.launch(1, bytes_by_node={
+                    0: MIB, 1: on_1 * MIB, 2: 5000 * MIB})
+                self.call('start', 1)
+                self.call('started', 1)
+                self.assertEqual(followed, 'beside its memory' in self.host.logged()[-1])
+                self.assertNotIn(2, self.promise(1).mem_nodes)
+                if followed:
+                    self.assertEqual('4-7', self.cpus(tree))
+                self.call('stopped', 1)
+                self.host.write('run/nova-numa-pmc/promises', '')
+
+
 class StartedTest(HookTest):
 
     def test_cpus_narrow_memory_wide(self):

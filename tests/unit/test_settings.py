@@ -69,7 +69,10 @@ class BadValueTest(unittest.TestCase):
                 ('hook', 'timeout_s = two'), ('hook', 'start_grace_s = 1.5'),
                 ('hook', 'bring_over_limit_mib = 65'), ('hook', 'start_grace_s = 900\n  1'),
                 ('placement', 'reserve_mb = -1'), ('placement', 'smt_ratio = 1.01'),
-                ('placement', 'domain_distance = 255'), ('state', 'dir = run'), ('state', 'dir ='),
+                ('placement', 'domain_distance = 255'),
+                ('placement', 'device_memory_nodes = 2-1'),
+                ('placement', 'guest_memory_nodes = GPU'),
+                ('state', 'dir = run'), ('state', 'dir ='),
                 ('state', 'dir = /run/a\0b'), ('state', 'dir = /run\n  /more')]:
             with self.subTest(line=line):
                 values, problems = settings.parse(f'[{group}]\n{line}\n', 'here.conf')

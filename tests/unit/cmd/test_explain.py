@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 from nova_numa_pmc.cmd import explain, rebalance
-from tests.fixtures import host as hosts
+from tests.fixtures import host as hosts, sysfs
 
 GIB = 1 << 30
 FLAVOR = {'name': 'm1', 'vcpus': 2, 'ram': 1024, 'disk': 1,
@@ -92,6 +92,20 @@ class ExplainTest(unittest.TestCase):
         self.assertIn("numa_pmc:policy='x'", lines[1])
         self.assertIn('node  cores', out)
         self.assertIn('place  CPUs', out)
+
+    def test_memory_that_is_not_for_guests(self):
+        sysfs.build_sysfs(self.root, [
+            sysfs.FakeNode(0, '0-3'), sysfs.FakeNode(1, '4-7'), sysfs.FakeNode(2, '', 96 * GIB)])
+        sysfs.device_memory(self.root, [2])
+        _, out = self.text('--vcpus', '2', '--memory', '20G')
+        self.assertIn("node 2: its 96G are a device's (GPU 0000:01:00.0), and not for guests", out)
+        _, said = self.call('--vcpus', '2', '--memory', '20G')
+        self.assertEqual([{'node': 2, 'bytes': 96 * GIB, 'kind': 'device',
+                           'source': 'GPU 0000:01:00.0'}], said['memory_kept'])
+        self.assertEqual([], said['decision']['mem_nodes'])
+        self.host.configure('[placement]\nguest_memory_nodes = 2\n')
+        _, said = self.call('--vcpus', '2', '--memory', '20G')
+        self.assertEqual(([], [0, 2]), (said['memory_kept'], said['decision']['mem_nodes']))
 
     def test_no_size_and_wrong_sizes(self):
         self.assertEqual(1, self.text()[0])

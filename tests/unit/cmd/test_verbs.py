@@ -11,7 +11,7 @@ from nova_numa_pmc.cmd import exits
 from nova_numa_pmc.exceptions import (MigrationError, NumaPmcError, SettingsError,
                                       UnknownGuest)
 from nova_numa_pmc.movement import pausing
-from tests.fixtures import domains, host
+from tests.fixtures import domains, host, sysfs
 from tests.unit.agent.test_rebalancing import PAGES, TwoNodes
 from tests.unit.cmd.test_apply import OperatingCase
 
@@ -206,6 +206,17 @@ class StatusTest(OperatingCase):
                 guests_by='status files: libvirt does not answer'))
             self.assertEqual(shown, 'knows guests by status files: libvirt does not answer'
                              in self.run_it('status')[1])
+
+    def test_memory_that_is_not_for_guests(self):
+        self.host.write('etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\n'
+                        'device_memory_nodes = 2\n')
+        sysfs.build_sysfs(self.root, [*sysfs.equal_nodes(2), sysfs.FakeNode(2, '', 96 << 30)])
+        self.assertIn("node 2: its 96G are a device's (device_memory_nodes), and not for guests",
+                      self.run_it('status')[1])
+        node = self.json('status')[1]['nodes'][2]
+        self.assertEqual(('device', 'device_memory_nodes', 96 << 30, 0), (
+            node['memory_kind'], node['memory_source'], node['memory_bytes'],
+            node['capacity_bytes']))
 
     def test_measured(self):
         _, said = self.json('status', '--interval', '5')

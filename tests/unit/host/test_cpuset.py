@@ -9,6 +9,7 @@ import unittest
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, PinnedByOthers
 from nova_numa_pmc.host import cgroups, cpuset
+from tests.fixtures import sysfs
 from tests.fixtures.cgroups import MANUAL, MODERN, OLD, Tree
 
 SHAPES = [(version, shape) for version in (1, 2) for shape in (MODERN, OLD, MANUAL)]
@@ -218,6 +219,66 @@ class ConfineTest(TreeTestCase):
                 cpuset.confine(groups, NODE0, frozenset({0}), write=tree.write,
                                ours=cpuset.Held(NODE1, TO_NODE1))
                 self.assertEqual(wide, self.mems(tree))
+
+    def with_gpu(self, version, shape, **kwargs):
+        """Make a guest on a host whose node 2 is a GPU's memory."""
+        tree, groups = self.tree(version, shape, mems='0-2', bytes_by_node={0: MIB, 1: MIB},
+                                 **kwargs)
+        tree.put('sys/devices/system/node/has_cpu', '0-1\n')
+        tree.put('sys/devices/system/node/has_memory', '0-2\n')
+        sysfs.device_memory(tree.root, [2])
+        return tree, groups
+
+    def test_v2_a_gpus_memory_is_in_no_set_that_we_write(self):
+        for shape in (MODERN, OLD, MANUAL):
+            with self.subTest(shape=shape):
+                tree, groups = self.with_gpu(2, shape)
+                cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=True, write=self.logged(tree))
+                cpuset.release_memory(groups, TO_NODE1, write=self.logged(tree))
+                self.assertEqual('0-1', tree.held('mems'))
+                cpuset.confine(groups, NODE0, frozenset({0}), write=self.logged(tree),
+                               ours=cpuset.Held(NODE1, frozenset()))
+                self.assertEqual('0-1', tree.held('mems'))
+                self.assertEqual(set(), {text for path, text in self.log
+                                         if path.endswith('mems') and '2' in text})
+
+    def test_v2_one_that_was_never_bound_is_wide_without_it_once_brought_over(self):
+        tree, groups = self.with_gpu(2, MODERN)
+        cpuset.confine(groups, NODE1, TO_NODE1, write=self.logged(tree))
+        self.assertEqual([('libvirt/emulator/cpuset.mems', '1'),
+                          ('libvirt/emulator/cpuset.mems', '0-1')],
+                         [each for each in self.log if each[0].endswith('mems')])
+
+    def test_v2_what_an_operator_gave_above_stays(self):
+        tree, groups = self.with_gpu(2, MODERN)
+        tree.put(os.path.join(os.path.dirname(tree.scope), 'cpuset.mems'), '0,2\n')
+        tree.put(os.path.join(tree.scope, 'cpuset.mems.effective'), '0,2\n')
+        tree.put(os.path.join(tree.target, 'cpuset.mems.effective'), '0,2\n')
+        cpuset.confine(groups, NODE0, frozenset({0}), stay_bound=True)
+        cpuset.release_memory(groups, frozenset({0}))
+        self.assertEqual('0,2', tree.held('mems'))
+
+    def test_v2_the_operators_settings_let_guests_have_it(self):
+        tree, groups = self.with_gpu(2, MODERN)
+        tree.put('etc/nova-numa-pmc/nova-numa-pmc.conf',
+                 '[placement]\nguest_memory_nodes = 2\n')
+        cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
+        cpuset.release_memory(groups, TO_NODE1, write=tree.write)
+        self.assertEqual('0-2', tree.held('mems'))
+
+    def test_nodes_without_memory_are_in_no_set(self):
+        for version, shape in SHAPES:
+            with self.subTest(version=version, shape=shape):
+                tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: MIB})
+                tree.put('sys/devices/system/node/has_memory', '0\n')
+                applied = cpuset.confine(groups, NODE0, frozenset({0, 1}), stay_bound=True,
+                                         write=self.logged(tree))
+                self.assertEqual(cpuset.BOUND, applied.memory)
+                self.assertEqual({'0'}, {text for path, text in self.log
+                                         if path.endswith('mems')})
+                applied = cpuset.confine(groups, NODE0, frozenset({1}), write=self.logged(tree),
+                                         ours=cpuset.Held(NODE0, frozenset({0})))
+                self.assertEqual(cpuset.UNASKED, applied.memory)
 
     def test_cpus_are_released_and_a_pin_stays(self):
         for version, shape in SHAPES:

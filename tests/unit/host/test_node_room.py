@@ -28,6 +28,11 @@ class NodeRoomTest(unittest.TestCase):
                  'Node 1 Inactive(file):   10 kB\nNode 1 HugePages_Free:  4\n')
         self.assertEqual(120 << 10, node_room.available_bytes(1, self.root))
 
+    def test_a_node_without_memory(self):
+        self.put('Node 1 MemTotal: 0 kB\nNode 1 MemFree: 0 kB\n')
+        with self.assertRaisesRegex(MigrationError, 'node 1 has no memory'):
+            node_room.available_bytes(1, self.root)
+
     def test_absent_and_malformed(self):
         with self.assertRaisesRegex(MigrationError, 'node7'):
             node_room.available_bytes(7, self.root)

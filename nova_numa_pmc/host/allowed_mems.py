@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which nodes a ``cpuset.mems`` that we write may hold.
+
+Those with memory, and not those whose memory is a device's or of a slower tier, unless somebody
+has asked for it.
+
+Imported by the libvirt hook at ``started``: light modules only.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nova_numa_pmc.exceptions import CpuListError
+from nova_numa_pmc.host import node_memory, writes
+from nova_numa_pmc.host.cgroups import Groups, read_text
+from nova_numa_pmc.host.held import file_of
+from nova_numa_pmc.host.topology import format_cpulist, parse_cpulist
+
+
+def having_memory(groups: Groups, mems: frozenset[int] | None) -> frozenset[int] | None:
+    """Leave out nodes without memory, which v1 and older v2 refuse (EINVAL).
+
+    :param mems: None: no node is asked for
+    :returns: None: none of them has any, so that memory is left alone
+    """
+    having = node_memory.nodes_with_memory(_root(groups)) if mems else None
+    return mems if having is None else mems & having or None
+
+
+def wide(groups: Groups) -> str:
+    """Return the nodes that memory is to be had from when it is wide (v2); '': as inherited.
+
+    That is what the guest's own group inherits, all of which has memory, without nodes whose
+    memory is not for guests; where a group above them names these, an operator has given them.
+    """
+    kept = node_memory.kept_from_guests(_root(groups))
+    try:
+        inherited = parse_cpulist(writes.inherited(file_of(groups.target, 'mems')))
+        if not kept & inherited:
+            return ''
+        directory = groups.scope
+        while os.path.exists(file_of(directory, 'mems')):
+            kept -= parse_cpulist(read_text(file_of(directory, 'mems')))
+            directory = os.path.dirname(directory)
+    except (OSError, CpuListError):
+        return ''
+    return format_cpulist(inherited - kept)
+
+
+def _root(groups):
+    return os.path.join(groups.proc, '../..')

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tell whose memory a node without CPUs has: the host's own, a device's, a slower tier's.
+
+Evidence, the first that tells:
+
+* ``/proc/driver/nvidia/gpus/*/numa_status``: NVIDIA's driver names the node that a GPU's memory
+  is (nv_procfs_read_numa_status() in its kernel-open/nvidia/nv-procfs.c)
+* ``node/has_generic_initiator`` (5.10) and ``nodeN/access0/initiators``: what ACPI's SRAT and
+  HMAT tell of devices that read memory by themselves. The memory that such a device, and no
+  CPU, is the nearest to is the device's (Documentation/admin-guide/mm/numaperf.rst)
+* ``/sys/bus/dax/devices/*``: memory that the kmem driver has given to the kernel: CXL,
+  persistent memory, and what firmware has reserved for special purposes
+* ``/sys/devices/virtual/memory_tiering`` (6.1): a tier with a higher number than that of any
+  node with CPUs is slower (Documentation/ABI/testing/sysfs-kernel-mm-memory-tiers)
+
+A file that isn't there or isn't understood is no evidence, and the memory is the host's.
+
+Imported by the libvirt hook where a node has memory and no CPUs: light modules only.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nova_numa_pmc import model
+from nova_numa_pmc.exceptions import CpuListError, TopologyError
+from nova_numa_pmc.host.kernel_files import parse_cpulist, path_of, read_text
+
+_NODES = 'sys/devices/system/node'
+_GPUS = 'proc/driver/nvidia/gpus'
+_DAX = 'sys/bus/dax/devices'
+_TIERS = 'sys/devices/virtual/memory_tiering'
+
+
+def with_memory(nodes: tuple[model.Node, ...], root: str) -> tuple[model.Node, ...]:
+    """Return nodes with whose memory they have.
+
+    Nothing is opened unless a node has memory and no CPUs.
+    """
+    alone = {node.id for node in nodes if node.memory_bytes and not node.online_cpus}
+    if not alone:
+        return nodes
+    found = _kinds(root, alone, {node.id for node in nodes if node.online_cpus})
+    return tuple(node._replace(memory=found[node.id]) if node.id in found else node
+                 for node in nodes)
+
+
+def kept_from_guests(root: str = '/') -> frozenset[int]:
+    """Return the nodes whose memory is not for guests, by the kernel and the operator's settings.
+
+    For who writes a ``cpuset.mems`` and has not read the whole topology.
+    """
+    with_cpus = _list(root, f'{_NODES}/has_cpu')
+    alone = (nodes_with_memory(root) or frozenset()) - with_cpus
+    if not alone or not with_cpus:
+        return frozenset()
+    from nova_numa_pmc import settings  # few hosts have such nodes
+    limits = settings.read(path_of(root, settings.PATH[1:])).limits
+    return (frozenset(_kinds(root, alone, with_cpus)) | limits.device_memory_nodes & alone
+            ) - limits.guest_memory_nodes
+
+
+def _kinds(root, alone, with_cpus):
+    """Return {node id: model.NodeMemory} of those that have not the host's own memory."""
+    found = {}
+    for evidence in (_of_gpus(root), _of_initiators(root, alone, with_cpus), _of_dax(root),
+                     _of_tiers(root, with_cpus)):
+        for number, memory in evidence:
+            if number in alone:
+                found.setdefault(number, memory)
+    return found
+
+
+def nodes_with_memory(root: str = '/') -> frozenset[int] | None:
+    """Return the nodes that may be in a ``cpuset.mems``, those with memory; None: not told."""
+    # Before 4.14 has_memory is there only on kernels with movable nodes.
+    for name in ('has_memory', 'has_normal_memory'):
+        numbers = _list(root, f'{_NODES}/{name}')
+        if numbers:
+            return numbers
+    return None
+
+
+def _of_gpus(root):
+    for name in _names(root, _GPUS):
+        # A GPU that is in use by nobody tells its node, too, and -1 where it has none.
+        for line in (_text(root, f'{_GPUS}/{name}/numa_status') or '').splitlines():
+            label, _, value = line.partition(':')
+            if label == 'Node' and _is_number(value.strip()):
+                yield int(value), model.NodeMemory(model.DEVICE, f'GPU {name[:40]}')
+
+
+def _of_initiators(root, alone, with_cpus):
+    initiators = _list(root, f'{_NODES}/has_generic_initiator')
+    if not initiators:
+        return
+    for number in sorted(alone):
+        nearest = {int(name[4:]) for name in _names(root, f'{_NODES}/node{number}/access0/'
+                                                    'initiators')
+                   if name[:4] == 'node' and _is_number(name[4:])} or {number}
+        if nearest & initiators and not nearest & with_cpus:
+            yield number, model.NodeMemory(model.DEVICE, 'ACPI: nearest to a device')
+
+
+def _of_dax(root):
+    for name in _names(root, _DAX):
+        try:
+            driver = os.path.basename(os.readlink(path_of(root, f'{_DAX}/{name}/driver')))
+        except OSError:
+            continue
+        target = _text(root, f'{_DAX}/{name}/target_node')
+        if driver == 'kmem' and _is_number(target):
+            yield int(target), model.NodeMemory(model.SLOW, name[:40])
+
+
+def _of_tiers(root, with_cpus):
+    tiers = {}
+    for name in _names(root, _TIERS):
+        digits = name.removeprefix('memory_tier')
+        if digits != name and _is_number(digits):
+            tiers[int(digits)] = _list(root, f'{_TIERS}/{name}/nodelist') or frozenset()
+    usual = max((tier for tier, numbers in tiers.items() if numbers & with_cpus), default=None)
+    for tier in sorted(tiers):
+        if usual is not None and tier > usual:
+            for number in sorted(tiers[tier]):
+                yield number, model.NodeMemory(model.SLOW, f'memory_tier{tier}')
+
+
+def _names(root, path):
+    try:
+        return sorted(os.listdir(path_of(root, path)))
+    except OSError:
+        return []
+
+
+def _text(root, path):
+    try:
+        return read_text(root, path)
+    except TopologyError:
+        return None
+
+
+def _list(root, path):
+    try:
+        return parse_cpulist(_text(root, path) or '')
+    except CpuListError:
+        return frozenset()
+
+
+def _is_number(text):
+    return bool(text) and text.isascii() and text.isdigit() and len(text) < 10

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+import unittest
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import moves, node_memory, placement
+from nova_numa_pmc.core.view import view
+from tests.fixtures import hosts
+from tests.fixtures.hosts import GIB, LIMITS
+from tests.sim.constant import Constant, load
+
+DEVICE = model.NodeMemory(model.DEVICE, 'GPU 0000:01:00.0')
+SLOW = model.NodeMemory(model.SLOW, 'memory_tier22')
+#: A Grace Hopper's distances: two sockets, two GPUs.
+FAR = ((10, 40, 80, 80), (40, 10, 80, 80), (80, 80, 10, 80), (80, 80, 80, 10))
+
+
+def host(*memory, cpus=(4, 4, 0, 0), sizes=(16 * GIB, 16 * GIB, 96 * GIB, 96 * GIB)):
+    """Build a host of two nodes with CPUs and two without, whose memory is of some kinds."""
+    found = hosts.topology(cpus=cpus, memory=sizes, distances=FAR)
+    return found._replace(nodes=found.nodes[:2] + tuple(
+        node._replace(memory=kind) for node, kind in zip(found.nodes[2:], memory)))
+
+
+def floating(gib):
+    return model.Promise('f', 'f', (), (), 2, gib * GIB, None, False, model.FLOATING, 0)
+
+
+class KeptMemoryTest(unittest.TestCase):
+
+    def view(self, promises=(), memory=(DEVICE, SLOW), limits=LIMITS):
+        return view(host(*memory), promises, limits)
+
+    def place(self, gib, promises=(), memory=(DEVICE, SLOW), limits=LIMITS, vcpus=2):
+        return placement.place(self.view(promises, memory, limits),
+                               model.Request(vcpus, gib * GIB), limits)
+
+    def test_no_floating_promise_is_spread_there(self):
+        found = self.view([floating(12)])
+        self.assertEqual([6 * GIB, 6 * GIB, 0, 0], [n.promised_bytes for n in found.nodes])
+        self.assertEqual([16 * GIB, 16 * GIB, 0, 0], [n.capacity_bytes for n in found.nodes])
+
+    def test_the_hosts_own_memory_without_cpus_is_used_as_before(self):
+        own = (model.NodeMemory(),) * 2
+        found = self.view([floating(14)], own)
+        self.assertEqual([1 * GIB, 1 * GIB, 6 * GIB, 6 * GIB],
+                         [n.promised_bytes for n in found.nodes])
+        self.assertIn(2, self.place(60, memory=own).mem_nodes)
+
+    def test_no_guest_is_placed_there(self):
+        for gib in (8, 24, 31, 60):
+            with self.subTest(gib=gib):
+                placed = self.place(gib)
+                self.assertLessEqual({*placed.nodes, *placed.mem_nodes}, {0, 1})
+        self.assertEqual((), self.place(60).mem_nodes, 'wide: it fits nowhere')
+
+    def test_the_operator_lets_guests_have_it(self):
+        asked = LIMITS._replace(guest_memory_nodes=frozenset({3}))
+        self.assertEqual((0, 3), self.place(60, limits=asked).mem_nodes)
+
+    def test_the_operator_says_it_is_a_devices(self):
+        said = LIMITS._replace(device_memory_nodes=frozenset({0, 2, 3}))
+        own = (model.NodeMemory(),) * 2
+        self.assertEqual((), self.place(60, memory=own, limits=said).mem_nodes)
+        (first, *_, last) = host(*own).nodes
+        self.assertEqual(model.HOST, node_memory.memory_of(first, said).kind, 'it has CPUs')
+        self.assertEqual((model.DEVICE, 'device_memory_nodes'),
+                         node_memory.memory_of(last, said))
+
+    def test_huge_pages_there_are_for_nobody(self):
+        pool = (model.HugePages(GIB, 8, 8),)
+        found = host(DEVICE, SLOW)
+        found = found._replace(nodes=tuple(n._replace(huge_pages=pool) for n in found.nodes))
+        seen = view(found, [], LIMITS)
+        self.assertEqual([8 * GIB, 8 * GIB, 0, 0],
+                         [sum(dict(node.huge_free_bytes).values()) for node in seen.nodes])
+        placed = placement.place(seen, model.Request(2, 12 * GIB, GIB), LIMITS)
+        self.assertEqual((0, 1), placed.mem_nodes)
+
+    def test_a_guest_that_numatune_binds_there_is_counted_there(self):
+        pinned = model.Promise('p', 'p', (0,), (2,), 2, 4 * GIB, None, False, model.PINNED, 0)
+        self.assertEqual([0, 0, 4 * GIB, 0],
+                         [n.promised_bytes for n in self.view([pinned]).nodes])
+
+    def test_a_cpu_only_nodes_memory_is_not_a_devices_that_is_nearer(self):
+        near = ((10, 40, 11, 80), (40, 10, 80, 80), (11, 80, 10, 80), (80, 80, 80, 10))
+        found = host(DEVICE, SLOW, sizes=(0, 16 * GIB, 96 * GIB, 96 * GIB))._replace(
+            distances=near)
+        limits = LIMITS._replace(domain_distance=10)
+        placed = placement.place(
+            view(found, [], limits), model.Request(4, 8 * GIB, allowed_cpus=frozenset(range(4))),
+            limits)
+        self.assertEqual(((0,), (1,)), (placed.nodes, placed.mem_nodes))
+
+
+class DomainTest(unittest.TestCase):
+    """Nodes that share their channels, some without DIMMs."""
+
+    SHAPE = hosts.topology(cpus=(2, 2, 2, 2), memory=(16 * GIB, 0, 8 * GIB, 0),
+                           distances=hosts.two_level(4, 2, near=11))
+
+    def test_memory_is_on_the_nodes_that_have_any(self):
+        for gib, nodes, mem_nodes in ((12, (0, 1), (0,)), (20, (0, 1, 2, 3), (0, 2))):
+            with self.subTest(gib=gib):
+                placed = placement.place(view(self.SHAPE, [], LIMITS),
+                                         model.Request(3, gib * GIB), LIMITS)
+                self.assertEqual((nodes, mem_nodes), (placed.nodes, placed.mem_nodes))
+
+    def test_the_spread_policys_too(self):
+        placed = placement.place(view(self.SHAPE, [], LIMITS), model.Request(
+            3, 12 * GIB, policy=model.SPREAD), LIMITS)
+        self.assertEqual((0, 2), placed.mem_nodes)
+
+
+class RebalanceTest(unittest.TestCase):
+
+    def plans(self, host):
+        made, _ = host.run(moves.Terms(), 240, 60.0)
+        return [step for plan in made for move in plan.moves for step in move.steps]
+
+    def test_memory_that_spilled_to_a_device_comes_home_and_none_goes_there(self):
+        guests = [load('far', 4, 0, 3.0, 8 * GIB, lines=1e7, mem_nodes=(0,),
+                       lies=((0, 2 * GIB), (2, 6 * GIB))),
+                  *(load('g%d' % n, 4, 0, 3.0, 4 * GIB, lines=1e7) for n in range(3))]
+        host = Constant((8, 8, 0, 0), (32 * GIB, 32 * GIB, 0, 0), guests, distances=FAR)
+        steps = self.plans(host)
+        self.assertTrue(steps)
+        self.assertLessEqual({node for step in steps for node in step.mem_nodes}, {0, 1})
+        self.assertEqual({0, 1}, {node for guest in host.guests
+                                  for node, _ in guest.bytes_by_node})
+
+    def test_no_step_names_a_node_without_memory(self):
+        guests = [load('g%d' % n, 4, 0, 3.0, 4 * GIB, lines=1e7) for n in range(4)]
+        host = Constant((4, 4, 4, 4), (32 * GIB, 0, 32 * GIB, 0), guests,
+                        distances=hosts.two_level(4, 2, near=11))
+        steps = self.plans(host)
+        self.assertTrue(steps)
+        self.assertLessEqual({node for step in steps for node in step.mem_nodes}, {0, 2})

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import shutil
+import tempfile
+import unittest
+
+from nova_numa_pmc import model
+from nova_numa_pmc.host import node_memory, topology
+from tests.fixtures import sysfs
+from tests.fixtures.sysfs import GIB, FakeNode
+
+NODE = 'sys/devices/system/node'
+#: Two sockets, and two nodes without CPUs.
+NODES = [FakeNode(0, '0-3'), FakeNode(1, '4-7'), FakeNode(2, '', 96 * GIB), FakeNode(3, '', GIB)]
+
+
+class NodeMemoryTest(unittest.TestCase):
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+        sysfs.build_sysfs(self.root, NODES)
+
+    def kinds(self):
+        return [node.memory.kind for node in topology.read(self.root).nodes]
+
+    def sources(self):
+        return [node.memory.source for node in topology.read(self.root).nodes]
+
+    def test_without_evidence_it_is_the_hosts_own(self):
+        self.assertEqual([model.HOST] * 4, self.kinds())
+        self.assertEqual(frozenset(), node_memory.kept_from_guests(self.root))
+
+    def test_a_gpus_by_its_driver(self):
+        sysfs.device_memory(self.root, [2, -1])
+        self.assertEqual([model.HOST, model.HOST, model.DEVICE, model.HOST], self.kinds())
+        self.assertEqual('GPU 0000:01:00.0', self.sources()[2])
+        self.assertEqual({2}, node_memory.kept_from_guests(self.root))
+
+    def test_what_is_nearest_to_a_device_and_no_cpu(self):
+        for number, nearest, devices, kind in (
+                (2, (2,), '2', model.DEVICE), (2, (4,), '4-7', model.DEVICE),
+                (2, (), '2', model.DEVICE), (2, (0,), '2', model.HOST),
+                (2, (1, 4), '4', model.HOST), (2, (0,), '', model.HOST)):
+            with self.subTest(nearest=nearest, devices=devices):
+                shutil.rmtree(os.path.join(self.root, f'{NODE}/node2/access0'),
+                              ignore_errors=True)
+                sysfs.initiators(self.root, number, nearest, devices)
+                self.assertEqual([model.HOST, model.HOST, kind, model.HOST], self.kinds())
+
+    def test_memory_behind_dax(self):
+        sysfs.kmem(self.root, 'dax0.0', 3)
+        sysfs.write(self.root, 'sys/bus/dax/devices/dax1.0/target_node', '2\n')  # not the kernel's
+        self.assertEqual((model.SLOW, 'dax0.0'), topology.read(self.root).nodes[3].memory)
+        self.assertEqual([model.HOST] * 3, self.kinds()[:3])
+
+    def test_a_slower_tier_than_that_of_cpus(self):
+        sysfs.tier(self.root, 4, '0-1')
+        sysfs.tier(self.root, 22, '3')
+        sysfs.tier(self.root, 3, '2')  # HBM is faster
+        self.assertEqual([model.HOST] * 3 + [model.SLOW], self.kinds())
+        self.assertEqual('memory_tier22', self.sources()[3])
+
+    def test_tiers_without_any_node_with_cpus_tell_nothing(self):
+        sysfs.tier(self.root, 22, '2-3')
+        self.assertEqual([model.HOST] * 4, self.kinds())
+
+    def test_the_driver_is_believed_before_the_tier(self):
+        sysfs.tier(self.root, 4, '0-1')
+        sysfs.tier(self.root, 22, '2-3')
+        sysfs.device_memory(self.root, [2])
+        self.assertEqual([model.HOST] * 2 + [model.DEVICE, model.SLOW], self.kinds())
+
+    def test_a_node_with_cpus_has_the_hosts_own(self):
+        sysfs.device_memory(self.root, [0, 1])
+        self.assertEqual([model.HOST] * 4, self.kinds())
+
+    def test_what_can_not_be_understood_is_no_evidence(self):
+        for path, text in (
+                ('proc/driver/nvidia/gpus/a/numa_status', b'Node: \xff\n'),
+                ('proc/driver/nvidia/gpus/b/numa_status', 'Node'),
+                ('proc/driver/nvidia/gpus/c/numa_status/directory', ''),
+                (f'{NODE}/has_generic_initiator', '3-1'),
+                ('sys/bus/dax/devices/dax0.0/target_node', 'x'),
+                ('sys/devices/virtual/memory_tiering/memory_tierX/nodelist', '2'),
+                ('sys/devices/virtual/memory_tiering/memory_tier9/nodelist', '2-')):
+            with self.subTest(path):
+                sysfs.write(self.root, path, text)
+                self.assertEqual([model.HOST] * 4, self.kinds())
+
+    def test_the_operator_has_the_last_word(self):
+        sysfs.device_memory(self.root, [2])
+        sysfs.write(self.root, 'etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\n'
+                    'device_memory_nodes = 0,3\nguest_memory_nodes = 2\n')
+        self.assertEqual({3}, node_memory.kept_from_guests(self.root))
+
+    def test_nodes_with_memory(self):
+        self.assertEqual({0, 1, 2, 3}, node_memory.nodes_with_memory(self.root))
+        os.rename(os.path.join(self.root, NODE, 'has_memory'),
+                  os.path.join(self.root, NODE, 'has_normal_memory'))
+        self.assertEqual({0, 1, 2, 3}, node_memory.nodes_with_memory(self.root))
+        os.remove(os.path.join(self.root, NODE, 'has_normal_memory'))
+        self.assertIsNone(node_memory.nodes_with_memory(self.root))
