@@ -21,58 +21,79 @@ _NODE = 'sys/devices/system/node/node%d/hugepages'
 def with_pools(root: str, nodes: tuple[model.Node, ...]) -> tuple[model.Node, ...]:
     """Return nodes with their pools of huge pages.
 
-    Pages that the host has and no node tells of are divided evenly over the nodes with memory
-    that tell none, as the kernel does when it makes them: free ones rounded down, all rounded up.
+    Pages that the host has and no node tells of are divided evenly over the nodes that tell
+    none, as far as these have memory of the host's own, as the kernel does when it makes them.
 
     :raises TopologyError: a file is malformed
     """
+    room = {node.id: node.memory_bytes for node in nodes}
+    own = {node.id for node in nodes if node.memory.kind == model.HOST}
     pools = {node.id: [] for node in nodes}
-    for name, host_total in _sizes(root):
-        size = whole_number(root, f'{_HOST}/{name}',
-                            name.removeprefix('hugepages-').removesuffix('kB'), 1 << 40) << 10
-        for number, total, free in _of_size(root, name, host_total, nodes):
-            pools[number].append((size, total, free))
-    return tuple(_with_pools(node, pools[node.id]) if pools[node.id] else node for node in nodes)
+    for size, name, host_total in _sizes(root):
+        for number, total, free in _of_size(root, name, size, host_total, room, own):
+            total = min(total, room[number] // size)
+            room[number] -= total * size
+            if total:
+                pools[number].append(model.HugePages(size, total, min(free, total)))
+    return tuple(node._replace(huge_pages=tuple(sorted(pools[node.id]))) if pools[node.id]
+                 else node for node in nodes)
 
 
 def _sizes(root):
-    """List (directory's name, pages) of the page sizes of which the host has any pages."""
+    """List (bytes of a page, directory's name, pages) of the sizes of which the host has any.
+
+    The largest come first: smaller ones fit beside them.
+    """
     try:
         names = os.listdir(path_of(root, _HOST))
     except OSError:
         return []
-    found = [(name, _read_pages(root, f'{_HOST}/{name}/nr_hugepages')) for name in sorted(names)]
-    return [(name, total) for name, total in found if total]
+    found = []
+    for name in names:
+        total = _read_pages(root, f'{_HOST}/{name}/nr_hugepages')
+        if total:
+            digits = name.removeprefix('hugepages-').removesuffix('kB')
+            size = whole_number(root, f'{_HOST}/{name}', digits, 1 << 40) << 10
+            if size:
+                found.append((size, name, total))
+    return sorted(found, reverse=True)
 
 
-def _of_size(root, name, host_total, nodes):
-    """List (node id, pages, free pages) of one page size."""
+def _of_size(root, name, size, host_total, room, own):
+    """List (node id, pages, free pages) of one page size.
+
+    :param room: {node id: bytes of its memory that are in no pool yet}
+    :param own: set of ids of the nodes with the host's own memory
+    """
     found, silent = [], []
-    for node in nodes:
-        path = _NODE % node.id + '/' + name
+    for number in room:
+        path = _NODE % number + '/' + name
         total = _read_pages(root, path + '/nr_hugepages')
         if total is None:
-            silent.append(node)
+            silent += [number] if number in own else []
         elif total:
-            found.append((node.id, total, _read_pages(root, path + '/free_hugepages') or 0))
-    silent = [node for node in silent if node.memory_bytes]
+            found.append((number, total, _read_pages(root, path + '/free_hugepages') or 0))
     rest = host_total - sum(total for _, total, _ in found)
     if silent and rest > 0:
         free = ((_read_pages(root, f'{_HOST}/{name}/free_hugepages') or 0)
                 - sum(free for _, _, free in found))
-        found += [(node.id, -(-rest // len(silent)), max(0, free) // len(silent))
-                  for node in silent]
+        found += _divided({number: room[number] // size for number in silent}, rest,
+                          max(0, free))
     return found
 
 
-def _with_pools(node, pools):
-    """Return a node with pools that are no larger than its memory, nor freer than large."""
-    found = []
-    for size, total, free in sorted(pools):
-        total = min(total, node.memory_bytes // size) if size else 0
-        if total:
-            found.append(model.HugePages(size, total, min(free, total)))
-    return node._replace(huge_pages=tuple(found))
+def _divided(most, total, free):
+    """Divide pages evenly over nodes, as far as each has memory for them.
+
+    :param most: {node id: pages that it has memory for}
+    :returns: list of (node id, pages, free pages), of the latter no more than there are
+    """
+    found, free_each = [], free // len(most)
+    for at, number in enumerate(sorted(most, key=most.get)):
+        part = min(-(-total // (len(most) - at)), most[number])
+        total -= part
+        found.append((number, part, min(free_each, part)))
+    return found
 
 
 def _read_pages(root, path):

@@ -66,7 +66,7 @@ def read(root='/'):
         _read_node(root, number, on_node[number] & usable, on_node[number],
                    meminfo.replace('%d', str(number)))
         for number in numbers)
-    nodes = node_memory.with_memory(huge_pools.with_pools(root, nodes), root)
+    nodes = huge_pools.with_pools(root, node_memory.with_memory(nodes, root))
     return model.Topology(nodes, _read_distances(root, numbers), _read_cores(root, online),
                           problems)
 

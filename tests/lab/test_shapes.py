@@ -5,6 +5,8 @@
 of two sockets, and one that is bound to a node which fills.
 """
 
+import json
+
 import pytest
 
 from machine.guests import STARTED_AT_HOME, guests_per_node, home, home_share
@@ -14,6 +16,7 @@ FOUR = {'nodes': 4, 'cpus_per_node': 1, 'memory_mib': (1024,) * 4}
 # Sub-NUMA clusters: two nodes of each socket, each with its own memory controllers.
 CLUSTERS = {'nodes': 4, 'cpus_per_node': 2, 'memory_mib': (1024,) * 4, 'sockets': 2,
             'distances': ((10, 11, 20, 21), (11, 10, 21, 20), (20, 21, 10, 11), (21, 20, 11, 10))}
+GPU = {'nodes': 4, 'cpus_per_node': 1, 'memory_only': 1, 'memory_mib': (1024, 1024, 1024, 3072)}
 UNEQUAL = {'memory_mib': (2048, 1024)}
 # The deck's host: node 1 has no memory below 4 GiB, and KVM allocates a shadow root there.
 SHADOW = {'cgroup': 'v1', 'memory_mib': (5120, 1024), 'append': 'kvm_amd.npt=0'}
@@ -88,6 +91,37 @@ def test_larger_than_a_node(lab_of):
     assert last != first and guest['mems'] == ['0-3']
     on_both = guest['bytes'].get(first, 0) + guest['bytes'].get(last, 0)
     assert on_both >= STARTED_AT_HOME * sum(guest['bytes'].values())
+
+
+@pytest.mark.full
+def test_a_nodes_memory_is_a_devices(lab_of):
+    """No guest lies on a GPU's memory, though it is the roomiest, nor is a promise counted there.
+
+    The machine has no GPU: the operator says so.
+    """
+    lab = lab_of(**GPU)
+    lab.guests.start([{'name': 'float', 'memory_mib': 300, 'cmdline': 'duty=5'}])  # no hook yet
+    lab.install_hook()
+    asks = 'nova-numa-rebalance explain --vcpus 2 --memory 1100M --json'
+    assert json.loads(lab.run(asks).stdout)['decision']['mem_nodes'][-1] == 3, 'it is the host\'s'
+    lab.run('printf "[placement]\\ndevice_memory_nodes = 3\\n" '
+            '>>/etc/nova-numa-pmc/nova-numa-pmc.conf')
+    said = json.loads(lab.run(asks).stdout)
+    assert 3 not in said['decision']['mem_nodes']
+    assert [kept['node'] for kept in said['memory_kept']] == [3]
+    promised = {node['id']: node['promised_bytes'] for node in said['nodes']}
+    assert promised.pop(3) == 0 and sum(promised.values()) >= 300 << 20
+    lab.guests.start([{'name': 'large', 'memory_mib': 1100, 'vcpus': 2,
+                       'cmdline': 'duty=20 touch=3'}])
+    lab.guests.start([{'name': f'g{i}', 'memory_mib': 32, 'cmdline': 'duty=5'} for i in range(3)])
+    found = lab.settled()
+    assert all(3 not in promise['mem_nodes'] + promise['cpu_nodes']
+               for promise in lab.promised())
+    for guest in found.values():
+        assert guest['bytes'].get(3, 0) == 0
+    assert 'not for guests' in lab.run('nova-numa-rebalance status').stdout
+    assert 'memory-kept' in lab.run('nova-numa-rebalance check --role compute',
+                                    check=False).stdout
 
 
 def test_unequal_nodes(lab_of):

@@ -166,7 +166,7 @@ class ReadTest(TreeTest):
             FakeNode(3, '3', huge_pages={1 << 30: (1, 1)})])
         for node in (1, 2, 3):
             self.remove(f'{NODE}/node{node}/hugepages')
-        self.assertEqual([((1 << 30, 1, 1),), (), ((1 << 30, 2, 0),), ((1 << 30, 2, 0),)],
+        self.assertEqual([((1 << 30, 1, 1),), (), ((1 << 30, 2, 0),), ((1 << 30, 1, 0),)],
                          [node.huge_pages for node in topology.read(self.root).nodes])
 
     def test_no_pool_is_larger_than_its_nodes_memory(self):
