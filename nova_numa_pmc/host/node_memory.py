@@ -3,11 +3,12 @@
 
 Evidence, the first that tells:
 
-* ``/proc/driver/nvidia/gpus/*/numa_status``: NVIDIA's driver names the node that a GPU's memory
-  is (nv_procfs_read_numa_status() in its kernel-open/nvidia/nv-procfs.c)
 * ``node/has_generic_initiator`` (5.10) and ``nodeN/access0/initiators``: what ACPI's SRAT and
   HMAT tell of devices that read memory by themselves. The memory that such a device, and no
   CPU, is the nearest to is the device's (Documentation/admin-guide/mm/numaperf.rst)
+* ``/proc/driver/nvidia/gpus/*/numa_status``: NVIDIA's driver names the node that a GPU's memory
+  is (nv_procfs_read_numa_status() in its kernel-open/nvidia/nv-procfs.c). It takes the GPU's lock
+  for that, so it is asked only of nodes that ACPI doesn't tell of
 * ``/sys/bus/dax/devices/*``: memory that the kmem driver has given to the kernel: CXL,
   persistent memory, and what firmware has reserved for special purposes
 * ``/sys/devices/virtual/memory_tiering`` (6.1): a tier with a higher number than that of any
@@ -63,8 +64,10 @@ def kept_from_guests(root: str = '/') -> frozenset[int]:
 def _kinds(root, alone, with_cpus):
     """Return {node id: model.NodeMemory} of those that have not the host's own memory."""
     found = {}
-    for evidence in (_of_gpus(root), _of_initiators(root, alone, with_cpus), _of_dax(root),
+    for evidence in (_of_initiators(root, alone, with_cpus), _of_gpus(root), _of_dax(root),
                      _of_tiers(root, with_cpus)):
+        if alone <= found.keys():
+            break
         for number, memory in evidence:
             if number in alone:
                 found.setdefault(number, memory)

@@ -2,7 +2,8 @@
 """Read the host's nodes, CPUs and huge pages from sysfs.
 
 The libvirt hook reads this at every guest start, so it opens few files: five
-for the host, three for each node, one for each core where SMT is on. Files
+for the host, three for each node, one for each core where SMT is on, and what
+:mod:`node_memory` needs where a node has memory and no CPUs. Files
 that a kernel does not have (no NUMA, no SMT control, no huge pages) have
 defaults; a file that can't be understood is a :class:`TopologyError`.
 

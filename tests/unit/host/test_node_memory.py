@@ -72,6 +72,13 @@ class NodeMemoryTest(unittest.TestCase):
         sysfs.device_memory(self.root, [2])
         self.assertEqual([model.HOST] * 2 + [model.DEVICE, model.SLOW], self.kinds())
 
+    def test_the_driver_is_not_asked_of_what_acpi_tells(self):
+        sysfs.initiators(self.root, 2, (2,), '2-3')
+        sysfs.initiators(self.root, 3, (3,), '2-3')
+        sysfs.device_memory(self.root, [2, 3])
+        self.assertEqual([model.HOST] * 2 + [model.DEVICE] * 2, self.kinds())
+        self.assertEqual({'ACPI: nearest to a device'}, set(self.sources()[2:]))
+
     def test_a_node_with_cpus_has_the_hosts_own(self):
         sysfs.device_memory(self.root, [0, 1])
         self.assertEqual([model.HOST] * 4, self.kinds())

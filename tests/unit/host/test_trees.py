@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nova_numa_pmc import model
 from nova_numa_pmc.core import placement, view
 from nova_numa_pmc.exceptions import TopologyError
-from nova_numa_pmc.host import topology
+from nova_numa_pmc.host import node_memory, topology
 from tests.fixtures import sysfs
 from tests.fixtures.trees import GIB, MIB, Tree, files_say, trees
 
@@ -42,7 +42,11 @@ PROMISES = st.lists(st.builds(
 class TreesTest(unittest.TestCase):
 
     def read(self, tree: Tree) -> tuple:
-        """Write a tree, and read it; return (topology or None, CPUs and bytes as files tell)."""
+        """Write a tree, and read it.
+
+        :returns: (topology or None, CPUs and bytes as files tell, nodes that no ``cpuset.mems``
+            of ours holds)
+        """
         root = tempfile.mkdtemp(dir=MEMORY)
         try:
             tree.write(root)
@@ -52,7 +56,7 @@ class TreesTest(unittest.TestCase):
                 self.assertTrue(tree.damaged, error)
                 self.assertTrue(str(error).startswith(root) and str(error).isprintable(), error)
                 host = None
-            return host, files_say(root)
+            return host, files_say(root), node_memory.kept_from_guests(root)
         finally:
             shutil.rmtree(root)
 
@@ -93,9 +97,10 @@ class TreesTest(unittest.TestCase):
     @settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
     @given(trees(), REQUESTS, PROMISES)
     def test_a_host_is_what_it_was_drawn_to_be(self, tree, request, promises):
-        host, told = self.read(tree)
+        host, told, kept_off = self.read(tree)
         self.check_capacity(host, *told)
         self.check_place(host, request, promises)
+        self.assertEqual(set(tree.kept), kept_off)
         self.assertEqual(sorted(node.id for node in tree.nodes), [n.id for n in host.nodes])
         self.assertEqual(tree.online, frozenset().union(*(n.online_cpus for n in host.nodes)))
         self.assertEqual(tree.online, frozenset().union(*host.cores))
@@ -120,7 +125,7 @@ class TreesTest(unittest.TestCase):
     @settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
     @given(trees(damaged=True), REQUESTS, PROMISES)
     def test_of_damaged_files_nothing_but_a_named_error(self, tree, request, promises):
-        host, told = self.read(tree)
+        host, told, _ = self.read(tree)
         if host is not None:
             self.check_capacity(host, *told)
             self.check_place(host, request, promises)
