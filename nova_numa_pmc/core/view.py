@@ -7,7 +7,7 @@ Imported by the libvirt hook at every guest start: light modules only.
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import hierarchy, node_memory
+from nova_numa_pmc.core import hierarchy
 from nova_numa_pmc.core.missing import serves
 
 #: Cores per vCPU of a guest without history, and how many guests that prior counts for.
@@ -50,7 +50,10 @@ def view(topology, promises, limits, pressures=None, rotation=0, now_ns=None):
         the larger of both, which would need each guest's own measurement)
     :returns: :class:`model.HostView`
     """
-    nodes = node_memory.offered(topology.nodes, limits)
+    nodes = topology.nodes
+    if any(node.memory_bytes and not node.cpus for node in nodes):
+        from nova_numa_pmc.core import node_memory  # few hosts have such nodes
+        nodes = node_memory.offered(nodes, limits)
     promises = list(promises)
     cores = capacity_cores(topology, limits)
     capacity = [capacity_bytes(node, limits) for node in nodes]

@@ -21,7 +21,7 @@ import os
 
 from nova_numa_pmc.exceptions import (CpuListError, CpusetError, GuestGone,
                                       PinnedByOthers)
-from nova_numa_pmc.host import allowed_mems, writes
+from nova_numa_pmc.host import writes
 from nova_numa_pmc.host.cgroups import memory_by_node, read_text, resident_bytes
 from nova_numa_pmc.host.held import Held, contradicting, current, file_of, written
 from nova_numa_pmc.host.topology import format_cpulist, parse_cpulist
@@ -91,7 +91,9 @@ def confine(groups, cpus, mems=None, bring_over_limit_bytes=BRING_OVER_LIMIT_BYT
     if not cpus or mems is not None and not mems:
         raise CpusetError('%s: asked for an empty set' % groups.target)
     ours = ours or Held(frozenset(), frozenset())
-    mems = allowed_mems.having_memory(groups, mems)
+    if mems is not None:
+        from nova_numa_pmc.host import allowed_mems  # seldom needed at a start
+        mems = allowed_mems.having_memory(groups, mems)
     held = current(groups)
     theirs = [name for name in contradicting(groups, held, cpus, ours.cpus) if name not in keep]
     if theirs:
@@ -207,8 +209,14 @@ def _handing_over(groups, held, sets, kind):
     if groups.version != 2 or groups.covers or groups.target == groups.scope or not own or (
             own not in sets):
         return []
-    wide = _possible_cpus(groups) if kind == 'cpus' else allowed_mems.wide(groups)
+    wide = _possible_cpus(groups) if kind == 'cpus' else _wide_mems(groups)
     return [(file_of(groups.target, kind), wide)]
+
+
+def _wide_mems(groups):
+    """Return the nodes of memory that is wide (v2), as :func:`allowed_mems.wide`."""
+    from nova_numa_pmc.host import allowed_mems
+    return allowed_mems.wide(groups)
 
 
 def _possible_cpus(groups):
@@ -262,7 +270,7 @@ def _memory_steps(groups, held, mems, limit_bytes, stay_bound, ours, pool_by_nod
 def _rest(groups, held):
     """Return what the main thread's group is to hold once memory has been brought over."""
     own = format_cpulist(held[groups.main].mems)
-    return own or groups.version == 2 and allowed_mems.wide(groups) or ''
+    return own or groups.version == 2 and _wide_mems(groups) or ''
 
 
 def _bring_the_rest(groups, held, mems, memory, steps, write):
@@ -315,7 +323,7 @@ def _sum_off(by_node, mems):
 
 def _wide(groups, held):
     """Return the text that widens the memory of a group below the guest's own."""
-    return allowed_mems.wide(groups) if groups.version == 2 else format_cpulist(
+    return _wide_mems(groups) if groups.version == 2 else format_cpulist(
         held[groups.target].mems)
 
 

@@ -18,7 +18,7 @@ import os
 
 from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import TopologyError
-from nova_numa_pmc.host import huge_pools, node_memory
+from nova_numa_pmc.host import huge_pools
 from nova_numa_pmc.host.kernel_files import (
     MAX_CPUS, format_cpulist, parse_cpulist, path_of, read_cpus, read_text, whole_number)
 
@@ -67,9 +67,11 @@ def read(root='/'):
         _read_node(root, number, on_node[number] & usable, on_node[number],
                    meminfo.replace('%d', str(number)))
         for number in numbers)
-    nodes = huge_pools.with_pools(root, node_memory.with_memory(nodes, root))
-    return model.Topology(nodes, _read_distances(root, numbers), _read_cores(root, online),
-                          problems)
+    if any(node.memory_bytes and not node.online_cpus for node in nodes):
+        from nova_numa_pmc.host import node_memory  # few hosts have such nodes
+        nodes = node_memory.with_memory(nodes, root)
+    return model.Topology(huge_pools.with_pools(root, nodes), _read_distances(root, numbers),
+                          _read_cores(root, online), problems)
 
 
 def _on_one_node(root, on_node, online):
