@@ -9,6 +9,7 @@ others.
 from __future__ import annotations
 
 from nova_numa_pmc import model
+from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.core.view import capacity_bytes
 
 
@@ -19,7 +20,8 @@ def most_bytes(host: model.Topology, limits: model.Limits, page_bytes: int | Non
     :param page_bytes: of the guest's huge pages, None: normal pages
     :param node_ids: to which others have bound its memory; empty: any
     """
-    nodes = [node for node in host.nodes if node.id in node_ids] or host.nodes
+    named = tuple(node for node in host.nodes if node.id in node_ids)
+    nodes = named or node_memory.offered(host.nodes, limits)
     if page_bytes is None:
         return sum(capacity_bytes(node, limits) for node in nodes)
     return sum(pool.page_bytes * pool.total for node in nodes for pool in node.huge_pages

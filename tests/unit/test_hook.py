@@ -201,7 +201,7 @@ class StartTest(HookTest):
     def test_firmware_that_counts_a_cpu_twice_is_told_in_one_line(self):
         sysfs.write(self.root, 'sys/devices/system/node/node1/cpulist', '2-7\n')
         self.call('start', 1)
-        warning, decision = self.host.logged()
+        decision, warning = self.host.logged()
         self.assertIn('CPUs 2-3 are on another node', warning)
         self.assertIn('instance-00000001', decision)
 

@@ -2,7 +2,7 @@
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import moves, node_memory, placement
+from nova_numa_pmc.core import ceiling, moves, node_memory, placement
 from nova_numa_pmc.core.view import view
 from tests.fixtures import hosts
 from tests.fixtures.hosts import GIB, LIMITS
@@ -75,6 +75,13 @@ class KeptMemoryTest(unittest.TestCase):
                          [sum(dict(node.huge_free_bytes).values()) for node in seen.nodes])
         placed = placement.place(seen, model.Request(2, 12 * GIB, GIB), LIMITS)
         self.assertEqual((0, 1), placed.mem_nodes)
+
+    def test_a_promise_is_at_most_what_guests_may_have(self):
+        found = host(DEVICE, SLOW)
+        self.assertEqual(32 * GIB, ceiling.most_bytes(found, LIMITS))
+        self.assertEqual(96 * GIB, ceiling.most_bytes(found, LIMITS, node_ids=(2,)))
+        asked = LIMITS._replace(guest_memory_nodes=frozenset({3}))
+        self.assertEqual(128 * GIB, ceiling.most_bytes(found, asked))
 
     def test_a_guest_that_numatune_binds_there_is_counted_there(self):
         pinned = model.Promise('p', 'p', (0,), (2,), 2, 4 * GIB, None, False, model.PINNED, 0)
