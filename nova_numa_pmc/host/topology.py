@@ -71,7 +71,7 @@ def read(root='/'):
         from nova_numa_pmc.host import node_memory  # few hosts have such nodes
         nodes = node_memory.with_memory(nodes, root)
     return model.Topology(huge_pools.with_pools(root, nodes), _read_distances(root, numbers),
-                          _read_cores(root, online), problems)
+                          _read_cores(root, online), problems=problems)
 
 
 def _on_one_node(root, on_node, online):

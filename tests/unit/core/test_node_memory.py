@@ -100,20 +100,22 @@ class KeptMemoryTest(unittest.TestCase):
 
 
 class DomainTest(unittest.TestCase):
-    """Nodes that share their channels, some without DIMMs."""
+    """Nodes that share their channels, some without memory."""
 
     SHAPE = hosts.topology(cpus=(2, 2, 2, 2), memory=(16 * GIB, 0, 8 * GIB, 0),
                            distances=hosts.two_level(4, 2, near=11))
 
+    def view(self):
+        return view(self.SHAPE, [], LIMITS)._replace(domains=(0, 0, 2, 2))
+
     def test_memory_is_on_the_nodes_that_have_any(self):
         for gib, nodes, mem_nodes in ((12, (0, 1), (0,)), (20, (0, 1, 2, 3), (0, 2))):
             with self.subTest(gib=gib):
-                placed = placement.place(view(self.SHAPE, [], LIMITS),
-                                         model.Request(3, gib * GIB), LIMITS)
+                placed = placement.place(self.view(), model.Request(3, gib * GIB), LIMITS)
                 self.assertEqual((nodes, mem_nodes), (placed.nodes, placed.mem_nodes))
 
     def test_the_spread_policys_too(self):
-        placed = placement.place(view(self.SHAPE, [], LIMITS), model.Request(
+        placed = placement.place(self.view(), model.Request(
             3, 12 * GIB, policy=model.SPREAD), LIMITS)
         self.assertEqual((0, 2), placed.mem_nodes)
 
@@ -138,7 +140,7 @@ class RebalanceTest(unittest.TestCase):
     def test_no_step_names_a_node_without_memory(self):
         guests = [load('g%d' % n, 4, 0, 3.0, 4 * GIB, lines=1e7) for n in range(4)]
         host = Constant((4, 4, 4, 4), (32 * GIB, 0, 32 * GIB, 0), guests,
-                        distances=hosts.two_level(4, 2, near=11))
+                        distances=hosts.two_level(4, 2, near=11), domains=(0, 0, 2, 2))
         steps = self.plans(host)
         self.assertTrue(steps)
         self.assertLessEqual({node for step in steps for node in step.mem_nodes}, {0, 2})
