@@ -3,8 +3,8 @@
 
 import collections
 
-#: Of a placed guest's bytes, at least so many lie on its node; or no more than this lies on others:
-#: of QEMU's own pages the kernel refuses to move some (EACCES).
+#: Of a placed guest's bytes, at least so many lie on its node, or no more than these on others: of
+#: QEMU's own pages the kernel refuses to move some (EACCES).
 LOCAL_WANTED, REFUSED_BYTES = 0.99, 1 << 20
 
 
