@@ -39,17 +39,20 @@ def flaws(place, promise, cpus):
     :param cpus: its node's, as the kernel lists them
     """
     node, promise = place['node'], promise or {'origin': 'missing', 'cpu_nodes': None}
-    away_bytes = sum(place['bytes'].values()) - place['bytes'][node]
     wanted = [
         (promise['origin'] == 'placed', f'its promise is {promise["origin"]}'),
         (promise['cpu_nodes'] == [node],
          f'it is promised to nodes {promise["cpu_nodes"]}, its bytes are on node {node}'),
-        (place['share'] >= LOCAL_WANTED or away_bytes <= REFUSED_BYTES,
+        (place['share'] >= LOCAL_WANTED or _away_bytes(place) <= REFUSED_BYTES,
          f'{place["share"]:.1%} of its bytes are on node {node}'),
         (place['cpus'] == [cpus], f'its vCPUs may use {place["cpus"]}, node {node} has {cpus}'),
         (set(place['ticks']) == {node}, f'it ran on nodes {sorted(place["ticks"])}'),
     ]
     return [what for true, what in wanted if not true]
+
+
+def _away_bytes(place):
+    return sum(place['bytes'].values()) - place['bytes'][place['node']]
 
 
 def spread(places):
