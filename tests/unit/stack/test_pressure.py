@@ -33,7 +33,7 @@ class Session:
         pass
 
     def wait_until_demand(self, name, fits, what, nodes=None):
-        self.waited.append((nodes, fits(1.0), fits(0.9)))
+        self.waited.append((nodes, fits(0.5), fits(0.4)))
 
     def boot(self, name, availability_zone):
         self.servers[name] = types.SimpleNamespace(id=name)
