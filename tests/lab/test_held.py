@@ -222,7 +222,7 @@ def test_autostart(lab_of, begin):
 @pytest.mark.parametrize('batch', range(int(os.environ.get('LAB_STARTS', '50')) // BATCH))
 def test_many_starts(lab_of, cgroup, batch):
     """No start fails, of guests with and without a <vcpu cpuset>: LAB_STARTS of them."""
-    lab = lab_of(fresh=True, cgroup=cgroup, cpus_per_node=1)
+    lab = lab_of(fresh=True, cgroup=cgroup, cpus_per_node=1, pmu=False)
     lab.install_hook()
     for _ in range(BATCH // 10):
         specs = [{'name': f'g{at}', 'memory_mib': 16, 'paused': True,
