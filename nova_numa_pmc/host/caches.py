@@ -7,17 +7,21 @@ Format: Documentation/ABI/testing/sysfs-devices-system-cpu, cache/indexN.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.exceptions import CpuListError
 from nova_numa_pmc.host.cgroups import read_text
 from nova_numa_pmc.host.topology import parse_cpulist
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _CACHES = 'sys/devices/system/cpu/cpu%d/cache'
 _UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30}
 
 
-def last_level(cpu, root='/'):
-    """Return (bytes, frozenset of CPUs that share it) of a CPU's last cache; None: not told."""
+def last_level(cpu: int, root: str = '/') -> tuple[int, frozenset[int]] | None:
+    """Return (bytes, the CPUs that share it) of a CPU's last cache; None: not told."""
     directory = os.path.join(root, _CACHES % cpu)
     found = None
     try:
@@ -32,7 +36,8 @@ def last_level(cpu, root='/'):
     return found and found[1:]
 
 
-def _cache(path, cpu):
+def _cache(path: str, cpu: int) -> tuple[int, int, frozenset[int]] | None:
+    """Return a cache's (level, bytes, CPUs that share it); None: not told, or not understood."""
     try:
         level, size, shared = (read_text(os.path.join(path, name)).strip()
                                for name in ('level', 'size', 'shared_cpu_list'))
@@ -45,7 +50,7 @@ def _cache(path, cpu):
         return None
 
 
-def total_bytes(cpus, root='/'):
+def total_bytes(cpus: Iterable[int], root: str = '/') -> int:
     """Return the sum of the distinct last-level caches of some CPUs; 0: none is told."""
     found = {shared: size for size, shared in filter(None, (
         last_level(cpu, root) for cpu in cpus))}

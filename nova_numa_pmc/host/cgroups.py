@@ -23,8 +23,14 @@ import os
 from nova_numa_pmc.exceptions import CpusetError, GuestGone
 from nova_numa_pmc.record import Record
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
 #: No kernel file read here comes near it; a bound for what a test or a bind mount puts there.
 _READ_MAX_BYTES = 1 << 20
+_NO_PROCESS = 'no process of the guest is known'
 
 
 class Groups(Record):
@@ -54,14 +60,15 @@ class Groups(Record):
     proc: str
 
 
-def read_text(path):
+def read_text(path: str) -> str:
     """Read a kernel file to its end; kernfs may return it in parts.
 
     :raises OSError: as the kernel says; EFBIG above 1 MiB
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
     try:
-        parts, size = [], 0
+        parts: list[bytes] = []
+        size = 0
         while True:
             part = os.read(fd, 65536)
             if not part:
@@ -74,14 +81,16 @@ def read_text(path):
         os.close(fd)
 
 
-def find(pid, root='/'):
+def find(pid: int | None, root: str = '/') -> Groups:
     """Find the groups of the guest whose QEMU main process is ``pid``.
 
+    :param pid: None: not known
     :param root: where ``proc`` and the control group mounts are found (tests)
-    :returns: :class:`Groups`
     :raises CpusetError: not a libvirt guest's group, or one without a cpuset
     :raises GuestGone: there is no such process any more
     """
+    if pid is None:
+        raise GuestGone(_NO_PROCESS)
     proc = os.path.join(root, 'proc', '%d' % pid)
     hierarchies = _hierarchies(proc)
     version = 1 if 'cpuset' in hierarchies else 2
@@ -112,7 +121,7 @@ def find(pid, root='/'):
                   main if _has_cpuset(main) else target, covers, memory, proc)
 
 
-def machine(pid, controller, root='/'):
+def machine(pid: int | None, controller: str, root: str = '/') -> str:
     """Return the directory of a guest's machine group in a controller's hierarchy.
 
     That is the unified one where the controller has none of its own.
@@ -123,7 +132,7 @@ def machine(pid, controller, root='/'):
     return locate(pid, controller, root)[1]
 
 
-def memory_group(pid, root='/'):
+def memory_group(pid: int | None, root: str = '/') -> tuple[int, str]:
     """Return (version, directory) of the group whose ``memory.numa_stat`` counts a guest.
 
     :raises CpusetError: as :func:`machine`, or no group has that file
@@ -138,11 +147,14 @@ def memory_group(pid, root='/'):
                       % scope)
 
 
-def locate(pid, controller, root='/'):
+def locate(pid: int | None, controller: str,
+           root: str = '/') -> tuple[int, str, list[str]]:
     """Return (version, machine's directory, components below it) in a controller's hierarchy.
 
     :raises CpusetError, GuestGone: as :func:`machine`
     """
+    if pid is None:
+        raise GuestGone(_NO_PROCESS)
     hierarchies = _hierarchies(os.path.join(root, 'proc', '%d' % pid))
     version = 1 if controller in hierarchies else 2
     key = controller if version == 1 else ''
@@ -153,7 +165,7 @@ def locate(pid, controller, root='/'):
     return (version, *_locate(hierarchies[key], key, mounts, root))
 
 
-def memory_by_node(groups):
+def memory_by_node(groups: Groups) -> dict[int, int] | None:
     """Read how many bytes of anonymous and shared memory a guest has on each node.
 
     Source: ``memory.numa_stat``, in bytes on v2, in pages on v1, where shared pages count as
@@ -168,11 +180,11 @@ def memory_by_node(groups):
     return group_memory_by_node(groups.version, groups.memory)
 
 
-def group_memory_by_node(version, directory):
+def group_memory_by_node(version: int, directory: str) -> dict[int, int] | None:
     """Read the same of the group that :func:`memory_group` found."""
     wanted, unit = (('anon', 'shmem'), 1) if version == 2 else (
         ('hierarchical_anon', 'hierarchical_unevictable'), os.sysconf('SC_PAGE_SIZE'))
-    by_node = {}
+    by_node: dict[int, int] = {}
     try:
         for line in read_text(os.path.join(directory, 'memory.numa_stat')).splitlines():
             fields = line.split(' ')
@@ -187,7 +199,7 @@ def group_memory_by_node(version, directory):
     return by_node or None
 
 
-def resident_bytes(groups, *names):
+def resident_bytes(groups: Groups, *names: str) -> int | None:
     """Sum what /proc/PID/status says under ``names`` ('VmRSS', 'HugetlbPages').
 
     :returns: bytes, or None when a name is missing or unreadable
@@ -200,7 +212,7 @@ def resident_bytes(groups, *names):
         return None
 
 
-def _read(path):
+def _read(path: str) -> str:
     try:
         return read_text(path)
     except OSError as e:
@@ -208,7 +220,7 @@ def _read(path):
         raise gone('%s: %s' % (path, e.strerror or e)) from None
 
 
-def _hierarchies(proc):
+def _hierarchies(proc: str) -> dict[str, str]:
     """Map controller names ('' for the unified hierarchy) to the process's path in each."""
     found = {}
     for line in _read(os.path.join(proc, 'cgroup')).splitlines():
@@ -223,10 +235,10 @@ def _hierarchies(proc):
     return found
 
 
-def _locate(path, controller, mounts, root):
+def _locate(path: str, controller: str, mounts: str, root: str) -> tuple[str, list[str]]:
     """Split a process's path at its machine's group.
 
-    :returns: (directory of the machine's group, list of the components below it)
+    :returns: (directory of the machine's group, the components below it)
     """
     parts = path.split('/')
     at = max((i for i, part in enumerate(parts) if _is_machine(part)), default=None)
@@ -251,12 +263,12 @@ def _locate(path, controller, mounts, root):
     raise GuestGone('%s: the group does not exist any more' % scope)
 
 
-def _is_machine(name):
+def _is_machine(name: str) -> bool:
     return (name.startswith('machine-qemu') and name.endswith('.scope')
             or name.endswith('.libvirt-qemu'))
 
 
-def _mounts(text, controller):
+def _mounts(text: str, controller: str) -> Iterator[tuple[str, str]]:
     """Yield (root, mount point) of each mount of a controller's hierarchy ('': unified)."""
     for line in text.splitlines():
         left, dash, right = line.partition(' - ')
@@ -268,15 +280,15 @@ def _mounts(text, controller):
             yield _unescape(fields[3]), _unescape(fields[4])
 
 
-def _unescape(text):
+def _unescape(text: str) -> str:
     """Undo mountinfo's octal escapes of space, tab, newline and backslash."""
     for code, char in (('\\040', ' '), ('\\011', '\t'), ('\\012', '\n'), ('\\134', '\\')):
         text = text.replace(code, char)
     return text
 
 
-def children(base):
-    """Return a tuple of the emulator's, vCPUs' and I/O threads' groups that have a cpuset.
+def children(base: str) -> tuple[str, ...]:
+    """Return the emulator's, vCPUs' and I/O threads' groups that have a cpuset.
 
     :raises GuestGone: the group above them is gone
     """
@@ -293,11 +305,12 @@ def children(base):
     return tuple(found)
 
 
-def _has_cpuset(directory):
+def _has_cpuset(directory: str) -> bool:
     return os.path.exists(os.path.join(directory, 'cpuset.cpus'))
 
 
-def _memory_group(version, own, hierarchies, mounts, root):
+def _memory_group(version: int, own: tuple[str, str], hierarchies: Mapping[str, str],
+                  mounts: str, root: str) -> str | None:
     """Find the guest's group that counts its memory; None where there is none."""
     if version == 1:
         try:

@@ -47,14 +47,14 @@ class Trial(Record):
     message: str
 
 
-def find_daemon(root='/'):
-    """Return the :class:`Daemon` that runs on the host at ``root``, or None."""
+def find_daemon(root: str = '/') -> Daemon | None:
+    """Return the daemon that runs on the host at ``root``, or None."""
     proc = os.path.join(root, 'proc')
     try:
         entries = sorted((int(name) for name in os.listdir(proc) if name.isdigit()))
     except OSError:
         return None
-    found = {}
+    found: dict[str, int] = {}
     for pid in entries:
         name = _text(os.path.join(proc, str(pid), 'comm'))
         if name in DAEMONS and name not in found:
@@ -65,7 +65,7 @@ def find_daemon(root='/'):
     return None
 
 
-def label_of_daemon(root='/', daemon=None):
+def label_of_daemon(root: str = '/', daemon: Daemon | None = None) -> str | None:
     """Return the label to try a hook under, or None where it can't be known.
 
     Without a running daemon: the AppArmor profile that is loaded for it, or
@@ -80,14 +80,14 @@ def label_of_daemon(root='/', daemon=None):
     return next((name for name in _PROFILES if name in loaded), UNCONFINED)
 
 
-def try_script(script, label, limit_seconds=60):
-    """Run ``script - selftest`` as a daemon with ``label`` would; return a :class:`Trial`.
+def try_script(script: str, label: str, limit_seconds: float = 60) -> Trial:
+    """Run ``script - selftest`` as a daemon with ``label`` would; return what that gave.
 
     A shell is put under the label first and executes the script from there:
     entering the label by executing the script itself would skip the check
     that the daemon meets.
     """
-    def enter():
+    def enter() -> None:
         if label == UNCONFINED:
             return
         apparmor = '/proc/thread-self/attr/apparmor/exec'
@@ -112,7 +112,7 @@ def try_script(script, label, limit_seconds=60):
     return Trial(done.returncode == 0 and last.startswith('selftest: ok'), label, last)
 
 
-def _describe(root, name, pid):
+def _describe(root: str, name: str, pid: int) -> Daemon:
     process = os.path.join(root, 'proc', str(pid))
     label = _text(os.path.join(process, 'attr/current')) or UNCONFINED
     if label.endswith(')') and ' (' in label:  # AppArmor adds its mode
@@ -120,7 +120,7 @@ def _describe(root, name, pid):
     return Daemon(name, pid, started_s(root, process), label, same_root(root, process))
 
 
-def started_s(root, process):
+def started_s(root: str, process: str) -> float | None:
     """Return the start of the process in ``/proc/PID`` [s since the epoch], None: not told.
 
     Field 22 of proc(5)'s stat, in ticks after the boot time.
@@ -134,7 +134,7 @@ def started_s(root, process):
     return int(boot[0].split()[1]) + ticks / os.sysconf('SC_CLK_TCK')
 
 
-def same_root(root, process):
+def same_root(root: str, process: str) -> bool:
     """Say whether the process in ``/proc/PID`` sees the same root (False: a container)."""
     try:
         return os.path.samefile(os.path.join(process, 'root'), root)
@@ -142,7 +142,7 @@ def same_root(root, process):
         return True
 
 
-def _text(path):
+def _text(path: str) -> str | None:
     try:
         with open(path, encoding='utf-8', errors='replace') as stream:
             return stream.read().strip('\0\n ')

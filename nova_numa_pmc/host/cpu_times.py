@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.host.cgroups import read_text
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 #: user, nice, system, irq, softirq: fields of /proc/stat (Documentation/filesystems/proc.rst).
 #: Guests' time is in user and nice already; iowait is idle; stolen time was another host's.
@@ -25,8 +29,8 @@ class Times(Record):
     stolen_ns: dict[int, int] | None = None
 
 
-def read(root='/'):
-    """Return the CPUs' :class:`Times`, in ticks of 10 ms.
+def read(root: str = '/') -> Times:
+    """Return the CPUs' times, in ticks of 10 ms.
 
     The run times in ``/proc/schedstat`` are finer, but grow only when a thread leaves its CPU,
     which a busy vCPU may not do for seconds.
@@ -36,7 +40,8 @@ def read(root='/'):
     except OSError:
         return Times()
     tick_ns = 10**9 // os.sysconf('SC_CLK_TCK')
-    busy, stolen = {}, {}
+    busy: dict[int, int] = {}
+    stolen: dict[int, int] = {}
     for line in lines:
         name, _, rest = line.partition(' ')
         if not name.startswith('cpu') or name == 'cpu':
@@ -51,25 +56,26 @@ def read(root='/'):
     return Times(busy, stolen) if busy else Times()
 
 
-def busy_ns(root='/'):
+def busy_ns(root: str = '/') -> dict[int, int] | None:
     """Return {CPU: ns that it ran something, cumulative}; None: not told."""
     return read(root).busy_ns
 
 
-def _numbers(words):
+def _numbers(words: list[str]) -> list[int] | None:
     return [int(word) for word in words] if all(map(_is_number, words)) else None
 
 
-def _is_number(text):
+def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 21
 
 
-def passed(before, after, elapsed_ns):
+def passed(before: Mapping[int, int] | None, after: Mapping[int, int] | None,
+           elapsed_ns: int) -> dict[int, float]:
     """Return {CPU: cores} between two readings of a time; a CPU whose time is not known is absent.
 
     Such are CPUs that are in one reading only (hotplug), and those whose time went backwards.
 
-    :param before, after: {CPU: ns} or None
+    :param before, after: {CPU: ns}
     """
     if before is None or after is None or elapsed_ns <= 0:
         return {}
@@ -77,7 +83,9 @@ def passed(before, after, elapsed_ns):
             if ns >= before.get(cpu, ns + 1)}
 
 
-def summed(cores_by_cpu, cpus):
+def summed(cores_by_cpu: Mapping[int, float], cpus: Iterable[int]) -> float | None:
     """Return the sum over CPUs [cores]; None: one of them is not known."""
-    found = [cores_by_cpu.get(cpu) for cpu in cpus]
-    return None if None in found else sum(found)
+    try:
+        return sum([cores_by_cpu[cpu] for cpu in cpus])
+    except KeyError:
+        return None

@@ -14,8 +14,17 @@ Westmere-SP. So rows are keyed by model, never by code alone.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc.record import Record
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    #: A umask, and libpfm4's name of it.
+    Umask = tuple[int, str | None]
+    #: As the kernel exports it: PMU pattern, event name, bytes that a count weighs, caveats.
+    SysfsName = tuple[str, str, int | None, tuple[str, ...]]
 
 # What an event tells us; several events of one role on one scope are added up.
 LOCAL_DRAM, REMOTE_DRAM, REMOTE_CACHE = 'local_dram', 'remote_dram', 'remote_cache'
@@ -81,7 +90,8 @@ class Row(Record):
     entries: tuple[Entry, ...]
 
 
-def _core(event, local, remote, document, pfm, *caveats):
+def _core(event: int, local: Umask, remote: Umask, document: str, pfm: str | None,
+          *caveats: str) -> tuple[Entry, ...]:
     """Return the two retired-load entries, named after libpfm4's event."""
     return tuple(
         Entry(role, 'event=%#x,umask=%#x' % (event, umask), document,
@@ -89,7 +99,8 @@ def _core(event, local, remote, document, pfm, *caveats):
         for role, (umask, name) in ((LOCAL_DRAM, local), (REMOTE_DRAM, remote)))
 
 
-def _remote_cache(event, umasks, document, pfm):
+def _remote_cache(event: int, umasks: Iterable[Umask], document: str,
+                  pfm: str | None) -> tuple[Entry, ...]:
     return tuple(Entry(REMOTE_CACHE, 'event=%#x,umask=%#x' % (event, umask), document,
                        '%s:%s' % (pfm, name) if pfm else None, (RETIRED,))
                  for umask, name in umasks)
@@ -98,7 +109,8 @@ def _remote_cache(event, umasks, document, pfm):
 _SDM = 'Intel SDM vol. 3B, performance-monitoring events'
 
 
-def _intel(stall, stall_pfm, stall_caveat, misses_pfm='LLC_MISSES'):
+def _intel(stall: str, stall_pfm: str, stall_caveat: str,
+           misses_pfm: str = 'LLC_MISSES') -> tuple[Entry, ...]:
     """Return the architectural entries (Intel SDM vol. 3B, table 20-1) and the model's stalls."""
     return (
         Entry(CYCLES, 'event=0x3c', _SDM, 'UNHALTED_CORE_CYCLES'),
@@ -119,7 +131,7 @@ _SKX_CORE = _intel('event=0xa3,umask=0x6,cmask=0x6', 'CYCLE_ACTIVITY:STALLS_L3_M
                    'stalls while a demand load misses L3', 'LONGEST_LAT_CACHE:MISS')
 
 
-def _imc(read, write, document):
+def _imc(read: Iterable[str], write: Iterable[str], document: str) -> tuple[Entry, ...]:
     return tuple(
         Entry(role, terms, document, None, (PACKAGE,), 'uncore_imc_[0-9]*', 64)
         for role, alternatives in ((MEM_READ, read), (MEM_WRITE, write))
@@ -138,7 +150,7 @@ _UPI = (
           None, ('9 flits carry 64 bytes',), 'uncore_upi_[0-9]*', 64 / 9),)
 
 
-def _cha(local, remote, hit, miss, document):
+def _cha(local: str, remote: str, hit: str, miss: str, document: str) -> tuple[Entry, ...]:
     entries = ((READS_LOCAL, local, 'demand data reads of cores that miss the LLC'),
                (READS_REMOTE, remote, 'demand data reads of cores that miss the LLC'),
                (IO_HIT, hit, 'all requests of devices (DDIO)'),
@@ -155,7 +167,7 @@ _CHA_ICX = _cha('event=0x35,umask=0xc816fe01', 'event=0x35,umask=0xc8177e01',
                 'Intel perfmon, Ice Lake-SP uncore: UNC_CHA_TOR_INSERTS')
 
 
-def _iio(ch_mask):
+def _iio(ch_mask: int) -> tuple[Entry, ...]:
     document = 'Intel perfmon, uncore: UNC_IIO_DATA_REQ_OF_CPU'
     return tuple(
         Entry(role, 'event=0x83,umask=%#x,ch_mask=%#x,fc_mask=0x7' % (umask, ch_mask), document,
@@ -178,7 +190,8 @@ _LOADS_DRAM = ((0x1, 'LOCAL_DRAM'), (0x2, 'REMOTE_DRAM'))
 _LOADS_REMOTE = ((0x4, 'REMOTE_HITM'), (0x8, 'REMOTE_FWD'))
 
 
-def _server(key, title, cpuid, pfm, uncore):
+def _server(key: str, title: str, cpuid: str, pfm: str | None,
+            uncore: tuple[Entry, ...]) -> Row:
     """Return a row of Skylake-SP and its successors, whose core events stay the same."""
     document = 'Intel perfmon, %s: %s' % (title, _L3_MISS_LOADS)
     return Row(key, title, cpuid, pfm,
@@ -187,7 +200,8 @@ def _server(key, title, cpuid, pfm, uncore):
                + _SKX_CORE + uncore)
 
 
-def _amd_core(fills, pfm_prefix, names, misses, document, caveat):
+def _amd_core(fills: int, pfm_prefix: str | None, names: Iterable[str] | None, misses: int,
+              document: str, caveat: str) -> tuple[Entry, ...]:
     """Return AMD's fill counts by source; ``names``: libpfm4's of 0x08, 0x40 and 0x10."""
     pfm = dict(zip((0x08, 0x40, 0x10), names)) if names else {}
     return (
@@ -219,10 +233,10 @@ _AMD_UMC = tuple(
     for role, mask in ((MEM_READ, 1), (MEM_WRITE, 2)))
 
 
-def _neoverse(key, title, part):
+def _neoverse(key: str, title: str, part: int) -> Row:
     document = 'Arm %s TRM, PMU events' % title
 
-    def entry(role, code, *caveats, minus=None):
+    def entry(role: str, code: int, *caveats: str, minus: str | None = None) -> Entry:
         return Entry(role, 'event=%#x' % code, document, None, caveats, 'armv8_*', None, minus)
 
     return Row(key, title, 'ARM-0x41-%#x' % part, None, (
@@ -338,7 +352,7 @@ ROWS = (
 #: PMU driver that can tell them (the emulated machine's does) may export them, the
 #: last two from one PMU for each node whose name ends in the node's number.
 NODE_IN_NAME = 'node in name'
-SYSFS_NAMES = {
+SYSFS_NAMES: dict[str, tuple[SysfsName, ...]] = {
     LOCAL_DRAM: (('*', 'local_dram', None, ()),),
     REMOTE_DRAM: (('*', 'remote_dram', None, ()),
                   ('armv8_*', 'remote_access', None,
@@ -370,7 +384,7 @@ SYSFS_NAMES = {
 #: Layouts of core PMUs that are not on this machine, so that ``--cpu`` can encode
 #: for another one (Documentation/ABI/testing/sysfs-bus-event_source-devices-format).
 #: An uncore box's layout differs between models: its terms are shown as they are.
-DEFAULT_FORMATS = (
+DEFAULT_FORMATS: tuple[tuple[str, dict[str, str]], ...] = (
     ('cpu', {'event': 'config:0-7', 'umask': 'config:8-15', 'cmask': 'config:24-31'}),
     ('armv8_*', {'event': 'config:0-15'}),
 )

@@ -9,10 +9,18 @@ from __future__ import annotations
 
 import os
 import re
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.host import event_table, pmu
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nova_numa_pmc.host.pfm import Libpfm
+
+    Missing = list[tuple[str, str]]
 
 OVERRIDE, KERNEL, LIBPFM, TABLE = 'override', 'kernel', 'libpfm4', 'table'
 
@@ -65,7 +73,7 @@ class Event(Record):
 class Selection(Record):
     """What can be counted.
 
-    :param row: :class:`event_table.Row` or None: a CPU that the table doesn't know
+    :param row: None: a CPU that the table doesn't know
     :param events: what is counted; one role may have several, to be added up
     :param missing: (role, why)
     """
@@ -76,14 +84,14 @@ class Selection(Record):
     missing: tuple[tuple[str, str], ...]
 
 
-def read_cpu(root='/'):
-    """Return the machine's :class:`Cpu` from ``/proc/cpuinfo``, of its first processor."""
+def read_cpu(root: str = '/') -> Cpu:
+    """Return the machine's model from ``/proc/cpuinfo``, of its first processor."""
     try:
         with open(os.path.join(root, 'proc/cpuinfo'), encoding='ascii', errors='replace') as file:
             text = file.read(16384)
     except OSError:
         return Cpu('', 'unknown')
-    fields = {}
+    fields: dict[str, str] = {}
     for line in text.splitlines():
         name, colon, value = line.partition(':')
         if colon:
@@ -91,7 +99,7 @@ def read_cpu(root='/'):
     return Cpu(_cpuid(fields), fields.get('model name', 'unknown'))
 
 
-def _cpuid(fields):
+def _cpuid(fields: Mapping[str, str]) -> str:
     if 'CPU implementer' in fields:
         return 'ARM-%s-%s' % (fields['CPU implementer'].lower(),
                               fields.get('CPU part', '').lower())
@@ -102,7 +110,7 @@ def _cpuid(fields):
     return '%s-%d-%X-%X' % (fields.get('vendor_id', ''), family, model, stepping)
 
 
-def find_row(cpuid):
+def find_row(cpuid: str) -> event_table.Row | None:
     """Return the table's row of a CPU, or None; takes a row's key (``skylake-sp``) too."""
     for row in event_table.ROWS:
         if row.key == cpuid or re.match('(?:%s)(?:-|$)' % row.cpuid, cpuid):
@@ -110,7 +118,7 @@ def find_row(cpuid):
     return None
 
 
-def mediated_vpmu(root='/'):
+def mediated_vpmu(root: str = '/') -> bool:
     """Tell whether KVM hands the core's counters to its guests (Linux 7.0, off by default).
 
     Then an open event that counts guest mode makes the next guest's first vCPU
@@ -129,7 +137,8 @@ def mediated_vpmu(root='/'):
     return False
 
 
-def select(root='/', cpu=None, overrides=None, libpfm=None):
+def select(root: str = '/', cpu: str | None = None, overrides: Mapping[str, str] | None = None,
+           libpfm: Libpfm | None = None) -> Selection:
     """Choose the events of every role.
 
     :param cpu: cpuid or key of another CPU, to show what would be counted there
@@ -137,22 +146,24 @@ def select(root='/', cpu=None, overrides=None, libpfm=None):
     :param overrides: role → event as perf writes it (``cpu/event=0xd3,umask=0x1/``,
         ``cpu/instructions/``, ``r53100f``) or a libpfm4 name with its prefix
         (``skx::EVENT:UMASK``); 'none': don't count the role
-    :param libpfm: :class:`pfm.Libpfm` or None
-    :rtype: Selection
+    :param libpfm: None: it is not there
     :raises EventError: an override that names no role or no event
     """
-    here = read_cpu(root) if cpu is None else None
+    here = cpu is None
+    known = read_cpu(root) if cpu is None else Cpu(cpu, 'unknown')
     pmus = pmu.read_pmus(root) if here else {}
-    row = find_row(here.cpuid if here else cpu)
-    known = here or Cpu(cpu, row.title if row else 'unknown')
+    row = find_row(known.cpuid)
+    if row and not here:
+        known = known._replace(name=row.title)
     overrides = overrides or {}
     unknown = sorted(set(overrides) - set(event_table.ROLES))
     if unknown:
         raise exceptions.EventError('no such event role: %s; there are %s' % (
             ', '.join(unknown), ', '.join(event_table.ROLES)))
-    chosen, missing = [], []
+    chosen: list[Event] = []
+    missing: Missing = []
     for role in event_table.ROLES:
-        found, reason = _find(role, pmus, row, overrides, libpfm, here is not None)
+        found, reason = _find(role, pmus, row, overrides, libpfm, here)
         chosen.extend(found)
         if not found:
             missing.append((role, reason))
@@ -161,7 +172,7 @@ def select(root='/', cpu=None, overrides=None, libpfm=None):
     return Selection(known, row, tuple(chosen), tuple(missing))
 
 
-def _without_core(chosen, missing):
+def _without_core(chosen: list[Event], missing: Missing) -> tuple[list[Event], Missing]:
     reason = ("KVM's mediated vPMU is enabled: an open core event would stop guests from "
               'starting; load kvm_intel or kvm_amd with enable_mediated_pmu=0 to count it')
     refused = {event.role for event in chosen if event.pmu in _X86_CORE_PMUS}
@@ -169,16 +180,19 @@ def _without_core(chosen, missing):
             missing + [(role, reason) for role in event_table.ROLES if role in refused])
 
 
-def _find(role, pmus, row, overrides, libpfm, here):
+def _find(
+        role: str, pmus: Mapping[str, pmu.Pmu], row: event_table.Row | None,
+        overrides: Mapping[str, str], libpfm: Libpfm | None, here: bool,
+) -> tuple[tuple[Event, ...], str]:
     """Return (events, why there are none)."""
     if role in overrides:
         spec = overrides[role].strip()
         if spec.lower() == 'none':
             return (), 'switched off by the configuration'
-        return _from_override(role, spec, pmus, libpfm), None
+        return _from_override(role, spec, pmus, libpfm), ''
     found = _from_kernel(role, pmus)
     if found:
-        return found, None
+        return found, ''
     entries = [entry for entry in row.entries if entry.role == role] if row else []
     if not row:
         return (), ('this CPU is not in the table and the kernel exports no name for it: '
@@ -189,10 +203,11 @@ def _find(role, pmus, row, overrides, libpfm, here):
                    for event in _from_entry(entry, row, pmus, libpfm, here))
     if not events:
         return (), 'the PMU %s is not there (no driver, or a virtual machine)' % entries[0].pmu
-    return events, None
+    return events, ''
 
 
-def _from_override(role, spec, pmus, libpfm):
+def _from_override(role: str, spec: str, pmus: Mapping[str, pmu.Pmu],
+                   libpfm: Libpfm | None) -> tuple[Event, ...]:
     match = re.fullmatch(r'r([0-9a-fA-F]{1,16})', spec)
     if match:
         return (Event(role, spec, 'cpu', _RAW_TYPE, int(match[1], 16) & ~_REGISTER_BITS,
@@ -219,18 +234,19 @@ def _from_override(role, spec, pmus, libpfm):
 _REGISTER_BITS = 0x530000
 
 
-def register_code(event):
+def register_code(event: Event) -> int:
     """Return the code as written in the event-select register, 0x53100f for 0x100f."""
-    return event.config | _REGISTER_BITS
+    return (event.config or 0) | _REGISTER_BITS
 
 
-def _event(role, name, box, terms, source, weight=None, node=None, document='', caveats=(),
-           minus=None):
+def _event(role: str, name: str, box: pmu.Pmu, terms: str, source: str,
+           weight: float | None = None, node: int | None = None, document: str = '',
+           caveats: tuple[str, ...] = (), minus: str | None = None) -> Event:
     return Event(role, name, box.name, box.type, *pmu.encode(box, terms), box.cpus, node, weight,
                  minus, source, document, caveats)
 
 
-def _from_kernel(role, pmus):
+def _from_kernel(role: str, pmus: Mapping[str, pmu.Pmu]) -> tuple[Event, ...]:
     uncore = role in event_table.UNCORE_ROLES
     found = []
     for pattern, name, weight, caveats in event_table.SYSFS_NAMES.get(role, ()):
@@ -246,7 +262,8 @@ def _from_kernel(role, pmus):
     return tuple(found if uncore else found[:1])
 
 
-def _kernel_event(role, name, box, weight, caveats):
+def _kernel_event(role: str, name: str, box: pmu.Pmu, weight: float | None,
+                  caveats: tuple[str, ...]) -> Event:
     node = None
     if event_table.NODE_IN_NAME in caveats:
         number = _NODE_NUMBER.search(box.name)
@@ -256,7 +273,8 @@ def _kernel_event(role, name, box, weight, caveats):
                   node, 'sysfs: %s/events/%s' % (box.name, name), caveats)
 
 
-def _from_entry(entry, row, pmus, libpfm, here):
+def _from_entry(entry: event_table.Entry, row: event_table.Row, pmus: Mapping[str, pmu.Pmu],
+                libpfm: Libpfm | None, here: bool) -> list[Event]:
     """Return an entry's events, one for each box of its PMU."""
     uncore = entry.role in event_table.UNCORE_ROLES
     if not here and uncore:
@@ -282,6 +300,6 @@ def _from_entry(entry, row, pmus, libpfm, here):
     return found
 
 
-def _plain(entry, pmu_name):
+def _plain(entry: event_table.Entry, pmu_name: str) -> Event:
     return Event(entry.role, entry.terms, pmu_name, bytes_per_count=entry.bytes_per_count,
                  minus=entry.minus, document=entry.document, caveats=entry.caveats)

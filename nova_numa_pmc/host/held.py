@@ -11,6 +11,11 @@ from nova_numa_pmc.host.cgroups import Groups, read_text
 from nova_numa_pmc.host.topology import parse_cpulist
 from nova_numa_pmc.record import Record
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 class Held(Record):
     """A group's own sets, as frozensets; an empty one (v2) inherits its parent's."""
@@ -19,10 +24,10 @@ class Held(Record):
     mems: frozenset[int]
 
 
-def current(groups: Groups) -> dict:
+def current(groups: Groups) -> dict[str, Held]:
     """Read the own sets of a guest's groups.
 
-    :returns: {directory: :class:`Held`} of the target and the children that still exist
+    :returns: {directory: its sets} of the target and the children that still exist
     :raises GuestGone, CpusetError: the target can't be read
     """
     held = {}
@@ -37,10 +42,10 @@ def current(groups: Groups) -> dict:
     return held
 
 
-def own_cpus(groups: Groups) -> dict:
+def own_cpus(groups: Groups) -> dict[str, frozenset[int]]:
     """Read the own CPUs of a guest's groups only.
 
-    :returns: {directory: frozenset} of the target and the children that still exist
+    :returns: {directory: CPUs} of the target and the children that still exist
     :raises GuestGone, CpusetError: the target can't be read
     """
     found = {}
@@ -54,19 +59,20 @@ def own_cpus(groups: Groups) -> dict:
     return found
 
 
-def held_cpus(groups: Groups, held: dict) -> frozenset:
-    """Return the CPUs that a guest's own groups hold it to, a frozenset; empty: to none.
+def held_cpus(groups: Groups, held: Mapping[str, Held]) -> frozenset[int]:
+    """Return the CPUs that a guest's own groups hold it to; empty: to none.
 
     :param held: as :func:`current` returns
     """
-    own = frozenset().union(*(held[directory].cpus for directory in written(groups)
-                              if directory in held))
-    above = held[groups.target].cpus if groups.version == 2 else frozenset()
+    none: frozenset[int] = frozenset()
+    own = none.union(*(held[directory].cpus for directory in written(groups)
+                       if directory in held))
+    above = held[groups.target].cpus if groups.version == 2 else none
     return own & above or own or above
 
 
-def contradicting(groups: Groups, held: dict, cpus: frozenset,
-                  ours: frozenset = frozenset()) -> list:
+def contradicting(groups: Groups, held: Mapping[str, Held], cpus: frozenset[int],
+                  ours: frozenset[int] = frozenset()) -> list[str]:
     """List the names of the children whose CPUs somebody else has set.
 
     A set inside of ``cpus`` or around it contradicts nothing, and neither does one that holds
@@ -81,7 +87,7 @@ def contradicting(groups: Groups, held: dict, cpus: frozenset,
                 or _is_idle(groups, directory, own.cpus))]
 
 
-def _is_idle(groups: Groups, directory: str, own: frozenset) -> bool:
+def _is_idle(groups: Groups, directory: str, own: frozenset[int]) -> bool:
     """Say whether a set is outside of the one above, so that its threads have that one (v2)."""
     if groups.version != 2:
         return False
@@ -91,7 +97,7 @@ def _is_idle(groups: Groups, directory: str, own: frozenset) -> bool:
         return False
 
 
-def written(groups: Groups) -> tuple:
+def written(groups: Groups) -> tuple[str, ...]:
     """Return the groups whose sets hold a guest as a whole."""
     return (groups.target,) if groups.covers else groups.children
 

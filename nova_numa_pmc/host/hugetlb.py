@@ -8,15 +8,18 @@ import os
 from nova_numa_pmc.host.cgroups import read_text
 
 
-def bytes_by_node(pid, root='/'):
+def bytes_by_node(pid: int | None, root: str = '/') -> dict[int, int]:
     """Sum a process's pool pages per node from ``/proc/PID/numa_maps``.
 
     ``memory.numa_stat`` leaves them out and libvirt's groups have no hugetlb controller.
     The kernel walks the page tables for this: cheap for a guest on huge pages, not for others.
 
+    :param pid: None: not known
     :returns: {node id: bytes}; empty where there are none or the kernel doesn't tell
     """
-    by_node = {}
+    by_node: dict[int, int] = {}
+    if pid is None:
+        return by_node
     try:
         lines = read_text(os.path.join(root, 'proc/%d/numa_maps' % pid)).splitlines()
         for line in lines:

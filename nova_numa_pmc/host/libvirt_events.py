@@ -19,13 +19,17 @@ import importlib
 import os
 import threading
 import time
-from typing import Any, Callable, TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from libvirt import virConnect, virDomain
+
     from nova_numa_pmc.model import Guest
 
 URI = 'qemu:///system'
@@ -66,13 +70,13 @@ class Listener:
     :param module: libvirt's binding (tests); None: it is imported
     """
 
-    def __init__(self, identify: Callable[[str], Any], uri: str = URI, module: Any = None,
-                 clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, identify: Callable[[str], tuple[int, ...] | None], uri: str = URI,
+                 module: Any = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._identify, self._uri, self._libvirt, self._clock = identify, uri, module, clock
         self._why: str = CONNECTING
         self._busy_since_s: float | None = None
-        self._told: collections.deque = collections.deque()
-        self._asked: collections.deque = collections.deque(maxlen=_MOST_ASKED)
+        self._told: collections.deque[Told] = collections.deque()
+        self._asked: collections.deque[str] = collections.deque(maxlen=_MOST_ASKED)
         self._wakes, self._wakes_out = _pipe()
         self._asks, self._asks_out = _pipe()
         self._ended = threading.Event()
@@ -144,7 +148,7 @@ class Listener:
         libvirt.virEventRemoveTimeout(timer)
         libvirt.virEventRemoveHandle(handle)
 
-    def _listen(self, connection: Any) -> str:
+    def _listen(self, connection: virConnect) -> str:
         """Hear events until the connection is lost; return why it was."""
         libvirt = self._libvirt
         self._closed = []
@@ -170,13 +174,13 @@ class Listener:
         return HANGS if libvirt.VIR_CONNECT_CLOSE_REASON_KEEPALIVE in self._closed else (
             'libvirt has closed the connection')
 
-    def _hear(self, _: Any, domain: Any, *__: Any) -> None:
+    def _hear(self, _: virConnect, domain: virDomain, *__: object) -> None:
         """Take an event of whatever kind; libvirt is asked once this has returned."""
         name = domain.name()
         self._tell(Told(name))
         self._asked.append(name)
 
-    def _answer(self, connection: Any) -> None:
+    def _answer(self, connection: virConnect) -> None:
         """Fetch the live XML of those that were asked for."""
         libvirt = self._libvirt
         names = set()

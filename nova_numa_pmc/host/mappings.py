@@ -12,9 +12,13 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.exceptions import GuestGone, MigrationError
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 PAGE_BYTES = os.sysconf('SC_PAGE_SIZE')
 #: 65,530 mappings (vm.max_map_count) of a hundred bytes.
@@ -36,11 +40,10 @@ class Mapping(Record):
     page_bytes: int
 
 
-def read(pid, root='/', huge=False):
-    """Read a process's writable mappings.
+def read(pid: int, root: str = '/', huge: bool = False) -> list[Mapping]:
+    """Read a process's writable mappings, ascending.
 
     :param huge: it has pages of a pool
-    :returns: list of :class:`Mapping`, ascending
     :raises GuestGone: there is no such process any more
     :raises MigrationError: the file can't be read or understood
     """
@@ -63,7 +66,7 @@ def read(pid, root='/', huge=False):
     return found
 
 
-def start_ticks(pid, root='/'):
+def start_ticks(pid: int, root: str = '/') -> int:
     """Return when a process started [ticks since boot]; this tells a reused pid apart.
 
     :raises GuestGone: it is gone, or a zombie whose memory is
@@ -82,15 +85,15 @@ def start_ticks(pid, root='/'):
 class Presence:
     """Skip what a guest never touched: a range without a page costs a hundredth to ask for."""
 
-    def __init__(self, pid, root='/'):
+    def __init__(self, pid: int, root: str = '/') -> None:
         """Open a process's pagemap; where that is denied, all of it may be present."""
         try:
-            self._fd = os.open(os.path.join(root, 'proc/%d/pagemap' % pid),
-                               os.O_RDONLY | os.O_CLOEXEC)
+            self._fd: int | None = os.open(os.path.join(root, 'proc/%d/pagemap' % pid),
+                                           os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._fd = None
 
-    def any(self, start, end):
+    def any(self, start: int, end: int) -> bool:
         """Tell whether a page of the range may be present."""
         if self._fd is None:
             return True
@@ -102,11 +105,10 @@ class Presence:
         flags = entries[7::8]
         return len(entries) < wanted or (flags.count(0) < len(flags) and max(flags) >= _PRESENT)
 
-    def of(self, addresses):
+    def of(self, addresses: Sequence[int]) -> list[bool]:
         """Say of each page of a range whether it is present; where that is denied, of none.
 
-        :param addresses: sequence of pages one after the other
-        :returns: list of bool
+        :param addresses: of pages one after the other
         """
         entries = b''
         if self._fd is not None:
@@ -118,19 +120,19 @@ class Presence:
         found = [flags >= _PRESENT for flags in entries[7::8]]
         return found + [False] * (len(addresses) - len(found))
 
-    def close(self):
+    def close(self) -> None:
         """Close the file."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
 
-def _is_device(name):
+def _is_device(name: str) -> bool:
     return name.startswith('anon_inode:') or (
         name.startswith('/dev/') and not name.startswith(('/dev/shm/', '/dev/hugepages')))
 
 
-def _pool_page_bytes(path):
+def _pool_page_bytes(path: str) -> dict[int, int]:
     """Return {start address: page size} of mappings on a pool's pages."""
     sizes = {}
     for line in _lines(path):
@@ -148,7 +150,7 @@ def _pool_page_bytes(path):
     return sizes
 
 
-def _lines(path):
+def _lines(path: str) -> Iterator[str]:
     """Yield a kernel file's lines, up to a size that no such file reaches."""
     left = _READ_MAX_BYTES
     try:

@@ -20,15 +20,22 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import mmap
 import os
 import platform
 import random
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.exceptions import CalibrationError
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from typing_extensions import Self
 
 #: Numbers of mbind and get_mempolicy.
 _SYSCALLS = {'x86_64': (237, 239), 'aarch64': (235, 236), 'ppc64le': (259, 260),
@@ -67,19 +74,19 @@ class Sizes(Record):
     flush_bytes: int
     slice_bytes: int
 
-    def total_bytes(self, threads):
+    def total_bytes(self, threads: int) -> int:
         """Return the most that is in use on a node at one time."""
         return max(self.chain_bytes + self.flush_bytes, threads * self.slice_bytes)
 
 
-def sizes(cache_bytes, node_cache_bytes, threads):
-    """Return :class:`Sizes` for a CPU's last-level cache, the sum of a node's, and threads."""
+def sizes(cache_bytes: int, node_cache_bytes: int, threads: int) -> Sizes:
+    """Return how much to use for a CPU's last-level cache, the sum of a node's, and threads."""
     part = -(-4 * node_cache_bytes // threads)
     return Sizes(_CHAIN_BYTES, _whole_pages(min(2 * cache_bytes, _CACHE_MAX_BYTES)),
                  _whole_pages(max(_SLICE_MIN_BYTES, min(part, _CACHE_MAX_BYTES))))
 
 
-def _whole_pages(size):
+def _whole_pages(size: int) -> int:
     """Round up to huge pages of 2 MiB."""
     return -(-size // (2 << 20)) * (2 << 20)
 
@@ -91,14 +98,15 @@ class Memory:
     :raises CalibrationError: it can't be had there
     """
 
-    def __init__(self, size, node):
+    def __init__(self, size: int, node: int | None) -> None:
         self.size = size
         self._map = mmap.mmap(-1, size)
         try:
             self._map.madvise(_MADV_HUGEPAGE)
         except OSError:
             pass  # A kernel without huge pages.
-        self._view = (ctypes.c_char * size).from_buffer(self._map)
+        self._view: ctypes.Array[ctypes.c_char] | None = (
+            ctypes.c_char * size).from_buffer(self._map)
         self.address = ctypes.addressof(self._view)
         try:
             if node is not None:
@@ -110,23 +118,23 @@ class Memory:
             self.close()
             raise
 
-    def words(self):
+    def words(self) -> memoryview[int]:
         """Return it as a writable view of 64-bit words; release it before :meth:`close`."""
         return memoryview(self._map).cast('B').cast('Q')
 
-    def close(self):
+    def close(self) -> None:
         """Give it back."""
         self._view = None
         self._map.close()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def _syscall(which, *arguments):
+def _syscall(which: int, *arguments: object) -> None:
     numbers = _SYSCALLS.get(platform.machine())
     if numbers is None:
         raise CalibrationError('memory can\'t be put on a node by hand on %s'
@@ -140,14 +148,14 @@ def _syscall(which, *arguments):
     raise CalibrationError('%s: %s' % (('mbind', 'get_mempolicy')[which], why))
 
 
-def _prefer(address, size, node):
+def _prefer(address: int, size: int, node: int) -> None:
     words = (ctypes.c_ulong * (node // 64 + 1))()
     words[node // 64] = 1 << node % 64
     _syscall(0, _pointer(address), ctypes.c_ulong(size), ctypes.c_int(_MPOL_PREFERRED), words,
              ctypes.c_ulong(64 * len(words) + 1), ctypes.c_uint(0))
 
 
-def _make_sure(address, size, node):
+def _make_sure(address: int, size: int, node: int) -> None:
     for number in range(_PAGES_ASKED):
         found = ctypes.c_int(-1)
         _syscall(1, ctypes.byref(found), None, ctypes.c_ulong(0),
@@ -159,12 +167,13 @@ def _make_sure(address, size, node):
                 'its page cache' % (node, size >> 20, found.value))
 
 
-def read_bytes_per_sec(cpus, node, slice_bytes, runs=_RUNS, run_s=_RUN_S):
+def read_bytes_per_sec(cpus: Sequence[int], node: int | None, slice_bytes: int,
+                       runs: int = _RUNS, run_s: float = _RUN_S) -> float:
     """Return what a node's memory delivers to threads on these CPUs; the best of some runs.
 
     :param cpus: one for each thread, one a core
     """
-    memories = []
+    memories: list[Memory] = []
     try:
         for _cpu in cpus:
             memories.append(Memory(slice_bytes, node))
@@ -174,11 +183,11 @@ def read_bytes_per_sec(cpus, node, slice_bytes, runs=_RUNS, run_s=_RUN_S):
             memory.close()
 
 
-def _run_readers(cpus, memories, run_s):
+def _run_readers(cpus: Sequence[int], memories: Sequence[Memory], run_s: float) -> float:
     start = threading.Barrier(len(cpus))
     rates = [0.0] * len(cpus)
 
-    def read(number, memory):
+    def read(number: int, memory: Memory) -> None:
         done = 0
         start.wait()
         began = time.perf_counter()
@@ -189,18 +198,18 @@ def _run_readers(cpus, memories, run_s):
             passed = time.perf_counter() - began
         rates[number] = done / passed
 
-    on_cpus(cpus, [lambda n=n, m=memory: read(n, m) for n, memory in enumerate(memories)])
+    on_cpus(cpus, [functools.partial(read, *each) for each in enumerate(memories)])
     return sum(rates)
 
 
-def on_cpus(cpus, jobs):
+def on_cpus(cpus: Collection[int], jobs: Collection[Callable[[], object]]) -> None:
     """Run each job in a thread on its CPU; raise what one of them raised.
 
     :raises CalibrationError: a CPU may not be used by this process
     """
-    failed = []
+    failed: list[BaseException] = []
 
-    def run(cpu, job):
+    def run(cpu: int, job: Callable[[], object]) -> None:
         try:
             os.sched_setaffinity(0, {cpu})  # 0 is the calling thread.
             job()
@@ -228,9 +237,11 @@ def on_cpus(cpus, jobs):
 class Chain:
     """A list of pointers in random order over a node's memory, and memory to push it out."""
 
-    def __init__(self, node, chain_bytes, flush_bytes, lines=CHAIN_LINES):
+    def __init__(self, node: int | None, chain_bytes: int, flush_bytes: int,
+                 lines: int = CHAIN_LINES) -> None:
         _check_tree()
-        self._flush = self._memory = None
+        self._memory: Memory | None = None
+        self._flush: Memory | None = None
         try:
             self._memory = Memory(chain_bytes, node)
             self._flush = Memory(flush_bytes, node)
@@ -244,43 +255,45 @@ class Chain:
             self.close()
             raise
 
-    def latency_ns(self, cpu, passes=_PASSES):
+    def latency_ns(self, cpu: int, passes: int = _PASSES) -> float:
         """Return the time from one line to the next, from a CPU; the least of some passes.
 
         It is the thread's own CPU time, so that waiting for the CPU does not count.
         """
-        times = []
+        times: list[int] = []
+        flush = self._flush
+        assert flush is not None, 'closed'
 
-        def chase():
+        def chase() -> None:
             for _ in range(passes):
                 for _ in range(2):
-                    _libc.memchr(self._flush.address, 1, self._flush.size)
+                    _libc.memchr(flush.address, 1, flush.size)
                 times.append(self._pass_ns())
 
         on_cpus([cpu], [chase])
         return min(times) / self.lines
 
-    def _pass_ns(self):
+    def _pass_ns(self) -> int:
         root = _pointer(self._first)
         began = time.thread_time_ns()
         _libc.tfind(_pointer(1), ctypes.byref(root), _ALWAYS_RIGHT)
         return time.thread_time_ns() - began
 
-    def close(self):
+    def close(self) -> None:
         """Give the memory back."""
         for memory in (self._memory, self._flush):
             if memory is not None:
                 memory.close()
         self._memory = self._flush = None
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def order(size, lines, seed=1):
+def order(size: int, lines: int, seed: int = 1) -> list[int]:
     """Return the offsets of a chain's lines in the order in which they are visited.
 
     One line in each equal part of the memory, at a random place of it: the neighbour that a
@@ -290,7 +303,7 @@ def order(size, lines, seed=1):
     stride = size // lines
     places = stride // LINE_BYTES
     per_window = max(1, min(lines, _WINDOW_BYTES // stride))
-    offsets = []
+    offsets: list[int] = []
     for first in range(0, lines, per_window):
         window = list(range(first, min(first + per_window, lines)))
         chance.shuffle(window)
@@ -299,7 +312,7 @@ def order(size, lines, seed=1):
     return offsets
 
 
-def _check_tree():
+def _check_tree() -> None:
     """Make sure that a node of this libc's trees is {key, left, right}.
 
     :raises CalibrationError: it is not

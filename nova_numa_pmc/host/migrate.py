@@ -11,13 +11,23 @@ elsewhere, so an interrupted move is resumed by starting it again.
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.core.token_bucket import TokenBucket
 from nova_numa_pmc.exceptions import GuestGone, MigrationError, MigrationRefused
 from nova_numa_pmc.host import cgroups, cpuset, hugetlb, mappings, move_pages, node_room
+from nova_numa_pmc.host.held import Held
 from nova_numa_pmc.host.page_mover import PageMover, thp_bytes
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+
+    from typing_extensions import Unpack
+
+    from nova_numa_pmc.host.page_mover import Kernel, Moved
+    from nova_numa_pmc.host.writes import Change, Writing
 
 #: States of a move. MOVING is the only one that goes on.
 MOVING = 'moving'
@@ -81,14 +91,14 @@ class Progress(Record):
     left_at_first_bytes: int | None = None
 
     @property
-    def brought_bytes(self):
+    def brought_bytes(self) -> int:
         """Return what came: moved by this mover, or by automatic NUMA balancing meanwhile."""
         if self.left_bytes is None:
             return self.moved_bytes
         return max(self.moved_bytes, (self.left_at_first_bytes or 0) - self.left_bytes)
 
     @property
-    def rate_bytes_per_sec(self):
+    def rate_bytes_per_sec(self) -> float | None:
         """Return the bytes moved per second so far, None before the first."""
         return self.moved_bytes / self.elapsed_s if self.elapsed_s > 0 else None
 
@@ -100,29 +110,29 @@ class Mover:
     Whatever it raises ends the move: GuestGone, CpusetError and PinnedByOthers (of the
     CPUs: what was written is undone), MigrationError.
 
-    :ivar progress: :class:`Progress` after the last step
-    :ivar applied: :class:`~nova_numa_pmc.host.cpuset.Applied` of the CPUs, None: not yet
+    :ivar progress: after the last step
+    :ivar applied: of the CPUs, None: not yet
     """
 
-    def __init__(self, groups, mems, cpus=None, mem_bytes=(), ours=None, bind=False,
-                 page_bytes=None, terms=None, since=None, root='/', clock=time.monotonic,
-                 kernel=move_pages, **writing):
+    def __init__(self, groups: cgroups.Groups, mems: Collection[int],
+                 cpus: frozenset[int] | None = None, mem_bytes: Collection[int] = (),
+                 ours: Held | None = None, bind: bool = False,
+                 page_bytes: int | None = None, terms: Terms | None = None,
+                 since: int | None = None, root: str = '/',
+                 clock: Callable[[], float] = time.monotonic, kernel: Kernel = move_pages,
+                 **writing: Unpack[Writing]) -> None:
         """Prepare a move; nothing is written yet.
 
-        :param groups: :class:`~nova_numa_pmc.host.cgroups.Groups`
         :param mems: node ids that the memory goes to, not empty
-        :param cpus: frozenset for its CPUs, None: they stay, and ``cpuset.mems`` is not
+        :param cpus: for its CPUs, None: they stay, and ``cpuset.mems`` is not
             written either unless ``ours`` tells them
         :param mem_bytes: parallel to ``mems``: how the memory is divided; empty: equally
-        :param ours: :class:`~nova_numa_pmc.host.cpuset.Held` that the hook or an earlier move
-            left: what may be changed
+        :param ours: what the hook or an earlier move left: what may be changed
         :param bind: hold ``cpuset.mems`` at ``mems`` in the end
         :param page_bytes: its huge page size, None: normal pages
-        :param terms: :class:`Terms`
         :param since: QEMU's start (:func:`mappings.start_ticks`) where known from before
         :param clock: returns seconds that never go back
-        :param kernel: has ``locate`` and ``move`` as :mod:`move_pages`
-        :param writing: passed to :mod:`cpuset` (``write``)
+        :param writing: passed to :mod:`cpuset`
         :raises GuestGone: it has ended, or its pid is another process's
         :raises MigrationError: a node has no memory
         """
@@ -131,47 +141,51 @@ class Mover:
                                  % groups.target)
         self._groups, self._root, self._clock, self._writing = groups, root, clock, writing
         self._mems, self._mem_bytes, self._cpus = tuple(mems), tuple(mem_bytes), cpus
-        self._ours = ours or cpuset.Held(frozenset(), frozenset())
+        self._ours = ours or Held(frozenset(), frozenset())
         self._bind, self._page_bytes, self._terms = bind, page_bytes, terms or Terms()
         for node in self._mems:
             node_room.available_bytes(node, root)
         self._since = mappings.start_ticks(groups.pid, root) if since is None else since
         self._check_alive()
         self._pages = PageMover(groups.pid, frozenset(self._mems), root, kernel)
-        self._cancelled, self._began_s = False, None
-        self._refused, self._present, self._wanted = {}, {}, {}
+        self._cancelled = False
+        self._began_s: float | None = None
+        self._refused: dict[str, int] = {}
+        self._present: dict[int, int] = {}
+        self._wanted: Mapping[int, int] = {}
         self._refused_bytes = 0     # in the walk in hand, as is _refused
-        self.applied, self.progress = None, Progress(MOVING)
+        self.applied: cpuset.Applied | None = None
+        self.progress = Progress(MOVING)
         self._steps = self._run()
 
-    def step(self):
-        """Do the next bit, for the time of one batch; return :class:`Progress`."""
+    def step(self) -> Progress:
+        """Do the next bit, for the time of one batch."""
         if self._began_s is None:
             self._began_s = self._clock()
         try:
             next(self._steps, None)
         except BaseException:
-            self._tell(state=FAILED, wait_s=0.0)
+            self._tell(self.progress._replace(state=FAILED, wait_s=0.0))
             raise
         return self.progress
 
-    def cancel(self):
+    def cancel(self) -> None:
         """End the move with the next step; what is moved stays where it is."""
         self._cancelled = True
 
-    def undo_cpus(self):
+    def undo_cpus(self) -> tuple[Change, ...]:
         """Give the CPUs back what they had before this move.
 
-        :returns: tuple of :class:`~nova_numa_pmc.host.writes.Change`
         :raises GuestGone, CpusetError: as :func:`cpuset.undo`
         """
         return cpuset.undo(self._groups, self.applied.changes if self.applied else (),
                            **self._writing)
 
-    def _run(self):
+    def _run(self) -> Iterator[None]:
         off_bytes = self._off_bytes()
-        self._tell(left_bytes=off_bytes, left_at_first_bytes=off_bytes,
-                   thp_before_bytes=thp_bytes(self._groups))
+        self._tell(self.progress._replace(
+            left_bytes=off_bytes, left_at_first_bytes=off_bytes,
+            thp_before_bytes=thp_bytes(self._groups)))
         state = CANCELLED
         if not self._cancelled:
             self._hold_cpus()
@@ -186,16 +200,17 @@ class Mover:
                 state = PARTLY
         if self._bind and self._ours.cpus and state in (DONE, PARTLY):
             self._write_mems(stay_bound=True)
-        self._tell(state=state, left_bytes=self._off_bytes(), wait_s=0.0,
-                   thp_bytes=thp_bytes(self._groups))
+        self._tell(self.progress._replace(
+            state=state, left_bytes=self._off_bytes(), wait_s=0.0,
+            thp_bytes=thp_bytes(self._groups)))
 
-    def _unseen(self):
+    def _unseen(self) -> bool:
         """Say whether much stayed that no walk has met: what it met not is no refusal."""
-        self._tell(left_bytes=self._off_bytes())
+        self._tell(self.progress._replace(left_bytes=self._off_bytes()))
         left_bytes = self.progress.left_bytes or 0
         return left_bytes > _UNSEEN_SHARE * (left_bytes + self.progress.brought_bytes)
 
-    def _hold_cpus(self):
+    def _hold_cpus(self) -> None:
         if self._cpus:
             self.applied = cpuset.confine(self._groups, self._cpus, ours=self._ours,
                                           **self._writing)
@@ -204,13 +219,14 @@ class Mover:
             cpuset.release_memory(self._groups, self._ours.mems, **self._writing)
             self._ours = self._ours._replace(mems=frozenset())
 
-    def _walk_until_settled(self):
+    def _walk_until_settled(self) -> Generator[None, None, str]:
         bucket = TokenBucket(self._terms.bytes_per_sec, self._terms.batch_bytes, self._clock())
         state = DONE
         for walk in range(1, _WALKS + 1):
             moved_before = self.progress.moved_bytes
             self._refused, self._refused_bytes = {}, 0
-            self._tell(walks=walk, left_bytes=self._off_bytes(), refused=())
+            self._tell(self.progress._replace(
+                walks=walk, left_bytes=self._off_bytes(), refused=()))
             if self.progress.left_bytes == 0:
                 return DONE
             self._present = self._by_node() or {}
@@ -223,7 +239,7 @@ class Mover:
             return DONE
         return state
 
-    def _walk(self, bucket):
+    def _walk(self, bucket: TokenBucket) -> Generator[None, None, str]:
         """Go through the guest's memory once; return the state it leaves."""
         hopeless_bytes = 0
         presence = mappings.Presence(self._groups.pid, self._root)
@@ -231,10 +247,10 @@ class Mover:
             for mapping, start, end in self._windows():
                 wait_s = bucket.wait_s(self._clock())
                 while wait_s and not self._cancelled:
-                    self._tell(wait_s=wait_s)
+                    self._tell(self.progress._replace(wait_s=wait_s))
                     yield
                     wait_s = bucket.wait_s(self._clock())
-                self._tell(wait_s=0.0)
+                self._tell(self.progress._replace(wait_s=0.0))
                 if self._cancelled:
                     return CANCELLED
                 self._check_alive()
@@ -253,20 +269,21 @@ class Mover:
             presence.close()
         return PARTLY if self._refused else DONE
 
-    def _windows(self):
+    def _windows(self) -> Iterator[tuple[mappings.Mapping, int, int]]:
         for mapping in mappings.read(self._groups.pid, self._root, bool(self._page_bytes)):
             step_bytes = max(self._terms.batch_bytes, mapping.page_bytes)
             for start, end in page_choice.windows(mapping.start, mapping.end, step_bytes):
                 yield mapping, start, end
 
-    def _target(self, mapping):
+    def _target(self, mapping: mappings.Mapping) -> int | None:
         room_bytes = self._terms.reserve_bytes + self._terms.batch_bytes
         # A pool's pages don't come from free memory.
         return page_choice.next_target(self._wanted, self._present, [
             node for node in self._mems if mapping.page_bytes > mappings.PAGE_BYTES
             or node_room.available_bytes(node, self._root) >= room_bytes])
 
-    def _move(self, bucket, mapping, start, end, target, presence):
+    def _move(self, bucket: TokenBucket, mapping: mappings.Mapping, start: int, end: int,
+              target: int, presence: mappings.Presence) -> Moved:
         began_s = self._clock()
         moved = self._pages.move(mapping, start, end, target, presence)
         now_s = self._clock()
@@ -276,38 +293,42 @@ class Mover:
         self._refused_bytes += moved.refused_bytes
         for code, pages in moved.refused:
             self._refused[code] = self._refused.get(code, 0) + pages
-        left_bytes = self.progress.left_bytes
-        self._tell(moved_bytes=self.progress.moved_bytes + moved.moved_bytes, wait_s=0.0,
-                   left_bytes=left_bytes and max(0, left_bytes - moved.moved_bytes),
-                   busy_s=self.progress.busy_s + max(0.0, now_s - began_s),
-                   refused=tuple(sorted(self._refused.items())))
+        progress = self.progress
+        left_bytes = progress.left_bytes
+        self._tell(progress._replace(
+            moved_bytes=progress.moved_bytes + moved.moved_bytes, wait_s=0.0,
+            left_bytes=left_bytes and max(0, left_bytes - moved.moved_bytes),
+            busy_s=progress.busy_s + max(0.0, now_s - began_s),
+            refused=tuple(sorted(self._refused.items()))))
         return moved
 
-    def _is_little(self):
+    def _is_little(self) -> bool:
         off_bytes = self._off_bytes()
         return (off_bytes is not None and off_bytes <= cpuset.BRING_OVER_LIMIT_BYTES
                 and bool(self._ours.cpus))
 
-    def _narrow(self):
+    def _narrow(self) -> str:
         """Let one write bring over what is little, where move_pages is denied."""
-        off_bytes = self._off_bytes()
+        off_bytes = self._off_bytes() or 0
         left_bytes = self._write_mems(stay_bound=False).left_bytes or 0
-        self._tell(moved_bytes=self.progress.moved_bytes + max(0, off_bytes - left_bytes))
+        progress = self.progress
+        self._tell(progress._replace(
+            moved_bytes=progress.moved_bytes + max(0, off_bytes - left_bytes)))
         return PARTLY if left_bytes else DONE
 
-    def _write_mems(self, stay_bound):
+    def _write_mems(self, stay_bound: bool) -> cpuset.Applied:
         written = cpuset.confine(
             self._groups, self._ours.cpus, frozenset(self._mems), stay_bound=stay_bound,
             ours=self._ours, pool_by_node=self._pool_by_node(), **self._writing)
-        self._tell(mems_write=written.memory)
+        self._tell(self.progress._replace(mems_write=written.memory))
         return written
 
-    def _check_alive(self):
+    def _check_alive(self) -> None:
         if mappings.start_ticks(self._groups.pid, self._root) != self._since:
             raise GuestGone('%s: the process has ended and its id is used again'
                             % self._groups.proc)
 
-    def _by_node(self):
+    def _by_node(self) -> dict[int, int] | None:
         """Return {node id: bytes} of what can be moved, None: the kernel doesn't tell."""
         by_node = cgroups.memory_by_node(self._groups)
         if by_node is not None:
@@ -315,25 +336,26 @@ class Mover:
                 by_node[node] = by_node.get(node, 0) + size
         return by_node
 
-    def _pool_by_node(self):
+    def _pool_by_node(self) -> dict[int, int]:
         return hugetlb.bytes_by_node(self._groups.pid, self._root) if self._page_bytes else {}
 
-    def _off_bytes(self):
+    def _off_bytes(self) -> int | None:
         by_node = self._by_node()
         return None if by_node is None else sum(
             size for node, size in by_node.items() if node not in self._mems)
 
-    def _tell(self, **changes):
-        self.progress = self.progress._replace(
-            elapsed_s=max(0.0, self._clock() - self._began_s), **changes)
+    def _tell(self, progress: Progress) -> None:
+        elapsed_s = 0.0 if self._began_s is None else max(0.0, self._clock() - self._began_s)
+        self.progress = progress._replace(elapsed_s=elapsed_s)
 
 
-def run(mover, sleep=time.sleep, report=None):
+def run(mover: Mover, sleep: Callable[[float], object] = time.sleep,
+        report: Callable[[Progress], object] | None = None) -> Progress:
     """Step to the end of a move.
 
     :param sleep: waits so many seconds
-    :param report: called with each :class:`Progress`
-    :returns: the last :class:`Progress`
+    :param report: called after each step
+    :returns: the last progress
     :raises GuestGone, CpusetError, MigrationError: as :class:`Mover`
     """
     while mover.progress.state == MOVING:

@@ -16,8 +16,15 @@ import functools
 import os
 import platform
 from array import array
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.exceptions import GuestGone, MigrationError, MigrationRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Set
+
+    #: move_pages(pid, count, pages, nodes, statuses, flags), the arrays by their addresses.
+    MovePages = Callable[[int, int, int, int | None, int, int], int]
 
 _SYSCALLS = {'x86_64': 279, 'aarch64': 239, 'ppc64le': 301, 's390x': 310, 'riscv64': 239}
 _MOVE, _MOVE_ALL = 1 << 1, 1 << 2  # include/uapi/linux/mempolicy.h
@@ -35,7 +42,7 @@ _REMEDIES = {
 }
 
 
-def locate(pid, addresses):
+def locate(pid: int, addresses: array[int]) -> array[int]:
     """Tell the node of each page.
 
     :param addresses: array('Q'), multiples of the page size
@@ -48,7 +55,8 @@ def locate(pid, addresses):
     return statuses
 
 
-def move(pid, addresses, node, shared=False):
+def move(pid: int, addresses: array[int], node: int,
+         shared: bool = False) -> tuple[int, array[int]]:
     """Move pages to a node.
 
     The kernel allocates on that node only, and reclaims its page cache for it, but never
@@ -68,7 +76,7 @@ def move(pid, addresses, node, shared=False):
     return why, statuses
 
 
-def touch(pid, addresses, cpus=frozenset()):
+def touch(pid: int, addresses: array[int], cpus: Set[int] = frozenset()) -> None:
     """Read a byte of each page, so that those are seen that wait for a NUMA hinting fault.
 
     Linux 6.1 to 6.5 take a page that automatic NUMA balancing has marked for an absent one,
@@ -86,12 +94,12 @@ def touch(pid, addresses, cpus=frozenset()):
             part = addresses[first:first + _TOUCHED]
             read = ctypes.create_string_buffer(len(part))
             here = _Range(ctypes.addressof(read), len(part))
-            there = (_Range * len(part))(*((address, 1) for address in part))
+            there = (_Range * len(part))(*(_Range(address, 1) for address in part))
             read_part(pid, ctypes.byref(here), 1, there, len(part), 0)
 
 
 @contextlib.contextmanager
-def _on(cpus):
+def _on(cpus: Set[int]) -> Iterator[None]:
     """Hold this thread to those of the CPUs that it may use, if any."""
     before = os.sched_getaffinity(0)
     if before.isdisjoint(cpus):
@@ -106,7 +114,7 @@ def _on(cpus):
 
 
 @functools.cache
-def _process_vm_readv():
+def _process_vm_readv() -> Callable[..., int]:
     vector = ctypes.POINTER(_Range)
     found = ctypes.CDLL(None).process_vm_readv
     found.argtypes = (_INT, vector, ctypes.c_ulong, vector, ctypes.c_ulong, ctypes.c_ulong)
@@ -120,7 +128,8 @@ class _Range(ctypes.Structure):
     _fields_ = (('base', _POINTER), ('bytes', ctypes.c_size_t))
 
 
-def _call(pid, addresses, nodes, statuses, flags):
+def _call(pid: int, addresses: array[int], nodes: array[int] | None, statuses: array[int],
+          flags: int) -> int:
     """Return 0, or an errno where the kernel stopped at pages that would not move."""
     result = _function()(pid, len(addresses), addresses.buffer_info()[0],
                          nodes.buffer_info()[0] if nodes else None,
@@ -140,17 +149,17 @@ def _call(pid, addresses, nodes, statuses, flags):
     raise MigrationError(told)
 
 
-_bound = []
+_bound: list[MovePages] = []
 
 
-def _function():
-    """Return move_pages(pid, count, pages, nodes, statuses, flags), bound once."""
+def _function() -> MovePages:
+    """Return the function, bound once."""
     if not _bound:
         _bound.append(_bind())
     return _bound[0]
 
 
-def _bind():
+def _bind() -> MovePages:
     arguments = (_INT, ctypes.c_ulong, _POINTER, _POINTER, _POINTER, _INT)
     # A prototype of our own: the handle's is shared with whoever else uses py-libnuma, and
     # does not keep errno.
@@ -169,18 +178,20 @@ def _bind():
     # Variadic in C: each argument as wide as a register.
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
-    wide = (ctypes.c_long, ctypes.c_ulong, _POINTER, _POINTER, _POINTER, ctypes.c_long)
 
-    def syscall(*values):
-        return libc.syscall(ctypes.c_long(number),
-                            *(kind(value) for kind, value in zip(wide, values)))
+    def syscall(pid: int, count: int, pages: int, nodes: int | None, statuses: int,
+                flags: int) -> int:
+        result: int = libc.syscall(
+            ctypes.c_long(number), ctypes.c_long(pid), ctypes.c_ulong(count), _POINTER(pages),
+            _POINTER(nodes), _POINTER(statuses), ctypes.c_long(flags))
+        return result
     return syscall
 
 
-def _py_libnuma():
+def _py_libnuma() -> ctypes.CDLL:
     from numa import LIBNUMA
     return LIBNUMA
 
 
-def _libnuma():
+def _libnuma() -> ctypes.CDLL:
     return ctypes.CDLL('libnuma.so.1')

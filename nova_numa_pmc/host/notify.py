@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import os
 import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 READY, STOPPING, WATCHDOG = 'READY=1', 'STOPPING=1', 'WATCHDOG=1'
 
 
-def notify(*assignments, environment=os.environ):
+def notify(*assignments: str, environment: Mapping[str, str] = os.environ) -> bool:
     """Send assignments to the service manager; where there is none, do nothing.
 
     :returns: whether they were sent
@@ -27,7 +31,7 @@ def notify(*assignments, environment=os.environ):
     return True
 
 
-def watchdog_s(environment=os.environ):
+def watchdog_s(environment: Mapping[str, str] = os.environ) -> float | None:
     """Return within what time systemd wants to hear from this process; None: it does not."""
     if environment.get('WATCHDOG_PID', str(os.getpid())) != str(os.getpid()):
         return None

@@ -10,11 +10,18 @@ from __future__ import annotations
 import errno
 import os
 from array import array
+from typing import Protocol, TYPE_CHECKING
 
 from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.host import cgroups, move_pages, topology
 from nova_numa_pmc.host.mappings import PAGE_BYTES
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nova_numa_pmc.host.cgroups import Groups
+    from nova_numa_pmc.host.mappings import Mapping, Presence
 
 #: Why pages stay, by the errno that move_pages(2) gives for them.
 REASONS = {
@@ -41,27 +48,42 @@ class Moved(Record):
     refused_bytes: int = 0
 
 
+class Kernel(Protocol):
+    """What the kernel does for a mover, as :mod:`move_pages` has it."""
+
+    def locate(self, pid: int, addresses: array[int], /) -> array[int]:
+        """Tell the node of each page."""
+
+    def move(self, pid: int, addresses: array[int], node: int,
+             shared: bool, /) -> tuple[int, array[int]]:
+        """Move pages to a node."""
+
+    def touch(self, pid: int, addresses: array[int], cpus: frozenset[int], /) -> None:
+        """Read a byte of each page."""
+
+
 class PageMover:
     """Moves ranges of one process."""
 
-    def __init__(self, pid, homes, root='/', kernel=move_pages):
+    def __init__(self, pid: int, homes: frozenset[int], root: str = '/',
+                 kernel: Kernel = move_pages) -> None:
         """Prepare; nothing is moved yet.
 
-        :param homes: frozenset of node ids; what is on one of them stays
-        :param kernel: has ``locate``, ``move`` and ``touch`` as :mod:`move_pages`
+        :param homes: node ids; what is on one of them stays
         """
         self._pid, self._homes, self._kernel = pid, homes, kernel
-        self._cpus = frozenset().union(*(topology.cpus_of_node(n, root) for n in homes))
+        none: frozenset[int] = frozenset()
+        self._cpus = none.union(*(topology.cpus_of_node(n, root) for n in homes))
         self._unit = _huge_page_bytes(root) // PAGE_BYTES
         self._may_share = _has_capability(_CAP_SYS_NICE, root)
         self._since_probe = _PROBE_EVERY
 
-    def move(self, mapping, start, end, target, presence):
+    def move(self, mapping: Mapping, start: int, end: int, target: int,
+             presence: Presence) -> Moved:
         """Move the pages of a range that lie elsewhere to a node.
 
-        :param mapping: :class:`~nova_numa_pmc.host.mappings.Mapping` that holds the range
-        :param presence: :class:`~nova_numa_pmc.host.mappings.Presence` of the process
-        :returns: :class:`Moved`
+        :param mapping: that holds the range
+        :param presence: of the process
         :raises GuestGone, MigrationError: as :func:`move_pages.move`
         """
         addresses = array('Q', range(start, end, mapping.page_bytes))
@@ -70,7 +92,7 @@ class PageMover:
         if not away:
             return Moved()
         shared = mapping.shared and self._may_share
-        taken = frozenset()
+        taken: frozenset[int] = frozenset()
         if mapping.page_bytes == PAGE_BYTES:
             taken = self._move_huge(addresses, statuses, target, shared)
         refused = self._move([addresses[at] for at in away if at not in taken], target, shared)
@@ -78,7 +100,8 @@ class PageMover:
         return Moved((len(away) - refused_pages) * mapping.page_bytes,
                      tuple(sorted(refused.items())), refused_pages * mapping.page_bytes)
 
-    def _located(self, addresses, mapping, presence):
+    def _located(self, addresses: array[int], mapping: Mapping,
+                 presence: Presence) -> array[int]:
         """Tell the node of each page, also of those that wait for a NUMA hinting fault.
 
         A huge page that waits answers as the zero page does; a touch is for all of it.
@@ -94,7 +117,8 @@ class PageMover:
                 statuses = self._kernel.locate(self._pid, addresses)
         return statuses
 
-    def _move_huge(self, addresses, statuses, target, shared):
+    def _move_huge(self, addresses: array[int], statuses: array[int], target: int,
+                   shared: bool) -> frozenset[int]:
         """Move huge pages by their first addresses; return the positions that went with them.
 
         The other addresses of one that is on its way count as busy and break the kernel's
@@ -118,14 +142,14 @@ class PageMover:
             self._since_probe = 0
         return frozenset(at + i for at in whole for i in range(self._unit))
 
-    def _move(self, addresses, target, shared):
+    def _move(self, addresses: Sequence[int], target: int, shared: bool) -> dict[str, int]:
         """Move pages; return {errno's name: pages} of those that did not."""
         if not addresses:
             return {}
         wanted = array('Q', addresses)
         why, told = self._kernel.move(self._pid, wanted, target, shared)
         now = self._kernel.locate(self._pid, wanted) if why else told
-        refused = {}
+        refused: dict[str, int] = {}
         for node, status in zip(now, told):
             # One that is gone or swapped out since we looked has not refused.
             if node in self._homes or node == -errno.ENOENT:
@@ -136,7 +160,7 @@ class PageMover:
         return refused
 
 
-def thp_bytes(groups):
+def thp_bytes(groups: Groups) -> int | None:
     """Read how much of a guest's memory is transparent huge pages.
 
     Source: ``memory.stat``, anon_thp and shmem_thp (v2), rss_huge (v1).
@@ -144,15 +168,17 @@ def thp_bytes(groups):
     :returns: bytes, None: the kernel doesn't tell
     """
     wanted = ('anon_thp', 'shmem_thp') if groups.version == 2 else ('rss_huge',)
+    if groups.memory is None:
+        return None
     try:
         lines = cgroups.read_text(os.path.join(groups.memory, 'memory.stat')).splitlines()
         sizes = dict(line.split(' ') for line in lines)
         return sum(int(sizes[name]) for name in wanted if name in sizes)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError):
         return None
 
 
-def _huge_page_bytes(root):
+def _huge_page_bytes(root: str) -> int:
     """Return the size of a transparent huge page, the largest there is where not told."""
     try:
         return max(2 * PAGE_BYTES, int(cgroups.read_text(os.path.join(
@@ -161,7 +187,7 @@ def _huge_page_bytes(root):
         return 1 << 40
 
 
-def _has_capability(number, root):
+def _has_capability(number: int, root: str) -> bool:
     try:
         for line in cgroups.read_text(os.path.join(root, 'proc/self/status')).splitlines():
             if line.startswith('CapEff:'):

@@ -18,10 +18,19 @@ import os
 import platform
 import resource
 import struct
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.core.rates import Count
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from nova_numa_pmc.host.events import Event
+
+    #: Of a group's events, in their order; None: not told.
+    Counts = tuple[Count | None, ...]
 
 _SYSCALLS = {'x86_64': 298, 'aarch64': 241, 'ppc64le': 319, 's390x': 331, 'riscv64': 241}
 # type, size, config, sample_period, sample_type, read_format, flags, wakeup, bp_type, config1,
@@ -56,12 +65,12 @@ class Target(Record):
     since: int | None = None
 
 
-def on_cpu(cpu):
+def on_cpu(cpu: int) -> Target:
     """Return the target of a CPU."""
     return Target(CPU, None, cpu)
 
 
-def thread(tid, root='/'):
+def thread(tid: int, root: str = '/') -> Target | None:
     """Return a thread's target; None when it is gone.
 
     Reads ``/proc/TID/task/TID/stat``: ``/proc/TID/stat`` sums over all threads of
@@ -76,7 +85,7 @@ def thread(tid, root='/'):
         return None
 
 
-def cgroup(path, cpu):
+def cgroup(path: str, cpu: int) -> Target | None:
     """Return a control group's target on one CPU; None when it is gone."""
     try:
         return Target(CGROUP, path, cpu, os.stat(path).st_ino)
@@ -84,13 +93,14 @@ def cgroup(path, cpu):
         return None
 
 
-def pack_attr(event, disabled=False):
-    """Return perf_event_attr of an :class:`events.Event` (or anything with its fields)."""
+def pack_attr(event: Event, disabled: bool = False) -> bytes:
+    """Return an event's perf_event_attr."""
     return _ATTR.pack(event.type, _ATTR.size, event.config, 0, 0, _READ_FORMAT,
                       _DISABLED if disabled else 0, 0, 0, event.config1, event.config2)
 
 
-def open_event(event, target, group_fd=-1, disabled=False):
+def open_event(event: Event, target: Target, group_fd: int = -1,
+               disabled: bool = False) -> int:
     """Open one counter and return its descriptor.
 
     :raises CounterError: one of its subclasses, by what can be done about it
@@ -101,13 +111,13 @@ def open_event(event, target, group_fd=-1, disabled=False):
     directory = -1
     pid, flags = -1, _FD_CLOEXEC
     try:
-        if target.kind == CGROUP:
-            directory = pid = _open_cgroup(target)
+        if isinstance(target.id, str):  # of a CGROUP
+            directory = pid = _open_cgroup(target.id, target)
             flags |= _PID_CGROUP
-        elif target.kind == THREAD:
+        elif target.id is not None:     # of a THREAD
             pid = target.id
         attr = pack_attr(event, disabled)
-        fd = _libc().syscall(number, attr, pid, target.cpu, group_fd, flags)
+        fd: int = _libc().syscall(number, attr, pid, target.cpu, group_fd, flags)
         if fd < 0:
             raise _explain(ctypes.get_errno(), event, target)
         return fd
@@ -116,21 +126,21 @@ def open_event(event, target, group_fd=-1, disabled=False):
             os.close(directory)
 
 
-def _open_cgroup(target):
+def _open_cgroup(path: str, target: Target) -> int:
     try:
-        fd = os.open(target.id, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise _explain(error.errno, None, target) from error
+        raise _explain(error.errno or 0, None, target) from error
     if target.since is not None and os.fstat(fd).st_ino != target.since:
         os.close(fd)
-        raise exceptions.CounterTargetGone('%s: another control group has this name' % target.id)
+        raise exceptions.CounterTargetGone('%s: another control group has this name' % path)
     return fd
 
 
-_library = []
+_library: list[ctypes.CDLL] = []
 
 
-def _libc():
+def _libc() -> ctypes.CDLL:
     if not _library:
         library = ctypes.CDLL(None, use_errno=True)
         library.syscall.restype = ctypes.c_long
@@ -140,7 +150,7 @@ def _libc():
     return _library[0]
 
 
-def paranoid(root='/'):
+def paranoid(root: str = '/') -> int | None:
     """Return kernel.perf_event_paranoid; None: this kernel has no perf events."""
     try:
         with open(os.path.join(root, 'proc/sys/kernel/perf_event_paranoid'),
@@ -150,7 +160,7 @@ def paranoid(root='/'):
         return None
 
 
-def _explain(number, event, target):
+def _explain(number: int, event: Event | None, target: Target) -> exceptions.CounterError:
     """Return the exception that says what can be done about an errno."""
     name = event.name if event else 'counters'
     where = {CPU: 'CPU %s' % target.cpu, THREAD: 'thread %s' % target.id}.get(
@@ -179,7 +189,7 @@ def _explain(number, event, target):
     return exceptions.CounterUnsupported(text)
 
 
-def raise_descriptor_limit():
+def raise_descriptor_limit() -> bool:
     """Raise this process's soft limit of descriptors to its hard one; tell whether it rose."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
@@ -189,15 +199,15 @@ def raise_descriptor_limit():
 
 
 @functools.cache
-def _words(number):
+def _words(number: int) -> struct.Struct:
     return struct.Struct('=%dQ' % number)
 
 
-def parse_group(data, ids):
+def parse_group(data: bytes, ids: Sequence[int]) -> Counts:
     """Return a group's counts in the order of ``ids``; None where one is not in it.
 
     :param data: what read(2) gave: nr, enabled, running, then value and id of each
-    :rtype: tuple of :class:`rates.Count` or None; all None when the data is no group
+    :returns: all None when the data is no group
     """
     nothing = (None,) * len(ids)
     if len(data) < 24 or len(data) % 8:
@@ -217,16 +227,17 @@ def parse_group(data, ids):
 class Group:
     """Events that the hardware counts together on one target."""
 
-    def __init__(self, events, target, disabled=False):
+    def __init__(self, events: Iterable[Event], target: Target, disabled: bool = False) -> None:
         """Open the events; on an error none stays open.
 
         :raises CounterError: see :func:`open_event`
         """
         self.events = tuple(events)
         self.target = target
-        self.fds = []
-        self.ids = []
-        self._last = None, None  # what was read last, and its counts
+        self.fds: list[int] = []
+        self.ids: list[int] = []
+        #: What was read last, and its counts.
+        self._last: tuple[bytes | None, Counts] = None, ()
         try:
             for event in self.events:
                 self.add(event, disabled and not self.fds)
@@ -234,18 +245,18 @@ class Group:
             self.close()
             raise
 
-    def add(self, event, disabled=False):
+    def add(self, event: Event, disabled: bool = False) -> None:
         """Open one more event in this group; ``events`` is the caller's to extend."""
         fd = open_event(event, self.target, self.fds[0] if self.fds else -1, disabled)
         try:
             self.ids.append(struct.unpack('=Q', fcntl.ioctl(fd, _IOC_ID, bytes(8)))[0])
         except OSError as error:
             os.close(fd)
-            raise _explain(error.errno, event, self.target) from error
+            raise _explain(error.errno or 0, event, self.target) from error
         self.fds.append(fd)
 
-    def read(self):
-        """Return the counts so far, a tuple of :class:`rates.Count` or None, as ``events``.
+    def read(self) -> Counts:
+        """Return the counts so far, in the order of ``events``.
 
         It is the same object as before while the target has not run.
         """
@@ -257,22 +268,22 @@ class Group:
             self._last = data, parse_group(data, self.ids)
         return self._last[1]
 
-    def enable(self):
+    def enable(self) -> None:
         """Start counting."""
         fcntl.ioctl(self.fds[0], _IOC_ENABLE, _IOC_FLAG_GROUP)
 
-    def disable(self):
+    def disable(self) -> None:
         """Stop counting; what was counted stays readable."""
         fcntl.ioctl(self.fds[0], _IOC_DISABLE, _IOC_FLAG_GROUP)
 
-    def close(self):
+    def close(self) -> None:
         """Close the counters, members before their leader."""
         for fd in reversed(self.fds):
             os.close(fd)
         self.fds = []
 
 
-def fit_together(events, cpu):
+def fit_together(events: Iterable[Event], cpu: int) -> bool:
     """Tell whether the hardware could count all of these at once on a CPU.
 
     :raises CounterError: anything else than a refusal of the group
@@ -284,17 +295,20 @@ def fit_together(events, cpu):
     return True
 
 
-def open_groups(events, target, disabled=False):
+def open_groups(
+        events: Iterable[Event], target: Target, disabled: bool = False,
+) -> tuple[tuple[Group, ...], tuple[tuple[Event, exceptions.CounterUnsupported], ...]]:
     """Open events in as few groups as the hardware allows, in their order.
 
     A group that could never be counted at once is refused by the kernel
     (EINVAL): the event then begins the next group, and the kernel rotates.
     An event that this machine doesn't have is left out of the groups.
 
-    :returns: (tuple of :class:`Group`, tuple of (event left out, its error))
+    :returns: (groups, (event left out, its error) of each)
     :raises CounterError: anything else than an unsupported event; nothing stays open
     """
-    groups, missing = [], []
+    groups: list[Group] = []
+    missing: list[tuple[Event, exceptions.CounterUnsupported]] = []
     try:
         for event in events:
             try:
@@ -308,7 +322,7 @@ def open_groups(events, target, disabled=False):
     return tuple(groups), tuple(missing)
 
 
-def _place(event, groups, target, disabled):
+def _place(event: Event, groups: list[Group], target: Target, disabled: bool) -> None:
     if groups:
         try:
             groups[-1].add(event)

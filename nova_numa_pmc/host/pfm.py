@@ -26,10 +26,10 @@ class _Argument(ctypes.Structure):
 class Libpfm:
     """libpfm4, loaded and initialised."""
 
-    def __init__(self, library):
+    def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
 
-    def encode(self, name):
+    def encode(self, name: str) -> tuple[int, int, int, int] | None:
         """Return (type, config, config1, config2) of ``skx::EVENT:UMASK``, None: not known.
 
         The other bits of perf_event_attr are dropped: libpfm4 sets
@@ -45,8 +45,8 @@ class Libpfm:
         return kind, config, config1, config2
 
 
-def load(soname=_SONAME):
-    """Return :class:`Libpfm`, or None where the library is missing or doesn't start.
+def load(soname: str = _SONAME) -> Libpfm | None:
+    """Return libpfm4; None where the library is missing or doesn't start.
 
     ``LIBPFM_ENCODE_INACTIVE`` makes it encode events of CPUs that it doesn't
     run on (libpfm(3)); it is read once, at initialisation.

@@ -18,7 +18,7 @@ def kind(name: str) -> str:
     return KINDS[name.rstrip('0123456789')]
 
 
-def without_void(guest: Guest, online: frozenset) -> Guest:
+def without_void(guest: Guest, online: frozenset[int]) -> Guest:
     """Return the guest without pins to all CPUs that it may have.
 
     ``virsh vcpupin GUEST N r`` leaves these: libvirt takes no pin out of a running guest's XML.
@@ -31,8 +31,9 @@ def without_void(guest: Guest, online: frozenset) -> Guest:
         return guest
     kinds = {kind(name) for name, _ in kept}
     vcpus = [cpus for name, cpus in kept if name.startswith('vcpu')]
+    none: frozenset[int] = frozenset()
     return guest._replace(
-        pins=kept, pinned_cpus=frozenset().union(*vcpus) or None,
+        pins=kept, pinned_cpus=none.union(*vcpus) or None,
         placed_by=tuple(by for by in guest.placed_by
                         if by in kinds or by not in KINDS.values()))
 
@@ -45,7 +46,7 @@ def may_hold(guest: Guest) -> bool:
     return set(guest.placed_by) <= {*KINDS.values(), 'numatune'}
 
 
-def read_online(root: str = '/') -> frozenset:
+def read_online(root: str = '/') -> frozenset[int]:
     """Return the host's CPUs that are online; empty: that can't be read."""
     path = os.path.join(root, 'sys/devices/system/cpu/online')
     try:

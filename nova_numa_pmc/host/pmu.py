@@ -9,10 +9,14 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.host import event_table, topology
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DEVICES = 'sys/bus/event_source/devices'
 CONFIGS = ('config', 'config1', 'config2')
@@ -41,7 +45,7 @@ class Pmu(Record):
     bytes_per_count: dict[str, float]
 
 
-def parse_terms(text):
+def parse_terms(text: str) -> list[tuple[str, int]]:
     """Return perf terms, ``event=0xd3,umask=0x1,edge``, as (name, value) pairs.
 
     A term without a value is 1.
@@ -58,11 +62,11 @@ def parse_terms(text):
     return terms
 
 
-def _bits(layout):
+def _bits(layout: str) -> tuple[str, list[int]]:
     match = _FORMAT.fullmatch(layout.strip())
     if not match:
         raise exceptions.EventError('not a PMU format: %.60r' % layout)
-    bits = []
+    bits: list[int] = []
     for part in match[2].split(','):
         first, _, last = part.partition('-')
         bits.extend(range(int(first), int(last or first) + 1))
@@ -71,7 +75,7 @@ def _bits(layout):
     return match[1], bits
 
 
-def encode(pmu, text):
+def encode(pmu: Pmu, text: str) -> tuple[int, int, int]:
     """Return terms as (config, config1, config2) in the PMU's layout.
 
     :raises EventError: a term that the PMU doesn't have, or a value too wide for it
@@ -89,10 +93,11 @@ def encode(pmu, text):
                                         % (value, name, pmu.name))
         for position, bit in enumerate(bits):
             configs[field] |= (value >> position & 1) << bit
-    return tuple(configs[name] for name in CONFIGS)
+    config, config1, config2 = (configs[name] for name in CONFIGS)
+    return config, config1, config2
 
 
-def absent(name):
+def absent(name: str) -> Pmu:
     """Return a stand-in for a PMU of another machine, to encode but not to count."""
     for pattern, formats in event_table.DEFAULT_FORMATS:
         if fnmatch.fnmatchcase(name, pattern):
@@ -100,7 +105,7 @@ def absent(name):
     return Pmu(name, None, {}, {}, None, {})
 
 
-def _read(path, limit=4096):
+def _read(path: str, limit: int = 4096) -> str | None:
     """Return a sysfs file's text, or None when it is missing, vanishing or not text."""
     try:
         with open(path, encoding='ascii') as file:
@@ -109,7 +114,7 @@ def _read(path, limit=4096):
         return None
 
 
-def _read_directory(path):
+def _read_directory(path: str) -> dict[str, str]:
     try:
         names = sorted(os.listdir(path))
     except OSError:
@@ -118,14 +123,15 @@ def _read_directory(path):
     return {name: text for name, text in texts if text is not None}
 
 
-def _event_files(texts):
+def _event_files(texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, float]]:
     """Split ``events/`` into names with their terms, and bytes a count stands for."""
-    events, bytes_per_count = {}, {}
+    events: dict[str, str] = {}
+    bytes_per_count: dict[str, float] = {}
     for name, text in texts.items():
         if name.endswith(('.scale', '.unit', '.snapshot', '.per-pkg')):
             continue
         events[name] = text
-        unit = _MIB.get(texts.get(name + '.unit'))
+        unit = _MIB.get(texts.get(name + '.unit', ''))
         try:
             scale = float(texts.get(name + '.scale', ''))
         except ValueError:
@@ -135,7 +141,7 @@ def _event_files(texts):
     return events, bytes_per_count
 
 
-def read_pmu(path, name):
+def read_pmu(path: str, name: str) -> Pmu | None:
     """Return one PMU, or None when its files make no sense (it vanished, or it is garbage)."""
     kind = _read(os.path.join(path, 'type'))
     if not kind or not kind.isdecimal() or len(kind) > 9:
@@ -150,7 +156,7 @@ def read_pmu(path, name):
                bytes_per_count)
 
 
-def read_pmus(root='/'):
+def read_pmus(root: str = '/') -> dict[str, Pmu]:
     """Return the PMUs of a machine by name; a machine without any gives an empty dict."""
     devices = os.path.join(root, DEVICES)
     try:
@@ -161,7 +167,7 @@ def read_pmus(root='/'):
     return {name: pmu for name, pmu in pmus if pmu is not None}
 
 
-def matching(pmus, pattern):
+def matching(pmus: Mapping[str, Pmu], pattern: str) -> list[Pmu]:
     """Return the PMUs whose names match a shell pattern, in natural order."""
     names = [name for name in pmus if fnmatch.fnmatchcase(name, pattern)]
     return [pmus[name] for name in sorted(names, key=lambda name: [

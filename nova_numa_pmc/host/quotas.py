@@ -43,7 +43,7 @@ class Found(Record):
     emulator_tids: tuple[int, ...] = ()
 
 
-def find(pid: int, root: str = '/') -> Found:
+def find(pid: int | None, root: str = '/') -> Found:
     """Look a guest's groups through; nothing is found where they can't be read."""
     try:
         version, scope, tail = cgroups.locate(pid, 'cpu', root)

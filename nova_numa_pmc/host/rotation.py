@@ -9,17 +9,24 @@ tuning (2013) and CERN openlab's talks on perfmon event sets.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc.core.rates import Count
 from nova_numa_pmc.host import perf
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
-def plan_sets(events, counters, in_each=()):
+    from nova_numa_pmc.host.events import Event
+
+
+def plan_sets(events: Iterable[Event], counters: int,
+              in_each: Sequence[Event] = ()) -> tuple[tuple[Event, ...], ...]:
     """Deal events into sets of at most ``counters``, each with ``in_each`` in it.
 
     :param events: in order; neighbours stay together as far as they fit, so give
         pairs to be compared (local and remote) side by side
     :param counters: how many the hardware has, at least one more than ``in_each``
-    :rtype: tuple of tuples
     """
     rest = [event for event in events if event not in in_each]
     room = counters - len(in_each)
@@ -34,12 +41,12 @@ def plan_sets(events, counters, in_each=()):
 class Rotation:
     """Sets of events on one target, of which one counts at a time."""
 
-    def __init__(self, sets, target):
+    def __init__(self, sets: Iterable[Sequence[Event]], target: perf.Target) -> None:
         """Open all sets, none counting; :meth:`step` starts.
 
         :raises CounterError: a set that can't be opened; nothing stays open
         """
-        self._groups = []
+        self._groups: list[perf.Group] = []
         self._current = -1
         try:
             for events in sets:
@@ -48,37 +55,38 @@ class Rotation:
             self.close()
             raise
 
-    def step(self):
+    def step(self) -> None:
         """Stop the current set and start the next."""
         if self._current >= 0:
             self._groups[self._current].disable()
         self._current = (self._current + 1) % len(self._groups)
         self._groups[self._current].enable()
 
-    def stop(self):
+    def stop(self) -> None:
         """Stop counting."""
         if self._current >= 0:
             self._groups[self._current].disable()
             self._current = -1
 
-    def read(self, window_ns):
-        """Return event → :class:`rates.Count` over a window in which the sets took turns.
+    def read(self, window_ns: int) -> dict[Event, Count | None]:
+        """Return event → count (None: unknown) over a window in which the sets took turns.
 
         :param window_ns: time since the first step: every event was to count all
             of it, so that ``rates.difference`` scales by window over time counted
         """
-        totals = {}
+        totals: dict[Event, Count | None] = {}
         for group in self._groups:
             for event, count in zip(group.events, group.read()):
                 if count is None:
                     totals[event] = None
-                elif totals.get(event, Count(0, 0, 0)) is not None:
-                    value, _, running = totals.get(event, Count(0, 0, 0))
-                    totals[event] = Count(value + count.value, window_ns,
-                                          running + count.running_ns)
+                else:
+                    so_far = totals.get(event, Count(0, 0, 0))
+                    if so_far is not None:
+                        totals[event] = Count(so_far.value + count.value, window_ns,
+                                              so_far.running_ns + count.running_ns)
         return totals
 
-    def close(self):
+    def close(self) -> None:
         """Close all sets."""
         for group in self._groups:
             group.close()

@@ -12,7 +12,14 @@ from nova_numa_pmc.host.sources import Running
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from nova_numa_pmc.model import Guest
+    from collections.abc import Iterable, Mapping
+
+    from nova_numa_pmc.model import Guest, Topology
+
+    #: A guest's uuid and pid, which tell apart two lives of one guest.
+    _Life = tuple[str, int | None]
+    #: {thread id: its times}
+    _Ran = Mapping[int, threads.Ran]
 
 #: Where memory lies changes slowly, and each reading makes the kernel sum up a tree of groups.
 MEMORY_MAX_AGE_NS = 15 * 10**9
@@ -49,18 +56,23 @@ class _Kept(Record):
 class Guests:
     """Reads the guests; keeps what does not change and what is differenced."""
 
-    def __init__(self, root='/'):
+    def __init__(self, root: str = '/') -> None:
         self._root = root
         self._files = guests.StatusFiles(root)
         self._threads = threads.Threads(root)
-        self._kept = {}       # (uuid, pid) → _Kept
-        self._ran = {}        # uuid → {tid: Ran} of the last tick, of all threads
-        self._throttled = {}  # a group's directory → ns held back, at the last reading
-        self._groups = {}     # (uuid, pid) → (version, directory) of its memory's group
-        self._memory = {}     # (uuid, pid) → (when read, {node: bytes})
+        self._kept: dict[_Life, _Kept] = {}
+        #: Of all threads in the last tick, by uuid.
+        self._ran: dict[str, dict[int, threads.Ran]] = {}
+        #: How long a group was held back at the last reading [ns], by its directory.
+        self._throttled: dict[str, int | None] = {}
+        #: (version, directory) of the group of its memory.
+        self._groups: dict[_Life, tuple[int, str]] = {}
+        #: When it was read [ns], and bytes by node.
+        self._memory: dict[_Life, tuple[int, dict[int, int]]] = {}
 
-    def read(self, topology, now_ns, elapsed_ns):
-        """Return (tuple of :class:`Running` by name, list of problems).
+    def read(self, topology: Topology, now_ns: int,
+             elapsed_ns: int) -> tuple[tuple[Running, ...], list[str]]:
+        """Return (guests by name, problems).
 
         :param elapsed_ns: time since the last call, 0 in the first
         """
@@ -84,31 +96,36 @@ class Guests:
         self._ran = ran
         return tuple(running), problems
 
-    def _read_threads(self, by_uuid, vcpus, now_ns):
-        """Return {uuid: {tid: :class:`threads.Ran`}} of all threads."""
-        keys = {}
+    def _read_threads(
+            self, by_uuid: Mapping[str, Guest], vcpus: Mapping[str, tuple[int, ...]], now_ns: int,
+    ) -> dict[str, dict[int, threads.Ran]]:
+        """Return {uuid: {tid: times}} of all threads."""
+        keys: dict[str, frozenset[threads.Key]] = {}
         for uuid, guest in by_uuid.items():
-            own = frozenset((guest.pid, tid) for tid in vcpus[uuid])
+            own = frozenset((guest.pid, tid) for tid in vcpus[uuid] if guest.pid is not None)
             kept = self._kept[uuid, guest.pid] = self._looked_up(guest, own, now_ns)
             keys[uuid] = own | kept.helpers
-        ran = self._threads.read(set().union(*keys.values()))
+        none: frozenset[threads.Key] = frozenset()
+        ran = self._threads.read(none.union(*keys.values()))
         return {uuid: {key[1]: ran[key] for key in own if key in ran}
                 for uuid, own in keys.items()}
 
-    def _looked_up(self, guest, vcpus, now_ns):
-        """Return a guest's :class:`_Kept`, as it was where nothing has changed."""
+    def _looked_up(self, guest: Guest, vcpus: frozenset[threads.Key], now_ns: int) -> _Kept:
+        """Return what is kept of a guest, as it was where nothing has changed."""
         before = self._kept.get((guest.uuid, guest.pid))
-        stale = (before is None or _has_changed(before.guest, guest)
-                 or not 0 <= now_ns - before.read_ns < GROUPS_MAX_AGE_NS)
+        if before is not None and (_has_changed(before.guest, guest)
+                                   or not 0 <= now_ns - before.read_ns < GROUPS_MAX_AGE_NS):
+            before = None
         tasks = threads.count(guest.pid, self._root)
-        if not stale and before.tasks == tasks:
+        if before is not None and before.tasks == tasks:
             return before
-        found = quotas.find(guest.pid, self._root) if stale else before.found
+        found = quotas.find(guest.pid, self._root) if before is None else before.found
         helpers = threads.helpers(guest.pid, found.emulator_tids, self._root) - vcpus
-        return _Kept(guest, now_ns if stale else before.read_ns, found, tasks, helpers)
+        return _Kept(guest, now_ns if before is None else before.read_ns, found, tasks, helpers)
 
-    def _quotas(self, guest, before, after, throttled):
-        """Return the guest's :class:`waiting.Quota` records for the interval.
+    def _quotas(self, guest: Guest, before: _Ran, after: _Ran,
+                throttled: Mapping[str, int | None]) -> tuple[waiting.Quota, ...]:
+        """Return the guest's quotas for the interval.
 
         How long a group was held back is read only where one of its threads has run or waited
         since: of most guests there is nothing to read.
@@ -122,17 +139,17 @@ class Guests:
             else:
                 new = old
             self._throttled[group.directory] = new
-            known = None not in (old, new) and new >= old
-            found.append(waiting.Quota(group.cores, group.tids, new - old if known else None))
+            found.append(waiting.Quota(group.cores, group.tids, (
+                new - old if old is not None and new is not None and new >= old else None)))
         return tuple(found)
 
-    def _forget(self, present):
+    def _forget(self, present: Iterable[Guest]) -> None:
         alive = {(guest.uuid, guest.pid) for guest in present}
         for kept in (self._kept, self._groups, self._memory):
             for key in kept.keys() - alive:
                 del kept[key]
 
-    def _bytes_by_node(self, guest, now_ns):
+    def _bytes_by_node(self, guest: Guest, now_ns: int) -> dict[int, int]:
         key = guest.uuid, guest.pid
         since_ns, by_node = self._memory.get(key, (None, {}))
         if since_ns is None or now_ns - since_ns >= MEMORY_MAX_AGE_NS:
@@ -140,7 +157,7 @@ class Guests:
             self._memory[key] = now_ns, by_node
         return by_node
 
-    def _read_memory(self, guest, key):
+    def _read_memory(self, guest: Guest, key: _Life) -> dict[int, int]:
         try:
             if key not in self._groups:
                 self._groups[key] = cgroups.memory_group(guest.pid, self._root)
@@ -158,12 +175,12 @@ class Guests:
                 by_node[node] = by_node.get(node, 0) + size
         return by_node
 
-    def close(self):
+    def close(self) -> None:
         """Close the threads' files."""
         self._threads.close()
 
 
-def _has_changed(before, guest):
+def _has_changed(before: Guest, guest: Guest) -> bool:
     """Say whether libvirt has written a guest's status file, which makes another record of it.
 
     That of a guest with pins is made anew at each reading: there it is another if it says other
@@ -172,20 +189,21 @@ def _has_changed(before, guest):
     return before is not guest and (not guest.pins or before != guest)
 
 
-def passed(before, after, home, elapsed_ns, limits=()):
-    """Return what a guest's threads :class:`Used` between two readings.
+def passed(before: _Ran, after: _Ran, home: Mapping[int, int], elapsed_ns: int,
+           limits: tuple[waiting.Quota, ...] = ()) -> Used:
+    """Return what a guest's threads used between two readings.
 
     The time of a thread that was last seen on another node than before is halved between
     the two: where it was in between nobody tells; so is its waiting between two CPUs. A
     thread that is in one reading only, or whose id another one has got, is left out.
 
-    :param before, after: {tid: :class:`threads.Ran`}
     :param home: {CPU: node id}
-    :param limits: tuple of :class:`waiting.Quota`
     """
     if elapsed_ns <= 0:
         return Used()
-    used, by_node, by_cpu = {}, {}, {}
+    used: dict[int, tuple[int, int]] = {}
+    by_node: dict[int | None, float] = {}
+    by_cpu: dict[int, float] = {}
     for tid, ran in after.items():
         old = before.get(tid)
         if old is ran:  # most threads have neither run nor waited
@@ -204,6 +222,7 @@ def passed(before, after, home, elapsed_ns, limits=()):
     if not by_node:  # no thread is in both
         return Used()
     # A CPU that no node has (it went offline meanwhile): where it ran is not known.
+    known = {} if None in by_node else {
+        node: by_node[node] for node in sorted(node for node in by_node if node is not None)}
     return Used(sum(run for run, _ in used.values()) / elapsed_ns,
-                sum(waits.values()) / elapsed_ns,
-                {} if None in by_node else dict(sorted(by_node.items())), by_cpu)
+                sum(waits.values()) / elapsed_ns, known, by_cpu)

@@ -5,8 +5,17 @@ from __future__ import annotations
 
 import os
 import resource
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Set
+
+    from nova_numa_pmc.model import Guest
+
+    #: A thread's (pid, tid).
+    Key = tuple[int, int]
 
 _MAX_THREADS = 65536
 _READ_BYTES = 4096
@@ -28,13 +37,11 @@ class Ran(Record):
     since: int
 
 
-def find(guest, root='/'):
+def find(guest: Guest, root: str = '/') -> tuple[int, ...]:
     """Return the ids of a guest's vCPU threads, ascending.
 
     From libvirt's status file; where that has none, by the names that QEMU gives them
     ('CPU 0/KVM'); where it runs all vCPUs in one (TCG), all of its threads. Empty: it is gone.
-
-    :param guest: :class:`model.Guest` with its ``pid``
     """
     if guest.vcpu_tids or guest.pid is None:
         return guest.vcpu_tids
@@ -44,31 +51,37 @@ def find(guest, root='/'):
     return named or tuple(tids)
 
 
-def helpers(pid, emulator_tids, root='/'):
-    """Return a frozenset of (pid, tid) of all threads that work for a guest.
+def helpers(pid: int | None, emulator_tids: Iterable[int],
+            root: str = '/') -> frozenset[Key]:
+    """Return (pid, tid) of all threads that work for a guest.
 
     Those of its process, vCPUs included, and the kernel's own in its emulator's group: before
     Linux 6.4 vhost workers are processes of their own (drivers/vhost/vhost.c).
 
+    :param pid: None: not known
     :param emulator_tids: ids of the threads in the emulator's group
     """
+    if pid is None:
+        return frozenset((tid, tid) for tid in emulator_tids)
     own = _tids(os.path.join(root, 'proc/%d/task' % pid))
     return frozenset([(pid, tid) for tid in own]
                      + [(tid, tid) for tid in emulator_tids if tid not in own])
 
 
-def count(pid, root='/'):
+def count(pid: int | None, root: str = '/') -> int | None:
     """Return a number that changes with the number of a process's threads; None: it is gone.
 
     The kernel counts them in the links of the directory (proc_task_getattr() in fs/proc/base.c).
     """
+    if pid is None:
+        return None
     try:
         return os.stat('%s/proc/%d/task' % (root.rstrip('/'), pid)).st_nlink
     except OSError:
         return None
 
 
-def _tids(directory):
+def _tids(directory: str) -> set[int]:
     """Return the set of the threads in a process's directory of tasks; empty: it is gone."""
     try:
         names = [name for name in os.listdir(directory) if name.isascii() and name.isdigit()]
@@ -77,7 +90,7 @@ def _tids(directory):
     return {int(name) for name in names[:_MAX_THREADS]}
 
 
-def _name(directory, tid):
+def _name(directory: str, tid: int) -> bytes:
     try:
         with open('%s/%d/comm' % (directory, tid), 'rb') as file:
             return file.read(64)
@@ -85,8 +98,8 @@ def _name(directory, tid):
         return b''
 
 
-def read(pid, tid, root='/'):
-    """Return a thread's :class:`Ran`; None: it is gone, or the kernel does not tell.
+def read(pid: int, tid: int, root: str = '/') -> Ran | None:
+    """Return a thread's times; None: it is gone, or the kernel does not tell.
 
     ``schedstat`` (run and wait in ns: Documentation/scheduler/sched-stats.rst) has the times,
     ``stat`` the CPU and the start time (Documentation/filesystems/proc.rst, fields 39, 22). Of
@@ -110,16 +123,13 @@ class Threads:
     kept: counters take more. A thread that never runs, as most of an emulator's, has one.
     """
 
-    def __init__(self, root='/'):
+    def __init__(self, root: str = '/') -> None:
         self._root = root
-        self._kept = {}  # (pid, tid) → its _Files
-        self._room = 0   # how many more descriptors may be kept
+        self._kept: dict[Key, _Files] = {}
+        self._room = 0  # how many more descriptors may be kept
 
-    def read(self, wanted):
-        """Return {(pid, tid): :class:`Ran`} of those that are there; others are closed.
-
-        :param wanted: set of (pid, tid)
-        """
+    def read(self, wanted: Set[Key]) -> dict[Key, Ran]:
+        """Return the times of those that are there; others are closed."""
         for key in self._kept.keys() - wanted:
             self._kept.pop(key).close()
         # Asked anew each time, as the limit is raised when counters need it.
@@ -133,7 +143,7 @@ class Threads:
                 found[key] = ran
         return found
 
-    def _anew(self, key):
+    def _anew(self, key: Key) -> Ran | None:
         """Read a thread that is new, or has got the id of one that ended."""
         if key in self._kept:
             self._kept.pop(key).close()
@@ -149,7 +159,7 @@ class Threads:
             files.close()
         return ran
 
-    def close(self):
+    def close(self) -> None:
         """Close the files."""
         for files in self._kept.values():
             files.close()
@@ -164,21 +174,23 @@ class _Files:
 
     __slots__ = ('_directory', '_schedstat', '_stat', '_times', '_ran', 'descriptors')
 
-    def __init__(self, pid, tid, root):
+    def __init__(self, pid: int, tid: int, root: str) -> None:
         """Open the first.
 
         :raises OSError: it is gone
         """
         self._directory = '%s/proc/%d/task/%d/' % (root.rstrip('/'), pid, tid)
         self._schedstat = self._opened('schedstat')
-        self._stat = self._times = self._ran = None
+        self._stat: int | None = None
+        self._times: bytes | None = None
+        self._ran: Ran | None = None
         self.descriptors = 1
 
-    def _opened(self, name):
+    def _opened(self, name: str) -> int:
         return os.open(self._directory + name, os.O_RDONLY | os.O_CLOEXEC)
 
-    def read(self):
-        """Return the thread's :class:`Ran`; None: it is gone, or the kernel does not tell.
+    def read(self) -> Ran | None:
+        """Return the thread's times; None: it is gone, or the kernel does not tell.
 
         When its times are as before it has not run, and is where it was: the other file, which
         takes three times as long, is not read. It stays open once the thread has run.
@@ -200,15 +212,15 @@ class _Files:
             return None
         return self._ran
 
-    def close(self):
+    def close(self) -> None:
         """Close them."""
         os.close(self._schedstat)
         if self._stat is not None:
             os.close(self._stat)
 
 
-def _parse(schedstat, stat):
-    """Return the :class:`Ran` of what the two files say; None: that is no thread's."""
+def _parse(schedstat: bytes, stat: bytes) -> Ran | None:
+    """Return the times that the two files say; None: that is no thread's."""
     times = schedstat.split()
     fields = stat.rpartition(b')')[2].split(None, 37)
     if len(times) != 3 or len(fields) < 37:

@@ -19,6 +19,21 @@ from nova_numa_pmc.host.cgroups import read_text
 from nova_numa_pmc.host.topology import parse_cpulist
 from nova_numa_pmc.record import Record
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from typing_extensions import TypedDict
+
+    #: Writes a text into a file, as :func:`write`.
+    Writer = Callable[[str, str], object]
+
+    class Writing(TypedDict, total=False):
+        """How files are written (tests)."""
+
+        write: Writer
+
 
 class Change(Record):
     """One file's change, as texts in the kernel's list format; neither is empty on v2."""
@@ -28,7 +43,7 @@ class Change(Record):
     after: str
 
 
-def write(path, text):
+def write(path: str, text: str) -> None:
     """Write a control file in one call; it must exist."""
     fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
@@ -37,7 +52,7 @@ def write(path, text):
         os.close(fd)
 
 
-def read_set(path):
+def read_set(path: str) -> str:
     """Read a set as it holds: a group's own, or what it inherits.
 
     :returns: text in the kernel's list format
@@ -46,7 +61,7 @@ def read_set(path):
     return read_text(path).strip() or inherited(path)
 
 
-def inherited(path):
+def inherited(path: str) -> str:
     """Read what an empty set in the file ``path`` amounts to: the parent's effective one.
 
     :raises OSError: as the kernel says
@@ -55,16 +70,17 @@ def inherited(path):
     return read_text(os.path.join(os.path.dirname(directory), name + '.effective')).strip()
 
 
-def run(scope, steps, write=write):
+def run(scope: str, steps: Iterable[tuple[str, str]],
+        write: Writer = write) -> tuple[Change, ...]:
     """Do steps in order: skip what holds already, read back, undo all when one fails.
 
     :param scope: the guest's outermost group: while it exists, the guest does
-    :param steps: list of (path, text); an empty text: what the group would inherit then
-    :returns: tuple of :class:`Change`, net and in order
+    :param steps: (path, text); an empty text: what the group would inherit then
+    :returns: the changes, net and in order
     :raises GuestGone: the guest ended meanwhile
     :raises CpusetError: names the file, the value, the error and what was undone, or not
     """
-    done = []
+    done: list[Change] = []
     for path, text in steps:
         try:
             own = read_text(path).strip()
@@ -92,9 +108,10 @@ def run(scope, steps, write=write):
     return _net(done)
 
 
-def _take_back(done, write):
+def _take_back(done: Sequence[Change], write: Writer) -> str:
     """Restore what was changed, last first; tell what was, and what could not be."""
-    undone, left = [], []
+    undone: list[str] = []
+    left: list[str] = []
     for change in reversed(done):
         try:
             if parse_cpulist(read_set(change.path)) != parse_cpulist(change.before):
@@ -108,12 +125,12 @@ def _take_back(done, write):
         '; NOT undone: ' + ', '.join(left) if left else '')
 
 
-def _why(error):
-    code = errno.errorcode.get(getattr(error, 'errno', None), type(error).__name__)
+def _why(error: BaseException) -> str:
+    code = errno.errorcode.get(getattr(error, 'errno', 0), type(error).__name__)
     return '%s (%s)' % (code, getattr(error, 'strerror', None) or error)
 
 
-def vanished(scope, path):
+def vanished(scope: str, path: str) -> bool:
     """Tell whether a file's group went away by itself (an unplugged vCPU).
 
     :raises GuestGone: the whole guest did
@@ -123,9 +140,9 @@ def vanished(scope, path):
     return not os.path.isdir(os.path.dirname(path))
 
 
-def _net(done):
+def _net(done: Iterable[Change]) -> tuple[Change, ...]:
     """Fold changes of one file into one and drop those that ended where they began."""
-    folded = {}
+    folded: dict[str, Change] = {}
     for change in done:
         first = folded.get(change.path, change)
         folded[change.path] = Change(change.path, first.before, change.after)

@@ -120,6 +120,12 @@ class FindTest(GroupsTestCase):
         with self.assertRaises(GuestGone):
             self.find(tree)
 
+    def test_without_a_process_a_guest_has_gone(self):
+        tree = self.tree(2)
+        for find in (cgroups.find, cgroups.memory_group):
+            with self.assertRaises(GuestGone):
+                find(None, tree.root)
+
     def test_the_nearest_own_group_with_a_cpuset_is_written(self):
         tree = self.tree(2)
         for directory in [tree.target] + tree.children:

@@ -27,6 +27,7 @@ class HugetlbTest(unittest.TestCase):
     def test_none(self):
         self.assertEqual({}, self.read(MAPS.splitlines()[0]))
         self.assertEqual({}, self.read(None))
+        self.assertEqual({}, hugetlb.bytes_by_node(None))
 
     def test_malformed(self):
         self.assertEqual({}, self.read('7f00 default huge N0=2'))

@@ -53,9 +53,11 @@ class ThreadsTest(unittest.TestCase):
         self.assertEqual({(50, 50), (50, 51), (77, 77)},
                          threads.helpers(50, (50, 77), self.root))
         self.assertEqual({(77, 77)}, threads.helpers(49, (77,), self.root))
+        self.assertEqual({(77, 77)}, threads.helpers(None, (77,), self.root))
 
     def test_the_count_changes_with_the_threads(self):
         self.assertIsNone(threads.count(50, self.root))
+        self.assertIsNone(threads.count(None, self.root))
         counts = set()
         for tid in (50, 51):
             self.host.thread(50, tid, 0)
