@@ -10,7 +10,8 @@
 ``counted``          what the counter rungs share: counts of owners made of several targets
 ``ladder``           tries the rungs in order, leaves one that fails, comes back to it
 
-A rung has a ``name``, ``sample(tick)`` → {uuid: :class:`Evidence`} and ``close()``. It raises
+A rung has a ``name``, ``sample(tick)`` → {uuid: :class:`Evidence`}, ``problems`` and
+``close()`` (:class:`ladder.Rung`). It raises
 :class:`SourceUnavailable`, with the remedy, while it can't be used on this host. A guest it
 can tell nothing of in this tick is absent, and the next rung is asked about it.
 """
@@ -44,7 +45,7 @@ class Evidence(Record):
     counted_share: float | None = None
 
     @property
-    def of_memory(self):
+    def of_memory(self) -> bool:
         """Tell whether it says anything of memory accesses."""
         return self.local_per_sec is not None or self.remote_ratio is not None
 
@@ -52,7 +53,7 @@ class Evidence(Record):
 class Running(Record):
     """A guest in one tick.
 
-    :param threads: {tid: :class:`nova_numa_pmc.host.threads.Ran`} of its vCPUs
+    :param threads: {tid: its times} of its vCPUs
     :param cores, waiting_cores: of all its threads: vCPUs, emulator, I/O, vhost. None: unknown,
         as in a first tick
     :param cores_by_node: {node id: cores}; empty: unknown
@@ -74,7 +75,7 @@ class Tick(Record):
 
     :param before_ns: CLOCK_MONOTONIC of the tick before, None: this is the first
     :param busy_cores: {node id: cores its CPUs were busy}, at least what the guests ran there
-    :param counts: {node id: :class:`Counts`} of all that ran on its CPUs, {}: uncounted
+    :param counts: {node id: counts} of all that ran on its CPUs, {}: uncounted
     """
 
     before_ns: int | None
@@ -85,6 +86,6 @@ class Tick(Record):
     counts: dict[int, Counts]
 
     @property
-    def elapsed_ns(self):
+    def elapsed_ns(self) -> int:
         """Return the time since the tick before; 0 in the first."""
         return 0 if self.before_ns is None else max(0, self.now_ns - self.before_ns)

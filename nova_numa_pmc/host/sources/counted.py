@@ -3,10 +3,25 @@
 
 from __future__ import annotations
 
+from typing import Generic, TYPE_CHECKING, TypeVar
+
 from nova_numa_pmc.core import rates
 from nova_numa_pmc.core.samples import Counts
 from nova_numa_pmc.exceptions import CounterUnsupported, SourceUnavailable
 from nova_numa_pmc.host import counters, event_table, events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nova_numa_pmc.host.events import Event, Selection
+    from nova_numa_pmc.host.perf import Counts as Readings
+
+    #: What events of each role saw; None: unknown.
+    Deltas = dict[str, rates.Delta | None]
+
+#: Who owns targets, and what its targets are told apart by.
+_O = TypeVar('_O')
+_K = TypeVar('_K')
 
 #: In this order they are opened, as far as the hardware can in one group: what is divided by
 #: another is to be of the same time.
@@ -14,10 +29,9 @@ ROLES = (event_table.LOCAL_DRAM, event_table.REMOTE_DRAM, event_table.INSTRUCTIO
          event_table.CYCLES)
 
 
-def core_events(selection):
+def core_events(selection: Selection) -> tuple[Event, ...]:
     """Return the events to count on cores.
 
-    :param selection: :class:`events.Selection`
     :raises SourceUnavailable: there are none, with the reason
     """
     chosen = tuple(event for role in ROLES for event in selection.events
@@ -28,7 +42,7 @@ def core_events(selection):
     return chosen
 
 
-def why_no_memory_events(selection):
+def why_no_memory_events(selection: Selection) -> str | None:
     """Return why local and remote accesses can't be told apart; None: they can."""
     missing = dict(selection.missing)
     for role in (event_table.LOCAL_DRAM, event_table.REMOTE_DRAM):
@@ -37,7 +51,7 @@ def why_no_memory_events(selection):
     return None
 
 
-def refuse_mediated(root):
+def refuse_mediated(root: str) -> None:
     """Raise while KVM's mediated vPMU is enabled.
 
     Asked at every tick: the module can be loaded again with it, and an event of ours that is
@@ -51,31 +65,31 @@ def refuse_mediated(root):
             'load kvm_intel or kvm_amd with enable_mediated_pmu=0 to count cores')
 
 
-class Owners:
+class Owners(Generic[_O, _K]):
     """Counters on owners, differenced from one reading to the next.
 
     An owner of which targets came or went is unknown for that tick: what they did is lost in
     part.
     """
 
-    def __init__(self):
-        self._counters = counters.Counters()
-        self._before = {}
-        self._lacking = {}
+    def __init__(self) -> None:
+        self._counters: counters.Counters[tuple[_O, _K]] = counters.Counters()
+        self._before: dict[_O, dict[_K, Readings]] = {}
+        self._lacking: dict[str, None] = {}
 
-    def __len__(self):
+    def __len__(self) -> int:
         """Return how many descriptors are open."""
         return len(self._counters)
 
-    def sample(self, wanted, idle_is_zero):
+    def sample(self, wanted: Mapping[_O, Mapping[_K, counters.Wanted]],
+               idle_is_zero: bool) -> tuple[dict[_O, Deltas], tuple[str, ...]]:
         """Open and close as wanted, read, and difference.
 
-        :param wanted: {owner: {key: (:class:`perf.Target`, tuple of events)}}; the key tells
-            apart two holders of one id
+        :param wanted: {owner: {key: (target, events)}}; the key tells apart two holders of
+            one id
         :param idle_is_zero: as :func:`rates.difference`
-        :returns: ({owner: {role: :class:`rates.Delta` over all its targets, None: unknown}},
-            tuple of problems as text); an owner of which targets came or went is absent.
-            Amounts of data are in bytes
+        :returns: ({owner: deltas over all its targets}, problems as text); an owner of which
+            targets came or went is absent. Amounts of data are in bytes
         """
         flat = {(owner, key): target for owner, targets in wanted.items()
                 for key, target in targets.items()}
@@ -84,28 +98,30 @@ class Owners:
         self._lacking.update((str(error), None) for error in errors
                              if isinstance(error, CounterUnsupported))
         problems = tuple(dict.fromkeys([*self._lacking, *map(str, errors)]))
-        readings = {owner: {} for owner in wanted}
-        for (owner, key), counts in self._counters.read().items():
-            readings[owner][key] = counts
+        readings: dict[_O, dict[_K, Readings]] = {owner: {} for owner in wanted}
+        for (owner, key), reading in self._counters.read().items():
+            readings[owner][key] = reading
         before, self._before = self._before, readings
-        deltas = {}
+        deltas: dict[_O, Deltas] = {}
         for owner, counts in readings.items():
             earlier = before.get(owner)
             if earlier and earlier.keys() == counts.keys() == wanted[owner].keys():
-                totals = {}
+                totals: dict[str, list[float] | None] = {}
                 for key, new in counts.items():
                     _add(totals, wanted[owner][key][1], earlier[key], new, idle_is_zero)
-                deltas[owner] = {role: total and rates.Delta(*total)
+                deltas[owner] = {role: None if total is None else rates.Delta(*total)
                                  for role, total in totals.items()}
         return deltas, problems
 
-    def close(self):
+    def close(self) -> None:
         """Close all counters and forget what they said."""
         self._counters.close()
-        self.__init__()
+        self._counters = counters.Counters()
+        self._before, self._lacking = {}, {}
 
 
-def _add(totals, chosen, before, after, idle_is_zero):
+def _add(totals: dict[str, list[float] | None], chosen: Iterable[Event], before: Readings,
+         after: Readings, idle_is_zero: bool) -> None:
     """Add what one target's events saw to {role: [amount, smallest share], None: unknown}."""
     for event, old, new in zip(chosen, before, after):
         so_far = totals.setdefault(event.role, [0.0, 1.0])
@@ -121,11 +137,11 @@ def _add(totals, chosen, before, after, idle_is_zero):
                 so_far[1] = share
 
 
-def add_up(chosen, deltas, elapsed_ns):
-    """Return :class:`Counts`; a role is unknown where one of its events is on one target.
+def add_up(chosen: Iterable[Event], deltas: Mapping[str, rates.Delta | None],
+           elapsed_ns: int) -> Counts:
+    """Return what was counted; a role is unknown where one of its events is on one target.
 
     :param chosen: the events, of :func:`core_events`
-    :param deltas: {role: :class:`rates.Delta` or None}
     """
     totals = {role: deltas.get(role) for role in ROLES}
     for event in chosen:

@@ -3,59 +3,70 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc.core import rates
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import event_table, perf
 from nova_numa_pmc.host.sources import Evidence, counted
 from nova_numa_pmc.sample import ATTRIBUTED
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nova_numa_pmc.core.samples import Counts
+    from nova_numa_pmc.host.events import Event, Selection
+    from nova_numa_pmc.host.sources import Tick
+    from nova_numa_pmc.model import Topology
+
 
 class CpuCounters:
     """Counts what ran on each node's CPUs; not a rung itself.
 
-    :param select: a function that returns the :class:`events.Selection` of this host
+    :param select: returns what can be counted on this host
     :ivar roles: what it counts at most
     """
 
     name = 'CPUs'
 
-    def __init__(self, select, root='/'):
+    def __init__(self, select: Callable[[], Selection], root: str = '/') -> None:
         self._select, self._root = select, root
-        self._events = None
-        self.roles = counted.ROLES
-        self._owners = counted.Owners()
-        self.problems = ()
+        self._events: tuple[Event, ...] | None = None
+        self.roles: tuple[str, ...] = counted.ROLES
+        self._owners: counted.Owners[int, int] = counted.Owners()  # nodes' CPUs
+        self.problems: tuple[str, ...] = ()
 
-    def limit(self, roles):
+    def limit(self, roles: tuple[str, ...]) -> None:
         """Count no other roles from now on."""
         if roles != self.roles:
             self.close()
             self.roles = roles
 
-    def sample(self, topology, elapsed_ns):
-        """Return {node id: :class:`counted.Counts`} of the nodes that are known.
+    def sample(self, topology: Topology, elapsed_ns: int) -> dict[int, Counts]:
+        """Return {node id: counts} of the nodes that are known.
 
         :raises SourceUnavailable: nothing can be counted on any CPU
         """
         counted.refuse_mediated(self._root)
-        if self._events is None:
-            self._events = tuple(event for event in counted.core_events(self._select())
-                                 if event.role in self.roles)
+        events = self._events
+        if events is None:
+            events = self._events = tuple(event for event in counted.core_events(self._select())
+                                          if event.role in self.roles)
         deltas, problems = self._owners.sample({node.id: {
-            cpu: (perf.on_cpu(cpu), self._events) for cpu in node.online_cpus}
+            cpu: (perf.on_cpu(cpu), events) for cpu in node.online_cpus}
             for node in topology.nodes}, idle_is_zero=False)
         if problems and not len(self._owners):
             raise SourceUnavailable(problems[0])
         self.problems = problems
-        return {node: counted.add_up(self._events, told, elapsed_ns)
+        return {node: counted.add_up(events, told, elapsed_ns)
                 for node, told in deltas.items()}
 
     @property
-    def with_prefetch(self):
+    def with_prefetch(self) -> bool:
         """Tell whether the accesses counted have prefetches in them."""
         return any(event_table.ANY_FILLS in event.caveats for event in self._events or ())
 
-    def close(self):
+    def close(self) -> None:
         """Close the counters; the events are chosen anew at the next sample."""
         self._owners.close()
         self._events = None
@@ -65,19 +76,22 @@ class CpuShare:
     """The rung: a guest's share of a node's accesses is its share of the node's busy time."""
 
     name = 'perf by CPU'
-    problems = ()
+    problems: tuple[str, ...] = ()
 
-    def sample(self, tick):
+    def sample(self, tick: Tick) -> dict[str, Evidence]:
         """Return {uuid: evidence}, as if all on a node reached memory alike.
 
         :raises SourceUnavailable: CPUs are not counted
         """
         if tick.before_ns is None:
             return {}
-        known = {node: counts for node, counts in tick.counts.items()
-                 if None not in (counts.local_per_sec, counts.remote_per_sec)}
+        known = {node: (counts.local_per_sec, counts.remote_per_sec)
+                 for node, counts in tick.counts.items()
+                 if counts.local_per_sec is not None and counts.remote_per_sec is not None}
         if not known:
             raise SourceUnavailable('the CPUs are not counted')
+        counted_share = min((share for share in (
+            tick.counts[node].share for node in known) if share is not None), default=None)
         found = {}
         for running in tick.guests:
             local = remote = 0.0
@@ -86,14 +100,14 @@ class CpuShare:
                     break
                 if cores:
                     share = cores / tick.busy_cores[node]
-                    local += share * known[node].local_per_sec
-                    remote += share * known[node].remote_per_sec
+                    local += share * known[node][0]
+                    remote += share * known[node][1]
             else:
                 if running.cores_by_node:
                     found[running.guest.uuid] = Evidence(
                         self.name, ATTRIBUTED, local, remote, rates.remote_ratio(local, remote),
-                        counted_share=min(counts.share for counts in known.values()))
+                        counted_share=counted_share)
         return found
 
-    def close(self):
+    def close(self) -> None:
         """Nothing is open: the counters are the sampler's."""

@@ -12,11 +12,25 @@ has too few for both, threads would never be counted: see :meth:`GuestCounters.r
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc.core import rates
 from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, SourceUnavailable
 from nova_numa_pmc.host import cgroups, perf
 from nova_numa_pmc.host.sources import Evidence, counted
 from nova_numa_pmc.sample import COUNTED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nova_numa_pmc.core.samples import Counts
+    from nova_numa_pmc.host.counters import Wanted
+    from nova_numa_pmc.host.events import Event, Selection
+    from nova_numa_pmc.host.sources import Running, Tick
+    from nova_numa_pmc.model import Guest, Topology
+
+    #: A thread's id and start time; or a control group's inode and a CPU.
+    _Key = tuple[int | None, int | None]
 
 THREAD, CGROUP = 'thread', 'cgroup'
 #: A guest that ran this much and of which nothing was counted was starved of counters.
@@ -28,24 +42,27 @@ _ROOMS = (counted.ROLES, counted.ROLES[:2], ())
 class GuestCounters:
     """The rung.
 
-    :param select: a function that returns the :class:`events.Selection` of this host
+    :param select: returns what can be counted on this host
     :param scope: :data:`THREAD` or :data:`CGROUP`
     """
 
-    def __init__(self, select, scope=THREAD, root='/'):
+    def __init__(self, select: Callable[[], Selection], scope: str = THREAD,
+                 root: str = '/') -> None:
         self.name = 'perf by %s' % scope
         self._scope = scope
         self._select, self._root = select, root
-        self._events = None
-        self._paths = {}  # (uuid, pid) → directory of the guest's control group
-        self._owners = counted.Owners()
-        self._wanted = {}  # what it counts, as Owners take it
-        self._last_ns = None
+        self._events: tuple[Event, ...] | None = None
+        self._lack: tuple[str, ...] = ()
+        #: Directories of guests' control groups, by uuid and pid.
+        self._paths: dict[tuple[str, int | None], str] = {}
+        self._owners: counted.Owners[str, _Key] = counted.Owners()
+        self._wanted: dict[str, dict[_Key, Wanted]] = {}  # what it counts, as Owners take it
+        self._last_ns: int | None = None
         self._left = False       # it failed, and was not tried again yet
         self._room = 0           # which of _ROOMS
-        self.problems = ()
+        self.problems: tuple[str, ...] = ()
 
-    def room(self, cpu):
+    def room(self, cpu: int) -> tuple[str, ...]:
         """Return the roles that may be counted on CPUs beside it, the most that fit.
 
         :param cpu: an online CPU to ask on
@@ -54,34 +71,34 @@ class GuestCounters:
             return _ROOMS[0]
         if self._events is None:
             try:
-                self._choose()
+                events = self._choose()
                 self._room = next(at for at, roles in enumerate(_ROOMS) if not roles or (
-                    perf.fit_together(self._events + tuple(
-                        event for event in self._events if event.role in roles), cpu)))
+                    perf.fit_together(events + tuple(
+                        event for event in events if event.role in roles), cpu)))
             except NumaPmcError:
                 return _ROOMS[0]  # why is told by its sample
         return _ROOMS[self._room]
 
-    def _choose(self):
+    def _choose(self) -> tuple[Event, ...]:
         selection = self._select()
-        self._events = counted.core_events(selection)
+        events = self._events = counted.core_events(selection)
         lack = counted.why_no_memory_events(selection)
         self._lack = ('%s: %s' % (self.name, lack),) if lack else ()
+        return events
 
-    def sample(self, tick):
+    def sample(self, tick: Tick) -> dict[str, Evidence]:
         """Return {uuid: evidence}; without events for DRAM it is of execution only.
 
         :raises SourceUnavailable: nothing can be counted on any guest
         """
         counted.refuse_mediated(self._root)
-        if self._events is None:
-            self._choose()
+        events = self._choose() if self._events is None else self._events
         self._left = False
         present = {(running.guest.uuid, running.guest.pid) for running in tick.guests}
         for key in self._paths.keys() - present:
             del self._paths[key]
         targets = self._threads if self._scope == THREAD else self._groups
-        self._wanted = {running.guest.uuid: targets(running, tick.topology)
+        self._wanted = {running.guest.uuid: targets(running, tick.topology, events)
                         for running in tick.guests}
         deltas, problems = self._owners.sample(self._wanted, idle_is_zero=True)
         if self._last_ns != tick.before_ns:
@@ -92,18 +109,18 @@ class GuestCounters:
         self.problems = self._lack + problems
         if not problems and any(
                 running.cores and running.cores > _RAN_CORES
-                and set(deltas.get(running.guest.uuid, {'': 0}).values()) == {None}
+                and _is_unknown(deltas.get(running.guest.uuid))
                 for running in tick.guests):
             # What the hardware can do is not all that is free (the NMI watchdog takes a counter).
             self._room = min(self._room + 1, len(_ROOMS) - 1)
         found = {}
         for uuid, told in deltas.items():
-            counts = counted.add_up(self._events, told, tick.elapsed_ns)
+            counts = counted.add_up(events, told, tick.elapsed_ns)
             if counts.share is not None:
                 found[uuid] = self._evidence(counts)
         return found
 
-    def _evidence(self, counts):
+    def _evidence(self, counts: Counts) -> Evidence:
         local, remote = counts.local_per_sec, counts.remote_per_sec
         if local is None or remote is None:
             local = remote = None
@@ -111,21 +128,23 @@ class GuestCounters:
             self.name, COUNTED, local, remote, rates.remote_ratio(local, remote), None,
             counts.cycles_per_sec, counts.instructions_per_sec, counts.share)
 
-    def _threads(self, running, _):
+    def _threads(self, running: Running, _: Topology,
+                 events: tuple[Event, ...]) -> dict[_Key, Wanted]:
         before = self._wanted.get(running.guest.uuid, {})
         keys = [(tid, ran.since) for tid, ran in running.threads.items()]
         return {key: before.get(key) or (perf.Target(perf.THREAD, key[0], since=key[1]),
-                                         self._events) for key in keys}
+                                         events) for key in keys}
 
-    def _groups(self, running, topology):
+    def _groups(self, running: Running, topology: Topology,
+                events: tuple[Event, ...]) -> dict[_Key, Wanted]:
         group = self._group(running.guest)
         if group is None:
             return {}  # it is ending, or not in a group of libvirt's: another rung may tell
         return {(group.since, cpu): (perf.Target(perf.CGROUP, group.id, cpu, group.since),
-                                     self._events)
+                                     events)
                 for core in topology.cores for cpu in core}
 
-    def _group(self, guest):
+    def _group(self, guest: Guest) -> perf.Target | None:
         """Return the target of a guest's control group; one made anew has another ``since``."""
         key = guest.uuid, guest.pid
         group = perf.cgroup(self._paths[key], 0) if key in self._paths else None
@@ -137,8 +156,13 @@ class GuestCounters:
             group = perf.cgroup(path, 0)
         return group
 
-    def close(self):
+    def close(self) -> None:
         """Close the counters; the events are chosen anew at the next sample."""
         self._owners.close()
         self._events, self._wanted = None, {}
         self._left = True
+
+
+def _is_unknown(deltas: counted.Deltas | None) -> bool:
+    """Tell whether of a guest that is counted nothing is known."""
+    return deltas is not None and set(deltas.values()) == {None}

@@ -9,7 +9,38 @@ from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from nova_numa_pmc.host.sources import Evidence
+    from collections.abc import Iterable
+    from typing import Protocol, TypeVar
+
+    from typing_extensions import ParamSpec
+
+    from nova_numa_pmc.host.sources import Evidence, Tick
+
+    _P = ParamSpec('_P')
+    _T = TypeVar('_T')
+    _T_co = TypeVar('_T_co', covariant=True)
+
+    class Measuring(Protocol[_P, _T_co]):
+        """What measures, and may fail."""
+
+        @property
+        def name(self) -> str:
+            """Return what it is called."""
+
+        @property
+        def problems(self) -> tuple[str, ...]:
+            """Return what it lacked in what it told last."""
+
+        def sample(self, *args: _P.args, **kwargs: _P.kwargs) -> _T_co:
+            """Return what it tells.
+
+            :raises NumaPmcError, OSError: it can't
+            """
+
+        def close(self) -> None:
+            """Close what is open; it may be asked again."""
+
+    Rung = Measuring[[Tick], dict[str, Evidence]]
 
 #: Ticks for which a rung that failed is left alone: a minute at the default interval.
 RETRY_TICKS = 12
@@ -29,19 +60,18 @@ class Found(Record):
 
 
 class Trials:
-    """Leave what fails alone for a while.
+    """Leave what fails alone for a while."""
 
-    What is tried has a ``name``, ``sample(...)``, ``problems`` and ``close()``.
-    """
-
-    def __init__(self, retry_ticks=RETRY_TICKS):
+    def __init__(self, retry_ticks: int = RETRY_TICKS) -> None:
         self._retry_ticks = retry_ticks
-        self._left = {}  # what failed → (ticks until it is tried again, why)
+        #: What failed: ticks until it is tried again, and why.
+        self._left: dict[object, tuple[int, str]] = {}
 
-    def sample(self, one, problems, *args):
+    def sample(self, one: Measuring[_P, _T], problems: list[str], *args: _P.args,
+               **kwargs: _P.kwargs) -> _T | None:
         """Return what it tells, None: it failed, now or lately; it is closed then.
 
-        :param problems: list to add to
+        :param problems: is added to
         """
         ticks, why = self._left.get(one, (0, ''))
         if ticks > 0:
@@ -49,7 +79,7 @@ class Trials:
             problems.append(why)
             return None
         try:
-            found = one.sample(*args)
+            found = one.sample(*args, **kwargs)
         except (NumaPmcError, OSError) as error:
             why = '%s: %s' % (one.name, error)
             self._left[one] = self._retry_ticks, why
@@ -64,17 +94,20 @@ class Trials:
 class Ladder:
     """The rungs, best first: one that fails is left to the next in the same tick."""
 
-    def __init__(self, rungs, retry_ticks=RETRY_TICKS):
+    def __init__(self, rungs: Iterable[Rung], retry_ticks: int = RETRY_TICKS) -> None:
         self._rungs = tuple(rungs)
         self._trials = Trials(retry_ticks)
 
-    def sample(self, tick):
-        """Return :class:`Found`. It does not raise for what a rung can't read.
+    def sample(self, tick: Tick) -> Found:
+        """Return what was found. It does not raise for what a rung can't read.
 
         The first evidence of memory accesses of a guest is taken; execution (cycles,
         instructions) may be of a rung above.
         """
-        evidence, partial, problems, source = {}, {}, [], ''
+        evidence: dict[str, Evidence] = {}
+        partial: dict[str, Evidence] = {}
+        problems: list[str] = []
+        source = ''
         for rung in self._rungs:
             waiting = tuple(running for running in tick.guests
                             if running.guest.uuid not in evidence)
@@ -98,13 +131,13 @@ class Ladder:
                     partial.setdefault(uuid, told)
         return Found({**partial, **evidence}, tuple(problems), source)
 
-    def close(self):
+    def close(self) -> None:
         """Close all rungs."""
         for rung in self._rungs:
             rung.close()
 
 
-def _with_execution(evidence, partial):
+def _with_execution(evidence: Evidence, partial: Evidence | None) -> Evidence:
     if partial is None or evidence.cycles_per_sec is not None:
         return evidence
     return evidence._replace(cycles_per_sec=partial.cycles_per_sec,

@@ -12,11 +12,15 @@ guest whose memory is bound by a policy is not scanned, and nothing is known of 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.cgroups import read_text
 from nova_numa_pmc.host.sources import Evidence
 from nova_numa_pmc.sample import INFERRED
+
+if TYPE_CHECKING:
+    from nova_numa_pmc.host.sources import Tick
 
 _SWITCH = 'proc/sys/kernel/numa_balancing'
 
@@ -25,12 +29,12 @@ class NumaFaults:
     """The rung."""
 
     name = 'NUMA faults'
-    problems = ()
+    problems: tuple[str, ...] = ()
 
-    def __init__(self, root='/'):
+    def __init__(self, root: str = '/') -> None:
         self._root = root
 
-    def sample(self, tick):
+    def sample(self, tick: Tick) -> dict[str, Evidence]:
         """Return {uuid: evidence}, a ratio without rates.
 
         :raises SourceUnavailable: NUMA balancing is off, or not built in
@@ -54,25 +58,27 @@ class NumaFaults:
                     self.name, INFERRED, remote_ratio=sum(remote for _, remote in hits) / total)
         return found
 
-    def _hits(self, pid, tid, node):
+    def _hits(self, pid: int | None, tid: int, node: int | None) -> tuple[int, int] | None:
         """Return (pages met on a node, on others); None: the kernel noted none."""
+        if pid is None or node is None:
+            return None
         try:
             by_node = parse(read_text(os.path.join(
                 self._root, 'proc/%d/task/%d/sched' % (pid, tid))))
         except OSError:
             return None
-        if node is None or not by_node:
+        if not by_node:
             return None
         local = by_node.get(node, 0)
         return local, sum(by_node.values()) - local
 
-    def close(self):
+    def close(self) -> None:
         """Nothing is open."""
 
 
-def parse(text):
+def parse(text: str) -> dict[int, int]:
     """Return {node id: pages met there} from a thread's ``sched``; empty: none, or garbage."""
-    found = {}
+    found: dict[int, int] = {}
     for line in text.splitlines():
         if not line.startswith('numa_faults '):
             continue

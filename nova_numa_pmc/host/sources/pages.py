@@ -3,17 +3,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc.host.sources import Evidence
 from nova_numa_pmc.sample import INFERRED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nova_numa_pmc.host.sources import Tick
 
 
 class Pages:
     """The rung: as if a guest reached all of its pages equally often."""
 
     name = 'pages'
-    problems = ()
+    problems: tuple[str, ...] = ()
 
-    def sample(self, tick):
+    def sample(self, tick: Tick) -> dict[str, Evidence]:
         """Return {uuid: evidence}, a ratio without rates."""
         found = {}
         for running in tick.guests:
@@ -22,11 +29,12 @@ class Pages:
                 found[running.guest.uuid] = Evidence(self.name, INFERRED, remote_ratio=ratio)
         return found
 
-    def close(self):
+    def close(self) -> None:
         """Nothing is open."""
 
 
-def remote_ratio(cores_by_node, bytes_by_node):
+def remote_ratio(cores_by_node: Mapping[int, float],
+                 bytes_by_node: Mapping[int, int]) -> float | None:
     """Return 1 − Σ_n (cores_n ÷ Σ cores) · (bytes_n ÷ Σ bytes); None: it did not run.
 
     :param cores_by_node, bytes_by_node: {node id: amount}

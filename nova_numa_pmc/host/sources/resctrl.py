@@ -12,14 +12,24 @@ Source: Documentation/filesystems/resctrl.rst (Documentation/arch/x86/resctrl.rs
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import pressure, rates
+from nova_numa_pmc.core.samples import Counts
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.cgroups import read_text
 from nova_numa_pmc.host.sources import Evidence
-from nova_numa_pmc.host.sources.counted import Counts
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.sample import ATTRIBUTED, COUNTED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nova_numa_pmc.host.sources import Running, Tick
+    from nova_numa_pmc.model import Topology
+
+    #: Bytes by L3 domain; None: not told.
+    Domains = dict[int, 'Bytes | None']
 
 #: Events are counted in fewer bits than 64 in hardware; the kernel carries on beyond them.
 _MAX_BYTES = 1 << 63
@@ -42,17 +52,21 @@ class Resctrl:
     """
 
     name = 'resctrl'
-    problems = ()
+    problems: tuple[str, ...] = ()
 
-    def __init__(self, path='/sys/fs/resctrl', root='/'):
+    def __init__(self, path: str = '/sys/fs/resctrl', root: str = '/') -> None:
         self._root = root
         self._path = os.path.join(root, path.lstrip('/'))
-        self._before = None  # (CLOCK_MONOTONIC, {directory: {domain: Bytes}})
-        self._controls = None
-        self._domains = (None, {})
-        self._nodes = (None, {})  # CLOCK_MONOTONIC, {node id: Counts}
+        #: CLOCK_MONOTONIC, and what was read, by directory.
+        self._before: tuple[int, dict[str, Domains]] | None = None
+        self._controls: list[str] | None = None
+        #: The nodes' online CPUs, and {L3 domain: {node id: share of its CPUs}}.
+        self._domains: tuple[tuple[frozenset[int], ...] | None,
+                             dict[int, dict[int, float]]] = (None, {})
+        #: CLOCK_MONOTONIC, {node id: counts}.
+        self._nodes: tuple[int | None, dict[int, Counts]] = (None, {})
 
-    def sample(self, tick):
+    def sample(self, tick: Tick) -> dict[str, Evidence]:
         """Return {uuid: evidence}.
 
         :raises SourceUnavailable: not mounted, or without both kinds of bandwidth
@@ -75,46 +89,51 @@ class Resctrl:
         return {running.guest.uuid: evidence for running in tick.guests
                 for evidence in (self._of(running, own, moved, nodes, tick),) if evidence}
 
-    def nodes_at(self, now_ns):
-        """Return {node id: :class:`Counts`}, in lines, of the sample of this time; {}: none."""
+    def nodes_at(self, now_ns: int) -> dict[int, Counts]:
+        """Return {node id: counts}, in lines, of the sample of this time; {}: none."""
         return self._nodes[1] if self._nodes[0] == now_ns else {}
 
-    def _of(self, running, groups, moved, nodes, tick):
+    def _of(self, running: Running, groups: Mapping[str, frozenset[int]],
+            moved: Mapping[str, Domains], nodes: Mapping[int, Counts],
+            tick: Tick) -> Evidence | None:
         """Return a guest's evidence, by its own groups or by its share of the nodes."""
         tids = set(running.threads)
         own = [group for group, members in groups.items() if tids & members]
         # What a monitoring group counts is in the sum of the group that it is in.
         own = [group for group in own
                if os.path.dirname(os.path.dirname(group)) not in own]
-        members = frozenset().union(*(groups[group] for group in own))
+        none: frozenset[int] = frozenset()
+        members = none.union(*(groups[group] for group in own))
         if tids and tids == members:
             total = _sum([moved[group] for group in own])
-            if not total or None in total.values():
+            known = [one for one in total.values() if one is not None]
+            if not total or len(known) < len(total):
                 return None
             return self._evidence(
-                sum(one.total for one in total.values()) * 1e9 / tick.elapsed_ns,
-                sum(one.local for one in total.values()) * 1e9 / tick.elapsed_ns, COUNTED)
+                sum(one.total for one in known) * 1e9 / tick.elapsed_ns,
+                sum(one.local for one in known) * 1e9 / tick.elapsed_ns, COUNTED)
         local = remote = 0.0
         for node, cores in running.cores_by_node.items():
             if not cores:
                 continue
-            if node not in nodes:
+            counts = nodes.get(node)
+            if counts is None or counts.local_per_sec is None or counts.remote_per_sec is None:
                 return None
             share = cores / tick.busy_cores[node]
-            local += share * nodes[node].local_per_sec
-            remote += share * nodes[node].remote_per_sec
+            local += share * counts.local_per_sec
+            remote += share * counts.remote_per_sec
         if not running.cores_by_node:
             return None
         line = pressure.LINE_BYTES
         return self._evidence((local + remote) * line, local * line, ATTRIBUTED)
 
-    def _evidence(self, total, local, sure):
+    def _evidence(self, total: float, local: float, sure: str) -> Evidence:
         line = pressure.LINE_BYTES
         local = min(local, total)  # the two are read one after the other
         return Evidence(self.name, sure, local / line, (total - local) / line,
                         rates.remote_ratio(local, total - local), total)
 
-    def _groups(self):
+    def _groups(self) -> tuple[list[str], dict[str, frozenset[int]]]:
         """Return (directories whose groups' sums hold all traffic, {directory: its threads})."""
         if not os.path.isdir(os.path.join(self._path, 'mon_data')):
             raise SourceUnavailable(
@@ -125,10 +144,10 @@ class Resctrl:
         every = controls + [group for control in controls
                             for group in self._below(os.path.join(control, 'mon_groups'))]
         # All of a host's other threads are in the root group.
-        return controls, {group: () if group == self._path else _tasks(group)
+        return controls, {group: frozenset() if group == self._path else _tasks(group)
                           for group in every[:_MAX_GROUPS]}
 
-    def _below(self, directory):
+    def _below(self, directory: str) -> list[str]:
         try:
             return sorted(entry.path for entry in os.scandir(directory)
                           if entry.name not in _NOT_GROUPS
@@ -136,9 +155,9 @@ class Resctrl:
         except OSError:
             return []
 
-    def _read(self, group):
-        """Return {L3 domain: :class:`Bytes`, None: not told} of a group."""
-        found = {}
+    def _read(self, group: str) -> Domains:
+        """Return a group's bytes."""
+        found: Domains = {}
         try:
             names = os.listdir(os.path.join(group, 'mon_data'))
         except OSError:
@@ -146,18 +165,19 @@ class Resctrl:
         for name in names:
             number = name.removeprefix('mon_L3_')
             if number != name and number.isascii() and number.isdigit() and len(number) < 6:
-                amounts = [_amount(os.path.join(group, 'mon_data', name, kind))
-                           for kind in ('mbm_total_bytes', 'mbm_local_bytes')]
-                found[int(number)] = None if None in amounts else Bytes(*amounts)
+                total, local = (_amount(os.path.join(group, 'mon_data', name, kind))
+                                for kind in ('mbm_total_bytes', 'mbm_local_bytes'))
+                found[int(number)] = (
+                    None if total is None or local is None else Bytes(total, local))
         if group == self._path and not any(found.values()):
             raise SourceUnavailable('%s: total and local bandwidth are not both counted' % group)
         return found
 
-    def _homes(self, topology):
+    def _homes(self, topology: Topology) -> dict[int, dict[int, float]]:
         """Return {L3 domain: {node id: share of its CPUs}}."""
         online = tuple(node.online_cpus for node in topology.nodes)
         if self._domains[0] != online:
-            cpus = {}
+            cpus: dict[int | None, list[int]] = {}
             for node in topology.nodes:
                 for cpu in node.online_cpus:
                     cpus.setdefault(self._domain(cpu), []).append(node.id)
@@ -166,7 +186,7 @@ class Resctrl:
                 for domain, nodes in cpus.items() if domain is not None}
         return self._domains[1]
 
-    def _domain(self, cpu):
+    def _domain(self, cpu: int) -> int | None:
         directory = os.path.join(self._root, _CACHES % cpu)
         for index in ('index3', 'index2', 'index4'):
             try:
@@ -176,12 +196,12 @@ class Resctrl:
                 continue
         return None
 
-    def close(self):
+    def close(self) -> None:
         """Forget what was read."""
         self._before, self._nodes = None, (None, {})
 
 
-def _amount(path):
+def _amount(path: str) -> int | None:
     """Return a counter; None: 'Unavailable' or 'Error', as the kernel writes, or no number."""
     try:
         text = read_text(path).strip()
@@ -192,7 +212,7 @@ def _amount(path):
     return int(text)
 
 
-def _tasks(group):
+def _tasks(group: str) -> frozenset[int]:
     """Return the ids of a group's threads; empty: it was removed, or has none."""
     try:
         words = read_text(os.path.join(group, 'tasks')).split()
@@ -202,30 +222,36 @@ def _tasks(group):
                      if word.isascii() and word.isdigit() and len(word) < 12)
 
 
-def _moved(before, now):
-    """Return {domain: :class:`Bytes` since, None: unknown}."""
-    found = {}
+def _moved(before: Mapping[int, Bytes | None] | None, now: Domains) -> Domains:
+    """Return the bytes since; None: unknown."""
+    found: Domains = {}
     for domain, new in now.items():
         old = (before or {}).get(domain)
-        known = None not in (old, new) and old.total <= new.total and old.local <= new.local
-        found[domain] = Bytes(new.total - old.total, new.local - old.local) if known else None
+        if old is None or new is None or old.total > new.total or old.local > new.local:
+            found[domain] = None
+        else:
+            found[domain] = Bytes(new.total - old.total, new.local - old.local)
     return found
 
 
-def _sum(parts):
-    """Return {domain: :class:`Bytes` of all groups}; unknown in one is unknown in all."""
+def _sum(parts: Iterable[Domains]) -> Domains:
+    """Return the bytes of all groups; unknown in one is unknown in all."""
     domains = {domain for part in parts for domain in part}
-    total = {}
+    total: Domains = {}
     for domain in domains:
         amounts = [part.get(domain) for part in parts]
-        total[domain] = None if None in amounts else Bytes(
-            sum(amount.total for amount in amounts), sum(amount.local for amount in amounts))
+        known = [amount for amount in amounts if amount is not None]
+        total[domain] = None if len(known) < len(amounts) else Bytes(
+            sum(amount.total for amount in known), sum(amount.local for amount in known))
     return total
 
 
-def _by_node(domains, homes, elapsed_ns):
-    """Return {node id: :class:`counted.Counts`}, in lines; nodes in one domain share it evenly."""
-    local, remote, unknown = {}, {}, set()
+def _by_node(domains: Domains, homes: Mapping[int, Mapping[int, float]],
+             elapsed_ns: int) -> dict[int, Counts]:
+    """Return {node id: counts}, in lines; nodes in one domain share it evenly."""
+    local: dict[int, float] = {}
+    remote: dict[int, float] = {}
+    unknown: set[int] = set()
     for domain, shares in homes.items():
         moved = domains.get(domain)
         for node, share in shares.items():

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.exceptions import SourceUnavailable
@@ -11,6 +12,16 @@ from nova_numa_pmc.host import counters, event_table
 from nova_numa_pmc.host.cgroups import read_text
 from nova_numa_pmc.host.sources import counted
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nova_numa_pmc.host.counters import Wanted
+    from nova_numa_pmc.host.events import Event, Selection
+    from nova_numa_pmc.model import Topology
+
+    #: {node id: {(PMU, CPU): what to count there}}
+    Plan = dict[int, dict[tuple[str, int], Wanted]]
 
 #: Those of which something follows here; a package has dozens of boxes for some of the others.
 _ROLES = (event_table.MEM_READ, event_table.MEM_WRITE, event_table.MEM_TRAFFIC,
@@ -35,21 +46,24 @@ class Use(Record):
 class Uncore:
     """Reads the uncore PMUs, each once for each package; not a rung itself.
 
-    :param select: a function that returns the :class:`events.Selection` of this host
+    :param select: returns what can be counted on this host
     :param write_weight: ω
     """
 
     name = 'memory controllers'
 
-    def __init__(self, select, write_weight=1.0, root='/'):
+    def __init__(self, select: Callable[[], Selection], write_weight: float = 1.0,
+                 root: str = '/') -> None:
         self._select, self._write_weight, self._root = select, write_weight, root
-        self._online = None  # the CPUs that the plan is for
-        self._wanted = {}
-        self._owners = counted.Owners()
-        self.problems = ()
+        #: The CPUs that the plan is for, by node.
+        self._online: tuple[frozenset[int], ...] | None = None
+        self._wanted: Plan = {}
+        self._shared: tuple[str, ...] = ()
+        self._owners: counted.Owners[int, tuple[str, int]] = counted.Owners()
+        self.problems: tuple[str, ...] = ()
 
-    def sample(self, topology, elapsed_ns):
-        """Return {node id: :class:`Use`} of the nodes that are known.
+    def sample(self, topology: Topology, elapsed_ns: int) -> dict[int, Use]:
+        """Return {node id: use} of the nodes that are known.
 
         :raises SourceUnavailable: nothing can be counted
         """
@@ -65,15 +79,16 @@ class Uncore:
         self.problems = self._shared + problems
         return {node: self._use(told, elapsed_ns) for node, told in deltas.items()}
 
-    def _plan(self, topology):
-        """Return ({node id: {(pmu, CPU): (target, events)}}, roles that nodes share)."""
+    def _plan(self, topology: Topology) -> tuple[Plan, set[str]]:
+        """Return (what to count, roles that nodes share)."""
         chosen = tuple(event for event in self._select().events
                        if event.cpus and event.role in _ROLES)
         if not chosen:
             raise SourceUnavailable('the kernel has no PMU of them here')
-        wanted, shared = {node.id: {} for node in topology.nodes}, set()
+        wanted: Plan = {node.id: {} for node in topology.nodes}
+        shared: set[str] = set()
         for (name, cpu), (target, together) in counters.uncore_targets(chosen).items():
-            by_node = {}
+            by_node: dict[int | None, list[Event]] = {}
             for event in together:
                 by_node.setdefault(self._node(event, cpu, topology), []).append(event)
             for node, own in by_node.items():
@@ -83,7 +98,7 @@ class Uncore:
                     wanted[node][name, cpu] = target, tuple(own)
         return wanted, shared
 
-    def _node(self, event, cpu, topology):
+    def _node(self, event: Event, cpu: int, topology: Topology) -> int | None:
         """Return the node that an event belongs to; None: several share it."""
         if event.node is not None:
             return event.node if event.node in {node.id for node in topology.nodes} else None
@@ -94,15 +109,16 @@ class Uncore:
                      self._package(other) == package for other in sorted(node.online_cpus)[:1])]
         return homes[0] if len(homes) == 1 else None
 
-    def _package(self, cpu):
+    def _package(self, cpu: int) -> int | None:
         try:
             return int(read_text(os.path.join(self._root, _PACKAGE % cpu)))
         except (OSError, ValueError):
             return None
 
-    def _use(self, told, elapsed_ns):
-        """Return :class:`Use` from {role: :class:`rates.Delta` or None}."""
-        amounts = {role: told[role].value if told.get(role) else None for role in _ROLES}
+    def _use(self, told: Mapping[str, rates.Delta | None], elapsed_ns: int) -> Use:
+        """Return a node's use from what its events saw."""
+        amounts = {role: None if delta is None else delta.value
+                   for role, delta in ((role, told.get(role)) for role in _ROLES)}
         read, written, traffic = (amounts[role] for role in (
             event_table.MEM_READ, event_table.MEM_WRITE, event_table.MEM_TRAFFIC))
         bandwidth = rates.per_sec(told.get(event_table.MEM_TRAFFIC), elapsed_ns)
@@ -116,7 +132,7 @@ class Uncore:
         return Use(bandwidth, lines, rates.per_sec(told.get(event_table.LINK_TX), elapsed_ns),
                    None if hit is None or miss is None else rates.ratio(miss, hit + miss))
 
-    def close(self):
+    def close(self) -> None:
         """Close the counters; the events are chosen anew at the next sample."""
         self._owners.close()
         self._online = None
