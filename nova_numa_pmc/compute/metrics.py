@@ -54,12 +54,24 @@ from __future__ import annotations
 
 from functools import lru_cache
 from operator import itemgetter
+from typing import Any, TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.aggregates import MIB, Aggregates, aggregate
 from nova_numa_pmc.core.domains import (LOCAL_DISTANCE, NEAR_DEFAULT, distance, labelled, merged,
                                         near, threshold)
 from nova_numa_pmc.exceptions import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nova_numa_pmc.host_state import HostState
+
+    #: One of Nova's dicts, as it came: nothing in it is checked.
+    _Values = Mapping[str, Any]
+    _Column = list[float | None]
+    _Distances = tuple[tuple[int, ...], ...]
+    _Members = tuple[tuple[int, ...], ...]
 
 CURRENT, MAXIMUM = 'numa.membw.current', 'numa.membw.max'
 SCHEMA, _MAJOR = 101, 1
@@ -78,15 +90,15 @@ _DEFAULT_LIMITS = model.Limits()
 _INT_ONLY = {int}
 
 
-def _getters(*parts):
+def _getters(*parts: str) -> dict[int, Callable[[_Values], Any]]:
     """Make a getter of all keys for each number of nodes: the loop over them is then C's.
 
     :param parts: keys; one that ends in N stands for one of each node
     """
-    return [None] + [itemgetter(*(
+    return {count: itemgetter(*(
         key for part in parts for key in (
             [f'{part[:-1]}{at}' for at in range(count)] if part[-1] == 'N' else [part])))
-        for count in range(1, NODES_MAX + 1)]
+        for count in range(1, NODES_MAX + 1)}
 
 
 _MAXIMA = 'pmc.cN', 'pmc.tN', 'pmc.mN'
@@ -102,9 +114,8 @@ _LINKED = _PLAIN[0], _getters(*_NOW, 'N', 'pmc.lN')
 class HostMetrics:
     """What a host's metrics say.
 
-    :ivar aggregates: :class:`~nova_numa_pmc.core.aggregates.Aggregates`, which the decision
-        reads
-    :ivar limits: :class:`model.Limits` with the host's floor and step
+    :ivar aggregates: what the decision reads
+    :ivar limits: with the host's floor and step
     :ivar taken_s, interval_s: when it was measured and how often it is renewed [s]
     :ivar vcpus_used, memory_mb_used: Nova's own count when it was recorded
     """
@@ -112,8 +123,18 @@ class HostMetrics:
     __slots__ = ('aggregates', 'limits', 'taken_s', 'interval_s', 'vcpus_used',
                  'memory_mb_used', '_columns', '_current', '_domains')
 
+    aggregates: Aggregates
+    limits: model.Limits
+    taken_s: int
+    interval_s: int
+    vcpus_used: int
+    memory_mb_used: int
+    _columns: Aggregates
+    _current: _Values
+    _domains: tuple[int, ...]
+
     @property
-    def history(self):
+    def history(self) -> tuple[int, float] | None:
         """Return (guests, sum of their cores per vCPU), None: nothing is known."""
         packed = self._current.get('pmc.k')
         if type(packed) is not int or not 0 < packed <= _AMOUNT_MAX:
@@ -121,26 +142,26 @@ class HostMetrics:
         return packed & (1 << _GUESTS_BITS) - 1, (packed >> _GUESTS_BITS) / 100
 
     @property
-    def view(self):
-        """Return the host by node, a :class:`model.HostView`."""
+    def view(self) -> model.HostView:
+        """Return the host by node."""
         return self._columns.view()._replace(domains=self._domains)
 
     @property
-    def remote_ratios(self):
+    def remote_ratios(self) -> tuple[float | None, ...]:
         """Return each node's remote share, None: unknown."""
         shares = [self._current.get(f'pmc.r{at}') for at in range(len(self._columns.cores))]
         return tuple(share / 1000 if type(share) is int and 0 <= share <= 1000 else None
                      for share in shares)
 
 
-def to_values(host_state, vcpus_used, memory_mb_used, interval_s=None):
+def to_values(host_state: HostState, vcpus_used: int, memory_mb_used: int,
+              interval_s: float | None = None) -> tuple[dict[str, int], dict[str, int]]:
     """Turn a host's state into the values of Nova's two metrics.
 
-    :param host_state: :class:`nova_numa_pmc.host_state.HostState`
     :param vcpus_used, memory_mb_used: Nova's own count now, so that the scheduler can tell
         what came since
     :param interval_s: how often nova-compute sends metrics, if that is slower than the agent [s]
-    :returns: (current, maximum), each {str: int}; plain node ids are there where known
+    :returns: (current, maximum); plain node ids are there where known
     :raises StateError: more nodes than fit
     """
     view = host_state.view
@@ -184,11 +205,10 @@ def to_values(host_state, vcpus_used, memory_mb_used, interval_s=None):
     return current, maximum
 
 
-def decode(metrics):
+def decode(metrics: object) -> HostMetrics | None:
     """Read a host's metrics; whatever is wrong with them, None.
 
     :param metrics: Nova's MonitorMetricList, or a list of dicts as in the column's JSON
-    :rtype: HostMetrics or None
     """
     try:
         return _decode(metrics)
@@ -196,7 +216,7 @@ def decode(metrics):
         return None
 
 
-def _decode(metrics):
+def _decode(metrics: object) -> HostMetrics | None:
     current, maximum = _values(metrics)
     count = maximum['pmc.nodes']
     if current['pmc'] // 100 != _MAJOR or type(count) is not int or not 0 < count <= NODES_MAX:
@@ -216,8 +236,9 @@ def _decode(metrics):
     distances, nearest = _distances(count, maximum)
     turn = _whole(current['pmc.turn']) if 'pmc.turn' in current else 0
     at = _HEADER + 4 * count
+    rest: tuple[_Column, _Column, _Column | None, _Distances, _Members, bool | None, int]
     if usual and known:
-        bandwidths = [value * MB for value in now[at:at + count] + maxima[3 * count:]]
+        bandwidths: _Column = [value * MB for value in now[at:at + count] + maxima[3 * count:]]
         rest = (bandwidths[:count], bandwidths[count:],
                 [value / 1000 for value in now[at + count:]] or None, distances, _MEMBERS[count],
                 0 not in maxima, turn)
@@ -241,7 +262,7 @@ def _decode(metrics):
     return found
 
 
-def _checked(maxima, now, count):
+def _checked(maxima: tuple[int, ...], now: tuple[int, ...], count: int) -> bool:
     """Return whether none of the numbers stands for an unknown one.
 
     :raises ValueError: they aren't all whole numbers in range
@@ -257,9 +278,12 @@ def _checked(maxima, now, count):
     return False
 
 
-def _values(metrics):
-    """Find both dicts; the monitor adds its metrics last."""
-    listed = getattr(metrics, 'objects', metrics)
+def _values(metrics: object) -> tuple[_Values, _Values]:
+    """Find both dicts; the monitor adds its metrics last.
+
+    :raises Exception: of any kind where they are not both there
+    """
+    listed: Any = getattr(metrics, 'objects', metrics)
     try:  # each look at a field of Nova's objects costs as much as a step of the decision
         current, maximum = listed[-2].numa_membw_values, listed[-1].numa_membw_values
         if 'pmc' in current and 'pmc.nodes' in maximum:
@@ -278,14 +302,16 @@ def _values(metrics):
         elif name == CURRENT:
             current = values
         if current is not None and maximum is not None:
-            break
-    return current, maximum
+            return current, maximum
+    raise ValueError('no metrics of ours')
 
 
 _MEMBERS = [tuple((at,) for at in range(count)) for count in range(NODES_MAX + 1)]
 
 
-def _unusual(current, maximum, count, distances):
+def _unusual(
+        current: _Values, maximum: _Values, count: int, distances: _Distances,
+) -> tuple[_Column, _Column, _Column, _Distances, _Members]:
     """Read what may be missing: bandwidths by plain node ids, links, and the ids themselves.
 
     :returns: the last arguments of Aggregates
@@ -293,35 +319,36 @@ def _unusual(current, maximum, count, distances):
     members = _MEMBERS[count]
     if 'pmc.i0' in maximum:
         members = tuple((_whole(maximum[f'pmc.i{at}']),) for at in range(count))
-    bandwidths = [[values.get(str(node)) for node, in members] for values in (current, maximum)]
-    bandwidths = [[None if value is None else _whole(value) * MB for value in column]
-                  for column in bandwidths]
+    columns = [[values.get(str(node)) for node, in members] for values in (current, maximum)]
+    bandwidths: list[_Column] = [[None if value is None else _whole(value) * MB
+                                  for value in column] for column in columns]
     links = [current.get(f'pmc.l{at}') for at in range(count)]
     links = [None if link is None or link == _UNKNOWN else _whole(link) / 1000 for link in links]
-    return (*bandwidths, links, distances, members)
+    return bandwidths[0], bandwidths[1], links, distances, members
 
 
-def _limits(maximum):
+def _limits(maximum: _Values) -> model.Limits:
     if 'pmc.floor' in maximum or 'pmc.step' in maximum:
-        return _DEFAULT_LIMITS._replace(**{
+        return _DEFAULT_LIMITS._replace(**{  # type: ignore[arg-type]  # of all fields' types
             field: max(1, _whole(maximum[key])) / scale
             for key, field, scale in _LIMITS if key in maximum})
     return _DEFAULT_LIMITS
 
 
-def _whole(value):
+def _whole(value: object) -> int:
     if type(value) is not int or not 0 <= value <= _AMOUNT_MAX:
         raise ValueError
     return value
 
 
-def _add(values, key, amount, unit, unknown=None):
+def _add(values: dict[str, int], key: str, amount: float | None, unit: float,
+         unknown: int | None = None) -> None:
     value = unknown if amount is None else round(amount / unit)
     if value is not None:
         values[key] = value
 
 
-def _add_distances(maximum, view):
+def _add_distances(maximum: dict[str, int], view: model.HostView) -> None:
     count = len(view.nodes)
     pairs = [min(255, max(0, round(distance(view, a, b))))
              for a in range(count) for b in range(count) if a != b]
@@ -333,7 +360,7 @@ def _add_distances(maximum, view):
             pairs[at:at + _DISTANCES_PER_VALUE], 'little')
 
 
-def _add_domains(maximum, view):
+def _add_domains(maximum: dict[str, int], view: model.HostView) -> None:
     found, whole = threshold(view)
     if found != NEAR_DEFAULT:
         maximum['pmc.domain'] = found
@@ -342,7 +369,7 @@ def _add_domains(maximum, view):
             view.domains[at:at + _DOMAINS_PER_VALUE], 'little')
 
 
-def _domains(maximum, distances):
+def _domains(maximum: _Values, distances: _Distances) -> tuple[int, ...]:
     """Return which nodes share their memory channels, as in :class:`model.HostView`."""
     if 'pmc.s0' not in maximum:
         return near(distances, _whole(maximum.get('pmc.domain', NEAR_DEFAULT)))
@@ -353,7 +380,7 @@ def _domains(maximum, distances):
     return labelled(labels[:count])
 
 
-def _distances(count, maximum):
+def _distances(count: int, maximum: _Values) -> tuple[_Distances, int]:
     """Return the distances and the smallest between two nodes."""
     far = maximum.get('pmc.far')
     if far is not None:
@@ -364,7 +391,7 @@ def _distances(count, maximum):
 
 
 @lru_cache(maxsize=256)  # machines of one make have the same
-def _square(count, values, each):
+def _square(count: int, values: tuple[int, ...], each: int) -> tuple[_Distances, int]:
     packed = b''.join((value % 256**each).to_bytes(each, 'little') for value in values)
     if each == 1:
         packed *= count * (count - 1)
