@@ -6,7 +6,7 @@ Imports nothing of Nova: what it is given has their attributes, from Nova or fro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, Protocol, TYPE_CHECKING
 
 from nova_numa_pmc import extra_specs, model
 from nova_numa_pmc.compute import metrics
@@ -17,12 +17,62 @@ from nova_numa_pmc.core.view import INTENSITY, PRIOR_CORES_PER_VCPU, expected_pe
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping
+
     from nova_numa_pmc.core.aggregates import Aggregates
     from nova_numa_pmc.core.outcome import Asked, Outcome
+
+    #: What an answer depends on, beside the metrics: vCPUs and MiB that came since, whether
+    #: the guest is there, the question.
+    _Key = tuple[float, float, bool, Asked]
 
 #: Under this name a HostState keeps its decoded metrics and the last answer. Nova makes
 #: HostStates anew for each request, so that they end with it.
 _KEPT = '_numa_pmc_answer'
+
+
+class Flavor(Protocol):
+    """What is read of a flavor; ``extra_specs`` where it is set."""
+
+    @property
+    def vcpus(self) -> int:
+        """Return how many vCPUs it has."""
+
+    @property
+    def memory_mb(self) -> int:
+        """Return its memory [MiB]."""
+
+
+class Spec(Protocol):
+    """What is read of a RequestSpec; ``instance_uuid``, ``numa_topology`` where they are set."""
+
+    @property
+    def flavor(self) -> Flavor:
+        """Return the guest's flavor."""
+
+
+class Host(Protocol):
+    """What is read of a HostState."""
+
+    @property
+    def metrics(self) -> object:
+        """Return what :func:`metrics.decode` takes."""
+
+    @property
+    def instances(self) -> Container[str]:
+        """Return the uuids of its guests."""
+
+    @property
+    def vcpus_used(self) -> float:
+        """Return the vCPUs of its guests."""
+
+    @property
+    def total_usable_ram_mb(self) -> float:
+        """Return its memory [MiB]."""
+
+    @property
+    def free_ram_mb(self) -> float:
+        """Return that less its guests' [MiB]."""
 
 
 class Question(Record):
@@ -84,11 +134,8 @@ class Answer(Record):
     host: Aggregates | None = None
 
 
-def question(spec):
-    """Read a RequestSpec; whatever is odd about it, the question is neutral.
-
-    :rtype: Question
-    """
+def question(spec: Spec) -> Question:
+    """Read a RequestSpec; whatever is odd about it, the question is neutral."""
     try:
         flavor = spec.flavor
         specs = _optional(flavor, 'extra_specs') or {}
@@ -109,38 +156,41 @@ def question(spec):
         return Question(neutral=f'request not understood: {error!r:.200}')
 
 
-def answer(host_state, question, rules, now_s):
+def answer(host_state: Host, question: Question, rules: Rules, now_s: float) -> Answer:
     """Say what the guest would leave of a host.
 
     The same question of the same host, by the filter and then the weigher or for the next
     instance of one request, costs a look-up unless the host has changed.
 
-    :param host_state: Nova's HostState, or alike
-    :param rules: :class:`Rules`
     :param now_s: CLOCK_REALTIME [s since the epoch]
-    :rtype: Answer
     """
     reported = host_state.metrics
-    kept = host_state.__dict__.get(_KEPT)
+    kept: _Kept | None = host_state.__dict__.get(_KEPT)
     if kept is None or kept.reported is not reported:
         kept = _Kept(reported)
         setattr(host_state, _KEPT, kept)
     found = kept.found
     if found is None:
         return Answer(None, 'no metrics of ours')
+    asked = question.asked
+    if asked is None:
+        return Answer(None, question.neutral)
     age_s = now_s - found.taken_s
     # A clock that is ahead is as wrong as one that is behind.
     if abs(age_s) > rules.stale_after * found.interval_s:
         return Answer(None, f'metrics are {age_s:.0f} s old')
-    vcpus = memory_mb = 0
+    vcpus: float = 0
+    memory_mb: float = 0
     if rules.charge_new_guests:
         vcpus = host_state.vcpus_used - found.vcpus_used
         memory_mb = _memory_mb_used(host_state) - found.memory_mb_used
     own = question.instance_uuid is not None and question.instance_uuid in host_state.instances
-    key = (vcpus, memory_mb, own, question.asked)
-    if kept.key != key:
-        kept.answer, kept.key = _answer(found, *key), key
-    return kept.answer
+    key = (vcpus, memory_mb, own, asked)
+    told = kept.answer
+    if told is None or kept.key != key:
+        told = kept.answer = _answer(found, *key)
+        kept.key = key
+    return told
 
 
 class _Kept:
@@ -148,13 +198,15 @@ class _Kept:
 
     __slots__ = ('reported', 'found', 'key', 'answer')
 
-    def __init__(self, reported):
+    def __init__(self, reported: object) -> None:
         self.reported = reported
         self.found = metrics.decode(reported)
-        self.key = self.answer = None
+        self.key: _Key | None = None
+        self.answer: Answer | None = None
 
 
-def _answer(found, vcpus, memory_mb, own, asked):
+def _answer(found: metrics.HostMetrics, vcpus: float, memory_mb: float, own: bool,
+            asked: Asked) -> Answer:
     host, limits = found.aggregates, found.limits
     history, cores_per_vcpu = found.history, PRIOR_CORES_PER_VCPU
     if history is not None:
@@ -171,12 +223,12 @@ def _answer(found, vcpus, memory_mb, own, asked):
                                   host.demand is not None, host.members, history, host))
 
 
-def _memory_mb_used(host_state):
+def _memory_mb_used(host_state: Host) -> float:
     # Nova's own sum: HostState has no memory_mb_used (nova/scheduler/host_manager.py).
     return host_state.total_usable_ram_mb - host_state.free_ram_mb
 
 
-def _optional(versioned, name):
+def _optional(versioned: object, name: str) -> Any:
     """Read a field of a versioned object that may be unset, where reading would raise."""
     is_set = getattr(versioned, 'obj_attr_is_set', None)
     if is_set is not None and not is_set(name):
@@ -184,11 +236,10 @@ def _optional(versioned, name):
     return getattr(versioned, name, None)
 
 
-def terms(question, conf):
+def terms(question: Question, conf: Mapping[str, Any]) -> Terms:
     """Put the operator's and the flavor's terms together.
 
-    :param conf: mapping of option to value, of the group ``[numa_pmc]``
-    :rtype: Terms
+    :param conf: option → value, of the group ``[numa_pmc]``
     """
     wishes = question.wishes
     return Terms(
@@ -197,12 +248,8 @@ def terms(question, conf):
         conf['refuse_unknown'])
 
 
-def objection(answer, terms):
-    """Say why a host is refused, '' it isn't: what can't be told passes, unless told otherwise.
-
-    :param answer: :class:`Answer`
-    :param terms: :class:`Terms`
-    """
+def objection(answer: Answer, terms: Terms) -> str:
+    """Say why a host is refused, '' it isn't: what can't be told passes, unless told otherwise."""
     if answer.outcome is None:
         return 'its pressure is unknown' if terms.refuse_unknown else ''
     if terms.one_node and answer.outcome.code != 'one_node':
@@ -213,7 +260,7 @@ def objection(answer, terms):
     return ''
 
 
-def describe(answer):
+def describe(answer: Answer) -> str:
     """Put an answer into words, one line."""
     found = answer.outcome
     if found is None:
@@ -228,5 +275,5 @@ def describe(answer):
             f'{_listed(found.rest) or "none"} elsewhere{since}')
 
 
-def _listed(pressures):
+def _listed(pressures: Iterable[float]) -> str:
     return ','.join(f'{pressure:.2f}' for pressure in pressures)

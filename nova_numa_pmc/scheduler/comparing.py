@@ -10,6 +10,8 @@ hosts of the request that do (:mod:`nova_numa_pmc.core.missing`).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc.core import missing, ranking
 from nova_numa_pmc.core.aggregates import Aggregates
 from nova_numa_pmc.core.outcome import Asked, Outcome, expecting
@@ -18,8 +20,18 @@ from nova_numa_pmc.core.view import (
 from nova_numa_pmc.scheduler import weights
 from nova_numa_pmc.scheduler.asking import Answer
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def keys(answers: list[Answer], asked: Asked, step: float) -> list:
+    #: An answer that tells, what the guest would leave, and of what.
+    _Known = tuple[Answer, Outcome, Aggregates]
+    #: A domain's utilisations: CPU, bandwidth, link; 0.0: unknown.
+    _Parts = tuple[float, float, float]
+    #: Those of the domains that a guest would use, and of the others.
+    _Domains = tuple[list[_Parts], list[_Parts]]
+
+
+def keys(answers: list[Answer], asked: Asked, step: float) -> list[int | None]:
     """Return each host's :func:`weights.key`, None for one of unknown pressure.
 
     :param step: of pressure
@@ -30,12 +42,14 @@ def keys(answers: list[Answer], asked: Asked, step: float) -> list:
 
 def outcomes(answers: list[Answer], asked: Asked) -> list[Outcome | None]:
     """Return the outcomes to compare hosts by; None where a host's pressure is unknown."""
-    known, rates, kinds, histories = [], [], set(), []
+    known: list[_Known] = []
+    rates: list[float] = []
+    kinds: set[tuple[bool, bool, bool]] = set()
+    histories: list[tuple[int, float]] = []
     for answer in answers:  # by position: names cost as much as all else here
-        found = answer[0]
-        if found is not None and found[1][0] < ranking.ABSURD:
-            known.append(answer)
-            host = answer[-1]
+        found, host = answer[0], answer[-1]
+        if found is not None and host is not None and found[1][0] < ranking.ABSURD:
+            known.append((answer, found, host))
             kinds.add((host.demand is not None, host.bandwidth is not None
                        and host.maximum is not None, host.link is not None)
                       if host.usual else _knows(host))
@@ -55,10 +69,14 @@ def outcomes(answers: list[Answer], asked: Asked) -> list[Outcome | None]:
         return [answer[0] for answer in answers]
     traffic = expected_traffic(asked.demand_cores, asked.intensity, rate) or 0
     cores = asked.demand_cores
-    return [answer[0] if answer[0] is None or answer[0][1][0] >= ranking.ABSURD or (
-                not histories and answer[-1].rate == rate)
-            else _estimated(answer[-1], answer[0], asked, cores, traffic)
-            for answer in answers]
+    estimated = []
+    for answer in answers:
+        found, host = answer[0], answer[-1]
+        if found is not None and host is not None and found[1][0] < ranking.ABSURD and (
+                histories or host.rate != rate):
+            found = _estimated(host, found, asked, cores, traffic)
+        estimated.append(found)
+    return estimated
 
 
 def _knows(host: Aggregates) -> tuple[bool, bool, bool]:
@@ -71,7 +89,7 @@ def _knows(host: Aggregates) -> tuple[bool, bool, bool]:
             host.bandwidth or (), host.maximum or ())), _any(host.link))
 
 
-def _any(column: list | None) -> bool:
+def _any(column: Sequence[float | None] | None) -> bool:
     return column is not None and column.count(None) < len(column)
 
 
@@ -98,56 +116,58 @@ def _estimated(host: Aggregates, found: Outcome, asked: Asked, cores: float,
     return found._replace(used=tuple(sorted(map(max, used), reverse=True)))
 
 
-def _imputed(answers: list[Answer], known: list[Answer], asked: Asked,
+def _imputed(answers: list[Answer], known: list[_Known], asked: Asked,
              rate: float | None) -> list[Outcome | None]:
     """Return outcomes with each host's missing parts filled in, all by one traffic."""
     traffic = expected_traffic(asked.demand_cores, asked.intensity, rate) or 0
-    parts = {id(answer): _parts(answer.host, asked, answer.outcome, traffic) for answer in known}
-    knows = {id(answer): _knows(answer.host) for answer in known}
+    parts = {id(answer): _parts(host, asked, found, traffic) for answer, found, host in known}
+    knows = {id(answer): _knows(host) for answer, _, host in known}
     quartiles = [_quartiles([parts[one] for one in parts if knows[one][part]], part)
                  for part in range(3)]
 
     def completed(answer: Answer) -> Outcome | None:
-        if id(answer) not in parts:
-            return answer.outcome
+        found = answer.outcome
+        if found is None or id(answer) not in parts:
+            return found
         # Two quartiles of each part: of the domains used and of the others.
         lacking = [quartiles[part] for part in range(3) if not knows[id(answer)][part]]
         used, rest = (
             sorted((max(*each, *(least[at] for least in lacking)) for each in domains),
                    reverse=True) for at, domains in enumerate(parts[id(answer)]))
-        return answer.outcome._replace(used=tuple(used), rest=rest)
+        return found._replace(used=tuple(used), rest=rest)
 
     return [completed(answer) for answer in answers]
 
 
-def _quartiles(parts: list[tuple[list, list]], part: int) -> tuple[float, float]:
+def _quartiles(parts: list[_Domains], part: int) -> tuple[float, float]:
     """Return the upper quartiles of a part: of the domains used and of the others."""
-    return tuple(missing.upper_quartile(values) if values else 0.0 for values in (
+    used, rest = (missing.upper_quartile(values) if values else 0.0 for values in (
         [max(domain[part] for domain in one[at]) for one in parts if one[at]] for at in (0, 1)))
+    return used, rest
 
 
 def _parts(host: Aggregates, asked: Asked, found: Outcome,
-           traffic: float) -> tuple[list, list]:
+           traffic: float) -> _Domains:
     """Return the utilisations of the domains that a guest would use, and those of the others.
 
-    :returns: two lists of (CPU, bandwidth, link), 0.0 for what is unknown
+    :returns: (CPU, bandwidth, link) of each, 0.0 for what is unknown
     """
     cores = sum(host.cores[at] for at in found.cpus) or 1.0
     shares = {at: asked.demand_cores * host.cores[at] / cores for at in found.cpus}
     adds = dict.fromkeys(found.mems or found.cpus, traffic / len(found.mems or found.cpus))
     if host.usual:
-        def of(at: int, cores: float | None, added: float) -> tuple:
+        def of(at: int, cores: float | None, added: float) -> _Parts:
             return _of_domain(host, at, cores, added)
     else:
         nodes, _ = missing.completed(host.view().nodes)
 
-        def of(at: int, cores: float | None, added: float) -> tuple:
+        def of(at: int, cores: float | None, added: float) -> _Parts:
             return ranking.parts(nodes[at], cores, added)
     return ([of(at, shares.get(at), adds.get(at, 0)) for at in found.at],
             [of(at, 0, 0) for at in range(len(host.cores)) if at not in found.at])
 
 
-def _of_domain(host: Aggregates, at: int, cores: float | None, added: float) -> tuple:
+def _of_domain(host: Aggregates, at: int, cores: float | None, added: float) -> _Parts:
     """Return a domain's utilisations as :func:`ranking.parts`, of a host that is as usual."""
     cpu = bandwidth = 0.0
     if cores is not None:

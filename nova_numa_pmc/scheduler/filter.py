@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import nova.conf
 from nova.scheduler import filters
@@ -11,6 +12,12 @@ from nova.scheduler import utils
 from oslo_log import log as logging
 
 from nova_numa_pmc.scheduler import asking, options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nova.objects.request_spec import RequestSpec
+    from nova.scheduler.host_manager import HostState
 
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
@@ -26,14 +33,15 @@ class NUMAPressureFilter(filters.BaseHostFilter):
 
     RUN_ON_REBUILD = False
 
-    def filter_all(self, filter_obj_list, spec_obj):
+    def filter_all(self, filter_obj_list: Iterable[HostState],
+                   spec_obj: RequestSpec) -> list[HostState]:
         """Return the hosts that pass; the request is read once for all."""
         if utils.request_is_rebuild(spec_obj):
             return list(filter_obj_list)
         judge = _Judge(spec_obj)
         return [host_state for host_state in filter_obj_list if judge.passes(host_state)]
 
-    def host_passes(self, host_state, spec_obj):
+    def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
         """Return whether one host passes."""
         return _Judge(spec_obj).passes(host_state)
 
@@ -41,7 +49,7 @@ class NUMAPressureFilter(filters.BaseHostFilter):
 class _Judge:
     """A request and the operator's rules for it."""
 
-    def __init__(self, spec):
+    def __init__(self, spec: RequestSpec) -> None:
         self.question = asking.question(spec)
         self.everything = self.question.neutral or self.question.pinned
         if self.everything:
@@ -52,7 +60,7 @@ class _Judge:
         self.rules = asking.Rules(CONF.numa_pmc.stale_after, CONF.numa_pmc.charge_new_guests)
         self.now_s = time.time()
 
-    def passes(self, host_state):
+    def passes(self, host_state: HostState) -> bool:
         """Return whether a host passes."""
         if self.everything:
             return True

@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from oslo_config import cfg
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 GROUP = cfg.OptGroup('numa_pmc', help=(
     'How the scheduler chooses hosts by the pressure on their NUMA nodes.'))
 #: What a host of unknown pressure weighs.
 MEAN, WORST = 'mean', 'worst'
 
-_OPTIONS = [
+_OPTIONS: Sequence[cfg.Opt] = [
     cfg.FloatOpt('weight_multiplier', default=1.0, help=(
         'Multiplier of NUMAPressureWeigher; 0 turns it off. The metadata key '
         'numa_pmc_weight_multiplier of a host aggregate overrides it, the lowest of several.')),
@@ -41,12 +46,12 @@ _OPTIONS = [
 ]
 
 
-def list_opts():
+def list_opts() -> list[tuple[cfg.OptGroup, Sequence[cfg.Opt]]]:
     """List (group, options) pairs, for oslo-config-generator and Sphinx."""
     return [(GROUP, _OPTIONS)]
 
 
-def register_opts(conf):
-    """Register the options with an oslo_config.cfg.ConfigOpts; twice is fine."""
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register the options; twice is fine."""
     conf.register_group(GROUP)
     conf.register_opts(_OPTIONS, group=GROUP)

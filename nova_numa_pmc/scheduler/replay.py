@@ -8,12 +8,18 @@ Nova's other filters and weighers have no part in it.
 from __future__ import annotations
 
 import json
+from typing import Any, TYPE_CHECKING, TypeVar
 
 from nova_numa_pmc.compute import metrics
 from nova_numa_pmc.core.pressure import utilisation
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.scheduler import asking, comparing, options, weights
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator, Mapping, Sequence
+
+_D = TypeVar('_D', int, None)
 
 #: Ten thousand hosts' rows with metrics of a few kilobytes each.
 MAX_BYTES, _HOSTS_MAX = 256 << 20, 100_000
@@ -28,16 +34,18 @@ class HostState:
     """A saved host with the attributes of Nova's HostState that are read.
 
     :ivar host: its name
-    :ivar metrics: list of dicts, as in the column; what isn't one is left for decoding to refuse
+    :ivar metrics: a list of dicts, as in the column; what isn't one is left for decoding to
+        refuse
     """
 
-    def __init__(self, host, reported, vcpus_used, memory_mb_used):
+    def __init__(self, host: str, reported: object, vcpus_used: float,
+                 memory_mb_used: float) -> None:
         self.host, self.metrics = host, reported
         self.vcpus_used = vcpus_used
         self.total_usable_ram_mb, self.free_ram_mb = 0, -memory_mb_used
-        self.instances = {}
+        self.instances: Container[str] = {}
 
-    def consume(self, flavor):
+    def consume(self, flavor: Flavor) -> None:
         """Count a guest as Nova does between the instances of one request."""
         self.vcpus_used += flavor.vcpus
         self.free_ram_mb -= flavor.memory_mb
@@ -75,11 +83,11 @@ class Verdict(Record):
     answer: asking.Answer
 
 
-def read(text):
+def read(text: str) -> tuple[list[HostState], float]:
     """Read saved rows: a JSON array of objects, or one object a line.
 
-    :returns: (list of :class:`HostState`, when they were saved [s since the epoch]: the latest
-        ``saved_at`` of the rows, without one the latest measurement)
+    :returns: (hosts, when they were saved [s since the epoch]: the latest ``saved_at`` of the
+        rows, without one the latest measurement)
     :raises RowsError: says which row is wrong, and how
     """
     hosts, saved_s = [], []
@@ -93,19 +101,18 @@ def read(text):
             raise RowsError('more than %d rows' % _HOSTS_MAX)
     if not hosts:
         raise RowsError('no rows')
-    saved_s = [value for value in saved_s if value is not None] or [
+    taken_s = [value for value in saved_s if value is not None] or [
         found.taken_s for found in (metrics.decode(host.metrics) for host in hosts) if found]
-    return hosts, max(saved_s, default=0)
+    return hosts, max(taken_s, default=0)
 
 
-def judge(hosts, flavor, conf, now_s):
+def judge(hosts: Sequence[HostState], flavor: Flavor, conf: Mapping[str, Any],
+          now_s: float) -> list[Verdict]:
     """Say what filter and weigher say of hosts.
 
-    :param hosts: list of :class:`HostState`
-    :param flavor: :class:`Flavor`
-    :param conf: mapping of option to value, of the group ``[numa_pmc]``
+    :param conf: option → value, of the group ``[numa_pmc]``
     :param now_s: the time of the decision [s since the epoch]
-    :returns: list of :class:`Verdict`, as Nova would try them: the best first, equals in their
+    :returns: as Nova would try them: the best first, equals in their
         order, then those that are filtered out
     """
     question = asking.question(Spec(flavor))
@@ -119,7 +126,7 @@ def judge(hosts, flavor, conf, now_s):
         reasons = ['' if question.pinned else asking.objection(answer, terms)
                    for answer in answers]
     passing = [at for at, why in enumerate(reasons) if not why]
-    found = weights.weights(comparing.keys(
+    found = weights.weights([None] * len(passing) if question.asked is None else comparing.keys(
         [answers[at] for at in passing], question.asked, conf['weight_step']),
         conf['unknown_weight'])
     shares = dict(zip(passing, _shares(found, conf['weight_multiplier'])))
@@ -129,15 +136,15 @@ def judge(hosts, flavor, conf, now_s):
                     answers[at]) for at in order]
 
 
-def defaults():
+def defaults() -> dict[str, Any]:
     """Return the options of ``[numa_pmc]`` with their defaults."""
     return {option.name: option.default for _, listed in options.list_opts() for option in listed}
 
 
-def parts(host):
+def parts(host: HostState) -> list[dict[str, int | float | None]]:
     """Say what a host's metrics tell of its nodes, without what came since.
 
-    :returns: list of dicts: the utilisations that make up pressure, what is promised, and the
+    :returns: of each node the utilisations that make up pressure, what is promised, and the
         remote share; None: unknown. Empty: no metrics of ours
     """
     found = metrics.decode(host.metrics)
@@ -153,7 +160,7 @@ def parts(host):
             for node, remote in zip(found.view.nodes, found.remote_ratios)]
 
 
-def _rows(text):
+def _rows(text: str) -> Iterator[Any]:
     """Yield the rows of an array, or of lines."""
     start = text.lstrip()[:1]
     try:
@@ -167,7 +174,7 @@ def _rows(text):
         raise RowsError('not JSON: %s' % error) from None
 
 
-def _host(row):
+def _host(row: Any) -> HostState:
     name = row.get('host') or row.get('hypervisor_hostname')
     if type(name) is not str or not name.isprintable():
         raise ValueError('no host')
@@ -178,16 +185,17 @@ def _host(row):
                      _amount(row, 'memory_mb_used', 0))
 
 
-def _amount(row, name, default):
+def _amount(row: Any, name: str, default: _D) -> float | _D:
     value = row.get(name, default)
     if value is None:
         return default
     if type(value) not in (int, float) or not 0 <= value <= _AMOUNT_MAX:
         raise ValueError('%s is %.40r' % (name, value))
-    return value
+    amount: float = value
+    return amount
 
 
-def _shares(found, multiplier):
+def _shares(found: Sequence[float], multiplier: float) -> list[float]:
     """Stretch weights to 0…1 and multiply them, as nova/weights.py does."""
     least, most = min(found, default=0), max(found, default=0)
     return [multiplier * (weight - least) / (most - least) if most > least else 0.0

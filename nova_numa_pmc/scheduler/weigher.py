@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import time
+from typing import TYPE_CHECKING
 
 import nova.conf
 from nova.scheduler import utils
@@ -12,6 +13,13 @@ from nova.scheduler import weights as nova_weights
 from oslo_log import log as logging
 
 from nova_numa_pmc.scheduler import asking, comparing, options, weights
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nova.objects.request_spec import RequestSpec
+    from nova.scheduler.host_manager import HostState
+    from nova.weights import WeighedObject
 
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
@@ -22,13 +30,14 @@ options.register_opts(CONF)
 class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
     """Prefer the hosts whose nodes the guest would press least."""
 
-    def weight_multiplier(self, host_state):
+    def weight_multiplier(self, host_state: HostState) -> float:
         """Read the multiplier, per aggregate; NaN or infinity would spoil all hosts' weights."""
         value = utils.get_weight_multiplier(
             host_state, 'numa_pmc_weight_multiplier', CONF.numa_pmc.weight_multiplier)
         return value if math.isfinite(value) else 0.0
 
-    def weigh_objects(self, weighed_obj_list, weight_properties):
+    def weigh_objects(self, weighed_obj_list: Sequence[WeighedObject],
+                      weight_properties: RequestSpec) -> list[float]:
         """Return the hosts' weights, finite floats; never raise: that would fail the boot."""
         try:
             return _weigh([weighed.obj for weighed in weighed_obj_list], weight_properties)
@@ -36,13 +45,13 @@ class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
             LOG.exception('Hosts are not weighed by their NUMA pressure')
             return [0.0] * len(weighed_obj_list)
 
-    def _weigh_object(self, host_state, weight_properties):
+    def _weigh_object(self, host_state: HostState, weight_properties: RequestSpec) -> float:
         raise NotImplementedError  # a host's weight depends on the others
 
 
-def _weigh(host_states, spec):
+def _weigh(host_states: Sequence[HostState], spec: RequestSpec) -> list[float]:
     question = asking.question(spec)
-    if question.neutral:
+    if question.neutral or question.asked is None:
         LOG.debug('Hosts are not weighed by their NUMA pressure: %s', question.neutral)
         return [0.0] * len(host_states)
     conf = CONF.numa_pmc
@@ -57,7 +66,8 @@ def _weigh(host_states, spec):
     return found
 
 
-def _answer(host_state, question, rules, now_s):
+def _answer(host_state: HostState, question: asking.Question, rules: asking.Rules,
+            now_s: float) -> asking.Answer:
     try:
         return asking.answer(host_state, question, rules, now_s)
     except Exception as error:

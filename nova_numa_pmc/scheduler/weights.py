@@ -7,8 +7,15 @@ falling worth, whole steps of pressure each.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nova_numa_pmc.core.ranking import ABSURD
 from nova_numa_pmc.scheduler.options import MEAN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nova_numa_pmc.core.outcome import Outcome
 
 #: Bits of the digits; together a float's 53. With steps of 0.05, pressures up to 12.75 are told
 #: apart, on the nodes used up to 409.
@@ -25,7 +32,7 @@ HOPELESS = UNIT << 64
 _TIER = {'one_node': 0, 'span': 1, 'spread': 1, 'cpus_only': 2}
 
 
-def key(outcome, newcomers, step):
+def key(outcome: Outcome, newcomers: float, step: float) -> int:
     """Return what hosts are ordered by, the lowest first: a whole number.
 
     In this order: the highest pressure that the guest would leave on the nodes it uses;
@@ -34,7 +41,6 @@ def key(outcome, newcomers, step):
     the host was measured. Pressures count in whole steps, so that noise of the measurement
     doesn't decide; newcomers are counted by Nova, and make equal hosts take turns.
 
-    :param outcome: :class:`nova_numa_pmc.core.outcome.Outcome`
     :param newcomers: vCPUs per core that came since
     :param step: of pressure
     :returns: :data:`HOPELESS` for a host without a CPU that guests may use
@@ -56,16 +62,16 @@ def key(outcome, newcomers, step):
             | int(min(_NEW_MAX, newcomers * _NEW_STEPS)))
 
 
-def weights(keys, unknown=MEAN):
+def weights(keys: Sequence[int | None], unknown: str = MEAN) -> list[float]:
     """Turn keys into weights, the highest best; equal keys get equal weights.
 
     A hopeless host is one step behind the last of the others: were it as far behind as it
     should be, Nova's stretching would make all others equal.
 
-    :param keys: list of :func:`key`, None for hosts of unknown pressure
+    :param keys: of :func:`key`, None for hosts of unknown pressure
     :param unknown: :data:`options.MEAN` or :data:`options.WORST`: a plain 0 beside negative
         weights would make them the best
-    :returns: list of finite floats [steps of pressure], all 0 if nothing is known
+    :returns: finite [steps of pressure], all 0 if nothing is known
     """
     known = [value for value in keys if value is not None and value != HOPELESS]
     # Whole, so that the mean of equals is their equal.

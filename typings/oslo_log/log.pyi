@@ -4,6 +4,8 @@ from typing import Any
 
 from oslo_config import cfg
 
+DEBUG: int
+
 def register_options(conf: cfg.ConfigOpts) -> None: ...
 def setup(conf: cfg.ConfigOpts, product_name: str, version: str = ...,
           *, fix_eventlet: bool = ...) -> None: ...
