@@ -9,6 +9,11 @@ from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import domain_values as values
 from nova_numa_pmc.host.domain_xml import IMAGES, MEMORY_SIZES, attributes
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from nova_numa_pmc.host.domain_xml import Found
+
 #: Memory devices that lie on a device, in a file or in the processor's reserve, none of it in the
 #: host's RAM. libvirt counts them in <memory> (virDomainDefPostParseMemory in its
 #: src/conf/domain_postparse.c), and Nova in <maxMemory> (_guest_add_vpmems in its
@@ -28,12 +33,11 @@ _DMA_TYPES = (
     (IMAGES, ('nvme', 'vhostvdpa')))
 
 
-def sizes(found: dict) -> tuple[int, int | None]:
+def sizes(found: Found) -> tuple[int, int | None]:
     """Return the RAM that the guest may grow to, and what of it is plugged; None: the same.
 
     currentMemory is where the balloon stands; the guest may take the rest back at any time.
 
-    :param found: as :func:`domain_xml.collect` returns
     :raises DomainError: there is none, or a size is none
     """
     if 'memory' not in found:
@@ -48,17 +52,17 @@ def sizes(found: dict) -> tuple[int, int | None]:
     return most_bytes - other_bytes, plugged_bytes - other_bytes
 
 
-def _size_bytes(found: dict, path: str) -> int:
+def _size_bytes(found: Found, path: str) -> int:
     element = found[path][0]
     return values.size_bytes(path, element.text, element.attributes.get('unit'))
 
 
-def _not_ram_bytes(found: dict) -> int:
+def _not_ram_bytes(found: Found) -> int:
     return sum(values.size_bytes(model, element.text, element.attributes.get('unit'))
                for model in _NOT_RAM for element in found.get(f'{MEMORY_SIZES}/{model}', ()))
 
 
-def page_bytes(found: dict, default_huge_page_bytes: int) -> int | None:
+def page_bytes(found: Found, default_huge_page_bytes: int) -> int | None:
     """Return the largest huge page size that backs the guest, None: normal pages.
 
     :param default_huge_page_bytes: of ``<hugepages/>`` that names none
@@ -75,7 +79,7 @@ def page_bytes(found: dict, default_huge_page_bytes: int) -> int | None:
     return largest_bytes if largest_bytes > _BASE_PAGE_BYTES else None
 
 
-def is_locked(found: dict) -> bool:
+def is_locked(found: Found) -> bool:
     """Say whether the guest's memory is locked where it lies."""
     # Memory encryption (SEV, TDX, s390-pv) ties a page's contents to its address or leaves it to
     # the firmware.

@@ -11,6 +11,11 @@ from __future__ import annotations
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host.topology import MAX_CPUS
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
 MAX_NAME_BYTES = 255
 MAX_MEMORY_BYTES = 1 << 60
 # Of all sets of one guest together, as lists may overlap and repeat at will: 1,024 vCPUs each
@@ -25,7 +30,7 @@ _NOT_IN_NAMES = frozenset(map(chr, (*range(0x20), *range(0x7f, 0xa0), *range(0x2
                                     *range(0x2066, 0x206a))))
 
 
-def uuid(text):
+def uuid(text: str) -> str:
     """Return a uuid in lower case with hyphens, as libvirt and Nova write it."""
     digits = text.strip().lower().replace('-', '')
     if len(digits) != 32 or not set(digits) <= _HEX_DIGITS or digits == '0' * 32:
@@ -33,7 +38,7 @@ def uuid(text):
     return '-'.join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
-def name(text):
+def name(text: str) -> str:
     """Accept what libvirt accepts as a name, less control characters.
 
     libvirt refuses '/' and a line feed. Spaces of all scripts, and characters that this Python
@@ -46,11 +51,11 @@ def name(text):
     return text
 
 
-def _is_one_line(text):
+def _is_one_line(text: str) -> bool:
     return _NOT_IN_NAMES.isdisjoint(text) and not any('\ud800' <= c <= '\udfff' for c in text)
 
 
-def integer(what, digits, least, most):
+def integer(what: str, digits: str, least: int, most: int) -> int:
     """Return a decimal number within bounds; ``what`` names it in the error."""
     digits = digits.strip()
     if not (digits.isascii() and digits.isdigit() and len(digits) < 20
@@ -59,7 +64,7 @@ def integer(what, digits, least, most):
     return int(digits)
 
 
-def size_bytes(what, digits, unit):
+def size_bytes(what: str, digits: str, unit: str | None) -> int:
     """Return a scaled integer in bytes, as virScaleInteger does: no unit is KiB."""
     value = integer(what, digits, 1, MAX_MEMORY_BYTES)
     unit = unit or 'KiB'
@@ -76,14 +81,15 @@ def size_bytes(what, digits, unit):
     return value * scale
 
 
-def cpuset(what, texts):
+def cpuset(what: str, texts: Iterable[str]) -> frozenset[int]:
     """Return the union of sets in libvirt's syntax: '0-3,8', and '^2' takes one out again.
 
     An exclusion counts within its own text, from where it stands (virBitmapParse).
     """
-    union, listed = set(), 0
+    union: set[int] = set()
+    listed = 0
     for text in set(texts):
-        numbers = set()
+        numbers: set[int] = set()
         for item in text.split(',') if text.strip() else ():
             chosen, excluded = _cpu_range(what, item.strip())
             listed += len(chosen) + _ITEM_COST
@@ -97,7 +103,7 @@ def cpuset(what, texts):
     return frozenset(union)
 
 
-def _cpu_range(what, item):
+def _cpu_range(what: str, item: str) -> tuple[range, bool]:
     excluded = item.startswith('^')
     first, dash, last = item.removeprefix('^').partition('-')
     low = integer(what, first, 0, MAX_CPUS - 1)
@@ -107,7 +113,7 @@ def _cpu_range(what, item):
     return range(low, high + 1), excluded
 
 
-def pci_address(attributes):
+def pci_address(attributes: Mapping[str, str]) -> str:
     """Return '0000:3b:00.1' for the attributes of libvirt's ``<address>``."""
     parts = []
     for name, most in (('domain', 0xFFFFFFFF), ('bus', 0xFF), ('slot', 0x1F), ('function', 7)):
@@ -119,13 +125,13 @@ def pci_address(attributes):
     return '{:04x}:{:02x}:{:02x}.{:x}'.format(*parts)
 
 
-def label(what, text):
+def label(what: str, text: str) -> str:
     """Accept a short line that prints: it goes into logs and our own files."""
     if not is_label(text):
         raise DomainError(f'{what}: {text[:40]!a} is longer than 255 or does not print')
     return text
 
 
-def is_label(text):
+def is_label(text: str) -> bool:
     """Say whether text is such a line."""
     return len(text) <= 255 and text.isprintable()

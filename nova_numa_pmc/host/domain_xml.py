@@ -10,11 +10,20 @@ name any Python codec.
 
 from __future__ import annotations
 
-
 import pyexpat
 
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.record import Record
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    #: The elements in use, by their paths.
+    Found = Mapping[str, list['Element']]
+    #: Elements that may be below one, by their names.
+    _Tree = dict[str, '_Tree']
 
 #: The largest of libvirt's own test documents has 30 KB; a guest with 300 disks has 400.
 MAX_BYTES = 2 << 20
@@ -24,24 +33,24 @@ MAX_ELEMENTS = 200_000
 
 
 class Element(Record):
-    """One element: its attributes {str: str}, and its text (str)."""
+    """One element: its attributes, and its text."""
 
     attributes: dict[str, str]
     text: str
 
 
-_SOURCE_ADDRESS = {'source': {'address': {}}}
+_SOURCE_ADDRESS: _Tree = {'source': {'address': {}}}
 #: The images of a disk beside its own: those below it in its chain, what it is copied to, where
 #: a qcow2 keeps its data. Each may have all of them in turn; they are all at one path.
 _IMAGES = frozenset(('backingStore', 'mirror', 'dataStore'))
-_IMAGE = {'source': {'address': {}}}
+_IMAGE: _Tree = {'source': {'address': {}}}
 _IMAGE.update((name, _IMAGE) for name in _IMAGES)
 _IMAGE['source'].update((name, _IMAGE) for name in _IMAGES)
 
-_FLAVOR = {'flavor': {'extraSpecs': {'extraSpec': {}}}}
+_FLAVOR: _Tree = {'flavor': {'extraSpecs': {'extraSpec': {}}}}
 
 
-def _nova(tree, version):
+def _nova(tree: _Tree, version: str) -> _Tree:
     """Return a tree of plain names as expat names them in Nova's namespace."""
     prefix = f'http://openstack.org/xmlns/libvirt/nova/{version} '
     return {prefix + name: _nova(below, version) for name, below in tree.items()}
@@ -52,7 +61,7 @@ IMAGES = 'devices/disk/backingStore'
 #: The sizes of memory devices are below this path at their model's: '…/nvdimm'.
 MEMORY_SIZES = 'devices/memory/target/size'
 
-_DOMAIN = {
+_DOMAIN: _Tree = {
     'uuid': {}, 'name': {}, 'memory': {}, 'maxMemory': {}, 'vcpu': {}, 'iothreads': {},
     'numatune': {'memory': {}, 'memnode': {}},
     'cputune': {'vcpupin': {}, 'emulatorpin': {}, 'iothreadpin': {}, 'cachetune': {},
@@ -68,7 +77,7 @@ _DOMAIN = {
     'metadata': {**_nova({'instance': _FLAVOR}, '1.0'), **_nova({'instance': _FLAVOR}, '1.1')},
 }
 
-_ROOTS = {
+_ROOTS: dict[str, _Tree] = {
     'domain': {'domain': _DOMAIN},
     'domstatus': {'domstatus': {'numad': {}, 'job': {}, 'vcpus': {'vcpu': {}},
                                 'domain': _DOMAIN}},
@@ -92,16 +101,17 @@ _TEXTS = frozenset((
 class _Collector:
     """Expat's handlers: walks the tree of known elements, counts in all others."""
 
-    def __init__(self, tree):
-        self.found = {}
+    def __init__(self, tree: _Tree) -> None:
+        self.found: dict[str, list[Element]] = {}
         self.elements = 0
         self.unknown_depth = 0
         # One entry for each open known element: (children known below it, path, attributes).
-        self.open = [(tree, '', None)]
-        self.texts = [[]]
-        self.sized = None  # the entry of the memory device whose size was found last
+        self.open: list[tuple[_Tree, str, dict[str, str]]] = [(tree, '', {})]
+        self.texts: list[list[str]] = [[]]
+        #: The entry of the memory device whose size was found last.
+        self.sized: tuple[_Tree, str, dict[str, str]] | None = None
 
-    def start(self, name, attributes):
+    def start(self, name: str, attributes: dict[str, str]) -> None:
         self.elements += 1
         if self.elements > MAX_ELEMENTS:
             raise DomainError(f'more than {MAX_ELEMENTS} elements')
@@ -116,11 +126,11 @@ class _Collector:
         self.open.append((known[name], _join(path, name), attributes))
         self.texts.append([])
 
-    def text(self, text):
+    def text(self, text: str) -> None:
         if not self.unknown_depth:
             self.texts[-1].append(text)
 
-    def end(self, name):
+    def end(self, name: str) -> None:
         if self.unknown_depth:
             self.unknown_depth -= 1
             return
@@ -132,18 +142,18 @@ class _Collector:
             raise DomainError(f'<{path}> occurs twice')
         elements.append(Element(attributes, ''.join(self.texts.pop())))
 
-    def _by_model(self, path):
+    def _by_model(self, path: str) -> str:
         device = self.open[-2]
         if device is self.sized:
             raise DomainError(f'<{path}> occurs twice')
         self.sized = device
         return f'{path}/{device[2].get("model", "")}'
 
-    def refuse_document_type(self, *_):
+    def refuse_document_type(self, *_: object) -> None:
         raise DomainError('document types and entities are not accepted')
 
 
-def _join(path, name):
+def _join(path: str, name: str) -> str:
     if name in _IMAGES:
         return IMAGES
     # Paths start below <domain>, so that they are the same in a status file.
@@ -151,13 +161,12 @@ def _join(path, name):
     return f'{path}/{name}' if path not in ('', 'domain', 'domstatus') else name
 
 
-def collect(xml, root):
-    """Return {path: [Element]} of the elements in use, in document order.
+def collect(xml: bytes, root: str) -> Found:
+    """Return the elements in use by their paths, in document order.
 
     Paths are relative to ``<domain>``, without namespaces: 'cputune/vcpupin'. The root elements
     are at 'domain' and, in a status file, 'domstatus'.
 
-    :param xml: bytes
     :param root: the root element expected, 'domain' or 'domstatus'
     :raises DomainError: not such a document, malformed or beyond a bound
     """
@@ -183,7 +192,7 @@ def collect(xml, root):
     return collector.found
 
 
-def attributes(found, path, name):
+def attributes(found: Found, path: str, name: str) -> list[str]:
     """Return the values of an attribute of all elements at a path."""
     return [element.attributes[name] for element in found.get(path, ())
             if name in element.attributes]

@@ -21,6 +21,18 @@ from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import DomainError, GuestGone
 from nova_numa_pmc.host import domain_memory, domain_values as values, domain_xml
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nova_numa_pmc.host.domain_xml import Found
+
+    #: Of a file: inode, time of its last change [ns], size [bytes].
+    Identity = tuple[int, int, int]
+    #: A status file's name without '.xml', identity, guest, and what is wrong with it.
+    Entry = tuple[str, 'Identity | None', 'model.Guest | None', 'str | None']
+
 #: Where libvirt keeps a status file and a pid file for each active domain, below the root.
 STATUS_FILES = 'run/libvirt/qemu'
 
@@ -51,8 +63,8 @@ _attributes = domain_xml.attributes
 _DEDICATED_POLICIES = ('dedicated', 'mixed')
 
 
-def parse(xml, default_huge_page_bytes=DEFAULT_HUGE_PAGE_BYTES):
-    """Turn the XML of one domain (bytes, as the hook gets it) into a :class:`model.Guest`.
+def parse(xml: bytes, default_huge_page_bytes: int = DEFAULT_HUGE_PAGE_BYTES) -> model.Guest:
+    """Turn the XML of one domain, as the hook gets it, into a guest.
 
     ``cpu_nodes`` stays empty, as the XML names CPUs only: see ``pinned_cpus``.
 
@@ -61,19 +73,20 @@ def parse(xml, default_huge_page_bytes=DEFAULT_HUGE_PAGE_BYTES):
     return _guest(domain_xml.collect(xml, 'domain'), default_huge_page_bytes)
 
 
-def read_running(root='/', default_huge_page_bytes=DEFAULT_HUGE_PAGE_BYTES):
+def read_running(
+        root: str = '/', default_huge_page_bytes: int = DEFAULT_HUGE_PAGE_BYTES,
+) -> tuple[list[model.Guest], list[str]]:
     """Return the guests that run, from libvirt's status files, and what could not be read.
 
     Guests carry their ``pid``; a file whose process is gone is skipped, as is one that vanishes
     while we read.
 
-    :returns: (list of :class:`model.Guest` by file name, list of str: a problem each,
-        starting with the file's path)
+    :returns: (guests by file name, problems, each starting with the file's path)
     """
     return StatusFiles(root, default_huge_page_bytes).read()
 
 
-def qemu_pid(guest, root='/'):
+def qemu_pid(guest: model.Guest, root: str = '/') -> int:
     """Return the pid of a guest's QEMU, from libvirt's pid file, checked against its uuid.
 
     :raises GuestGone: there is no such process, or it is not QEMU (yet)
@@ -96,19 +109,21 @@ class StatusFiles:
     libvirt replaces a file by renaming another over it, so that its inode or time changes.
     """
 
-    def __init__(self, root='/', default_huge_page_bytes=DEFAULT_HUGE_PAGE_BYTES):
+    def __init__(self, root: str = '/',
+                 default_huge_page_bytes: int = DEFAULT_HUGE_PAGE_BYTES) -> None:
         self._root = root
         self._default_huge_page_bytes = default_huge_page_bytes
-        self._parsed = {}  # path → (identity of the file, guest or None, problem or None)
+        #: By path: what the file was, and what it said.
+        self._parsed: dict[str, tuple[Identity, model.Guest | None, str | None]] = {}
 
-    def read(self):
+    def read(self) -> tuple[list[model.Guest], list[str]]:
         """Return what :func:`read_running` does."""
         entries, problems = self.entries()
         return (with_real_pins([guest for _, _, guest, _ in entries if guest], self._root),
                 problems + [problem for *_, problem in entries if problem is not None])
 
-    def entries(self):
-        """Return each file apart, as (name, identity, guest, problem), and what hinders that.
+    def entries(self) -> tuple[list[Entry], list[str]]:
+        """Return each file apart, and what hinders that.
 
         The guest is None where there is a problem, or no process.
         """
@@ -120,7 +135,7 @@ class StatusFiles:
             return [], []
         except OSError as error:
             return [], [f'{directory}: {error.strerror}']
-        entries = []
+        entries: list[Entry] = []
         for name in names:
             if not name.endswith('.xml'):
                 continue
@@ -140,25 +155,25 @@ class StatusFiles:
             entries.append((name[:-4], found, guest, problem))
         return entries, []
 
-    def _parse(self, path):
+    def _parse(self, path: str) -> tuple[model.Guest | None, str | None]:
         """Return (guest, None), (None, the problem), or (None, None) without a process."""
         try:
             return _running_guest(_read_bytes(path), self._default_huge_page_bytes), None
         except DomainError as error:
             return None, f'{ascii(path)[1:-1]}: {error}'
 
-    def _is_alive(self, guest):
+    def _is_alive(self, guest: model.Guest) -> bool:
         return os.path.exists(os.path.join(self._root, 'proc', str(guest.pid)))
 
 
-def with_real_pins(found, root='/'):
+def with_real_pins(found: Sequence[model.Guest], root: str = '/') -> list[model.Guest]:
     """Return guests without the pins to all CPUs that they may have, which are none."""
     from nova_numa_pmc.host import pins  # not for the hook, which has no live XML
-    online = pins.read_online(root) if any(guest.pins for guest in found) else None
+    online = pins.read_online(root) if any(guest.pins for guest in found) else frozenset()
     return [pins.without_void(guest, online) if guest.pins else guest for guest in found]
 
 
-def identity(path):
+def identity(path: str) -> Identity:
     """Return what changes whenever libvirt replaces a status file.
 
     :raises OSError: it can't be looked at
@@ -167,14 +182,14 @@ def identity(path):
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def _read_bytes(path):
+def _read_bytes(path: str) -> bytes:
     # Not blocking, should somebody have put a fifo there.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, 'rb') as file:
         return file.read(domain_xml.MAX_BYTES + 1)
 
 
-def _running_guest(xml, default_huge_page_bytes):
+def _running_guest(xml: bytes, default_huge_page_bytes: int) -> model.Guest | None:
     found = domain_xml.collect(xml, 'domstatus')
     digits = found['domstatus'][0].attributes.get('pid', '')
     if digits in ('0', '-1'):
@@ -195,27 +210,27 @@ def _running_guest(xml, default_huge_page_bytes):
         pinned_cpus=guest.pinned_cpus or cpus or None)
 
 
-def _id(found):
+def _id(found: Found) -> int | None:
     digits = found['domain'][0].attributes.get('id', '')
     # It only names the guest: an odd one is no reason to leave it out.
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else None
 
 
-def _word(found, path, name):
+def _word(found: Found, path: str, name: str) -> str | None:
     """Return one of libvirt's own words, None where it has none to say."""
     words = _attributes(found, path, name)
     # They only hold moves back: an odd one is no reason to leave the guest out.
     return ascii(words[0][:_SHOWN])[1:-1] if words and words[0] not in ('', 'none') else None
 
 
-def _tids(found):
+def _tids(found: Found) -> tuple[int, ...]:
     """Return the vCPUs' thread ids; libvirt knows none of them where QEMU runs all in one."""
     return tuple(sorted({values.integer('vcpu pid', digits, 1, 1 << 31)
                          for digits in _attributes(found, 'vcpus/vcpu', 'pid')
                          if digits not in ('0', '-1')}))
 
 
-def _guest(found, default_huge_page_bytes):
+def _guest(found: Found, default_huge_page_bytes: int) -> model.Guest:
     vcpus, vcpus_max, allowed_cpus = _vcpus(found)
     memory_bytes, plugged_bytes = domain_memory.sizes(found)
     specs = _extra_specs(found)
@@ -233,13 +248,13 @@ def _guest(found, default_huge_page_bytes):
         host_devices=_host_devices(found), plugged_bytes=plugged_bytes)
 
 
-def _text(found, path):
+def _text(found: Found, path: str) -> str:
     if path not in found:
         raise DomainError(f'<domain> has no <{path}>')
     return found[path][0].text
 
 
-def _vcpus(found):
+def _vcpus(found: Found) -> tuple[int, int | None, frozenset[int] | None]:
     """Return the vCPUs at start, the most (None: the same) and the CPUs allowed (None: any)."""
     if 'vcpu' not in found:
         return 1, None, None
@@ -252,11 +267,11 @@ def _vcpus(found):
     return current, most if most != current else None, allowed
 
 
-def _pinned_cpus(found):
+def _pinned_cpus(found: Found) -> frozenset[int] | None:
     return values.cpuset('vcpupin', _attributes(found, 'cputune/vcpupin', 'cpuset')) or None
 
 
-def _pins(found):
+def _pins(found: Found) -> tuple[tuple[str, frozenset[int]], ...]:
     """Return (group's name, CPUs) of each pin, sorted; libvirt's groups are named so."""
     pins, listed = [], 0
     for path, kind, number in _PINS:
@@ -272,14 +287,14 @@ def _pins(found):
     return tuple(sorted(pins))
 
 
-def _mem_nodes(found):
+def _mem_nodes(found: Found) -> tuple[int, ...]:
     nodes = values.cpuset('numatune', _attributes(found, 'numatune/memory', 'nodeset')
                           + _attributes(found, 'numatune/memnode', 'nodeset'))
     masks = [element.text for element in found.get('devices/memory/source/nodemask', ())]
     return tuple(sorted(nodes | values.cpuset('nodemask', masks)))
 
 
-def _placed_by(found, specs):
+def _placed_by(found: Found, specs: Mapping[str, str]) -> tuple[str, ...]:
     """Return who else has placed the guest, by the element or the flavor's extra spec."""
     placed = []
     if 'numatune/memory' in found or 'numatune/memnode' in found:
@@ -294,7 +309,7 @@ def _placed_by(found, specs):
     return tuple(placed)
 
 
-def _devices(found):
+def _devices(found: Found) -> tuple[str, ...]:
     """Return the PCI addresses on the host (those in a <source>), sorted."""
     addresses = set()
     for path in ('devices/hostdev', 'devices/interface', 'devices/interface/actual',
@@ -307,7 +322,7 @@ def _devices(found):
     return tuple(sorted(addresses))
 
 
-def _host_devices(found):
+def _host_devices(found: Found) -> tuple[str, ...]:
     """Return the interfaces below macvtap and the block devices, by their names on the host."""
     names = _attributes(found, 'devices/interface/source', 'dev') + [
         path for path in _attributes(found, 'devices/disk/source', 'dev')
@@ -316,19 +331,19 @@ def _host_devices(found):
     return tuple(sorted({name for name in names if 0 < len(name) < 256 and name.isprintable()}))
 
 
-def _iothreads(found):
+def _iothreads(found: Found) -> int:
     if 'iothreads' not in found:
         return 0
     return values.integer('iothreads', found['iothreads'][0].text, 0, _MAX_VCPUS)
 
 
-def _flavor(found):
+def _flavor(found: Found) -> str | None:
     names = _attributes(found, 'metadata/instance/flavor', 'name')
     return values.label('flavor', names[0]) if names else None
 
 
-def _extra_specs(found):
-    specs = {}
+def _extra_specs(found: Found) -> dict[str, str]:
+    specs: dict[str, str] = {}
     for element in found.get('metadata/instance/flavor/extraSpecs/extraSpec', ()):
         key = values.label('extra spec', element.attributes.get('name', ''))
         if key in specs:

@@ -29,7 +29,7 @@ _MAX_DOMAINS = 4096
 _MIN_NS, _MAX_NS = 0.1, 1e6
 
 
-def read_latencies_ns(root='/'):
+def read_latencies_ns(root: str = '/') -> dict[tuple[int, int], float]:
     """Return {(initiator's domain, memory's domain): ns}; empty: the host has no HMAT.
 
     Read latency where the table tells, else access latency.
@@ -50,7 +50,7 @@ def read_latencies_ns(root='/'):
         raise CalibrationError('%s: %s' % (path, error)) from None
 
 
-def parse(data):
+def parse(data: bytes) -> dict[tuple[int, int], float]:
     """Return the latencies in a table's bytes.
 
     :raises ValueError: they are no HMAT, damaged, or of an unknown revision
@@ -64,7 +64,7 @@ def parse(data):
     unit_ns = {1: 0.1, 2: 0.001}.get(revision)
     if unit_ns is None:
         raise ValueError('revision %d is not known' % revision)
-    found = {_ACCESS_LATENCY: {}, _READ_LATENCY: {}}
+    found: dict[int, dict[tuple[int, int], float]] = {_ACCESS_LATENCY: {}, _READ_LATENCY: {}}
     at = _FIRST
     while at < len(data):
         if at + 8 > len(data):
@@ -78,7 +78,8 @@ def parse(data):
     return {**found[_ACCESS_LATENCY], **found[_READ_LATENCY]}
 
 
-def _add_locality(data, unit_ns, found):
+def _add_locality(data: bytes, unit_ns: float,
+                  found: dict[int, dict[tuple[int, int], float]]) -> None:
     if len(data) < _LOCALITY.size:
         raise ValueError('a structure of latencies is cut short')
     (_kind, _r1, _size, flags, data_type, _least, _r2, rows, columns, _r3,

@@ -55,13 +55,13 @@ class Installed(Record):
     chained: str | None
 
 
-def package_site():
+def package_site() -> str:
     """Return the directory that holds this package, as the script puts it on ``sys.path``."""
     return os.path.dirname(os.path.dirname(os.path.abspath(nova_numa_pmc.__file__)))
 
 
-def template(name):
-    """Return the shipped script ``name`` as bytes, with LF line ends.
+def template(name: str) -> bytes:
+    """Return the shipped script ``name``, with LF line ends.
 
     Looks beside the package first (a checkout), then in the data directory of
     the installation. CRLF would make the kernel look for an interpreter named
@@ -81,7 +81,7 @@ def template(name):
                     % (name, ', '.join(places)))
 
 
-def render(limit_seconds, site=None):
+def render(limit_seconds: int, site: str | None = None) -> bytes:
     """Return our script's bytes for the package at ``site``.
 
     :param limit_seconds: when the script kills Python [s]; above the hook's own bound
@@ -94,7 +94,7 @@ def render(limit_seconds, site=None):
     return text.replace(b'\nlimit=3\n', b'\nlimit=%d\n' % limit_seconds, 1)
 
 
-def writable_by_others(site):
+def writable_by_others(site: str) -> str | None:
     """Return the first directory that somebody other than root can change, or None.
 
     The hook imports from it as root.
@@ -110,8 +110,8 @@ def writable_by_others(site):
         path = os.path.dirname(path)
 
 
-def inspect(root, expected):
-    """Return :class:`Installed` for the host at ``root``; ``expected`` is our script's bytes."""
+def inspect(root: str, expected: bytes) -> Installed:
+    """Say what is installed on the host at ``root``; ``expected`` is our script."""
     hooks = os.path.join(root, HOOKS)
     path = os.path.join(hooks, OURS)
     chained = os.path.join(hooks, CHAINED)
@@ -125,10 +125,10 @@ def inspect(root, expected):
         chained=chained if os.path.lexists(chained) else None)
 
 
-def install(root, expected, directory_read):
-    """Put our script in place; return a list of what was changed, empty if nothing.
+def install(root: str, expected: bytes, directory_read: bool) -> list[str]:
+    """Put our script in place; return what was changed, empty if nothing.
 
-    :param expected: our script's bytes
+    :param expected: our script
     :param directory_read: libvirt runs ``qemu.d/`` itself (6.5.0 and later)
     :raises HookError: where an old hook can't be kept
     """
@@ -144,8 +144,8 @@ def install(root, expected, directory_read):
     return changes
 
 
-def remove(root):
-    """Take our files away and put a chained hook back; return a list of what was changed."""
+def remove(root: str) -> list[str]:
+    """Take our files away and put a chained hook back; return what was changed."""
     hooks = os.path.join(root, HOOKS)
     changes = _unchain(hooks)
     path = os.path.join(hooks, OURS)
@@ -159,7 +159,7 @@ def remove(root):
     return changes
 
 
-def put_probe(root, expected):
+def put_probe(root: str, expected: bytes) -> str:
     """Write the script beside the hooks, where libvirt never runs it; return its path.
 
     Confinement goes by path and label, so a trial has to run from there.
@@ -170,7 +170,7 @@ def put_probe(root, expected):
     return os.path.join(hooks, PROBE)
 
 
-def _chain(hooks):
+def _chain(hooks: str) -> list[str]:
     main = os.path.join(hooks, MAIN)
     chained = os.path.join(hooks, CHAINED)
     changes = []
@@ -186,7 +186,7 @@ def _chain(hooks):
     return changes
 
 
-def _unchain(hooks):
+def _unchain(hooks: str) -> list[str]:
     main = os.path.join(hooks, MAIN)
     chained = os.path.join(hooks, CHAINED)
     if not _is_dispatcher(main):
@@ -198,7 +198,7 @@ def _unchain(hooks):
     return ['removed %s' % main]
 
 
-def _put(hooks, name, content):
+def _put(hooks: str, name: str, content: bytes) -> bool:
     """Write ``hooks/name`` atomically, 0755 and root's; return whether that changed anything."""
     path = os.path.join(hooks, name)
     if (_read(path) == content and not os.path.islink(path)
@@ -221,7 +221,7 @@ def _put(hooks, name, content):
     return True
 
 
-def _read(path):
+def _read(path: str) -> bytes | None:
     try:
         with open(path, 'rb') as stream:
             return stream.read()
@@ -229,5 +229,5 @@ def _read(path):
         return None
 
 
-def _is_dispatcher(path):
+def _is_dispatcher(path: str) -> bool:
     return not os.path.islink(path) and _DISPATCHER_MARK in (_read(path) or b'')

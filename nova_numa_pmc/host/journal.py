@@ -14,6 +14,11 @@ import time
 
 import _socket
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 #: Severities of syslog(3).
 ERROR, WARNING, INFO = 3, 4, 6
 _DAEMON = 3 << 3
@@ -38,7 +43,8 @@ class Lines:
     :ivar lost: how many could not be sent
     """
 
-    def __init__(self, root: str, wait=_wait) -> None:
+    def __init__(self, root: str,
+                 wait: Callable[[_socket.socket, float], float] = _wait) -> None:
         self._path, self._wait = os.path.join(root, 'dev/log'), wait
         self._left_s, self.lost = PATIENCE_S, 0
 

@@ -11,11 +11,14 @@ after a change that libvirt tells of by no event the file is the newer one.
 from __future__ import annotations
 
 import os
-from typing import Any, Optional
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import GuestGone
 from nova_numa_pmc.host import guests, libvirt_events
+
+if TYPE_CHECKING:
+    from nova_numa_pmc.host.guests import Identity
 
 #: What is taken from the live XML. Of what others have placed numad's advice is in the file only.
 _DEFINITION = ('vcpus', 'memory_bytes', 'vcpus_max', 'allowed_cpus', 'page_bytes', 'locked',
@@ -29,15 +32,16 @@ _STATE_UNKNOWN = 'unknown'
 class LiveGuests:
     """Reads the guests again and again.
 
-    :param listener: :class:`libvirt_events.Listener`; None: status files alone
+    :param listener: None: status files alone
     """
 
     def __init__(self, root: str = '/',
-                 listener: Optional[libvirt_events.Listener] = None) -> None:
+                 listener: libvirt_events.Listener | None = None) -> None:
         self._root, self._listener = root, listener
         self._files = guests.StatusFiles(root)
         self._live: dict[str, libvirt_events.Told] = {}  # by name
-        self._asked: dict[str, Any] = {}  # name → identity for which libvirt was asked
+        #: Identities for which libvirt was asked, by name.
+        self._asked: dict[str, Identity | None] = {}
 
     def tell(self, told: libvirt_events.Told) -> None:
         """Take in what libvirt has said of a guest."""
@@ -64,17 +68,18 @@ class LiveGuests:
                 del kept[name]
         return guests.with_real_pins(found, self._root), problems
 
-    def _of(self, name: str, identity: Any) -> Optional[model.Guest]:
+    def _of(self, name: str, identity: Identity | None) -> model.Guest | None:
         """Return what libvirt has said of this very file; else ask, once for each."""
         told = self._live.get(name)
-        if told is not None and told.identity == identity and told.guest.name == name:
+        if told is not None and told.identity == identity and (
+                told.guest is not None and told.guest.name == name):
             return told.guest
         if self._listener is not None and self._asked.get(name) != identity:
             self._asked[name] = identity
             self._listener.ask(name)
         return None
 
-    def _alone(self, live: model.Guest) -> Optional[model.Guest]:
+    def _alone(self, live: model.Guest) -> model.Guest | None:
         """Return a guest by libvirt's XML and its pid file; None: no process of it is found."""
         try:
             return live._replace(pid=guests.qemu_pid(live, self._root), state=_STATE_UNKNOWN)
@@ -82,7 +87,7 @@ class LiveGuests:
             return None
 
 
-def identify(root: str, name: str) -> Any:
+def identify(root: str, name: str) -> Identity | None:
     """Return the identity of a guest's status file, None: there is none.
 
     :param name: libvirt's, which allows no slash
