@@ -17,6 +17,12 @@ from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import CpuListError
 from nova_numa_pmc.host.topology import parse_cpulist
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    #: The CPUs of each L3 cache.
+    _L3s = tuple[frozenset[int], ...]
+
 _CPU = 'sys/devices/system/cpu/cpu%d/'
 _L3 = 'cache/index3/'
 #: AMD makes at most four nodes of a socket by its memory controllers: with fewer in all nobody
@@ -34,9 +40,11 @@ def read(host: model.Topology, root: str = '/') -> model.Topology:
     with_cpus = [node.online_cpus for node in host.nodes if node.online_cpus]
     if not with_cpus:
         return host
-    l3s = ()
+    l3s: tuple[_L3s, ...] = ()
     if _text(root, _CPU % min(with_cpus[0]) + _L3 + 'level') == '3':
-        online, known = frozenset().union(*with_cpus), []
+        none: frozenset[int] = frozenset()
+        online = none.union(*with_cpus)
+        known: list[frozenset[int]] = []
         l3s = tuple(_l3s_of(node.online_cpus, online, known, root) for node in host.nodes)
     many = len(with_cpus) > _MANY_NODES
     return host._replace(
@@ -46,12 +54,14 @@ def read(host: model.Topology, root: str = '/') -> model.Topology:
         vendor=_vendor(root) if many and l3s else '')
 
 
-def _l3s_of(cpus, online, known, root):
+def _l3s_of(cpus: frozenset[int], online: frozenset[int], known: list[frozenset[int]],
+            root: str) -> _L3s:
     """Return the L3 caches that some CPUs have, () where one of these doesn't tell.
 
-    :param known: list of those found so far, added to
+    :param known: those found so far, added to
     """
-    found, left = [], cpus
+    found: list[frozenset[int]] = []
+    left = cpus
     while left:
         cpu = min(left)
         cache = next((each for each in known if cpu in each), None)
@@ -65,12 +75,12 @@ def _l3s_of(cpus, online, known, root):
     return tuple(found)
 
 
-def _socket(cpus, root):
+def _socket(cpus: frozenset[int], root: str) -> int | None:
     text = _text(root, _CPU % min(cpus) + 'topology/physical_package_id') if cpus else ''
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
-def _vendor(root):
+def _vendor(root: str) -> str:
     for line in _text(root, 'proc/cpuinfo').splitlines():
         name, _, value = line.partition(':')
         if name.strip() == 'vendor_id':
@@ -78,14 +88,14 @@ def _vendor(root):
     return ''
 
 
-def _cpus(root, path):
+def _cpus(root: str, path: str) -> frozenset[int]:
     try:
         return parse_cpulist(_text(root, path))
     except CpuListError:
         return frozenset()
 
 
-def _text(root, path):
+def _text(root: str, path: str) -> str:
     """Return a file's first 4096 bytes, '' where there is none or it can't be read."""
     try:
         descriptor = os.open(os.path.join(root, path), os.O_RDONLY | os.O_CLOEXEC)
