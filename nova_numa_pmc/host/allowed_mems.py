@@ -24,7 +24,9 @@ def having_memory(groups: Groups, mems: frozenset[int] | None) -> frozenset[int]
     :param mems: None: no node is asked for
     :returns: None: none of them has any, so that memory is left alone
     """
-    having = node_memory.nodes_with_memory(_root(groups)) if mems else None
+    if not mems:
+        return mems
+    having = node_memory.nodes_with_memory(_root(groups))
     return mems if having is None else mems & having or None
 
 
@@ -48,5 +50,5 @@ def wide(groups: Groups) -> str:
     return format_cpulist(inherited - kept)
 
 
-def _root(groups):
+def _root(groups: Groups) -> str:
     return os.path.join(groups.proc, '../..')

@@ -27,6 +27,17 @@ from nova_numa_pmc.host.held import Held, contradicting, current, file_of, writt
 from nova_numa_pmc.host.topology import format_cpulist, parse_cpulist
 from nova_numa_pmc.record import Record
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping
+
+    from nova_numa_pmc.host.cgroups import Groups
+    from nova_numa_pmc.host.writes import Change, Writer
+
+    #: Of writes to come: path, text.
+    Steps = list[tuple[str, str]]
+
 #: What became of a guest's memory.
 UNASKED = 'unasked'    # only CPUs were asked for
 LOCAL = 'local'        # nothing of it lies elsewhere
@@ -66,24 +77,23 @@ class Applied(Record):
     left_bytes: int | None = None
 
 
-def confine(groups, cpus, mems=None, bring_over_limit_bytes=BRING_OVER_LIMIT_BYTES,
-            stay_bound=False, ours=None, write=writes.write, pool_by_node=None,
-            keep=frozenset()):
+def confine(groups: Groups, cpus: frozenset[int], mems: frozenset[int] | None = None,
+            bring_over_limit_bytes: int = BRING_OVER_LIMIT_BYTES, stay_bound: bool = False,
+            ours: Held | None = None, write: Writer = writes.write,
+            pool_by_node: Mapping[int, int] | None = None,
+            keep: Container[str] = frozenset()) -> Applied:
     """Hold a guest to ``cpus`` and, unless ``mems`` is None, bring its memory to those nodes.
 
-    :param groups: :class:`~nova_numa_pmc.host.cgroups.Groups`
-    :param cpus: frozenset, not empty
-    :param mems: frozenset of node ids, not empty, or None: leave memory alone; nodes without
+    :param cpus: not empty
+    :param mems: node ids, not empty, or None: leave memory alone; nodes without
         memory among them are left out, which v1 and older v2 refuse (EINVAL)
     :param bring_over_limit_bytes: leave memory alone if more than this lies elsewhere
     :param stay_bound: keep ``cpuset.mems`` at ``mems`` instead of widening it again
-    :param ours: the :class:`Held` that an earlier call left; what holds exactly this may be
+    :param ours: what an earlier call left; what holds exactly this may be
         changed, any other set that doesn't contain the one asked for is somebody's pin
-    :param write: writes a file, as :func:`~nova_numa_pmc.host.writes.write`
     :param pool_by_node: {node id: bytes} of its huge pages, which the groups don't tell; None:
         not known, so that any of them may have to move
     :param keep: names of groups ('vcpu0') whose CPUs others have set, and that stay as they are
-    :returns: :class:`Applied`
     :raises PinnedByOthers: nothing was written
     :raises GuestGone: the guest ended meanwhile
     :raises CpusetError: names the file, the value, the error and what was undone, or not
@@ -105,30 +115,29 @@ def confine(groups, cpus, mems=None, bring_over_limit_bytes=BRING_OVER_LIMIT_BYT
         groups, held, mems, bring_over_limit_bytes, stay_bound, ours.mems, pool_by_node)
     changes = writes.run(groups.scope, steps + memory_steps, write)
     left_bytes = None
-    if off_bytes and memory in (BROUGHT, BOUND):
+    if mems is not None and off_bytes and memory in (BROUGHT, BOUND):
         left_bytes = _off_bytes(groups, mems, exactly=True)
         if left_bytes and _LEFT_RATIO * off_bytes < left_bytes < off_bytes:
             left_bytes = _bring_the_rest(groups, held, mems, memory, memory_steps, write)
     return Applied(changes, cpus, _effective(groups), memory, off_bytes, left_bytes)
 
 
-def release_memory(groups, mems, write=writes.write):
+def release_memory(groups: Groups, mems: frozenset[int],
+                   write: Writer = writes.write) -> tuple[Change, ...]:
     """Widen the memory of a guest that :func:`confine` left bound to ``mems``.
 
     Groups that hold another set are left alone.
 
-    :returns: tuple of :class:`~nova_numa_pmc.host.writes.Change`
     :raises GuestGone, CpusetError: as :func:`confine`
     """
     return writes.run(groups.scope, _widening(groups, current(groups), mems), write)
 
 
-def release_cpus(groups, write=writes.write):
+def release_cpus(groups: Groups, write: Writer = writes.write) -> tuple[Change, ...]:
     """Let a guest run wherever the group above its own may.
 
     Where each child is written, one that holds another set than the others is left alone.
 
-    :returns: tuple of :class:`~nova_numa_pmc.host.writes.Change`
     :raises GuestGone, CpusetError: as :func:`confine`
     """
     held = current(groups)
@@ -145,10 +154,11 @@ def release_cpus(groups, write=writes.write):
         if groups.version == 1 or held[directory].cpus], write)
 
 
-def undo(groups, changes, write=writes.write):
+def undo(groups: Groups, changes: tuple[Change, ...],
+         write: Writer = writes.write) -> tuple[Change, ...]:
     """Take back the changes of an :class:`Applied`, last first, where nobody changed them since.
 
-    :returns: tuple of :class:`~nova_numa_pmc.host.writes.Change` made
+    :returns: the changes made
     :raises GuestGone, CpusetError: as :func:`confine`
     """
     steps = []
@@ -162,7 +172,8 @@ def undo(groups, changes, write=writes.write):
     return writes.run(groups.scope, steps, write)
 
 
-def narrow_early(groups, cpus, write=writes.write):
+def narrow_early(groups: Groups, cpus: frozenset[int],
+                 write: Writer = writes.write) -> bool:
     """Hold a guest's QEMU to ``cpus`` before its vCPUs have groups (v2); nothing is read back.
 
     ``libvirt/`` is narrowed, and :func:`confine` hands over to the groups below it.
@@ -178,17 +189,18 @@ def narrow_early(groups, cpus, write=writes.write):
     return True
 
 
-def widen_early(groups, cpus, write=writes.write):
+def widen_early(groups: Groups, cpus: frozenset[int],
+                write: Writer = writes.write) -> tuple[Change, ...]:
     """Take back :func:`narrow_early` of a guest that is not held after all.
 
-    :returns: tuple of :class:`~nova_numa_pmc.host.writes.Change`
     :raises GuestGone, CpusetError: as :func:`confine`
     """
     return writes.run(groups.scope, _handing_over(groups, current(groups), (cpus,), 'cpus'),
                       write)
 
 
-def _cpu_steps(groups, held, cpus, ours, keep):
+def _cpu_steps(groups: Groups, held: Mapping[str, Held], cpus: frozenset[int],
+               ours: frozenset[int], keep: Container[str]) -> Steps:
     text = format_cpulist(cpus)
     if groups.covers:
         return [(file_of(groups.target, 'cpus'), text)]
@@ -200,7 +212,8 @@ def _cpu_steps(groups, held, cpus, ours, keep):
     return steps + _handing_over(groups, held, (cpus, ours), 'cpus')
 
 
-def _handing_over(groups, held, sets, kind):
+def _handing_over(groups: Groups, held: Mapping[str, Held], sets: Container[frozenset[int]],
+                  kind: str) -> Steps:
     """Steps that widen ``libvirt/`` where we narrowed it before there were groups below (v2).
 
     Any other set there is somebody's, as is any of the scope.
@@ -213,13 +226,13 @@ def _handing_over(groups, held, sets, kind):
     return [(file_of(groups.target, kind), wide)]
 
 
-def _wide_mems(groups):
+def _wide_mems(groups: Groups) -> str:
     """Return the nodes of memory that is wide (v2), as :func:`allowed_mems.wide`."""
     from nova_numa_pmc.host import allowed_mems
     return allowed_mems.wide(groups)
 
 
-def _possible_cpus(groups):
+def _possible_cpus(groups: Groups) -> str:
     """Return all CPUs that the host may ever have, '' (inherited) where not told.
 
     v2 takes absent ones (cpuset_bind() in kernel/cgroup/cpuset.c), so that what is plugged into
@@ -232,7 +245,10 @@ def _possible_cpus(groups):
         return ''
 
 
-def _memory_steps(groups, held, mems, limit_bytes, stay_bound, ours, pool_by_node):
+def _memory_steps(
+        groups: Groups, held: Mapping[str, Held], mems: frozenset[int] | None, limit_bytes: int,
+        stay_bound: bool, ours: frozenset[int], pool_by_node: Mapping[int, int] | None,
+) -> tuple[str, int | None, Steps]:
     """Plan the memory's part.
 
     :returns: (outcome, bytes off the nodes, steps)
@@ -267,13 +283,14 @@ def _memory_steps(groups, held, mems, limit_bytes, stay_bound, ours, pool_by_nod
     return BOUND if stay_bound else BROUGHT if off_bytes else LOCAL, off_bytes, steps
 
 
-def _rest(groups, held):
+def _rest(groups: Groups, held: Mapping[str, Held]) -> str:
     """Return what the main thread's group is to hold once memory has been brought over."""
     own = format_cpulist(held[groups.main].mems)
     return own or groups.version == 2 and _wide_mems(groups) or ''
 
 
-def _bring_the_rest(groups, held, mems, memory, steps, write):
+def _bring_the_rest(groups: Groups, held: Mapping[str, Held], mems: frozenset[int],
+                    memory: str, steps: Steps, write: Writer) -> int | None:
     """Move once more: a page that was in use, or came from a fault begun before, stays behind.
 
     :returns: bytes that lie off the nodes even so, None: unknown
@@ -292,7 +309,7 @@ def _bring_the_rest(groups, held, mems, memory, steps, write):
     return _off_bytes(groups, mems, exactly=True)
 
 
-def _migrates(path):
+def _migrates(path: str) -> str:
     """Read v1's memory_migrate as it is, '0' when unreadable (the write will tell why)."""
     try:
         return read_text(path).strip()
@@ -300,7 +317,8 @@ def _migrates(path):
         return '0'
 
 
-def _off_bytes(groups, mems, exactly=False, pool_by_node=None):
+def _off_bytes(groups: Groups, mems: frozenset[int], exactly: bool = False,
+               pool_by_node: Mapping[int, int] | None = None) -> int | None:
     """Tell how much a write of ``mems`` may have to move, or ``exactly`` lies off them.
 
     :returns: bytes, or None when unknown
@@ -317,17 +335,17 @@ def _off_bytes(groups, mems, exactly=False, pool_by_node=None):
     return off_bytes + (resident_bytes(groups, 'HugetlbPages') or 0)
 
 
-def _sum_off(by_node, mems):
+def _sum_off(by_node: Mapping[int, int], mems: frozenset[int]) -> int:
     return sum(size for node, size in by_node.items() if node not in mems)
 
 
-def _wide(groups, held):
+def _wide(groups: Groups, held: Mapping[str, Held]) -> str:
     """Return the text that widens the memory of a group below the guest's own."""
     return _wide_mems(groups) if groups.version == 2 else format_cpulist(
         held[groups.target].mems)
 
 
-def _widening(groups, held, mems):
+def _widening(groups: Groups, held: Mapping[str, Held], mems: frozenset[int]) -> Steps:
     """Steps that widen every group bound to exactly ``mems``, from the top down."""
     wide = _wide(groups, held)
     above = _handing_over(groups, held, (mems,), 'mems')
@@ -335,7 +353,7 @@ def _widening(groups, held, mems):
                     if mems and directory in held and held[directory].mems == mems]
 
 
-def _wide_enough(groups, cpus):
+def _wide_enough(groups: Groups, cpus: frozenset[int]) -> Steps:
     """Steps that let the guest's own upper levels hold ``cpus``, from the top down.
 
     Only v1 needs them: there a child's set must be within its parent's (else EACCES), and
@@ -353,10 +371,10 @@ def _wide_enough(groups, cpus):
     return steps
 
 
-def _effective(groups):
+def _effective(groups: Groups) -> frozenset[int] | None:
     """Read the CPUs the kernel lets a guest use, None where it doesn't tell."""
     name = 'cpuset.cpus.effective' if groups.version == 2 else 'cpuset.effective_cpus'
-    found = frozenset()
+    found: frozenset[int] = frozenset()
     for directory in written(groups):
         try:
             found |= parse_cpulist(read_text(os.path.join(directory, name)))

@@ -14,6 +14,11 @@ import os
 from nova_numa_pmc import model
 from nova_numa_pmc.host.kernel_files import path_of, read_text, whole_number
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Set
+
 _HOST = 'sys/kernel/mm/hugepages'
 _NODE = 'sys/devices/system/node/node%d/hugepages'
 
@@ -28,7 +33,7 @@ def with_pools(root: str, nodes: tuple[model.Node, ...]) -> tuple[model.Node, ..
     """
     room = {node.id: node.memory_bytes for node in nodes}
     own = {node.id for node in nodes if node.memory.kind == model.HOST}
-    pools = {node.id: [] for node in nodes}
+    pools: dict[int, list[model.HugePages]] = {node.id: [] for node in nodes}
     for size, name, host_total in _sizes(root):
         for number, total, free in _of_size(root, name, size, host_total, room, own):
             total = min(total, room[number] // size)
@@ -39,7 +44,7 @@ def with_pools(root: str, nodes: tuple[model.Node, ...]) -> tuple[model.Node, ..
                  else node for node in nodes)
 
 
-def _sizes(root):
+def _sizes(root: str) -> list[tuple[int, str, int]]:
     """List (bytes of a page, directory's name, pages) of the sizes of which the host has any.
 
     The largest come first: smaller ones fit beside them.
@@ -59,13 +64,15 @@ def _sizes(root):
     return sorted(found, reverse=True)
 
 
-def _of_size(root, name, size, host_total, room, own):
+def _of_size(root: str, name: str, size: int, host_total: int, room: Mapping[int, int],
+             own: Set[int]) -> list[tuple[int, int, int]]:
     """List (node id, pages, free pages) of one page size.
 
     :param room: {node id: bytes of its memory that are in no pool yet}
-    :param own: set of ids of the nodes with the host's own memory
+    :param own: ids of the nodes with the host's own memory
     """
-    found, silent = [], []
+    found: list[tuple[int, int, int]] = []
+    silent: list[int] = []
     for number in room:
         path = _NODE % number + '/' + name
         total = _read_pages(root, path + '/nr_hugepages')
@@ -82,20 +89,20 @@ def _of_size(root, name, size, host_total, room, own):
     return found
 
 
-def _divided(most, total, free):
+def _divided(most: Mapping[int, int], total: int, free: int) -> list[tuple[int, int, int]]:
     """Divide pages evenly over nodes, as far as each has memory for them.
 
     :param most: {node id: pages that it has memory for}
-    :returns: list of (node id, pages, free pages), of the latter no more than there are
+    :returns: (node id, pages, free pages), of the latter no more than there are
     """
     found, free_each = [], free // len(most)
-    for at, number in enumerate(sorted(most, key=most.get)):
+    for at, number in enumerate(sorted(most, key=most.__getitem__)):
         part = min(-(-total // (len(most) - at)), most[number])
         total -= part
         found.append((number, part, min(free_each, part)))
     return found
 
 
-def _read_pages(root, path):
+def _read_pages(root: str, path: str) -> int | None:
     text = read_text(root, path)
     return None if text is None else whole_number(root, path, text, 1 << 50)

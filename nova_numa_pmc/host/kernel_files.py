@@ -10,6 +10,11 @@ import os
 
 from nova_numa_pmc.exceptions import CpuListError, TopologyError
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 #: Highest CPU or node number accepted plus one: libvirt's VIR_DOMAIN_CPUMASK_LEN,
 #: twice what the largest kernels are built for.
 MAX_CPUS = 16384
@@ -30,7 +35,8 @@ def parse_cpulist(text: str) -> frozenset[int]:
     text = text.strip(_BLANK)
     if not text:
         return frozenset()
-    numbers, previous = [], -1
+    numbers: list[int] = []
+    previous = -1
     for item in text.split(','):
         first, dash, last = item.partition('-')
         low = _list_number(first, item)
@@ -42,7 +48,7 @@ def parse_cpulist(text: str) -> frozenset[int]:
     return frozenset(numbers)
 
 
-def _list_number(digits, item):
+def _list_number(digits: str, item: str) -> int:
     # str.isdigit alone takes other scripts' digits, and int() takes '_', '+' and spaces.
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 9:
         raise CpuListError(f'{item[:40]!a} is no number and no range')
@@ -52,9 +58,9 @@ def _list_number(digits, item):
     return number
 
 
-def format_cpulist(numbers) -> str:
+def format_cpulist(numbers: Iterable[int]) -> str:
     """Turn a set of ints into the kernel's list format, ascending and in the fewest ranges."""
-    ranges = []
+    ranges: list[list[int]] = []
     for number in sorted(numbers):
         if ranges and ranges[-1][1] == number - 1:
             ranges[-1][1] = number

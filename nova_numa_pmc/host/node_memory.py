@@ -27,6 +27,14 @@ from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import CpuListError, TopologyError
 from nova_numa_pmc.host.kernel_files import parse_cpulist, path_of, read_text
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Set
+
+    #: A node id, and whose memory that node has.
+    _Kind = tuple[int, model.NodeMemory]
+
 _NODES = 'sys/devices/system/node'
 _GPUS = 'proc/driver/nvidia/gpus'
 _DAX = 'sys/bus/dax/devices'
@@ -61,9 +69,9 @@ def kept_from_guests(root: str = '/') -> frozenset[int]:
             ) - limits.guest_memory_nodes
 
 
-def _kinds(root, alone, with_cpus):
-    """Return {node id: model.NodeMemory} of those that have not the host's own memory."""
-    found = {}
+def _kinds(root: str, alone: Set[int], with_cpus: Set[int]) -> dict[int, model.NodeMemory]:
+    """Return by node id whose memory those have that have not the host's own."""
+    found: dict[int, model.NodeMemory] = {}
     for evidence in (_of_initiators(root, alone, with_cpus), _of_gpus(root), _of_dax(root),
                      _of_tiers(root, with_cpus)):
         if alone <= found.keys():
@@ -84,7 +92,7 @@ def nodes_with_memory(root: str = '/') -> frozenset[int] | None:
     return None
 
 
-def _of_gpus(root):
+def _of_gpus(root: str) -> Iterator[_Kind]:
     for name in _names(root, _GPUS):
         # A GPU that is in use by nobody tells its node, too, and -1 where it has none.
         for line in (_text(root, f'{_GPUS}/{name}/numa_status') or '').splitlines():
@@ -93,7 +101,7 @@ def _of_gpus(root):
                 yield int(value), model.NodeMemory(model.DEVICE, f'GPU {name[:40]}')
 
 
-def _of_initiators(root, alone, with_cpus):
+def _of_initiators(root: str, alone: Set[int], with_cpus: Set[int]) -> Iterator[_Kind]:
     initiators = _list(root, f'{_NODES}/has_generic_initiator')
     if not initiators:
         return
@@ -105,19 +113,19 @@ def _of_initiators(root, alone, with_cpus):
             yield number, model.NodeMemory(model.DEVICE, 'ACPI: nearest to a device')
 
 
-def _of_dax(root):
+def _of_dax(root: str) -> Iterator[_Kind]:
     for name in _names(root, _DAX):
         try:
             driver = os.path.basename(os.readlink(path_of(root, f'{_DAX}/{name}/driver')))
         except OSError:
             continue
-        target = _text(root, f'{_DAX}/{name}/target_node')
+        target = _text(root, f'{_DAX}/{name}/target_node') or ''
         if driver == 'kmem' and _is_number(target):
             yield int(target), model.NodeMemory(model.SLOW, name[:40])
 
 
-def _of_tiers(root, with_cpus):
-    tiers = {}
+def _of_tiers(root: str, with_cpus: Set[int]) -> Iterator[_Kind]:
+    tiers: dict[int, frozenset[int]] = {}
     for name in _names(root, _TIERS):
         digits = name.removeprefix('memory_tier')
         if digits != name and _is_number(digits):
@@ -129,26 +137,26 @@ def _of_tiers(root, with_cpus):
                 yield number, model.NodeMemory(model.SLOW, f'memory_tier{tier}')
 
 
-def _names(root, path):
+def _names(root: str, path: str) -> list[str]:
     try:
         return sorted(os.listdir(path_of(root, path)))
     except OSError:
         return []
 
 
-def _text(root, path):
+def _text(root: str, path: str) -> str | None:
     try:
         return read_text(root, path)
     except TopologyError:
         return None
 
 
-def _list(root, path):
+def _list(root: str, path: str) -> frozenset[int]:
     try:
         return parse_cpulist(_text(root, path) or '')
     except CpuListError:
         return frozenset()
 
 
-def _is_number(text):
+def _is_number(text: str) -> bool:
     return bool(text) and text.isascii() and text.isdigit() and len(text) < 10

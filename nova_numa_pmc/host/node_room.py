@@ -11,7 +11,7 @@ from nova_numa_pmc.host.cgroups import read_text
 _TOTAL, _FREE, _CACHES = 'MemTotal', 'MemFree', ('Active(file)', 'Inactive(file)')
 
 
-def available_bytes(node, root='/'):
+def available_bytes(node: int, root: str = '/') -> int:
     """Return a node's free memory and half of its page cache.
 
     Half, as the kernel assumes of MemAvailable at the least (si_mem_available() in

@@ -22,6 +22,11 @@ from nova_numa_pmc.host import huge_pools
 from nova_numa_pmc.host.kernel_files import (
     MAX_CPUS, format_cpulist, parse_cpulist, path_of, read_cpus, read_text, whole_number)
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 __all__ = ['MAX_CPUS', 'UNRECLAIMABLE_FIELDS', 'cpus_of_node', 'device_node', 'format_cpulist',
            'host_device_node', 'parse_cpulist', 'read']
 
@@ -40,7 +45,7 @@ _CPUS = 'sys/devices/system/cpu'
 _HEX_DIGITS = frozenset('0123456789abcdef')
 
 
-def read(root='/'):
+def read(root: str = '/') -> model.Topology:
     """Read the host's topology as it is now.
 
     A kernel without NUMA is one node 0 with all CPUs. A node's ``cpus`` are those that guests
@@ -58,7 +63,8 @@ def read(root='/'):
     if not numbers:
         numbers, on_node, meminfo = (0,), {0: online or frozenset()}, 'proc/meminfo'
     if online is None:
-        online = frozenset().union(*on_node.values())
+        none: frozenset[int] = frozenset()
+        online = none.union(*on_node.values())
     if not online:
         raise TopologyError(f'{path_of(root, _CPUS)}/online: no CPU is online')
     usable = online - isolated - nohz_full
@@ -74,13 +80,17 @@ def read(root='/'):
                           _read_cores(root, online), problems=problems)
 
 
-def _on_one_node(root, on_node, online):
+def _on_one_node(
+        root: str, on_node: Mapping[int, frozenset[int]], online: frozenset[int],
+) -> tuple[dict[int, frozenset[int]], tuple[str, ...]]:
     """Leave each online CPU on one node, and say what firmware makes of them otherwise.
 
-    :param on_node: {node id: frozenset of its CPUs}
-    :returns: ({node id: frozenset of its online CPUs}, tuple of problems)
+    :param on_node: {node id: its CPUs}
+    :returns: ({node id: its online CPUs}, problems)
     """
-    found, left, problems = {}, online, []
+    found: dict[int, frozenset[int]] = {}
+    left = online
+    problems: list[str] = []
     for number, cpus in on_node.items():
         twice = cpus & online - left
         if twice:
@@ -94,15 +104,15 @@ def _on_one_node(root, on_node, online):
     return found, tuple(problems)
 
 
-def cpus_of_node(number, root='/'):
-    """Read a node's CPUs; return a frozenset, empty where it has none or is absent.
+def cpus_of_node(number: int, root: str = '/') -> frozenset[int]:
+    """Read a node's CPUs; return an empty set where it has none or is absent.
 
     :raises TopologyError: the file can't be read or understood
     """
     return read_cpus(root, f'{_NODES}/node{number}/cpulist') or frozenset()
 
 
-def device_node(address, root='/'):
+def device_node(address: str, root: str = '/') -> int | None:
     """Return the node that a PCI device ('0000:3b:00.1') is attached to, None if not known.
 
     The kernel says -1 where the firmware does not tell; a device that is gone is not known.
@@ -119,7 +129,7 @@ def device_node(address, root='/'):
     return whole_number(root, path, text, MAX_CPUS - 1)
 
 
-def host_device_node(name, root='/'):
+def host_device_node(name: str, root: str = '/') -> int | None:
     """Return the node of a network interface ('eth0') or block device ('/dev/nvme0n1').
 
     None: not known, or no device of a bus (a bridge, a volume of several disks).
@@ -140,7 +150,7 @@ def host_device_node(name, root='/'):
     return None
 
 
-def _is_pci_address(address):
+def _is_pci_address(address: str) -> bool:
     parts = address.replace('.', ':').split(':')
     # A domain beyond four digits is how the kernel numbers Intel VMD's.
     return (len(parts) == 4 and address.count('.') == 1 and address[-2] == '.'
@@ -148,7 +158,7 @@ def _is_pci_address(address):
             and _HEX_DIGITS.issuperset(''.join(parts)))
 
 
-def _node_numbers(root):
+def _node_numbers(root: str) -> tuple[int, ...]:
     """Return the numbers of the online nodes, ascending; they need not be contiguous."""
     try:
         names = os.listdir(path_of(root, _NODES))
@@ -160,7 +170,8 @@ def _node_numbers(root):
                         if name[:4] == 'node' and name[4:].isascii() and name[4:].isdigit()))
 
 
-def _read_node(root, number, cpus, online_cpus, meminfo):
+def _read_node(root: str, number: int, cpus: frozenset[int], online_cpus: frozenset[int],
+               meminfo: str) -> model.Node:
     text = read_text(root, meminfo)
     if text is None:
         return model.Node(number, cpus, online_cpus=online_cpus)
@@ -172,7 +183,7 @@ def _read_node(root, number, cpus, online_cpus, meminfo):
         sum(fields.get(field, 0) for field in UNRECLAIMABLE_FIELDS), online_cpus=online_cpus)
 
 
-def _meminfo_bytes(root, path, text):
+def _meminfo_bytes(root: str, path: str, text: str) -> dict[str, int]:
     """Return {field: bytes} of the fields in use ('Node 0 MemTotal:  1024 kB')."""
     wanted = ('MemTotal', 'MemFree') + UNRECLAIMABLE_FIELDS
     fields = {}
@@ -188,7 +199,7 @@ def _meminfo_bytes(root, path, text):
     return fields
 
 
-def _read_distances(root, numbers):
+def _read_distances(root: str, numbers: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     """Return the SLIT matrix by position; the kernel's rows hold the online nodes only."""
     rows = []
     for number in numbers:
@@ -200,18 +211,19 @@ def _read_distances(root, numbers):
         else:
             row = tuple(whole_number(root, path, item, _MAX_DISTANCE) for item in text.split())
         if len(row) != len(numbers) or 0 in row:
-            raise TopologyError(f'{path_of(root, path)}: {text[:80]!a} are not '
+            raise TopologyError(f'{path_of(root, path)}: {(text or "")[:80]!a} are not '
                                 f'{len(numbers)} distances from 1 to {_MAX_DISTANCE}')
         rows.append(row)
     return tuple(rows)
 
 
-def _read_cores(root, online):
+def _read_cores(root: str, online: frozenset[int]) -> tuple[frozenset[int], ...]:
     """Return the online SMT siblings of each core, by lowest CPU."""
     smt = read_text(root, f'{_CPUS}/smt/active')
     if smt is not None and smt == '0':
         return tuple(frozenset((cpu,)) for cpu in sorted(online))
-    cores, seen = [], set()
+    cores: list[frozenset[int]] = []
+    seen: set[int] = set()
     for cpu in sorted(online):
         if cpu in seen:
             continue
