@@ -257,7 +257,7 @@ def _distances(members, count):
     if rows and (len(rows) != count or any(
             type(row) is not list or len(row) != count for row in rows)):
         raise ValueError(f'its distances are not {count} by {count}')
-    return tuple(tuple(_checked('distances', distance, _DISTANCE_MAX) for distance in row)
+    return tuple(tuple(_checked_whole('distances', distance, _DISTANCE_MAX) for distance in row)
                  for row in rows)
 
 
@@ -331,10 +331,10 @@ def _checked(name, value, maximum=_AMOUNT_MAX):
     return value
 
 
-def _checked_whole(name, value):
+def _checked_whole(name, value, maximum=_AMOUNT_MAX):
     if type(value) is not int:
         raise ValueError(f'its {name} is {value!r:.40}')
-    return _checked(name, value)
+    return _checked(name, value, maximum)
 
 
 def _refuse(constant):

@@ -116,6 +116,7 @@ class CodecTest(unittest.TestCase):
                 'a row too few': changed(distances=[[10, 20]]),
                 'a row too short': changed(distances=[[10], [20]]),
                 'far distances': changed(distances=[[10, 256], [20, 10]]),
+                'half a distance': changed(distances=[[10, 20.5], [20, 10]]),
                 'a long name': changed(source='x' * 65), 'a newline': changed(source='a\nb'),
                 'limits of text': changed(limits='a'),
                 'too many guests': changed(history={'guests': 1024}),
