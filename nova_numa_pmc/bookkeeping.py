@@ -8,10 +8,18 @@ was away, and guests that started without it, would stay uncounted.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from nova_numa_pmc import promises, state
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import guests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from logging import Logger
+
+    from nova_numa_pmc import model
+    from nova_numa_pmc.settings import Settings
 
 #: How long to wait for the record's lock: starts of guests go first.
 LOCK_TIMEOUT_S = 0.25
@@ -20,19 +28,19 @@ _RETRY_S = 60.0
 
 
 class Bookkeeping:
-    """Reads the record of promises; takes its lock only where something has changed.
+    """Reads the record of promises; takes its lock only where something has changed."""
 
-    :param options: :class:`nova_numa_pmc.settings.Settings`
-    :param log: a :class:`logging.Logger`
-    """
-
-    def __init__(self, options, root, log):
+    def __init__(self, options: Settings, root: str, log: Logger) -> None:
         self.options, self._root, self._log = options, root, log
-        self._unclear, self._tried_s = frozenset(), 0.0
-        self._kept = None  # (identity of the file, the record in it)
-        self._placed = {}  # (uuid, pid) → who has placed the guest, when it was last seen
+        #: Names of the guests whose status files can't be read.
+        self._unclear: frozenset[str] = frozenset()
+        self._tried_s = 0.0
+        #: Identity of the file, None: there is none; the record in it.
+        self._kept: tuple[tuple[int, ...] | None, state.Promises] | None = None
+        #: By uuid and pid who has placed the guest, when it was last seen.
+        self._placed: dict[tuple[str, int | None], tuple[str, ...]] = {}
 
-    def heard(self, names):
+    def heard(self, names: Iterable[str]) -> None:
         """Have status files that could not be read tried again: something was heard of them.
 
         :param names: of guests
@@ -40,10 +48,9 @@ class Bookkeeping:
         if self._unclear.intersection(names):
             self._unclear = frozenset()
 
-    def read(self, host, now_ns):
-        """Return (:class:`state.Promises`, list of problems).
+    def read(self, host: model.Topology, now_ns: int) -> tuple[state.Promises, list[str]]:
+        """Return the record, and problems.
 
-        :param host: :class:`nova_numa_pmc.model.Topology`
         :param now_ns: CLOCK_BOOTTIME
         :raises StateError: the running guests or the record can't be read
         """
@@ -64,14 +71,12 @@ class Bookkeeping:
         self._tell(before, ledger.promises)
         return state.Promises(ledger.promises, ledger.rotation), problems
 
-    def follow(self, record, running, host):
+    def follow(self, record: state.Promises, running: Iterable[model.Guest],
+               host: model.Topology) -> state.Promises:
         """Record what was plugged into guests, or taken out, since they were promised.
 
         Not while one is moved: its promise is compared with what it was when that began.
 
-        :param record: :class:`nova_numa_pmc.state.Promises`
-        :param running: iterable of :class:`nova_numa_pmc.model.Guest`
-        :param host: :class:`nova_numa_pmc.model.Topology`
         :returns: the record as it is now
         """
         changed = []
@@ -103,7 +108,7 @@ class Bookkeeping:
                            before.memory_bytes >> 20)
         return state.Promises(ledger.promises, ledger.rotation)
 
-    def _tell_placed(self, running):
+    def _tell_placed(self, running: Iterable[model.Guest]) -> None:
         """Log where others have pinned a guest since it was last seen, or no longer do."""
         before, self._placed = self._placed, {}
         for guest in running:
@@ -113,8 +118,9 @@ class Bookkeeping:
                 self._log.info('guest %s: placed by others now: %s', guest.name,
                                ', '.join(guest.placed_by) or 'no longer')
 
-    def _unlocked(self):
+    def _unlocked(self) -> state.Promises | None:
         """Read the record, if it is not the one that was read last: parsing it is dear."""
+        identity: tuple[int, ...] | None
         directory = os.path.join(self._root, self.options.state_dir[1:])
         try:
             found = os.stat(os.path.join(directory, state.FILE))
@@ -131,7 +137,7 @@ class Bookkeeping:
         self._kept = identity, record  # what replaces it meanwhile has another identity
         return record
 
-    def _holds(self, record, now_ns):
+    def _holds(self, record: state.Promises, now_ns: int) -> bool:
         """Say whether the record speaks of the running guests and nobody else."""
         names = self._names()
         running = [uuid for uuid, each in record.promises.items() if each.name in names]
@@ -141,7 +147,7 @@ class Bookkeeping:
         tried = unknown == self._unclear and 0 <= now_ns / 1e9 - self._tried_s < _RETRY_S
         return len(kept) == len(record.promises) and (not unknown or tried)
 
-    def _names(self):
+    def _names(self) -> frozenset[str]:
         directory = os.path.join(self._root, guests.STATUS_FILES)
         try:
             return frozenset(name[:-4] for name in os.listdir(directory)
@@ -152,7 +158,8 @@ class Bookkeeping:
             raise StateError('%s: %s: the running guests are not known'
                              % (directory, error.strerror)) from None
 
-    def _tell(self, before, after):
+    def _tell(self, before: Mapping[str, model.Promise],
+              after: Mapping[str, model.Promise]) -> None:
         for uuid, promise in before.items():
             if uuid not in after:
                 self._log.info('guest %s: its promise of %d MiB is dropped: it has gone',

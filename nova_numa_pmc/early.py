@@ -23,6 +23,14 @@ from nova_numa_pmc.exceptions import CpusetError, GuestGone, StateError
 from nova_numa_pmc.host import cgroups, cpuset, guests, writes
 from nova_numa_pmc.host.topology import format_cpulist, parse_cpulist
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    #: What tells a file from a later one: inode, time of change [ns].
+    Identity = tuple[int, int]
+
 #: How often to look: at first, when most starts are under way, and after that time [s].
 POLL_S, PATIENT_POLL_S, PATIENT_AFTER_S = 0.005, 0.1, 10.0
 #: How often to look whether the start is over, as that reads the record of promises [s].
@@ -42,12 +50,15 @@ class EarlyHold:
     :param write: as :func:`writes.write`
     """
 
-    def __init__(self, promise: model.Promise, guest: model.Guest, cpus: frozenset,
-                 options: settings.Settings, root: str = '/', stale: tuple | None = None,
-                 write=writes.write) -> None:
+    def __init__(self, promise: model.Promise, guest: model.Guest, cpus: frozenset[int],
+                 options: settings.Settings, root: str = '/', stale: Identity | None = None,
+                 write: writes.Writer = writes.write) -> None:
         self._promise, self._guest, self._cpus, self._root = promise, guest, cpus, root
         self._options, self._stale, self._write = options, stale, write
-        self._groups, self._seen, self._seen_s, self._file = None, None, 0.0, None
+        self._groups: cgroups.Groups | None = None
+        self._seen: tuple[tuple[str, str, bool], ...] | None = None
+        self._seen_s = 0.0
+        self._file: tuple[int, int, int] | None = None
 
     def step(self, now_s: float) -> bool:
         """Do what can be done by now; return whether there is more to come.
@@ -63,7 +74,7 @@ class EarlyHold:
                     cpuset.narrow_early(self._groups, self._cpus, self._write)
                     return False
                 self._narrow(self._groups.main)
-            return not self._is_done_each(now_s)
+            return not self._is_done_each(self._groups, now_s)
         except GuestGone:
             return False
 
@@ -91,9 +102,9 @@ class EarlyHold:
         except (CpusetError, GuestGone):
             return None  # the file is being written, or QEMU not executed yet
 
-    def _is_done_each(self, now_s: float) -> bool:
+    def _is_done_each(self, groups: cgroups.Groups, now_s: float) -> bool:
         """Narrow the vCPUs' groups once libvirt has set all of them up (v1)."""
-        children = cgroups.children(self._groups.target)
+        children = cgroups.children(groups.target)
         seen = tuple((child, self._own(child), bool(_tasks(child))) for child in children)
         if seen != self._seen:
             self._seen, self._seen_s = seen, now_s
@@ -129,7 +140,7 @@ def _tasks(directory: str) -> str:
     return ''
 
 
-def pid_file(name: str, root: str = '/') -> tuple | None:
+def pid_file(name: str, root: str = '/') -> Identity | None:
     """Return what tells a guest's pid file apart from a later one, None: there is none."""
     try:
         found = os.stat(os.path.join(root, guests.STATUS_FILES, name + '.pid'))
@@ -138,7 +149,8 @@ def pid_file(name: str, root: str = '/') -> tuple | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def run(hold: EarlyHold, grace_s: float, clock=time.monotonic, sleep=time.sleep) -> None:
+def run(hold: EarlyHold, grace_s: float, clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep) -> None:
     """Step until there is no more to do, the start is over, or the time is."""
     began_s = now_s = looked_s = clock()
     while hold.step(now_s) and now_s - began_s < grace_s:
@@ -150,8 +162,8 @@ def run(hold: EarlyHold, grace_s: float, clock=time.monotonic, sleep=time.sleep)
         now_s = clock()
 
 
-def follow(promise: model.Promise, guest: model.Guest, cpus: frozenset,
-           options: settings.Settings, root: str, stale: tuple | None) -> None:
+def follow(promise: model.Promise, guest: model.Guest, cpus: frozenset[int],
+           options: settings.Settings, root: str, stale: Identity | None) -> None:
     """Run in a child of the hook, from its fork to its end.
 
     :raises OSError, CpuListError: as the kernel says; the guest is held at ``started``

@@ -39,6 +39,15 @@ from nova_numa_pmc import bounded, model, promises, settings
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host import domain_xml, guests, journal, topology
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import NoReturn
+
+    Report = Callable[[BaseException], object]
+    LeaveBehind = Callable[[Callable[[], object], Report], object]
+
 #: Exit status that makes hooks/qemu let a start fail (option ``strict``).
 STRICT_STATUS = 77
 
@@ -51,7 +60,7 @@ _ENDING_S = 0.5
 _PROBLEMS_MAX = 20
 
 
-def main(argv, root='/'):
+def main(argv: list[str], root: str = '/') -> NoReturn:
     """Run one operation and end the process, with status 0 whatever happens.
 
     :param argv: as libvirt calls a hook: script, guest, operation, sub-operation, extra
@@ -67,7 +76,8 @@ def main(argv, root='/'):
         os._exit(status)  # without finalization, a tenth of the whole time
 
 
-def run(name, operation, stdin, root, leave_behind=None, lines=None):
+def run(name: str, operation: str, stdin: int, root: str,
+        leave_behind: LeaveBehind | None = None, lines: journal.Lines | None = None) -> int:
     """Run one operation, waiting for it no longer than the operator allows.
 
     :param name: the guest's, as libvirt tells it
@@ -75,7 +85,7 @@ def run(name, operation, stdin, root, leave_behind=None, lines=None):
     :param root: where the host's file systems begin
     :param leave_behind: called with a function that goes on for longer than the operation;
         None: it is not wanted
-    :param lines: :class:`journal.Lines` to log to; None: those of the host at ``root``
+    :param lines: to log to; None: those of the host at ``root``
     :returns: the exit status: 0, or :data:`STRICT_STATUS`
     """
     call = Call(name, operation, root, leave_behind, lines or journal.Lines(root))
@@ -98,23 +108,21 @@ def run(name, operation, stdin, root, leave_behind=None, lines=None):
 
 
 class Call:
-    """One call of the hook.
+    """One call of the hook."""
 
-    :ivar options: :class:`settings.Settings`
-    """
-
-    def __init__(self, name, operation, root, leave_behind, lines):
+    def __init__(self, name: str, operation: str, root: str, leave_behind: LeaveBehind | None,
+                 lines: journal.Lines) -> None:
         self.name, self.operation, self.root = name, operation, root
         self.leave_behind, self._lines = leave_behind, lines
         self.began_ns = time.monotonic_ns()
         self.options = settings.read(os.path.join(root, settings.PATH[1:]))
         self._problems = list(self.options.problems)
 
-    def age_s(self):
+    def age_s(self) -> float:
         """Return how long ago the call began [s]."""
         return (time.monotonic_ns() - self.began_ns) / 1e9
 
-    def time_left_s(self):
+    def time_left_s(self) -> float:
         """Return how long libvirt may still wait, less than the alarm that hooks/qemu has set."""
         left_s = self.options.timeout_s - self.age_s()
         alarm_s = _signal.getitimer(_signal.ITIMER_REAL)[0]
@@ -122,7 +130,7 @@ class Call:
             left_s = min(left_s, max(alarm_s - _ENDING_S, alarm_s / 2))
         return left_s
 
-    def work(self, xml):
+    def work(self, xml: bytes) -> bytes:
         """Do the operation; return the answer to the process that waits for it."""
         try:
             return _OPERATIONS[self.operation](self, xml)
@@ -132,21 +140,21 @@ class Call:
         finally:
             self._log_problems()
 
-    def report(self, error):
+    def report(self, error: BaseException) -> None:
         """Log why the guest is left as it is."""
         self.log(journal.WARNING, '%s; the guest is left as it is' % _describe(error))
 
-    def report_early(self, error):
+    def report_early(self, error: BaseException) -> None:
         """Log why the guest's CPUs run before they are held."""
         self.log(journal.WARNING, '%s; the guest\'s CPUs are held once they run'
                  % _describe(error))
 
-    def log(self, severity, message):
+    def log(self, severity: int, message: str) -> None:
         """Log one line about this guest."""
         self._lines.log(severity, 'guest %s: %s: %s (%.0f ms)' % (
             self.name, self.operation, message, self.age_s() * 1e3))
 
-    def _log_problems(self):
+    def _log_problems(self) -> None:
         """Log what was odd, after what was decided: where the log is slow, some don't get in."""
         for problem in self._problems[:_PROBLEMS_MAX]:
             self.log(journal.WARNING, problem)
@@ -155,13 +163,14 @@ class Call:
             self.log(journal.WARNING, '%d lines are not logged: the system\'s log did not take '
                      'them, or there are more than %d' % (lost, _PROBLEMS_MAX))
 
-    def lock_timeout_s(self):
+    def lock_timeout_s(self) -> float:
         """Return how long to wait for the record's lock; nobody waits for a late worker."""
         if self.operation == 'started':
             return self.options.timeout_s
         return max(0.1, _LOCK_RATIO * self.options.timeout_s - self.age_s())
 
-    def log_decision(self, decision, before='', after=''):
+    def log_decision(self, decision: promises.Decision, before: str = '',
+                     after: str = '') -> None:
         """Log what was decided, why, and what came of it.
 
         :param before: how the guest's CPUs were, with a space behind
@@ -177,47 +186,49 @@ class Call:
         self.log(journal.INFO, '%s; %d MiB promised' % (told, promise.memory_bytes >> 20))
 
 
-def _reserve(call, xml):
+def _reserve(call: Call, xml: bytes) -> bytes:
     guest = guests.parse(xml)
     decision = promises.decide(guest, call.options, call.root, call.lock_timeout_s())
     call.log_decision(decision)
     if call.operation == 'start' and call.leave_behind and decision.cpus and (
             decision.promise.origin == model.PLACED):
-        _hold_early(call, guest, decision)
+        _hold_early(call, call.leave_behind, guest, decision.promise, decision.cpus)
     if decision.failed:
         return _NOT_PLACED + decision.why.encode('utf-8', 'backslashreplace')[:3000]
     return _OK
 
 
-def _hold_early(call, guest, decision):
+def _hold_early(call: Call, leave_behind: LeaveBehind, guest: model.Guest,
+                promise: model.Promise, cpus: frozenset[int]) -> None:
     """Leave a process behind that narrows the guest's CPUs once QEMU is executed.
 
     Should it fail, ``started`` does so.
     """
     path = os.path.join(call.root, guests.STATUS_FILES, guest.name + '.pid')
+    stale: tuple[int, int] | None
     try:
         found = os.stat(path)  # of an earlier start, where libvirt has not unlinked it
         stale = found.st_ino, found.st_mtime_ns
     except OSError:
         stale = None
 
-    def work():
+    def work() -> None:
         from nova_numa_pmc import early  # not before the process is another
-        early.follow(decision.promise, guest, decision.cpus, call.options, call.root, stale)
+        early.follow(promise, guest, cpus, call.options, call.root, stale)
 
     try:
-        call.leave_behind(work, call.report_early)
+        leave_behind(work, call.report_early)
     except OSError as error:
         call.report_early(error)
 
 
-def _free(call, xml):
+def _free(call: Call, xml: bytes) -> bytes:
     """Forget the promise, by the name: the XML need not be readable for that."""
     promises.forget(call.name, call.options, call.root, call.lock_timeout_s())
     return _OK
 
 
-def _settle(call, xml):
+def _settle(call: Call, xml: bytes) -> bytes:
     from nova_numa_pmc import settling  # half of all imports, for this operation only
     settling.settle(call, xml)
     return _OK
@@ -227,7 +238,7 @@ _OPERATIONS = {'start': _reserve, 'migrate': _reserve, 'restore': _reserve,
                'started': _settle, 'stopped': _free, 'release': _free}
 
 
-def _selftest(call):
+def _selftest(call: Call) -> int:
     """Exercise the imports and readers without writing; tell on stderr."""
     try:
         from nova_numa_pmc import settling  # noqa: F401 -- imported for the trial
@@ -242,7 +253,7 @@ def _selftest(call):
     return 0
 
 
-def _version():
+def _version() -> str:
     from importlib import metadata  # dear, and never needed when a guest starts
     try:
         return metadata.version('nova-numa-pmc')
@@ -250,7 +261,7 @@ def _version():
         return 'unknown'
 
 
-def _label(root):
+def _label(root: str) -> str:
     try:
         with open(os.path.join(root, 'proc/self/attr/current')) as stream:
             return stream.read().strip('\0\n')
@@ -258,7 +269,7 @@ def _label(root):
         return 'none'
 
 
-def _read(stdin):
+def _read(stdin: int) -> bytes:
     parts, size = [], 0
     while size <= domain_xml.MAX_BYTES:
         part = os.read(stdin, 1 << 16)
@@ -269,10 +280,10 @@ def _read(stdin):
     return b''.join(parts)
 
 
-def _describe(error):
+def _describe(error: BaseException) -> str:
     known = isinstance(error, (NumaPmcError, OSError))
     return str(error) if known else '%s: %s' % (type(error).__name__, error)
 
 
-def _list(nodes):
+def _list(nodes: Iterable[int]) -> str:
     return ','.join(str(node) for node in nodes)

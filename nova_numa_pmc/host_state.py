@@ -11,12 +11,19 @@ from __future__ import annotations
 import json
 import math
 import os
+from typing import TYPE_CHECKING, overload
 
 from nova_numa_pmc import model, pool_loads, state
 from nova_numa_pmc.core import domains
 from nova_numa_pmc.exceptions import CpuListError, StateError
 from nova_numa_pmc.host import topology
 from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, NoReturn
+
+    from nova_numa_pmc.sample import Sample
 
 FILE = 'host'
 FRESH, STALE, FUTURE = 'fresh', 'stale', 'from the future'
@@ -60,7 +67,7 @@ class HostState(Record):
         XML), 'kernel' (all that are usable); '' not told
     :param guests_by: by what the agent knows its guests: 'libvirt', or 'status files' and why;
         '' not told
-    :param history: :class:`model.History` of the host's guests, by which new ones are expected
+    :param history: of the host's guests, by which new ones are expected
     """
 
     taken_s: float
@@ -76,7 +83,7 @@ class HostState(Record):
     history: model.History = model.History()
 
 
-def freshness(host_state, now_s):
+def freshness(host_state: HostState, now_s: float) -> str:
     """Say how fresh a host's state is.
 
     :param now_s: CLOCK_REALTIME [s since the epoch]
@@ -88,12 +95,11 @@ def freshness(host_state, now_s):
     return FRESH if age_s <= pool_loads.stale_after_s(host_state.interval_s) else STALE
 
 
-def from_sample(view, sample, limits):
+def from_sample(view: model.HostView, sample: Sample, limits: model.Limits) -> HostState:
     """Put a host's view and what was measured on it together.
 
-    :param view: :class:`model.HostView` of the same moment
-    :param sample: :class:`nova_numa_pmc.sample.Sample`
-    :param limits: :class:`model.Limits` that the host decides by
+    :param view: of the same moment
+    :param limits: that the host decides by
     """
     remote = {node.id: node.remote_ratio for node in sample.nodes}
     now = {node.id: node.demand_cores for node in sample.nodes}
@@ -104,21 +110,23 @@ def from_sample(view, sample, limits):
         sample.pool_source)
 
 
-def floating_pool(view, stolen=()):
-    """Return the :class:`model.PoolLoad` of the CPUs that a view is of.
+def floating_pool(view: model.HostView,
+                  stolen: Mapping[int, float | None] | None = None) -> model.PoolLoad:
+    """Return what was measured of the CPUs that a view is of.
 
-    :param stolen: {node id: cores that another host took of them}
+    :param stolen: by node id, cores that another host took of them; None: not told
     """
-    stolen = dict(stolen)
+    stolen = stolen or {}
     return model.PoolLoad(
         frozenset().union(*(node.cpus or () for node in view.nodes)),
-        tuple((node.id, model.NodeLoad(*(getattr(node, name) for name in _OPTIONAL),
-                                       stolen_cores=stolen.get(node.id))) for node in view.nodes),
+        tuple((node.id, model.NodeLoad(
+            stolen_cores=stolen.get(node.id),
+            **{name: getattr(node, name) for name in _OPTIONAL})) for node in view.nodes),
         tuple((node.id, node.vcpus) for node in view.nodes))
 
 
-def pool_loads_of(view, sample):
-    """Return a tuple of :class:`model.PoolLoad`: of the CPUs that a view is of, and of others.
+def pool_loads_of(view: model.HostView, sample: Sample) -> tuple[model.PoolLoad, ...]:
+    """Return what was measured of the CPUs that a view is of, and of others.
 
     vCPUs are those that promises tell of, as whoever decides charges what came since by them:
     of pools with none of the view's CPUs they tell none.
@@ -135,7 +143,7 @@ def pool_loads_of(view, sample):
     return tuple(found)
 
 
-def encode(host_state):
+def encode(host_state: HostState) -> bytes:
     """Render a host's state as the file's bytes."""
     nodes = []
     now_cores = host_state.demand_now_cores or (None,) * len(host_state.view.nodes)
@@ -157,10 +165,9 @@ def encode(host_state):
         allow_nan=False).encode() + b'\n'
 
 
-def decode(data):
+def decode(data: bytes) -> HostState:
     """Parse the file's bytes.
 
-    :rtype: HostState
     :raises StateError: it is not such a file, is damaged, or a later major version wrote it
     """
     try:
@@ -179,9 +186,7 @@ def decode(data):
             found.number('taken_s'), found.number('interval_s'),
             _view(found, views, limits),
             tuple(node.number('remote_ratio', None, maximum=1.0) for node in nodes),
-            found.text('source', ''), model.Limits()._replace(**{
-                name: limits.number(name, model.Limits._field_defaults[name])
-                for name in _LIMITS}),
+            found.text('source', ''), _limits(limits),
             tuple(_pool(_Members(pool)) for pool in found.sequence('pools', _POOLS_MAX, ())),
             () if now_cores.count(None) == len(now_cores) else now_cores,
             found.text('pool_source', ''), found.text('guests_by', '', _REASON_MAX),
@@ -190,7 +195,7 @@ def decode(data):
         raise StateError(str(error)[:200]) from None
 
 
-def write(directory, host_state):
+def write(directory: str, host_state: HostState) -> None:
     """Replace the file in the state directory.
 
     :raises StateError: the directory can't be trusted or the file not be written
@@ -202,10 +207,9 @@ def write(directory, host_state):
         os.close(fd)
 
 
-def read(directory):
+def read(directory: str) -> HostState:
     """Read the file in the state directory.
 
-    :rtype: HostState
     :raises StateError: there is none, or it can't be trusted or understood; names file and remedy
     """
     path = os.path.join(directory, FILE)
@@ -226,8 +230,8 @@ def read(directory):
                          'are both of the same release?') from None
 
 
-def _node(members):
-    values = {name: members.number(name) for name in _KNOWN}
+def _node(members: _Members) -> model.NodeView:
+    values: dict[str, Any] = {name: members.number(name) for name in _KNOWN}
     values.update((name, members.number(name, None)) for name in _OPTIONAL)
     values.update((name, members.whole(name)) for name in _WHOLE)
     huge = []
@@ -238,8 +242,9 @@ def _node(members):
     return model.NodeView(huge_free_bytes=tuple(huge), **values)
 
 
-def _view(members, views, limits):
-    """Return the :class:`model.HostView` of nodes; before 1.3 distances told their domains."""
+def _view(members: _Members, views: tuple[model.NodeView, ...],
+          limits: _Members) -> model.HostView:
+    """Return the view of nodes; before 1.3 distances told their domains."""
     distances = _distances(members, len(views))
     if members.get('domains', None) is None:
         found = domains.near(distances, limits.number(_DOMAIN_DISTANCE, domains.NEAR_DEFAULT))
@@ -251,7 +256,13 @@ def _view(members, views, limits):
     return model.HostView(views, distances, members.whole('rotation', 0), found)
 
 
-def _distances(members, count):
+def _limits(members: _Members) -> model.Limits:
+    values: dict[str, Any] = {name: members.number(name, model.Limits._field_defaults[name])
+                              for name in _LIMITS}
+    return model.Limits(**values)
+
+
+def _distances(members: _Members, count: int) -> tuple[tuple[int, ...], ...]:
     """Read the square of distances; a host whose firmware tells none has an empty one."""
     rows = members.sequence('distances', count, ())
     if rows and (len(rows) != count or any(
@@ -261,13 +272,13 @@ def _distances(members, count):
                  for row in rows)
 
 
-def _pool_members(pool):
+def _pool_members(pool: model.PoolLoad) -> dict[str, Any]:
     vcpus = dict(pool.vcpus)
     return {'cpus': topology.format_cpulist(pool.cpus), 'nodes': [
         dict(load._asdict(), id=node, vcpus=vcpus.get(node, 0)) for node, load in pool.loads]}
 
 
-def _pool(members):
+def _pool(members: _Members) -> model.PoolLoad:
     nodes = [_Members(node) for node in members.sequence('nodes', NODES_MAX)]
     try:
         cpus = topology.parse_cpulist(members.text('cpus', '', longest=_SIZE_MAX_BYTES))
@@ -279,7 +290,7 @@ def _pool(members):
         tuple((node.whole('id'), node.number('vcpus')) for node in nodes))
 
 
-def _history(members):
+def _history(members: _Members) -> model.History:
     guests, total = (members.number(name, 0, most) for name, most in zip(
         _HISTORY, (_GUESTS_MAX, _AMOUNT_MAX)))
     return model.History(_checked_whole('guests', guests), total)
@@ -293,49 +304,57 @@ class _Members:
 
     __slots__ = ('members',)
 
-    def __init__(self, members):
+    def __init__(self, members: object) -> None:
         if type(members) is not dict:
             raise ValueError(f'{members!r:.40} is no object')
         self.members = members
 
-    def get(self, name, default=_REQUIRED):
+    def get(self, name: str, default: object = _REQUIRED) -> Any:
         value = self.members.get(name, default)
         if value is _REQUIRED:
             raise ValueError(f'it lacks {name}')
         return value
 
-    def number(self, name, default=_REQUIRED, maximum=_AMOUNT_MAX):
+    @overload
+    def number(self, name: str, default: float = ..., maximum: float = ...) -> float: ...
+
+    @overload
+    def number(self, name: str, default: None, maximum: float = ...) -> float | None: ...
+
+    def number(self, name: str, default: object = _REQUIRED,
+               maximum: float = _AMOUNT_MAX) -> float | None:
         value = self.get(name, default)
         return None if value is None and default is None else _checked(name, value, maximum)
 
-    def whole(self, name, default=_REQUIRED):
+    def whole(self, name: str, default: object = _REQUIRED) -> int:
         return _checked_whole(name, self.get(name, default))
 
-    def text(self, name, default=_REQUIRED, longest=_NAME_MAX):
+    def text(self, name: str, default: object = _REQUIRED, longest: int = _NAME_MAX) -> str:
         value = self.get(name, default)
         if type(value) is not str or len(value) > longest or not value.isprintable():
             raise ValueError(f'its {name} is {value!r:.40}')
         return value
 
-    def sequence(self, name, longest, default=_REQUIRED):
+    def sequence(self, name: str, longest: int, default: Any = _REQUIRED) -> Sequence[Any]:
         value = self.get(name, default)
         if value is not default and type(value) is not list or len(value) > longest:
             raise ValueError(f'its {name} are no list of at most {longest}')
         return value
 
 
-def _checked(name, value, maximum=_AMOUNT_MAX):
+def _checked(name: str, value: Any, maximum: float = _AMOUNT_MAX) -> float:
     # Written so that NaN, which is neither above nor below, is refused.
     if type(value) not in (int, float) or not 0 <= value <= maximum or not math.isfinite(value):
         raise ValueError(f'its {name} is {value!r:.40}')
     return value
 
 
-def _checked_whole(name, value, maximum=_AMOUNT_MAX):
+def _checked_whole(name: str, value: Any, maximum: float = _AMOUNT_MAX) -> int:
     if type(value) is not int:
         raise ValueError(f'its {name} is {value!r:.40}')
-    return _checked(name, value, maximum)
+    _checked(name, value, maximum)
+    return value
 
 
-def _refuse(constant):
+def _refuse(constant: str) -> NoReturn:
     raise ValueError(f'{constant} is no number')

@@ -28,6 +28,11 @@ from nova_numa_pmc.exceptions import CpuListError, StateError
 from nova_numa_pmc.host import topology
 from nova_numa_pmc.record import Record
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 FILE = 'pools'
 MB = 10**6
 #: What is published is stale when so many publications are overdue, but not before
@@ -66,7 +71,7 @@ class Evidence(Record):
     """What a decision on this host goes by.
 
     :param told: in words: 'pressure measured 3 s ago', 'promises: nothing published'
-    :param loads: (node id, :class:`model.NodeLoad`); empty: nothing to be relied on
+    :param loads: by node id; empty: nothing to be relied on
     :param vcpus: (node id, vCPUs of the guests that are in these figures)
     :param problems: what is to be logged
     :param history: as in :class:`Published`
@@ -80,7 +85,7 @@ class Evidence(Record):
 
 
 def evidence(directory: str, boot_id: str, now_ns: int,
-             own_cpus: 'frozenset | None' = None, apart: bool = False) -> Evidence:
+             own_cpus: frozenset[int] | None = None, apart: bool = False) -> Evidence:
     """Return what a guest's start is decided by; whatever is wrong with the file, promises.
 
     :param now_ns: CLOCK_BOOTTIME
@@ -154,7 +159,7 @@ def write(directory: str, published: Published) -> None:
         os.close(fd)
 
 
-def read(directory: str) -> 'Published | None':
+def read(directory: str) -> Published | None:
     """Read the file in the state directory; None: there is none.
 
     :raises StateError: it can't be trusted or understood; names the file and the remedy
@@ -176,7 +181,7 @@ def read(directory: str) -> 'Published | None':
                          % (os.path.join(directory, FILE), error)) from None
 
 
-def _decode(lines):
+def _decode(lines: Sequence[str]) -> Published:
     header = lines[0].split('\t')
     if header[0] != _MAGIC or len(header) < 5:
         raise ValueError('its first line is not ours')
@@ -185,7 +190,9 @@ def _decode(lines):
         raise ValueError('its format is %.9s, this release reads %d.x' % (version, _MAJOR))
     if lines[-1] or lines[-2].split('\t') != ['end', '%d' % (len(lines) - 3)]:
         raise ValueError('it is cut short')
-    pools, history = [], model.History()
+    history = model.History()
+    pools: list[tuple[frozenset[int], list[tuple[int, model.NodeLoad]],
+                      list[tuple[int, float]]]] = []
     for line in lines[1:-2]:
         columns = line.split('\t')
         if columns[0] == 'pool':
@@ -201,7 +208,7 @@ def _decode(lines):
         history)
 
 
-def _node(columns):
+def _node(columns: Sequence[str]) -> tuple[int, model.NodeLoad, float]:
     """Return (node id, its load, vCPUs counted there)."""
     if len(columns) < _COLUMNS:
         raise ValueError('a node has %d columns' % len(columns))
@@ -217,15 +224,15 @@ def _node(columns):
         None if stolen is None else stolen / 100), vcpus / 100
 
 
-def _amount(value, per_unit):
+def _amount(value: float | None, per_unit: float) -> str:
     return '-' if value is None else '%d' % round(value * per_unit)
 
 
-def _known(text):
+def _known(text: str) -> int | None:
     return None if text == '-' else _whole(text)
 
 
-def _whole(text):
+def _whole(text: str) -> int:
     # str.isdigit alone would take other scripts' digits, and int() '_', '+' and spaces.
     if not (text.isascii() and text.isdigit() and len(text) <= _NUMBER_LENGTH_MAX
             and int(text) <= _AMOUNT_MAX):

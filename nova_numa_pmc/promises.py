@@ -17,6 +17,36 @@ from nova_numa_pmc.host import guests, topology
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.usable_cpus import usable_host
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from types import TracebackType
+    from typing import Protocol
+
+    from nova_numa_pmc.settings import Settings
+
+    class Ledger(Protocol):
+        """The record of promises to decide in: :class:`state.locked`, or a draft of it.
+
+        :ivar problem: why the record could not be read, else None
+        """
+
+        promises: dict[str, model.Promise]
+        rotation: int
+        problem: str | None
+
+        def put(self, promise: model.Promise) -> None:
+            """Record a promise, in place of the guest's earlier one."""
+
+        def drop(self, uuid: str) -> None:
+            """Forget a guest's promise."""
+
+        def __enter__(self) -> Ledger: ...
+
+        def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                     trace: TracebackType | None, /) -> None: ...
+
 #: Our script as ``hook install`` puts it (``hook_files`` is too dear to import here).
 HOOK = 'etc/libvirt/hooks/qemu.d/50-nova-numa-pmc'
 #: A node with less than this share of a guest's memory doesn't count as holding it.
@@ -48,14 +78,14 @@ class Decision(Record):
     evidence: pool_loads.Evidence | None = None
 
 
-def locked(options, root, timeout_s):
+def locked(options: Settings, root: str, timeout_s: float) -> state.locked:
     """Return :class:`state.locked` for the record of the host at ``root``."""
     return state.locked(os.path.join(root, options.state_dir[1:]), timeout_s,
                         state.read_boot_id(root))
 
 
-def recall(guest, options, root):
-    """Return the :class:`Decision` that the guest's start has recorded, None without one.
+def recall(guest: model.Guest, options: Settings, root: str) -> Decision | None:
+    """Return the decision that the guest's start has recorded, None without one.
 
     Its ``cpus`` are not recorded: :func:`cpus_of` reads them from the host.
     """
@@ -69,23 +99,22 @@ def recall(guest, options, root):
     return Decision(promise, None, 'node %s: as reserved' % _listed(promise.cpu_nodes), ())
 
 
-def cpus_of(promise, guest, root):
-    """Return the frozenset of CPUs to hold a guest to by its promise.
+def cpus_of(promise: model.Promise, guest: model.Guest, root: str) -> frozenset[int]:
+    """Return the CPUs to hold a guest to by its promise.
 
     :raises TopologyError: the host can't be read
     """
     return pools.cpus_held(promise, usable_host(root), guest)
 
 
-def decide(guest, options, root, timeout_s, lying=None, ledger=None):
+def decide(guest: model.Guest, options: Settings, root: str, timeout_s: float,
+           lying: Mapping[int, int] | None = None, ledger: Ledger | None = None) -> Decision:
     """Decide where a guest belongs and promise it, in place of its earlier promise.
 
-    :param options: :class:`settings.Settings`
     :param timeout_s: how long to wait for the record's lock [s]
     :param lying: {node id: bytes} of memory that is there already and stays there: the CPUs
         follow it. None: its memory is still to come
-    :param ledger: :class:`Draft` to decide in; None: the record, locked
-    :returns: :class:`Decision`
+    :param ledger: what to decide in; None: the record, locked
     :raises NumaPmcError: no decision, and nothing recorded
     """
     from nova_numa_pmc.core import ceiling, placement  # not where the decision is recalled
@@ -124,17 +153,20 @@ def decide(guest, options, root, timeout_s, lying=None, ledger=None):
                              request=request, evidence=evidence)
 
 
-def _within_l3(placed, host, view, promises, request, limits):
+def _within_l3(placed: model.Placement, host: model.Topology, view: model.HostView,
+               promises: Collection[model.Promise], request: model.Request,
+               limits: model.Limits) -> tuple[model.Placement, tuple[int, ...]]:
     """Narrow a placement to an L3 cache of its one place; return it and the cache's CPUs."""
-    if placed.reasons[0].code != 'one_node' or not pools.has_l3s(host, placed.nodes):
+    if (placed.cpus is None or placed.reasons[0].code != 'one_node'
+            or not pools.has_l3s(host, placed.nodes)):
         return placed, ()
     from nova_numa_pmc.core import l3  # few hosts have several on a node
-    cpus, told = l3.choose(host, view, promises, placed.nodes, request, limits)
+    cpus, told = l3.choose(host, view, tuple(promises), placed.nodes, request, limits)
     return placed._replace(cpus=placed.cpus.intersection(cpus) or placed.cpus,
                            reasons=placed.reasons + told), cpus
 
 
-def settle(promise, options, root, timeout_s):
+def settle(promise: model.Promise, options: Settings, root: str, timeout_s: float) -> None:
     """Record that a guest's start was seen, and how it is placed now.
 
     A guest that ended meanwhile (and may have been started again) overtook a late worker:
@@ -146,12 +178,11 @@ def settle(promise, options, root, timeout_s):
             ledger.put(promise._replace(started=True))
 
 
-def followed(promise, guest, host, limits):
+def followed(promise: model.Promise, guest: model.Guest, host: model.Topology,
+             limits: model.Limits) -> model.Promise:
     """Return a running guest's promise with the vCPUs and the memory that it has now, and where.
 
-    :param guest: :class:`model.Guest`, read since vCPUs or memory were plugged or taken out
-    :param host: :class:`model.Topology`
-    :param limits: :class:`model.Limits`
+    :param guest: read since vCPUs or memory were plugged or taken out
     """
     from nova_numa_pmc.core import ceiling
     guest = _located(ceiling.bounded(guest, host, limits)[0], host)
@@ -169,7 +200,7 @@ def followed(promise, guest, host, limits):
     return promise
 
 
-def forget(name, options, root, timeout_s):
+def forget(name: str, options: Settings, root: str, timeout_s: float) -> None:
     """Free what was promised to the guest of this name."""
     with locked(options, root, timeout_s) as ledger:
         for uuid, promise in list(ledger.promises.items()):
@@ -177,17 +208,17 @@ def forget(name, options, root, timeout_s):
                 ledger.drop(uuid)
 
 
-def reconcile(ledger, host, options, root, starting=None, now_ns=None):
+def reconcile(ledger: Ledger, host: model.Topology, options: Settings, root: str,
+              starting: model.Guest | None = None, now_ns: int | None = None) -> list[str]:
     """Drop what nobody will claim, and count the guests that run without a promise.
 
     Those were started while the hook was not there, was off or gave up; where the
     record was lost they are all of them.
 
-    :param ledger: :class:`state.locked`, held
-    :param host: :class:`model.Topology`
+    :param ledger: held, where it is the record itself
     :param starting: the guest that is being decided on; it is not counted
     :param now_ns: CLOCK_BOOTTIME; None: now
-    :returns: list of problems, as text
+    :returns: problems
     :raises StateError: the running guests can't be listed: with them unknown, any decision
         might break a promise
     """
@@ -219,7 +250,8 @@ def reconcile(ledger, host, options, root, starting=None, now_ns=None):
     return problems
 
 
-def _loading(promises, guest, host):
+def _loading(promises: Collection[model.Promise], guest: model.Guest,
+             host: model.Topology) -> Collection[model.Promise]:
     """Return the promises as they load the CPUs of a guest's pool.
 
     Those of guests in the floating pool load none of a pool apart from it.
@@ -229,7 +261,8 @@ def _loading(promises, guest, host):
     return [promise._replace(vcpus=0) for promise in promises]
 
 
-def _followable(lying, host, limits):
+def _followable(lying: Mapping[int, int], host: model.Topology,
+                limits: model.Limits) -> dict[int, int]:
     """Return what of {node id: bytes} lies on guests' memory; {}: most of it does not."""
     from nova_numa_pmc.core import node_memory
     found = {node.id: lying[node.id] for node in host.nodes
@@ -237,7 +270,8 @@ def _followable(lying, host, limits):
     return found if 2 * sum(found.values()) > sum(lying.values()) else {}
 
 
-def _follow(request, promise, host, lying):
+def _follow(request: model.Request, promise: model.Promise, host: model.Topology,
+            lying: Mapping[int, int]) -> Decision | None:
     """Give a guest the CPUs beside the memory it has; None where there are too few."""
     from nova_numa_pmc.core.view import split_bytes
     total, homes = sum(lying.values()), []
@@ -258,13 +292,15 @@ def _follow(request, promise, host, lying):
     return Decision(promise, beside, why, ())
 
 
-def _evidence(cpus, apart, options, root):
-    """Return the :class:`pool_loads.Evidence` of the CPUs that a guest may use."""
+def _evidence(cpus: frozenset[int], apart: bool, options: Settings,
+              root: str) -> pool_loads.Evidence:
+    """Return the evidence of the CPUs that a guest may use."""
     return pool_loads.evidence(os.path.join(root, options.state_dir[1:]),
                                state.read_boot_id(root), _boottime_ns(), cpus, apart)
 
 
-def _observed(guest, host, options, root):
+def _observed(guest: model.Guest, host: model.Topology, options: Settings,
+              root: str) -> model.Promise:
     """Return the promise that a running guest without one amounts to."""
     from nova_numa_pmc.core import placement
     nodes = () if guest.placed_by else _nodes(_held_cpus(guest.pid, root), host)
@@ -280,9 +316,11 @@ def _observed(guest, host, options, root):
         and _began_after_hook(guest.pid, root)))
 
 
-def _began_after_hook(pid, root):
+def _began_after_hook(pid: int | None, root: str) -> bool:
     """Say whether a process began since the hook was installed; where that can't be told, not."""
     from nova_numa_pmc.host import cgroups
+    if pid is None:
+        return False
     try:
         stat = cgroups.read_text(os.path.join(root, 'proc/%d/stat' % pid)).rpartition(')')[2]
         age_s = _boottime_ns() / 1e9 - int(stat.split()[19]) / os.sysconf('SC_CLK_TCK')
@@ -291,7 +329,7 @@ def _began_after_hook(pid, root):
         return False
 
 
-def _held_cpus(pid, root):
+def _held_cpus(pid: int | None, root: str) -> frozenset[int] | None:
     """Return the CPUs a running guest's groups hold it to, None where that can't be told."""
     from nova_numa_pmc.host import cgroups, held  # seldom needed, and dear
     try:
@@ -302,7 +340,7 @@ def _held_cpus(pid, root):
     return held.held_cpus(groups, own)
 
 
-def _ignored(hints):
+def _ignored(hints: tuple[tuple[str, str], ...]) -> list[str]:
     """Name what can't be used of a flavor's extra specs; the decision goes without it."""
     if not hints:
         return []
@@ -310,7 +348,7 @@ def _ignored(hints):
     return ['the flavor\'s ' + problem for problem in extra_specs.parse(hints).problems]
 
 
-def _overridden(guest, root):
+def _overridden(guest: model.Guest, root: str) -> tuple[model.Guest, list[str]]:
     """Tell the guest what the operator has said of it; without the file it is as any other."""
     try:
         (guest,), problems = overrides.marked((guest,), root)
@@ -319,17 +357,20 @@ def _overridden(guest, root):
     return guest, problems
 
 
-def _device_nodes(guest, root):
+def _device_nodes(guest: model.Guest, root: str) -> tuple[tuple[int, ...], list[str]]:
     nodes, problems = set(), []
     for address in guest.devices:
         try:
-            nodes.add(topology.device_node(address, root))
+            node = topology.device_node(address, root)
         except TopologyError as error:
             problems.append(str(error))
-    return tuple(sorted(nodes - {None})), problems
+        else:
+            if node is not None:
+                nodes.add(node)
+    return tuple(sorted(nodes)), problems
 
 
-def _located(guest, host):
+def _located(guest: model.Guest, host: model.Topology) -> model.Guest:
     """Tell the nodes of a guest's pins, and the vCPUs that load the floating pool's CPUs."""
     loading = pools.loading_vcpus(guest, host)
     if loading != guest.vcpus:
@@ -338,13 +379,13 @@ def _located(guest, host):
             else guest)
 
 
-def _nodes(cpus, host):
+def _nodes(cpus: frozenset[int] | None, host: model.Topology) -> tuple[int, ...]:
     return tuple(node.id for node in host.nodes if cpus and node.online_cpus & cpus)
 
 
-def _listed(nodes):
+def _listed(nodes: Sequence[int]) -> str:
     return ','.join('%d' % node for node in nodes)
 
 
-def _boottime_ns():
+def _boottime_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

@@ -70,7 +70,7 @@ class Settings(Record):
     bring_over_limit_mib: int
     follow_memory_over_mib: int
     strict: bool
-    start_grace_s: float
+    start_grace_s: int
     state_dir: str
     problems: tuple[str, ...] = ()
 

@@ -12,13 +12,21 @@ from nova_numa_pmc import model, promises
 from nova_numa_pmc.exceptions import (CpusetError, GuestGone, PinnedByOthers, StateError,
                                       TopologyError)
 from nova_numa_pmc.host import cgroups, cpuset, guests, journal, topology
+from nova_numa_pmc.host.held import Held
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nova_numa_pmc.hook import Call
+    from nova_numa_pmc.settings import Settings
 
 
-def settle(call, xml):
+def settle(call: Call, xml: bytes) -> None:
     """Write what was decided at the start, or decide now where nothing was.
 
-    :param call: :class:`nova_numa_pmc.hook.Call`
-    :param xml: the domain's XML, bytes
+    :param xml: the domain's
     :raises NumaPmcError: the guest is left as it is, and its promise says so
     """
     guest = guests.parse(xml)
@@ -30,12 +38,11 @@ def settle(call, xml):
         if decision.problems:
             call.log_decision(decision)
         return
-    groups = early_cpus = None
+    groups, early_cpus = None, decision.cpus
     try:
-        if decision.cpus is None:
-            decision = decision._replace(
-                cpus=promises.cpus_of(decision.promise, guest, call.root))
-        early_cpus = decision.cpus
+        if early_cpus is None:
+            early_cpus = promises.cpus_of(decision.promise, guest, call.root)
+            decision = decision._replace(cpus=early_cpus)
         groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
         there, pool = lying(guest, groups, call.root)
         decision = beside_memory(guest, decision, there, call.options, call.root,
@@ -57,7 +64,8 @@ def settle(call, xml):
         call.log(journal.WARNING, '%s; the guest is placed, but not recorded as started' % error)
 
 
-def lying(guest, groups, root):
+def lying(guest: model.Guest, groups: cgroups.Groups,
+          root: str) -> tuple[dict[int, int], dict[int, int] | None]:
     """Return where a guest's memory lies: {node id: bytes}, and of it that in huge pages.
 
     The latter is None where that isn't told.
@@ -72,11 +80,12 @@ def lying(guest, groups, root):
     return there, pool
 
 
-def beside_memory(guest, decision, there, options, root, lock_timeout_s):
+def beside_memory(guest: model.Guest, decision: promises.Decision, there: Mapping[int, int],
+                  options: Settings, root: str, lock_timeout_s: float) -> promises.Decision:
     """Decide again where memory lies already that can't be moved, or is too much for that.
 
     :param there: {node id: bytes}, as :func:`lying` tells
-    :returns: :class:`promises.Decision`, that which was given where memory may follow it
+    :returns: the decision that was given where memory may follow it
     :raises NumaPmcError: as :func:`promises.decide`
     """
     homes = decision.promise.mem_nodes or decision.promise.cpu_nodes
@@ -88,7 +97,7 @@ def beside_memory(guest, decision, there, options, root, lock_timeout_s):
     return promises.decide(guest, options, root, lock_timeout_s, there)
 
 
-def _take_back_early(groups, cpus):
+def _take_back_early(groups: cgroups.Groups | None, cpus: frozenset[int] | None) -> None:
     """Widen what the start has narrowed; should that fail too, the agent does so."""
     if groups and cpus:
         try:
@@ -97,18 +106,19 @@ def _take_back_early(groups, cpus):
             pass
 
 
-def _apply(call, guest, groups, decision, pool, early_cpus):
+def _apply(call: Call, guest: model.Guest, groups: cgroups.Groups, decision: promises.Decision,
+           pool: Mapping[int, int] | None, early_cpus: frozenset[int]) -> cpuset.Applied:
     mems = None
     # Of locked memory the kernel would try each page, in vain.
     if call.options.bind and not guest.locked:
         mems = frozenset(decision.promise.mem_nodes) or None
     return cpuset.confine(
-        groups, decision.cpus, mems, call.options.bring_over_limit_mib << 20,
+        groups, decision.cpus or frozenset(), mems, call.options.bring_over_limit_mib << 20,
         stay_bound=mems is not None, pool_by_node=pool,
-        ours=cpuset.Held(early_cpus, frozenset()))
+        ours=Held(early_cpus, frozenset()))
 
 
-def _before(applied):
+def _before(applied: cpuset.Applied) -> str:
     for change in applied.changes:
         # What the start has narrowed is widened above the groups that hold it now.
         if change.path.endswith('cpuset.cpus') and change.after == topology.format_cpulist(
@@ -117,7 +127,7 @@ def _before(applied):
     return ''
 
 
-def _after(applied, promise, there):
+def _after(applied: cpuset.Applied, promise: model.Promise, there: Mapping[int, int]) -> str:
     homes = promise.mem_nodes or promise.cpu_nodes
     off_bytes = sum(size for node, size in there.items() if node not in homes)
     told = ' (%s' % (applied.memory if applied.memory != cpuset.UNASKED else

@@ -1,0 +1,3 @@
+ITIMER_REAL: int
+
+def getitimer(which: int, /) -> tuple[float, float]: ...
