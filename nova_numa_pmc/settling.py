@@ -34,9 +34,7 @@ def settle(call: Call, xml: bytes) -> None:
     if decision is None:
         decision = promises.decide(guest, call.options, call.root, call.lock_timeout_s())
     if decision.promise.origin != model.PLACED:
-        promises.settle(decision.promise, call.options, call.root, call.lock_timeout_s())
-        if decision.problems:
-            call.log_decision(decision)
+        _leave(call, decision, told=bool(decision.problems))
         return
     groups, early_cpus = None, decision.cpus
     try:
@@ -47,6 +45,10 @@ def settle(call: Call, xml: bytes) -> None:
         there, pool = lying(guest, groups, call.root)
         decision = beside_memory(guest, decision, there, call.options, call.root,
                                  call.lock_timeout_s())
+        if decision.cpus is None:  # since its start somebody has asked for that, or taken them
+            _take_back_early(groups, early_cpus)
+            _leave(call, decision, told=True)
+            return
         applied = _apply(call, guest, groups, decision, pool, early_cpus)
     except (CpusetError, TopologyError) as error:
         _take_back_early(groups, early_cpus)
@@ -62,6 +64,13 @@ def settle(call: Call, xml: bytes) -> None:
                         call.options, call.root, call.lock_timeout_s())
     except StateError as error:
         call.log(journal.WARNING, '%s; the guest is placed, but not recorded as started' % error)
+
+
+def _leave(call: Call, decision: promises.Decision, told: bool) -> None:
+    """Record that a guest has started and that its CPUs are left alone."""
+    promises.settle(decision.promise, call.options, call.root, call.lock_timeout_s())
+    if told:
+        call.log_decision(decision)
 
 
 def lying(guest: model.Guest, groups: cgroups.Groups,
@@ -108,12 +117,13 @@ def _take_back_early(groups: cgroups.Groups | None, cpus: frozenset[int] | None)
 
 def _apply(call: Call, guest: model.Guest, groups: cgroups.Groups, decision: promises.Decision,
            pool: Mapping[int, int] | None, early_cpus: frozenset[int]) -> cpuset.Applied:
+    assert decision.cpus is not None
     mems = None
     # Of locked memory the kernel would try each page, in vain.
     if call.options.bind and not guest.locked:
         mems = frozenset(decision.promise.mem_nodes) or None
     return cpuset.confine(
-        groups, decision.cpus or frozenset(), mems, call.options.bring_over_limit_mib << 20,
+        groups, decision.cpus, mems, call.options.bring_over_limit_mib << 20,
         stay_bound=mems is not None, pool_by_node=pool,
         ours=Held(early_cpus, frozenset()))
 

@@ -476,6 +476,18 @@ class MemoryLiesTest(HookTest):
     def test_cpus_follow_locked_memory_however_little(self):
         self.assertEqual('4-7', self.settle({0: 0, 1: 40 * MIB}, LOCKED))
 
+    def test_one_that_the_operator_has_come_to_ignore_is_left_alone(self):
+        tree = self.host.launch(1, bytes_by_node={0: 0, 1: 40 * MIB})
+        xml = hosts.domain_xml(1, extra=LOCKED)
+        self.call('start', 1, xml)
+        overrides.put(overrides.Override(hosts.uuid_of(1), 'ignore', hosts.name_of(1)), self.root)
+        self.call('started', 1, xml)
+        self.assertEqual('', self.cpus(tree))
+        promise = self.promise(1)
+        self.assertEqual(('floating', True, False),
+                         (promise.origin, promise.started, promise.missed))
+        self.assertIn('as its policy or the operator asks', self.host.logged()[-1])
+
     def test_both_nodes_are_promised_where_both_hold_it(self):
         self.assertEqual('4-7', self.settle({0: 200 * MIB, 1: 300 * MIB}, LOCKED))
         promise = self.promise(1)
