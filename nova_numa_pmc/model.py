@@ -262,14 +262,14 @@ class HostView(Record):
     """A host as the decision sees it.
 
     :param nodes: in the order of their ids
-    :param distances: tuple of tuples by position, SLIT units (10: local)
+    :param distances: tuple of tuples by position, SLIT units (10: local); means between domains
     :param rotation: how many placements came before; breaks ties between equals
     :param domains: tuple by position: the lowest position of the nodes that share their memory
         channels with this one; (): each node has its own
     """
 
     nodes: tuple[NodeView, ...]
-    distances: tuple[tuple[int, ...], ...]
+    distances: tuple[tuple[float, ...], ...]
     rotation: int = 0
     domains: tuple[int, ...] = ()
 

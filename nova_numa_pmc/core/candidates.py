@@ -9,32 +9,37 @@ from __future__ import annotations
 from nova_numa_pmc import model
 from nova_numa_pmc.core import domains, sets
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
 
 class Candidate:
     """Positions for the CPUs, positions for the memory (empty: anywhere), whether to bind."""
 
     __slots__ = ('cpus', 'mems', 'bind')
 
-    def __init__(self, cpus, mems, bind):
+    def __init__(self, cpus: tuple[int, ...], mems: tuple[int, ...], bind: bool) -> None:
         self.cpus, self.mems, self.bind = cpus, mems, bind
 
 
 class Ask:
     """The question: a host by domain, a request, and by position what the host has for it.
 
-    :ivar threads: list of the CPUs that the guest may use
-    :ivar free_bytes: list of what is left to promise of the guest's kind of memory
-    :ivar devices: tuple of the positions of the guest's devices
+    :ivar threads: how many CPUs the guest may use
+    :ivar free_bytes: what is left to promise of the guest's kind of memory
+    :ivar devices: positions of the guest's devices
     """
 
     __slots__ = ('view', 'request', 'threads', 'free_bytes', 'devices')
 
-    def __init__(self, merged, members, host_view, request):
+    def __init__(self, merged: model.HostView, members: Sequence[tuple[int, ...]],
+                 host_view: model.HostView, request: model.Request) -> None:
         """Put the question.
 
         :param merged, members: from :func:`domains.merged`
         :param host_view: the view by node
-        :param request: :class:`model.Request`
         """
         self.view, self.request = merged, request
         self.threads = _threads(merged, request)
@@ -43,12 +48,12 @@ class Ask:
         self.devices = tuple(at for at, group in enumerate(members) for member in group
                              if host_view.nodes[member].id in wanted) if wanted else ()
 
-    def distance(self, a, b):
+    def distance(self, a: int, b: int) -> float:
         """Read the SLIT distance between two positions."""
         return domains.distance(self.view, a, b)
 
 
-def _threads(view, request):
+def _threads(view: model.HostView, request: model.Request) -> list[int]:
     """Count the threads that the guest may use on each node."""
     allowed = request.allowed_cpus
     return [node.threads if node.cpus is None
@@ -56,14 +61,15 @@ def _threads(view, request):
             for node in view.nodes]
 
 
-def free_bytes(nodes, request):
+def free_bytes(nodes: Sequence[model.NodeView], request: model.Request) -> list[int]:
     """Say what is left to promise on each node, of the kind of memory the guest wants."""
     if request.page_bytes is None:
         return [node.capacity_bytes - node.promised_bytes for node in nodes]
     return [dict(node.huge_free_bytes).get(request.page_bytes, 0) for node in nodes]
 
 
-def tiers(ask, costs=None):
+def tiers(ask: Ask, costs: Callable[[], Sequence[sets.Cost]] | None = None,
+          ) -> Iterator[tuple[str, list[Candidate]]]:
     """Yield (code, candidates) from the best kind of place to the least.
 
     :param costs: function that returns what orders the positions when many sets of them hold the
@@ -85,13 +91,13 @@ def tiers(ask, costs=None):
             [(threads,) for threads in ask.threads], (vcpus,), ask.distance, costs and costs())]
 
 
-def _everywhere(ask):
+def _everywhere(ask: Ask) -> list[Candidate]:
     cpus = tuple(at for at, threads in enumerate(ask.threads) if threads)
     fits = sum(max(0, ask.free_bytes[at]) for at in cpus) >= ask.request.memory_bytes
     return [Candidate(cpus, cpus if fits else (), fits)]
 
 
-def _bandwidth_need(ask):
+def _bandwidth_need(ask: Ask) -> float | None:
     """Say what bandwidth a place must have [bytes/s]; None: unknown, so no constraint.
 
     A guest that alone exceeds a node's maximum runs better over several nodes than local;
@@ -100,17 +106,18 @@ def _bandwidth_need(ask):
     wanted = ask.request.bandwidth_bytes_per_sec
     if wanted is None:
         return None
-    maxima = [node.bandwidth_max_bytes_per_sec for node in ask.view.nodes]
-    return None if None in maxima else min(wanted, sum(maxima))
+    maxima = [node.bandwidth_max_bytes_per_sec for node in ask.view.nodes
+              if node.bandwidth_max_bytes_per_sec is not None]
+    return None if len(maxima) < len(ask.view.nodes) else min(wanted, sum(maxima))
 
 
-def _single_nodes(ask, bandwidth):
+def _single_nodes(ask: Ask, bandwidth: float | None) -> list[Candidate]:
     vcpus, memory_bytes = max(1, ask.request.vcpus), ask.request.memory_bytes
     found = []
     for at, node in enumerate(ask.view.nodes):
         if ask.threads[at] < vcpus:
             continue
-        if bandwidth and node.bandwidth_max_bytes_per_sec < bandwidth:
+        if bandwidth and (node.bandwidth_max_bytes_per_sec or 0.0) < bandwidth:
             continue
         if ask.free_bytes[at] >= memory_bytes:
             found.append(Candidate((at,), (at,), True))
@@ -122,12 +129,12 @@ def _single_nodes(ask, bandwidth):
     return found
 
 
-def is_memoryless(node):
-    """Return whether a :class:`model.NodeView` has no memory that guests may be promised."""
+def is_memoryless(node: model.NodeView) -> bool:
+    """Return whether a node has no memory that guests may be promised."""
     return not node.capacity_bytes and not node.huge_free_bytes
 
 
-def _nearest_memory(ask, at):
+def _nearest_memory(ask: Ask, at: int) -> int | None:
     """Find where a CPU-only node's memory would lie; None: it does not fit there."""
     having = [other for other, node in enumerate(ask.view.nodes) if not is_memoryless(node)]
     nearest = min(having, default=None,
@@ -137,11 +144,13 @@ def _nearest_memory(ask, at):
     return nearest
 
 
-def _spans(ask, bandwidth, costs):
-    room = [(threads, max(0, free)) for threads, free in zip(ask.threads, ask.free_bytes)]
-    need = (max(1, ask.request.vcpus), ask.request.memory_bytes)
+def _spans(ask: Ask, bandwidth: float | None,
+           costs: Sequence[sets.Cost] | None) -> list[Candidate]:
+    room: list[tuple[float, ...]] = [
+        (threads, max(0, free)) for threads, free in zip(ask.threads, ask.free_bytes)]
+    need: tuple[float, ...] = (max(1, ask.request.vcpus), ask.request.memory_bytes)
     if bandwidth:
-        room = [kinds + (node.bandwidth_max_bytes_per_sec,)
+        room = [kinds + (node.bandwidth_max_bytes_per_sec or 0.0,)
                 for kinds, node in zip(room, ask.view.nodes)]
         need += (bandwidth,)
     return [Candidate(

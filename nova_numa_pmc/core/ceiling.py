@@ -14,7 +14,7 @@ from nova_numa_pmc.core.view import capacity_bytes
 
 
 def most_bytes(host: model.Topology, limits: model.Limits, page_bytes: int | None = None,
-               node_ids: tuple = ()) -> int:
+               node_ids: tuple[int, ...] = ()) -> int:
     """Return what a host could promise to a guest that is alone on it [bytes].
 
     :param page_bytes: of the guest's huge pages, None: normal pages

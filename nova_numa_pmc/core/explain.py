@@ -6,6 +6,14 @@ Imported by the libvirt hook at every guest start: light modules only.
 
 from __future__ import annotations
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from nova_numa_pmc.model import Placement, Reason
+
 _WORDS = {
     'one_node': 'fits on one node',
     'span': 'spans the smallest and closest set of nodes that holds it',
@@ -29,11 +37,10 @@ _WORDS = {
 _MIB = 1 << 20
 
 
-def explain(placement):
+def explain(placement: Placement) -> str:
     """Say in one line where a guest goes and why.
 
-    :param placement: :class:`nova_numa_pmc.model.Placement`
-    :returns: str without a newline, e.g. ``node 1: fits on one node; pressure 0.25 …``
+    :returns: a line without its end, e.g. ``node 1: fits on one node; pressure 0.25 …``
     """
     said = [_said(reason) for reason in placement.reasons]
     if not placement.nodes:
@@ -42,14 +49,14 @@ def explain(placement):
     return '; '.join([where, *_comparison(dict(placement.reasons[0].values)), *said[1:]])
 
 
-def _said(reason):
+def _said(reason: Reason) -> str:
     words = _WORDS.get(reason.code, reason.code)
     for name, value in reason.values:
         words = words.replace(f'{{{name}}}', _value(name, value))
     return words
 
 
-def _comparison(values):
+def _comparison(values: Mapping[str, Any]) -> list[str]:
     if 'pressure' not in values:
         return []
     said = [f'pressure {values["pressure"]:.2f}, '
@@ -62,7 +69,7 @@ def _comparison(values):
     return said
 
 
-def _value(name, value):
+def _value(name: str, value: Any) -> str:  # as model.Reason has it
     if name.endswith('_bytes'):
         return f'{value / _MIB:.0f} MiB'
     if isinstance(value, float):
@@ -70,5 +77,5 @@ def _value(name, value):
     return ', '.join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _nodes(ids):
+def _nodes(ids: Sequence[int]) -> str:
     return ('node ' if len(ids) == 1 else 'nodes ') + ','.join(map(str, ids))

@@ -6,21 +6,37 @@ from __future__ import annotations
 from nova_numa_pmc import model
 from nova_numa_pmc.core import agreeing, moves
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Protocol
+
+    from nova_numa_pmc.sample import GuestSample
+
+    class Served(Protocol):
+        """A node of a view or of a sample: its DRAM traffic [bytes/s], None: unknown."""
+
+        @property
+        def bandwidth_bytes_per_sec(self) -> float | None: ...
+
 LINE_BYTES = 64
 
 
-def guest_loads(samples, guests, promises, view, held=None, busy=None, now_ns=None):
+def guest_loads(
+        samples: Iterable[GuestSample], guests: Mapping[str, model.Guest],
+        promises: Mapping[str, model.Promise], view: model.HostView,
+        held: Mapping[str, Iterable[int]] | None = None, busy: Mapping[str, str] | None = None,
+        now_ns: int | None = None) -> tuple[moves.GuestLoad, ...]:
     """Join what is known of each guest.
 
-    :param samples: iterable of :class:`sample.GuestSample`
-    :param guests: {uuid: :class:`model.Guest`}
-    :param promises: {uuid: :class:`model.Promise`}
-    :param view: :class:`model.HostView`; its nodes' ``cpus`` tell where a guest may run
+    :param guests, promises: by uuid
+    :param view: its nodes' ``cpus`` tell where a guest may run
     :param held: {uuid: node ids that its CPUs are held to now}; absent: those promised
     :param busy: {uuid: code} of guests that must not be touched now: 'active_job' (migration,
         save, snapshot), 'paused'; 'kept' and 'ignored' by the operator …
     :param now_ns: CLOCK_BOOTTIME, None: no guest counts as just placed
-    :returns: tuple of :class:`moves.GuestLoad`, by uuid
+    :returns: in the order of their uuids
     """
     samples = sorted(samples, key=lambda each: each.uuid)
     bytes_per_line = _bytes_per_line(samples, view.nodes)
@@ -29,15 +45,15 @@ def guest_loads(samples, guests, promises, view, held=None, busy=None, now_ns=No
         (held or {}).get(each.uuid), (busy or {}).get(each.uuid, ''), now_ns) for each in samples)
 
 
-def waiting_cores(samples):
+def waiting_cores(samples: Iterable[GuestSample]) -> tuple[tuple[int, float], ...]:
     """Sum by node what guests waited there, for :class:`moves.Situation`.
 
     A guest's waiting is divided as it ran. A node where somebody's is unknown is left out.
 
-    :param samples: iterable of :class:`sample.GuestSample`
-    :returns: tuple of (node id, cores), ascending ids
+    :returns: (node id, cores), ascending ids
     """
-    waited, unknown = {}, set()
+    waited: dict[int, float] = {}
+    unknown = set()
     for sample in samples:
         ran = sum(cores for _, cores in sample.cores_by_node)
         for node, cores in sample.cores_by_node:
@@ -48,13 +64,13 @@ def waiting_cores(samples):
     return tuple((node, waited[node]) for node in sorted(waited) if node not in unknown)
 
 
-def why_fixed(guest, promise, busy=''):
+def why_fixed(guest: model.Guest | None, promise: model.Promise | None, busy: str = '') -> str:
     """Say why a guest must not be touched.
 
-    :param guest: :class:`model.Guest`; None: its XML is not known
-    :param promise: :class:`model.Promise`; None: there is none
+    :param guest: None: its XML is not known
+    :param promise: None: there is none
     :param busy: code of what it is doing, '' nothing
-    :returns: str code; '' it may be moved. 'unknown' neither of us nor of libvirt; 'starting';
+    :returns: a code; '' it may be moved. 'unknown' neither of us nor of libvirt; 'starting';
         'pinned' placed by others; 'opted_out', 'spread' by its policy; 'locked' memory that
         can't move (VFIO, SEV, mlock); 'huge_pages'; 'bound' to its nodes by choice
     """
@@ -76,7 +92,9 @@ def why_fixed(guest, promise, busy=''):
     return ''
 
 
-def _guest_load(sample, guest, promise, view, bytes_per_line, held, busy, now_ns):
+def _guest_load(sample: GuestSample, guest: model.Guest | None, promise: model.Promise | None,
+                view: model.HostView, bytes_per_line: float | None, held: Iterable[int] | None,
+                busy: str, now_ns: int | None) -> moves.GuestLoad:
     known = promise or model.Promise(sample.uuid, sample.name, (), (), 1, 0)
     return moves.GuestLoad(
         sample.uuid, sample.name,
@@ -90,12 +108,12 @@ def _guest_load(sample, guest, promise, view, bytes_per_line, held, busy, now_ns
         why_fixed(guest, promise, busy), _young(promise, now_ns))
 
 
-def _young(promise, now_ns):
+def _young(promise: model.Promise | None, now_ns: int | None) -> bool:
     return (promise is not None and now_ns is not None and promise.origin == model.PLACED
             and promise.since_ns > now_ns - agreeing.YOUNG_NS)
 
 
-def _lines(sample):
+def _lines(sample: GuestSample) -> float | None:
     """Return DRAM accesses per second; a source that counts bytes only tells them too."""
     if sample.local_per_sec is not None and sample.remote_per_sec is not None:
         return sample.local_per_sec + sample.remote_per_sec
@@ -104,18 +122,19 @@ def _lines(sample):
     return None
 
 
-def _bytes_per_line(samples, nodes):
+def _bytes_per_line(samples: Sequence[GuestSample], nodes: Sequence[Served]) -> float | None:
     """Return the host's DRAM traffic per access that its guests' counters saw; None: unknown.
 
     Events of retired loads see neither prefetches nor stores, so that an access stands for
     more than its 64 bytes; what the memory controllers served is shared out by accesses.
     """
     lines = sum(_lines(each) or 0.0 for each in samples)
-    served = [node.bandwidth_bytes_per_sec for node in nodes]
-    return sum(served) / lines if lines and None not in served else None
+    served = [node.bandwidth_bytes_per_sec for node in nodes
+              if node.bandwidth_bytes_per_sec is not None]
+    return sum(served) / lines if lines and len(served) == len(nodes) else None
 
 
-def _allowed_nodes(guest, view):
+def _allowed_nodes(guest: model.Guest, view: model.HostView) -> tuple[int, ...] | None:
     """List the nodes on which a guest may run; None: on any."""
     if guest.allowed_cpus is None:
         return None
@@ -123,18 +142,14 @@ def _allowed_nodes(guest, view):
                  if node.cpus is not None and guest.allowed_cpus & node.cpus)
 
 
-def traffic_of(samples, nodes):
-    """Return {uuid: DRAM traffic in bytes/s}; a guest whose traffic is unknown is left out.
-
-    :param samples: sequence of :class:`sample.GuestSample`
-    :param nodes: sequence of :class:`sample.NodeSample`
-    """
+def traffic_of(samples: Sequence[GuestSample], nodes: Sequence[Served]) -> dict[str, float]:
+    """Return {uuid: DRAM traffic in bytes/s}; a guest whose traffic is unknown is left out."""
     bytes_per_line = _bytes_per_line(samples, nodes)
     found = {each.uuid: _traffic(each, bytes_per_line) for each in samples}
     return {uuid: traffic for uuid, traffic in found.items() if traffic is not None}
 
 
-def _traffic(sample, bytes_per_line):
+def _traffic(sample: GuestSample, bytes_per_line: float | None) -> float | None:
     """Return a guest's DRAM traffic: as counted, else by its accesses; None: unknown [bytes/s]."""
     lines = _lines(sample)
     if sample.bandwidth_bytes_per_sec is not None or lines is None or bytes_per_line is None:

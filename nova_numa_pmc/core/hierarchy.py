@@ -42,7 +42,7 @@ def domains(topology: model.Topology, limits: model.Limits) -> tuple[int, ...]:
         else ('socket', socket) for at, socket in enumerate(sockets)])
 
 
-def _is_one_l3(node, l3s):
+def _is_one_l3(node: model.Node, l3s: tuple[frozenset[int], ...]) -> bool:
     return len(l3s) == 1 and bool(l3s[0]) and l3s[0] == (node.online_cpus or node.cpus)
 
 

@@ -9,6 +9,11 @@ from __future__ import annotations
 from nova_numa_pmc import model
 from nova_numa_pmc.core.view import PRIOR_CORES_PER_VCPU, capacity_cores
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
 #: Codes of a :class:`model.Reason`.
 SHARED, CROWDED = 'one_l3', 'l3_crowded'
 
@@ -16,20 +21,21 @@ SHARED, CROWDED = 'one_l3', 'l3_crowded'
 class Cache:
     """An L3 cache with what the guests that are there may want of it.
 
-    :ivar cpus: frozenset, all that are online
-    :ivar usable: frozenset of those that the guest may use; ``cores`` is their capacity
+    :ivar cpus: all that are online
+    :ivar usable: those that the guest may use; ``cores`` is their capacity
     :ivar vcpus, guests: promised there; guests that use several caches count in parts
     """
 
     __slots__ = ('cpus', 'usable', 'cores', 'vcpus', 'guests')
 
-    def __init__(self, cpus: frozenset, usable: frozenset) -> None:
+    def __init__(self, cpus: frozenset[int], usable: frozenset[int]) -> None:
         self.cpus, self.usable = cpus, usable
         self.cores = self.vcpus = self.guests = 0.0
 
 
-def choose(host: model.Topology, view: model.HostView, promises: tuple, nodes: tuple,
-           request: model.Request, limits: model.Limits) -> tuple[tuple, tuple]:
+def choose(host: model.Topology, view: model.HostView, promises: Iterable[model.Promise],
+           nodes: tuple[int, ...], request: model.Request,
+           limits: model.Limits) -> tuple[tuple[int, ...], tuple[model.Reason, ...]]:
     """Choose the L3 cache whose CPUs a guest is held to, on the nodes that it has been given.
 
     The cache with the fewest promised vCPUs per core, then guests, then the lowest CPU. Memory
@@ -41,10 +47,9 @@ def choose(host: model.Topology, view: model.HostView, promises: tuple, nodes: t
 
     :param host: whose nodes' ``cpus`` are those of the guest's pool
     :param view: of the same, without the guest
-    :param promises: iterable of :class:`model.Promise`, without the guest's
+    :param promises: without the guest's
     :param nodes: node ids, one place
-    :returns: (ascending tuple of all CPUs that the cache has online, empty: those of the nodes;
-        tuple of :class:`model.Reason`)
+    :returns: (all CPUs that the cache has online, ascending, empty: those of the nodes; why)
     """
     caches, vcpus = _caches(host, nodes, request, limits), max(1, request.vcpus)
     fitting = [cache for cache in caches if len(cache.usable) >= vcpus <= cache.cores]
@@ -67,9 +72,10 @@ def choose(host: model.Topology, view: model.HostView, promises: tuple, nodes: t
     return tuple(sorted(best.cpus)), (model.Reason(SHARED, told),)
 
 
-def _caches(host, nodes, request, limits):
+def _caches(host: model.Topology, nodes: tuple[int, ...], request: model.Request,
+            limits: model.Limits) -> list[Cache]:
     """List the caches that the guest may use CPUs of, with their capacity."""
-    found = {}
+    found: dict[frozenset[int], frozenset[int]] = {}
     for node, l3s in zip(host.nodes, host.l3s):
         if node.id in nodes:
             allowed = node.cpus if request.allowed_cpus is None else (
@@ -84,9 +90,9 @@ def _caches(host, nodes, request, limits):
     return caches
 
 
-def _count(caches, host, promises):
+def _count(caches: list[Cache], host: model.Topology, promises: Iterable[model.Promise]) -> None:
     """Add what is promised to the caches: a guest's vCPUs are spread over its CPUs."""
-    sums = {}
+    sums: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, int]] = {}
     for promise in promises:
         key = promise.cpu_nodes, promise.cpus
         vcpus, guests = sums.get(key, (0, 0))
@@ -101,11 +107,11 @@ def _count(caches, host, promises):
             cache.guests += part * guests
 
 
-def _demand(homes):
+def _demand(homes: Sequence[model.NodeView]) -> tuple[float, float]:
     """Return (cores wanted per vCPU, cores wanted) on a place's nodes: measured, else assumed."""
     vcpus = sum(node.vcpus or 0 for node in homes)
     demands = [node.demand_cores for node in homes if node.cores]
+    known = sum(demand or 0 for demand in demands)
     if None in demands or vcpus < 1:
-        known = sum(demand or 0 for demand in demands)
         return PRIOR_CORES_PER_VCPU, max(known, PRIOR_CORES_PER_VCPU * vcpus)
-    return sum(demands) / vcpus, sum(demands)
+    return known / vcpus, known

@@ -9,12 +9,20 @@ mean, lets the blind win.
 Imported by the libvirt hook at every guest start: light modules only.
 """
 
-#: The parts of a node's pressure.
 from __future__ import annotations
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nova_numa_pmc.model import NodeView
+
+#: The parts of a node's pressure.
 CPU, BANDWIDTH, LINK = 'demand', 'bandwidth', 'link'
 
 
-def upper_quartile(values: list) -> float:
+def upper_quartile(values: Sequence[float]) -> float:
     """Return the smallest of some values that three quarters of them don't exceed.
 
     A value that is there and not one between two: with two or three it is the largest.
@@ -24,16 +32,15 @@ def upper_quartile(values: list) -> float:
     return sorted(values)[-(-3 * len(values) // 4) - 1]
 
 
-def completed(nodes: tuple) -> tuple:
+def completed(nodes: tuple[NodeView, ...]) -> tuple[tuple[NodeView, ...], tuple[str, ...]]:
     """Fill in what some of a host's nodes don't know and others do.
 
     What no node knows stays unknown. A node without CPUs has no CPU pressure and one without
     memory no bandwidth: that isn't missing.
 
-    :param nodes: sequence of :class:`model.NodeView`
     :returns: (nodes, tuple of the parts that were filled in)
     """
-    filled = ()
+    filled: tuple[str, ...] = ()
     for part, mend in ((CPU, _with_demand), (BANDWIDTH, _with_bandwidth), (LINK, _with_link)):
         mended = mend(nodes)
         if mended is not None:
@@ -41,12 +48,12 @@ def completed(nodes: tuple) -> tuple:
     return nodes, filled
 
 
-def serves(node) -> bool:
+def serves(node: NodeView) -> bool:
     """Return whether a node has memory, as far as its figures tell."""
     return bool(node.capacity_bytes) or node.bandwidth_bytes_per_sec is not None
 
 
-def _with_demand(nodes):
+def _with_demand(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...] | None:
     ratios = [node.demand_cores / node.cores for node in nodes
               if node.cores and node.demand_cores is not None]
     if not ratios or len(ratios) == sum(1 for node in nodes if node.cores):
@@ -56,14 +63,14 @@ def _with_demand(nodes):
                  else node._replace(demand_cores=assumed * node.cores) for node in nodes)
 
 
-def _with_bandwidth(nodes):
-    knowing = [node for node in nodes if _knows_bandwidth(node)]
+def _with_bandwidth(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...] | None:
+    knowing = [(node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec) for node in nodes
+               if node.bandwidth_bytes_per_sec is not None and node.bandwidth_max_bytes_per_sec]
     if not knowing or len(knowing) == sum(1 for node in nodes if serves(node)):
         return None
-    assumed = upper_quartile([node.bandwidth_bytes_per_sec / node.bandwidth_max_bytes_per_sec
-                              for node in knowing])
+    assumed = upper_quartile([served / maximum for served, maximum in knowing])
     # The lowest, so that what a guest adds counts no less here than elsewhere.
-    lowest = min(node.bandwidth_max_bytes_per_sec for node in knowing)
+    lowest = min(maximum for _, maximum in knowing)
     found = []
     for node in nodes:
         if serves(node) and not _knows_bandwidth(node):
@@ -74,11 +81,11 @@ def _with_bandwidth(nodes):
     return tuple(found)
 
 
-def _knows_bandwidth(node):
-    return node.bandwidth_bytes_per_sec is not None and node.bandwidth_max_bytes_per_sec
+def _knows_bandwidth(node: NodeView) -> bool:
+    return node.bandwidth_bytes_per_sec is not None and bool(node.bandwidth_max_bytes_per_sec)
 
 
-def _with_link(nodes):
+def _with_link(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...] | None:
     ratios = [node.link_ratio for node in nodes if node.link_ratio is not None]
     if not ratios or len(ratios) == len(nodes):
         return None

@@ -5,12 +5,18 @@ A status is what move_pages(2) tells of a page: a node id, or a negative errno (
 page is not there). Positions are those of the pages in their window.
 """
 
-#: What one step of a move looks at, and brings at most.
 from __future__ import annotations
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+#: What one step of a move looks at, and brings at most.
 BATCH_BYTES = 16 << 20
 
 
-def windows(start, end, step_bytes):
+def windows(start: int, end: int, step_bytes: int) -> Iterator[tuple[int, int]]:
     """Yield (start, end) of the parts of a range, cut at multiples of ``step_bytes``."""
     while start < end:
         cut = min(end, (start // step_bytes + 1) * step_bytes)
@@ -18,7 +24,7 @@ def windows(start, end, step_bytes):
         start = cut
 
 
-def away(statuses, homes):
+def away(statuses: Sequence[int], homes: Collection[int]) -> list[int]:
     """Return the positions of pages that are on another node than ``homes``.
 
     :param homes: set of node ids
@@ -28,7 +34,8 @@ def away(statuses, homes):
     return [at for at, node in enumerate(statuses) if node >= 0 and node not in homes]
 
 
-def whole_units(statuses, homes, first, unit):
+def whole_units(statuses: Sequence[int], homes: Collection[int], first: int,
+                unit: int) -> list[int]:
     """Return the first positions of aligned units whose pages all are on one wrong node.
 
     Only such a unit can be one transparent huge page.
@@ -41,7 +48,8 @@ def whole_units(statuses, homes, first, unit):
             and statuses[at:at + unit].count(statuses[at]) == unit]
 
 
-def next_target(wanted_bytes, present_bytes, usable):
+def next_target(wanted_bytes: Mapping[int, int], present_bytes: Mapping[int, int],
+                usable: Iterable[int]) -> int | None:
     """Return the node whose share lacks most; None: no node is usable.
 
     :param wanted_bytes: {node id: its share of the memory}
@@ -52,7 +60,7 @@ def next_target(wanted_bytes, present_bytes, usable):
                key=lambda node: wanted_bytes.get(node, 0) - present_bytes.get(node, 0))
 
 
-def shares(mems, mem_bytes, total_bytes):
+def shares(mems: Sequence[int], mem_bytes: Sequence[int], total_bytes: int) -> dict[int, int]:
     """Return {node id: bytes wanted there}: as promised where that is told, else in equal parts.
 
     :param mems: node ids, ascending

@@ -13,20 +13,28 @@ from nova_numa_pmc.core.explain import explain
 from nova_numa_pmc.core.ranking import KEY_PARTS, costs, ranked
 from nova_numa_pmc.core.view import bytes_per_core_sec, charged_since, request, split_bytes, view
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nova_numa_pmc.core.candidates import Ask, Candidate
+    from nova_numa_pmc.core.ranking import Rank
+
 __all__ = ['charged_since', 'explain', 'history', 'place', 'promise', 'request', 'view']
 
 
-def history(host_view, known=None):
-    """Return what a host tells of guests in general, a :class:`model.History`.
+def history(host_view: model.HostView, known: model.History | None = None) -> model.History:
+    """Return what a host tells of guests in general.
 
-    :param host_view: :class:`model.HostView`
-    :param known: :class:`model.History` of their demand, None: none
+    :param known: of their demand, None: none
     """
     merged, _ = domains.merged(host_view)
     return (known or model.History())._replace(bytes_per_core_sec=bytes_per_core_sec(merged.nodes))
 
 
-def place(host_view, request, limits):
+def place(host_view: model.HostView, request: model.Request,
+          limits: model.Limits) -> model.Placement:
     """Decide where a guest belongs.
 
     One node if the guest fits, else the smallest and closest set of nodes, else CPUs
@@ -50,10 +58,8 @@ def place(host_view, request, limits):
     that do (:mod:`missing`). Demand that is measured nowhere is taken as 0.5 cores per
     promised vCPU.
 
-    :param host_view: :class:`model.HostView`, from :func:`view` or from Nova's metrics
-    :param request: :class:`model.Request`
-    :param limits: :class:`model.Limits`
-    :returns: :class:`model.Placement`; no nodes: leave the guest alone
+    :param host_view: from :func:`view` or from Nova's metrics
+    :returns: no nodes: leave the guest alone
     """
     if request.placed_by:
         return _left_alone(model.Reason('placed_by_others', (('by', request.placed_by),)))
@@ -70,23 +76,20 @@ def place(host_view, request, limits):
 class Decision:
     """Which tier of candidates it is, and their order.
 
-    :ivar reason: :class:`model.Reason`; the verdict's code alone where there are ``ranks``
-    :ivar ranks: list of :class:`ranking.Rank`, best first; empty: nowhere
-    :ivar assumed: tuple of the parts of pressure that some nodes don't know (:mod:`missing`)
+    :ivar reason: the verdict's code alone where there are ``ranks``
+    :ivar ranks: best first; empty: nowhere
+    :ivar assumed: the parts of pressure that some nodes don't know (:mod:`missing`)
     """
 
     __slots__ = ('reason', 'ranks', 'assumed')
 
-    def __init__(self, reason, ranks=(), assumed=()):
+    def __init__(self, reason: model.Reason, ranks: Sequence[Rank] = (),
+                 assumed: tuple[str, ...] = ()) -> None:
         self.reason, self.ranks, self.assumed = reason, ranks, assumed
 
 
-def decide(ask, limits):
-    """Order the places that a guest could have.
-
-    :param ask: :class:`candidates.Ask`
-    :rtype: Decision
-    """
+def decide(ask: Ask, limits: model.Limits) -> Decision:
+    """Order the places that a guest could have."""
     wanted = ask.request
     if sum(ask.threads) < max(1, wanted.vcpus):
         return Decision(model.Reason('too_few_cpus', (
@@ -98,11 +101,11 @@ def decide(ask, limits):
         ('vcpus', wanted.vcpus), ('threads', max(ask.threads)))))
 
 
-def promise(guest, placement, now_ns):
+def promise(guest: model.Guest, placement: model.Placement, now_ns: int) -> model.Promise:
     """Record what a host promises to a guest with a placement.
 
     :param now_ns: CLOCK_BOOTTIME
-    :returns: :class:`model.Promise`: where we placed it, or where others pinned it, or floating
+    :returns: where we placed it, or where others pinned it, or floating
     """
     if guest.placed_by:
         # What numatune doesn't bind is allocated where the vCPUs run.
@@ -116,15 +119,16 @@ def promise(guest, placement, now_ns):
                          placement.mem_bytes if origin == model.PLACED else ())
 
 
-def _left_alone(reason):
+def _left_alone(reason: model.Reason) -> model.Placement:
     return model.Placement((), None, False, (reason,))
 
 
-def _placement(host_view, members, ask, decided):
+def _placement(host_view: model.HostView, members: Sequence[tuple[int, ...]], ask: Ask,
+               decided: Decision) -> model.Placement:
     """Turn the best candidate into a placement with its reasons."""
     best, code = decided.ranks[0].candidate, decided.reason.code
 
-    def ids(positions):
+    def ids(positions: tuple[int, ...]) -> tuple[int, ...]:
         if len(positions) == 1 and len(members[positions[0]]) == 1:
             return (host_view.nodes[members[positions[0]][0]].id,)
         return tuple(sorted({host_view.nodes[member].id
@@ -140,7 +144,8 @@ def _placement(host_view, members, ask, decided):
         _division(host_view, ask.request, mem_nodes) if len(mem_nodes) > 1 else ())
 
 
-def _division(host_view, request, mem_nodes):
+def _division(host_view: model.HostView, request: model.Request,
+              mem_nodes: tuple[int, ...]) -> tuple[int, ...]:
     """Divide a spanning guest's memory over what its nodes have left, in proportion.
 
     Recorded with the promise: divided anew at each look, two guests whose nodes overlap
@@ -151,11 +156,12 @@ def _division(host_view, request, mem_nodes):
     return tuple(split_bytes(request.memory_bytes, [max(0, left) for left in free]))
 
 
-def _verdict(code, ranks, ids):
+def _verdict(code: str, ranks: Sequence[Rank],
+             ids: Callable[[tuple[int, ...]], tuple[int, ...]]) -> model.Reason:
     """Say why the best candidate won, and over which."""
     best = ranks[0]
-    values = (('pressure', best.pressure), ('distance', best.key[1]),
-              ('promised_ratio', best.key[4]))
+    values: tuple[tuple[str, object], ...] = (
+        ('pressure', best.pressure), ('distance', best.key[1]), ('promised_ratio', best.key[4]))
     if len(ranks) > 1:
         second = ranks[1]
         part = next(part for part, ours, theirs in zip(KEY_PARTS, best.key, second.key)
@@ -165,17 +171,18 @@ def _verdict(code, ranks, ids):
     return model.Reason(code, values)
 
 
-def _cpus(ask, candidate):
-    parts = [ask.view.nodes[at].cpus for at in candidate.cpus]
-    if None in parts:
+def _cpus(ask: Ask, candidate: Candidate) -> frozenset[int] | None:
+    parts = [cpus for cpus in (ask.view.nodes[at].cpus for at in candidate.cpus)
+             if cpus is not None]
+    if len(parts) < len(candidate.cpus):
         return None
     cpus = frozenset().union(*parts)
     return cpus if ask.request.allowed_cpus is None else cpus & ask.request.allowed_cpus
 
 
-def _remarks(ask, code, assumed):
+def _remarks(ask: Ask, code: str, assumed: tuple[str, ...]) -> tuple[model.Reason, ...]:
     """Add what the decision had to do without."""
-    remarks = ()
+    remarks: tuple[model.Reason, ...] = ()
     if code in ('span', 'cpus_only'):
         remarks += (model.Reason('no_node_fits', (
             ('vcpus', ask.request.vcpus), ('threads', max(ask.threads)),

@@ -10,6 +10,18 @@ from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.domains import LOCAL_DISTANCE
 from nova_numa_pmc.core.view import PRIOR_CORES_PER_VCPU
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from nova_numa_pmc.core.candidates import Ask, Candidate
+    from nova_numa_pmc.model import Limits, NodeView, Request
+
+    #: By :data:`KEY_PARTS`; of a set of nodes some are lists, so that keys of both don't compare.
+    Key = tuple[Any, ...]
+
 #: What candidates are compared by, in this order; the lowest wins.
 KEY_PARTS = ('pressure above the floor', 'distance', 'pressure', 'vCPUs per core',
              'promised memory', 'guests', 'rotation')
@@ -22,14 +34,15 @@ class Rank:
 
     __slots__ = ('candidate', 'pressure', 'key')
 
-    def __init__(self, candidate, pressure, key):
+    def __init__(self, candidate: Candidate, pressure: float, key: Key) -> None:
         self.candidate, self.pressure, self.key = candidate, pressure, key
 
 
-def ranked(ask, candidates, limits):
+def ranked(ask: Ask, candidates: Sequence[Candidate],
+           limits: Limits) -> tuple[list[Rank], tuple[str, ...]]:
     """Sort candidates by their keys.
 
-    :returns: (list of :class:`Rank`, best first; tuple of the parts of pressure that are
+    :returns: (the ranks, best first; the parts of pressure that are
         assumed on some nodes, see :mod:`missing`)
     """
     nodes, assumed = missing.completed(ask.view.nodes)
@@ -40,7 +53,7 @@ def ranked(ask, candidates, limits):
     return ranks, assumed
 
 
-def costs(ask, limits):
+def costs(ask: Ask, limits: Limits) -> list[tuple[float, float]]:
     """Return by position (steps of its pressure above the floor, its pressure) as it is."""
     nodes, _ = missing.completed(ask.view.nodes)
     pressures = [_pressure(node, 0, 0) for node in nodes]
@@ -48,7 +61,8 @@ def costs(ask, limits):
             for pressure in pressures]
 
 
-def _rank_single(ask, candidate, nodes, limits):
+def _rank_single(ask: Ask, candidate: Candidate, nodes: Sequence[NodeView],
+                 limits: Limits) -> Rank:
     """Rank a single node; the same key as a set's, without the vectors: this is the usual case."""
     view, wanted, at = ask.view, ask.request, candidate.cpus[0]
     node = nodes[at]
@@ -64,7 +78,7 @@ def _rank_single(ask, candidate, nodes, limits):
         (at - view.rotation) % len(view.nodes)))
 
 
-def left(ask, candidate):
+def left(ask: Ask, candidate: Candidate) -> tuple[list[float], list[float]]:
     """Say what pressures a guest would leave.
 
     :returns: (pressures of the candidate's nodes, highest first; those of the others, highest
@@ -76,7 +90,7 @@ def left(ask, candidate):
         if at not in candidate.cpus + (candidate.mems or candidate.cpus)), reverse=True))
 
 
-def _charged(ask, candidate, nodes):
+def _charged(ask: Ask, candidate: Candidate, nodes: Sequence[NodeView]) -> list[float]:
     """List the pressures that a guest leaves on a candidate's nodes, highest first."""
     mems = candidate.mems or candidate.cpus
     cores = sum(nodes[at].cores for at in candidate.cpus) or 1.0
@@ -87,7 +101,7 @@ def _charged(ask, candidate, nodes):
         for at in {*candidate.cpus, *mems}), reverse=True)
 
 
-def _crowd(ask, candidate):
+def _crowd(ask: Ask, candidate: Candidate) -> list[float]:
     """List vCPUs per core of a candidate's nodes with the guest on them, highest first."""
     nodes = ask.view.nodes
     cores = sum(nodes[at].cores for at in candidate.cpus) or 1.0
@@ -95,7 +109,7 @@ def _crowd(ask, candidate):
                          / (nodes[at].cores or 1.0), 9) for at in candidate.cpus), reverse=True)
 
 
-def _rank_set(ask, candidate, nodes, limits):
+def _rank_set(ask: Ask, candidate: Candidate, nodes: Sequence[NodeView], limits: Limits) -> Rank:
     view, mems = ask.view, candidate.mems or candidate.cpus
     pressures = _charged(ask, candidate, nodes)
     return Rank(candidate, pressures[0], (
@@ -109,17 +123,17 @@ def _rank_set(ask, candidate, nodes, limits):
          for positions in (candidate.cpus, candidate.mems)]))
 
 
-def _demand(wanted):
+def _demand(wanted: Request) -> float:
     if wanted.demand_cores is None:
         return PRIOR_CORES_PER_VCPU * wanted.vcpus
     return wanted.demand_cores
 
 
-def _traffic(wanted):
+def _traffic(wanted: Request) -> float:
     return wanted.bandwidth_bytes_per_sec or 0
 
 
-def _pressure(node, cores, bytes_per_sec):
+def _pressure(node: NodeView, cores: float | None, bytes_per_sec: float) -> float:
     """Take the highest utilisation of a node with a guest's charge on it.
 
     :param cores: None: the guest doesn't use the node's CPUs, so they don't count
@@ -127,7 +141,7 @@ def _pressure(node, cores, bytes_per_sec):
     return max(parts(node, cores, bytes_per_sec))
 
 
-def parts(node, cores, bytes_per_sec):
+def parts(node: NodeView, cores: float | None, bytes_per_sec: float) -> tuple[float, float, float]:
     """Return a node's utilisations with a guest's charge: CPU, bandwidth, link; 0.0: unknown.
 
     :param node: of :func:`missing.completed`: each part is known of all nodes or of none
@@ -144,7 +158,7 @@ def parts(node, cores, bytes_per_sec):
     return cpu, bandwidth, node.link_ratio or 0.0
 
 
-def steps(pressure, limits):
+def steps(pressure: float, limits: Limits) -> float:
     """Count the steps in a pressure: whole ones up to 1, thousandths of a pressure above.
 
     Where more is wanted than there is, a step of 16 cores is 0.8 cores that wait: by whole steps
@@ -159,11 +173,11 @@ def steps(pressure, limits):
     return int(pressure / limits.pressure_step + 1e-9)
 
 
-def _distance(ask, candidate):
+def _distance(ask: Ask, candidate: Candidate) -> float:
     """Average how far CPUs are from memory, plus from devices [SLIT units beyond local]."""
     if len(candidate.cpus) == 1 and candidate.mems in ((), candidate.cpus) and not ask.devices:
         return 0
-    far = 0
+    far = 0.0
     for targets in (candidate.mems, ask.devices):
         if targets:
             far += sum(ask.distance(at, to) - LOCAL_DISTANCE for at in candidate.cpus
@@ -171,7 +185,7 @@ def _distance(ask, candidate):
     return round(far, 6)
 
 
-def _promised_ratio(ask, positions):
+def _promised_ratio(ask: Ask, positions: tuple[int, ...]) -> float:
     """Say how much of the nodes' capacity is promised with the guest on them."""
     memory_bytes = ask.request.memory_bytes
     if ask.request.page_bytes is not None:

@@ -10,6 +10,17 @@ from heapq import nlargest
 from itertools import combinations
 from math import comb
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    #: Between two positions.
+    Distances = Callable[[int, int], float]
+    #: What orders a position.
+    Cost = tuple[float, ...]
+    Set = tuple[int, ...]
+
 #: Sets of one size that are tried one by one; beyond, they are looked for.
 MAX_ENUMERATED = 300
 #: Of more sets than this the cheapest are returned.
@@ -20,7 +31,8 @@ _MAX_NEIGHBOURHOODS = 32
 _BLENDS = (0.5, 0.0, 1.0, 0.25, 0.75)
 
 
-def smallest(room, need, distances, costs=None):
+def smallest(room: Sequence[tuple[float, ...]], need: tuple[float, ...], distances: Distances,
+             costs: Sequence[Cost] | None = None) -> list[Set]:
     """List the smallest sets of positions whose summed room covers the need.
 
     Exact while a size has at most 300 sets (any host of up to 10 nodes, or pairs on 25).
@@ -28,11 +40,11 @@ def smallest(room, need, distances, costs=None):
     for instance, and one more of the roomiest nodes: of the nodes up to the lowest cost that hold
     the guest, the roomiest by a blend of resources, exchanged for cheaper ones while they do.
 
-    :param room: sequence, one tuple per position: what it has of each resource
-    :param need: tuple: what is wanted of each resource; all ≥ 0
+    :param room: per position, what it has of each resource
+    :param need: what is wanted of each resource; all ≥ 0
     :param distances: ``distances(a, b)`` between two positions
-    :param costs: sequence of what orders the positions, the best first; None: all are equal
-    :returns: list of ascending tuples, all of one size; empty: even all don't suffice
+    :param costs: what orders the positions, the best first; None: all are equal
+    :returns: ascending tuples, all of one size; empty: even all don't suffice
     """
     everywhere = tuple(range(len(room)))
     costs = costs or [(0,)] * len(room)
@@ -48,9 +60,9 @@ def smallest(room, need, distances, costs=None):
     return []
 
 
-def _cheapest(found, costs, distances):
+def _cheapest(found: list[Set], costs: Sequence[Cost], distances: Distances) -> list[Set]:
     """Keep the sets of the lowest costs, then of the nearest positions; in their order."""
-    def key(chosen):
+    def key(chosen: Set) -> tuple[list[float], float, list[Cost]]:
         own = sorted([costs[at] for at in chosen], reverse=True)
         return ([cost[0] for cost in own],
                 sum([distances(a, b) for a, b in combinations(chosen, 2)]), own)
@@ -59,14 +71,15 @@ def _cheapest(found, costs, distances):
     return [chosen for chosen in found if chosen in kept]
 
 
-def _covers(room, need, chosen):
+def _covers(room: Sequence[tuple[float, ...]], need: tuple[float, ...],
+            chosen: Sequence[int]) -> bool:
     for kind, wanted in enumerate(need):
         if sum([room[at][kind] for at in chosen]) < wanted:
             return False
     return True
 
 
-def _least(room, need):
+def _least(room: Sequence[tuple[float, ...]], need: tuple[float, ...]) -> int:
     """Bound the size from below: each resource alone, taken from its roomiest nodes."""
     least = 1
     for kind, wanted in enumerate(need):
@@ -79,7 +92,7 @@ def _least(room, need):
     return least
 
 
-def _found(search, distances, least):
+def _found(search: _Search, distances: Distances, least: int) -> list[Set]:
     """Look for sets in neighbourhoods, of the fewest positions that are found to do."""
     everywhere = list(range(len(search.room)))
     for size in range(least, len(everywhere) + 1):
@@ -94,7 +107,7 @@ def _found(search, distances, least):
     return [tuple(everywhere)]
 
 
-def _neighbourhoods(count, distances):
+def _neighbourhoods(count: int, distances: Distances) -> Iterable[frozenset[int]]:
     """Return the sets of positions that are within a distance of one of them, and of all."""
     found = {frozenset(range(count)): None}
     for seed in range(count):
@@ -113,7 +126,8 @@ class _Search:
 
     __slots__ = ('room', 'need', 'costs', 'values')
 
-    def __init__(self, room, need, costs):
+    def __init__(self, room: Sequence[tuple[float, ...]], need: tuple[float, ...],
+                 costs: Sequence[Cost]) -> None:
         kinds = [kind for kind, wanted in enumerate(need) if wanted]
         self.room, self.need, self.costs = room, need, costs
         parts = [[min(1.0, has[kind] / need[kind]) for kind in kinds] for has in room]
@@ -124,7 +138,7 @@ class _Search:
             self.values = [[sum(part) for part in parts]] + [
                 [part[at] for part in parts] for at in range(len(kinds))]
 
-    def roomiest(self, positions, size):
+    def roomiest(self, positions: Iterable[int], size: int) -> list[int] | None:
         """Return a set of these positions that holds the guest; None: none was found."""
         for values in self.values:
             chosen = nlargest(size, positions, key=values.__getitem__)
@@ -132,14 +146,15 @@ class _Search:
                 return chosen
         return None
 
-    def best(self, positions, size):
+    def best(self, positions: Iterable[int], size: int) -> Set | None:
         """Return the set of the lowest costs that is found among some positions, else None."""
         costs = self.costs
         ordered = sorted(positions, key=costs.__getitem__)
         levels = [at for at in range(size, len(ordered) + 1)
                   if at == len(ordered) or costs[ordered[at]][0] != costs[ordered[at - 1]][0]]
         low, high = 0, len(levels) - 1
-        if high < 0 or not self.roomiest(ordered, size):
+        widest = None if high < 0 else self.roomiest(ordered, size)
+        if not widest:
             return None
         while low < high:
             middle = (low + high) // 2
@@ -148,10 +163,9 @@ class _Search:
             else:
                 low = middle + 1
         allowed = ordered[:levels[low]]
-        return self._exchanged(self.roomiest(allowed, size) or self.roomiest(ordered, size),
-                               allowed)
+        return self._exchanged(self.roomiest(allowed, size) or widest, allowed)
 
-    def _exchanged(self, chosen, allowed):
+    def _exchanged(self, chosen: list[int], allowed: list[int]) -> Set:
         """Exchange the dearest positions for the cheapest with which the set still does."""
         kept = set(chosen)
         for dear in sorted(chosen, key=self.costs.__getitem__, reverse=True):

@@ -67,7 +67,7 @@ class Stream:
     __slots__ = ('weight', 'mean', '_squares', '_bins')
 
     def __init__(self, weight: float = 0.0, mean: float | None = None, variance: float = 0.0,
-                 bins: dict | None = None) -> None:
+                 bins: dict[int, float] | None = None) -> None:
         self.weight, self.mean, self._squares = weight, mean, variance * weight
         self._bins = {} if bins is None else bins
 

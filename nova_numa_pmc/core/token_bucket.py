@@ -14,7 +14,7 @@ class TokenBucket:
     times no more is spent than burst + rate × time + the last amount.
     """
 
-    def __init__(self, rate_per_sec, burst, now_s):
+    def __init__(self, rate_per_sec: float, burst: float, now_s: float) -> None:
         """Begin with a full bucket.
 
         :param rate_per_sec: above 0
@@ -24,19 +24,19 @@ class TokenBucket:
         self._rate, self._burst = rate_per_sec, burst
         self._balance, self._at_s = burst, now_s
 
-    def wait_s(self, now_s):
+    def wait_s(self, now_s: float) -> float:
         """Return how long to wait [s] before more may be spent; 0: now."""
         self._refill(now_s)
         wait_s = -self._balance / self._rate
         # A rest of rounding, which the clock may not be able to pass, is no debt.
         return wait_s if wait_s > _CLOCK_STEP_S else 0.0
 
-    def spend(self, amount, now_s):
+    def spend(self, amount: float, now_s: float) -> None:
         """Take an amount out, and into debt where there is not as much."""
         self._refill(now_s)
         self._balance -= amount
 
-    def _refill(self, now_s):
+    def _refill(self, now_s: float) -> None:
         # A clock that did go back pays nothing and takes nothing.
         passed_s = max(0.0, now_s - self._at_s)
         self._balance = min(self._burst, self._balance + passed_s * self._rate)

@@ -10,6 +10,11 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import hierarchy
 from nova_numa_pmc.core.missing import serves
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
 #: Cores per vCPU of a guest without history, and how many guests that prior counts for.
 PRIOR_CORES_PER_VCPU, PRIOR_GUESTS = 0.5, 5
 #: An estimate per vCPU is rounded to so many parts of a core, a power of two: sums of it are
@@ -30,7 +35,9 @@ _UNMEASURED = model.NodeLoad()
 _LEAST_RATIO = 0.05
 
 
-def view(topology, promises, limits, pressures=None, rotation=0, now_ns=None):
+def view(topology: model.Topology, promises: Iterable[model.Promise], limits: model.Limits,
+         pressures: Mapping[int, model.NodeLoad] | None = None, rotation: int = 0,
+         now_ns: int | None = None) -> model.HostView:
     """Aggregate a host per node, in the units of :func:`quantised`.
 
     Memory on one node counts there, over several as it was divided when promised; where
@@ -39,16 +46,11 @@ def view(topology, promises, limits, pressures=None, rotation=0, now_ns=None):
     guests (:mod:`node_memory`) has none here. Huge pages count against
     their pools only. vCPUs are spread over their CPU nodes in proportion to cores.
 
-    :param topology: :class:`model.Topology`
-    :param promises: iterable of :class:`model.Promise`
-    :param limits: :class:`model.Limits`
-    :param pressures: mapping of node id to :class:`model.NodeLoad` (or alike); None or
-        an absent node: unmeasured
+    :param pressures: by node id; None or an absent node: unmeasured
     :param rotation: how many placements came before
     :param now_ns: CLOCK_BOOTTIME; given, guests younger than 120 s add their expected
         share to measured demand, which does not show them fully yet (an upper bound of
         the larger of both, which would need each guest's own measurement)
-    :returns: :class:`model.HostView`
     """
     nodes = topology.nodes
     if any(node.memory_bytes and not node.cpus for node in nodes):
@@ -63,7 +65,7 @@ def view(topology, promises, limits, pressures=None, rotation=0, now_ns=None):
     for at, node in enumerate(nodes):
         load = (pressures or {}).get(node.id) or _UNMEASURED
         demand = load.demand_cores
-        cores[at] = less_stolen(cores[at], _hundredths(load.stolen_cores))
+        cores[at] = less_stolen(cores[at], _hundredths(load.stolen_cores or 0.0))
         if demand is not None:
             demand += PRIOR_CORES_PER_VCPU * young[at]
         views.append(model.NodeView(
@@ -74,7 +76,7 @@ def view(topology, promises, limits, pressures=None, rotation=0, now_ns=None):
                                     hierarchy.domains(topology, limits)))
 
 
-def quantised(host_view):
+def quantised(host_view: model.HostView) -> model.HostView:
     """Round a host's view to what Nova's metrics carry, so that each door decides on the same.
 
     0.01 cores, guests and vCPUs, whole MB/s, 0.001 of a link; memory in whole MiB, in which
@@ -85,30 +87,31 @@ def quantised(host_view):
         capacity_bytes=node.capacity_bytes // MIB * MIB,
         promised_bytes=-(-node.promised_bytes // MIB) * MIB,
         guests=_hundredths(node.guests), vcpus=_hundredths(node.vcpus),
-        demand_cores=_hundredths(node.demand_cores),
+        demand_cores=None if node.demand_cores is None else _hundredths(node.demand_cores),
         bandwidth_bytes_per_sec=_megabytes(node.bandwidth_bytes_per_sec),
         bandwidth_max_bytes_per_sec=_megabytes(node.bandwidth_max_bytes_per_sec),
         link_ratio=None if node.link_ratio is None else round(1000 * node.link_ratio) / 1000)
         for node in host_view.nodes))
 
 
-def _hundredths(value):
-    return None if value is None else round(100 * value) / 100
+def _hundredths(value: float) -> float:
+    return round(100 * value) / 100
 
 
-def _megabytes(value):
+def _megabytes(value: float | None) -> float | None:
     return None if value is None else round(value / MB) * MB
 
 
-def charged_since(host_view, counted, history=None):
+def charged_since(host_view: model.HostView, counted: Mapping[int, float],
+                  history: model.History | None = None) -> model.HostView:
     """Charge nodes for guests that came since they were measured, and relieve them of others.
 
     By promises: what is expected of their vCPUs, and the host's mean traffic of so many cores.
 
-    :param host_view: :class:`model.HostView` with the vCPUs that are promised now
+    :param host_view: with the vCPUs that are promised now
     :param counted: {node id: vCPUs of the guests that were measured}; a node that isn't there
         stays as it is
-    :param history: :class:`model.History` of all guests, None: none
+    :param history: of all guests, None: none
     """
     each = expected_cores(1, history or model.History())
     changes = {node.id: each * (node.vcpus - counted[node.id])
@@ -123,34 +126,37 @@ def charged_since(host_view, counted, history=None):
         for node in host_view.nodes))
 
 
-def _added(amount, change):
+def _added(amount: float | None, change: float) -> float | None:
     return None if amount is None else max(0, amount + change)
 
 
-def bytes_per_core_sec(nodes):
+def bytes_per_core_sec(nodes: Sequence[model.NodeView]) -> float | None:
     """Return a host's DRAM traffic per core that is wanted [bytes/core-second].
 
-    :param nodes: its :class:`model.NodeView`
     :returns: None where that isn't known of each node, or too few cores are wanted to tell
     """
     return traffic_rate([node.demand_cores for node in nodes if node.cores],
                         [node.bandwidth_bytes_per_sec for node in nodes if serves(node)])
 
 
-def traffic_rate(demands, bandwidths):
+def traffic_rate(demands: Sequence[float | None],
+                 bandwidths: Sequence[float | None]) -> float | None:
     """Return Σ bandwidth / Σ demand [bytes/core-second]; None: a part or the ratio is unknown.
 
-    :param demands: list of what the nodes with CPUs are wanted for [cores]
-    :param bandwidths: list of what the nodes with memory serve [bytes/s]
+    :param demands: what the nodes with CPUs are wanted for [cores]
+    :param bandwidths: what the nodes with memory serve [bytes/s]
     """
-    if not demands or not bandwidths or None in demands or None in bandwidths:
+    wanted = [value for value in demands if value is not None]
+    served = [value for value in bandwidths if value is not None]
+    if not wanted or not served or (
+            len(wanted) < len(demands) or len(served) < len(bandwidths)):
         return None
     # In whole hundredths: the sum must not depend on how nodes are merged into domains.
-    hundredths = round(100 * sum(demands))
-    return 100 * sum(bandwidths) / hundredths if hundredths >= LEAST_HUNDREDTHS else None
+    hundredths = round(100 * sum(wanted))
+    return 100 * sum(served) / hundredths if hundredths >= LEAST_HUNDREDTHS else None
 
 
-def expected_traffic(demand_cores, intensity, rate):
+def expected_traffic(demand_cores: float, intensity: float, rate: float | None) -> float | None:
     """Return what a guest is expected to add to the traffic [bytes/s]; None: unknown.
 
     :param intensity: its traffic relative to the host's mean per core
@@ -159,23 +165,21 @@ def expected_traffic(demand_cores, intensity, rate):
     return None if rate is None else demand_cores * rate * intensity
 
 
-def request(guest, limits, device_nodes=(), history=None):
+def request(guest: model.Guest, limits: model.Limits, device_nodes: Iterable[int] = (),
+            history: model.History | None = None) -> model.Request:
     """Turn a guest into what it asks for.
 
     The share of a guest nobody has measured yet is ĉ = :func:`expected_cores`; its bandwidth is
     b̂ = ĉ · (host's bytes per core-second) · {low 0.3, medium 1, high 3}. Unknown
     values of a hint are ignored.
 
-    :param guest: :class:`model.Guest`
-    :param limits: :class:`model.Limits`
     :param device_nodes: node ids of its host devices
-    :param history: :class:`model.History`, None: none
-    :returns: :class:`model.Request`
+    :param history: None: none
     """
     history = history or model.History()
     hints = dict(guest.hints)
     policy = model.NONE if guest.override == 'ignore' else hints.get('numa_pmc:policy')
-    intensity = INTENSITY.get(hints.get('numa_pmc:memory_intensity'),
+    intensity = INTENSITY.get(hints.get('numa_pmc:memory_intensity', ''),
                               INTENSITY[DEFAULT_INTENSITY])
     demand = expected_cores(guest.vcpus, history)
     return model.Request(
@@ -185,17 +189,17 @@ def request(guest, limits, device_nodes=(), history=None):
         expected_traffic(demand, intensity, history.bytes_per_core_sec), guest.placed_by)
 
 
-def expected_cores(vcpus, history):
+def expected_cores(vcpus: int, history: model.History) -> float:
     """Return what a guest that nobody has measured yet is expected to want [cores].
 
     ĉ = vCPUs · (5 · 0.5 + Σκ) / (5 + N)
 
-    :param history: :class:`model.History`; five guests of it weigh as much as the assumption
+    :param history: five guests of it weigh as much as the assumption
     """
     return vcpus * expected_per_vcpu(history.guests, history.cores_per_vcpu_sum)
 
 
-def expected_per_vcpu(guests, cores_per_vcpu_sum):
+def expected_per_vcpu(guests: float, cores_per_vcpu_sum: float) -> float:
     """Return the same of one vCPU [cores], rounded to 1/64.
 
     :param guests, cores_per_vcpu_sum: as in :class:`model.History`
@@ -204,7 +208,7 @@ def expected_per_vcpu(guests, cores_per_vcpu_sum):
                  / (PRIOR_GUESTS + guests)) / _PARTS
 
 
-def capacity_bytes(node, limits):
+def capacity_bytes(node: model.Node, limits: model.Limits) -> int:
     """Say what may be promised on a node in normal pages [bytes].
 
     ram_ratio · (MemTotal − huge page pools − unreclaimable − reserve), never negative.
@@ -214,7 +218,7 @@ def capacity_bytes(node, limits):
     return max(0, int(limits.ram_ratio * usable))
 
 
-def capacity_cores(topology, limits):
+def capacity_cores(topology: model.Topology, limits: model.Limits) -> list[float]:
     """Count each node's capacity C_n: its cores plus s for each further usable SMT sibling.
 
     A filled sibling adds far less than a core: counting threads made XAPI's guests lose
@@ -234,7 +238,7 @@ def capacity_cores(topology, limits):
     return cores
 
 
-def less_stolen(cores, stolen_cores):
+def less_stolen(cores: float, stolen_cores: float | None) -> float:
     """Return a capacity less what another host took of it; a part of it is always left.
 
     :param stolen_cores: None: unknown, taken as nothing
@@ -242,15 +246,18 @@ def less_stolen(cores, stolen_cores):
     return max(_LEAST_RATIO * cores, cores - (stolen_cores or 0.0))
 
 
-def _promised(nodes, capacity, promises):
+def _promised(nodes: Sequence[model.Node], capacity: Sequence[int],
+              promises: Sequence[model.Promise]) -> tuple[list[int], list[dict[int, int]]]:
     """Sum promised bytes by position: in normal pages, and {page_bytes: bytes} in huge ones."""
-    normal, huge = [0] * len(nodes), [{} for _ in nodes]
-    several, floating = [], []
+    normal = [0] * len(nodes)
+    huge: list[dict[int, int]] = [{} for _ in nodes]
+    several: list[tuple[tuple[int, ...], int]] = []
+    floating: list[tuple[tuple[int, ...], int]] = []
     having = tuple(at for at, node in enumerate(nodes) if node.memory_bytes)
     for promise, homes in zip(promises, _homes(nodes, [p.mem_nodes for p in promises], having)):
         recorded = len(promise.mem_bytes) == len(homes) == len(promise.mem_nodes)
         if promise.page_bytes:
-            _promise_huge(nodes, huge, homes, promise, recorded)
+            _promise_huge(nodes, huge, homes, promise, promise.page_bytes, recorded)
         elif recorded:
             _add(normal, homes, promise.mem_bytes)
         elif len(homes) == 1:
@@ -267,27 +274,30 @@ def _promised(nodes, capacity, promises):
     return normal, huge
 
 
-def _promise_huge(nodes, huge, homes, promise, recorded):
+def _promise_huge(nodes: Sequence[model.Node], huge: Sequence[dict[int, int]],
+                  homes: tuple[int, ...], promise: model.Promise, page_bytes: int,
+                  recorded: bool) -> None:
     parts = promise.mem_bytes if recorded else split_bytes(promise.memory_bytes, [
         sum(pool.page_bytes * pool.total for pool in nodes[at].huge_pages
-            if pool.page_bytes == promise.page_bytes) for at in homes])
+            if pool.page_bytes == page_bytes) for at in homes])
     for at, part in zip(homes, parts):
-        huge[at][promise.page_bytes] = huge[at].get(promise.page_bytes, 0) + part
+        huge[at][page_bytes] = huge[at].get(page_bytes, 0) + part
 
 
-def _homes(nodes, wanted, everywhere=()):
+def _homes(nodes: Sequence[model.Node], wanted: Iterable[tuple[int, ...]],
+           everywhere: tuple[int, ...] = ()) -> list[tuple[int, ...]]:
     """Turn tuples of node ids into positions; none that is there means ``everywhere``, or all."""
     position = {node.id: at for at, node in enumerate(nodes)}
     everywhere = everywhere or tuple(range(len(nodes)))
     return [tuple(position[n] for n in ids if n in position) or everywhere for ids in wanted]
 
 
-def _add(amounts, homes, parts):
+def _add(amounts: list[int], homes: tuple[int, ...], parts: Sequence[int]) -> None:
     for at, part in zip(homes, parts):
         amounts[at] += part
 
 
-def _huge_free(node, promised):
+def _huge_free(node: model.Node, promised: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
     """List (page_bytes, bytes free): what the kernel has free, less starts still to come."""
     return tuple((pool.page_bytes, max(0, min(
         pool.page_bytes * pool.free,
@@ -295,11 +305,12 @@ def _huge_free(node, promised):
         for pool in node.huge_pages)
 
 
-def _vcpus(nodes, cores, promises, now_ns):
+def _vcpus(nodes: Sequence[model.Node], cores: Sequence[float], promises: Sequence[model.Promise],
+           now_ns: int | None) -> tuple[list[float], list[float], list[float]]:
     """Count guests, vCPUs and young guests' vCPUs by position."""
-    guests, vcpus, young = ([0] * len(nodes) for _ in range(3))
+    guests, vcpus, young = ([0.0] * len(nodes) for _ in range(3))
     for promise, homes in zip(promises, _homes(nodes, [p.cpu_nodes for p in promises])):
-        parts = _shares([cores[at] for at in homes]) if len(homes) > 1 else (1,)
+        parts = _shares([cores[at] for at in homes]) if len(homes) > 1 else [1.0]
         settling = now_ns is not None and promise.since_ns > now_ns - SETTLING_NS
         for at, part in zip(homes, parts):
             guests[at] += part
@@ -309,7 +320,7 @@ def _vcpus(nodes, cores, promises, now_ns):
     return guests, vcpus, young
 
 
-def split_bytes(amount, weights):
+def split_bytes(amount: int, weights: Sequence[int]) -> list[int]:
     """Divide whole bytes in proportion to whole weights; evenly when all are 0.
 
     No part exceeds its weight as long as the amount fits: rounding must not overfill a node.
@@ -324,7 +335,7 @@ def split_bytes(amount, weights):
     return parts
 
 
-def _shares(weights):
+def _shares(weights: Sequence[float]) -> list[float]:
     """Divide 1 in proportion to weights; evenly when all are 0."""
     total = sum(weights)
     return [weight / total if total else 1 / len(weights) for weight in weights]
