@@ -13,6 +13,13 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import missing, ranking
 from nova_numa_pmc.core.view import bytes_per_core_sec
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nova_numa_pmc.core.layout import Mover
+
 #: How long a guest's place is that of its placement: by then what it wants is known over the
 #: horizon of minutes [ns].
 YOUNG_NS = 900 * 10**9
@@ -23,19 +30,19 @@ _NOISE = 1e-6
 class Order:
     """The order of nodes for guests of a host, on what was measured of it.
 
-    :param nodes: the host's domains, :class:`model.NodeView`
+    :param nodes: the host's domains
     :param memory_at: by position, where memory lies of guests that run there
     :param latencies_ns: by position
-    :param limits: :class:`model.Limits` with floor and step of pressure
+    :param limits: with floor and step of pressure
     """
 
-    def __init__(self, nodes: tuple, memory_at: list, latencies_ns: tuple,
-                 limits: model.Limits) -> None:
+    def __init__(self, nodes: tuple[model.NodeView, ...], memory_at: Sequence[int],
+                 latencies_ns: Sequence[Sequence[float]], limits: model.Limits) -> None:
         self._nodes, _ = missing.completed(nodes)
         self._memory_at, self._latencies_ns = memory_at, latencies_ns
         self._limits, self._rate = limits, bytes_per_core_sec(nodes)
 
-    def prefers(self, mover, n: int) -> bool:
+    def prefers(self, mover: Mover, n: int) -> bool:
         """Say whether it would place a guest on position ``n`` rather than where it is."""
         traffic = mover.guest.bandwidth_bytes_per_sec
         if traffic is None:
@@ -47,7 +54,8 @@ class Order:
         there = self._key(mover, n, traffic, _NOISE)
         return there < self._key(mover, mover.at[0], traffic, -_NOISE)
 
-    def _key(self, mover, n, traffic, noise):
+    def _key(self, mover: Mover, n: int, traffic: float,
+             noise: float) -> tuple[float, float, float]:
         """Return the parts of :data:`ranking.KEY_PARTS` that are measured, with the guest on n."""
         memory = self._memory_at[n]
         pressure = max(self._pressure(mover, n, 0.0 if memory != n else traffic),
@@ -57,7 +65,7 @@ class Order:
         return (ranking.steps(max(pressure, limits.pressure_floor), limits),
                 row[memory] - row[n], ranking.steps(pressure, limits))
 
-    def _pressure(self, mover, n, traffic, runs=True):
+    def _pressure(self, mover: Mover, n: int, traffic: float, runs: bool = True) -> float:
         """Return a node's pressure; what it has of the guest already is in its figures."""
         ran, lies = dict(mover.cpu_shares).get(n, 0.0), dict(mover.mem_shares).get(n, 0.0)
         return max(ranking.parts(self._nodes[n], mover.demand * (1 - ran) if runs else None,

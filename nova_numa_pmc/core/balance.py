@@ -22,6 +22,15 @@ from math import log, sqrt
 
 from nova_numa_pmc.core.pressure import QUEUEING_FACTOR, QUEUEING_KNEE
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    #: Positions and parts of a guest's CPU time, or of its accesses.
+    Shares = Sequence[tuple[int, float]]
+    Column = tuple[int, float, float, float, float]
+
 _SLOPE = 1 / (1 - QUEUEING_KNEE) ** 2
 _KNEE = QUEUEING_KNEE / (1 - QUEUEING_KNEE)
 
@@ -29,23 +38,24 @@ _KNEE = QUEUEING_KNEE / (1 - QUEUEING_KNEE)
 class Effect:
     """What one guest adds to its host at one place.
 
-    :ivar cpus: ascending tuple of positions that its CPUs may use
+    :ivar cpus: positions that its CPUs may use, ascending
     :ivar demand: cores wanted
-    :ivar columns: tuple of (position of memory, A, R, W, S)
+    :ivar columns: (position of memory, A, R, W, S)
     """
 
     __slots__ = ('cpus', 'demand', 'columns')
 
-    def __init__(self, cpus, demand, columns):
+    def __init__(self, cpus: tuple[int, ...], demand: float, columns: tuple[Column, ...]) -> None:
         self.cpus, self.demand, self.columns = cpus, demand, columns
 
 
-def effect(cpus, demand, cpu_shares, mem_shares, lines_sec, traffic, latencies_ns, runs=None,
-           queues=True):
+def effect(cpus: tuple[int, ...], demand: float, cpu_shares: Shares, mem_shares: Shares,
+           lines_sec: float, traffic: float, latencies_ns: Sequence[Sequence[float]],
+           runs: float | None = None, queues: bool = True) -> Effect:
     """Compute what a guest adds.
 
-    :param cpu_shares, mem_shares: sequences of (position, part of its CPU time or of its
-        accesses), each adding up to 1
+    :param cpu_shares, mem_shares: (position, part of its CPU time or of its accesses), each adding
+        up to 1
     :param lines_sec: its DRAM accesses per second · 1e-9 / MLP, so that a product with
         nanoseconds is in cores
     :param traffic: bytes per second
@@ -62,16 +72,17 @@ def effect(cpus, demand, cpu_shares, mem_shares, lines_sec, traffic, latencies_n
                         share * traffic, share * demand if queues else 0.0))
     within = bounded(lost, demand if runs is None else runs)
     if within != lost:
-        columns = [(m, distance * within / lost, *rest) for m, distance, *rest in columns]
+        columns = [(m, distance * within / lost, queueing, served, reaching)
+                   for m, distance, queueing, served, reaching in columns]
     return Effect(cpus, demand, tuple(columns))
 
 
-def bounded(lost, most):
+def bounded(lost: float, most: float) -> float:
     """Return what stalls take of ``most`` cores at most; it still grows beyond half of them."""
     return lost if lost <= most / 2 else most * (1 - most / (4 * lost))
 
 
-def waiting(demand, cores, burst):
+def waiting(demand: float, cores: float, burst: float) -> float:
     """Return the cores that wait: max(0, D − C), rounded off by bursts.
 
     h = (x + √(x² + 4·v²)) / 2, x = D − C. Then h · (h − x) = v²: cores waiting times cores
@@ -86,7 +97,7 @@ def waiting(demand, cores, burst):
     return (excess + sqrt(excess * excess + 4 * burst * burst)) / 2
 
 
-def crowding(demand, cores):
+def crowding(demand: float, cores: float) -> float:
     """Return what D·ln(D / C) has beyond D − C, where more is wanted than there is [cores].
 
     Waiting alone is blind to who waits: six busy guests on two nodes of two cores wait for
@@ -99,16 +110,17 @@ def crowding(demand, cores):
     return demand * log(demand / cores) - (demand - cores)
 
 
-def burst(demand, cores, waited):
+def burst(demand: float, cores: float, waited: float) -> float:
     """Return v [cores] from what waited at this demand; 0 where that is not more than D − C."""
     idle = waited - (demand - cores)
     return sqrt(waited * idle) if waited > 0 and idle > 0 else 0.0
 
 
-def levelled(demand, cores, nodes, amount):
+def levelled(demand: list[float], cores: Sequence[float], nodes: Collection[int],
+             amount: float) -> None:
     """Pour ``amount`` of cores over ``nodes`` so that it fills the lowest D / C first.
 
-    :param demand: list, changed in place
+    :param demand: changed in place
     """
     if len(nodes) == 2:
         one, two = nodes
@@ -133,18 +145,20 @@ def levelled(demand, cores, nodes, amount):
             demand[n] = level * cores[n]
 
 
-def _wait(demand, cores, burst):
+def _wait(demand: float, cores: float, burst: float) -> float:
     return waiting(demand, cores, burst) + crowding(demand, cores)
 
 
 class Balance:
     """A host's sums, and its loss with some guests elsewhere.
 
-    :ivar demand: list, cores wanted by guests held to one node and by others
+    :ivar demand: by position, cores wanted by guests held to one node and by others
     :ivar wide: {positions: cores wanted by guests that may use all of these}
     """
 
-    def __init__(self, cores, bandwidth_max, demand, traffic, bursts):
+    def __init__(self, cores: Sequence[float], bandwidth_max: Sequence[float | None] | None,
+                 demand: Iterable[float], traffic: Iterable[float],
+                 bursts: Sequence[float]) -> None:
         """Start with what is there beside the guests.
 
         :param cores: C by position
@@ -153,12 +167,13 @@ class Balance:
         :param bursts: v by position
         """
         self.cores, self.bandwidth_max, self.bursts = cores, bandwidth_max, bursts
-        self.demand, self.wide = list(demand), {}
+        self.demand = list(demand)
+        self.wide: dict[tuple[int, ...], float] = {}
         self.distance, self.queueing = [0.0] * len(cores), [0.0] * len(cores)
         self.traffic, self.reaching = list(traffic), [0.0] * len(cores)
-        self._waits = None  # what waits now, once asked for
+        self._waits: float | None = None  # what waits now, once asked for
 
-    def put(self, added, sign=1):
+    def put(self, added: Effect, sign: int = 1) -> None:
         """Add an effect, or take it away with ``sign`` −1."""
         self._waits = None
         if len(added.cpus) == 1:
@@ -173,7 +188,8 @@ class Balance:
             self.traffic[m] += sign * traffic
             self.reaching[m] += sign * reaching
 
-    def parts(self, removed=(), added=()):
+    def parts(self, removed: Iterable[Effect] = (),
+              added: Iterable[Effect] = ()) -> tuple[float, float, float, float]:
         """Return (waiting, distance, queueing, crowding), as if these effects were exchanged.
 
         The first three are the loss, cores that nobody gets the good of; see :func:`crowding`.
@@ -188,17 +204,19 @@ class Balance:
         return (sum(map(waiting, demand, then.cores, then.bursts)), sum(then.distance), queueing,
                 sum(map(crowding, demand, then.cores)))
 
-    def loss(self):
+    def loss(self) -> float:
         """Return the host's loss [cores]."""
         return sum(self.parts()[:3])
 
-    def burden(self):
+    def burden(self) -> float:
         """Return the loss and the crowding, which moves are to lower [cores]."""
         return sum(self.parts())
 
-    def gain(self, removed, added):
+    def gain(self, removed: Iterable[Effect], added: Iterable[Effect]) -> float:
         """Return the burden now − the burden with these effects exchanged [cores]."""
-        shifted, wide, columns = {}, None, {}
+        shifted: dict[int, float] = {}
+        wide: dict[tuple[int, ...], float] | None = None
+        columns: dict[int, list[float]] = {}
         for sign, effects in ((-1, removed), (1, added)):
             for each in effects:
                 cpus = each.cpus
@@ -220,7 +238,8 @@ class Balance:
                         was[3] += sign * reaching
         return self._waiting_spared(shifted, wide) + self._distance_spared(columns)
 
-    def poured(self, demand=None, wide=None):
+    def poured(self, demand: Iterable[float] | None = None,
+               wide: Mapping[tuple[int, ...], float] | None = None) -> list[float]:
         """Return the demand by position once the wide guests have levelled it."""
         demand = list(self.demand if demand is None else demand)
         wide = self.wide if wide is None else wide
@@ -228,26 +247,27 @@ class Balance:
             levelled(demand, self.cores, nodes, max(0.0, wide[nodes]))
         return demand
 
-    def wait(self, n, demand):
+    def wait(self, n: int, demand: Sequence[float]) -> float:
         """Return the cores that wait at a position with these demands."""
         return waiting(demand[n], self.cores[n], self.bursts[n])
 
-    def pressure(self, n):
+    def pressure(self, n: int) -> float:
         """Return D / C of a position for guests held to it; 0 without CPUs."""
         return self.demand[n] / self.cores[n] if self.cores[n] else 0.0
 
-    def _copy(self):
+    def _copy(self) -> Balance:
         other = Balance(self.cores, self.bandwidth_max, self.demand, self.traffic, self.bursts)
         other.wide, other.distance = dict(self.wide), list(self.distance)
         other.queueing, other.reaching = list(self.queueing), list(self.reaching)
         return other
 
-    def _waiting(self, demand, wide):
+    def _waiting(self, demand: list[float], wide: Mapping[tuple[int, ...], float]) -> float:
         if wide:
             demand = self.poured(demand, wide)
         return sum(map(_wait, demand, self.cores, self.bursts))
 
-    def _waiting_spared(self, shifted, wide):
+    def _waiting_spared(self, shifted: Mapping[int, float],
+                        wide: Mapping[tuple[int, ...], float] | None) -> float:
         if wide is None and not self.wide:
             demand, cores, bursts = self.demand, self.cores, self.bursts
             return sum(_wait(demand[n], cores[n], bursts[n])
@@ -260,7 +280,7 @@ class Balance:
             then[n] += by
         return self._waits - self._waiting(then, self.wide if wide is None else wide)
 
-    def _distance_spared(self, columns):
+    def _distance_spared(self, columns: Mapping[int, Sequence[float]]) -> float:
         spared = 0.0
         for m, (distance, queueing, traffic, reaching) in columns.items():
             spared -= distance
@@ -271,11 +291,12 @@ class Balance:
                                          self.reaching[m] + reaching))
         return spared
 
-    def _queue(self, m, lines, traffic, reaching):
+    def _queue(self, m: int, lines: float, traffic: float, reaching: float) -> float:
         """Return what queueing at m takes; 0 where B is not known."""
-        if self.bandwidth_max is None or not self.bandwidth_max[m] or reaching <= 0:
+        maximum = self.bandwidth_max and self.bandwidth_max[m]
+        if not maximum or reaching <= 0:
             return 0.0
-        u = traffic / self.bandwidth_max[m]
+        u = traffic / maximum
         if u <= 0:
             return 0.0
         return bounded(lines * (u / (1 - u) if u <= QUEUEING_KNEE

@@ -5,6 +5,14 @@ from __future__ import annotations
 
 from nova_numa_pmc.core import moves
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from nova_numa_pmc.model import Reason
+
 _GROUND = {
     'waiting': 'waiting for CPUs',
     'distance': 'distance of memory',
@@ -20,23 +28,22 @@ _BUDGET = {
 _GIB, _MIB = 1 << 30, 1 << 20
 
 
-def explain_move(move):
+def explain_move(move: moves.Move) -> str:
     """Say in one line what is moved and why it pays.
 
-    :param move: :class:`moves.Move`
-    :returns: str without a newline, e.g. ``web moves from node 0 to 1 (1.0 GiB): gains 4.0 cores
+    :returns: a line without its end, e.g. ``web moves from node 0 to 1 (1.0 GiB): gains 4.0 cores
         (waiting for CPUs 4.0), costs 5.0 core-seconds, 19.8 lost so far``
     """
     where = '; '.join(_step(move.kind, step) for step in move.steps)
     return f'{where}: {explain_why(move)}'
 
 
-def explain_why(move):
+def explain_why(move: moves.Move) -> str:
     """Say why a move is made, without what is moved where."""
-    asked = [dict(reason.values)['why'] for reason in move.reasons if reason.code == moves.ASKED]
+    asked = [_values(reason)['why'] for reason in move.reasons if reason.code == moves.ASKED]
     if asked:
-        return asked[0]
-    grounds = [(dict(reason.values)['cores'], _ground(reason)) for reason in move.reasons]
+        return str(asked[0])
+    grounds = [(_values(reason)['cores'], _ground(reason)) for reason in move.reasons]
     shown = ', '.join(f'{ground} {cores:.2g}' for cores, ground in grounds
                       if abs(cores) >= 0.005)
     return (f'gains {move.gain_cores:.2g} cores' + (f' ({shown})' if shown else '')
@@ -44,19 +51,16 @@ def explain_why(move):
             + (f', {move.regret_core_sec:.1f} lost so far' if move.regret_core_sec else ''))
 
 
-def _ground(reason):
+def _ground(reason: Reason) -> str:
     ground = _GROUND.get(reason.code, reason.code)
     if dict(reason.values).get('rate') == moves.ASSUMED:
         ground += ', at an assumed rate of accesses,'
     return ground
 
 
-def explain_remark(reason):
-    """Say in one line what held a plan back or was left out of it.
-
-    :param reason: :class:`nova_numa_pmc.model.Reason` of a :class:`moves.Plan`
-    """
-    values = dict(reason.values)
+def explain_remark(reason: Reason) -> str:
+    """Say in one line what held a plan back or was left out of it: a reason of a plan."""
+    values = _values(reason)
     if reason.code == 'budget':
         return f'held back: {_BUDGET.get(values["of"], values["of"])} are used up'
     if reason.code == 'demand_unknown':
@@ -66,7 +70,11 @@ def explain_remark(reason):
     return reason.code
 
 
-def _step(kind, step):
+def _values(reason: Reason) -> dict[str, Any]:  # of each name what the core has put there
+    return dict(reason.values)
+
+
+def _step(kind: str, step: moves.Step) -> str:
     size = f' ({_size(step.bytes)})' if step.bytes else ''
     if kind == moves.FETCH:
         return f'{step.name} gets its memory{size} to {_nodes(step.mem_nodes)}'
@@ -78,11 +86,11 @@ def _step(kind, step):
     return f'{step.name} {verb} from {_nodes(step.from_nodes)} to {_nodes(step.to_nodes)}{size}'
 
 
-def _nodes(ids):
+def _nodes(ids: Sequence[int]) -> str:
     if not ids:
         return 'all nodes'
     return ('node ' if len(ids) == 1 else 'nodes ') + ','.join(map(str, ids))
 
 
-def _size(size):
+def _size(size: int) -> str:
     return f'{size / _GIB:.1f} GiB' if size >= _GIB else f'{size / _MIB:.0f} MiB'

@@ -8,35 +8,47 @@ from nova_numa_pmc.core.agreeing import Order
 from nova_numa_pmc.core.layout import Layout
 from nova_numa_pmc.core.page_choice import BATCH_BYTES
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nova_numa_pmc.core import moves
+    from nova_numa_pmc.core.layout import Mover, Parts
+
+    #: Guests and where they go.
+    Steps = Sequence[tuple[Mover, 'Place']]
+
 PAGE_BYTES = 4096
 #: A move may use this part of the bandwidth that is left on either end, and at least so much.
 SPARE_SHARE, SLOWEST_BYTES_PER_SEC = 0.25, 16 << 20
 
 
 class Place:
-    """CPUs (ascending tuple of positions) and where the memory goes (None: it stays)."""
+    """CPUs (ascending positions) and where the memory goes (None: it stays)."""
 
     __slots__ = ('cpus', 'memory')
 
-    def __init__(self, cpus, memory):
+    def __init__(self, cpus: tuple[int, ...], memory: int | None) -> None:
         self.cpus, self.memory = cpus, memory
 
-    def __eq__(self, other):
-        return (self.cpus, self.memory) == (other.cpus, other.memory)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Place) and (
+            self.cpus == other.cpus and self.memory == other.memory)
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash((self.cpus, self.memory))
 
 
 class Ground(Layout):
     """A host with its guests, and what other places would mean for them."""
 
-    def __init__(self, situation, terms):
+    def __init__(self, situation: moves.Situation, terms: moves.Terms) -> None:
         """Lay it out; see :class:`Layout`."""
         super().__init__(situation, terms)
         self._order = Order(self.nodes, self.memory_at, self.latencies_ns, situation.limits)
 
-    def effect(self, mover, place):
+    def effect(self, mover: Mover, place: Place) -> balances.Effect:
         """Return what a guest would add at a place; its memory all there, or as it lies."""
         if len(place.cpus) == 1 and place in mover.effects:
             return mover.effects[place]
@@ -48,13 +60,14 @@ class Ground(Layout):
             mover.effects[place] = found
         return found
 
-    def bytes_to_move(self, mover, place):
+    def bytes_to_move(self, mover: Mover, place: Place) -> int:
         """Return M, its bytes that are not yet on the target."""
         if place.memory is None:
             return 0
+        assert mover.bytes is not None  # else may() has refused it
         return sum(size for at, size in mover.bytes.items() if at != place.memory)
 
-    def cost(self, mover, place):
+    def cost(self, mover: Mover, place: Place) -> float:
         """Return K of one guest's change [core-seconds].
 
         T · (1 + λ / 2) + pages · τ + the change of CPUs; T = M / r, r at most a quarter of
@@ -66,6 +79,7 @@ class Ground(Layout):
         if not size:
             return changed
         target, row = place.memory, self.latencies_ns[place.cpus[0]]
+        assert target is not None  # else there were no bytes to move
         rate, far, away = terms.bytes_per_sec, 0.0, 0.0
         for at, share in mover.mem_shares:
             if at != target:
@@ -76,7 +90,7 @@ class Ground(Layout):
         remote = min(mover.demand, mover.lines_sec * max(0.0, far) / away) if away else 0.0
         return size / rate * (1 + remote / 2) + size / PAGE_BYTES * terms.page_sec + changed
 
-    def may(self, mover, place):
+    def may(self, mover: Mover, place: Place) -> bool:
         """Say whether a guest may have a place at all, whatever else lies there."""
         if not mover.movable:
             return False
@@ -92,22 +106,22 @@ class Ground(Layout):
         return place.memory is None or (
             mover.bytes is not None and self.capacity[place.memory] is not None)
 
-    def _agrees(self, mover, cpus):
+    def _agrees(self, mover: Mover, cpus: tuple[int, ...]) -> bool:
         """Say whether a guest that was just placed would be placed there; see :mod:`agreeing`."""
         if cpus == mover.home or set(cpus) >= set(mover.at):
             return True  # it is there, goes home, or may run elsewhere, too
         return self._order.prefers(mover, cpus[0])
 
-    def fits(self, steps):
-        """Say whether promises and free memory hold the guests at their new places together.
-
-        :param steps: sequence of (:class:`Mover`, :class:`Place`)
-        """
-        promised, arriving, targets = {}, {}, set()
+    def fits(self, steps: Steps) -> bool:
+        """Say whether promises and free memory hold the guests at their new places together."""
+        promised: dict[int, int] = {}
+        arriving: dict[int, int] = {}
+        targets = set()
         for mover, place in steps:
             target = place.memory
             if target is None:
                 continue
+            assert mover.bytes is not None  # else may() has refused it
             for at, size in mover.promise.items():
                 promised[at] = promised.get(at, 0) - size
             promised[target] = promised.get(target, 0) + mover.guest.memory_bytes
@@ -126,7 +140,7 @@ class Ground(Layout):
                         or self.free[at] >= self.terms.reserve_bytes + BATCH_BYTES
                         for at in targets))
 
-    def apply(self, steps):
+    def apply(self, steps: Steps) -> None:
         """Go on as if the steps were made."""
         for mover, place in steps:
             self.balance.put(mover.effect, -1)
@@ -137,13 +151,14 @@ class Ground(Layout):
             mover.at, mover.effect, mover.effects = place.cpus, then, {}
             self.balance.put(then)
 
-    def as_it_was(self, mover, cpus, mem_shares):
+    def as_it_was(self, mover: Mover, cpus: tuple[int, ...], mem_shares: Parts) -> balances.Effect:
         """Return what a guest would add at a former place with its memory as it lay then."""
         return balances.effect(cpus, mover.demand, self._cpu_shares(mover, cpus), mem_shares,
                                mover.lines_sec, mover.traffic, self.latencies_ns,
                                queues=mover.counted)
 
-    def _bring(self, mover, target):
+    def _bring(self, mover: Mover, target: int) -> None:
+        assert mover.bytes is not None  # else may() has refused it
         for at, size in mover.promise.items():
             self.promised[at] -= size
         self.promised[target] += mover.guest.memory_bytes
@@ -155,14 +170,15 @@ class Ground(Layout):
         mover.bytes = {target: sum(mover.bytes.values())}
         mover.mem_shares = ((target, 1.0),)
 
-    def _spare(self, n):
+    def _spare(self, n: int) -> float:
         """Return what a move may use of a node's bandwidth; unknown: no bound."""
-        if not self.bandwidth_known or not self.nodes[n].bandwidth_max_bytes_per_sec:
+        maximum = self.nodes[n].bandwidth_max_bytes_per_sec
+        if not self.bandwidth_known or not maximum:
             return float('inf')
-        left = self.nodes[n].bandwidth_max_bytes_per_sec - self.balance.traffic[n]
+        left = maximum - self.balance.traffic[n]
         return SPARE_SHARE * max(0.0, left)
 
-    def _cpu_shares(self, mover, cpus):
+    def _cpu_shares(self, mover: Mover, cpus: tuple[int, ...]) -> Parts:
         """Say where its CPU time goes: over several nodes, in proportion to their cores.
 
         The kernel's load balancer does not ask where a guest's memory lies: once widened for

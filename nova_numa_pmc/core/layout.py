@@ -9,6 +9,19 @@ from __future__ import annotations
 
 from nova_numa_pmc.core import balance as balances, domains, moves
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import TypeVar
+
+    from nova_numa_pmc.core.ground import Place
+    from nova_numa_pmc.model import HostView
+
+    #: (position, part) pairs.
+    Parts = tuple[tuple[int, float], ...]
+    _Amount = TypeVar('_Amount', int, float)
+
 #: A starved guest's accesses are scaled up to what it wants to run, at most so much.
 MOST_UNCLIPPED = 4.0
 #: Accesses per core that runs where nobody counts them (assumed, and low: the remote ones alone
@@ -23,8 +36,7 @@ SMALLEST_SHARE = 0.004
 class Mover:
     """One guest on the ground.
 
-    :ivar at, home: ascending tuples of positions of its CPUs now, and of those promised
-    :ivar cpu_shares, mem_shares: (position, part) pairs
+    :ivar at, home: ascending positions of its CPUs now, and of those promised
     :ivar bytes: {position: bytes of its memory}; None: unknown
     :ivar promise: {position: bytes promised}
     :ivar lines_sec: accesses per second · 1e-9 / MLP, unclipped; traffic [bytes/s] likewise
@@ -37,12 +49,27 @@ class Mover:
                  'demand', 'lines_sec', 'traffic', 'counted', 'effect', 'movable', 'allowed',
                  'effects')
 
+    guest: moves.GuestLoad
+    at: tuple[int, ...]
+    home: tuple[int, ...]
+    cpu_shares: Parts
+    mem_shares: Parts
+    bytes: dict[int, int] | None
+    promise: dict[int, int]
+    demand: float
+    lines_sec: float
+    traffic: float
+    counted: bool
+    effect: balances.Effect
+    movable: bool
+    allowed: frozenset[int] | None
+    effects: dict[Place, balances.Effect]
+
 
 class Layout:
     """A host with its guests.
 
-    :ivar movers: {uuid: :class:`Mover`} of guests whose demand is known
-    :ivar balance: :class:`balance.Balance`
+    :ivar movers: by uuid, of guests whose demand is known
     :ivar ids, memory_ids: by position, the node ids in it, and of these the ones with memory
     :ivar min_gain: a gain below this is noise [cores]
     :ivar cpu_known: by position, whether CPU demand was measured
@@ -50,12 +77,8 @@ class Layout:
         maximum are known
     """
 
-    def __init__(self, situation, terms):
-        """Lay it out.
-
-        :param situation: :class:`moves.Situation`
-        :param terms: :class:`moves.Terms`
-        """
+    def __init__(self, situation: moves.Situation, terms: moves.Terms) -> None:
+        """Lay it out."""
         view = situation.view
         merged, members = domains.merged(view)
         self.terms, self.nodes = terms, merged.nodes
@@ -75,29 +98,29 @@ class Layout:
         self.free = self._summed(situation.free_bytes)
         self.cpu_known = [node.demand_cores is not None for node in merged.nodes]
         self.memory_at = [self._nearest_memory(n) for n in self.all]
-        self.movers = {}
+        self.movers: dict[str, Mover] = {}
         for guest in situation.guests:
             if guest.demand_cores is not None and self.running:
-                self.movers[guest.uuid] = self._mover(guest, situation.mlp)
+                self.movers[guest.uuid] = self._mover(guest, guest.demand_cores, situation.mlp)
         self.balance = self._balance(situation)
         for mover in self.movers.values():
             self.balance.put(mover.effect)
 
-    def positions(self, ids):
+    def positions(self, ids: Iterable[int]) -> tuple[int, ...]:
         """Turn node ids into an ascending tuple of positions; none known: all with CPUs."""
         found = sorted({self.position[node] for node in ids if node in self.position})
         found = [n for n in found if self.nodes[n].cores]
         return tuple(found) or self.running
 
-    def node_ids(self, positions):
+    def node_ids(self, positions: Iterable[int]) -> tuple[int, ...]:
         """Turn positions into an ascending tuple of node ids."""
         return tuple(sorted(node for n in positions for node in self.ids[n]))
 
-    def by_cores(self, cpus):
+    def by_cores(self, cpus: Iterable[int]) -> Parts:
         """Divide CPU time over positions in proportion to their cores."""
         return parts({n: self.nodes[n].cores for n in cpus})
 
-    def _mover(self, guest, mlp):
+    def _mover(self, guest: moves.GuestLoad, demand: float, mlp: float) -> Mover:
         mover = Mover()
         mover.guest, mover.effects = guest, {}
         mover.at = self.positions(guest.cpu_nodes)
@@ -105,7 +128,7 @@ class Layout:
         mover.allowed = (None if guest.allowed_nodes is None else
                          frozenset(self.position[node] for node in guest.allowed_nodes
                                    if node in self.position))
-        mover.demand = max(0.0, guest.demand_cores)
+        mover.demand = max(0.0, demand)
         lies = self._summed(guest.bytes_by_node)
         mover.bytes = lies if guest.bytes_by_node else None
         mover.promise = self._promise(guest)
@@ -114,8 +137,10 @@ class Layout:
         if guest.served_cores:
             more = min(MOST_UNCLIPPED, max(1.0, mover.demand / guest.served_cores))
         runs = mover.demand if guest.served_cores is None else max(0.0, guest.served_cores)
-        mover.counted = guest.lines_per_sec is not None
-        lines = guest.lines_per_sec if mover.counted else ASSUMED_LINES_PER_CORE_SEC * runs
+        lines = guest.lines_per_sec
+        mover.counted = lines is not None
+        if lines is None:
+            lines = ASSUMED_LINES_PER_CORE_SEC * runs
         mover.lines_sec = lines * more * 1e-9 / mlp
         mover.traffic = (guest.bandwidth_bytes_per_sec or 0.0) * more
         ran = self._summed(guest.cores_by_node)
@@ -126,7 +151,8 @@ class Layout:
             mover.traffic, self.latencies_ns, min(runs, mover.demand), mover.counted)
         return mover
 
-    def _mem_shares(self, mover, lies, remote_ratio):
+    def _mem_shares(self, mover: Mover, lies: Mapping[int, int],
+                    remote_ratio: float | None) -> Parts:
         """Say where its accesses go: by where its pages lie, corrected by what was counted."""
         shares = parts(lies) or tuple((self.memory_at[n], part) for n, part in mover.cpu_shares)
         local = self.memory_at[mover.at[0]]
@@ -136,7 +162,7 @@ class Layout:
         away = tuple((n, remote_ratio * part) for n, part in parts(elsewhere))
         return ((local, 1 - remote_ratio), *away)
 
-    def _promise(self, guest):
+    def _promise(self, guest: moves.GuestLoad) -> dict[int, int]:
         """Divide a promise by position as :func:`core.view.view` does."""
         if guest.mem_bytes and len(guest.mem_bytes) == len(guest.mem_nodes):
             return self._summed(zip(guest.mem_nodes, guest.mem_bytes))
@@ -146,7 +172,7 @@ class Layout:
         weights = {n: self.capacity[n] or 0 for n in at or self.all}
         return {n: int(part * guest.memory_bytes) for n, part in parts(weights) or ()}
 
-    def _balance(self, situation):
+    def _balance(self, situation: moves.Situation) -> balances.Balance:
         """Lay out what is there beside the guests: all that was measured, less theirs."""
         nodes = self.nodes
         demand = [node.demand_cores or 0.0 for node in nodes]
@@ -168,15 +194,15 @@ class Layout:
                     mover.guest.bandwidth_bytes_per_sec or 0.0))
         return balances.Balance([node.cores for node in nodes], maxima, demand, traffic, bursts)
 
-    def _nearest_memory(self, n):
+    def _nearest_memory(self, n: int) -> int:
         if self.capacity[n] != 0:
             return n
         having = [m for m in self.all if self.capacity[m] != 0]
         return min(having, default=n, key=lambda m: self.latencies_ns[n][m])
 
-    def _summed(self, pairs):
+    def _summed(self, pairs: Iterable[tuple[int, _Amount]]) -> dict[int, _Amount]:
         """Add up (node id, amount) pairs by position."""
-        sums = {}
+        sums: dict[int, _Amount] = {}
         for node, amount in pairs:
             if node in self.position:
                 at = self.position[node]
@@ -184,14 +210,15 @@ class Layout:
         return sums
 
 
-def parts(amounts):
+def parts(amounts: Mapping[int, float]) -> Parts:
     """Turn {position: amount} into (position, part) pairs; empty when all are 0."""
     total = sum(amounts.values())
     return tuple((at, amount / total) for at, amount in amounts.items() if amount > 0) if (
         total > 0) else ()
 
 
-def _latencies(latencies_ns, merged, members):
+def _latencies(latencies_ns: Sequence[Sequence[float]] | None, merged: HostView,
+               members: Sequence[tuple[int, ...]]) -> tuple[tuple[float, ...], ...]:
     """Average measured latencies over each domain; none: SLIT distances times a local one."""
     if latencies_ns is None:
         count = range(len(merged.nodes))

@@ -10,6 +10,18 @@ from __future__ import annotations
 
 from nova_numa_pmc.record import Record
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nova_numa_pmc.core.ground import Ground
+    from nova_numa_pmc.core.moves import Move, Terms
+
+    #: Of each guest: uuid, node ids for the CPUs, node ids for the memory.
+    Key = tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
+    TrialStep = tuple[str, tuple[int, ...], tuple[tuple[int, float], ...], tuple[int, ...]]
+
 HOUR_S = 3600.0
 #: A guest's moves cost at most so many times what they cost.
 MOST_FACTOR = 64.0
@@ -22,7 +34,7 @@ class Regret(Record):
     :param core_sec: R [core-seconds]
     """
 
-    key: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
+    key: Key
     core_sec: float
 
 
@@ -34,7 +46,7 @@ class Trial(Record):
     :param credit_core_sec: what it has spared so far; paid when that covers the cost
     """
 
-    steps: tuple[tuple[str, tuple[int, ...], tuple[tuple[int, float], ...], tuple[int, ...]], ...]
+    steps: tuple[TrialStep, ...]
     cost_core_sec: float
     credit_core_sec: float
     since_s: float
@@ -64,14 +76,15 @@ class Ledger(Record):
     owed_bytes: int = 0
 
 
-def settled(ledger, ground, elapsed_s, now_s, terms):
+def settled(ledger: Ledger, ground: Ground, elapsed_s: float, now_s: float,
+            terms: Terms) -> Ledger:
     """Return the ledger after an interval: trials credited or closed, budgets refilled.
 
     A move's credit grows by what its reverse would lose now. One that has covered its cost
     restores its guests' trust; one whose guest has gone or was moved by others is dropped; so
     is what is older than an hour.
 
-    :param ground: :class:`ground.Ground` of now
+    :param ground: of now
     """
     trials, cautions = [], {each.uuid: each for each in ledger.cautions}
     for trial in ledger.trials:
@@ -92,19 +105,18 @@ def settled(ledger, ground, elapsed_s, now_s, terms):
         owed_bytes=max(0, ledger.owed_bytes - terms.bytes_per_tick))
 
 
-def caution(ledger):
+def caution(ledger: Ledger) -> dict[str, float]:
     """Return {uuid: factor} of the guests whose moves cost more than they cost."""
     return {each.uuid: each.factor for each in ledger.cautions}
 
 
-def booked(ledger, made, trial, now_s):
+def booked(ledger: Ledger, made: Move, trial: Trial, now_s: float) -> Ledger:
     """Return the ledger after a move.
 
     Its guests' next move costs twice as much until this one has paid for itself: a load that
     changes faster than moves pay would else be followed forever.
 
-    :param made: :class:`moves.Move`
-    :param trial: :class:`Trial` to open
+    :param trial: to open
     """
     factors = {each.uuid: each for each in ledger.cautions}
     uuids = {step.uuid for step in made.steps}
@@ -123,19 +135,18 @@ def booked(ledger, made, trial, now_s):
         owed_bytes=ledger.owed_bytes + made.bytes)
 
 
-def forgotten(ledger, uuids):
+def forgotten(ledger: Ledger, uuids: Iterable[str]) -> Ledger:
     """Return the ledger without what it holds about guests: their move failed or was undone."""
     uuids = frozenset(uuids)
 
-    def about(steps):
-        return uuids.intersection(uuid for uuid, *_ in steps)
-
     return ledger._replace(
-        regrets=tuple(each for each in ledger.regrets if not about(each.key)),
-        trials=tuple(each for each in ledger.trials if not about(each.steps)))
+        regrets=tuple(each for each in ledger.regrets
+                      if uuids.isdisjoint(uuid for uuid, *_ in each.key)),
+        trials=tuple(each for each in ledger.trials
+                     if uuids.isdisjoint(uuid for uuid, *_ in each.steps)))
 
 
-def _spared(trial, ground):
+def _spared(trial: Trial, ground: Ground) -> float | None:
     """Say what the reverse of a move would lose now [cores]; None: it is no longer in force."""
     removed, added = [], []
     for uuid, from_nodes, mem_shares, to_nodes in trial.steps:
@@ -149,7 +160,7 @@ def _spared(trial, ground):
     return -ground.balance.gain(removed, added)
 
 
-def _eased(cautions, ground, now_s):
+def _eased(cautions: Iterable[Caution], ground: Ground, now_s: float) -> tuple[Caution, ...]:
     """Halve what is an hour old; drop what is back at 1 or about guests that have gone."""
     kept = []
     for each in cautions:
@@ -160,5 +171,5 @@ def _eased(cautions, ground, now_s):
     return tuple(kept)
 
 
-def _within_hour(times, now_s):
+def _within_hour(times: Iterable[float], now_s: float) -> tuple[float, ...]:
     return tuple(each for each in times if 0 <= now_s - each < HOUR_S)

@@ -7,11 +7,19 @@ from math import isfinite
 
 from nova_numa_pmc.core.ledger import Caution, Ledger, Regret, Trial
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from nova_numa_pmc.core.ledger import TrialStep
+
 #: Raised when the meaning of a field changes; fields that are new are ignored by older readers.
 VERSION = 1
 
 
-def to_data(ledger):
+def to_data(ledger: Ledger) -> dict[str, Any]:
     """Return a ledger as dicts, lists, strings and numbers, ready for JSON."""
     data = {field: [each._asdict() for each in getattr(ledger, field)]
             for field in ('regrets', 'trials', 'cautions')}
@@ -19,7 +27,7 @@ def to_data(ledger):
                 changed_s=list(ledger.changed_s), owed_bytes=ledger.owed_bytes)
 
 
-def from_data(data):
+def from_data(data: Any) -> Ledger:
     """Return the ledger that :func:`to_data` wrote, or a newer writer of the same version.
 
     :raises ValueError: it is none: malformed or of another version. An empty ledger is a
@@ -42,20 +50,22 @@ def from_data(data):
         raise ValueError(f'not a ledger of moves: {error!r}') from None
 
 
-def _key(uuid, cpu_nodes, mem_nodes):
+def _key(uuid: object, cpu_nodes: Iterable[Any],
+         mem_nodes: Iterable[Any]) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
     return str(uuid), _nodes(cpu_nodes), _nodes(mem_nodes)
 
 
-def _step(uuid, from_nodes, mem_shares, to_nodes):
+def _step(uuid: object, from_nodes: Iterable[Any], mem_shares: Iterable[Any],
+          to_nodes: Iterable[Any]) -> TrialStep:
     return (str(uuid), _nodes(from_nodes),
             tuple((int(node), _number(share)) for node, share in mem_shares), _nodes(to_nodes))
 
 
-def _nodes(ids):
+def _nodes(ids: Iterable[Any]) -> tuple[int, ...]:
     return tuple(int(node) for node in ids)
 
 
-def _number(value):
+def _number(value: Any) -> float:
     if isinstance(value, bool) or not isfinite(value):
         raise ValueError(f'not a number: {value!r}')
     return value

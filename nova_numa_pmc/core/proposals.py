@@ -13,6 +13,16 @@ from bisect import bisect_left
 
 from nova_numa_pmc.core.ground import Place
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from nova_numa_pmc.core.ground import Ground
+    from nova_numa_pmc.core.layout import Mover
+
+    Change = tuple[tuple[Mover, Place], ...]
+
 #: Of each node: guests weighed by bound, and again by bound per cost; guests tried in swaps;
 #: partners for each on each other node, by nearest demand and by each of two other orders.
 _MOVERS, _SWAPPERS, _NEAREST, _OTHERS = 8, 6, 2, 2
@@ -20,14 +30,14 @@ _MOVERS, _SWAPPERS, _NEAREST, _OTHERS = 8, 6, 2, 2
 _FEW = 16
 
 
-def proposals(ground):
+def proposals(ground: Ground) -> list[Change]:
     """List the changes to weigh, each a tuple of (Mover, Place)."""
     movable = [mover for mover in ground.movers.values() if mover.movable]
     bounds = {mover.guest.uuid: ground.balance.gain((mover.effect,), ()) for mover in movable}
     promising = [mover for mover in movable if bounds[mover.guest.uuid] > ground.min_gain]
     few = len(movable) <= _FEW
     sources = _by_place(promising)
-    found = []
+    found: list[Change] = []
     for at in sorted(sources):
         chosen = sources[at] if few else _best(ground, sources[at], bounds, _MOVERS)
         for mover in chosen:
@@ -42,7 +52,7 @@ def proposals(ground):
     return found
 
 
-def single_places(ground, mover):
+def single_places(ground: Ground, mover: Mover) -> list[Place]:
     """List the places on one position that a guest may have instead of its own."""
     found = []
     for n in ground.running:
@@ -58,16 +68,17 @@ def single_places(ground, mover):
             and ground.fits(((mover, place),))]
 
 
-def _by_place(movers):
-    sources = {}
+def _by_place(movers: Iterable[Mover]) -> dict[tuple[int, ...], list[Mover]]:
+    sources: dict[tuple[int, ...], list[Mover]] = {}
     for mover in movers:
         sources.setdefault(mover.at, []).append(mover)
     return sources
 
 
-def _best(ground, movers, bounds, count):
+def _best(ground: Ground, movers: Iterable[Mover], bounds: Mapping[str, float],
+          count: int) -> list[Mover]:
     """Take the first by bound and by bound per cost."""
-    def cost(mover):
+    def cost(mover: Mover) -> float:
         size = sum(mover.bytes.values()) if mover.bytes else 0
         return size / ground.terms.bytes_per_sec + ground.terms.change_core_sec
 
@@ -76,7 +87,8 @@ def _best(ground, movers, bounds, count):
     return list(dict.fromkeys(by_bound + by_cost))
 
 
-def _swaps(ground, movable, sources, bounds, few):
+def _swaps(ground: Ground, movable: list[Mover], sources: Mapping[tuple[int, ...], list[Mover]],
+           bounds: Mapping[str, float], few: bool) -> Iterator[Change]:
     """Pair guests that lose where they are with guests elsewhere."""
     pools = {at: _Pool(movers) for at, movers in _by_place(movable).items() if len(at) == 1}
     seen = set()
@@ -98,24 +110,25 @@ def _swaps(ground, movable, sources, bounds, few):
                         yield steps
 
 
-def _place(ground, at):
+def _place(ground: Ground, at: tuple[int, ...]) -> Place:
     return Place(at, ground.memory_at[at[0]])
 
 
 class _Pool:
     """The guests of one node in the orders in which partners are looked for."""
 
-    def __init__(self, movers):
+    def __init__(self, movers: Iterable[Mover]) -> None:
         self.movers = sorted(movers, key=lambda each: (each.demand, each.guest.uuid))
         self.demands = [each.demand for each in self.movers]
         self.calmest = sorted(self.movers, key=lambda each: each.lines_sec)[:_OTHERS]
-        self.returning = {}  # by the position where most of their memory lies
+        #: By the position where most of their memory lies.
+        self.returning: dict[int, list[Mover]] = {}
         for each in self.movers:
             for at, share in each.mem_shares:
                 if share > 0.5 and at != each.at[0]:
                     self.returning.setdefault(at, []).append(each)
 
-    def partners(self, ground, mover, at):
+    def partners(self, ground: Ground, mover: Mover, at: int) -> Iterable[Mover]:
         """Take those nearest to the demand that should come back, the calmest, the returning."""
         balance, here = ground.balance, mover.at[0]
         missing = balance.demand[here] - balance.cores[here]
@@ -126,7 +139,7 @@ class _Pool:
         return dict.fromkeys(self.movers[first:first + _NEAREST] + self.calmest + returning)
 
 
-def _widenings(ground, movable):
+def _widenings(ground: Ground, movable: Iterable[Mover]) -> Iterator[Change]:
     """Let the calmest guests of a node that waits also run where cores idle."""
     balance = ground.balance
     poured = balance.poured() if balance.wide else balance.demand

@@ -14,6 +14,15 @@ from nova_numa_pmc.core.ground import Ground, Place
 from nova_numa_pmc.core.proposals import proposals
 from nova_numa_pmc.core.weighing import Candidate, distinct, gain, key, made, trial
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from nova_numa_pmc.core.ledger import Key, Ledger
+    from nova_numa_pmc.core.proposals import Change
+    from nova_numa_pmc.core.weighing import Identity
+
 #: Regrets kept between ticks, and candidates shown that are not due.
 MOST_REGRETS, MOST_PENDING = 256, 8
 #: Among moves that are due, the one that gains most over this time comes first [s].
@@ -24,7 +33,8 @@ BRIDGE_S = 60.0
 MOST_PROPOSED = 200
 
 
-def plan(situation, ledger, terms, elapsed_s, now_s):
+def plan(situation: moves.Situation, ledger: Ledger, terms: moves.Terms, elapsed_s: float,
+         now_s: float) -> tuple[moves.Plan, Ledger]:
     """Decide which guests to move now.
 
     Prepaid regret: R ← max(0, R + (G − min_gain) · Δt) for each candidate, which is due when
@@ -34,19 +44,18 @@ def plan(situation, ledger, terms, elapsed_s, now_s):
     with the largest G · 600 s − K comes first; the others are weighed again as if it were made
     and keep the share of their regret that they would still gain.
 
-    :param situation: :class:`moves.Situation`
-    :param ledger: :class:`ledger.Ledger` that the last plan returned; an empty one at first
-    :param terms: :class:`moves.Terms`
+    :param ledger: that the last plan returned; an empty one at first
     :param elapsed_s: length of the interval that was measured [s]
     :param now_s: a clock that does not jump [s]
-    :returns: (:class:`moves.Plan`, the next :class:`ledger.Ledger`, on the assumption that the
-        moves are made; else call :func:`ledger.forgotten`)
+    :returns: (the plan, the next ledger, on the assumption that the moves are made; else call
+        :func:`ledger.forgotten`)
     """
     elapsed_s = min(max(0.0, elapsed_s), terms.longest_tick_s)
     ground = Ground(situation, terms)
     ledger = ledgers.settled(ledger, ground, elapsed_s, now_s, terms)
     candidates = _with_regrets(ground, ledger, elapsed_s)
-    before, chosen, held = ground.balance.loss(), [], set()
+    before, chosen = ground.balance.loss(), []
+    held: set[str] = set()
     while True:
         best = _due(ground, candidates, ledger, held)
         if best is None:
@@ -64,17 +73,19 @@ def plan(situation, ledger, terms, elapsed_s, now_s):
                       ground.balance.loss(), _remarks(ground, ledger, held)), ledger
 
 
-def propose(situation, terms, horizon_s=HORIZON_S):
+def propose(situation: moves.Situation, terms: moves.Terms,
+            horizon_s: float = HORIZON_S) -> moves.Plan:
     """List the moves that gain more than they cost within a time, best first, one by one.
 
     For an operator who asks now: no regret is needed, no budget applies. No guest is changed
     twice.
 
     :param horizon_s: for how long the load is taken to stay as it is [s]
-    :returns: :class:`moves.Plan`
     """
     ground = Ground(situation, terms)
-    before, chosen, settled = ground.balance.loss(), [], set()
+    before = ground.balance.loss()
+    chosen: list[moves.Move] = []
+    settled: set[str] = set()
     while len(chosen) < MOST_PROPOSED:
         candidates = [Candidate(ground, steps, gain(ground, steps))
                       for steps in distinct(proposals(ground)).values()
@@ -90,10 +101,10 @@ def propose(situation, terms, horizon_s=HORIZON_S):
         settled.update(mover.guest.uuid for mover, _ in best.steps)
         ground.apply(best.steps)
     return moves.Plan(tuple(chosen), (), before, ground.balance.loss(),
-                      _remarks(ground, None, ()))
+                      _remarks(ground, ledgers.Ledger(), ()))
 
 
-def _with_regrets(ground, ledger, elapsed_s):
+def _with_regrets(ground: Ground, ledger: Ledger, elapsed_s: float) -> list[Candidate]:
     """Weigh what is proposed and what has regrets already; keep what is nearest to being paid."""
     recalled = [(_recalled(ground, each.key), each.core_sec) for each in ledger.regrets]
     known = {}
@@ -108,7 +119,8 @@ def _with_regrets(ground, ledger, elapsed_s):
     return candidates[:MOST_REGRETS]
 
 
-def _weighed(ground, changes, known, elapsed_s):
+def _weighed(ground: Ground, changes: Mapping[Identity, Change], known: Mapping[Identity, float],
+             elapsed_s: float) -> list[Candidate]:
     """Weigh changes and add the interval's regret to what is known; drop those without any."""
     candidates = []
     for identity, steps in changes.items():
@@ -120,7 +132,7 @@ def _weighed(ground, changes, known, elapsed_s):
     return candidates
 
 
-def _recalled(ground, named):
+def _recalled(ground: Ground, named: Key) -> Change | None:
     """Turn a regret's key into steps; None: no longer possible."""
     steps = []
     for uuid, cpu_nodes, mem_nodes in named:
@@ -137,13 +149,14 @@ def _recalled(ground, named):
     return tuple(steps) if ground.fits(steps) else None
 
 
-def _due(ground, candidates, ledger, held):
+def _due(ground: Ground, candidates: list[Candidate], ledger: Ledger,
+         held: set[str]) -> Candidate | None:
     """Return the best candidate that has paid and is within the budgets; None: there is none.
 
     Gains that moves of this plan have made out of date are looked at again only where they
     could come first.
 
-    :param held: set, gets the names of the budgets that held one back
+    :param held: gets the names of the budgets that held one back
     """
     factors, terms = ledgers.caution(ledger), ground.terms
     while True:
@@ -164,18 +177,19 @@ def _due(ground, candidates, ledger, held):
             candidates.remove(best)
 
 
-def _gains(ground, candidate):
+def _gains(ground: Ground, candidate: Candidate) -> bool:
     """Say whether it gains more than noise; where no gain is too small, more than nothing."""
     return candidate.gain > 0 and candidate.gain >= ground.min_gain
 
 
-def _missing(candidate, factors):
+def _missing(candidate: Candidate, factors: Mapping[str, float]) -> float:
     """Return what regret has yet to cover [core-seconds]; 0 or less: it is due."""
     return candidate.cost * max(
         factors.get(mover.guest.uuid, 1.0) for mover, _ in candidate.steps) - candidate.regret
 
 
-def _soon(ground, candidates, ledger):
+def _soon(ground: Ground, candidates: Iterable[Candidate],
+          ledger: Ledger) -> dict[tuple[int, ...], float]:
     """Return {place: gain} of the best move from it that is due, or will be shortly."""
     factors = ledgers.caution(ledger)
     return _cures(each for each in candidates if each.gain >= ground.min_gain
@@ -183,9 +197,9 @@ def _soon(ground, candidates, ledger):
                   and _budget_exceeded(each, ledger, ground.terms) != 'moves_per_hour')
 
 
-def _cures(candidates):
+def _cures(candidates: Iterable[Candidate]) -> dict[tuple[int, ...], float]:
     """Return {place: gain} of the best move from it."""
-    best = {}
+    best: dict[tuple[int, ...], float] = {}
     for each in candidates:
         if each.kind in (moves.MOVE, moves.SWAP):
             for mover, _ in each.steps:
@@ -193,7 +207,7 @@ def _cures(candidates):
     return best
 
 
-def _superfluous(candidate, soon):
+def _superfluous(candidate: Candidate, soon: Mapping[tuple[int, ...], float]) -> bool:
     """Say whether it is a widening of which a move is about to spare at least half."""
     if candidate.kind != moves.WIDEN:
         return False
@@ -201,7 +215,7 @@ def _superfluous(candidate, soon):
     return soon.get(mover.at, 0.0) >= candidate.gain / 2
 
 
-def _budget_exceeded(candidate, ledger, terms):
+def _budget_exceeded(candidate: Candidate, ledger: Ledger, terms: moves.Terms) -> str:
     """Name the budget that a candidate would exceed; '' none."""
     count = len(candidate.steps)
     if not candidate.bytes:
@@ -215,7 +229,7 @@ def _budget_exceeded(candidate, ledger, terms):
     return ''
 
 
-def _refreshed(ground, candidate):
+def _refreshed(ground: Ground, candidate: Candidate) -> bool:
     """Look again at a candidate after a move; its regret shrinks as its gain has.
 
     :returns: whether it is still to be considered
@@ -230,14 +244,16 @@ def _refreshed(ground, candidate):
     return candidate.regret > 0
 
 
-def _pending(ground, candidates, ledger):
+def _pending(ground: Ground, candidates: Iterable[Candidate],
+             ledger: Ledger) -> tuple[moves.Move, ...]:
     """Show what is not due, one candidate per guest, the soonest first."""
     factors = ledgers.caution(ledger)
 
-    def seconds(each):
+    def seconds(each: Candidate) -> float:
         return max(0.0, _missing(each, factors)) / each.gain
 
-    shown, soon = [], _soon(ground, candidates, ledger)
+    shown: list[Candidate] = []
+    soon = _soon(ground, candidates, ledger)
     gaining = [each for each in candidates
                if _gains(ground, each) and not _superfluous(each, soon)]
     for each in sorted(gaining, key=lambda each: (seconds(each), each.order(HORIZON_S))):
@@ -246,7 +262,7 @@ def _pending(ground, candidates, ledger):
     return tuple(made(ground, each) for each in shown)
 
 
-def _remarks(ground, ledger, held):
+def _remarks(ground: Ground, ledger: Ledger, held: Collection[str]) -> tuple[model.Reason, ...]:
     """Say which budgets held moves back, and which parts are unknown."""
     remarks = []
     for name in sorted(held):

@@ -6,6 +6,19 @@ from __future__ import annotations
 from nova_numa_pmc import model
 from nova_numa_pmc.core import balance as balances, ledger as ledgers, moves
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nova_numa_pmc.core.ground import Ground, Place
+    from nova_numa_pmc.core.layout import Mover
+    from nova_numa_pmc.core.ledger import Key
+    from nova_numa_pmc.core.proposals import Change
+
+    #: Of each guest: its uuid and where it goes.
+    Identity = tuple[tuple[str, tuple[int, ...], int | None], ...]
+
 #: A widened guest's time away from home is taken to cost at least this part, as its new
 #: memory is allocated where it runs (assumed).
 AWAY_RATIO = 0.02
@@ -17,7 +30,6 @@ TAKEN_UP = 0.25
 class Candidate:
     """A change and what it is worth.
 
-    :ivar steps: tuple of (Mover, Place)
     :ivar kind: one of :data:`moves.KINDS`
     :ivar gain: [cores]; cost, regret: [core-seconds]; bytes
     :ivar fresh: whether the gain is that of the balance as it is
@@ -25,7 +37,7 @@ class Candidate:
 
     __slots__ = ('steps', 'kind', 'gain', 'cost', 'bytes', 'regret', 'fresh', '_order')
 
-    def __init__(self, ground, steps, gain):
+    def __init__(self, ground: Ground, steps: Change, gain: float) -> None:
         self.steps, self.kind, self.gain = steps, kind(steps), gain
         self.cost = sum([ground.cost(mover, place) for mover, place in steps])
         self.bytes = sum([ground.bytes_to_move(mover, place) for mover, place in steps])
@@ -36,30 +48,30 @@ class Candidate:
                                   for _, place in steps), 6),
             sorted((mover.guest.uuid, place.cpus) for mover, place in steps))
 
-    def shares(self, other):
+    def shares(self, other: Candidate) -> bool:
         """Say whether a guest is in both."""
         return any(one is two for one, _ in self.steps for two, _ in other.steps)
 
-    def order(self, horizon_s):
+    def order(self, horizon_s: float) -> tuple[object, ...]:
         """Return a sort key: net gain over a time, fewest bytes, emptiest target, names."""
         return (-round(self.gain * horizon_s - self.cost, 6), *self._order)
 
 
-def gain(ground, steps):
+def gain(ground: Ground, steps: Change) -> float:
     """Return what some steps would gain [cores]."""
     found = ground.balance.gain([mover.effect for mover, _ in steps],
                                 [ground.effect(mover, place) for mover, place in steps])
     return _adjusted(ground, *steps[0], found) if len(steps) == 1 else found
 
 
-def key(ground, steps):
+def key(ground: Ground, steps: Change) -> Key:
     """Name a change in a way that holds over ticks."""
     return tuple(sorted(
         (mover.guest.uuid, ground.node_ids(place.cpus),
          () if place.memory is None else ground.ids[place.memory]) for mover, place in steps))
 
 
-def distinct(*sequences):
+def distinct(*sequences: Iterable[Change]) -> dict[Identity, Change]:
     """Return {identity: steps} of the changes of all sequences."""
     found = {}
     for sequence in sequences:
@@ -70,7 +82,7 @@ def distinct(*sequences):
     return found
 
 
-def kind(steps):
+def kind(steps: Change) -> str:
     """Say of which of :data:`moves.KINDS` a change is."""
     if len(steps) > 1:
         return moves.SWAP
@@ -81,7 +93,7 @@ def kind(steps):
     return moves.WIDEN if at < to else moves.NARROW if to < at else moves.MOVE
 
 
-def made(ground, candidate):
+def made(ground: Ground, candidate: Candidate) -> moves.Move:
     """Turn a candidate into a :class:`moves.Move`; call it before it is applied."""
     removed = [mover.effect for mover, _ in candidate.steps]
     added = [ground.effect(mover, place) for mover, place in candidate.steps]
@@ -101,7 +113,7 @@ def made(ground, candidate):
               for cores, code in reasons if abs(cores) > 1e-6))
 
 
-def trial(ground, candidate, now_s):
+def trial(ground: Ground, candidate: Candidate, now_s: float) -> ledgers.Trial:
     """Open the trial of a candidate; call it before it is applied."""
     return ledgers.Trial(tuple(
         (mover.guest.uuid, ground.node_ids(mover.at),
@@ -110,14 +122,14 @@ def trial(ground, candidate, now_s):
         candidate.cost, 0.0, now_s)
 
 
-def _step(ground, mover, place):
+def _step(ground: Ground, mover: Mover, place: Place) -> moves.Step:
     guest = mover.guest
     return moves.Step(guest.uuid, guest.name, tuple(guest.cpu_nodes), ground.node_ids(place.cpus),
                       () if place.memory is None else ground.memory_ids[place.memory],
                       ground.bytes_to_move(mover, place))
 
 
-def _adjusted(ground, mover, place, gain):
+def _adjusted(ground: Ground, mover: Mover, place: Place, gain: float) -> float:
     """Correct the gain of widening and of going home again."""
     if set(mover.at) < set(place.cpus):
         return gain + _pooled(ground, mover, place)
@@ -126,7 +138,7 @@ def _adjusted(ground, mover, place, gain):
     return gain
 
 
-def _pooled(ground, mover, place):
+def _pooled(ground: Ground, mover: Mover, place: Place) -> float:
     """Say what bursts of the guest's old nodes find idle on its new ones, beyond levelling.
 
     Independent bursts add as squares, so that nodes which share their guests wait for
@@ -153,7 +165,7 @@ def _pooled(ground, mover, place):
                - TAKEN_UP * shared)
 
 
-def _homecoming(ground, mover, place, gain):
+def _homecoming(ground: Ground, mover: Mover, place: Place, gain: float) -> float:
     """Let a guest go home only where that leaves room; then even a small gain counts."""
     balance = ground.balance
     others = dict(balance.wide)
