@@ -336,7 +336,7 @@ class _Members:
         return value
 
     def sequence(self, name: str, longest: int, default: Any = _REQUIRED) -> Sequence[Any]:
-        value = self.get(name, default)
+        value: Sequence[Any] = self.get(name, default)
         if value is not default and type(value) is not list or len(value) > longest:
             raise ValueError(f'its {name} are no list of at most {longest}')
         return value
@@ -346,7 +346,8 @@ def _checked(name: str, value: Any, maximum: float = _AMOUNT_MAX) -> float:
     # Written so that NaN, which is neither above nor below, is refused.
     if type(value) not in (int, float) or not 0 <= value <= maximum or not math.isfinite(value):
         raise ValueError(f'its {name} is {value!r:.40}')
-    return value
+    number: float = value
+    return number
 
 
 def _checked_whole(name: str, value: Any, maximum: float = _AMOUNT_MAX) -> int:

@@ -248,12 +248,12 @@ class PoolLoad(Record):
 class History(Record):
     """What earlier guests of a flavor used (else: all guests of the host).
 
-    :param guests: N, how many they were
+    :param guests: N, how many they were; forgotten ones count in parts
     :param cores_per_vcpu_sum: Σκ, the sum over them of what each wanted per vCPU [cores]
     :param bytes_per_core_sec: the host's DRAM traffic per core-second of its guests
     """
 
-    guests: int = 0
+    guests: float = 0
     cores_per_vcpu_sum: float = 0.0
     bytes_per_core_sec: float | None = None
 

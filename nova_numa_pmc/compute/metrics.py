@@ -173,7 +173,7 @@ def to_values(host_state: HostState, vcpus_used: int, memory_mb_used: int,
     turn = view.rotation % max(1, len(merged(view)[1]))
     if turn:
         current['pmc.turn'] = turn
-    guests = min(host_state.history.guests, (1 << _GUESTS_BITS) - 1)
+    guests = min(int(host_state.history.guests), (1 << _GUESTS_BITS) - 1)
     if guests:
         current['pmc.k'] = guests | round(
             100 * host_state.history.cores_per_vcpu_sum) << _GUESTS_BITS
@@ -363,7 +363,7 @@ def _add_distances(maximum: dict[str, int], view: model.HostView) -> None:
 def _add_domains(maximum: dict[str, int], view: model.HostView) -> None:
     found, whole = threshold(view)
     if found != NEAR_DEFAULT:
-        maximum['pmc.domain'] = found
+        maximum['pmc.domain'] = round(found)
     for at in range(0, 0 if whole else len(view.domains), _DOMAINS_PER_VALUE):
         maximum[f'pmc.s{at // _DOMAINS_PER_VALUE}'] = int.from_bytes(
             view.domains[at:at + _DOMAINS_PER_VALUE], 'little')

@@ -11,19 +11,41 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import domains
 from nova_numa_pmc.core.view import LEAST_HUNDREDTHS, traffic_rate
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    #: By position; None: nothing in it is known.
+    Column = list[float | None] | None
+
+    class Usual(Protocol):
+        """Aggregates with ``usual``: a column is None, or nothing in it is."""
+
+        cores: list[float]
+        threads: list[int]
+        capacity_mib: list[int]
+        promised_mib: list[int]
+        guests: list[float]
+        vcpus: list[float]
+        demand: list[float] | None
+        bandwidth: list[float] | None
+        maximum: list[float] | None
+        link: list[float] | None
+        rate: float | None
+        turn: int
+
 MIB = 1 << 20
 
 
 class Aggregates:
     """A host's placement domains (:func:`domains.merged`), by position.
 
-    :ivar cores, threads, guests, vcpus: lists as in :class:`model.NodeView`
-    :ivar capacity_mib, promised_mib: lists, whole MiB
-    :ivar demand: list [cores], None for what is unknown
-    :ivar bandwidth, maximum: lists [bytes/s], None for what is unknown
-    :ivar link: list, None for what is unknown
-    :ivar distances: tuple of tuples
-    :ivar members: tuple of tuples of node ids
+    :ivar cores, threads, guests, vcpus: as in :class:`model.NodeView`
+    :ivar capacity_mib, promised_mib: whole MiB
+    :ivar demand: [cores]
+    :ivar bandwidth, maximum: [bytes/s]
+    :ivar members: node ids
     :ivar rate: DRAM traffic per core that is wanted, as measured: what is charged later
         doesn't change it [bytes/core-second]; None: unknown, see :func:`view.traffic_rate`
     :ivar turn: how many placements came before, modulo their number; breaks ties
@@ -34,8 +56,11 @@ class Aggregates:
     __slots__ = ('cores', 'threads', 'capacity_mib', 'promised_mib', 'guests', 'vcpus', 'demand',
                  'bandwidth', 'maximum', 'link', 'distances', 'members', 'usual', 'turn', 'rate')
 
-    def __init__(self, cores, threads, capacity_mib, promised_mib, guests, vcpus, demand,
-                 bandwidth, maximum, link, distances, members, usual=None, turn=0):
+    def __init__(self, cores: list[float], threads: list[int], capacity_mib: list[int],
+                 promised_mib: list[int], guests: list[float], vcpus: list[float], demand: Column,
+                 bandwidth: Column, maximum: Column, link: Column,
+                 distances: tuple[tuple[float, ...], ...], members: tuple[tuple[int, ...], ...],
+                 usual: bool | None = None, turn: int = 0) -> None:
         """Take columns.
 
         :param usual: what the caller knows of them, None: to be found out; with True, a column
@@ -54,27 +79,29 @@ class Aggregates:
         if not demand or not bandwidth:
             return
         if usual:  # traffic_rate() in short: a call of it takes longer than this
-            hundredths = round(100 * sum(demand))
+            hundredths = round(100 * sum(demand))  # type: ignore[arg-type]  # usual: no None in it
             if hundredths >= LEAST_HUNDREDTHS:
-                self.rate = 100 * sum(bandwidth) / hundredths
+                self.rate = (100 * sum(bandwidth)  # type: ignore[arg-type]  # likewise
+                             / hundredths)
         else:  # what a node hasn't isn't unknown
             self.rate = traffic_rate(
                 [value for value, has in zip(demand, cores) if has],
                 [value for value, has in zip(bandwidth, capacity_mib)
                  if has or value is not None])
 
-    def view(self):
+    def view(self) -> model.HostView:
         """Return the same as a :class:`model.HostView` of domains, named by their first node."""
         count = len(self.cores)
-        columns = [column or [None] * count for column in (
-            self.demand, self.bandwidth, self.maximum, self.link)]
+        demand, bandwidth, maximum, link = (column or [None] * count for column in (
+            self.demand, self.bandwidth, self.maximum, self.link))
         return model.HostView(tuple(
             model.NodeView(self.members[at][0], self.cores[at], self.threads[at],
                            self.capacity_mib[at] * MIB, self.promised_mib[at] * MIB,
-                           self.guests[at], self.vcpus[at], *(column[at] for column in columns))
+                           self.guests[at], self.vcpus[at], demand[at], bandwidth[at], maximum[at],
+                           link[at])
             for at in range(count)), self.distances, self.turn)
 
-    def copy(self):
+    def copy(self) -> Aggregates:
         """Return a copy whose amounts may be changed."""
         copy = Aggregates(
             self.cores, self.threads, self.capacity_mib, list(self.promised_mib),
@@ -85,13 +112,10 @@ class Aggregates:
         return copy
 
 
-def aggregate(view):
+def aggregate(view: model.HostView) -> Aggregates:
     """Turn a view of nodes into columns of placement domains.
 
     Whole MiB, in which Nova counts: what is promised is rounded up, what may be down.
-
-    :param view: :class:`model.HostView`
-    :rtype: Aggregates
     """
     merged, groups = domains.merged(view)
     nodes = merged.nodes
@@ -108,7 +132,7 @@ def aggregate(view):
         turn=view.rotation % len(groups) if groups else 0)
 
 
-def _uniform(column):
+def _uniform(column: Column) -> Column:
     """Return None for a column that knows nothing."""
     if column is None or column[0] is None and column.count(None) == len(column):
         return None

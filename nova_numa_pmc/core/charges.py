@@ -6,29 +6,36 @@ from __future__ import annotations
 from nova_numa_pmc.core.outcome import outcome, traffic, unseen
 from nova_numa_pmc.core.view import PRIOR_CORES_PER_VCPU
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nova_numa_pmc.core.aggregates import Aggregates
+    from nova_numa_pmc.core.outcome import Asked
+    from nova_numa_pmc.model import Limits
+
 #: Guests that came since the last measurement are charged in at most so many parts.
 PARTS_MAX = 8
 
 
-def charge(host, vcpus, memory_mib, asked, limits, cores_per_vcpu=PRIOR_CORES_PER_VCPU):
+def charge(host: Aggregates, vcpus: float, memory_mib: float, asked: Asked, limits: Limits,
+           cores_per_vcpu: float = PRIOR_CORES_PER_VCPU) -> Aggregates:
     """Charge a host for guests that came after it was measured, where they probably went.
 
     Nobody knows them one by one: they are taken to be as large as the guest that asks, and
     each goes where it would have gone.
 
-    :param host: :class:`aggregates.Aggregates`, left as it is
+    :param host: left as it is
     :param vcpus, memory_mib: of all of them; below 0 counts as 0: what a guest that left
         had used isn't known before the next measurement
-    :param asked: :class:`outcome.Asked`
-    :param limits: :class:`model.Limits`
     :param cores_per_vcpu: what is expected of any guest of this host
-    :returns: :class:`aggregates.Aggregates`
     """
     vcpus, memory_mib = max(0, vcpus), max(0, memory_mib)
     if not vcpus and not memory_mib:
         return host
     parts = max(1, min(PARTS_MAX, round(vcpus / max(1, asked.vcpus))))
-    one = unseen(vcpus / parts, -(-memory_mib // parts), intensity=asked.intensity,
+    one = unseen(vcpus / parts, int(-(-memory_mib // parts)), intensity=asked.intensity,
                  cores_per_vcpu=cores_per_vcpu)
     host = host.copy()
     for _ in range(parts):
@@ -40,14 +47,11 @@ def charge(host, vcpus, memory_mib, asked, limits, cores_per_vcpu=PRIOR_CORES_PE
     return host
 
 
-def relieve(host, asked):
+def relieve(host: Aggregates, asked: Asked) -> Aggregates:
     """Take a guest off a host that has it already, so that it doesn't count twice.
 
     On which nodes it is isn't known to the scheduler: what it asks for is taken off all
     domains in proportion to their vCPUs.
-
-    :param asked: :class:`outcome.Asked`
-    :returns: :class:`aggregates.Aggregates`
     """
     borne = host.vcpus if sum(host.vcpus) else host.cores
     host, total = host.copy(), sum(borne)
@@ -55,14 +59,16 @@ def relieve(host, asked):
     return host
 
 
-def _add(host, one, shares):
+def _add(host: Aggregates, one: Asked, shares: Mapping[int, float]) -> None:
     """Add shares of a guest to domains, or take them off where negative; never below 0."""
     added = traffic(host, one) or 0
     for at, share in shares.items():
         host.vcpus[at] = max(0, host.vcpus[at] + share * one.vcpus)
         host.guests[at] = max(0, host.guests[at] + share)
         host.promised_mib[at] = max(0, host.promised_mib[at] + round(share * one.memory_mib))
-        if host.demand and host.demand[at] is not None:
-            host.demand[at] = max(0, host.demand[at] + share * one.demand_cores)
-        if host.bandwidth and host.bandwidth[at] is not None:
-            host.bandwidth[at] = max(0, host.bandwidth[at] + share * added)
+        wanted = host.demand[at] if host.demand else None
+        if host.demand and wanted is not None:
+            host.demand[at] = max(0, wanted + share * one.demand_cores)
+        served = host.bandwidth[at] if host.bandwidth else None
+        if host.bandwidth and served is not None:
+            host.bandwidth[at] = max(0, served + share * added)

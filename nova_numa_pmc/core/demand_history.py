@@ -11,6 +11,13 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core.guest_load import traffic_of
 from nova_numa_pmc.core.streams import Horizon, Stream, bin_of
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nova_numa_pmc.sample import GuestSample, Sample
+
 #: The horizons: minutes, for a load that has changed, and a day, for what lasts [s].
 MINUTES_S, DAY_S = 900.0, 86400.0
 #: What a node is wanted for in all intervals of this time is sustained, whatever came before [s].
@@ -48,7 +55,7 @@ class Series:
         """Return the 95th percentiles over minutes and over a day, None: unknown."""
         return self.minutes.quantile(0.95, self.unit), self.day.quantile(0.95, self.unit)
 
-    def figures(self) -> dict:
+    def figures(self) -> dict[str, dict[str, float | None]]:
         """Return {horizon: {figure: value}}, plain data; {}: nothing was measured."""
         return {} if self.day.mean is None else {
             name: {'mean': stream.mean, 'variance': stream.variance, 'p95': p95}
@@ -59,8 +66,8 @@ class Series:
 class Wants:
     """What one guest, or all else on one node, wanted.
 
-    :ivar demand: :class:`Series` [cores], what ran and waited
-    :ivar traffic: :class:`Series` [bytes/s] of DRAM
+    :ivar demand: [cores], what ran and waited
+    :ivar traffic: [bytes/s] of DRAM
     """
 
     __slots__ = ('demand', 'traffic')
@@ -92,7 +99,9 @@ class GuestHistory(Wants):
                  traffic: Series | None = None) -> None:
         super().__init__(demand, traffic)
         self.flavor, self.vcpus, self.seen_s = flavor, vcpus, seen_s
-        self.measured_s, self.ran, self._place = measured_s, {}, None
+        self.measured_s = measured_s
+        self.ran: dict[int, float] = {}
+        self._place: tuple[int, tuple[int, ...]] | None = None
 
     @property
     def tells(self) -> bool:
@@ -107,7 +116,7 @@ class GuestHistory(Wants):
             self.ran = {}
         return moved
 
-    def ran_at(self, promise: model.Promise | None) -> dict:
+    def ran_at(self, promise: model.Promise | None) -> dict[int, float]:
         """Return ``ran``; {} where its place is another one since."""
         return self.ran if self._place == _place(promise) else {}
 
@@ -116,9 +125,9 @@ class Histories:
     """The histories of one host.
 
     :ivar clock_s: how long the host was measured in all [s]
-    :ivar guests: {uuid: :class:`GuestHistory`}, of those that are gone, too
-    :ivar others: {node id: :class:`Wants`} of all but guests
-    :ivar recent: the last intervals, list of (when it ended, by the clock; {node id: cores};
+    :ivar guests: by uuid, of those that are gone, too
+    :ivar others: by node id, of all but guests
+    :ivar recent: the last intervals, (when it ended, by the clock; {node id: cores};
         {node id: bytes/s}), the newest last; not kept over a restart
     :ivar flavors: {name: (guests, sum of their cores per vCPU)} of forgotten guests; the name
         None: of all of them
@@ -127,15 +136,18 @@ class Histories:
     def __init__(self, clock_s: float = 0.0) -> None:
         self.clock_s = clock_s
         self.minutes, self.day = Horizon(MINUTES_S), Horizon(DAY_S)
-        self.guests, self.others, self.flavors = {}, {}, {}
-        self.recent = [(clock_s, {}, {})]
+        self.guests: dict[str, GuestHistory] = {}
+        self.others: dict[int, Wants] = {}
+        self.flavors: dict[str | None, tuple[float, float]] = {}
+        self.recent: list[tuple[float, dict[int, float | None], dict[int, float | None]]] = [
+            (clock_s, {}, {})]
 
-    def feed(self, sample, guests: dict, promises: dict) -> None:
+    def feed(self, sample: Sample, guests: Mapping[str, model.Guest],
+             promises: Mapping[str, model.Promise]) -> None:
         """Add one interval.
 
-        :param sample: :class:`nova_numa_pmc.sample.Sample`
-        :param guests: {uuid: :class:`model.Guest`} that run
-        :param promises: {uuid: :class:`model.Promise`}
+        :param guests: by uuid, those that run
+        :param promises: by uuid
         """
         seconds = min(sample.elapsed_s, LONGEST_INTERVAL_S)
         if not seconds > 0:
@@ -167,13 +179,12 @@ class Histories:
         """
         if self.recent[0][0] > self.clock_s - SUSTAINED_S:
             return None, None
-        found = []
-        for at in (1, 2):
-            values = [interval[at].get(node) for interval in self.recent[1:]]
-            found.append(None if None in values else min(values))
-        return tuple(found)
+        return (_least([cores.get(node) for _, cores, _ in self.recent[1:]]),
+                _least([traffic.get(node) for _, _, traffic in self.recent[1:]]))
 
-    def _feed_guest(self, sample, guest, promise, bytes_per_sec, weights, seconds):
+    def _feed_guest(self, sample: GuestSample, guest: model.Guest | None,
+                    promise: model.Promise | None, bytes_per_sec: float | None,
+                    weights: tuple[float, float], seconds: float) -> None:
         history = self.guests.get(sample.uuid)
         if history is None:
             history = self.guests[sample.uuid] = GuestHistory()
@@ -196,7 +207,7 @@ class Histories:
             for node, cores in sample.cores_by_node:
                 history.ran[node] = history.ran.get(node, 0.0) + weights[0] * cores
 
-    def _rescale(self):
+    def _rescale(self) -> None:
         for horizon, at in ((self.minutes, 0), (self.day, 1)):
             factor = horizon.overflow()
             if factor is None:
@@ -207,7 +218,7 @@ class Histories:
                 if at == 0 and isinstance(wants, GuestHistory):
                     wants.ran = {node: weight * factor for node, weight in wants.ran.items()}
 
-    def _forget(self):
+    def _forget(self) -> None:
         """Forget guests that are gone for good, but for what their flavor learns of them."""
         gone = sorted((each.seen_s, uuid) for uuid, each in self.guests.items()
                       if each.seen_s < self.clock_s)
@@ -216,23 +227,25 @@ class Histories:
             if at < over or seen_s < self.clock_s - KEEP_S:
                 self._sum_up(self.guests.pop(uuid))
 
-    def _sum_up(self, history):
+    def _sum_up(self, history: GuestHistory) -> None:
         if not history.tells:
             return
+        mean = history.demand.day.mean
+        assert mean is not None  # it was measured
         for name in {history.flavor, None}:
             count, total = self.flavors.pop(name, (0, 0.0))
             keep = min(1.0, (FLAVOR_GUESTS_MAX - 1) / count) if count else 1.0
             self.flavors[name] = (count * keep + 1,
-                                  total * keep + history.demand.day.mean / history.vcpus)
+                                  total * keep + mean / history.vcpus)
         while len(self.flavors) > FLAVORS_MAX:
             del self.flavors[next(name for name in self.flavors if name is not None)]
 
 
-def _place(promise):
+def _place(promise: model.Promise | None) -> tuple[int, tuple[int, ...]] | None:
     return promise and (promise.since_ns, promise.cpu_nodes)
 
 
-def demand_of(sample) -> float | None:
+def demand_of(sample: GuestSample) -> float | None:
     """Return what a guest wanted in an interval [cores], None: unknown."""
     return None if sample.cores is None else sample.cores + (sample.waiting_cores or 0.0)
 
@@ -242,14 +255,16 @@ def counts(promise: model.Promise | None) -> bool:
     return promise is None or promise.vcpus > 0
 
 
-def others_of(sample, promises: dict, traffic: dict) -> list[tuple]:
+def others_of(sample: Sample, promises: Mapping[str, model.Promise],
+              traffic: Mapping[str, float]) -> list[tuple[int, float | None, float | None]]:
     """Return (node id, cores, bytes/s) of what was not guests' in an interval.
 
     It is what is left of a node's when that of the guests is taken off. None: unknown, as it is
     of all nodes where a guest's traffic, or where it ran, is not known; a guest whose CPU time
     is not known is among the others.
     """
-    cores, served = ({node.id: 0.0 for node in sample.nodes} for _ in range(2))
+    cores: dict[int, float] | None = {node.id: 0.0 for node in sample.nodes}
+    served: dict[int, float] | None = {node.id: 0.0 for node in sample.nodes}
     for each in sample.guests:
         if not counts(promises.get(each.uuid)):
             continue
@@ -257,16 +272,23 @@ def others_of(sample, promises: dict, traffic: dict) -> list[tuple]:
         ran = sum(part for _, part in each.cores_by_node)
         if wanted and not ran:
             cores = None
-        for node, part in each.cores_by_node if cores is not None and wanted and ran else ():
-            cores[node] = cores.get(node, 0.0) + wanted * part / ran
+        if cores is not None and wanted and ran:
+            for node, part in each.cores_by_node:
+                cores[node] = cores.get(node, 0.0) + wanted * part / ran
         lies = sum(size for _, size in each.bytes_by_node)
         if bytes_per_sec is None or bytes_per_sec and not lies:
             served = None
-        for node, size in each.bytes_by_node if served is not None and lies else ():
-            served[node] = served.get(node, 0.0) + bytes_per_sec * size / lies
+        if served is not None and bytes_per_sec is not None and lies:
+            for node, size in each.bytes_by_node:
+                served[node] = served.get(node, 0.0) + bytes_per_sec * size / lies
     return [(node.id, _left(node.demand_cores, cores, node.id),
              _left(node.bandwidth_bytes_per_sec, served, node.id)) for node in sample.nodes]
 
 
-def _left(total, taken, node):
+def _least(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return None if len(known) < len(values) else min(known)
+
+
+def _left(total: float | None, taken: Mapping[int, float] | None, node: int) -> float | None:
     return None if total is None or taken is None else max(0.0, total - taken[node])

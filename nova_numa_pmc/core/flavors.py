@@ -10,7 +10,7 @@ from nova_numa_pmc.core.demand_history import FLAVOR_GUESTS_MAX, Histories
 _LEAST_CORES = 0.5
 
 
-def per_vcpu(histories: Histories) -> dict:
+def per_vcpu(histories: Histories) -> dict[str | None, tuple[float, float]]:
     """Return {name of a flavor: (guests, sum of their cores per vCPU)}; None: of all guests.
 
     A guest that was not measured for long enough to tell is not among them.
@@ -18,9 +18,11 @@ def per_vcpu(histories: Histories) -> dict:
     found = dict(histories.flavors)
     for each in histories.guests.values():
         if each.tells:
+            mean = each.demand.day.mean
+            assert mean is not None  # it was measured
             for name in {each.flavor, None}:
                 count, total = found.get(name, (0, 0.0))
-                found[name] = count + 1, total + each.demand.day.mean / each.vcpus
+                found[name] = count + 1, total + mean / each.vcpus
     return found
 
 
@@ -32,7 +34,8 @@ def of_flavor(histories: Histories, flavor: str | None) -> model.History:
     known = per_vcpu(histories)
     cores = traffic = 0.0
     for each in histories.guests.values():
-        if each.tells and each.traffic.day.mean is not None:
+        if each.tells and each.demand.day.mean is not None and (
+                each.traffic.day.mean is not None):
             cores += each.demand.day.mean
             traffic += each.traffic.day.mean
     return model.History(*(known.get(flavor) or known.get(None, (0, 0.0))),

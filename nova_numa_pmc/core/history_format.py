@@ -13,13 +13,19 @@ from nova_numa_pmc.core.demand_history import (
     Series, Wants)
 from nova_numa_pmc.core.streams import BINS, Stream
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
 MAJOR, MINOR = 1, 0
 _NODES_MAX, _NAME_MAX, _VCPUS_MAX = 1024, 255, 1 << 16
 #: Beyond any real demand, traffic, variance or time; a file that says more is damaged.
 _AMOUNT_MAX = 1e30
 
 
-def to_data(histories: Histories) -> dict:
+def to_data(histories: Histories) -> dict[str, Any]:
     """Return histories as dicts, lists, text and numbers; of too many guests the last seen."""
     scales = histories.minutes.scale, histories.day.scale
     latest = sorted(histories.guests.items(), key=lambda item: -item[1].seen_s)[:GUESTS_MAX]
@@ -33,8 +39,8 @@ def to_data(histories: Histories) -> dict:
                     for name, (count, total) in histories.flavors.items()]}
 
 
-def from_data(data: dict) -> Histories:
-    """Return the :class:`Histories` in plain data.
+def from_data(data: Any) -> Histories:
+    """Return the histories in plain data.
 
     :raises ValueError: it is damaged, or a later major version wrote it
     """
@@ -63,36 +69,39 @@ def from_data(data: dict) -> Histories:
         raise ValueError('%s: %.200s' % (type(error).__name__, error)) from None
 
 
-def _wants(wants, scales):
+def _wants(wants: Wants, scales: tuple[float, float]) -> dict[str, list[list[float]]]:
     return {name: [_stream(stream, scale) for stream, scale in zip(
         (series.minutes, series.day), scales)]
         for name, series in (('demand', wants.demand), ('traffic', wants.traffic))}
 
 
-def _stream(stream, scale):
+def _stream(stream: Stream, scale: float) -> list[float]:
     """Return [] or [weight in seconds, mean, variance, bin, share, bin, share …]."""
     if stream.mean is None:
         return []
-    return [_brief(stream.weight / scale), _brief(stream.mean), _brief(stream.variance),
+    variance = stream.variance
+    assert variance is not None  # something was observed
+    return [_brief(stream.weight / scale), _brief(stream.mean), _brief(variance),
             *(part for at, share in stream.bins() for part in (at, _brief(share)))]
 
 
-def _brief(value):
+def _brief(value: float) -> float:
     return float('%.5g' % value)
 
 
-def _series(data):
-    return [Series(unit, *(_to_stream(values) for values in _pair(data[name])))
-            for name, unit in (('demand', CORES_UNIT), ('traffic', BYTES_UNIT))]
+def _series(data: Any) -> tuple[Series, Series]:
+    demand, traffic = (Series(unit, *(_to_stream(values) for values in _pair(data[name])))
+                       for name, unit in (('demand', CORES_UNIT), ('traffic', BYTES_UNIT)))
+    return demand, traffic
 
 
-def _pair(values):
+def _pair(values: Any) -> list[Any]:
     if type(values) is not list or len(values) != 2:
         raise ValueError('%.40r are no two horizons' % (values,))
     return values
 
 
-def _to_stream(values):
+def _to_stream(values: Any) -> Stream:
     """Return the :class:`Stream` that :func:`_stream` has written, in the scale 1."""
     if type(values) is not list or len(values) > 3 + 2 * BINS:
         raise ValueError('%.40r is no stream' % (values,))
@@ -108,19 +117,20 @@ def _to_stream(values):
     return Stream(weight, mean, variance, {at: share * weight for at, share in bins.items()})
 
 
-def _items(members, longest):
+def _items(members: Any, longest: int) -> Iterable[tuple[Any, Any]]:
     if type(members) is not dict or len(members) > longest:
         raise ValueError('%.40r is no object of at most %d' % (members, longest))
     return members.items()
 
 
-def _text(value):
+def _text(value: Any) -> str:
     if type(value) is not str or len(value) > _NAME_MAX or not value.isprintable():
         raise ValueError('%.40r is no name' % (value,))
     return value
 
 
-def _amount(value, most=_AMOUNT_MAX):
+def _amount(value: Any, most: float = _AMOUNT_MAX) -> float:
     if type(value) not in (int, float) or not 0 <= value <= most or not math.isfinite(value):
         raise ValueError('%.40r is no amount' % (value,))
-    return value
+    amount: float = value
+    return amount

@@ -68,4 +68,5 @@ def _nodes(ids: Iterable[Any]) -> tuple[int, ...]:
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isfinite(value):
         raise ValueError(f'not a number: {value!r}')
-    return value
+    number: float = value
+    return number

@@ -14,6 +14,17 @@ from nova_numa_pmc.core import demand_history, flavors
 from nova_numa_pmc.core.view import (
     DEFAULT_INTENSITY, INTENSITY, SETTLING_NS, capacity_cores, expected_cores)
 
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import TypeAlias
+
+    from nova_numa_pmc.sample import GuestSample, PoolSample, Sample
+
+    #: What a guest counts for.
+    Amount: TypeAlias = 'demand_history.Series | Expected'
+
 #: Minutes count beside the day where they are above it by more than so many standard errors.
 SIGNIFICANT = 2.0
 #: How long a burst lasts, to tell how far a mean over minutes may be from the day's by chance:
@@ -34,16 +45,18 @@ class Level:
 
     def add(self, series: demand_history.Series, share: float) -> None:
         """Add a share of a series that knows something."""
-        self.minutes += share * series.minutes.mean
-        self.day += share * series.day.mean
-        self.variance += share**2 * series.day.variance
+        minutes, day, variance = series.minutes.mean, series.day.mean, series.day.variance
+        assert minutes is not None and day is not None and variance is not None
+        self.minutes += share * minutes
+        self.day += share * day
+        self.variance += share**2 * variance
 
     def add_constant(self, amount: float) -> None:
         """Add an amount that is taken to stay."""
         self.minutes += amount
         self.day += amount
 
-    def charge(self, amount, share: float) -> None:
+    def charge(self, amount: Amount, share: float) -> None:
         """Add a share of what a guest counts for: a series or :class:`Expected`."""
         if isinstance(amount, Expected):
             self.add_constant(share * amount.most)
@@ -63,20 +76,21 @@ class Level:
 class Charge:
     """What one guest counts for, by node.
 
-    :ivar demand, traffic: :class:`demand_history.Series` or :class:`Expected`; of traffic None:
-        unknown
+    :ivar traffic: None: unknown
     :ivar cpus, mems: {node id: share}
     """
 
     __slots__ = ('demand', 'traffic', 'cpus', 'mems')
 
-    def __init__(self, demand, traffic, cpus: dict, mems: dict) -> None:
+    def __init__(self, demand: Amount, traffic: Amount | None, cpus: dict[int, float],
+                 mems: dict[int, float]) -> None:
         self.demand, self.traffic, self.cpus, self.mems = demand, traffic, cpus, mems
 
 
-def node_loads(histories: demand_history.Histories, sample, host: model.Topology, guests: dict,
-               promises: dict, limits: model.Limits, now_ns: int) -> dict:
-    """Return {node id: :class:`model.NodeLoad`} over the longer horizon.
+def node_loads(histories: demand_history.Histories, sample: Sample, host: model.Topology,
+               guests: Mapping[str, model.Guest], promises: Mapping[str, model.Promise],
+               limits: model.Limits, now_ns: int) -> dict[int, model.NodeLoad]:
+    """Return {node id: what it is wanted for} over the longer horizon.
 
     What is unknown of the interval is unknown. Where it can't be told what part of it is the
     guests' (the source in use does not tell their traffic), the interval's stands for it, with
@@ -84,9 +98,8 @@ def node_loads(histories: demand_history.Histories, sample, host: model.Topology
     the last minutes: a load that has come and stays counts, however short its history is.
 
     :param histories: fed with this sample
-    :param sample: :class:`nova_numa_pmc.sample.Sample`
-    :param guests: {uuid: :class:`model.Guest`} that run
-    :param promises: {uuid: :class:`model.Promise`}
+    :param guests: by uuid, those that run
+    :param promises: by uuid
     :param now_ns: CLOCK_BOOTTIME
     """
     charges = _Charges(histories, sample, host, guests, promises, limits, now_ns)
@@ -104,14 +117,15 @@ def node_loads(histories: demand_history.Histories, sample, host: model.Topology
     return found
 
 
-def pool_demands(histories: demand_history.Histories, sample, host: model.Topology,
-                 guests: dict, promises: dict, limits: model.Limits, now_ns: int) -> tuple:
+def pool_demands(histories: demand_history.Histories, sample: Sample, host: model.Topology,
+                 guests: Mapping[str, model.Guest], promises: Mapping[str, model.Promise],
+                 limits: model.Limits, now_ns: int) -> tuple[PoolSample, ...]:
     """Return the interval's pools of CPUs beside the floating one over the longer horizon.
 
     In a pool's demand the histories of the guests whose pool it is stand for what they wanted
     in the interval; the rest, which others of the host's guests may share, is the interval's.
 
-    :returns: tuple of :class:`nova_numa_pmc.sample.PoolSample`, as in the sample
+    :returns: as in the sample
     """
     if not sample.pools:
         return ()
@@ -129,7 +143,8 @@ def pool_demands(histories: demand_history.Histories, sample, host: model.Topolo
     return tuple(found)
 
 
-def _composed(measured, sustained, others, parts):
+def _composed(measured: float | None, sustained: float | None, others: demand_history.Series,
+              parts: Sequence[tuple[Amount | None, float]]) -> float | None:
     """Add up what is there; None where nothing was measured.
 
     What others want counts over minutes: it comes and goes with the host's own work.
@@ -138,12 +153,13 @@ def _composed(measured, sustained, others, parts):
     """
     if measured is None:
         return None
-    if others.day.mean is None or any(amount is None for amount, _ in parts):
-        return measured + sum(share * amount.excess for amount, share in parts
+    known = [(amount, share) for amount, share in parts if amount is not None]
+    if others.minutes.mean is None or others.day.mean is None or len(known) < len(parts):
+        return measured + sum(share * amount.excess for amount, share in known
                               if isinstance(amount, Expected))
     level = Level()
     level.add_constant(others.minutes.mean)
-    for amount, share in parts:
+    for amount, share in known:
         if share:
             level.charge(amount, share)
     return max(level.longer(), sustained or 0.0)
@@ -165,14 +181,17 @@ class Expected:
 class _Charges:
     """What each guest counts for, and where."""
 
-    def __init__(self, histories, sample, host, guests, promises, limits, now_ns):
+    def __init__(self, histories: demand_history.Histories, sample: Sample, host: model.Topology,
+                 guests: Mapping[str, model.Guest], promises: Mapping[str, model.Promise],
+                 limits: model.Limits, now_ns: int) -> None:
         self._histories, self._guests, self._promises = histories, guests, promises
         self._samples = {each.uuid: each for each in sample.guests}
-        self._now_ns, self._flavors = now_ns, {}
+        self._now_ns = now_ns
+        self._flavors: dict[str | None, model.History] = {}
         self._cores = dict(zip((node.id for node in host.nodes), capacity_cores(host, limits)))
 
-    def all(self):
-        """Return a list of :class:`Charge`."""
+    def all(self) -> list[Charge]:
+        """Return what each guest counts for."""
         found = []
         for uuid in sorted(self._samples.keys() | self._promises.keys()):
             promise = self._promises.get(uuid)
@@ -182,9 +201,10 @@ class _Charges:
                     found.append(charge)
         return found
 
-    def beyond_the_interval(self, uuids):
+    def beyond_the_interval(self, uuids: Iterable[str]) -> dict[int, float]:
         """Return {node id: cores} by which some guests' histories exceed what they wanted now."""
-        levels, now = {}, {}
+        levels: dict[int, Level] = {}
+        now: dict[int, float] = {}
         for uuid in sorted(uuids):
             sample = self._samples.get(uuid)
             charge = self._charge(uuid, self._promises.get(uuid), sample)
@@ -193,16 +213,20 @@ class _Charges:
             for node, share in charge.cpus.items():
                 levels.setdefault(node, Level()).charge(charge.demand, share)
             wanted = demand_history.demand_of(sample) if sample else None
-            ran = sum(cores for _, cores in sample.cores_by_node) if wanted else 0.0
+            if sample is None or not wanted:
+                continue
+            ran = sum(cores for _, cores in sample.cores_by_node)
             for node, cores in sample.cores_by_node if ran else ():
                 now[node] = now.get(node, 0.0) + wanted * cores / ran
         return {node: level.longer() - now.get(node, 0.0) for node, level in levels.items()}
 
-    def _charge(self, uuid, promise, sample):
+    def _charge(self, uuid: str, promise: model.Promise | None,
+                sample: GuestSample | None) -> Charge | None:
         history = self._histories.guests.get(uuid)
-        young = promise is not None and (
-            not promise.started or promise.since_ns > self._now_ns - SETTLING_NS)
-        if young:
+        demand: Amount
+        traffic: Amount | None
+        if promise is not None and (
+                not promise.started or promise.since_ns > self._now_ns - SETTLING_NS):
             demand, traffic = self._expected(uuid, promise, history)
         elif sample is None or history is None or history.demand.day.mean is None:
             return None  # it could not be measured: its part is in what others want
@@ -210,38 +234,42 @@ class _Charges:
             demand, traffic = history.demand, history.traffic
             if traffic.day.mean is None:
                 traffic = None
-        cpus = self._where(promise and promise.cpu_nodes, history and history.ran_at(promise))
+        cpus = self._where(promise and promise.cpu_nodes,
+                           history.ran_at(promise) if history else None)
         lies = sum(size for _, size in sample.bytes_by_node) if sample else 0
-        if lies:
+        if sample and lies:
             mems = {node: size / lies for node, size in sample.bytes_by_node}
         else:
             mems = self._where(promise and promise.mem_nodes) if promise and (
                 promise.mem_nodes) else cpus
         return Charge(demand, traffic, cpus, mems)
 
-    def _expected(self, uuid, promise, history):
+    def _expected(self, uuid: str, promise: model.Promise,
+                  history: demand_history.GuestHistory | None) -> tuple[Expected, Expected]:
         """Return what a young guest counts for: its own history's where it has been here."""
         guest = self._guests.get(uuid)
-        flavor = guest.flavor if guest else history and history.flavor
+        flavor = guest.flavor if guest else history.flavor if history else None
         if flavor not in self._flavors:
             self._flavors[flavor] = flavors.of_flavor(self._histories, flavor)
         known = self._flavors[flavor]
         cores = expected_cores(guest.vcpus if guest else promise.vcpus, known)
         bytes_per_sec = 0.0
         if known.bytes_per_core_sec is not None:
-            hint = dict(guest.hints).get('numa_pmc:memory_intensity') if guest else None
+            hint = dict(guest.hints).get('numa_pmc:memory_intensity', '') if guest else ''
             bytes_per_sec = cores * known.bytes_per_core_sec * INTENSITY.get(
                 hint, INTENSITY[DEFAULT_INTENSITY])
         measured = wanted = None
         if history is not None:
             measured, wanted = history.demand.minutes.mean, history.traffic.minutes.mean
             if history.measured_s >= demand_history.KNOWN_S:
+                assert history.demand.day.mean is not None  # it was measured
                 cores = history.demand.day.mean
                 bytes_per_sec = (bytes_per_sec if history.traffic.day.mean is None
                                  else history.traffic.day.mean)
         return Expected(cores, measured), Expected(bytes_per_sec, wanted)
 
-    def _where(self, nodes, ran=None):
+    def _where(self, nodes: Iterable[int] | None,
+               ran: Mapping[int, float] | None = None) -> dict[int, float]:
         """Return {node id: share}: as it ran, else over the nodes promised by their cores."""
         weights = ran if ran and sum(ran.values()) > 0 else {
             node: self._cores[node] for node in nodes or () if node in self._cores}

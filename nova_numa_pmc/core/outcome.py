@@ -22,6 +22,8 @@ TYPE_CHECKING = False  # not typing's, which is dear to import
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nova_numa_pmc.core.aggregates import Aggregates, Usual
+
 #: What rounding may be in a difference of pressures.
 _NOISE = 1e-6
 #: Policies by which a guest goes to one node where one has room.
@@ -31,13 +33,13 @@ _WHOLE = model.AUTO, model.ONE_NODE
 class Asked(Record):
     """A guest that is to be scheduled, the same for all hosts.
 
-    :param vcpus, memory_mib: of its flavor
+    :param vcpus, memory_mib: of its flavor; the mean of several guests has parts of vCPUs
     :param demand_cores: what it is expected to want [cores]
     :param policy: one of :data:`model.POLICIES`
     :param intensity: its traffic relative to the host's mean per core
     """
 
-    vcpus: int
+    vcpus: float
     memory_mib: int
     demand_cores: float
     policy: str = model.AUTO
@@ -53,7 +55,7 @@ class Outcome(Record):
         :data:`ranking.ABSURD` on a host without a CPU that guests may use
     :param rest: pressures of the others, highest first
     :param at: positions of the domains used
-    :param cpus, mems: tuples of the positions among them for the CPUs and for the memory,
+    :param cpus, mems: the positions among them for the CPUs and for the memory,
         the latter empty where that may lie anywhere
     """
 
@@ -65,50 +67,46 @@ class Outcome(Record):
     mems: tuple[int, ...]
 
 
-def outcome(host, asked, limits):
-    """Say what a guest would leave of a host.
-
-    :param host: :class:`aggregates.Aggregates`
-    :param asked: :class:`Asked`
-    :param limits: :class:`model.Limits`
-    :rtype: Outcome
-    """
+def outcome(host: Aggregates, asked: Asked, limits: model.Limits) -> Outcome:
+    """Say what a guest would leave of a host."""
     _, _, wanted, policy, intensity = asked
     if host.usual and policy in _WHOLE and limits.pressure_step > 0:
+        known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
         # Without maxima there is no utilisation that traffic could add to.
         added = None
-        if host.maximum and host.bandwidth and host.rate is not None:
-            added = expected_traffic(wanted, intensity, host.rate)
-        present = host.demand
+        if known.maximum and known.bandwidth and known.rate is not None:
+            added = expected_traffic(wanted, intensity, known.rate)
+        present = known.demand
         if present is None:
-            present = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in host.vcpus]
-        charged = _charged(host, present, wanted, added or 0)
-        at = _best(host, asked, charged, added, limits)
-        if at is not None:
+            present = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in known.vcpus]
+        charged = _charged(known, present, wanted, added or 0)
+        best = _best(known, asked, charged, added, limits)
+        if best is not None:
+            rest: Sequence[float]
             if len(charged) == 2:
-                rest = (_now(host, present, 1 - at),)
+                rest = (_now(known, present, 1 - best),)
             else:
-                rest = sorted((_now(host, present, other) for other in range(len(charged))
-                               if other != at), reverse=True)
+                rest = sorted((_now(known, present, other) for other in range(len(charged))
+                               if other != best), reverse=True)
             # A record's own check of its arguments takes as long as the rest of this branch.
-            at, pressed = (at,), (charged[at],)
+            at, pressed = (best,), (charged[best],)
             return tuple.__new__(Outcome, ('one_node', pressed, rest, at, at, at))
     return ask_place(host, asked, limits)
 
 
-def unseen(vcpus, memory_mib, policy=model.AUTO, intensity=1.0,
-           cores_per_vcpu=PRIOR_CORES_PER_VCPU):
+def unseen(vcpus: float, memory_mib: int, policy: str = model.AUTO, intensity: float = 1.0,
+           cores_per_vcpu: float = PRIOR_CORES_PER_VCPU) -> Asked:
     """Return :class:`Asked` for a guest that nobody has measured."""
     return Asked(vcpus, memory_mib, cores_per_vcpu * vcpus, policy, intensity)
 
 
-def expecting(asked, cores_per_vcpu):
+def expecting(asked: Asked, cores_per_vcpu: float) -> Asked:
     """Return :class:`Asked` with another estimate of what the guest wants per vCPU [cores]."""
     vcpus, memory_mib, _, policy, intensity = asked
     return tuple.__new__(Asked, (vcpus, memory_mib, cores_per_vcpu * vcpus, policy, intensity))
 
 
-def _charged(host, present, wanted, added):
+def _charged(host: Usual, present: Sequence[float], wanted: float, added: float) -> list[float]:
     """List each domain's pressure with the guest on it."""
     charged = [(cores + wanted) / capacity for cores, capacity in zip(present, host.cores)]
     if host.maximum and host.bandwidth:
@@ -117,7 +115,7 @@ def _charged(host, present, wanted, added):
     return list(map(max, charged, host.link)) if host.link else charged
 
 
-def _now(host, present, at):
+def _now(host: Usual, present: Sequence[float], at: int) -> float:
     """Return a domain's pressure as it is."""
     pressure = present[at] / host.cores[at]
     if host.maximum and host.bandwidth:
@@ -125,7 +123,8 @@ def _now(host, present, at):
     return max(pressure, host.link[at]) if host.link else pressure
 
 
-def _best(host, asked, charged, added, limits):
+def _best(host: Usual, asked: Asked, charged: Sequence[float], added: float | None,
+          limits: model.Limits) -> int | None:
     """Find the position of the best single domain, None: the guest fits on none.
 
     Of ranking.KEY_PARTS the floor drops out (steps are monotone, so that the lower
@@ -135,10 +134,11 @@ def _best(host, asked, charged, added, limits):
     capacity = host.capacity_mib
     fits = [at for at, threads in enumerate(host.threads)
             if threads >= vcpus and capacity[at] - promised[at] >= memory_mib]
-    if added and asked.policy == model.AUTO and min(host.maximum) < added:
+    maximum = host.maximum
+    if added and maximum and asked.policy == model.AUTO and min(maximum) < added:
         # A guest that alone exceeds a node's maximum, as in candidates.
-        need = min(added, sum(host.maximum))
-        fits = [at for at in fits if host.maximum[at] >= need]
+        need = min(added, sum(maximum))
+        fits = [at for at in fits if maximum[at] >= need]
     if len(fits) < 2:
         return fits[0] if fits else None
     step = limits.pressure_step
@@ -161,22 +161,20 @@ def _best(host, asked, charged, added, limits):
         round(host.guests[at], 9), (at - host.turn) % len(host.cores)))
 
 
-def traffic(host, asked):
+def traffic(host: Aggregates, asked: Asked) -> float | None:
     """Estimate a guest's traffic from the host's own [bytes/s]; None: unknown."""
     return expected_traffic(asked.demand_cores, asked.intensity, host.rate)
 
 
-def request(host, asked):
-    """Turn it into what :func:`placement.place` takes, as it is on this host.
-
-    :rtype: model.Request
-    """
-    return model.Request(asked.vcpus, asked.memory_mib * MIB, policy=asked.policy,
+def request(host: Aggregates, asked: Asked) -> model.Request:
+    """Turn it into what :func:`placement.place` takes, as it is on this host."""
+    return model.Request(asked.vcpus,  # type: ignore[arg-type]  # parts of one as a mean
+                         asked.memory_mib * MIB, policy=asked.policy,
                          demand_cores=asked.demand_cores,
                          bandwidth_bytes_per_sec=traffic(host, asked))
 
 
-def ask_place(host, asked, limits):
+def ask_place(host: Aggregates, asked: Asked, limits: model.Limits) -> Outcome:
     """Say what a guest would leave of a host, by :func:`placement.decide`.
 
     A guest that would be left alone is taken to float over all nodes that have CPUs.

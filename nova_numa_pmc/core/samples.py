@@ -13,7 +13,61 @@ from nova_numa_pmc.sample import COUNTED, DeviceSample, GuestSample, NodeSample
 TYPE_CHECKING = False  # not typing's, which is dear to import
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Protocol
+
+    from nova_numa_pmc.model import Guest, Node
+
+    class Evidence(Protocol):
+        """What a rung tells of one guest (:class:`nova_numa_pmc.host.sources.Evidence`)."""
+
+        @property
+        def source(self) -> str: ...
+
+        @property
+        def sure(self) -> str: ...
+
+        @property
+        def local_per_sec(self) -> float | None: ...
+
+        @property
+        def remote_per_sec(self) -> float | None: ...
+
+        @property
+        def remote_ratio(self) -> float | None: ...
+
+        @property
+        def bandwidth_bytes_per_sec(self) -> float | None: ...
+
+        @property
+        def cycles_per_sec(self) -> float | None: ...
+
+        @property
+        def instructions_per_sec(self) -> float | None: ...
+
+        @property
+        def counted_share(self) -> float | None: ...
+
+        @property
+        def of_memory(self) -> bool: ...
+
+    class Running(Protocol):
+        """A guest in one tick (:class:`nova_numa_pmc.host.sources.Running`)."""
+
+        @property
+        def guest(self) -> Guest: ...
+
+        @property
+        def cores(self) -> float | None: ...
+
+        @property
+        def waiting_cores(self) -> float | None: ...
+
+        @property
+        def cores_by_node(self) -> Mapping[int, float]: ...
+
+        @property
+        def bytes_by_node(self) -> Mapping[int, int]: ...
 
 
 class NodeUse(Record):
@@ -68,6 +122,7 @@ class _Nothing:
     """The evidence of a guest of which no rung told anything."""
 
     of_memory = False
+    source = sure = ''
     local_per_sec = remote_per_sec = remote_ratio = bandwidth_bytes_per_sec = None
     cycles_per_sec = instructions_per_sec = counted_share = None
 
@@ -75,12 +130,15 @@ class _Nothing:
 _NOTHING = _Nothing()
 
 
-def node_samples(nodes, uses, abilities, guests, all_traffic=False):
-    """Return (tuple of :class:`NodeSample`, :class:`pressure.Traffic` or None).
+def node_samples(
+        nodes: Sequence[Node], uses: Sequence[NodeUse], abilities: Abilities,
+        guests: Sequence[GuestSample],
+        all_traffic: bool = False) -> tuple[tuple[NodeSample, ...], pressure.Traffic | None]:
+    """Return the nodes' samples, and who reads whose memory; None: not counted.
 
-    :param nodes: :class:`model.Node`, ascending
-    :param uses: :class:`NodeUse` of each
-    :param guests: tuple of :class:`GuestSample`, which tell whose memory was reached
+    :param nodes: ascending
+    :param uses: of each
+    :param guests: tell whose memory was reached
     :param all_traffic: accesses are all lines moved, prefetched and written ones too: where
         memory controllers are not counted, a node's bandwidth follows from them
     """
@@ -114,21 +172,23 @@ def node_samples(nodes, uses, abilities, guests, all_traffic=False):
     return tuple(found), traffic
 
 
-def counts_of_guests(guests, evidence, nodes):
+def counts_of_guests(guests: Sequence[Running], evidence: Mapping[str, Evidence],
+                     nodes: Sequence[int]) -> dict[int, Counts]:
     """Return {node id: :class:`Counts`}: what counted guests did, by where they ran.
 
     What the host itself did is not in it. A node is absent where a guest ran that was not
     counted, or of which that is not known.
 
-    :param guests: tuple of :class:`nova_numa_pmc.host.sources.Running`
-    :param evidence: {uuid: :class:`nova_numa_pmc.host.sources.Evidence`}
+    :param evidence: by uuid
     :param nodes: ids of all nodes
     """
-    sums, unknown = {node: [0.0] * 4 for node in nodes}, set()
+    sums: dict[int, list[float | None]] = {node: [0.0] * 4 for node in nodes}
+    unknown: set[int] = set()
     for running in guests:
         told = evidence.get(running.guest.uuid)
-        if not running.cores_by_node or told is None or told.sure != COUNTED:
-            if running.cores != 0:
+        ran = running.cores
+        if ran is None or not running.cores_by_node or told is None or told.sure != COUNTED:
+            if ran != 0:
                 unknown.update(running.cores_by_node or nodes)
             continue
         each = (told.local_per_sec, told.remote_per_sec, told.cycles_per_sec,
@@ -137,14 +197,18 @@ def counts_of_guests(guests, evidence, nodes):
             for at, rate in enumerate(each if cores else ()):
                 so_far = sums[node][at]
                 sums[node][at] = (None if rate is None or so_far is None
-                                  else so_far + rate * cores / running.cores)
-    return {node: Counts(*amounts, None) for node, amounts in sums.items()
-            if node not in unknown and amounts[0] is not None} if guests else {}
+                                  else so_far + rate * cores / ran)
+    return {node: Counts(local, remote, cycles, instructions, None)
+            for node, (local, remote, cycles, instructions) in sums.items()
+            if node not in unknown and local is not None} if guests else {}
 
 
-def _traffic(nodes, uses, guests):
+def _traffic(nodes: Sequence[Node], uses: Sequence[NodeUse],
+             guests: Iterable[GuestSample]) -> pressure.Traffic | None:
     """Tell whose memory each node's accesses went to; None: a node's are not counted."""
-    if any(use.local_per_sec is None or use.remote_per_sec is None for use in uses):
+    near = [use.local_per_sec for use in uses if use.local_per_sec is not None]
+    far = [use.remote_per_sec for use in uses if use.remote_per_sec is not None]
+    if len(near) < len(uses) or len(far) < len(uses):
         return None
     at = {node.id: position for position, node in enumerate(nodes)}
     seeds = []
@@ -159,17 +223,15 @@ def _traffic(nodes, uses, guests):
                 memory[at[node]] = size
         seeds.append((remote, memory))
     incoming = [use.incoming_per_sec for use in uses]
-    return pressure.attribute(
-        [use.local_per_sec for use in uses], [use.remote_per_sec for use in uses], seeds,
-        None if None in incoming else incoming)
+    return pressure.attribute(near, far, seeds, None if None in incoming else incoming)
 
 
-def guest_sample(running, evidence, devices):
+def guest_sample(running: Running, evidence: Evidence | None,
+                 devices: Iterable[tuple[str, int | None]]) -> GuestSample:
     """Return one :class:`GuestSample`.
 
-    :param running: :class:`nova_numa_pmc.host.sources.Running`
-    :param evidence: :class:`nova_numa_pmc.host.sources.Evidence`, None: no rung told anything
-    :param devices: tuple of (address, node id or None)
+    :param evidence: None: no rung told anything
+    :param devices: (address, node id or None)
     """
     guest, cores = running.guest, running.cores
     told = evidence or _NOTHING
@@ -191,7 +253,7 @@ def guest_sample(running, evidence, devices):
               for address, node in devices))
 
 
-def is_local(node, cores_by_node):
+def is_local(node: int | None, cores_by_node: Mapping[int, float]) -> bool | None:
     """Tell whether a guest ran mostly on a device's node; None: unknown."""
     ran = sum(cores_by_node.values())
     if node is None or not ran:

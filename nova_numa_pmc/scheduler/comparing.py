@@ -23,6 +23,8 @@ from nova_numa_pmc.scheduler.asking import Answer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nova_numa_pmc.core.aggregates import Usual
+
     #: An answer that tells, what the guest would leave, and of what.
     _Known = tuple[Answer, Outcome, Aggregates]
     #: A domain's utilisations: CPU, bandwidth, link; 0.0: unknown.
@@ -102,15 +104,16 @@ def _estimated(host: Aggregates, found: Outcome, asked: Asked, cores: float,
     code, _, rest, at, cpus, mems = found
     if host.usual and len(at) == 1:
         where, = at
-        if host.demand and host.bandwidth and host.maximum:  # _of_domain() in short
-            pressure = (host.demand[where] + cores) / host.cores[where]
-            ratio = (host.bandwidth[where] + traffic) / host.maximum[where]
+        known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
+        if known.demand and known.bandwidth and known.maximum:  # _of_domain() in short
+            pressure = (known.demand[where] + cores) / known.cores[where]
+            ratio = (known.bandwidth[where] + traffic) / known.maximum[where]
             if ratio > pressure:
                 pressure = ratio
-            if host.link and host.link[where] > pressure:
-                pressure = host.link[where]
+            if known.link and known.link[where] > pressure:
+                pressure = known.link[where]
         else:
-            pressure = max(_of_domain(host, where, cores, traffic))
+            pressure = max(_of_domain(known, where, cores, traffic))
         return tuple.__new__(Outcome, (code, (pressure,), rest, at, cpus, mems))
     used, _ = _parts(host, asked, found, traffic)
     return found._replace(used=tuple(sorted(map(max, used), reverse=True)))
@@ -156,8 +159,10 @@ def _parts(host: Aggregates, asked: Asked, found: Outcome,
     shares = {at: asked.demand_cores * host.cores[at] / cores for at in found.cpus}
     adds = dict.fromkeys(found.mems or found.cpus, traffic / len(found.mems or found.cpus))
     if host.usual:
+        known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
+
         def of(at: int, cores: float | None, added: float) -> _Parts:
-            return _of_domain(host, at, cores, added)
+            return _of_domain(known, at, cores, added)
     else:
         nodes, _ = missing.completed(host.view().nodes)
 
@@ -167,7 +172,7 @@ def _parts(host: Aggregates, asked: Asked, found: Outcome,
             [of(at, 0, 0) for at in range(len(host.cores)) if at not in found.at])
 
 
-def _of_domain(host: Aggregates, at: int, cores: float | None, added: float) -> _Parts:
+def _of_domain(host: Usual, at: int, cores: float | None, added: float) -> _Parts:
     """Return a domain's utilisations as :func:`ranking.parts`, of a host that is as usual."""
     cpu = bandwidth = 0.0
     if cores is not None:
