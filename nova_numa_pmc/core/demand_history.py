@@ -106,7 +106,14 @@ class GuestHistory(Wants):
     @property
     def tells(self) -> bool:
         """Say whether it was measured for long enough to tell about others of its flavor."""
-        return self.vcpus > 0 and self.measured_s >= KNOWN_S
+        return self.cores_per_vcpu is not None
+
+    @property
+    def cores_per_vcpu(self) -> float | None:
+        """Return what it wanted over a day; None: not measured for long enough to tell."""
+        mean = self.demand.day.mean
+        return None if mean is None or self.vcpus <= 0 or self.measured_s < KNOWN_S else (
+            mean / self.vcpus)
 
     def settle(self, promise: model.Promise | None) -> bool:
         """Take its place over; return whether it had another one when the interval began."""
@@ -228,15 +235,13 @@ class Histories:
                 self._sum_up(self.guests.pop(uuid))
 
     def _sum_up(self, history: GuestHistory) -> None:
-        if not history.tells:
+        cores_per_vcpu = history.cores_per_vcpu
+        if cores_per_vcpu is None:
             return
-        mean = history.demand.day.mean
-        assert mean is not None  # it was measured
         for name in {history.flavor, None}:
             count, total = self.flavors.pop(name, (0, 0.0))
             keep = min(1.0, (FLAVOR_GUESTS_MAX - 1) / count) if count else 1.0
-            self.flavors[name] = (count * keep + 1,
-                                  total * keep + mean / history.vcpus)
+            self.flavors[name] = count * keep + 1, total * keep + cores_per_vcpu
         while len(self.flavors) > FLAVORS_MAX:
             del self.flavors[next(name for name in self.flavors if name is not None)]
 

@@ -17,12 +17,11 @@ def per_vcpu(histories: Histories) -> dict[str | None, tuple[float, float]]:
     """
     found = dict(histories.flavors)
     for each in histories.guests.values():
-        if each.tells:
-            mean = each.demand.day.mean
-            assert mean is not None  # it was measured
+        cores_per_vcpu = each.cores_per_vcpu
+        if cores_per_vcpu is not None:
             for name in {each.flavor, None}:
                 count, total = found.get(name, (0, 0.0))
-                found[name] = count + 1, total + mean / each.vcpus
+                found[name] = count + 1, total + cores_per_vcpu
     return found
 
 

@@ -76,12 +76,14 @@ def _wants(wants: Wants, scales: tuple[float, float]) -> dict[str, list[list[flo
 
 
 def _stream(stream: Stream, scale: float) -> list[float]:
-    """Return [] or [weight in seconds, mean, variance, bin, share, bin, share …]."""
-    if stream.mean is None:
+    """Return [] or [weight in seconds, mean, variance, bin, share, bin, share …].
+
+    []: nothing was observed, or so long ago that it weighs nothing.
+    """
+    weight, mean, variance = _brief(stream.weight / scale), stream.mean, stream.variance
+    if not weight or mean is None or variance is None:
         return []
-    variance = stream.variance
-    assert variance is not None  # something was observed
-    return [_brief(stream.weight / scale), _brief(stream.mean), _brief(variance),
+    return [weight, _brief(mean), _brief(variance),
             *(part for at, share in stream.bins() for part in (at, _brief(share)))]
 
 

@@ -44,12 +44,12 @@ class Level:
         self.minutes = self.day = self.variance = 0.0
 
     def add(self, series: demand_history.Series, share: float) -> None:
-        """Add a share of a series that knows something."""
-        minutes, day, variance = series.minutes.mean, series.day.mean, series.day.variance
-        assert minutes is not None and day is not None and variance is not None
-        self.minutes += share * minutes
+        """Add a share of a series that knows something of the day; of minutes, else the day's."""
+        day = series.day.mean or 0.0
+        minutes = series.minutes.mean
+        self.minutes += share * (day if minutes is None else minutes)
         self.day += share * day
-        self.variance += share**2 * variance
+        self.variance += share**2 * (series.day.variance or 0.0)
 
     def add_constant(self, amount: float) -> None:
         """Add an amount that is taken to stay."""
@@ -261,8 +261,8 @@ class _Charges:
         measured = wanted = None
         if history is not None:
             measured, wanted = history.demand.minutes.mean, history.traffic.minutes.mean
-            if history.measured_s >= demand_history.KNOWN_S:
-                assert history.demand.day.mean is not None  # it was measured
+            if history.measured_s >= demand_history.KNOWN_S and (
+                    history.demand.day.mean is not None):
                 cores = history.demand.day.mean
                 bytes_per_sec = (bytes_per_sec if history.traffic.day.mean is None
                                  else history.traffic.day.mean)

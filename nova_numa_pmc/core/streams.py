@@ -108,8 +108,11 @@ class Stream:
         return _middle(at) * unit
 
     def rescale(self, factor: float) -> None:
-        """Multiply all weights; bins with hardly any are forgotten."""
+        """Multiply all weights; what has hardly any is forgotten."""
         self.weight *= factor
+        if not self.weight:  # it was observed so long ago that no float is small enough
+            self.mean, self._squares, self._bins = None, 0.0, {}
+            return
         self._squares *= factor
         self._bins = {at: weight * factor for at, weight in self._bins.items()
                       if weight * factor > _LEAST_SHARE * self.weight}

@@ -191,6 +191,24 @@ class FormatTest(unittest.TestCase):
         data['guests'][GUEST]['new'] = [1]
         self.assertEqual(0.5, flavors.per_vcpu(history_format.from_data(data))['m1'][1])
 
+    def test_a_guest_that_is_paused_for_weeks_is_written_and_read(self):
+        for days in (7, 8, 10, 20):
+            histories = subject.Histories()
+            histories.feed(interval(one(2.0), elapsed_s=600.0), running(), {})
+            for _ in range(days * 144):
+                histories.feed(interval(one(0.0), elapsed_s=600.0), running(state='paused'), {})
+            again = history_format.from_data(history_format.to_data(histories)).guests[GUEST]
+            with self.subTest(days=days):
+                self.assertAlmostEqual(2.0, again.demand.day.mean)
+                self.assertEqual(0.5, again.cores_per_vcpu)
+
+    def test_a_guest_said_to_be_measured_of_which_nothing_is_known_tells_nothing(self):
+        data = self.whole()
+        data['guests'][GUEST]['demand'] = [[], []]
+        found = history_format.from_data(data)
+        self.assertFalse(found.guests[GUEST].tells)
+        self.assertEqual({'m9': (3, 1.5)}, flavors.per_vcpu(found))
+
     def test_damage_is_refused(self):
         def guest(**members):
             return {'guests': {GUEST: dict(self.whole()['guests'][GUEST], **members)}}

@@ -334,6 +334,16 @@ HOST = st.tuples(st.lists(st.sampled_from((8, 16)), min_size=2, max_size=4),
                  st.lists(GUEST, max_size=10), st.floats(0, 2))
 
 
+class LevelTest(unittest.TestCase):
+
+    def test_of_a_guest_of_which_minutes_tell_nothing_the_day_counts(self):
+        series = demand_history.Series(1.0)
+        series.day.add(2.0, 1.0, 1)
+        level = subject.Level()
+        level.add(series, 0.5)
+        self.assertEqual(1.0, level.longer())
+
+
 class PropertyTest(unittest.TestCase):
 
     @settings(max_examples=50, deadline=None)
