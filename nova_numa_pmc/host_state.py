@@ -336,10 +336,11 @@ class _Members:
         return value
 
     def sequence(self, name: str, longest: int, default: Any = _REQUIRED) -> Sequence[Any]:
-        value: Sequence[Any] = self.get(name, default)
+        value = self.get(name, default)
         if value is not default and type(value) is not list or len(value) > longest:
             raise ValueError(f'its {name} are no list of at most {longest}')
-        return value
+        found: Sequence[Any] = value
+        return found
 
 
 def _checked(name: str, value: Any, maximum: float = _AMOUNT_MAX) -> float:
