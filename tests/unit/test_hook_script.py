@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """hooks/qemu for real: whatever breaks, the guest lives and libvirt is not kept waiting."""
 
+import errno
 import fcntl
 import os
 import shutil
 import tempfile
+import time
 import unittest
 
 from nova_numa_pmc.host import hook_files
@@ -20,10 +22,21 @@ class HookScriptTest(unittest.TestCase):
 
     def setUp(self):
         self.root = tempfile.mkdtemp(prefix='hook-')
-        self.addCleanup(shutil.rmtree, self.root)
+        self.addCleanup(self.remove)
         self.host = hosts.FakeHost(self.root)
         self.addCleanup(self.host.close)
         self.tree = self.host.launch(1)
+
+    def remove(self):
+        """Remove the host, once no worker that was left behind writes there any more."""
+        for _ in range(200):
+            try:
+                return shutil.rmtree(self.root)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+                time.sleep(0.05)
+        self.fail(f'{self.root}: somebody still writes there')
 
     def script(self, *replace, **options):
         return script.write_script(os.path.join(self.root, 'qemu'), self.root, replace=replace,
