@@ -10,15 +10,8 @@ TYPE_CHECKING = False  # not typing's, which is dear to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Protocol
 
-    from nova_numa_pmc.sample import GuestSample
-
-    class Served(Protocol):
-        """A node of a view or of a sample: its DRAM traffic [bytes/s], None: unknown."""
-
-        @property
-        def bandwidth_bytes_per_sec(self) -> float | None: ...
+    from nova_numa_pmc.sample import GuestSample, NodeSample
 
 LINE_BYTES = 64
 
@@ -122,7 +115,8 @@ def _lines(sample: GuestSample) -> float | None:
     return None
 
 
-def _bytes_per_line(samples: Sequence[GuestSample], nodes: Sequence[Served]) -> float | None:
+def _bytes_per_line(samples: Sequence[GuestSample],
+                    nodes: Sequence[model.NodeView | NodeSample]) -> float | None:
     """Return the host's DRAM traffic per access that its guests' counters saw; None: unknown.
 
     Events of retired loads see neither prefetches nor stores, so that an access stands for
@@ -142,7 +136,8 @@ def _allowed_nodes(guest: model.Guest, view: model.HostView) -> tuple[int, ...] 
                  if node.cpus is not None and guest.allowed_cpus & node.cpus)
 
 
-def traffic_of(samples: Sequence[GuestSample], nodes: Sequence[Served]) -> dict[str, float]:
+def traffic_of(samples: Sequence[GuestSample],
+               nodes: Sequence[NodeSample]) -> dict[str, float]:
     """Return {uuid: DRAM traffic in bytes/s}; a guest whose traffic is unknown is left out."""
     bytes_per_line = _bytes_per_line(samples, nodes)
     found = {each.uuid: _traffic(each, bytes_per_line) for each in samples}

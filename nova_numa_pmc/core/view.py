@@ -14,25 +14,8 @@ TYPE_CHECKING = False  # not typing's, which is dear to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Protocol
 
-    class Measured(Protocol):
-        """What was measured of a node: :class:`model.NodeLoad`, or a sample's node."""
-
-        @property
-        def demand_cores(self) -> float | None: ...
-
-        @property
-        def bandwidth_bytes_per_sec(self) -> float | None: ...
-
-        @property
-        def bandwidth_max_bytes_per_sec(self) -> float | None: ...
-
-        @property
-        def link_ratio(self) -> float | None: ...
-
-        @property
-        def stolen_cores(self) -> float | None: ...
+    from nova_numa_pmc.sample import NodeSample
 
 #: Cores per vCPU of a guest without history, and how many guests that prior counts for.
 PRIOR_CORES_PER_VCPU, PRIOR_GUESTS = 0.5, 5
@@ -49,13 +32,13 @@ LEAST_HUNDREDTHS = 50
 
 MIB, MB = 1 << 20, 10**6
 
-_UNMEASURED: Measured = model.NodeLoad()
+_UNMEASURED = model.NodeLoad()
 #: A node that is stolen from is still one: without cores it would count as memory only.
 _LEAST_RATIO = 0.05
 
 
 def view(topology: model.Topology, promises: Iterable[model.Promise], limits: model.Limits,
-         pressures: Mapping[int, Measured] | None = None, rotation: int = 0,
+         pressures: Mapping[int, model.NodeLoad | NodeSample] | None = None, rotation: int = 0,
          now_ns: int | None = None) -> model.HostView:
     """Aggregate a host per node, in the units of :func:`quantised`.
 
