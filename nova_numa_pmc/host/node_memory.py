@@ -6,13 +6,14 @@ Evidence, the first that tells:
 * ``node/has_generic_initiator`` (5.10) and ``nodeN/access0/initiators``: what ACPI's SRAT and
   HMAT tell of devices that read memory by themselves. The memory that such a device, and no
   CPU, is the nearest to is the device's (Documentation/admin-guide/mm/numaperf.rst)
-* ``/proc/driver/nvidia/gpus/*/numa_status``: NVIDIA's driver names the node that a GPU's memory
-  is (nv_procfs_read_numa_status() in its kernel-open/nvidia/nv-procfs.c). It takes the GPU's lock
-  for that, so it is asked only of nodes that ACPI doesn't tell of
 * ``/sys/bus/dax/devices/*``: memory that the kmem driver has given to the kernel: CXL,
   persistent memory, and what firmware has reserved for special purposes
 * ``/sys/devices/virtual/memory_tiering`` (6.1): a tier with a higher number than that of any
   node with CPUs is slower (Documentation/ABI/testing/sysfs-kernel-mm-memory-tiers)
+* ``/proc/driver/nvidia/gpus/*/numa_status``: NVIDIA's driver names the node that a GPU's memory
+  is (nv_procfs_read_numa_status() in its kernel-open/nvidia/nv-procfs.c). It waits for the GPU's
+  lock for that, however long, so it is asked last, and only where a node is left of which nothing
+  above tells
 
 A file that isn't there or isn't understood is no evidence, and the memory is the host's.
 
@@ -72,8 +73,8 @@ def kept_from_guests(root: str = '/') -> frozenset[int]:
 def _kinds(root: str, alone: Set[int], with_cpus: Set[int]) -> dict[int, model.NodeMemory]:
     """Return by node id whose memory those have that have not the host's own."""
     found: dict[int, model.NodeMemory] = {}
-    for evidence in (_of_initiators(root, alone, with_cpus), _of_gpus(root), _of_dax(root),
-                     _of_tiers(root, with_cpus)):
+    for evidence in (_of_initiators(root, alone, with_cpus), _of_dax(root),
+                     _of_tiers(root, with_cpus), _of_gpus(root)):
         if alone <= found.keys():
             break
         for number, memory in evidence:

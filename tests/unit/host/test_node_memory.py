@@ -3,6 +3,7 @@ import os
 import shutil
 import tempfile
 import unittest
+from unittest import mock
 
 from nova_numa_pmc import model
 from nova_numa_pmc.host import node_memory, topology
@@ -66,11 +67,22 @@ class NodeMemoryTest(unittest.TestCase):
         sysfs.tier(self.root, 22, '2-3')
         self.assertEqual([model.HOST] * 4, self.kinds())
 
-    def test_the_driver_is_believed_before_the_tier(self):
+    def test_the_driver_is_believed_after_dax_and_tiers(self):
         sysfs.tier(self.root, 4, '0-1')
-        sysfs.tier(self.root, 22, '2-3')
-        sysfs.device_memory(self.root, [2])
-        self.assertEqual([model.HOST] * 2 + [model.DEVICE, model.SLOW], self.kinds())
+        sysfs.tier(self.root, 22, '2')
+        sysfs.device_memory(self.root, [2, 3])
+        self.assertEqual([model.HOST] * 2 + [model.SLOW, model.DEVICE], self.kinds())
+
+    def test_the_driver_is_not_asked_of_what_dax_or_tiers_tell(self):
+        sysfs.device_memory(self.root, [2, 3])
+        sysfs.kmem(self.root, 'dax0.0', 2)
+        sysfs.tier(self.root, 4, '0-1')
+        sysfs.tier(self.root, 22, '3')
+        with mock.patch.object(node_memory, 'read_text', wraps=node_memory.read_text) as read:
+            self.assertEqual([model.HOST] * 2 + [model.SLOW] * 2, self.kinds())
+        # Reading it waits for the GPU's lock.
+        self.assertEqual([], [call.args[1] for call in read.call_args_list
+                              if 'numa_status' in call.args[1]])
 
     def test_the_driver_is_not_asked_of_what_acpi_tells(self):
         sysfs.initiators(self.root, 2, (2,), '2-3')
