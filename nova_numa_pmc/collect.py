@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import counting, nova_cpu_sets, pools, state, usable_cpus
-from nova_numa_pmc.core import pressure, samples, view
+from nova_numa_pmc.core import hierarchy, pressure, samples, view
 from nova_numa_pmc.exceptions import StateError, TopologyError
 from nova_numa_pmc.host import cpu_times, events, pfm, running, topology
 from nova_numa_pmc.host.sources import (
@@ -211,12 +211,16 @@ class Sampler:
             pressure.MLP_WITH_PREFETCH if with_prefetch else pressure.MLP_DEMAND)
 
     def latencies_ns(self, host: model.Topology) -> tuple[tuple[float, ...], ...]:
-        """Return unloaded latencies by position, rows: from the CPUs."""
+        """Return unloaded latencies by position, rows: from the CPUs.
+
+        Where they were not measured they follow the distances that guests are placed by.
+        """
         rows = tuple(row for row in _by_position(host, self._options.latencies_ns)
                      if row is not None and len(row) == len(host.nodes))
         if len(rows) == len(host.nodes):
             return rows
-        return pressure.slit_latencies_ns(host.distances, self._options.local_latency_ns)
+        return pressure.slit_latencies_ns(
+            hierarchy.distances(host), self._options.local_latency_ns)
 
     def close(self) -> None:
         """Close what is open."""

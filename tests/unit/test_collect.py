@@ -88,6 +88,18 @@ class SamplerTest(WithoutPmu):
         self.assertEqual(3 << 30, idle.free_bytes)
         self.assertTrue(any(text.startswith('perf by thread: ') for text in found.problems))
 
+    def test_another_socket_is_further_than_ones_own_where_the_slit_is_flat(self):
+        nodes = tuple(model.Node(at, frozenset((at,)), MIB) for at in range(4))
+        for distance in (10, 20):  # firmware without a SLIT, and with a flat one
+            with self.subTest(distance=distance):
+                flat = tuple(tuple(10 if a == b else distance for b in range(4)) for a in range(4))
+                found = self.sampler.latencies_ns(model.Topology(
+                    nodes, flat, (), sockets=(0, 0, 1, 1)))
+                self.assertEqual([found[0][1]] * 4, [found[a][b] for a, b in (
+                    (0, 1), (1, 0), (2, 3), (3, 2))])
+                self.assertLess(found[0][1], found[0][2])
+                self.assertEqual(found[0][2], found[3][1])
+
     def test_what_others_than_guests_wait_is_no_demand(self):
         self.launch(1, {0: MIB})
         self.sample(0)
