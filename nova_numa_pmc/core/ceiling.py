@@ -17,13 +17,17 @@ def most_bytes(host: model.Topology, limits: model.Limits, page_bytes: int | Non
                node_ids: tuple[int, ...] = ()) -> int:
     """Return what a host could promise to a guest that is alone on it [bytes].
 
+    What the kernel can't reclaim counts as if it could: it changes all the time, and promises
+    would change with it.
+
     :param page_bytes: of the guest's huge pages, None: normal pages
     :param node_ids: to which others have bound its memory; empty: any
     """
     named = tuple(node for node in host.nodes if node.id in node_ids)
     nodes = named or node_memory.offered(host.nodes, limits)
     if page_bytes is None:
-        return sum(capacity_bytes(node, limits) for node in nodes)
+        return sum(capacity_bytes(node._replace(unreclaimable_bytes=0), limits)
+                   for node in nodes)
     return sum(pool.page_bytes * pool.total for node in nodes for pool in node.huge_pages
                if pool.page_bytes == page_bytes)
 

@@ -14,10 +14,10 @@ class MostTest(unittest.TestCase):
 
     def test_the_capacity_of_its_nodes(self):
         host = topology(memory=(2 * GIB, 6 * GIB), unreclaimable=(GIB, 0))
-        for nodes, most in (((), 7), ((0,), 1), ((1,), 6), ((9,), 7)):
+        for nodes, most in (((), 8), ((0,), 2), ((1,), 6), ((9,), 8)):
             self.assertEqual(most * GIB, ceiling.most_bytes(host, LIMITS, node_ids=nodes))
         twice = LIMITS._replace(ram_ratio=2.0)
-        self.assertEqual(14 * GIB, ceiling.most_bytes(host, twice))
+        self.assertEqual(16 * GIB, ceiling.most_bytes(host, twice))
 
     def test_its_pages(self):
         pool = model.HugePages(2 * MIB, 100, 0), model.HugePages(GIB, 1, 1)
@@ -50,6 +50,13 @@ class BoundedTest(unittest.TestCase):
             promised, why = self.bounded(memory, plugged)
             self.assertEqual(8 * GIB, promised)
             self.assertIn('all of that', why)
+
+    def test_the_kernels_own_memory_comes_and_goes_and_changes_no_promise(self):
+        for memory, plugged in ((8 * GIB - MIB, None), (8 * GIB - MIB, GIB), (9 * GIB, None)):
+            asked = guest(memory=memory, plugged_bytes=plugged)
+            self.assertEqual(1, len({ceiling.bounded(asked, topology(
+                memory=(4 * GIB, 4 * GIB), unreclaimable=own), LIMITS)
+                for own in ((0, 0), (4096, 0), (300 * MIB, GIB))}))
 
     def test_where_others_have_bound_it(self):
         self.assertEqual(GIB, self.bounded(6 * GIB, GIB, mem_nodes=(1,))[0])
