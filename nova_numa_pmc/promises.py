@@ -196,7 +196,7 @@ def followed(promise: model.Promise, guest: model.Guest, host: model.Topology,
         beside = _nodes(pools.cpus_on(guest.mem_nodes, host, guest), host)
         if beside:
             promise = promise._replace(cpu_nodes=beside, mem_nodes=guest.mem_nodes, mem_bytes=(),
-                                       bound=False)
+                                       bound=False, cpus=())
     return promise
 
 

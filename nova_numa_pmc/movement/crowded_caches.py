@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import model, promises
+from nova_numa_pmc import model, pools, promises
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
 from nova_numa_pmc.core.view import capacity_cores
 from nova_numa_pmc.settings import Settings
@@ -50,7 +50,7 @@ class CrowdedCaches:
         :raises StateError: a promise can't be written
         """
         assert tick.sample is not None and tick.host is not None and tick.record is not None
-        waiting = self._waiting(tick.sample, tick.record)
+        waiting = self._waiting(tick.sample, tick.record, tick.host, tick.guests)
         guests: dict[_Cache, list[tuple[float, model.Promise]]] = {}
         for guest, waits in waiting:
             guests.setdefault((guest.cpu_nodes, guest.cpus), []).append((waits, guest))
@@ -79,14 +79,20 @@ class CrowdedCaches:
                                              tick.record.rotation))
 
     @staticmethod
-    def _waiting(sample: Sample, record: Promises) -> list[tuple[model.Promise, float]]:
-        """List (promise, cores that it waits for) of the guests held to a cache, where known."""
-        found = []
-        for guest in sample.guests:
-            promise = record.promises.get(guest.uuid)
+    def _waiting(sample: Sample, record: Promises, host: model.Topology,
+                 running: Iterable[model.Guest]) -> list[tuple[model.Promise, float]]:
+        """List (promise, cores that it waits for) of the guests held to a cache, where known.
+
+        One that has grown beyond its cache has all CPUs of its nodes already.
+        """
+        found, waits = [], {each.uuid: each.waiting_cores for each in sample.guests}
+        for guest in running:
+            promise, cores = record.promises.get(guest.uuid), waits.get(guest.uuid)
             if (promise is not None and promise.cpus and promise.started
-                    and promise.origin == model.PLACED and guest.waiting_cores is not None):
-                found.append((promise, guest.waiting_cores))
+                    and promise.origin == model.PLACED and cores is not None
+                    and pools.cpus_held(promise, host, guest)
+                    < pools.cpus_on(promise.cpu_nodes, host, guest)):
+                found.append((promise, cores))
         return found
 
     @staticmethod

@@ -97,7 +97,7 @@ def within_l3(after: model.Promise, guest: model.Guest, host: model.Topology,
     :param others: the host's other promises
     """
     if not pools.has_l3s(host, after.cpu_nodes):
-        return after
+        return after._replace(cpus=())
     own = pools.of_guest(guest, host)
     seen = view.view(own, others, limits)
     place = {seen.domains[at] if seen.domains else at for at, node in enumerate(seen.nodes)

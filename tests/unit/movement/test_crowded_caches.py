@@ -3,7 +3,7 @@
 
 import logging
 
-from nova_numa_pmc import promises, sample, settings, state
+from nova_numa_pmc import model, promises, sample, settings, state
 from nova_numa_pmc.agent import ticking
 from nova_numa_pmc.movement import crowded_caches
 from tests.fixtures import host, sysfs
@@ -23,15 +23,17 @@ class CrowdedCachesTest(AgentCase):
         for number, cpus in ((1, CACHE), (2, CACHE), (3, ())):
             self.promise(number, 1, cpus=cpus)
 
-    def look(self, waits, demand=2.0, elapsed_s=5.0):
+    def look(self, waits, demand=2.0, elapsed_s=5.0, vcpus=2):
         """Let guests 1 to 3 wait for so many cores; return who is held to its cache then."""
+        guests = tuple(model.Guest(host.uuid_of(at), host.name_of(at), vcpus, 1 << 29)
+                       for at in (1, 2, 3))
         tick = ticking.Tick(
             None, sample.Sample(0.0, elapsed_s, 'cpus', tuple(
                 sample.NodeSample(node, demand_cores=demand) for node in (0, 1)), tuple(
                 sample.GuestSample(host.uuid_of(at), host.name_of(at), '', '', 1.0, wait)
                 for at, wait in enumerate(waits, 1))),
             promises.usable_host(self.root),
-            record=state.read(self.directory, state.read_boot_id(self.root)))
+            record=state.read(self.directory, state.read_boot_id(self.root)), guests=guests)
         after = self.subject.widen(tick)
         self.assertEqual(self.promises(), after.record.promises)
         return {at for at in (1, 2, 3) if self.promises()[host.uuid_of(at)].cpus}
@@ -50,6 +52,11 @@ class CrowdedCachesTest(AgentCase):
         for waits in ((0.05, 0.05, 0.0), (None, None, None), (0.0, 0.0, 3.0)):
             for _ in range(99):
                 self.assertEqual({1, 2}, self.look(waits))
+
+    def test_who_has_all_of_its_node_does_not_wait_on_a_cache(self):
+        for _ in range(9):  # a vCPU was plugged, and the cache has too few CPUs for it
+            self.assertEqual({1, 2}, self.look((9.0, 9.0, 0.0), vcpus=3))
+        self.assertEqual({1}, self.look((2.0, 9.0, 0.0)))
 
     def test_a_late_sample_does_not_speak_for_the_time_before(self):
         self.assertEqual({1, 2}, self.look((0.1, 0.1, 0.0), elapsed_s=3600.0))

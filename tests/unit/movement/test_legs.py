@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a guest's memory has followed its CPUs."""
+"""What is promised to a guest that is moved, and whether its memory has followed its CPUs."""
 
 import unittest
 
+from nova_numa_pmc import model
 from nova_numa_pmc.host import migrate
 from nova_numa_pmc.movement import legs
+from tests.fixtures.hosts import LIMITS, MIB, guest, topology
 
 
 class HasFollowedTest(unittest.TestCase):
@@ -27,3 +29,17 @@ class HasFollowedTest(unittest.TestCase):
 
     def test_what_is_done_has_followed(self):
         self.assertTrue(legs.has_followed(migrate.Progress(migrate.DONE)))
+
+
+class WithinL3Test(unittest.TestCase):
+
+    def test_the_cache_is_one_of_the_nodes_that_it_has_now(self):
+        caches = tuple(frozenset((cpu, cpu + 1)) for cpu in range(0, 8, 2))
+        host = topology((4, 4))._replace(l3s=(caches[:2], (caches[2] | caches[3],)))
+        own = guest()
+        for node, before, after in ((0, (), (0, 1)), (0, (4, 5), (0, 1)), (1, (0, 1), ())):
+            with self.subTest(node=node, before=before):
+                promise = model.Promise(own.uuid, own.name, (node,), (node,), own.vcpus, 300 * MIB,
+                                        cpus=before)
+                self.assertEqual(promise._replace(cpus=after),
+                                 legs.within_l3(promise, own, host, (), LIMITS))

@@ -234,6 +234,17 @@ class OperatorsWordTest(AgentCase):
                 "  <numatune><memory mode='strict' nodeset='%s'/></numatune>\n" % nodes)))
             self.assertEqual(cpus, self.held(tree, made, at_s))
 
+    def test_it_leaves_its_l3_cache_with_that(self):
+        made = self.open()
+        self.promise(1, 1, cpus=(4, 5))
+        tree = self.launch(1)
+        self.assertEqual('4-5', self.held(tree, made, 0))
+        for at_s, node, cpus in ((5, 0, '0-3'), (10, 1, '4-7')):
+            self.launch(1, xml=host.domain_xml(1, extra=(
+                "  <numatune><memory mode='strict' nodeset='%d'/></numatune>\n" % node)))
+            self.assertEqual(cpus, self.held(tree, made, at_s))
+            self.assertEqual((), self.promises()[host.uuid_of(1)].cpus)
+
     def test_a_vcpu_that_is_plugged(self):
         made = self.open()
         self.promise(1, 1)
