@@ -42,8 +42,9 @@ def choose(host: model.Topology, view: model.HostView, promises: Iterable[model.
     isn't looked at: caches of one place reach it alike. A guest that could want more cores than
     a cache has, and one that would leave a cache above ``limits.pressure_floor`` and more crowded
     than the nodes are together, has all CPUs of its nodes: those that are held to less must not
-    wait beside idle CPUs. What is wanted per vCPU is taken as on the nodes together, since nothing
-    is measured of a cache.
+    wait beside idle CPUs. So a cache of which the guest may use a single core
+    is never chosen. What is wanted per vCPU is taken as on the nodes together, since nothing is
+    measured of a cache.
 
     :param host: whose nodes' ``cpus`` are those of the guest's pool
     :param view: of the same, without the guest
@@ -52,7 +53,8 @@ def choose(host: model.Topology, view: model.HostView, promises: Iterable[model.
     :returns: (all CPUs that the cache has online, ascending, empty: those of the nodes; why)
     """
     caches, vcpus = _caches(host, nodes, request, limits), max(1, request.vcpus)
-    fitting = [cache for cache in caches if len(cache.usable) >= vcpus <= cache.cores]
+    fitting = [cache for cache in caches if len(cache.usable) >= vcpus <= cache.cores
+               and not is_single_core(cache.usable, host)]
     if len(caches) < 2 or not fitting:
         return (), ()
     _count(caches, host, promises)
@@ -70,6 +72,15 @@ def choose(host: model.Topology, view: model.HostView, promises: Iterable[model.
     if crowding > max(limits.pressure_floor, together) + 1e-9:
         return (), (model.Reason(CROWDED, told),)
     return tuple(sorted(best.cpus)), (model.Reason(SHARED, told),)
+
+
+def is_single_core(cpus: frozenset[int], host: model.Topology) -> bool:
+    """Say whether CPUs are of one physical core: nobody is held to so few by an L3 cache.
+
+    QEMU gives each socket of a guest a cache, so that a compute host that is a guest may have as
+    many caches as cores.
+    """
+    return len(cpus) < 2 or any(cpus <= core for core in host.cores)
 
 
 def _caches(host: model.Topology, nodes: tuple[int, ...], request: model.Request,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, overrides, pools, promises, state
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
-from nova_numa_pmc.core import page_choice
+from nova_numa_pmc.core import l3, page_choice
 from nova_numa_pmc.exceptions import GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups, cpuset, guests, node_room, pins
 from nova_numa_pmc.host.held import Held, contradicting, current, own_cpus
@@ -291,7 +291,8 @@ def _is_of_nodes(cpus: frozenset[int], host: model.Topology, guest: model.Guest)
     nodes = tuple(node.id for node in wide.nodes if node.cpus & cpus)
     own = cpus_of(nodes, host, guest)
     return cpus in (own, cpus_of(nodes, wide, guest)) or any(
-        cpus == own & l3 for l3s in host.l3s for l3 in l3s)
+        cpus == own & cache for caches in host.l3s for cache in caches
+    ) and not l3.is_single_core(cpus, host)
 
 
 def widen_bound(options: Settings, root: str, log: logging.Logger) -> None:

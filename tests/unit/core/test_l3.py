@@ -107,6 +107,24 @@ class ChooseTest(unittest.TestCase):
             with self.subTest(l3s=l3s):
                 self.assertEqual(16, len(Host(host._replace(l3s=l3s)).start(2)))
 
+    def test_a_cache_of_a_single_core_is_no_place(self):
+        """QEMU gives each socket of a guest one, and a compute host may be a guest."""
+        for threads in (1, 2):
+            with self.subTest(threads=threads):
+                host = machine(threads)
+                host = host._replace(l3s=tuple(
+                    tuple(core for core in host.cores if core <= node.cpus)
+                    for node in host.nodes))
+                self.assertEqual([16, 16], [len(Host(host).start(vcpus)) for vcpus in (1, 2)])
+
+    def test_nor_one_of_which_a_single_core_is_left_to_guests(self):
+        host = machine()
+        host = host._replace(nodes=tuple(node._replace(cpus=node.cpus - {0, 1, 2}) for node in
+                                         host.nodes))
+        started = Host(host)
+        held = [started.start(1, allowed_cpus=frozenset(range(16))) for _ in range(12)]
+        self.assertNotIn({3}, held)
+
     def test_a_cache_of_several_nodes_is_no_choice(self):
         host = machine()
         both = host.nodes[0].cpus | host.nodes[1].cpus

@@ -198,6 +198,10 @@ class OperatorsWordTest(AgentCase):
         for at_s in (0, 5):
             self.assertEqual('4-7 2 4-7', self.held(tree, made, at_s))
 
+    def test_that_of_one_cpu_is_none_of_ours_where_each_has_its_own_cache(self):
+        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=[str(cpu) for cpu in range(8)])
+        self.test_what_was_written_by_hand_before_the_agent_began()
+
     def test_a_move_that_was_killed_between_two_groups(self):
         self.promise(1, 1)
         tree = self.launch(1)
