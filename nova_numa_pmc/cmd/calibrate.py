@@ -23,9 +23,11 @@ import sys
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from nova_numa_pmc import calibration
+from nova_numa_pmc import calibration, settings
+from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.exceptions import CalibrationError
 from nova_numa_pmc.host import caches, cpu_times, hmat, memory_probe, topology
+from nova_numa_pmc.host.kernel_files import path_of
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.viewing import tables
 
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from nova_numa_pmc import model
+
+    #: Nodes that guests have no memory of, with whose it is.
+    _Kept = tuple[tuple[model.Node, model.NodeMemory], ...]
 
 #: A host busier than this is not disturbed, nor would the figures be right.
 BUSY_MAX_RATIO = 0.1
@@ -99,7 +104,7 @@ def run(args: argparse.Namespace, ask: Callable[[str], str] = input,
     """Measure and keep the result; return 0, or 1 where the operator said no."""
     host = read_host()
     plans = plan(host)
-    for line in intentions(plans, args.out):
+    for line in intentions(plans, args.out, kept(host)):
         print(line, file=sys.stderr)
     if args.dry_run:
         return 0
@@ -135,11 +140,12 @@ def _say(line: str) -> None:
 
 
 def plan(host: model.Topology, root: str = '/') -> tuple[NodePlan, ...]:
-    """Return how each node that has memory is measured."""
+    """Return how each node that has memory which guests may have is measured."""
     plans = []
+    others = {node.id for node, _ in kept(host, root)}
     for position, node in enumerate(host.nodes):
         reader = _reader(host, position)
-        if not node.memory_bytes or reader is None:
+        if not node.memory_bytes or node.id in others or reader is None:
             continue
         cpus = tuple(sorted(min(core & reader.cpus) for core in host.cores
                             if core & reader.cpus))
@@ -152,6 +158,14 @@ def plan(host: model.Topology, root: str = '/') -> tuple[NodePlan, ...]:
     return tuple(plans)
 
 
+def kept(host: model.Topology, root: str = '/') -> _Kept:
+    """List (node, whose memory it is) of the nodes whose memory is not for guests.
+
+    They are not read: a GPU's would be in its owner's way, and no decision asks what it delivers.
+    """
+    return node_memory.kept(host.nodes, settings.read(path_of(root, settings.PATH[1:])).limits)
+
+
 def _reader(host: model.Topology, position: int) -> model.Node | None:
     """Return the nearest node with CPUs, itself where it has some; None: no node has any."""
     row = host.distances[position]
@@ -159,8 +173,11 @@ def _reader(host: model.Topology, position: int) -> model.Node | None:
                key=lambda node: (row[host.nodes.index(node)], node.id))
 
 
-def intentions(plans: tuple[NodePlan, ...], path: str) -> Iterator[str]:
-    """Return what is about to be done, as lines."""
+def intentions(plans: tuple[NodePlan, ...], path: str, others: _Kept = ()) -> Iterator[str]:
+    """Return what is about to be done, as lines.
+
+    :param others: the nodes that are not read, as :func:`kept` lists them
+    """
     from_nodes = {one.from_node for one in plans}
     expected_s = (_BANDWIDTH_S + _CHAIN_S + _PAIR_S * len(from_nodes)) * len(plans)
     yield 'This takes about %.0f s and disturbs guests meanwhile:' % max(1, expected_s)
@@ -169,6 +186,9 @@ def intentions(plans: tuple[NodePlan, ...], path: str) -> Iterator[str]:
             ' followed; up to %d MiB of its %d MiB free' % (
                 one.id, len(one.cpus), one.from_node, len(from_nodes),
                 memory_probe.CHAIN_LINES, one.needed_bytes() >> 20, one.free_bytes >> 20)
+    for node, memory in others:
+        yield '  node %d: not read, its memory is %s (%s)' % (
+            node.id, node_memory.IN_WORDS[memory.kind], memory.source)
     yield '  the result replaces %s' % path
 
 

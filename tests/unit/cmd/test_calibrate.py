@@ -11,6 +11,7 @@ from nova_numa_pmc import calibration, model
 from nova_numa_pmc.calibration import MEASURED, SLIT
 from nova_numa_pmc.cmd import calibrate
 from nova_numa_pmc.exceptions import CalibrationError
+from tests.fixtures import sysfs
 
 GIB = 1 << 30
 
@@ -76,6 +77,27 @@ class TestCalibrate(unittest.TestCase):
         self.assertEqual((1, 2, 3), tuple(int(v / 1e9) for v in result.read_bytes_per_sec))
         self.assertEqual((MEASURED,) * 3, result.sources[0])
         self.assertEqual((SLIT,) * 3, result.sources[2])
+
+    def test_memory_that_is_kept_from_guests_is_not_read(self):
+        """A GPU's: that could wake it, and nobody needs to know what it delivers."""
+        machine, probe = host(3, memory_only=(2,)), Probe()
+        gpu = machine.nodes[2]._replace(memory=model.NodeMemory(model.DEVICE, 'GPU 0000:01:00.0'))
+        machine = machine._replace(nodes=(*machine.nodes[:2], gpu))
+        result, problems = self.measure(machine, probe)
+        self.assertEqual([0, 1], [node for _cpus, node in probe.reads])
+        self.assertEqual(((1e9, 2e9, None), []), (result.read_bytes_per_sec, problems))
+        self.assertEqual((MEASURED, MEASURED, SLIT), result.sources[0])
+        said = '\n'.join(calibrate.intentions(
+            calibrate.plan(machine, '/nowhere'), '/var/x', calibrate.kept(machine, '/nowhere')))
+        self.assertIn("node 2: not read, its memory is a device's (GPU 0000:01:00.0)", said)
+
+    def test_the_operator_says_whose_memory_it_is(self):
+        machine = host(3, memory_only=(2,))
+        with tempfile.TemporaryDirectory() as root:
+            for option, expected in (('device', [0, 1]), ('guest', [0, 1, 2])):
+                sysfs.write(root, 'etc/nova-numa-pmc/nova-numa-pmc.conf',
+                            f'[placement]\n{option}_memory_nodes = 2\n')
+                self.assertEqual(expected, [one.id for one in calibrate.plan(machine, root)])
 
     def test_a_node_that_can_not_be_measured_is_estimated_and_told(self):
         result, problems = self.measure(host(), Probe(broken=(1,)))
