@@ -121,6 +121,8 @@ class Guest(Record):
     :param pins: (control group's name: 'vcpu0', 'emulator', 'iothread1'; frozenset of
         CPUs) of ``<cputune>``'s pins, sorted by name
     :param plugged_bytes: RAM that it has now, of what it may grow to; None: all of it
+    :param mem_bound: all of its memory can lie on ``mem_nodes`` only; else these are preferred,
+        or are those of a part of it
     """
 
     uuid: str
@@ -149,6 +151,7 @@ class Guest(Record):
     override: str = ''
     pins: tuple[tuple[str, frozenset[int]], ...] = ()
     plugged_bytes: int | None = None
+    mem_bound: bool = False
 
 
 class Promise(Record):

@@ -41,7 +41,7 @@ def bounded(guest: model.Guest, host: model.Topology,
 
     :returns: the guest; the words, '' where it asks for no more
     """
-    most = most_bytes(host, limits, guest.page_bytes, guest.mem_nodes)
+    most = most_bytes(host, limits, guest.page_bytes, guest.mem_nodes if guest.mem_bound else ())
     if guest.memory_bytes <= most or not most:
         return guest, ''
     has = guest.memory_bytes if guest.plugged_bytes is None else guest.plugged_bytes

@@ -207,6 +207,7 @@ def _running_guest(xml: bytes, default_huge_page_bytes: int) -> model.Guest | No
     return guest._replace(
         placed_by=guest.placed_by or ('numad',),
         mem_nodes=guest.mem_nodes or tuple(sorted(nodes)),
+        mem_bound=guest.mem_bound or bool(nodes and not guest.mem_nodes and _is_strict(found)),
         pinned_cpus=guest.pinned_cpus or cpus or None)
 
 
@@ -239,6 +240,7 @@ def _guest(found: Found, default_huge_page_bytes: int) -> model.Guest:
         vcpus=vcpus, memory_bytes=memory_bytes, vcpus_max=vcpus_max,
         allowed_cpus=allowed_cpus, placed_by=_placed_by(found, specs),
         mem_nodes=_mem_nodes(found),
+        mem_bound=any(_attributes(found, 'numatune/memory', 'nodeset')) and _is_strict(found),
         page_bytes=domain_memory.page_bytes(found, default_huge_page_bytes),
         locked=domain_memory.is_locked(found), devices=_devices(found),
         iothreads=_iothreads(found),
@@ -292,6 +294,12 @@ def _mem_nodes(found: Found) -> tuple[int, ...]:
                           + _attributes(found, 'numatune/memnode', 'nodeset'))
     masks = [element.text for element in found.get('devices/memory/source/nodemask', ())]
     return tuple(sorted(nodes | values.cpuset('nodemask', masks)))
+
+
+def _is_strict(found: Found) -> bool:
+    """Say whether numatune binds, where it names nodes: libvirt's default is 'strict'."""
+    return {*_attributes(found, 'numatune/memory', 'mode'),
+            *_attributes(found, 'numatune/memnode', 'mode')} <= {'strict', 'restrictive'}
 
 
 def _placed_by(found: Found, specs: Mapping[str, str]) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _DEFINITION = ('vcpus', 'memory_bytes', 'vcpus_max', 'allowed_cpus', 'page_bytes', 'locked',
                'devices', 'iothreads', 'hints', 'flavor', 'preallocated', 'host_devices',
                'plugged_bytes')
-_PLACED = ('placed_by', 'mem_nodes', 'pinned_cpus', 'pins')
+_PLACED = ('placed_by', 'mem_nodes', 'mem_bound', 'pinned_cpus', 'pins')
 #: What a guest's state is called where only its pid is known: it is not moved.
 _STATE_UNKNOWN = 'unknown'
 

@@ -59,8 +59,10 @@ class BoundedTest(unittest.TestCase):
                 for own in ((0, 0), (4096, 0), (300 * MIB, GIB))}))
 
     def test_where_others_have_bound_it(self):
-        self.assertEqual(GIB, self.bounded(6 * GIB, GIB, mem_nodes=(1,))[0])
-        self.assertEqual(4 * GIB, self.bounded(6 * GIB, mem_nodes=(1,))[0])
+        for plugged, most in ((GIB, GIB), (None, 4 * GIB)):
+            self.assertEqual(most, self.bounded(
+                6 * GIB, plugged, mem_nodes=(1,), mem_bound=True)[0])
+            self.assertEqual((6 * GIB, ''), self.bounded(6 * GIB, plugged, mem_nodes=(1,)))
 
     def test_pages_that_the_host_has_not(self):
         self.assertEqual((PIB, ''), self.bounded(PIB, GIB, page_bytes=2 * MIB))

@@ -164,6 +164,27 @@ class ElementsTest(unittest.TestCase):
                 guest = parse(elements)
                 self.assertEqual((placed_by, nodes), (guest.placed_by, guest.mem_nodes))
 
+    def test_what_binds_all_of_its_memory(self):
+        dimm = ("<devices><memory model='dimm'><source><nodemask>1</nodemask></source></memory>"
+                '</devices>')
+        for elements, nodes, bound in (
+                ("<numatune><memory nodeset='1'/></numatune>", (1,), True),
+                ("<numatune><memory mode='strict' nodeset='0'/></numatune>" + dimm, (0, 1), True),
+                ("<numatune><memory mode='restrictive' nodeset='1'/></numatune>", (1,), True),
+                ("<numatune><memory mode='strict' nodeset='0'/>"
+                 "<memnode cellid='0' mode='strict' nodeset='1'/></numatune>", (0, 1), True),
+                ("<numatune><memory mode='strict' nodeset='0'/>"
+                 "<memnode cellid='0' mode='preferred' nodeset='1'/></numatune>", (0, 1), False),
+                ("<numatune><memory mode='preferred' nodeset='1'/></numatune>", (1,), False),
+                ("<numatune><memory mode='interleave' nodeset='1'/></numatune>", (1,), False),
+                ("<numatune><memnode cellid='0' mode='strict' nodeset='1'/></numatune>",
+                 (1,), False),
+                ("<numatune><memory mode='strict' placement='auto'/></numatune>", (), False),
+                (dimm, (1,), False), ('', (), False)):
+            with self.subTest(elements):
+                guest = parse(elements)
+                self.assertEqual((nodes, bound), (guest.mem_nodes, guest.mem_bound))
+
     def test_pinned_cpus_are_the_union(self):
         guest = parse("<cputune><vcpupin vcpu='0' cpuset='0-1'/><vcpupin vcpu='1' cpuset='4'/>"
                       "<emulatorpin cpuset='9'/></cputune>")
@@ -491,6 +512,15 @@ class RunningTest(unittest.TestCase):
         guest, = guests.read_running(self.root)[0]
         self.assertEqual((('numad',), (1,), {4, 5, 6, 7}),
                          (guest.placed_by, guest.mem_nodes, guest.pinned_cpus))
+        self.assertTrue(guest.mem_bound)
+
+    def test_numads_advice_that_is_preferred_only(self):
+        domains.write_status(
+            self.root, 'a', domains.domain(
+                placement="<numatune><memory mode='preferred' placement='auto'/></numatune>"), 100,
+            before="  <numad nodeset='1' cpuset='4-7'/>\n")
+        guest, = guests.read_running(self.root)[0]
+        self.assertEqual(((1,), False), (guest.mem_nodes, guest.mem_bound))
 
     def test_malformed_files_are_problems_and_hide_no_guest(self):
         domains.write_status(self.root, 'good', domains.domain(), 100)

@@ -75,7 +75,8 @@ class LiveGuestsTest(unittest.TestCase):
                      b"%s</domstatus>\n" % host.domain_xml(1))
         self.tell()
         found = self.read()
-        self.assertEqual((('numad',), (1,)), (found.placed_by, found.mem_nodes))
+        self.assertEqual((('numad',), (1,), True),
+                         (found.placed_by, found.mem_nodes, found.mem_bound))
 
     def test_a_file_that_can_not_be_understood(self):
         self.rewrite(b'<another/>')
