@@ -97,17 +97,28 @@ def _everywhere(ask: Ask) -> list[Candidate]:
     return [Candidate(cpus, cpus if fits else (), fits)]
 
 
+def _maxima(ask: Ask) -> list[float | None]:
+    """List what bandwidth each position has for the guest [bytes/s]; None: unknown.
+
+    0 where there is no memory of its kind for guests: on a node with CPUs only, and on one
+    whose memory is kept from them, whatever that can deliver.
+    """
+    huge = ask.request.page_bytes is not None
+    return [node.bandwidth_max_bytes_per_sec
+            if (node.huge_free_bytes if huge else node.capacity_bytes) else 0.0
+            for node in ask.view.nodes]
+
+
 def _bandwidth_need(ask: Ask) -> float | None:
     """Say what bandwidth a place must have [bytes/s]; None: unknown, so no constraint.
 
     A guest that alone exceeds a node's maximum runs better over several nodes than local;
-    more than the host has is not asked.
+    more than the host has for guests is not asked.
     """
     wanted = ask.request.bandwidth_bytes_per_sec
     if wanted is None:
         return None
-    maxima = [node.bandwidth_max_bytes_per_sec for node in ask.view.nodes
-              if node.bandwidth_max_bytes_per_sec is not None]
+    maxima = [most for most in _maxima(ask) if most is not None]
     return None if len(maxima) < len(ask.view.nodes) else min(wanted, sum(maxima))
 
 
@@ -117,15 +128,13 @@ def _single_nodes(ask: Ask, bandwidth: float | None) -> list[Candidate]:
     for at, node in enumerate(ask.view.nodes):
         if ask.threads[at] < vcpus:
             continue
-        if bandwidth and (node.bandwidth_max_bytes_per_sec or 0.0) < bandwidth:
-            continue
-        if ask.free_bytes[at] >= memory_bytes:
-            found.append(Candidate((at,), (at,), True))
-        elif is_memoryless(node):
-            # First touch on such a node falls back to the nearest memory by itself.
-            nearest = _nearest_memory(ask, at)
-            if nearest is not None:
-                found.append(Candidate((at,), (nearest,), False))
+        home: int | None = at
+        if ask.free_bytes[at] < memory_bytes:
+            # First touch on a node without memory falls back to the nearest by itself.
+            home = _nearest_memory(ask, at) if is_memoryless(node) else None
+        if home is not None and not (bandwidth and (
+                ask.view.nodes[home].bandwidth_max_bytes_per_sec or 0.0) < bandwidth):
+            found.append(Candidate((at,), (home,), home == at))
     return found
 
 
@@ -150,11 +159,14 @@ def _spans(ask: Ask, bandwidth: float | None,
         (threads, max(0, free)) for threads, free in zip(ask.threads, ask.free_bytes)]
     need: tuple[float, ...] = (max(1, ask.request.vcpus), ask.request.memory_bytes)
     if bandwidth:
-        room = [kinds + (node.bandwidth_max_bytes_per_sec or 0.0,)
-                for kinds, node in zip(room, ask.view.nodes)]
+        room = [kinds + (most or 0.0,) for kinds, most in zip(room, _maxima(ask))]
         need += (bandwidth,)
-    return [Candidate(
-        tuple(at for at in chosen if ask.threads[at]),
-        tuple(at for at in chosen if not is_memoryless(ask.view.nodes[at])),
-        not any(is_memoryless(ask.view.nodes[at]) for at in chosen))
-        for chosen in sets.smallest(room, need, ask.distance, costs)]
+    nodes = ask.view.nodes
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], Candidate] = {}
+    for chosen in sets.smallest(room, need, ask.distance, costs):
+        cpus = tuple(at for at in chosen if ask.threads[at])
+        mems = tuple(at for at in chosen if not is_memoryless(nodes[at]))
+        # Sets that differ in nodes with neither are one place.
+        found.setdefault((cpus, mems), Candidate(cpus, mems, not any(
+            is_memoryless(nodes[at]) for at in chosen)))
+    return list(found.values())

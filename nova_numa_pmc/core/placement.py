@@ -164,8 +164,8 @@ def _verdict(code: str, ranks: Sequence[Rank],
         ('pressure', best.pressure), ('distance', best.key[1]), ('promised_ratio', best.key[4]))
     if len(ranks) > 1:
         second = ranks[1]
-        part = next(part for part, ours, theirs in zip(KEY_PARTS, best.key, second.key)
-                    if ours != theirs)
+        part = next((part for part, ours, theirs in zip(KEY_PARTS, best.key, second.key)
+                     if ours != theirs), KEY_PARTS[-1])
         values += (('decided_by', part), ('instead_of', ids(second.candidate.cpus)),
                    ('instead_pressure', second.pressure))
     return model.Reason(code, values)

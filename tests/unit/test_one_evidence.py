@@ -14,7 +14,8 @@ from tests.fixtures.published import PublishedHost
 
 GIB = 1 << 30
 NEAR = [[10, 11, 21, 21], [11, 10, 21, 21], [21, 21, 10, 11], [21, 21, 11, 10]]
-#: Two nodes, four, of several caches, clusters of sockets, ten that are two domains, unequal.
+#: Two nodes, four, of several caches, clusters of sockets, ten that are two domains, unequal, and
+#: two beside two GPUs.
 SHAPES = {
     'two': (sysfs.equal_nodes(2, 16, 64 * GIB), {}),
     'siblings': (sysfs.equal_nodes(2, 16, 64 * GIB), {'threads': 2}),
@@ -32,6 +33,8 @@ SHAPES = {
         'l3s': [f'{4 * at}-{4 * at + 3}' for at in range(10)], 'sockets': (0,) * 5 + (1,) * 5}),
     'unequal': ([sysfs.FakeNode(0, '0-3', 8 * GIB), sysfs.FakeNode(2, '4-15', 32 * GIB),
                  sysfs.FakeNode(5, '', 64 * GIB)], {}),
+    'kept': ([*sysfs.equal_nodes(2, 16, 64 * GIB), sysfs.FakeNode(2, '', 96 * GIB),
+              sysfs.FakeNode(3, '', 96 * GIB)], {}),
 }
 
 
@@ -76,6 +79,8 @@ class HostCase(unittest.TestCase):
         directory = tempfile.TemporaryDirectory(prefix='evidence-')
         self.addCleanup(directory.cleanup)
         nodes, more = SHAPES[shape]
+        if shape == 'kept':
+            sysfs.device_memory(directory.name, (2, 3))
         made = PublishedHost(directory.name, nodes, **more)
         self.addCleanup(made.close)
         return made

@@ -99,6 +99,45 @@ class KeptMemoryTest(unittest.TestCase):
         self.assertEqual(((0,), (1,)), (placed.nodes, placed.mem_nodes))
 
 
+class BandwidthTest(unittest.TestCase):
+    """What kept memory can deliver is nothing that a guest could have."""
+
+    GB_PER_SEC = 1e9
+
+    def place(self, wanted, kept_maxima, limits=LIMITS, sizes=(256, 256, 96, 96),
+              cpus=(32, 32, 0, 0)):
+        """Place a guest of 4 vCPUs and 8 GiB that wants so much on nodes of 200 GB/s each."""
+        loads = {node: model.NodeLoad(
+            10.0 if cpus[node] else None, 180 * self.GB_PER_SEC if node < 2 else None,
+            None if most is None else most * self.GB_PER_SEC)
+            for node, most in enumerate((200, 200, *kept_maxima))}
+        shape = host(DEVICE, SLOW, cpus=cpus, sizes=tuple(size * GIB for size in sizes))
+        return placement.place(view(shape, [], limits, loads), model.Request(
+            4, 8 * GIB, bandwidth_bytes_per_sec=wanted * self.GB_PER_SEC), limits)
+
+    def test_whatever_they_can_the_place_is_the_same(self):
+        for wanted in (150, 250, 405, 414, 432, 600):
+            alone = self.place(wanted, (0, 0))
+            self.assertTrue(alone.bind)
+            self.assertEqual((0,) if wanted < 200 else (0, 1), alone.mem_nodes)
+            for maxima in ((60, 60), (None, None), (None, 60), (4000, 30), (4000, 4000)):
+                with self.subTest(wanted=wanted, maxima=maxima):
+                    self.assertEqual(alone, self.place(wanted, maxima))
+
+    def test_what_the_operator_lets_guests_have_counts(self):
+        asked = LIMITS._replace(guest_memory_nodes=frozenset({2, 3}))
+        self.assertEqual((0, 1, 2), self.place(450, (60, 30), asked).mem_nodes)
+
+    def test_of_nodes_with_cpus_only_the_memory_that_their_guests_get_counts(self):
+        for own in (None, 0, 200):
+            with self.subTest(own=own):
+                placed = self.place(150, (own, own), sizes=(256, 256, 0, 0), cpus=(1, 1, 8, 8))
+                self.assertEqual('one_node', placed.reasons[0].code)
+                self.assertIn(placed.nodes, ((2,), (3,)))
+                placed = self.place(250, (own, own), sizes=(256, 256, 0, 0), cpus=(2, 2, 8, 8))
+                self.assertEqual(((0, 1), (0, 1)), (placed.nodes, placed.mem_nodes))
+
+
 class DomainTest(unittest.TestCase):
     """Nodes that share their channels, some without memory."""
 

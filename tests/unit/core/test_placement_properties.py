@@ -134,6 +134,23 @@ class PropertyTest(unittest.TestCase):
             self.assertEqual(before.nodes, after.nodes)
 
     @QUICK
+    @given(hosts(count=st.integers(1, 3)), requests, st.none() | st.floats(0, 300),
+           st.lists(st.none() | st.floats(0, 300), min_size=1, max_size=2))
+    def test_nodes_without_anything_for_guests_change_no_place(self, view, request, traffic, more):
+        request = request._replace(bandwidth_bytes_per_sec=traffic)
+        kept = tuple(node(9 + at, 0, capacity=0, bandwidth_max_bytes_per_sec=most)
+                     for at, most in enumerate(more))
+        count = len(view.nodes) + len(kept)
+        with_kept = model.HostView(
+            tuple(one._replace(link_ratio=None) for one in view.nodes) + kept,
+            tuple(tuple(view.distances[a][b] if max(a, b) < len(view.nodes) else 10 if a == b
+                        else 80 for b in range(count)) for a in range(count)))
+        alone = model.HostView(with_kept.nodes[:len(view.nodes)], view.distances)
+        first, second = (placement.place(one, request, LIMITS) for one in (alone, with_kept))
+        self.assertEqual(first[:3] + first[4:], second[:3] + second[4:])
+        self.assertEqual(first.reasons[:1], second.reasons[:1])
+
+    @QUICK
     @given(hosts(count=st.integers(0, 4), cores=st.integers(0, 3)), requests,
            st.sampled_from(model.POLICIES), st.none() | st.floats(0, 99),
            st.sampled_from([None, 4096]), st.integers(0, 30))

@@ -30,7 +30,12 @@ REQUESTS = st.builds(
     st.one_of(st.none(), st.frozensets(st.integers(0, 40), max_size=20)),
     policy=st.sampled_from(model.POLICIES),
     device_nodes=st.lists(st.integers(0, 30), max_size=2).map(tuple),
-    bandwidth_bytes_per_sec=st.sampled_from((None, 1e9)))
+    bandwidth_bytes_per_sec=st.sampled_from((None, 1e9, 45e9, 130e9, 1e12)))
+#: By node id; kept nodes have figures, too.
+LOADS = st.dictionaries(st.integers(0, 12), st.builds(
+    model.NodeLoad, st.sampled_from((None, 0.5, 2.0)), st.sampled_from((None, 0, 9e9)),
+    st.sampled_from((None, 30e9, 60e9))), max_size=12) | st.just(
+        dict.fromkeys(range(80), model.NodeLoad(0.5, 9e9, 60e9)))
 SOME_NODES = st.sets(st.integers(0, 12), max_size=3).map(sorted).map(tuple)
 PROMISES = st.lists(st.builds(
     model.Promise, st.uuids().map(str), st.just('g'), SOME_NODES, SOME_NODES, st.integers(0, 8),
@@ -74,8 +79,8 @@ class TreesTest(unittest.TestCase):
             pools = sum(pool.page_bytes * pool.total for pool in there.huge_pages)
             self.assertLessEqual(node.capacity_bytes + pools, max(there.memory_bytes, pools))
 
-    def check_place(self, host, request, promises):
-        seen = placement.view(host, promises, LIMITS)
+    def check_place(self, host, request, promises, loads):
+        seen = placement.view(host, promises, LIMITS, loads)
         ids = {node.id for node in host.nodes}
         offered = {node.id for node in host.nodes
                    if node.memory_bytes and node.memory.kind == model.HOST}
@@ -95,11 +100,11 @@ class TreesTest(unittest.TestCase):
                 self.assertEqual(0, node.promised_bytes, 'promised where no guest lies')
 
     @settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(trees(), REQUESTS, PROMISES)
-    def test_a_host_is_what_it_was_drawn_to_be(self, tree, request, promises):
+    @given(trees(), REQUESTS, PROMISES, LOADS)
+    def test_a_host_is_what_it_was_drawn_to_be(self, tree, request, promises, loads):
         host, told, kept_off = self.read(tree)
         self.check_capacity(host, *told)
-        self.check_place(host, request, promises)
+        self.check_place(host, request, promises, loads)
         self.assertEqual(set(tree.kept), kept_off)
         self.assertEqual(sorted(node.id for node in tree.nodes), [n.id for n in host.nodes])
         self.assertEqual(tree.online, frozenset().union(*(n.online_cpus for n in host.nodes)))
@@ -123,10 +128,10 @@ class TreesTest(unittest.TestCase):
         self.assertLessEqual(capacity, told[1] - kept - min(pools, told[1] - kept))
 
     @settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(trees(damaged=True), REQUESTS, PROMISES)
-    def test_of_damaged_files_nothing_but_a_named_error(self, tree, request, promises):
+    @given(trees(damaged=True), REQUESTS, PROMISES, LOADS)
+    def test_of_damaged_files_nothing_but_a_named_error(self, tree, request, promises, loads):
         host, told, _ = self.read(tree)
         if host is not None:
             self.check_capacity(host, *told)
-            self.check_place(host, request, promises)
+            self.check_place(host, request, promises, loads)
             view.quantised(placement.view(host, promises, LIMITS))
