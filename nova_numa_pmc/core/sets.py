@@ -6,7 +6,6 @@ Imported by the libvirt hook at every guest start: light modules only.
 
 from __future__ import annotations
 
-from heapq import nlargest
 from itertools import combinations
 from math import comb
 
@@ -141,7 +140,7 @@ class _Search:
     def roomiest(self, positions: Iterable[int], size: int) -> list[int] | None:
         """Return a set of these positions that holds the guest; None: none was found."""
         for values in self.values:
-            chosen = nlargest(size, positions, key=values.__getitem__)
+            chosen = sorted(positions, key=values.__getitem__, reverse=True)[:size]
             if _covers(self.room, self.need, chosen):
                 return chosen
         return None

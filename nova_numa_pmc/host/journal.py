@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: Severities of syslog(3).
 ERROR, WARNING, INFO = 3, 4, 6
 _DAEMON = 3 << 3
-#: How long all lines of one call wait together [s]. Starts at one time can fill the daemon's
+#: How long all lines of one process wait together [s]. Starts at one time can fill the daemon's
 #: queue for a moment.
 PATIENCE_S = 0.2
 _LINE_MAX_BYTES = 8192
@@ -38,7 +38,7 @@ def _wait(sender: _socket.socket, limit_s: float) -> float:
 
 
 class Lines:
-    """The lines of one call of the hook.
+    """The lines of one process of the hook.
 
     :ivar lost: how many could not be sent
     """

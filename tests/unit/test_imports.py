@@ -13,8 +13,8 @@ PURE = {'__future__', 'bisect', 'collections', 'fractions', 'functools', 'heapq'
         'math', 'operator',
         'collections.abc', 'typing'}  # for types only
 #: Each multiplies the hook's process time; `make bench-hook` measures it.
-DEAR = {'argparse', 'collections', 'dataclasses', 'enum', 'json', 'logging', 'oslo_config',
-        'pathlib', 're', 'socket', 'subprocess', 'threading', 'typing', 'xml.etree'}
+DEAR = {'argparse', 'collections', 'dataclasses', 'enum', 'heapq', 'json', 'logging',
+        'oslo_config', 'pathlib', 're', 'socket', 'subprocess', 'threading', 'typing', 'xml.etree'}
 
 
 def imported(path):
