@@ -6,10 +6,15 @@ our package must do is required with it only; without it the same is done, and l
 servers, those named plain-N are there for the next phase.
 """
 
+import contextlib
 import re
 
 from tests.stack import places
+from tests.stack.service import StackError, wait
 from tests.stack.session import must
+
+#: How long the agent may take to bring what a guest had elsewhere when it started [s].
+FETCH_S = 60
 
 
 def empty(on, entry):
@@ -35,16 +40,25 @@ def eight_spread(on, entry):
 
 
 def look_at(on, entry, *names):
-    """Add where guests are; with the package, require that the hook has placed each there."""
+    """Add where guests are; with the package, require that the hook has placed each there.
+
+    What lay elsewhere when a guest started the agent brings, in its next ticks.
+    """
     entry['places'] = on.where(*names)
     if on.with_package:
-        promises = on.promises()
-        flaws = {name: places.flaws(
-            place, promises[place['host']].get(on.servers[name].id),
-            on.hosts[place['host']].cpus_of(place['node']))
-            for name, place in entry['places'].items()}
-        flaws = {name: found for name, found in flaws.items() if found}
+        with contextlib.suppress(StackError):
+            wait(lambda: not _flaws(on, entry, names), FETCH_S, 'they are local', pause_s=5)
+        flaws = _flaws(on, entry, names)
         must(not flaws, flaws)
+
+
+def _flaws(on, entry, names):
+    entry['places'], promises = on.where(*names), on.promises()
+    flaws = {name: places.flaws(
+        place, promises[place['host']].get(on.servers[name].id),
+        on.hosts[place['host']].cpus_of(place['node']))
+        for name, place in entry['places'].items()}
+    return {name: found for name, found in flaws.items() if found}
 
 
 def operations(on, entry):

@@ -38,10 +38,13 @@ class Session:
     def boot(self, name, availability_zone):
         self.servers[name] = types.SimpleNamespace(id=name)
 
+    def delete(self, name):
+        pass
+
     def where(self, *names):
-        return {name: {'host': 'cmp1', 'node': node, 'share': 1.0, 'ticks': {node: 1},
-                       'cpus': [self.hosts['cmp1'].cpus_of(node)]}
-                for name, node in zip(names, self.nodes)}
+        at = dict(zip(self.servers, self.nodes))
+        return {name: {'host': 'cmp1', 'node': at[name], 'share': 1.0, 'ticks': {at[name]: 1},
+                       'cpus': [self.hosts['cmp1'].cpus_of(at[name])]} for name in names}
 
     def promises(self):
         return {'cmp1': {name: {'origin': 'placed', 'cpu_nodes': [place['node']]}
