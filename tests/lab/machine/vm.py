@@ -367,6 +367,8 @@ def _freeze(base, shape, work):
               BOOT_TIMEOUT_S, 'the machine boots', log)
         if process.poll() is not None:
             raise MachineError(f'QEMU ended: {(work / "qemu.log").read_text()[-500:]}')
+        if shape.threads == 1:      # systemd gives it up where a busy host boots for too long
+            machine.run('modprobe kvm_amd')
         machine.run(base.warm_up, timeout=WARM_UP_TIMEOUT_S)
         machine._hang_up()
         with machine.qmp() as qmp:
