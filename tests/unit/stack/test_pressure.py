@@ -33,7 +33,7 @@ class Session:
         pass
 
     def wait_until_demand(self, name, fits, what, nodes=None):
-        self.waited.append((nodes, fits(0.5), fits(0.4)))
+        self.waited.append((nodes, fits(0.5), fits(0.3)))
 
     def boot(self, name, availability_zone):
         self.servers[name] = types.SimpleNamespace(id=name)
