@@ -9,7 +9,7 @@ from tests.stack.session import DEMAND_S, MOVES_S, must
 
 #: Of each node's two CPUs, one is kept busy.
 PRESSED = 0.5
-#: Of a node whose CPUs both are, over the longer horizon, on a machine that does other things, too.
+#: Of a node with both CPUs busy, over the longer horizon, on a machine that does other things.
 NODE_PRESSED = 0.35
 BUSY_GUESTS = 3
 MEASURED = '--interval 30'
