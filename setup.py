@@ -5,8 +5,13 @@ import setuptools
 
 # One module goes into Nova's own package, without an __init__.py beside it: shim/ says why.
 # An editable install, which leaves the modules in the checkout, can't put it there.
-SHIM = {} if 'editable_wheel' in sys.argv else {
-    'py_modules': ['nova.compute.monitors.cpu.numa_pmc'],
-    'package_dir': {'nova.compute.monitors.cpu': 'shim'}}
+SHIM = (
+    {}
+    if 'editable_wheel' in sys.argv
+    else {
+        'py_modules': ['nova.compute.monitors.cpu.numa_pmc'],
+        'package_dir': {'nova.compute.monitors.cpu': 'shim'},
+    }
+)
 
 setuptools.setup(setup_requires=['pbr>=6.0.0'], pbr=True, **SHIM)

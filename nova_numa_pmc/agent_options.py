@@ -46,46 +46,111 @@ def list_opts() -> list[cfg.Opt]:
     """Return oslo.config's options of the group."""
     default = Options(None)  # type: ignore[arg-type]  # only its own are read
     return [
-        cfg.BoolOpt('publish', default=default.publish, help=(
-            "Write what was measured to the file host in the state directory, for Nova's "
-            'scheduler and for the hook.')),
-        cfg.BoolOpt('reassert', default=default.reassert, help=(
-            'Write the cpusets of guests again where something (a reload of systemd, a restart '
-            'of libvirt) has reset them, and extend them to CPUs that come online.')),
-        cfg.StrOpt('rebalance', default=default.rebalance, choices=[
-            (OFF, 'guests stay where they were placed'),
-            (DRY_RUN, 'log which moves would pay, and why, and make none'),
-            (ON, 'make them')],
-            help='Whether running guests are moved when the load has changed.'),
-        cfg.IntOpt('bytes_per_tick_mib', default=_TERMS.bytes_per_tick >> 20, min=1,
-                   max=1 << 30, help=(
-                       'Memory that one plan may set in motion [MiB]. A larger guest goes '
-                       'alone, and the next plans wait until their shares have paid for it.')),
-        cfg.IntOpt('moves_per_hour', default=_TERMS.moves_per_hour, min=0, max=100000, help=(
-            'Guests whose memory is moved within an hour, at most.')),
-        cfg.IntOpt('changes_per_hour', default=_TERMS.changes_per_hour, min=0, max=100000, help=(
-            'Guests of which only the CPUs are changed within an hour, at most.')),
-        cfg.IntOpt('move_mib_per_s', default=int(_TERMS.bytes_per_sec) >> 20, min=1,
-                   max=1 << 20, help=(
-            'Rate at which memory is moved, at most [MiB/s].')),
-        cfg.FloatOpt('min_gain_cores', default=_TERMS.min_gain_cores, min=0.0, max=1000.0, help=(
-            'A move that gains less than this is noise [cores].')),
-        cfg.BoolOpt('widen', default=_TERMS.widen, help=(
-            "Let a guest also use another node's CPUs while its own node has too few for all "
-            'and the other has some to spare.')),
-        cfg.FloatOpt('stop_timeout_s', default=default.stop_timeout_s, min=0.0, max=600.0, help=(
-            'How long a move in hand may go on when the agent is stopped; then it is undone '
-            'where less than half of the memory has moved. TimeoutStopSec= of its unit (60) has '
-            'to be longer [seconds].')),
-        cfg.StrOpt('metrics', default='', help=(
-            'Where to serve metrics for Prometheus: an IP address (or localhost) and a port, '
-            'such as 127.0.0.1:19877, or a Unix socket, unix:/run/nova-numa-pmc/metrics.sock. '
-            'Empty: nowhere. Needs prometheus_client (the extra "metrics").')),
-        cfg.BoolOpt('metrics_remote', default=False, help=(
-            'Let metrics be an address that other hosts reach: whoever can connect can read '
-            "them. The agent's unit has to allow it, too (IPAddressAllow=).")),
-        cfg.BoolOpt('metrics_guests', default=default.metrics.guests, help=(
-            'Also serve metrics of each guest, with its name and uuid.')),
+        cfg.BoolOpt(
+            'publish',
+            default=default.publish,
+            help=(
+                "Write what was measured to the file host in the state directory, for Nova's "
+                'scheduler and for the hook.'
+            ),
+        ),
+        cfg.BoolOpt(
+            'reassert',
+            default=default.reassert,
+            help=(
+                'Write the cpusets of guests again where something (a reload of systemd, a restart '
+                'of libvirt) has reset them, and extend them to CPUs that come online.'
+            ),
+        ),
+        cfg.StrOpt(
+            'rebalance',
+            default=default.rebalance,
+            choices=[
+                (OFF, 'guests stay where they were placed'),
+                (DRY_RUN, 'log which moves would pay, and why, and make none'),
+                (ON, 'make them'),
+            ],
+            help='Whether running guests are moved when the load has changed.',
+        ),
+        cfg.IntOpt(
+            'bytes_per_tick_mib',
+            default=_TERMS.bytes_per_tick >> 20,
+            min=1,
+            max=1 << 30,
+            help=(
+                'Memory that one plan may set in motion [MiB]. A larger guest goes '
+                'alone, and the next plans wait until their shares have paid for it.'
+            ),
+        ),
+        cfg.IntOpt(
+            'moves_per_hour',
+            default=_TERMS.moves_per_hour,
+            min=0,
+            max=100000,
+            help=('Guests whose memory is moved within an hour, at most.'),
+        ),
+        cfg.IntOpt(
+            'changes_per_hour',
+            default=_TERMS.changes_per_hour,
+            min=0,
+            max=100000,
+            help=('Guests of which only the CPUs are changed within an hour, at most.'),
+        ),
+        cfg.IntOpt(
+            'move_mib_per_s',
+            default=int(_TERMS.bytes_per_sec) >> 20,
+            min=1,
+            max=1 << 20,
+            help=('Rate at which memory is moved, at most [MiB/s].'),
+        ),
+        cfg.FloatOpt(
+            'min_gain_cores',
+            default=_TERMS.min_gain_cores,
+            min=0.0,
+            max=1000.0,
+            help=('A move that gains less than this is noise [cores].'),
+        ),
+        cfg.BoolOpt(
+            'widen',
+            default=_TERMS.widen,
+            help=(
+                "Let a guest also use another node's CPUs while its own node has too few for all "
+                'and the other has some to spare.'
+            ),
+        ),
+        cfg.FloatOpt(
+            'stop_timeout_s',
+            default=default.stop_timeout_s,
+            min=0.0,
+            max=600.0,
+            help=(
+                'How long a move in hand may go on when the agent is stopped; then it is undone '
+                'where less than half of the memory has moved. TimeoutStopSec= of its unit (60) has '
+                'to be longer [seconds].'
+            ),
+        ),
+        cfg.StrOpt(
+            'metrics',
+            default='',
+            help=(
+                'Where to serve metrics for Prometheus: an IP address (or localhost) and a port, '
+                'such as 127.0.0.1:19877, or a Unix socket, unix:/run/nova-numa-pmc/metrics.sock. '
+                'Empty: nowhere. Needs prometheus_client (the extra "metrics").'
+            ),
+        ),
+        cfg.BoolOpt(
+            'metrics_remote',
+            default=False,
+            help=(
+                'Let metrics be an address that other hosts reach: whoever can connect can read '
+                "them. The agent's unit has to allow it, too (IPAddressAllow=)."
+            ),
+        ),
+        cfg.BoolOpt(
+            'metrics_guests',
+            default=default.metrics.guests,
+            help=('Also serve metrics of each guest, with its name and uuid.'),
+        ),
     ]
 
 
@@ -95,8 +160,9 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     conf.register_opts(list_opts(), group=GROUP)
 
 
-def read(path: str = settings.PATH,
-         calibration_path: str = calibration.PATH) -> tuple[Options, list[str]]:
+def read(
+    path: str = settings.PATH, calibration_path: str = calibration.PATH
+) -> tuple[Options, list[str]]:
     """Read the operator's file; without one, the defaults.
 
     :returns: (:class:`Options`, problems that cost no more than a default)
@@ -105,15 +171,27 @@ def read(path: str = settings.PATH,
     try:
         group = counting.parsed(path, register_opts).agent
         terms = moves.Terms(
-            bytes_per_tick=group.bytes_per_tick_mib << 20, moves_per_hour=group.moves_per_hour,
-            changes_per_hour=group.changes_per_hour, bytes_per_sec=group.move_mib_per_s << 20,
-            min_gain_cores=group.min_gain_cores, widen=group.widen)
+            bytes_per_tick=group.bytes_per_tick_mib << 20,
+            moves_per_hour=group.moves_per_hour,
+            changes_per_hour=group.changes_per_hour,
+            bytes_per_sec=group.move_mib_per_s << 20,
+            min_gain_cores=group.min_gain_cores,
+            widen=group.widen,
+        )
         shared = settings.read(path)
         counted, problem = calibration.completed(counting.read(path), calibration_path)
-        options = Options(shared, counted, group.publish, group.reassert, group.rebalance,
-                          terms, group.stop_timeout_s, exporting.Options(
-                              exporting.parse(group.metrics, group.metrics_remote),
-                              group.metrics_guests))
+        options = Options(
+            shared,
+            counted,
+            group.publish,
+            group.reassert,
+            group.rebalance,
+            terms,
+            group.stop_timeout_s,
+            exporting.Options(
+                exporting.parse(group.metrics, group.metrics_remote), group.metrics_guests
+            ),
+        )
     except (cfg.Error, OSError, ValueError) as error:
         raise SettingsError('%s: %s' % (path, error)) from error
     return options, list(shared.problems) + ([problem] if problem else [])

@@ -60,8 +60,9 @@ class Bookkeeping:
         before = dict(record.promises) if record else {}
         try:
             with promises.locked(self.options, self._root, LOCK_TIMEOUT_S) as ledger:
-                problems = promises.reconcile(ledger, host, self.options, self._root,
-                                              now_ns=now_ns)
+                problems = promises.reconcile(
+                    ledger, host, self.options, self._root, now_ns=now_ns
+                )
         except StateError as error:  # busy, or the file system is full
             if record is None:
                 raise
@@ -71,8 +72,9 @@ class Bookkeeping:
         self._tell(before, ledger.promises)
         return state.Promises(ledger.promises, ledger.rotation), problems
 
-    def follow(self, record: state.Promises, running: Iterable[model.Guest],
-               host: model.Topology) -> state.Promises:
+    def follow(
+        self, record: state.Promises, running: Iterable[model.Guest], host: model.Topology
+    ) -> state.Promises:
         """Record what was plugged into guests, or taken out, since they were promised.
 
         Not while one is moved: its promise is compared with what it was when that began.
@@ -91,21 +93,32 @@ class Bookkeeping:
             return record
         try:
             with promises.locked(self.options, self._root, LOCK_TIMEOUT_S) as ledger:
-                changed = [(before, after) for before, after in changed
-                           if ledger.promises.get(before.uuid) == before]
+                changed = [
+                    (before, after)
+                    for before, after in changed
+                    if ledger.promises.get(before.uuid) == before
+                ]
                 for _, after in changed:
                     ledger.put(after)
         except StateError:
             return record  # the next tick tries again
         for before, after in changed:
             if before.cpu_nodes != after.cpu_nodes:
-                self._log.info('guest %s: numatune has bound its memory to node %s: its CPUs '
-                               'follow', after.name, ','.join(map(str, after.mem_nodes)))
+                self._log.info(
+                    'guest %s: numatune has bound its memory to node %s: its CPUs follow',
+                    after.name,
+                    ','.join(map(str, after.mem_nodes)),
+                )
             if (before.vcpus, before.memory_bytes) == (after.vcpus, after.memory_bytes):
                 continue
-            self._log.info('guest %s: has %d vCPUs and %d MiB now, %d and %d were promised',
-                           after.name, after.vcpus, after.memory_bytes >> 20, before.vcpus,
-                           before.memory_bytes >> 20)
+            self._log.info(
+                'guest %s: has %d vCPUs and %d MiB now, %d and %d were promised',
+                after.name,
+                after.vcpus,
+                after.memory_bytes >> 20,
+                before.vcpus,
+                before.memory_bytes >> 20,
+            )
         return state.Promises(ledger.promises, ledger.rotation)
 
     def _tell_placed(self, running: Iterable[model.Guest]) -> None:
@@ -115,8 +128,11 @@ class Bookkeeping:
             key = guest.uuid, guest.pid
             self._placed[key] = guest.placed_by
             if before.get(key, guest.placed_by) != guest.placed_by:
-                self._log.info('guest %s: placed by others now: %s', guest.name,
-                               ', '.join(guest.placed_by) or 'no longer')
+                self._log.info(
+                    'guest %s: placed by others now: %s',
+                    guest.name,
+                    ', '.join(guest.placed_by) or 'no longer',
+                )
 
     def _unlocked(self) -> state.Promises | None:
         """Read the record, if it is not the one that was read last: parsing it is dear."""
@@ -124,8 +140,13 @@ class Bookkeeping:
         directory = os.path.join(self._root, self.options.state_dir[1:])
         try:
             found = os.stat(os.path.join(directory, state.FILE))
-            identity = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns,
-                        found.st_size)
+            identity = (
+                found.st_dev,
+                found.st_ino,
+                found.st_mtime_ns,
+                found.st_ctime_ns,
+                found.st_size,
+            )
         except OSError:
             identity = None
         if identity is not None and self._kept and self._kept[0] == identity:
@@ -141,8 +162,7 @@ class Bookkeeping:
         """Say whether the record speaks of the running guests and nobody else."""
         names = self._names()
         running = [uuid for uuid, each in record.promises.items() if each.name in names]
-        kept = state.prune(record.promises, running, now_ns,
-                           self.options.start_grace_s * 10**9)
+        kept = state.prune(record.promises, running, now_ns, self.options.start_grace_s * 10**9)
         unknown = names - {each.name for each in record.promises.values()}
         tried = unknown == self._unclear and 0 <= now_ns / 1e9 - self._tried_s < _RETRY_S
         return len(kept) == len(record.promises) and (not unknown or tried)
@@ -150,23 +170,30 @@ class Bookkeeping:
     def _names(self) -> frozenset[str]:
         directory = os.path.join(self._root, guests.STATUS_FILES)
         try:
-            return frozenset(name[:-4] for name in os.listdir(directory)
-                             if name.endswith('.xml'))
+            return frozenset(name[:-4] for name in os.listdir(directory) if name.endswith('.xml'))
         except FileNotFoundError:
             return frozenset()
         except OSError as error:
-            raise StateError('%s: %s: the running guests are not known'
-                             % (directory, error.strerror)) from None
+            raise StateError(
+                '%s: %s: the running guests are not known' % (directory, error.strerror)
+            ) from None
 
-    def _tell(self, before: Mapping[str, model.Promise],
-              after: Mapping[str, model.Promise]) -> None:
+    def _tell(
+        self, before: Mapping[str, model.Promise], after: Mapping[str, model.Promise]
+    ) -> None:
         for uuid, promise in before.items():
             if uuid not in after:
-                self._log.info('guest %s: its promise of %d MiB is dropped: it has gone',
-                               promise.name, promise.memory_bytes >> 20)
+                self._log.info(
+                    'guest %s: its promise of %d MiB is dropped: it has gone',
+                    promise.name,
+                    promise.memory_bytes >> 20,
+                )
         for uuid, promise in after.items():
             if uuid not in before:
-                self._log.info('guest %s: runs without a promise: counted as %s on node %s, '
-                               '%d MiB', promise.name, promise.origin,
-                               ','.join(map(str, promise.cpu_nodes)) or 'any',
-                               promise.memory_bytes >> 20)
+                self._log.info(
+                    'guest %s: runs without a promise: counted as %s on node %s, %d MiB',
+                    promise.name,
+                    promise.origin,
+                    ','.join(map(str, promise.cpu_nodes)) or 'any',
+                    promise.memory_bytes >> 20,
+                )

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
-def run(work: Callable[[], bytes], timeout_s: float,
-        report: Callable[[BaseException], object]) -> bytes | None:
+def run(
+    work: Callable[[], bytes], timeout_s: float, report: Callable[[BaseException], object]
+) -> bytes | None:
     """Run ``work()`` in a child process.
 
     The child has no standard streams, since libvirt waits for the end of a hook's
@@ -48,8 +49,7 @@ def run(work: Callable[[], bytes], timeout_s: float,
     return answer
 
 
-def leave_behind(work: Callable[[], object],
-                 report: Callable[[BaseException], object]) -> None:
+def leave_behind(work: Callable[[], object], report: Callable[[BaseException], object]) -> None:
     """Run ``work()`` in a child process that nobody waits for.
 
     It has no descriptor of ours: libvirt waits until every holder of a hook's stdout and stderr
@@ -77,8 +77,9 @@ def leave_behind(work: Callable[[], object],
         os._exit(0)
 
 
-def _child(work: Callable[[], bytes], writer: int,
-           report: Callable[[BaseException], object]) -> NoReturn:
+def _child(
+    work: Callable[[], bytes], writer: int, report: Callable[[BaseException], object]
+) -> NoReturn:
     try:
         os.setsid()
         null = os.open(os.devnull, os.O_RDWR)

@@ -49,8 +49,9 @@ class Calibration(Record):
 
 
 def complete_matrix(
-        measured_ns: Sequence[Sequence[float | None]], distances: Sequence[Sequence[int]],
-        firmware_ns: Sequence[Sequence[float | None]],
+    measured_ns: Sequence[Sequence[float | None]],
+    distances: Sequence[Sequence[int]],
+    firmware_ns: Sequence[Sequence[float | None]],
 ) -> tuple[tuple[tuple[float, ...], ...], tuple[tuple[str, ...], ...]]:
     """Return (latencies, sources): what is not measured is the firmware's, else from SLIT.
 
@@ -59,29 +60,47 @@ def complete_matrix(
     :param measured_ns, firmware_ns: matrices by position, None in them: unknown
     """
     size = range(len(distances))
-    known = [[(measured_ns[n][m], MEASURED) if measured_ns[n][m] is not None else
-              (firmware_ns[n][m], HMAT) for m in size] for n in size]
+    known = [
+        [
+            (measured_ns[n][m], MEASURED)
+            if measured_ns[n][m] is not None
+            else (firmware_ns[n][m], HMAT)
+            for m in size
+        ]
+        for n in size
+    ]
     locals_ns = sorted(ns for ns in (known[n][n][0] for n in size) if ns is not None)
     usual = locals_ns[len(locals_ns) // 2] if locals_ns else _LOCAL_NS
     full = []
     for n in size:
         local = known[n][n][0]
         estimates = slit_latencies_ns(distances, usual if local is None else local)[n]
-        full.append([(estimate, SLIT) if value is None else (value, source)
-                     for (value, source), estimate in zip(known[n], estimates)])
-    return (tuple(tuple(ns for ns, _ in row) for row in full),
-            tuple(tuple(source for _, source in row) for row in full))
+        full.append(
+            [
+                (estimate, SLIT) if value is None else (value, source)
+                for (value, source), estimate in zip(known[n], estimates)
+            ]
+        )
+    return (
+        tuple(tuple(ns for ns, _ in row) for row in full),
+        tuple(tuple(source for _, source in row) for row in full),
+    )
 
 
 def complete(options: Options, calibration: Calibration) -> Options:
     """Return the options with what the operator left unset taken from a calibration."""
-    bandwidth = {node: value for node, value in zip(
-        calibration.nodes, calibration.read_bytes_per_sec) if value is not None}
+    bandwidth = {
+        node: value
+        for node, value in zip(calibration.nodes, calibration.read_bytes_per_sec)
+        if value is not None
+    }
     bandwidth.update(options.bandwidth_max)
     latencies = dict(zip(calibration.nodes, calibration.latencies_ns))
     latencies.update(options.latencies_ns)
-    return options._replace(bandwidth_max=tuple(sorted(bandwidth.items())),
-                            latencies_ns=tuple(sorted(latencies.items())))
+    return options._replace(
+        bandwidth_max=tuple(sorted(bandwidth.items())),
+        latencies_ns=tuple(sorted(latencies.items())),
+    )
 
 
 def completed(options: Options, path: str = PATH) -> tuple[Options, str | None]:
@@ -96,13 +115,20 @@ def completed(options: Options, path: str = PATH) -> tuple[Options, str | None]:
 def config_lines(calibration: Calibration) -> list[str]:
     """Return the lines of ``[counters]`` that say the same."""
     lines = ['[counters]']
-    known = ['%d:%.0f' % (node, value / 1e6) for node, value in zip(
-        calibration.nodes, calibration.read_bytes_per_sec) if value is not None]
+    known = [
+        '%d:%.0f' % (node, value / 1e6)
+        for node, value in zip(calibration.nodes, calibration.read_bytes_per_sec)
+        if value is not None
+    ]
     if known:
         lines.append('node_bandwidth_max = ' + ','.join(known))
-    lines.append('latency_ns = ' + ','.join(
-        '%d:%s' % (node, ' '.join('%.1f' % value for value in row))
-        for node, row in zip(calibration.nodes, calibration.latencies_ns)))
+    lines.append(
+        'latency_ns = '
+        + ','.join(
+            '%d:%s' % (node, ' '.join('%.1f' % value for value in row))
+            for node, row in zip(calibration.nodes, calibration.latencies_ns)
+        )
+    )
     return lines
 
 
@@ -126,8 +152,9 @@ def decode(text: str) -> Calibration:
         if data['format'] != _FORMAT:
             raise ValueError('it is no calibration')
         if data['version'][0] != _MAJOR:
-            raise ValueError('its format is %.20r, this release reads %d'
-                             % (data['version'][0], _MAJOR))
+            raise ValueError(
+                'its format is %.20r, this release reads %d' % (data['version'][0], _MAJOR)
+            )
         return _checked(data)
     except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
         raise CalibrationError('%.200s' % (error,)) from None
@@ -137,10 +164,14 @@ def _checked(data: Any) -> Calibration:
     nodes = tuple(_in(node, int, 0, 16383) for node in data['nodes'])
     if not 0 < len(nodes) <= _MAX_NODES or list(nodes) != sorted(set(nodes)):
         raise ValueError('its nodes do not ascend')
-    bandwidths = tuple(None if value is None else _in(value, float, 1e6, 1e14)
-                       for value in _as_many(data['read_bytes_per_sec'], nodes))
-    latencies = tuple(tuple(_in(value, float, 0.1, 1e6) for value in _as_many(row, nodes))
-                      for row in _as_many(data['latencies_ns'], nodes))
+    bandwidths = tuple(
+        None if value is None else _in(value, float, 1e6, 1e14)
+        for value in _as_many(data['read_bytes_per_sec'], nodes)
+    )
+    latencies = tuple(
+        tuple(_in(value, float, 0.1, 1e6) for value in _as_many(row, nodes))
+        for row in _as_many(data['latencies_ns'], nodes)
+    )
     sources = tuple(tuple(_as_many(row, nodes)) for row in _as_many(data['sources'], nodes))
     if any(source not in _SOURCES for row in sources for source in row):
         raise ValueError('a latency has no known source')
@@ -172,8 +203,9 @@ def read(path: str = PATH) -> Calibration | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError, CalibrationError) as error:
-        raise CalibrationError('%s: %s; make it anew with nova-numa-rebalance calibrate, or '
-                               'remove it' % (path, error)) from None
+        raise CalibrationError(
+            '%s: %s; make it anew with nova-numa-rebalance calibrate, or remove it' % (path, error)
+        ) from None
 
 
 def write(calibration: Calibration, path: str = PATH) -> None:

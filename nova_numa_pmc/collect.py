@@ -15,7 +15,15 @@ from nova_numa_pmc.core import hierarchy, pressure, samples, view
 from nova_numa_pmc.exceptions import StateError, TopologyError
 from nova_numa_pmc.host import cpu_times, events, pfm, running, topology
 from nova_numa_pmc.host.sources import (
-    Tick, cpu_counters, guest_counters, ladder, numa_faults, pages, resctrl, uncore)
+    Tick,
+    cpu_counters,
+    guest_counters,
+    ladder,
+    numa_faults,
+    pages,
+    resctrl,
+    uncore,
+)
 from nova_numa_pmc.sample import PoolSample, Sample
 
 if TYPE_CHECKING:
@@ -80,24 +88,44 @@ class Sampler:
         host = pools.restricted(host, self.pool)
         busy, demand, stolen, others = self._cpu_use(host, guests, elapsed_ns)
         counts, uncore_uses = self._count(host, elapsed_ns, problems)
-        found = self._ladder.sample(Tick(
-            before_ns, now_ns, host, guests, _at_least(busy, guests), counts))
+        found = self._ladder.sample(
+            Tick(before_ns, now_ns, host, guests, _at_least(busy, guests), counts)
+        )
         problems += found.problems
-        told = tuple(samples.guest_sample(
-            one, found.evidence.get(one.guest.uuid), self._device_nodes(one.guest, problems))
-            for one in guests)
+        told = tuple(
+            samples.guest_sample(
+                one, found.evidence.get(one.guest.uuid), self._device_nodes(one.guest, problems)
+            )
+            for one in guests
+        )
         moved = {} if counts else self._resctrl.nodes_at(now_ns)
-        counts = counts or moved or samples.counts_of_guests(
-            guests, found.evidence, [node.id for node in host.nodes])
-        uses = [_use(node, counts.get(node.id), uncore_uses.get(node.id, uncore.Use()))._replace(
-            demand_cores=demand[node.id], busy_cores=busy[node.id], stolen_cores=stolen[node.id])
-            for node in host.nodes]
+        counts = (
+            counts
+            or moved
+            or samples.counts_of_guests(guests, found.evidence, [node.id for node in host.nodes])
+        )
+        uses = [
+            _use(node, counts.get(node.id), uncore_uses.get(node.id, uncore.Use()))._replace(
+                demand_cores=demand[node.id],
+                busy_cores=busy[node.id],
+                stolen_cores=stolen[node.id],
+            )
+            for node in host.nodes
+        ]
         abilities = self._abilities(host, stolen, bool(moved))
         self.mlp = abilities.mlp
         nodes, _ = samples.node_samples(host.nodes, uses, abilities, told, bool(moved))
         nodes = self._with_promised(host, nodes, problems)
-        return Sample(taken_s, elapsed_ns / 1e9, found.source, nodes, told,
-                      tuple(dict.fromkeys(problems)), others, self.pool.source)
+        return Sample(
+            taken_s,
+            elapsed_ns / 1e9,
+            found.source,
+            nodes,
+            told,
+            tuple(dict.fromkeys(problems)),
+            others,
+            self.pool.source,
+        )
 
     def _rungs(self) -> list[Any]:
         make: dict[str, Callable[[], Any]] = {
@@ -107,28 +135,37 @@ class Sampler:
             counting.NUMA_FAULTS: lambda: numa_faults.NumaFaults(self._root),
             counting.PAGES: pages.Pages,
         }
-        names = [name for name in self._options.sources if (
-            self._options.enabled or name not in (counting.GUESTS, counting.CPUS))]
+        names = [
+            name
+            for name in self._options.sources
+            if (self._options.enabled or name not in (counting.GUESTS, counting.CPUS))
+        ]
         return [make[name]() for name in names]
 
     def _select(self) -> events.Selection:
         """Choose the events of this host."""
         if self._libpfm is None:
             self._libpfm = pfm.load()
-        return events.select(self._root, overrides=dict(self._options.events),
-                             libpfm=self._libpfm)
+        return events.select(self._root, overrides=dict(self._options.events), libpfm=self._libpfm)
 
-    def _floating(self, host: model.Topology, guests: Iterable[Running], now_ns: int,
-                  problems: list[str]) -> pools.Pool:
+    def _floating(
+        self, host: model.Topology, guests: Iterable[Running], now_ns: int, problems: list[str]
+    ) -> pools.Pool:
         """Find the floating pool; what could not be read of Nova's sets is a problem."""
         sets, unread = self._cpu_sets.read(now_ns)
         problems += unread
-        return pools.floating(host, tuple(one.guest for one in guests), sets.shared,
-                              sets.dedicated)
+        return pools.floating(
+            host, tuple(one.guest for one in guests), sets.shared, sets.dedicated
+        )
 
-    def _cpu_use(self, host: model.Topology, guests: Sequence[Running], elapsed_ns: int) -> tuple[
-            dict[int, float | None], dict[int, float | None], dict[int, float | None],
-            tuple[PoolSample, ...]]:
+    def _cpu_use(
+        self, host: model.Topology, guests: Sequence[Running], elapsed_ns: int
+    ) -> tuple[
+        dict[int, float | None],
+        dict[int, float | None],
+        dict[int, float | None],
+        tuple[PoolSample, ...],
+    ]:
         """Return what nodes' CPUs were busy, wanted for and robbed of, each {node id: cores}.
 
         The last two are of the floating pool; for other pools, a tuple of :class:`PoolSample`
@@ -144,21 +181,33 @@ class Sampler:
 
         def wanted(cpus: frozenset[int]) -> float | None:
             ran = cpu_times.summed(busy, cpus)
-            return None if ran is None or not elapsed_ns else ran + sum(
-                waiting.get(cpu, 0.0) for cpu in cpus)
+            return (
+                None
+                if ran is None or not elapsed_ns
+                else ran + sum(waiting.get(cpu, 0.0) for cpu in cpus)
+            )
 
-        others = tuple(PoolSample(
-            tuple(sorted(cpus)),
-            tuple((node.id, wanted(node.online_cpus & cpus)) for node in host.nodes),
-            tuple((node.id, cpu_times.summed(stolen, node.online_cpus & cpus))
-                  for node in host.nodes))
-            for cpus in pools.own_sets(tuple(one.guest for one in guests), host))
-        return ({node.id: cpu_times.summed(busy, node.online_cpus) for node in host.nodes},
-                {node.id: wanted(node.cpus) for node in host.nodes},
-                {node.id: cpu_times.summed(stolen, node.cpus) for node in host.nodes}, others)
+        others = tuple(
+            PoolSample(
+                tuple(sorted(cpus)),
+                tuple((node.id, wanted(node.online_cpus & cpus)) for node in host.nodes),
+                tuple(
+                    (node.id, cpu_times.summed(stolen, node.online_cpus & cpus))
+                    for node in host.nodes
+                ),
+            )
+            for cpus in pools.own_sets(tuple(one.guest for one in guests), host)
+        )
+        return (
+            {node.id: cpu_times.summed(busy, node.online_cpus) for node in host.nodes},
+            {node.id: wanted(node.cpus) for node in host.nodes},
+            {node.id: cpu_times.summed(stolen, node.cpus) for node in host.nodes},
+            others,
+        )
 
-    def _count(self, host: model.Topology, elapsed_ns: int,
-               problems: list[str]) -> tuple[dict[int, Counts], dict[int, uncore.Use]]:
+    def _count(
+        self, host: model.Topology, elapsed_ns: int, problems: list[str]
+    ) -> tuple[dict[int, Counts], dict[int, uncore.Use]]:
         """Return what CPUs and what memory controllers counted, by node; {}: nothing."""
         if not self._options.enabled:
             return {}, {}
@@ -166,16 +215,21 @@ class Sampler:
         if counting.GUESTS in self._options.sources:
             self._cpus.limit(self._by_guest.room(min(host.cores[0])))
         if not self._cpus.roles:
-            problems.append('CPUs: not counted: the hardware has too few counters for them '
-                            'beside the guests, whose sums stand for them')
+            problems.append(
+                'CPUs: not counted: the hardware has too few counters for them '
+                'beside the guests, whose sums stand for them'
+            )
             return {}, uses
         return self._trials.sample(self._cpus, problems, host, elapsed_ns) or {}, uses
 
-    def _device_nodes(self, guest: model.Guest,
-                      problems: list[str]) -> list[tuple[str, int | None]]:
+    def _device_nodes(
+        self, guest: model.Guest, problems: list[str]
+    ) -> list[tuple[str, int | None]]:
         found = []
-        for read, names in ((topology.device_node, guest.devices),
-                            (topology.host_device_node, guest.host_devices)):
+        for read, names in (
+            (topology.device_node, guest.devices),
+            (topology.host_device_node, guest.host_devices),
+        ):
             for name in names:
                 if name not in self._devices:
                     try:
@@ -185,8 +239,9 @@ class Sampler:
                 found.append((name.removeprefix('/dev/'), self._devices.get(name)))
         return found
 
-    def _with_promised(self, host: model.Topology, nodes: tuple[NodeSample, ...],
-                       problems: list[str]) -> tuple[NodeSample, ...]:
+    def _with_promised(
+        self, host: model.Topology, nodes: tuple[NodeSample, ...], problems: list[str]
+    ) -> tuple[NodeSample, ...]:
         directory = os.path.join(self._root, self._options.state_dir.lstrip('/'))
         try:
             record = state.read(directory, state.read_boot_id(self._root))
@@ -196,31 +251,42 @@ class Sampler:
         if record is None:  # no guest was placed since the host came up
             return nodes
         seen = view.view(host, record.promises.values(), self._options.limits)
-        return tuple(node._replace(promised_bytes=one.promised_bytes)
-                     for node, one in zip(nodes, seen.nodes))
+        return tuple(
+            node._replace(promised_bytes=one.promised_bytes)
+            for node, one in zip(nodes, seen.nodes)
+        )
 
-    def _abilities(self, host: model.Topology, stolen: Mapping[int, float | None],
-                   all_traffic: bool) -> samples.Abilities:
+    def _abilities(
+        self, host: model.Topology, stolen: Mapping[int, float | None], all_traffic: bool
+    ) -> samples.Abilities:
         with_prefetch = all_traffic or self._cpus.with_prefetch
         options = self._options
         return samples.Abilities(
-            [view.less_stolen(cores, stolen[node.id]) for node, cores in zip(
-                host.nodes, view.capacity_cores(host, options.limits))],
-            _by_position(host, options.bandwidth_max), _by_position(host, options.link_max),
+            [
+                view.less_stolen(cores, stolen[node.id])
+                for node, cores in zip(host.nodes, view.capacity_cores(host, options.limits))
+            ],
+            _by_position(host, options.bandwidth_max),
+            _by_position(host, options.link_max),
             self.latencies_ns(host),
-            pressure.MLP_WITH_PREFETCH if with_prefetch else pressure.MLP_DEMAND)
+            pressure.MLP_WITH_PREFETCH if with_prefetch else pressure.MLP_DEMAND,
+        )
 
     def latencies_ns(self, host: model.Topology) -> tuple[tuple[float, ...], ...]:
         """Return unloaded latencies by position, rows: from the CPUs.
 
         Where they were not measured they follow the distances that guests are placed by.
         """
-        rows = tuple(row for row in _by_position(host, self._options.latencies_ns)
-                     if row is not None and len(row) == len(host.nodes))
+        rows = tuple(
+            row
+            for row in _by_position(host, self._options.latencies_ns)
+            if row is not None and len(row) == len(host.nodes)
+        )
         if len(rows) == len(host.nodes):
             return rows
         return pressure.slit_latencies_ns(
-            hierarchy.distances(host), self._options.local_latency_ns)
+            hierarchy.distances(host), self._options.local_latency_ns
+        )
 
     def close(self) -> None:
         """Close what is open."""
@@ -241,8 +307,7 @@ def _by_position(host: model.Topology, pairs: Iterable[tuple[int, _T]]) -> tuple
     return tuple(values.get(node.id) for node in host.nodes)
 
 
-def _at_least(busy: Mapping[int, float | None],
-              guests: Iterable[Running]) -> dict[int, float]:
+def _at_least(busy: Mapping[int, float | None], guests: Iterable[Running]) -> dict[int, float]:
     """Return busy cores by node, at least what the guests ran there.
 
     The host's times are in ticks of 10 ms, theirs are finer.
@@ -264,6 +329,14 @@ def _use(node: model.Node, counts: Counts | None, use: uncore.Use) -> samples.No
     if use.read_lines_per_sec is not None and counts.local_per_sec is not None:
         incoming = max(0.0, use.read_lines_per_sec - counts.local_per_sec)
     return samples.NodeUse(
-        None, None, counts.local_per_sec, counts.remote_per_sec, counts.cycles_per_sec,
-        counts.instructions_per_sec, use.bandwidth_bytes_per_sec, incoming,
-        use.link_bytes_per_sec, use.io_miss_ratio)
+        None,
+        None,
+        counts.local_per_sec,
+        counts.remote_per_sec,
+        counts.cycles_per_sec,
+        counts.instructions_per_sec,
+        use.bandwidth_bytes_per_sec,
+        incoming,
+        use.link_bytes_per_sec,
+        use.io_miss_ratio,
+    )

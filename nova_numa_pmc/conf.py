@@ -17,16 +17,23 @@ from oslo_config import cfg
 from nova_numa_pmc import agent_options, counting, settings
 
 _KINDS: dict[type, Callable[..., cfg.Opt]] = {
-    bool: cfg.BoolOpt, int: cfg.IntOpt, float: cfg.FloatOpt, str: cfg.StrOpt,
-    settings.NodeList: functools.partial(cfg.StrOpt, regex=settings.NodeList.REGEX)}
+    bool: cfg.BoolOpt,
+    int: cfg.IntOpt,
+    float: cfg.FloatOpt,
+    str: cfg.StrOpt,
+    settings.NodeList: functools.partial(cfg.StrOpt, regex=settings.NodeList.REGEX),
+}
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
     """List (group, options) pairs, for oslo-config-generator and Sphinx."""
-    return [(cfg.OptGroup(group, help=text),
-             [_opt(option) for option in settings.OPTIONS if option.group == group])
-            for group, text in settings.GROUPS] + [
-                 (module.GROUP, module.list_opts()) for module in (counting, agent_options)]
+    return [
+        (
+            cfg.OptGroup(group, help=text),
+            [_opt(option) for option in settings.OPTIONS if option.group == group],
+        )
+        for group, text in settings.GROUPS
+    ] + [(module.GROUP, module.list_opts()) for module in (counting, agent_options)]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:

@@ -60,44 +60,98 @@ def list_opts() -> list[cfg.Opt]:
     """Return oslo.config's options of the group."""
     default = Options()
     return [
-        cfg.BoolOpt('enabled', default=default.enabled, help=(
-            'Count hardware events. When false only resctrl, NUMA faults and pages tell where '
-            'guests reach their memory.')),
-        cfg.FloatOpt('interval_s', default=default.interval_s, min=0.5, max=3600.0, help=(
-            'Time between two samples [seconds].')),
-        cfg.StrOpt('scope', default=default.scope, choices=[
-            (THREAD, "a guest's vCPU threads: a descriptor for each vCPU and event"),
-            (CGROUP, 'its control group, with its emulator and vhost threads: a descriptor for '
-                     'each CPU of the host and event, and a switch of counters at each change '
-                     'of group on a CPU')],
-            help='What is counted of a guest.'),
-        cfg.ListOpt('sources', default=list(default.sources), help=(
-            'Where evidence of memory accesses is taken from; the first that works is used. '
-            'guests: counters on each guest. cpus: counters on each CPU, shared out by where '
-            'guests ran. resctrl: memory bandwidth monitoring. numa_faults: NUMA balancing. '
-            'pages: where pages lie and vCPUs ran.')),
-        cfg.MultiStrOpt('event', default=[], help=(
-            'An event to count instead of the one chosen for a role, ROLE=EVENT; may be '
-            'repeated. The event is written as perf does (cpu/event=0xd3,umask=0x1/, r53100f), '
-            'as libpfm4 does (skx::EVENT:UMASK), or none: do not count it. '
-            '"nova-numa-rebalance events" lists the roles.')),
-        cfg.StrOpt('resctrl_path', default=default.resctrl_path, help=(
-            'Where resctrl is mounted.')),
-        cfg.DictOpt('node_bandwidth_max', default={}, help=(
-            'Most that the memory of each node can deliver, NODE:MB/s,... Without it (and '
-            'without a calibration) the utilisation of bandwidth is unknown and takes no part '
-            'in the pressure.')),
-        cfg.DictOpt('node_link_max', default={}, help=(
-            'Most that the socket links of each node can send, NODE:MB/s,... Without it their '
-            'utilisation is unknown.')),
-        cfg.DictOpt('latency_ns', default={}, help=(
-            'Latency from each node to every node without load, NODE:NS NS ...,... in '
-            'ascending order of nodes. Without it (and without a calibration) it is estimated '
-            'from the distances in the firmware (SLIT) and local_latency_ns.')),
-        cfg.FloatOpt('local_latency_ns', default=default.local_latency_ns, min=1.0, max=10000.0,
-                     help="Latency of a node's own memory without load [ns]."),
-        cfg.FloatOpt('write_weight', default=default.write_weight, min=0.0, max=10.0, help=(
-            'What a written byte costs memory beside a read one.')),
+        cfg.BoolOpt(
+            'enabled',
+            default=default.enabled,
+            help=(
+                'Count hardware events. When false only resctrl, NUMA faults and pages tell where '
+                'guests reach their memory.'
+            ),
+        ),
+        cfg.FloatOpt(
+            'interval_s',
+            default=default.interval_s,
+            min=0.5,
+            max=3600.0,
+            help=('Time between two samples [seconds].'),
+        ),
+        cfg.StrOpt(
+            'scope',
+            default=default.scope,
+            choices=[
+                (THREAD, "a guest's vCPU threads: a descriptor for each vCPU and event"),
+                (
+                    CGROUP,
+                    'its control group, with its emulator and vhost threads: a descriptor for '
+                    'each CPU of the host and event, and a switch of counters at each change '
+                    'of group on a CPU',
+                ),
+            ],
+            help='What is counted of a guest.',
+        ),
+        cfg.ListOpt(
+            'sources',
+            default=list(default.sources),
+            help=(
+                'Where evidence of memory accesses is taken from; the first that works is used. '
+                'guests: counters on each guest. cpus: counters on each CPU, shared out by where '
+                'guests ran. resctrl: memory bandwidth monitoring. numa_faults: NUMA balancing. '
+                'pages: where pages lie and vCPUs ran.'
+            ),
+        ),
+        cfg.MultiStrOpt(
+            'event',
+            default=[],
+            help=(
+                'An event to count instead of the one chosen for a role, ROLE=EVENT; may be '
+                'repeated. The event is written as perf does (cpu/event=0xd3,umask=0x1/, r53100f), '
+                'as libpfm4 does (skx::EVENT:UMASK), or none: do not count it. '
+                '"nova-numa-rebalance events" lists the roles.'
+            ),
+        ),
+        cfg.StrOpt(
+            'resctrl_path', default=default.resctrl_path, help=('Where resctrl is mounted.')
+        ),
+        cfg.DictOpt(
+            'node_bandwidth_max',
+            default={},
+            help=(
+                'Most that the memory of each node can deliver, NODE:MB/s,... Without it (and '
+                'without a calibration) the utilisation of bandwidth is unknown and takes no part '
+                'in the pressure.'
+            ),
+        ),
+        cfg.DictOpt(
+            'node_link_max',
+            default={},
+            help=(
+                'Most that the socket links of each node can send, NODE:MB/s,... Without it their '
+                'utilisation is unknown.'
+            ),
+        ),
+        cfg.DictOpt(
+            'latency_ns',
+            default={},
+            help=(
+                'Latency from each node to every node without load, NODE:NS NS ...,... in '
+                'ascending order of nodes. Without it (and without a calibration) it is estimated '
+                'from the distances in the firmware (SLIT) and local_latency_ns.'
+            ),
+        ),
+        cfg.FloatOpt(
+            'local_latency_ns',
+            default=default.local_latency_ns,
+            min=1.0,
+            max=10000.0,
+            help="Latency of a node's own memory without load [ns].",
+        ),
+        cfg.FloatOpt(
+            'write_weight',
+            default=default.write_weight,
+            min=0.0,
+            max=10.0,
+            help=('What a written byte costs memory beside a read one.'),
+        ),
     ]
 
 
@@ -116,15 +170,24 @@ def from_conf(group: cfg.ConfigOpts.GroupAttr, shared: settings.Settings) -> Opt
     """
     unknown = [name for name in group.sources if name not in SOURCES]
     if unknown or not group.sources:
-        raise SettingsError('[counters] sources: %.80r: name some of %s' % (
-            ','.join(unknown), ', '.join(SOURCES)))
+        raise SettingsError(
+            '[counters] sources: %.80r: name some of %s' % (','.join(unknown), ', '.join(SOURCES))
+        )
     return Options(
-        group.enabled, group.interval_s, group.scope, tuple(dict.fromkeys(group.sources)),
-        _events(group.event), group.resctrl_path,
+        group.enabled,
+        group.interval_s,
+        group.scope,
+        tuple(dict.fromkeys(group.sources)),
+        _events(group.event),
+        group.resctrl_path,
         _per_node('node_bandwidth_max', group.node_bandwidth_max, _bytes_per_sec),
         _per_node('node_link_max', group.node_link_max, _bytes_per_sec),
         _per_node('latency_ns', group.latency_ns, _row),
-        group.local_latency_ns, group.write_weight, shared.limits, shared.state_dir)
+        group.local_latency_ns,
+        group.write_weight,
+        shared.limits,
+        shared.state_dir,
+    )
 
 
 def parsed(path: str, register: Callable[[cfg.ConfigOpts], object]) -> cfg.ConfigOpts:
@@ -134,8 +197,12 @@ def parsed(path: str, register: Callable[[cfg.ConfigOpts], object]) -> cfg.Confi
     """
     conf = cfg.ConfigOpts()
     register(conf)
-    conf([], project='nova-numa-pmc', default_config_dirs=[],
-         default_config_files=[path] if os.path.exists(path) else [])
+    conf(
+        [],
+        project='nova-numa-pmc',
+        default_config_dirs=[],
+        default_config_files=[path] if os.path.exists(path) else [],
+    )
     return conf
 
 
@@ -155,14 +222,17 @@ def _events(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
     for text in filter(None, texts):  # the sample's line has none
         role, equals, event = text.partition('=')
         if not equals or role.strip() not in event_table.ROLES or not event.strip():
-            raise SettingsError('[counters] event: %.80r is not ROLE=EVENT with a role of %s'
-                                % (text, ', '.join(event_table.ROLES)))
+            raise SettingsError(
+                '[counters] event: %.80r is not ROLE=EVENT with a role of %s'
+                % (text, ', '.join(event_table.ROLES))
+            )
         chosen.append((role.strip(), event.strip()))
     return tuple(dict(chosen).items())
 
 
-def _per_node(name: str, values: Mapping[str, str],
-              convert: Callable[[str], _T]) -> tuple[tuple[int, _T], ...]:
+def _per_node(
+    name: str, values: Mapping[str, str], convert: Callable[[str], _T]
+) -> tuple[tuple[int, _T], ...]:
     found = []
     for node, text in values.items():
         try:
@@ -170,8 +240,9 @@ def _per_node(name: str, values: Mapping[str, str],
                 raise ValueError(node)
             found.append((int(node), convert(text)))
         except ValueError:
-            raise SettingsError('[counters] %s: %.80r is not a node and its value'
-                                % (name, '%s:%s' % (node, text))) from None
+            raise SettingsError(
+                '[counters] %s: %.80r is not a node and its value' % (name, '%s:%s' % (node, text))
+            ) from None
     return tuple(sorted(found))
 
 

@@ -50,9 +50,16 @@ class EarlyHold:
     :param write: as :func:`writes.write`
     """
 
-    def __init__(self, promise: model.Promise, guest: model.Guest, cpus: frozenset[int],
-                 options: settings.Settings, root: str = '/', stale: Identity | None = None,
-                 write: writes.Writer = writes.write) -> None:
+    def __init__(
+        self,
+        promise: model.Promise,
+        guest: model.Guest,
+        cpus: frozenset[int],
+        options: settings.Settings,
+        root: str = '/',
+        stale: Identity | None = None,
+        write: writes.Writer = writes.write,
+    ) -> None:
         self._promise, self._guest, self._cpus, self._root = promise, guest, cpus, root
         self._options, self._stale, self._write = options, stale, write
         self._groups: cgroups.Groups | None = None
@@ -87,8 +94,7 @@ class EarlyHold:
             if identity == self._file:
                 return False
             self._file = identity
-            promise = state.read_one(directory, self._promise.uuid,
-                                     state.read_boot_id(self._root))
+            promise = state.read_one(directory, self._promise.uuid, state.read_boot_id(self._root))
         except (OSError, StateError):
             return True
         return promise is None or promise.started or promise.since_ns != self._promise.since_ns
@@ -109,9 +115,10 @@ class EarlyHold:
         if seen != self._seen:
             self._seen, self._seen_s = seen, now_s
         names = [os.path.basename(child) for child, _, tasks in seen if tasks]
-        complete = (sum(name.startswith('vcpu') for name in names) >= self._guest.vcpus
-                    and sum(name.startswith('iothread') for name in names)
-                    >= self._guest.iothreads)
+        complete = (
+            sum(name.startswith('vcpu') for name in names) >= self._guest.vcpus
+            and sum(name.startswith('iothread') for name in names) >= self._guest.iothreads
+        )
         if not complete or now_s - self._seen_s < SETTLED_S:
             return False
         for child in children:
@@ -149,8 +156,12 @@ def pid_file(name: str, root: str = '/') -> Identity | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def run(hold: EarlyHold, grace_s: float, clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep) -> None:
+def run(
+    hold: EarlyHold,
+    grace_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> None:
     """Step until there is no more to do, the start is over, or the time is."""
     began_s = now_s = looked_s = clock()
     while hold.step(now_s) and now_s - began_s < grace_s:
@@ -162,8 +173,14 @@ def run(hold: EarlyHold, grace_s: float, clock: Callable[[], float] = time.monot
         now_s = clock()
 
 
-def follow(promise: model.Promise, guest: model.Guest, cpus: frozenset[int],
-           options: settings.Settings, root: str, stale: Identity | None) -> None:
+def follow(
+    promise: model.Promise,
+    guest: model.Guest,
+    cpus: frozenset[int],
+    options: settings.Settings,
+    root: str,
+    stale: Identity | None,
+) -> None:
     """Run in a child of the hook, from its fork to its end.
 
     :raises OSError, CpuListError: as the kernel says; the guest is held at ``started``

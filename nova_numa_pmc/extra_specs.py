@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 PREFIX = 'numa_pmc:'
 POLICY, MAX_PRESSURE, MEMORY_INTENSITY = (
-    PREFIX + name for name in ('policy', 'max_pressure', 'memory_intensity'))
+    PREFIX + name for name in ('policy', 'max_pressure', 'memory_intensity')
+)
 KEYS = (POLICY, MAX_PRESSURE, MEMORY_INTENSITY)
 #: Highest ``numa_pmc:max_pressure``; 1 is saturated.
 PRESSURE_MAX = 64.0
@@ -56,7 +57,7 @@ def parse(extra_specs: Mapping[str, str] | Iterable[tuple[str, str]]) -> Wishes:
         if not key.startswith(PREFIX):
             continue
         try:
-            wishes[key[len(PREFIX):]] = check(key, value)
+            wishes[key[len(PREFIX) :]] = check(key, value)
         except ValueError as error:
             problems.append(str(error))
     return Wishes(problems=tuple(problems), **wishes)
@@ -79,8 +80,9 @@ def check(key: str, value: str) -> str | float:
             number = -1.0
         # Written so that NaN, which is neither above nor below, is refused.
         if not 0.0 < number <= PRESSURE_MAX:
-            raise ValueError(f'{key}={value!r:.80}: must be a number above 0, '
-                             f'{PRESSURE_MAX:g} at most')
+            raise ValueError(
+                f'{key}={value!r:.80}: must be a number above 0, {PRESSURE_MAX:g} at most'
+            )
         return number
     raise ValueError(f'{key!r:.80}: no such extra spec; there are {", ".join(KEYS)}')
 

@@ -29,11 +29,10 @@ import gc
 # collection while they are imported.
 gc.disable()
 
+import _signal  # signal would import enum
 import os
 import sys
 import time
-
-import _signal  # signal would import enum
 
 from nova_numa_pmc import bounded, model, promises, settings
 from nova_numa_pmc.exceptions import NumaPmcError
@@ -70,14 +69,22 @@ def main(argv: list[str], root: str = '/') -> NoReturn:
     try:
         status = run(argv[1], argv[2], 0, root, bounded.leave_behind, lines)
     except BaseException as error:
-        lines.log(journal.ERROR, 'hook %s: %s; the guest is left as it is'
-                  % (' '.join(argv[1:3]), _describe(error)))
+        lines.log(
+            journal.ERROR,
+            'hook %s: %s; the guest is left as it is' % (' '.join(argv[1:3]), _describe(error)),
+        )
     finally:
         os._exit(status)  # without finalization, a tenth of the whole time
 
 
-def run(name: str, operation: str, stdin: int, root: str,
-        leave_behind: LeaveBehind | None = None, lines: journal.Lines | None = None) -> int:
+def run(
+    name: str,
+    operation: str,
+    stdin: int,
+    root: str,
+    leave_behind: LeaveBehind | None = None,
+    lines: journal.Lines | None = None,
+) -> int:
     """Run one operation, waiting for it no longer than the operator allows.
 
     :param name: the guest's, as libvirt tells it
@@ -110,8 +117,14 @@ def run(name: str, operation: str, stdin: int, root: str,
 class Call:
     """One call of the hook."""
 
-    def __init__(self, name: str, operation: str, root: str, leave_behind: LeaveBehind | None,
-                 lines: journal.Lines) -> None:
+    def __init__(
+        self,
+        name: str,
+        operation: str,
+        root: str,
+        leave_behind: LeaveBehind | None,
+        lines: journal.Lines,
+    ) -> None:
         self.name, self.operation, self.root = name, operation, root
         self.leave_behind, self._lines = leave_behind, lines
         self.began_ns = time.monotonic_ns()
@@ -146,13 +159,15 @@ class Call:
 
     def report_early(self, error: BaseException) -> None:
         """Log why the guest's CPUs run before they are held."""
-        self.log(journal.WARNING, '%s; the guest\'s CPUs are held once they run'
-                 % _describe(error))
+        self.log(journal.WARNING, "%s; the guest's CPUs are held once they run" % _describe(error))
 
     def log(self, severity: int, message: str) -> None:
         """Log one line about this guest."""
-        self._lines.log(severity, 'guest %s: %s: %s (%.0f ms)' % (
-            self.name, self.operation, message, self.age_s() * 1e3))
+        self._lines.log(
+            severity,
+            'guest %s: %s: %s (%.0f ms)'
+            % (self.name, self.operation, message, self.age_s() * 1e3),
+        )
 
     def _log_problems(self) -> None:
         """Log what was odd, after what was decided: where the log is slow, some don't get in."""
@@ -160,8 +175,11 @@ class Call:
             self.log(journal.WARNING, problem)
         lost = self._lines.lost + max(0, len(self._problems) - _PROBLEMS_MAX)
         if lost:
-            self.log(journal.WARNING, '%d lines are not logged: the system\'s log did not take '
-                     'them, or there are more than %d' % (lost, _PROBLEMS_MAX))
+            self.log(
+                journal.WARNING,
+                "%d lines are not logged: the system's log did not take "
+                'them, or there are more than %d' % (lost, _PROBLEMS_MAX),
+            )
 
     def lock_timeout_s(self) -> float:
         """Return how long to wait for the record's lock; nobody waits for a late worker."""
@@ -169,8 +187,7 @@ class Call:
             return self.options.timeout_s
         return max(0.1, _LOCK_RATIO * self.options.timeout_s - self.age_s())
 
-    def log_decision(self, decision: promises.Decision, before: str = '',
-                     after: str = '') -> None:
+    def log_decision(self, decision: promises.Decision, before: str = '', after: str = '') -> None:
         """Log what was decided, why, and what came of it.
 
         :param before: how the guest's CPUs were, with a space behind
@@ -181,8 +198,11 @@ class Call:
         told = decision.why
         if promise.origin == model.PLACED:
             told += '; cpus %s%s; memory on %s%s' % (
-                before, topology.format_cpulist(decision.cpus or ()),
-                _list(promise.mem_nodes) or 'any node', after)
+                before,
+                topology.format_cpulist(decision.cpus or ()),
+                _list(promise.mem_nodes) or 'any node',
+                after,
+            )
         self.log(journal.INFO, '%s; %d MiB promised' % (told, promise.memory_bytes >> 20))
 
 
@@ -190,16 +210,25 @@ def _reserve(call: Call, xml: bytes) -> bytes:
     guest = guests.parse(xml)
     decision = promises.decide(guest, call.options, call.root, call.lock_timeout_s())
     call.log_decision(decision)
-    if call.operation == 'start' and call.leave_behind and decision.cpus and (
-            decision.promise.origin == model.PLACED):
+    if (
+        call.operation == 'start'
+        and call.leave_behind
+        and decision.cpus
+        and (decision.promise.origin == model.PLACED)
+    ):
         _hold_early(call, call.leave_behind, guest, decision.promise, decision.cpus)
     if decision.failed:
         return _NOT_PLACED + decision.why.encode('utf-8', 'backslashreplace')[:3000]
     return _OK
 
 
-def _hold_early(call: Call, leave_behind: LeaveBehind, guest: model.Guest,
-                promise: model.Promise, cpus: frozenset[int]) -> None:
+def _hold_early(
+    call: Call,
+    leave_behind: LeaveBehind,
+    guest: model.Guest,
+    promise: model.Promise,
+    cpus: frozenset[int],
+) -> None:
     """Leave a process behind that narrows the guest's CPUs once QEMU is executed.
 
     Should it fail, ``started`` does so.
@@ -214,6 +243,7 @@ def _hold_early(call: Call, leave_behind: LeaveBehind, guest: model.Guest,
 
     def work() -> None:
         from nova_numa_pmc import early  # not before the process is another
+
         early.follow(promise, guest, cpus, call.options, call.root, stale)
 
     try:
@@ -230,23 +260,36 @@ def _free(call: Call, xml: bytes) -> bytes:
 
 def _settle(call: Call, xml: bytes) -> bytes:
     from nova_numa_pmc import settling  # half of all imports, for this operation only
+
     settling.settle(call, xml)
     return _OK
 
 
-_OPERATIONS = {'start': _reserve, 'migrate': _reserve, 'restore': _reserve,
-               'started': _settle, 'stopped': _free, 'release': _free}
+_OPERATIONS = {
+    'start': _reserve,
+    'migrate': _reserve,
+    'restore': _reserve,
+    'started': _settle,
+    'stopped': _free,
+    'release': _free,
+}
 
 
 def _selftest(call: Call) -> int:
     """Exercise the imports and readers without writing; tell on stderr."""
     try:
         from nova_numa_pmc import settling  # noqa: F401 -- imported for the trial
+
         host = promises.usable_host(call.root)
         running, problems = guests.read_running(call.root)
         told = 'ok, version %s, python %s, nodes %s, %d guests, %d unreadable, label %s' % (
-            _version(), sys.version.split()[0], _list(node.id for node in host.nodes),
-            len(running), len(problems), _label(call.root))
+            _version(),
+            sys.version.split()[0],
+            _list(node.id for node in host.nodes),
+            len(running),
+            len(problems),
+            _label(call.root),
+        )
     except (NumaPmcError, OSError) as error:
         told = 'failed: ' + _describe(error)
     os.write(2, ('selftest: %s\n' % told).encode('utf-8', 'backslashreplace'))
@@ -255,6 +298,7 @@ def _selftest(call: Call) -> int:
 
 def _version() -> str:
     from importlib import metadata  # dear, and never needed when a guest starts
+
     try:
         return metadata.version('nova-numa-pmc')
     except metadata.PackageNotFoundError:

@@ -40,8 +40,12 @@ _LIMITS = ('pressure_floor', 'pressure_step')
 _DOMAIN_DISTANCE = 'domain_distance'
 #: Members of a node that are numbers; those of the second line may be unknown (null).
 _KNOWN = ('cores', 'threads', 'capacity_bytes', 'promised_bytes', 'guests', 'vcpus')
-_OPTIONAL = ('demand_cores', 'bandwidth_bytes_per_sec', 'bandwidth_max_bytes_per_sec',
-             'link_ratio')
+_OPTIONAL = (
+    'demand_cores',
+    'bandwidth_bytes_per_sec',
+    'bandwidth_max_bytes_per_sec',
+    'link_ratio',
+)
 _HISTORY = 'guests', 'cores_per_vcpu_sum'
 _WHOLE = ('id', 'threads', 'capacity_bytes', 'promised_bytes')
 
@@ -103,15 +107,22 @@ def from_sample(view: model.HostView, sample: Sample, limits: model.Limits) -> H
     """
     remote = {node.id: node.remote_ratio for node in sample.nodes}
     now = {node.id: node.demand_cores for node in sample.nodes}
-    return HostState(sample.taken_s, sample.elapsed_s, view._replace(
-        nodes=tuple(node._replace(cpus=None) for node in view.nodes)),
-        tuple(remote.get(node.id) for node in view.nodes), sample.source, limits,
-        pool_loads_of(view, sample), tuple(now.get(node.id) for node in view.nodes),
-        sample.pool_source)
+    return HostState(
+        sample.taken_s,
+        sample.elapsed_s,
+        view._replace(nodes=tuple(node._replace(cpus=None) for node in view.nodes)),
+        tuple(remote.get(node.id) for node in view.nodes),
+        sample.source,
+        limits,
+        pool_loads_of(view, sample),
+        tuple(now.get(node.id) for node in view.nodes),
+        sample.pool_source,
+    )
 
 
-def floating_pool(view: model.HostView,
-                  stolen: Mapping[int, float | None] | None = None) -> model.PoolLoad:
+def floating_pool(
+    view: model.HostView, stolen: Mapping[int, float | None] | None = None
+) -> model.PoolLoad:
     """Return what was measured of the CPUs that a view is of.
 
     :param stolen: by node id, cores that another host took of them; None: not told
@@ -119,10 +130,18 @@ def floating_pool(view: model.HostView,
     stolen = stolen or {}
     return model.PoolLoad(
         frozenset().union(*(node.cpus or () for node in view.nodes)),
-        tuple((node.id, model.NodeLoad(
-            stolen_cores=stolen.get(node.id),
-            **{name: getattr(node, name) for name in _OPTIONAL})) for node in view.nodes),
-        tuple((node.id, node.vcpus) for node in view.nodes))
+        tuple(
+            (
+                node.id,
+                model.NodeLoad(
+                    stolen_cores=stolen.get(node.id),
+                    **{name: getattr(node, name) for name in _OPTIONAL},
+                ),
+            )
+            for node in view.nodes
+        ),
+        tuple((node.id, node.vcpus) for node in view.nodes),
+    )
 
 
 def pool_loads_of(view: model.HostView, sample: Sample) -> tuple[model.PoolLoad, ...]:
@@ -135,11 +154,19 @@ def pool_loads_of(view: model.HostView, sample: Sample) -> tuple[model.PoolLoad,
     loads, found = dict(floating.loads), [floating]
     for pool in sample.pools:
         robbed = dict(pool.stolen_by_node)
-        found.append(model.PoolLoad(frozenset(pool.cpus), tuple(
-            (node, loads[node]._replace(demand_cores=cores, stolen_cores=robbed.get(node)))
-            for node, cores in pool.demand_by_node if node in loads),
-            floating.vcpus if floating.cpus.intersection(pool.cpus)
-            else tuple((node, 0) for node in loads)))
+        found.append(
+            model.PoolLoad(
+                frozenset(pool.cpus),
+                tuple(
+                    (node, loads[node]._replace(demand_cores=cores, stolen_cores=robbed.get(node)))
+                    for node, cores in pool.demand_by_node
+                    if node in loads
+                ),
+                floating.vcpus
+                if floating.cpus.intersection(pool.cpus)
+                else tuple((node, 0) for node in loads),
+            )
+        )
     return tuple(found)
 
 
@@ -151,18 +178,30 @@ def encode(host_state: HostState) -> bytes:
         members = node._asdict()
         del members['cpus']
         nodes.append(dict(members, remote_ratio=remote, demand_now_cores=now))
-    return json.dumps({
-        'schema': f'{_MAJOR}.{_MINOR}', 'taken_s': host_state.taken_s,
-        'interval_s': host_state.interval_s, 'source': host_state.source,
-        'guests_by': host_state.guests_by[:_REASON_MAX],
-        'limits': {_DOMAIN_DISTANCE: domains.threshold(host_state.view)[0],
-                   **{name: getattr(host_state.limits, name) for name in _LIMITS}},
-        'rotation': host_state.view.rotation, 'distances': host_state.view.distances,
-        'domains': host_state.view.domains,
-        'nodes': nodes, 'pools': [_pool_members(pool) for pool in host_state.pools],
-        'pool_source': host_state.pool_source, 'history': {
-            name: getattr(host_state.history, name) for name in _HISTORY}},
-        allow_nan=False).encode() + b'\n'
+    return (
+        json.dumps(
+            {
+                'schema': f'{_MAJOR}.{_MINOR}',
+                'taken_s': host_state.taken_s,
+                'interval_s': host_state.interval_s,
+                'source': host_state.source,
+                'guests_by': host_state.guests_by[:_REASON_MAX],
+                'limits': {
+                    _DOMAIN_DISTANCE: domains.threshold(host_state.view)[0],
+                    **{name: getattr(host_state.limits, name) for name in _LIMITS},
+                },
+                'rotation': host_state.view.rotation,
+                'distances': host_state.view.distances,
+                'domains': host_state.view.domains,
+                'nodes': nodes,
+                'pools': [_pool_members(pool) for pool in host_state.pools],
+                'pool_source': host_state.pool_source,
+                'history': {name: getattr(host_state.history, name) for name in _HISTORY},
+            },
+            allow_nan=False,
+        ).encode()
+        + b'\n'
+    )
 
 
 def decode(data: bytes) -> HostState:
@@ -183,14 +222,18 @@ def decode(data: bytes) -> HostState:
         limits = _Members(found.get('limits', {}))
         now_cores = tuple(node.number('demand_now_cores', None) for node in nodes)
         return HostState(
-            found.number('taken_s'), found.number('interval_s'),
+            found.number('taken_s'),
+            found.number('interval_s'),
             _view(found, views, limits),
             tuple(node.number('remote_ratio', None, maximum=1.0) for node in nodes),
-            found.text('source', ''), _limits(limits),
+            found.text('source', ''),
+            _limits(limits),
             tuple(_pool(_Members(pool)) for pool in found.sequence('pools', _POOLS_MAX, ())),
             () if now_cores.count(None) == len(now_cores) else now_cores,
-            found.text('pool_source', ''), found.text('guests_by', '', _REASON_MAX),
-            _history(_Members(found.get('history', {}))))
+            found.text('pool_source', ''),
+            found.text('guests_by', '', _REASON_MAX),
+            _history(_Members(found.get('history', {}))),
+        )
     except (ValueError, RecursionError) as error:  # JSON's and Unicode's errors are ValueErrors
         raise StateError(str(error)[:200]) from None
 
@@ -226,8 +269,9 @@ def read(directory: str) -> HostState:
     try:
         return decode(data)
     except StateError as error:
-        raise StateError(f'{path}: {error}: nova-numa-agent replaces it; '
-                         'are both of the same release?') from None
+        raise StateError(
+            f'{path}: {error}: nova-numa-agent replaces it; are both of the same release?'
+        ) from None
 
 
 def _node(members: _Members) -> model.NodeView:
@@ -237,13 +281,15 @@ def _node(members: _Members) -> model.NodeView:
     huge = []
     for pool in members.sequence('huge_free_bytes', _HUGE_SIZES_MAX, ()):
         size, free = pool if type(pool) is list and len(pool) == 2 else (None, None)
-        huge.append((_checked_whole('huge_free_bytes', size),
-                     _checked_whole('huge_free_bytes', free)))
+        huge.append(
+            (_checked_whole('huge_free_bytes', size), _checked_whole('huge_free_bytes', free))
+        )
     return model.NodeView(huge_free_bytes=tuple(huge), **values)
 
 
-def _view(members: _Members, views: tuple[model.NodeView, ...],
-          limits: _Members) -> model.HostView:
+def _view(
+    members: _Members, views: tuple[model.NodeView, ...], limits: _Members
+) -> model.HostView:
     """Return the view of nodes; before 1.3 distances told their domains."""
     distances = _distances(members, len(views))
     if members.get('domains', None) is None:
@@ -257,25 +303,33 @@ def _view(members: _Members, views: tuple[model.NodeView, ...],
 
 
 def _limits(members: _Members) -> model.Limits:
-    values: dict[str, Any] = {name: members.number(name, model.Limits._field_defaults[name])
-                              for name in _LIMITS}
+    values: dict[str, Any] = {
+        name: members.number(name, model.Limits._field_defaults[name]) for name in _LIMITS
+    }
     return model.Limits(**values)
 
 
 def _distances(members: _Members, count: int) -> tuple[tuple[int, ...], ...]:
     """Read the square of distances; a host whose firmware tells none has an empty one."""
     rows = members.sequence('distances', count, ())
-    if rows and (len(rows) != count or any(
-            type(row) is not list or len(row) != count for row in rows)):
+    if rows and (
+        len(rows) != count or any(type(row) is not list or len(row) != count for row in rows)
+    ):
         raise ValueError(f'its distances are not {count} by {count}')
-    return tuple(tuple(_checked_whole('distances', distance, _DISTANCE_MAX) for distance in row)
-                 for row in rows)
+    return tuple(
+        tuple(_checked_whole('distances', distance, _DISTANCE_MAX) for distance in row)
+        for row in rows
+    )
 
 
 def _pool_members(pool: model.PoolLoad) -> dict[str, Any]:
     vcpus = dict(pool.vcpus)
-    return {'cpus': topology.format_cpulist(pool.cpus), 'nodes': [
-        dict(load._asdict(), id=node, vcpus=vcpus.get(node, 0)) for node, load in pool.loads]}
+    return {
+        'cpus': topology.format_cpulist(pool.cpus),
+        'nodes': [
+            dict(load._asdict(), id=node, vcpus=vcpus.get(node, 0)) for node, load in pool.loads
+        ],
+    }
 
 
 def _pool(members: _Members) -> model.PoolLoad:
@@ -285,14 +339,24 @@ def _pool(members: _Members) -> model.PoolLoad:
     except CpuListError as error:
         raise ValueError(f'its cpus: {error}') from None
     return model.PoolLoad(
-        cpus, tuple((node.whole('id'), model.NodeLoad(*(
-            node.number(name, None) for name in (*_OPTIONAL, 'stolen_cores')))) for node in nodes),
-        tuple((node.whole('id'), node.number('vcpus')) for node in nodes))
+        cpus,
+        tuple(
+            (
+                node.whole('id'),
+                model.NodeLoad(
+                    *(node.number(name, None) for name in (*_OPTIONAL, 'stolen_cores'))
+                ),
+            )
+            for node in nodes
+        ),
+        tuple((node.whole('id'), node.number('vcpus')) for node in nodes),
+    )
 
 
 def _history(members: _Members) -> model.History:
-    guests, total = (members.number(name, 0, most) for name, most in zip(
-        _HISTORY, (_GUESTS_MAX, _AMOUNT_MAX)))
+    guests, total = (
+        members.number(name, 0, most) for name, most in zip(_HISTORY, (_GUESTS_MAX, _AMOUNT_MAX))
+    )
     return model.History(_checked_whole('guests', guests), total)
 
 
@@ -321,8 +385,9 @@ class _Members:
     @overload
     def number(self, name: str, default: None, maximum: float = ...) -> float | None: ...
 
-    def number(self, name: str, default: object = _REQUIRED,
-               maximum: float = _AMOUNT_MAX) -> float | None:
+    def number(
+        self, name: str, default: object = _REQUIRED, maximum: float = _AMOUNT_MAX
+    ) -> float | None:
         value = self.get(name, default)
         return None if value is None and default is None else _checked(name, value, maximum)
 

@@ -64,16 +64,22 @@ class Reader:
 
     def _files(self, now_ns: int) -> list[str]:
         files = self._existing()
-        if self._searched_ns is None or not files and (
-                now_ns - self._searched_ns >= _SEARCH_MAX_AGE_NS):
+        if (
+            self._searched_ns is None
+            or not files
+            and (now_ns - self._searched_ns >= _SEARCH_MAX_AGE_NS)
+        ):
             self._searched_ns = now_ns
             self._process = processes.find(self._root, processes.NOVA_COMPUTE)
             files = self._existing()
         return files
 
     def _existing(self) -> list[str]:
-        return [path for path in nova_conf.files_of(
-            self._process, processes.NOVA_COMPUTE, self._root) if os.path.exists(path)]
+        return [
+            path
+            for path in nova_conf.files_of(self._process, processes.NOVA_COMPUTE, self._root)
+            if os.path.exists(path)
+        ]
 
 
 def parsed(files: list[str]) -> tuple[Sets, tuple[str, ...]]:

@@ -84,8 +84,10 @@ def marked(guests: Iterable[Guest], root: str = '/') -> tuple[tuple[Guest, ...],
     :raises StateError: as :func:`read`
     """
     said, problems = read(root)
-    return tuple(guest._replace(override=said[guest.uuid].what) if guest.uuid in said else guest
-                 for guest in guests), problems
+    return tuple(
+        guest._replace(override=said[guest.uuid].what) if guest.uuid in said else guest
+        for guest in guests
+    ), problems
 
 
 def put(override: Override, root: str = '/') -> None:
@@ -118,9 +120,15 @@ def _change(uuid: str, override: Override | None, root: str) -> Override | None:
             if override:
                 found[uuid] = override
             if override != before:
-                state.replace_file(fd, directory, FILE, ''.join(
-                    '%s %s %s\n' % each for each in found.values()).encode(
-                        'utf-8', 'surrogateescape'), durable=True)
+                state.replace_file(
+                    fd,
+                    directory,
+                    FILE,
+                    ''.join('%s %s %s\n' % each for each in found.values()).encode(
+                        'utf-8', 'surrogateescape'
+                    ),
+                    durable=True,
+                )
             return before
         finally:
             os.close(lock)

@@ -84,8 +84,13 @@ class Evidence(Record):
     history: model.History = model.History()
 
 
-def evidence(directory: str, boot_id: str, now_ns: int,
-             own_cpus: frozenset[int] | None = None, apart: bool = False) -> Evidence:
+def evidence(
+    directory: str,
+    boot_id: str,
+    now_ns: int,
+    own_cpus: frozenset[int] | None = None,
+    apart: bool = False,
+) -> Evidence:
     """Return what a guest's start is decided by; whatever is wrong with the file, promises.
 
     :param now_ns: CLOCK_BOOTTIME
@@ -110,28 +115,48 @@ def evidence(directory: str, boot_id: str, now_ns: int,
             pool = other
     if pool is None:
         return Evidence('promises: its own CPUs were not measured')
-    return Evidence('pressure measured %.0f s ago' % max(0, age_s), pool.loads, pool.vcpus,
-                    history=found.history)
+    return Evidence(
+        'pressure measured %.0f s ago' % max(0, age_s),
+        pool.loads,
+        pool.vcpus,
+        history=found.history,
+    )
 
 
 def encode(published: Published) -> bytes:
     """Render it as the file's bytes."""
-    lines = ['%s\t%d.%d\t%s\t%d\t%d' % (
-        _MAGIC, _MAJOR, _MINOR, published.boot_id, published.taken_ns,
-        round(1000 * published.interval_s))]
+    lines = [
+        '%s\t%d.%d\t%s\t%d\t%d'
+        % (
+            _MAGIC,
+            _MAJOR,
+            _MINOR,
+            published.boot_id,
+            published.taken_ns,
+            round(1000 * published.interval_s),
+        )
+    ]
     for pool in published.pools:
         lines.append('pool\t' + topology.format_cpulist(pool.cpus))
         vcpus = dict(pool.vcpus)
         for node, load in pool.loads:
-            lines.append('node\t%d\t%s\t%s\t%s\t%s\t%d\t%s' % (
-                node, _amount(load.demand_cores, 100),
-                _amount(load.bandwidth_bytes_per_sec, 1 / MB),
-                _amount(load.bandwidth_max_bytes_per_sec, 1 / MB),
-                _amount(load.link_ratio, 1000), round(100 * vcpus.get(node, 0)),
-                _amount(load.stolen_cores, 100)))
+            lines.append(
+                'node\t%d\t%s\t%s\t%s\t%s\t%d\t%s'
+                % (
+                    node,
+                    _amount(load.demand_cores, 100),
+                    _amount(load.bandwidth_bytes_per_sec, 1 / MB),
+                    _amount(load.bandwidth_max_bytes_per_sec, 1 / MB),
+                    _amount(load.link_ratio, 1000),
+                    round(100 * vcpus.get(node, 0)),
+                    _amount(load.stolen_cores, 100),
+                )
+            )
     if published.history.guests:
-        lines.append('guests\t%d\t%d' % (
-            published.history.guests, round(100 * published.history.cores_per_vcpu_sum)))
+        lines.append(
+            'guests\t%d\t%d'
+            % (published.history.guests, round(100 * published.history.cores_per_vcpu_sum))
+        )
     lines.append('end\t%d\n' % (len(lines) - 1))
     return '\n'.join(lines).encode('ascii')
 
@@ -177,8 +202,10 @@ def read(directory: str) -> Published | None:
     try:
         return decode(data)
     except StateError as error:
-        raise StateError('%s: %s: nova-numa-agent replaces it; is it of the hook\'s release?'
-                         % (os.path.join(directory, FILE), error)) from None
+        raise StateError(
+            "%s: %s: nova-numa-agent replaces it; is it of the hook's release?"
+            % (os.path.join(directory, FILE), error)
+        ) from None
 
 
 def _decode(lines: Sequence[str]) -> Published:
@@ -191,8 +218,9 @@ def _decode(lines: Sequence[str]) -> Published:
     if lines[-1] or lines[-2].split('\t') != ['end', '%d' % (len(lines) - 3)]:
         raise ValueError('it is cut short')
     history = model.History()
-    pools: list[tuple[frozenset[int], list[tuple[int, model.NodeLoad]],
-                      list[tuple[int, float]]]] = []
+    pools: list[
+        tuple[frozenset[int], list[tuple[int, model.NodeLoad]], list[tuple[int, float]]]
+    ] = []
     for line in lines[1:-2]:
         columns = line.split('\t')
         if columns[0] == 'pool':
@@ -203,9 +231,13 @@ def _decode(lines: Sequence[str]) -> Published:
             pools[-1][2].append((node, vcpus))
         elif columns[0] == 'guests':
             history = model.History(_whole(columns[1]), _whole(columns[2]) / 100)
-    return Published(boot_id, _whole(taken_ns), _whole(interval_ms) / 1000, tuple(
-        model.PoolLoad(cpus, tuple(loads), tuple(vcpus)) for cpus, loads, vcpus in pools),
-        history)
+    return Published(
+        boot_id,
+        _whole(taken_ns),
+        _whole(interval_ms) / 1000,
+        tuple(model.PoolLoad(cpus, tuple(loads), tuple(vcpus)) for cpus, loads, vcpus in pools),
+        history,
+    )
 
 
 def _node(columns: Sequence[str]) -> tuple[int, model.NodeLoad, float]:
@@ -216,12 +248,17 @@ def _node(columns: Sequence[str]) -> tuple[int, model.NodeLoad, float]:
     stolen = _known(columns[_COLUMNS]) if len(columns) > _COLUMNS else None
     if node is None or vcpus is None:
         raise ValueError('a node has no id, or no vCPUs')
-    return node, model.NodeLoad(
-        None if demand is None else demand / 100,
-        None if bandwidth is None else bandwidth * MB,
-        None if maximum is None else maximum * MB,
-        None if link is None else link / 1000,
-        None if stolen is None else stolen / 100), vcpus / 100
+    return (
+        node,
+        model.NodeLoad(
+            None if demand is None else demand / 100,
+            None if bandwidth is None else bandwidth * MB,
+            None if maximum is None else maximum * MB,
+            None if link is None else link / 1000,
+            None if stolen is None else stolen / 100,
+        ),
+        vcpus / 100,
+    )
 
 
 def _amount(value: float | None, per_unit: float) -> str:
@@ -234,7 +271,11 @@ def _known(text: str) -> int | None:
 
 def _whole(text: str) -> int:
     # str.isdigit alone would take other scripts' digits, and int() '_', '+' and spaces.
-    if not (text.isascii() and text.isdigit() and len(text) <= _NUMBER_LENGTH_MAX
-            and int(text) <= _AMOUNT_MAX):
+    if not (
+        text.isascii()
+        and text.isdigit()
+        and len(text) <= _NUMBER_LENGTH_MAX
+        and int(text) <= _AMOUNT_MAX
+    ):
         raise ValueError('%.40r is out of place' % text)
     return int(text)

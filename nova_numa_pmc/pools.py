@@ -24,8 +24,12 @@ if TYPE_CHECKING:
 #: Who says which CPUs the floating pool has: Nova's configuration, the guests' XML, the kernel
 #: alone (all that are usable), the agent that measured last.
 NOVA, GUESTS, KERNEL, AGENT = 'nova.conf', 'guests', 'kernel', 'agent'
-IN_WORDS = {NOVA: 'as nova.conf says', GUESTS: "by the guests' XML", AGENT: 'as the agent says',
-            KERNEL: 'all that are neither isolated nor kept from guests'}
+IN_WORDS = {
+    NOVA: 'as nova.conf says',
+    GUESTS: "by the guests' XML",
+    AGENT: 'as the agent says',
+    KERNEL: 'all that are neither isolated nor kept from guests',
+}
 #: Why a guest is not moved: it may run on CPUs that plain guests may not.
 OTHER = 'other_pool'
 
@@ -44,9 +48,12 @@ class Pool(Record):
     source: str
 
 
-def floating(host: model.Topology, guests: tuple[model.Guest, ...],
-             shared: frozenset[int] | None = None,
-             dedicated: frozenset[int] | None = None) -> Pool:
+def floating(
+    host: model.Topology,
+    guests: tuple[model.Guest, ...],
+    shared: frozenset[int] | None = None,
+    dedicated: frozenset[int] | None = None,
+) -> Pool:
     """Return the floating pool of a host.
 
     Without Nova's configuration it is what all of Nova's guests that nobody pinned have in
@@ -80,8 +87,9 @@ def dedicated_cpus(guest: model.Guest) -> frozenset[int]:
     own and it is Nova's or its emulator is pinned, too: an operator who pins a vCPU by hand
     takes no CPU from others.
     """
-    single = [next(iter(cpus)) for name, cpus in guest.pins
-              if len(cpus) == 1 and name.startswith('vcpu')]
+    single = [
+        next(iter(cpus)) for name, cpus in guest.pins if len(cpus) == 1 and name.startswith('vcpu')
+    ]
     own = _once(frozenset((cpu,)) for cpu in single)
     if 'dedicated' in guest.placed_by:
         return own
@@ -117,8 +125,7 @@ def cpus_on(nodes: tuple[int, ...], host: model.Topology, guest: model.Guest) ->
     return _union(node.cpus for node in of_guest(guest, host).nodes if node.id in nodes)
 
 
-def cpus_held(promise: model.Promise, host: model.Topology,
-              guest: model.Guest) -> frozenset[int]:
+def cpus_held(promise: model.Promise, host: model.Topology, guest: model.Guest) -> frozenset[int]:
     """Return the CPUs that a guest is held to by its promise.
 
     Those of an L3 cache only while it has a CPU for each vCPU on the promised nodes: others may
@@ -156,8 +163,11 @@ def loading_vcpus(guest: model.Guest, host: model.Topology) -> int:
     if is_apart(guest, host):
         return 0
     shared = cpus_of(host) - dedicated_cpus(guest)
-    return max(0, guest.vcpus - sum(name.startswith('vcpu') and not cpus & shared
-                                    for name, cpus in guest.pins))
+    return max(
+        0,
+        guest.vcpus
+        - sum(name.startswith('vcpu') and not cpus & shared for name, cpus in guest.pins),
+    )
 
 
 def cpus_of(host: model.Topology) -> frozenset[int]:
@@ -198,8 +208,9 @@ def usable(node: model.Node) -> frozenset[int]:
     return node.usable_cpus or node.cpus
 
 
-def _with_cpus(host: model.Topology,
-               choose: Callable[[model.Node], frozenset[int]]) -> model.Topology:
+def _with_cpus(
+    host: model.Topology, choose: Callable[[model.Node], frozenset[int]]
+) -> model.Topology:
     return host._replace(nodes=tuple(node._replace(cpus=choose(node)) for node in host.nodes))
 
 

@@ -44,16 +44,32 @@ if TYPE_CHECKING:
 
         def __enter__(self) -> Ledger: ...
 
-        def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                     trace: TracebackType | None, /) -> None: ...
+        def __exit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+            /,
+        ) -> None: ...
+
 
 #: Our script as ``hook install`` puts it (``hook_files`` is too dear to import here).
 HOOK = 'etc/libvirt/hooks/qemu.d/50-nova-numa-pmc'
 #: A node with less than this share of a guest's memory doesn't count as holding it.
 _HOLDS_RATIO = 0.05
 
-__all__ = ['Decision', 'cpus_of', 'decide', 'followed', 'forget', 'locked', 'recall', 'reconcile',
-           'settle', 'usable_host']
+__all__ = [
+    'Decision',
+    'cpus_of',
+    'decide',
+    'followed',
+    'forget',
+    'locked',
+    'recall',
+    'reconcile',
+    'settle',
+    'usable_host',
+]
 
 
 class Decision(Record):
@@ -80,8 +96,9 @@ class Decision(Record):
 
 def locked(options: Settings, root: str, timeout_s: float) -> state.locked:
     """Return :class:`state.locked` for the record of the host at ``root``."""
-    return state.locked(os.path.join(root, options.state_dir[1:]), timeout_s,
-                        state.read_boot_id(root))
+    return state.locked(
+        os.path.join(root, options.state_dir[1:]), timeout_s, state.read_boot_id(root)
+    )
 
 
 def recall(guest: model.Guest, options: Settings, root: str) -> Decision | None:
@@ -90,8 +107,9 @@ def recall(guest: model.Guest, options: Settings, root: str) -> Decision | None:
     Its ``cpus`` are not recorded: :func:`cpus_of` reads them from the host.
     """
     try:
-        promise = state.read_one(os.path.join(root, options.state_dir[1:]), guest.uuid,
-                                 state.read_boot_id(root))
+        promise = state.read_one(
+            os.path.join(root, options.state_dir[1:]), guest.uuid, state.read_boot_id(root)
+        )
     except StateError:
         return None  # deciding makes the record anew, and tells why
     if not promise:
@@ -107,8 +125,14 @@ def cpus_of(promise: model.Promise, guest: model.Guest, root: str) -> frozenset[
     return pools.cpus_held(promise, usable_host(root), guest)
 
 
-def decide(guest: model.Guest, options: Settings, root: str, timeout_s: float,
-           lying: Mapping[int, int] | None = None, ledger: Ledger | None = None) -> Decision:
+def decide(
+    guest: model.Guest,
+    options: Settings,
+    root: str,
+    timeout_s: float,
+    lying: Mapping[int, int] | None = None,
+    ledger: Ledger | None = None,
+) -> Decision:
     """Decide where a guest belongs and promise it, in place of its earlier promise.
 
     :param timeout_s: how long to wait for the record's lock [s]
@@ -118,6 +142,7 @@ def decide(guest: model.Guest, options: Settings, root: str, timeout_s: float,
     :raises NumaPmcError: no decision, and nothing recorded
     """
     from nova_numa_pmc.core import ceiling, placement  # not where the decision is recalled
+
     host = usable_host(root)
     devices, problems = _device_nodes(guest, root)
     problems += (*host.problems, *_ignored(guest.hints))
@@ -132,38 +157,58 @@ def decide(guest: model.Guest, options: Settings, root: str, timeout_s: float,
                 ledger.drop(uuid)
         evidence = _evidence(pools.cpus_of(asked), pools.is_apart(guest, host), options, root)
         loading = _loading(ledger.promises.values(), guest, host)
-        view = placement.view(asked, loading, options.limits, dict(evidence.loads),
-                              ledger.rotation)
-        request = placement.request(guest, options.limits, devices,
-                                    placement.history(view, evidence.history))
+        view = placement.view(
+            asked, loading, options.limits, dict(evidence.loads), ledger.rotation
+        )
+        request = placement.request(
+            guest, options.limits, devices, placement.history(view, evidence.history)
+        )
         view = placement.charged_since(view, dict(evidence.vcpus), evidence.history)
         placed = placement.place(view, request, options.limits)
         placed, cpus = _within_l3(placed, asked, view, loading, request, options.limits)
         promise = placement.promise(counted, placed, _boottime_ns())._replace(cpus=cpus)
-        followed = lying and placed.nodes and _follow(
-            request, promise, asked, _followable(lying, host, options.limits))
+        followed = (
+            lying
+            and placed.nodes
+            and _follow(request, promise, asked, _followable(lying, host, options.limits))
+        )
         decision = followed or Decision(
-            promise, placed.cpus, placement.explain(placed), (),
-            promise.origin == model.FLOATING and request.policy != model.NONE)
+            promise,
+            placed.cpus,
+            placement.explain(placed),
+            (),
+            promise.origin == model.FLOATING and request.policy != model.NONE,
+        )
         ledger.put(decision.promise)
         ledger.rotation += 1
     if promise.origin != model.PINNED and request.policy != model.NONE:
         decision = decision._replace(why='%s; by %s' % (decision.why, evidence.told))
-    return decision._replace(problems=(*problems, *evidence.problems), view=view,
-                             request=request, evidence=evidence)
+    return decision._replace(
+        problems=(*problems, *evidence.problems), view=view, request=request, evidence=evidence
+    )
 
 
-def _within_l3(placed: model.Placement, host: model.Topology, view: model.HostView,
-               promises: Collection[model.Promise], request: model.Request,
-               limits: model.Limits) -> tuple[model.Placement, tuple[int, ...]]:
+def _within_l3(
+    placed: model.Placement,
+    host: model.Topology,
+    view: model.HostView,
+    promises: Collection[model.Promise],
+    request: model.Request,
+    limits: model.Limits,
+) -> tuple[model.Placement, tuple[int, ...]]:
     """Narrow a placement to an L3 cache of its one place; return it and the cache's CPUs."""
-    if (placed.cpus is None or placed.reasons[0].code != 'one_node'
-            or not pools.has_l3s(host, placed.nodes)):
+    if (
+        placed.cpus is None
+        or placed.reasons[0].code != 'one_node'
+        or not pools.has_l3s(host, placed.nodes)
+    ):
         return placed, ()
     from nova_numa_pmc.core import l3  # few hosts have several on a node
+
     cpus, told = l3.choose(host, view, tuple(promises), placed.nodes, request, limits)
-    return placed._replace(cpus=placed.cpus.intersection(cpus) or placed.cpus,
-                           reasons=placed.reasons + told), cpus
+    return placed._replace(
+        cpus=placed.cpus.intersection(cpus) or placed.cpus, reasons=placed.reasons + told
+    ), cpus
 
 
 def settle(promise: model.Promise, options: Settings, root: str, timeout_s: float) -> None:
@@ -178,25 +223,31 @@ def settle(promise: model.Promise, options: Settings, root: str, timeout_s: floa
             ledger.put(promise._replace(started=True))
 
 
-def followed(promise: model.Promise, guest: model.Guest, host: model.Topology,
-             limits: model.Limits) -> model.Promise:
+def followed(
+    promise: model.Promise, guest: model.Guest, host: model.Topology, limits: model.Limits
+) -> model.Promise:
     """Return a running guest's promise with the vCPUs and the memory that it has now, and where.
 
     :param guest: read since vCPUs or memory were plugged or taken out
     """
     from nova_numa_pmc.core import ceiling
+
     guest = _located(ceiling.bounded(guest, host, limits)[0], host)
     if promise.memory_bytes != guest.memory_bytes:
         promise = promise._replace(memory_bytes=guest.memory_bytes, mem_bytes=())
     if promise.vcpus != guest.vcpus:
         promise = promise._replace(vcpus=guest.vcpus)
-    if (promise.origin == model.PLACED and guest.placed_by == ('numatune',)
-            and not set(promise.cpu_nodes) & set(guest.mem_nodes)):
+    if (
+        promise.origin == model.PLACED
+        and guest.placed_by == ('numatune',)
+        and not set(promise.cpu_nodes) & set(guest.mem_nodes)
+    ):
         # virsh numatune --live: where the memory is bound, the CPUs follow it.
         beside = _nodes(pools.cpus_on(guest.mem_nodes, host, guest), host)
         if beside:
-            promise = promise._replace(cpu_nodes=beside, mem_nodes=guest.mem_nodes, mem_bytes=(),
-                                       bound=False, cpus=())
+            promise = promise._replace(
+                cpu_nodes=beside, mem_nodes=guest.mem_nodes, mem_bytes=(), bound=False, cpus=()
+            )
     return promise
 
 
@@ -208,8 +259,14 @@ def forget(name: str, options: Settings, root: str, timeout_s: float) -> None:
                 ledger.drop(uuid)
 
 
-def reconcile(ledger: Ledger, host: model.Topology, options: Settings, root: str,
-              starting: model.Guest | None = None, now_ns: int | None = None) -> list[str]:
+def reconcile(
+    ledger: Ledger,
+    host: model.Topology,
+    options: Settings,
+    root: str,
+    starting: model.Guest | None = None,
+    now_ns: int | None = None,
+) -> list[str]:
     """Drop what nobody will claim, and count the guests that run without a promise.
 
     Those were started while the hook was not there, was off or gave up; where the
@@ -229,17 +286,22 @@ def reconcile(ledger: Ledger, host: model.Topology, options: Settings, root: str
     except FileNotFoundError:
         names = set()
     except OSError as error:
-        raise StateError('%s: %s: the running guests are not known'
-                         % (directory, error.strerror)) from None
+        raise StateError(
+            '%s: %s: the running guests are not known' % (directory, error.strerror)
+        ) from None
     running = [uuid for uuid, promise in ledger.promises.items() if promise.name in names]
     ledger.promises = state.prune(
-        ledger.promises, running, _boottime_ns() if now_ns is None else now_ns,
-        options.start_grace_s * 10**9)
+        ledger.promises,
+        running,
+        _boottime_ns() if now_ns is None else now_ns,
+        options.start_grace_s * 10**9,
+    )
     unknown = names - {promise.name for promise in ledger.promises.values()}
     if starting:
         unknown.discard(starting.name)
     if unknown:
         from nova_numa_pmc.core import ceiling
+
         found, unread = guests.read_running(root)
         problems += unread
         for guest in found:
@@ -250,8 +312,9 @@ def reconcile(ledger: Ledger, host: model.Topology, options: Settings, root: str
     return problems
 
 
-def _loading(promises: Collection[model.Promise], guest: model.Guest,
-             host: model.Topology) -> Collection[model.Promise]:
+def _loading(
+    promises: Collection[model.Promise], guest: model.Guest, host: model.Topology
+) -> Collection[model.Promise]:
     """Return the promises as they load the CPUs of a guest's pool.
 
     Those of guests in the floating pool load none of a pool apart from it.
@@ -261,19 +324,26 @@ def _loading(promises: Collection[model.Promise], guest: model.Guest,
     return [promise._replace(vcpus=0) for promise in promises]
 
 
-def _followable(lying: Mapping[int, int], host: model.Topology,
-                limits: model.Limits) -> dict[int, int]:
+def _followable(
+    lying: Mapping[int, int], host: model.Topology, limits: model.Limits
+) -> dict[int, int]:
     """Return what of {node id: bytes} lies on guests' memory; {}: most of it does not."""
     from nova_numa_pmc.core import node_memory
-    found = {node.id: lying[node.id] for node in host.nodes
-             if node.id in lying and node_memory.is_for_guests(node, limits)}
+
+    found = {
+        node.id: lying[node.id]
+        for node in host.nodes
+        if node.id in lying and node_memory.is_for_guests(node, limits)
+    }
     return found if 2 * sum(found.values()) > sum(lying.values()) else {}
 
 
-def _follow(request: model.Request, promise: model.Promise, host: model.Topology,
-            lying: Mapping[int, int]) -> Decision | None:
+def _follow(
+    request: model.Request, promise: model.Promise, host: model.Topology, lying: Mapping[int, int]
+) -> Decision | None:
     """Give a guest the CPUs beside the memory it has; None where there are too few."""
     from nova_numa_pmc.core.view import split_bytes
+
     total, homes = sum(lying.values()), []
     for node in sorted(lying, key=lambda node: (-lying[node], node)):
         homes.append(node)
@@ -284,41 +354,62 @@ def _follow(request: model.Request, promise: model.Promise, host: model.Topology
         return None
     holding = tuple(sorted(node for node in lying if lying[node] >= _HOLDS_RATIO * total))
     cpu_nodes = _nodes(beside, host)
-    why = 'node %s: beside its memory (%s)' % (_listed(cpu_nodes), ', '.join(
-        '%d MiB on %d' % (lying[node] >> 20, node) for node in holding))
+    why = 'node %s: beside its memory (%s)' % (
+        _listed(cpu_nodes),
+        ', '.join('%d MiB on %d' % (lying[node] >> 20, node) for node in holding),
+    )
     promise = promise._replace(
-        cpu_nodes=cpu_nodes, mem_nodes=holding, cpus=(),
-        mem_bytes=tuple(split_bytes(promise.memory_bytes, [lying[node] for node in holding])))
+        cpu_nodes=cpu_nodes,
+        mem_nodes=holding,
+        cpus=(),
+        mem_bytes=tuple(split_bytes(promise.memory_bytes, [lying[node] for node in holding])),
+    )
     return Decision(promise, beside, why, ())
 
 
-def _evidence(cpus: frozenset[int], apart: bool, options: Settings,
-              root: str) -> pool_loads.Evidence:
+def _evidence(
+    cpus: frozenset[int], apart: bool, options: Settings, root: str
+) -> pool_loads.Evidence:
     """Return the evidence of the CPUs that a guest may use."""
-    return pool_loads.evidence(os.path.join(root, options.state_dir[1:]),
-                               state.read_boot_id(root), _boottime_ns(), cpus, apart)
+    return pool_loads.evidence(
+        os.path.join(root, options.state_dir[1:]),
+        state.read_boot_id(root),
+        _boottime_ns(),
+        cpus,
+        apart,
+    )
 
 
-def _observed(guest: model.Guest, host: model.Topology, options: Settings,
-              root: str) -> model.Promise:
+def _observed(
+    guest: model.Guest, host: model.Topology, options: Settings, root: str
+) -> model.Promise:
     """Return the promise that a running guest without one amounts to."""
     from nova_numa_pmc.core import placement
+
     nodes = () if guest.placed_by else _nodes(_held_cpus(guest.pid, root), host)
     if len(nodes) == sum(1 for node in host.nodes if node.cpus):
         nodes = ()
-    held = model.Placement(nodes, mem_nodes=tuple(
-        node.id for node in host.nodes if node.id in nodes and node.memory_bytes))
+    held = model.Placement(
+        nodes,
+        mem_nodes=tuple(node.id for node in host.nodes if node.id in nodes and node.memory_bytes),
+    )
     promise = placement.promise(guest, held, _boottime_ns())._replace(started=True)
     # Its own start recorded nothing: the hook was not there, or failed.
-    return promise._replace(missed=(
-        promise.origin == model.FLOATING and not guest.placed_by and options.enabled
-        and dict(guest.hints).get('numa_pmc:policy') != model.NONE
-        and _began_after_hook(guest.pid, root)))
+    return promise._replace(
+        missed=(
+            promise.origin == model.FLOATING
+            and not guest.placed_by
+            and options.enabled
+            and dict(guest.hints).get('numa_pmc:policy') != model.NONE
+            and _began_after_hook(guest.pid, root)
+        )
+    )
 
 
 def _began_after_hook(pid: int | None, root: str) -> bool:
     """Say whether a process began since the hook was installed; where that can't be told, not."""
     from nova_numa_pmc.host import cgroups
+
     if pid is None:
         return False
     try:
@@ -332,6 +423,7 @@ def _began_after_hook(pid: int | None, root: str) -> bool:
 def _held_cpus(pid: int | None, root: str) -> frozenset[int] | None:
     """Return the CPUs a running guest's groups hold it to, None where that can't be told."""
     from nova_numa_pmc.host import cgroups, held  # seldom needed, and dear
+
     try:
         groups = cgroups.find(pid, root)
         own = held.current(groups)
@@ -345,7 +437,8 @@ def _ignored(hints: tuple[tuple[str, str], ...]) -> list[str]:
     if not hints:
         return []
     from nova_numa_pmc import extra_specs  # few flavors have any
-    return ['the flavor\'s ' + problem for problem in extra_specs.parse(hints).problems]
+
+    return ["the flavor's " + problem for problem in extra_specs.parse(hints).problems]
 
 
 def _overridden(guest: model.Guest, root: str) -> tuple[model.Guest, list[str]]:
@@ -375,8 +468,9 @@ def _located(guest: model.Guest, host: model.Topology) -> model.Guest:
     loading = pools.loading_vcpus(guest, host)
     if loading != guest.vcpus:
         guest = guest._replace(vcpus=loading)
-    return (guest._replace(cpu_nodes=_nodes(guest.pinned_cpus, host)) if guest.pinned_cpus
-            else guest)
+    return (
+        guest._replace(cpu_nodes=_nodes(guest.pinned_cpus, host)) if guest.pinned_cpus else guest
+    )
 
 
 def _nodes(cpus: frozenset[int] | None, host: model.Topology) -> tuple[int, ...]:

@@ -68,12 +68,14 @@ else:
         @classmethod
         def _complete(cls, values, named):
             """Put named values and defaults behind the positional ones."""
-            rest = cls._fields[len(values):]
+            rest = cls._fields[len(values) :]
             known = {**cls._field_defaults, **named}
             odd = named.keys() - rest or [name for name in rest if name not in known]
             if odd or len(values) > len(cls._fields):
-                raise TypeError('%s takes %s: %d given, missing or not taken: %s' % (
-                    cls.__name__, ' '.join(cls._fields), len(values), ' '.join(odd) or 'none'))
+                raise TypeError(
+                    '%s takes %s: %d given, missing or not taken: %s'
+                    % (cls.__name__, ' '.join(cls._fields), len(values), ' '.join(odd) or 'none')
+                )
             return (*values, *(known[name] for name in rest))
 
         def _replace(self, **changes):
@@ -88,5 +90,7 @@ else:
             return tuple(self)  # for copy and pickle: tuple's own would pass one tuple
 
         def __repr__(self):
-            return '%s(%s)' % (type(self).__name__, ', '.join(
-                '%s=%r' % pair for pair in self._asdict().items()))
+            return '%s(%s)' % (
+                type(self).__name__,
+                ', '.join('%s=%r' % pair for pair in self._asdict().items()),
+            )

@@ -153,6 +153,8 @@ def to_data(sample: Sample) -> dict[str, Any]:
     data = sample._asdict()
     data['nodes'] = [node._asdict() for node in sample.nodes]
     data['pools'] = [pool._asdict() for pool in sample.pools]
-    data['guests'] = [dict(guest._asdict(), devices=[d._asdict() for d in guest.devices])
-                      for guest in sample.guests]
+    data['guests'] = [
+        dict(guest._asdict(), devices=[d._asdict() for d in guest.devices])
+        for guest in sample.guests
+    ]
     return data

@@ -26,8 +26,16 @@ PATH = '/etc/nova-numa-pmc/nova-numa-pmc.conf'
 MAX_BYTES = 1 << 20
 
 _DEFAULT_LIMITS = model.Limits()
-_BOOLEANS = {'true': True, '1': True, 'on': True, 'yes': True,
-             'false': False, '0': False, 'off': False, 'no': False}
+_BOOLEANS = {
+    'true': True,
+    '1': True,
+    'on': True,
+    'yes': True,
+    'false': False,
+    '0': False,
+    'off': False,
+    'no': False,
+}
 
 
 class NodeList(str):
@@ -77,62 +85,174 @@ class Settings(Record):
 
 GROUPS = (
     ('placement', 'What a node may promise, and when nodes count as equally loaded.'),
-    ('hook', "What the libvirt hook does when a guest starts."),
+    ('hook', 'What the libvirt hook does when a guest starts.'),
     ('state', 'Where the promises made to guests are kept.'),
 )
 
 OPTIONS = (
-    Option('placement', 'ram_allocation_ratio', float, _DEFAULT_LIMITS.ram_ratio, 0.1, 64.0,
-           "Memory that a node may promise, as a multiple of what it has. Set it to Nova's "
-           "RAM allocation ratio on this host: with a smaller value, guests that Nova sends "
-           "here don't fit on a node and only their CPUs are placed."),
-    Option('placement', 'reserve_mb', int, _DEFAULT_LIMITS.reserve_bytes >> 20, 0, 1 << 20,
-           'Memory of each node kept for the host itself [MiB].'),
-    Option('placement', 'smt_ratio', float, _DEFAULT_LIMITS.smt_ratio, 0.0, 1.0,
-           'What the second hardware thread of a core adds to it [cores].'),
-    Option('placement', 'domain_distance', int, _DEFAULT_LIMITS.domain_distance, 0, 254,
-           'Nodes nearer to each other than this share their memory channels and are one place '
-           "for a guest [SLIT units, local is 10]. 0: the host's L3 caches tell which do: where "
-           'an AMD host shows each L3 cache as a node those of a socket, else none. Set it only '
-           'where that is wrong; 10 keeps all nodes apart.'),
-    Option('placement', 'pressure_floor', float, _DEFAULT_LIMITS.pressure_floor, 0.0, 1.0,
-           'A node below this pressure is simply fine: locality decides then.'),
-    Option('placement', 'pressure_step', float, _DEFAULT_LIMITS.pressure_step, 0.001, 1.0,
-           'Pressures that differ by less than this are equal.'),
-    Option('placement', 'device_memory_nodes', NodeList, NodeList(), None, None,
-           "Nodes without CPUs whose memory is a device's, such as a GPU's, where the kernel does "
-           'not tell (see "nova-numa-rebalance check"): no guest is placed there, and no promise '
-           'is counted on them [a list like 2,4-5].'),
-    Option('placement', 'guest_memory_nodes', NodeList, NodeList(), None, None,
-           "Nodes without CPUs whose memory guests may have although it is a device's or of a "
-           'slower tier (CXL, persistent memory). By default guests get no such memory unless '
-           'their own numatune names it [a list like 2,4-5].'),
-    Option('hook', 'enabled', bool, True, None, None,
-           'Place guests when they start. When false the hook returns at once.'),
-    Option('hook', 'timeout_s', float, 2.0, 0.1, 60.0,
-           'Time after which the hook gives up and leaves the guest floating [seconds]. '
-           'libvirt waits for it.'),
-    Option('hook', 'bind', bool, False, None, None,
-           "Bind a guest's memory to its nodes for good. By default memory is only brought "
-           'over and may then spill to another node when its own is full, where a bound '
-           'guest is killed by the OOM killer.'),
-    Option('hook', 'bring_over_limit_mib', int, 64, 0, 64,
-           'Most memory that the hook moves when it binds a guest to its nodes (see bind) '
-           "[MiB]. The kernel has one queue for such moves and every cgroup write of the host "
-           'waits for it, so larger moves are left undone.'),
-    Option('hook', 'follow_memory_over_mib', int, 4096, 0, 1 << 30,
-           'When more than this of a guest lies on other nodes at its start, and most of it '
-           'does, as of one restored or migrated in, its CPUs go there [MiB]. Less is left '
-           'where it is for the agent to fetch. Memory that can not be moved (huge pages, '
-           'locked, preallocated) is followed however little it is.'),
-    Option('hook', 'strict', bool, False, None, None,
-           'Let the start of a guest fail when it can not be placed. By default the hook '
-           'never stops a guest from starting.'),
-    Option('hook', 'start_grace_s', int, 900, 1, 86400,
-           'Time after which the promise of a guest that was never seen running is dropped '
-           '[seconds].'),
-    Option('state', 'dir', str, '/run/nova-numa-pmc', None, None,
-           'Directory of the promises. It must not survive a reboot.'),
+    Option(
+        'placement',
+        'ram_allocation_ratio',
+        float,
+        _DEFAULT_LIMITS.ram_ratio,
+        0.1,
+        64.0,
+        "Memory that a node may promise, as a multiple of what it has. Set it to Nova's "
+        'RAM allocation ratio on this host: with a smaller value, guests that Nova sends '
+        "here don't fit on a node and only their CPUs are placed.",
+    ),
+    Option(
+        'placement',
+        'reserve_mb',
+        int,
+        _DEFAULT_LIMITS.reserve_bytes >> 20,
+        0,
+        1 << 20,
+        'Memory of each node kept for the host itself [MiB].',
+    ),
+    Option(
+        'placement',
+        'smt_ratio',
+        float,
+        _DEFAULT_LIMITS.smt_ratio,
+        0.0,
+        1.0,
+        'What the second hardware thread of a core adds to it [cores].',
+    ),
+    Option(
+        'placement',
+        'domain_distance',
+        int,
+        _DEFAULT_LIMITS.domain_distance,
+        0,
+        254,
+        'Nodes nearer to each other than this share their memory channels and are one place '
+        "for a guest [SLIT units, local is 10]. 0: the host's L3 caches tell which do: where "
+        'an AMD host shows each L3 cache as a node those of a socket, else none. Set it only '
+        'where that is wrong; 10 keeps all nodes apart.',
+    ),
+    Option(
+        'placement',
+        'pressure_floor',
+        float,
+        _DEFAULT_LIMITS.pressure_floor,
+        0.0,
+        1.0,
+        'A node below this pressure is simply fine: locality decides then.',
+    ),
+    Option(
+        'placement',
+        'pressure_step',
+        float,
+        _DEFAULT_LIMITS.pressure_step,
+        0.001,
+        1.0,
+        'Pressures that differ by less than this are equal.',
+    ),
+    Option(
+        'placement',
+        'device_memory_nodes',
+        NodeList,
+        NodeList(),
+        None,
+        None,
+        "Nodes without CPUs whose memory is a device's, such as a GPU's, where the kernel does "
+        'not tell (see "nova-numa-rebalance check"): no guest is placed there, and no promise '
+        'is counted on them [a list like 2,4-5].',
+    ),
+    Option(
+        'placement',
+        'guest_memory_nodes',
+        NodeList,
+        NodeList(),
+        None,
+        None,
+        "Nodes without CPUs whose memory guests may have although it is a device's or of a "
+        'slower tier (CXL, persistent memory). By default guests get no such memory unless '
+        'their own numatune names it [a list like 2,4-5].',
+    ),
+    Option(
+        'hook',
+        'enabled',
+        bool,
+        True,
+        None,
+        None,
+        'Place guests when they start. When false the hook returns at once.',
+    ),
+    Option(
+        'hook',
+        'timeout_s',
+        float,
+        2.0,
+        0.1,
+        60.0,
+        'Time after which the hook gives up and leaves the guest floating [seconds]. '
+        'libvirt waits for it.',
+    ),
+    Option(
+        'hook',
+        'bind',
+        bool,
+        False,
+        None,
+        None,
+        "Bind a guest's memory to its nodes for good. By default memory is only brought "
+        'over and may then spill to another node when its own is full, where a bound '
+        'guest is killed by the OOM killer.',
+    ),
+    Option(
+        'hook',
+        'bring_over_limit_mib',
+        int,
+        64,
+        0,
+        64,
+        'Most memory that the hook moves when it binds a guest to its nodes (see bind) '
+        '[MiB]. The kernel has one queue for such moves and every cgroup write of the host '
+        'waits for it, so larger moves are left undone.',
+    ),
+    Option(
+        'hook',
+        'follow_memory_over_mib',
+        int,
+        4096,
+        0,
+        1 << 30,
+        'When more than this of a guest lies on other nodes at its start, and most of it '
+        'does, as of one restored or migrated in, its CPUs go there [MiB]. Less is left '
+        'where it is for the agent to fetch. Memory that can not be moved (huge pages, '
+        'locked, preallocated) is followed however little it is.',
+    ),
+    Option(
+        'hook',
+        'strict',
+        bool,
+        False,
+        None,
+        None,
+        'Let the start of a guest fail when it can not be placed. By default the hook '
+        'never stops a guest from starting.',
+    ),
+    Option(
+        'hook',
+        'start_grace_s',
+        int,
+        900,
+        1,
+        86400,
+        'Time after which the promise of a guest that was never seen running is dropped '
+        '[seconds].',
+    ),
+    Option(
+        'state',
+        'dir',
+        str,
+        '/run/nova-numa-pmc',
+        None,
+        None,
+        'Directory of the promises. It must not survive a reboot.',
+    ),
 )
 
 
@@ -172,7 +292,8 @@ def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], li
     :returns: ({(group, name): value} of every option, list of problem strings)
     """
     values: dict[tuple[str, str], Any] = {
-        (option.group, option.name): option.default for option in OPTIONS}
+        (option.group, option.name): option.default for option in OPTIONS
+    }
     problems: list[str] = []
     found, broken = _assignments(text)
     problems.extend(f'{source}: line {number}: {why}; ignored' for number, why in broken)
@@ -183,8 +304,10 @@ def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], li
         try:
             values[key] = convert(option, found[key])
         except ValueError as error:
-            problems.append(f'{source}: [{option.group}] {option.name} = {found[key][:80]!r} is '
-                            f'{error}; {option.default!r} is used')
+            problems.append(
+                f'{source}: [{option.group}] {option.name} = {found[key][:80]!r} is '
+                f'{error}; {option.default!r} is used'
+            )
     return values, problems
 
 
@@ -226,7 +349,7 @@ def _split(line: str) -> tuple[str, str]:
     ends = [at for at in (line.find('='), line.find(':')) if at >= 0]
     if not ends:
         return '', ''
-    name, value = line[:min(ends)].strip(), line[min(ends) + 1:].strip()
+    name, value = line[: min(ends)].strip(), line[min(ends) + 1 :].strip()
     if len(value) > 1 and value[0] == value[-1] and value[0] in '"\'':
         value = value[1:-1]
     return name, value
@@ -262,6 +385,7 @@ def _settings(values: dict[tuple[str, str], Any], problems: tuple[str, ...]) -> 
         pressure_floor=values['placement', 'pressure_floor'],
         pressure_step=values['placement', 'pressure_step'],
         device_memory_nodes=parse_cpulist(values['placement', 'device_memory_nodes']),
-        guest_memory_nodes=parse_cpulist(values['placement', 'guest_memory_nodes']))
+        guest_memory_nodes=parse_cpulist(values['placement', 'guest_memory_nodes']),
+    )
     hook = {name: value for (group, name), value in values.items() if group == 'hook'}
     return Settings(limits=limits, state_dir=values['state', 'dir'], problems=problems, **hook)

@@ -9,8 +9,13 @@ follow it.
 from __future__ import annotations
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.exceptions import (CpusetError, GuestGone, PinnedByOthers, StateError,
-                                      TopologyError)
+from nova_numa_pmc.exceptions import (
+    CpusetError,
+    GuestGone,
+    PinnedByOthers,
+    StateError,
+    TopologyError,
+)
 from nova_numa_pmc.host import cgroups, cpuset, guests, journal, topology
 from nova_numa_pmc.host.held import Held
 
@@ -43,8 +48,9 @@ def settle(call: Call, xml: bytes) -> None:
             decision = decision._replace(cpus=early_cpus)
         groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
         there, pool = lying(guest, groups, call.root)
-        decision = beside_memory(guest, decision, there, call.options, call.root,
-                                 call.lock_timeout_s())
+        decision = beside_memory(
+            guest, decision, there, call.options, call.root, call.lock_timeout_s()
+        )
         if decision.cpus is None:  # since its start somebody has asked for that, or taken them
             _take_back_early(groups, early_cpus)
             _leave(call, decision, told=True)
@@ -54,14 +60,23 @@ def settle(call: Call, xml: bytes) -> None:
         _take_back_early(groups, early_cpus)
         # What somebody has pinned, and who has gone, is nobody's to place.
         missed = not isinstance(error, (PinnedByOthers, GuestGone))
-        promises.settle(decision.promise._replace(cpu_nodes=(), mem_nodes=(),
-                                                  origin=model.FLOATING, missed=missed),
-                        call.options, call.root, call.lock_timeout_s())
+        promises.settle(
+            decision.promise._replace(
+                cpu_nodes=(), mem_nodes=(), origin=model.FLOATING, missed=missed
+            ),
+            call.options,
+            call.root,
+            call.lock_timeout_s(),
+        )
         raise
     call.log_decision(decision, _before(applied), _after(applied, decision.promise, there))
     try:
-        promises.settle(decision.promise._replace(bound=applied.memory == cpuset.BOUND),
-                        call.options, call.root, call.lock_timeout_s())
+        promises.settle(
+            decision.promise._replace(bound=applied.memory == cpuset.BOUND),
+            call.options,
+            call.root,
+            call.lock_timeout_s(),
+        )
     except StateError as error:
         call.log(journal.WARNING, '%s; the guest is placed, but not recorded as started' % error)
 
@@ -73,8 +88,9 @@ def _leave(call: Call, decision: promises.Decision, told: bool) -> None:
         call.log_decision(decision)
 
 
-def lying(guest: model.Guest, groups: cgroups.Groups,
-          root: str) -> tuple[dict[int, int], dict[int, int] | None]:
+def lying(
+    guest: model.Guest, groups: cgroups.Groups, root: str
+) -> tuple[dict[int, int], dict[int, int] | None]:
     """Return where a guest's memory lies: {node id: bytes}, and of it that in huge pages.
 
     The latter is None where that isn't told.
@@ -82,6 +98,7 @@ def lying(guest: model.Guest, groups: cgroups.Groups,
     pool = None
     if guest.page_bytes:
         from nova_numa_pmc.host import hugetlb  # few guests have such pages
+
         pool = hugetlb.bytes_by_node(groups.pid, root) or None
     there = dict(cgroups.memory_by_node(groups) or {})
     for node, size in (pool or {}).items():
@@ -89,8 +106,14 @@ def lying(guest: model.Guest, groups: cgroups.Groups,
     return there, pool
 
 
-def beside_memory(guest: model.Guest, decision: promises.Decision, there: Mapping[int, int],
-                  options: Settings, root: str, lock_timeout_s: float) -> promises.Decision:
+def beside_memory(
+    guest: model.Guest,
+    decision: promises.Decision,
+    there: Mapping[int, int],
+    options: Settings,
+    root: str,
+    lock_timeout_s: float,
+) -> promises.Decision:
     """Decide again where memory lies already that can't be moved, or is too much for that.
 
     :param there: {node id: bytes}, as :func:`lying` tells
@@ -99,8 +122,12 @@ def beside_memory(guest: model.Guest, decision: promises.Decision, there: Mappin
     """
     homes = decision.promise.mem_nodes or decision.promise.cpu_nodes
     away = sum(size for node, size in there.items() if node not in homes)
-    stays = (guest.locked or guest.page_bytes or guest.preallocated
-             or away > options.follow_memory_over_mib << 20)
+    stays = (
+        guest.locked
+        or guest.page_bytes
+        or guest.preallocated
+        or away > options.follow_memory_over_mib << 20
+    )
     if not stays or 2 * away <= sum(there.values()):
         return decision
     return promises.decide(guest, options, root, lock_timeout_s, there)
@@ -115,24 +142,36 @@ def _take_back_early(groups: cgroups.Groups | None, cpus: frozenset[int] | None)
             pass
 
 
-def _apply(call: Call, guest: model.Guest, groups: cgroups.Groups, decision: promises.Decision,
-           pool: Mapping[int, int] | None, early_cpus: frozenset[int]) -> cpuset.Applied:
+def _apply(
+    call: Call,
+    guest: model.Guest,
+    groups: cgroups.Groups,
+    decision: promises.Decision,
+    pool: Mapping[int, int] | None,
+    early_cpus: frozenset[int],
+) -> cpuset.Applied:
     assert decision.cpus is not None
     mems = None
     # Of locked memory the kernel would try each page, in vain.
     if call.options.bind and not guest.locked:
         mems = frozenset(decision.promise.mem_nodes) or None
     return cpuset.confine(
-        groups, decision.cpus, mems, call.options.bring_over_limit_mib << 20,
-        stay_bound=mems is not None, pool_by_node=pool,
-        ours=Held(early_cpus, frozenset()))
+        groups,
+        decision.cpus,
+        mems,
+        call.options.bring_over_limit_mib << 20,
+        stay_bound=mems is not None,
+        pool_by_node=pool,
+        ours=Held(early_cpus, frozenset()),
+    )
 
 
 def _before(applied: cpuset.Applied) -> str:
     for change in applied.changes:
         # What the start has narrowed is widened above the groups that hold it now.
         if change.path.endswith('cpuset.cpus') and change.after == topology.format_cpulist(
-                applied.cpus):
+            applied.cpus
+        ):
             return 'from %s to ' % (change.before or 'any')
     return ''
 
@@ -140,15 +179,23 @@ def _before(applied: cpuset.Applied) -> str:
 def _after(applied: cpuset.Applied, promise: model.Promise, there: Mapping[int, int]) -> str:
     homes = promise.mem_nodes or promise.cpu_nodes
     off_bytes = sum(size for node, size in there.items() if node not in homes)
-    told = ' (%s' % (applied.memory if applied.memory != cpuset.UNASKED else
-                     'local' if not off_bytes else 'wide')
+    told = ' (%s' % (
+        applied.memory
+        if applied.memory != cpuset.UNASKED
+        else 'local'
+        if not off_bytes
+        else 'wide'
+    )
     if off_bytes:
-        told += ', %d of %d KiB lay elsewhere' % (off_bytes + 1023 >> 10,
-                                                  sum(there.values()) >> 10)
+        told += ', %d of %d KiB lay elsewhere' % (
+            off_bytes + 1023 >> 10,
+            sum(there.values()) >> 10,
+        )
     if applied.left_bytes:
         told += ', %d KiB still do' % (applied.left_bytes + 1023 >> 10)
     told += ')'
     if applied.cpus_effective is not None and not applied.cpus_effective >= applied.cpus:
         told += '; the kernel allows cpus %s only' % topology.format_cpulist(
-            applied.cpus_effective)
+            applied.cpus_effective
+        )
     return told

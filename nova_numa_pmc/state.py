@@ -73,13 +73,24 @@ class locked(Promises):  # noqa: N801 -- a context manager, used like a function
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         try:
-            if kind is None and self._directory_fd is not None and (
-                    self.promises, self.rotation) != self._loaded:
-                replace_file(self._directory_fd, self.directory, FILE,
-                             encode(self.promises.values(), self.rotation, self.boot_id))
+            if (
+                kind is None
+                and self._directory_fd is not None
+                and (self.promises, self.rotation) != self._loaded
+            ):
+                replace_file(
+                    self._directory_fd,
+                    self.directory,
+                    FILE,
+                    encode(self.promises.values(), self.rotation, self.boot_id),
+                )
         finally:
             self._close()
 
@@ -149,8 +160,9 @@ def read_boot_id(root: str = '/') -> str:
         raise StateError('%s: %s: mount procfs' % (path, e)) from None
 
 
-def prune(promises: Mapping[str, Promise], running: Iterable[str], now_ns: int,
-          grace_ns: int) -> dict[str, Promise]:
+def prune(
+    promises: Mapping[str, Promise], running: Iterable[str], now_ns: int, grace_ns: int
+) -> dict[str, Promise]:
     """Leave out the promises that nobody will claim any more.
 
     A promise stays while its guest runs, or while its start may still be on the way. One that is
@@ -162,9 +174,11 @@ def prune(promises: Mapping[str, Promise], running: Iterable[str], now_ns: int,
     :returns: {uuid: Promise}, in the same order
     """
     running = frozenset(running)
-    return {uuid: promise for uuid, promise in promises.items()
-            if uuid in running
-            or not promise.started and now_ns - promise.since_ns < grace_ns}
+    return {
+        uuid: promise
+        for uuid, promise in promises.items()
+        if uuid in running or not promise.started and now_ns - promise.since_ns < grace_ns
+    }
 
 
 def open_directory(path: str, create: bool) -> int:
@@ -185,8 +199,9 @@ def open_directory(path: str, create: bool) -> int:
     except OSError as e:
         if e.errno == errno.ENOENT and not create:
             raise
-        raise StateError('%s: %s: make it a directory of root\'s, mode 0755'
-                         % (path, e.strerror)) from None
+        raise StateError(
+            "%s: %s: make it a directory of root's, mode 0755" % (path, e.strerror)
+        ) from None
     try:
         _check_owner(fd, path, '0755')
     except BaseException:
@@ -198,9 +213,11 @@ def open_directory(path: str, create: bool) -> int:
 def _check_owner(fd: int, path: str, mode: str) -> os.stat_result:
     status = os.fstat(fd)
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
-        raise StateError('%s: others than root may have written it (owner %d, mode %04o): '
-                         'look into it, then chown it to root, mode %s, or remove it'
-                         % (path, status.st_uid, stat.S_IMODE(status.st_mode), mode))
+        raise StateError(
+            '%s: others than root may have written it (owner %d, mode %04o): '
+            'look into it, then chown it to root, mode %s, or remove it'
+            % (path, status.st_uid, stat.S_IMODE(status.st_mode), mode)
+        )
     return status
 
 
@@ -217,8 +234,12 @@ def take_lock(directory_fd: int, directory: str, timeout_s: float, name: str = L
     path = os.path.join(directory, name)
     fd = None
     try:
-        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
-                     0o600, dir_fd=directory_fd)
+        fd = os.open(
+            name,
+            os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+            0o600,
+            dir_fd=directory_fd,
+        )
         if not stat.S_ISREG(_check_owner(fd, path, '0600').st_mode):
             raise StateError('%s: not a regular file: remove it' % path)
         deadline, wait_s = time.monotonic() + timeout_s, 0.001
@@ -229,8 +250,10 @@ def take_lock(directory_fd: int, directory: str, timeout_s: float, name: str = L
             except BlockingIOError:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
-                    raise StateBusy('%s: held by another process for over %g s: see fuser(1)'
-                                    % (path, timeout_s)) from None
+                    raise StateBusy(
+                        '%s: held by another process for over %g s: see fuser(1)'
+                        % (path, timeout_s)
+                    ) from None
                 time.sleep(min(wait_s, left_s))
                 wait_s = min(2 * wait_s, 0.016)
     except BaseException as e:
@@ -249,13 +272,16 @@ def _read(directory_fd: int, directory: str, boot_id: str) -> Promises | None:
     try:
         written_by, record = decode(data)
     except StateError as e:
-        raise StateError('%s: %s: remove it; it is made anew from the running guests'
-                         % (os.path.join(directory, FILE), e)) from None
+        raise StateError(
+            '%s: %s: remove it; it is made anew from the running guests'
+            % (os.path.join(directory, FILE), e)
+        ) from None
     return record if written_by == boot_id else None
 
 
-def open_file(directory_fd: int, directory: str, name: str,
-              size_max_bytes: int) -> tuple[int, int] | None:
+def open_file(
+    directory_fd: int, directory: str, name: str, size_max_bytes: int
+) -> tuple[int, int] | None:
     """Open a file of the state directory to read if only root, or we, can have written it.
 
     :param directory: path, for messages
@@ -265,8 +291,9 @@ def open_file(directory_fd: int, directory: str, name: str,
     path = os.path.join(directory, name)
     try:
         # O_NONBLOCK: a FIFO put there must not hold us.
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
-                     dir_fd=directory_fd)
+        fd = os.open(
+            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory_fd
+        )
     except FileNotFoundError:
         return None
     except OSError as e:
@@ -274,16 +301,16 @@ def open_file(directory_fd: int, directory: str, name: str,
     try:
         status = _check_owner(fd, path, '0644')
         if not stat.S_ISREG(status.st_mode) or status.st_size > size_max_bytes:
-            raise StateError('%s: not a regular file of at most %d bytes: remove it'
-                             % (path, size_max_bytes))
+            raise StateError(
+                '%s: not a regular file of at most %d bytes: remove it' % (path, size_max_bytes)
+            )
     except BaseException:
         os.close(fd)
         raise
     return fd, status.st_size
 
 
-def read_file(directory_fd: int, directory: str, name: str,
-              size_max_bytes: int) -> bytes | None:
+def read_file(directory_fd: int, directory: str, name: str, size_max_bytes: int) -> bytes | None:
     """Read a file that :func:`open_file` opens.
 
     :returns: its bytes, None when there is none
@@ -294,8 +321,9 @@ def read_file(directory_fd: int, directory: str, name: str,
     try:
         return os.read(opened[0], size_max_bytes)
     except OSError as e:
-        raise StateError('%s: %s: remove it' % (os.path.join(directory, name), e.strerror)
-                         ) from None
+        raise StateError(
+            '%s: %s: remove it' % (os.path.join(directory, name), e.strerror)
+        ) from None
     finally:
         os.close(opened[0])
 
@@ -304,12 +332,15 @@ def _set_aside(directory_fd: int, directory: str) -> None:
     try:
         os.rename(FILE, FILE + '.bad', src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
     except OSError as e:
-        raise StateError('%s: can\'t be set aside as %s.bad: %s: remove both'
-                         % (os.path.join(directory, FILE), FILE, e.strerror)) from None
+        raise StateError(
+            "%s: can't be set aside as %s.bad: %s: remove both"
+            % (os.path.join(directory, FILE), FILE, e.strerror)
+        ) from None
 
 
-def replace_file(directory_fd: int, directory: str, name: str, data: bytes,
-                 durable: bool = False) -> None:
+def replace_file(
+    directory_fd: int, directory: str, name: str, data: bytes, durable: bool = False
+) -> None:
     """Put new bytes in the file's place in one step, to be read by all.
 
     One temporary name will do: each file has one writer at a time.
@@ -324,17 +355,23 @@ def replace_file(directory_fd: int, directory: str, name: str, data: bytes,
             os.unlink(temporary, dir_fd=directory_fd)
         except FileNotFoundError:
             pass
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644,
-                     dir_fd=directory_fd)
+        fd = os.open(
+            temporary,
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
+            0o644,
+            dir_fd=directory_fd,
+        )
         try:
             os.fchmod(fd, 0o644)  # whatever the umask: nova-compute reads it
             while data:
-                data = data[os.write(fd, data):]
+                data = data[os.write(fd, data) :]
             if durable:
                 os.fsync(fd)
         finally:
             os.close(fd)
         os.rename(temporary, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
     except OSError as e:
-        raise StateError('%s: can\'t be written: %s: is its file system full or read-only?'
-                         % (os.path.join(directory, name), e.strerror)) from None
+        raise StateError(
+            "%s: can't be written: %s: is its file system full or read-only?"
+            % (os.path.join(directory, name), e.strerror)
+        ) from None

@@ -48,15 +48,18 @@ def encode(promises: Iterable[Promise], rotation: int, boot_id: str) -> bytes:
     try:
         return _encode(promises, rotation, boot_id)
     except (AttributeError, TypeError, ValueError) as e:
-        raise StateError('a promise can\'t be written: %s' % e) from None
+        raise StateError("a promise can't be written: %s" % e) from None
 
 
 def _encode(promises: Iterable[Promise], rotation: int, boot_id: str) -> bytes:
-    lines = ['%s\t%d.%d\t%s\t%s' % (_MAGIC, _MAJOR, _MINOR, _escape(boot_id), _number(rotation)),
-             '\t'.join(Promise._fields)]
+    lines = [
+        '%s\t%d.%d\t%s\t%s' % (_MAGIC, _MAJOR, _MINOR, _escape(boot_id), _number(rotation)),
+        '\t'.join(Promise._fields),
+    ]
     for promise in promises:
-        lines.append('\t'.join(_CODECS[field][0](value)
-                               for field, value in zip(Promise._fields, promise)))
+        lines.append(
+            '\t'.join(_CODECS[field][0](value) for field, value in zip(Promise._fields, promise))
+        )
     lines.append('end\t%d\n' % (len(lines) - 2))
     return '\n'.join(lines).encode('ascii')
 
@@ -99,7 +102,7 @@ def decode_one(data: bytes, uuid: str) -> tuple[str, Promise | None]:
         at = data.find(('\n%s\t' % _escape(uuid)).encode('ascii'), rows, end)
         if at < 0:
             return boot_id, None
-        row = data[at + 1:data.index(b'\n', at + 1)].decode('ascii')
+        row = data[at + 1 : data.index(b'\n', at + 1)].decode('ascii')
         return boot_id, _to_promise(columns.decode('ascii').split('\t'), row.split('\t'))
     except (ValueError, IndexError) as e:
         raise StateError('%s' % e) from None
@@ -119,10 +122,16 @@ def _boot_id(line: str) -> tuple[str, str]:
 def _to_promise(columns: list[str], values: list[str]) -> Promise:
     if len(columns) != len(values):
         raise ValueError('a row has %d columns, not %d' % (len(values), len(columns)))
-    row = {column: _CODECS[column][1](value)
-           for column, value in zip(columns, values) if column in _CODECS}
-    missing = [field for field in Promise._fields
-               if field not in row and field not in Promise._field_defaults]
+    row = {
+        column: _CODECS[column][1](value)
+        for column, value in zip(columns, values)
+        if column in _CODECS
+    }
+    missing = [
+        field
+        for field in Promise._fields
+        if field not in row and field not in Promise._field_defaults
+    ]
     if missing:
         raise ValueError('it lacks the column %s' % missing[0])
     if not row['uuid']:
@@ -132,8 +141,10 @@ def _to_promise(columns: list[str], values: list[str]) -> Promise:
 
 def _escape(text: str) -> str:
     """Percent-escape all but a few plain characters; any str survives, also lone surrogates."""
-    return ''.join(chr(byte) if byte in _PLAIN else '%%%02x' % byte
-                   for byte in text.encode('utf-8', 'surrogatepass'))
+    return ''.join(
+        chr(byte) if byte in _PLAIN else '%%%02x' % byte
+        for byte in text.encode('utf-8', 'surrogatepass')
+    )
 
 
 def _unescape(text: str) -> str:
@@ -179,12 +190,24 @@ _TEXT = _escape, _unescape
 _INT = _number, _to_int
 _BOOL = _number, _to_bool
 _NUMBERS = (lambda numbers: ','.join(map(_number, numbers))), _to_numbers
-_OPTIONAL_INT = ((lambda value: '-' if value is None else _number(value)),
-                 (lambda text: None if text == '-' else _to_int(text)))
+_OPTIONAL_INT = (
+    (lambda value: '-' if value is None else _number(value)),
+    (lambda text: None if text == '-' else _to_int(text)),
+)
 #: For each field of a promise: to text, from text.
 _CODECS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
-    'uuid': _TEXT, 'name': _TEXT, 'cpu_nodes': _NUMBERS, 'mem_nodes': _NUMBERS, 'vcpus': _INT,
-    'memory_bytes': _INT, 'page_bytes': _OPTIONAL_INT, 'bound': _BOOL, 'origin': _TEXT,
-    'since_ns': _INT, 'started': _BOOL, 'mem_bytes': _NUMBERS, 'missed': _BOOL,
+    'uuid': _TEXT,
+    'name': _TEXT,
+    'cpu_nodes': _NUMBERS,
+    'mem_nodes': _NUMBERS,
+    'vcpus': _INT,
+    'memory_bytes': _INT,
+    'page_bytes': _OPTIONAL_INT,
+    'bound': _BOOL,
+    'origin': _TEXT,
+    'since_ns': _INT,
+    'started': _BOOL,
+    'mem_bytes': _NUMBERS,
+    'missed': _BOOL,
     'cpus': (format_cpulist, _to_cpus),
 }

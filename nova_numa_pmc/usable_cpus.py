@@ -14,10 +14,12 @@ from nova_numa_pmc.host import hierarchy, topology
 
 #: The group above the guests' own, with systemd and without, where an operator may have kept
 #: CPUs back.
-_PARTITION_CPUS = ('sys/fs/cgroup/machine.slice/cpuset.cpus.effective',
-                   'sys/fs/cgroup/machine/cpuset.cpus.effective',
-                   'sys/fs/cgroup/cpuset/machine.slice/cpuset.effective_cpus',
-                   'sys/fs/cgroup/cpuset/machine/cpuset.effective_cpus')
+_PARTITION_CPUS = (
+    'sys/fs/cgroup/machine.slice/cpuset.cpus.effective',
+    'sys/fs/cgroup/machine/cpuset.cpus.effective',
+    'sys/fs/cgroup/cpuset/machine.slice/cpuset.effective_cpus',
+    'sys/fs/cgroup/cpuset/machine/cpuset.effective_cpus',
+)
 
 
 def usable_host(root: str, pool: pools.Pool | None = None) -> model.Topology:

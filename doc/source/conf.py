@@ -12,4 +12,6 @@ man_pages = [
     ('man/' + name, name, description, 'the nova-numa-pmc maintainers', 8)
     for name, description in (
         ('nova-numa-rebalance', 'NUMA placement of libvirt guests, for the operator of a host'),
-        ('nova-numa-agent', 'keep libvirt guests on the NUMA nodes where they belong'))]
+        ('nova-numa-agent', 'keep libvirt guests on the NUMA nodes where they belong'),
+    )
+]

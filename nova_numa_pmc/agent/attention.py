@@ -12,8 +12,12 @@ if TYPE_CHECKING:
     from nova_numa_pmc.agent.ticking import Tick
 
     #: A guest, its promise, to which nodes it is widened, and the CPUs of the host's nodes.
-    _Known = tuple[model.Guest, model.Promise | None, tuple[int, ...] | None,
-                   tuple[tuple[int, frozenset[int], frozenset[int]], ...]]
+    _Known = tuple[
+        model.Guest,
+        model.Promise | None,
+        tuple[int, ...] | None,
+        tuple[tuple[int, frozenset[int], frozenset[int]], ...],
+    ]
 
 #: All guests are looked at so often, whatever was heard: a thread's own affinity, for instance,
 #: is written without a word to anybody [s].
@@ -33,8 +37,9 @@ class Attention:
         """Have guests looked at next time, by their names."""
         self._woken.update(names)
 
-    def whom(self, tick: Tick, places: Mapping[str, tuple[int, ...]],
-             watched: set[str]) -> set[str]:
+    def whom(
+        self, tick: Tick, places: Mapping[str, tuple[int, ...]], watched: set[str]
+    ) -> set[str]:
         """Return the uuids of those to look at now.
 
         Those of whom something was heard, those who can't be heard or whose memory is bound
@@ -56,9 +61,15 @@ class Attention:
         for guest in tick.guests:
             promise = tick.record.promises.get(guest.uuid)
             known = self._seen[guest.uuid] = (guest, promise, places.get(guest.uuid), host)
-            if (everybody or guest.name in self._woken or guest.uuid in self._again
-                    or guest.uuid not in watched or before.get(guest.uuid) != known
-                    or promise is not None and (promise.bound or not promise.started)):
+            if (
+                everybody
+                or guest.name in self._woken
+                or guest.uuid in self._again
+                or guest.uuid not in watched
+                or before.get(guest.uuid) != known
+                or promise is not None
+                and (promise.bound or not promise.started)
+            ):
                 found.add(guest.uuid)
         self._woken, self._again = set(), set()
         return found

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         @property
         def guests(self) -> tuple[model.Guest, ...]: ...
 
+
 #: The rebalancer's memory in the state directory, kept over a restart of the agent.
 FILE = 'ledger'
 _SIZE_MAX_BYTES = 4 << 20
@@ -48,14 +49,21 @@ _SIZE_MAX_BYTES = 4 << 20
 class Rebalancing:
     """What the rebalancer remembers."""
 
-    def __init__(self, options: agent_options.Options, moving: Moving, root: str,
-                 log: logging.Logger, troubles: Troubles) -> None:
+    def __init__(
+        self,
+        options: agent_options.Options,
+        moving: Moving,
+        root: str,
+        log: logging.Logger,
+        troubles: Troubles,
+    ) -> None:
         self.options, self._moving = options, moving
         self._root, self._log, self._troubles = root, log, troubles
         self._ledger: ledgers.Ledger | None = None
         #: The plan that was told: each move's kind, and its guests with their nodes.
         self._told: tuple[
-            tuple[str, tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]], ...] = ()
+            tuple[str, tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]], ...
+        ] = ()
 
     def consider(self, tick: Tick, sampler: Sampler) -> moves.Plan | None:
         """Plan, and begin or tell the moves.
@@ -75,11 +83,20 @@ class Rebalancing:
         if self._moving.busy or not tick.sample.elapsed_s:
             return None
         plan, ledger = rebalance.plan(
-            situation(tick, sampler, self.options.shared.limits, self._root,
-                      self._moving.places,
-                      tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9),
-                      tick.now.boottime_ns),
-            self._ledger, self.options.terms, tick.sample.elapsed_s, tick.now.boottime_ns / 1e9)
+            situation(
+                tick,
+                sampler,
+                self.options.shared.limits,
+                self._root,
+                self._moving.places,
+                tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9),
+                tick.now.boottime_ns,
+            ),
+            self._ledger,
+            self.options.terms,
+            tick.sample.elapsed_s,
+            tick.now.boottime_ns / 1e9,
+        )
         if self.options.rebalance == agent_options.DRY_RUN:
             if not plan.moves:  # else it assumes that they are made
                 self._ledger = ledger
@@ -89,15 +106,20 @@ class Rebalancing:
             self._ledger = ledger
         self._save(ledger)
         self._ledger = ledger  # moves that can't be written down are not made, nor counted
-        self._troubles.problems('rebalance: ' + explain_remark(reason) for reason in plan.reasons
-                                if reason.code == 'budget')
+        self._troubles.problems(
+            'rebalance: ' + explain_remark(reason)
+            for reason in plan.reasons
+            if reason.code == 'budget'
+        )
         self._moving.begin(plan, tick.record.promises)
         return plan
 
     def _tell(self, plan: moves.Plan) -> None:
         """Log a plan once, until another one takes its place."""
-        told = tuple((move.kind, tuple((step.uuid, step.to_nodes, step.mem_nodes)
-                                       for step in move.steps)) for move in plan.moves)
+        told = tuple(
+            (move.kind, tuple((step.uuid, step.to_nodes, step.mem_nodes) for step in move.steps))
+            for move in plan.moves
+        )
         if told == self._told:
             return
         self._told = told
@@ -118,16 +140,27 @@ class Rebalancing:
                 return ledgers.Ledger()  # its times are of another clock
             return ledger_format.from_data(found['ledger'])
         except (ValueError, AttributeError, KeyError, RecursionError, StateError) as error:
-            self._log.warning('%s: %s: what moves have paid begins anew',
-                              os.path.join(self._directory(), FILE), error)
+            self._log.warning(
+                '%s: %s: what moves have paid begins anew',
+                os.path.join(self._directory(), FILE),
+                error,
+            )
             return ledgers.Ledger()
 
     def _save(self, ledger: ledgers.Ledger) -> None:
         fd = state.open_directory(self._directory(), create=True)
         try:
-            state.replace_file(fd, self._directory(), FILE, json.dumps({
-                'boot_id': state.read_boot_id(self._root),
-                'ledger': ledger_format.to_data(ledger)}).encode())
+            state.replace_file(
+                fd,
+                self._directory(),
+                FILE,
+                json.dumps(
+                    {
+                        'boot_id': state.read_boot_id(self._root),
+                        'ledger': ledger_format.to_data(ledger),
+                    }
+                ).encode(),
+            )
         finally:
             os.close(fd)
 
@@ -135,9 +168,15 @@ class Rebalancing:
         return os.path.join(self._root, self.options.shared.state_dir[1:])
 
 
-def situation(tick: Seen, sampler: Sampler, limits: model.Limits, root: str,
-              places: Mapping[str, tuple[int, ...]] | None = None,
-              began_ns: int | None = None, now_ns: int | None = None) -> moves.Situation:
+def situation(
+    tick: Seen,
+    sampler: Sampler,
+    limits: model.Limits,
+    root: str,
+    places: Mapping[str, tuple[int, ...]] | None = None,
+    began_ns: int | None = None,
+    now_ns: int | None = None,
+) -> moves.Situation:
     """Join what a tick has found into what the rebalancer is told.
 
     Of nodes it is told the room that those who move memory look for, too.
@@ -152,20 +191,44 @@ def situation(tick: Seen, sampler: Sampler, limits: model.Limits, root: str,
     promised = tick.record.promises
     running = {guest.uuid: guest for guest in tick.guests}
     sample, inside = _in_pool(tick.sample, running, tick.host)
-    seen = view.view(tick.host, promised.values(), limits,
-                     {node.id: node for node in sample.nodes}, tick.record.rotation)
+    seen = view.view(
+        tick.host,
+        promised.values(),
+        limits,
+        {node.id: node for node in sample.nodes},
+        tick.record.rotation,
+    )
     loads = guest_load.guest_loads(
-        sample.guests, running, promised, seen, places,
-        {guest.uuid: code for guest in tick.guests for code in (
-            why_busy(guest) or pools.why_fixed(guest, tick.host)
-            or _why_unmeasured(promised.get(guest.uuid), began_ns),) if code},
-        now_ns)
+        sample.guests,
+        running,
+        promised,
+        seen,
+        places,
+        {
+            guest.uuid: code
+            for guest in tick.guests
+            for code in (
+                why_busy(guest)
+                or pools.why_fixed(guest, tick.host)
+                or _why_unmeasured(promised.get(guest.uuid), began_ns),
+            )
+            if code
+        },
+        now_ns,
+    )
     free = []
     for node in tick.host.nodes:
         with contextlib.suppress(MigrationError):
             free.append((node.id, node_room.available_bytes(node.id, root)))
-    return moves.Situation(seen, loads, sampler.latencies_ns(tick.host),
-                           guest_load.waiting_cores(inside), tuple(free), sampler.mlp, limits)
+    return moves.Situation(
+        seen,
+        loads,
+        sampler.latencies_ns(tick.host),
+        guest_load.waiting_cores(inside),
+        tuple(free),
+        sampler.mlp,
+        limits,
+    )
 
 
 def _why_unmeasured(promise: model.Promise | None, began_ns: int | None) -> str:
@@ -177,8 +240,9 @@ def _why_unmeasured(promise: model.Promise | None, began_ns: int | None) -> str:
     return 'starting' if new else ''
 
 
-def _in_pool(sample: Sample, running: Mapping[str, model.Guest],
-             host: model.Topology) -> tuple[Sample, list[GuestSample]]:
+def _in_pool(
+    sample: Sample, running: Mapping[str, model.Guest], host: model.Topology
+) -> tuple[Sample, list[GuestSample]]:
     """Return (the sample, its guests that run in the floating pool).
 
     What others run is no part of the nodes' demand: their CPU time is made unknown, and they

@@ -41,8 +41,9 @@ class Remembering:
         self.histories: Histories | None = None
         self._saved_s, self._failing = 0.0, False
 
-    def feed(self, tick: Tick,
-             options: Options) -> tuple[dict[int, model.NodeLoad], tuple[PoolSample, ...]]:
+    def feed(
+        self, tick: Tick, options: Options
+    ) -> tuple[dict[int, model.NodeLoad], tuple[PoolSample, ...]]:
         """Add a tick's interval; say what the host is wanted for over the longer horizon.
 
         :param tick: with sample, host and record
@@ -57,8 +58,15 @@ class Remembering:
         self.histories.feed(tick.sample, guests, promises)
         if options.publish and self.histories.clock_s >= self._saved_s + SAVE_EVERY_S:
             self.save()
-        known = (self.histories, tick.sample, tick.host, guests, promises,
-                 options.shared.limits, tick.now.boottime_ns)
+        known = (
+            self.histories,
+            tick.sample,
+            tick.host,
+            guests,
+            promises,
+            options.shared.limits,
+            tick.now.boottime_ns,
+        )
         return longer.node_loads(*known), longer.pool_demands(*known)
 
     def expected(self) -> model.History:
@@ -79,8 +87,9 @@ class Remembering:
         """
         assert self.histories is not None
         self._saved_s = self.histories.clock_s  # a full disk is not asked again in each tick
-        data = json.dumps(history_format.to_data(self.histories), separators=(',', ':'),
-                          allow_nan=False).encode()
+        data = json.dumps(
+            history_format.to_data(self.histories), separators=(',', ':'), allow_nan=False
+        ).encode()
         try:
             fd = state.open_directory(self._directory, create=True)
             try:
@@ -118,5 +127,7 @@ def read(root: str = '/') -> Histories | None:
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
-        raise StateError('%s: %.200s: nova-numa-agent replaces it in a few minutes'
-                         % (os.path.join(directory, FILE), error)) from None
+        raise StateError(
+            '%s: %.200s: nova-numa-agent replaces it in a few minutes'
+            % (os.path.join(directory, FILE), error)
+        ) from None

@@ -45,8 +45,10 @@ def only_agent(directory: str) -> Iterator[None]:
         try:
             lock = state.take_lock(fd, directory, 0, LOCK)
         except StateBusy:
-            raise StateBusy('%s: held: another nova-numa-agent runs on this host (see fuser(1))'
-                            % os.path.join(directory, LOCK)) from None
+            raise StateBusy(
+                '%s: held: another nova-numa-agent runs on this host (see fuser(1))'
+                % os.path.join(directory, LOCK)
+            ) from None
         try:
             yield
         finally:
@@ -119,11 +121,17 @@ class Service:
     :param exporter: is shown each tick; None: one that is off
     """
 
-    def __init__(self, agent: Agent, read_options: Callable[[], tuple[Options, list[str]]],
-                 log: logging.Logger, wait: Callable[[float], int | None],
-                 clock: Callable[[], float] = time.monotonic,
-                 tell: Callable[..., object] = notify.notify, watchdog_s: float | None = None,
-                 exporter: exporting.Exporter | None = None) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        read_options: Callable[[], tuple[Options, list[str]]],
+        log: logging.Logger,
+        wait: Callable[[float], int | None],
+        clock: Callable[[], float] = time.monotonic,
+        tell: Callable[..., object] = notify.notify,
+        watchdog_s: float | None = None,
+        exporter: exporting.Exporter | None = None,
+    ) -> None:
         self._agent, self._read_options, self._log = agent, read_options, log
         self._wait, self._clock, self._tell = wait, clock, tell
         self._exporter = exporter or exporting.Exporter(log)
@@ -210,7 +218,12 @@ def status(told: HostState | None, paused: Paused | None = None) -> str:
         return 'nothing measured yet, or nothing to be measured: see the journal'
     guests = sum(node.guests for node in told.view.nodes)
     demand = ', '.join(
-        'node %d: %s of %.3g' % (node.id, 'unknown' if node.demand_cores is None
-                                 else '%.2f' % node.demand_cores, node.cores)
-        for node in told.view.nodes[:8])
+        'node %d: %s of %.3g'
+        % (
+            node.id,
+            'unknown' if node.demand_cores is None else '%.2f' % node.demand_cores,
+            node.cores,
+        )
+        for node in told.view.nodes[:8]
+    )
     return '%.0f guests, by %s; cores wanted: %s' % (guests, told.source or 'no source', demand)

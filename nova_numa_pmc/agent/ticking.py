@@ -12,14 +12,23 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import (agent_options, bookkeeping, collect, host_state, model, overrides,
-                           pool_loads, pools, promises, state)
+from nova_numa_pmc import (
+    agent_options,
+    bookkeeping,
+    collect,
+    host_state,
+    model,
+    overrides,
+    pool_loads,
+    pools,
+    promises,
+    state,
+)
 from nova_numa_pmc.agent import attention, rebalancing, remembering, watching
 from nova_numa_pmc.agent.troubles import Troubles
 from nova_numa_pmc.core import view
 from nova_numa_pmc.host import topology
-from nova_numa_pmc.movement import (crowded_caches, late_starts, moving, pausing, reassertion,
-                                    turn)
+from nova_numa_pmc.movement import crowded_caches, late_starts, moving, pausing, reassertion, turn
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -81,8 +90,13 @@ class Agent:
     :ivar options: those in force
     """
 
-    def __init__(self, options: agent_options.Options, root: str = '/',
-                 listener: Listener | None = None, **writing: Any) -> None:
+    def __init__(
+        self,
+        options: agent_options.Options,
+        root: str = '/',
+        listener: Listener | None = None,
+        **writing: Any,
+    ) -> None:
         """Open nothing yet but what tells of guests.
 
         :param writing: passed to :mod:`migrate` and :mod:`cpuset` (tests)
@@ -98,8 +112,9 @@ class Agent:
         self._late_starts = late_starts.LateStarts(options.shared, root, LOG)
         self._crowded = crowded_caches.CrowdedCaches(options.shared, root, LOG)
         self._moving = moving.Moving(options, root, LOG, **writing)
-        self._rebalancing = rebalancing.Rebalancing(options, self._moving, root, LOG,
-                                                    self._troubles)
+        self._rebalancing = rebalancing.Rebalancing(
+            options, self._moving, root, LOG, self._troubles
+        )
         self._turn, self._pause = turn.AgentTurn(LOG), pausing.Watch(LOG)
         self._remembering = remembering.Remembering(root, LOG)
 
@@ -130,19 +145,33 @@ class Agent:
             tick = tick._replace(host_state=self._host_state(tick))
             if self.options.publish and tick.host_state:
                 host_state.write(self._directory, tick.host_state)
-                pool_loads.write(self._directory, pool_loads.Published(
-                    state.read_boot_id(self._root), tick.now.boottime_ns,
-                    tick.host_state.interval_s, tick.host_state.pools,
-                    tick.host_state.history))
+                pool_loads.write(
+                    self._directory,
+                    pool_loads.Published(
+                        state.read_boot_id(self._root),
+                        tick.now.boottime_ns,
+                        tick.host_state.interval_s,
+                        tick.host_state.pools,
+                        tick.host_state.history,
+                    ),
+                )
         tick = self._keep(tick, ours)
-        if (ours and tick.record and tick.sample and not tick.paused
-                and self.options.rebalance != agent_options.OFF):
+        if (
+            ours
+            and tick.record
+            and tick.sample
+            and not tick.paused
+            and self.options.rebalance != agent_options.OFF
+        ):
             with self._troubles.stage('rebalancing'):
                 self._rebalancing.consider(tick, self._sampler)
         self._end_turn()
         self._last = tick._replace(sample=None)
-        return tick._replace(totals=self._moving.totals, failing=self._troubles.failing,
-                             taken_over=self._late_starts.taken_over)
+        return tick._replace(
+            totals=self._moving.totals,
+            failing=self._troubles.failing,
+            taken_over=self._late_starts.taken_over,
+        )
 
     def attend(self, now: Now | None = None) -> float | None:
         """Look at the guests of whom something was heard: all of a tick but what is measured.
@@ -192,7 +221,8 @@ class Agent:
         if ours and not self._moving.busy:
             with self._troubles.stage('following guests'):
                 tick = tick._replace(
-                    record=self._books.follow(tick.record, tick.guests, tick.host))
+                    record=self._books.follow(tick.record, tick.guests, tick.host)
+                )
         if self.options.reassert:
             if ours:
                 with self._troubles.stage('finishing starts'):
@@ -204,8 +234,9 @@ class Agent:
                 self._hold(tick, ours)
         if ours and tick.record and not (self._moving.busy or tick.paused):
             with self._troubles.stage('fetching memory'):
-                self._moving.begin(self._late_starts.fetches(tick, self.options.terms),
-                                   tick.record.promises)
+                self._moving.begin(
+                    self._late_starts.fetches(tick, self.options.terms), tick.record.promises
+                )
         return tick
 
     def _hold(self, tick: Tick, ours: bool) -> None:
@@ -214,12 +245,14 @@ class Agent:
             return
         assert tick.record is not None
         # Of others nobody's groups are written, nor read.
-        placed = {uuid for uuid, each in tick.record.promises.items()
-                  if each.origin == model.PLACED}
+        placed = {
+            uuid for uuid, each in tick.record.promises.items() if each.origin == model.PLACED
+        }
         watched = self._watching.watch(each for each in tick.guests if each.uuid in placed)
         whom = self._attention.whom(tick, self._moving.places, watched)
-        self._attention.again(self._reassertion.hold(
-            tick, self._moving.places, self._covered(tick), whom=whom))
+        self._attention.again(
+            self._reassertion.hold(tick, self._moving.places, self._covered(tick), whom=whom)
+        )
 
     def _end_turn(self) -> None:
         if not self._moving.busy:
@@ -248,8 +281,11 @@ class Agent:
     def _tell_pool(before: pools.Pool | None, pool: pools.Pool | None) -> None:
         """Log which CPUs plain guests may use, when these are others: guests are held to them."""
         if pool and pool != before and not (before is None and pool.source == pools.KERNEL):
-            LOG.info('plain guests may use CPUs %s, %s', topology.format_cpulist(pool.cpus),
-                     pools.IN_WORDS[pool.source])
+            LOG.info(
+                'plain guests may use CPUs %s, %s',
+                topology.format_cpulist(pool.cpus),
+                pools.IN_WORDS[pool.source],
+            )
 
     def _guests(self) -> tuple[model.Guest, ...]:
         found, _ = self._watching.guests.read()  # the sample has told what could not be read
@@ -268,8 +304,13 @@ class Agent:
 
     def _host_state(self, tick: Tick) -> HostState | None:
         """Return the host's state; a first sample has no rates and would hide those before it."""
-        if not (tick.sample and tick.sample.nodes and tick.sample.elapsed_s
-                and tick.host and tick.record):
+        if not (
+            tick.sample
+            and tick.sample.nodes
+            and tick.sample.elapsed_s
+            and tick.host
+            and tick.record
+        ):
             return None
         limits, sample = self.options.shared.limits, tick.sample
         loads: Mapping[int, model.NodeLoad | NodeSample] | None = None
@@ -281,10 +322,12 @@ class Agent:
         if loads is None:  # by the interval, to which guests that just came are to be added
             loads = {node.id: node for node in tick.sample.nodes}
             now_ns = tick.now.boottime_ns
-        seen = view.view(tick.host, tick.record.promises.values(), limits, loads,
-                         tick.record.rotation, now_ns)
+        seen = view.view(
+            tick.host, tick.record.promises.values(), limits, loads, tick.record.rotation, now_ns
+        )
         return host_state.from_sample(seen, sample, limits)._replace(
-            guests_by=tick.source, history=history)
+            guests_by=tick.source, history=history
+        )
 
     def _covered(self, tick: Tick) -> set[int] | None:
         """List the nodes whose memory covers what they have promised."""

@@ -26,7 +26,7 @@ class Troubles:
     def __init__(self, log: logging.Logger, clock: Callable[[], float]) -> None:
         self._log, self._clock = log, clock
         self._failing: dict[str, str] = {}  # stage → kind of its trouble
-        self._told: dict[str, float] = {}   # text → when
+        self._told: dict[str, float] = {}  # text → when
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -38,9 +38,12 @@ class Troubles:
             kind = type(error).__name__
             if self._failing.get(name) != kind:
                 self._failing[name] = kind
-                self._log.warning('%s fails: %s', name,
-                                  error if known else '%s: %s' % (kind, error),
-                                  exc_info=None if known else error)
+                self._log.warning(
+                    '%s fails: %s',
+                    name,
+                    error if known else '%s: %s' % (kind, error),
+                    exc_info=None if known else error,
+                )
         else:
             if self._failing.pop(name, None):
                 self._log.info('%s works again', name)

@@ -37,23 +37,28 @@ class Watching:
     :param listener: one that was started; None: nobody listens
     """
 
-    def __init__(self, root: str, log: logging.Logger,
-                 listener: libvirt_events.Listener | None = None,
-                 clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        root: str,
+        log: logging.Logger,
+        listener: libvirt_events.Listener | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._root, self._log, self._clock, self._listener = root, log, clock, listener
         self.guests = live_guests.LiveGuests(root, listener)
         self._pending: set[str] = set()  # names
         self._since_s = 0.0  # when the first of them was heard
         self._directory: int | None = None  # the watch of the status directory
-        self._names: dict[int, str] = {}    # watch of a group → guest's name
+        self._names: dict[int, str] = {}  # watch of a group → guest's name
         self._watches: dict[_Key, dict[str, int]] = {}  # {path: watch}
         self._told = ''
         try:
             self._inotify: inotify.Inotify | None = inotify.Inotify()
         except OSError as error:
             self._inotify = None
-            self._log.warning('inotify: %s: changes of guests are found by the ticks alone',
-                              error.strerror)
+            self._log.warning(
+                'inotify: %s: changes of guests are found by the ticks alone', error.strerror
+            )
 
     @property
     def descriptors(self) -> list[int]:
@@ -135,8 +140,7 @@ class Watching:
             self._directory = watcher.add(directory, _FILES)
         except OSError:
             return  # libvirt has not made it yet, or there are no watches left
-        self._pending.update(name[:-4] for name in os.listdir(directory)
-                             if name.endswith('.xml'))
+        self._pending.update(name[:-4] for name in os.listdir(directory) if name.endswith('.xml'))
         self._since_s = self._clock()
 
     def _names_of(self, event: inotify.Heard) -> set[str]:

@@ -18,30 +18,45 @@ if TYPE_CHECKING:
     from nova.api.validation.extra_specs import base
 
 #: A number above 0, at most :data:`extra_specs.PRESSURE_MAX`, in plain digits.
-MAX_PRESSURE_PATTERN = (r'(?!0+(\.0+)?$)([0-9]|[1-5][0-9]|6[0-3])(\.[0-9]{1,6})?'
-                        r'|64(\.0{1,6})?')
+MAX_PRESSURE_PATTERN = (
+    r'(?!0+(\.0+)?$)([0-9]|[1-5][0-9]|6[0-3])(\.[0-9]{1,6})?'
+    r'|64(\.0{1,6})?'
+)
 
 #: Name, description and value of each, as Nova's ExtraSpecValidator takes them.
 SPECS = (
-    (extra_specs.POLICY,
-     'How the guest is placed on NUMA nodes of its host where Nova does not pin it. ``auto``: '
-     'on one node if it fits, else on the smallest and closest set of nodes; ``one_node``: on '
-     'one node, and only on hosts that have one for it; ``spread``: over all nodes, for '
-     'bandwidth; ``none``: not at all.',
-     {'type': str, 'description': 'A policy of placement', 'enum': list(model.POLICIES)}),
-    (extra_specs.MAX_PRESSURE,
-     'The highest pressure that the guest may leave on the nodes it would use; hosts above it '
-     'are filtered out. ``1`` is saturated.',
-     {'type': str, 'description': 'A number above 0, at most 64',
-      'pattern': MAX_PRESSURE_PATTERN}),
-    (extra_specs.MEMORY_INTENSITY,
-     'How much memory bandwidth the guest is expected to use before that is measured, compared '
-     'with the mean of its host: ``low`` 0.3, ``medium`` 1, ``high`` 3 times.',
-     {'type': str, 'description': 'An expected intensity', 'enum': list(INTENSITY)}))
+    (
+        extra_specs.POLICY,
+        'How the guest is placed on NUMA nodes of its host where Nova does not pin it. ``auto``: '
+        'on one node if it fits, else on the smallest and closest set of nodes; ``one_node``: on '
+        'one node, and only on hosts that have one for it; ``spread``: over all nodes, for '
+        'bandwidth; ``none``: not at all.',
+        {'type': str, 'description': 'A policy of placement', 'enum': list(model.POLICIES)},
+    ),
+    (
+        extra_specs.MAX_PRESSURE,
+        'The highest pressure that the guest may leave on the nodes it would use; hosts above it '
+        'are filtered out. ``1`` is saturated.',
+        {
+            'type': str,
+            'description': 'A number above 0, at most 64',
+            'pattern': MAX_PRESSURE_PATTERN,
+        },
+    ),
+    (
+        extra_specs.MEMORY_INTENSITY,
+        'How much memory bandwidth the guest is expected to use before that is measured, compared '
+        'with the mean of its host: ``low`` 0.3, ``medium`` 1, ``high`` 3 times.',
+        {'type': str, 'description': 'An expected intensity', 'enum': list(INTENSITY)},
+    ),
+)
 
 
 def register() -> list[base.ExtraSpecValidator]:
     """List the validators, for Nova's API."""
     from nova.api.validation.extra_specs import base  # only Nova's API has it
-    return [base.ExtraSpecValidator(name=name, description=description, value=value)
-            for name, description, value in SPECS]
+
+    return [
+        base.ExtraSpecValidator(name=name, description=description, value=value)
+        for name, description, value in SPECS
+    ]

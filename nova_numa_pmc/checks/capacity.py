@@ -26,8 +26,13 @@ def check_settings(root: str) -> Iterator[Finding]:
     """Check that our own file of settings can be used."""
     path = os.path.join(root, settings.PATH[1:])
     for problem in settings.read(path).problems:
-        yield Finding('settings', finding.WARNING, problem, 'correct it; until then the hook '
-                      'uses the default', path)
+        yield Finding(
+            'settings',
+            finding.WARNING,
+            problem,
+            'correct it; until then the hook uses the default',
+            path,
+        )
 
 
 def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
@@ -46,13 +51,19 @@ def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
         name = 'initial_ram_allocation_ratio'
         nova = conf.get(name)
     if abs(ours - nova) >= _RATIO_STEP:
-        which = ('a guest that Nova sends here may not fit on a node, and then only its CPUs are '
-                 'placed' if ours < nova else 'a node is promised more than Nova sells')
+        which = (
+            'a guest that Nova sends here may not fit on a node, and then only its CPUs are placed'
+            if ours < nova
+            else 'a node is promised more than Nova sells'
+        )
         yield Finding(
-            'ram-ratio', finding.WARNING,
-            'Nova\'s %s is %g, ours %g: %s' % (name, nova, ours, which),
+            'ram-ratio',
+            finding.WARNING,
+            "Nova's %s is %g, ours %g: %s" % (name, nova, ours, which),
             'in %s: [placement] ram_allocation_ratio = %g (or what "openstack resource provider '
-            'inventory show RP MEMORY_MB" says)' % (settings.PATH, nova), path)
+            'inventory show RP MEMORY_MB" says)' % (settings.PATH, nova),
+            path,
+        )
 
 
 def check_memory_kept(root: str, conf: NovaConf) -> Iterator[Finding]:
@@ -70,22 +81,37 @@ def check_memory_kept(root: str, conf: NovaConf) -> Iterator[Finding]:
         return
     kept_mib, numbers = sum(node.memory_bytes for node, _ in kept) >> 20, [n.id for n, _ in kept]
     reserved_mib, name = conf.get('reserved_host_memory_mb'), 'reserved_host_memory_mb'
-    what = '; '.join('the memory of node %d (%d MiB) is %s (%s)' % (
-        node.id, node.memory_bytes >> 20, node_memory.IN_WORDS[memory.kind], memory.source)
-        for node, memory in kept) + ': no guest is placed there'
-    remedy = ('where guests may have it: [placement] guest_memory_nodes = %s in %s'
-              % (topology.format_cpulist(numbers), settings.PATH))
+    what = (
+        '; '.join(
+            'the memory of node %d (%d MiB) is %s (%s)'
+            % (node.id, node.memory_bytes >> 20, node_memory.IN_WORDS[memory.kind], memory.source)
+            for node, memory in kept
+        )
+        + ': no guest is placed there'
+    )
+    remedy = 'where guests may have it: [placement] guest_memory_nodes = %s in %s' % (
+        topology.format_cpulist(numbers),
+        settings.PATH,
+    )
     if reserved_mib >= kept_mib:
         yield Finding('memory-kept', finding.NOTE, what, remedy, path)
         return
     yield Finding(
-        'memory-kept', finding.WARNING, '%s, but Nova sells it: its %s is %d' % (
-            what, name, reserved_mib),
+        'memory-kept',
+        finding.WARNING,
+        '%s, but Nova sells it: its %s is %d' % (what, name, reserved_mib),
         '%s = %d or more in nova.conf; systemctl set-property machine.slice AllowedMemoryNodes=%s '
-        'keeps guests whose own nodes are full from it (cgroup v2); %s' % (
-            name, kept_mib + max(0, reserved_mib), topology.format_cpulist(
-                node.id for node in nodes if node.memory_bytes and node.id not in numbers),
-            remedy), path)
+        'keeps guests whose own nodes are full from it (cgroup v2); %s'
+        % (
+            name,
+            kept_mib + max(0, reserved_mib),
+            topology.format_cpulist(
+                node.id for node in nodes if node.memory_bytes and node.id not in numbers
+            ),
+            remedy,
+        ),
+        path,
+    )
 
 
 def check_shared_set(root: str, conf: NovaConf) -> Iterator[Finding]:
@@ -97,22 +123,29 @@ def check_shared_set(root: str, conf: NovaConf) -> Iterator[Finding]:
         shared = domain_values.cpuset('cpu_shared_set', [text])
         nodes = [node for node in topology.read(root).nodes if node.online_cpus]
     except DomainError as error:
-        yield Finding('cpu-shared-set-invalid', finding.ERROR, str(error),
-                      'write it as 4-12,^8,15', file)
+        yield Finding(
+            'cpu-shared-set-invalid', finding.ERROR, str(error), 'write it as 4-12,^8,15', file
+        )
         return
     except NumaPmcError:
         return  # check_nodes says so
     kept = shared & frozenset().union(*(node.online_cpus - node.cpus for node in nodes))
     if kept:
         yield Finding(
-            'cpu-shared-set-isolated', finding.WARNING,
+            'cpu-shared-set-isolated',
+            finding.WARNING,
             'cpu_shared_set holds CPUs %s, which are isolated or nohz_full: guests that nobody '
             'pins are kept off them' % topology.format_cpulist(kept),
-            'take them out of cpu_shared_set, or boot without isolating them', file)
+            'take them out of cpu_shared_set, or boot without isolating them',
+            file,
+        )
     without = [node.id for node in nodes if not node.cpus & shared]
     if without:
         yield Finding(
-            'cpu-shared-set-nodes', finding.WARNING,
+            'cpu-shared-set-nodes',
+            finding.WARNING,
             'cpu_shared_set has no CPU on node %s: no guest is placed there, but Nova sells its '
             'memory' % ', '.join('%d' % node for node in without),
-            'give cpu_shared_set CPUs of each node', file)
+            'give cpu_shared_set CPUs of each node',
+            file,
+        )

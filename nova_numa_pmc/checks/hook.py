@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 
 #: All others are errors: guests are not placed, or the daemon's next restart is in danger.
 _SEVERITIES = {
-    'hook-not-tried': finding.NOTE, 'hook-outdated': finding.WARNING,
-    'promises-unreadable': finding.WARNING, 'hook-in-container': finding.WARNING}
+    'hook-not-tried': finding.NOTE,
+    'hook-outdated': finding.WARNING,
+    'promises-unreadable': finding.WARNING,
+    'hook-in-container': finding.WARNING,
+}
 
 
 #: In a container's root the package lies elsewhere, and ``layout`` says when nothing is there.
@@ -32,5 +35,10 @@ def check_status(report: dict[str, Any], in_container: bool = False) -> Iterator
     for problem in report['problems']:
         if in_container and problem['code'] in _NOT_IN_CONTAINERS:
             continue
-        yield Finding(problem['code'], _SEVERITIES.get(problem['code'], finding.ERROR),
-                      problem['problem'], problem['remedy'], path)
+        yield Finding(
+            problem['code'],
+            _SEVERITIES.get(problem['code'], finding.ERROR),
+            problem['problem'],
+            problem['remedy'],
+            path,
+        )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MAX_SHEBANG_BYTES = 4096
 
 # Finds packages without importing them: importing Nova runs its code and takes seconds.
-_SCRIPT = '''
+_SCRIPT = """
 import importlib.machinery, importlib.metadata, importlib.util, json, sys
 sys.path[:] = [path for path in sys.path if path]  # not the directory we happen to be in
 def paths(*names):
@@ -42,7 +42,7 @@ ours = importlib.util.find_spec("nova_numa_pmc")
 print(json.dumps({"nova": paths("nova"), "monitors": monitors, "shim": shim and shim.origin,
                   "package": ours and ours.origin,
                   "points": sorted([point.name, point.value] for point in points)}))
-'''
+"""
 
 
 class Answer(Record):
@@ -99,12 +99,23 @@ def ask(python: str, owner: tuple[int, int] | None = None, timeout_s: float = 20
         as_owner = {'user': owner[0], 'group': owner[1], 'extra_groups': []}
     try:
         done = subprocess.run(
-            [python, '-c', _SCRIPT], stdin=subprocess.DEVNULL, capture_output=True, cwd='/',
-            timeout=timeout_s, env={'PATH': '/usr/sbin:/usr/bin:/sbin:/bin', 'LC_ALL': 'C'},
-            **as_owner)
+            [python, '-c', _SCRIPT],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            cwd='/',
+            timeout=timeout_s,
+            env={'PATH': '/usr/sbin:/usr/bin:/sbin:/bin', 'LC_ALL': 'C'},
+            **as_owner,
+        )
         said = json.loads(done.stdout)
-        return Answer(python, tuple(said['nova']), tuple(said['monitors']), said['shim'],
-                      said['package'], tuple((name, target) for name, target in said['points']))
+        return Answer(
+            python,
+            tuple(said['nova']),
+            tuple(said['monitors']),
+            said['shim'],
+            said['package'],
+            tuple((name, target) for name, target in said['points']),
+        )
     except subprocess.TimeoutExpired:
         return Answer(python, problem='no answer in %d s' % timeout_s)
     except (OSError, subprocess.SubprocessError) as error:

@@ -32,18 +32,28 @@ def check_nodes(root: str) -> Iterator[Finding]:
     try:
         host = topology.read(root)
     except NumaPmcError as error:
-        yield Finding('topology-unreadable', finding.ERROR, str(error),
-                      'without the nodes no guest is placed: see whether sysfs is mounted')
+        yield Finding(
+            'topology-unreadable',
+            finding.ERROR,
+            str(error),
+            'without the nodes no guest is placed: see whether sysfs is mounted',
+        )
         return
     for problem in host.problems:
-        yield Finding('node-cpus', finding.WARNING, problem,
-                      'compare with "lscpu -e=CPU,NODE,ONLINE"; a newer firmware or kernel may '
-                      'tell it right')
+        yield Finding(
+            'node-cpus',
+            finding.WARNING,
+            problem,
+            'compare with "lscpu -e=CPU,NODE,ONLINE"; a newer firmware or kernel may '
+            'tell it right',
+        )
     if len(host.nodes) < 2:
-        yield Finding('one-node', finding.NOTE,
-                      'the host has one NUMA node: there is nothing to place',
-                      'enable NUMA (and node interleaving off) in the firmware, if it has '
-                      'several sockets')
+        yield Finding(
+            'one-node',
+            finding.NOTE,
+            'the host has one NUMA node: there is nothing to place',
+            'enable NUMA (and node interleaving off) in the firmware, if it has several sockets',
+        )
 
 
 def check_numad(root: str) -> Iterator[Finding]:
@@ -51,42 +61,52 @@ def check_numad(root: str) -> Iterator[Finding]:
     process = processes.find(root, processes.NUMAD)
     if process is not None:
         yield Finding(
-            'numad-running', finding.ERROR,
+            'numad-running',
+            finding.ERROR,
             'numad runs (pid %d): it moves guests that we have placed, by free memory alone'
-            % process.pid, 'systemctl disable --now numad')
+            % process.pid,
+            'systemctl disable --now numad',
+        )
 
 
 def check_balancing(root: str) -> Iterator[Finding]:
     """Check that automatic NUMA balancing doesn't move pages after us."""
     if _text(root, _BALANCING) not in (None, '0'):
         yield Finding(
-            'numa-balancing', finding.WARNING,
+            'numa-balancing',
+            finding.WARNING,
             'kernel.numa_balancing is on: it unmaps pages of guests to see who uses them, and '
             'moves pages (not CPUs, which we hold) on its own account',
             'sysctl kernel.numa_balancing=0, unless guests that are not placed need it',
-            os.path.join(root, _BALANCING))
+            os.path.join(root, _BALANCING),
+        )
 
 
 def check_ksm(root: str) -> Iterator[Finding]:
     """Check that KSM doesn't make pages of one node serve guests on another."""
     if _text(root, _KSM + '/run') == '1' and _text(root, _KSM + '/merge_across_nodes') != '0':
         yield Finding(
-            'ksm-across-nodes', finding.WARNING,
+            'ksm-across-nodes',
+            finding.WARNING,
             'KSM merges equal pages across nodes: a guest then reads them on another node, '
             'whatever its own',
             'echo 2 > /sys/kernel/mm/ksm/run; echo 0 > /sys/kernel/mm/ksm/merge_across_nodes; '
-            'echo 1 > /sys/kernel/mm/ksm/run', os.path.join(root, _KSM, 'merge_across_nodes'))
+            'echo 1 > /sys/kernel/mm/ksm/run',
+            os.path.join(root, _KSM, 'merge_across_nodes'),
+        )
 
 
 def check_huge_pages(root: str) -> Iterator[Finding]:
     """Check that guests can get transparent huge pages."""
     if '[never]' in (_text(root, _THP) or ''):
         yield Finding(
-            'thp-off', finding.WARNING,
+            'thp-off',
+            finding.WARNING,
             'transparent huge pages are off: with six busy guests on a host they gave 12 % more '
             'transactions',
             'echo madvise > /sys/kernel/mm/transparent_hugepage/enabled (QEMU asks for them)',
-            os.path.join(root, _THP))
+            os.path.join(root, _THP),
+        )
 
 
 def check_governor(root: str) -> Iterator[Finding]:
@@ -98,17 +118,23 @@ def check_governor(root: str) -> Iterator[Finding]:
         return
     for name in names:
         governor = _text(root, os.path.join(_CPUS, name, 'cpufreq/scaling_governor'))
-        if (name[:3] == 'cpu' and name[3:].isdigit()
-                and governor is not None and governor != 'performance'):
+        if (
+            name[:3] == 'cpu'
+            and name[3:].isdigit()
+            and governor is not None
+            and governor != 'performance'
+        ):
             slow.setdefault(governor, []).append(int(name[3:]))
     for governor, cpus in sorted(slow.items()):
         yield Finding(
-            'governor', finding.NOTE,
+            'governor',
+            finding.NOTE,
             'the frequency governor of CPUs %s is %s: with performance, and idle states no deeper '
             'than C1, busy guests made 6.8 %% more transactions, for more power'
             % (topology.format_cpulist(cpus), governor[:40]),
             'cpupower frequency-set -g performance',
-            os.path.join(root, _CPUS, 'cpu%d' % cpus[0], 'cpufreq/scaling_governor'))
+            os.path.join(root, _CPUS, 'cpu%d' % cpus[0], 'cpufreq/scaling_governor'),
+        )
 
 
 def check_counting(root: str) -> Iterator[Finding]:
@@ -124,11 +150,14 @@ def check_counting(root: str) -> Iterator[Finding]:
     held = [line.split(':')[1] for line in status.splitlines() if line.startswith('CapEff:')]
     if held and not int(held[0], 16) >> _SYS_ADMIN & 1:
         yield Finding(
-            'counters-refused', finding.WARNING,
+            'counters-refused',
+            finding.WARNING,
             'kernel.perf_event_paranoid is %s, and nova-numa-agent lacks CAP_SYS_ADMIN, which '
             'this kernel then wants: it measures without counters' % level,
             "install the unit's drop-in nova-numa-agent.service.d/perf-paranoid.conf, or sysctl "
-            'kernel.perf_event_paranoid=2', os.path.join(root, _PARANOID))
+            'kernel.perf_event_paranoid=2',
+            os.path.join(root, _PARANOID),
+        )
 
 
 def _text(root: str, path: str) -> str | None:

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 _MAX_CGROUP_BYTES = 1 << 16
 #: What a container's control group tells of who runs it.
-_DEPLOYMENTS = (('kubepods', 'openstack-helm'), ('libpod', 'kolla (podman)'),
-                ('docker', 'kolla (docker)'))
+_DEPLOYMENTS = (
+    ('kubepods', 'openstack-helm'),
+    ('libpod', 'kolla (podman)'),
+    ('docker', 'kolla (docker)'),
+)
 
 
 def check_libvirt(root: str) -> Iterator[Finding]:
@@ -31,25 +34,33 @@ def check_libvirt(root: str) -> Iterator[Finding]:
     daemon = confinement.find_daemon(root)
     if daemon is None:
         yield Finding(
-            'libvirt-not-running', finding.NOTE,
+            'libvirt-not-running',
+            finding.NOTE,
             'neither virtqemud nor libvirtd runs; a modular daemon ends after 120 s without work '
-            'and is started when it is called', 'virsh list, then run this again')
+            'and is started when it is called',
+            'virsh list, then run this again',
+        )
         return
     if not daemon.same_root:
         inside = os.path.join(root, 'proc/%d/root' % daemon.pid)
         hook = os.path.join(inside, hook_files.HOOKS, hook_files.OURS)
         if not os.path.exists(hook):
             yield Finding(
-                'hook-not-in-container', finding.ERROR,
-                '%s (pid %d) runs in a container (%s), and there is no hook in it' % (
-                    daemon.name, daemon.pid, deployment(root, daemon.pid)),
+                'hook-not-in-container',
+                finding.ERROR,
+                '%s (pid %d) runs in a container (%s), and there is no hook in it'
+                % (daemon.name, daemon.pid, deployment(root, daemon.pid)),
                 'install the package in its image, run "nova-numa-rebalance hook install" in '
-                'it, and share /run/nova-numa-pmc with the host', hook)
+                'it, and share /run/nova-numa-pmc with the host',
+                hook,
+            )
     elif daemon.name == 'virtqemud':
         yield Finding(
-            'libvirt-modular', finding.NOTE,
+            'libvirt-modular',
+            finding.NOTE,
             'libvirt is modular: virtqemud (pid %d) runs the hook, not libvirtd' % daemon.pid,
-            'reload virtqemud where a guide says libvirtd')
+            'reload virtqemud where a guide says libvirtd',
+        )
 
 
 def check_container(process: Process | None) -> Iterator[Finding]:
@@ -59,17 +70,20 @@ def check_container(process: Process | None) -> Iterator[Finding]:
     """
     if process is not None and not process.same_root:
         yield Finding(
-            'service-in-container', finding.NOTE,
+            'service-in-container',
+            finding.NOTE,
             '%s (pid %d) runs in a container: its configuration is read through %s, its Python '
             'is not asked' % (process.name, process.pid, process.root),
-            'run "nova-numa-rebalance check" in the container, too')
+            'run "nova-numa-rebalance check" in the container, too',
+        )
 
 
 def deployment(root: str, pid: int) -> str:
     """Say what deployed a containerised process, by its control group."""
     try:
-        with open(os.path.join(root, 'proc', str(pid), 'cgroup'), encoding='utf-8',
-                  errors='replace') as stream:
+        with open(
+            os.path.join(root, 'proc', str(pid), 'cgroup'), encoding='utf-8', errors='replace'
+        ) as stream:
             text = stream.read(_MAX_CGROUP_BYTES)
     except OSError:
         text = ''

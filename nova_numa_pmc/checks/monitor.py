@@ -32,8 +32,9 @@ def enabled(conf: NovaConf) -> list[str]:
     """Return the names in ``compute_monitors`` as 'cpu.NAME', as Nova completes them."""
     names = [name.strip() for name in conf.get('compute_monitors')]
     names = [name if '.' in name else 'cpu.' + name for name in names if name]
-    return [name.partition(_NAMESPACE)[2] if name.startswith(_NAMESPACE) else name
-            for name in names]
+    return [
+        name.partition(_NAMESPACE)[2] if name.startswith(_NAMESPACE) else name for name in names
+    ]
 
 
 def check_enabled(conf: NovaConf) -> Iterator[Finding]:
@@ -41,32 +42,48 @@ def check_enabled(conf: NovaConf) -> Iterator[Finding]:
     names, file = enabled(conf), conf.file_of('compute_monitors')
     if NAME not in names:
         yield Finding(
-            'monitor-not-enabled', finding.ERROR,
+            'monitor-not-enabled',
+            finding.ERROR,
             'compute_monitors does not name %s: the scheduler gets no pressure of this host'
-            % NAME, '[DEFAULT] compute_monitors = %s, then restart nova-compute' % NAME, file)
+            % NAME,
+            '[DEFAULT] compute_monitors = %s, then restart nova-compute' % NAME,
+            file,
+        )
     others = [name for name in names if name.startswith('cpu.') and name != NAME]
     if others and NAME in names:
         yield Finding(
-            'monitor-conflict', finding.ERROR,
+            'monitor-conflict',
+            finding.ERROR,
             'compute_monitors names %s beside ours: Nova loads one monitor of the namespace '
             'cpu, whichever it finds first' % ', '.join(others),
-            'leave only %s; it reports what virt_driver does, too' % NAME, file)
+            'leave only %s; it reports what virt_driver does, too' % NAME,
+            file,
+        )
 
 
 def check_interval(conf: NovaConf) -> Iterator[Finding]:
     """Check that nova-compute sends what the monitor measures often enough."""
-    interval_s, file = (conf.get('update_resources_interval'),
-                        conf.file_of('update_resources_interval'))
+    interval_s, file = (
+        conf.get('update_resources_interval'),
+        conf.file_of('update_resources_interval'),
+    )
     if interval_s < 0:
         yield Finding(
-            'update-interval-off', finding.ERROR,
+            'update-interval-off',
+            finding.ERROR,
             'update_resources_interval = %d: nova-compute never sends its metrics' % interval_s,
-            'remove the option (0: every 60 s)', file)
+            'remove the option (0: every 60 s)',
+            file,
+        )
     elif interval_s > _INTERVAL_LONG_S:
         yield Finding(
-            'update-interval-long', finding.WARNING,
+            'update-interval-long',
+            finding.WARNING,
             'update_resources_interval = %d: the scheduler decides on pressures up to %d s old'
-            % (interval_s, interval_s), 'remove the option (0: every 60 s)', file)
+            % (interval_s, interval_s),
+            'remove the option (0: every 60 s)',
+            file,
+        )
 
 
 def check_loadable(answer: Answer, installed: str | None = None) -> Iterator[Finding]:
@@ -76,35 +93,52 @@ def check_loadable(answer: Answer, installed: str | None = None) -> Iterator[Fin
     """
     pip = 'install our wheel with %s -m pip' % answer.python
     if answer.problem:
-        yield Finding('monitor-not-asked', finding.NOTE,
-                      '%s could not be asked what it sees: %s' % (answer.python, answer.problem),
-                      'run as root, where nova-compute runs')
+        yield Finding(
+            'monitor-not-asked',
+            finding.NOTE,
+            '%s could not be asked what it sees: %s' % (answer.python, answer.problem),
+            'run as root, where nova-compute runs',
+        )
         return
     if not answer.nova:
-        yield Finding('monitor-not-asked', finding.NOTE, '%s has no Nova' % answer.python,
-                      'run this where nova-compute runs')
+        yield Finding(
+            'monitor-not-asked',
+            finding.NOTE,
+            '%s has no Nova' % answer.python,
+            'run this where nova-compute runs',
+        )
         return
     if not answer.package:
         yield Finding(
-            'monitor-package-missing', finding.ERROR,
-            '%s, which runs nova-compute, can\'t import nova_numa_pmc' % answer.python, pip)
+            'monitor-package-missing',
+            finding.ERROR,
+            "%s, which runs nova-compute, can't import nova_numa_pmc" % answer.python,
+            pip,
+        )
     targets = [target for name, target in answer.points if name == 'numa_pmc']
     if not targets:
         yield Finding(
-            'monitor-entry-point-missing', finding.ERROR,
+            'monitor-entry-point-missing',
+            finding.ERROR,
             '%s, which runs nova-compute, has no entry point numa_pmc in %s'
-            % (answer.python, 'nova.compute.monitors.cpu'), pip)
+            % (answer.python, 'nova.compute.monitors.cpu'),
+            pip,
+        )
     elif not any(target.startswith(TARGET + ':') for target in targets):
         yield Finding(
-            'monitor-entry-point-elsewhere', finding.ERROR,
+            'monitor-entry-point-elsewhere',
+            finding.ERROR,
             'the entry point numa_pmc targets %s: Nova loads only what lies in its own package'
-            % ', '.join(targets), pip)
+            % ', '.join(targets),
+            pip,
+        )
     if not answer.shim:
         yield _shim_missing(answer, installed, pip)
 
 
-def check_restarted(process: Process | None, conf: NovaConf,
-                    changed_s: Mapping[str, float]) -> Iterator[Finding]:
+def check_restarted(
+    process: Process | None, conf: NovaConf, changed_s: Mapping[str, float]
+) -> Iterator[Finding]:
     """Check that nova-compute has read its files since they changed.
 
     :param process: None: not running
@@ -115,10 +149,13 @@ def check_restarted(process: Process | None, conf: NovaConf,
     late = [path for path in conf.files if changed_s.get(path, 0) > process.started_s]
     if late:
         yield Finding(
-            '%s-not-restarted' % process.name, finding.WARNING,
-            '%s (pid %d) has run since before %s changed' % (
-                process.name, process.pid, ', '.join(late)),
-            'restart %s' % process.name, late[0])
+            '%s-not-restarted' % process.name,
+            finding.WARNING,
+            '%s (pid %d) has run since before %s changed'
+            % (process.name, process.pid, ', '.join(late)),
+            'restart %s' % process.name,
+            late[0],
+        )
 
 
 def _shim_missing(answer: Answer, installed: str | None, pip: str) -> Finding:
@@ -128,6 +165,8 @@ def _shim_missing(answer: Answer, installed: str | None, pip: str) -> Finding:
         remedy = pip + '; an editable install (pip install -e) does not bring it'
     else:
         what = 'the module numa_pmc was installed as %s, but Nova reads its monitors from %s' % (
-            installed, read)
+            installed,
+            read,
+        )
         remedy = 'cp %s %s/ and restart nova-compute' % (installed, read)
     return Finding('monitor-shim-missing', finding.ERROR, what, remedy, installed or read)

@@ -35,17 +35,26 @@ OPTIONS: dict[str, Sequence[cfg.Opt]] = {
         cfg.IntOpt('update_resources_interval', default=0),
         cfg.IntOpt('reserved_host_memory_mb', default=512),
         cfg.FloatOpt('ram_allocation_ratio'),
-        cfg.FloatOpt('initial_ram_allocation_ratio', default=1.0)],
+        cfg.FloatOpt('initial_ram_allocation_ratio', default=1.0),
+    ],
     'compute': [cfg.StrOpt('cpu_shared_set'), cfg.StrOpt('cpu_dedicated_set')],
     'scheduler': [cfg.IntOpt('max_placement_results', default=1000)],
     'filter_scheduler': [
         cfg.ListOpt('weight_classes', default=['nova.scheduler.weights.all_weighers']),
         cfg.MultiStrOpt('available_filters', default=['nova.scheduler.filters.all_filters']),
-        cfg.ListOpt('enabled_filters', default=[
-            'ComputeFilter', 'ComputeCapabilitiesFilter', 'ImagePropertiesFilter',
-            'ServerGroupAntiAffinityFilter', 'ServerGroupAffinityFilter']),
+        cfg.ListOpt(
+            'enabled_filters',
+            default=[
+                'ComputeFilter',
+                'ComputeCapabilitiesFilter',
+                'ImagePropertiesFilter',
+                'ServerGroupAntiAffinityFilter',
+                'ServerGroupAffinityFilter',
+            ],
+        ),
         cfg.IntOpt('host_subset_size', default=1),
-        cfg.BoolOpt('shuffle_best_same_weighed_hosts', default=False)],
+        cfg.BoolOpt('shuffle_best_same_weighed_hosts', default=False),
+    ],
     # The placement service's own file.
     'placement': [cfg.BoolOpt('randomize_allocation_candidates', default=False)],
     # Ours, in the same file.
@@ -82,8 +91,13 @@ class NovaConf:
         try:
             return self._conf[name] if group == 'DEFAULT' else self._conf[group][name]
         except (cfg.Error, ValueError, RecursionError) as error:
-            self._add('nova-conf-value', finding.ERROR, '[%s] %s can\'t be used: %s' % (
-                group, name, error), 'correct it; Nova would not start with it', self.where)
+            self._add(
+                'nova-conf-value',
+                finding.ERROR,
+                "[%s] %s can't be used: %s" % (group, name, error),
+                'correct it; Nova would not start with it',
+                self.where,
+            )
             return next(opt for opt in OPTIONS[group] if opt.name == name).default
 
     def file_of(self, name: str, group: str = 'DEFAULT') -> str:
@@ -119,8 +133,13 @@ class NovaConf:
         return False
 
     def _unreadable(self, path: str, why: str) -> None:
-        self._add('nova-conf-unreadable', finding.ERROR, '%s: %s' % (path, why),
-                  'run as root, or name the file with --nova-conf', path)
+        self._add(
+            'nova-conf-unreadable',
+            finding.ERROR,
+            '%s: %s' % (path, why),
+            'run as root, or name the file with --nova-conf',
+            path,
+        )
 
     def _add(self, code: str, severity: str, what: str, remedy: str, file: str) -> None:
         self.findings.append(Finding(code, severity, ' '.join(what.split()), remedy, file))
@@ -147,8 +166,11 @@ def files_of(process: Process | None, service: str, root: str) -> list[str]:
     directories = list(_arguments(command, '--config-dir'))
     base = process.root if process else root
     if not named:
-        named = [path for path in ('/etc/nova/nova.conf', '/etc/nova/%s.conf' % service)
-                 if os.path.exists(_below(base, path))]
+        named = [
+            path
+            for path in ('/etc/nova/nova.conf', '/etc/nova/%s.conf' % service)
+            if os.path.exists(_below(base, path))
+        ]
     if not directories:
         directories = ['/etc/nova/nova.conf.d', '/etc/nova/%s.conf.d' % service]
     paths = [_below(base, path) for path in named]

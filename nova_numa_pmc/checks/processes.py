@@ -70,11 +70,21 @@ def _described(root: str, directory: str, pid: int, name: str) -> Process | None
     parts = title['command'].split(' ') if title else text.split('\0')
     command = tuple(part for part in parts if part)
     # The program itself, or the script of an interpreter: not the argument of an editor.
-    script = [part for part in command[1:] if not part.startswith('-')][:1] \
-        if command and os.path.basename(command[0]).startswith('python') else []
+    script = (
+        [part for part in command[1:] if not part.startswith('-')][:1]
+        if command and os.path.basename(command[0]).startswith('python')
+        else []
+    )
     if name not in [os.path.basename(part) for part in (*command[:1], *script)]:
         return None
     same_root = confinement.same_root(root, directory)
-    return Process(name, pid, command, owner.st_uid, owner.st_gid,
-                   confinement.started_s(root, directory),
-                   root if same_root else os.path.join(directory, 'root'), same_root)
+    return Process(
+        name,
+        pid,
+        command,
+        owner.st_uid,
+        owner.st_gid,
+        confinement.started_s(root, directory),
+        root if same_root else os.path.join(directory, 'root'),
+        same_root,
+    )

@@ -28,33 +28,53 @@ def check_published(directory: str, now_s: float) -> Iterator[Finding]:
     """
     path = os.path.join(directory, host_state.FILE)
     if not os.path.exists(path):
-        yield Finding('state-missing', finding.ERROR,
-                      '%s is not there: the monitor has nothing to send' % path,
-                      'systemctl enable --now nova-numa-agent', path)
+        yield Finding(
+            'state-missing',
+            finding.ERROR,
+            '%s is not there: the monitor has nothing to send' % path,
+            'systemctl enable --now nova-numa-agent',
+            path,
+        )
         return
     try:
         published = host_state.read(directory)
     except StateError as error:
-        yield Finding('state-unreadable', finding.ERROR, str(error),
-                      'systemctl restart nova-numa-agent', path)
+        yield Finding(
+            'state-unreadable',
+            finding.ERROR,
+            str(error),
+            'systemctl restart nova-numa-agent',
+            path,
+        )
         return
     age_s, freshness = now_s - published.taken_s, host_state.freshness(published, now_s)
     if freshness == host_state.STALE:
         yield Finding(
-            'state-stale', finding.ERROR,
-            'the host\'s state is %.0f s old, and was measured every %.0f s: the scheduler takes '
+            'state-stale',
+            finding.ERROR,
+            "the host's state is %.0f s old, and was measured every %.0f s: the scheduler takes "
             'this host as unknown' % (age_s, published.interval_s),
-            'systemctl status nova-numa-agent; journalctl -u nova-numa-agent', path)
+            'systemctl status nova-numa-agent; journalctl -u nova-numa-agent',
+            path,
+        )
     elif freshness == host_state.FUTURE:
-        yield Finding('state-from-the-future', finding.WARNING,
-                      'the host\'s state was taken %.0f s from now: the clock was set back'
-                      % -age_s, 'restart nova-numa-agent once the clock is right', path)
+        yield Finding(
+            'state-from-the-future',
+            finding.WARNING,
+            "the host's state was taken %.0f s from now: the clock was set back" % -age_s,
+            'restart nova-numa-agent once the clock is right',
+            path,
+        )
     elif published.guests_by.startswith(watching.STATUS_FILES):
-        yield Finding('libvirt-not-heard', finding.NOTE,
-                      'the agent knows guests by %s: it looks at what libvirt writes, and is not '
-                      'told by it' % published.guests_by,
-                      'install libvirt-python beside the agent (pip install '
-                      'nova-numa-pmc[libvirt]); systemctl status libvirtd virtqemud', path)
+        yield Finding(
+            'libvirt-not-heard',
+            finding.NOTE,
+            'the agent knows guests by %s: it looks at what libvirt writes, and is not '
+            'told by it' % published.guests_by,
+            'install libvirt-python beside the agent (pip install '
+            'nova-numa-pmc[libvirt]); systemctl status libvirtd virtqemud',
+            path,
+        )
 
 
 def check_pool(directory: str, conf: NovaConf) -> Iterator[Finding]:
@@ -72,12 +92,15 @@ def check_pool(directory: str, conf: NovaConf) -> Iterator[Finding]:
     if published.pool_source in (pools.GUESTS, pools.KERNEL):
         file = conf.file_of('cpu_shared_set', 'compute')
         yield Finding(
-            'cpu-sets-not-read', finding.WARNING,
+            'cpu-sets-not-read',
+            finding.WARNING,
             'the agent goes by %s for the CPUs that guests share, not by cpu_shared_set and '
-            'cpu_dedicated_set: it can not read nova-compute\'s files, or they say nothing that '
-            'it can use' % ('the guests\' XML' if published.pool_source == pools.GUESTS
-                            else 'all usable CPUs'),
-            'journalctl -u nova-numa-agent; let it read %s' % file, file)
+            "cpu_dedicated_set: it can not read nova-compute's files, or they say nothing that "
+            'it can use'
+            % ("the guests' XML" if published.pool_source == pools.GUESTS else 'all usable CPUs'),
+            'journalctl -u nova-numa-agent; let it read %s' % file,
+            file,
+        )
 
 
 def check_paused(directory: str) -> Iterator[Finding]:
@@ -87,9 +110,13 @@ def check_paused(directory: str) -> Iterator[Finding]:
     """
     paused = pausing.read(directory)
     if paused:
-        yield Finding('agent-paused', finding.WARNING,
-                      'the agent moves no guest: %s' % str(paused), 'nova-numa-rebalance resume',
-                      os.path.join(directory, pausing.FILE))
+        yield Finding(
+            'agent-paused',
+            finding.WARNING,
+            'the agent moves no guest: %s' % str(paused),
+            'nova-numa-rebalance resume',
+            os.path.join(directory, pausing.FILE),
+        )
 
 
 def check_shared(directory: str, process: Process | None) -> Iterator[Finding]:
@@ -103,7 +130,10 @@ def check_shared(directory: str, process: Process | None) -> Iterator[Finding]:
     inside = process.path(os.path.join(directory, host_state.FILE))
     if not os.path.exists(inside):
         yield Finding(
-            'state-not-in-container', finding.ERROR,
-            '%s (pid %d) runs in a container that does not see %s' % (
-                process.name, process.pid, directory),
-            'mount %s read-only into its container' % directory, inside)
+            'state-not-in-container',
+            finding.ERROR,
+            '%s (pid %d) runs in a container that does not see %s'
+            % (process.name, process.pid, directory),
+            'mount %s read-only into its container' % directory,
+            inside,
+        )

@@ -29,22 +29,31 @@ def check_weigher(conf: NovaConf) -> Iterator[Finding]:
     classes, file = conf.get('weight_classes', _GROUP), conf.file_of('weight_classes', _GROUP)
     if WEIGHER not in classes:
         yield Finding(
-            'weigher-not-enabled', finding.ERROR,
+            'weigher-not-enabled',
+            finding.ERROR,
             'weight_classes does not name the weigher: hosts are chosen without their pressure',
-            '[filter_scheduler] weight_classes = %s,%s' % (_STOCK_WEIGHERS, WEIGHER), file)
+            '[filter_scheduler] weight_classes = %s,%s' % (_STOCK_WEIGHERS, WEIGHER),
+            file,
+        )
     elif len(classes) == 1:
         yield Finding(
-            'weigher-alone', finding.WARNING,
-            'weight_classes names only our weigher: it replaces Nova\'s own, so that RAM, disk, '
+            'weigher-alone',
+            finding.WARNING,
+            "weight_classes names only our weigher: it replaces Nova's own, so that RAM, disk, "
             'server groups and failed builds no longer count',
-            '[filter_scheduler] weight_classes = %s,%s' % (_STOCK_WEIGHERS, WEIGHER), file)
+            '[filter_scheduler] weight_classes = %s,%s' % (_STOCK_WEIGHERS, WEIGHER),
+            file,
+        )
     # Written so that NaN, which the weigher takes for 0, is found too.
     if WEIGHER in classes and not conf.get('weight_multiplier', 'numa_pmc') > 0:
         yield Finding(
-            'weigher-off', finding.WARNING,
+            'weigher-off',
+            finding.WARNING,
             '[numa_pmc] weight_multiplier = %g: the weigher is without effect, or prefers the '
             'hosts under most pressure' % conf.get('weight_multiplier', 'numa_pmc'),
-            'set it above 0', conf.file_of('weight_multiplier', 'numa_pmc'))
+            'set it above 0',
+            conf.file_of('weight_multiplier', 'numa_pmc'),
+        )
 
 
 def check_filter(conf: NovaConf) -> Iterator[Finding]:
@@ -54,29 +63,42 @@ def check_filter(conf: NovaConf) -> Iterator[Finding]:
     file, name = conf.file_of('enabled_filters', _GROUP), FILTER.rpartition('.')[2]
     if FILTER in names:
         yield Finding(
-            'filter-dotted-name', finding.ERROR,
+            'filter-dotted-name',
+            finding.ERROR,
             'enabled_filters holds a dotted path: it takes class names, and nova-scheduler does '
-            'not start with this', 'in enabled_filters write %s' % name, file)
+            'not start with this',
+            'in enabled_filters write %s' % name,
+            file,
+        )
     elif name in names and FILTER not in available:
         yield Finding(
-            'filter-not-available', finding.ERROR,
+            'filter-not-available',
+            finding.ERROR,
             'enabled_filters names %s, available_filters does not: nova-scheduler does not start'
-            % name, '[filter_scheduler] add the line available_filters = %s' % FILTER,
-            conf.file_of('available_filters', _GROUP))
+            % name,
+            '[filter_scheduler] add the line available_filters = %s' % FILTER,
+            conf.file_of('available_filters', _GROUP),
+        )
     elif name not in names:
         yield Finding(
-            'filter-not-enabled', finding.WARNING,
+            'filter-not-enabled',
+            finding.WARNING,
             'enabled_filters does not name %s: numa_pmc:max_pressure and numa_pmc:policy=one_node '
             'of a flavor choose no host' % name,
             '[filter_scheduler] add the line available_filters = %s, and %s to enabled_filters'
-            % (FILTER, name), file)
+            % (FILTER, name),
+            file,
+        )
     if FILTER in available and 'nova.scheduler.filters.all_filters' not in available:
         yield Finding(
-            'filter-alone', finding.WARNING,
+            'filter-alone',
+            finding.WARNING,
             'available_filters names our filter and not nova.scheduler.filters.all_filters: only '
             'the filters listed there can be enabled',
             '[filter_scheduler] add the line available_filters = '
-            'nova.scheduler.filters.all_filters', conf.file_of('available_filters', _GROUP))
+            'nova.scheduler.filters.all_filters',
+            conf.file_of('available_filters', _GROUP),
+        )
 
 
 def check_choice(conf: NovaConf) -> Iterator[Finding]:
@@ -84,16 +106,21 @@ def check_choice(conf: NovaConf) -> Iterator[Finding]:
     size, file = conf.get('host_subset_size', _GROUP), conf.file_of('host_subset_size', _GROUP)
     if size > 1:
         yield Finding(
-            'subset-random', finding.WARNING,
+            'subset-random',
+            finding.WARNING,
             'host_subset_size = %d: the host is drawn from the best %d, whatever their pressure'
-            % (size, size), '[filter_scheduler] host_subset_size = 1 and '
-            'shuffle_best_same_weighed_hosts = true', file)
+            % (size, size),
+            '[filter_scheduler] host_subset_size = 1 and shuffle_best_same_weighed_hosts = true',
+            file,
+        )
     elif not conf.get('shuffle_best_same_weighed_hosts', _GROUP):
         yield Finding(
-            'shuffle-off', finding.NOTE,
+            'shuffle-off',
+            finding.NOTE,
             'of several hosts with equal weights the first is always taken, by every scheduler',
             '[filter_scheduler] shuffle_best_same_weighed_hosts = true',
-            conf.file_of('shuffle_best_same_weighed_hosts', _GROUP))
+            conf.file_of('shuffle_best_same_weighed_hosts', _GROUP),
+        )
 
 
 def check_candidates(conf: NovaConf, placement_conf: NovaConf | None) -> Iterator[Finding]:
@@ -102,28 +129,36 @@ def check_candidates(conf: NovaConf, placement_conf: NovaConf | None) -> Iterato
     :param placement_conf: of the placement service's files, None: they aren't here
     """
     if placement_conf is None or placement_conf.get(
-            'randomize_allocation_candidates', 'placement'):
+        'randomize_allocation_candidates', 'placement'
+    ):
         return
     most = conf.get('max_placement_results', 'scheduler')
     yield Finding(
-        'candidates-not-random', finding.NOTE,
+        'candidates-not-random',
+        finding.NOTE,
         'placement hands the scheduler at most %d hosts, and always the same ones: with more, '
         'the rest is never weighed' % most,
         'in placement.conf, with more than %d hosts: [placement] '
         'randomize_allocation_candidates = true' % most,
-        placement_conf.file_of('randomize_allocation_candidates', 'placement'))
+        placement_conf.file_of('randomize_allocation_candidates', 'placement'),
+    )
 
 
 def check_importable(answer: Answer) -> Iterator[Finding]:
     """Check that nova-scheduler's Python can import the package."""
     if answer.problem or not answer.nova:
-        yield Finding('scheduler-not-asked', finding.NOTE,
-                      '%s could not be asked what it sees: %s' % (
-                          answer.python, answer.problem or 'it has no Nova'),
-                      'run as root, where nova-scheduler runs')
+        yield Finding(
+            'scheduler-not-asked',
+            finding.NOTE,
+            '%s could not be asked what it sees: %s'
+            % (answer.python, answer.problem or 'it has no Nova'),
+            'run as root, where nova-scheduler runs',
+        )
     elif not answer.package:
         yield Finding(
-            'scheduler-package-missing', finding.ERROR,
-            '%s, which runs nova-scheduler, can\'t import nova_numa_pmc: nova-scheduler does not '
+            'scheduler-package-missing',
+            finding.ERROR,
+            "%s, which runs nova-scheduler, can't import nova_numa_pmc: nova-scheduler does not "
             'start with our weigher or filter' % answer.python,
-            'install our wheel with %s -m pip' % answer.python)
+            'install our wheel with %s -m pip' % answer.python,
+        )

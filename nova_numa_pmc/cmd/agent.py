@@ -48,27 +48,42 @@ _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser."""
     parser = exits.Parser(
-        prog='nova-numa-agent', description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--config-file', default=settings.PATH, metavar='FILE',
-                        help='options (default: %(default)s)')
+        prog='nova-numa-agent',
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        '--config-file',
+        default=settings.PATH,
+        metavar='FILE',
+        help='options (default: %(default)s)',
+    )
     parser.add_argument('--root', default='/', help=argparse.SUPPRESS)
     modes = parser.add_mutually_exclusive_group()
-    modes.add_argument('--once', action='store_true',
-                       help='measure and publish one interval, print it and end; nothing is '
-                            'moved, and nothing published while the service runs')
-    modes.add_argument('--check', action='store_true',
-                       help='read the options, say what is wrong with them and end')
-    modes.add_argument('--widen', action='store_true',
-                       help='let the memory of bound guests spill, as nobody watches their nodes '
-                            'while no agent runs, and end (the unit does so)')
-    parser.add_argument('--json', action='store_true',
-                        help='with --once: print what is published as JSON')
+    modes.add_argument(
+        '--once',
+        action='store_true',
+        help='measure and publish one interval, print it and end; nothing is '
+        'moved, and nothing published while the service runs',
+    )
+    modes.add_argument(
+        '--check',
+        action='store_true',
+        help='read the options, say what is wrong with them and end',
+    )
+    modes.add_argument(
+        '--widen',
+        action='store_true',
+        help='let the memory of bound guests spill, as nobody watches their nodes '
+        'while no agent runs, and end (the unit does so)',
+    )
+    parser.add_argument(
+        '--json', action='store_true', help='with --once: print what is published as JSON'
+    )
     return parser
 
 
-def main(argv: Sequence[str] | None = None,
-         wait: Callable[[float], object] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | None = None) -> int:
     """Run the agent; return its exit code.
 
     :param wait: waits so many seconds, for --once (tests)
@@ -101,15 +116,26 @@ def main(argv: Sequence[str] | None = None,
 
 def _serve(args: argparse.Namespace, options: agent_options.Options) -> int:
     # Threads of libvirt and the exporter begin with the signals blocked: none comes to them.
-    with serving.signals() as wait, ticking.Agent(
-            options, args.root, _listener(args.root)) as agent, \
-            exporting.Exporter(LOG, options.metrics) as exporter:
+    with (
+        serving.signals() as wait,
+        ticking.Agent(options, args.root, _listener(args.root)) as agent,
+        exporting.Exporter(LOG, options.metrics) as exporter,
+    ):
         wait.also(*agent.descriptors)
-        LOG.info('begins: every %g s; publishes: %s; rebalance: %s',
-                 options.counting.interval_s, 'yes' if options.publish else 'no',
-                 options.rebalance)
-        serving.Service(agent, lambda: agent_options.read(args.config_file), LOG, wait,
-                        watchdog_s=notify.watchdog_s(), exporter=exporter).run()
+        LOG.info(
+            'begins: every %g s; publishes: %s; rebalance: %s',
+            options.counting.interval_s,
+            'yes' if options.publish else 'no',
+            options.rebalance,
+        )
+        serving.Service(
+            agent,
+            lambda: agent_options.read(args.config_file),
+            LOG,
+            wait,
+            watchdog_s=notify.watchdog_s(),
+            exporter=exporter,
+        ).run()
         LOG.info('ends')
     return 0
 
@@ -120,16 +146,21 @@ def _listener(root: str) -> libvirt_events.Listener:
     return listener
 
 
-def _once(args: argparse.Namespace, options: agent_options.Options, directory: str,
-          wait: Callable[[float], object]) -> int:
+def _once(
+    args: argparse.Namespace,
+    options: agent_options.Options,
+    directory: str,
+    wait: Callable[[float], object],
+) -> int:
     # Who binds a guest's memory has to watch its nodes, and this one ends.
     options = options._replace(rebalance=agent_options.OFF, reassert=False)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(serving.only_agent(directory))
         except StateBusy:
-            print('the service runs: this is measured beside it and not published',
-                  file=sys.stderr)
+            print(
+                'the service runs: this is measured beside it and not published', file=sys.stderr
+            )
             options = options._replace(publish=False)
         agent = stack.enter_context(ticking.Agent(options, args.root))
         agent.tick()
@@ -151,15 +182,26 @@ def as_lines(told: host_state.HostState) -> list[str]:
     now_cores = told.demand_now_cores or (None,) * len(told.view.nodes)
     for node, remote, now in zip(told.view.nodes, told.remote_ratios, now_cores):
         demand = 'unknown' if node.demand_cores is None else '%.2f' % node.demand_cores
-        traffic = ('unknown' if node.bandwidth_bytes_per_sec is None
-                   else '%.2f GB/s' % (node.bandwidth_bytes_per_sec / 1e9))
+        traffic = (
+            'unknown'
+            if node.bandwidth_bytes_per_sec is None
+            else '%.2f GB/s' % (node.bandwidth_bytes_per_sec / 1e9)
+        )
         lines.append(
             'node %d: %s of %.3g cores wanted (now %s), bandwidth %s, remote %s, %.1f of %.1f '
-            'GiB promised to %.3g guests' % (
-                node.id, demand, node.cores, 'unknown' if now is None else '%.2f' % now, traffic,
+            'GiB promised to %.3g guests'
+            % (
+                node.id,
+                demand,
+                node.cores,
+                'unknown' if now is None else '%.2f' % now,
+                traffic,
                 'unknown' if remote is None else '%.2f %%' % (100 * remote),
-                (node.promised_bytes or 0) / 2**30, (node.capacity_bytes or 0) / 2**30,
-                node.guests))
+                (node.promised_bytes or 0) / 2**30,
+                (node.capacity_bytes or 0) / 2**30,
+                node.guests,
+            )
+        )
     return lines
 
 
@@ -169,8 +211,7 @@ class JournalFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the record's lines, each with its priority."""
         level = next((number for least, number in _PRIORITIES if record.levelno >= least), 7)
-        return '\n'.join('<%d>%s' % (level, line)
-                         for line in super().format(record).splitlines())
+        return '\n'.join('<%d>%s' % (level, line) for line in super().format(record).splitlines())
 
 
 def log_to_stderr(config_file: str, level: int) -> None:
@@ -180,12 +221,14 @@ def log_to_stderr(config_file: str, level: int) -> None:
     would write its own times there and, before 5.1, colours.
     """
     conf = _oslo_options(config_file)
-    asked = conf is not None and (conf.log_file or conf.log_dir or conf.use_syslog
-                                  or conf.use_journal or conf.use_stderr)
+    asked = conf is not None and (
+        conf.log_file or conf.log_dir or conf.use_syslog or conf.use_journal or conf.use_stderr
+    )
     if conf is None or not asked and os.environ.get('JOURNAL_STREAM'):
         log_plainly(logging.DEBUG if conf is not None and conf.debug else level)
         return
     from oslo_log import log
+
     if not asked:
         conf.set_default('use_stderr', True)  # without any it would take stdout
     log.setup(conf, 'nova-numa-agent')
@@ -217,8 +260,12 @@ def _oslo_options(config_file: str) -> cfg.ConfigOpts | None:
     conf = cfg.ConfigOpts()
     log.register_options(conf)
     try:
-        conf([], project='nova-numa-pmc', default_config_dirs=[],
-             default_config_files=[config_file] if os.path.exists(config_file) else [])
+        conf(
+            [],
+            project='nova-numa-pmc',
+            default_config_dirs=[],
+            default_config_files=[config_file] if os.path.exists(config_file) else [],
+        )
         # Read now, so that what is wrong is told with the file's name.
         for name in ('log_file', 'log_dir', 'use_syslog', 'use_journal', 'use_stderr', 'debug'):
             getattr(conf, name)

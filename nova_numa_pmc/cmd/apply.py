@@ -43,8 +43,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def add_moving(parser: argparse.ArgumentParser) -> None:
     """Add what every command that moves guests has."""
     parser.add_argument('--yes', action='store_true', help='do not ask')
-    parser.add_argument('--wait', type=top.seconds, default=30.0, metavar='SECONDS',
-                        help='wait so long for whoever else moves guests (default: 30)')
+    parser.add_argument(
+        '--wait',
+        type=top.seconds,
+        default=30.0,
+        metavar='SECONDS',
+        help='wait so long for whoever else moves guests (default: 30)',
+    )
 
 
 def run(args: argparse.Namespace, here: seeing.Here | None = None) -> int:
@@ -61,8 +66,14 @@ def run(args: argparse.Namespace, here: seeing.Here | None = None) -> int:
     if plan.moves and (args.yes or agreed(here, 'make these moves?')):
         outcome = applying.make(here, plan, seen.record.promises, history.APPLY, args.wait)
     if args.json:
-        print(json.dumps({'plan': plans.to_data(plan, situation, seen),
-                          'outcome': outcome and applying.outcome_data(outcome)}))
+        print(
+            json.dumps(
+                {
+                    'plan': plans.to_data(plan, situation, seen),
+                    'outcome': outcome and applying.outcome_data(outcome),
+                }
+            )
+        )
     elif outcome:
         applying.say_outcome(outcome, print)
     if outcome:
@@ -74,8 +85,10 @@ def may_ask(args: argparse.Namespace, here: seeing.Here) -> bool:
     """Say whether it was said not to ask, or somebody can be asked; tell where neither is."""
     if args.yes or here.terminal and not args.json:
         return True
-    print('nova-numa-rebalance: there is nobody to ask: --yes makes the moves without asking',
-          file=sys.stderr)
+    print(
+        'nova-numa-rebalance: there is nobody to ask: --yes makes the moves without asking',
+        file=sys.stderr,
+    )
     return False
 
 

@@ -77,12 +77,17 @@ class LatencyProbe(Protocol):
 class Probe(Protocol):
     """What measures, as :mod:`memory_probe`; a node None is wherever memory is."""
 
-    def read_bytes_per_sec(self, cpus: tuple[int, ...], node: int | None,
-                           slice_bytes: int) -> float:
+    def read_bytes_per_sec(
+        self, cpus: tuple[int, ...], node: int | None, slice_bytes: int
+    ) -> float:
         """Return what a node's memory delivers to threads on CPUs."""
 
-    def Chain(self, node: int | None, chain_bytes: int,  # noqa: N802 -- stands for the class
-              flush_bytes: int) -> AbstractContextManager[LatencyProbe]:
+    def Chain(
+        self,
+        node: int | None,
+        chain_bytes: int,  # noqa: N802 -- stands for the class
+        flush_bytes: int,
+    ) -> AbstractContextManager[LatencyProbe]:
         """Return a chain over a node's memory."""
 
 
@@ -90,17 +95,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument('--yes', action='store_true', help='do not ask')
     parser.add_argument('--dry-run', action='store_true', help='say what it would do and end')
-    parser.add_argument('--force', action='store_true',
-                        help='measure although the host is busy (guests are disturbed, and the '
-                             'figures are too low)')
+    parser.add_argument(
+        '--force',
+        action='store_true',
+        help='measure although the host is busy (guests are disturbed, and the '
+        'figures are too low)',
+    )
     parser.add_argument('--json', action='store_true', help='print one JSON object')
-    parser.add_argument('--out', default=calibration.PATH, metavar='FILE',
-                        help='where to keep the result (default: %(default)s)')
+    parser.add_argument(
+        '--out',
+        default=calibration.PATH,
+        metavar='FILE',
+        help='where to keep the result (default: %(default)s)',
+    )
 
 
-def run(args: argparse.Namespace, ask: Callable[[str], str] = input,
-        read_host: Callable[[], model.Topology] = topology.read,
-        probe: Probe = memory_probe) -> int:
+def run(
+    args: argparse.Namespace,
+    ask: Callable[[str], str] = input,
+    read_host: Callable[[], model.Topology] = topology.read,
+    probe: Probe = memory_probe,
+) -> int:
     """Measure and keep the result; return 0, or 1 where the operator said no."""
     host = read_host()
     plans = plan(host)
@@ -147,12 +162,18 @@ def plan(host: model.Topology, root: str = '/') -> tuple[NodePlan, ...]:
         reader = _reader(host, position)
         if not node.memory_bytes or node.id in others or reader is None:
             continue
-        cpus = tuple(sorted(min(core & reader.cpus) for core in host.cores
-                            if core & reader.cpus))
+        cpus = tuple(sorted(min(core & reader.cpus) for core in host.cores if core & reader.cpus))
         one = (caches.last_level(cpus[0], root) or (_CACHE_DEFAULT_BYTES, None))[0]
         total = caches.total_bytes(reader.cpus, root) or _CACHE_DEFAULT_BYTES
-        plans.append(NodePlan(node.id, cpus, reader.id,
-                              memory_probe.sizes(one, total, len(cpus)), node.free_bytes))
+        plans.append(
+            NodePlan(
+                node.id,
+                cpus,
+                reader.id,
+                memory_probe.sizes(one, total, len(cpus)),
+                node.free_bytes,
+            )
+        )
     if not plans:
         raise CalibrationError('no node has memory and CPUs that guests may use')
     return tuple(plans)
@@ -169,8 +190,11 @@ def kept(host: model.Topology, root: str = '/') -> _Kept:
 def _reader(host: model.Topology, position: int) -> model.Node | None:
     """Return the nearest node with CPUs, itself where it has some; None: no node has any."""
     row = host.distances[position]
-    return min((node for node in host.nodes if node.cpus), default=None,
-               key=lambda node: (row[host.nodes.index(node)], node.id))
+    return min(
+        (node for node in host.nodes if node.cpus),
+        default=None,
+        key=lambda node: (row[host.nodes.index(node)], node.id),
+    )
 
 
 def intentions(plans: tuple[NodePlan, ...], path: str, others: _Kept = ()) -> Iterator[str]:
@@ -182,13 +206,25 @@ def intentions(plans: tuple[NodePlan, ...], path: str, others: _Kept = ()) -> It
     expected_s = (_BANDWIDTH_S + _CHAIN_S + _PAIR_S * len(from_nodes)) * len(plans)
     yield 'This takes about %.0f s and disturbs guests meanwhile:' % max(1, expected_s)
     for one in plans:
-        yield '  node %d: read at full speed by %d threads of node %d, and %d chains of %d lines' \
-            ' followed; up to %d MiB of its %d MiB free' % (
-                one.id, len(one.cpus), one.from_node, len(from_nodes),
-                memory_probe.CHAIN_LINES, one.needed_bytes() >> 20, one.free_bytes >> 20)
+        yield (
+            '  node %d: read at full speed by %d threads of node %d, and %d chains of %d lines'
+            ' followed; up to %d MiB of its %d MiB free'
+            % (
+                one.id,
+                len(one.cpus),
+                one.from_node,
+                len(from_nodes),
+                memory_probe.CHAIN_LINES,
+                one.needed_bytes() >> 20,
+                one.free_bytes >> 20,
+            )
+        )
     for node, memory in others:
         yield '  node %d: not read, its memory is %s (%s)' % (
-            node.id, node_memory.IN_WORDS[memory.kind], memory.source)
+            node.id,
+            node_memory.IN_WORDS[memory.kind],
+            memory.source,
+        )
     yield '  the result replaces %s' % path
 
 
@@ -199,12 +235,15 @@ def refuse_without_room(plans: Iterable[NodePlan]) -> None:
             raise CalibrationError(
                 'node %d has %d MiB free, and %d MiB are needed, with as much left: wait until '
                 'guests have gone, or drop its page cache (echo 1 > /proc/sys/vm/drop_caches)'
-                % (one.id, one.free_bytes >> 20, one.needed_bytes() >> 20))
+                % (one.id, one.free_bytes >> 20, one.needed_bytes() >> 20)
+            )
 
 
-def busy_ratio(read: Callable[[], dict[int, int] | None] = cpu_times.busy_ns,
-               wait: Callable[[float], object] = time.sleep,
-               clock: Callable[[], float] = time.monotonic) -> float | None:
+def busy_ratio(
+    read: Callable[[], dict[int, int] | None] = cpu_times.busy_ns,
+    wait: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> float | None:
     """Return how busy the host's CPUs are for a second; None: not told."""
     before, began = read(), clock()
     wait(_LOOK_S)
@@ -218,15 +257,20 @@ def busy_ratio(read: Callable[[], dict[int, int] | None] = cpu_times.busy_ns,
 def refuse_if_busy(ratio: float | None) -> None:
     """Raise :class:`CalibrationError` where a host is busy or does not tell."""
     if ratio is None or ratio > BUSY_MAX_RATIO:
-        raise CalibrationError('the host is %s, so guests would be disturbed and the figures be '
-                               'too low: calibrate before guests come, or use --force'
-                               % ('busy for all it tells' if ratio is None
-                                  else '%.0f %% busy' % (100 * ratio)))
+        raise CalibrationError(
+            'the host is %s, so guests would be disturbed and the figures be '
+            'too low: calibrate before guests come, or use --force'
+            % ('busy for all it tells' if ratio is None else '%.0f %% busy' % (100 * ratio))
+        )
 
 
-def measure(host: model.Topology, plans: Iterable[NodePlan], say: Callable[[str], None],
-            probe: Probe = memory_probe,
-            root: str = '/') -> tuple[calibration.Calibration, list[str]]:
+def measure(
+    host: model.Topology,
+    plans: Iterable[NodePlan],
+    say: Callable[[str], None],
+    probe: Probe = memory_probe,
+    root: str = '/',
+) -> tuple[calibration.Calibration, list[str]]:
     """Return (what was measured, problems).
 
     What can't be measured is estimated or None, with a problem; nothing at all is an error.
@@ -251,10 +295,15 @@ def measure(host: model.Topology, plans: Iterable[NodePlan], say: Callable[[str]
     if not any(bandwidths.values()):
         raise CalibrationError('nothing could be measured: ' + '; '.join(problems))
     filled, sources = calibration.complete_matrix(
-        latencies, host.distances, _firmware(ids, root, problems))
+        latencies, host.distances, _firmware(ids, root, problems)
+    )
     return calibration.Calibration(
-        time.time(), tuple(ids), tuple(bandwidths[node] for node in ids),
-        tuple(tuple(round(value, 1) for value in row) for row in filled), sources), problems
+        time.time(),
+        tuple(ids),
+        tuple(bandwidths[node] for node in ids),
+        tuple(tuple(round(value, 1) for value in row) for row in filled),
+        sources,
+    ), problems
 
 
 def _firmware(ids: list[int], root: str, problems: list[str]) -> list[list[float | None]]:
@@ -270,14 +319,30 @@ def _firmware(ids: list[int], root: str, problems: list[str]) -> list[list[float
 
 def as_lines(result: calibration.Calibration, path: str) -> list[str]:
     """Return a calibration as lines of text."""
-    headings = (('node', False), ('read GB/s', False), *(
-        ('ns to node %d' % node, False) for node in result.nodes))
-    rows = tuple((tables.Cell(str(node)), tables.Cell(
-        tables.number(bandwidth and bandwidth / 1e9, 1)), *(
-        tables.Cell('%.1f%s' % (value, '' if source == calibration.MEASURED else ' ' + source))
-        for value, source in zip(row, sources)))
+    headings = (
+        ('node', False),
+        ('read GB/s', False),
+        *(('ns to node %d' % node, False) for node in result.nodes),
+    )
+    rows = tuple(
+        (
+            tables.Cell(str(node)),
+            tables.Cell(tables.number(bandwidth and bandwidth / 1e9, 1)),
+            *(
+                tables.Cell(
+                    '%.1f%s' % (value, '' if source == calibration.MEASURED else ' ' + source)
+                )
+                for value, source in zip(row, sources)
+            ),
+        )
         for node, bandwidth, row, sources in zip(
-            result.nodes, result.read_bytes_per_sec, result.latencies_ns, result.sources))
-    return [*tables.text(tables.Table('calibration', headings, rows)), '',
-            'kept in %s; the same as options, which go before it:' % path, '',
-            *calibration.config_lines(result)]
+            result.nodes, result.read_bytes_per_sec, result.latencies_ns, result.sources
+        )
+    )
+    return [
+        *tables.text(tables.Table('calibration', headings, rows)),
+        '',
+        'kept in %s; the same as options, which go before it:' % path,
+        '',
+        *calibration.config_lines(result),
+    ]

@@ -24,8 +24,19 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import settings
-from nova_numa_pmc.checks import capacity, finding, hook as hook_checks, interpreter, kernel
-from nova_numa_pmc.checks import layout, monitor, nova_conf, processes, published, scheduler
+from nova_numa_pmc.checks import (
+    capacity,
+    finding,
+    hook as hook_checks,
+    interpreter,
+    kernel,
+    layout,
+    monitor,
+    nova_conf,
+    processes,
+    published,
+    scheduler,
+)
 from nova_numa_pmc.checks.finding import Finding
 from nova_numa_pmc.cmd import hook, options
 from nova_numa_pmc.exceptions import NumaPmcError
@@ -47,13 +58,24 @@ _PLACEMENT_CONF = '/etc/placement/placement.conf'
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument('--role', choices=(COMPUTE, CONTROLLER),
-                        help='what to check (default: what runs here, which may be both)')
-    parser.add_argument('--nova-conf', metavar='PATH', action='append', default=[],
-                        help='a file of the service, later ones override (default: what the '
-                             'service was started with)')
-    parser.add_argument('--placement-conf', metavar='PATH',
-                        help='the placement service\'s file (default: %s)' % _PLACEMENT_CONF)
+    parser.add_argument(
+        '--role',
+        choices=(COMPUTE, CONTROLLER),
+        help='what to check (default: what runs here, which may be both)',
+    )
+    parser.add_argument(
+        '--nova-conf',
+        metavar='PATH',
+        action='append',
+        default=[],
+        help='a file of the service, later ones override (default: what the '
+        'service was started with)',
+    )
+    parser.add_argument(
+        '--placement-conf',
+        metavar='PATH',
+        help="the placement service's file (default: %s)" % _PLACEMENT_CONF,
+    )
     options.add_common(parser)
 
 
@@ -64,8 +86,13 @@ def run(args: argparse.Namespace) -> int:
     own = os.path.samefile(args.root, '/')
     findings = collect(args, roles, interpreter.ask if own else None)
     if args.json:
-        print(json.dumps({'roles': list(roles), 'findings': [f._asdict() for f in findings]},
-                         indent=2, sort_keys=True))
+        print(
+            json.dumps(
+                {'roles': list(roles), 'findings': [f._asdict() for f in findings]},
+                indent=2,
+                sort_keys=True,
+            )
+        )
     else:
         print(render(roles, findings))
     return 1 if any(found.severity == finding.ERROR for found in findings) else 0
@@ -74,16 +101,20 @@ def run(args: argparse.Namespace) -> int:
 def roles_here(root: str) -> tuple[str, ...]:
     """Return what the host is, by what runs on it: a tuple of roles, perhaps empty."""
     roles: tuple[str, ...] = ()
-    if (processes.find(root, processes.NOVA_COMPUTE) or confinement.find_daemon(root)
-            or os.path.isdir(os.path.join(root, 'etc/libvirt'))):
+    if (
+        processes.find(root, processes.NOVA_COMPUTE)
+        or confinement.find_daemon(root)
+        or os.path.isdir(os.path.join(root, 'etc/libvirt'))
+    ):
         roles += (COMPUTE,)
     if processes.find(root, processes.NOVA_SCHEDULER):
         roles += (CONTROLLER,)
     return roles
 
 
-def collect(args: argparse.Namespace, roles: Iterable[str],
-            ask: Ask | None = interpreter.ask) -> list[Finding]:
+def collect(
+    args: argparse.Namespace, roles: Iterable[str], ask: Ask | None = interpreter.ask
+) -> list[Finding]:
     """Run the checks of some roles; return the findings, errors first.
 
     :param args: as :func:`configure` describes them
@@ -91,15 +122,20 @@ def collect(args: argparse.Namespace, roles: Iterable[str],
     """
     findings: list[Finding] = []
     if not roles:
-        findings.append(Finding(
-            'role-unknown', finding.ERROR,
-            'neither libvirt nor nova-compute nor nova-scheduler is here',
-            'name what to check with --role'))
+        findings.append(
+            Finding(
+                'role-unknown',
+                finding.ERROR,
+                'neither libvirt nor nova-compute nor nova-scheduler is here',
+                'name what to check with --role',
+            )
+        )
     for role in roles:
         for check in {COMPUTE: _compute, CONTROLLER: _controller}[role](args, ask):
             findings += _guarded(check)
-    return sorted(dict.fromkeys(findings),
-                  key=lambda found: finding.SEVERITIES.index(found.severity))
+    return sorted(
+        dict.fromkeys(findings), key=lambda found: finding.SEVERITIES.index(found.severity)
+    )
 
 
 def render(roles: Sequence[str], findings: Sequence[Finding]) -> str:
@@ -110,20 +146,33 @@ def render(roles: Sequence[str], findings: Sequence[Finding]) -> str:
         lines.append('  remedy: %s' % found.remedy)
         if found.file and found.file not in found.what:
             lines.append('  file: %s' % found.file)
-    counts = ['%d %s%s' % (count, severity, '' if count == 1 else 's')
-              for severity in finding.SEVERITIES
-              for count in [sum(found.severity == severity for found in findings)] if count]
-    lines.append('checked as %s: %s' % (' and '.join(roles) or 'nothing',
-                                        ', '.join(counts) or 'nothing wrong'))
+    counts = [
+        '%d %s%s' % (count, severity, '' if count == 1 else 's')
+        for severity in finding.SEVERITIES
+        for count in [sum(found.severity == severity for found in findings)]
+        if count
+    ]
+    lines.append(
+        'checked as %s: %s'
+        % (' and '.join(roles) or 'nothing', ', '.join(counts) or 'nothing wrong')
+    )
     return '\n'.join(lines)
 
 
 def _compute(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
     """List what to check on a compute host, as functions without arguments."""
     root = args.root
-    for check in (kernel.check_nodes, kernel.check_numad, kernel.check_balancing,
-                  kernel.check_ksm, kernel.check_huge_pages, kernel.check_governor,
-                  kernel.check_counting, capacity.check_settings, layout.check_libvirt):
+    for check in (
+        kernel.check_nodes,
+        kernel.check_numad,
+        kernel.check_balancing,
+        kernel.check_ksm,
+        kernel.check_huge_pages,
+        kernel.check_governor,
+        kernel.check_counting,
+        capacity.check_settings,
+        layout.check_libvirt,
+    ):
         yield functools.partial(check, root)
     yield lambda: _hook(root)
     process = processes.find(root, processes.NOVA_COMPUTE)
@@ -153,7 +202,8 @@ def _hook(root: str) -> Iterable[Finding]:
     if daemon is not None and in_container:
         root = os.path.join(root, 'proc/%d/root' % daemon.pid)
     return hook_checks.check_status(
-        hook.status(argparse.Namespace(root=root, libvirt_version=None)), in_container)
+        hook.status(argparse.Namespace(root=root, libvirt_version=None)), in_container
+    )
 
 
 def _controller(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
@@ -180,10 +230,12 @@ def _guarded(check: Check) -> list[Finding]:
         return [Finding('check-failed', finding.WARNING, str(error), 'run as root')]
 
 
-def _conf(args: argparse.Namespace, role: str,
-          process: processes.Process | None) -> nova_conf.NovaConf:
+def _conf(
+    args: argparse.Namespace, role: str, process: processes.Process | None
+) -> nova_conf.NovaConf:
     return nova_conf.NovaConf(
-        args.nova_conf or nova_conf.files_of(process, _SERVICES[role], args.root))
+        args.nova_conf or nova_conf.files_of(process, _SERVICES[role], args.root)
+    )
 
 
 def _placement_conf(args: argparse.Namespace) -> nova_conf.NovaConf | None:
@@ -193,26 +245,38 @@ def _placement_conf(args: argparse.Namespace) -> nova_conf.NovaConf | None:
     return nova_conf.NovaConf([path])
 
 
-def _of_service(role: str, process: processes.Process | None,
-                conf: nova_conf.NovaConf) -> Iterator[Finding]:
+def _of_service(
+    role: str, process: processes.Process | None, conf: nova_conf.NovaConf
+) -> Iterator[Finding]:
     """Yield what holds for each service: does it run, where, and is its file there."""
     service = _SERVICES[role]
     yield from layout.check_container(process)
     if process is None:
-        yield Finding('%s-not-running' % service, finding.NOTE, '%s does not run here' % service,
-                      'start it, or name what to check with --role')
+        yield Finding(
+            '%s-not-running' % service,
+            finding.NOTE,
+            '%s does not run here' % service,
+            'start it, or name what to check with --role',
+        )
     if not conf.files:
         # A host of libvirt alone needs none.
         severity = finding.ERROR if process or role == CONTROLLER else finding.WARNING
-        yield from conf.findings or [Finding(
-            'nova-conf-missing', severity, 'no file of %s found' % service,
-            'name it with --nova-conf')]
-    yield from monitor.check_restarted(process, conf, {
-        path: os.stat(path).st_mtime for path in conf.files})
+        yield from conf.findings or [
+            Finding(
+                'nova-conf-missing',
+                severity,
+                'no file of %s found' % service,
+                'name it with --nova-conf',
+            )
+        ]
+    yield from monitor.check_restarted(
+        process, conf, {path: os.stat(path).st_mtime for path in conf.files}
+    )
 
 
-def _answer(args: argparse.Namespace, role: str, process: processes.Process | None,
-            ask: Ask | None) -> interpreter.Answer | None:
+def _answer(
+    args: argparse.Namespace, role: str, process: processes.Process | None, ask: Ask | None
+) -> interpreter.Answer | None:
     """Ask the service's Python, unless it belongs to another root than this one."""
     service = _SERVICES[role]
     if ask is None or process is not None and not process.same_root:
@@ -226,10 +290,17 @@ def _answer(args: argparse.Namespace, role: str, process: processes.Process | No
 def installed_shim() -> str | None:
     """Return where this installation of ours put the shim, None: nowhere."""
     from importlib import metadata
+
     try:
         files = metadata.files('nova-numa-pmc') or ()
     except metadata.PackageNotFoundError:
         return None
     name = monitor.TARGET.replace('.', '/') + '.py'
-    return next((str(file.locate()) for file in files
-                 if str(file) == name and os.path.isfile(file.locate())), None)
+    return next(
+        (
+            str(file.locate())
+            for file in files
+            if str(file) == name and os.path.isfile(file.locate())
+        ),
+        None,
+    )

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
-        '--cpu', metavar='MODEL',
+        '--cpu',
+        metavar='MODEL',
         help="another CPU: one of %s, or perf's form, GenuineIntel-6-55-4"
-             % ', '.join(row.key for row in event_table.ROWS))
+        % ', '.join(row.key for row in event_table.ROWS),
+    )
     parser.add_argument('--json', action='store_true', help='print JSON')
 
 
@@ -45,15 +47,19 @@ def as_dict(selection: events.Selection) -> dict[str, Any]:
         'cpu': selection.cpu._asdict(),
         'known_as': selection.row.title if selection.row else None,
         'events': [dict(event._asdict(), encoding=encoding(event)) for event in selection.events],
-        'missing': dict(selection.missing)}
+        'missing': dict(selection.missing),
+    }
 
 
 def encoding(event: events.Event) -> str:
     """Return an event as perf takes it; of a core event the register's code beside it."""
     if event.config is None:
         return '%s/%s/' % (event.pmu, event.name)
-    extra = ''.join(',%s=%#x' % (name, value) for name, value in (
-        ('config1', event.config1), ('config2', event.config2)) if value)
+    extra = ''.join(
+        ',%s=%#x' % (name, value)
+        for name, value in (('config1', event.config1), ('config2', event.config2))
+        if value
+    )
     text = '%s/config=%#x%s/' % (event.pmu, event.config, extra)
     if event.pmu == 'cpu' and event.config >> 32 == 0:
         text += ' (r%x)' % events.register_code(event)
@@ -62,14 +68,21 @@ def encoding(event: events.Event) -> str:
 
 def render(selection: events.Selection) -> str:
     """Return the selection as text."""
-    known = selection.row.title if selection.row else (
-        'not in the table, so only what the kernel names is counted; --cpu knows '
-        + ', '.join(row.key for row in event_table.ROWS))
+    known = (
+        selection.row.title
+        if selection.row
+        else (
+            'not in the table, so only what the kernel names is counted; --cpu knows '
+            + ', '.join(row.key for row in event_table.ROWS)
+        )
+    )
     lines = ['%s (%s): %s' % (selection.cpu.name, selection.cpu.cpuid or 'unknown', known)]
     for event in _one_of_each(selection.events):
         lines.append('%-15s %s' % (event.role, encoding(event)))
-        lines.append('%15s %s: %s%s' % ('', event.source, event.name,
-                                        '; ' + event.document if event.document else ''))
+        lines.append(
+            '%15s %s: %s%s'
+            % ('', event.source, event.name, '; ' + event.document if event.document else '')
+        )
         if event.bytes_per_count:
             lines.append('%15s %g bytes a count' % ('', event.bytes_per_count))
         lines.extend('%15s - %s' % ('', caveat) for caveat in event.caveats)

@@ -13,9 +13,11 @@ OK, PROBLEM, NOT_EMPTY, PARTLY = 0, 1, 2, 3
 #: Wrong usage, EX_USAGE of sysexits(3).
 USAGE = 64
 
-TEXT = ('exit codes: 0 nothing to do, or done; 1 a problem (it is printed with its remedy); '
-        '2 moves would pay and were not made; 3 some moves were made and others not; '
-        '64 wrong usage')
+TEXT = (
+    'exit codes: 0 nothing to do, or done; 1 a problem (it is printed with its remedy); '
+    '2 moves would pay and were not made; 3 some moves were made and others not; '
+    '64 wrong usage'
+)
 
 
 class Parser(argparse.ArgumentParser):

@@ -64,20 +64,43 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     size = parser.add_argument_group('the guest')
     size.add_argument('--vcpus', type=_vcpus, metavar='N', help='its vCPUs')
-    size.add_argument('--memory', type=_memory_bytes, metavar='SIZE',
-                      help='its memory: 8G, 512M; a plain number is MiB, as in a flavor')
-    size.add_argument('--spec', action='append', default=[], type=_spec, metavar='KEY=VALUE',
-                      help='an extra spec of its flavor')
-    size.add_argument('--flavor', metavar='FILE',
-                      help='its flavor: what "openstack flavor show NAME -f json" prints')
+    size.add_argument(
+        '--memory',
+        type=_memory_bytes,
+        metavar='SIZE',
+        help='its memory: 8G, 512M; a plain number is MiB, as in a flavor',
+    )
+    size.add_argument(
+        '--spec',
+        action='append',
+        default=[],
+        type=_spec,
+        metavar='KEY=VALUE',
+        help='an extra spec of its flavor',
+    )
+    size.add_argument(
+        '--flavor',
+        metavar='FILE',
+        help='its flavor: what "openstack flavor show NAME -f json" prints',
+    )
     size.add_argument('--guest', metavar='NAME', help='a guest that runs here, by name or uuid')
-    parser.add_argument('--hosts', metavar='FILE',
-                        help='choose a host: rows of compute_nodes as JSON')
-    parser.add_argument('--nova-conf', metavar='PATH', action='append', default=[],
-                        help='with --hosts: the scheduler\'s file (default: the options\' '
-                             'defaults)')
-    parser.add_argument('--count', type=_vcpus, default=1, metavar='N',
-                        help='with --hosts: so many of them, one after the other')
+    parser.add_argument(
+        '--hosts', metavar='FILE', help='choose a host: rows of compute_nodes as JSON'
+    )
+    parser.add_argument(
+        '--nova-conf',
+        metavar='PATH',
+        action='append',
+        default=[],
+        help="with --hosts: the scheduler's file (default: the options' defaults)",
+    )
+    parser.add_argument(
+        '--count',
+        type=_vcpus,
+        default=1,
+        metavar='N',
+        help='with --hosts: so many of them, one after the other',
+    )
     options.add_common(parser)
 
 
@@ -88,14 +111,16 @@ def run(args: argparse.Namespace) -> int:
     guest = preview.running(args.guest, args.root) if args.guest else new_guest(args)
     if args.hosts:
         from nova_numa_pmc.cmd import explain_hosts
+
         return explain_hosts.run(args, guest)
     shared = settings.read(os.path.join(args.root, settings.PATH[1:]))
     decision, recorded = preview.decide(guest, shared, args.root)
     places = preview.places(decision, shared.limits)
     kept = preview.memory_kept(shared.limits, args.root)
     if args.json:
-        print(json.dumps(as_dict(guest, decision, recorded, places, kept), indent=2,
-                         sort_keys=True))
+        print(
+            json.dumps(as_dict(guest, decision, recorded, places, kept), indent=2, sort_keys=True)
+        )
     else:
         print(render(guest, decision, recorded, places, kept))
     return 0 if decision.promise.cpu_nodes or decision.promise.origin == model.PINNED else 1
@@ -112,10 +137,15 @@ def new_guest(args: argparse.Namespace) -> model.Guest:
     if not vcpus or not memory_bytes:
         raise FlavorError('how large is the guest: give --vcpus and --memory, --flavor or --guest')
     specs = {**flavor.get('specs', {}), **dict(args.spec)}
-    hints = tuple(sorted(pair for pair in specs.items()
-                         if pair[0].startswith(extra_specs.PREFIX)))
-    return model.Guest(_NEW_UUID, _NEW_NAME, vcpus, memory_bytes, hints=hints,
-                       placed_by=extra_specs.pinned_by_nova(specs))
+    hints = tuple(sorted(pair for pair in specs.items() if pair[0].startswith(extra_specs.PREFIX)))
+    return model.Guest(
+        _NEW_UUID,
+        _NEW_NAME,
+        vcpus,
+        memory_bytes,
+        hints=hints,
+        placed_by=extra_specs.pinned_by_nova(specs),
+    )
 
 
 def read_flavor(path: str) -> Flavor:
@@ -129,17 +159,25 @@ def read_flavor(path: str) -> Flavor:
         specs = found.get('properties') or {}
         if isinstance(specs, str):  # openstackclient before 5.0 printed "a='1', b='2'"
             specs = dict(_spec(part.strip().replace("'", '')) for part in specs.split(','))
-        return {'vcpus': _vcpus(str(found['vcpus'])),
-                'memory_bytes': _memory_bytes('%sM' % found['ram']),
-                'specs': {str(key): str(value) for key, value in specs.items()}}
+        return {
+            'vcpus': _vcpus(str(found['vcpus'])),
+            'memory_bytes': _memory_bytes('%sM' % found['ram']),
+            'specs': {str(key): str(value) for key, value in specs.items()},
+        }
     except (OSError, ValueError, KeyError, AttributeError, argparse.ArgumentTypeError) as error:
-        raise FlavorError('%s: not a flavor with vcpus, ram and properties (%s): make it with '
-                          '"openstack flavor show NAME -f json"' % (path, error)) from None
+        raise FlavorError(
+            '%s: not a flavor with vcpus, ram and properties (%s): make it with '
+            '"openstack flavor show NAME -f json"' % (path, error)
+        ) from None
 
 
-def as_dict(guest: model.Guest, decision: Decision, recorded: model.Promise | None,
-            places: Iterable[preview.Place],
-            kept: Sequence[tuple[model.Node, model.NodeMemory]] = ()) -> dict[str, Any]:
+def as_dict(
+    guest: model.Guest,
+    decision: Decision,
+    recorded: model.Promise | None,
+    places: Iterable[preview.Place],
+    kept: Sequence[tuple[model.Node, model.NodeMemory]] = (),
+) -> dict[str, Any]:
     """Return the explanation as plain data.
 
     :param kept: as :func:`preview.memory_kept`
@@ -147,35 +185,72 @@ def as_dict(guest: model.Guest, decision: Decision, recorded: model.Promise | No
     assert decision.view is not None
     promise = decision.promise
     return {
-        'guest': {'name': guest.name, 'vcpus': guest.vcpus, 'memory_bytes': guest.memory_bytes,
-                  'extra_specs': dict(guest.hints), 'placed_by': list(guest.placed_by)},
+        'guest': {
+            'name': guest.name,
+            'vcpus': guest.vcpus,
+            'memory_bytes': guest.memory_bytes,
+            'extra_specs': dict(guest.hints),
+            'placed_by': list(guest.placed_by),
+        },
         'recorded': recorded and recorded._asdict(),
-        'decision': {'origin': promise.origin, 'cpu_nodes': promise.cpu_nodes,
-                     'mem_nodes': promise.mem_nodes, 'why': decision.why,
-                     'cpus': None if decision.cpus is None else sorted(decision.cpus),
-                     'evidence': decision.evidence and decision.evidence.told},
+        'decision': {
+            'origin': promise.origin,
+            'cpu_nodes': promise.cpu_nodes,
+            'mem_nodes': promise.mem_nodes,
+            'why': decision.why,
+            'cpus': None if decision.cpus is None else sorted(decision.cpus),
+            'evidence': decision.evidence and decision.evidence.told,
+        },
         'problems': list(decision.problems),
-        'memory_kept': [dict(memory._asdict(), node=node.id, bytes=node.memory_bytes)
-                        for node, memory in kept],
-        'nodes': [dict(node._asdict(), cpus=None if node.cpus is None else sorted(node.cpus))
-                  for node in decision.view.nodes],
-        'places': [{'cpu_nodes': cpus, 'mem_nodes': mems, 'pressure': pressure, 'key': {
-            part: None if value == float('inf') else value for part, value in key.items()}}
-                   for cpus, mems, pressure, key in places]}
+        'memory_kept': [
+            dict(memory._asdict(), node=node.id, bytes=node.memory_bytes) for node, memory in kept
+        ],
+        'nodes': [
+            dict(node._asdict(), cpus=None if node.cpus is None else sorted(node.cpus))
+            for node in decision.view.nodes
+        ],
+        'places': [
+            {
+                'cpu_nodes': cpus,
+                'mem_nodes': mems,
+                'pressure': pressure,
+                'key': {
+                    part: None if value == float('inf') else value for part, value in key.items()
+                },
+            }
+            for cpus, mems, pressure, key in places
+        ],
+    }
 
 
-def render(guest: model.Guest, decision: Decision, recorded: model.Promise | None,
-           places: Sequence[preview.Place],
-           kept: Sequence[tuple[model.Node, model.NodeMemory]] = ()) -> str:
+def render(
+    guest: model.Guest,
+    decision: Decision,
+    recorded: model.Promise | None,
+    places: Sequence[preview.Place],
+    kept: Sequence[tuple[model.Node, model.NodeMemory]] = (),
+) -> str:
     """Return the explanation as text."""
     assert decision.view is not None
-    lines = ['%s, %d vCPUs, %s: %s' % (
-        tables.printable(guest.name), guest.vcpus, tables.scaled(guest.memory_bytes, 1024),
-        decision.why)]
+    lines = [
+        '%s, %d vCPUs, %s: %s'
+        % (
+            tables.printable(guest.name),
+            guest.vcpus,
+            tables.scaled(guest.memory_bytes, 1024),
+            decision.why,
+        )
+    ]
     if recorded:
-        lines.append('recorded: %s, CPUs on %s, memory on %s, %.0f s ago' % (
-            recorded.origin, _listed(recorded.cpu_nodes), _listed(recorded.mem_nodes),
-            (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - recorded.since_ns) / 1e9))
+        lines.append(
+            'recorded: %s, CPUs on %s, memory on %s, %.0f s ago'
+            % (
+                recorded.origin,
+                _listed(recorded.cpu_nodes),
+                _listed(recorded.mem_nodes),
+                (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - recorded.since_ns) / 1e9,
+            )
+        )
     lines += ['problem: ' + tables.printable(problem) for problem in decision.problems]
     lines += [status.memory_line(node.id, node.memory_bytes, memory) for node, memory in kept]
     lines += ['', *tables.text(_nodes(decision.view)), '', *tables.text(_places(places))]
@@ -183,27 +258,46 @@ def render(guest: model.Guest, decision: Decision, recorded: model.Promise | Non
 
 
 def _nodes(view: model.HostView) -> tables.Table:
-    rows = [(str(node.id), tables.number(node.cores, 1), str(node.threads),
-             tables.number(node.guests, 1), tables.number(node.vcpus, 1),
-             tables.scaled(node.capacity_bytes, 1024), tables.scaled(node.promised_bytes, 1024),
-             tables.scaled(max(0, node.capacity_bytes - node.promised_bytes), 1024))
-            for node in view.nodes]
+    rows = [
+        (
+            str(node.id),
+            tables.number(node.cores, 1),
+            str(node.threads),
+            tables.number(node.guests, 1),
+            tables.number(node.vcpus, 1),
+            tables.scaled(node.capacity_bytes, 1024),
+            tables.scaled(node.promised_bytes, 1024),
+            tables.scaled(max(0, node.capacity_bytes - node.promised_bytes), 1024),
+        )
+        for node in view.nodes
+    ]
     return _table('node cores threads guests vcpus capacity promised left', rows)
 
 
 def _places(places: Sequence[preview.Place]) -> tables.Table:
-    rows = [('%d.' % number, _listed(cpus), _listed(mems), tables.number(pressure),
-             tables.number(key['distance'], 0), _highest(key['vCPUs per core']),
-             tables.percent(key['promised memory']))
-            for number, (cpus, mems, pressure, key) in enumerate(places[:_PLACES_SHOWN], 1)]
+    rows = [
+        (
+            '%d.' % number,
+            _listed(cpus),
+            _listed(mems),
+            tables.number(pressure),
+            tables.number(key['distance'], 0),
+            _highest(key['vCPUs per core']),
+            tables.percent(key['promised memory']),
+        )
+        for number, (cpus, mems, pressure, key) in enumerate(places[:_PLACES_SHOWN], 1)
+    ]
     if len(places) > _PLACES_SHOWN:
         rows.append(('and %d more' % (len(places) - _PLACES_SHOWN),) + ('',) * 6)
     return _table('place CPUs memory pressure distance vcpus/core promised%', rows)
 
 
 def _table(headings: str, rows: Iterable[Iterable[str]]) -> tables.Table:
-    return tables.Table('', tuple((heading, False) for heading in headings.split()), tuple(
-        tuple(tables.Cell(text) for text in row) for row in rows))
+    return tables.Table(
+        '',
+        tuple((heading, False) for heading in headings.split()),
+        tuple(tuple(tables.Cell(text) for text in row) for row in rows),
+    )
 
 
 def _highest(value: float | list[float]) -> str:
@@ -222,8 +316,13 @@ def _vcpus(text: str) -> int:
 
 def _memory_bytes(text: str) -> int:
     digits, unit = (text, 'M') if text[-1:].isdigit() else (text[:-1], text[-1:].upper())
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 16 and unit in _UNITS
-            and 0 < int(digits) * _UNITS[unit] <= _MEMORY_MAX_BYTES):
+    if not (
+        digits.isascii()
+        and digits.isdigit()
+        and len(digits) < 16
+        and unit in _UNITS
+        and 0 < int(digits) * _UNITS[unit] <= _MEMORY_MAX_BYTES
+    ):
         raise argparse.ArgumentTypeError('%.40r is no size like 8G or 512M' % text)
     return int(digits) * _UNITS[unit]
 

@@ -39,11 +39,19 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
             break
         by_name[best.host].consume(flavor)
     if args.json:
-        print(json.dumps({
-            'flavor': flavor._asdict(), 'options': conf, 'saved_at': saved_s,
-            'chosen': [chosen(verdicts) for verdicts in rounds],
-            'hosts': [as_dict(verdict, by_name[verdict.host]) for verdict in rounds[0]]},
-            indent=2, sort_keys=True))
+        print(
+            json.dumps(
+                {
+                    'flavor': flavor._asdict(),
+                    'options': conf,
+                    'saved_at': saved_s,
+                    'chosen': [chosen(verdicts) for verdicts in rounds],
+                    'hosts': [as_dict(verdict, by_name[verdict.host]) for verdict in rounds[0]],
+                },
+                indent=2,
+                sort_keys=True,
+            )
+        )
     else:
         print(render(rounds, by_name))
     return 0 if rounds[-1][0].passes else 1
@@ -84,30 +92,51 @@ def chosen(verdicts: list[replay.Verdict]) -> str | None:
 def as_dict(verdict: replay.Verdict, host: replay.HostState) -> dict[str, Any]:
     """Return a host's verdict as plain data."""
     answer = verdict.answer
-    return {'host': verdict.host, 'passes': verdict.passes, 'why': verdict.why,
-            'weight': verdict.weight, 'share': verdict.share, 'told': asking.describe(answer),
-            'outcome': answer.outcome and answer.outcome._asdict(),
-            'charged_vcpus': answer.charged_vcpus, 'nodes': replay.parts(host)}
+    return {
+        'host': verdict.host,
+        'passes': verdict.passes,
+        'why': verdict.why,
+        'weight': verdict.weight,
+        'share': verdict.share,
+        'told': asking.describe(answer),
+        'outcome': answer.outcome and answer.outcome._asdict(),
+        'charged_vcpus': answer.charged_vcpus,
+        'nodes': replay.parts(host),
+    }
 
 
 def render(rounds: list[list[replay.Verdict]], by_name: dict[str, replay.HostState]) -> str:
     """Return the decision as text: hosts in order, then their nodes."""
     verdicts = rounds[0][:_HOSTS_SHOWN]
     rows: list[tuple[str, ...]] = [
-        ('%d.' % number, tables.printable(verdict.host), tables.number(verdict.share, 3),
-         verdict.why or 'passes', asking.describe(verdict.answer))
-        for number, verdict in enumerate(verdicts, 1)]
+        (
+            '%d.' % number,
+            tables.printable(verdict.host),
+            tables.number(verdict.share, 3),
+            verdict.why or 'passes',
+            asking.describe(verdict.answer),
+        )
+        for number, verdict in enumerate(verdicts, 1)
+    ]
     lines = tables.text(_table('order host share filter told', rows, (1, 3, 4)))
     if len(rounds[0]) > _HOSTS_SHOWN:
         lines.append('and %d more' % (len(rounds[0]) - _HOSTS_SHOWN))
     rows = []
     for verdict in verdicts:
         for node in replay.parts(by_name[verdict.host]):
-            rows.append((tables.printable(verdict.host), str(node['node']), *(
-                tables.number(node[name]) for name in (
-                    'cpu_ratio', 'bandwidth_ratio', 'link_ratio')),
-                tables.percent(node['promised_ratio']), tables.number(node['vcpus'], 1),
-                tables.percent(node['remote_ratio'])))
+            rows.append(
+                (
+                    tables.printable(verdict.host),
+                    str(node['node']),
+                    *(
+                        tables.number(node[name])
+                        for name in ('cpu_ratio', 'bandwidth_ratio', 'link_ratio')
+                    ),
+                    tables.percent(node['promised_ratio']),
+                    tables.number(node['vcpus'], 1),
+                    tables.percent(node['remote_ratio']),
+                )
+            )
     lines += ['', *tables.text(_table('host node cpu bw link promised% vcpus rem%', rows, (0,)))]
     lines += ['', 'chosen: ' + _told(rounds)]
     return '\n'.join(lines)
@@ -116,15 +145,18 @@ def render(rounds: list[list[replay.Verdict]], by_name: dict[str, replay.HostSta
 def _told(rounds: list[list[replay.Verdict]]) -> str:
     names = [chosen(verdicts) for verdicts in rounds]
     counts = {name: names.count(name) for name in names if name}
-    told = [tables.printable(name) + (' %d' % count if len(rounds) > 1 else '')
-            for name, count in sorted(counts.items())]
+    told = [
+        tables.printable(name) + (' %d' % count if len(rounds) > 1 else '')
+        for name, count in sorted(counts.items())
+    ]
     if names[-1] is None:
         told.append('no host passes' + (' for number %d' % len(rounds) if len(rounds) > 1 else ''))
     return ', '.join(told)
 
 
-def _table(headings: str, rows: Iterable[Iterable[str]],
-           left: tuple[int, ...]) -> tables.Table:
-    return tables.Table('', tuple(
-        (heading, at in left) for at, heading in enumerate(headings.split())), tuple(
-        tuple(tables.Cell(text) for text in row) for row in rows))
+def _table(headings: str, rows: Iterable[Iterable[str]], left: tuple[int, ...]) -> tables.Table:
+    return tables.Table(
+        '',
+        tuple((heading, at in left) for at, heading in enumerate(headings.split())),
+        tuple(tuple(tables.Cell(text) for text in row) for row in rows),
+    )

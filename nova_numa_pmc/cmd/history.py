@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument('--guest', metavar='GUEST',
-                        help="of this guest only: a name, a uuid, or libvirt's id while it runs")
-    parser.add_argument('--last', type=_count, default=None, metavar='N',
-                        help='the newest N only')
+    parser.add_argument(
+        '--guest',
+        metavar='GUEST',
+        help="of this guest only: a name, a uuid, or libvirt's id while it runs",
+    )
+    parser.add_argument('--last', type=_count, default=None, metavar='N', help='the newest N only')
     options.add_common(parser, 'print one JSON object a line for each move')
 
 
@@ -51,17 +53,17 @@ def run(args: argparse.Namespace) -> int:
     entries, broken = history.read(args.root)
     if args.guest:
         wanted = {args.guest, *_uuid_of(args.guest, args.root)}
-        entries = [one for one in entries
-                   if any(wanted & {part.name, part.uuid} for part in one.parts)]
-    entries = entries[-args.last:] if args.last else entries
+        entries = [
+            one for one in entries if any(wanted & {part.name, part.uuid} for part in one.parts)
+        ]
+    entries = entries[-args.last :] if args.last else entries
     if args.json:
         for one in entries:
             print(json.dumps(history.to_data(one)))
     else:
         print('\n'.join(tables.text(table(entries))) if entries else 'nobody was moved')
     if broken:
-        print('%d lines of the history can not be read and are left out' % broken,
-              file=sys.stderr)
+        print('%d lines of the history can not be read and are left out' % broken, file=sys.stderr)
     return exits.OK
 
 
@@ -76,13 +78,27 @@ def _uuid_of(text: str, root: str) -> list[str]:
 def table(entries: Sequence[history.Entry]) -> tables.Table:
     """Return entries as a table: a row for each guest that was moved."""
     headings = ('id', 'when', 'who', 'guest', 'from', 'to', 'moved', 'took', 'result', 'why')
-    rows = [(one.id, pace.clock_time(one.taken_s, with_date=True), one.who, part.name,
-             _nodes(part.before), _nodes(part.after), tables.scaled(part.moved_bytes, 1024),
-             '%.1f s' % one.seconds, one.result.replace('_', ' '), one.why)
-            for one in entries for part in one.parts]
-    return tables.Table('history', tuple(
-        (heading, heading not in ('moved', 'took')) for heading in headings), tuple(
-            tuple(tables.Cell(tables.printable(text)) for text in row) for row in rows))
+    rows = [
+        (
+            one.id,
+            pace.clock_time(one.taken_s, with_date=True),
+            one.who,
+            part.name,
+            _nodes(part.before),
+            _nodes(part.after),
+            tables.scaled(part.moved_bytes, 1024),
+            '%.1f s' % one.seconds,
+            one.result.replace('_', ' '),
+            one.why,
+        )
+        for one in entries
+        for part in one.parts
+    ]
+    return tables.Table(
+        'history',
+        tuple((heading, heading not in ('moved', 'took')) for heading in headings),
+        tuple(tuple(tables.Cell(tables.printable(text)) for text in row) for row in rows),
+    )
 
 
 def _nodes(place: history.Place) -> str:

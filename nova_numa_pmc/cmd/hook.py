@@ -48,20 +48,32 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``hook``."""
     verbs = parser.add_subparsers(dest='verb', metavar='install|remove|status', required=True)
-    for verb, summary in (('install', 'put the hook in place'),
-                          ('remove', 'take the hook away'),
-                          ('status', 'say what is there and what is wrong')):
+    for verb, summary in (
+        ('install', 'put the hook in place'),
+        ('remove', 'take the hook away'),
+        ('status', 'say what is there and what is wrong'),
+    ):
         sub = verbs.add_parser(verb, help=summary)
         options.add_common(sub, root_help='work on')
         if verb != 'remove':
-            sub.add_argument('--libvirt-version', metavar='X.Y.Z', type=_version,
-                             help='do not ask the installed libvirt')
+            sub.add_argument(
+                '--libvirt-version',
+                metavar='X.Y.Z',
+                type=_version,
+                help='do not ask the installed libvirt',
+            )
         if verb == 'install':
-            sub.add_argument('--reload', action='store_true',
-                             help='make the running daemon look for hooks again (SIGHUP)')
-            sub.add_argument('--force', action='store_true',
-                             help='install although the trial could not be made, or the '
-                                  'package\'s directory is not root\'s alone')
+            sub.add_argument(
+                '--reload',
+                action='store_true',
+                help='make the running daemon look for hooks again (SIGHUP)',
+            )
+            sub.add_argument(
+                '--force',
+                action='store_true',
+                help='install although the trial could not be made, or the '
+                "package's directory is not root's alone",
+            )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,8 +86,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if report['problems'] else 0
 
 
-def install(args: argparse.Namespace,
-            try_script: TryScript = confinement.try_script) -> Report:
+def install(args: argparse.Namespace, try_script: TryScript = confinement.try_script) -> Report:
     """Prove that the daemon can run the script, then put it in place.
 
     :returns: a report: changes, notes and problems, the last with remedies
@@ -87,10 +98,14 @@ def install(args: argparse.Namespace,
     site = hook_files.package_site()
     exposed = hook_files.writable_by_others(site)
     if exposed:
-        problems.append(_problem(
-            'hook-exposed',
-            '%s can be changed by others than root, and the hook runs as root from it' % exposed,
-            'chown root and chmod go-w, or install with --force'))
+        problems.append(
+            _problem(
+                'hook-exposed',
+                '%s can be changed by others than root, and the hook runs as root from it'
+                % exposed,
+                'chown root and chmod go-w, or install with --force',
+            )
+        )
     if _is_own(args.root):
         notes += _compile(site)
         probe = hook_files.put_probe(args.root, expected)
@@ -104,15 +119,14 @@ def install(args: argparse.Namespace,
         if trial.ok is False:
             return _report(problems=problems, notes=notes)
     else:
-        notes.append('not tried under the daemon\'s confinement: another root')
+        notes.append("not tried under the daemon's confinement: another root")
     if problems and not args.force:
         return _report(problems=problems, notes=notes)
     changes = hook_files.install(args.root, expected, _reads_directory(args))
     if _is_own(args.root):
         notes += _relabel()
         notes += _reload(daemon, args.reload)
-    return _report(changes=changes or ['nothing to change'], notes=notes,
-                   problems=[])
+    return _report(changes=changes or ['nothing to change'], notes=notes, problems=[])
 
 
 def remove(args: argparse.Namespace) -> Report:
@@ -131,43 +145,65 @@ def status(args: argparse.Namespace, try_script: TryScript = confinement.try_scr
     try:
         promises = _promises(args.root)
     except StateError as error:
-        problems.append(_problem(
-            'promises-unreadable', str(error), 'the next start of a guest makes it anew'))
+        problems.append(
+            _problem('promises-unreadable', str(error), 'the next start of a guest makes it anew')
+        )
     if not installed.present:
         problems.append(_problem('hook-not-installed', 'the hook is not installed', _INSTALL))
     elif not installed.executable:
-        problems.append(_problem(
-            'hook-not-executable',
-            '%s is not executable: libvirt passes over it' % installed.path, _INSTALL))
+        problems.append(
+            _problem(
+                'hook-not-executable',
+                '%s is not executable: libvirt passes over it' % installed.path,
+                _INSTALL,
+            )
+        )
     else:
         if not installed.current:
-            problems.append(_problem(
-                'hook-outdated', '%s is not what this version of the package installs'
-                % installed.path, _INSTALL))
+            problems.append(
+                _problem(
+                    'hook-outdated',
+                    '%s is not what this version of the package installs' % installed.path,
+                    _INSTALL,
+                )
+            )
         if _is_own(args.root) and os.geteuid() == 0:
             trial = _try(args.root, daemon, installed.path, try_script)
             problems += problems_of_trial(trial)
         problems += _problems_of_wiring(args, installed, daemon, promises)
-    return _report(problems=problems, installed=installed._asdict(),
-                   daemon=daemon and daemon._asdict(), trial=trial and trial._asdict(),
-                   decisions=[promise._asdict() for promise in promises])
+    return _report(
+        problems=problems,
+        installed=installed._asdict(),
+        daemon=daemon and daemon._asdict(),
+        trial=trial and trial._asdict(),
+        decisions=[promise._asdict() for promise in promises],
+    )
 
 
 _INSTALL = 'nova-numa-rebalance hook install'
 
 
-def _problems_of_wiring(args: argparse.Namespace, installed: hook_files.Installed,
-                        daemon: confinement.Daemon | None,
-                        promises: Iterable[model.Promise]) -> Iterator[Problem]:
+def _problems_of_wiring(
+    args: argparse.Namespace,
+    installed: hook_files.Installed,
+    daemon: confinement.Daemon | None,
+    promises: Iterable[model.Promise],
+) -> Iterator[Problem]:
     if not _reads_directory(args) and not installed.dispatcher:
-        yield _problem('hook-not-read', 'this libvirt does not read hooks/qemu.d, and hooks/qemu '
-                       'does not run our script', _INSTALL)
+        yield _problem(
+            'hook-not-read',
+            'this libvirt does not read hooks/qemu.d, and hooks/qemu does not run our script',
+            _INSTALL,
+        )
     if daemon is None:
         return
     if not daemon.same_root:
         yield _problem(
-            'hook-in-container', '%s (pid %d) runs with another file system root: a container'
-            % (daemon.name, daemon.pid), 'install the package and the hook in its image')
+            'hook-in-container',
+            '%s (pid %d) runs with another file system root: a container'
+            % (daemon.name, daemon.pid),
+            'install the package and the hook in its image',
+        )
         return
     changed_s = os.stat(installed.path).st_ctime
     boot_s = _boot_s(args.root)
@@ -178,15 +214,18 @@ def _problems_of_wiring(args: argparse.Namespace, installed: hook_files.Installe
             '%s (pid %d) has run since before the hook was installed, and no guest has come '
             'through it yet; a daemon that started without any qemu hook calls none'
             % (daemon.name, daemon.pid),
-            'systemctl reload %s (after that, the next guest\'s start clears this)' % daemon.name)
+            "systemctl reload %s (after that, the next guest's start clears this)" % daemon.name,
+        )
 
 
-def _try(root: str, daemon: confinement.Daemon | None, script: str,
-         try_script: TryScript) -> confinement.Trial:
+def _try(
+    root: str, daemon: confinement.Daemon | None, script: str, try_script: TryScript
+) -> confinement.Trial:
     label = confinement.label_of_daemon(root, daemon)
     if label is None:
-        return confinement.Trial(None, None, 'the label of the daemon is not known while it '
-                                             'does not run')
+        return confinement.Trial(
+            None, None, 'the label of the daemon is not known while it does not run'
+        )
     return try_script(script, label)
 
 
@@ -195,13 +234,22 @@ def problems_of_trial(trial: confinement.Trial) -> list[Problem]:
     if trial.ok:
         return []
     if trial.ok is None:
-        return [_problem('hook-not-tried', 'the hook could not be tried: %s' % trial.message,
-                         'start the daemon and install as root, or install with --force')]
-    return [_problem(
-        'hook-confined', 'the daemon\'s confinement (%s) does not let the hook run: %s'
-        % (trial.label, trial.message),
-        'AppArmor: allow it in /etc/apparmor.d/local/usr.sbin.libvirtd; SELinux: load the '
-        'module in etc/selinux; then install again')]
+        return [
+            _problem(
+                'hook-not-tried',
+                'the hook could not be tried: %s' % trial.message,
+                'start the daemon and install as root, or install with --force',
+            )
+        ]
+    return [
+        _problem(
+            'hook-confined',
+            "the daemon's confinement (%s) does not let the hook run: %s"
+            % (trial.label, trial.message),
+            'AppArmor: allow it in /etc/apparmor.d/local/usr.sbin.libvirtd; SELinux: load the '
+            'module in etc/selinux; then install again',
+        )
+    ]
 
 
 def _expected(root: str) -> bytes:
@@ -215,10 +263,12 @@ def _settings(root: str) -> Settings:
 
 def _promises(root: str) -> list[model.Promise]:
     """Return the promises recorded since the host's boot, the latest first."""
-    record = state.read(os.path.join(root, _settings(root).state_dir[1:]),
-                        state.read_boot_id(root))
-    return sorted(record.promises.values() if record else (),
-                  key=lambda promise: -promise.since_ns)
+    record = state.read(
+        os.path.join(root, _settings(root).state_dir[1:]), state.read_boot_id(root)
+    )
+    return sorted(
+        record.promises.values() if record else (), key=lambda promise: -promise.since_ns
+    )
 
 
 def _reads_directory(args: argparse.Namespace) -> bool:
@@ -231,13 +281,15 @@ def _installed_version(root: str) -> tuple[int, ...] | None:
     if not _is_own(root):
         return None
     for command in ('libvirtd', 'virtqemud', 'virsh'):
-        path = next((p for p in ('/usr/sbin/' + command, '/usr/bin/' + command)
-                     if os.path.exists(p)), None)
+        path = next(
+            (p for p in ('/usr/sbin/' + command, '/usr/bin/' + command) if os.path.exists(p)), None
+        )
         if path is None:
             continue
         try:
-            text = subprocess.run([path, '--version'], capture_output=True, timeout=10,
-                                  stdin=subprocess.DEVNULL).stdout.decode(errors='replace')
+            text = subprocess.run(
+                [path, '--version'], capture_output=True, timeout=10, stdin=subprocess.DEVNULL
+            ).stdout.decode(errors='replace')
             return _version(text.split()[-1])
         except (OSError, subprocess.SubprocessError, ValueError, IndexError):
             continue
@@ -252,9 +304,19 @@ def _version(text: str) -> tuple[int, ...]:
 def _compile(site: str) -> list[str]:
     """Byte-compile what the hook imports, for the interpreter that will run it."""
     done = subprocess.run(
-        [hook_files.INTERPRETER, '-I', '-m', 'compileall', '-q', '-l',
-         os.path.join(site, 'nova_numa_pmc'), os.path.join(site, 'nova_numa_pmc/core'),
-         os.path.join(site, 'nova_numa_pmc/host')], capture_output=True)
+        [
+            hook_files.INTERPRETER,
+            '-I',
+            '-m',
+            'compileall',
+            '-q',
+            '-l',
+            os.path.join(site, 'nova_numa_pmc'),
+            os.path.join(site, 'nova_numa_pmc/core'),
+            os.path.join(site, 'nova_numa_pmc/host'),
+        ],
+        capture_output=True,
+    )
     if done.returncode:
         return ['could not byte-compile the package: the hook will start slowly']
     return []
@@ -272,8 +334,10 @@ def _reload(daemon: confinement.Daemon | None, wanted: bool) -> list[str]:
     if daemon is None:
         return []
     if not wanted:
-        return ['%s runs: systemctl reload %s makes it look for hooks again'
-                % (daemon.name, daemon.name)]
+        return [
+            '%s runs: systemctl reload %s makes it look for hooks again'
+            % (daemon.name, daemon.name)
+        ]
     os.kill(daemon.pid, signal.SIGHUP)
     return ['told %s (pid %d) to look for hooks again' % (daemon.name, daemon.pid)]
 
@@ -296,8 +360,12 @@ def _problem(code: str, what: str, remedy: str) -> Problem:
     return {'code': code, 'problem': what, 'remedy': remedy}
 
 
-def _report(problems: Iterable[Problem] = (), changes: Iterable[str] = (),
-            notes: Iterable[str] = (), **more: Any) -> Report:
+def _report(
+    problems: Iterable[Problem] = (),
+    changes: Iterable[str] = (),
+    notes: Iterable[str] = (),
+    **more: Any,
+) -> Report:
     return dict(more, problems=list(problems), changes=list(changes), notes=list(notes))
 
 
@@ -313,9 +381,15 @@ def _print(report: Report) -> None:
     if report.get('trial'):
         print('trial: %s' % report['trial']['message'])
     for decision in report.get('decisions', ()):
-        print('guest %s: cpus on nodes %s, memory %s, %s' % (
-            decision['name'], _nodes(decision['cpu_nodes']), _nodes(decision['mem_nodes']),
-            decision['origin']))
+        print(
+            'guest %s: cpus on nodes %s, memory %s, %s'
+            % (
+                decision['name'],
+                _nodes(decision['cpu_nodes']),
+                _nodes(decision['mem_nodes']),
+                decision['origin'],
+            )
+        )
     for line in report['changes'] + report['notes']:
         print(line)
     for problem in report['problems']:

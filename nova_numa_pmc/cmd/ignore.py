@@ -31,9 +31,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     pin.add_guest(parser)
     parser.add_argument('--release', action='store_true', help='widen it now')
-    parser.add_argument('--wait', type=top.seconds, default=30.0, metavar='SECONDS',
-                        help='with --release: wait so long for whoever else moves guests '
-                             '(default: 30)')
+    parser.add_argument(
+        '--wait',
+        type=top.seconds,
+        default=30.0,
+        metavar='SECONDS',
+        help='with --release: wait so long for whoever else moves guests (default: 30)',
+    )
 
 
 def run(args: argparse.Namespace, here: seeing.Here | None = None) -> int:
@@ -58,8 +62,11 @@ def _release(here: seeing.Here, guest: model.Guest) -> None:
         promise = ledger.promises.get(guest.uuid)
         if promise is None or promise.origin != model.PLACED:
             return
-        ledger.put(promise._replace(cpu_nodes=(), mem_nodes=(), mem_bytes=(), bound=False,
-                                    origin=model.FLOATING))
+        ledger.put(
+            promise._replace(
+                cpu_nodes=(), mem_nodes=(), mem_bytes=(), bound=False, origin=model.FLOATING
+            )
+        )
     writing = {name: each for name, each in here.writing.items() if name == 'write'}
     groups = cgroups.find(guest.pid, here.root)
     cpuset.release_cpus(groups, **writing)

@@ -9,9 +9,13 @@ if TYPE_CHECKING:
     import argparse
 
 
-def add_common(parser: argparse.ArgumentParser, json_help: str = 'print one JSON object',
-               root_help: str = 'look at') -> None:
+def add_common(
+    parser: argparse.ArgumentParser,
+    json_help: str = 'print one JSON object',
+    root_help: str = 'look at',
+) -> None:
     """Add ``--root`` and ``--json``."""
-    parser.add_argument('--root', default='/', metavar='DIR',
-                        help='the file system to %s (default: /)' % root_help)
+    parser.add_argument(
+        '--root', default='/', metavar='DIR', help='the file system to %s (default: /)' % root_help
+    )
     parser.add_argument('--json', action='store_true', help=json_help)

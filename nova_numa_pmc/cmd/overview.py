@@ -17,8 +17,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cmd import apply, exits, options, plan as plan_command, status as status_command
-from nova_numa_pmc.cmd import top
+from nova_numa_pmc.cmd import (
+    apply,
+    exits,
+    options,
+    plan as plan_command,
+    status as status_command,
+    top,
+)
 from nova_numa_pmc.movement import history
 from nova_numa_pmc.operating import applying, seeing
 from nova_numa_pmc.viewing import plans
@@ -30,8 +36,13 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     plan_command.add_measuring(parser)
-    parser.add_argument('--wait', type=top.seconds, default=30.0, metavar='SECONDS',
-                        help='wait so long for whoever else moves guests (default: 30)')
+    parser.add_argument(
+        '--wait',
+        type=top.seconds,
+        default=30.0,
+        metavar='SECONDS',
+        help='wait so long for whoever else moves guests (default: 30)',
+    )
     options.add_common(parser, 'print one JSON object with status and plan')
 
 
@@ -42,8 +53,14 @@ def run(args: argparse.Namespace, here: seeing.Here | None = None) -> int:
     seen = here.measure(args.interval, keep=asks)
     plan, situation = here.propose(seen, args.horizon)
     if args.json:
-        print(json.dumps({'status': status_command.to_data(here, seen),
-                          'plan': plans.to_data(plan, situation, seen)}))
+        print(
+            json.dumps(
+                {
+                    'status': status_command.to_data(here, seen),
+                    'plan': plans.to_data(plan, situation, seen),
+                }
+            )
+        )
     else:
         status_command.show(here, seen)
         print()

@@ -24,15 +24,21 @@ from nova_numa_pmc.operating import seeing
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument('--reason', type=_reason, default='', metavar='TEXT',
-                        help='why: status, check and systemctl status show it')
+    parser.add_argument(
+        '--reason',
+        type=_reason,
+        default='',
+        metavar='TEXT',
+        help='why: status, check and systemctl status show it',
+    )
     options.add_common(parser)
 
 
 def _reason(text: str) -> str:
     if len(text) > pausing.REASON_MAX or not text.isprintable():
-        raise argparse.ArgumentTypeError('not a line of at most %d characters'
-                                         % pausing.REASON_MAX)
+        raise argparse.ArgumentTypeError(
+            'not a line of at most %d characters' % pausing.REASON_MAX
+        )
     return text
 
 

@@ -41,14 +41,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     add_guest(parser)
     parser.add_argument('--node', type=int, metavar='N', help='move it there first')
-    parser.add_argument('--wait', type=top.seconds, default=30.0, metavar='SECONDS',
-                        help='with --node: wait so long for whoever else moves guests '
-                             '(default: 30)')
+    parser.add_argument(
+        '--wait',
+        type=top.seconds,
+        default=30.0,
+        metavar='SECONDS',
+        help='with --node: wait so long for whoever else moves guests (default: 30)',
+    )
 
 
 def add_guest(parser: argparse.ArgumentParser) -> None:
     """Add what each command about one guest has."""
-    parser.add_argument('guest', metavar='GUEST', help='a name, uuid or id of libvirt\'s')
+    parser.add_argument('guest', metavar='GUEST', help="a name, uuid or id of libvirt's")
     options.add_common(parser)
 
 
@@ -64,28 +68,47 @@ def run(args: argparse.Namespace, here: seeing.Here | None = None) -> int:
         uuid, name = guest.uuid, guest.name
         outcome = _bring(here, guest, args.node, args.wait)
         if outcome and outcome.exit_code == exits.PROBLEM:
-            raise MigrationError('guest %s: not pinned: %s' % (name, ''.join(
-                one.why for one in outcome.entries) or 'ended by a signal'))
-    say(here, overrides.Override(uuid, overrides.PIN, name), args,
-        outcome and applying.outcome_data(outcome))
+            raise MigrationError(
+                'guest %s: not pinned: %s'
+                % (name, ''.join(one.why for one in outcome.entries) or 'ended by a signal')
+            )
+    say(
+        here,
+        overrides.Override(uuid, overrides.PIN, name),
+        args,
+        outcome and applying.outcome_data(outcome),
+    )
     return outcome.exit_code if outcome else exits.OK
 
 
-def say(here: seeing.Here, override: overrides.Override, args: argparse.Namespace,
-        outcome: dict[str, Any] | None = None) -> None:
+def say(
+    here: seeing.Here,
+    override: overrides.Override,
+    args: argparse.Namespace,
+    outcome: dict[str, Any] | None = None,
+) -> None:
     """Put down what was said of a guest, and print it."""
     overrides.put(override, here.root)
     if args.json:
         print(json.dumps(dict(override._asdict(), outcome=outcome)))
     else:
-        print('%s %s: %s' % (override.name, override.uuid, {
-            overrides.PIN: 'pinned: it is held where it is and not moved',
-            overrides.IGNORE: 'ignored: it is neither held nor moved, and left floating at its '
-                              'next start'}[override.what]))
+        print(
+            '%s %s: %s'
+            % (
+                override.name,
+                override.uuid,
+                {
+                    overrides.PIN: 'pinned: it is held where it is and not moved',
+                    overrides.IGNORE: 'ignored: it is neither held nor moved, and left floating at its '
+                    'next start',
+                }[override.what],
+            )
+        )
 
 
-def _bring(here: seeing.Here, guest: model.Guest, node_id: int,
-           wait_s: float) -> applying.Outcome | None:
+def _bring(
+    here: seeing.Here, guest: model.Guest, node_id: int, wait_s: float
+) -> applying.Outcome | None:
     """Move a guest to a node; return what came of it, None: it is there.
 
     :raises MigrationError: it can't be there
@@ -93,22 +116,34 @@ def _bring(here: seeing.Here, guest: model.Guest, node_id: int,
     seen = here.look(keep=True)
     node = next((node for node in seen.host.nodes if node.id == node_id), None)
     if node is None or not node.cpus:
-        raise MigrationError('no node %d has CPUs for guests; there are: %s' % (
-            node_id, ', '.join(str(node.id) for node in seen.host.nodes if node.cpus)))
+        raise MigrationError(
+            'no node %d has CPUs for guests; there are: %s'
+            % (node_id, ', '.join(str(node.id) for node in seen.host.nodes if node.cpus))
+        )
     promise = seen.record.promises.get(guest.uuid)
     home = (node_id,) if node.memory_bytes else ()
-    if promise and promise.cpu_nodes == (node_id,) and (not home or (
-            home == promise.mem_nodes and not _is_elsewhere(here, guest, node_id))):
+    if (
+        promise
+        and promise.cpu_nodes == (node_id,)
+        and (not home or (home == promise.mem_nodes and not _is_elsewhere(here, guest, node_id)))
+    ):
         return None
     # What was said of it before is overruled.
     fixed = guest_load.why_fixed(guest, promise, why_busy(guest._replace(override='')))
     if promise is None or fixed:
-        raise MigrationError('guest %s can not be moved: %s'
-                             % (guest.name, plans.FIXED.get(fixed, fixed)))
-    step = moves.Step(guest.uuid, guest.name, promise.cpu_nodes, (node_id,),
-                      home, 0)
-    move = moves.Move(moves.MOVE, (step,), 0.0, 0.0, 0.0, 0, (
-        model.Reason(moves.ASKED, (('why', 'pinned there'),)),))
+        raise MigrationError(
+            'guest %s can not be moved: %s' % (guest.name, plans.FIXED.get(fixed, fixed))
+        )
+    step = moves.Step(guest.uuid, guest.name, promise.cpu_nodes, (node_id,), home, 0)
+    move = moves.Move(
+        moves.MOVE,
+        (step,),
+        0.0,
+        0.0,
+        0.0,
+        0,
+        (model.Reason(moves.ASKED, (('why', 'pinned there'),)),),
+    )
     return applying.make(here, moves.Plan((move,)), seen.record.promises, history.PIN, wait_s)
 
 
@@ -119,4 +154,5 @@ def _is_elsewhere(here: seeing.Here, guest: model.Guest, node_id: int) -> bool:
     except CpusetError:
         return False
     return sum(by_node.values()) - by_node.get(node_id, 0) > max(
-        _FEW_BYTES, _FEW_SHARE * sum(by_node.values()))
+        _FEW_BYTES, _FEW_SHARE * sum(by_node.values())
+    )

@@ -40,17 +40,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def add_guests(parser: argparse.ArgumentParser) -> None:
     """Add the names of guests."""
-    parser.add_argument('guest', nargs='*', metavar='GUEST',
-                        help='leave all others where they are: a name, uuid or id of libvirt\'s')
+    parser.add_argument(
+        'guest',
+        nargs='*',
+        metavar='GUEST',
+        help="leave all others where they are: a name, uuid or id of libvirt's",
+    )
 
 
 def add_measuring(parser: argparse.ArgumentParser) -> None:
     """Add what a plan is measured and weighed by."""
-    parser.add_argument('--interval', type=top.seconds, default=5.0, metavar='SECONDS',
-                        help='measure for so long (default: 5)')
-    parser.add_argument('--horizon', type=top.seconds, default=rebalance.HORIZON_S,
-                        metavar='SECONDS',
-                        help='take the load to stay as it is for so long (default: 10m)')
+    parser.add_argument(
+        '--interval',
+        type=top.seconds,
+        default=5.0,
+        metavar='SECONDS',
+        help='measure for so long (default: 5)',
+    )
+    parser.add_argument(
+        '--horizon',
+        type=top.seconds,
+        default=rebalance.HORIZON_S,
+        metavar='SECONDS',
+        help='take the load to stay as it is for so long (default: 10m)',
+    )
 
 
 def run(args: argparse.Namespace, here: seeing.Here | None = None) -> int:
@@ -65,8 +78,9 @@ def run(args: argparse.Namespace, here: seeing.Here | None = None) -> int:
     return exits.NOT_EMPTY if plan.moves else exits.OK
 
 
-def show(plan: moves.Plan, situation: moves.Situation, horizon_s: float,
-         seen: seeing.Seen) -> None:
+def show(
+    plan: moves.Plan, situation: moves.Situation, horizon_s: float, seen: seeing.Seen
+) -> None:
     """Print a plan as text, and to stderr what could not be told."""
     print('\n'.join(plans.lines(plan, situation, horizon_s, seen)), flush=True)
     for problem in seen.problems:

@@ -50,8 +50,8 @@ class _Command(exits.Parser):
     module: str | None = None  # parsers below a subcommand's have none
 
     def parse_known_args(  # type: ignore[override]  # of its overloads one is used
-            self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None,
-            ) -> tuple[argparse.Namespace, list[str]]:
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
         if self.module is not None:
             module = importlib.import_module(self.module)
             self.description = module.__doc__
@@ -65,19 +65,23 @@ def build_parser() -> argparse.ArgumentParser:
     parser = exits.Parser(
         prog='nova-numa-rebalance',
         description='NUMA placement of libvirt guests on this host. Without a command: status, '
-                    'plan and, on a terminal, the question whether to make it (--interval, '
-                    '--horizon, --wait and --json as of "apply").',
-        epilog='Guests are named by name, uuid or id of libvirt\'s. ' + exits.TEXT)
-    subparsers = parser.add_subparsers(dest='command', metavar='COMMAND', required=True,
-                                       parser_class=_Command)
+        'plan and, on a terminal, the question whether to make it (--interval, '
+        '--horizon, --wait and --json as of "apply").',
+        epilog="Guests are named by name, uuid or id of libvirt's. " + exits.TEXT,
+    )
+    subparsers = parser.add_subparsers(
+        dest='command', metavar='COMMAND', required=True, parser_class=_Command
+    )
     for name, summary in COMMANDS.items():
         subparsers.add_parser(
             name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
         ).module = 'nova_numa_pmc.cmd.' + name
     # Without a help text it is not listed.
     subparsers.add_parser(
-        NO_COMMAND, formatter_class=argparse.RawDescriptionHelpFormatter,
-        prog='nova-numa-rebalance').module = 'nova_numa_pmc.cmd.' + NO_COMMAND
+        NO_COMMAND,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog='nova-numa-rebalance',
+    ).module = 'nova_numa_pmc.cmd.' + NO_COMMAND
     return parser
 
 

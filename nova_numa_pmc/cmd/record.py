@@ -46,15 +46,33 @@ class Sampler(Protocol):
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument('--out', required=True, metavar='FILE', help='the recording')
-    parser.add_argument('--interval', type=top.seconds, default=10.0, metavar='SECONDS',
-                        help='what a sample spans (default: 10)')
-    parser.add_argument('--duration', type=_duration, metavar='TIME',
-                        help='end after this: 90, 15m, 2h, 7d (default: when interrupted)')
-    parser.add_argument('--max-size', type=_whole(1, _PART_MAX_MIB), default=64, metavar='MIB',
-                        help='size at which the file is renamed and a new one begun '
-                             '(default: 64)')
-    parser.add_argument('--keep', type=_whole(1, recording.PARTS_MAX), default=8, metavar='N',
-                        help='files kept, the current one included (default: 8)')
+    parser.add_argument(
+        '--interval',
+        type=top.seconds,
+        default=10.0,
+        metavar='SECONDS',
+        help='what a sample spans (default: 10)',
+    )
+    parser.add_argument(
+        '--duration',
+        type=_duration,
+        metavar='TIME',
+        help='end after this: 90, 15m, 2h, 7d (default: when interrupted)',
+    )
+    parser.add_argument(
+        '--max-size',
+        type=_whole(1, _PART_MAX_MIB),
+        default=64,
+        metavar='MIB',
+        help='size at which the file is renamed and a new one begun (default: 64)',
+    )
+    parser.add_argument(
+        '--keep',
+        type=_whole(1, recording.PARTS_MAX),
+        default=8,
+        metavar='N',
+        help='files kept, the current one included (default: 8)',
+    )
 
 
 def _duration(text: str) -> float:
@@ -69,39 +87,51 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
         if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
             raise argparse.ArgumentTypeError('not a whole number from %d to %d' % (low, high))
         return int(text)
+
     return parse
 
 
-def run(args: argparse.Namespace,
-        open_sampler: Callable[[], AbstractContextManager[Sampler]] = top.open_sampler,
-        wait: Callable[[float], bool | None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic) -> int:
+def run(
+    args: argparse.Namespace,
+    open_sampler: Callable[[], AbstractContextManager[Sampler]] = top.open_sampler,
+    wait: Callable[[float], bool | None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
     """Record until the duration is over or a signal comes; return 0."""
     writer = recording.Writer(args.out, args.max_size << 20, args.keep)
     sizes = array('L')
     try:
         if writer.cut_bytes:
-            _say('cut %d bytes of a torn sample off the end of %s'
-                 % (writer.cut_bytes, args.out))
-        _say('recording to %s every %g s%s' % (
-            args.out, args.interval, '' if args.duration else '; Ctrl-C ends it'))
+            _say('cut %d bytes of a torn sample off the end of %s' % (writer.cut_bytes, args.out))
+        _say(
+            'recording to %s every %g s%s'
+            % (args.out, args.interval, '' if args.duration else '; Ctrl-C ends it')
+        )
         with top.until_interrupted(), open_sampler() as sampler:
             told: set[str] = set()
-            for sample in _until(args.duration, pace.paced(
-                    sampler.sample, args.interval, wait, clock), clock):
+            for sample in _until(
+                args.duration, pace.paced(sampler.sample, args.interval, wait, clock), clock
+            ):
                 sizes.append(writer.append(sample))
                 top.tell_once(sample.problems, told, _say)
     finally:
         writer.close()
-    _say('%d samples, %sB; a day of such takes %sB' % (
-        len(sizes), tables.scaled(sum(sizes), 1024), tables.scaled(
-            sum(sizes) / len(sizes) * 86400 / args.interval, 1024)) if sizes
-        else 'no sample was taken')
+    _say(
+        '%d samples, %sB; a day of such takes %sB'
+        % (
+            len(sizes),
+            tables.scaled(sum(sizes), 1024),
+            tables.scaled(sum(sizes) / len(sizes) * 86400 / args.interval, 1024),
+        )
+        if sizes
+        else 'no sample was taken'
+    )
     return 0
 
 
-def _until(duration_s: float | None, samples: Iterable[Sample],
-           clock: Callable[[], float]) -> Iterator[Sample]:
+def _until(
+    duration_s: float | None, samples: Iterable[Sample], clock: Callable[[], float]
+) -> Iterator[Sample]:
     end = None if duration_s is None else clock() + duration_s
     for sample in samples:
         yield sample

@@ -34,30 +34,49 @@ if TYPE_CHECKING:
 
 _T = TypeVar('_T')
 _SPREAD: dict[str, tuple[str, float]] = {
-    'pressure': ('pressure', 1), 'cpu_ratio': ('cpu', 1), 'bandwidth_ratio': ('bw', 1),
-    'link_ratio': ('link', 1), 'demand_cores': ('cores', 1), 'cores': ('cores', 1),
-    'waiting_cores': ('wait', 1), 'distance_cores': ('dist', 1), 'remote_ratio': ('rem%', 100),
-    'bandwidth_bytes_per_sec': ('GB/s', 1e-9), 'cpi': ('CPI', 1),
-    'io_miss_ratio': ('iomiss%', 100), 'intensity': ('acc/kI', 1)}
+    'pressure': ('pressure', 1),
+    'cpu_ratio': ('cpu', 1),
+    'bandwidth_ratio': ('bw', 1),
+    'link_ratio': ('link', 1),
+    'demand_cores': ('cores', 1),
+    'cores': ('cores', 1),
+    'waiting_cores': ('wait', 1),
+    'distance_cores': ('dist', 1),
+    'remote_ratio': ('rem%', 100),
+    'bandwidth_bytes_per_sec': ('GB/s', 1e-9),
+    'cpi': ('CPI', 1),
+    'io_miss_ratio': ('iomiss%', 100),
+    'intensity': ('acc/kI', 1),
+}
 _COMPARED = {
-    'ipc': 'instructions per cycle', 'local_per_sec': 'local accesses/s',
-    'remote_per_sec': 'remote accesses/s', 'remote_ratio': 'remote share [%]',
-    'bandwidth_bytes_per_sec': 'memory traffic [GB/s]', 'cores': 'cores',
-    'waiting_cores': 'waiting [cores]', 'distance_cores': 'distance [cores]',
-    'pressure': 'pressure'}
+    'ipc': 'instructions per cycle',
+    'local_per_sec': 'local accesses/s',
+    'remote_per_sec': 'remote accesses/s',
+    'remote_ratio': 'remote share [%]',
+    'bandwidth_bytes_per_sec': 'memory traffic [GB/s]',
+    'cores': 'cores',
+    'waiting_cores': 'waiting [cores]',
+    'distance_cores': 'distance [cores]',
+    'pressure': 'pressure',
+}
 _EMPTY = 'holds no sample yet'
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument('file', metavar='FILE', help='a recording; its rotated parts are read too')
-    parser.add_argument('--from', dest='from_', default='', metavar='TIME',
-                        help='leave out what was before')
+    parser.add_argument(
+        '--from', dest='from_', default='', metavar='TIME', help='leave out what was before'
+    )
     parser.add_argument('--to', default='', metavar='TIME', help='leave out what was after')
     parser.add_argument('--before', metavar='A..B', help='compare this window …')
     parser.add_argument('--after', metavar='C..D', help='… with this one')
-    parser.add_argument('--guest', action='append', metavar='NAME|UUID',
-                        help='of guests, this one only (may be repeated)')
+    parser.add_argument(
+        '--guest',
+        action='append',
+        metavar='NAME|UUID',
+        help='of guests, this one only (may be repeated)',
+    )
     parser.add_argument('--plot', metavar='DIR', help='also draw PNG files into this directory')
     parser.add_argument('--json', action='store_true', help='print one JSON object')
 
@@ -83,8 +102,10 @@ def _plots() -> Callable[[summary.Recorded, str, Sequence[Window]], list[str]]:
     try:
         from nova_numa_pmc.viewing import plots
     except ImportError:
-        raise NumaPmcError('--plot needs matplotlib, which is not installed: pip install '
-                           '"nova-numa-pmc[plots]", or run report where it is') from None
+        raise NumaPmcError(
+            '--plot needs matplotlib, which is not installed: pip install '
+            '"nova-numa-pmc[plots]", or run report where it is'
+        ) from None
     return plots.draw
 
 
@@ -101,8 +122,10 @@ def read(args: argparse.Namespace) -> tuple[summary.Recorded, list[Window]]:
     if not recorded.samples:
         if span is None:
             raise NumaPmcError('%s: %s' % (args.file, _EMPTY))
-        raise NumaPmcError('%s: nothing was recorded then; it spans %s to %s' % (
-            args.file, pace.clock_time(span[0], True), pace.clock_time(span[1], True)))
+        raise NumaPmcError(
+            '%s: nothing was recorded then; it spans %s to %s'
+            % (args.file, pace.clock_time(span[0], True), pace.clock_time(span[1], True))
+        )
     return recorded, windows
 
 
@@ -137,25 +160,41 @@ def compare(recorded: summary.Recorded, before: Window, after: Window) -> tuple[
     :raises NumaPmcError: a window holds no sample
     """
     for window in (before, after):
-        if not any(len(series.taken_s[series.between(*window)])
-                   for series in recorded.nodes.values()):
-            raise NumaPmcError('no sample lies in the window %s to %s; the recording spans '
-                               '%s to %s' % tuple(
-                                   '…' if moment is None else pace.clock_time(moment, True)
-                                   for moment in (*window, recorded.first_s, recorded.last_s)))
+        if not any(
+            len(series.taken_s[series.between(*window)]) for series in recorded.nodes.values()
+        ):
+            raise NumaPmcError(
+                'no sample lies in the window %s to %s; the recording spans '
+                '%s to %s'
+                % tuple(
+                    '…' if moment is None else pace.clock_time(moment, True)
+                    for moment in (*window, recorded.first_s, recorded.last_s)
+                )
+            )
     host = Compared('host', None, 'host', _two(summary.of_host, recorded, before, after))
-    nodes = (Compared('node', number, series.name, _two(summary.of_node, series, before, after))
-             for number, series in sorted(recorded.nodes.items()))
-    guests = (Compared('guest', uuid, series.name, _two(summary.of_guest, series, before, after))
-              for uuid, series in _by_name(recorded))
+    nodes = (
+        Compared('node', number, series.name, _two(summary.of_node, series, before, after))
+        for number, series in sorted(recorded.nodes.items())
+    )
+    guests = (
+        Compared('guest', uuid, series.name, _two(summary.of_guest, series, before, after))
+        for uuid, series in _by_name(recorded)
+    )
     return (host, *nodes, *guests)
 
 
-def _two(means: Callable[[_T, float | None, float | None], dict[str, float | None]], what: _T,
-         before: Window, after: Window) -> dict[str, tuple[float | None, float | None]]:
+def _two(
+    means: Callable[[_T, float | None, float | None], dict[str, float | None]],
+    what: _T,
+    before: Window,
+    after: Window,
+) -> dict[str, tuple[float | None, float | None]]:
     first, second = means(what, *before), means(what, *after)
-    return {metric: (first[metric], second[metric]) for metric in summary.COMPARED
-            if first[metric] is not None or second[metric] is not None}
+    return {
+        metric: (first[metric], second[metric])
+        for metric in summary.COMPARED
+        if first[metric] is not None or second[metric] is not None
+    }
 
 
 def times_ratio(before: float | None, after: float | None) -> str:
@@ -167,21 +206,37 @@ def times_ratio(before: float | None, after: float | None) -> str:
     return '1 : %.3g' % (after / before)
 
 
-def as_data(recorded: summary.Recorded, comparison: Iterable[Compared] | None,
-            drawn: list[str]) -> dict[str, Any]:
+def as_data(
+    recorded: summary.Recorded, comparison: Iterable[Compared] | None, drawn: list[str]
+) -> dict[str, Any]:
     """Return the report as plain data."""
     data: dict[str, Any] = {
-        'from_s': recorded.first_s, 'to_s': recorded.last_s, 'samples': recorded.samples,
-        'left_out': recorded.repeated, 'sources': recorded.sources,
-        'problems': recorded.problems, 'plots': drawn,
-        'nodes': [dict(_spreads(series), id=number)
-                  for number, series in sorted(recorded.nodes.items())],
-        'guests': [dict(_spreads(series), uuid=uuid, name=series.name)
-                   for uuid, series in _by_name(recorded)]}
+        'from_s': recorded.first_s,
+        'to_s': recorded.last_s,
+        'samples': recorded.samples,
+        'left_out': recorded.repeated,
+        'sources': recorded.sources,
+        'problems': recorded.problems,
+        'plots': drawn,
+        'nodes': [
+            dict(_spreads(series), id=number) for number, series in sorted(recorded.nodes.items())
+        ],
+        'guests': [
+            dict(_spreads(series), uuid=uuid, name=series.name)
+            for uuid, series in _by_name(recorded)
+        ],
+    }
     if comparison:
-        data['comparison'] = [dict(compared._asdict(), metrics={
-            metric: {'before': before, 'after': after}
-            for metric, (before, after) in compared.metrics.items()}) for compared in comparison]
+        data['comparison'] = [
+            dict(
+                compared._asdict(),
+                metrics={
+                    metric: {'before': before, 'after': after}
+                    for metric, (before, after) in compared.metrics.items()
+                },
+            )
+            for compared in comparison
+        ]
     return data
 
 
@@ -195,14 +250,24 @@ def _spreads(series: summary.Series) -> dict[str, Any]:
 
 def as_lines(recorded: summary.Recorded, comparison: Sequence[Compared] | None) -> list[str]:
     """Return the report as lines of text."""
-    lines = ['%s to %s, %d samples, by %s' % (
-        pace.clock_time(recorded.first_s, True), pace.clock_time(recorded.last_s, True),
-        recorded.samples, _sources(recorded))]
+    lines = [
+        '%s to %s, %d samples, by %s'
+        % (
+            pace.clock_time(recorded.first_s, True),
+            pace.clock_time(recorded.last_s, True),
+            recorded.samples,
+            _sources(recorded),
+        )
+    ]
     if recorded.repeated:
-        lines.append('left out %d samples whose time was recorded before: the clock was set back'
-                     % recorded.repeated)
-    lines += ['problem (in %d samples): %s' % (count, tables.printable(problem))
-              for problem, count in recorded.problems.items()]
+        lines.append(
+            'left out %d samples whose time was recorded before: the clock was set back'
+            % recorded.repeated
+        )
+    lines += [
+        'problem (in %d samples): %s' % (count, tables.printable(problem))
+        for problem, count in recorded.problems.items()
+    ]
     lines += ['', 'median / 95th percentile', '']
     nodes = [series for _number, series in sorted(recorded.nodes.items())]
     lines += tables.text(_spread_table('node', nodes))
@@ -211,8 +276,10 @@ def as_lines(recorded: summary.Recorded, comparison: Sequence[Compared] | None) 
     if comparison:
         lines += _comparison_lines(comparison)
     if comparison and len(recorded.sources) > 1:
-        lines += ['', 'The sources changed on the way: accesses of different sources can not be '
-                      'compared.']
+        lines += [
+            '',
+            'The sources changed on the way: accesses of different sources can not be compared.',
+        ]
     return lines
 
 
@@ -227,28 +294,53 @@ def _comparison_lines(comparison: Sequence[Compared]) -> list[str]:
 
 def _guests_table(guests: Sequence[Compared]) -> tables.Table:
     """Return a row for each guest, with 'before → after' of what is known of any."""
-    shown = [metric for metric in summary.COMPARED
-             if any(metric in guest.metrics for guest in guests)]
-    rows = tuple((tables.Cell(tables.printable(guest.name)), *(tables.Cell(' → '.join(
-        _amount(metric, value) for value in guest.metrics.get(metric, (None, None))))
-        for metric in shown)) for guest in guests)
-    return tables.Table('guests', (('guest', True), *(
-        (_COMPARED[metric], False) for metric in shown)), rows)
+    shown = [
+        metric for metric in summary.COMPARED if any(metric in guest.metrics for guest in guests)
+    ]
+    rows = tuple(
+        (
+            tables.Cell(tables.printable(guest.name)),
+            *(
+                tables.Cell(
+                    ' → '.join(
+                        _amount(metric, value) for value in guest.metrics.get(metric, (None, None))
+                    )
+                )
+                for metric in shown
+            ),
+        )
+        for guest in guests
+    )
+    return tables.Table(
+        'guests', (('guest', True), *((_COMPARED[metric], False) for metric in shown)), rows
+    )
 
 
 def _sources(recorded: summary.Recorded) -> str:
-    return ', '.join('%s (%d)' % (tables.printable(source) or 'no source', count)
-                     for source, count in recorded.sources.items())
+    return ', '.join(
+        '%s (%d)' % (tables.printable(source) or 'no source', count)
+        for source, count in recorded.sources.items()
+    )
 
 
 def _spread_table(title: str, all_series: Sequence[summary.Series]) -> tables.Table:
     """Return medians and percentiles, with the columns that anything is known of."""
-    spreads = [{metric: summary.spread(series.values[metric]) for metric in _SPREAD
-                if metric in series.values} for series in all_series]
+    spreads = [
+        {
+            metric: summary.spread(series.values[metric])
+            for metric in _SPREAD
+            if metric in series.values
+        }
+        for series in all_series
+    ]
     shown = [metric for metric in spreads[0] if any(s[metric].samples for s in spreads)]
-    rows = [(tables.Cell(tables.printable(series.name)), *(
-        tables.Cell(_spread_text(metric, values[metric])) for metric in shown))
-        for series, values in zip(all_series, spreads)]
+    rows = [
+        (
+            tables.Cell(tables.printable(series.name)),
+            *(tables.Cell(_spread_text(metric, values[metric])) for metric in shown),
+        )
+        for series, values in zip(all_series, spreads)
+    ]
     headings = ((title, True), *((_SPREAD[metric][0], False) for metric in shown))
     return tables.Table(title, headings, tuple(rows))
 
@@ -261,16 +353,35 @@ def _spread_text(metric: str, values: summary.Spread) -> str:
 
 
 def comparison_table(
-        what: str, rows: dict[str, tuple[float | None, float | None]]) -> tables.Table:
+    what: str, rows: dict[str, tuple[float | None, float | None]]
+) -> tables.Table:
     """Return a before/after table: a value, the same later, the change and the ratio."""
-    cells = [(tables.Cell(_COMPARED[metric]), *(
-        tables.Cell(text) for text in (
-            _amount(metric, before), _amount(metric, after), _change(before, after),
-            times_ratio(before, after))))
-        for metric, (before, after) in rows.items()]
-    return tables.Table(what, ((tables.printable(what), True), ('before', False),
-                               ('after', False), ('change', False), ('ratio', False)),
-                        tuple(cells))
+    cells = [
+        (
+            tables.Cell(_COMPARED[metric]),
+            *(
+                tables.Cell(text)
+                for text in (
+                    _amount(metric, before),
+                    _amount(metric, after),
+                    _change(before, after),
+                    times_ratio(before, after),
+                )
+            ),
+        )
+        for metric, (before, after) in rows.items()
+    ]
+    return tables.Table(
+        what,
+        (
+            (tables.printable(what), True),
+            ('before', False),
+            ('after', False),
+            ('change', False),
+            ('ratio', False),
+        ),
+        tuple(cells),
+    )
 
 
 def _amount(metric: str, value: float | None) -> str:

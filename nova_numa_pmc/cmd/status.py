@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument('--interval', type=top.seconds, default=None, metavar='SECONDS',
-                        help='measure for so long')
+    parser.add_argument(
+        '--interval', type=top.seconds, default=None, metavar='SECONDS', help='measure for so long'
+    )
     options.add_common(parser)
 
 
@@ -61,8 +62,11 @@ def show(here: seeing.Here, seen: seeing.Seen) -> None:
     if guests:
         lines += ['', *tables.text(status.guest_table(guests, *_clocks()))]
     if absent:
-        lines += ['', 'not running: ' + ', '.join(
-            '%s %s (%s)' % (each.name, each.uuid, each.what) for each in absent)]
+        lines += [
+            '',
+            'not running: '
+            + ', '.join('%s %s (%s)' % (each.name, each.uuid, each.what) for each in absent),
+        ]
     print('\n'.join(lines), flush=True)
     for problem in problems:
         print('problem: ' + tables.printable(problem), file=sys.stderr)
@@ -71,19 +75,33 @@ def show(here: seeing.Here, seen: seeing.Seen) -> None:
 def to_data(here: seeing.Here, seen: seeing.Seen) -> dict[str, Any]:
     """Return how a host stands as plain data."""
     agent, nodes, guests, absent, problems, source = _found(here, seen)
-    return dict(status.to_data(agent, nodes, guests, absent, problems, *_clocks()), pool={
-        'cpus': sorted(seen.pool.cpus), 'source': source or seen.pool.source})
+    return dict(
+        status.to_data(agent, nodes, guests, absent, problems, *_clocks()),
+        pool={'cpus': sorted(seen.pool.cpus), 'source': source or seen.pool.source},
+    )
 
 
-def _found(here: seeing.Here, seen: seeing.Seen) -> tuple[
-        standing.Agent, tuple[standing.Node, ...], tuple[standing.Standing, ...],
-        list[Override], tuple[str, ...], str]:
+def _found(
+    here: seeing.Here, seen: seeing.Seen
+) -> tuple[
+    standing.Agent,
+    tuple[standing.Node, ...],
+    tuple[standing.Standing, ...],
+    list[Override],
+    tuple[str, ...],
+    str,
+]:
     """Return what is shown, and at last whom the agent has the floating pool from, '' not told."""
     agent, published = standing.agent(here)
     guests, problems = standing.guests(here, seen)
-    return (agent, standing.nodes(here, seen, published if agent.fresh else None), guests,
-            standing.unknown_overrides(here, seen), (*seen.problems, *problems),
-            published.pool_source if published and seen.pool.source == pools.AGENT else '')
+    return (
+        agent,
+        standing.nodes(here, seen, published if agent.fresh else None),
+        guests,
+        standing.unknown_overrides(here, seen),
+        (*seen.problems, *problems),
+        published.pool_source if published and seen.pool.source == pools.AGENT else '',
+    )
 
 
 def _clocks() -> tuple[float, float]:

@@ -43,23 +43,45 @@ _SORT_KEYS = list(tables.SORTS)
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument('--interval', type=seconds, default=5.0, metavar='SECONDS',
-                        help='what a sample spans; with --replay, the time between two '
-                             '(default: 5)')
-    parser.add_argument('--once', action='store_true',
-                        help='show one interval and end; with --replay, the last sample')
-    parser.add_argument('--json', action='store_true',
-                        help='print one JSON object a line for each sample')
-    parser.add_argument('--guest', action='append', metavar='NAME|UUID',
-                        help='show this guest only (may be repeated)')
-    parser.add_argument('--sort', choices=_SORT_KEYS, default='name',
-                        help='sort guests by this, the highest first (default: name)')
-    parser.add_argument('--replay', metavar='FILE',
-                        help='show a recording instead of this host, or what "top --json" or '
-                             '"perf stat -x, -I" wrote')
-    parser.add_argument('--cpu', metavar='MODEL',
-                        help='with --replay: the CPU that perf counted on, which tells what its '
-                             'raw events are (see "events --help")')
+    parser.add_argument(
+        '--interval',
+        type=seconds,
+        default=5.0,
+        metavar='SECONDS',
+        help='what a sample spans; with --replay, the time between two (default: 5)',
+    )
+    parser.add_argument(
+        '--once',
+        action='store_true',
+        help='show one interval and end; with --replay, the last sample',
+    )
+    parser.add_argument(
+        '--json', action='store_true', help='print one JSON object a line for each sample'
+    )
+    parser.add_argument(
+        '--guest',
+        action='append',
+        metavar='NAME|UUID',
+        help='show this guest only (may be repeated)',
+    )
+    parser.add_argument(
+        '--sort',
+        choices=_SORT_KEYS,
+        default='name',
+        help='sort guests by this, the highest first (default: name)',
+    )
+    parser.add_argument(
+        '--replay',
+        metavar='FILE',
+        help='show a recording instead of this host, or what "top --json" or '
+        '"perf stat -x, -I" wrote',
+    )
+    parser.add_argument(
+        '--cpu',
+        metavar='MODEL',
+        help='with --replay: the CPU that perf counted on, which tells what its '
+        'raw events are (see "events --help")',
+    )
 
 
 def seconds(text: str) -> float:
@@ -86,8 +108,10 @@ def run(args: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def until_interrupted() -> Iterator[None]:
     """Leave the block quietly, by its finally clauses, on Ctrl-C and on SIGTERM."""
+
     def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
+
     former = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
@@ -100,14 +124,14 @@ def until_interrupted() -> Iterator[None]:
 def open_sampler() -> Sampler:
     """Return what measures this host."""
     from nova_numa_pmc import calibration, collect, counting  # Not needed for a replay.
+
     options, problem = calibration.completed(counting.read())
     if problem:
         print('problem: %s' % problem, file=sys.stderr)
     return collect.Sampler(options)
 
 
-def _samples(args: argparse.Namespace,
-             wait: Callable[[float], bool | None]) -> Iterator[Sample]:
+def _samples(args: argparse.Namespace, wait: Callable[[float], bool | None]) -> Iterator[Sample]:
     """Yield what is to be shown, one sample an interval."""
     if args.replay:
         damaged = lambda line: print('top: %s' % line, file=sys.stderr)  # noqa: E731
@@ -193,8 +217,9 @@ def only(shown: Sample, names: Collection[str] | None) -> Sample:
     """Return a sample with no other guests than those named by name or UUID."""
     if not names:
         return shown
-    return shown._replace(guests=tuple(
-        guest for guest in shown.guests if guest.name in names or guest.uuid in names))
+    return shown._replace(
+        guests=tuple(guest for guest in shown.guests if guest.name in names or guest.uuid in names)
+    )
 
 
 def as_lines(shown: Sample, sort: str) -> list[str]:
@@ -205,20 +230,31 @@ def as_lines(shown: Sample, sort: str) -> list[str]:
     return lines
 
 
-def as_parts(shown: Sample, sort: str,
-             height: int | None = None) -> list[tables.Table | str]:
+def as_parts(shown: Sample, sort: str, height: int | None = None) -> list[tables.Table | str]:
     """Return a sample as tables and lines; where they are higher than a screen, fewer guests."""
     problems = ['problem: ' + tables.printable(problem) for problem in shown.problems]
-    above = ['%s   over %.3g s   by %s   guests: %d, by %s' % (
-        pace.clock_time(shown.taken_s, with_date=True), shown.elapsed_s,
-        tables.printable(shown.source) or 'no source', len(shown.guests), sort)]
+    above = [
+        '%s   over %.3g s   by %s   guests: %d, by %s'
+        % (
+            pace.clock_time(shown.taken_s, with_date=True),
+            shown.elapsed_s,
+            tables.printable(shown.source) or 'no source',
+            len(shown.guests),
+            sort,
+        )
+    ]
     nodes, guests = tables.nodes(shown), tables.guests(shown, sort)
     below = [*tables.LEGEND, *problems]
     if height is not None:
         room = height - len(above) - len(nodes.rows) - len(below) - 6  # headings, blanks, note
         if len(guests.rows) > max(1, room):
             room = max(1, room)
-            guests = guests._replace(rows=guests.rows[:room], notes=(
-                '… %d more: --guest, or s for another order' % (len(guests.rows) - room),))
-    return [*above, '', nodes, '', guests, '', *below] if guests.rows else [
-        *above, '', nodes, '', *below]
+            guests = guests._replace(
+                rows=guests.rows[:room],
+                notes=('… %d more: --guest, or s for another order' % (len(guests.rows) - room),),
+            )
+    return (
+        [*above, '', nodes, '', guests, '', *below]
+        if guests.rows
+        else [*above, '', nodes, '', *below]
+    )

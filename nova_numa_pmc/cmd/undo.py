@@ -53,11 +53,18 @@ def run(args: argparse.Namespace, here: seeing.Here | None = None) -> int:
     if found.plan.moves:
         said_no = not args.yes and not apply.agreed(here, 'take these back?')
         if not said_no:
-            outcome = applying.make(here, found.plan, seen.record.promises, history.UNDO,
-                                    args.wait, found.targets)
+            outcome = applying.make(
+                here, found.plan, seen.record.promises, history.UNDO, args.wait, found.targets
+            )
     if args.json:
-        print(json.dumps({'left_alone': dict(found.left),
-                          'outcome': outcome and applying.outcome_data(outcome)}))
+        print(
+            json.dumps(
+                {
+                    'left_alone': dict(found.left),
+                    'outcome': outcome and applying.outcome_data(outcome),
+                }
+            )
+        )
     elif outcome:
         applying.say_outcome(outcome, print)
     return _exit_code(found, outcome, said_no)

@@ -39,11 +39,16 @@ def run(args: argparse.Namespace, here: seeing.Here | None = None) -> int:
     dropped = overrides.drop(uuid, here.root)
     restored = _restore(here, uuid)
     if args.json:
-        print(json.dumps({'uuid': uuid, 'name': name, 'was': dropped and dropped.what,
-                          'restored': restored}))
+        print(
+            json.dumps(
+                {'uuid': uuid, 'name': name, 'was': dropped and dropped.what, 'restored': restored}
+            )
+        )
     elif dropped:
-        print('%s %s: no longer %s' % (name, uuid, {
-            overrides.PIN: 'pinned', overrides.IGNORE: 'ignored'}[dropped.what]))
+        print(
+            '%s %s: no longer %s'
+            % (name, uuid, {overrides.PIN: 'pinned', overrides.IGNORE: 'ignored'}[dropped.what])
+        )
     elif not restored:
         print('%s %s: neither pinned nor ignored' % (name, uuid))
     if restored and not args.json:
@@ -56,8 +61,9 @@ def _restore(here: seeing.Here, uuid: str) -> list[str]:
     for guest in here.guests()[0]:
         if guest.uuid == uuid:
             seen = here.look()
-            names = list(unpinning.pinned(guest, seen.record.promises.get(uuid), seen.host,
-                                          here.root))
+            names = list(
+                unpinning.pinned(guest, seen.record.promises.get(uuid), seen.host, here.root)
+            )
             unpinning.restore(guest, names, pins.read_online(here.root), here.run)
             return names
     return []

@@ -70,6 +70,12 @@ def _live(args: argparse.Namespace, here: seeing.Here) -> None:
         for seen in here.samples(args.interval, wait):
             plan, situation = here.propose(seen, args.horizon, args.guest)
             assert seen.sample is not None
-            drawn.draw([tables.nodes(seen.sample), '',
-                        *plans.lines(plan, situation, args.horizon, seen), '',
-                        *('problem: ' + tables.printable(each) for each in seen.problems)])
+            drawn.draw(
+                [
+                    tables.nodes(seen.sample),
+                    '',
+                    *plans.lines(plan, situation, args.horizon, seen),
+                    '',
+                    *('problem: ' + tables.printable(each) for each in seen.problems),
+                ]
+            )

@@ -54,12 +54,19 @@ from __future__ import annotations
 
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.aggregates import MIB, Aggregates, aggregate
-from nova_numa_pmc.core.domains import (LOCAL_DISTANCE, NEAR_DEFAULT, distance, labelled, merged,
-                                        near, threshold)
+from nova_numa_pmc.core.domains import (
+    LOCAL_DISTANCE,
+    NEAR_DEFAULT,
+    distance,
+    labelled,
+    merged,
+    near,
+    threshold,
+)
 from nova_numa_pmc.exceptions import StateError
 
 if TYPE_CHECKING:
@@ -95,10 +102,18 @@ def _getters(*parts: str) -> dict[int, Callable[[_Values], Any]]:
 
     :param parts: keys; one that ends in N stands for one of each node
     """
-    return {count: itemgetter(*(
-        key for part in parts for key in (
-            [f'{part[:-1]}{at}' for at in range(count)] if part[-1] == 'N' else [part])))
-        for count in range(1, NODES_MAX + 1)}
+    return {
+        count: itemgetter(
+            *(
+                key
+                for part in parts
+                for key in (
+                    [f'{part[:-1]}{at}' for at in range(count)] if part[-1] == 'N' else [part]
+                )
+            )
+        )
+        for count in range(1, NODES_MAX + 1)
+    }
 
 
 _MAXIMA = 'pmc.cN', 'pmc.tN', 'pmc.mN'
@@ -120,8 +135,17 @@ class HostMetrics:
     :ivar vcpus_used, memory_mb_used: Nova's own count when it was recorded
     """
 
-    __slots__ = ('aggregates', 'limits', 'taken_s', 'interval_s', 'vcpus_used',
-                 'memory_mb_used', '_columns', '_current', '_domains')
+    __slots__ = (
+        'aggregates',
+        'limits',
+        'taken_s',
+        'interval_s',
+        'vcpus_used',
+        'memory_mb_used',
+        '_columns',
+        '_current',
+        '_domains',
+    )
 
     aggregates: Aggregates
     limits: model.Limits
@@ -150,12 +174,14 @@ class HostMetrics:
     def remote_ratios(self) -> tuple[float | None, ...]:
         """Return each node's remote share, None: unknown."""
         shares = [self._current.get(f'pmc.r{at}') for at in range(len(self._columns.cores))]
-        return tuple(share / 1000 if type(share) is int and 0 <= share <= 1000 else None
-                     for share in shares)
+        return tuple(
+            share / 1000 if type(share) is int and 0 <= share <= 1000 else None for share in shares
+        )
 
 
-def to_values(host_state: HostState, vcpus_used: int, memory_mb_used: int,
-              interval_s: float | None = None) -> tuple[dict[str, int], dict[str, int]]:
+def to_values(
+    host_state: HostState, vcpus_used: int, memory_mb_used: int, interval_s: float | None = None
+) -> tuple[dict[str, int], dict[str, int]]:
     """Turn a host's state into the values of Nova's two metrics.
 
     :param vcpus_used, memory_mb_used: Nova's own count now, so that the scheduler can tell
@@ -166,17 +192,22 @@ def to_values(host_state: HostState, vcpus_used: int, memory_mb_used: int,
     """
     view = host_state.view
     if len(view.nodes) > NODES_MAX:
-        raise StateError(f'{len(view.nodes)} nodes: Nova\'s metrics hold {NODES_MAX} at most')
-    current = {'pmc': SCHEMA, 'pmc.at': int(host_state.taken_s), 'pmc.vcpus': int(vcpus_used),
-               'pmc.mb': int(memory_mb_used)}
+        raise StateError(f"{len(view.nodes)} nodes: Nova's metrics hold {NODES_MAX} at most")
+    current = {
+        'pmc': SCHEMA,
+        'pmc.at': int(host_state.taken_s),
+        'pmc.vcpus': int(vcpus_used),
+        'pmc.mb': int(memory_mb_used),
+    }
     maximum = {'pmc.nodes': len(view.nodes)}
     turn = view.rotation % max(1, len(merged(view)[1]))
     if turn:
         current['pmc.turn'] = turn
     guests = min(int(host_state.history.guests), (1 << _GUESTS_BITS) - 1)
     if guests:
-        current['pmc.k'] = guests | round(
-            100 * host_state.history.cores_per_vcpu_sum) << _GUESTS_BITS
+        current['pmc.k'] = (
+            guests | round(100 * host_state.history.cores_per_vcpu_sum) << _GUESTS_BITS
+        )
     every = round(max(host_state.interval_s, interval_s or 0))
     if every != INTERVAL_DEFAULT_S:
         current['pmc.every'] = every
@@ -230,30 +261,45 @@ def _decode(metrics: object) -> HostMetrics | None:
     known = _checked(maxima, now, count)
     found = HostMetrics()
     found.taken_s, found.vcpus_used, found.memory_mb_used = now[:_HEADER]
-    found.interval_s = (min(_whole(current['pmc.every']), _INTERVAL_MAX_S)
-                        if 'pmc.every' in current else INTERVAL_DEFAULT_S)
+    found.interval_s = (
+        min(_whole(current['pmc.every']), _INTERVAL_MAX_S)
+        if 'pmc.every' in current
+        else INTERVAL_DEFAULT_S
+    )
     found.limits = _limits(maximum)
     distances, nearest = _distances(count, maximum)
     turn = _whole(current['pmc.turn']) if 'pmc.turn' in current else 0
     at = _HEADER + 4 * count
     rest: tuple[_Column, _Column, _Column | None, _Distances, _Members, bool | None, int]
     if usual and known:
-        bandwidths: _Column = [value * MB for value in now[at:at + count] + maxima[3 * count:]]
-        rest = (bandwidths[:count], bandwidths[count:],
-                [value / 1000 for value in now[at + count:]] or None, distances, _MEMBERS[count],
-                0 not in maxima, turn)
+        bandwidths: _Column = [value * MB for value in now[at : at + count] + maxima[3 * count :]]
+        rest = (
+            bandwidths[:count],
+            bandwidths[count:],
+            [value / 1000 for value in now[at + count :]] or None,
+            distances,
+            _MEMBERS[count],
+            0 not in maxima,
+            turn,
+        )
     else:
         rest = (*_unusual(current, maximum, count, distances), None, turn)
     # Guests, vCPUs, demand: in one go, as each loop costs more than its few steps.
-    live = [value / 100 for value in now[_HEADER + count:at]]
-    demand = live[2 * count:]
+    live = [value / 100 for value in now[_HEADER + count : at]]
+    demand = live[2 * count :]
     if not known:
         demand = [None if value < 0 else value for value in demand]
     found._current = current
     found._columns = found.aggregates = Aggregates(
-        [value / 100 for value in maxima[:count]], maxima[count:2 * count],
-        maxima[2 * count:3 * count], now[_HEADER:_HEADER + count], live[:count],
-        live[count:2 * count], demand, *rest)
+        [value / 100 for value in maxima[:count]],
+        maxima[count : 2 * count],
+        maxima[2 * count : 3 * count],
+        now[_HEADER : _HEADER + count],
+        live[:count],
+        live[count : 2 * count],
+        demand,
+        *rest,
+    )
     found._domains = ()
     if nearest < NEAR_DEFAULT or 'pmc.domain' in maximum or 'pmc.s0' in maximum:
         found._domains = _domains(maximum, distances)
@@ -310,7 +356,7 @@ _MEMBERS = [tuple((at,) for at in range(count)) for count in range(NODES_MAX + 1
 
 
 def _unusual(
-        current: _Values, maximum: _Values, count: int, distances: _Distances,
+    current: _Values, maximum: _Values, count: int, distances: _Distances
 ) -> tuple[_Column, _Column, _Column, _Distances, _Members]:
     """Read what may be missing: bandwidths by plain node ids, links, and the ids themselves.
 
@@ -319,9 +365,10 @@ def _unusual(
     members = _MEMBERS[count]
     if 'pmc.i0' in maximum:
         members = tuple((_whole(maximum[f'pmc.i{at}']),) for at in range(count))
-    columns = [[values.get(str(node)) for node, in members] for values in (current, maximum)]
-    bandwidths: list[_Column] = [[None if value is None else _whole(value) * MB
-                                  for value in column] for column in columns]
+    columns = [[values.get(str(node)) for (node,) in members] for values in (current, maximum)]
+    bandwidths: list[_Column] = [
+        [None if value is None else _whole(value) * MB for value in column] for column in columns
+    ]
     links = [current.get(f'pmc.l{at}') for at in range(count)]
     links = [None if link is None or link == _UNKNOWN else _whole(link) / 1000 for link in links]
     return bandwidths[0], bandwidths[1], links, distances, members
@@ -329,9 +376,13 @@ def _unusual(
 
 def _limits(maximum: _Values) -> model.Limits:
     if 'pmc.floor' in maximum or 'pmc.step' in maximum:
-        return _DEFAULT_LIMITS._replace(**{  # type: ignore[arg-type]  # of all fields' types
-            field: max(1, _whole(maximum[key])) / scale
-            for key, field, scale in _LIMITS if key in maximum})
+        return _DEFAULT_LIMITS._replace(
+            **{  # type: ignore[arg-type]  # of all fields' types
+                field: max(1, _whole(maximum[key])) / scale
+                for key, field, scale in _LIMITS
+                if key in maximum
+            }
+        )
     return _DEFAULT_LIMITS
 
 
@@ -341,8 +392,9 @@ def _whole(value: object) -> int:
     return value
 
 
-def _add(values: dict[str, int], key: str, amount: float | None, unit: float,
-         unknown: int | None = None) -> None:
+def _add(
+    values: dict[str, int], key: str, amount: float | None, unit: float, unknown: int | None = None
+) -> None:
     value = unknown if amount is None else round(amount / unit)
     if value is not None:
         values[key] = value
@@ -350,14 +402,19 @@ def _add(values: dict[str, int], key: str, amount: float | None, unit: float,
 
 def _add_distances(maximum: dict[str, int], view: model.HostView) -> None:
     count = len(view.nodes)
-    pairs = [min(255, max(0, round(distance(view, a, b))))
-             for a in range(count) for b in range(count) if a != b]
+    pairs = [
+        min(255, max(0, round(distance(view, a, b))))
+        for a in range(count)
+        for b in range(count)
+        if a != b
+    ]
     if len(set(pairs)) <= 1:
         maximum['pmc.far'] = pairs[0] if pairs else LOCAL_DISTANCE
         return
     for at in range(0, len(pairs), _DISTANCES_PER_VALUE):
         maximum[f'pmc.x{at // _DISTANCES_PER_VALUE}'] = int.from_bytes(
-            pairs[at:at + _DISTANCES_PER_VALUE], 'little')
+            pairs[at : at + _DISTANCES_PER_VALUE], 'little'
+        )
 
 
 def _add_domains(maximum: dict[str, int], view: model.HostView) -> None:
@@ -366,7 +423,8 @@ def _add_domains(maximum: dict[str, int], view: model.HostView) -> None:
         maximum['pmc.domain'] = round(found)
     for at in range(0, 0 if whole else len(view.domains), _DOMAINS_PER_VALUE):
         maximum[f'pmc.s{at // _DOMAINS_PER_VALUE}'] = int.from_bytes(
-            view.domains[at:at + _DOMAINS_PER_VALUE], 'little')
+            view.domains[at : at + _DOMAINS_PER_VALUE], 'little'
+        )
 
 
 def _domains(maximum: _Values, distances: _Distances) -> tuple[int, ...]:
@@ -376,7 +434,10 @@ def _domains(maximum: _Values, distances: _Distances) -> tuple[int, ...]:
     count = len(distances)
     labels = b''.join(
         (_whole(maximum[f'pmc.s{at}']) % 256**_DOMAINS_PER_VALUE).to_bytes(
-            _DOMAINS_PER_VALUE, 'little') for at in range(-(-count // _DOMAINS_PER_VALUE)))
+            _DOMAINS_PER_VALUE, 'little'
+        )
+        for at in range(-(-count // _DOMAINS_PER_VALUE))
+    )
     return labelled(labels[:count])
 
 
@@ -386,8 +447,9 @@ def _distances(count: int, maximum: _Values) -> tuple[_Distances, int]:
     if far is not None:
         return _square(count, (_whole(far),), 1)
     values = -(-count * (count - 1) // _DISTANCES_PER_VALUE)
-    return _square(count, tuple(_whole(maximum[f'pmc.x{at}']) for at in range(values)),
-                   _DISTANCES_PER_VALUE)
+    return _square(
+        count, tuple(_whole(maximum[f'pmc.x{at}']) for at in range(values)), _DISTANCES_PER_VALUE
+    )
 
 
 @lru_cache(maxsize=256)  # machines of one make have the same
@@ -397,8 +459,8 @@ def _square(count: int, values: tuple[int, ...], each: int) -> tuple[_Distances,
         packed *= count * (count - 1)
     rows = []
     for at in range(count):
-        row = list(packed[at * (count - 1):(at + 1) * (count - 1)])
+        row = list(packed[at * (count - 1) : (at + 1) * (count - 1)])
         row.insert(at, LOCAL_DISTANCE)
         rows.append(tuple(row))
-    nearest = min(packed[:count * (count - 1)], default=255)
+    nearest = min(packed[: count * (count - 1)], default=255)
     return tuple(rows), nearest if count > 1 else 255

@@ -14,9 +14,9 @@ import functools
 import time
 from typing import TYPE_CHECKING, Any
 
-from nova.compute.monitors.cpu import virt_driver
 import nova.conf
 from nova import objects
+from nova.compute.monitors.cpu import virt_driver
 from oslo_log import log as logging
 
 from nova_numa_pmc import host_state, settings
@@ -62,15 +62,19 @@ class Monitor(virt_driver.Monitor):
             published = host_state.read(self._state_dir())
             now_s = time.time()
             if host_state.freshness(published, now_s) != host_state.FRESH:
-                return self._without('stale', 'the host state in %s was taken %.0f s ago: is '
-                                     'nova-numa-agent running?', self._directory,
-                                     now_s - published.taken_s)
+                return self._without(
+                    'stale',
+                    'the host state in %s was taken %.0f s ago: is nova-numa-agent running?',
+                    self._directory,
+                    now_s - published.taken_s,
+                )
             found = self._metrics(published)
         except StateError as error:
             return self._without('unreadable', '%s', error)
         except Exception as error:  # a fault of ours must not cost the host its audit
-            return self._without('failed', 'this is a bug of nova-numa-pmc: %s: %s',
-                                 type(error).__name__, error)
+            return self._without(
+                'failed', 'this is a bug of nova-numa-pmc: %s: %s', type(error).__name__, error
+            )
         if self._trouble:
             LOG.info('NUMA metrics are sent again')
             self._trouble = None
@@ -85,11 +89,14 @@ class Monitor(virt_driver.Monitor):
         if len(nodes) != 1:
             raise StateError(f'{len(nodes)} compute nodes in nova-compute: the agent measures one')
         current, maximum = metrics.to_values(
-            published, nodes[0].vcpus_used, nodes[0].memory_mb_used, _report_interval_s())
+            published, nodes[0].vcpus_used, nodes[0].memory_mb_used, _report_interval_s()
+        )
         taken = datetime.datetime.fromtimestamp(published.taken_s, datetime.timezone.utc)
         ids = [str(view.id) for view in published.view.nodes]
-        return [_metric(name, values, sum(values.get(key, 0) for key in ids), taken)
-                for name, values in ((metrics.CURRENT, current), (metrics.MAXIMUM, maximum))]
+        return [
+            _metric(name, values, sum(values.get(key, 0) for key in ids), taken)
+            for name, values in ((metrics.CURRENT, current), (metrics.MAXIMUM, maximum))
+        ]
 
     def _state_dir(self) -> str:
         """Return the state directory; the agent's configuration is read once."""
@@ -100,8 +107,7 @@ class Monitor(virt_driver.Monitor):
             self._directory = found.state_dir
         return self._directory
 
-    def _without(self, trouble: str, message: str,
-                 *values: object) -> list[objects.MonitorMetric]:
+    def _without(self, trouble: str, message: str, *values: object) -> list[objects.MonitorMetric]:
         """Warn when trouble of this kind begins, and return no metrics."""
         if trouble != self._trouble:
             self._trouble = trouble
@@ -115,16 +121,18 @@ def _report_interval_s() -> int:
     return metrics.INTERVAL_DEFAULT_S if interval_s == 0 else max(interval_s, 0)
 
 
-def _metric(name: str, values: dict[str, int], total: int,
-            taken: datetime.datetime) -> objects.MonitorMetric:
+def _metric(
+    name: str, values: dict[str, int], total: int, taken: datetime.datetime
+) -> objects.MonitorMetric:
     """Make a metric with all that its readers want.
 
     Nova's MetricsWeigher and its versioned notifications read ``value`` whatever the name, and
     fail where it isn't set; yet MonitorMetric.to_dict(), which fills the compute node's column,
     leaves out ``numa_membw_values`` where it is. A subclass would not be accepted in the list.
     """
-    metric = objects.MonitorMetric(name=name, value=total, numa_membw_values=values,
-                                   timestamp=taken, source=SOURCE)
+    metric = objects.MonitorMetric(
+        name=name, value=total, numa_membw_values=values, timestamp=taken, source=SOURCE
+    )
     metric.to_dict = functools.partial(_to_dict, metric)  # type: ignore[method-assign]  # as said
     return metric
 

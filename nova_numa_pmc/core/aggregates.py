@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         rate: float | None
         turn: int
 
+
 MIB = 1 << 20
 
 
@@ -53,14 +54,41 @@ class Aggregates:
         has CPUs and memory: the short way of :func:`outcome.outcome` holds
     """
 
-    __slots__ = ('cores', 'threads', 'capacity_mib', 'promised_mib', 'guests', 'vcpus', 'demand',
-                 'bandwidth', 'maximum', 'link', 'distances', 'members', 'usual', 'turn', 'rate')
+    __slots__ = (
+        'cores',
+        'threads',
+        'capacity_mib',
+        'promised_mib',
+        'guests',
+        'vcpus',
+        'demand',
+        'bandwidth',
+        'maximum',
+        'link',
+        'distances',
+        'members',
+        'usual',
+        'turn',
+        'rate',
+    )
 
-    def __init__(self, cores: list[float], threads: list[int], capacity_mib: list[int],
-                 promised_mib: list[int], guests: list[float], vcpus: list[float], demand: Column,
-                 bandwidth: Column, maximum: Column, link: Column,
-                 distances: tuple[tuple[float, ...], ...], members: tuple[tuple[int, ...], ...],
-                 usual: bool | None = None, turn: int = 0) -> None:
+    def __init__(
+        self,
+        cores: list[float],
+        threads: list[int],
+        capacity_mib: list[int],
+        promised_mib: list[int],
+        guests: list[float],
+        vcpus: list[float],
+        demand: Column,
+        bandwidth: Column,
+        maximum: Column,
+        link: Column,
+        distances: tuple[tuple[float, ...], ...],
+        members: tuple[tuple[int, ...], ...],
+        usual: bool | None = None,
+        turn: int = 0,
+    ) -> None:
         """Take columns.
 
         :param usual: what the caller knows of them, None: to be found out; with True, a column
@@ -71,8 +99,13 @@ class Aggregates:
         self.guests, self.vcpus = guests, vcpus
         if usual is None:
             demand, bandwidth, maximum, link = map(_uniform, (demand, bandwidth, maximum, link))
-            usual = not (0 in cores or 0 in capacity_mib or maximum and 0 in maximum or any(
-                None in column for column in (demand, bandwidth, maximum, link) if column))
+            usual = not (
+                0 in cores
+                or 0 in capacity_mib
+                or maximum
+                and 0 in maximum
+                or any(None in column for column in (demand, bandwidth, maximum, link) if column)
+            )
         self.demand, self.bandwidth, self.maximum, self.link = demand, bandwidth, maximum, link
         self.distances, self.members, self.usual, self.turn = distances, members, usual, turn
         self.rate = None
@@ -81,33 +114,63 @@ class Aggregates:
         if usual:  # traffic_rate() in short: a call of it takes longer than this
             hundredths = round(100 * sum(demand))  # type: ignore[arg-type]  # usual: no None in it
             if hundredths >= LEAST_HUNDREDTHS:
-                self.rate = (100 * sum(bandwidth)  # type: ignore[arg-type]  # likewise
-                             / hundredths)
+                self.rate = (
+                    100
+                    * sum(bandwidth)  # type: ignore[arg-type]  # likewise
+                    / hundredths
+                )
         else:  # what a node hasn't isn't unknown
             self.rate = traffic_rate(
                 [value for value, has in zip(demand, cores) if has],
-                [value for value, has in zip(bandwidth, capacity_mib)
-                 if has or value is not None])
+                [value for value, has in zip(bandwidth, capacity_mib) if has or value is not None],
+            )
 
     def view(self) -> model.HostView:
         """Return the same as a :class:`model.HostView` of domains, named by their first node."""
         count = len(self.cores)
-        demand, bandwidth, maximum, link = (column or [None] * count for column in (
-            self.demand, self.bandwidth, self.maximum, self.link))
-        return model.HostView(tuple(
-            model.NodeView(self.members[at][0], self.cores[at], self.threads[at],
-                           self.capacity_mib[at] * MIB, self.promised_mib[at] * MIB,
-                           self.guests[at], self.vcpus[at], demand[at], bandwidth[at], maximum[at],
-                           link[at])
-            for at in range(count)), self.distances, self.turn)
+        demand, bandwidth, maximum, link = (
+            column or [None] * count
+            for column in (self.demand, self.bandwidth, self.maximum, self.link)
+        )
+        return model.HostView(
+            tuple(
+                model.NodeView(
+                    self.members[at][0],
+                    self.cores[at],
+                    self.threads[at],
+                    self.capacity_mib[at] * MIB,
+                    self.promised_mib[at] * MIB,
+                    self.guests[at],
+                    self.vcpus[at],
+                    demand[at],
+                    bandwidth[at],
+                    maximum[at],
+                    link[at],
+                )
+                for at in range(count)
+            ),
+            self.distances,
+            self.turn,
+        )
 
     def copy(self) -> Aggregates:
         """Return a copy whose amounts may be changed."""
         copy = Aggregates(
-            self.cores, self.threads, self.capacity_mib, list(self.promised_mib),
-            list(self.guests), list(self.vcpus), self.demand and list(self.demand),
-            self.bandwidth and list(self.bandwidth), self.maximum, self.link, self.distances,
-            self.members, self.usual, self.turn)
+            self.cores,
+            self.threads,
+            self.capacity_mib,
+            list(self.promised_mib),
+            list(self.guests),
+            list(self.vcpus),
+            self.demand and list(self.demand),
+            self.bandwidth and list(self.bandwidth),
+            self.maximum,
+            self.link,
+            self.distances,
+            self.members,
+            self.usual,
+            self.turn,
+        )
         copy.rate = self.rate
         return copy
 
@@ -120,16 +183,20 @@ def aggregate(view: model.HostView) -> Aggregates:
     merged, groups = domains.merged(view)
     nodes = merged.nodes
     return Aggregates(
-        [node.cores for node in nodes], [node.threads for node in nodes],
+        [node.cores for node in nodes],
+        [node.threads for node in nodes],
         [node.capacity_bytes // MIB for node in nodes],
         [-(-node.promised_bytes // MIB) for node in nodes],
-        [node.guests for node in nodes], [node.vcpus for node in nodes],
+        [node.guests for node in nodes],
+        [node.vcpus for node in nodes],
         [node.demand_cores for node in nodes],
         [node.bandwidth_bytes_per_sec for node in nodes],
         [node.bandwidth_max_bytes_per_sec for node in nodes],
-        [node.link_ratio for node in nodes], merged.distances,
+        [node.link_ratio for node in nodes],
+        merged.distances,
         tuple(tuple(view.nodes[at].id for at in group) for group in groups),
-        turn=view.rotation % len(groups) if groups else 0)
+        turn=view.rotation % len(groups) if groups else 0,
+    )
 
 
 def _uniform(column: Column) -> Column:

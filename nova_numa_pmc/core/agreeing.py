@@ -36,8 +36,13 @@ class Order:
     :param limits: with floor and step of pressure
     """
 
-    def __init__(self, nodes: tuple[model.NodeView, ...], memory_at: Sequence[int],
-                 latencies_ns: Sequence[Sequence[float]], limits: model.Limits) -> None:
+    def __init__(
+        self,
+        nodes: tuple[model.NodeView, ...],
+        memory_at: Sequence[int],
+        latencies_ns: Sequence[Sequence[float]],
+        limits: model.Limits,
+    ) -> None:
         self._nodes, _ = missing.completed(nodes)
         self._memory_at, self._latencies_ns = memory_at, latencies_ns
         self._limits, self._rate = limits, bytes_per_core_sec(nodes)
@@ -54,19 +59,30 @@ class Order:
         there = self._key(mover, n, traffic, _NOISE)
         return there < self._key(mover, mover.at[0], traffic, -_NOISE)
 
-    def _key(self, mover: Mover, n: int, traffic: float,
-             noise: float) -> tuple[float, float, float]:
+    def _key(
+        self, mover: Mover, n: int, traffic: float, noise: float
+    ) -> tuple[float, float, float]:
         """Return the parts of :data:`ranking.KEY_PARTS` that are measured, with the guest on n."""
         memory = self._memory_at[n]
-        pressure = max(self._pressure(mover, n, 0.0 if memory != n else traffic),
-                       0.0 if memory == n else self._pressure(mover, memory, traffic, False))
+        pressure = max(
+            self._pressure(mover, n, 0.0 if memory != n else traffic),
+            0.0 if memory == n else self._pressure(mover, memory, traffic, False),
+        )
         pressure = max(0.0, pressure + noise)
         row, limits = self._latencies_ns[n], self._limits
-        return (ranking.steps(max(pressure, limits.pressure_floor), limits),
-                row[memory] - row[n], ranking.steps(pressure, limits))
+        return (
+            ranking.steps(max(pressure, limits.pressure_floor), limits),
+            row[memory] - row[n],
+            ranking.steps(pressure, limits),
+        )
 
     def _pressure(self, mover: Mover, n: int, traffic: float, runs: bool = True) -> float:
         """Return a node's pressure; what it has of the guest already is in its figures."""
         ran, lies = dict(mover.cpu_shares).get(n, 0.0), dict(mover.mem_shares).get(n, 0.0)
-        return max(ranking.parts(self._nodes[n], mover.demand * (1 - ran) if runs else None,
-                                 max(0.0, traffic * (1 - lies))))
+        return max(
+            ranking.parts(
+                self._nodes[n],
+                mover.demand * (1 - ran) if runs else None,
+                max(0.0, traffic * (1 - lies)),
+            )
+        )

@@ -49,9 +49,17 @@ class Effect:
         self.cpus, self.demand, self.columns = cpus, demand, columns
 
 
-def effect(cpus: tuple[int, ...], demand: float, cpu_shares: Shares, mem_shares: Shares,
-           lines_sec: float, traffic: float, latencies_ns: Sequence[Sequence[float]],
-           runs: float | None = None, queues: bool = True) -> Effect:
+def effect(
+    cpus: tuple[int, ...],
+    demand: float,
+    cpu_shares: Shares,
+    mem_shares: Shares,
+    lines_sec: float,
+    traffic: float,
+    latencies_ns: Sequence[Sequence[float]],
+    runs: float | None = None,
+    queues: bool = True,
+) -> Effect:
     """Compute what a guest adds.
 
     :param cpu_shares, mem_shares: (position, part of its CPU time or of its accesses), each adding
@@ -67,13 +75,21 @@ def effect(cpus: tuple[int, ...], demand: float, cpu_shares: Shares, mem_shares:
         away = sum(part * (latencies_ns[n][m] - latencies_ns[n][n]) for n, part in cpu_shares)
         lines = share * lines_sec
         lost += lines * away
-        columns.append((m, lines * away,
-                        lines * QUEUEING_FACTOR * latencies_ns[m][m] if queues else 0.0,
-                        share * traffic, share * demand if queues else 0.0))
+        columns.append(
+            (
+                m,
+                lines * away,
+                lines * QUEUEING_FACTOR * latencies_ns[m][m] if queues else 0.0,
+                share * traffic,
+                share * demand if queues else 0.0,
+            )
+        )
     within = bounded(lost, demand if runs is None else runs)
     if within != lost:
-        columns = [(m, distance * within / lost, queueing, served, reaching)
-                   for m, distance, queueing, served, reaching in columns]
+        columns = [
+            (m, distance * within / lost, queueing, served, reaching)
+            for m, distance, queueing, served, reaching in columns
+        ]
     return Effect(cpus, demand, tuple(columns))
 
 
@@ -116,8 +132,9 @@ def burst(demand: float, cores: float, waited: float) -> float:
     return sqrt(waited * idle) if waited > 0 and idle > 0 else 0.0
 
 
-def levelled(demand: list[float], cores: Sequence[float], nodes: Collection[int],
-             amount: float) -> None:
+def levelled(
+    demand: list[float], cores: Sequence[float], nodes: Collection[int], amount: float
+) -> None:
     """Pour ``amount`` of cores over ``nodes`` so that it fills the lowest D / C first.
 
     :param demand: changed in place
@@ -156,9 +173,14 @@ class Balance:
     :ivar wide: {positions: cores wanted by guests that may use all of these}
     """
 
-    def __init__(self, cores: Sequence[float], bandwidth_max: Sequence[float | None] | None,
-                 demand: Iterable[float], traffic: Iterable[float],
-                 bursts: Sequence[float]) -> None:
+    def __init__(
+        self,
+        cores: Sequence[float],
+        bandwidth_max: Sequence[float | None] | None,
+        demand: Iterable[float],
+        traffic: Iterable[float],
+        bursts: Sequence[float],
+    ) -> None:
         """Start with what is there beside the guests.
 
         :param cores: C by position
@@ -188,8 +210,9 @@ class Balance:
             self.traffic[m] += sign * traffic
             self.reaching[m] += sign * reaching
 
-    def parts(self, removed: Iterable[Effect] = (),
-              added: Iterable[Effect] = ()) -> tuple[float, float, float, float]:
+    def parts(
+        self, removed: Iterable[Effect] = (), added: Iterable[Effect] = ()
+    ) -> tuple[float, float, float, float]:
         """Return (waiting, distance, queueing, crowding), as if these effects were exchanged.
 
         The first three are the loss, cores that nobody gets the good of; see :func:`crowding`.
@@ -198,11 +221,17 @@ class Balance:
         for sign, effects in ((-1, removed), (1, added)):
             for each in effects:
                 then.put(each, sign)
-        queueing = sum(then._queue(m, then.queueing[m], then.traffic[m], then.reaching[m])
-                       for m in range(len(then.cores)))
+        queueing = sum(
+            then._queue(m, then.queueing[m], then.traffic[m], then.reaching[m])
+            for m in range(len(then.cores))
+        )
         demand = then.poured()
-        return (sum(map(waiting, demand, then.cores, then.bursts)), sum(then.distance), queueing,
-                sum(map(crowding, demand, then.cores)))
+        return (
+            sum(map(waiting, demand, then.cores, then.bursts)),
+            sum(then.distance),
+            queueing,
+            sum(map(crowding, demand, then.cores)),
+        )
 
     def loss(self) -> float:
         """Return the host's loss [cores]."""
@@ -229,8 +258,12 @@ class Balance:
                 for m, distance, queueing, traffic, reaching in each.columns:
                     was = columns.get(m)
                     if was is None:
-                        columns[m] = [sign * distance, sign * queueing, sign * traffic,
-                                      sign * reaching]
+                        columns[m] = [
+                            sign * distance,
+                            sign * queueing,
+                            sign * traffic,
+                            sign * reaching,
+                        ]
                     else:
                         was[0] += sign * distance
                         was[1] += sign * queueing
@@ -238,8 +271,11 @@ class Balance:
                         was[3] += sign * reaching
         return self._waiting_spared(shifted, wide) + self._distance_spared(columns)
 
-    def poured(self, demand: Iterable[float] | None = None,
-               wide: Mapping[tuple[int, ...], float] | None = None) -> list[float]:
+    def poured(
+        self,
+        demand: Iterable[float] | None = None,
+        wide: Mapping[tuple[int, ...], float] | None = None,
+    ) -> list[float]:
         """Return the demand by position once the wide guests have levelled it."""
         demand = list(self.demand if demand is None else demand)
         wide = self.wide if wide is None else wide
@@ -266,13 +302,15 @@ class Balance:
             demand = self.poured(demand, wide)
         return sum(map(_wait, demand, self.cores, self.bursts))
 
-    def _waiting_spared(self, shifted: Mapping[int, float],
-                        wide: Mapping[tuple[int, ...], float] | None) -> float:
+    def _waiting_spared(
+        self, shifted: Mapping[int, float], wide: Mapping[tuple[int, ...], float] | None
+    ) -> float:
         if wide is None and not self.wide:
             demand, cores, bursts = self.demand, self.cores, self.bursts
-            return sum(_wait(demand[n], cores[n], bursts[n])
-                       - _wait(demand[n] + by, cores[n], bursts[n])
-                       for n, by in shifted.items())
+            return sum(
+                _wait(demand[n], cores[n], bursts[n]) - _wait(demand[n] + by, cores[n], bursts[n])
+                for n, by in shifted.items()
+            )
         if self._waits is None:
             self._waits = self._waiting(self.demand, self.wide)
         then = list(self.demand)
@@ -285,10 +323,14 @@ class Balance:
         for m, (distance, queueing, traffic, reaching) in columns.items():
             spared -= distance
             if self.bandwidth_max is not None:
-                spared += (self._queue(m, self.queueing[m], self.traffic[m], self.reaching[m])
-                           - self._queue(m, self.queueing[m] + queueing,
-                                         self.traffic[m] + traffic,
-                                         self.reaching[m] + reaching))
+                spared += self._queue(
+                    m, self.queueing[m], self.traffic[m], self.reaching[m]
+                ) - self._queue(
+                    m,
+                    self.queueing[m] + queueing,
+                    self.traffic[m] + traffic,
+                    self.reaching[m] + reaching,
+                )
         return spared
 
     def _queue(self, m: int, lines: float, traffic: float, reaching: float) -> float:
@@ -299,5 +341,7 @@ class Balance:
         u = traffic / maximum
         if u <= 0:
             return 0.0
-        return bounded(lines * (u / (1 - u) if u <= QUEUEING_KNEE
-                                else _KNEE + (u - QUEUEING_KNEE) * _SLOPE), reaching)
+        return bounded(
+            lines * (u / (1 - u) if u <= QUEUEING_KNEE else _KNEE + (u - QUEUEING_KNEE) * _SLOPE),
+            reaching,
+        )

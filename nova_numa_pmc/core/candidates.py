@@ -34,8 +34,13 @@ class Ask:
 
     __slots__ = ('view', 'request', 'threads', 'free_bytes', 'devices')
 
-    def __init__(self, merged: model.HostView, members: Sequence[tuple[int, ...]],
-                 host_view: model.HostView, request: model.Request) -> None:
+    def __init__(
+        self,
+        merged: model.HostView,
+        members: Sequence[tuple[int, ...]],
+        host_view: model.HostView,
+        request: model.Request,
+    ) -> None:
         """Put the question.
 
         :param merged, members: from :func:`domains.merged`
@@ -45,8 +50,16 @@ class Ask:
         self.threads = _threads(merged, request)
         self.free_bytes = free_bytes(merged.nodes, request)
         wanted = request.device_nodes
-        self.devices = tuple(at for at, group in enumerate(members) for member in group
-                             if host_view.nodes[member].id in wanted) if wanted else ()
+        self.devices = (
+            tuple(
+                at
+                for at, group in enumerate(members)
+                for member in group
+                if host_view.nodes[member].id in wanted
+            )
+            if wanted
+            else ()
+        )
 
     def distance(self, a: int, b: int) -> float:
         """Read the SLIT distance between two positions."""
@@ -56,9 +69,12 @@ class Ask:
 def _threads(view: model.HostView, request: model.Request) -> list[int]:
     """Count the threads that the guest may use on each node."""
     allowed = request.allowed_cpus
-    return [node.threads if node.cpus is None
-            else len(node.cpus if allowed is None else node.cpus & allowed)
-            for node in view.nodes]
+    return [
+        node.threads
+        if node.cpus is None
+        else len(node.cpus if allowed is None else node.cpus & allowed)
+        for node in view.nodes
+    ]
 
 
 def free_bytes(nodes: Sequence[model.NodeView], request: model.Request) -> list[int]:
@@ -68,8 +84,9 @@ def free_bytes(nodes: Sequence[model.NodeView], request: model.Request) -> list[
     return [dict(node.huge_free_bytes).get(request.page_bytes, 0) for node in nodes]
 
 
-def tiers(ask: Ask, costs: Callable[[], Sequence[sets.Cost]] | None = None,
-          ) -> Iterator[tuple[str, list[Candidate]]]:
+def tiers(
+    ask: Ask, costs: Callable[[], Sequence[sets.Cost]] | None = None
+) -> Iterator[tuple[str, list[Candidate]]]:
     """Yield (code, candidates) from the best kind of place to the least.
 
     :param costs: function that returns what orders the positions when many sets of them hold the
@@ -84,11 +101,27 @@ def tiers(ask: Ask, costs: Callable[[], Sequence[sets.Cost]] | None = None,
     if policy != model.ONE_NODE:
         yield 'span', _spans(ask, bandwidth, costs and costs())
     vcpus = max(1, ask.request.vcpus)
-    yield 'cpus_only', [Candidate((at,), (), False)
-                        for at, threads in enumerate(ask.threads) if threads >= vcpus]
+    yield (
+        'cpus_only',
+        [
+            Candidate((at,), (), False)
+            for at, threads in enumerate(ask.threads)
+            if threads >= vcpus
+        ],
+    )
     if policy != model.ONE_NODE:
-        yield 'cpus_only', [Candidate(chosen, (), False) for chosen in sets.smallest(
-            [(threads,) for threads in ask.threads], (vcpus,), ask.distance, costs and costs())]
+        yield (
+            'cpus_only',
+            [
+                Candidate(chosen, (), False)
+                for chosen in sets.smallest(
+                    [(threads,) for threads in ask.threads],
+                    (vcpus,),
+                    ask.distance,
+                    costs and costs(),
+                )
+            ],
+        )
 
 
 def _everywhere(ask: Ask) -> list[Candidate]:
@@ -104,9 +137,12 @@ def _maxima(ask: Ask) -> list[float | None]:
     whose memory is kept from them, whatever that can deliver.
     """
     huge = ask.request.page_bytes is not None
-    return [node.bandwidth_max_bytes_per_sec
-            if (node.huge_free_bytes if huge else node.capacity_bytes) else 0.0
-            for node in ask.view.nodes]
+    return [
+        node.bandwidth_max_bytes_per_sec
+        if (node.huge_free_bytes if huge else node.capacity_bytes)
+        else 0.0
+        for node in ask.view.nodes
+    ]
 
 
 def _bandwidth_need(ask: Ask) -> float | None:
@@ -132,8 +168,9 @@ def _single_nodes(ask: Ask, bandwidth: float | None) -> list[Candidate]:
         if ask.free_bytes[at] < memory_bytes:
             # First touch on a node without memory falls back to the nearest by itself.
             home = _nearest_memory(ask, at) if is_memoryless(node) else None
-        if home is not None and not (bandwidth and (
-                ask.view.nodes[home].bandwidth_max_bytes_per_sec or 0.0) < bandwidth):
+        if home is not None and not (
+            bandwidth and (ask.view.nodes[home].bandwidth_max_bytes_per_sec or 0.0) < bandwidth
+        ):
             found.append(Candidate((at,), (home,), home == at))
     return found
 
@@ -146,17 +183,20 @@ def is_memoryless(node: model.NodeView) -> bool:
 def _nearest_memory(ask: Ask, at: int) -> int | None:
     """Find where a CPU-only node's memory would lie; None: it does not fit there."""
     having = [other for other, node in enumerate(ask.view.nodes) if not is_memoryless(node)]
-    nearest = min(having, default=None,
-                  key=lambda other: (ask.distance(at, other), -ask.free_bytes[other]))
+    nearest = min(
+        having, default=None, key=lambda other: (ask.distance(at, other), -ask.free_bytes[other])
+    )
     if nearest is None or ask.free_bytes[nearest] < ask.request.memory_bytes:
         return None
     return nearest
 
 
-def _spans(ask: Ask, bandwidth: float | None,
-           costs: Sequence[sets.Cost] | None) -> list[Candidate]:
+def _spans(
+    ask: Ask, bandwidth: float | None, costs: Sequence[sets.Cost] | None
+) -> list[Candidate]:
     room: list[tuple[float, ...]] = [
-        (threads, max(0, free)) for threads, free in zip(ask.threads, ask.free_bytes)]
+        (threads, max(0, free)) for threads, free in zip(ask.threads, ask.free_bytes)
+    ]
     need: tuple[float, ...] = (max(1, ask.request.vcpus), ask.request.memory_bytes)
     if bandwidth:
         room = [kinds + (most or 0.0,) for kinds, most in zip(room, _maxima(ask))]
@@ -167,6 +207,7 @@ def _spans(ask: Ask, bandwidth: float | None,
         cpus = tuple(at for at in chosen if ask.threads[at])
         mems = tuple(at for at in chosen if not is_memoryless(nodes[at]))
         # Sets that differ in nodes with neither are one place.
-        found.setdefault((cpus, mems), Candidate(cpus, mems, not any(
-            is_memoryless(nodes[at]) for at in chosen)))
+        found.setdefault(
+            (cpus, mems), Candidate(cpus, mems, not any(is_memoryless(nodes[at]) for at in chosen))
+        )
     return list(found.values())

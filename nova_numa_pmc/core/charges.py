@@ -19,8 +19,14 @@ if TYPE_CHECKING:
 PARTS_MAX = 8
 
 
-def charge(host: Aggregates, vcpus: float, memory_mib: float, asked: Asked, limits: Limits,
-           cores_per_vcpu: float = PRIOR_CORES_PER_VCPU) -> Aggregates:
+def charge(
+    host: Aggregates,
+    vcpus: float,
+    memory_mib: float,
+    asked: Asked,
+    limits: Limits,
+    cores_per_vcpu: float = PRIOR_CORES_PER_VCPU,
+) -> Aggregates:
     """Charge a host for guests that came after it was measured, where they probably went.
 
     Nobody knows them one by one: they are taken to be as large as the guest that asks, and
@@ -35,14 +41,21 @@ def charge(host: Aggregates, vcpus: float, memory_mib: float, asked: Asked, limi
     if not vcpus and not memory_mib:
         return host
     parts = max(1, min(PARTS_MAX, round(vcpus / max(1, asked.vcpus))))
-    one = unseen(vcpus / parts, int(-(-memory_mib // parts)), intensity=asked.intensity,
-                 cores_per_vcpu=cores_per_vcpu)
+    one = unseen(
+        vcpus / parts,
+        int(-(-memory_mib // parts)),
+        intensity=asked.intensity,
+        cores_per_vcpu=cores_per_vcpu,
+    )
     host = host.copy()
     for _ in range(parts):
         positions = outcome(host, one, limits).at
         cores = sum(host.cores[at] for at in positions)
-        _add(host, one, {at: host.cores[at] / cores if cores else 1 / len(positions)
-                         for at in positions})
+        _add(
+            host,
+            one,
+            {at: host.cores[at] / cores if cores else 1 / len(positions) for at in positions},
+        )
         host.turn = (host.turn + 1) % len(host.cores)
     return host
 

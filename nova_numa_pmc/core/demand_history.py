@@ -39,8 +39,9 @@ class Series:
 
     __slots__ = ('unit', 'minutes', 'day')
 
-    def __init__(self, unit: float, minutes: Stream | None = None,
-                 day: Stream | None = None) -> None:
+    def __init__(
+        self, unit: float, minutes: Stream | None = None, day: Stream | None = None
+    ) -> None:
         self.unit = unit
         self.minutes, self.day = minutes or Stream(), day or Stream()
 
@@ -57,10 +58,16 @@ class Series:
 
     def figures(self) -> dict[str, dict[str, float | None]]:
         """Return {horizon: {figure: value}}, plain data; {}: nothing was measured."""
-        return {} if self.day.mean is None else {
-            name: {'mean': stream.mean, 'variance': stream.variance, 'p95': p95}
-            for name, stream, p95 in zip(('minutes', 'day'), (self.minutes, self.day),
-                                         self.p95())}
+        return (
+            {}
+            if self.day.mean is None
+            else {
+                name: {'mean': stream.mean, 'variance': stream.variance, 'p95': p95}
+                for name, stream, p95 in zip(
+                    ('minutes', 'day'), (self.minutes, self.day), self.p95()
+                )
+            }
+        )
 
 
 class Wants:
@@ -94,9 +101,15 @@ class GuestHistory(Wants):
 
     __slots__ = ('flavor', 'vcpus', 'seen_s', 'measured_s', 'ran', '_place')
 
-    def __init__(self, flavor: str | None = None, vcpus: int = 0, seen_s: float = 0.0,
-                 measured_s: float = 0.0, demand: Series | None = None,
-                 traffic: Series | None = None) -> None:
+    def __init__(
+        self,
+        flavor: str | None = None,
+        vcpus: int = 0,
+        seen_s: float = 0.0,
+        measured_s: float = 0.0,
+        demand: Series | None = None,
+        traffic: Series | None = None,
+    ) -> None:
         super().__init__(demand, traffic)
         self.flavor, self.vcpus, self.seen_s = flavor, vcpus, seen_s
         self.measured_s = measured_s
@@ -112,8 +125,11 @@ class GuestHistory(Wants):
     def cores_per_vcpu(self) -> float | None:
         """Return what it wanted over a day; None: not measured for long enough to tell."""
         mean = self.demand.day.mean
-        return None if mean is None or self.vcpus <= 0 or self.measured_s < KNOWN_S else (
-            mean / self.vcpus)
+        return (
+            None
+            if mean is None or self.vcpus <= 0 or self.measured_s < KNOWN_S
+            else (mean / self.vcpus)
+        )
 
     def settle(self, promise: model.Promise | None) -> bool:
         """Take its place over; return whether it had another one when the interval began."""
@@ -147,10 +163,15 @@ class Histories:
         self.others: dict[int, Wants] = {}
         self.flavors: dict[str | None, tuple[float, float]] = {}
         self.recent: list[tuple[float, dict[int, float | None], dict[int, float | None]]] = [
-            (clock_s, {}, {})]
+            (clock_s, {}, {})
+        ]
 
-    def feed(self, sample: Sample, guests: Mapping[str, model.Guest],
-             promises: Mapping[str, model.Promise]) -> None:
+    def feed(
+        self,
+        sample: Sample,
+        guests: Mapping[str, model.Guest],
+        promises: Mapping[str, model.Promise],
+    ) -> None:
         """Add one interval.
 
         :param guests: by uuid, those that run
@@ -163,17 +184,27 @@ class Histories:
         weights = self.minutes.advance(seconds), self.day.advance(seconds)
         traffic = traffic_of(sample.guests, sample.nodes)
         for each in sample.guests:
-            self._feed_guest(each, guests.get(each.uuid), promises.get(each.uuid),
-                             traffic.get(each.uuid), weights, seconds)
+            self._feed_guest(
+                each,
+                guests.get(each.uuid),
+                promises.get(each.uuid),
+                traffic.get(each.uuid),
+                weights,
+                seconds,
+            )
         for node, cores, bytes_per_sec in others_of(sample, promises, traffic):
             wants = self.others.setdefault(node, Wants())
             if cores is not None:
                 wants.demand.add(cores, weights)
             if bytes_per_sec is not None:
                 wants.traffic.add(bytes_per_sec, weights)
-        self.recent.append((self.clock_s,
-                            {node.id: node.demand_cores for node in sample.nodes},
-                            {node.id: node.bandwidth_bytes_per_sec for node in sample.nodes}))
+        self.recent.append(
+            (
+                self.clock_s,
+                {node.id: node.demand_cores for node in sample.nodes},
+                {node.id: node.bandwidth_bytes_per_sec for node in sample.nodes},
+            )
+        )
         while self.recent[1][0] <= self.clock_s - SUSTAINED_S:
             del self.recent[0]
         self._rescale()
@@ -186,12 +217,20 @@ class Histories:
         """
         if self.recent[0][0] > self.clock_s - SUSTAINED_S:
             return None, None
-        return (_least([cores.get(node) for _, cores, _ in self.recent[1:]]),
-                _least([traffic.get(node) for _, _, traffic in self.recent[1:]]))
+        return (
+            _least([cores.get(node) for _, cores, _ in self.recent[1:]]),
+            _least([traffic.get(node) for _, _, traffic in self.recent[1:]]),
+        )
 
-    def _feed_guest(self, sample: GuestSample, guest: model.Guest | None,
-                    promise: model.Promise | None, bytes_per_sec: float | None,
-                    weights: tuple[float, float], seconds: float) -> None:
+    def _feed_guest(
+        self,
+        sample: GuestSample,
+        guest: model.Guest | None,
+        promise: model.Promise | None,
+        bytes_per_sec: float | None,
+        weights: tuple[float, float],
+        seconds: float,
+    ) -> None:
         history = self.guests.get(sample.uuid)
         if history is None:
             history = self.guests[sample.uuid] = GuestHistory()
@@ -227,8 +266,9 @@ class Histories:
 
     def _forget(self) -> None:
         """Forget guests that are gone for good, but for what their flavor learns of them."""
-        gone = sorted((each.seen_s, uuid) for uuid, each in self.guests.items()
-                      if each.seen_s < self.clock_s)
+        gone = sorted(
+            (each.seen_s, uuid) for uuid, each in self.guests.items() if each.seen_s < self.clock_s
+        )
         over = len(self.guests) - GUESTS_MAX
         for at, (seen_s, uuid) in enumerate(gone):
             if at < over or seen_s < self.clock_s - KEEP_S:
@@ -260,8 +300,9 @@ def counts(promise: model.Promise | None) -> bool:
     return promise is None or promise.vcpus > 0
 
 
-def others_of(sample: Sample, promises: Mapping[str, model.Promise],
-              traffic: Mapping[str, float]) -> list[tuple[int, float | None, float | None]]:
+def others_of(
+    sample: Sample, promises: Mapping[str, model.Promise], traffic: Mapping[str, float]
+) -> list[tuple[int, float | None, float | None]]:
     """Return (node id, cores, bytes/s) of what was not guests' in an interval.
 
     It is what is left of a node's when that of the guests is taken off. None: unknown, as it is
@@ -286,8 +327,14 @@ def others_of(sample: Sample, promises: Mapping[str, model.Promise],
         if served is not None and bytes_per_sec is not None and lies:
             for node, size in each.bytes_by_node:
                 served[node] = served.get(node, 0.0) + bytes_per_sec * size / lies
-    return [(node.id, _left(node.demand_cores, cores, node.id),
-             _left(node.bandwidth_bytes_per_sec, served, node.id)) for node in sample.nodes]
+    return [
+        (
+            node.id,
+            _left(node.demand_cores, cores, node.id),
+            _left(node.bandwidth_bytes_per_sec, served, node.id),
+        )
+        for node in sample.nodes
+    ]
 
 
 def _least(values: list[float | None]) -> float | None:

@@ -69,9 +69,14 @@ def near(distances: tuple[tuple[float, ...], ...], threshold: float) -> tuple[in
     :returns: as in :class:`model.HostView`
     """
     count = len(distances)
-    if threshold <= LOCAL_DISTANCE or any(len(row) != count for row in distances) or all(
-            min(row[:at] + row[at + 1:], default=threshold) >= threshold
-            for at, row in enumerate(distances)):
+    if (
+        threshold <= LOCAL_DISTANCE
+        or any(len(row) != count for row in distances)
+        or all(
+            min(row[:at] + row[at + 1 :], default=threshold) >= threshold
+            for at, row in enumerate(distances)
+        )
+    ):
         return ()
     labels = list(range(count))
     for seed in range(count):
@@ -79,8 +84,10 @@ def near(distances: tuple[tuple[float, ...], ...], threshold: float) -> tuple[in
         while reached:
             at = reached.pop()
             for other in range(seed + 1, count):
-                if labels[other] == other and min(
-                        distances[at][other], distances[other][at]) < threshold:
+                if (
+                    labels[other] == other
+                    and min(distances[at][other], distances[other][at]) < threshold
+                ):
                     labels[other] = seed
                     reached.append(other)
     return labelled(labels)
@@ -116,14 +123,20 @@ def _sum(nodes: list[model.NodeView]) -> model.NodeView:
     links = [node.link_ratio for node in nodes if node.link_ratio is not None]
     cpus = [node.cpus for node in nodes if node.cpus is not None]
     return model.NodeView(
-        nodes[0].id, sum([node.cores for node in nodes]), sum([node.threads for node in nodes]),
-        sum([node.capacity_bytes for node in nodes]), sum([node.promised_bytes for node in nodes]),
-        sum([node.guests for node in nodes]), sum([node.vcpus for node in nodes]),
+        nodes[0].id,
+        sum([node.cores for node in nodes]),
+        sum([node.threads for node in nodes]),
+        sum([node.capacity_bytes for node in nodes]),
+        sum([node.promised_bytes for node in nodes]),
+        sum([node.guests for node in nodes]),
+        sum([node.vcpus for node in nodes]),
         _total([node.demand_cores for node in nodes if node.cores]),
         _total([node.bandwidth_bytes_per_sec for node in serving]),
         _total([node.bandwidth_max_bytes_per_sec for node in serving]),
-        None if len(links) < len(nodes) else max(links), tuple(sorted(huge.items())),
-        None if len(cpus) < len(nodes) else frozenset(cpu for each in cpus for cpu in each))
+        None if len(links) < len(nodes) else max(links),
+        tuple(sorted(huge.items())),
+        None if len(cpus) < len(nodes) else frozenset(cpu for each in cpus for cpu in each),
+    )
 
 
 def _total(values: list[float | None]) -> float | None:

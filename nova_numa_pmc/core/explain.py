@@ -23,12 +23,12 @@ _WORDS = {
     'policy_none': 'left alone, as its policy or the operator asks',
     'too_few_cpus': 'left alone: {vcpus} vCPUs, {threads} CPUs that it may use',
     'no_single_node': 'left alone: its policy asks for one node, '
-                      '{vcpus} vCPUs exceed the {threads} CPUs of the largest',
+    '{vcpus} vCPUs exceed the {threads} CPUs of the largest',
     'no_node_fits': 'no single node fits {vcpus} vCPUs and {memory_bytes}: '
-                    'at most {threads} CPUs and {free_bytes}',
+    'at most {threads} CPUs and {free_bytes}',
     'one_l3': 'on the CPUs of one of its {caches} L3 caches (pressure {pressure})',
     'l3_crowded': 'on those of all {caches} L3 caches: one alone would be more crowded '
-                  '(pressure {pressure})',
+    '(pressure {pressure})',
     'bandwidth_dropped': 'bandwidth left out: no maximum of it is known',
     'bandwidth_assumed': 'bandwidth unknown on some nodes: taken as the upper quartile of others',
     'demand_assumed': 'CPU demand unknown on some nodes: taken as the upper quartile of others',
@@ -59,13 +59,17 @@ def _said(reason: Reason) -> str:
 def _comparison(values: Mapping[str, Any]) -> list[str]:
     if 'pressure' not in values:
         return []
-    said = [f'pressure {values["pressure"]:.2f}, '
-            f'{100 * values["promised_ratio"]:.0f} % of memory promised']
+    said = [
+        f'pressure {values["pressure"]:.2f}, '
+        f'{100 * values["promised_ratio"]:.0f} % of memory promised'
+    ]
     if values.get('distance'):
         said.append(f'distance {values["distance"]:g} beyond local')
     if 'decided_by' in values:
-        said.append(f'preferred by {values["decided_by"]} to {_nodes(values["instead_of"])} '
-                    f'(pressure {values["instead_pressure"]:.2f})')
+        said.append(
+            f'preferred by {values["decided_by"]} to {_nodes(values["instead_of"])} '
+            f'(pressure {values["instead_pressure"]:.2f})'
+        )
     return said
 
 

@@ -44,11 +44,13 @@ def explain_why(move: moves.Move) -> str:
     if asked:
         return str(asked[0])
     grounds = [(_values(reason)['cores'], _ground(reason)) for reason in move.reasons]
-    shown = ', '.join(f'{ground} {cores:.2g}' for cores, ground in grounds
-                      if abs(cores) >= 0.005)
-    return (f'gains {move.gain_cores:.2g} cores' + (f' ({shown})' if shown else '')
-            + f', costs {move.cost_core_sec:.1f} core-seconds'
-            + (f', {move.regret_core_sec:.1f} lost so far' if move.regret_core_sec else ''))
+    shown = ', '.join(f'{ground} {cores:.2g}' for cores, ground in grounds if abs(cores) >= 0.005)
+    return (
+        f'gains {move.gain_cores:.2g} cores'
+        + (f' ({shown})' if shown else '')
+        + f', costs {move.cost_core_sec:.1f} core-seconds'
+        + (f', {move.regret_core_sec:.1f} lost so far' if move.regret_core_sec else '')
+    )
 
 
 def _ground(reason: Reason) -> str:

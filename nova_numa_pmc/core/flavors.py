@@ -33,12 +33,13 @@ def of_flavor(histories: Histories, flavor: str | None) -> model.History:
     known = per_vcpu(histories)
     cores = traffic = 0.0
     for each in histories.guests.values():
-        if each.tells and each.demand.day.mean is not None and (
-                each.traffic.day.mean is not None):
+        if each.tells and each.demand.day.mean is not None and (each.traffic.day.mean is not None):
             cores += each.demand.day.mean
             traffic += each.traffic.day.mean
-    return model.History(*(known.get(flavor) or known.get(None, (0, 0.0))),
-                         traffic / cores if cores >= _LEAST_CORES else None)
+    return model.History(
+        *(known.get(flavor) or known.get(None, (0, 0.0))),
+        traffic / cores if cores >= _LEAST_CORES else None,
+    )
 
 
 def published(histories: Histories) -> model.History:

@@ -34,7 +34,8 @@ class Place:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Place) and (
-            self.cpus == other.cpus and self.memory == other.memory)
+            self.cpus == other.cpus and self.memory == other.memory
+        )
 
     def __hash__(self) -> int:
         return hash((self.cpus, self.memory))
@@ -53,9 +54,15 @@ class Ground(Layout):
         if len(place.cpus) == 1 and place in mover.effects:
             return mover.effects[place]
         found = balances.effect(
-            place.cpus, mover.demand, self._cpu_shares(mover, place.cpus),
+            place.cpus,
+            mover.demand,
+            self._cpu_shares(mover, place.cpus),
             mover.mem_shares if place.memory is None else ((place.memory, 1.0),),
-            mover.lines_sec, mover.traffic, self.latencies_ns, queues=mover.counted)
+            mover.lines_sec,
+            mover.traffic,
+            self.latencies_ns,
+            queues=mover.counted,
+        )
         if len(place.cpus) == 1:
             mover.effects[place] = found
         return found
@@ -98,13 +105,13 @@ class Ground(Layout):
             return False
         if sum(self.nodes[n].threads for n in place.cpus) < mover.guest.vcpus:
             return False
-        if place.cpus != mover.at and not all(
-                self.cpu_known[n] for n in place.cpus + mover.at):
+        if place.cpus != mover.at and not all(self.cpu_known[n] for n in place.cpus + mover.at):
             return False
         if mover.guest.young and not self._agrees(mover, place.cpus):
             return False
         return place.memory is None or (
-            mover.bytes is not None and self.capacity[place.memory] is not None)
+            mover.bytes is not None and self.capacity[place.memory] is not None
+        )
 
     def _agrees(self, mover: Mover, cpus: tuple[int, ...]) -> bool:
         """Say whether a guest that was just placed would be placed there; see :mod:`agreeing`."""
@@ -130,15 +137,23 @@ class Ground(Layout):
                     arriving[at] = arriving.get(at, 0) - size
                     arriving[target] = arriving.get(target, 0) + size
                     targets.add(target)
-        return (all(more <= 0 or self.promised[at] + more <= self.capacity[at]
-                    for at, more in promised.items())
-                and all(more <= 0 or at not in self.free
-                        or more <= self.free[at] - self.terms.reserve_bytes
-                        for at, more in arriving.items())
-                # Who swap make room for one another in steps, of which the first needs some.
-                and all(at not in self.free
-                        or self.free[at] >= self.terms.reserve_bytes + BATCH_BYTES
-                        for at in targets))
+        return (
+            all(
+                more <= 0 or self.promised[at] + more <= self.capacity[at]
+                for at, more in promised.items()
+            )
+            and all(
+                more <= 0
+                or at not in self.free
+                or more <= self.free[at] - self.terms.reserve_bytes
+                for at, more in arriving.items()
+            )
+            # Who swap make room for one another in steps, of which the first needs some.
+            and all(
+                at not in self.free or self.free[at] >= self.terms.reserve_bytes + BATCH_BYTES
+                for at in targets
+            )
+        )
 
     def apply(self, steps: Steps) -> None:
         """Go on as if the steps were made."""
@@ -153,9 +168,16 @@ class Ground(Layout):
 
     def as_it_was(self, mover: Mover, cpus: tuple[int, ...], mem_shares: Parts) -> balances.Effect:
         """Return what a guest would add at a former place with its memory as it lay then."""
-        return balances.effect(cpus, mover.demand, self._cpu_shares(mover, cpus), mem_shares,
-                               mover.lines_sec, mover.traffic, self.latencies_ns,
-                               queues=mover.counted)
+        return balances.effect(
+            cpus,
+            mover.demand,
+            self._cpu_shares(mover, cpus),
+            mem_shares,
+            mover.lines_sec,
+            mover.traffic,
+            self.latencies_ns,
+            queues=mover.counted,
+        )
 
     def _bring(self, mover: Mover, target: int) -> None:
         assert mover.bytes is not None  # else may() has refused it

@@ -17,10 +17,14 @@ LINE_BYTES = 64
 
 
 def guest_loads(
-        samples: Iterable[GuestSample], guests: Mapping[str, model.Guest],
-        promises: Mapping[str, model.Promise], view: model.HostView,
-        held: Mapping[str, Iterable[int]] | None = None, busy: Mapping[str, str] | None = None,
-        now_ns: int | None = None) -> tuple[moves.GuestLoad, ...]:
+    samples: Iterable[GuestSample],
+    guests: Mapping[str, model.Guest],
+    promises: Mapping[str, model.Promise],
+    view: model.HostView,
+    held: Mapping[str, Iterable[int]] | None = None,
+    busy: Mapping[str, str] | None = None,
+    now_ns: int | None = None,
+) -> tuple[moves.GuestLoad, ...]:
     """Join what is known of each guest.
 
     :param guests, promises: by uuid
@@ -33,9 +37,19 @@ def guest_loads(
     """
     samples = sorted(samples, key=lambda each: each.uuid)
     bytes_per_line = _bytes_per_line(samples, view.nodes)
-    return tuple(_guest_load(
-        each, guests.get(each.uuid), promises.get(each.uuid), view, bytes_per_line,
-        (held or {}).get(each.uuid), (busy or {}).get(each.uuid, ''), now_ns) for each in samples)
+    return tuple(
+        _guest_load(
+            each,
+            guests.get(each.uuid),
+            promises.get(each.uuid),
+            view,
+            bytes_per_line,
+            (held or {}).get(each.uuid),
+            (busy or {}).get(each.uuid, ''),
+            now_ns,
+        )
+        for each in samples
+    )
 
 
 def waiting_cores(samples: Iterable[GuestSample]) -> tuple[tuple[int, float], ...]:
@@ -73,37 +87,59 @@ def why_fixed(guest: model.Guest | None, promise: model.Promise | None, busy: st
         return 'unknown'
     policy = dict(guest.hints).get('numa_pmc:policy')
     for code, holds in (
-            ('starting', not promise.started),
-            ('pinned', guest.placed_by or promise.origin == model.PINNED),
-            ('opted_out', policy == model.NONE),
-            ('spread', policy == model.SPREAD),
-            ('locked', guest.locked or guest.devices),
-            ('huge_pages', guest.page_bytes or promise.page_bytes),
-            ('bound', promise.bound)):
+        ('starting', not promise.started),
+        ('pinned', guest.placed_by or promise.origin == model.PINNED),
+        ('opted_out', policy == model.NONE),
+        ('spread', policy == model.SPREAD),
+        ('locked', guest.locked or guest.devices),
+        ('huge_pages', guest.page_bytes or promise.page_bytes),
+        ('bound', promise.bound),
+    ):
         if holds:
             return code
     return ''
 
 
-def _guest_load(sample: GuestSample, guest: model.Guest | None, promise: model.Promise | None,
-                view: model.HostView, bytes_per_line: float | None, held: Iterable[int] | None,
-                busy: str, now_ns: int | None) -> moves.GuestLoad:
+def _guest_load(
+    sample: GuestSample,
+    guest: model.Guest | None,
+    promise: model.Promise | None,
+    view: model.HostView,
+    bytes_per_line: float | None,
+    held: Iterable[int] | None,
+    busy: str,
+    now_ns: int | None,
+) -> moves.GuestLoad:
     known = promise or model.Promise(sample.uuid, sample.name, (), (), 1, 0)
     return moves.GuestLoad(
-        sample.uuid, sample.name,
+        sample.uuid,
+        sample.name,
         known.vcpus if guest is None else max(guest.vcpus, guest.vcpus_max or 0),
-        known.memory_bytes, known.cpu_nodes if held is None else tuple(held), known.cpu_nodes,
-        known.mem_nodes, known.mem_bytes, sample.bytes_by_node, sample.cores_by_node,
+        known.memory_bytes,
+        known.cpu_nodes if held is None else tuple(held),
+        known.cpu_nodes,
+        known.mem_nodes,
+        known.mem_bytes,
+        sample.bytes_by_node,
+        sample.cores_by_node,
         None if sample.cores is None else sample.cores + (sample.waiting_cores or 0.0),
-        sample.cores, _lines(sample), sample.remote_ratio,
+        sample.cores,
+        _lines(sample),
+        sample.remote_ratio,
         _traffic(sample, bytes_per_line),
         None if guest is None else _allowed_nodes(guest, view),
-        why_fixed(guest, promise, busy), _young(promise, now_ns))
+        why_fixed(guest, promise, busy),
+        _young(promise, now_ns),
+    )
 
 
 def _young(promise: model.Promise | None, now_ns: int | None) -> bool:
-    return (promise is not None and now_ns is not None and promise.origin == model.PLACED
-            and promise.since_ns > now_ns - agreeing.YOUNG_NS)
+    return (
+        promise is not None
+        and now_ns is not None
+        and promise.origin == model.PLACED
+        and promise.since_ns > now_ns - agreeing.YOUNG_NS
+    )
 
 
 def _lines(sample: GuestSample) -> float | None:
@@ -115,16 +151,18 @@ def _lines(sample: GuestSample) -> float | None:
     return None
 
 
-def _bytes_per_line(samples: Sequence[GuestSample],
-                    nodes: Sequence[model.NodeView | NodeSample]) -> float | None:
+def _bytes_per_line(
+    samples: Sequence[GuestSample], nodes: Sequence[model.NodeView | NodeSample]
+) -> float | None:
     """Return the host's DRAM traffic per access that its guests' counters saw; None: unknown.
 
     Events of retired loads see neither prefetches nor stores, so that an access stands for
     more than its 64 bytes; what the memory controllers served is shared out by accesses.
     """
     lines = sum(_lines(each) or 0.0 for each in samples)
-    served = [node.bandwidth_bytes_per_sec for node in nodes
-              if node.bandwidth_bytes_per_sec is not None]
+    served = [
+        node.bandwidth_bytes_per_sec for node in nodes if node.bandwidth_bytes_per_sec is not None
+    ]
     return sum(served) / lines if lines and len(served) == len(nodes) else None
 
 
@@ -132,12 +170,12 @@ def _allowed_nodes(guest: model.Guest, view: model.HostView) -> tuple[int, ...] 
     """List the nodes on which a guest may run; None: on any."""
     if guest.allowed_cpus is None:
         return None
-    return tuple(node.id for node in view.nodes
-                 if node.cpus is not None and guest.allowed_cpus & node.cpus)
+    return tuple(
+        node.id for node in view.nodes if node.cpus is not None and guest.allowed_cpus & node.cpus
+    )
 
 
-def traffic_of(samples: Sequence[GuestSample],
-               nodes: Sequence[NodeSample]) -> dict[str, float]:
+def traffic_of(samples: Sequence[GuestSample], nodes: Sequence[NodeSample]) -> dict[str, float]:
     """Return {uuid: DRAM traffic in bytes/s}; a guest whose traffic is unknown is left out."""
     bytes_per_line = _bytes_per_line(samples, nodes)
     found = {each.uuid: _traffic(each, bytes_per_line) for each in samples}

@@ -35,11 +35,18 @@ def domains(topology: model.Topology, limits: model.Limits) -> tuple[int, ...]:
         return near(topology.distances, limits.domain_distance)
     if topology.vendor not in _L3_AS_NUMA:
         return ()
-    sockets = [socket if _is_one_l3(node, l3s) else None for node, l3s, socket in zip(
-        topology.nodes, topology.l3s, topology.sockets)]
-    return labelled([
-        at if socket is None or sockets.count(socket) <= _MOST_BY_CONTROLLERS
-        else ('socket', socket) for at, socket in enumerate(sockets)])
+    sockets = [
+        socket if _is_one_l3(node, l3s) else None
+        for node, l3s, socket in zip(topology.nodes, topology.l3s, topology.sockets)
+    ]
+    return labelled(
+        [
+            at
+            if socket is None or sockets.count(socket) <= _MOST_BY_CONTROLLERS
+            else ('socket', socket)
+            for at, socket in enumerate(sockets)
+        ]
+    )
 
 
 def _is_one_l3(node: model.Node, l3s: tuple[frozenset[int], ...]) -> bool:
@@ -55,11 +62,20 @@ def distances(topology: model.Topology) -> tuple[tuple[int, ...], ...]:
     far, sockets = topology.distances, topology.sockets
     if len(far) != len(sockets) or any(len(row) != len(sockets) for row in far):
         return far
-    pairs = [(a, b) for a, one in enumerate(sockets) for b, other in enumerate(sockets)
-             if a != b and one is not None and other is not None]
+    pairs = [
+        (a, b)
+        for a, one in enumerate(sockets)
+        for b, other in enumerate(sockets)
+        if a != b and one is not None and other is not None
+    ]
     within = max((far[a][b] for a, b in pairs if sockets[a] == sockets[b]), default=0)
     beyond = {(a, b) for a, b in pairs if sockets[a] != sockets[b] and far[a][b] <= within}
     if not beyond:
         return far
-    return tuple(tuple(min(_DISTANCE_MAX, within + 1) if (a, b) in beyond else distance
-                       for b, distance in enumerate(row)) for a, row in enumerate(far))
+    return tuple(
+        tuple(
+            min(_DISTANCE_MAX, within + 1) if (a, b) in beyond else distance
+            for b, distance in enumerate(row)
+        )
+        for a, row in enumerate(far)
+    )

@@ -9,8 +9,16 @@ from __future__ import annotations
 import math
 
 from nova_numa_pmc.core.demand_history import (
-    BYTES_UNIT, CORES_UNIT, FLAVORS_MAX, FLAVOR_GUESTS_MAX, GUESTS_MAX, GuestHistory, Histories,
-    Series, Wants)
+    BYTES_UNIT,
+    CORES_UNIT,
+    FLAVOR_GUESTS_MAX,
+    FLAVORS_MAX,
+    GUESTS_MAX,
+    GuestHistory,
+    Histories,
+    Series,
+    Wants,
+)
 from nova_numa_pmc.core.streams import BINS, Stream
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
@@ -30,13 +38,24 @@ def to_data(histories: Histories) -> dict[str, Any]:
     scales = histories.minutes.scale, histories.day.scale
     latest = sorted(histories.guests.items(), key=lambda item: -item[1].seen_s)[:GUESTS_MAX]
     return {
-        'schema': '%d.%d' % (MAJOR, MINOR), 'clock_s': _brief(histories.clock_s),
-        'guests': {uuid: dict(_wants(each, scales), flavor=each.flavor, vcpus=each.vcpus,
-                              seen_s=_brief(each.seen_s), measured_s=_brief(each.measured_s))
-                   for uuid, each in latest},
+        'schema': '%d.%d' % (MAJOR, MINOR),
+        'clock_s': _brief(histories.clock_s),
+        'guests': {
+            uuid: dict(
+                _wants(each, scales),
+                flavor=each.flavor,
+                vcpus=each.vcpus,
+                seen_s=_brief(each.seen_s),
+                measured_s=_brief(each.measured_s),
+            )
+            for uuid, each in latest
+        },
         'others': {'%d' % node: _wants(each, scales) for node, each in histories.others.items()},
-        'flavors': [[name, _brief(count), _brief(total)]
-                    for name, (count, total) in histories.flavors.items()]}
+        'flavors': [
+            [name, _brief(count), _brief(total)]
+            for name, (count, total) in histories.flavors.items()
+        ],
+    }
 
 
 def from_data(data: Any) -> Histories:
@@ -53,8 +72,10 @@ def from_data(data: Any) -> Histories:
             found.guests[_text(uuid)] = GuestHistory(
                 None if each['flavor'] is None else _text(each['flavor']),
                 int(_amount(each['vcpus'], _VCPUS_MAX)),
-                min(found.clock_s, _amount(each['seen_s'])), _amount(each['measured_s']),
-                *_series(each))
+                min(found.clock_s, _amount(each['seen_s'])),
+                _amount(each['measured_s']),
+                *_series(each),
+            )
         for node, each in _items(data['others'], _NODES_MAX):
             if not (node.isascii() and node.isdigit() and len(node) < 6):
                 raise ValueError('%.40r is no node' % node)
@@ -70,9 +91,12 @@ def from_data(data: Any) -> Histories:
 
 
 def _wants(wants: Wants, scales: tuple[float, float]) -> dict[str, list[list[float]]]:
-    return {name: [_stream(stream, scale) for stream, scale in zip(
-        (series.minutes, series.day), scales)]
-        for name, series in (('demand', wants.demand), ('traffic', wants.traffic))}
+    return {
+        name: [
+            _stream(stream, scale) for stream, scale in zip((series.minutes, series.day), scales)
+        ]
+        for name, series in (('demand', wants.demand), ('traffic', wants.traffic))
+    }
 
 
 def _stream(stream: Stream, scale: float) -> list[float]:
@@ -83,8 +107,12 @@ def _stream(stream: Stream, scale: float) -> list[float]:
     weight, mean, variance = _brief(stream.weight / scale), stream.mean, stream.variance
     if not weight or mean is None or variance is None:
         return []
-    return [weight, _brief(mean), _brief(variance),
-            *(part for at, share in stream.bins() for part in (at, _brief(share)))]
+    return [
+        weight,
+        _brief(mean),
+        _brief(variance),
+        *(part for at, share in stream.bins() for part in (at, _brief(share))),
+    ]
 
 
 def _brief(value: float) -> float:
@@ -92,8 +120,10 @@ def _brief(value: float) -> float:
 
 
 def _series(data: Any) -> tuple[Series, Series]:
-    demand, traffic = (Series(unit, *(_to_stream(values) for values in _pair(data[name])))
-                       for name, unit in (('demand', CORES_UNIT), ('traffic', BYTES_UNIT)))
+    demand, traffic = (
+        Series(unit, *(_to_stream(values) for values in _pair(data[name])))
+        for name, unit in (('demand', CORES_UNIT), ('traffic', BYTES_UNIT))
+    )
     return demand, traffic
 
 
@@ -114,7 +144,8 @@ def _to_stream(values: Any) -> Stream:
         raise ValueError('a stream weighs nothing')
     bins = dict(zip(values[3::2], map(_amount, values[4::2])))
     if len(bins) * 2 != len(values) - 3 or any(
-            type(at) is not int or not 0 <= at < BINS for at in bins):
+        type(at) is not int or not 0 <= at < BINS for at in bins
+    ):
         raise ValueError('%.40r are no bins' % (values[3:],))
     return Stream(weight, mean, variance, {at: share * weight for at, share in bins.items()})
 

@@ -33,9 +33,14 @@ class Cache:
         self.cores = self.vcpus = self.guests = 0.0
 
 
-def choose(host: model.Topology, view: model.HostView, promises: Iterable[model.Promise],
-           nodes: tuple[int, ...], request: model.Request,
-           limits: model.Limits) -> tuple[tuple[int, ...], tuple[model.Reason, ...]]:
+def choose(
+    host: model.Topology,
+    view: model.HostView,
+    promises: Iterable[model.Promise],
+    nodes: tuple[int, ...],
+    request: model.Request,
+    limits: model.Limits,
+) -> tuple[tuple[int, ...], tuple[model.Reason, ...]]:
     """Choose the L3 cache whose CPUs a guest is held to, on the nodes that it has been given.
 
     The cache with the fewest promised vCPUs per core, then guests, then the lowest CPU. Memory
@@ -53,14 +58,22 @@ def choose(host: model.Topology, view: model.HostView, promises: Iterable[model.
     :returns: (all CPUs that the cache has online, ascending, empty: those of the nodes; why)
     """
     caches, vcpus = _caches(host, nodes, request, limits), max(1, request.vcpus)
-    fitting = [cache for cache in caches if len(cache.usable) >= vcpus <= cache.cores
-               and not is_single_core(cache.usable, host)]
+    fitting = [
+        cache
+        for cache in caches
+        if len(cache.usable) >= vcpus <= cache.cores and not is_single_core(cache.usable, host)
+    ]
     if len(caches) < 2 or not fitting:
         return (), ()
     _count(caches, host, promises)
-    best = min(fitting, key=lambda cache: (
-        round((cache.vcpus + vcpus) / cache.cores, 9), round(cache.guests, 9),
-        min(cache.usable)))
+    best = min(
+        fitting,
+        key=lambda cache: (
+            round((cache.vcpus + vcpus) / cache.cores, 9),
+            round(cache.guests, 9),
+            min(cache.usable),
+        ),
+    )
     homes = [node for node in view.nodes if node.id in nodes]
     per_vcpu, present = _demand(homes)
     added = request.demand_cores
@@ -83,19 +96,25 @@ def is_single_core(cpus: frozenset[int], host: model.Topology) -> bool:
     return len(cpus) < 2 or any(cpus <= core for core in host.cores)
 
 
-def _caches(host: model.Topology, nodes: tuple[int, ...], request: model.Request,
-            limits: model.Limits) -> list[Cache]:
+def _caches(
+    host: model.Topology, nodes: tuple[int, ...], request: model.Request, limits: model.Limits
+) -> list[Cache]:
     """List the caches that the guest may use CPUs of, with their capacity."""
     found: dict[frozenset[int], frozenset[int]] = {}
     for node, l3s in zip(host.nodes, host.l3s):
         if node.id in nodes:
-            allowed = node.cpus if request.allowed_cpus is None else (
-                node.cpus & request.allowed_cpus)
+            allowed = (
+                node.cpus if request.allowed_cpus is None else (node.cpus & request.allowed_cpus)
+            )
             for cpus in l3s:
                 found[cpus] = found.get(cpus, frozenset()) | cpus & allowed
     caches = [Cache(cpus, usable) for cpus, usable in found.items() if usable]
-    cores = capacity_cores(host._replace(nodes=tuple(
-        model.Node(at, cache.usable) for at, cache in enumerate(caches))), limits)
+    cores = capacity_cores(
+        host._replace(
+            nodes=tuple(model.Node(at, cache.usable) for at, cache in enumerate(caches))
+        ),
+        limits,
+    )
     for cache, capacity in zip(caches, cores):
         cache.cores = capacity
     return caches
@@ -109,8 +128,9 @@ def _count(caches: list[Cache], host: model.Topology, promises: Iterable[model.P
         vcpus, guests = sums.get(key, (0, 0))
         sums[key] = vcpus + promise.vcpus, guests + 1
     for (nodes, own), (vcpus, guests) in sums.items():
-        cpus = frozenset().union(*(node.cpus for node in host.nodes
-                                   if not nodes or node.id in nodes))
+        cpus = frozenset().union(
+            *(node.cpus for node in host.nodes if not nodes or node.id in nodes)
+        )
         cpus = cpus.intersection(own) or cpus
         for cache in caches:
             part = len(cpus & cache.usable) / len(cpus) if cpus else 0.0

@@ -45,9 +45,23 @@ class Mover:
     :ivar movable: whether it may be touched and enough of it is known
     """
 
-    __slots__ = ('guest', 'at', 'home', 'cpu_shares', 'mem_shares', 'bytes', 'promise',
-                 'demand', 'lines_sec', 'traffic', 'counted', 'effect', 'movable', 'allowed',
-                 'effects')
+    __slots__ = (
+        'guest',
+        'at',
+        'home',
+        'cpu_shares',
+        'mem_shares',
+        'bytes',
+        'promise',
+        'demand',
+        'lines_sec',
+        'traffic',
+        'counted',
+        'effect',
+        'movable',
+        'allowed',
+        'effects',
+    )
 
     guest: moves.GuestLoad
     at: tuple[int, ...]
@@ -82,13 +96,15 @@ class Layout:
         view = situation.view
         merged, members = domains.merged(view)
         self.terms, self.nodes = terms, merged.nodes
-        self.min_gain = min(terms.min_gain_cores, SMALLEST_SHARE * sum(
-            node.cores for node in merged.nodes))
+        self.min_gain = min(
+            terms.min_gain_cores, SMALLEST_SHARE * sum(node.cores for node in merged.nodes)
+        )
         self.ids = tuple(tuple(view.nodes[at].id for at in group) for group in members)
         # What a cpuset.mems may hold of each: a domain may have nodes without memory.
-        self.memory_ids = tuple(tuple(view.nodes[at].id for at in group
-                                      if view.nodes[at].capacity_bytes != 0) or ids
-                                for group, ids in zip(members, self.ids))
+        self.memory_ids = tuple(
+            tuple(view.nodes[at].id for at in group if view.nodes[at].capacity_bytes != 0) or ids
+            for group, ids in zip(members, self.ids)
+        )
         self.position = {node: at for at, group in enumerate(self.ids) for node in group}
         self.all = tuple(range(len(merged.nodes)))
         self.running = tuple(n for n in self.all if merged.nodes[n].cores)
@@ -125,9 +141,13 @@ class Layout:
         mover.guest, mover.effects = guest, {}
         mover.at = self.positions(guest.cpu_nodes)
         mover.home = self.positions(guest.home_nodes or guest.cpu_nodes)
-        mover.allowed = (None if guest.allowed_nodes is None else
-                         frozenset(self.position[node] for node in guest.allowed_nodes
-                                   if node in self.position))
+        mover.allowed = (
+            None
+            if guest.allowed_nodes is None
+            else frozenset(
+                self.position[node] for node in guest.allowed_nodes if node in self.position
+            )
+        )
         mover.demand = max(0.0, demand)
         lies = self._summed(guest.bytes_by_node)
         mover.bytes = lies if guest.bytes_by_node else None
@@ -147,12 +167,21 @@ class Layout:
         mover.cpu_shares = parts({n: ran.get(n, 0.0) for n in mover.at}) or self.by_cores(mover.at)
         mover.mem_shares = self._mem_shares(mover, lies, guest.remote_ratio)
         mover.effect = balances.effect(
-            mover.at, mover.demand, mover.cpu_shares, mover.mem_shares, mover.lines_sec,
-            mover.traffic, self.latencies_ns, min(runs, mover.demand), mover.counted)
+            mover.at,
+            mover.demand,
+            mover.cpu_shares,
+            mover.mem_shares,
+            mover.lines_sec,
+            mover.traffic,
+            self.latencies_ns,
+            min(runs, mover.demand),
+            mover.counted,
+        )
         return mover
 
-    def _mem_shares(self, mover: Mover, lies: Mapping[int, int],
-                    remote_ratio: float | None) -> Parts:
+    def _mem_shares(
+        self, mover: Mover, lies: Mapping[int, int], remote_ratio: float | None
+    ) -> Parts:
         """Say where its accesses go: by where its pages lie, corrected by what was counted."""
         shares = parts(lies) or tuple((self.memory_at[n], part) for n, part in mover.cpu_shares)
         local = self.memory_at[mover.at[0]]
@@ -177,21 +206,28 @@ class Layout:
         nodes = self.nodes
         demand = [node.demand_cores or 0.0 for node in nodes]
         having = [n for n in self.all if self.capacity[n] or nodes[n].cores]
-        self.bandwidth_known = all(nodes[n].bandwidth_max_bytes_per_sec
-                                   and nodes[n].bandwidth_bytes_per_sec is not None
-                                   for n in having)
+        self.bandwidth_known = all(
+            nodes[n].bandwidth_max_bytes_per_sec and nodes[n].bandwidth_bytes_per_sec is not None
+            for n in having
+        )
         traffic = [node.bandwidth_bytes_per_sec or 0.0 for node in nodes]
-        maxima = ([node.bandwidth_max_bytes_per_sec for node in nodes]
-                  if self.bandwidth_known else None)
+        maxima = (
+            [node.bandwidth_max_bytes_per_sec for node in nodes] if self.bandwidth_known else None
+        )
         waited = self._summed(situation.waiting_cores)
-        bursts = [balances.burst(demand[n], nodes[n].cores, waited[n])
-                  if self.cpu_known[n] and n in waited else 0.0 for n in self.all]
+        bursts = [
+            balances.burst(demand[n], nodes[n].cores, waited[n])
+            if self.cpu_known[n] and n in waited
+            else 0.0
+            for n in self.all
+        ]
         for mover in self.movers.values():
             for n, part in mover.cpu_shares:
                 demand[n] = max(0.0, demand[n] - part * mover.demand)
             for m, part in mover.mem_shares:
-                traffic[m] = max(0.0, traffic[m] - part * (
-                    mover.guest.bandwidth_bytes_per_sec or 0.0))
+                traffic[m] = max(
+                    0.0, traffic[m] - part * (mover.guest.bandwidth_bytes_per_sec or 0.0)
+                )
         return balances.Balance([node.cores for node in nodes], maxima, demand, traffic, bursts)
 
     def _nearest_memory(self, n: int) -> int:
@@ -213,17 +249,32 @@ class Layout:
 def parts(amounts: Mapping[int, float]) -> Parts:
     """Turn {position: amount} into (position, part) pairs; empty when all are 0."""
     total = sum(amounts.values())
-    return tuple((at, amount / total) for at, amount in amounts.items() if amount > 0) if (
-        total > 0) else ()
+    return (
+        tuple((at, amount / total) for at, amount in amounts.items() if amount > 0)
+        if (total > 0)
+        else ()
+    )
 
 
-def _latencies(latencies_ns: Sequence[Sequence[float]] | None, merged: HostView,
-               members: Sequence[tuple[int, ...]]) -> tuple[tuple[float, ...], ...]:
+def _latencies(
+    latencies_ns: Sequence[Sequence[float]] | None,
+    merged: HostView,
+    members: Sequence[tuple[int, ...]],
+) -> tuple[tuple[float, ...], ...]:
     """Average measured latencies over each domain; none: SLIT distances times a local one."""
     if latencies_ns is None:
         count = range(len(merged.nodes))
-        return tuple(tuple(moves.LOCAL_NS * domains.distance(merged, a, b)
-                           / domains.distance(merged, a, a) for b in count) for a in count)
-    return tuple(tuple(
-        sum(latencies_ns[a][b] for a in group for b in other) / (len(group) * len(other))
-        for other in members) for group in members)
+        return tuple(
+            tuple(
+                moves.LOCAL_NS * domains.distance(merged, a, b) / domains.distance(merged, a, a)
+                for b in count
+            )
+            for a in count
+        )
+    return tuple(
+        tuple(
+            sum(latencies_ns[a][b] for a in group for b in other) / (len(group) * len(other))
+            for other in members
+        )
+        for group in members
+    )

@@ -76,8 +76,9 @@ class Ledger(Record):
     owed_bytes: int = 0
 
 
-def settled(ledger: Ledger, ground: Ground, elapsed_s: float, now_s: float,
-            terms: Terms) -> Ledger:
+def settled(
+    ledger: Ledger, ground: Ground, elapsed_s: float, now_s: float, terms: Terms
+) -> Ledger:
     """Return the ledger after an interval: trials credited or closed, budgets refilled.
 
     A move's credit grows by what its reverse would lose now. One that has covered its cost
@@ -99,10 +100,12 @@ def settled(ledger: Ledger, ground: Ground, elapsed_s: float, now_s: float,
             if uuid in cautions:
                 cautions[uuid] = cautions[uuid]._replace(factor=cautions[uuid].factor / 2)
     return ledger._replace(
-        trials=tuple(trials), cautions=_eased(cautions.values(), ground, now_s),
+        trials=tuple(trials),
+        cautions=_eased(cautions.values(), ground, now_s),
         moved_s=_within_hour(ledger.moved_s, now_s),
         changed_s=_within_hour(ledger.changed_s, now_s),
-        owed_bytes=max(0, ledger.owed_bytes - terms.bytes_per_tick))
+        owed_bytes=max(0, ledger.owed_bytes - terms.bytes_per_tick),
+    )
 
 
 def caution(ledger: Ledger) -> dict[str, float]:
@@ -125,14 +128,22 @@ def booked(ledger: Ledger, made: Move, trial: Trial, now_s: float) -> Ledger:
         factors[uuid] = Caution(uuid, min(MOST_FACTOR, 2 * before), now_s)
     count = (now_s,) * len(made.steps)
     return ledger._replace(
-        regrets=tuple(each for each in ledger.regrets
-                      if not uuids.intersection(uuid for uuid, *_ in each.key)),
-        trials=tuple(each for each in ledger.trials
-                     if not uuids.intersection(uuid for uuid, *_ in each.steps)) + (trial,),
+        regrets=tuple(
+            each
+            for each in ledger.regrets
+            if not uuids.intersection(uuid for uuid, *_ in each.key)
+        ),
+        trials=tuple(
+            each
+            for each in ledger.trials
+            if not uuids.intersection(uuid for uuid, *_ in each.steps)
+        )
+        + (trial,),
         cautions=tuple(factors.values()),
         moved_s=ledger.moved_s + (count if made.bytes else ()),
         changed_s=ledger.changed_s + (() if made.bytes else count),
-        owed_bytes=ledger.owed_bytes + made.bytes)
+        owed_bytes=ledger.owed_bytes + made.bytes,
+    )
 
 
 def forgotten(ledger: Ledger, uuids: Iterable[str]) -> Ledger:
@@ -140,10 +151,13 @@ def forgotten(ledger: Ledger, uuids: Iterable[str]) -> Ledger:
     uuids = frozenset(uuids)
 
     return ledger._replace(
-        regrets=tuple(each for each in ledger.regrets
-                      if uuids.isdisjoint(uuid for uuid, *_ in each.key)),
-        trials=tuple(each for each in ledger.trials
-                     if uuids.isdisjoint(uuid for uuid, *_ in each.steps)))
+        regrets=tuple(
+            each for each in ledger.regrets if uuids.isdisjoint(uuid for uuid, *_ in each.key)
+        ),
+        trials=tuple(
+            each for each in ledger.trials if uuids.isdisjoint(uuid for uuid, *_ in each.steps)
+        ),
+    )
 
 
 def _spared(trial: Trial, ground: Ground) -> float | None:
@@ -154,9 +168,17 @@ def _spared(trial: Trial, ground: Ground) -> float | None:
         if mover is None or mover.at != ground.positions(to_nodes):
             return None
         removed.append(mover.effect)
-        added.append(ground.as_it_was(mover, ground.positions(from_nodes), tuple(
-            (ground.position[node], share) for node, share in mem_shares
-            if node in ground.position)))
+        added.append(
+            ground.as_it_was(
+                mover,
+                ground.positions(from_nodes),
+                tuple(
+                    (ground.position[node], share)
+                    for node, share in mem_shares
+                    if node in ground.position
+                ),
+            )
+        )
     return -ground.balance.gain(removed, added)
 
 

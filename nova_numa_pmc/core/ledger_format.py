@@ -21,10 +21,17 @@ VERSION = 1
 
 def to_data(ledger: Ledger) -> dict[str, Any]:
     """Return a ledger as dicts, lists, strings and numbers, ready for JSON."""
-    data = {field: [each._asdict() for each in getattr(ledger, field)]
-            for field in ('regrets', 'trials', 'cautions')}
-    return dict(data, version=VERSION, moved_s=list(ledger.moved_s),
-                changed_s=list(ledger.changed_s), owed_bytes=ledger.owed_bytes)
+    data = {
+        field: [each._asdict() for each in getattr(ledger, field)]
+        for field in ('regrets', 'trials', 'cautions')
+    }
+    return dict(
+        data,
+        version=VERSION,
+        moved_s=list(ledger.moved_s),
+        changed_s=list(ledger.changed_s),
+        owed_bytes=ledger.owed_bytes,
+    )
 
 
 def from_data(data: Any) -> Ledger:
@@ -37,28 +44,46 @@ def from_data(data: Any) -> Ledger:
         if data['version'] != VERSION:
             raise ValueError(f'version {data["version"]!r}, not {VERSION}')
         return Ledger(
-            tuple(Regret(tuple(_key(*each) for each in regret['key']),
-                         _number(regret['core_sec'])) for regret in data['regrets']),
-            tuple(Trial(tuple(_step(*each) for each in trial['steps']),
-                        _number(trial['cost_core_sec']), _number(trial['credit_core_sec']),
-                        _number(trial['since_s'])) for trial in data['trials']),
-            tuple(Caution(str(each['uuid']), _number(each['factor']), _number(each['since_s']))
-                  for each in data['cautions']),
-            tuple(map(_number, data['moved_s'])), tuple(map(_number, data['changed_s'])),
-            int(_number(data['owed_bytes'])))
+            tuple(
+                Regret(tuple(_key(*each) for each in regret['key']), _number(regret['core_sec']))
+                for regret in data['regrets']
+            ),
+            tuple(
+                Trial(
+                    tuple(_step(*each) for each in trial['steps']),
+                    _number(trial['cost_core_sec']),
+                    _number(trial['credit_core_sec']),
+                    _number(trial['since_s']),
+                )
+                for trial in data['trials']
+            ),
+            tuple(
+                Caution(str(each['uuid']), _number(each['factor']), _number(each['since_s']))
+                for each in data['cautions']
+            ),
+            tuple(map(_number, data['moved_s'])),
+            tuple(map(_number, data['changed_s'])),
+            int(_number(data['owed_bytes'])),
+        )
     except (AttributeError, KeyError, TypeError, OverflowError) as error:
         raise ValueError(f'not a ledger of moves: {error!r}') from None
 
 
-def _key(uuid: object, cpu_nodes: Iterable[Any],
-         mem_nodes: Iterable[Any]) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+def _key(
+    uuid: object, cpu_nodes: Iterable[Any], mem_nodes: Iterable[Any]
+) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
     return str(uuid), _nodes(cpu_nodes), _nodes(mem_nodes)
 
 
-def _step(uuid: object, from_nodes: Iterable[Any], mem_shares: Iterable[Any],
-          to_nodes: Iterable[Any]) -> TrialStep:
-    return (str(uuid), _nodes(from_nodes),
-            tuple((int(node), _number(share)) for node, share in mem_shares), _nodes(to_nodes))
+def _step(
+    uuid: object, from_nodes: Iterable[Any], mem_shares: Iterable[Any], to_nodes: Iterable[Any]
+) -> TrialStep:
+    return (
+        str(uuid),
+        _nodes(from_nodes),
+        tuple((int(node), _number(share)) for node, share in mem_shares),
+        _nodes(to_nodes),
+    )
 
 
 def _nodes(ids: Iterable[Any]) -> tuple[int, ...]:

@@ -12,7 +12,12 @@ import math
 from nova_numa_pmc import model
 from nova_numa_pmc.core import demand_history, flavors
 from nova_numa_pmc.core.view import (
-    DEFAULT_INTENSITY, INTENSITY, SETTLING_NS, capacity_cores, expected_cores)
+    DEFAULT_INTENSITY,
+    INTENSITY,
+    SETTLING_NS,
+    capacity_cores,
+    expected_cores,
+)
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
 
@@ -82,14 +87,25 @@ class Charge:
 
     __slots__ = ('demand', 'traffic', 'cpus', 'mems')
 
-    def __init__(self, demand: Amount, traffic: Amount | None, cpus: dict[int, float],
-                 mems: dict[int, float]) -> None:
+    def __init__(
+        self,
+        demand: Amount,
+        traffic: Amount | None,
+        cpus: dict[int, float],
+        mems: dict[int, float],
+    ) -> None:
         self.demand, self.traffic, self.cpus, self.mems = demand, traffic, cpus, mems
 
 
-def node_loads(histories: demand_history.Histories, sample: Sample, host: model.Topology,
-               guests: Mapping[str, model.Guest], promises: Mapping[str, model.Promise],
-               limits: model.Limits, now_ns: int) -> dict[int, model.NodeLoad]:
+def node_loads(
+    histories: demand_history.Histories,
+    sample: Sample,
+    host: model.Topology,
+    guests: Mapping[str, model.Guest],
+    promises: Mapping[str, model.Promise],
+    limits: model.Limits,
+    now_ns: int,
+) -> dict[int, model.NodeLoad]:
     """Return {node id: what it is wanted for} over the longer horizon.
 
     What is unknown of the interval is unknown. Where it can't be told what part of it is the
@@ -109,17 +125,34 @@ def node_loads(histories: demand_history.Histories, sample: Sample, host: model.
         others = histories.others.get(node.id) or demand_history.Wants()
         cores, bytes_per_sec = histories.sustained(node.id)
         found[node.id] = model.NodeLoad(
-            _composed(node.demand_cores, cores, others.demand,
-                      [(each.demand, each.cpus.get(node.id, 0.0)) for each in known]),
-            _composed(node.bandwidth_bytes_per_sec, bytes_per_sec, others.traffic,
-                      [(each.traffic, each.mems.get(node.id, 0.0)) for each in known]),
-            node.bandwidth_max_bytes_per_sec, node.link_ratio, node.stolen_cores)
+            _composed(
+                node.demand_cores,
+                cores,
+                others.demand,
+                [(each.demand, each.cpus.get(node.id, 0.0)) for each in known],
+            ),
+            _composed(
+                node.bandwidth_bytes_per_sec,
+                bytes_per_sec,
+                others.traffic,
+                [(each.traffic, each.mems.get(node.id, 0.0)) for each in known],
+            ),
+            node.bandwidth_max_bytes_per_sec,
+            node.link_ratio,
+            node.stolen_cores,
+        )
     return found
 
 
-def pool_demands(histories: demand_history.Histories, sample: Sample, host: model.Topology,
-                 guests: Mapping[str, model.Guest], promises: Mapping[str, model.Promise],
-                 limits: model.Limits, now_ns: int) -> tuple[PoolSample, ...]:
+def pool_demands(
+    histories: demand_history.Histories,
+    sample: Sample,
+    host: model.Topology,
+    guests: Mapping[str, model.Guest],
+    promises: Mapping[str, model.Promise],
+    limits: model.Limits,
+    now_ns: int,
+) -> tuple[PoolSample, ...]:
     """Return the interval's pools of CPUs beside the floating one over the longer horizon.
 
     In a pool's demand the histories of the guests whose pool it is stand for what they wanted
@@ -133,18 +166,31 @@ def pool_demands(histories: demand_history.Histories, sample: Sample, host: mode
     usable = frozenset().union(*(node.usable_cpus or node.cpus for node in host.nodes))
     found = []
     for pool in sample.pools:
-        members = [uuid for uuid, guest in guests.items()
-                   if guest.allowed_cpus is not None and not guest.placed_by
-                   and guest.allowed_cpus & usable == frozenset(pool.cpus)]
+        members = [
+            uuid
+            for uuid, guest in guests.items()
+            if guest.allowed_cpus is not None
+            and not guest.placed_by
+            and guest.allowed_cpus & usable == frozenset(pool.cpus)
+        ]
         more = charges.beyond_the_interval(members)
-        found.append(pool._replace(demand_by_node=tuple(
-            (node, None if cores is None else max(0.0, cores + more.get(node, 0.0)))
-            for node, cores in pool.demand_by_node)))
+        found.append(
+            pool._replace(
+                demand_by_node=tuple(
+                    (node, None if cores is None else max(0.0, cores + more.get(node, 0.0)))
+                    for node, cores in pool.demand_by_node
+                )
+            )
+        )
     return tuple(found)
 
 
-def _composed(measured: float | None, sustained: float | None, others: demand_history.Series,
-              parts: Sequence[tuple[Amount | None, float]]) -> float | None:
+def _composed(
+    measured: float | None,
+    sustained: float | None,
+    others: demand_history.Series,
+    parts: Sequence[tuple[Amount | None, float]],
+) -> float | None:
     """Add up what is there; None where nothing was measured.
 
     What others want counts over minutes: it comes and goes with the host's own work.
@@ -155,8 +201,9 @@ def _composed(measured: float | None, sustained: float | None, others: demand_hi
         return None
     known = [(amount, share) for amount, share in parts if amount is not None]
     if others.minutes.mean is None or others.day.mean is None or len(known) < len(parts):
-        return measured + sum(share * amount.excess for amount, share in known
-                              if isinstance(amount, Expected))
+        return measured + sum(
+            share * amount.excess for amount, share in known if isinstance(amount, Expected)
+        )
     level = Level()
     level.add_constant(others.minutes.mean)
     for amount, share in known:
@@ -181,9 +228,16 @@ class Expected:
 class _Charges:
     """What each guest counts for, and where."""
 
-    def __init__(self, histories: demand_history.Histories, sample: Sample, host: model.Topology,
-                 guests: Mapping[str, model.Guest], promises: Mapping[str, model.Promise],
-                 limits: model.Limits, now_ns: int) -> None:
+    def __init__(
+        self,
+        histories: demand_history.Histories,
+        sample: Sample,
+        host: model.Topology,
+        guests: Mapping[str, model.Guest],
+        promises: Mapping[str, model.Promise],
+        limits: model.Limits,
+        now_ns: int,
+    ) -> None:
         self._histories, self._guests, self._promises = histories, guests, promises
         self._samples = {each.uuid: each for each in sample.guests}
         self._now_ns = now_ns
@@ -220,13 +274,15 @@ class _Charges:
                 now[node] = now.get(node, 0.0) + wanted * cores / ran
         return {node: level.longer() - now.get(node, 0.0) for node, level in levels.items()}
 
-    def _charge(self, uuid: str, promise: model.Promise | None,
-                sample: GuestSample | None) -> Charge | None:
+    def _charge(
+        self, uuid: str, promise: model.Promise | None, sample: GuestSample | None
+    ) -> Charge | None:
         history = self._histories.guests.get(uuid)
         demand: Amount
         traffic: Amount | None
         if promise is not None and (
-                not promise.started or promise.since_ns > self._now_ns - SETTLING_NS):
+            not promise.started or promise.since_ns > self._now_ns - SETTLING_NS
+        ):
             demand, traffic = self._expected(uuid, promise, history)
         elif sample is None or history is None or history.demand.day.mean is None:
             return None  # it could not be measured: its part is in what others want
@@ -234,18 +290,23 @@ class _Charges:
             demand, traffic = history.demand, history.traffic
             if traffic.day.mean is None:
                 traffic = None
-        cpus = self._where(promise and promise.cpu_nodes,
-                           history.ran_at(promise) if history else None)
+        cpus = self._where(
+            promise and promise.cpu_nodes, history.ran_at(promise) if history else None
+        )
         lies = sum(size for _, size in sample.bytes_by_node) if sample else 0
         if sample and lies:
             mems = {node: size / lies for node, size in sample.bytes_by_node}
         else:
-            mems = self._where(promise and promise.mem_nodes) if promise and (
-                promise.mem_nodes) else cpus
+            mems = (
+                self._where(promise and promise.mem_nodes)
+                if promise and (promise.mem_nodes)
+                else cpus
+            )
         return Charge(demand, traffic, cpus, mems)
 
-    def _expected(self, uuid: str, promise: model.Promise,
-                  history: demand_history.GuestHistory | None) -> tuple[Expected, Expected]:
+    def _expected(
+        self, uuid: str, promise: model.Promise, history: demand_history.GuestHistory | None
+    ) -> tuple[Expected, Expected]:
         """Return what a young guest counts for: its own history's where it has been here."""
         guest = self._guests.get(uuid)
         flavor = guest.flavor if guest else history.flavor if history else None
@@ -256,23 +317,32 @@ class _Charges:
         bytes_per_sec = 0.0
         if known.bytes_per_core_sec is not None:
             hint = dict(guest.hints).get('numa_pmc:memory_intensity', '') if guest else ''
-            bytes_per_sec = cores * known.bytes_per_core_sec * INTENSITY.get(
-                hint, INTENSITY[DEFAULT_INTENSITY])
+            bytes_per_sec = (
+                cores
+                * known.bytes_per_core_sec
+                * INTENSITY.get(hint, INTENSITY[DEFAULT_INTENSITY])
+            )
         measured = wanted = None
         if history is not None:
             measured, wanted = history.demand.minutes.mean, history.traffic.minutes.mean
             if history.measured_s >= demand_history.KNOWN_S and (
-                    history.demand.day.mean is not None):
+                history.demand.day.mean is not None
+            ):
                 cores = history.demand.day.mean
-                bytes_per_sec = (bytes_per_sec if history.traffic.day.mean is None
-                                 else history.traffic.day.mean)
+                bytes_per_sec = (
+                    bytes_per_sec if history.traffic.day.mean is None else history.traffic.day.mean
+                )
         return Expected(cores, measured), Expected(bytes_per_sec, wanted)
 
-    def _where(self, nodes: Iterable[int] | None,
-               ran: Mapping[int, float] | None = None) -> dict[int, float]:
+    def _where(
+        self, nodes: Iterable[int] | None, ran: Mapping[int, float] | None = None
+    ) -> dict[int, float]:
         """Return {node id: share}: as it ran, else over the nodes promised by their cores."""
-        weights = ran if ran and sum(ran.values()) > 0 else {
-            node: self._cores[node] for node in nodes or () if node in self._cores}
+        weights = (
+            ran
+            if ran and sum(ran.values()) > 0
+            else {node: self._cores[node] for node in nodes or () if node in self._cores}
+        )
         total = sum((weights or self._cores).values())
         if not total:
             return {node: 1 / len(weights) for node in weights} if weights else {}

@@ -54,18 +54,28 @@ def serves(node: NodeView) -> bool:
 
 
 def _with_demand(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...] | None:
-    ratios = [node.demand_cores / node.cores for node in nodes
-              if node.cores and node.demand_cores is not None]
+    ratios = [
+        node.demand_cores / node.cores
+        for node in nodes
+        if node.cores and node.demand_cores is not None
+    ]
     if not ratios or len(ratios) == sum(1 for node in nodes if node.cores):
         return None
     assumed = upper_quartile(ratios)
-    return tuple(node if node.demand_cores is not None or not node.cores
-                 else node._replace(demand_cores=assumed * node.cores) for node in nodes)
+    return tuple(
+        node
+        if node.demand_cores is not None or not node.cores
+        else node._replace(demand_cores=assumed * node.cores)
+        for node in nodes
+    )
 
 
 def _with_bandwidth(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...] | None:
-    knowing = [(node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec) for node in nodes
-               if node.bandwidth_bytes_per_sec is not None and node.bandwidth_max_bytes_per_sec]
+    knowing = [
+        (node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec)
+        for node in nodes
+        if node.bandwidth_bytes_per_sec is not None and node.bandwidth_max_bytes_per_sec
+    ]
     if not knowing or len(knowing) == sum(1 for node in nodes if serves(node)):
         return None
     assumed = upper_quartile([served / maximum for served, maximum in knowing])
@@ -75,8 +85,9 @@ def _with_bandwidth(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...] | None:
     for node in nodes:
         if serves(node) and not _knows_bandwidth(node):
             maximum = node.bandwidth_max_bytes_per_sec or lowest
-            node = node._replace(bandwidth_bytes_per_sec=assumed * maximum,
-                                 bandwidth_max_bytes_per_sec=maximum)
+            node = node._replace(
+                bandwidth_bytes_per_sec=assumed * maximum, bandwidth_max_bytes_per_sec=maximum
+            )
         found.append(node)
     return tuple(found)
 
@@ -90,5 +101,7 @@ def _with_link(nodes: tuple[NodeView, ...]) -> tuple[NodeView, ...] | None:
     if not ratios or len(ratios) == len(nodes):
         return None
     assumed = upper_quartile(ratios)
-    return tuple(node if node.link_ratio is not None else node._replace(link_ratio=assumed)
-                 for node in nodes)
+    return tuple(
+        node if node.link_ratio is not None else node._replace(link_ratio=assumed)
+        for node in nodes
+    )

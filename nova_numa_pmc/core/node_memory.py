@@ -36,13 +36,20 @@ def is_for_guests(node: model.Node, limits: model.Limits) -> bool:
 
 def offered(nodes: tuple[model.Node, ...], limits: model.Limits) -> tuple[model.Node, ...]:
     """Return nodes of which those whose memory is not for guests have none."""
-    return tuple(node if is_for_guests(node, limits) or not node.memory_bytes
-                 else node._replace(memory_bytes=0, free_bytes=0, huge_pages=())
-                 for node in nodes)
+    return tuple(
+        node
+        if is_for_guests(node, limits) or not node.memory_bytes
+        else node._replace(memory_bytes=0, free_bytes=0, huge_pages=())
+        for node in nodes
+    )
 
 
-def kept(nodes: tuple[model.Node, ...],
-         limits: model.Limits) -> tuple[tuple[model.Node, model.NodeMemory], ...]:
+def kept(
+    nodes: tuple[model.Node, ...], limits: model.Limits
+) -> tuple[tuple[model.Node, model.NodeMemory], ...]:
     """List (node, whose memory it is) of the nodes whose memory is not for guests."""
-    return tuple((node, memory_of(node, limits)) for node in nodes
-                 if node.memory_bytes and not is_for_guests(node, limits))
+    return tuple(
+        (node, memory_of(node, limits))
+        for node in nodes
+        if node.memory_bytes and not is_for_guests(node, limits)
+    )

@@ -86,16 +86,27 @@ def outcome(host: Aggregates, asked: Asked, limits: model.Limits) -> Outcome:
             if len(charged) == 2:
                 rest = (_now(known, present, 1 - best),)
             else:
-                rest = sorted((_now(known, present, other) for other in range(len(charged))
-                               if other != best), reverse=True)
+                rest = sorted(
+                    (
+                        _now(known, present, other)
+                        for other in range(len(charged))
+                        if other != best
+                    ),
+                    reverse=True,
+                )
             # A record's own check of its arguments takes as long as the rest of this branch.
             at, pressed = (best,), (charged[best],)
             return tuple.__new__(Outcome, ('one_node', pressed, rest, at, at, at))
     return ask_place(host, asked, limits)
 
 
-def unseen(vcpus: float, memory_mib: int, policy: str = model.AUTO, intensity: float = 1.0,
-           cores_per_vcpu: float = PRIOR_CORES_PER_VCPU) -> Asked:
+def unseen(
+    vcpus: float,
+    memory_mib: int,
+    policy: str = model.AUTO,
+    intensity: float = 1.0,
+    cores_per_vcpu: float = PRIOR_CORES_PER_VCPU,
+) -> Asked:
     """Return :class:`Asked` for a guest that nobody has measured."""
     return Asked(vcpus, memory_mib, cores_per_vcpu * vcpus, policy, intensity)
 
@@ -110,8 +121,10 @@ def _charged(host: Usual, present: Sequence[float], wanted: float, added: float)
     """List each domain's pressure with the guest on it."""
     charged = [(cores + wanted) / capacity for cores, capacity in zip(present, host.cores)]
     if host.maximum and host.bandwidth:
-        charged = [max(pressure, (bandwidth + added) / maximum) for pressure, bandwidth, maximum
-                   in zip(charged, host.bandwidth, host.maximum)]
+        charged = [
+            max(pressure, (bandwidth + added) / maximum)
+            for pressure, bandwidth, maximum in zip(charged, host.bandwidth, host.maximum)
+        ]
     return list(map(max, charged, host.link)) if host.link else charged
 
 
@@ -123,8 +136,9 @@ def _now(host: Usual, present: Sequence[float], at: int) -> float:
     return max(pressure, host.link[at]) if host.link else pressure
 
 
-def _best(host: Usual, asked: Asked, charged: Sequence[float], added: float | None,
-          limits: model.Limits) -> int | None:
+def _best(
+    host: Usual, asked: Asked, charged: Sequence[float], added: float | None, limits: model.Limits
+) -> int | None:
     """Find the position of the best single domain, None: the guest fits on none.
 
     Of ranking.KEY_PARTS the floor drops out (steps are monotone, so that the lower
@@ -132,8 +146,11 @@ def _best(host: Usual, asked: Asked, charged: Sequence[float], added: float | No
     """
     vcpus, memory_mib, promised = asked.vcpus or 1, asked.memory_mib, host.promised_mib
     capacity = host.capacity_mib
-    fits = [at for at, threads in enumerate(host.threads)
-            if threads >= vcpus and capacity[at] - promised[at] >= memory_mib]
+    fits = [
+        at
+        for at, threads in enumerate(host.threads)
+        if threads >= vcpus and capacity[at] - promised[at] >= memory_mib
+    ]
     maximum = host.maximum
     if added and maximum and asked.policy == model.AUTO and min(maximum) < added:
         # A guest that alone exceeds a node's maximum, as in candidates.
@@ -150,15 +167,22 @@ def _best(host: Usual, asked: Asked, charged: Sequence[float], added: float | No
             return two
         if apart < -step - _NOISE and charged[two] < ABSURD:
             return one
-    steps = [int(charged[at] / step + 1e-9) if charged[at] <= 1
-             else ranking.steps(charged[at], limits) for at in fits]
+    steps = [
+        int(charged[at] / step + 1e-9) if charged[at] <= 1 else ranking.steps(charged[at], limits)
+        for at in fits
+    ]
     least = min(steps)
     if steps.count(least) == 1:
         return fits[steps.index(least)]
-    return min((at for at, count in zip(fits, steps) if count == least), key=lambda at: (
-        round((host.vcpus[at] + asked.vcpus) / host.cores[at], 9),
-        round((promised[at] + memory_mib) / host.capacity_mib[at], 6),
-        round(host.guests[at], 9), (at - host.turn) % len(host.cores)))
+    return min(
+        (at for at, count in zip(fits, steps) if count == least),
+        key=lambda at: (
+            round((host.vcpus[at] + asked.vcpus) / host.cores[at], 9),
+            round((promised[at] + memory_mib) / host.capacity_mib[at], 6),
+            round(host.guests[at], 9),
+            (at - host.turn) % len(host.cores),
+        ),
+    )
 
 
 def traffic(host: Aggregates, asked: Asked) -> float | None:
@@ -168,10 +192,13 @@ def traffic(host: Aggregates, asked: Asked) -> float | None:
 
 def request(host: Aggregates, asked: Asked) -> model.Request:
     """Turn it into what :func:`placement.place` takes, as it is on this host."""
-    return model.Request(asked.vcpus,  # type: ignore[arg-type]  # parts of one as a mean
-                         asked.memory_mib * MIB, policy=asked.policy,
-                         demand_cores=asked.demand_cores,
-                         bandwidth_bytes_per_sec=traffic(host, asked))
+    return model.Request(
+        asked.vcpus,  # type: ignore[arg-type]  # parts of one as a mean
+        asked.memory_mib * MIB,
+        policy=asked.policy,
+        demand_cores=asked.demand_cores,
+        bandwidth_bytes_per_sec=traffic(host, asked),
+    )
 
 
 def ask_place(host: Aggregates, asked: Asked, limits: model.Limits) -> Outcome:
@@ -180,8 +207,9 @@ def ask_place(host: Aggregates, asked: Asked, limits: model.Limits) -> Outcome:
     A guest that would be left alone is taken to float over all nodes that have CPUs.
     """
     view = host.view()
-    ask = candidates.Ask(view, tuple((at,) for at in range(len(view.nodes))), view,
-                         request(host, asked))
+    ask = candidates.Ask(
+        view, tuple((at,) for at in range(len(view.nodes))), view, request(host, asked)
+    )
     decided = decide(ask, limits)
     if decided.ranks:
         best = decided.ranks[0].candidate

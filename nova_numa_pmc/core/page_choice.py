@@ -34,8 +34,9 @@ def away(statuses: Sequence[int], homes: Collection[int]) -> list[int]:
     return [at for at, node in enumerate(statuses) if node >= 0 and node not in homes]
 
 
-def whole_units(statuses: Sequence[int], homes: Collection[int], first: int,
-                unit: int) -> list[int]:
+def whole_units(
+    statuses: Sequence[int], homes: Collection[int], first: int, unit: int
+) -> list[int]:
     """Return the first positions of aligned units whose pages all are on one wrong node.
 
     Only such a unit can be one transparent huge page.
@@ -43,21 +44,29 @@ def whole_units(statuses: Sequence[int], homes: Collection[int], first: int,
     :param first: position of the first aligned page
     :param unit: pages in a unit, at least 2
     """
-    return [at for at in range(first, len(statuses) - unit + 1, unit)
-            if statuses[at] >= 0 and statuses[at] not in homes
-            and statuses[at:at + unit].count(statuses[at]) == unit]
+    return [
+        at
+        for at in range(first, len(statuses) - unit + 1, unit)
+        if statuses[at] >= 0
+        and statuses[at] not in homes
+        and statuses[at : at + unit].count(statuses[at]) == unit
+    ]
 
 
-def next_target(wanted_bytes: Mapping[int, int], present_bytes: Mapping[int, int],
-                usable: Iterable[int]) -> int | None:
+def next_target(
+    wanted_bytes: Mapping[int, int], present_bytes: Mapping[int, int], usable: Iterable[int]
+) -> int | None:
     """Return the node whose share lacks most; None: no node is usable.
 
     :param wanted_bytes: {node id: its share of the memory}
     :param present_bytes: {node id: what is there}
     :param usable: node ids that have room
     """
-    return max(sorted(usable), default=None,
-               key=lambda node: wanted_bytes.get(node, 0) - present_bytes.get(node, 0))
+    return max(
+        sorted(usable),
+        default=None,
+        key=lambda node: wanted_bytes.get(node, 0) - present_bytes.get(node, 0),
+    )
 
 
 def shares(mems: Sequence[int], mem_bytes: Sequence[int], total_bytes: int) -> dict[int, int]:
@@ -68,5 +77,4 @@ def shares(mems: Sequence[int], mem_bytes: Sequence[int], total_bytes: int) -> d
     """
     promised = sum(mem_bytes)
     parts = mem_bytes if promised else (1,) * len(mems)
-    return {node: total_bytes * part // (promised or len(mems))
-            for node, part in zip(mems, parts)}
+    return {node: total_bytes * part // (promised or len(mems)) for node, part in zip(mems, parts)}

@@ -33,8 +33,9 @@ def history(host_view: model.HostView, known: model.History | None = None) -> mo
     return (known or model.History())._replace(bytes_per_core_sec=bytes_per_core_sec(merged.nodes))
 
 
-def place(host_view: model.HostView, request: model.Request,
-          limits: model.Limits) -> model.Placement:
+def place(
+    host_view: model.HostView, request: model.Request, limits: model.Limits
+) -> model.Placement:
     """Decide where a guest belongs.
 
     One node if the guest fits, else the smallest and closest set of nodes, else CPUs
@@ -83,8 +84,9 @@ class Decision:
 
     __slots__ = ('reason', 'ranks', 'assumed')
 
-    def __init__(self, reason: model.Reason, ranks: Sequence[Rank] = (),
-                 assumed: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, reason: model.Reason, ranks: Sequence[Rank] = (), assumed: tuple[str, ...] = ()
+    ) -> None:
         self.reason, self.ranks, self.assumed = reason, ranks, assumed
 
 
@@ -92,13 +94,15 @@ def decide(ask: Ask, limits: model.Limits) -> Decision:
     """Order the places that a guest could have."""
     wanted = ask.request
     if sum(ask.threads) < max(1, wanted.vcpus):
-        return Decision(model.Reason('too_few_cpus', (
-            ('vcpus', wanted.vcpus), ('threads', sum(ask.threads)))))
+        return Decision(
+            model.Reason('too_few_cpus', (('vcpus', wanted.vcpus), ('threads', sum(ask.threads))))
+        )
     for code, places in candidates.tiers(ask, lambda: costs(ask, limits)):
         if places:
             return Decision(model.Reason(code), *ranked(ask, places, limits))
-    return Decision(model.Reason('no_single_node', (
-        ('vcpus', wanted.vcpus), ('threads', max(ask.threads)))))
+    return Decision(
+        model.Reason('no_single_node', (('vcpus', wanted.vcpus), ('threads', max(ask.threads))))
+    )
 
 
 def promise(guest: model.Guest, placement: model.Placement, now_ns: int) -> model.Promise:
@@ -114,66 +118,99 @@ def promise(guest: model.Guest, placement: model.Placement, now_ns: int) -> mode
     else:
         cpu_nodes, mem_nodes = placement.nodes, placement.mem_nodes
         origin = model.PLACED if placement.nodes else model.FLOATING
-    return model.Promise(guest.uuid, guest.name, tuple(cpu_nodes), tuple(mem_nodes), guest.vcpus,
-                         guest.memory_bytes, guest.page_bytes, False, origin, now_ns, False,
-                         placement.mem_bytes if origin == model.PLACED else ())
+    return model.Promise(
+        guest.uuid,
+        guest.name,
+        tuple(cpu_nodes),
+        tuple(mem_nodes),
+        guest.vcpus,
+        guest.memory_bytes,
+        guest.page_bytes,
+        False,
+        origin,
+        now_ns,
+        False,
+        placement.mem_bytes if origin == model.PLACED else (),
+    )
 
 
 def _left_alone(reason: model.Reason) -> model.Placement:
     return model.Placement((), None, False, (reason,))
 
 
-def _placement(host_view: model.HostView, members: Sequence[tuple[int, ...]], ask: Ask,
-               decided: Decision) -> model.Placement:
+def _placement(
+    host_view: model.HostView, members: Sequence[tuple[int, ...]], ask: Ask, decided: Decision
+) -> model.Placement:
     """Turn the best candidate into a placement with its reasons."""
     best, code = decided.ranks[0].candidate, decided.reason.code
 
     def ids(positions: tuple[int, ...]) -> tuple[int, ...]:
         if len(positions) == 1 and len(members[positions[0]]) == 1:
             return (host_view.nodes[members[positions[0]][0]].id,)
-        return tuple(sorted({host_view.nodes[member].id
-                             for at in positions for member in members[at]}))
+        return tuple(
+            sorted({host_view.nodes[member].id for at in positions for member in members[at]})
+        )
 
     nodes = ids(best.cpus + best.mems if best.bind and best.mems != best.cpus else best.cpus)
     # A node without memory has none to be bound to: cgroup v1 and older v2 refuse it.
     without = {node.id for node in host_view.nodes if candidates.is_memoryless(node)}
     mem_nodes = tuple(node for node in ids(best.mems) if node not in without)
     return model.Placement(
-        nodes, _cpus(ask, best), best.bind,
-        (_verdict(code, decided.ranks, ids),) + _remarks(ask, code, decided.assumed), mem_nodes,
-        _division(host_view, ask.request, mem_nodes) if len(mem_nodes) > 1 else ())
+        nodes,
+        _cpus(ask, best),
+        best.bind,
+        (_verdict(code, decided.ranks, ids),) + _remarks(ask, code, decided.assumed),
+        mem_nodes,
+        _division(host_view, ask.request, mem_nodes) if len(mem_nodes) > 1 else (),
+    )
 
 
-def _division(host_view: model.HostView, request: model.Request,
-              mem_nodes: tuple[int, ...]) -> tuple[int, ...]:
+def _division(
+    host_view: model.HostView, request: model.Request, mem_nodes: tuple[int, ...]
+) -> tuple[int, ...]:
     """Divide a spanning guest's memory over what its nodes have left, in proportion.
 
     Recorded with the promise: divided anew at each look, two guests whose nodes overlap
     could seem to overfill one after a third has gone.
     """
-    free = candidates.free_bytes([node for node in host_view.nodes if node.id in mem_nodes],
-                                 request)
+    free = candidates.free_bytes(
+        [node for node in host_view.nodes if node.id in mem_nodes], request
+    )
     return tuple(split_bytes(request.memory_bytes, [max(0, left) for left in free]))
 
 
-def _verdict(code: str, ranks: Sequence[Rank],
-             ids: Callable[[tuple[int, ...]], tuple[int, ...]]) -> model.Reason:
+def _verdict(
+    code: str, ranks: Sequence[Rank], ids: Callable[[tuple[int, ...]], tuple[int, ...]]
+) -> model.Reason:
     """Say why the best candidate won, and over which."""
     best = ranks[0]
     values: tuple[tuple[str, object], ...] = (
-        ('pressure', best.pressure), ('distance', best.key[1]), ('promised_ratio', best.key[4]))
+        ('pressure', best.pressure),
+        ('distance', best.key[1]),
+        ('promised_ratio', best.key[4]),
+    )
     if len(ranks) > 1:
         second = ranks[1]
-        part = next((part for part, ours, theirs in zip(KEY_PARTS, best.key, second.key)
-                     if ours != theirs), KEY_PARTS[-1])
-        values += (('decided_by', part), ('instead_of', ids(second.candidate.cpus)),
-                   ('instead_pressure', second.pressure))
+        part = next(
+            (
+                part
+                for part, ours, theirs in zip(KEY_PARTS, best.key, second.key)
+                if ours != theirs
+            ),
+            KEY_PARTS[-1],
+        )
+        values += (
+            ('decided_by', part),
+            ('instead_of', ids(second.candidate.cpus)),
+            ('instead_pressure', second.pressure),
+        )
     return model.Reason(code, values)
 
 
 def _cpus(ask: Ask, candidate: Candidate) -> frozenset[int] | None:
-    parts = [cpus for cpus in (ask.view.nodes[at].cpus for at in candidate.cpus)
-             if cpus is not None]
+    parts = [
+        cpus for cpus in (ask.view.nodes[at].cpus for at in candidate.cpus) if cpus is not None
+    ]
     if len(parts) < len(candidate.cpus):
         return None
     cpus = frozenset().union(*parts)
@@ -184,12 +221,20 @@ def _remarks(ask: Ask, code: str, assumed: tuple[str, ...]) -> tuple[model.Reaso
     """Add what the decision had to do without."""
     remarks: tuple[model.Reason, ...] = ()
     if code in ('span', 'cpus_only'):
-        remarks += (model.Reason('no_node_fits', (
-            ('vcpus', ask.request.vcpus), ('threads', max(ask.threads)),
-            ('memory_bytes', ask.request.memory_bytes),
-            ('free_bytes', max(0, max(ask.free_bytes))))),)
+        remarks += (
+            model.Reason(
+                'no_node_fits',
+                (
+                    ('vcpus', ask.request.vcpus),
+                    ('threads', max(ask.threads)),
+                    ('memory_bytes', ask.request.memory_bytes),
+                    ('free_bytes', max(0, max(ask.free_bytes))),
+                ),
+            ),
+        )
     nodes = ask.view.nodes
     if any(node.bandwidth_bytes_per_sec is not None for node in nodes) and not any(
-            node.bandwidth_max_bytes_per_sec for node in nodes):
+        node.bandwidth_max_bytes_per_sec for node in nodes
+    ):
         remarks += (model.Reason('bandwidth_dropped'),)
     return remarks + tuple(model.Reason(part + '_assumed') for part in assumed)

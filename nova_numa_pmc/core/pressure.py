@@ -62,8 +62,9 @@ class Traffic(Record):
     residual_ratio: float | None
 
 
-def capacity_cores(cores: int, threads: int, smt_ratio: float = 0.25,
-                   reserved_cores: float = 0.0) -> float:
+def capacity_cores(
+    cores: int, threads: int, smt_ratio: float = 0.25, reserved_cores: float = 0.0
+) -> float:
     """Return C = cores + s·(threads − cores) − reserved, at least 0 [cores].
 
     :param smt_ratio: s, what a core's further thread adds to it
@@ -71,8 +72,11 @@ def capacity_cores(cores: int, threads: int, smt_ratio: float = 0.25,
     return max(0.0, cores + smt_ratio * (threads - cores) - reserved_cores)
 
 
-def demand_cores(before: Mapping[_Thread, Sequence[int]],
-                 after: Mapping[_Thread, Sequence[int]], elapsed_ns: int) -> float | None:
+def demand_cores(
+    before: Mapping[_Thread, Sequence[int]],
+    after: Mapping[_Thread, Sequence[int]],
+    elapsed_ns: int,
+) -> float | None:
     """Return D = Σ Δ(run + wait) / Δt over threads [cores]; None: no time has passed.
 
     Threads that are in one sample only are left out, and so is one whose times
@@ -87,8 +91,9 @@ def demand_cores(before: Mapping[_Thread, Sequence[int]],
     return sum(delta for delta in deltas if delta > 0) / elapsed_ns
 
 
-def bandwidth_bytes_per_sec(read_bytes: float | None, write_bytes: float | None, elapsed_ns: int,
-                            write_weight: float = 1.0) -> float | None:
+def bandwidth_bytes_per_sec(
+    read_bytes: float | None, write_bytes: float | None, elapsed_ns: int, write_weight: float = 1.0
+) -> float | None:
     """Return a memory controller's traffic, (read + ω·write) / Δt; None: unknown.
 
     :param write_weight: ω, what a written byte costs beside a read one
@@ -113,8 +118,9 @@ def utilisation(used: float | None, maximum: float | None) -> float | None:
     return used / maximum
 
 
-def node_pressure(cpu_ratio: float | None, bandwidth_ratio: float | None,
-                  link_ratio: float | None) -> NodePressure:
+def node_pressure(
+    cpu_ratio: float | None, bandwidth_ratio: float | None, link_ratio: float | None
+) -> NodePressure:
     """Return the utilisations with the maximum of the known ones; None: none is known.
 
     Remote accesses are a loss and no utilisation, promised memory is a
@@ -124,18 +130,21 @@ def node_pressure(cpu_ratio: float | None, bandwidth_ratio: float | None,
     return NodePressure(cpu_ratio, bandwidth_ratio, link_ratio, max(known, default=None))
 
 
-def slit_latencies_ns(distances: Sequence[Sequence[int]],
-                      local_ns: float) -> tuple[tuple[float, ...], ...]:
+def slit_latencies_ns(
+    distances: Sequence[Sequence[int]], local_ns: float
+) -> tuple[tuple[float, ...], ...]:
     """Return unloaded latencies from SLIT distances, ℓ_nm = local · d_nm / d_nn [ns].
 
     An estimate where nothing was measured: label it so.
     """
-    return tuple(tuple(local_ns * distance / row[n] for distance in row)
-                 for n, row in enumerate(distances))
+    return tuple(
+        tuple(local_ns * distance / row[n] for distance in row) for n, row in enumerate(distances)
+    )
 
 
-def loaded_latency_ns(unloaded_ns: float, local_ns: float,
-                      utilisation_ratio: float | None) -> float:
+def loaded_latency_ns(
+    unloaded_ns: float, local_ns: float, utilisation_ratio: float | None
+) -> float:
     """Return ℓ_nm(u) = ℓ_nm + 0.15·ℓ_mm·u/(1 − u) [ns], along its tangent above u = 0.95.
 
     :param unloaded_ns: ℓ_nm, from the CPUs to that memory
@@ -148,10 +157,14 @@ def loaded_latency_ns(unloaded_ns: float, local_ns: float,
     return unloaded_ns + QUEUEING_FACTOR * local_ns * queueing
 
 
-def losses(demands: Sequence[float | None], capacities: Sequence[float | None],
-           traffic: Sequence[Sequence[float | None] | None] | None,
-           latencies_ns: Sequence[Sequence[float]] | None,
-           utilisations: Sequence[float | None], mlp: float = MLP_DEMAND) -> tuple[Loss, ...]:
+def losses(
+    demands: Sequence[float | None],
+    capacities: Sequence[float | None],
+    traffic: Sequence[Sequence[float | None] | None] | None,
+    latencies_ns: Sequence[Sequence[float]] | None,
+    utilisations: Sequence[float | None],
+    mlp: float = MLP_DEMAND,
+) -> tuple[Loss, ...]:
     """Return each node's :class:`Loss`, in order.
 
     L_n = max(0, D_n − C_n) + Σ_m x_nm·(ℓ_nm(u_m) − ℓ_nn) / MLP, m = n with it:
@@ -163,31 +176,38 @@ def losses(demands: Sequence[float | None], capacities: Sequence[float | None],
     """
     result = []
     for n, (demand, capacity) in enumerate(zip(demands, capacities)):
-        waiting = (None if demand is None or capacity is None
-                   else max(0.0, demand - capacity))
-        result.append(Loss(waiting, _distance_cores(
-            n, traffic, latencies_ns, utilisations, mlp)))
+        waiting = None if demand is None or capacity is None else max(0.0, demand - capacity)
+        result.append(Loss(waiting, _distance_cores(n, traffic, latencies_ns, utilisations, mlp)))
     return tuple(result)
 
 
 def _distance_cores(
-        n: int, traffic: Sequence[Sequence[float | None] | None] | None,
-        latencies_ns: Sequence[Sequence[float]] | None, utilisations: Sequence[float | None],
-        mlp: float) -> float | None:
+    n: int,
+    traffic: Sequence[Sequence[float | None] | None] | None,
+    latencies_ns: Sequence[Sequence[float]] | None,
+    utilisations: Sequence[float | None],
+    mlp: float,
+) -> float | None:
     row = traffic[n] if traffic else None
     if row is None or latencies_ns is None:
         return None
     known = [lines for lines in row if lines is not None]
     if len(known) < len(row):
         return None
-    extra_ns = (loaded_latency_ns(latencies_ns[n][m], latencies_ns[m][m], utilisations[m])
-                - latencies_ns[n][n] for m in range(len(row)))
+    extra_ns = (
+        loaded_latency_ns(latencies_ns[n][m], latencies_ns[m][m], utilisations[m])
+        - latencies_ns[n][n]
+        for m in range(len(row))
+    )
     return sum(lines * extra for lines, extra in zip(known, extra_ns)) * 1e-9 / mlp
 
 
-def attribute(local: Sequence[float], remote: Sequence[float],
-              guests: Sequence[tuple[Sequence[float], Sequence[float]]],
-              incoming: Sequence[float | None] | None = None) -> Traffic:
+def attribute(
+    local: Sequence[float],
+    remote: Sequence[float],
+    guests: Sequence[tuple[Sequence[float], Sequence[float]]],
+    incoming: Sequence[float | None] | None = None,
+) -> Traffic:
     """Tell which node's memory each node's remote accesses went to.
 
     Counters say how many accesses of a node's CPUs were remote, not where to. The
@@ -216,8 +236,9 @@ def attribute(local: Sequence[float], remote: Sequence[float],
     return Traffic(matrix, residual)
 
 
-def _seed(guests: Sequence[tuple[Sequence[float], Sequence[float]]],
-          remote: Sequence[float]) -> list[list[float]]:
+def _seed(
+    guests: Sequence[tuple[Sequence[float], Sequence[float]]], remote: Sequence[float]
+) -> list[list[float]]:
     """Return rows by where each guest's pages are; evenly where that tells nothing."""
     nodes = range(len(remote))
     rows = [[0.0] * len(remote) for _ in nodes]
@@ -228,8 +249,10 @@ def _seed(guests: Sequence[tuple[Sequence[float], Sequence[float]]],
                 for m in nodes:
                     if m != n:
                         rows[n][m] += guest_remote[n] * guest_bytes[m] / elsewhere
-    return [row if sum(row) > 0 else [0.0 if m == n else 1.0 for m in nodes]
-            for n, row in enumerate(rows)]
+    return [
+        row if sum(row) > 0 else [0.0 if m == n else 1.0 for m in nodes]
+        for n, row in enumerate(rows)
+    ]
 
 
 def _scaled(values: Sequence[float], total: float) -> list[float]:
@@ -237,20 +260,26 @@ def _scaled(values: Sequence[float], total: float) -> list[float]:
     return [value * total / current for value in values] if current > 0 else [0.0] * len(values)
 
 
-def _fit(rows: list[list[float]], row_sums: Sequence[float],
-         column_sums: Sequence[float]) -> list[list[float]]:
+def _fit(
+    rows: list[list[float]], row_sums: Sequence[float], column_sums: Sequence[float]
+) -> list[list[float]]:
     """Scale columns and rows in turn until the rows are exact and nothing moves any more."""
     columns = _scaled(column_sums, sum(row_sums))
     for _ in range(_FIT_ROUNDS):
         sums = [sum(row[m] for row in rows) for m in range(len(columns))]
         factors = [column / total if total > 0 else 1.0 for column, total in zip(columns, sums)]
-        fitted = [_scaled([value * factor for value, factor in zip(row, factors)], total)
-                  for row, total in zip(rows, row_sums)]
+        fitted = [
+            _scaled([value * factor for value, factor in zip(row, factors)], total)
+            for row, total in zip(rows, row_sums)
+        ]
         # A row that may only go where nothing arrived can't be fitted: it keeps its seed.
-        fitted = [new if sum(new) > 0 or total <= 0 else old
-                  for new, old, total in zip(fitted, rows, row_sums)]
-        moved = max((abs(a - b) for new, old in zip(fitted, rows) for a, b in zip(new, old)),
-                    default=0.0)
+        fitted = [
+            new if sum(new) > 0 or total <= 0 else old
+            for new, old, total in zip(fitted, rows, row_sums)
+        ]
+        moved = max(
+            (abs(a - b) for new, old in zip(fitted, rows) for a, b in zip(new, old)), default=0.0
+        )
         rows = fitted
         if moved <= _FIT_TOLERANCE * sum(row_sums):
             break

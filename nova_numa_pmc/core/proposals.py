@@ -64,8 +64,9 @@ def single_places(ground: Ground, mover: Mover) -> list[Place]:
             found.append(place)
             if not mover.guest.mem_nodes:
                 found.append(Place((n,), None))  # its memory was promised nowhere
-    return [place for place in found if ground.may(mover, place)
-            and ground.fits(((mover, place),))]
+    return [
+        place for place in found if ground.may(mover, place) and ground.fits(((mover, place),))
+    ]
 
 
 def _by_place(movers: Iterable[Mover]) -> dict[tuple[int, ...], list[Mover]]:
@@ -75,9 +76,11 @@ def _by_place(movers: Iterable[Mover]) -> dict[tuple[int, ...], list[Mover]]:
     return sources
 
 
-def _best(ground: Ground, movers: Iterable[Mover], bounds: Mapping[str, float],
-          count: int) -> list[Mover]:
+def _best(
+    ground: Ground, movers: Iterable[Mover], bounds: Mapping[str, float], count: int
+) -> list[Mover]:
     """Take the first by bound and by bound per cost."""
+
     def cost(mover: Mover) -> float:
         size = sum(mover.bytes.values()) if mover.bytes else 0
         return size / ground.terms.bytes_per_sec + ground.terms.change_core_sec
@@ -87,8 +90,13 @@ def _best(ground: Ground, movers: Iterable[Mover], bounds: Mapping[str, float],
     return list(dict.fromkeys(by_bound + by_cost))
 
 
-def _swaps(ground: Ground, movable: list[Mover], sources: Mapping[tuple[int, ...], list[Mover]],
-           bounds: Mapping[str, float], few: bool) -> Iterator[Change]:
+def _swaps(
+    ground: Ground,
+    movable: list[Mover],
+    sources: Mapping[tuple[int, ...], list[Mover]],
+    bounds: Mapping[str, float],
+    few: bool,
+) -> Iterator[Change]:
     """Pair guests that lose where they are with guests elsewhere."""
     pools = {at: _Pool(movers) for at, movers in _by_place(movable).items() if len(at) == 1}
     seen = set()
@@ -100,8 +108,9 @@ def _swaps(ground: Ground, movable: list[Mover], sources: Mapping[tuple[int, ...
             for other in sorted(pools):
                 if other == at or not ground.may(mover, _place(ground, other)):
                     continue
-                partners = (pools[other].movers if few
-                            else pools[other].partners(ground, mover, other[0]))
+                partners = (
+                    pools[other].movers if few else pools[other].partners(ground, mover, other[0])
+                )
                 for partner in partners:
                     pair = frozenset((mover.guest.uuid, partner.guest.uuid))
                     steps = ((mover, _place(ground, other)), (partner, _place(ground, at)))
@@ -136,7 +145,7 @@ class _Pool:
         wanted = mover.demand - (min(missing, max(0.0, idle)) if missing > 0 else 0.0)
         first = max(0, bisect_left(self.demands, wanted) - _NEAREST // 2)
         returning = self.returning.get(here, [])[:_OTHERS]
-        return dict.fromkeys(self.movers[first:first + _NEAREST] + self.calmest + returning)
+        return dict.fromkeys(self.movers[first : first + _NEAREST] + self.calmest + returning)
 
 
 def _widenings(ground: Ground, movable: Iterable[Mover]) -> Iterator[Change]:
@@ -144,8 +153,12 @@ def _widenings(ground: Ground, movable: Iterable[Mover]) -> Iterator[Change]:
     balance = ground.balance
     poured = balance.poured() if balance.wide else balance.demand
     # Bursts leave cores idle where more is wanted on average than there is.
-    idle = [n for n in ground.running if ground.cpu_known[n] and (
-        balance.wait(n, poured) + balance.cores[n] - poured[n] > ground.min_gain)]
+    idle = [
+        n
+        for n in ground.running
+        if ground.cpu_known[n]
+        and (balance.wait(n, poured) + balance.cores[n] - poured[n] > ground.min_gain)
+    ]
     if not idle:
         return
     waiting = {n for n in ground.running if balance.wait(n, poured) > ground.min_gain}
@@ -157,8 +170,7 @@ def _widenings(ground: Ground, movable: Iterable[Mover]) -> Iterator[Change]:
         for mover in wanting[:_SWAPPERS]:
             for n in idle:
                 # What bursts leave would not pay for distances that nobody has counted.
-                worth = (poured[n] < balance.cores[n]
-                         or mover.guest.lines_per_sec is not None)
+                worth = poured[n] < balance.cores[n] or mover.guest.lines_per_sec is not None
                 if n not in at and worth:
                     place = Place(tuple(sorted((*at, n))), None)
                     if ground.may(mover, place):

@@ -23,8 +23,15 @@ if TYPE_CHECKING:
     Key = tuple[Any, ...]
 
 #: What candidates are compared by, in this order; the lowest wins.
-KEY_PARTS = ('pressure above the floor', 'distance', 'pressure', 'vCPUs per core',
-             'promised memory', 'guests', 'rotation')
+KEY_PARTS = (
+    'pressure above the floor',
+    'distance',
+    'pressure',
+    'vCPUs per core',
+    'promised memory',
+    'guests',
+    'rotation',
+)
 #: Beyond any real pressure, and still countable in steps.
 ABSURD = 1e6
 
@@ -38,8 +45,9 @@ class Rank:
         self.candidate, self.pressure, self.key = candidate, pressure, key
 
 
-def ranked(ask: Ask, candidates: Sequence[Candidate],
-           limits: Limits) -> tuple[list[Rank], tuple[str, ...]]:
+def ranked(
+    ask: Ask, candidates: Sequence[Candidate], limits: Limits
+) -> tuple[list[Rank], tuple[str, ...]]:
     """Sort candidates by their keys.
 
     :returns: (the ranks, best first; the parts of pressure that are
@@ -57,12 +65,14 @@ def costs(ask: Ask, limits: Limits) -> list[tuple[float, float]]:
     """Return by position (steps of its pressure above the floor, its pressure) as it is."""
     nodes, _ = missing.completed(ask.view.nodes)
     pressures = [_pressure(node, 0, 0) for node in nodes]
-    return [(steps(max(pressure, limits.pressure_floor), limits), pressure)
-            for pressure in pressures]
+    return [
+        (steps(max(pressure, limits.pressure_floor), limits), pressure) for pressure in pressures
+    ]
 
 
-def _rank_single(ask: Ask, candidate: Candidate, nodes: Sequence[NodeView],
-                 limits: Limits) -> Rank:
+def _rank_single(
+    ask: Ask, candidate: Candidate, nodes: Sequence[NodeView], limits: Limits
+) -> Rank:
     """Rank a single node; the same key as a set's, without the vectors: this is the usual case."""
     view, wanted, at = ask.view, ask.request, candidate.cpus[0]
     node = nodes[at]
@@ -71,11 +81,19 @@ def _rank_single(ask: Ask, candidate: Candidate, nodes: Sequence[NodeView],
     if mems[0] != at:
         pressure = max(pressure, _pressure(nodes[mems[0]], None, _traffic(wanted)))
     cores = node.cores or 1.0
-    return Rank(candidate, pressure, (
-        steps(max(pressure, limits.pressure_floor), limits), _distance(ask, candidate),
-        steps(pressure, limits), round((node.vcpus + wanted.vcpus) / cores, 9),
-        _promised_ratio(ask, mems), round(node.guests, 9),
-        (at - view.rotation) % len(view.nodes)))
+    return Rank(
+        candidate,
+        pressure,
+        (
+            steps(max(pressure, limits.pressure_floor), limits),
+            _distance(ask, candidate),
+            steps(pressure, limits),
+            round((node.vcpus + wanted.vcpus) / cores, 9),
+            _promised_ratio(ask, mems),
+            round(node.guests, 9),
+            (at - view.rotation) % len(view.nodes),
+        ),
+    )
 
 
 def left(ask: Ask, candidate: Candidate) -> tuple[list[float], list[float]]:
@@ -85,42 +103,72 @@ def left(ask: Ask, candidate: Candidate) -> tuple[list[float], list[float]]:
         first)
     """
     nodes, _ = missing.completed(ask.view.nodes)
-    return (_charged(ask, candidate, nodes), sorted((
-        _pressure(node, 0, 0) for at, node in enumerate(nodes)
-        if at not in candidate.cpus + (candidate.mems or candidate.cpus)), reverse=True))
+    return (
+        _charged(ask, candidate, nodes),
+        sorted(
+            (
+                _pressure(node, 0, 0)
+                for at, node in enumerate(nodes)
+                if at not in candidate.cpus + (candidate.mems or candidate.cpus)
+            ),
+            reverse=True,
+        ),
+    )
 
 
 def _charged(ask: Ask, candidate: Candidate, nodes: Sequence[NodeView]) -> list[float]:
     """List the pressures that a guest leaves on a candidate's nodes, highest first."""
     mems = candidate.mems or candidate.cpus
     cores = sum(nodes[at].cores for at in candidate.cpus) or 1.0
-    return sorted((_pressure(
-        nodes[at],
-        _demand(ask.request) * (nodes[at].cores / cores) if at in candidate.cpus else None,
-        _traffic(ask.request) / len(mems) if at in mems else 0)
-        for at in {*candidate.cpus, *mems}), reverse=True)
+    return sorted(
+        (
+            _pressure(
+                nodes[at],
+                _demand(ask.request) * (nodes[at].cores / cores) if at in candidate.cpus else None,
+                _traffic(ask.request) / len(mems) if at in mems else 0,
+            )
+            for at in {*candidate.cpus, *mems}
+        ),
+        reverse=True,
+    )
 
 
 def _crowd(ask: Ask, candidate: Candidate) -> list[float]:
     """List vCPUs per core of a candidate's nodes with the guest on them, highest first."""
     nodes = ask.view.nodes
     cores = sum(nodes[at].cores for at in candidate.cpus) or 1.0
-    return sorted((round((nodes[at].vcpus + ask.request.vcpus * (nodes[at].cores / cores))
-                         / (nodes[at].cores or 1.0), 9) for at in candidate.cpus), reverse=True)
+    return sorted(
+        (
+            round(
+                (nodes[at].vcpus + ask.request.vcpus * (nodes[at].cores / cores))
+                / (nodes[at].cores or 1.0),
+                9,
+            )
+            for at in candidate.cpus
+        ),
+        reverse=True,
+    )
 
 
 def _rank_set(ask: Ask, candidate: Candidate, nodes: Sequence[NodeView], limits: Limits) -> Rank:
     view, mems = ask.view, candidate.mems or candidate.cpus
     pressures = _charged(ask, candidate, nodes)
-    return Rank(candidate, pressures[0], (
-        [steps(max(p, limits.pressure_floor), limits) for p in pressures],
-        _distance(ask, candidate),
-        [steps(p, limits) for p in pressures],
-        _crowd(ask, candidate),
-        _promised_ratio(ask, mems),
-        round(sum(nodes[at].guests for at in candidate.cpus), 9),
-        [sorted((at - view.rotation) % len(nodes) for at in positions)
-         for positions in (candidate.cpus, candidate.mems)]))
+    return Rank(
+        candidate,
+        pressures[0],
+        (
+            [steps(max(p, limits.pressure_floor), limits) for p in pressures],
+            _distance(ask, candidate),
+            [steps(p, limits) for p in pressures],
+            _crowd(ask, candidate),
+            _promised_ratio(ask, mems),
+            round(sum(nodes[at].guests for at in candidate.cpus), 9),
+            [
+                sorted((at - view.rotation) % len(nodes) for at in positions)
+                for positions in (candidate.cpus, candidate.mems)
+            ],
+        ),
+    )
 
 
 def _demand(wanted: Request) -> float:
@@ -153,8 +201,9 @@ def parts(node: NodeView, cores: float | None, bytes_per_sec: float) -> tuple[fl
             demand = PRIOR_CORES_PER_VCPU * node.vcpus
         cpu = (demand + cores) / node.cores
     if node.bandwidth_max_bytes_per_sec and node.bandwidth_bytes_per_sec is not None:
-        bandwidth = ((node.bandwidth_bytes_per_sec + bytes_per_sec)
-                     / node.bandwidth_max_bytes_per_sec)
+        bandwidth = (
+            node.bandwidth_bytes_per_sec + bytes_per_sec
+        ) / node.bandwidth_max_bytes_per_sec
     return cpu, bandwidth, node.link_ratio or 0.0
 
 
@@ -180,8 +229,9 @@ def _distance(ask: Ask, candidate: Candidate) -> float:
     far = 0.0
     for targets in (candidate.mems, ask.devices):
         if targets:
-            far += sum(ask.distance(at, to) - LOCAL_DISTANCE for at in candidate.cpus
-                       for to in targets) / (len(targets) * len(candidate.cpus))
+            far += sum(
+                ask.distance(at, to) - LOCAL_DISTANCE for at in candidate.cpus for to in targets
+            ) / (len(targets) * len(candidate.cpus))
     return round(far, 6)
 
 

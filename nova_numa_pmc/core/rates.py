@@ -46,8 +46,9 @@ class Delta(Record):
     share: float
 
 
-def difference(previous: Count | None, current: Count | None,
-               idle_is_zero: bool = False) -> Delta | None:
+def difference(
+    previous: Count | None, current: Count | None, idle_is_zero: bool = False
+) -> Delta | None:
     """Return what a counter saw between two readings, None: unknown.
 
     The value is scaled by enabled/running as perf does (perf_event_open(2),
@@ -122,8 +123,9 @@ def remote_ratio(local: float | None, remote: float | None) -> float | None:
     return ratio(remote, local + remote)
 
 
-def cycles_per_instruction(cycles: float | None, instructions: float | None,
-                           busy_ratio: float | None) -> tuple[float | None, bool]:
+def cycles_per_instruction(
+    cycles: float | None, instructions: float | None, busy_ratio: float | None
+) -> tuple[float | None, bool]:
     """Return (CPI, whether it can be relied on).
 
     :param busy_ratio: share of the time that its CPUs were busy; None: unknown.
@@ -133,8 +135,9 @@ def cycles_per_instruction(cycles: float | None, instructions: float | None,
     return cpi, cpi is not None and busy_ratio is not None and busy_ratio >= CPI_MIN_BUSY
 
 
-def memory_intensity(local: float | None, remote: float | None,
-                     instructions: float | None) -> float | None:
+def memory_intensity(
+    local: float | None, remote: float | None, instructions: float | None
+) -> float | None:
     """Return DRAM accesses per 1,000 instructions; None: unknown."""
     if local is None or remote is None:
         return None

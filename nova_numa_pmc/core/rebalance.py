@@ -33,8 +33,9 @@ BRIDGE_S = 60.0
 MOST_PROPOSED = 200
 
 
-def plan(situation: moves.Situation, ledger: Ledger, terms: moves.Terms, elapsed_s: float,
-         now_s: float) -> tuple[moves.Plan, Ledger]:
+def plan(
+    situation: moves.Situation, ledger: Ledger, terms: moves.Terms, elapsed_s: float, now_s: float
+) -> tuple[moves.Plan, Ledger]:
     """Decide which guests to move now.
 
     Prepaid regret: R ← max(0, R + (G − min_gain) · Δt) for each candidate, which is due when
@@ -67,14 +68,21 @@ def plan(situation: moves.Situation, ledger: Ledger, terms: moves.Terms, elapsed
         for each in candidates:
             each.fresh = False
     candidates = [each for each in candidates if _refreshed(ground, each)]
-    ledger = ledger._replace(regrets=tuple(
-        ledgers.Regret(key(ground, each.steps), each.regret) for each in candidates))
-    return moves.Plan(tuple(chosen), _pending(ground, candidates, ledger), before,
-                      ground.balance.loss(), _remarks(ground, ledger, held)), ledger
+    ledger = ledger._replace(
+        regrets=tuple(ledgers.Regret(key(ground, each.steps), each.regret) for each in candidates)
+    )
+    return moves.Plan(
+        tuple(chosen),
+        _pending(ground, candidates, ledger),
+        before,
+        ground.balance.loss(),
+        _remarks(ground, ledger, held),
+    ), ledger
 
 
-def propose(situation: moves.Situation, terms: moves.Terms,
-            horizon_s: float = HORIZON_S) -> moves.Plan:
+def propose(
+    situation: moves.Situation, terms: moves.Terms, horizon_s: float = HORIZON_S
+) -> moves.Plan:
     """List the moves that gain more than they cost within a time, best first, one by one.
 
     For an operator who asks now: no regret is needed, no budget applies. No guest is changed
@@ -87,21 +95,30 @@ def propose(situation: moves.Situation, terms: moves.Terms,
     chosen: list[moves.Move] = []
     settled: set[str] = set()
     while len(chosen) < MOST_PROPOSED:
-        candidates = [Candidate(ground, steps, gain(ground, steps))
-                      for steps in distinct(proposals(ground)).values()
-                      if settled.isdisjoint(mover.guest.uuid for mover, _ in steps)]
-        paying = [each for each in candidates if each.gain >= ground.min_gain
-                  and each.gain * horizon_s > each.cost]
+        candidates = [
+            Candidate(ground, steps, gain(ground, steps))
+            for steps in distinct(proposals(ground)).values()
+            if settled.isdisjoint(mover.guest.uuid for mover, _ in steps)
+        ]
+        paying = [
+            each
+            for each in candidates
+            if each.gain >= ground.min_gain and each.gain * horizon_s > each.cost
+        ]
         cures = _cures(paying)
-        best = min((each for each in paying if not _superfluous(each, cures)),
-                   key=lambda each: each.order(horizon_s), default=None)
+        best = min(
+            (each for each in paying if not _superfluous(each, cures)),
+            key=lambda each: each.order(horizon_s),
+            default=None,
+        )
         if best is None:
             break
         chosen.append(made(ground, best))
         settled.update(mover.guest.uuid for mover, _ in best.steps)
         ground.apply(best.steps)
-    return moves.Plan(tuple(chosen), (), before, ground.balance.loss(),
-                      _remarks(ground, ledgers.Ledger(), ()))
+    return moves.Plan(
+        tuple(chosen), (), before, ground.balance.loss(), _remarks(ground, ledgers.Ledger(), ())
+    )
 
 
 def _with_regrets(ground: Ground, ledger: Ledger, elapsed_s: float) -> list[Candidate]:
@@ -114,13 +131,16 @@ def _with_regrets(ground: Ground, ledger: Ledger, elapsed_s: float) -> list[Cand
             known[identity] = core_sec
     remembered = [steps for steps, _ in recalled if steps]
     candidates = _weighed(ground, distinct(proposals(ground), remembered), known, elapsed_s)
-    candidates.sort(key=lambda each: (-each.regret / max(each.cost, 1e-9),
-                                      each.order(HORIZON_S)))
+    candidates.sort(key=lambda each: (-each.regret / max(each.cost, 1e-9), each.order(HORIZON_S)))
     return candidates[:MOST_REGRETS]
 
 
-def _weighed(ground: Ground, changes: Mapping[Identity, Change], known: Mapping[Identity, float],
-             elapsed_s: float) -> list[Candidate]:
+def _weighed(
+    ground: Ground,
+    changes: Mapping[Identity, Change],
+    known: Mapping[Identity, float],
+    elapsed_s: float,
+) -> list[Candidate]:
     """Weigh changes and add the interval's regret to what is known; drop those without any."""
     candidates = []
     for identity, steps in changes.items():
@@ -140,17 +160,20 @@ def _recalled(ground: Ground, named: Key) -> Change | None:
         known = all(node in ground.position for node in cpu_nodes + mem_nodes)
         if mover is None or not known:
             return None
-        place = Place(ground.positions(cpu_nodes),
-                      ground.position[mem_nodes[0]] if mem_nodes else None)
+        place = Place(
+            ground.positions(cpu_nodes), ground.position[mem_nodes[0]] if mem_nodes else None
+        )
         if not ground.may(mover, place) or (
-                place.cpus == mover.at and not ground.bytes_to_move(mover, place)):
+            place.cpus == mover.at and not ground.bytes_to_move(mover, place)
+        ):
             return None
         steps.append((mover, place))
     return tuple(steps) if ground.fits(steps) else None
 
 
-def _due(ground: Ground, candidates: list[Candidate], ledger: Ledger,
-         held: set[str]) -> Candidate | None:
+def _due(
+    ground: Ground, candidates: list[Candidate], ledger: Ledger, held: set[str]
+) -> Candidate | None:
     """Return the best candidate that has paid and is within the budgets; None: there is none.
 
     Gains that moves of this plan have made out of date are looked at again only where they
@@ -169,8 +192,11 @@ def _due(ground: Ground, candidates: list[Candidate], ledger: Ledger,
                     held.add(over)
                 else:
                     due.append(each)
-        best = min((each for each in due if not _superfluous(each, soon)),
-                   key=lambda each: each.order(HORIZON_S), default=None)
+        best = min(
+            (each for each in due if not _superfluous(each, soon)),
+            key=lambda each: each.order(HORIZON_S),
+            default=None,
+        )
         if best is None or best.fresh:
             return best
         if not _refreshed(ground, best):
@@ -184,17 +210,24 @@ def _gains(ground: Ground, candidate: Candidate) -> bool:
 
 def _missing(candidate: Candidate, factors: Mapping[str, float]) -> float:
     """Return what regret has yet to cover [core-seconds]; 0 or less: it is due."""
-    return candidate.cost * max(
-        factors.get(mover.guest.uuid, 1.0) for mover, _ in candidate.steps) - candidate.regret
+    return (
+        candidate.cost * max(factors.get(mover.guest.uuid, 1.0) for mover, _ in candidate.steps)
+        - candidate.regret
+    )
 
 
-def _soon(ground: Ground, candidates: Iterable[Candidate],
-          ledger: Ledger) -> dict[tuple[int, ...], float]:
+def _soon(
+    ground: Ground, candidates: Iterable[Candidate], ledger: Ledger
+) -> dict[tuple[int, ...], float]:
     """Return {place: gain} of the best move from it that is due, or will be shortly."""
     factors = ledgers.caution(ledger)
-    return _cures(each for each in candidates if each.gain >= ground.min_gain
-                  and _missing(each, factors) <= BRIDGE_S * each.gain
-                  and _budget_exceeded(each, ledger, ground.terms) != 'moves_per_hour')
+    return _cures(
+        each
+        for each in candidates
+        if each.gain >= ground.min_gain
+        and _missing(each, factors) <= BRIDGE_S * each.gain
+        and _budget_exceeded(each, ledger, ground.terms) != 'moves_per_hour'
+    )
 
 
 def _cures(candidates: Iterable[Candidate]) -> dict[tuple[int, ...], float]:
@@ -211,7 +244,7 @@ def _superfluous(candidate: Candidate, soon: Mapping[tuple[int, ...], float]) ->
     """Say whether it is a widening of which a move is about to spare at least half."""
     if candidate.kind != moves.WIDEN:
         return False
-    (mover, _), = candidate.steps
+    ((mover, _),) = candidate.steps
     return soon.get(mover.at, 0.0) >= candidate.gain / 2
 
 
@@ -219,8 +252,9 @@ def _budget_exceeded(candidate: Candidate, ledger: Ledger, terms: moves.Terms) -
     """Name the budget that a candidate would exceed; '' none."""
     count = len(candidate.steps)
     if not candidate.bytes:
-        return 'changes_per_hour' if (
-            len(ledger.changed_s) + count > terms.changes_per_hour) else ''
+        return (
+            'changes_per_hour' if (len(ledger.changed_s) + count > terms.changes_per_hour) else ''
+        )
     if len(ledger.moved_s) + count > terms.moves_per_hour:
         return 'moves_per_hour'
     alone = candidate.bytes > terms.bytes_per_tick and not ledger.owed_bytes
@@ -244,8 +278,9 @@ def _refreshed(ground: Ground, candidate: Candidate) -> bool:
     return candidate.regret > 0
 
 
-def _pending(ground: Ground, candidates: Iterable[Candidate],
-             ledger: Ledger) -> tuple[moves.Move, ...]:
+def _pending(
+    ground: Ground, candidates: Iterable[Candidate], ledger: Ledger
+) -> tuple[moves.Move, ...]:
     """Show what is not due, one candidate per guest, the soonest first."""
     factors = ledgers.caution(ledger)
 
@@ -254,8 +289,9 @@ def _pending(ground: Ground, candidates: Iterable[Candidate],
 
     shown: list[Candidate] = []
     soon = _soon(ground, candidates, ledger)
-    gaining = [each for each in candidates
-               if _gains(ground, each) and not _superfluous(each, soon)]
+    gaining = [
+        each for each in candidates if _gains(ground, each) and not _superfluous(each, soon)
+    ]
     for each in sorted(gaining, key=lambda each: (seconds(each), each.order(HORIZON_S))):
         if len(shown) < MOST_PENDING and not any(each.shares(other) for other in shown):
             shown.append(each)
@@ -266,8 +302,11 @@ def _remarks(ground: Ground, ledger: Ledger, held: Collection[str]) -> tuple[mod
     """Say which budgets held moves back, and which parts are unknown."""
     remarks = []
     for name in sorted(held):
-        value = {'bytes_per_tick': ledger.owed_bytes, 'moves_per_hour': len(ledger.moved_s),
-                 'changes_per_hour': len(ledger.changed_s)}[name]
+        value = {
+            'bytes_per_tick': ledger.owed_bytes,
+            'moves_per_hour': len(ledger.moved_s),
+            'changes_per_hour': len(ledger.changed_s),
+        }[name]
         remarks.append(model.Reason('budget', (('of', name), ('used', value))))
     unknown = ground.node_ids(n for n in ground.running if not ground.cpu_known[n])
     if unknown:

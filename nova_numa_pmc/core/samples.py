@@ -131,9 +131,12 @@ _NOTHING = _Nothing()
 
 
 def node_samples(
-        nodes: Sequence[Node], uses: Sequence[NodeUse], abilities: Abilities,
-        guests: Sequence[GuestSample],
-        all_traffic: bool = False) -> tuple[tuple[NodeSample, ...], pressure.Traffic | None]:
+    nodes: Sequence[Node],
+    uses: Sequence[NodeUse],
+    abilities: Abilities,
+    guests: Sequence[GuestSample],
+    all_traffic: bool = False,
+) -> tuple[tuple[NodeSample, ...], pressure.Traffic | None]:
     """Return the nodes' samples, and who reads whose memory; None: not counted.
 
     :param nodes: ascending
@@ -144,36 +147,66 @@ def node_samples(
     """
     traffic = _traffic(nodes, uses, guests)
     if all_traffic and traffic:
-        uses = [use if use.bandwidth_bytes_per_sec is not None else use._replace(
-            bandwidth_bytes_per_sec=pressure.LINE_BYTES * sum(
-                row[at] for row in traffic.lines_per_sec)) for at, use in enumerate(uses)]
-    bandwidth_ratios = [pressure.utilisation(use.bandwidth_bytes_per_sec, most)
-                        for use, most in zip(uses, abilities.bandwidth_max)]
+        uses = [
+            use
+            if use.bandwidth_bytes_per_sec is not None
+            else use._replace(
+                bandwidth_bytes_per_sec=pressure.LINE_BYTES
+                * sum(row[at] for row in traffic.lines_per_sec)
+            )
+            for at, use in enumerate(uses)
+        ]
+    bandwidth_ratios = [
+        pressure.utilisation(use.bandwidth_bytes_per_sec, most)
+        for use, most in zip(uses, abilities.bandwidth_max)
+    ]
     losses = pressure.losses(
-        [use.demand_cores for use in uses], abilities.capacity_cores,
-        traffic.lines_per_sec if traffic else None, abilities.latencies_ns, bandwidth_ratios,
-        abilities.mlp)
+        [use.demand_cores for use in uses],
+        abilities.capacity_cores,
+        traffic.lines_per_sec if traffic else None,
+        abilities.latencies_ns,
+        bandwidth_ratios,
+        abilities.mlp,
+    )
     found = []
     for at, (node, use) in enumerate(zip(nodes, uses)):
         pressed = pressure.node_pressure(
             pressure.utilisation(use.demand_cores, abilities.capacity_cores[at]),
             bandwidth_ratios[at],
-            pressure.utilisation(use.link_bytes_per_sec, abilities.link_max[at]))
+            pressure.utilisation(use.link_bytes_per_sec, abilities.link_max[at]),
+        )
         threads = len(node.online_cpus or node.cpus)
         busy = None if use.busy_cores is None or not threads else use.busy_cores / threads
-        found.append(NodeSample(
-            node.id, abilities.capacity_cores[at], use.demand_cores, pressed.cpu_ratio,
-            use.bandwidth_bytes_per_sec, abilities.bandwidth_max[at], pressed.bandwidth_ratio,
-            pressed.link_ratio, pressed.pressure, use.local_per_sec, use.remote_per_sec,
-            rates.remote_ratio(use.local_per_sec, use.remote_per_sec),
-            *rates.cycles_per_instruction(use.cycles_per_sec, use.instructions_per_sec, busy),
-            losses[at].waiting_cores, losses[at].distance_cores, use.io_miss_ratio,
-            node.memory_bytes, node.free_bytes, None, use.stolen_cores))
+        found.append(
+            NodeSample(
+                node.id,
+                abilities.capacity_cores[at],
+                use.demand_cores,
+                pressed.cpu_ratio,
+                use.bandwidth_bytes_per_sec,
+                abilities.bandwidth_max[at],
+                pressed.bandwidth_ratio,
+                pressed.link_ratio,
+                pressed.pressure,
+                use.local_per_sec,
+                use.remote_per_sec,
+                rates.remote_ratio(use.local_per_sec, use.remote_per_sec),
+                *rates.cycles_per_instruction(use.cycles_per_sec, use.instructions_per_sec, busy),
+                losses[at].waiting_cores,
+                losses[at].distance_cores,
+                use.io_miss_ratio,
+                node.memory_bytes,
+                node.free_bytes,
+                None,
+                use.stolen_cores,
+            )
+        )
     return tuple(found), traffic
 
 
-def counts_of_guests(guests: Sequence[Running], evidence: Mapping[str, Evidence],
-                     nodes: Sequence[int]) -> dict[int, Counts]:
+def counts_of_guests(
+    guests: Sequence[Running], evidence: Mapping[str, Evidence], nodes: Sequence[int]
+) -> dict[int, Counts]:
     """Return {node id: :class:`Counts`}: what counted guests did, by where they ran.
 
     What the host itself did is not in it. A node is absent where a guest ran that was not
@@ -191,20 +224,32 @@ def counts_of_guests(guests: Sequence[Running], evidence: Mapping[str, Evidence]
             if ran != 0:
                 unknown.update(running.cores_by_node or nodes)
             continue
-        each = (told.local_per_sec, told.remote_per_sec, told.cycles_per_sec,
-                told.instructions_per_sec)
+        each = (
+            told.local_per_sec,
+            told.remote_per_sec,
+            told.cycles_per_sec,
+            told.instructions_per_sec,
+        )
         for node, cores in running.cores_by_node.items():
             for at, rate in enumerate(each if cores else ()):
                 so_far = sums[node][at]
-                sums[node][at] = (None if rate is None or so_far is None
-                                  else so_far + rate * cores / ran)
-    return {node: Counts(local, remote, cycles, instructions, None)
+                sums[node][at] = (
+                    None if rate is None or so_far is None else so_far + rate * cores / ran
+                )
+    return (
+        {
+            node: Counts(local, remote, cycles, instructions, None)
             for node, (local, remote, cycles, instructions) in sums.items()
-            if node not in unknown and local is not None} if guests else {}
+            if node not in unknown and local is not None
+        }
+        if guests
+        else {}
+    )
 
 
-def _traffic(nodes: Sequence[Node], uses: Sequence[NodeUse],
-             guests: Iterable[GuestSample]) -> pressure.Traffic | None:
+def _traffic(
+    nodes: Sequence[Node], uses: Sequence[NodeUse], guests: Iterable[GuestSample]
+) -> pressure.Traffic | None:
     """Tell whose memory each node's accesses went to; None: a node's are not counted."""
     near = [use.local_per_sec for use in uses if use.local_per_sec is not None]
     far = [use.remote_per_sec for use in uses if use.remote_per_sec is not None]
@@ -226,8 +271,9 @@ def _traffic(nodes: Sequence[Node], uses: Sequence[NodeUse],
     return pressure.attribute(near, far, seeds, None if None in incoming else incoming)
 
 
-def guest_sample(running: Running, evidence: Evidence | None,
-                 devices: Iterable[tuple[str, int | None]]) -> GuestSample:
+def guest_sample(
+    running: Running, evidence: Evidence | None, devices: Iterable[tuple[str, int | None]]
+) -> GuestSample:
     """Return one :class:`GuestSample`.
 
     :param evidence: None: no rung told anything
@@ -238,19 +284,31 @@ def guest_sample(running: Running, evidence: Evidence | None,
     source, sure = (told.source, told.sure) if told.of_memory else ('', '')
     busy = None if cores is None or not guest.vcpus else cores / guest.vcpus
     cpi, reliable = rates.cycles_per_instruction(
-        told.cycles_per_sec, told.instructions_per_sec, busy)
+        told.cycles_per_sec, told.instructions_per_sec, busy
+    )
     # By position: names cost a fifth of a sample's time with hundreds of guests.
     return GuestSample(
-        guest.uuid, guest.name, source, sure, cores, running.waiting_cores,
+        guest.uuid,
+        guest.name,
+        source,
+        sure,
+        cores,
+        running.waiting_cores,
         tuple(sorted(running.cores_by_node.items())),
         tuple(sorted(running.bytes_by_node.items())),
-        told.local_per_sec, told.remote_per_sec, told.remote_ratio,
-        told.bandwidth_bytes_per_sec, cpi, reliable,
-        rates.memory_intensity(told.local_per_sec, told.remote_per_sec,
-                               told.instructions_per_sec),
+        told.local_per_sec,
+        told.remote_per_sec,
+        told.remote_ratio,
+        told.bandwidth_bytes_per_sec,
+        cpi,
+        reliable,
+        rates.memory_intensity(told.local_per_sec, told.remote_per_sec, told.instructions_per_sec),
         told.counted_share,
-        tuple(DeviceSample(address, node, is_local(node, running.cores_by_node))
-              for address, node in devices))
+        tuple(
+            DeviceSample(address, node, is_local(node, running.cores_by_node))
+            for address, node in devices
+        ),
+    )
 
 
 def is_local(node: int | None, cores_by_node: Mapping[int, float]) -> bool | None:

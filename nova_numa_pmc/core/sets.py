@@ -30,8 +30,12 @@ _MAX_NEIGHBOURHOODS = 32
 _BLENDS = (0.5, 0.0, 1.0, 0.25, 0.75)
 
 
-def smallest(room: Sequence[tuple[float, ...]], need: tuple[float, ...], distances: Distances,
-             costs: Sequence[Cost] | None = None) -> list[Set]:
+def smallest(
+    room: Sequence[tuple[float, ...]],
+    need: tuple[float, ...],
+    distances: Distances,
+    costs: Sequence[Cost] | None = None,
+) -> list[Set]:
     """List the smallest sets of positions whose summed room covers the need.
 
     Exact while a size has at most 300 sets (any host of up to 10 nodes, or pairs on 25).
@@ -52,8 +56,9 @@ def smallest(room: Sequence[tuple[float, ...]], need: tuple[float, ...], distanc
     for size in range(_least(room, need), len(room) + 1):
         if comb(len(room), size) > MAX_ENUMERATED:
             return _found(_Search(room, need, costs), distances, size)
-        found = [chosen for chosen in combinations(everywhere, size)
-                 if _covers(room, need, chosen)]
+        found = [
+            chosen for chosen in combinations(everywhere, size) if _covers(room, need, chosen)
+        ]
         if found:
             return found if len(found) <= MAX_RETURNED else _cheapest(found, costs, distances)
     return []
@@ -61,17 +66,22 @@ def smallest(room: Sequence[tuple[float, ...]], need: tuple[float, ...], distanc
 
 def _cheapest(found: list[Set], costs: Sequence[Cost], distances: Distances) -> list[Set]:
     """Keep the sets of the lowest costs, then of the nearest positions; in their order."""
+
     def key(chosen: Set) -> tuple[list[float], float, list[Cost]]:
         own = sorted([costs[at] for at in chosen], reverse=True)
-        return ([cost[0] for cost in own],
-                sum([distances(a, b) for a, b in combinations(chosen, 2)]), own)
+        return (
+            [cost[0] for cost in own],
+            sum([distances(a, b) for a, b in combinations(chosen, 2)]),
+            own,
+        )
 
     kept = set(sorted(found, key=key)[:MAX_RETURNED])
     return [chosen for chosen in found if chosen in kept]
 
 
-def _covers(room: Sequence[tuple[float, ...]], need: tuple[float, ...],
-            chosen: Sequence[int]) -> bool:
+def _covers(
+    room: Sequence[tuple[float, ...]], need: tuple[float, ...], chosen: Sequence[int]
+) -> bool:
     for kind, wanted in enumerate(need):
         if sum([room[at][kind] for at in chosen]) < wanted:
             return False
@@ -125,17 +135,20 @@ class _Search:
 
     __slots__ = ('room', 'need', 'costs', 'values')
 
-    def __init__(self, room: Sequence[tuple[float, ...]], need: tuple[float, ...],
-                 costs: Sequence[Cost]) -> None:
+    def __init__(
+        self, room: Sequence[tuple[float, ...]], need: tuple[float, ...], costs: Sequence[Cost]
+    ) -> None:
         kinds = [kind for kind, wanted in enumerate(need) if wanted]
         self.room, self.need, self.costs = room, need, costs
         parts = [[min(1.0, has[kind] / need[kind]) for kind in kinds] for has in room]
         if len(kinds) == 2:
-            self.values = [[blend * one + (1 - blend) * other for one, other in parts]
-                           for blend in _BLENDS]
+            self.values = [
+                [blend * one + (1 - blend) * other for one, other in parts] for blend in _BLENDS
+            ]
         else:
             self.values = [[sum(part) for part in parts]] + [
-                [part[at] for part in parts] for at in range(len(kinds))]
+                [part[at] for part in parts] for at in range(len(kinds))
+            ]
 
     def roomiest(self, positions: Iterable[int], size: int) -> list[int] | None:
         """Return a set of these positions that holds the guest; None: none was found."""
@@ -149,19 +162,22 @@ class _Search:
         """Return the set of the lowest costs that is found among some positions, else None."""
         costs = self.costs
         ordered = sorted(positions, key=costs.__getitem__)
-        levels = [at for at in range(size, len(ordered) + 1)
-                  if at == len(ordered) or costs[ordered[at]][0] != costs[ordered[at - 1]][0]]
+        levels = [
+            at
+            for at in range(size, len(ordered) + 1)
+            if at == len(ordered) or costs[ordered[at]][0] != costs[ordered[at - 1]][0]
+        ]
         low, high = 0, len(levels) - 1
         widest = None if high < 0 else self.roomiest(ordered, size)
         if not widest:
             return None
         while low < high:
             middle = (low + high) // 2
-            if self.roomiest(ordered[:levels[middle]], size):
+            if self.roomiest(ordered[: levels[middle]], size):
                 high = middle
             else:
                 low = middle + 1
-        allowed = ordered[:levels[low]]
+        allowed = ordered[: levels[low]]
         return self._exchanged(self.roomiest(allowed, size) or widest, allowed)
 
     def _exchanged(self, chosen: list[int], allowed: list[int]) -> Set:
@@ -169,13 +185,16 @@ class _Search:
         kept = set(chosen)
         for dear in sorted(chosen, key=self.costs.__getitem__, reverse=True):
             rest = [at for at in kept if at != dear]
-            missing = [wanted - sum([self.room[at][kind] for at in rest])
-                       for kind, wanted in enumerate(self.need)]
+            missing = [
+                wanted - sum([self.room[at][kind] for at in rest])
+                for kind, wanted in enumerate(self.need)
+            ]
             for cheap in allowed:
                 if self.costs[cheap] >= self.costs[dear]:
                     break
                 if cheap not in kept and all(
-                        has >= wanted for has, wanted in zip(self.room[cheap], missing)):
+                    has >= wanted for has, wanted in zip(self.room[cheap], missing)
+                ):
                     kept.remove(dear)
                     kept.add(cheap)
                     break

@@ -66,8 +66,13 @@ class Stream:
 
     __slots__ = ('weight', 'mean', '_squares', '_bins')
 
-    def __init__(self, weight: float = 0.0, mean: float | None = None, variance: float = 0.0,
-                 bins: dict[int, float] | None = None) -> None:
+    def __init__(
+        self,
+        weight: float = 0.0,
+        mean: float | None = None,
+        variance: float = 0.0,
+        bins: dict[int, float] | None = None,
+    ) -> None:
         self.weight, self.mean, self._squares = weight, mean, variance * weight
         self._bins = {} if bins is None else bins
 
@@ -114,13 +119,19 @@ class Stream:
             self.mean, self._squares, self._bins = None, 0.0, {}
             return
         self._squares *= factor
-        self._bins = {at: weight * factor for at, weight in self._bins.items()
-                      if weight * factor > _LEAST_SHARE * self.weight}
+        self._bins = {
+            at: weight * factor
+            for at, weight in self._bins.items()
+            if weight * factor > _LEAST_SHARE * self.weight
+        }
 
     def bins(self) -> list[tuple[int, float]]:
         """Return (bin, share of the weight), by bin, without those that have hardly any."""
-        return [(at, weight / self.weight) for at, weight in sorted(self._bins.items())
-                if weight > _LEAST_SHARE * self.weight]
+        return [
+            (at, weight / self.weight)
+            for at, weight in sorted(self._bins.items())
+            if weight > _LEAST_SHARE * self.weight
+        ]
 
 
 def bin_of(value: float, unit: float) -> int:

@@ -37,9 +37,14 @@ _UNMEASURED = model.NodeLoad()
 _LEAST_RATIO = 0.05
 
 
-def view(topology: model.Topology, promises: Iterable[model.Promise], limits: model.Limits,
-         pressures: Mapping[int, model.NodeLoad | NodeSample] | None = None, rotation: int = 0,
-         now_ns: int | None = None) -> model.HostView:
+def view(
+    topology: model.Topology,
+    promises: Iterable[model.Promise],
+    limits: model.Limits,
+    pressures: Mapping[int, model.NodeLoad | NodeSample] | None = None,
+    rotation: int = 0,
+    now_ns: int | None = None,
+) -> model.HostView:
     """Aggregate a host per node, in the units of :func:`quantised`.
 
     Memory on one node counts there, over several as it was divided when promised; where
@@ -57,6 +62,7 @@ def view(topology: model.Topology, promises: Iterable[model.Promise], limits: mo
     nodes = topology.nodes
     if any(node.memory_bytes and not node.cpus for node in nodes):
         from nova_numa_pmc.core import node_memory  # few hosts have such nodes
+
         nodes = node_memory.offered(nodes, limits)
     promises = list(promises)
     cores = capacity_cores(topology, limits)
@@ -70,12 +76,31 @@ def view(topology: model.Topology, promises: Iterable[model.Promise], limits: mo
         cores[at] = less_stolen(cores[at], _hundredths(load.stolen_cores or 0.0))
         if demand is not None:
             demand += PRIOR_CORES_PER_VCPU * young[at]
-        views.append(model.NodeView(
-            node.id, cores[at], len(node.cpus), capacity[at], promised[at], guests[at],
-            vcpus[at], demand, load.bandwidth_bytes_per_sec, load.bandwidth_max_bytes_per_sec,
-            load.link_ratio, _huge_free(node, huge[at]), node.cpus))
-    return quantised(model.HostView(tuple(views), hierarchy.distances(topology), rotation,
-                                    hierarchy.domains(topology, limits)))
+        views.append(
+            model.NodeView(
+                node.id,
+                cores[at],
+                len(node.cpus),
+                capacity[at],
+                promised[at],
+                guests[at],
+                vcpus[at],
+                demand,
+                load.bandwidth_bytes_per_sec,
+                load.bandwidth_max_bytes_per_sec,
+                load.link_ratio,
+                _huge_free(node, huge[at]),
+                node.cpus,
+            )
+        )
+    return quantised(
+        model.HostView(
+            tuple(views),
+            hierarchy.distances(topology),
+            rotation,
+            hierarchy.domains(topology, limits),
+        )
+    )
 
 
 def quantised(host_view: model.HostView) -> model.HostView:
@@ -84,16 +109,24 @@ def quantised(host_view: model.HostView) -> model.HostView:
     0.01 cores, guests and vCPUs, whole MB/s, 0.001 of a link; memory in whole MiB, in which
     Nova counts: what is promised is rounded up, what may be down.
     """
-    return host_view._replace(nodes=tuple(node._replace(
-        cores=_hundredths(node.cores),
-        capacity_bytes=node.capacity_bytes // MIB * MIB,
-        promised_bytes=-(-node.promised_bytes // MIB) * MIB,
-        guests=_hundredths(node.guests), vcpus=_hundredths(node.vcpus),
-        demand_cores=None if node.demand_cores is None else _hundredths(node.demand_cores),
-        bandwidth_bytes_per_sec=_megabytes(node.bandwidth_bytes_per_sec),
-        bandwidth_max_bytes_per_sec=_megabytes(node.bandwidth_max_bytes_per_sec),
-        link_ratio=None if node.link_ratio is None else round(1000 * node.link_ratio) / 1000)
-        for node in host_view.nodes))
+    return host_view._replace(
+        nodes=tuple(
+            node._replace(
+                cores=_hundredths(node.cores),
+                capacity_bytes=node.capacity_bytes // MIB * MIB,
+                promised_bytes=-(-node.promised_bytes // MIB) * MIB,
+                guests=_hundredths(node.guests),
+                vcpus=_hundredths(node.vcpus),
+                demand_cores=None if node.demand_cores is None else _hundredths(node.demand_cores),
+                bandwidth_bytes_per_sec=_megabytes(node.bandwidth_bytes_per_sec),
+                bandwidth_max_bytes_per_sec=_megabytes(node.bandwidth_max_bytes_per_sec),
+                link_ratio=None
+                if node.link_ratio is None
+                else round(1000 * node.link_ratio) / 1000,
+            )
+            for node in host_view.nodes
+        )
+    )
 
 
 def _hundredths(value: float) -> float:
@@ -104,8 +137,9 @@ def _megabytes(value: float | None) -> float | None:
     return None if value is None else round(value / MB) * MB
 
 
-def charged_since(host_view: model.HostView, counted: Mapping[int, float],
-                  history: model.History | None = None) -> model.HostView:
+def charged_since(
+    host_view: model.HostView, counted: Mapping[int, float], history: model.History | None = None
+) -> model.HostView:
     """Charge nodes for guests that came since they were measured, and relieve them of others.
 
     By promises: what is expected of their vCPUs, and the host's mean traffic of so many cores.
@@ -116,16 +150,25 @@ def charged_since(host_view: model.HostView, counted: Mapping[int, float],
     :param history: of all guests, None: none
     """
     each = expected_cores(1, history or model.History())
-    changes = {node.id: each * (node.vcpus - counted[node.id])
-               for node in host_view.nodes if node.id in counted}
+    changes = {
+        node.id: each * (node.vcpus - counted[node.id])
+        for node in host_view.nodes
+        if node.id in counted
+    }
     if not any(changes.values()):
         return host_view
     rate = bytes_per_core_sec(host_view.nodes) or 0.0
-    return host_view._replace(nodes=tuple(node._replace(
-        demand_cores=_added(node.demand_cores, changes.get(node.id, 0)),
-        bandwidth_bytes_per_sec=_added(node.bandwidth_bytes_per_sec,
-                                       rate * changes.get(node.id, 0)))
-        for node in host_view.nodes))
+    return host_view._replace(
+        nodes=tuple(
+            node._replace(
+                demand_cores=_added(node.demand_cores, changes.get(node.id, 0)),
+                bandwidth_bytes_per_sec=_added(
+                    node.bandwidth_bytes_per_sec, rate * changes.get(node.id, 0)
+                ),
+            )
+            for node in host_view.nodes
+        )
+    )
 
 
 def _added(amount: float | None, change: float) -> float | None:
@@ -137,12 +180,15 @@ def bytes_per_core_sec(nodes: Sequence[model.NodeView]) -> float | None:
 
     :returns: None where that isn't known of each node, or too few cores are wanted to tell
     """
-    return traffic_rate([node.demand_cores for node in nodes if node.cores],
-                        [node.bandwidth_bytes_per_sec for node in nodes if serves(node)])
+    return traffic_rate(
+        [node.demand_cores for node in nodes if node.cores],
+        [node.bandwidth_bytes_per_sec for node in nodes if serves(node)],
+    )
 
 
-def traffic_rate(demands: Sequence[float | None],
-                 bandwidths: Sequence[float | None]) -> float | None:
+def traffic_rate(
+    demands: Sequence[float | None], bandwidths: Sequence[float | None]
+) -> float | None:
     """Return Σ bandwidth / Σ demand [bytes/core-second]; None: a part or the ratio is unknown.
 
     :param demands: what the nodes with CPUs are wanted for [cores]
@@ -150,8 +196,7 @@ def traffic_rate(demands: Sequence[float | None],
     """
     wanted = [value for value in demands if value is not None]
     served = [value for value in bandwidths if value is not None]
-    if not wanted or not served or (
-            len(wanted) < len(demands) or len(served) < len(bandwidths)):
+    if not wanted or not served or (len(wanted) < len(demands) or len(served) < len(bandwidths)):
         return None
     # In whole hundredths: the sum must not depend on how nodes are merged into domains.
     hundredths = round(100 * sum(wanted))
@@ -167,8 +212,12 @@ def expected_traffic(demand_cores: float, intensity: float, rate: float | None) 
     return None if rate is None else demand_cores * rate * intensity
 
 
-def request(guest: model.Guest, limits: model.Limits, device_nodes: Iterable[int] = (),
-            history: model.History | None = None) -> model.Request:
+def request(
+    guest: model.Guest,
+    limits: model.Limits,
+    device_nodes: Iterable[int] = (),
+    history: model.History | None = None,
+) -> model.Request:
     """Turn a guest into what it asks for.
 
     The share of a guest nobody has measured yet is ĉ = :func:`expected_cores`; its bandwidth is
@@ -181,14 +230,21 @@ def request(guest: model.Guest, limits: model.Limits, device_nodes: Iterable[int
     history = history or model.History()
     hints = dict(guest.hints)
     policy = model.NONE if guest.override == 'ignore' else hints.get('numa_pmc:policy')
-    intensity = INTENSITY.get(hints.get('numa_pmc:memory_intensity', ''),
-                              INTENSITY[DEFAULT_INTENSITY])
+    intensity = INTENSITY.get(
+        hints.get('numa_pmc:memory_intensity', ''), INTENSITY[DEFAULT_INTENSITY]
+    )
     demand = expected_cores(guest.vcpus, history)
     return model.Request(
-        max(guest.vcpus, guest.vcpus_max or 0), guest.memory_bytes, guest.page_bytes,
-        guest.allowed_cpus, tuple(device_nodes),
-        policy if policy in model.POLICIES else model.AUTO, demand,
-        expected_traffic(demand, intensity, history.bytes_per_core_sec), guest.placed_by)
+        max(guest.vcpus, guest.vcpus_max or 0),
+        guest.memory_bytes,
+        guest.page_bytes,
+        guest.allowed_cpus,
+        tuple(device_nodes),
+        policy if policy in model.POLICIES else model.AUTO,
+        demand,
+        expected_traffic(demand, intensity, history.bytes_per_core_sec),
+        guest.placed_by,
+    )
 
 
 def expected_cores(vcpus: int, history: model.History) -> float:
@@ -206,8 +262,14 @@ def expected_per_vcpu(guests: float, cores_per_vcpu_sum: float) -> float:
 
     :param guests, cores_per_vcpu_sum: as in :class:`model.History`
     """
-    return round(_PARTS * (PRIOR_GUESTS * PRIOR_CORES_PER_VCPU + cores_per_vcpu_sum)
-                 / (PRIOR_GUESTS + guests)) / _PARTS
+    return (
+        round(
+            _PARTS
+            * (PRIOR_GUESTS * PRIOR_CORES_PER_VCPU + cores_per_vcpu_sum)
+            / (PRIOR_GUESTS + guests)
+        )
+        / _PARTS
+    )
 
 
 def capacity_bytes(node: model.Node, limits: model.Limits) -> int:
@@ -248,8 +310,9 @@ def less_stolen(cores: float, stolen_cores: float | None) -> float:
     return max(_LEAST_RATIO * cores, cores - (stolen_cores or 0.0))
 
 
-def _promised(nodes: Sequence[model.Node], capacity: Sequence[int],
-              promises: Sequence[model.Promise]) -> tuple[list[int], list[dict[int, int]]]:
+def _promised(
+    nodes: Sequence[model.Node], capacity: Sequence[int], promises: Sequence[model.Promise]
+) -> tuple[list[int], list[dict[int, int]]]:
     """Sum promised bytes by position: in normal pages, and {page_bytes: bytes} in huge ones."""
     normal = [0] * len(nodes)
     huge: list[dict[int, int]] = [{} for _ in nodes]
@@ -276,18 +339,38 @@ def _promised(nodes: Sequence[model.Node], capacity: Sequence[int],
     return normal, huge
 
 
-def _promise_huge(nodes: Sequence[model.Node], huge: Sequence[dict[int, int]],
-                  homes: tuple[int, ...], promise: model.Promise, page_bytes: int,
-                  recorded: bool) -> None:
-    parts = promise.mem_bytes if recorded else split_bytes(promise.memory_bytes, [
-        sum(pool.page_bytes * pool.total for pool in nodes[at].huge_pages
-            if pool.page_bytes == page_bytes) for at in homes])
+def _promise_huge(
+    nodes: Sequence[model.Node],
+    huge: Sequence[dict[int, int]],
+    homes: tuple[int, ...],
+    promise: model.Promise,
+    page_bytes: int,
+    recorded: bool,
+) -> None:
+    parts = (
+        promise.mem_bytes
+        if recorded
+        else split_bytes(
+            promise.memory_bytes,
+            [
+                sum(
+                    pool.page_bytes * pool.total
+                    for pool in nodes[at].huge_pages
+                    if pool.page_bytes == page_bytes
+                )
+                for at in homes
+            ],
+        )
+    )
     for at, part in zip(homes, parts):
         huge[at][page_bytes] = huge[at].get(page_bytes, 0) + part
 
 
-def _homes(nodes: Sequence[model.Node], wanted: Iterable[tuple[int, ...]],
-           everywhere: tuple[int, ...] = ()) -> list[tuple[int, ...]]:
+def _homes(
+    nodes: Sequence[model.Node],
+    wanted: Iterable[tuple[int, ...]],
+    everywhere: tuple[int, ...] = (),
+) -> list[tuple[int, ...]]:
     """Turn tuples of node ids into positions; none that is there means ``everywhere``, or all."""
     position = {node.id: at for at, node in enumerate(nodes)}
     everywhere = everywhere or tuple(range(len(nodes)))
@@ -301,14 +384,27 @@ def _add(amounts: list[int], homes: tuple[int, ...], parts: Sequence[int]) -> No
 
 def _huge_free(node: model.Node, promised: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
     """List (page_bytes, bytes free): what the kernel has free, less starts still to come."""
-    return tuple((pool.page_bytes, max(0, min(
-        pool.page_bytes * pool.free,
-        pool.page_bytes * pool.total - promised.get(pool.page_bytes, 0))))
-        for pool in node.huge_pages)
+    return tuple(
+        (
+            pool.page_bytes,
+            max(
+                0,
+                min(
+                    pool.page_bytes * pool.free,
+                    pool.page_bytes * pool.total - promised.get(pool.page_bytes, 0),
+                ),
+            ),
+        )
+        for pool in node.huge_pages
+    )
 
 
-def _vcpus(nodes: Sequence[model.Node], cores: Sequence[float], promises: Sequence[model.Promise],
-           now_ns: int | None) -> tuple[list[float], list[float], list[float]]:
+def _vcpus(
+    nodes: Sequence[model.Node],
+    cores: Sequence[float],
+    promises: Sequence[model.Promise],
+    now_ns: int | None,
+) -> tuple[list[float], list[float], list[float]]:
     """Count guests, vCPUs and young guests' vCPUs by position."""
     guests, vcpus, young = ([0.0] * len(nodes) for _ in range(3))
     for promise, homes in zip(promises, _homes(nodes, [p.cpu_nodes for p in promises])):

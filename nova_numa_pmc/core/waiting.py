@@ -23,8 +23,9 @@ class Quota(Record):
     throttled_ns: int | None = None
 
 
-def waited_ns(used: dict[int, tuple[int, int]], quotas: tuple[Quota, ...],
-              elapsed_ns: int) -> dict[int, float]:
+def waited_ns(
+    used: dict[int, tuple[int, int]], quotas: tuple[Quota, ...], elapsed_ns: int
+) -> dict[int, float]:
     """Return {thread: ns} that threads waited for a CPU which they were allowed to use.
 
     Of a thread with a quota q of its own that is max(0, min(delay − throttled, q·Δt − run)).

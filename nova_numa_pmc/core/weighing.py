@@ -44,9 +44,10 @@ class Candidate:
         self.regret, self.fresh = 0.0, True
         # Equals go to the emptiest target; names come last.
         self._order = (
-            self.bytes, round(sum(ground.balance.pressure(place.cpus[0])
-                                  for _, place in steps), 6),
-            sorted((mover.guest.uuid, place.cpus) for mover, place in steps))
+            self.bytes,
+            round(sum(ground.balance.pressure(place.cpus[0]) for _, place in steps), 6),
+            sorted((mover.guest.uuid, place.cpus) for mover, place in steps),
+        )
 
     def shares(self, other: Candidate) -> bool:
         """Say whether a guest is in both."""
@@ -59,16 +60,25 @@ class Candidate:
 
 def gain(ground: Ground, steps: Change) -> float:
     """Return what some steps would gain [cores]."""
-    found = ground.balance.gain([mover.effect for mover, _ in steps],
-                                [ground.effect(mover, place) for mover, place in steps])
+    found = ground.balance.gain(
+        [mover.effect for mover, _ in steps],
+        [ground.effect(mover, place) for mover, place in steps],
+    )
     return _adjusted(ground, *steps[0], found) if len(steps) == 1 else found
 
 
 def key(ground: Ground, steps: Change) -> Key:
     """Name a change in a way that holds over ticks."""
-    return tuple(sorted(
-        (mover.guest.uuid, ground.node_ids(place.cpus),
-         () if place.memory is None else ground.ids[place.memory]) for mover, place in steps))
+    return tuple(
+        sorted(
+            (
+                mover.guest.uuid,
+                ground.node_ids(place.cpus),
+                () if place.memory is None else ground.ids[place.memory],
+            )
+            for mover, place in steps
+        )
+    )
 
 
 def distinct(*sequences: Iterable[Change]) -> dict[Identity, Change]:
@@ -76,8 +86,7 @@ def distinct(*sequences: Iterable[Change]) -> dict[Identity, Change]:
     found = {}
     for sequence in sequences:
         for steps in sequence:
-            one = tuple([(mover.guest.uuid, place.cpus, place.memory)
-                         for mover, place in steps])
+            one = tuple([(mover.guest.uuid, place.cpus, place.memory) for mover, place in steps])
             found[one if len(one) == 1 or one[0] < one[1] else one[::-1]] = steps
     return found
 
@@ -86,7 +95,7 @@ def kind(steps: Change) -> str:
     """Say of which of :data:`moves.KINDS` a change is."""
     if len(steps) > 1:
         return moves.SWAP
-    (mover, place), = steps
+    ((mover, place),) = steps
     at, to = set(mover.at), set(place.cpus)
     if at == to:
         return moves.FETCH
@@ -97,36 +106,69 @@ def made(ground: Ground, candidate: Candidate) -> moves.Move:
     """Turn a candidate into a :class:`moves.Move`; call it before it is applied."""
     removed = [mover.effect for mover, _ in candidate.steps]
     added = [ground.effect(mover, place) for mover, place in candidate.steps]
-    spared = [now - then for now, then in zip(
-        ground.balance.parts(), ground.balance.parts(removed, added))]
+    spared = [
+        now - then
+        for now, then in zip(ground.balance.parts(), ground.balance.parts(removed, added))
+    ]
     spared.append(candidate.gain - sum(spared))
-    reasons = sorted(zip(spared, ('waiting', 'distance', 'bandwidth', 'crowding', 'bursts')),
-                     reverse=True)
+    reasons = sorted(
+        zip(spared, ('waiting', 'distance', 'bandwidth', 'crowding', 'bursts')), reverse=True
+    )
     counted = all(mover.counted for mover, _ in candidate.steps)
-    ends = (('from', ground.node_ids(candidate.steps[0][0].at)),
-            ('to', ground.node_ids(candidate.steps[0][1].cpus)))
+    ends = (
+        ('from', ground.node_ids(candidate.steps[0][0].at)),
+        ('to', ground.node_ids(candidate.steps[0][1].cpus)),
+    )
     return moves.Move(
-        candidate.kind, tuple(_step(ground, *each) for each in candidate.steps),
-        candidate.gain, candidate.cost, candidate.regret, candidate.bytes,
-        tuple(model.Reason(code, (('cores', cores), *ends, *(
-            (('rate', moves.ASSUMED),) if code == 'distance' and not counted else ())))
-              for cores, code in reasons if abs(cores) > 1e-6))
+        candidate.kind,
+        tuple(_step(ground, *each) for each in candidate.steps),
+        candidate.gain,
+        candidate.cost,
+        candidate.regret,
+        candidate.bytes,
+        tuple(
+            model.Reason(
+                code,
+                (
+                    ('cores', cores),
+                    *ends,
+                    *((('rate', moves.ASSUMED),) if code == 'distance' and not counted else ()),
+                ),
+            )
+            for cores, code in reasons
+            if abs(cores) > 1e-6
+        ),
+    )
 
 
 def trial(ground: Ground, candidate: Candidate, now_s: float) -> ledgers.Trial:
     """Open the trial of a candidate; call it before it is applied."""
-    return ledgers.Trial(tuple(
-        (mover.guest.uuid, ground.node_ids(mover.at),
-         tuple((ground.ids[at][0], share) for at, share in mover.mem_shares),
-         ground.node_ids(place.cpus)) for mover, place in candidate.steps),
-        candidate.cost, 0.0, now_s)
+    return ledgers.Trial(
+        tuple(
+            (
+                mover.guest.uuid,
+                ground.node_ids(mover.at),
+                tuple((ground.ids[at][0], share) for at, share in mover.mem_shares),
+                ground.node_ids(place.cpus),
+            )
+            for mover, place in candidate.steps
+        ),
+        candidate.cost,
+        0.0,
+        now_s,
+    )
 
 
 def _step(ground: Ground, mover: Mover, place: Place) -> moves.Step:
     guest = mover.guest
-    return moves.Step(guest.uuid, guest.name, tuple(guest.cpu_nodes), ground.node_ids(place.cpus),
-                      () if place.memory is None else ground.memory_ids[place.memory],
-                      ground.bytes_to_move(mover, place))
+    return moves.Step(
+        guest.uuid,
+        guest.name,
+        tuple(guest.cpu_nodes),
+        ground.node_ids(place.cpus),
+        () if place.memory is None else ground.memory_ids[place.memory],
+        ground.bytes_to_move(mover, place),
+    )
 
 
 def _adjusted(ground: Ground, mover: Mover, place: Place, gain: float) -> float:
@@ -153,16 +195,18 @@ def _pooled(ground: Ground, mover: Mover, place: Place) -> float:
     if len(mover.at) == 1:
         demand[mover.at[0]] -= mover.demand
         balances.levelled(demand, balance.cores, nodes, mover.demand)
-    apart = sum(balance.wait(n, demand) - balances.waiting(demand[n], balance.cores[n], 0.0)
-                for n in nodes)
+    apart = sum(
+        balance.wait(n, demand) - balances.waiting(demand[n], balance.cores[n], 0.0) for n in nodes
+    )
     total, cores = (sum(values[n] for n in nodes) for values in (demand, balance.cores))
     spread = sum(balance.bursts[n] ** 2 for n in nodes) ** 0.5
-    together = (balances.waiting(total, cores, spread)
-                - balances.waiting(total, cores, 0.0))
-    shared = sum(wants for wide, wants in balance.wide.items()
-                 if wide != mover.at and len(set(wide).intersection(nodes)) > 1)
-    return max(0.0, min(apart - together, TAKEN_UP * (shared + mover.demand))
-               - TAKEN_UP * shared)
+    together = balances.waiting(total, cores, spread) - balances.waiting(total, cores, 0.0)
+    shared = sum(
+        wants
+        for wide, wants in balance.wide.items()
+        if wide != mover.at and len(set(wide).intersection(nodes)) > 1
+    )
+    return max(0.0, min(apart - together, TAKEN_UP * (shared + mover.demand)) - TAKEN_UP * shared)
 
 
 def _homecoming(ground: Ground, mover: Mover, place: Place, gain: float) -> float:

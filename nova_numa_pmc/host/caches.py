@@ -39,8 +39,10 @@ def last_level(cpu: int, root: str = '/') -> tuple[int, frozenset[int]] | None:
 def _cache(path: str, cpu: int) -> tuple[int, int, frozenset[int]] | None:
     """Return a cache's (level, bytes, CPUs that share it); None: not told, or not understood."""
     try:
-        level, size, shared = (read_text(os.path.join(path, name)).strip()
-                               for name in ('level', 'size', 'shared_cpu_list'))
+        level, size, shared = (
+            read_text(os.path.join(path, name)).strip()
+            for name in ('level', 'size', 'shared_cpu_list')
+        )
         number = int(size[:-1]) * _UNITS[size[-1]]
         cpus = parse_cpulist(shared)
         if not (level.isascii() and level.isdigit()) or number <= 0 or cpu not in cpus:
@@ -52,6 +54,7 @@ def _cache(path: str, cpu: int) -> tuple[int, int, frozenset[int]] | None:
 
 def total_bytes(cpus: Iterable[int], root: str = '/') -> int:
     """Return the sum of the distinct last-level caches of some CPUs; 0: none is told."""
-    found = {shared: size for size, shared in filter(None, (
-        last_level(cpu, root) for cpu in cpus))}
+    found = {
+        shared: size for size, shared in filter(None, (last_level(cpu, root) for cpu in cpus))
+    }
     return sum(found.values())

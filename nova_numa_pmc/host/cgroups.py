@@ -96,13 +96,17 @@ def find(pid: int | None, root: str = '/') -> Groups:
     version = 1 if 'cpuset' in hierarchies else 2
     key = 'cpuset' if version == 1 else ''
     if key not in hierarchies:
-        raise CpusetError('%s/cgroup: no cpuset controller and no unified hierarchy: enable '
-                          'the cpuset controller' % proc)
+        raise CpusetError(
+            '%s/cgroup: no cpuset controller and no unified hierarchy: enable '
+            'the cpuset controller' % proc
+        )
     mounts = _read(os.path.join(root, 'proc/self/mountinfo'))
     scope, tail = _locate(hierarchies[key], key, mounts, root)
     if not tail:
-        raise CpusetError('%s: QEMU is in none of the groups libvirt makes in it: not started '
-                          'yet, or not a libvirt guest' % scope)
+        raise CpusetError(
+            '%s: QEMU is in none of the groups libvirt makes in it: not started '
+            'yet, or not a libvirt guest' % scope
+        )
     main = os.path.join(scope, *tail)
     nested = tail[0] == 'libvirt'
     target = os.path.join(scope, 'libvirt') if nested else scope
@@ -113,12 +117,23 @@ def find(pid: int | None, root: str = '/') -> Groups:
     if covers and not _has_cpuset(target):
         target = scope
     if not _has_cpuset(target) or not (covers or main in own):
-        raise CpusetError('%s: no cpuset in the guest\'s own groups: cpuset is missing in its '
-                          'cgroup.controllers (v2), or libvirt was told not to use it '
-                          '(cgroup_controllers in qemu.conf)' % main)
+        raise CpusetError(
+            "%s: no cpuset in the guest's own groups: cpuset is missing in its "
+            'cgroup.controllers (v2), or libvirt was told not to use it '
+            '(cgroup_controllers in qemu.conf)' % main
+        )
     memory = _memory_group(version, (scope, target), hierarchies, mounts, root)
-    return Groups(version, pid, scope, target, own,
-                  main if _has_cpuset(main) else target, covers, memory, proc)
+    return Groups(
+        version,
+        pid,
+        scope,
+        target,
+        own,
+        main if _has_cpuset(main) else target,
+        covers,
+        memory,
+        proc,
+    )
 
 
 def machine(pid: int | None, controller: str, root: str = '/') -> str:
@@ -143,12 +158,12 @@ def memory_group(pid: int | None, root: str = '/') -> tuple[int, str]:
     for directory in (scope,) if version == 2 else (os.path.join(scope, *tail), scope):
         if os.path.exists(os.path.join(directory, 'memory.numa_stat')):
             return version, directory
-    raise CpusetError('%s: no memory.numa_stat: enable the memory controller for machine.slice'
-                      % scope)
+    raise CpusetError(
+        '%s: no memory.numa_stat: enable the memory controller for machine.slice' % scope
+    )
 
 
-def locate(pid: int | None, controller: str,
-           root: str = '/') -> tuple[int, str, list[str]]:
+def locate(pid: int | None, controller: str, root: str = '/') -> tuple[int, str, list[str]]:
     """Return (version, machine's directory, components below it) in a controller's hierarchy.
 
     :raises CpusetError, GuestGone: as :func:`machine`
@@ -159,8 +174,9 @@ def locate(pid: int | None, controller: str,
     version = 1 if controller in hierarchies else 2
     key = controller if version == 1 else ''
     if key not in hierarchies:
-        raise CpusetError('process %d is in no control group with %s: mount the hierarchy'
-                          % (pid, controller))
+        raise CpusetError(
+            'process %d is in no control group with %s: mount the hierarchy' % (pid, controller)
+        )
     mounts = _read(os.path.join(root, 'proc/self/mountinfo'))
     return (version, *_locate(hierarchies[key], key, mounts, root))
 
@@ -182,8 +198,11 @@ def memory_by_node(groups: Groups) -> dict[int, int] | None:
 
 def group_memory_by_node(version: int, directory: str) -> dict[int, int] | None:
     """Read the same of the group that :func:`memory_group` found."""
-    wanted, unit = (('anon', 'shmem'), 1) if version == 2 else (
-        ('hierarchical_anon', 'hierarchical_unevictable'), os.sysconf('SC_PAGE_SIZE'))
+    wanted, unit = (
+        (('anon', 'shmem'), 1)
+        if version == 2
+        else (('hierarchical_anon', 'hierarchical_unevictable'), os.sysconf('SC_PAGE_SIZE'))
+    )
     by_node: dict[int, int] = {}
     try:
         for line in read_text(os.path.join(directory, 'memory.numa_stat')).splitlines():
@@ -205,8 +224,10 @@ def resident_bytes(groups: Groups, *names: str) -> int | None:
     :returns: bytes, or None when a name is missing or unreadable
     """
     try:
-        lines = dict(line.split(':', 1) for line in read_text(
-            os.path.join(groups.proc, 'status')).splitlines())
+        lines = dict(
+            line.split(':', 1)
+            for line in read_text(os.path.join(groups.proc, 'status')).splitlines()
+        )
         return sum(int(lines[name].split()[0]) << 10 for name in names)
     except (OSError, ValueError, KeyError, IndexError):
         return None
@@ -242,30 +263,41 @@ def _locate(path: str, controller: str, mounts: str, root: str) -> tuple[str, li
     """
     parts = path.split('/')
     at = max((i for i, part in enumerate(parts) if _is_machine(part)), default=None)
-    if at is None or parts[at + 1:] not in ([], ['libvirt'], ['emulator'],
-                                            ['libvirt', 'emulator']):
-        raise CpusetError('%s is not a libvirt guest\'s control group: left alone' % path)
-    scope = '/'.join(parts[:at + 1])
+    if at is None or parts[at + 1 :] not in (
+        [],
+        ['libvirt'],
+        ['emulator'],
+        ['libvirt', 'emulator'],
+    ):
+        raise CpusetError("%s is not a libvirt guest's control group: left alone" % path)
+    scope = '/'.join(parts[: at + 1])
     seen = False
     for mount_root, mount_point in _mounts(mounts, controller):
         seen = True
         prefix = mount_root.rstrip('/') + '/'
-        relative = scope[len(prefix):] if scope.startswith(prefix) else ''
+        relative = scope[len(prefix) :] if scope.startswith(prefix) else ''
         directory = os.path.join(root, mount_point.lstrip('/'), relative)
         if relative and '..' not in relative.split('/') and os.path.isdir(directory):
-            return directory, parts[at + 1:]
+            return directory, parts[at + 1 :]
     if not seen:
-        raise CpusetError('no mounted control group hierarchy with %s: mount it'
-                          % (controller or 'the unified controllers'))
+        raise CpusetError(
+            'no mounted control group hierarchy with %s: mount it'
+            % (controller or 'the unified controllers')
+        )
     if '..' in parts:
-        raise CpusetError('%s is outside of the control groups this process sees: run in the '
-                          'host\'s control group namespace' % path)
+        raise CpusetError(
+            '%s is outside of the control groups this process sees: run in the '
+            "host's control group namespace" % path
+        )
     raise GuestGone('%s: the group does not exist any more' % scope)
 
 
 def _is_machine(name: str) -> bool:
-    return (name.startswith('machine-qemu') and name.endswith('.scope')
-            or name.endswith('.libvirt-qemu'))
+    return (
+        name.startswith('machine-qemu')
+        and name.endswith('.scope')
+        or name.endswith('.libvirt-qemu')
+    )
 
 
 def _mounts(text: str, controller: str) -> Iterator[tuple[str, str]]:
@@ -275,8 +307,11 @@ def _mounts(text: str, controller: str) -> Iterator[tuple[str, str]]:
         fields, kind = left.split(' '), right.split(' ')
         if not dash or len(fields) < 6 or len(kind) < 3:
             continue
-        if kind[0] == 'cgroup2' if not controller else (
-                kind[0] == 'cgroup' and controller in kind[-1].split(',')):
+        if (
+            kind[0] == 'cgroup2'
+            if not controller
+            else (kind[0] == 'cgroup' and controller in kind[-1].split(','))
+        ):
             yield _unescape(fields[3]), _unescape(fields[4])
 
 
@@ -298,8 +333,13 @@ def children(base: str) -> tuple[str, ...]:
     except OSError as e:
         raise GuestGone('%s: %s' % (base, e.strerror)) from None
     for name in names:
-        digits = name[4:] if name.startswith('vcpu') else name[8:] if name.startswith(
-            'iothread') else ''
+        digits = (
+            name[4:]
+            if name.startswith('vcpu')
+            else name[8:]
+            if name.startswith('iothread')
+            else ''
+        )
         if (name == 'emulator' or digits.isdigit()) and _has_cpuset(os.path.join(base, name)):
             found.append(os.path.join(base, name))
     return tuple(found)
@@ -309,8 +349,9 @@ def _has_cpuset(directory: str) -> bool:
     return os.path.exists(os.path.join(directory, 'cpuset.cpus'))
 
 
-def _memory_group(version: int, own: tuple[str, str], hierarchies: Mapping[str, str],
-                  mounts: str, root: str) -> str | None:
+def _memory_group(
+    version: int, own: tuple[str, str], hierarchies: Mapping[str, str], mounts: str, root: str
+) -> str | None:
     """Find the guest's group that counts its memory; None where there is none."""
     if version == 1:
         try:

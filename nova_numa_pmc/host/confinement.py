@@ -87,13 +87,15 @@ def try_script(script: str, label: str, limit_seconds: float = 60) -> Trial:
     entering the label by executing the script itself would skip the check
     that the daemon meets.
     """
+
     def enter() -> None:
         if label == UNCONFINED:
             return
         apparmor = '/proc/thread-self/attr/apparmor/exec'
         selinux = os.path.exists('/sys/fs/selinux/enforce')
-        path = apparmor if os.path.exists(apparmor) and not selinux \
-            else '/proc/thread-self/attr/exec'
+        path = (
+            apparmor if os.path.exists(apparmor) and not selinux else '/proc/thread-self/attr/exec'
+        )
         descriptor = os.open(path, os.O_WRONLY)
         os.write(descriptor, os.fsencode(label if selinux else 'exec ' + label))
         os.close(descriptor)
@@ -101,12 +103,17 @@ def try_script(script: str, label: str, limit_seconds: float = 60) -> Trial:
     command = ['/bin/sh', '-c', 'exec "$0" "$@"', script, '-', 'selftest', '-', '-']
     try:
         done = subprocess.run(
-            command, preexec_fn=enter, stdin=subprocess.DEVNULL, capture_output=True,
-            timeout=limit_seconds, env={'LC_ALL': 'C', 'PATH': '/usr/sbin:/usr/bin:/sbin:/bin'})
+            command,
+            preexec_fn=enter,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=limit_seconds,
+            env={'LC_ALL': 'C', 'PATH': '/usr/sbin:/usr/bin:/sbin:/bin'},
+        )
     except subprocess.TimeoutExpired:
         return Trial(False, label, 'no answer in %d s' % limit_seconds)
     except (OSError, subprocess.SubprocessError) as error:
-        return Trial(None, label, 'can\'t enter the label %s: %s' % (label, error))
+        return Trial(None, label, "can't enter the label %s: %s" % (label, error))
     said = done.stderr.decode(errors='replace').strip().splitlines()
     last = said[-1] if said else 'exit status %d without a word' % done.returncode
     return Trial(done.returncode == 0 and last.startswith('selftest: ok'), label, last)
@@ -126,8 +133,11 @@ def started_s(root: str, process: str) -> float | None:
     Field 22 of proc(5)'s stat, in ticks after the boot time.
     """
     stat = _text(os.path.join(process, 'stat'))
-    boot = [line for line in (_text(os.path.join(root, 'proc/stat')) or '').splitlines()
-            if line.startswith('btime ')]
+    boot = [
+        line
+        for line in (_text(os.path.join(root, 'proc/stat')) or '').splitlines()
+        if line.startswith('btime ')
+    ]
     if stat is None or not boot:
         return None
     ticks = int(stat.rsplit(')', 1)[1].split()[19])

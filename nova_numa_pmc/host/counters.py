@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.host import perf
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     Wanted = tuple[perf.Target, tuple[Event, ...]]
     #: The same, what is open of it, and each event's place among the counts of these groups,
     #: None: the event is not open. No places: the counts are those of the one group.
-    _Open = tuple[perf.Target, tuple[Event, ...], tuple[perf.Group, ...],
-                  tuple[int | None, ...] | None]
+    _Open = tuple[
+        perf.Target, tuple[Event, ...], tuple[perf.Group, ...], tuple[int | None, ...] | None
+    ]
 
 #: What targets are told apart by.
 _K = TypeVar('_K')
@@ -33,7 +34,7 @@ class Counters(Generic[_K]):
 
     def __init__(self) -> None:
         self._open: dict[_K, _Open] = {}
-        self._enabled_ns: dict[_K, int | None] = {}      # when last read, for CPUs
+        self._enabled_ns: dict[_K, int | None] = {}  # when last read, for CPUs
         self._reported: set[tuple[Event, str]] = set()  # kinds of target that lack the event
 
     def __len__(self) -> int:
@@ -48,9 +49,13 @@ class Counters(Generic[_K]):
 
         :returns: what could not be counted
         """
-        for key in [key for key, (target, events, _, _) in self._open.items()
-                    if wanted.get(key, (None, None))[0] != target
-                    or wanted[key][1] is not events and wanted[key][1] != events]:
+        for key in [
+            key
+            for key, (target, events, _, _) in self._open.items()
+            if wanted.get(key, (None, None))[0] != target
+            or wanted[key][1] is not events
+            and wanted[key][1] != events
+        ]:
             self._close(key)
         problems: list[exceptions.CounterError] = []
         for key, (target, events) in wanted.items():
@@ -65,8 +70,13 @@ class Counters(Generic[_K]):
                 break  # the others would fail alike; what is open goes on
         return tuple(problems)
 
-    def _add(self, key: _K, target: perf.Target, events: tuple[Event, ...],
-             problems: list[exceptions.CounterError]) -> None:
+    def _add(
+        self,
+        key: _K,
+        target: perf.Target,
+        events: tuple[Event, ...],
+        problems: list[exceptions.CounterError],
+    ) -> None:
         try:
             groups, missing = perf.open_groups(events, target)
         except exceptions.CountersExhausted:
@@ -94,8 +104,7 @@ class Counters(Generic[_K]):
                 counts = readings[key] = groups[0].read()
             else:
                 counts = tuple([count for group in groups for count in group.read()])
-                readings[key] = tuple(None if place is None else counts[place]
-                                      for place in places)
+                readings[key] = tuple(None if place is None else counts[place] for place in places)
             if target.kind == perf.CPU and self._stands_still(key, counts):
                 dead.append(key)
         for key in dead:
@@ -126,8 +135,9 @@ class Counters(Generic[_K]):
             self._close(key)
 
 
-def _places(events: Sequence[Event],
-            missing: Iterable[tuple[Event, object]]) -> tuple[int | None, ...]:
+def _places(
+    events: Sequence[Event], missing: Iterable[tuple[Event, object]]
+) -> tuple[int | None, ...]:
     """Return each event's position among those that were opened, None: it wasn't."""
     absent = {event for event, _ in missing}
     positions = iter(range(len(events)))

@@ -69,8 +69,9 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 21
 
 
-def passed(before: Mapping[int, int] | None, after: Mapping[int, int] | None,
-           elapsed_ns: int) -> dict[int, float]:
+def passed(
+    before: Mapping[int, int] | None, after: Mapping[int, int] | None, elapsed_ns: int
+) -> dict[int, float]:
     """Return {CPU: cores} between two readings of a time; a CPU whose time is not known is absent.
 
     Such are CPUs that are in one reading only (hotplug), and those whose time went backwards.
@@ -79,8 +80,11 @@ def passed(before: Mapping[int, int] | None, after: Mapping[int, int] | None,
     """
     if before is None or after is None or elapsed_ns <= 0:
         return {}
-    return {cpu: (ns - before[cpu]) / elapsed_ns for cpu, ns in after.items()
-            if ns >= before.get(cpu, ns + 1)}
+    return {
+        cpu: (ns - before[cpu]) / elapsed_ns
+        for cpu, ns in after.items()
+        if ns >= before.get(cpu, ns + 1)
+    }
 
 
 def summed(cores_by_cpu: Mapping[int, float], cpus: Iterable[int]) -> float | None:

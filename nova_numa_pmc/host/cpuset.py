@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import os
 
-from nova_numa_pmc.exceptions import (CpuListError, CpusetError, GuestGone,
-                                      PinnedByOthers)
+from nova_numa_pmc.exceptions import CpuListError, CpusetError, GuestGone, PinnedByOthers
 from nova_numa_pmc.host import writes
 from nova_numa_pmc.host.cgroups import memory_by_node, read_text, resident_bytes
 from nova_numa_pmc.host.held import Held, contradicting, current, file_of, written
@@ -39,13 +38,13 @@ if TYPE_CHECKING:
     Steps = list[tuple[str, str]]
 
 #: What became of a guest's memory.
-UNASKED = 'unasked'    # only CPUs were asked for
-LOCAL = 'local'        # nothing of it lies elsewhere
-BROUGHT = 'brought'    # moved, and wide again
-BOUND = 'bound'        # moved, and held there
+UNASKED = 'unasked'  # only CPUs were asked for
+LOCAL = 'local'  # nothing of it lies elsewhere
+BROUGHT = 'brought'  # moved, and wide again
+BOUND = 'bound'  # moved, and held there
 TOO_MUCH = 'too_much'  # left: more lies elsewhere than one write may move
-PINNED = 'pinned'      # left: a group holds another set that isn't ours
-UNKNOWN = 'unknown'    # left: how much lies elsewhere can't be told
+PINNED = 'pinned'  # left: a group holds another set that isn't ours
+UNKNOWN = 'unknown'  # left: how much lies elsewhere can't be told
 
 #: More than this share of what was to be moved, left behind, is worth a second pass.
 _LEFT_RATIO = 0.01
@@ -77,11 +76,17 @@ class Applied(Record):
     left_bytes: int | None = None
 
 
-def confine(groups: Groups, cpus: frozenset[int], mems: frozenset[int] | None = None,
-            bring_over_limit_bytes: int = BRING_OVER_LIMIT_BYTES, stay_bound: bool = False,
-            ours: Held | None = None, write: Writer = writes.write,
-            pool_by_node: Mapping[int, int] | None = None,
-            keep: Container[str] = frozenset()) -> Applied:
+def confine(
+    groups: Groups,
+    cpus: frozenset[int],
+    mems: frozenset[int] | None = None,
+    bring_over_limit_bytes: int = BRING_OVER_LIMIT_BYTES,
+    stay_bound: bool = False,
+    ours: Held | None = None,
+    write: Writer = writes.write,
+    pool_by_node: Mapping[int, int] | None = None,
+    keep: Container[str] = frozenset(),
+) -> Applied:
     """Hold a guest to ``cpus`` and, unless ``mems`` is None, bring its memory to those nodes.
 
     :param cpus: not empty
@@ -103,16 +108,22 @@ def confine(groups: Groups, cpus: frozenset[int], mems: frozenset[int] | None = 
     ours = ours or Held(frozenset(), frozenset())
     if mems is not None:
         from nova_numa_pmc.host import allowed_mems  # seldom needed at a start
+
         mems = allowed_mems.having_memory(groups, mems)
     held = current(groups)
     theirs = [name for name in contradicting(groups, held, cpus, ours.cpus) if name not in keep]
     if theirs:
-        raise PinnedByOthers('%s holds %s, which is not ours: the guest is left alone' % (
-            file_of(os.path.join(groups.target, theirs[0]), 'cpus'),
-            format_cpulist(held[os.path.join(groups.target, theirs[0])].cpus)))
+        raise PinnedByOthers(
+            '%s holds %s, which is not ours: the guest is left alone'
+            % (
+                file_of(os.path.join(groups.target, theirs[0]), 'cpus'),
+                format_cpulist(held[os.path.join(groups.target, theirs[0])].cpus),
+            )
+        )
     steps = _cpu_steps(groups, held, cpus, ours.cpus, keep)
     memory, off_bytes, memory_steps = _memory_steps(
-        groups, held, mems, bring_over_limit_bytes, stay_bound, ours.mems, pool_by_node)
+        groups, held, mems, bring_over_limit_bytes, stay_bound, ours.mems, pool_by_node
+    )
     changes = writes.run(groups.scope, steps + memory_steps, write)
     left_bytes = None
     if mems is not None and off_bytes and memory in (BROUGHT, BOUND):
@@ -122,8 +133,9 @@ def confine(groups: Groups, cpus: frozenset[int], mems: frozenset[int] | None = 
     return Applied(changes, cpus, _effective(groups), memory, off_bytes, left_bytes)
 
 
-def release_memory(groups: Groups, mems: frozenset[int],
-                   write: Writer = writes.write) -> tuple[Change, ...]:
+def release_memory(
+    groups: Groups, mems: frozenset[int], write: Writer = writes.write
+) -> tuple[Change, ...]:
     """Widen the memory of a guest that :func:`confine` left bound to ``mems``.
 
     Groups that hold another set are left alone.
@@ -147,15 +159,24 @@ def release_cpus(groups: Groups, write: Writer = writes.write) -> tuple[Change, 
         counts = [held[directory].cpus for directory in chosen]
         usual = max(counts, key=counts.count)
         chosen = [directory for directory in chosen if held[directory].cpus == usual]
-    wide = _possible_cpus(groups) if groups.version == 2 else format_cpulist(
-        held[groups.target].cpus)
-    return writes.run(groups.scope, above + [
-        (file_of(directory, 'cpus'), wide) for directory in chosen
-        if groups.version == 1 or held[directory].cpus], write)
+    wide = (
+        _possible_cpus(groups) if groups.version == 2 else format_cpulist(held[groups.target].cpus)
+    )
+    return writes.run(
+        groups.scope,
+        above
+        + [
+            (file_of(directory, 'cpus'), wide)
+            for directory in chosen
+            if groups.version == 1 or held[directory].cpus
+        ],
+        write,
+    )
 
 
-def undo(groups: Groups, changes: tuple[Change, ...],
-         write: Writer = writes.write) -> tuple[Change, ...]:
+def undo(
+    groups: Groups, changes: tuple[Change, ...], write: Writer = writes.write
+) -> tuple[Change, ...]:
     """Take back the changes of an :class:`Applied`, last first, where nobody changed them since.
 
     :returns: the changes made
@@ -172,8 +193,7 @@ def undo(groups: Groups, changes: tuple[Change, ...],
     return writes.run(groups.scope, steps, write)
 
 
-def narrow_early(groups: Groups, cpus: frozenset[int],
-                 write: Writer = writes.write) -> bool:
+def narrow_early(groups: Groups, cpus: frozenset[int], write: Writer = writes.write) -> bool:
     """Hold a guest's QEMU to ``cpus`` before its vCPUs have groups (v2); nothing is read back.
 
     ``libvirt/`` is narrowed, and :func:`confine` hands over to the groups below it.
@@ -182,45 +202,63 @@ def narrow_early(groups: Groups, cpus: frozenset[int],
     :raises OSError: as the kernel says
     """
     path = file_of(groups.target, 'cpus')
-    if groups.version != 2 or groups.target == groups.scope or read_text(path).strip() or any(
-            os.path.basename(child) != 'emulator' for child in groups.children):
+    if (
+        groups.version != 2
+        or groups.target == groups.scope
+        or read_text(path).strip()
+        or any(os.path.basename(child) != 'emulator' for child in groups.children)
+    ):
         return False
     write(path, format_cpulist(cpus))
     return True
 
 
-def widen_early(groups: Groups, cpus: frozenset[int],
-                write: Writer = writes.write) -> tuple[Change, ...]:
+def widen_early(
+    groups: Groups, cpus: frozenset[int], write: Writer = writes.write
+) -> tuple[Change, ...]:
     """Take back :func:`narrow_early` of a guest that is not held after all.
 
     :raises GuestGone, CpusetError: as :func:`confine`
     """
-    return writes.run(groups.scope, _handing_over(groups, current(groups), (cpus,), 'cpus'),
-                      write)
+    return writes.run(groups.scope, _handing_over(groups, current(groups), (cpus,), 'cpus'), write)
 
 
-def _cpu_steps(groups: Groups, held: Mapping[str, Held], cpus: frozenset[int],
-               ours: frozenset[int], keep: Container[str]) -> Steps:
+def _cpu_steps(
+    groups: Groups,
+    held: Mapping[str, Held],
+    cpus: frozenset[int],
+    ours: frozenset[int],
+    keep: Container[str],
+) -> Steps:
     text = format_cpulist(cpus)
     if groups.covers:
         return [(file_of(groups.target, 'cpus'), text)]
     # A pin inside of the set asked for stays as it is.
     steps = _wide_enough(groups, cpus) + [
-        (file_of(directory, 'cpus'), text) for directory, own in held.items()
-        if directory != groups.target and os.path.basename(directory) not in keep and (
-            not own.cpus or own.cpus >= cpus or own.cpus == ours or not own.cpus <= cpus)]
+        (file_of(directory, 'cpus'), text)
+        for directory, own in held.items()
+        if directory != groups.target
+        and os.path.basename(directory) not in keep
+        and (not own.cpus or own.cpus >= cpus or own.cpus == ours or not own.cpus <= cpus)
+    ]
     return steps + _handing_over(groups, held, (cpus, ours), 'cpus')
 
 
-def _handing_over(groups: Groups, held: Mapping[str, Held], sets: Container[frozenset[int]],
-                  kind: str) -> Steps:
+def _handing_over(
+    groups: Groups, held: Mapping[str, Held], sets: Container[frozenset[int]], kind: str
+) -> Steps:
     """Steps that widen ``libvirt/`` where we narrowed it before there were groups below (v2).
 
     Any other set there is somebody's, as is any of the scope.
     """
     own = getattr(held[groups.target], kind)
-    if groups.version != 2 or groups.covers or groups.target == groups.scope or not own or (
-            own not in sets):
+    if (
+        groups.version != 2
+        or groups.covers
+        or groups.target == groups.scope
+        or not own
+        or (own not in sets)
+    ):
         return []
     wide = _possible_cpus(groups) if kind == 'cpus' else _wide_mems(groups)
     return [(file_of(groups.target, kind), wide)]
@@ -229,6 +267,7 @@ def _handing_over(groups: Groups, held: Mapping[str, Held], sets: Container[froz
 def _wide_mems(groups: Groups) -> str:
     """Return the nodes of memory that is wide (v2), as :func:`allowed_mems.wide`."""
     from nova_numa_pmc.host import allowed_mems
+
     return allowed_mems.wide(groups)
 
 
@@ -246,8 +285,13 @@ def _possible_cpus(groups: Groups) -> str:
 
 
 def _memory_steps(
-        groups: Groups, held: Mapping[str, Held], mems: frozenset[int] | None, limit_bytes: int,
-        stay_bound: bool, ours: frozenset[int], pool_by_node: Mapping[int, int] | None,
+    groups: Groups,
+    held: Mapping[str, Held],
+    mems: frozenset[int] | None,
+    limit_bytes: int,
+    stay_bound: bool,
+    ours: frozenset[int],
+    pool_by_node: Mapping[int, int] | None,
 ) -> tuple[str, int | None, Steps]:
     """Plan the memory's part.
 
@@ -255,8 +299,11 @@ def _memory_steps(
     """
     if mems is None:
         return UNASKED, None, []
-    if any(own.mems and not own.mems >= mems and own.mems != ours
-           for directory, own in held.items() if groups.covers or directory != groups.target):
+    if any(
+        own.mems and not own.mems >= mems and own.mems != ours
+        for directory, own in held.items()
+        if groups.covers or directory != groups.target
+    ):
         return PINNED, None, []
     off_bytes = _off_bytes(groups, mems, pool_by_node=pool_by_node)
     if off_bytes is None or off_bytes > limit_bytes:
@@ -273,8 +320,11 @@ def _memory_steps(
     if moving:
         steps.append((migrate, '1'))
     if stay_bound:
-        steps += [(file_of(directory, 'mems'), format_cpulist(mems))
-                  for directory in written(groups) if directory in held]
+        steps += [
+            (file_of(directory, 'mems'), format_cpulist(mems))
+            for directory in written(groups)
+            if directory in held
+        ]
         steps += _handing_over(groups, held, (mems,), 'mems')
     elif off_bytes:
         steps += [(main, format_cpulist(mems)), (main, rest)]
@@ -289,8 +339,14 @@ def _rest(groups: Groups, held: Mapping[str, Held]) -> str:
     return own or groups.version == 2 and _wide_mems(groups) or ''
 
 
-def _bring_the_rest(groups: Groups, held: Mapping[str, Held], mems: frozenset[int],
-                    memory: str, steps: Steps, write: Writer) -> int | None:
+def _bring_the_rest(
+    groups: Groups,
+    held: Mapping[str, Held],
+    mems: frozenset[int],
+    memory: str,
+    steps: Steps,
+    write: Writer,
+) -> int | None:
     """Move once more: a page that was in use, or came from a fault begun before, stays behind.
 
     :returns: bytes that lie off the nodes even so, None: unknown
@@ -298,8 +354,11 @@ def _bring_the_rest(groups: Groups, held: Mapping[str, Held], mems: frozenset[in
     if memory == BOUND:
         # Only a change of the set moves pages.
         wide = _wide(groups, held)
-        steps = [(file_of(directory, 'mems'), wide)
-                 for directory in written(groups) if directory in held] + steps
+        steps = [
+            (file_of(directory, 'mems'), wide)
+            for directory in written(groups)
+            if directory in held
+        ] + steps
     try:
         writes.run(groups.scope, steps, write)
     except GuestGone:
@@ -317,8 +376,12 @@ def _migrates(path: str) -> str:
         return '0'
 
 
-def _off_bytes(groups: Groups, mems: frozenset[int], exactly: bool = False,
-               pool_by_node: Mapping[int, int] | None = None) -> int | None:
+def _off_bytes(
+    groups: Groups,
+    mems: frozenset[int],
+    exactly: bool = False,
+    pool_by_node: Mapping[int, int] | None = None,
+) -> int | None:
     """Tell how much a write of ``mems`` may have to move, or ``exactly`` lies off them.
 
     :returns: bytes, or None when unknown
@@ -341,16 +404,18 @@ def _sum_off(by_node: Mapping[int, int], mems: frozenset[int]) -> int:
 
 def _wide(groups: Groups, held: Mapping[str, Held]) -> str:
     """Return the text that widens the memory of a group below the guest's own."""
-    return _wide_mems(groups) if groups.version == 2 else format_cpulist(
-        held[groups.target].mems)
+    return _wide_mems(groups) if groups.version == 2 else format_cpulist(held[groups.target].mems)
 
 
 def _widening(groups: Groups, held: Mapping[str, Held], mems: frozenset[int]) -> Steps:
     """Steps that widen every group bound to exactly ``mems``, from the top down."""
     wide = _wide(groups, held)
     above = _handing_over(groups, held, (mems,), 'mems')
-    return above + [(file_of(directory, 'mems'), wide) for directory in written(groups)
-                    if mems and directory in held and held[directory].mems == mems]
+    return above + [
+        (file_of(directory, 'mems'), wide)
+        for directory in written(groups)
+        if mems and directory in held and held[directory].mems == mems
+    ]
 
 
 def _wide_enough(groups: Groups, cpus: frozenset[int]) -> Steps:

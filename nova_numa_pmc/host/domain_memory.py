@@ -28,9 +28,12 @@ _BASE_PAGE_BYTES = os.sysconf('SC_PAGESIZE')
 # through VFIO, too; libvirt raises the limit of locked memory for all of them
 # (qemuDomainGetMemLockLimitBytes in its src/qemu/qemu_domain.c).
 _DMA_TYPES = (
-    ('devices/interface', ('hostdev', 'vdpa')), ('devices/interface/actual', ('hostdev', 'vdpa')),
-    ('devices/hostdev', ('pci', 'mdev')), ('devices/disk', ('nvme', 'vhostvdpa')),
-    (IMAGES, ('nvme', 'vhostvdpa')))
+    ('devices/interface', ('hostdev', 'vdpa')),
+    ('devices/interface/actual', ('hostdev', 'vdpa')),
+    ('devices/hostdev', ('pci', 'mdev')),
+    ('devices/disk', ('nvme', 'vhostvdpa')),
+    (IMAGES, ('nvme', 'vhostvdpa')),
+)
 
 
 def sizes(found: Found) -> tuple[int, int | None]:
@@ -58,8 +61,11 @@ def _size_bytes(found: Found, path: str) -> int:
 
 
 def _not_ram_bytes(found: Found) -> int:
-    return sum(values.size_bytes(model, element.text, element.attributes.get('unit'))
-               for model in _NOT_RAM for element in found.get(f'{MEMORY_SIZES}/{model}', ()))
+    return sum(
+        values.size_bytes(model, element.text, element.attributes.get('unit'))
+        for model in _NOT_RAM
+        for element in found.get(f'{MEMORY_SIZES}/{model}', ())
+    )
 
 
 def page_bytes(found: Found, default_huge_page_bytes: int) -> int | None:
@@ -74,8 +80,11 @@ def page_bytes(found: Found, default_huge_page_bytes: int) -> int | None:
     if not pages:
         return default_huge_page_bytes
     largest_bytes = max(
-        values.size_bytes('hugepages', element.attributes.get('size', ''),
-                          element.attributes.get('unit')) for element in pages)
+        values.size_bytes(
+            'hugepages', element.attributes.get('size', ''), element.attributes.get('unit')
+        )
+        for element in pages
+    )
     return largest_bytes if largest_bytes > _BASE_PAGE_BYTES else None
 
 
@@ -83,6 +92,10 @@ def is_locked(found: Found) -> bool:
     """Say whether the guest's memory is locked where it lies."""
     # Memory encryption (SEV, TDX, s390-pv) ties a page's contents to its address or leaves it to
     # the firmware.
-    return ('memoryBacking/locked' in found or 'launchSecurity' in found
-            or any(kind in kinds for path, kinds in _DMA_TYPES
-                   for kind in attributes(found, path, 'type')))
+    return (
+        'memoryBacking/locked' in found
+        or 'launchSecurity' in found
+        or any(
+            kind in kinds for path, kinds in _DMA_TYPES for kind in attributes(found, path, 'type')
+        )
+    )

@@ -26,8 +26,9 @@ _HEX_DIGITS = frozenset('0123456789abcdef')
 #: Control characters, separators of lines and what turns the direction of writing round: all at
 #: which text is ever split into lines, or reads as another. What else does not print, by this
 #: Python's edition of Unicode, may be next year's emoji.
-_NOT_IN_NAMES = frozenset(map(chr, (*range(0x20), *range(0x7f, 0xa0), *range(0x2028, 0x202f),
-                                    *range(0x2066, 0x206a))))
+_NOT_IN_NAMES = frozenset(
+    map(chr, (*range(0x20), *range(0x7F, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A)))
+)
 
 
 def uuid(text: str) -> str:
@@ -58,8 +59,9 @@ def _is_one_line(text: str) -> bool:
 def integer(what: str, digits: str, least: int, most: int) -> int:
     """Return a decimal number within bounds; ``what`` names it in the error."""
     digits = digits.strip()
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 20
-            and least <= int(digits) <= most):
+    if not (
+        digits.isascii() and digits.isdigit() and len(digits) < 20 and least <= int(digits) <= most
+    ):
         raise DomainError(f'{what}: {digits[:40]!a} is no number from {least} to {most}')
     return int(digits)
 

@@ -62,10 +62,20 @@ IMAGES = 'devices/disk/backingStore'
 MEMORY_SIZES = 'devices/memory/target/size'
 
 _DOMAIN: _Tree = {
-    'uuid': {}, 'name': {}, 'memory': {}, 'maxMemory': {}, 'vcpu': {}, 'iothreads': {},
+    'uuid': {},
+    'name': {},
+    'memory': {},
+    'maxMemory': {},
+    'vcpu': {},
+    'iothreads': {},
     'numatune': {'memory': {}, 'memnode': {}},
-    'cputune': {'vcpupin': {}, 'emulatorpin': {}, 'iothreadpin': {}, 'cachetune': {},
-                'memorytune': {}},
+    'cputune': {
+        'vcpupin': {},
+        'emulatorpin': {},
+        'iothreadpin': {},
+        'cachetune': {},
+        'memorytune': {},
+    },
     'memoryBacking': {'hugepages': {'page': {}}, 'locked': {}, 'allocation': {}},
     'launchSecurity': {},
     'devices': {
@@ -79,23 +89,52 @@ _DOMAIN: _Tree = {
 
 _ROOTS: dict[str, _Tree] = {
     'domain': {'domain': _DOMAIN},
-    'domstatus': {'domstatus': {'numad': {}, 'job': {}, 'vcpus': {'vcpu': {}},
-                                'domain': _DOMAIN}},
+    'domstatus': {'domstatus': {'numad': {}, 'job': {}, 'vcpus': {'vcpu': {}}, 'domain': _DOMAIN}},
 }
 
 # libvirt reads the first of these and ignores the others: with two, what it does and what we
 # believe could be made to differ.
-_ONCE = frozenset((
-    'domain', 'numad', 'job', 'uuid', 'name', 'memory', 'maxMemory', 'vcpu', 'iothreads',
-    'numatune', 'numatune/memory', 'cputune', 'cputune/emulatorpin', 'memoryBacking',
-    'memoryBacking/hugepages', 'memoryBacking/allocation', 'launchSecurity', 'devices',
-    'metadata', 'metadata/instance', 'metadata/instance/flavor'))
+_ONCE = frozenset(
+    (
+        'domain',
+        'numad',
+        'job',
+        'uuid',
+        'name',
+        'memory',
+        'maxMemory',
+        'vcpu',
+        'iothreads',
+        'numatune',
+        'numatune/memory',
+        'cputune',
+        'cputune/emulatorpin',
+        'memoryBacking',
+        'memoryBacking/hugepages',
+        'memoryBacking/allocation',
+        'launchSecurity',
+        'devices',
+        'metadata',
+        'metadata/instance',
+        'metadata/instance/flavor',
+    )
+)
 
 # libvirt reads the text of an element with that of all below it (XPath's string()); it writes
 # nothing there.
-_TEXTS = frozenset((
-    'uuid', 'name', 'memory', 'maxMemory', 'vcpu', 'iothreads', 'devices/memory/source/nodemask',
-    MEMORY_SIZES, 'metadata/instance/flavor/extraSpecs/extraSpec'))
+_TEXTS = frozenset(
+    (
+        'uuid',
+        'name',
+        'memory',
+        'maxMemory',
+        'vcpu',
+        'iothreads',
+        'devices/memory/source/nodemask',
+        MEMORY_SIZES,
+        'metadata/instance/flavor/extraSpecs/extraSpec',
+    )
+)
 
 
 class _Collector:
@@ -194,5 +233,6 @@ def collect(xml: bytes, root: str) -> Found:
 
 def attributes(found: Found, path: str, name: str) -> list[str]:
     """Return the values of an attribute of all elements at a path."""
-    return [element.attributes[name] for element in found.get(path, ())
-            if name in element.attributes]
+    return [
+        element.attributes[name] for element in found.get(path, ()) if name in element.attributes
+    ]

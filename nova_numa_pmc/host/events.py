@@ -101,8 +101,10 @@ def read_cpu(root: str = '/') -> Cpu:
 
 def _cpuid(fields: Mapping[str, str]) -> str:
     if 'CPU implementer' in fields:
-        return 'ARM-%s-%s' % (fields['CPU implementer'].lower(),
-                              fields.get('CPU part', '').lower())
+        return 'ARM-%s-%s' % (
+            fields['CPU implementer'].lower(),
+            fields.get('CPU part', '').lower(),
+        )
     numbers = [fields.get(name, '') for name in ('cpu family', 'model', 'stepping')]
     if not all(re.fullmatch(r'\d{1,4}', number, re.ASCII) for number in numbers):
         return ''
@@ -137,8 +139,12 @@ def mediated_vpmu(root: str = '/') -> bool:
     return False
 
 
-def select(root: str = '/', cpu: str | None = None, overrides: Mapping[str, str] | None = None,
-           libpfm: Libpfm | None = None) -> Selection:
+def select(
+    root: str = '/',
+    cpu: str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    libpfm: Libpfm | None = None,
+) -> Selection:
     """Choose the events of every role.
 
     :param cpu: cpuid or key of another CPU, to show what would be counted there
@@ -158,8 +164,10 @@ def select(root: str = '/', cpu: str | None = None, overrides: Mapping[str, str]
     overrides = overrides or {}
     unknown = sorted(set(overrides) - set(event_table.ROLES))
     if unknown:
-        raise exceptions.EventError('no such event role: %s; there are %s' % (
-            ', '.join(unknown), ', '.join(event_table.ROLES)))
+        raise exceptions.EventError(
+            'no such event role: %s; there are %s'
+            % (', '.join(unknown), ', '.join(event_table.ROLES))
+        )
     chosen: list[Event] = []
     missing: Missing = []
     for role in event_table.ROLES:
@@ -173,16 +181,24 @@ def select(root: str = '/', cpu: str | None = None, overrides: Mapping[str, str]
 
 
 def _without_core(chosen: list[Event], missing: Missing) -> tuple[list[Event], Missing]:
-    reason = ("KVM's mediated vPMU is enabled: an open core event would stop guests from "
-              'starting; load kvm_intel or kvm_amd with enable_mediated_pmu=0 to count it')
+    reason = (
+        "KVM's mediated vPMU is enabled: an open core event would stop guests from "
+        'starting; load kvm_intel or kvm_amd with enable_mediated_pmu=0 to count it'
+    )
     refused = {event.role for event in chosen if event.pmu in _X86_CORE_PMUS}
-    return ([event for event in chosen if event.pmu not in _X86_CORE_PMUS],
-            missing + [(role, reason) for role in event_table.ROLES if role in refused])
+    return (
+        [event for event in chosen if event.pmu not in _X86_CORE_PMUS],
+        missing + [(role, reason) for role in event_table.ROLES if role in refused],
+    )
 
 
 def _find(
-        role: str, pmus: Mapping[str, pmu.Pmu], row: event_table.Row | None,
-        overrides: Mapping[str, str], libpfm: Libpfm | None, here: bool,
+    role: str,
+    pmus: Mapping[str, pmu.Pmu],
+    row: event_table.Row | None,
+    overrides: Mapping[str, str],
+    libpfm: Libpfm | None,
+    here: bool,
 ) -> tuple[tuple[Event, ...], str]:
     """Return (events, why there are none)."""
     if role in overrides:
@@ -195,37 +211,53 @@ def _find(
         return found, ''
     entries = [entry for entry in row.entries if entry.role == role] if row else []
     if not row:
-        return (), ('this CPU is not in the table and the kernel exports no name for it: '
-                    'software sources are used')
+        return (), (
+            'this CPU is not in the table and the kernel exports no name for it: '
+            'software sources are used'
+        )
     if not entries:
         return (), 'no event of %s is known for it' % row.title
-    events = tuple(event for entry in entries
-                   for event in _from_entry(entry, row, pmus, libpfm, here))
+    events = tuple(
+        event for entry in entries for event in _from_entry(entry, row, pmus, libpfm, here)
+    )
     if not events:
         return (), 'the PMU %s is not there (no driver, or a virtual machine)' % entries[0].pmu
     return events, ''
 
 
-def _from_override(role: str, spec: str, pmus: Mapping[str, pmu.Pmu],
-                   libpfm: Libpfm | None) -> tuple[Event, ...]:
+def _from_override(
+    role: str, spec: str, pmus: Mapping[str, pmu.Pmu], libpfm: Libpfm | None
+) -> tuple[Event, ...]:
     match = re.fullmatch(r'r([0-9a-fA-F]{1,16})', spec)
     if match:
-        return (Event(role, spec, 'cpu', _RAW_TYPE, int(match[1], 16) & ~_REGISTER_BITS,
-                      source=OVERRIDE),)
+        return (
+            Event(
+                role, spec, 'cpu', _RAW_TYPE, int(match[1], 16) & ~_REGISTER_BITS, source=OVERRIDE
+            ),
+        )
     match = re.fullmatch(r'([A-Za-z0-9_*?\[\]-]+)/([^/]+)/', spec)
     if match:
         boxes = pmu.matching(pmus, match[1])
         if not boxes:
             raise exceptions.EventError('%s: no PMU %s here' % (role, match[1]))
-        return tuple(_event(role, spec, box, box.events.get(match[2], match[2]),
-                            source=OVERRIDE, weight=box.bytes_per_count.get(match[2]))
-                     for box in boxes)
+        return tuple(
+            _event(
+                role,
+                spec,
+                box,
+                box.events.get(match[2], match[2]),
+                source=OVERRIDE,
+                weight=box.bytes_per_count.get(match[2]),
+            )
+            for box in boxes
+        )
     code = libpfm.encode(spec) if libpfm and '::' in spec else None
     if code:
         return (Event(role, spec, 'cpu', *code, source=OVERRIDE, document='libpfm4'),)
     raise exceptions.EventError(
         '%s: %.80r is no event; write cpu/event=0xd3,umask=0x1/, r53100f or, with libpfm4 '
-        'installed, PMU::EVENT:UMASK' % (role, spec))
+        'installed, PMU::EVENT:UMASK' % (role, spec)
+    )
 
 
 #: Bits 16-17, 20 and 22 of IA32_PERFEVTSELx (user, kernel, interrupt, enable):
@@ -239,11 +271,32 @@ def register_code(event: Event) -> int:
     return (event.config or 0) | _REGISTER_BITS
 
 
-def _event(role: str, name: str, box: pmu.Pmu, terms: str, source: str,
-           weight: float | None = None, node: int | None = None, document: str = '',
-           caveats: tuple[str, ...] = (), minus: str | None = None) -> Event:
-    return Event(role, name, box.name, box.type, *pmu.encode(box, terms), box.cpus, node, weight,
-                 minus, source, document, caveats)
+def _event(
+    role: str,
+    name: str,
+    box: pmu.Pmu,
+    terms: str,
+    source: str,
+    weight: float | None = None,
+    node: int | None = None,
+    document: str = '',
+    caveats: tuple[str, ...] = (),
+    minus: str | None = None,
+) -> Event:
+    return Event(
+        role,
+        name,
+        box.name,
+        box.type,
+        *pmu.encode(box, terms),
+        box.cpus,
+        node,
+        weight,
+        minus,
+        source,
+        document,
+        caveats,
+    )
 
 
 def _from_kernel(role: str, pmus: Mapping[str, pmu.Pmu]) -> tuple[Event, ...]:
@@ -262,19 +315,34 @@ def _from_kernel(role: str, pmus: Mapping[str, pmu.Pmu]) -> tuple[Event, ...]:
     return tuple(found if uncore else found[:1])
 
 
-def _kernel_event(role: str, name: str, box: pmu.Pmu, weight: float | None,
-                  caveats: tuple[str, ...]) -> Event:
+def _kernel_event(
+    role: str, name: str, box: pmu.Pmu, weight: float | None, caveats: tuple[str, ...]
+) -> Event:
     node = None
     if event_table.NODE_IN_NAME in caveats:
         number = _NODE_NUMBER.search(box.name)
         node = int(number[1]) if number else None
         caveats = ()
-    return _event(role, name, box, box.events[name], KERNEL, box.bytes_per_count.get(name, weight),
-                  node, 'sysfs: %s/events/%s' % (box.name, name), caveats)
+    return _event(
+        role,
+        name,
+        box,
+        box.events[name],
+        KERNEL,
+        box.bytes_per_count.get(name, weight),
+        node,
+        'sysfs: %s/events/%s' % (box.name, name),
+        caveats,
+    )
 
 
-def _from_entry(entry: event_table.Entry, row: event_table.Row, pmus: Mapping[str, pmu.Pmu],
-                libpfm: Libpfm | None, here: bool) -> list[Event]:
+def _from_entry(
+    entry: event_table.Entry,
+    row: event_table.Row,
+    pmus: Mapping[str, pmu.Pmu],
+    libpfm: Libpfm | None,
+    here: bool,
+) -> list[Event]:
     """Return an entry's events, one for each box of its PMU."""
     uncore = entry.role in event_table.UNCORE_ROLES
     if not here and uncore:
@@ -285,21 +353,47 @@ def _from_entry(entry: event_table.Entry, row: event_table.Row, pmus: Mapping[st
     name = '%s::%s' % (row.pfm, entry.pfm)
     named = libpfm.encode(name) if libpfm and entry.pfm and row.pfm else None
     if named:
-        return [_plain(entry, box.name)._replace(
-            name=name, type=box.type, config=named[1], config1=named[2], config2=named[3],
-            source=LIBPFM) for box in boxes[:1]]
+        return [
+            _plain(entry, box.name)._replace(
+                name=name,
+                type=box.type,
+                config=named[1],
+                config1=named[2],
+                config2=named[3],
+                source=LIBPFM,
+            )
+            for box in boxes[:1]
+        ]
     found = []
     for box in boxes if uncore else boxes[:1]:
         layout = box if box.formats else box._replace(formats=pmu.absent(box.name).formats)
         try:
-            found.append(_event(
-                entry.role, entry.terms, layout, entry.terms, TABLE, entry.bytes_per_count, None,
-                entry.document, entry.caveats, entry.minus))
+            found.append(
+                _event(
+                    entry.role,
+                    entry.terms,
+                    layout,
+                    entry.terms,
+                    TABLE,
+                    entry.bytes_per_count,
+                    None,
+                    entry.document,
+                    entry.caveats,
+                    entry.minus,
+                )
+            )
         except exceptions.EventError:
             continue  # this kernel's driver lacks a term: the role is then missing, with a reason
     return found
 
 
 def _plain(entry: event_table.Entry, pmu_name: str) -> Event:
-    return Event(entry.role, entry.terms, pmu_name, bytes_per_count=entry.bytes_per_count,
-                 minus=entry.minus, document=entry.document, caveats=entry.caveats)
+    return Event(
+        entry.role,
+        entry.terms,
+        pmu_name,
+        bytes_per_count=entry.bytes_per_count,
+        minus=entry.minus,
+        document=entry.document,
+        caveats=entry.caveats,
+    )

@@ -50,13 +50,20 @@ DEFAULT_HUGE_PAGE_BYTES = 2 << 20
 # which speak of the guest's nodes, not the host's. Cache and memory-bandwidth shares are taken
 # from the cache or the controllers of one socket and would be left behind.
 _PLACED_BY = (
-    ('cputune/vcpupin', 'vcpupin'), ('cputune/emulatorpin', 'emulatorpin'),
-    ('cputune/iothreadpin', 'iothreadpin'), ('cputune/cachetune', 'cachetune'),
-    ('cputune/memorytune', 'memorytune'), ('devices/memory/source/nodemask', 'nodemask'))
+    ('cputune/vcpupin', 'vcpupin'),
+    ('cputune/emulatorpin', 'emulatorpin'),
+    ('cputune/iothreadpin', 'iothreadpin'),
+    ('cputune/cachetune', 'cachetune'),
+    ('cputune/memorytune', 'memorytune'),
+    ('devices/memory/source/nodemask', 'nodemask'),
+)
 
 #: Of these, what is said of single threads: path, name of the group, attribute with its number.
-_PINS = (('cputune/vcpupin', 'vcpu', 'vcpu'), ('cputune/emulatorpin', 'emulator', None),
-         ('cputune/iothreadpin', 'iothread', 'iothread'))
+_PINS = (
+    ('cputune/vcpupin', 'vcpu', 'vcpu'),
+    ('cputune/emulatorpin', 'emulator', None),
+    ('cputune/iothreadpin', 'iothread', 'iothread'),
+)
 
 _attributes = domain_xml.attributes
 
@@ -74,7 +81,7 @@ def parse(xml: bytes, default_huge_page_bytes: int = DEFAULT_HUGE_PAGE_BYTES) ->
 
 
 def read_running(
-        root: str = '/', default_huge_page_bytes: int = DEFAULT_HUGE_PAGE_BYTES,
+    root: str = '/', default_huge_page_bytes: int = DEFAULT_HUGE_PAGE_BYTES
 ) -> tuple[list[model.Guest], list[str]]:
     """Return the guests that run, from libvirt's status files, and what could not be read.
 
@@ -109,8 +116,9 @@ class StatusFiles:
     libvirt replaces a file by renaming another over it, so that its inode or time changes.
     """
 
-    def __init__(self, root: str = '/',
-                 default_huge_page_bytes: int = DEFAULT_HUGE_PAGE_BYTES) -> None:
+    def __init__(
+        self, root: str = '/', default_huge_page_bytes: int = DEFAULT_HUGE_PAGE_BYTES
+    ) -> None:
         self._root = root
         self._default_huge_page_bytes = default_huge_page_bytes
         #: By path: what the file was, and what it said.
@@ -119,8 +127,10 @@ class StatusFiles:
     def read(self) -> tuple[list[model.Guest], list[str]]:
         """Return what :func:`read_running` does."""
         entries, problems = self.entries()
-        return (with_real_pins([guest for _, _, guest, _ in entries if guest], self._root),
-                problems + [problem for *_, problem in entries if problem is not None])
+        return (
+            with_real_pins([guest for _, _, guest, _ in entries if guest], self._root),
+            problems + [problem for *_, problem in entries if problem is not None],
+        )
 
     def entries(self) -> tuple[list[Entry], list[str]]:
         """Return each file apart, and what hinders that.
@@ -144,8 +154,10 @@ class StatusFiles:
             try:
                 found = identity(path)
                 _, guest, problem = self._parsed[path] = (
-                    before[path] if path in before and before[path][0] == found
-                    else (found, *self._parse(path)))
+                    before[path]
+                    if path in before and before[path][0] == found
+                    else (found, *self._parse(path))
+                )
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -169,6 +181,7 @@ class StatusFiles:
 def with_real_pins(found: Sequence[model.Guest], root: str = '/') -> list[model.Guest]:
     """Return guests without the pins to all CPUs that they may have, which are none."""
     from nova_numa_pmc.host import pins  # not for the hook, which has no live XML
+
     online = pins.read_online(root) if any(guest.pins for guest in found) else frozenset()
     return [pins.without_void(guest, online) if guest.pins else guest for guest in found]
 
@@ -196,8 +209,12 @@ def _running_guest(xml: bytes, default_huge_page_bytes: int) -> model.Guest | No
         return None
     pid = values.integer('pid', digits, 1, 1 << 31)
     guest = _guest(found, default_huge_page_bytes)._replace(
-        pid=pid, vcpu_tids=_tids(found), state=_word(found, 'domstatus', 'state'),
-        job=_word(found, 'job', 'async'), id=_id(found))
+        pid=pid,
+        vcpu_tids=_tids(found),
+        state=_word(found, 'domstatus', 'state'),
+        job=_word(found, 'job', 'async'),
+        id=_id(found),
+    )
     if 'numad' not in found:
         return guest
     # What numad advised at this start; the domain's XML says only placement='auto'.
@@ -208,7 +225,8 @@ def _running_guest(xml: bytes, default_huge_page_bytes: int) -> model.Guest | No
         placed_by=guest.placed_by or ('numad',),
         mem_nodes=guest.mem_nodes or tuple(sorted(nodes)),
         mem_bound=guest.mem_bound or bool(nodes and not guest.mem_nodes and _is_strict(found)),
-        pinned_cpus=guest.pinned_cpus or cpus or None)
+        pinned_cpus=guest.pinned_cpus or cpus or None,
+    )
 
 
 def _id(found: Found) -> int | None:
@@ -226,9 +244,15 @@ def _word(found: Found, path: str, name: str) -> str | None:
 
 def _tids(found: Found) -> tuple[int, ...]:
     """Return the vCPUs' thread ids; libvirt knows none of them where QEMU runs all in one."""
-    return tuple(sorted({values.integer('vcpu pid', digits, 1, 1 << 31)
-                         for digits in _attributes(found, 'vcpus/vcpu', 'pid')
-                         if digits not in ('0', '-1')}))
+    return tuple(
+        sorted(
+            {
+                values.integer('vcpu pid', digits, 1, 1 << 31)
+                for digits in _attributes(found, 'vcpus/vcpu', 'pid')
+                if digits not in ('0', '-1')
+            }
+        )
+    )
 
 
 def _guest(found: Found, default_huge_page_bytes: int) -> model.Guest:
@@ -236,18 +260,27 @@ def _guest(found: Found, default_huge_page_bytes: int) -> model.Guest:
     memory_bytes, plugged_bytes = domain_memory.sizes(found)
     specs = _extra_specs(found)
     return model.Guest(
-        uuid=values.uuid(_text(found, 'uuid')), name=values.name(_text(found, 'name')),
-        vcpus=vcpus, memory_bytes=memory_bytes, vcpus_max=vcpus_max,
-        allowed_cpus=allowed_cpus, placed_by=_placed_by(found, specs),
+        uuid=values.uuid(_text(found, 'uuid')),
+        name=values.name(_text(found, 'name')),
+        vcpus=vcpus,
+        memory_bytes=memory_bytes,
+        vcpus_max=vcpus_max,
+        allowed_cpus=allowed_cpus,
+        placed_by=_placed_by(found, specs),
         mem_nodes=_mem_nodes(found),
         mem_bound=any(_attributes(found, 'numatune/memory', 'nodeset')) and _is_strict(found),
         page_bytes=domain_memory.page_bytes(found, default_huge_page_bytes),
-        locked=domain_memory.is_locked(found), devices=_devices(found),
+        locked=domain_memory.is_locked(found),
+        devices=_devices(found),
         iothreads=_iothreads(found),
         hints=tuple(item for item in sorted(specs.items()) if item[0].startswith(_HINT_PREFIX)),
-        pinned_cpus=_pinned_cpus(found), pins=_pins(found), flavor=_flavor(found),
+        pinned_cpus=_pinned_cpus(found),
+        pins=_pins(found),
+        flavor=_flavor(found),
         preallocated='immediate' in _attributes(found, 'memoryBacking/allocation', 'mode'),
-        host_devices=_host_devices(found), plugged_bytes=plugged_bytes)
+        host_devices=_host_devices(found),
+        plugged_bytes=plugged_bytes,
+    )
 
 
 def _text(found: Found, path: str) -> str:
@@ -263,7 +296,8 @@ def _vcpus(found: Found) -> tuple[int, int | None, frozenset[int] | None]:
     element = found['vcpu'][0]
     most = values.integer('vcpu', element.text, 1, _MAX_VCPUS)
     current = values.integer(
-        'vcpu current', element.attributes.get('current', element.text), 1, most)
+        'vcpu current', element.attributes.get('current', element.text), 1, most
+    )
     # An empty set is libvirt's way to say none, as an absent one.
     allowed = values.cpuset('vcpu cpuset', [element.attributes.get('cpuset', '')]) or None
     return current, most if most != current else None, allowed
@@ -279,8 +313,12 @@ def _pins(found: Found) -> tuple[tuple[str, frozenset[int]], ...]:
     for path, kind, number in _PINS:
         for element in found.get(path, ()):
             cpus = values.cpuset(path, [element.attributes.get('cpuset', '')])
-            name = kind if number is None else '%s%d' % (kind, values.integer(
-                path, element.attributes.get(number, ''), 0, _MAX_VCPUS))
+            name = (
+                kind
+                if number is None
+                else '%s%d'
+                % (kind, values.integer(path, element.attributes.get(number, ''), 0, _MAX_VCPUS))
+            )
             listed += len(cpus)
             if listed > values.MAX_LISTED:
                 raise DomainError(f'{path}: lists more than {values.MAX_LISTED} CPUs')
@@ -290,16 +328,21 @@ def _pins(found: Found) -> tuple[tuple[str, frozenset[int]], ...]:
 
 
 def _mem_nodes(found: Found) -> tuple[int, ...]:
-    nodes = values.cpuset('numatune', _attributes(found, 'numatune/memory', 'nodeset')
-                          + _attributes(found, 'numatune/memnode', 'nodeset'))
+    nodes = values.cpuset(
+        'numatune',
+        _attributes(found, 'numatune/memory', 'nodeset')
+        + _attributes(found, 'numatune/memnode', 'nodeset'),
+    )
     masks = [element.text for element in found.get('devices/memory/source/nodemask', ())]
     return tuple(sorted(nodes | values.cpuset('nodemask', masks)))
 
 
 def _is_strict(found: Found) -> bool:
     """Say whether numatune binds, where it names nodes: libvirt's default is 'strict'."""
-    return {*_attributes(found, 'numatune/memory', 'mode'),
-            *_attributes(found, 'numatune/memnode', 'mode')} <= {'strict', 'restrictive'}
+    return {
+        *_attributes(found, 'numatune/memory', 'mode'),
+        *_attributes(found, 'numatune/memnode', 'mode'),
+    } <= {'strict', 'restrictive'}
 
 
 def _placed_by(found: Found, specs: Mapping[str, str]) -> tuple[str, ...]:
@@ -307,8 +350,10 @@ def _placed_by(found: Found, specs: Mapping[str, str]) -> tuple[str, ...]:
     placed = []
     if 'numatune/memory' in found or 'numatune/memnode' in found:
         placed.append('numatune')
-    if 'auto' in (_attributes(found, 'vcpu', 'placement')
-                  + _attributes(found, 'numatune/memory', 'placement')):
+    if 'auto' in (
+        _attributes(found, 'vcpu', 'placement')
+        + _attributes(found, 'numatune/memory', 'placement')
+    ):
         placed.append('numad')
     placed += [name for path, name in _PLACED_BY if path in found]
     if specs.get('hw:cpu_policy') in _DEDICATED_POLICIES:
@@ -320,8 +365,13 @@ def _placed_by(found: Found, specs: Mapping[str, str]) -> tuple[str, ...]:
 def _devices(found: Found) -> tuple[str, ...]:
     """Return the PCI addresses on the host (those in a <source>), sorted."""
     addresses = set()
-    for path in ('devices/hostdev', 'devices/interface', 'devices/interface/actual',
-                 'devices/disk', domain_xml.IMAGES):
+    for path in (
+        'devices/hostdev',
+        'devices/interface',
+        'devices/interface/actual',
+        'devices/disk',
+        domain_xml.IMAGES,
+    ):
         for element in found.get(f'{path}/source/address', ()):
             attributes = element.attributes
             # Addresses of USB, SCSI and mediated devices have none of these.
@@ -333,8 +383,10 @@ def _devices(found: Found) -> tuple[str, ...]:
 def _host_devices(found: Found) -> tuple[str, ...]:
     """Return the interfaces below macvtap and the block devices, by their names on the host."""
     names = _attributes(found, 'devices/interface/source', 'dev') + [
-        path for path in _attributes(found, 'devices/disk/source', 'dev')
-        if path.startswith('/dev/')]
+        path
+        for path in _attributes(found, 'devices/disk/source', 'dev')
+        if path.startswith('/dev/')
+    ]
     # They are shown only: an odd one is no reason to leave the guest alone.
     return tuple(sorted({name for name in names if 0 < len(name) < 256 and name.isprintable()}))
 

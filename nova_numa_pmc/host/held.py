@@ -33,8 +33,9 @@ def current(groups: Groups) -> dict[str, Held]:
     held = {}
     for directory in (groups.target,) + groups.children:
         try:
-            held[directory] = Held(*(parse_cpulist(read_text(file_of(directory, kind)))
-                                     for kind in Held._fields))
+            held[directory] = Held(
+                *(parse_cpulist(read_text(file_of(directory, kind))) for kind in Held._fields)
+            )
         except (OSError, CpuListError) as e:
             gone = writes.vanished(groups.scope, file_of(directory, 'cpus'))
             if directory == groups.target or not gone:
@@ -65,14 +66,17 @@ def held_cpus(groups: Groups, held: Mapping[str, Held]) -> frozenset[int]:
     :param held: as :func:`current` returns
     """
     none: frozenset[int] = frozenset()
-    own = none.union(*(held[directory].cpus for directory in written(groups)
-                       if directory in held))
+    own = none.union(*(held[directory].cpus for directory in written(groups) if directory in held))
     above = held[groups.target].cpus if groups.version == 2 else none
     return own & above or own or above
 
 
-def contradicting(groups: Groups, held: Mapping[str, Held], cpus: frozenset[int],
-                  ours: frozenset[int] = frozenset()) -> list[str]:
+def contradicting(
+    groups: Groups,
+    held: Mapping[str, Held],
+    cpus: frozenset[int],
+    ours: frozenset[int] = frozenset(),
+) -> list[str]:
     """List the names of the children whose CPUs somebody else has set.
 
     A set inside of ``cpus`` or around it contradicts nothing, and neither does one that holds
@@ -81,10 +85,17 @@ def contradicting(groups: Groups, held: Mapping[str, Held], cpus: frozenset[int]
     :param held: as :func:`current` returns
     :param ours: what an earlier call of :func:`cpuset.confine` may have left
     """
-    return [os.path.basename(directory) for directory, own in held.items()
-            if directory != groups.target and not (
-                own.cpus <= cpus or own.cpus >= cpus or own.cpus == ours
-                or _is_idle(groups, directory, own.cpus))]
+    return [
+        os.path.basename(directory)
+        for directory, own in held.items()
+        if directory != groups.target
+        and not (
+            own.cpus <= cpus
+            or own.cpus >= cpus
+            or own.cpus == ours
+            or _is_idle(groups, directory, own.cpus)
+        )
+    ]
 
 
 def _is_idle(groups: Groups, directory: str, own: frozenset[int]) -> bool:

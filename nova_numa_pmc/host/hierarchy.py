@@ -50,12 +50,15 @@ def read(host: model.Topology, root: str = '/') -> model.Topology:
     return host._replace(
         l3s=l3s,
         sockets=tuple(_socket(node.online_cpus, root) for node in host.nodes)
-        if len(with_cpus) > 2 else (),
-        vendor=_vendor(root) if many and l3s else '')
+        if len(with_cpus) > 2
+        else (),
+        vendor=_vendor(root) if many and l3s else '',
+    )
 
 
-def _l3s_of(cpus: frozenset[int], online: frozenset[int], known: list[frozenset[int]],
-            root: str) -> _L3s:
+def _l3s_of(
+    cpus: frozenset[int], online: frozenset[int], known: list[frozenset[int]], root: str
+) -> _L3s:
     """Return the L3 caches that some CPUs have, () where one of these doesn't tell.
 
     :param known: those found so far, added to

@@ -23,7 +23,7 @@ _FIRST = 40
 _LOCALITY = struct.Struct('<HHIBBBBIIIQ')
 _LOCALITY_TYPE, _MEMORY = 1, 0
 _ACCESS_LATENCY, _READ_LATENCY = 0, 1
-_UNKNOWN = (0, 0xffff)
+_UNKNOWN = (0, 0xFFFF)
 _MAX_DOMAINS = 4096
 #: Sanity: no memory answers in less than a tenth of a nanosecond or more than a millisecond.
 _MIN_NS, _MAX_NS = 0.1, 1e6
@@ -58,7 +58,7 @@ def parse(data: bytes) -> dict[tuple[int, int], float]:
     if len(data) < _FIRST:
         raise ValueError('shorter than a table')
     signature, length, revision, _checksum = _HEADER.unpack_from(data)
-    if signature != b'HMAT' or length != len(data) or sum(data) & 0xff:
+    if signature != b'HMAT' or length != len(data) or sum(data) & 0xFF:
         raise ValueError('no HMAT, or damaged')
     # A revision's units in nanoseconds: Linux, hmat_normalize().
     unit_ns = {1: 0.1, 2: 0.001}.get(revision)
@@ -73,26 +73,29 @@ def parse(data: bytes) -> dict[tuple[int, int], float]:
         if size < 8 or at + size > len(data):
             raise ValueError('a structure says a length of %d' % size)
         if kind == _LOCALITY_TYPE:
-            _add_locality(data[at:at + size], unit_ns, found)
+            _add_locality(data[at : at + size], unit_ns, found)
         at += size
     return {**found[_ACCESS_LATENCY], **found[_READ_LATENCY]}
 
 
-def _add_locality(data: bytes, unit_ns: float,
-                  found: dict[int, dict[tuple[int, int], float]]) -> None:
+def _add_locality(
+    data: bytes, unit_ns: float, found: dict[int, dict[tuple[int, int], float]]
+) -> None:
     if len(data) < _LOCALITY.size:
         raise ValueError('a structure of latencies is cut short')
-    (_kind, _r1, _size, flags, data_type, _least, _r2, rows, columns, _r3,
-     base) = _LOCALITY.unpack_from(data)
-    if flags & 0xf != _MEMORY or data_type not in found:
+    (_kind, _r1, _size, flags, data_type, _least, _r2, rows, columns, _r3, base) = (
+        _LOCALITY.unpack_from(data)
+    )
+    if flags & 0xF != _MEMORY or data_type not in found:
         return
     needed = _LOCALITY.size + 4 * (rows + columns) + 2 * rows * columns
     if rows > _MAX_DOMAINS or columns > _MAX_DOMAINS or needed > len(data):
         raise ValueError('a structure of latencies is shorter than its domains')
     initiators = struct.unpack_from('<%dI' % rows, data, _LOCALITY.size)
     targets = struct.unpack_from('<%dI' % columns, data, _LOCALITY.size + 4 * rows)
-    entries = struct.unpack_from('<%dH' % (rows * columns), data,
-                                 _LOCALITY.size + 4 * (rows + columns))
+    entries = struct.unpack_from(
+        '<%dH' % (rows * columns), data, _LOCALITY.size + 4 * (rows + columns)
+    )
     for row, initiator in enumerate(initiators):
         for column, target in enumerate(targets):
             entry = entries[row * columns + column]

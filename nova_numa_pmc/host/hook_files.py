@@ -67,18 +67,21 @@ def template(name: str) -> bytes:
     the installation. CRLF would make the kernel look for an interpreter named
     ``/bin/sh\\r``, and every guest would die at the daemon's next restart.
     """
-    places = (os.path.join(package_site(), 'hooks', name),
-              os.path.join(sysconfig.get_path('data'), 'share/nova-numa-pmc/hooks', name),
-              os.path.join('/usr/share/nova-numa-pmc/hooks', name),
-              os.path.join('/usr/local/share/nova-numa-pmc/hooks', name))
+    places = (
+        os.path.join(package_site(), 'hooks', name),
+        os.path.join(sysconfig.get_path('data'), 'share/nova-numa-pmc/hooks', name),
+        os.path.join('/usr/share/nova-numa-pmc/hooks', name),
+        os.path.join('/usr/local/share/nova-numa-pmc/hooks', name),
+    )
     for path in places:
         try:
             with open(path, 'rb') as stream:
                 return stream.read().replace(b'\r\n', b'\n')
         except FileNotFoundError:
             continue
-    raise HookError('the script %s is in none of %s: install the package again'
-                    % (name, ', '.join(places)))
+    raise HookError(
+        'the script %s is in none of %s: install the package again' % (name, ', '.join(places))
+    )
 
 
 def render(limit_seconds: int, site: str | None = None) -> bytes:
@@ -122,7 +125,8 @@ def inspect(root: str, expected: bytes) -> Installed:
         executable=content is not None and os.access(path, os.X_OK),
         current=content == expected,
         dispatcher=_is_dispatcher(os.path.join(hooks, MAIN)),
-        chained=chained if os.path.lexists(chained) else None)
+        chained=chained if os.path.lexists(chained) else None,
+    )
 
 
 def install(root: str, expected: bytes, directory_read: bool) -> list[str]:
@@ -179,8 +183,10 @@ def _chain(hooks: str) -> list[str]:
             os.link(main, chained, follow_symlinks=False)
             changes.append('kept %s as %s' % (main, chained))
         elif not os.path.samestat(os.lstat(main), os.lstat(chained)):
-            raise HookError('%s was replaced after %s had been kept: merge the two into %s, '
-                            'remove the other and run install again' % (main, chained, main))
+            raise HookError(
+                '%s was replaced after %s had been kept: merge the two into %s, '
+                'remove the other and run install again' % (main, chained, main)
+            )
     if _put(hooks, MAIN, template('qemu-chain')):
         changes.append('wrote %s, which runs both' % main)
     return changes
@@ -201,8 +207,11 @@ def _unchain(hooks: str) -> list[str]:
 def _put(hooks: str, name: str, content: bytes) -> bool:
     """Write ``hooks/name`` atomically, 0755 and root's; return whether that changed anything."""
     path = os.path.join(hooks, name)
-    if (_read(path) == content and not os.path.islink(path)
-            and os.stat(path).st_mode & 0o7777 == 0o755):
+    if (
+        _read(path) == content
+        and not os.path.islink(path)
+        and os.stat(path).st_mode & 0o7777 == 0o755
+    ):
         return False
     temporary = os.path.join(hooks, TEMPORARY)
     try:

@@ -40,8 +40,10 @@ def with_pools(root: str, nodes: tuple[model.Node, ...]) -> tuple[model.Node, ..
             room[number] -= total * size
             if total:
                 pools[number].append(model.HugePages(size, total, min(free, total)))
-    return tuple(node._replace(huge_pages=tuple(sorted(pools[node.id]))) if pools[node.id]
-                 else node for node in nodes)
+    return tuple(
+        node._replace(huge_pages=tuple(sorted(pools[node.id]))) if pools[node.id] else node
+        for node in nodes
+    )
 
 
 def _sizes(root: str) -> list[tuple[int, str, int]]:
@@ -64,8 +66,9 @@ def _sizes(root: str) -> list[tuple[int, str, int]]:
     return sorted(found, reverse=True)
 
 
-def _of_size(root: str, name: str, size: int, host_total: int, room: Mapping[int, int],
-             own: Set[int]) -> list[tuple[int, int, int]]:
+def _of_size(
+    root: str, name: str, size: int, host_total: int, room: Mapping[int, int], own: Set[int]
+) -> list[tuple[int, int, int]]:
     """List (node id, pages, free pages) of one page size.
 
     :param room: {node id: bytes of its memory that are in no pool yet}
@@ -82,10 +85,10 @@ def _of_size(root: str, name: str, size: int, host_total: int, room: Mapping[int
             found.append((number, total, _read_pages(root, path + '/free_hugepages') or 0))
     rest = host_total - sum(total for _, total, _ in found)
     if silent and rest > 0:
-        free = ((_read_pages(root, f'{_HOST}/{name}/free_hugepages') or 0)
-                - sum(free for _, _, free in found))
-        found += _divided({number: room[number] // size for number in silent}, rest,
-                          max(0, free))
+        free = (_read_pages(root, f'{_HOST}/{name}/free_hugepages') or 0) - sum(
+            free for _, _, free in found
+        )
+        found += _divided({number: room[number] // size for number in silent}, rest, max(0, free))
     return found
 
 

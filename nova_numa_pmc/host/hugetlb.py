@@ -26,13 +26,15 @@ def bytes_by_node(pid: int | None, root: str = '/') -> dict[int, int]:
             words = line.split(' ')
             if 'huge' not in words:
                 continue
-            page_bytes = next(int(word[18:]) << 10 for word in words
-                              if word.startswith('kernelpagesize_kB='))
+            page_bytes = next(
+                int(word[18:]) << 10 for word in words if word.startswith('kernelpagesize_kB=')
+            )
             for word in words:
                 node, equals, pages = word.partition('=')
                 if equals and node[:1] == 'N' and node[1:].isdigit():
-                    by_node[int(node[1:])] = (by_node.get(int(node[1:]), 0)
-                                              + int(pages) * page_bytes)
+                    by_node[int(node[1:])] = (
+                        by_node.get(int(node[1:]), 0) + int(pages) * page_bytes
+                    )
     except (OSError, ValueError, StopIteration):
         return {}
     return by_node

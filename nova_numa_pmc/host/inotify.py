@@ -39,8 +39,7 @@ class Inotify:
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self._fd = self._checked(
-            self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), 'inotify')
+        self._fd = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), 'inotify')
 
     def fileno(self) -> int:
         """Return the descriptor; readable once something was heard."""
@@ -51,8 +50,12 @@ class Inotify:
 
         :raises OSError: ENOENT: it is not there; ENOSPC: fs.inotify.max_user_watches
         """
-        return self._checked(self._libc.inotify_add_watch(
-            self._fd, os.fsencode(directory), ctypes.c_uint32(mask | _ONLY_DIRECTORY)), directory)
+        return self._checked(
+            self._libc.inotify_add_watch(
+                self._fd, os.fsencode(directory), ctypes.c_uint32(mask | _ONLY_DIRECTORY)
+            ),
+            directory,
+        )
 
     def remove(self, watch: int) -> None:
         """Watch no longer; one whose directory has gone is fine."""
@@ -71,7 +74,7 @@ class Inotify:
                 while at < len(data):
                     watch, mask, _, length = _HEAD.unpack_from(data, at)
                     at += _HEAD.size
-                    name = data[at:at + length].split(b'\0', 1)[0]
+                    name = data[at : at + length].split(b'\0', 1)[0]
                     found.append(Heard(watch, mask, os.fsdecode(name)))
                     at += length
         return found

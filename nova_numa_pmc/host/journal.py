@@ -8,11 +8,10 @@ the daemon does not read, and libvirt would wait with us.
 
 from __future__ import annotations
 
+import _socket
 import os
 import select
 import time
-
-import _socket
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
 
@@ -43,16 +42,18 @@ class Lines:
     :ivar lost: how many could not be sent
     """
 
-    def __init__(self, root: str,
-                 wait: Callable[[_socket.socket, float], float] = _wait) -> None:
+    def __init__(self, root: str, wait: Callable[[_socket.socket, float], float] = _wait) -> None:
         self._path, self._wait = os.path.join(root, 'dev/log'), wait
         self._left_s, self.lost = PATIENCE_S, 0
 
     def log(self, severity: int, message: str) -> None:
         """Log one line; nothing is raised if that can't be done in the time that is left."""
         text = '<%d>%s nova-numa-pmc[%d]: %s' % (
-            _DAEMON | severity, time.strftime('%b %e %H:%M:%S'), os.getpid(),
-            message if message.isprintable() else ascii(message)[1:-1])
+            _DAEMON | severity,
+            time.strftime('%b %e %H:%M:%S'),
+            os.getpid(),
+            message if message.isprintable() else ascii(message)[1:-1],
+        )
         try:
             sender = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
             try:

@@ -19,7 +19,7 @@ import importlib
 import os
 import threading
 import time
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import guests
@@ -34,8 +34,15 @@ if TYPE_CHECKING:
 
 URI = 'qemu:///system'
 #: What a domain is looked at for; names that an old binding lacks are left out.
-EVENTS = ('LIFECYCLE', 'DEVICE_ADDED', 'DEVICE_REMOVED', 'BALLOON_CHANGE', 'TUNABLE',
-          'JOB_COMPLETED', 'METADATA_CHANGE')
+EVENTS = (
+    'LIFECYCLE',
+    'DEVICE_ADDED',
+    'DEVICE_REMOVED',
+    'BALLOON_CHANGE',
+    'TUNABLE',
+    'JOB_COMPLETED',
+    'METADATA_CHANGE',
+)
 #: The daemon is asked for a sign of life after so long a silence, and given up after so many.
 KEEPALIVE_S, KEEPALIVE_COUNT = 5, 3
 #: Between attempts to connect: at first, and at most.
@@ -70,8 +77,13 @@ class Listener:
     :param module: libvirt's binding (tests); None: it is imported
     """
 
-    def __init__(self, identify: Callable[[str], tuple[int, ...] | None], uri: str = URI,
-                 module: Any = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        identify: Callable[[str], tuple[int, ...] | None],
+        uri: str = URI,
+        module: Any = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._identify, self._uri, self._libvirt, self._clock = identify, uri, module, clock
         self._why: str = CONNECTING
         self._busy_since_s: float | None = None
@@ -131,7 +143,8 @@ class Listener:
         # Both end a round of libvirt's loop, which has no timeout of its own.
         timer = libvirt.virEventAddTimeout(_BEAT_MS, lambda *_: None, None)
         handle = libvirt.virEventAddHandle(
-            self._asks, libvirt.VIR_EVENT_HANDLE_READABLE, lambda *_: _drain(self._asks), None)
+            self._asks, libvirt.VIR_EVENT_HANDLE_READABLE, lambda *_: _drain(self._asks), None
+        )
         pause_s = RETRY_S
         while not self._ended.is_set():
             try:
@@ -161,8 +174,10 @@ class Listener:
                 with contextlib.suppress(libvirt.libvirtError):
                     connection.domainEventRegisterAny(None, number, self._hear, None)
         # After that, so that nobody is missed who starts meanwhile.
-        self._asked.extend(each.name() for each in connection.listAllDomains(
-            libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE))
+        self._asked.extend(
+            each.name()
+            for each in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+        )
         self._say(ANSWERS)
         while not (self._closed or self._ended.is_set()):
             self._answer(connection)
@@ -171,8 +186,11 @@ class Listener:
         self._busy_since_s = self._clock()
         with contextlib.suppress(libvirt.libvirtError):
             connection.close()
-        return HANGS if libvirt.VIR_CONNECT_CLOSE_REASON_KEEPALIVE in self._closed else (
-            'libvirt has closed the connection')
+        return (
+            HANGS
+            if libvirt.VIR_CONNECT_CLOSE_REASON_KEEPALIVE in self._closed
+            else ('libvirt has closed the connection')
+        )
 
     def _hear(self, _: virConnect, domain: virDomain, *__: object) -> None:
         """Take an event of whatever kind; libvirt is asked once this has returned."""

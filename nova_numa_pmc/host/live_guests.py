@@ -21,9 +21,21 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.guests import Identity
 
 #: What is taken from the live XML. Of what others have placed numad's advice is in the file only.
-_DEFINITION = ('vcpus', 'memory_bytes', 'vcpus_max', 'allowed_cpus', 'page_bytes', 'locked',
-               'devices', 'iothreads', 'hints', 'flavor', 'preallocated', 'host_devices',
-               'plugged_bytes')
+_DEFINITION = (
+    'vcpus',
+    'memory_bytes',
+    'vcpus_max',
+    'allowed_cpus',
+    'page_bytes',
+    'locked',
+    'devices',
+    'iothreads',
+    'hints',
+    'flavor',
+    'preallocated',
+    'host_devices',
+    'plugged_bytes',
+)
 _PLACED = ('placed_by', 'mem_nodes', 'mem_bound', 'pinned_cpus', 'pins')
 #: What a guest's state is called where only its pid is known: it is not moved.
 _STATE_UNKNOWN = 'unknown'
@@ -35,8 +47,7 @@ class LiveGuests:
     :param listener: None: status files alone
     """
 
-    def __init__(self, root: str = '/',
-                 listener: libvirt_events.Listener | None = None) -> None:
+    def __init__(self, root: str = '/', listener: libvirt_events.Listener | None = None) -> None:
         self._root, self._listener = root, listener
         self._files = guests.StatusFiles(root)
         self._live: dict[str, libvirt_events.Told] = {}  # by name
@@ -71,8 +82,11 @@ class LiveGuests:
     def _of(self, name: str, identity: Identity | None) -> model.Guest | None:
         """Return what libvirt has said of this very file; else ask, once for each."""
         told = self._live.get(name)
-        if told is not None and told.identity == identity and (
-                told.guest is not None and told.guest.name == name):
+        if (
+            told is not None
+            and told.identity == identity
+            and (told.guest is not None and told.guest.name == name)
+        ):
             return told.guest
         if self._listener is not None and self._asked.get(name) != identity:
             self._asked[name] = identity
@@ -103,4 +117,5 @@ def _merged(guest: model.Guest, live: model.Guest) -> model.Guest:
         return guest  # another guest of the same name, a moment ago
     return guest._replace(
         **{field: getattr(live, field) for field in _DEFINITION},
-        **{field: getattr(live, field) or getattr(guest, field) for field in _PLACED})
+        **{field: getattr(live, field) or getattr(guest, field) for field in _PLACED},
+    )

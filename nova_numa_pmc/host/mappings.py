@@ -88,8 +88,9 @@ class Presence:
     def __init__(self, pid: int, root: str = '/') -> None:
         """Open a process's pagemap; where that is denied, all of it may be present."""
         try:
-            self._fd: int | None = os.open(os.path.join(root, 'proc/%d/pagemap' % pid),
-                                           os.O_RDONLY | os.O_CLOEXEC)
+            self._fd: int | None = os.open(
+                os.path.join(root, 'proc/%d/pagemap' % pid), os.O_RDONLY | os.O_CLOEXEC
+            )
         except OSError:
             self._fd = None
 
@@ -113,8 +114,7 @@ class Presence:
         entries = b''
         if self._fd is not None:
             try:
-                entries = os.pread(self._fd, 8 * len(addresses),
-                                   addresses[0] // PAGE_BYTES * 8)
+                entries = os.pread(self._fd, 8 * len(addresses), addresses[0] // PAGE_BYTES * 8)
             except OSError:
                 pass
         found = [flags >= _PRESENT for flags in entries[7::8]]
@@ -129,7 +129,8 @@ class Presence:
 
 def _is_device(name: str) -> bool:
     return name.startswith('anon_inode:') or (
-        name.startswith('/dev/') and not name.startswith(('/dev/shm/', '/dev/hugepages')))
+        name.startswith('/dev/') and not name.startswith(('/dev/shm/', '/dev/hugepages'))
+    )
 
 
 def _pool_page_bytes(path: str) -> dict[int, int]:
@@ -140,8 +141,9 @@ def _pool_page_bytes(path: str) -> dict[int, int]:
         if 'huge' not in words:
             continue
         try:
-            size = next(int(word[18:]) << 10 for word in words
-                        if word.startswith('kernelpagesize_kB='))
+            size = next(
+                int(word[18:]) << 10 for word in words if word.startswith('kernelpagesize_kB=')
+            )
             if size < PAGE_BYTES or size & size - 1:
                 raise ValueError
             sizes[int(words[0], 16)] = size
@@ -164,5 +166,6 @@ def _lines(path: str) -> Iterator[str]:
         gone = e.errno in (errno.ENOENT, errno.ESRCH)
         if gone:
             raise GuestGone('%s: the process has ended' % path) from None
-        raise MigrationError('%s: %s: reading another user\'s process needs CAP_SYS_PTRACE'
-                             % (path, e.strerror or e)) from None
+        raise MigrationError(
+            "%s: %s: reading another user's process needs CAP_SYS_PTRACE" % (path, e.strerror or e)
+        ) from None

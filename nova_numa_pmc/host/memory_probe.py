@@ -38,8 +38,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 #: Numbers of mbind and get_mempolicy.
-_SYSCALLS = {'x86_64': (237, 239), 'aarch64': (235, 236), 'ppc64le': (259, 260),
-             's390x': (268, 269), 'riscv64': (235, 236)}
+_SYSCALLS = {
+    'x86_64': (237, 239),
+    'aarch64': (235, 236),
+    'ppc64le': (259, 260),
+    's390x': (268, 269),
+    'riscv64': (235, 236),
+}
 _MPOL_PREFERRED, _MPOL_F_NODE_ADDR = 1, 3
 _MADV_HUGEPAGE = 14
 
@@ -82,8 +87,11 @@ class Sizes(Record):
 def sizes(cache_bytes: int, node_cache_bytes: int, threads: int) -> Sizes:
     """Return how much to use for a CPU's last-level cache, the sum of a node's, and threads."""
     part = -(-4 * node_cache_bytes // threads)
-    return Sizes(_CHAIN_BYTES, _whole_pages(min(2 * cache_bytes, _CACHE_MAX_BYTES)),
-                 _whole_pages(max(_SLICE_MIN_BYTES, min(part, _CACHE_MAX_BYTES))))
+    return Sizes(
+        _CHAIN_BYTES,
+        _whole_pages(min(2 * cache_bytes, _CACHE_MAX_BYTES)),
+        _whole_pages(max(_SLICE_MIN_BYTES, min(part, _CACHE_MAX_BYTES))),
+    )
 
 
 def _whole_pages(size: int) -> int:
@@ -105,8 +113,9 @@ class Memory:
             self._map.madvise(_MADV_HUGEPAGE)
         except OSError:
             pass  # A kernel without huge pages.
-        self._view: ctypes.Array[ctypes.c_char] | None = (
-            ctypes.c_char * size).from_buffer(self._map)
+        self._view: ctypes.Array[ctypes.c_char] | None = (ctypes.c_char * size).from_buffer(
+            self._map
+        )
         self.address = ctypes.addressof(self._view)
         try:
             if node is not None:
@@ -137,38 +146,55 @@ class Memory:
 def _syscall(which: int, *arguments: object) -> None:
     numbers = _SYSCALLS.get(platform.machine())
     if numbers is None:
-        raise CalibrationError('memory can\'t be put on a node by hand on %s'
-                               % platform.machine())
+        raise CalibrationError("memory can't be put on a node by hand on %s" % platform.machine())
     if _libc.syscall(ctypes.c_long(numbers[which]), *arguments) == 0:
         return
     code = ctypes.get_errno()
     why = os.strerror(code)
     if code in (errno.EPERM, errno.ENOSYS):
-        why += '; a container\'s seccomp profile may forbid it: run on the host itself'
+        why += "; a container's seccomp profile may forbid it: run on the host itself"
     raise CalibrationError('%s: %s' % (('mbind', 'get_mempolicy')[which], why))
 
 
 def _prefer(address: int, size: int, node: int) -> None:
     words = (ctypes.c_ulong * (node // 64 + 1))()
     words[node // 64] = 1 << node % 64
-    _syscall(0, _pointer(address), ctypes.c_ulong(size), ctypes.c_int(_MPOL_PREFERRED), words,
-             ctypes.c_ulong(64 * len(words) + 1), ctypes.c_uint(0))
+    _syscall(
+        0,
+        _pointer(address),
+        ctypes.c_ulong(size),
+        ctypes.c_int(_MPOL_PREFERRED),
+        words,
+        ctypes.c_ulong(64 * len(words) + 1),
+        ctypes.c_uint(0),
+    )
 
 
 def _make_sure(address: int, size: int, node: int) -> None:
     for number in range(_PAGES_ASKED):
         found = ctypes.c_int(-1)
-        _syscall(1, ctypes.byref(found), None, ctypes.c_ulong(0),
-                 _pointer(address + size * number // _PAGES_ASKED),
-                 ctypes.c_ulong(_MPOL_F_NODE_ADDR))
+        _syscall(
+            1,
+            ctypes.byref(found),
+            None,
+            ctypes.c_ulong(0),
+            _pointer(address + size * number // _PAGES_ASKED),
+            ctypes.c_ulong(_MPOL_F_NODE_ADDR),
+        )
         if found.value != node:
             raise CalibrationError(
                 'node %d has no %d MiB free (they went to node %d): end what fills it, or drop '
-                'its page cache' % (node, size >> 20, found.value))
+                'its page cache' % (node, size >> 20, found.value)
+            )
 
 
-def read_bytes_per_sec(cpus: Sequence[int], node: int | None, slice_bytes: int,
-                       runs: int = _RUNS, run_s: float = _RUN_S) -> float:
+def read_bytes_per_sec(
+    cpus: Sequence[int],
+    node: int | None,
+    slice_bytes: int,
+    runs: int = _RUNS,
+    run_s: float = _RUN_S,
+) -> float:
     """Return what a node's memory delivers to threads on these CPUs; the best of some runs.
 
     :param cpus: one for each thread, one a core
@@ -219,8 +245,9 @@ def on_cpus(cpus: Collection[int], jobs: Collection[Callable[[], object]]) -> No
     # Refused here, one thread would leave the others waiting at their barrier.
     beyond = set(cpus) - os.sched_getaffinity(0)
     if beyond:
-        raise CalibrationError('CPU %d may not be used by this process: run outside of its '
-                               'cpuset' % min(beyond))
+        raise CalibrationError(
+            'CPU %d may not be used by this process: run outside of its cpuset' % min(beyond)
+        )
     threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in zip(cpus, jobs)]
     for thread in threads:
         thread.start()
@@ -237,8 +264,9 @@ def on_cpus(cpus: Collection[int], jobs: Collection[Callable[[], object]]) -> No
 class Chain:
     """A list of pointers in random order over a node's memory, and memory to push it out."""
 
-    def __init__(self, node: int | None, chain_bytes: int, flush_bytes: int,
-                 lines: int = CHAIN_LINES) -> None:
+    def __init__(
+        self, node: int | None, chain_bytes: int, flush_bytes: int, lines: int = CHAIN_LINES
+    ) -> None:
         _check_tree()
         self._memory: Memory | None = None
         self._flush: Memory | None = None
@@ -307,8 +335,7 @@ def order(size: int, lines: int, seed: int = 1) -> list[int]:
     for first in range(0, lines, per_window):
         window = list(range(first, min(first + per_window, lines)))
         chance.shuffle(window)
-        offsets += [part * stride + LINE_BYTES * int(chance.random() * places)
-                    for part in window]
+        offsets += [part * stride + LINE_BYTES * int(chance.random() * places) for part in window]
     return offsets
 
 
@@ -324,5 +351,7 @@ def _check_tree() -> None:
         parent, child = ((ctypes.c_size_t * 3).from_address(node) for node in (first, second))
         if (root.value, parent[0], parent[2], child[0], child[2]) == (first, 1, second, 2, 0):
             return
-    raise CalibrationError('this C library\'s tree (tsearch) is laid out in an unknown way: '
-                           'latencies can\'t be measured with it; set latency_ns by hand')
+    raise CalibrationError(
+        "this C library's tree (tsearch) is laid out in an unknown way: "
+        "latencies can't be measured with it; set latency_ns by hand"
+    )

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 #: States of a move. MOVING is the only one that goes on.
 MOVING = 'moving'
-DONE = 'done'            # next to nothing lies elsewhere that could be moved
-PARTLY = 'partly'        # pages would not move: ``refused`` says why
-FULL = 'full'            # the nodes have no room for more
+DONE = 'done'  # next to nothing lies elsewhere that could be moved
+PARTLY = 'partly'  # pages would not move: ``refused`` says why
+FULL = 'full'  # the nodes have no room for more
 CANCELLED = 'cancelled'
-FAILED = 'failed'        # an error was raised
+FAILED = 'failed'  # an error was raised
 
-_WALKS = 3                  # through all of a guest's memory, while each moves something
-_FEW_SHARE = 0.01           # refused of what moved: QEMU and libvirt share a page or two
-_UNSEEN_SHARE = 0.25        # of what was to move: more than a QEMU's own read-only pages
+_WALKS = 3  # through all of a guest's memory, while each moves something
+_FEW_SHARE = 0.01  # refused of what moved: QEMU and libvirt share a page or two
+_UNSEEN_SHARE = 0.25  # of what was to move: more than a QEMU's own read-only pages
 _HOPELESS_BYTES = 64 << 20  # refused one after another: pinned, and so is the rest
 
 
@@ -114,13 +114,22 @@ class Mover:
     :ivar applied: of the CPUs, None: not yet
     """
 
-    def __init__(self, groups: cgroups.Groups, mems: Collection[int],
-                 cpus: frozenset[int] | None = None, mem_bytes: Collection[int] = (),
-                 ours: Held | None = None, bind: bool = False,
-                 page_bytes: int | None = None, terms: Terms | None = None,
-                 since: int | None = None, root: str = '/',
-                 clock: Callable[[], float] = time.monotonic, kernel: Kernel = move_pages,
-                 **writing: Unpack[Writing]) -> None:
+    def __init__(
+        self,
+        groups: cgroups.Groups,
+        mems: Collection[int],
+        cpus: frozenset[int] | None = None,
+        mem_bytes: Collection[int] = (),
+        ours: Held | None = None,
+        bind: bool = False,
+        page_bytes: int | None = None,
+        terms: Terms | None = None,
+        since: int | None = None,
+        root: str = '/',
+        clock: Callable[[], float] = time.monotonic,
+        kernel: Kernel = move_pages,
+        **writing: Unpack[Writing],
+    ) -> None:
         """Prepare a move; nothing is written yet.
 
         :param mems: node ids that the memory goes to, not empty
@@ -137,8 +146,9 @@ class Mover:
         :raises MigrationError: a node has no memory
         """
         if not mems or mem_bytes and len(mem_bytes) != len(mems):
-            raise MigrationError('%s: asked for no node, or for a share on some only'
-                                 % groups.target)
+            raise MigrationError(
+                '%s: asked for no node, or for a share on some only' % groups.target
+            )
         self._groups, self._root, self._clock, self._writing = groups, root, clock, writing
         self._mems, self._mem_bytes, self._cpus = tuple(mems), tuple(mem_bytes), cpus
         self._ours = ours or Held(frozenset(), frozenset())
@@ -153,7 +163,7 @@ class Mover:
         self._refused: dict[str, int] = {}
         self._present: dict[int, int] = {}
         self._wanted: Mapping[int, int] = {}
-        self._refused_bytes = 0     # in the walk in hand, as is _refused
+        self._refused_bytes = 0  # in the walk in hand, as is _refused
         self.applied: cpuset.Applied | None = None
         self.progress = Progress(MOVING)
         self._steps = self._run()
@@ -178,14 +188,19 @@ class Mover:
 
         :raises GuestGone, CpusetError: as :func:`cpuset.undo`
         """
-        return cpuset.undo(self._groups, self.applied.changes if self.applied else (),
-                           **self._writing)
+        return cpuset.undo(
+            self._groups, self.applied.changes if self.applied else (), **self._writing
+        )
 
     def _run(self) -> Iterator[None]:
         off_bytes = self._off_bytes()
-        self._tell(self.progress._replace(
-            left_bytes=off_bytes, left_at_first_bytes=off_bytes,
-            thp_before_bytes=thp_bytes(self._groups)))
+        self._tell(
+            self.progress._replace(
+                left_bytes=off_bytes,
+                left_at_first_bytes=off_bytes,
+                thp_before_bytes=thp_bytes(self._groups),
+            )
+        )
         state = CANCELLED
         if not self._cancelled:
             self._hold_cpus()
@@ -200,9 +215,14 @@ class Mover:
                 state = PARTLY
         if self._bind and self._ours.cpus and state in (DONE, PARTLY):
             self._write_mems(stay_bound=True)
-        self._tell(self.progress._replace(
-            state=state, left_bytes=self._off_bytes(), wait_s=0.0,
-            thp_bytes=thp_bytes(self._groups)))
+        self._tell(
+            self.progress._replace(
+                state=state,
+                left_bytes=self._off_bytes(),
+                wait_s=0.0,
+                thp_bytes=thp_bytes(self._groups),
+            )
+        )
 
     def _unseen(self) -> bool:
         """Say whether much stayed that no walk has met: what it met not is no refusal."""
@@ -212,8 +232,9 @@ class Mover:
 
     def _hold_cpus(self) -> None:
         if self._cpus:
-            self.applied = cpuset.confine(self._groups, self._cpus, ours=self._ours,
-                                          **self._writing)
+            self.applied = cpuset.confine(
+                self._groups, self._cpus, ours=self._ours, **self._writing
+            )
             self._ours = self._ours._replace(cpus=self._cpus)
         if self._ours.mems:  # A guest that is bound elsewhere is given no page here.
             cpuset.release_memory(self._groups, self._ours.mems, **self._writing)
@@ -225,13 +246,15 @@ class Mover:
         for walk in range(1, _WALKS + 1):
             moved_before = self.progress.moved_bytes
             self._refused, self._refused_bytes = {}, 0
-            self._tell(self.progress._replace(
-                walks=walk, left_bytes=self._off_bytes(), refused=()))
+            self._tell(
+                self.progress._replace(walks=walk, left_bytes=self._off_bytes(), refused=())
+            )
             if self.progress.left_bytes == 0:
                 return DONE
             self._present = self._by_node() or {}
-            self._wanted = page_choice.shares(self._mems, self._mem_bytes,
-                                              sum(self._present.values()))
+            self._wanted = page_choice.shares(
+                self._mems, self._mem_bytes, sum(self._present.values())
+            )
             state = yield from self._walk(bucket)
             if state != PARTLY or self.progress.moved_bytes == moved_before:
                 break
@@ -278,12 +301,26 @@ class Mover:
     def _target(self, mapping: mappings.Mapping) -> int | None:
         room_bytes = self._terms.reserve_bytes + self._terms.batch_bytes
         # A pool's pages don't come from free memory.
-        return page_choice.next_target(self._wanted, self._present, [
-            node for node in self._mems if mapping.page_bytes > mappings.PAGE_BYTES
-            or node_room.available_bytes(node, self._root) >= room_bytes])
+        return page_choice.next_target(
+            self._wanted,
+            self._present,
+            [
+                node
+                for node in self._mems
+                if mapping.page_bytes > mappings.PAGE_BYTES
+                or node_room.available_bytes(node, self._root) >= room_bytes
+            ],
+        )
 
-    def _move(self, bucket: TokenBucket, mapping: mappings.Mapping, start: int, end: int,
-              target: int, presence: mappings.Presence) -> Moved:
+    def _move(
+        self,
+        bucket: TokenBucket,
+        mapping: mappings.Mapping,
+        start: int,
+        end: int,
+        target: int,
+        presence: mappings.Presence,
+    ) -> Moved:
         began_s = self._clock()
         moved = self._pages.move(mapping, start, end, target, presence)
         now_s = self._clock()
@@ -295,38 +332,53 @@ class Mover:
             self._refused[code] = self._refused.get(code, 0) + pages
         progress = self.progress
         left_bytes = progress.left_bytes
-        self._tell(progress._replace(
-            moved_bytes=progress.moved_bytes + moved.moved_bytes, wait_s=0.0,
-            left_bytes=left_bytes and max(0, left_bytes - moved.moved_bytes),
-            busy_s=progress.busy_s + max(0.0, now_s - began_s),
-            refused=tuple(sorted(self._refused.items()))))
+        self._tell(
+            progress._replace(
+                moved_bytes=progress.moved_bytes + moved.moved_bytes,
+                wait_s=0.0,
+                left_bytes=left_bytes and max(0, left_bytes - moved.moved_bytes),
+                busy_s=progress.busy_s + max(0.0, now_s - began_s),
+                refused=tuple(sorted(self._refused.items())),
+            )
+        )
         return moved
 
     def _is_little(self) -> bool:
         off_bytes = self._off_bytes()
-        return (off_bytes is not None and off_bytes <= cpuset.BRING_OVER_LIMIT_BYTES
-                and bool(self._ours.cpus))
+        return (
+            off_bytes is not None
+            and off_bytes <= cpuset.BRING_OVER_LIMIT_BYTES
+            and bool(self._ours.cpus)
+        )
 
     def _narrow(self) -> str:
         """Let one write bring over what is little, where move_pages is denied."""
         off_bytes = self._off_bytes() or 0
         left_bytes = self._write_mems(stay_bound=False).left_bytes or 0
         progress = self.progress
-        self._tell(progress._replace(
-            moved_bytes=progress.moved_bytes + max(0, off_bytes - left_bytes)))
+        self._tell(
+            progress._replace(moved_bytes=progress.moved_bytes + max(0, off_bytes - left_bytes))
+        )
         return PARTLY if left_bytes else DONE
 
     def _write_mems(self, stay_bound: bool) -> cpuset.Applied:
         written = cpuset.confine(
-            self._groups, self._ours.cpus, frozenset(self._mems), stay_bound=stay_bound,
-            ours=self._ours, pool_by_node=self._pool_by_node(), **self._writing)
+            self._groups,
+            self._ours.cpus,
+            frozenset(self._mems),
+            stay_bound=stay_bound,
+            ours=self._ours,
+            pool_by_node=self._pool_by_node(),
+            **self._writing,
+        )
         self._tell(self.progress._replace(mems_write=written.memory))
         return written
 
     def _check_alive(self) -> None:
         if mappings.start_ticks(self._groups.pid, self._root) != self._since:
-            raise GuestGone('%s: the process has ended and its id is used again'
-                            % self._groups.proc)
+            raise GuestGone(
+                '%s: the process has ended and its id is used again' % self._groups.proc
+            )
 
     def _by_node(self) -> dict[int, int] | None:
         """Return {node id: bytes} of what can be moved, None: the kernel doesn't tell."""
@@ -341,16 +393,22 @@ class Mover:
 
     def _off_bytes(self) -> int | None:
         by_node = self._by_node()
-        return None if by_node is None else sum(
-            size for node, size in by_node.items() if node not in self._mems)
+        return (
+            None
+            if by_node is None
+            else sum(size for node, size in by_node.items() if node not in self._mems)
+        )
 
     def _tell(self, progress: Progress) -> None:
         elapsed_s = 0.0 if self._began_s is None else max(0.0, self._clock() - self._began_s)
         self.progress = progress._replace(elapsed_s=elapsed_s)
 
 
-def run(mover: Mover, sleep: Callable[[float], object] = time.sleep,
-        report: Callable[[Progress], object] | None = None) -> Progress:
+def run(
+    mover: Mover,
+    sleep: Callable[[float], object] = time.sleep,
+    report: Callable[[Progress], object] | None = None,
+) -> Progress:
     """Step to the end of a move.
 
     :param sleep: waits so many seconds

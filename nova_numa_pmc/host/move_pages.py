@@ -36,7 +36,7 @@ UNTOLD = -(1 << 31)
 
 _REMEDIES = {
     errno.EPERM: 'it needs CAP_SYS_NICE and CAP_SYS_PTRACE',
-    errno.EACCES: "the node is not in the cpuset.mems of the guest: widen it",
+    errno.EACCES: 'the node is not in the cpuset.mems of the guest: widen it',
     errno.ENODEV: 'there is no such node with memory',
     errno.ENOSYS: 'this kernel or a seccomp filter has no move_pages',
 }
@@ -55,8 +55,9 @@ def locate(pid: int, addresses: array[int]) -> array[int]:
     return statuses
 
 
-def move(pid: int, addresses: array[int], node: int,
-         shared: bool = False) -> tuple[int, array[int]]:
+def move(
+    pid: int, addresses: array[int], node: int, shared: bool = False
+) -> tuple[int, array[int]]:
     """Move pages to a node.
 
     The kernel allocates on that node only, and reclaims its page cache for it, but never
@@ -91,7 +92,7 @@ def touch(pid: int, addresses: array[int], cpus: Set[int] = frozenset()) -> None
     read_part = _process_vm_readv()
     with _on(cpus):
         for first in range(0, len(addresses), _TOUCHED):
-            part = addresses[first:first + _TOUCHED]
+            part = addresses[first : first + _TOUCHED]
             read = ctypes.create_string_buffer(len(part))
             here = _Range(ctypes.addressof(read), len(part))
             there = (_Range * len(part))(*(_Range(address, 1) for address in part))
@@ -128,19 +129,28 @@ class _Range(ctypes.Structure):
     _fields_ = (('base', _POINTER), ('bytes', ctypes.c_size_t))
 
 
-def _call(pid: int, addresses: array[int], nodes: array[int] | None, statuses: array[int],
-          flags: int) -> int:
+def _call(
+    pid: int, addresses: array[int], nodes: array[int] | None, statuses: array[int], flags: int
+) -> int:
     """Return 0, or an errno where the kernel stopped at pages that would not move."""
-    result = _function()(pid, len(addresses), addresses.buffer_info()[0],
-                         nodes.buffer_info()[0] if nodes else None,
-                         statuses.buffer_info()[0], flags)
+    result = _function()(
+        pid,
+        len(addresses),
+        addresses.buffer_info()[0],
+        nodes.buffer_info()[0] if nodes else None,
+        statuses.buffer_info()[0],
+        flags,
+    )
     if result >= 0:
         return errno.EAGAIN if result else 0
     code = ctypes.get_errno()
     if code == errno.ENOMEM and nodes:
         return code  # The node is full; a part of them may have moved.
     told = 'move_pages of process %d%s: %s' % (
-        pid, ' to node %d' % nodes[0] if nodes else '', os.strerror(code))
+        pid,
+        ' to node %d' % nodes[0] if nodes else '',
+        os.strerror(code),
+    )
     # EINVAL: it has no memory any more, as it is ending (find_mm_struct() in mm/migrate.c).
     if code in (errno.ESRCH, errno.EINVAL):
         raise GuestGone(told)
@@ -173,23 +183,33 @@ def _bind() -> MovePages:
             continue
     number = _SYSCALLS.get(platform.machine())
     if number is None:
-        raise MigrationRefused('%s: the number of move_pages is not known: install libnuma'
-                               % platform.machine())
+        raise MigrationRefused(
+            '%s: the number of move_pages is not known: install libnuma' % platform.machine()
+        )
     # Variadic in C: each argument as wide as a register.
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
 
-    def syscall(pid: int, count: int, pages: int, nodes: int | None, statuses: int,
-                flags: int) -> int:
+    def syscall(
+        pid: int, count: int, pages: int, nodes: int | None, statuses: int, flags: int
+    ) -> int:
         result: int = libc.syscall(
-            ctypes.c_long(number), ctypes.c_long(pid), ctypes.c_ulong(count), _POINTER(pages),
-            _POINTER(nodes), _POINTER(statuses), ctypes.c_long(flags))
+            ctypes.c_long(number),
+            ctypes.c_long(pid),
+            ctypes.c_ulong(count),
+            _POINTER(pages),
+            _POINTER(nodes),
+            _POINTER(statuses),
+            ctypes.c_long(flags),
+        )
         return result
+
     return syscall
 
 
 def _py_libnuma() -> ctypes.CDLL:
     from numa import LIBNUMA
+
     return LIBNUMA
 
 

@@ -51,8 +51,9 @@ def with_memory(nodes: tuple[model.Node, ...], root: str) -> tuple[model.Node, .
     if not alone:
         return nodes
     found = _kinds(root, alone, {node.id for node in nodes if node.online_cpus})
-    return tuple(node._replace(memory=found[node.id]) if node.id in found else node
-                 for node in nodes)
+    return tuple(
+        node._replace(memory=found[node.id]) if node.id in found else node for node in nodes
+    )
 
 
 def kept_from_guests(root: str = '/') -> frozenset[int]:
@@ -65,16 +66,22 @@ def kept_from_guests(root: str = '/') -> frozenset[int]:
     if not alone or not with_cpus:
         return frozenset()
     from nova_numa_pmc import settings  # few hosts have such nodes
+
     limits = settings.read(path_of(root, settings.PATH[1:])).limits
-    return (frozenset(_kinds(root, alone, with_cpus)) | limits.device_memory_nodes & alone
-            ) - limits.guest_memory_nodes
+    return (
+        frozenset(_kinds(root, alone, with_cpus)) | limits.device_memory_nodes & alone
+    ) - limits.guest_memory_nodes
 
 
 def _kinds(root: str, alone: Set[int], with_cpus: Set[int]) -> dict[int, model.NodeMemory]:
     """Return by node id whose memory those have that have not the host's own."""
     found: dict[int, model.NodeMemory] = {}
-    for evidence in (_of_initiators(root, alone, with_cpus), _of_dax(root),
-                     _of_tiers(root, with_cpus), _of_gpus(root)):
+    for evidence in (
+        _of_initiators(root, alone, with_cpus),
+        _of_dax(root),
+        _of_tiers(root, with_cpus),
+        _of_gpus(root),
+    ):
         if alone <= found.keys():
             break
         for number, memory in evidence:
@@ -107,9 +114,11 @@ def _of_initiators(root: str, alone: Set[int], with_cpus: Set[int]) -> Iterator[
     if not initiators:
         return
     for number in sorted(alone):
-        nearest = {int(name[4:]) for name in _names(root, f'{_NODES}/node{number}/access0/'
-                                                    'initiators')
-                   if name[:4] == 'node' and _is_number(name[4:])} or {number}
+        nearest = {
+            int(name[4:])
+            for name in _names(root, f'{_NODES}/node{number}/access0/initiators')
+            if name[:4] == 'node' and _is_number(name[4:])
+        } or {number}
         if nearest & initiators and not nearest & with_cpus:
             yield number, model.NodeMemory(model.DEVICE, 'ACPI: nearest to a device')
 

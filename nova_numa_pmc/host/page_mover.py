@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from array import array
-from typing import Protocol, TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.host import cgroups, move_pages, topology
@@ -33,7 +33,7 @@ REASONS = {
 }
 
 _ABSENT = frozenset((-errno.ENOENT, -errno.EFAULT))
-_PROBE_EVERY = 16      # ranges, after one without huge pages
+_PROBE_EVERY = 16  # ranges, after one without huge pages
 _CAP_SYS_NICE = 23
 
 
@@ -54,8 +54,9 @@ class Kernel(Protocol):
     def locate(self, pid: int, addresses: array[int], /) -> array[int]:
         """Tell the node of each page."""
 
-    def move(self, pid: int, addresses: array[int], node: int,
-             shared: bool, /) -> tuple[int, array[int]]:
+    def move(
+        self, pid: int, addresses: array[int], node: int, shared: bool, /
+    ) -> tuple[int, array[int]]:
         """Move pages to a node."""
 
     def touch(self, pid: int, addresses: array[int], cpus: frozenset[int], /) -> None:
@@ -65,8 +66,9 @@ class Kernel(Protocol):
 class PageMover:
     """Moves ranges of one process."""
 
-    def __init__(self, pid: int, homes: frozenset[int], root: str = '/',
-                 kernel: Kernel = move_pages) -> None:
+    def __init__(
+        self, pid: int, homes: frozenset[int], root: str = '/', kernel: Kernel = move_pages
+    ) -> None:
         """Prepare; nothing is moved yet.
 
         :param homes: node ids; what is on one of them stays
@@ -78,8 +80,9 @@ class PageMover:
         self._may_share = _has_capability(_CAP_SYS_NICE, root)
         self._since_probe = _PROBE_EVERY
 
-    def move(self, mapping: Mapping, start: int, end: int, target: int,
-             presence: Presence) -> Moved:
+    def move(
+        self, mapping: Mapping, start: int, end: int, target: int, presence: Presence
+    ) -> Moved:
         """Move the pages of a range that lie elsewhere to a node.
 
         :param mapping: that holds the range
@@ -97,28 +100,39 @@ class PageMover:
             taken = self._move_huge(addresses, statuses, target, shared)
         refused = self._move([addresses[at] for at in away if at not in taken], target, shared)
         refused_pages = sum(refused.values())
-        return Moved((len(away) - refused_pages) * mapping.page_bytes,
-                     tuple(sorted(refused.items())), refused_pages * mapping.page_bytes)
+        return Moved(
+            (len(away) - refused_pages) * mapping.page_bytes,
+            tuple(sorted(refused.items())),
+            refused_pages * mapping.page_bytes,
+        )
 
-    def _located(self, addresses: array[int], mapping: Mapping,
-                 presence: Presence) -> array[int]:
+    def _located(self, addresses: array[int], mapping: Mapping, presence: Presence) -> array[int]:
         """Tell the node of each page, also of those that wait for a NUMA hinting fault.
 
         A huge page that waits answers as the zero page does; a touch is for all of it.
         """
         statuses = self._kernel.locate(self._pid, addresses)
         if mapping.page_bytes == PAGE_BYTES and not _ABSENT.isdisjoint(statuses):
-            hidden = [address for at, (address, status, present) in enumerate(zip(
-                addresses, statuses, presence.of(addresses)))
-                if present and (status == -errno.ENOENT or status == -errno.EFAULT
-                                and (not at or not address // PAGE_BYTES % self._unit))]
+            hidden = [
+                address
+                for at, (address, status, present) in enumerate(
+                    zip(addresses, statuses, presence.of(addresses))
+                )
+                if present
+                and (
+                    status == -errno.ENOENT
+                    or status == -errno.EFAULT
+                    and (not at or not address // PAGE_BYTES % self._unit)
+                )
+            ]
             if hidden:
                 self._kernel.touch(self._pid, array('Q', hidden), self._cpus)
                 statuses = self._kernel.locate(self._pid, addresses)
         return statuses
 
-    def _move_huge(self, addresses: array[int], statuses: array[int], target: int,
-                   shared: bool) -> frozenset[int]:
+    def _move_huge(
+        self, addresses: array[int], statuses: array[int], target: int, shared: bool
+    ) -> frozenset[int]:
         """Move huge pages by their first addresses; return the positions that went with them.
 
         The other addresses of one that is on its way count as busy and break the kernel's
@@ -132,11 +146,13 @@ class PageMover:
         if not heads:
             return frozenset()
         why, _ = self._kernel.move(
-            self._pid, array('Q', [addresses[at] for at in heads]), target, shared)
+            self._pid, array('Q', [addresses[at] for at in heads]), target, shared
+        )
         if why:
             return frozenset()  # Some may have been split: each page is tried by itself.
-        ends = self._kernel.locate(self._pid, array('Q', [
-            addresses[at + i] for at in heads for i in (0, self._unit - 1)]))
+        ends = self._kernel.locate(
+            self._pid, array('Q', [addresses[at + i] for at in heads for i in (0, self._unit - 1)])
+        )
         whole = [at for i, at in enumerate(heads) if ends[2 * i] == ends[2 * i + 1] == target]
         if not whole:
             self._since_probe = 0
@@ -181,8 +197,14 @@ def thp_bytes(groups: Groups) -> int | None:
 def _huge_page_bytes(root: str) -> int:
     """Return the size of a transparent huge page, the largest there is where not told."""
     try:
-        return max(2 * PAGE_BYTES, int(cgroups.read_text(os.path.join(
-            root, 'sys/kernel/mm/transparent_hugepage/hpage_pmd_size'))))
+        return max(
+            2 * PAGE_BYTES,
+            int(
+                cgroups.read_text(
+                    os.path.join(root, 'sys/kernel/mm/transparent_hugepage/hpage_pmd_size')
+                )
+            ),
+        )
     except (OSError, ValueError):
         return 1 << 40
 

@@ -77,8 +77,9 @@ def thread(tid: int, root: str = '/') -> Target | None:
     the process, so that reading it for each of them takes quadratic time.
     """
     try:
-        with open('%s/proc/%d/task/%d/stat' % (root.rstrip('/'), tid, tid), 'rb',
-                  buffering=0) as file:
+        with open(
+            '%s/proc/%d/task/%d/stat' % (root.rstrip('/'), tid, tid), 'rb', buffering=0
+        ) as file:
             fields = file.read(4096).rpartition(b')')[2].split()
         return Target(THREAD, tid, since=int(fields[19]))
     except (OSError, IndexError, ValueError):
@@ -95,12 +96,22 @@ def cgroup(path: str, cpu: int) -> Target | None:
 
 def pack_attr(event: Event, disabled: bool = False) -> bytes:
     """Return an event's perf_event_attr."""
-    return _ATTR.pack(event.type, _ATTR.size, event.config, 0, 0, _READ_FORMAT,
-                      _DISABLED if disabled else 0, 0, 0, event.config1, event.config2)
+    return _ATTR.pack(
+        event.type,
+        _ATTR.size,
+        event.config,
+        0,
+        0,
+        _READ_FORMAT,
+        _DISABLED if disabled else 0,
+        0,
+        0,
+        event.config1,
+        event.config2,
+    )
 
 
-def open_event(event: Event, target: Target, group_fd: int = -1,
-               disabled: bool = False) -> int:
+def open_event(event: Event, target: Target, group_fd: int = -1, disabled: bool = False) -> int:
     """Open one counter and return its descriptor.
 
     :raises CounterError: one of its subclasses, by what can be done about it
@@ -114,7 +125,7 @@ def open_event(event: Event, target: Target, group_fd: int = -1,
         if isinstance(target.id, str):  # of a CGROUP
             directory = pid = _open_cgroup(target.id, target)
             flags |= _PID_CGROUP
-        elif target.id is not None:     # of a THREAD
+        elif target.id is not None:  # of a THREAD
             pid = target.id
         attr = pack_attr(event, disabled)
         fd: int = _libc().syscall(number, attr, pid, target.cpu, group_fd, flags)
@@ -144,8 +155,14 @@ def _libc() -> ctypes.CDLL:
     if not _library:
         library = ctypes.CDLL(None, use_errno=True)
         library.syscall.restype = ctypes.c_long
-        library.syscall.argtypes = (ctypes.c_long, ctypes.c_char_p, ctypes.c_long, ctypes.c_long,
-                                    ctypes.c_long, ctypes.c_ulong)
+        library.syscall.argtypes = (
+            ctypes.c_long,
+            ctypes.c_char_p,
+            ctypes.c_long,
+            ctypes.c_long,
+            ctypes.c_long,
+            ctypes.c_ulong,
+        )
         _library.append(library)
     return _library[0]
 
@@ -153,8 +170,9 @@ def _libc() -> ctypes.CDLL:
 def paranoid(root: str = '/') -> int | None:
     """Return kernel.perf_event_paranoid; None: this kernel has no perf events."""
     try:
-        with open(os.path.join(root, 'proc/sys/kernel/perf_event_paranoid'),
-                  encoding='ascii') as file:
+        with open(
+            os.path.join(root, 'proc/sys/kernel/perf_event_paranoid'), encoding='ascii'
+        ) as file:
             return int(file.read(16))
     except (OSError, ValueError):
         return None
@@ -164,28 +182,37 @@ def _explain(number: int, event: Event | None, target: Target) -> exceptions.Cou
     """Return the exception that says what can be done about an errno."""
     name = event.name if event else 'counters'
     where = {CPU: 'CPU %s' % target.cpu, THREAD: 'thread %s' % target.id}.get(
-        target.kind, '%s on CPU %s' % (target.id, target.cpu))
+        target.kind, '%s on CPU %s' % (target.id, target.cpu)
+    )
     text = '%s on %s: %s' % (name, where, os.strerror(number))
     if number in (errno.EACCES, errno.EPERM):
         return exceptions.CounterRefused(
             '%s; kernel.perf_event_paranoid is %s: run with CAP_PERFMON (CAP_SYS_ADMIN before '
             'Linux 5.8, and on Debian and Ubuntu while that is above 2), or set the sysctl to '
             '-1, and in a container allow perf_event_open in its seccomp profile'
-            % (text, paranoid()))
+            % (text, paranoid())
+        )
     if number == errno.ENOSYS:
         return exceptions.CounterUnsupported(text + '; this kernel has no perf events')
     if number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         return exceptions.CountersExhausted(
-            '%s; raise LimitNOFILE of the service or count fewer guests' % text)
-    if number == errno.ESRCH or (number in (errno.ENODEV, errno.ENXIO) and target.kind == CPU) or (
+            '%s; raise LimitNOFILE of the service or count fewer guests' % text
+        )
+    if (
+        number == errno.ESRCH
+        or (number in (errno.ENODEV, errno.ENXIO) and target.kind == CPU)
+        or (
             number in (errno.ENOENT, errno.EBADF, errno.ENODEV, errno.ENOTDIR)
-            and target.kind == CGROUP):
+            and target.kind == CGROUP
+        )
+    ):
         return exceptions.CounterTargetGone(text)
     if number == errno.EBUSY:
         return exceptions.CounterUnsupported(text + '; another user holds the counter')
     if number == errno.EOPNOTSUPP:
         return exceptions.CounterUnsupported(
-            "%s; the PMU can't count this way (a guest with KVM's mediated vPMU?)" % text)
+            "%s; the PMU can't count this way (a guest with KVM's mediated vPMU?)" % text
+        )
     return exceptions.CounterUnsupported(text)
 
 
@@ -296,7 +323,7 @@ def fit_together(events: Iterable[Event], cpu: int) -> bool:
 
 
 def open_groups(
-        events: Iterable[Event], target: Target, disabled: bool = False,
+    events: Iterable[Event], target: Target, disabled: bool = False
 ) -> tuple[tuple[Group, ...], tuple[tuple[Event, exceptions.CounterUnsupported], ...]]:
     """Open events in as few groups as the hardware allows, in their order.
 

@@ -19,8 +19,14 @@ _ATTR_BYTES = 256  # room for any kernel's perf_event_attr
 
 
 class _Argument(ctypes.Structure):
-    _fields_ = (('attr', ctypes.c_void_p), ('name', ctypes.c_void_p), ('size', ctypes.c_size_t),
-                ('index', ctypes.c_int), ('cpu', ctypes.c_int), ('flags', ctypes.c_int))
+    _fields_ = (
+        ('attr', ctypes.c_void_p),
+        ('name', ctypes.c_void_p),
+        ('size', ctypes.c_size_t),
+        ('index', ctypes.c_int),
+        ('cpu', ctypes.c_int),
+        ('flags', ctypes.c_int),
+    )
 
 
 class Libpfm:
@@ -38,7 +44,8 @@ class Libpfm:
         attr = ctypes.create_string_buffer(_ATTR_BYTES)
         argument = _Argument(ctypes.addressof(attr), None, ctypes.sizeof(_Argument), 0, 0, 0)
         if self._library.pfm_get_os_event_encoding(
-                name.encode(), _PLM_USER_AND_KERNEL, _OS_PERF_EVENT, ctypes.byref(argument)):
+            name.encode(), _PLM_USER_AND_KERNEL, _OS_PERF_EVENT, ctypes.byref(argument)
+        ):
             return None
         kind, _, config = struct.unpack_from('=IIQ', attr)
         config1, config2 = struct.unpack_from('=QQ', attr, 56)

@@ -33,9 +33,10 @@ def without_void(guest: Guest, online: frozenset[int]) -> Guest:
     vcpus = [cpus for name, cpus in kept if name.startswith('vcpu')]
     none: frozenset[int] = frozenset()
     return guest._replace(
-        pins=kept, pinned_cpus=none.union(*vcpus) or None,
-        placed_by=tuple(by for by in guest.placed_by
-                        if by in kinds or by not in KINDS.values()))
+        pins=kept,
+        pinned_cpus=none.union(*vcpus) or None,
+        placed_by=tuple(by for by in guest.placed_by if by in kinds or by not in KINDS.values()),
+    )
 
 
 def may_hold(guest: Guest) -> bool:

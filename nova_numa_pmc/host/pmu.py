@@ -57,8 +57,14 @@ def parse_terms(text: str) -> list[tuple[str, int]]:
         match = _TERM.fullmatch(part.strip())
         if not match:
             raise exceptions.EventError('not a perf term: %.40r in %.80r' % (part, text))
-        terms.append((match[1], int(match[2], 0) if match[2] and match[2][:2] in ('0x', '0X')
-                      else int(match[2] or 1)))
+        terms.append(
+            (
+                match[1],
+                int(match[2], 0)
+                if match[2] and match[2][:2] in ('0x', '0X')
+                else int(match[2] or 1),
+            )
+        )
     return terms
 
 
@@ -89,8 +95,9 @@ def encode(pmu: Pmu, text: str) -> tuple[int, int, int]:
         else:
             raise exceptions.EventError('the PMU %s has no term %r' % (pmu.name, name))
         if value >> len(bits):
-            raise exceptions.EventError('%#x is too wide for %s of the PMU %s'
-                                        % (value, name, pmu.name))
+            raise exceptions.EventError(
+                '%#x is too wide for %s of the PMU %s' % (value, name, pmu.name)
+            )
         for position, bit in enumerate(bits):
             configs[field] |= (value >> position & 1) << bit
     config, config1, config2 = (configs[name] for name in CONFIGS)
@@ -152,8 +159,14 @@ def read_pmu(path: str, name: str) -> Pmu | None:
     except exceptions.CpuListError:
         return None
     events, bytes_per_count = _event_files(_read_directory(os.path.join(path, 'events')))
-    return Pmu(name, int(kind), _read_directory(os.path.join(path, 'format')), events, cpus,
-               bytes_per_count)
+    return Pmu(
+        name,
+        int(kind),
+        _read_directory(os.path.join(path, 'format')),
+        events,
+        cpus,
+        bytes_per_count,
+    )
 
 
 def read_pmus(root: str = '/') -> dict[str, Pmu]:
@@ -170,5 +183,12 @@ def read_pmus(root: str = '/') -> dict[str, Pmu]:
 def matching(pmus: Mapping[str, Pmu], pattern: str) -> list[Pmu]:
     """Return the PMUs whose names match a shell pattern, in natural order."""
     names = [name for name in pmus if fnmatch.fnmatchcase(name, pattern)]
-    return [pmus[name] for name in sorted(names, key=lambda name: [
-        int(part) if part.isdecimal() else part for part in re.split(r'(\d+)', name)])]
+    return [
+        pmus[name]
+        for name in sorted(
+            names,
+            key=lambda name: [
+                int(part) if part.isdecimal() else part for part in re.split(r'(\d+)', name)
+            ],
+        )
+    ]

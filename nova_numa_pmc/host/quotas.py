@@ -51,8 +51,9 @@ def find(pid: int | None, root: str = '/') -> Found:
         return Found()
     base = os.path.join(scope, 'libvirt') if tail[:1] == ['libvirt'] else scope
     try:
-        names = [name for name in os.listdir(base)
-                 if name.startswith(('vcpu', 'emulator', 'iothread'))]
+        names = [
+            name for name in os.listdir(base) if name.startswith(('vcpu', 'emulator', 'iothread'))
+        ]
     except OSError:
         names = []
     groups = []
@@ -76,8 +77,11 @@ def quota_cores(directory: str, version: int) -> float | None:
     """
     names = ('cpu.max',) if version == 2 else ('cpu.cfs_quota_us', 'cpu.cfs_period_us')
     try:
-        words = [word for name in names
-                 for word in cgroups.read_text(os.path.join(directory, name)).split()]
+        words = [
+            word
+            for name in names
+            for word in cgroups.read_text(os.path.join(directory, name)).split()
+        ]
         quota_us, period_us = (int(word) for word in words)  # 'max' is no number
     except (OSError, ValueError):
         return None

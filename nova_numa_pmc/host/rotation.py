@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.events import Event
 
 
-def plan_sets(events: Iterable[Event], counters: int,
-              in_each: Sequence[Event] = ()) -> tuple[tuple[Event, ...], ...]:
+def plan_sets(
+    events: Iterable[Event], counters: int, in_each: Sequence[Event] = ()
+) -> tuple[tuple[Event, ...], ...]:
     """Deal events into sets of at most ``counters``, each with ``in_each`` in it.
 
     :param events: in order; neighbours stay together as far as they fit, so give
@@ -31,10 +32,14 @@ def plan_sets(events: Iterable[Event], counters: int,
     rest = [event for event in events if event not in in_each]
     room = counters - len(in_each)
     if room < 1 and rest:
-        raise ValueError('%d counters leave no room beside %d events in each set'
-                         % (counters, len(in_each)))
-    sets = [tuple(in_each) + tuple(rest[first:first + room])
-            for first in range(0, len(rest), room)] if rest else []
+        raise ValueError(
+            '%d counters leave no room beside %d events in each set' % (counters, len(in_each))
+        )
+    sets = (
+        [tuple(in_each) + tuple(rest[first : first + room]) for first in range(0, len(rest), room)]
+        if rest
+        else []
+    )
     return tuple(sets) or ((tuple(in_each),) if in_each else ())
 
 
@@ -82,8 +87,11 @@ class Rotation:
                 else:
                     so_far = totals.get(event, Count(0, 0, 0))
                     if so_far is not None:
-                        totals[event] = Count(so_far.value + count.value, window_ns,
-                                              so_far.running_ns + count.running_ns)
+                        totals[event] = Count(
+                            so_far.value + count.value,
+                            window_ns,
+                            so_far.running_ns + count.running_ns,
+                        )
         return totals
 
     def close(self) -> None:

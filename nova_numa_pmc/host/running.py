@@ -70,8 +70,9 @@ class Guests:
         #: When it was read [ns], and bytes by node.
         self._memory: dict[_Life, tuple[int, dict[int, int]]] = {}
 
-    def read(self, topology: Topology, now_ns: int,
-             elapsed_ns: int) -> tuple[tuple[Running, ...], list[str]]:
+    def read(
+        self, topology: Topology, now_ns: int, elapsed_ns: int
+    ) -> tuple[tuple[Running, ...], list[str]]:
         """Return (guests by name, problems).
 
         :param elapsed_ns: time since the last call, 0 in the first
@@ -89,15 +90,22 @@ class Guests:
             uuid = guest.uuid
             limits = self._quotas(guest, self._ran.get(uuid, {}), ran[uuid], throttled)
             used = passed(self._ran.get(uuid, {}), ran[uuid], home, elapsed_ns, limits)
-            running.append(Running(
-                guest, {tid: ran[uuid][tid] for tid in vcpus[uuid] if tid in ran[uuid]},
-                used.cores, used.waiting_cores, used.cores_by_node,
-                self._bytes_by_node(guest, now_ns), used.waiting_by_cpu))
+            running.append(
+                Running(
+                    guest,
+                    {tid: ran[uuid][tid] for tid in vcpus[uuid] if tid in ran[uuid]},
+                    used.cores,
+                    used.waiting_cores,
+                    used.cores_by_node,
+                    self._bytes_by_node(guest, now_ns),
+                    used.waiting_by_cpu,
+                )
+            )
         self._ran = ran
         return tuple(running), problems
 
     def _read_threads(
-            self, by_uuid: Mapping[str, Guest], vcpus: Mapping[str, tuple[int, ...]], now_ns: int,
+        self, by_uuid: Mapping[str, Guest], vcpus: Mapping[str, tuple[int, ...]], now_ns: int
     ) -> dict[str, dict[int, threads.Ran]]:
         """Return {uuid: {tid: times}} of all threads."""
         keys: dict[str, frozenset[threads.Key]] = {}
@@ -107,14 +115,17 @@ class Guests:
             keys[uuid] = own | kept.helpers
         none: frozenset[threads.Key] = frozenset()
         ran = self._threads.read(none.union(*keys.values()))
-        return {uuid: {key[1]: ran[key] for key in own if key in ran}
-                for uuid, own in keys.items()}
+        return {
+            uuid: {key[1]: ran[key] for key in own if key in ran} for uuid, own in keys.items()
+        }
 
     def _looked_up(self, guest: Guest, vcpus: frozenset[threads.Key], now_ns: int) -> _Kept:
         """Return what is kept of a guest, as it was where nothing has changed."""
         before = self._kept.get((guest.uuid, guest.pid))
-        if before is not None and (_has_changed(before.guest, guest)
-                                   or not 0 <= now_ns - before.read_ns < GROUPS_MAX_AGE_NS):
+        if before is not None and (
+            _has_changed(before.guest, guest)
+            or not 0 <= now_ns - before.read_ns < GROUPS_MAX_AGE_NS
+        ):
             before = None
         tasks = threads.count(guest.pid, self._root)
         if before is not None and before.tasks == tasks:
@@ -123,8 +134,9 @@ class Guests:
         helpers = threads.helpers(guest.pid, found.emulator_tids, self._root) - vcpus
         return _Kept(guest, now_ns if before is None else before.read_ns, found, tasks, helpers)
 
-    def _quotas(self, guest: Guest, before: _Ran, after: _Ran,
-                throttled: Mapping[str, int | None]) -> tuple[waiting.Quota, ...]:
+    def _quotas(
+        self, guest: Guest, before: _Ran, after: _Ran, throttled: Mapping[str, int | None]
+    ) -> tuple[waiting.Quota, ...]:
         """Return the guest's quotas for the interval.
 
         How long a group was held back is read only where one of its threads has run or waited
@@ -139,8 +151,13 @@ class Guests:
             else:
                 new = old
             self._throttled[group.directory] = new
-            found.append(waiting.Quota(group.cores, group.tids, (
-                new - old if old is not None and new is not None and new >= old else None)))
+            found.append(
+                waiting.Quota(
+                    group.cores,
+                    group.tids,
+                    (new - old if old is not None and new is not None and new >= old else None),
+                )
+            )
         return tuple(found)
 
     def _forget(self, present: Iterable[Guest]) -> None:
@@ -189,8 +206,13 @@ def _has_changed(before: Guest, guest: Guest) -> bool:
     return before is not guest and (not guest.pins or before != guest)
 
 
-def passed(before: _Ran, after: _Ran, home: Mapping[int, int], elapsed_ns: int,
-           limits: tuple[waiting.Quota, ...] = ()) -> Used:
+def passed(
+    before: _Ran,
+    after: _Ran,
+    home: Mapping[int, int],
+    elapsed_ns: int,
+    limits: tuple[waiting.Quota, ...] = (),
+) -> Used:
     """Return what a guest's threads used between two readings.
 
     The time of a thread that was last seen on another node than before is halved between
@@ -208,11 +230,17 @@ def passed(before: _Ran, after: _Ran, home: Mapping[int, int], elapsed_ns: int,
         old = before.get(tid)
         if old is ran:  # most threads have neither run nor waited
             by_node.setdefault(home.get(ran.cpu), 0.0)
-        elif old and old.since == ran.since and (
-                old.run_ns <= ran.run_ns and old.wait_ns <= ran.wait_ns):
+        elif (
+            old
+            and old.since == ran.since
+            and (old.run_ns <= ran.run_ns and old.wait_ns <= ran.wait_ns)
+        ):
             used[tid] = ran.run_ns - old.run_ns, ran.wait_ns - old.wait_ns
-    waits = (waiting.waited_ns(used, limits, elapsed_ns) if limits
-             else {tid: wait for tid, (_, wait) in used.items()})
+    waits = (
+        waiting.waited_ns(used, limits, elapsed_ns)
+        if limits
+        else {tid: wait for tid, (_, wait) in used.items()}
+    )
     for tid, (run, _) in used.items():
         for cpu in (before[tid].cpu, after[tid].cpu):
             node = home.get(cpu)
@@ -222,7 +250,14 @@ def passed(before: _Ran, after: _Ran, home: Mapping[int, int], elapsed_ns: int,
     if not by_node:  # no thread is in both
         return Used()
     # A CPU that no node has (it went offline meanwhile): where it ran is not known.
-    known = {} if None in by_node else {
-        node: by_node[node] for node in sorted(node for node in by_node if node is not None)}
-    return Used(sum(run for run, _ in used.values()) / elapsed_ns,
-                sum(waits.values()) / elapsed_ns, known, by_cpu)
+    known = (
+        {}
+        if None in by_node
+        else {node: by_node[node] for node in sorted(node for node in by_node if node is not None)}
+    )
+    return Used(
+        sum(run for run, _ in used.values()) / elapsed_ns,
+        sum(waits.values()) / elapsed_ns,
+        known,
+        by_cpu,
+    )

@@ -51,8 +51,7 @@ def find(guest: Guest, root: str = '/') -> tuple[int, ...]:
     return named or tuple(tids)
 
 
-def helpers(pid: int | None, emulator_tids: Iterable[int],
-            root: str = '/') -> frozenset[Key]:
+def helpers(pid: int | None, emulator_tids: Iterable[int], root: str = '/') -> frozenset[Key]:
     """Return (pid, tid) of all threads that work for a guest.
 
     Those of its process, vCPUs included, and the kernel's own in its emulator's group: before
@@ -64,8 +63,9 @@ def helpers(pid: int | None, emulator_tids: Iterable[int],
     if pid is None:
         return frozenset((tid, tid) for tid in emulator_tids)
     own = _tids(os.path.join(root, 'proc/%d/task' % pid))
-    return frozenset([(pid, tid) for tid in own]
-                     + [(tid, tid) for tid in emulator_tids if tid not in own])
+    return frozenset(
+        [(pid, tid) for tid in own] + [(tid, tid) for tid in emulator_tids if tid not in own]
+    )
 
 
 def count(pid: int | None, root: str = '/') -> int | None:
@@ -134,7 +134,8 @@ class Threads:
             self._kept.pop(key).close()
         # Asked anew each time, as the limit is raised when counters need it.
         self._room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _KEPT_PART - sum(
-            files.descriptors for files in self._kept.values())
+            files.descriptors for files in self._kept.values()
+        )
         found = {}
         for key in wanted:
             files = self._kept.get(key)
@@ -227,7 +228,12 @@ def _parse(schedstat: bytes, stat: bytes) -> Ran | None:
         return None
     run_ns, wait_ns, cpu, since = times[0], times[1], fields[36], fields[19]
     # In bytes isdigit takes ASCII only; a sign, a dot or a longer number is none of the kernel's.
-    if not (run_ns.isdigit() and wait_ns.isdigit() and cpu.isdigit() and since.isdigit()
-            and max(map(len, (run_ns, wait_ns, cpu, since))) < 21):
+    if not (
+        run_ns.isdigit()
+        and wait_ns.isdigit()
+        and cpu.isdigit()
+        and since.isdigit()
+        and max(map(len, (run_ns, wait_ns, cpu, since))) < 21
+    ):
         return None
     return Ran(int(run_ns), int(wait_ns), int(cpu), int(since))

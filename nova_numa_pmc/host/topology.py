@@ -20,15 +20,30 @@ from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host import huge_pools
 from nova_numa_pmc.host.kernel_files import (
-    MAX_CPUS, format_cpulist, parse_cpulist, path_of, read_cpus, read_text, whole_number)
+    MAX_CPUS,
+    format_cpulist,
+    parse_cpulist,
+    path_of,
+    read_cpus,
+    read_text,
+    whole_number,
+)
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ['MAX_CPUS', 'UNRECLAIMABLE_FIELDS', 'cpus_of_node', 'device_node', 'format_cpulist',
-           'host_device_node', 'parse_cpulist', 'read']
+__all__ = [
+    'MAX_CPUS',
+    'UNRECLAIMABLE_FIELDS',
+    'cpus_of_node',
+    'device_node',
+    'format_cpulist',
+    'host_device_node',
+    'parse_cpulist',
+    'read',
+]
 
 #: What the kernel can't give back to guests on this node. Left out, because they hold guests'
 #: own memory, which is promised already and would count twice: Unevictable and Mlocked (guests
@@ -57,8 +72,7 @@ def read(root: str = '/') -> model.Topology:
     isolated = read_cpus(root, f'{_CPUS}/isolated') or frozenset()
     nohz_full = read_cpus(root, f'{_CPUS}/nohz_full') or frozenset()
     numbers = _node_numbers(root)
-    on_node = {number: cpus_of_node(number, root)
-               for number in numbers}
+    on_node = {number: cpus_of_node(number, root) for number in numbers}
     meminfo = f'{_NODES}/node%d/meminfo'
     if not numbers:
         numbers, on_node, meminfo = (0,), {0: online or frozenset()}, 'proc/meminfo'
@@ -70,18 +84,29 @@ def read(root: str = '/') -> model.Topology:
     usable = online - isolated - nohz_full
     on_node, problems = _on_one_node(root, on_node, online)
     nodes = tuple(
-        _read_node(root, number, on_node[number] & usable, on_node[number],
-                   meminfo.replace('%d', str(number)))
-        for number in numbers)
+        _read_node(
+            root,
+            number,
+            on_node[number] & usable,
+            on_node[number],
+            meminfo.replace('%d', str(number)),
+        )
+        for number in numbers
+    )
     if any(node.memory_bytes and not node.online_cpus for node in nodes):
         from nova_numa_pmc.host import node_memory  # few hosts have such nodes
+
         nodes = node_memory.with_memory(nodes, root)
-    return model.Topology(huge_pools.with_pools(root, nodes), _read_distances(root, numbers),
-                          _read_cores(root, online), problems=problems)
+    return model.Topology(
+        huge_pools.with_pools(root, nodes),
+        _read_distances(root, numbers),
+        _read_cores(root, online),
+        problems=problems,
+    )
 
 
 def _on_one_node(
-        root: str, on_node: Mapping[int, frozenset[int]], online: frozenset[int],
+    root: str, on_node: Mapping[int, frozenset[int]], online: frozenset[int]
 ) -> tuple[dict[int, frozenset[int]], tuple[str, ...]]:
     """Leave each online CPU on one node, and say what firmware makes of them otherwise.
 
@@ -94,13 +119,17 @@ def _on_one_node(
     for number, cpus in on_node.items():
         twice = cpus & online - left
         if twice:
-            problems.append('%s: CPUs %s are on another node, too, and counted there' % (
-                path_of(root, f'{_NODES}/node{number}/cpulist'), format_cpulist(twice)))
+            problems.append(
+                '%s: CPUs %s are on another node, too, and counted there'
+                % (path_of(root, f'{_NODES}/node{number}/cpulist'), format_cpulist(twice))
+            )
         found[number] = cpus & left
         left -= cpus
     if left:
-        problems.append('%s/node*/cpulist: CPUs %s are online and on no node: no guest is placed '
-                        'on them' % (path_of(root, _NODES), format_cpulist(left)))
+        problems.append(
+            '%s/node*/cpulist: CPUs %s are online and on no node: no guest is placed '
+            'on them' % (path_of(root, _NODES), format_cpulist(left))
+        )
     return found, tuple(problems)
 
 
@@ -153,9 +182,14 @@ def host_device_node(name: str, root: str = '/') -> int | None:
 def _is_pci_address(address: str) -> bool:
     parts = address.replace('.', ':').split(':')
     # A domain beyond four digits is how the kernel numbers Intel VMD's.
-    return (len(parts) == 4 and address.count('.') == 1 and address[-2] == '.'
-            and 4 <= len(parts[0]) <= 8 and [len(part) for part in parts[1:]] == [2, 2, 1]
-            and _HEX_DIGITS.issuperset(''.join(parts)))
+    return (
+        len(parts) == 4
+        and address.count('.') == 1
+        and address[-2] == '.'
+        and 4 <= len(parts[0]) <= 8
+        and [len(part) for part in parts[1:]] == [2, 2, 1]
+        and _HEX_DIGITS.issuperset(''.join(parts))
+    )
 
 
 def _node_numbers(root: str) -> tuple[int, ...]:
@@ -166,12 +200,18 @@ def _node_numbers(root: str) -> tuple[int, ...]:
         return ()
     except OSError as error:
         raise TopologyError(f'{path_of(root, _NODES)}: {error.strerror}') from error
-    return tuple(sorted(int(name[4:]) for name in names
-                        if name[:4] == 'node' and name[4:].isascii() and name[4:].isdigit()))
+    return tuple(
+        sorted(
+            int(name[4:])
+            for name in names
+            if name[:4] == 'node' and name[4:].isascii() and name[4:].isdigit()
+        )
+    )
 
 
-def _read_node(root: str, number: int, cpus: frozenset[int], online_cpus: frozenset[int],
-               meminfo: str) -> model.Node:
+def _read_node(
+    root: str, number: int, cpus: frozenset[int], online_cpus: frozenset[int], meminfo: str
+) -> model.Node:
     text = read_text(root, meminfo)
     if text is None:
         return model.Node(number, cpus, online_cpus=online_cpus)
@@ -179,8 +219,13 @@ def _read_node(root: str, number: int, cpus: frozenset[int], online_cpus: frozen
     if 'MemTotal' not in fields or 'MemFree' not in fields:
         raise TopologyError(f'{path_of(root, meminfo)}: no MemTotal or no MemFree in it')
     return model.Node(
-        number, cpus, fields['MemTotal'], min(fields['MemFree'], fields['MemTotal']),
-        sum(fields.get(field, 0) for field in UNRECLAIMABLE_FIELDS), online_cpus=online_cpus)
+        number,
+        cpus,
+        fields['MemTotal'],
+        min(fields['MemFree'], fields['MemTotal']),
+        sum(fields.get(field, 0) for field in UNRECLAIMABLE_FIELDS),
+        online_cpus=online_cpus,
+    )
 
 
 def _meminfo_bytes(root: str, path: str, text: str) -> dict[str, int]:
@@ -206,13 +251,16 @@ def _read_distances(root: str, numbers: tuple[int, ...]) -> tuple[tuple[int, ...
         path = f'{_NODES}/node{number}/distance'
         text = read_text(root, path)
         if text is None:
-            row = tuple(_LOCAL_DISTANCE if other == number else _REMOTE_DISTANCE
-                        for other in numbers)
+            row = tuple(
+                _LOCAL_DISTANCE if other == number else _REMOTE_DISTANCE for other in numbers
+            )
         else:
             row = tuple(whole_number(root, path, item, _MAX_DISTANCE) for item in text.split())
         if len(row) != len(numbers) or 0 in row:
-            raise TopologyError(f'{path_of(root, path)}: {(text or "")[:80]!a} are not '
-                                f'{len(numbers)} distances from 1 to {_MAX_DISTANCE}')
+            raise TopologyError(
+                f'{path_of(root, path)}: {(text or "")[:80]!a} are not '
+                f'{len(numbers)} distances from 1 to {_MAX_DISTANCE}'
+            )
         rows.append(row)
     return tuple(rows)
 

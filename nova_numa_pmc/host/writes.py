@@ -70,8 +70,7 @@ def inherited(path: str) -> str:
     return read_text(os.path.join(os.path.dirname(directory), name + '.effective')).strip()
 
 
-def run(scope: str, steps: Iterable[tuple[str, str]],
-        write: Writer = write) -> tuple[Change, ...]:
+def run(scope: str, steps: Iterable[tuple[str, str]], write: Writer = write) -> tuple[Change, ...]:
     """Do steps in order: skip what holds already, read back, undo all when one fails.
 
     :param scope: the guest's outermost group: while it exists, the guest does
@@ -87,7 +86,8 @@ def run(scope: str, steps: Iterable[tuple[str, str]],
             before = own or inherited(path)
             # What a group has only inherited is lost when the group above it is widened.
             if (own or not text) and parse_cpulist(before) == parse_cpulist(
-                    text or inherited(path)):
+                text or inherited(path)
+            ):
                 continue
             text = text or inherited(path)
             done.append(Change(path, before, text))
@@ -103,8 +103,9 @@ def run(scope: str, steps: Iterable[tuple[str, str]],
             undone = _take_back(done, write)
             if not isinstance(e, (OSError, CpuListError)):
                 raise
-            raise CpusetError('%s: writing %r failed: %s%s'
-                              % (path, text, _why(e), undone)) from None
+            raise CpusetError(
+                '%s: writing %r failed: %s%s' % (path, text, _why(e), undone)
+            ) from None
     return _net(done)
 
 
@@ -122,7 +123,8 @@ def _take_back(done: Sequence[Change], write: Writer) -> str:
     if not undone and not left:
         return '; nothing had been changed'
     return ('; undone: ' + ', '.join(undone) if undone else '') + (
-        '; NOT undone: ' + ', '.join(left) if left else '')
+        '; NOT undone: ' + ', '.join(left) if left else ''
+    )
 
 
 def _why(error: BaseException) -> str:
@@ -146,5 +148,8 @@ def _net(done: Iterable[Change]) -> tuple[Change, ...]:
     for change in done:
         first = folded.get(change.path, change)
         folded[change.path] = Change(change.path, first.before, change.after)
-    return tuple(change for change in folded.values()
-                 if parse_cpulist(change.before) != parse_cpulist(change.after))
+    return tuple(
+        change
+        for change in folded.values()
+        if parse_cpulist(change.before) != parse_cpulist(change.after)
+    )

@@ -55,8 +55,12 @@ class CrowdedCaches:
         for guest, waits in waiting:
             guests.setdefault((guest.cpu_nodes, guest.cpus), []).append((waits, guest))
         elapsed_s = min(tick.sample.elapsed_s or 0.0, LONGEST_S)
-        cores = dict(zip((node.id for node in tick.host.nodes),
-                         capacity_cores(tick.host, self.options.limits)))
+        cores = dict(
+            zip(
+                (node.id for node in tick.host.nodes),
+                capacity_cores(tick.host, self.options.limits),
+            )
+        )
         before, self._waited = self._waited, {}
         widened: dict[str, model.Promise] = {}
         for key, found in guests.items():
@@ -70,17 +74,23 @@ class CrowdedCaches:
             after = promise._replace(cpus=())
             promises.settle(after, self.options, self._root, LOCK_TIMEOUT_S)
             widened[promise.uuid] = after
-            self._log.info('guest %s: all CPUs of node %s for it: it waits for %.1f cores on its '
-                           'L3 cache while others idle', promise.name,
-                           ','.join(map(str, promise.cpu_nodes)), most)
+            self._log.info(
+                'guest %s: all CPUs of node %s for it: it waits for %.1f cores on its '
+                'L3 cache while others idle',
+                promise.name,
+                ','.join(map(str, promise.cpu_nodes)),
+                most,
+            )
         if not widened:
             return tick
-        return tick._replace(record=Promises({**tick.record.promises, **widened},
-                                             tick.record.rotation))
+        return tick._replace(
+            record=Promises({**tick.record.promises, **widened}, tick.record.rotation)
+        )
 
     @staticmethod
-    def _waiting(sample: Sample, record: Promises, host: model.Topology,
-                 running: Iterable[model.Guest]) -> list[tuple[model.Promise, float]]:
+    def _waiting(
+        sample: Sample, record: Promises, host: model.Topology, running: Iterable[model.Guest]
+    ) -> list[tuple[model.Promise, float]]:
         """List (promise, cores that it waits for) of the guests held to a cache, where known.
 
         One that has grown beyond its cache has all CPUs of its nodes already.
@@ -88,16 +98,22 @@ class CrowdedCaches:
         found, waits = [], {each.uuid: each.waiting_cores for each in sample.guests}
         for guest in running:
             promise, cores = record.promises.get(guest.uuid), waits.get(guest.uuid)
-            if (promise is not None and promise.cpus and promise.started
-                    and promise.origin == model.PLACED and cores is not None
-                    and pools.cpus_held(promise, host, guest)
-                    < pools.cpus_on(promise.cpu_nodes, host, guest)):
+            if (
+                promise is not None
+                and promise.cpus
+                and promise.started
+                and promise.origin == model.PLACED
+                and cores is not None
+                and pools.cpus_held(promise, host, guest)
+                < pools.cpus_on(promise.cpu_nodes, host, guest)
+            ):
                 found.append((promise, cores))
         return found
 
     @staticmethod
-    def _room(samples: Iterable[NodeSample], nodes: tuple[int, ...],
-              cores: Mapping[int, float]) -> float:
+    def _room(
+        samples: Iterable[NodeSample], nodes: tuple[int, ...], cores: Mapping[int, float]
+    ) -> float:
         """Return what some nodes have less what is wanted of them [cores].
 
         Where that isn't known it is as if nothing idled.

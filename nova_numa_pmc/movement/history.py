@@ -42,7 +42,12 @@ AGENT, APPLY, UNDO, PIN = 'agent', 'apply', 'undo', 'pin'
 #: What came of it: all memory followed, most of it; all was taken back; it was not begun; it is
 #: in hand, or whoever made it was killed.
 DONE, PARTLY, TAKEN_BACK, REFUSED, BEGUN = RESULTS = (
-    'done', 'partly', 'taken_back', 'refused', 'begun')
+    'done',
+    'partly',
+    'taken_back',
+    'refused',
+    'begun',
+)
 
 
 class Place(Record):
@@ -145,8 +150,12 @@ def append(entry: Entry, root: str = '/') -> None:
             os.rename(FILE, FILE + '.1', src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
         elif torn:
             line = b'\n' + line
-        fd = os.open(FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC,
-                     0o644, dir_fd=directory_fd)
+        fd = os.open(
+            FILE,
+            os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC,
+            0o644,
+            dir_fd=directory_fd,
+        )
         try:
             if os.write(fd, line) < len(line):
                 raise StateError('%s: its file system is full' % os.path.join(directory, FILE))
@@ -180,8 +189,10 @@ def read(root: str = '/') -> tuple[list[Entry], int]:
     except FileNotFoundError:
         return [], 0
     try:
-        texts = [state.read_file(fd, directory, name, _SIZE_MAX_BYTES) or b''
-                 for name in (FILE + '.1', FILE)]
+        texts = [
+            state.read_file(fd, directory, name, _SIZE_MAX_BYTES) or b''
+            for name in (FILE + '.1', FILE)
+        ]
     finally:
         os.close(fd)
     entries: list[Entry] = []
@@ -211,9 +222,13 @@ def encode(entry: Entry) -> bytes:
 
 def to_data(entry: Entry) -> dict[str, Any]:
     """Return an entry as plain dicts and lists."""
-    return dict(entry._asdict(), parts=[
-        dict(part._asdict(), before=part.before._asdict(), after=part.after._asdict())
-        for part in entry.parts])
+    return dict(
+        entry._asdict(),
+        parts=[
+            dict(part._asdict(), before=part.before._asdict(), after=part.after._asdict())
+            for part in entry.parts
+        ],
+    )
 
 
 def decode(line: bytes) -> Entry:
@@ -231,25 +246,41 @@ def decode(line: bytes) -> Entry:
         if not parts:
             raise ValueError('nobody was moved')
         return Entry(
-            _text(data['id']), _amount(data['taken_s']), _text(data['who']), _text(data['batch']),
-            _one_of(data['kind'], moves.KINDS), parts, _amount(data['gain_cores'], -1e9),
-            _amount(data['cost_core_sec']), _whole(data['moved_bytes']),
-            _amount(data['seconds']), _one_of(data['result'], RESULTS), _text(data['why']))
+            _text(data['id']),
+            _amount(data['taken_s']),
+            _text(data['who']),
+            _text(data['batch']),
+            _one_of(data['kind'], moves.KINDS),
+            parts,
+            _amount(data['gain_cores'], -1e9),
+            _amount(data['cost_core_sec']),
+            _whole(data['moved_bytes']),
+            _amount(data['seconds']),
+            _one_of(data['result'], RESULTS),
+            _text(data['why']),
+        )
     except (KeyError, TypeError, AttributeError, RecursionError, DomainError) as error:
         raise ValueError('%.200s' % (error,)) from None
 
 
 def _part(data: dict[str, Any]) -> Part:
-    return Part(domain_values.uuid(_text(data['uuid'])),
-                domain_values.name(_of(data['name'], str)),
-                _whole(data['since_ns']), _place(data['before']), _place(data['after']),
-                _whole(data['moved_bytes']))
+    return Part(
+        domain_values.uuid(_text(data['uuid'])),
+        domain_values.name(_of(data['name'], str)),
+        _whole(data['since_ns']),
+        _place(data['before']),
+        _place(data['after']),
+        _whole(data['moved_bytes']),
+    )
 
 
 def _place(data: dict[str, Any]) -> Place:
-    return Place(_wholes(data['cpu_nodes']), _wholes(data['mem_nodes']),
-                 _wholes(data['mem_bytes']),
-                 _one_of(data['origin'], (model.PLACED, model.PINNED, model.FLOATING)))
+    return Place(
+        _wholes(data['cpu_nodes']),
+        _wholes(data['mem_nodes']),
+        _wholes(data['mem_bytes']),
+        _one_of(data['origin'], (model.PLACED, model.PINNED, model.FLOATING)),
+    )
 
 
 def _of(value: object, *kinds: type[_T]) -> _T:
@@ -294,17 +325,43 @@ def _wholes(value: object) -> tuple[int, ...]:
     return tuple(map(_whole, values))
 
 
-def entry(entry_id: str, move: moves.Move, parts: Iterable[Part], who: str, batch: str,
-          seconds: float, result: str, why: str, taken_s: float | None = None) -> Entry:
+def entry(
+    entry_id: str,
+    move: moves.Move,
+    parts: Iterable[Part],
+    who: str,
+    batch: str,
+    seconds: float,
+    result: str,
+    why: str,
+    taken_s: float | None = None,
+) -> Entry:
     """Put a move and what came of it together.
 
     :param entry_id: as from :func:`new_id`, the same when it begins and when it ends
     :param parts: empty: it was not begun
     """
     parts = tuple(parts) or tuple(
-        Part(step.uuid, step.name, 0, Place(tuple(step.from_nodes)),
-             Place(tuple(step.to_nodes), tuple(step.mem_nodes))) for step in move.steps)
-    return Entry(entry_id, round(time.time() if taken_s is None else taken_s, 3), who, batch,
-                 move.kind, parts, round(move.gain_cores, 3), round(move.cost_core_sec, 3),
-                 sum(part.moved_bytes for part in parts), round(max(0.0, seconds), 3), result,
-                 ''.join(char if char.isprintable() else '?' for char in why[:_TEXT_MAX]))
+        Part(
+            step.uuid,
+            step.name,
+            0,
+            Place(tuple(step.from_nodes)),
+            Place(tuple(step.to_nodes), tuple(step.mem_nodes)),
+        )
+        for step in move.steps
+    )
+    return Entry(
+        entry_id,
+        round(time.time() if taken_s is None else taken_s, 3),
+        who,
+        batch,
+        move.kind,
+        parts,
+        round(move.gain_cores, 3),
+        round(move.cost_core_sec, 3),
+        sum(part.moved_bytes for part in parts),
+        round(max(0.0, seconds), 3),
+        result,
+        ''.join(char if char.isprintable() else '?' for char in why[:_TEXT_MAX]),
+    )

@@ -33,7 +33,7 @@ PATIENCE_NS = 2 * 10**9
 class LateStarts:
     """The guests whose starts are not finished.
 
-: how many starts were finished since the agent began
+    : how many starts were finished since the agent began
     """
 
     def __init__(self, options: settings.Settings, root: str, log: logging.Logger) -> None:
@@ -57,8 +57,12 @@ class LateStarts:
             return tick
         for guest in tick.guests:
             promise = tick.record.promises.get(guest.uuid)
-            if promise is None or guest.job or guest.override == overrides.IGNORE or (
-                    promise.started and not promise.missed):
+            if (
+                promise is None
+                or guest.job
+                or guest.override == overrides.IGNORE
+                or (promise.started and not promise.missed)
+            ):
                 continue
             key, now_ns = (guest.uuid, guest.pid), tick.now.monotonic_ns
             self._seen[key] = seen.get(key, now_ns)
@@ -68,8 +72,9 @@ class LateStarts:
                     finished[guest.uuid] = after
         if not finished:
             return tick
-        return tick._replace(record=Promises({**tick.record.promises, **finished},
-                                             tick.record.rotation))
+        return tick._replace(
+            record=Promises({**tick.record.promises, **finished}, tick.record.rotation)
+        )
 
     def _finish(self, guest: model.Guest, promise: model.Promise) -> model.Promise | None:
         """Finish one start; return the guest's promise, None where that must wait."""
@@ -92,8 +97,13 @@ class LateStarts:
         if decision.promise.origin == model.PLACED:
             groups = cgroups.find(guest.pid, self._root)
             decision = settling.beside_memory(
-                guest, decision, settling.lying(guest, groups, self._root)[0], self.options,
-                self._root, LOCK_TIMEOUT_S)
+                guest,
+                decision,
+                settling.lying(guest, groups, self._root)[0],
+                self.options,
+                self._root,
+                LOCK_TIMEOUT_S,
+            )
         for problem in decision.problems:
             self._log.warning('guest %s: %s', guest.name, problem)
         after = decision.promise._replace(started=True)
@@ -101,15 +111,22 @@ class LateStarts:
         if after.origin == model.PLACED:
             self._tell(guest, after, decision.why)
         else:
-            self._log.info('guest %s: its start could not place it, and it stays as it is: %s',
-                           guest.name, decision.why)
+            self._log.info(
+                'guest %s: its start could not place it, and it stays as it is: %s',
+                guest.name,
+                decision.why,
+            )
         return after
 
     def _tell(self, guest: model.Guest, promise: model.Promise, why: str) -> None:
         self.taken_over += 1
         self._log.warning(
             'guest %s: its start could not place it (see the journal of nova-numa-pmc): placed '
-            'now on node %s: %s', guest.name, ','.join(map(str, promise.cpu_nodes)), why)
+            'now on node %s: %s',
+            guest.name,
+            ','.join(map(str, promise.cpu_nodes)),
+            why,
+        )
 
     def fetches(self, tick: Tick, terms: moves.Terms) -> moves.Plan:
         """Plan to bring what a guest had on other nodes when it started; each guest once.
@@ -139,9 +156,16 @@ class LateStarts:
     def _off_bytes(self, guest: model.Guest, promise: model.Promise, boottime_ns: int) -> int:
         """Return how much of a guest that was started of late is to be fetched [bytes]."""
         age_ns = boottime_ns - promise.since_ns
-        if (promise.origin != model.PLACED or not promise.mem_nodes or promise.bound
-                or guest.placed_by or guest.locked or guest.devices or guest.page_bytes
-                or age_ns > self.options.start_grace_s * 10**9):
+        if (
+            promise.origin != model.PLACED
+            or not promise.mem_nodes
+            or promise.bound
+            or guest.placed_by
+            or guest.locked
+            or guest.devices
+            or guest.page_bytes
+            or age_ns > self.options.start_grace_s * 10**9
+        ):
             return 0
         try:
             lying = cgroups.memory_by_node(cgroups.find(guest.pid, self._root)) or {}
@@ -153,7 +177,15 @@ class LateStarts:
 
 
 def _fetch(guest: model.Guest, promise: model.Promise, off_bytes: int) -> moves.Move:
-    step = moves.Step(guest.uuid, guest.name, promise.cpu_nodes, promise.cpu_nodes,
-                      promise.mem_nodes, off_bytes)
-    return moves.Move(moves.FETCH, (step,), 0.0, 0.0, 0.0, off_bytes, (
-        model.Reason(moves.ASKED, (('why', 'it lay there when the guest started'),)),))
+    step = moves.Step(
+        guest.uuid, guest.name, promise.cpu_nodes, promise.cpu_nodes, promise.mem_nodes, off_bytes
+    )
+    return moves.Move(
+        moves.FETCH,
+        (step,),
+        0.0,
+        0.0,
+        0.0,
+        off_bytes,
+        (model.Reason(moves.ASKED, (('why', 'it lay there when the guest started'),)),),
+    )

@@ -38,8 +38,9 @@ class OfCpus:
     :param cpus: None: let them go wherever the guest's parent may
     """
 
-    def __init__(self, groups: Groups, cpus: frozenset[int] | None,
-                 writing: Mapping[str, Any]) -> None:
+    def __init__(
+        self, groups: Groups, cpus: frozenset[int] | None, writing: Mapping[str, Any]
+    ) -> None:
         self._groups, self._cpus = groups, cpus
         self._writing = {name: each for name, each in writing.items() if name == 'write'}
         self._changes: tuple[Change, ...] = ()
@@ -50,8 +51,9 @@ class OfCpus:
         if self._cpus is None:
             self._changes = cpuset.release_cpus(self._groups, **self._writing)
         else:
-            self._changes = cpuset.confine(self._groups, self._cpus,
-                                           ours=left_by_us(self._groups), **self._writing).changes
+            self._changes = cpuset.confine(
+                self._groups, self._cpus, ours=left_by_us(self._groups), **self._writing
+            ).changes
         self.progress = migrate.Progress(migrate.DONE)
         return self.progress
 
@@ -88,8 +90,13 @@ def promised_after(move: moves.Move, step: moves.Step, before: model.Promise) ->
     return after
 
 
-def within_l3(after: model.Promise, guest: model.Guest, host: model.Topology,
-              others: Sequence[model.Promise], limits: model.Limits) -> model.Promise:
+def within_l3(
+    after: model.Promise,
+    guest: model.Guest,
+    host: model.Topology,
+    others: Sequence[model.Promise],
+    limits: model.Limits,
+) -> model.Promise:
     """Return a promise with the L3 cache that a moved guest gets on its new nodes, if any.
 
     By promises: a guest's own demand is looked at by whoever plans its move.
@@ -100,10 +107,14 @@ def within_l3(after: model.Promise, guest: model.Guest, host: model.Topology,
         return after._replace(cpus=())
     own = pools.of_guest(guest, host)
     seen = view.view(own, others, limits)
-    place = {seen.domains[at] if seen.domains else at for at, node in enumerate(seen.nodes)
-             if node.id in after.cpu_nodes}
-    request = model.Request(max(guest.vcpus, guest.vcpus_max or 0), guest.memory_bytes,
-                            allowed_cpus=guest.allowed_cpus)
+    place = {
+        seen.domains[at] if seen.domains else at
+        for at, node in enumerate(seen.nodes)
+        if node.id in after.cpu_nodes
+    }
+    request = model.Request(
+        max(guest.vcpus, guest.vcpus_max or 0), guest.memory_bytes, allowed_cpus=guest.allowed_cpus
+    )
     cpus: tuple[int, ...] = ()
     if len(place) == 1:
         cpus, _ = l3.choose(own, seen, tuple(others), after.cpu_nodes, request, limits)
@@ -119,7 +130,10 @@ def has_followed(progress: migrate.Progress) -> bool:
 
 def told(progress: migrate.Progress) -> str:
     """Say in words how far a move is that isn't done."""
-    left = 'an unknown amount' if progress.left_bytes is None else (
-        '%d MiB' % (progress.left_bytes >> 20))
+    left = (
+        'an unknown amount'
+        if progress.left_bytes is None
+        else ('%d MiB' % (progress.left_bytes >> 20))
+    )
     refused = ', '.join('%d pages %s' % (count, name) for name, count in progress.refused)
     return '%s, %s left%s' % (progress.state, left, '; ' + refused if refused else '')

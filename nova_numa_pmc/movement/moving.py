@@ -19,8 +19,15 @@ from nova_numa_pmc.core.explain_move import explain_move, explain_why
 from nova_numa_pmc.exceptions import GuestGone, MigrationError, NumaPmcError
 from nova_numa_pmc.host import cgroups, guests, migrate
 from nova_numa_pmc.movement import history
-from nova_numa_pmc.movement.legs import (Leg, OfCpus, has_followed, promised_after, told,
-                                         why_busy, within_l3)
+from nova_numa_pmc.movement.legs import (
+    Leg,
+    OfCpus,
+    has_followed,
+    promised_after,
+    told,
+    why_busy,
+    within_l3,
+)
 from nova_numa_pmc.movement.reassertion import cpus_of, left_by_us
 from nova_numa_pmc.record import Record
 
@@ -72,20 +79,27 @@ class Totals(Record):
 class Moving:
     """The moves in hand and to come.
 
-: as the history has them; an order of the operator's about one guest
-        (:data:`history.PIN`) overrules what was said of it before
-    :param record: called when a move begins and when it has ended; None: it is written down
-    :param writing: passed to :class:`migrate.Mover` (tests)
-    :ivar places: {uuid: node ids} of guests that are held to more nodes than were promised
-    :ivar pool: the floating pool; None: as it is published
-    :ivar failed: uuids of guests whose moves were not made or taken back; whoever plans
-        empties it
+    : as the history has them; an order of the operator's about one guest
+            (:data:`history.PIN`) overrules what was said of it before
+        :param record: called when a move begins and when it has ended; None: it is written down
+        :param writing: passed to :class:`migrate.Mover` (tests)
+        :ivar places: {uuid: node ids} of guests that are held to more nodes than were promised
+        :ivar pool: the floating pool; None: as it is published
+        :ivar failed: uuids of guests whose moves were not made or taken back; whoever plans
+            empties it
     """
 
-    def __init__(self, options: Options, root: str, log: logging.Logger,
-                 clock: Callable[[], float] = time.monotonic, who: str = history.AGENT,
-                 batch: str = '', record: Callable[[history.Entry], object] | None = None,
-                 **writing: Any) -> None:
+    def __init__(
+        self,
+        options: Options,
+        root: str,
+        log: logging.Logger,
+        clock: Callable[[], float] = time.monotonic,
+        who: str = history.AGENT,
+        batch: str = '',
+        record: Callable[[history.Entry], object] | None = None,
+        **writing: Any,
+    ) -> None:
         self.options, self._root, self._log, self._clock = options, root, log, clock
         self._who, self._batch = who, batch
         self._record = record or history.Writer(root, log).append
@@ -129,23 +143,29 @@ class Moving:
         self._ended = {**self._ended, key: self._ended.get(key, 0) + 1}
         self._moved_bytes += sum(leg.mover.progress.moved_bytes for leg in legs)
 
-    def begin(self, plan: moves.Plan, promised: Mapping[str, model.Promise],
-              targets: Mapping[str, model.Promise] | None = None) -> None:
+    def begin(
+        self,
+        plan: moves.Plan,
+        promised: Mapping[str, model.Promise],
+        targets: Mapping[str, model.Promise] | None = None,
+    ) -> None:
         """Take over a plan's moves; ``step()`` makes them.
 
         :param promised, targets: as in :class:`Order`
         """
         self._queue.extend(Order(move, promised, targets or {}) for move in plan.moves)
 
-    def mind(self, running: Iterable[model.Guest],
-             promised: Mapping[str, model.Promise]) -> None:
+    def mind(self, running: Iterable[model.Guest], promised: Mapping[str, model.Promise]) -> None:
         """Look at who runs now: end the move of whom libvirt works on, forget who was replaced."""
         busy = {guest.uuid for guest in running if why_busy(guest)}
         if any(leg.step.uuid in busy for leg in self._legs):
             self._cancel()
         said = {guest.uuid for guest in running if guest.override}  # these go home
-        for uuid in [uuid for uuid in self.places
-                     if uuid in said or promised.get(uuid) != self._promised[uuid]]:
+        for uuid in [
+            uuid
+            for uuid in self.places
+            if uuid in said or promised.get(uuid) != self._promised[uuid]
+        ]:
             del self.places[uuid], self._promised[uuid]
 
     def step(self) -> float | None:
@@ -159,8 +179,11 @@ class Moving:
             self._start(self._queue.popleft())
             return 0.0
         try:
-            waits = [leg.mover.step().wait_s for leg in self._legs
-                     if leg.mover.progress.state == migrate.MOVING]
+            waits = [
+                leg.mover.step().wait_s
+                for leg in self._legs
+                if leg.mover.progress.state == migrate.MOVING
+            ]
         except Exception as error:  # of whichever leg: the move is one
             self._give_up(error)
             return 0.0
@@ -197,8 +220,12 @@ class Moving:
         for leg in self._legs:
             self._remember_place(leg)
 
-    def _reserved(self, move: moves.Move, promised: Mapping[str, model.Promise],
-                  targets: Mapping[str, model.Promise]) -> tuple[Leg, ...]:
+    def _reserved(
+        self,
+        move: moves.Move,
+        promised: Mapping[str, model.Promise],
+        targets: Mapping[str, model.Promise],
+    ) -> tuple[Leg, ...]:
         """Record the promises of a move's guests, all or none; return its legs."""
         found: Iterable[model.Guest] = self._files.read()[0]
         if self._who != history.PIN:
@@ -211,8 +238,10 @@ class Moving:
             if guest is None:
                 raise GuestGone('guest %s: ended before it was moved' % step.name)
             if why_busy(guest):
-                raise Refused('guest %s: %s' % (
-                    step.name, why_busy(guest) if guest.override else guest.job or guest.state))
+                raise Refused(
+                    'guest %s: %s'
+                    % (step.name, why_busy(guest) if guest.override else guest.job or guest.state)
+                )
             before = promised.get(step.uuid)
             if before is None:
                 raise Refused('guest %s: nothing was promised to it' % step.name)
@@ -220,10 +249,14 @@ class Moving:
             if after.cpu_nodes != before.cpu_nodes:
                 others = {**promised, **{leg.step.uuid: leg.after for leg in legs}}
                 del others[step.uuid]
-                after = within_l3(after, guest, host, list(others.values()),
-                                  self.options.shared.limits)
-            legs.append(Leg(step, before, after, self._mover(move, step, guest, host, after),
-                            self._clock()))
+                after = within_l3(
+                    after, guest, host, list(others.values()), self.options.shared.limits
+                )
+            legs.append(
+                Leg(
+                    step, before, after, self._mover(move, step, guest, host, after), self._clock()
+                )
+            )
         # Before the promises are: a kill leaves no move that the history does not know. And not
         # under their lock: a start of a guest must not wait for a disk.
         self._keep(legs, history.BEGUN, 'in hand, or whoever made it was killed')
@@ -235,14 +268,22 @@ class Moving:
             self._check_room(legs, ledger, host)
         return tuple(legs)
 
-    def _mover(self, move: moves.Move, step: moves.Step, guest: model.Guest,
-               host: model.Topology, after: model.Promise) -> migrate.Mover | OfCpus:
+    def _mover(
+        self,
+        move: moves.Move,
+        step: moves.Step,
+        guest: model.Guest,
+        host: model.Topology,
+        after: model.Promise,
+    ) -> migrate.Mover | OfCpus:
         groups = cgroups.find(guest.pid, self._root)
         cpus = None
         if move.kind != moves.FETCH and step.to_nodes:
-            cpus = (pools.cpus_held(after, host, guest)
-                    if tuple(step.to_nodes) == after.cpu_nodes
-                    else cpus_of(step.to_nodes, host, guest))
+            cpus = (
+                pools.cpus_held(after, host, guest)
+                if tuple(step.to_nodes) == after.cpu_nodes
+                else cpus_of(step.to_nodes, host, guest)
+            )
             if not cpus:
                 raise Refused('guest %s: none of its CPUs is on these nodes now' % step.name)
         if not step.mem_nodes:
@@ -250,20 +291,29 @@ class Moving:
         count = sum(1 for each in move.steps if each.mem_nodes)
         terms = self.options.terms
         return migrate.Mover(
-            groups, step.mem_nodes, cpus, ours=left_by_us(groups), root=self._root,
-            terms=migrate.Terms(bytes_per_sec=max(1, terms.bytes_per_sec // count),
-                                reserve_bytes=terms.reserve_bytes),
-            clock=self._clock, **self._writing)
+            groups,
+            step.mem_nodes,
+            cpus,
+            ours=left_by_us(groups),
+            root=self._root,
+            terms=migrate.Terms(
+                bytes_per_sec=max(1, terms.bytes_per_sec // count),
+                reserve_bytes=terms.reserve_bytes,
+            ),
+            clock=self._clock,
+            **self._writing,
+        )
 
-    def _check_room(self, legs: Sequence[Leg], ledger: Promises,
-                    host: model.Topology) -> None:
+    def _check_room(self, legs: Sequence[Leg], ledger: Promises, host: model.Topology) -> None:
         """Refuse where a start has taken the room since; raised under the lock: not recorded."""
         seen = view.view(host, ledger.promises.values(), self.options.shared.limits)
         wanted = {node for leg in legs for node in leg.step.mem_nodes}
         for node in seen.nodes:
             if node.id in wanted and node.promised_bytes > node.capacity_bytes:
-                raise Refused('node %d has no room left for %s' % (
-                    node.id, ', '.join(leg.step.name for leg in legs)))
+                raise Refused(
+                    'node %d has no room left for %s'
+                    % (node.id, ', '.join(leg.step.name for leg in legs))
+                )
 
     def _remember_place(self, leg: Leg) -> None:
         uuid = leg.step.uuid
@@ -276,24 +326,32 @@ class Moving:
         """Keep a move whose memory has followed, else take it back."""
         left = [leg for leg in self._legs if not has_followed(leg.mover.progress)]
         if left:
-            words = ', '.join('%s: %s' % (leg.step.name, told(leg.mover.progress))
-                              for leg in left)
+            words = ', '.join('%s: %s' % (leg.step.name, told(leg.mover.progress)) for leg in left)
             self._give_up(MigrationError('most memory stays where it was (%s)' % words))
             return
         for leg in self._legs:
             progress = leg.mover.progress
             self._log.info(
-                'guest %s: %s: node %s to %s, %d MiB in %.0f ms%s; %s', leg.step.name,
-                self._move.kind, _listed(leg.step.from_nodes), _listed(leg.step.to_nodes),
-                progress.moved_bytes >> 20, 1e3 * (self._clock() - leg.began_s),
+                'guest %s: %s: node %s to %s, %d MiB in %.0f ms%s; %s',
+                leg.step.name,
+                self._move.kind,
+                _listed(leg.step.from_nodes),
+                _listed(leg.step.to_nodes),
+                progress.moved_bytes >> 20,
+                1e3 * (self._clock() - leg.began_s),
                 '' if progress.state == migrate.DONE else ' (%s)' % told(progress),
-                explain_move(self._move))
+                explain_move(self._move),
+            )
         self._count(MADE, self._legs)
         legs, self._legs = self._legs, ()
-        states = [told(leg.mover.progress) for leg in legs
-                  if leg.mover.progress.state != migrate.DONE]
-        self._keep(legs, history.PARTLY if states else history.DONE,
-                   '; '.join(states) or explain_why(self._move))
+        states = [
+            told(leg.mover.progress) for leg in legs if leg.mover.progress.state != migrate.DONE
+        ]
+        self._keep(
+            legs,
+            history.PARTLY if states else history.DONE,
+            '; '.join(states) or explain_why(self._move),
+        )
 
     def _give_up(self, error: Exception) -> None:
         """Take promises and CPUs back; what has moved of the memory stays.
@@ -310,8 +368,9 @@ class Moving:
                 self._restore(leg)
                 leg.mover.undo_cpus()
                 if leg.step.uuid in self._narrowed:
-                    self.places[leg.step.uuid], self._promised[leg.step.uuid] = (
-                        self._narrowed[leg.step.uuid])
+                    self.places[leg.step.uuid], self._promised[leg.step.uuid] = self._narrowed[
+                        leg.step.uuid
+                    ]
             except GuestGone:
                 pass
             except NumaPmcError as another:
@@ -321,18 +380,35 @@ class Moving:
         if isinstance(error, GuestGone):
             self._log.info('not moved: %s', error)
         else:
-            self._log.warning('not moved: %s: %s', _names(self._move), error,
-                              exc_info=error if unknown else None)
+            self._log.warning(
+                'not moved: %s: %s', _names(self._move), error, exc_info=error if unknown else None
+            )
         self._keep(legs, result, str(error))
 
     def _keep(self, legs: Sequence[Leg], result: str, why: str) -> None:
         """Write down that a move begins, or what came of it."""
-        self._record(history.entry(
-            self._id, self._move, [history.Part(
-                leg.step.uuid, leg.step.name, leg.before.since_ns, history.place(leg.before),
-                history.place(leg.after), leg.mover.progress.moved_bytes) for leg in legs],
-            self._who, self._batch, max((self._clock() - leg.began_s for leg in legs), default=0),
-            result, why))
+        self._record(
+            history.entry(
+                self._id,
+                self._move,
+                [
+                    history.Part(
+                        leg.step.uuid,
+                        leg.step.name,
+                        leg.before.since_ns,
+                        history.place(leg.before),
+                        history.place(leg.after),
+                        leg.mover.progress.moved_bytes,
+                    )
+                    for leg in legs
+                ],
+                self._who,
+                self._batch,
+                max((self._clock() - leg.began_s for leg in legs), default=0),
+                result,
+                why,
+            )
+        )
 
     def _restore(self, leg: Leg) -> None:
         with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as ledger:

@@ -56,8 +56,10 @@ def read(directory: str) -> Paused | None:
 def _parse(text: str) -> Paused:
     since, _, reason = text.rstrip('\n').partition(' ')
     known = since.isascii() and since.isdigit() and len(since) < 20
-    return Paused(int(since) if known else None, ''.join(
-        char if char.isprintable() else '?' for char in reason[:REASON_MAX]))
+    return Paused(
+        int(since) if known else None,
+        ''.join(char if char.isprintable() else '?' for char in reason[:REASON_MAX]),
+    )
 
 
 def begin(directory: str, reason: str = '', now_s: float | None = None) -> Paused:
@@ -91,8 +93,9 @@ def end(directory: str) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise StateError('%s: %s: remove it' % (
-            os.path.join(directory, FILE), error.strerror)) from None
+        raise StateError(
+            '%s: %s: remove it' % (os.path.join(directory, FILE), error.strerror)
+        ) from None
     finally:
         os.close(fd)
     return True

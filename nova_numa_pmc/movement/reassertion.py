@@ -43,8 +43,9 @@ _STAGE = 'holding guest %s'
 class Reassertion:
     """What is read back of each guest, tick by tick."""
 
-    def __init__(self, options: Settings, root: str, log: logging.Logger, troubles: Troubles,
-                 **writing: Any) -> None:
+    def __init__(
+        self, options: Settings, root: str, log: logging.Logger, troubles: Troubles, **writing: Any
+    ) -> None:
         self.options = options
         self._root, self._log, self._troubles, self._writing = root, log, troubles, writing
         self._alive: dict[_Key, str] = {}  # names
@@ -55,9 +56,14 @@ class Reassertion:
         #: Names of groups left to the operator, as told.
         self._theirs: dict[_Key, frozenset[str]] = {}
 
-    def hold(self, tick: Tick, places: Mapping[str, tuple[int, ...]] | None = None,
-             covered: Set[int] | None = None, only_widen: bool = False,
-             whom: Container[str] | None = None) -> set[str]:
+    def hold(
+        self,
+        tick: Tick,
+        places: Mapping[str, tuple[int, ...]] | None = None,
+        covered: Set[int] | None = None,
+        only_widen: bool = False,
+        whom: Container[str] | None = None,
+    ) -> set[str]:
         """Write what is not as promised; what fails of one guest is told, the others go on.
 
         :param tick: with host and record
@@ -83,15 +89,19 @@ class Reassertion:
             if guest.job or promise is None or not self._is_ours(guest, promise, tick.now):
                 continue
             nodes = (places or {}).get(guest.uuid) or promise.cpu_nodes
-            cpus = (pools.cpus_held(promise, tick.host, guest) if nodes == promise.cpu_nodes
-                    else cpus_of(nodes, tick.host, guest))
+            cpus = (
+                pools.cpus_held(promise, tick.host, guest)
+                if nodes == promise.cpu_nodes
+                else cpus_of(nodes, tick.host, guest)
+            )
             if not cpus:
                 continue
             failed.add(guest.uuid)
             with self._troubles.stage(_STAGE % guest.name):
                 try:
-                    if only_widen or self._hold(guest, promise, nodes, cpus, tick.now, tick.host,
-                                                online):
+                    if only_widen or self._hold(
+                        guest, promise, nodes, cpus, tick.now, tick.host, online
+                    ):
                         failed.discard(guest.uuid)
                     self._mind_memory(guest, promise, cpus, covered, room, only_widen)
                 except GuestGone:
@@ -109,18 +119,28 @@ class Reassertion:
         self._alive = alive
 
     def _is_ours(self, guest: model.Guest, promise: model.Promise, now: Now) -> bool:
-        if (promise.origin != model.PLACED
-                or not pins.may_hold(guest)
-                or guest.override == overrides.IGNORE):
+        if (
+            promise.origin != model.PLACED
+            or not pins.may_hold(guest)
+            or guest.override == overrides.IGNORE
+        ):
             return False
         # The hook writes at `started`; where it never came to that, it is taken over.
         age_ns = now.boottime_ns - promise.since_ns
         return bool(promise.cpu_nodes) and (
-            promise.started or age_ns >= self.options.start_grace_s * 10**9)
+            promise.started or age_ns >= self.options.start_grace_s * 10**9
+        )
 
-    def _hold(self, guest: model.Guest, promise: model.Promise, nodes: tuple[int, ...],
-              cpus: frozenset[int], now: Now, host: model.Topology,
-              online: frozenset[int]) -> bool:
+    def _hold(
+        self,
+        guest: model.Guest,
+        promise: model.Promise,
+        nodes: tuple[int, ...],
+        cpus: frozenset[int],
+        now: Now,
+        host: model.Topology,
+        online: frozenset[int],
+    ) -> bool:
         """Return whether it is held now; False: somebody else writes it."""
         key, groups = (guest.uuid, guest.pid), self._find(guest)
         keep = frozenset(name for name, _ in guest.pins)
@@ -131,36 +151,51 @@ class Reassertion:
             return True
         held = current(groups)
         left = self._left_by_us(key, guest, groups, held, cpus, host)
-        theirs = keep | frozenset.intersection(*(
-            frozenset(contradicting(groups, held, cpus, each)) for each in left))
+        theirs = keep | frozenset.intersection(
+            *(frozenset(contradicting(groups, held, cpus, each)) for each in left)
+        )
         self._tell_theirs(key, guest, theirs)
         now_s = now.monotonic_ns / 1e9
         recent = [at for at in self._written.get(guest.uuid, ()) if now_s - at < _FIGHT_S]
         if len(recent) >= _FIGHT_WRITES:
-            self._troubles.problems([
-                'guest %s: its cpuset was reset %d times in %.0f minutes: left as it is; '
-                'somebody else writes it' % (guest.name, len(recent), _FIGHT_S / 60)])
+            self._troubles.problems(
+                [
+                    'guest %s: its cpuset was reset %d times in %.0f minutes: left as it is; '
+                    'somebody else writes it' % (guest.name, len(recent), _FIGHT_S / 60)
+                ]
+            )
             return False
         changes: list[Change] = []
         for each in left:
             others = frozenset(contradicting(groups, held, cpus, each))
-            changes += cpuset.confine(groups, cpus, ours=Held(each, frozenset()),
-                                      keep=theirs | others, **self._writing).changes
+            changes += cpuset.confine(
+                groups, cpus, ours=Held(each, frozenset()), keep=theirs | others, **self._writing
+            ).changes
         if changes:
             if self._held.get(key) == cpus:  # it was so, and somebody has changed it
                 self._written[guest.uuid] = recent + [now_s]
             was = [each.before for each in changes if each.before != format_cpulist(cpus)]
-            self._log.info('guest %s: held to node %s again: cpus %s%s', guest.name,
-                           ','.join(map(str, nodes)), was[0] + ' to ' if was else '',
-                           format_cpulist(cpus))
+            self._log.info(
+                'guest %s: held to node %s again: cpus %s%s',
+                guest.name,
+                ','.join(map(str, nodes)),
+                was[0] + ' to ' if was else '',
+                format_cpulist(cpus),
+            )
         self._held[key] = cpus
         if not promise.started:
             promises.settle(promise, self.options, self._root, LOCK_TIMEOUT_S)
         return True
 
-    def _left_by_us(self, key: _Key, guest: model.Guest, groups: cgroups.Groups,
-                    held: dict[str, Held], cpus: frozenset[int],
-                    host: model.Topology) -> tuple[frozenset[int], ...]:
+    def _left_by_us(
+        self,
+        key: _Key,
+        guest: model.Guest,
+        groups: cgroups.Groups,
+        held: dict[str, Held],
+        cpus: frozenset[int],
+        host: model.Topology,
+    ) -> tuple[frozenset[int], ...]:
         """List the sets that groups may hold of ours: (empty set,) where there is none.
 
         What was held when we last looked is known. Before that, sets of whole nodes are ours:
@@ -176,8 +211,12 @@ class Reassertion:
             if own not in found and _is_of_nodes(own, host, guest):
                 found.append(own)
         above = held[groups.target].cpus
-        if groups.version == 2 and above and above not in found and (
-                _is_of_nodes(above, host, guest)):
+        if (
+            groups.version == 2
+            and above
+            and above not in found
+            and (_is_of_nodes(above, host, guest))
+        ):
             found.append(above)
         return tuple(found) or (frozenset(),)
 
@@ -186,9 +225,13 @@ class Reassertion:
         if theirs == self._theirs.get(key, frozenset()):
             return
         self._theirs[key] = theirs
-        self._log.info('guest %s: %s', guest.name, 'left to whoever has pinned them: %s'
-                       % ', '.join(sorted(theirs)) if theirs else 'nothing of it is pinned by '
-                       'others any more')
+        self._log.info(
+            'guest %s: %s',
+            guest.name,
+            'left to whoever has pinned them: %s' % ', '.join(sorted(theirs))
+            if theirs
+            else 'nothing of it is pinned by others any more',
+        )
 
     def _find(self, guest: model.Guest) -> cgroups.Groups:
         key = guest.uuid, guest.pid
@@ -198,8 +241,15 @@ class Reassertion:
             groups = self._groups[key] = cgroups.find(guest.pid, self._root)
         return groups
 
-    def _mind_memory(self, guest: model.Guest, promise: model.Promise, cpus: frozenset[int],
-                     covered: Set[int] | None, room: _Room, only_widen: bool) -> None:
+    def _mind_memory(
+        self,
+        guest: model.Guest,
+        promise: model.Promise,
+        cpus: frozenset[int],
+        covered: Set[int] | None,
+        room: _Room,
+        only_widen: bool,
+    ) -> None:
         """Keep a bound guest bound while its nodes hold what it is promised, else widen it."""
         if not promise.bound or not promise.mem_nodes or 'numatune' in guest.placed_by:
             return
@@ -212,16 +262,24 @@ class Reassertion:
             why = room.why_too_small(promise, cgroups.memory_by_node(groups) or {})
         if not why:
             if not only_widen and any(own.mems != mems for own in _own(groups)):
-                applied = cpuset.confine(groups, cpus, mems, stay_bound=True,
-                                         ours=left_by_us(groups), **self._writing)
+                applied = cpuset.confine(
+                    groups, cpus, mems, stay_bound=True, ours=left_by_us(groups), **self._writing
+                )
                 if applied.changes:
-                    self._log.info('guest %s: bound to the memory of node %s again', guest.name,
-                                   format_cpulist(mems))
+                    self._log.info(
+                        'guest %s: bound to the memory of node %s again',
+                        guest.name,
+                        format_cpulist(mems),
+                    )
             return
         cpuset.release_memory(groups, mems, **self._writing)
         promises.settle(promise._replace(bound=False), self.options, self._root, LOCK_TIMEOUT_S)
-        self._log.info('guest %s: no longer bound to the memory of node %s: %s', guest.name,
-                       format_cpulist(mems), why)
+        self._log.info(
+            'guest %s: no longer bound to the memory of node %s: %s',
+            guest.name,
+            format_cpulist(mems),
+            why,
+        )
 
 
 class _Room:
@@ -246,12 +304,15 @@ class _Room:
         wanted = page_choice.shares(promise.mem_nodes, promise.mem_bytes, promise.memory_bytes)
         for node, promised_bytes in wanted.items():
             if node not in self._left:
-                self._left[node] = (node_room.available_bytes(node, self._root)
-                                    - self._reserve_bytes)
+                self._left[node] = (
+                    node_room.available_bytes(node, self._root) - self._reserve_bytes
+                )
             more = max(0, promised_bytes - held.get(node, 0))
             if more > self._left[node]:
                 return '%d MiB more are promised there, and %d MiB are left' % (
-                    more >> 20, max(0, self._left[node] >> 20))
+                    more >> 20,
+                    max(0, self._left[node] >> 20),
+                )
             self._left[node] -= more
         return ''
 
@@ -261,8 +322,13 @@ def cpus_of(nodes: tuple[int, ...], host: model.Topology, guest: model.Guest) ->
     return pools.cpus_on(nodes, host, guest)
 
 
-def is_held(groups: cgroups.Groups, cpus: frozenset[int], online: frozenset[int],
-            keep: Container[str] = frozenset(), exactly: bool = False) -> bool:
+def is_held(
+    groups: cgroups.Groups,
+    cpus: frozenset[int],
+    online: frozenset[int],
+    keep: Container[str] = frozenset(),
+    exactly: bool = False,
+) -> bool:
     """Say whether a guest's groups hold it to ``cpus``, whatever they say of offline CPUs.
 
     :param keep: names of groups that others have set
@@ -276,9 +342,11 @@ def is_held(groups: cgroups.Groups, cpus: frozenset[int], online: frozenset[int]
     if groups.version == 2 and above and above & online <= cpus != online:
         return False  # what the start has narrowed is in the way of libvirt's commands
     # A new vCPU has all CPUs.
-    return all(each and (each & online == cpus or not exactly and each & online <= cpus)
-               for directory, each in own.items()
-               if os.path.basename(directory) not in keep)
+    return all(
+        each and (each & online == cpus or not exactly and each & online <= cpus)
+        for directory, each in own.items()
+        if os.path.basename(directory) not in keep
+    )
 
 
 def _is_of_nodes(cpus: frozenset[int], host: model.Topology, guest: model.Guest) -> bool:
@@ -290,9 +358,11 @@ def _is_of_nodes(cpus: frozenset[int], host: model.Topology, guest: model.Guest)
     wide = pools.restricted(host, None)
     nodes = tuple(node.id for node in wide.nodes if node.cpus & cpus)
     own = cpus_of(nodes, host, guest)
-    return cpus in (own, cpus_of(nodes, wide, guest)) or any(
-        cpus == own & cache for caches in host.l3s for cache in caches
-    ) and not l3.is_single_core(cpus, host)
+    return (
+        cpus in (own, cpus_of(nodes, wide, guest))
+        or any(cpus == own & cache for caches in host.l3s for cache in caches)
+        and not l3.is_single_core(cpus, host)
+    )
 
 
 def widen_bound(options: Settings, root: str, log: logging.Logger) -> None:
@@ -307,8 +377,9 @@ def widen_bound(options: Settings, root: str, log: logging.Logger) -> None:
         if promise is None:
             continue
         try:
-            changes = cpuset.release_memory(cgroups.find(guest.pid, root),
-                                            frozenset(promise.mem_nodes))
+            changes = cpuset.release_memory(
+                cgroups.find(guest.pid, root), frozenset(promise.mem_nodes)
+            )
         except GuestGone:
             continue
         except NumaPmcError as error:
@@ -320,8 +391,11 @@ def widen_bound(options: Settings, root: str, log: logging.Logger) -> None:
 
 def _own(groups: cgroups.Groups) -> list[Held]:
     held = current(groups)
-    return [held[directory] for directory in (
-        (groups.target,) if groups.covers else groups.children) if directory in held]
+    return [
+        held[directory]
+        for directory in ((groups.target,) if groups.covers else groups.children)
+        if directory in held
+    ]
 
 
 def left_by_us(groups: cgroups.Groups) -> Held | None:

@@ -50,7 +50,7 @@ class Outcome(Record):
         """Return the exit code of the command."""
         if not self.not_begun and all(one.result == history.DONE for one in self.entries):
             return exits.OK
-        return (exits.PARTLY if any(one.stands for one in self.entries) else exits.PROBLEM)
+        return exits.PARTLY if any(one.stands for one in self.entries) else exits.PROBLEM
 
 
 class _Teller(logging.Handler):
@@ -81,14 +81,21 @@ def hold_turn(here: Here, who: str, wait_s: float) -> turn.Turn:
         try:
             taken.take(wait_s)
         except StateBusy as busy:
-            raise StateBusy('%s: nothing was done; try again later, or wait longer (--wait), or '
-                            'end the agent\'s moves with "nova-numa-rebalance pause"'
-                            % busy) from None
+            raise StateBusy(
+                '%s: nothing was done; try again later, or wait longer (--wait), or '
+                'end the agent\'s moves with "nova-numa-rebalance pause"' % busy
+            ) from None
     return taken
 
 
-def make(here: Here, plan: moves.Plan, promised: dict[str, model.Promise], who: str,
-         wait_s: float = 0.0, targets: dict[str, model.Promise] | None = None) -> Outcome:
+def make(
+    here: Here,
+    plan: moves.Plan,
+    promised: dict[str, model.Promise],
+    who: str,
+    wait_s: float = 0.0,
+    targets: dict[str, model.Promise] | None = None,
+) -> Outcome:
     """Make the moves of a plan.
 
     :param promised, targets: as in :class:`moving.Order`
@@ -111,8 +118,9 @@ def make(here: Here, plan: moves.Plan, promised: dict[str, model.Promise], who: 
         LOG.addHandler(teller)
         LOG.setLevel(logging.INFO)
         try:
-            mover = moving.Moving(here.options, here.root, LOG, who=who, batch=batch,
-                                  record=record, **here.writing)
+            mover = moving.Moving(
+                here.options, here.root, LOG, who=who, batch=batch, record=record, **here.writing
+            )
             mover.begin(plan, promised, targets)
             try:
                 signal = _run(here, mover, wait, shown)
@@ -125,8 +133,9 @@ def make(here: Here, plan: moves.Plan, promised: dict[str, model.Promise], who: 
     return Outcome(batch, tuple(entries), not_begun, signal)
 
 
-def _run(here: Here, mover: moving.Moving, wait: Callable[[float], int | None],
-         shown: progress.Lines) -> int | None:
+def _run(
+    here: Here, mover: moving.Moving, wait: Callable[[float], int | None], shown: progress.Lines
+) -> int | None:
     """Step to the end; return the signal that came before it, or None."""
     files, looked_s = guests.StatusFiles(here.root), time.monotonic()
     while True:
@@ -156,20 +165,38 @@ def say_outcome(outcome: Outcome, say: Callable[[str], None]) -> None:
     """Say in lines what stands."""
     stands = [one for one in outcome.entries if one.stands]
     if outcome.signal:
-        say('ended by signal %d: what had moved for the most part is kept, the rest was taken back'
-            % outcome.signal)
+        say(
+            'ended by signal %d: what had moved for the most part is kept, the rest was taken back'
+            % outcome.signal
+        )
     tried = len(outcome.entries) + outcome.not_begun
-    say('%d of %d moves made, %s moved' % (
-        len(stands), tried, tables.scaled(sum(one.moved_bytes for one in outcome.entries), 1024)))
+    say(
+        '%d of %d moves made, %s moved'
+        % (
+            len(stands),
+            tried,
+            tables.scaled(sum(one.moved_bytes for one in outcome.entries), 1024),
+        )
+    )
     for one in outcome.entries:
         if one.result != history.DONE:
-            say('%s: %s: %s' % (', '.join(part.name for part in one.parts),
-                                one.result.replace('_', ' '), one.why))
+            say(
+                '%s: %s: %s'
+                % (
+                    ', '.join(part.name for part in one.parts),
+                    one.result.replace('_', ' '),
+                    one.why,
+                )
+            )
     if stands:
         say('take it back with: nova-numa-rebalance undo')
 
 
 def outcome_data(outcome: Outcome) -> dict[str, Any]:
     """Return an outcome as plain data."""
-    return {'batch': outcome.batch, 'entries': [history.to_data(one) for one in outcome.entries],
-            'not_begun': outcome.not_begun, 'signal': outcome.signal}
+    return {
+        'batch': outcome.batch,
+        'entries': [history.to_data(one) for one in outcome.entries],
+        'not_begun': outcome.not_begun,
+        'signal': outcome.signal,
+    }

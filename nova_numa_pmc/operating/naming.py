@@ -23,8 +23,10 @@ def find(text: str, running: Collection[Guest], problems: Iterable[str] = ()) ->
     :raises UnknownGuest: there is none; lists those with names like it
     """
     ways: tuple[Callable[[Guest], str | None], ...] = (
-        lambda guest: guest.name, lambda guest: guest.uuid,
-        lambda guest: None if guest.id is None else str(guest.id))
+        lambda guest: guest.name,
+        lambda guest: guest.uuid,
+        lambda guest: None if guest.id is None else str(guest.id),
+    )
     for way in ways:
         for guest in running:
             if text == way(guest):
@@ -33,7 +35,13 @@ def find(text: str, running: Collection[Guest], problems: Iterable[str] = ()) ->
     near = difflib.get_close_matches(text, names, _SHOWN)
     near += [name for name in names if text and text in name and name not in near]
     shown = (near or names)[:_SHOWN]
-    raise UnknownGuest('no guest %.80r runs here; %s: %s' % (
-        text, 'there are names like it' if near else 'there are', ', '.join(shown) or 'none')
-        + (' and %d more' % (len(names) - len(shown)) if not near and len(names) > len(shown)
-           else '') + ''.join('; ' + problem for problem in problems))
+    raise UnknownGuest(
+        'no guest %.80r runs here; %s: %s'
+        % (text, 'there are names like it' if near else 'there are', ', '.join(shown) or 'none')
+        + (
+            ' and %d more' % (len(names) - len(shown))
+            if not near and len(names) > len(shown)
+            else ''
+        )
+        + ''.join('; ' + problem for problem in problems)
+    )

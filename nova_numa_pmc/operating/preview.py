@@ -44,8 +44,9 @@ class Draft(state.Promises):
     def __init__(self, options: Settings, root: str) -> None:
         self.problem: str | None = None
         try:
-            record = state.read(os.path.join(root, options.state_dir[1:]),
-                                state.read_boot_id(root))
+            record = state.read(
+                os.path.join(root, options.state_dir[1:]), state.read_boot_id(root)
+            )
         except StateError as error:
             record, self.problem = None, str(error)
         record = record or state.Promises()
@@ -66,8 +67,9 @@ class Draft(state.Promises):
         pass
 
 
-def decide(guest: model.Guest, options: Settings,
-           root: str) -> tuple[promises.Decision, model.Promise | None]:
+def decide(
+    guest: model.Guest, options: Settings, root: str
+) -> tuple[promises.Decision, model.Promise | None]:
     """Decide where a guest would go if it started now; nothing is recorded or written.
 
     :param guest: one that runs is taken off the host first
@@ -79,8 +81,9 @@ def decide(guest: model.Guest, options: Settings,
     return promises.decide(guest, options, root, 0, ledger=draft), recorded
 
 
-def memory_kept(limits: model.Limits,
-                root: str) -> tuple[tuple[model.Node, model.NodeMemory], ...]:
+def memory_kept(
+    limits: model.Limits, root: str
+) -> tuple[tuple[model.Node, model.NodeMemory], ...]:
     """List (node, whose memory it is) of those whose memory is not for guests.
 
     :raises TopologyError: the host can't be read
@@ -102,12 +105,17 @@ def places(decision: promises.Decision, limits: model.Limits) -> list[Place]:
     ask = candidates.Ask(merged, members, decision.view, decision.request)
 
     def ids(positions: Iterable[int]) -> tuple[int, ...]:
-        return tuple(sorted(nodes[member].id
-                            for at in positions for member in members[at]))
+        return tuple(sorted(nodes[member].id for at in positions for member in members[at]))
 
-    return [Place(ids(rank.candidate.cpus), ids(rank.candidate.mems), rank.pressure,
-                  dict(zip(ranking.KEY_PARTS, rank.key)))
-            for rank in placement.decide(ask, limits).ranks]
+    return [
+        Place(
+            ids(rank.candidate.cpus),
+            ids(rank.candidate.mems),
+            rank.pressure,
+            dict(zip(ranking.KEY_PARTS, rank.key)),
+        )
+        for rank in placement.decide(ask, limits).ranks
+    ]
 
 
 def running(name: str, root: str) -> model.Guest:

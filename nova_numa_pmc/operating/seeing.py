@@ -11,8 +11,18 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from nova_numa_pmc import agent_options, calibration, collect, model, nova_cpu_sets, overrides
-from nova_numa_pmc import pools, promises, settings, usable_cpus
+from nova_numa_pmc import (
+    agent_options,
+    calibration,
+    collect,
+    model,
+    nova_cpu_sets,
+    overrides,
+    pools,
+    promises,
+    settings,
+    usable_cpus,
+)
 from nova_numa_pmc.agent import rebalancing, serving
 from nova_numa_pmc.bookkeeping import LOCK_TIMEOUT_S
 from nova_numa_pmc.core import rebalance
@@ -59,12 +69,18 @@ class Here:
     :ivar terminal: there is somebody to ask
     """
 
-    def __init__(self, root: str = '/', wait: Callable[[float], bool | None] = time.sleep,
-                 ask: Callable[[str], str] = input,
-                 signals: Callable[[], AbstractContextManager[Callable[[float], int | None]]]
-                 = serving.signals, clock_ns: Callable[[], int] = time.monotonic_ns,
-                 run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
-                 **writing: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        root: str = '/',
+        wait: Callable[[float], bool | None] = time.sleep,
+        ask: Callable[[str], str] = input,
+        signals: Callable[
+            [], AbstractContextManager[Callable[[float], int | None]]
+        ] = serving.signals,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
+        **writing: Callable[..., Any],
+    ) -> None:
         """Read the settings, which always can be.
 
         :param wait: waits so many seconds; ``ask``: as :func:`input`; ``signals``: as
@@ -76,8 +92,9 @@ class Here:
         self.wait, self._clock_ns, self.run = wait, clock_ns, run
         self.shared = settings.read(os.path.join(root, settings.PATH[1:]))
         self.directory = os.path.join(root, self.shared.state_dir[1:])
-        self.terminal = all(stream is not None and stream.isatty()
-                            for stream in (sys.stdin, sys.stdout))
+        self.terminal = all(
+            stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)
+        )
 
     @functools.cached_property
     def options(self) -> agent_options.Options:
@@ -87,7 +104,8 @@ class Here:
         """
         options, self.problems = agent_options.read(
             os.path.join(self.root, settings.PATH[1:]),
-            os.path.join(self.root, calibration.PATH[1:]))
+            os.path.join(self.root, calibration.PATH[1:]),
+        )
         return options
 
     @property
@@ -147,8 +165,10 @@ class Here:
         shared = self.options.shared
         problems = [*self.problems, *host.problems, *problems]
         record: state.locked | preview.Draft = (
-            promises.locked(shared, self.root, LOCK_TIMEOUT_S) if keep
-            else preview.Draft(shared, self.root))
+            promises.locked(shared, self.root, LOCK_TIMEOUT_S)
+            if keep
+            else preview.Draft(shared, self.root)
+        )
         with record as ledger:
             problems += promises.reconcile(ledger, host, shared, self.root)
         return Seen(host, record, found, tuple(problems), pool)
@@ -156,8 +176,9 @@ class Here:
     def _pool(self, guests: tuple[model.Guest, ...]) -> pools.Pool:
         """Find the floating pool as the agent would."""
         sets, _ = nova_cpu_sets.Reader(self.root).read(self._clock_ns())
-        return pools.floating(usable_cpus.partitioned_host(self.root), guests, sets.shared,
-                              sets.dedicated)
+        return pools.floating(
+            usable_cpus.partitioned_host(self.root), guests, sets.shared, sets.dedicated
+        )
 
     def samples(self, interval_s: float, wait: Callable[[float], bool | None]) -> Iterator[Seen]:
         """Measure, and yield what is seen at the end of each interval.
@@ -165,8 +186,12 @@ class Here:
         :param wait: waits so many seconds and returns whether to end
         """
         with collect.Sampler(self.options.counting, self.root) as sampler:
-            for sample in pace.paced(lambda: sampler.sample(self._clock_ns()), interval_s, wait,
-                                     lambda: self._clock_ns() / 1e9):
+            for sample in pace.paced(
+                lambda: sampler.sample(self._clock_ns()),
+                interval_s,
+                wait,
+                lambda: self._clock_ns() / 1e9,
+            ):
                 yield self._joined(self.look(pool=sampler.pool), sample, sampler)
 
     def measure(self, interval_s: float, keep: bool = False) -> Seen:
@@ -183,11 +208,19 @@ class Here:
             return self._joined(self.look(keep, sampler.pool), sample, sampler)
 
     def _joined(self, seen: Seen, sample: Sample, sampler: collect.Sampler) -> Seen:
-        seen = seen._replace(sample=sample, problems=tuple(dict.fromkeys(
-            (*seen.problems, *sample.problems))))
-        return seen._replace(situation=rebalancing.situation(
-            seen, sampler, self.options.shared.limits, self.root, self._places(seen),
-            now_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME)))
+        seen = seen._replace(
+            sample=sample, problems=tuple(dict.fromkeys((*seen.problems, *sample.problems)))
+        )
+        return seen._replace(
+            situation=rebalancing.situation(
+                seen,
+                sampler,
+                self.options.shared.limits,
+                self.root,
+                self._places(seen),
+                now_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+            )
+        )
 
     def _places(self, seen: Seen) -> dict[str, tuple[int, ...]]:
         """Return {uuid: node ids} of guests that are held to more nodes than was promised.
@@ -201,13 +234,15 @@ class Here:
                 continue
             with contextlib.suppress(CpusetError):
                 held = held_nodes(cgroups.find(guest.pid, self.root), seen.host) or tuple(
-                    node.id for node in seen.host.nodes if node.online_cpus)
+                    node.id for node in seen.host.nodes if node.online_cpus
+                )
                 if set(held) > set(promise.cpu_nodes):
                     found[guest.uuid] = held
         return found
 
-    def propose(self, seen: Seen, horizon_s: float,
-                names: Collection[str] = ()) -> tuple[moves.Plan, moves.Situation]:
+    def propose(
+        self, seen: Seen, horizon_s: float, names: Collection[str] = ()
+    ) -> tuple[moves.Plan, moves.Situation]:
         """Plan what pays within a time; widening is left to the agent, who remembers it.
 
         :param seen: it was measured
@@ -219,11 +254,15 @@ class Here:
         situation = seen.situation
         if names:
             named = {naming.find(name, seen.guests).uuid for name in names}
-            situation = situation._replace(guests=tuple(
-                each if each.uuid in named or each.fixed else each._replace(fixed=NOT_NAMED)
-                for each in situation.guests))
+            situation = situation._replace(
+                guests=tuple(
+                    each if each.uuid in named or each.fixed else each._replace(fixed=NOT_NAMED)
+                    for each in situation.guests
+                )
+            )
         return rebalance.propose(
-            situation, self.options.terms._replace(widen=False), horizon_s), situation
+            situation, self.options.terms._replace(widen=False), horizon_s
+        ), situation
 
 
 def held_nodes(groups: cgroups.Groups, host: model.Topology) -> tuple[int, ...]:

@@ -111,38 +111,76 @@ def agent(here: seeing.Here) -> tuple[Agent, host_state.HostState | None]:
         age_s = now_s - published.taken_s
     except StateError as error:
         problem = str(error)
-    fresh = published is not None and host_state.freshness(
-        published, now_s) == host_state.FRESH
-    return Agent(process and process.pid, here.options.rebalance, pausing.read(here.directory),
-                 age_s, fresh, problem,
-                 published.guests_by if published and fresh else ''), published
+    fresh = published is not None and host_state.freshness(published, now_s) == host_state.FRESH
+    return Agent(
+        process and process.pid,
+        here.options.rebalance,
+        pausing.read(here.directory),
+        age_s,
+        fresh,
+        problem,
+        published.guests_by if published and fresh else '',
+    ), published
 
 
-def nodes(here: seeing.Here, seen: seeing.Seen,
-          published: host_state.HostState | None) -> tuple[Node, ...]:
+def nodes(
+    here: seeing.Here, seen: seeing.Seen, published: host_state.HostState | None
+) -> tuple[Node, ...]:
     """Return the nodes, by what was measured or else by what is published.
 
     :param published: None: none that may be relied on
     """
     now = view.view(seen.host, seen.record.promises.values(), here.options.shared.limits)
     measured = _sampled(seen.sample) if seen.sample else _published(published)
-    unknown = dict.fromkeys(('pressure', 'cpu_ratio', 'bandwidth_ratio', 'link_ratio',
-                             'demand_cores', 'remote_ratio', 'demand_now_cores'))
+    unknown = dict.fromkeys(
+        (
+            'pressure',
+            'cpu_ratio',
+            'bandwidth_ratio',
+            'link_ratio',
+            'demand_cores',
+            'remote_ratio',
+            'demand_now_cores',
+        )
+    )
     found = []
     for node, there in zip(now.nodes, seen.host.nodes):
         memory = node_memory.memory_of(there, here.options.shared.limits)
-        found.append(Node(
-            id=node.id, cores=node.cores, promised_bytes=node.promised_bytes,
-            capacity_bytes=node.capacity_bytes, free_bytes=there.free_bytes, guests=node.guests,
-            memory_kind=memory.kind, memory_source=memory.source,
-            memory_bytes=there.memory_bytes, **measured.get(node.id, unknown)))
+        found.append(
+            Node(
+                id=node.id,
+                cores=node.cores,
+                promised_bytes=node.promised_bytes,
+                capacity_bytes=node.capacity_bytes,
+                free_bytes=there.free_bytes,
+                guests=node.guests,
+                memory_kind=memory.kind,
+                memory_source=memory.source,
+                memory_bytes=there.memory_bytes,
+                **measured.get(node.id, unknown),
+            )
+        )
     return tuple(found)
 
 
 def _sampled(sample: Sample) -> dict[int, dict[str, float | None]]:
-    return {node.id: dict({name: getattr(node, name) for name in (
-        'pressure', 'cpu_ratio', 'bandwidth_ratio', 'link_ratio', 'demand_cores',
-        'remote_ratio')}, demand_now_cores=node.demand_cores) for node in sample.nodes}
+    return {
+        node.id: dict(
+            {
+                name: getattr(node, name)
+                for name in (
+                    'pressure',
+                    'cpu_ratio',
+                    'bandwidth_ratio',
+                    'link_ratio',
+                    'demand_cores',
+                    'remote_ratio',
+                )
+            },
+            demand_now_cores=node.demand_cores,
+        )
+        for node in sample.nodes
+    }
 
 
 def _published(published: host_state.HostState | None) -> dict[int, dict[str, float | None]]:
@@ -153,10 +191,15 @@ def _published(published: host_state.HostState | None) -> dict[int, dict[str, fl
     for node, remote, now in zip(published.view.nodes, published.remote_ratios, now_cores):
         parts = pressure.node_pressure(
             pressure.utilisation(node.demand_cores, node.cores),
-            pressure.utilisation(node.bandwidth_bytes_per_sec,
-                                 node.bandwidth_max_bytes_per_sec), node.link_ratio)
-        found[node.id] = dict(parts._asdict(), demand_cores=node.demand_cores,
-                              remote_ratio=remote, demand_now_cores=now)
+            pressure.utilisation(node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec),
+            node.link_ratio,
+        )
+        found[node.id] = dict(
+            parts._asdict(),
+            demand_cores=node.demand_cores,
+            remote_ratio=remote,
+            demand_now_cores=now,
+        )
     return found
 
 
@@ -173,14 +216,24 @@ def guests(here: seeing.Here, seen: seeing.Seen) -> tuple[tuple[Standing, ...], 
     except StateError as error:
         wants = {}
         problems.append(str(error))
-    moved = {(part.uuid, part.since_ns, part.after): one
-             for one in entries if one.stands for part in one.parts}
-    return tuple(_standing(here, seen, guest, moved)._replace(wants=wants.get(guest.uuid))
-                 for guest in sorted(seen.guests, key=lambda guest: guest.name)), problems
+    moved = {
+        (part.uuid, part.since_ns, part.after): one
+        for one in entries
+        if one.stands
+        for part in one.parts
+    }
+    return tuple(
+        _standing(here, seen, guest, moved)._replace(wants=wants.get(guest.uuid))
+        for guest in sorted(seen.guests, key=lambda guest: guest.name)
+    ), problems
 
 
-def _standing(here: seeing.Here, seen: seeing.Seen, guest: model.Guest,
-              moved: dict[tuple[str, int, history.Place], history.Entry]) -> Standing:
+def _standing(
+    here: seeing.Here,
+    seen: seeing.Seen,
+    guest: model.Guest,
+    moved: dict[tuple[str, int, history.Place], history.Entry],
+) -> Standing:
     promise = seen.record.promises.get(guest.uuid)
     held: tuple[int, ...] | None = None
     by_node: dict[int, int] | None = None
@@ -196,11 +249,17 @@ def _standing(here: seeing.Here, seen: seeing.Seen, guest: model.Guest,
     if by_node and total and promise and promise.mem_nodes:
         home_ratio = sum(by_node.get(node, 0) for node in promise.mem_nodes) / total
     return Standing(
-        guest, promise, held, by_node, home_ratio,
-        guest_load.why_fixed(guest, promise,
-                             why_busy(guest) or pools.why_fixed(guest, seen.host)),
-        promise and moved.get((guest.uuid, promise.since_ns, history.place(promise))), problem,
-        None, tuple(pinned.items()))
+        guest,
+        promise,
+        held,
+        by_node,
+        home_ratio,
+        guest_load.why_fixed(guest, promise, why_busy(guest) or pools.why_fixed(guest, seen.host)),
+        promise and moved.get((guest.uuid, promise.since_ns, history.place(promise))),
+        problem,
+        None,
+        tuple(pinned.items()),
+    )
 
 
 def unknown_overrides(here: seeing.Here, seen: seeing.Seen) -> list[overrides.Override]:
@@ -210,4 +269,3 @@ def unknown_overrides(here: seeing.Here, seen: seeing.Seen) -> list[overrides.Ov
     """
     running = {guest.uuid for guest in seen.guests}
     return [each for each in overrides.read(here.root)[0].values() if each.uuid not in running]
-

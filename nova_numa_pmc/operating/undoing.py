@@ -45,21 +45,28 @@ def chosen(entries: list[history.Entry], move_id: str | None = None) -> list[his
     if move_id is not None:
         found = [one for one in entries if one.id == move_id]
         if not found:
-            raise UndoError('no move %.40r in the history: see "nova-numa-rebalance history"'
-                            % move_id)
+            raise UndoError(
+                'no move %.40r in the history: see "nova-numa-rebalance history"' % move_id
+            )
         if not found[-1].stands:
-            raise UndoError('move %s was not made, or taken back at once: %s'
-                            % (move_id, found[-1].why))
+            raise UndoError(
+                'move %s was not made, or taken back at once: %s' % (move_id, found[-1].why)
+            )
         return found[-1:]
     standing = [one for one in entries if one.batch and one.stands]
     if not standing:
-        raise UndoError('no command has moved guests; "nova-numa-rebalance history" shows the '
-                        'agent\'s moves, and undo --move ID takes one of these back')
+        raise UndoError(
+            'no command has moved guests; "nova-numa-rebalance history" shows the '
+            "agent's moves, and undo --move ID takes one of these back"
+        )
     return [one for one in standing if one.batch == standing[-1].batch]
 
 
-def plan(entries: Sequence[history.Entry], running: Iterable[model.Guest],
-         promised: Mapping[str, model.Promise]) -> Undo:
+def plan(
+    entries: Sequence[history.Entry],
+    running: Iterable[model.Guest],
+    promised: Mapping[str, model.Promise],
+) -> Undo:
     """Plan to bring guests back to where they were before.
 
     Only guests that run since before, and are still where the move left them.
@@ -84,8 +91,7 @@ def plan(entries: Sequence[history.Entry], running: Iterable[model.Guest],
     return Undo(moves.Plan(tuple(planned)), targets, tuple(left))
 
 
-def _why_left(part: history.Part, guest: model.Guest | None,
-              promise: model.Promise | None) -> str:
+def _why_left(part: history.Part, guest: model.Guest | None, promise: model.Promise | None) -> str:
     """Say why a guest is not brought back, '' it is."""
     if guest is None or promise is None:
         return 'it has ended'
@@ -103,8 +109,14 @@ def _why_left(part: history.Part, guest: model.Guest | None,
 def _step(part: history.Part) -> moves.Step:
     before, after = part.before, part.after
     brought = bool(before.cpu_nodes) and before.mem_nodes != after.mem_nodes
-    return moves.Step(part.uuid, part.name, after.cpu_nodes, before.cpu_nodes,
-                      before.mem_nodes if brought else (), part.moved_bytes if brought else 0)
+    return moves.Step(
+        part.uuid,
+        part.name,
+        after.cpu_nodes,
+        before.cpu_nodes,
+        before.mem_nodes if brought else (),
+        part.moved_bytes if brought else 0,
+    )
 
 
 def _move(one: history.Entry, steps: tuple[moves.Step, ...]) -> moves.Move:
@@ -113,5 +125,12 @@ def _move(one: history.Entry, steps: tuple[moves.Step, ...]) -> moves.Move:
         kind = moves.SWAP
     elif all(step.from_nodes == step.to_nodes and step.mem_nodes for step in steps):
         kind = moves.FETCH
-    return moves.Move(kind, steps, 0.0, 0.0, 0.0, sum(step.bytes for step in steps), (
-        model.Reason(moves.ASKED, (('why', 'as before move %s' % one.id),)),))
+    return moves.Move(
+        kind,
+        steps,
+        0.0,
+        0.0,
+        0.0,
+        sum(step.bytes for step in steps),
+        (model.Reason(moves.ASKED, (('why', 'as before move %s' % one.id),)),),
+    )

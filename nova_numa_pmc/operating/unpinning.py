@@ -23,15 +23,15 @@ TIMEOUT_S = 30.0
 _COMMAND = ('virsh', '-q', '-c', 'qemu:///system')
 
 
-def pinned(guest: model.Guest, promise: model.Promise | None, host: model.Topology,
-           root: str = '/') -> dict[str, frozenset[int]]:
+def pinned(
+    guest: model.Guest, promise: model.Promise | None, host: model.Topology, root: str = '/'
+) -> dict[str, frozenset[int]]:
     """Return {group's name: CPUs} of the threads that others hold elsewhere than we the guest.
 
     :param promise: None: it has none, and nobody is held by us
     :raises CpusetError: its groups can't be read
     """
-    if promise is None or promise.origin != model.PLACED or (
-            not pins.may_hold(guest)):
+    if promise is None or promise.origin != model.PLACED or (not pins.may_hold(guest)):
         return {}
     place = pools.cpus_held(promise, host, guest)
     online = frozenset().union(*(node.online_cpus for node in host.nodes))
@@ -40,14 +40,24 @@ def pinned(guest: model.Guest, promise: model.Promise | None, host: model.Topolo
     own.pop(groups.target)
     # One set for all is a place: one before the promise, or a widened one.
     whole = {cpus & online for cpus in own.values()}
-    found = {} if len(whole) == 1 else {
-        directory.rpartition('/')[2]: cpus & online for directory, cpus in own.items()
-        if cpus & online and not cpus & online >= place}
+    found = (
+        {}
+        if len(whole) == 1
+        else {
+            directory.rpartition('/')[2]: cpus & online
+            for directory, cpus in own.items()
+            if cpus & online and not cpus & online >= place
+        }
+    )
     return dict(sorted({**found, **dict(guest.pins)}.items()))
 
 
-def restore(guest: model.Guest, names: Iterable[str], online: frozenset[int],
-            run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run) -> None:
+def restore(
+    guest: model.Guest,
+    names: Iterable[str],
+    online: frozenset[int],
+    run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
+) -> None:
     """Let libvirt give threads all CPUs that the guest may have; the agent holds them again.
 
     :param names: of the threads' groups ('vcpu0')
@@ -58,11 +68,17 @@ def restore(guest: model.Guest, names: Iterable[str], online: frozenset[int],
     cpus = format_cpulist(online if guest.allowed_cpus is None else guest.allowed_cpus)
     for name in names:
         kind = pins.kind(name)
-        number = name[len(kind) - len('pin'):]
+        number = name[len(kind) - len('pin') :]
         command = [*_COMMAND, kind, guest.uuid, *([number] if number else []), cpus, '--live']
         try:
-            done = run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                       timeout=TIMEOUT_S, check=False)
+            done = run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NumaPmcError('%s: %s: run it yourself' % (' '.join(command), error)) from None
         if done.returncode:

@@ -48,9 +48,12 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     daemon_threads, block_on_close = True, False
     allow_reuse_address = True
 
-    def __init__(self, address: Any,  # of this family: a path, too, which TCPServer's type lacks
-                 handler: Callable[[Any, Any, _Server], socketserver.BaseRequestHandler],
-                 log: logging.Logger) -> None:
+    def __init__(
+        self,
+        address: Any,  # of this family: a path, too, which TCPServer's type lacks
+        handler: Callable[[Any, Any, _Server], socketserver.BaseRequestHandler],
+        log: logging.Logger,
+    ) -> None:
         self._log, self._slots = log, threading.BoundedSemaphore(_MOST)
         super().__init__(address, handler, bind_and_activate=False)
 
@@ -103,14 +106,14 @@ class Endpoint:
     :raises ExportError: the address can't be had
     """
 
-    def __init__(self, address: Address, latest: Callable[[], Shown],
-                 log: logging.Logger) -> None:
+    def __init__(self, address: Address, latest: Callable[[], Shown], log: logging.Logger) -> None:
         registry = CollectorRegistry()
         registry.register(exposition.Collector(latest, log))
         ProcessCollector(registry=registry)
         kind = _Unix if address.path else _Inet6 if ':' in address.host else _Server
-        self._server = kind(address.path or (address.host, address.port),
-                            _Handler.factory(registry), log)
+        self._server = kind(
+            address.path or (address.host, address.port), _Handler.factory(registry), log
+        )
         self._path = address.path
         self._made: tuple[int, int] | None = None
         try:
@@ -118,16 +121,19 @@ class Endpoint:
             self._made = _identity(address.path) if address.path else None
             self._server.server_activate()
             # Signals are blocked there as they are in the loop, which waits for them.
-            threading.Thread(target=self._server.serve_forever, name='metrics',
-                             daemon=True).start()
+            threading.Thread(
+                target=self._server.serve_forever, name='metrics', daemon=True
+            ).start()
         except BaseException as error:
             self._close()  # else nobody would answer who connects
             if isinstance(error, OSError):
-                raise ExportError('[agent] metrics: %s: %s' % (
-                    address, error.strerror or error)) from error
+                raise ExportError(
+                    '[agent] metrics: %s: %s' % (address, error.strerror or error)
+                ) from error
             raise
-        self.address = address if address.path else address._replace(
-            port=self._server.server_address[1])
+        self.address = (
+            address if address.path else address._replace(port=self._server.server_address[1])
+        )
 
     def close(self) -> None:
         """Stop, and remove the socket's file."""
@@ -156,8 +162,10 @@ def _remove_stale(path: str) -> None:
     """
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise ExportError('[agent] metrics: unix:%s: there is a file that is no socket: '
-                              'remove it or choose another path' % path)
+            raise ExportError(
+                '[agent] metrics: unix:%s: there is a file that is no socket: '
+                'remove it or choose another path' % path
+            )
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

@@ -81,8 +81,10 @@ def parse(text: str, remote: bool) -> Address | None:
         return None
     if kind == 'unix':
         if not path.startswith('/') or '\0' in path or len(path.encode()) > _PATH_MAX_BYTES:
-            raise SettingsError('[agent] metrics: %.120r: unix: and an absolute path of at most '
-                                '%d bytes' % (text, _PATH_MAX_BYTES))
+            raise SettingsError(
+                '[agent] metrics: %.120r: unix: and an absolute path of at most '
+                '%d bytes' % (text, _PATH_MAX_BYTES)
+            )
         return Address(path)
     host, _, port = text.rpartition(':')
     try:
@@ -90,11 +92,15 @@ def parse(text: str, remote: bool) -> Address | None:
         if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
             raise ValueError(port)
     except ValueError:
-        raise SettingsError('[agent] metrics: %.120r is neither an IP address (or localhost) '
-                            'with its port nor unix:/a/path' % text) from None
+        raise SettingsError(
+            '[agent] metrics: %.120r is neither an IP address (or localhost) '
+            'with its port nor unix:/a/path' % text
+        ) from None
     if not (address.is_loopback or remote):
-        raise SettingsError('[agent] metrics: %s: other hosts reach that; set metrics_remote = '
-                            'true if they are meant to' % text)
+        raise SettingsError(
+            '[agent] metrics: %s: other hosts reach that; set metrics_remote = '
+            'true if they are meant to' % text
+        )
     return Address('', str(address), int(port))
 
 
@@ -142,9 +148,11 @@ class Exporter:
             from nova_numa_pmc.prometheus import endpoint
         except ImportError as error:
             self._installed = False  # looking for it at each tick would be dear
-            raise ExportError('%s: install prometheus_client (pip install '
-                              'nova-numa-pmc[metrics]) and reload; the agent goes on without '
-                              'metrics' % error) from error
+            raise ExportError(
+                '%s: install prometheus_client (pip install '
+                'nova-numa-pmc[metrics]) and reload; the agent goes on without '
+                'metrics' % error
+            ) from error
         self._endpoint = endpoint.Endpoint(address, lambda: self._shown, self._log)
         self._log.info('metrics are served at %s', self._endpoint.address)
 

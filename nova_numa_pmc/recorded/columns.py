@@ -30,9 +30,16 @@ _NUMBER, _COUNT, _FLAG, _TEXT, _TEXTS, _SHARES, _DEVICES = range(7)
 #: Kinds of fields; all others are numbers or None.
 _KINDS: dict[type[Record], dict[str, int]] = {
     NodeSample: {'id': _COUNT, 'cpi_reliable': _FLAG},
-    GuestSample: {'uuid': _TEXT, 'name': _TEXT, 'source': _TEXT, 'sure': _TEXT,
-                  'cores_by_node': _SHARES, 'bytes_by_node': _SHARES, 'cpi_reliable': _FLAG,
-                  'devices': _DEVICES},
+    GuestSample: {
+        'uuid': _TEXT,
+        'name': _TEXT,
+        'source': _TEXT,
+        'sure': _TEXT,
+        'cores_by_node': _SHARES,
+        'bytes_by_node': _SHARES,
+        'cpi_reliable': _FLAG,
+        'devices': _DEVICES,
+    },
     Sample: {'source': _TEXT, 'problems': _TEXTS},
 }
 _MAX_NODE = 16384
@@ -44,10 +51,13 @@ def to_columns(sample: Sample) -> dict[str, Any]:
     Times keep their milliseconds.
     """
     return {
-        'taken_s': round(sample.taken_s, 3), 'elapsed_s': round(sample.elapsed_s, 3),
-        'source': sample.source, 'problems': list(sample.problems),
+        'taken_s': round(sample.taken_s, 3),
+        'elapsed_s': round(sample.elapsed_s, 3),
+        'source': sample.source,
+        'problems': list(sample.problems),
         'nodes': _columns(sample.nodes, NodeSample),
-        'guests': _columns(sample.guests, GuestSample)}
+        'guests': _columns(sample.guests, GuestSample),
+    }
 
 
 def from_columns(data: Any) -> Sample:
@@ -56,19 +66,26 @@ def from_columns(data: Any) -> Sample:
     :raises RecordingError: it is something else
     """
     try:
-        scalars = {name: _value(_KINDS[Sample].get(name, _NUMBER), data[name])
-                   for name in ('taken_s', 'elapsed_s', 'source', 'problems')}
+        scalars = {
+            name: _value(_KINDS[Sample].get(name, _NUMBER), data[name])
+            for name in ('taken_s', 'elapsed_s', 'source', 'problems')
+        }
         if scalars['taken_s'] is None or scalars['elapsed_s'] is None:
             raise ValueError('it does not say when')
-        return Sample(nodes=_rows(data['nodes'], NodeSample),
-                      guests=_rows(data['guests'], GuestSample), **scalars)
+        return Sample(
+            nodes=_rows(data['nodes'], NodeSample),
+            guests=_rows(data['guests'], GuestSample),
+            **scalars,
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordingError('not a sample: %s' % error) from None
 
 
 def _columns(records: Sequence[_Row], kind: type[_Row]) -> dict[str, list[Any]]:
-    return {name: [_plain(value) for value in column]
-            for name, column in zip(kind._fields, zip(*records))}
+    return {
+        name: [_plain(value) for value in column]
+        for name, column in zip(kind._fields, zip(*records))
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -86,8 +103,10 @@ def _rows(columns: Any, kind: type[_Row]) -> tuple[_Row, ...]:
     if len({len(column) for column in known.values()}) > 1:
         raise ValueError('columns of unequal length')
     kinds = _KINDS[kind]
-    checked = [[_value(kinds.get(name, _NUMBER), value) for value in column]
-               for name, column in known.items()]
+    checked = [
+        [_value(kinds.get(name, _NUMBER), value) for value in column]
+        for name, column in known.items()
+    ]
     return tuple(kind(**dict(zip(known, row))) for row in zip(*checked))
 
 
@@ -104,9 +123,14 @@ def _value(kind: int, value: Any) -> Any:
         return tuple(_of(str, text) for text in _of(list, value))
     if kind == _SHARES:
         return tuple((_node(node), _number(share)) for node, share in _of(list, value))
-    return tuple(DeviceSample(_of(str, address), None if node is None else _node(node),
-                              None if local is None else _of(bool, local))
-                 for address, node, local, *_ in _of(list, value))
+    return tuple(
+        DeviceSample(
+            _of(str, address),
+            None if node is None else _node(node),
+            None if local is None else _of(bool, local),
+        )
+        for address, node, local, *_ in _of(list, value)
+    )
 
 
 def _of(kind: type[_T], value: object) -> _T:

@@ -28,11 +28,15 @@ _MAX_LINE = 4096
 _UNIT_BYTES = {'B': 1, 'Bytes': 1, 'KiB': 1 << 10, 'MiB': 1 << 20, 'GiB': 1 << 30}
 #: What perf calls events, beside the names of this CPU's own.
 _NAMES = {
-    'cycles': event_table.CYCLES, 'cpu-cycles': event_table.CYCLES,
+    'cycles': event_table.CYCLES,
+    'cpu-cycles': event_table.CYCLES,
     'instructions': event_table.INSTRUCTIONS,
-    'local_dram': event_table.LOCAL_DRAM, 'remote_dram': event_table.REMOTE_DRAM,
-    'cas_count_read': event_table.MEM_READ, 'cas_reads': event_table.MEM_READ,
-    'cas_count_write': event_table.MEM_WRITE, 'cas_writes': event_table.MEM_WRITE,
+    'local_dram': event_table.LOCAL_DRAM,
+    'remote_dram': event_table.REMOTE_DRAM,
+    'cas_count_read': event_table.MEM_READ,
+    'cas_reads': event_table.MEM_READ,
+    'cas_count_write': event_table.MEM_WRITE,
+    'cas_writes': event_table.MEM_WRITE,
 }
 
 
@@ -71,11 +75,13 @@ def _pattern(separator: str) -> re.Pattern[str]:
         r'(?P<unit>[A-Za-z/%%]*)%(cut)s'
         r'(?P<event>[^%(cut)s/]+(?:/[^/]*/\w*)?)%(cut)s'
         r'(?:(?P<cgroup>[^%(cut)s]*)%(cut)s)?'
-        r'(?P<run>\d+)%(cut)s(?P<share>\d{1,3}\.\d+)(?:%(cut)s.*)?' % {'cut': cut})
+        r'(?P<run>\d+)%(cut)s(?P<share>\d{1,3}\.\d+)(?:%(cut)s.*)?' % {'cut': cut}
+    )
 
 
-def parse(lines: Iterable[str],
-          damaged: Callable[[int, str], object] | None = None) -> Iterator[Interval]:
+def parse(
+    lines: Iterable[str], damaged: Callable[[int, str], object] | None = None
+) -> Iterator[Interval]:
     """Yield the interval of each time in the lines of a file.
 
     :param damaged: called with the number and text of a line that is none of perf's
@@ -117,14 +123,23 @@ def _row(match: re.Match[str]) -> Row:
     kind, number = match['kind'], match['id']
     scope = {'CPU': CPU, 'N': NODE, None: HOST}.get(kind)
     if scope is None or match['parts']:
-        raise RecordingError('%s%s%s: counts by node (--per-node), CPU (-A) or in all are '
-                             'understood' % (kind, number, match['parts']))
+        raise RecordingError(
+            '%s%s%s: counts by node (--per-node), CPU (-A) or in all are '
+            'understood' % (kind, number, match['parts'])
+        )
     value, delta = match['value'], None
     share = min(1.0, float(match['share']) / 100)
     if value not in (_NOT_COUNTED, _NOT_SUPPORTED) and share > 0:
         delta = Delta(float(value), share)
-    return Row(scope, None if number is None else int(number), match['cgroup'] or '',
-               match['event'], match['unit'], delta, value != _NOT_SUPPORTED)
+    return Row(
+        scope,
+        None if number is None else int(number),
+        match['cgroup'] or '',
+        match['event'],
+        match['unit'],
+        delta,
+        value != _NOT_SUPPORTED,
+    )
 
 
 def role_names(cpu: str | None = None) -> dict[str, str]:
@@ -136,8 +151,12 @@ def role_names(cpu: str | None = None) -> dict[str, str]:
     for event in events.select(cpu=cpu).events if cpu else ():
         if event.config is None:
             continue
-        for name in ('r%x' % events.register_code(event), 'r%x' % event.config, event.name,
-                     '%s/%s/' % (event.pmu, event.name)):
+        for name in (
+            'r%x' % events.register_code(event),
+            'r%x' % event.config,
+            event.name,
+            '%s/%s/' % (event.pmu, event.name),
+        ):
             names[name] = event.role
     return names
 

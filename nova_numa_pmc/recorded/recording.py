@@ -85,14 +85,14 @@ def decode(data: bytes) -> Iterator[Found]:
 
 def _frame(data: bytes, position: int) -> Found | None:
     """Return the frame that begins here, None where none does."""
-    head = data[position:position + _HEAD.size]
+    head = data[position : position + _HEAD.size]
     if len(head) < _HEAD.size:
         return None
     marker, length, checksum = _HEAD.unpack(head)
     end = position + _HEAD.size + length
     if marker != MARKER or length > _PAYLOAD_MAX_BYTES or end > len(data):
         return None
-    payload = data[position + _HEAD.size:end]
+    payload = data[position + _HEAD.size : end]
     if zlib.crc32(head[4:8] + payload) != checksum:
         return None
     try:
@@ -119,8 +119,11 @@ def _rotated(path: str) -> list[int]:
     """Return the numbers of rotated parts; one may lack where a rotation was killed."""
     directory, name = os.path.split(os.path.abspath(path))
     try:
-        ends = [other[len(name) + 1:] for other in os.listdir(directory)
-                if other.startswith(name + '.')]
+        ends = [
+            other[len(name) + 1 :]
+            for other in os.listdir(directory)
+            if other.startswith(name + '.')
+        ]
     except FileNotFoundError:
         return []
     return [int(end) for end in ends if end in _PART_NAMES]
@@ -134,8 +137,9 @@ def read(path: str, damaged: Callable[[str], object] | None = None) -> Iterator[
     """
     names = parts(path)
     if not names:
-        raise RecordingError('%s: no such file; nova-numa-rebalance record --out FILE makes one'
-                             % path)
+        raise RecordingError(
+            '%s: no such file; nova-numa-rebalance record --out FILE makes one' % path
+        )
     for name in names:
         found_any = False
         data = _load(name)
@@ -144,21 +148,28 @@ def read(path: str, damaged: Callable[[str], object] | None = None) -> Iterator[
                 found_any = True
                 yield found.sample
             elif damaged and (found_any or data.find(MARKER) >= 0):
-                damaged('%s: bytes %d to %d hold no whole sample%s' % (
-                    name, found.start, found.end,
-                    ' (torn by an end of the recorder)' if found.end == len(data) else ''))
+                damaged(
+                    '%s: bytes %d to %d hold no whole sample%s'
+                    % (
+                        name,
+                        found.start,
+                        found.end,
+                        ' (torn by an end of the recorder)' if found.end == len(data) else '',
+                    )
+                )
         if data and not found_any:
             raise RecordingError(_why_nothing(name, data))
 
 
 def _why_nothing(name: str, data: bytes) -> str:
     other = data.find(_PREFIX)
-    version = data[other + 3:other + 4]
+    version = data[other + 3 : other + 4]
     if other >= 0 and version.isdigit() and version != MARKER[3:]:
-        return ('%s: its format is %s.x, this release reads %d.x; read it with the release that '
-                'wrote it' % (name, version.decode(), _MAJOR))
-    return ('%s: not a recording of nova-numa-rebalance record, or no sample in it is whole'
-            % name)
+        return (
+            '%s: its format is %s.x, this release reads %d.x; read it with the release that '
+            'wrote it' % (name, version.decode(), _MAJOR)
+        )
+    return '%s: not a recording of nova-numa-rebalance record, or no sample in it is whole' % name
 
 
 def _load(name: str) -> bytes:
@@ -168,8 +179,9 @@ def _load(name: str) -> bytes:
             raise RecordingError('%s: not a regular file; name a recording' % name)
         data = file.read(PART_MAX_BYTES + 1)
     if len(data) > PART_MAX_BYTES:
-        raise RecordingError('%s: longer than %d bytes, so no part of a recording'
-                             % (name, PART_MAX_BYTES))
+        raise RecordingError(
+            '%s: longer than %d bytes, so no part of a recording' % (name, PART_MAX_BYTES)
+        )
     return data
 
 
@@ -209,8 +221,9 @@ class Writer:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             os.ftruncate(self._fd, self._size)
-            raise RecordingError('%s: %s; make room, or record to another file system'
-                                 % (self.path, error.strerror)) from None
+            raise RecordingError(
+                '%s: %s; make room, or record to another file system' % (self.path, error.strerror)
+            ) from None
         self._size += written
         return written
 
@@ -228,8 +241,10 @@ class Writer:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
-            raise RecordingError('%s: another recorder writes to it; end that one, or record to '
-                                 'another file' % self.path) from None
+            raise RecordingError(
+                '%s: another recorder writes to it; end that one, or record to '
+                'another file' % self.path
+            ) from None
         except BaseException:
             os.close(fd)
             raise
@@ -240,10 +255,16 @@ class Writer:
         data = _load(self.path)
         end = max((found.end for found in decode(data) if found.sample is not None), default=0)
         tail = data[end:]
-        if tail and not end and not (tail.startswith(MARKER) or MARKER.startswith(tail)) or (
-                tail.startswith(_PREFIX) and tail[3:4].isdigit() and tail[3:4] != MARKER[3:]):
-            raise RecordingError('%s: holds something else than this release records; it is '
-                                 'left as it is, record to another file' % self.path)
+        if (
+            tail
+            and not end
+            and not (tail.startswith(MARKER) or MARKER.startswith(tail))
+            or (tail.startswith(_PREFIX) and tail[3:4].isdigit() and tail[3:4] != MARKER[3:])
+        ):
+            raise RecordingError(
+                '%s: holds something else than this release records; it is '
+                'left as it is, record to another file' % self.path
+            )
         self.cut_bytes = len(tail)
         if self.cut_bytes:
             os.ftruncate(self._fd, end)

@@ -39,9 +39,13 @@ class Replay:
     The arguments are those of :func:`read`.
     """
 
-    def __init__(self, path: str, damaged: Callable[[str], object] | None = None,
-                 cpu: str | None = None,
-                 node_of_cpu: Mapping[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        damaged: Callable[[str], object] | None = None,
+        cpu: str | None = None,
+        node_of_cpu: Mapping[int, int] | None = None,
+    ) -> None:
         self._samples = read(path, damaged, cpu, node_of_cpu)
 
     def sample(self) -> Sample | None:
@@ -59,8 +63,12 @@ class Replay:
         self.close()
 
 
-def read(path: str, damaged: Callable[[str], object] | None = None, cpu: str | None = None,
-         node_of_cpu: Mapping[int, int] | None = None) -> Generator[Sample, None, None]:
+def read(
+    path: str,
+    damaged: Callable[[str], object] | None = None,
+    cpu: str | None = None,
+    node_of_cpu: Mapping[int, int] | None = None,
+) -> Generator[Sample, None, None]:
     """Yield the samples of a file.
 
     :param damaged: called with a line of text for each stretch that can't be understood
@@ -114,8 +122,9 @@ def _lines(path: str, file: TextIO, tell: Callable[[str], object]) -> Iterator[S
         any_found = True
         yield found
     if not any_found:
-        raise RecordingError('%s: no line of it is a sample (nova-numa-rebalance top --json)'
-                             % path)
+        raise RecordingError(
+            '%s: no line of it is a sample (nova-numa-rebalance top --json)' % path
+        )
 
 
 def from_data(data: Any) -> Sample:
@@ -124,11 +133,19 @@ def from_data(data: Any) -> Sample:
     :raises RecordingError: it is something else
     """
     try:
-        rows = [dict(guest, devices=[
-            [device['address'], device['node'], device['local']]
-            for device in guest.get('devices', ())]) for guest in data['guests']]
-        data = dict(data, nodes=_columns(data['nodes'], NodeSample),
-                    guests=_columns(rows, GuestSample))
+        rows = [
+            dict(
+                guest,
+                devices=[
+                    [device['address'], device['node'], device['local']]
+                    for device in guest.get('devices', ())
+                ],
+            )
+            for guest in data['guests']
+        ]
+        data = dict(
+            data, nodes=_columns(data['nodes'], NodeSample), guests=_columns(rows, GuestSample)
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordingError('not a sample: %s' % error) from None
     return columns.from_columns(data)
@@ -149,28 +166,39 @@ def _table(file: TextIO) -> Interval | None:
         counts = {str(name): float(value) for name, value in data['counts'].items()}
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
-    if not 0 < elapsed_s < 1e9 or not all(0 <= value < 2 ** 64 for value in counts.values()):
+    if not 0 < elapsed_s < 1e9 or not all(0 <= value < 2**64 for value in counts.values()):
         return None
-    return Interval(elapsed_s, elapsed_s, tuple(
-        Row(HOST, None, '', name, '', Delta(value, 1.0)) for name, value in counts.items()))
+    return Interval(
+        elapsed_s,
+        elapsed_s,
+        tuple(Row(HOST, None, '', name, '', Delta(value, 1.0)) for name, value in counts.items()),
+    )
 
 
-def _perf_stat(path: str, file: TextIO, tell: Callable[[str], object], cpu: str | None,
-               node_of_cpu: Mapping[int, int]) -> Iterator[Sample]:
+def _perf_stat(
+    path: str,
+    file: TextIO,
+    tell: Callable[[str], object],
+    cpu: str | None,
+    node_of_cpu: Mapping[int, int],
+) -> Iterator[Sample]:
     names, any_found = perf_stat.role_names(cpu), False
     intervals = perf_stat.parse(
         iter(lambda: file.readline(_MAX_LINE_BYTES), ''),
-        lambda number, line: tell('%s: line %d is not of perf stat -x: %r' % (path, number, line)))
+        lambda number, line: tell('%s: line %d is not of perf stat -x: %r' % (path, number, line)),
+    )
     for interval in intervals:
         any_found = True
         yield _counted(interval, names, node_of_cpu)
     if not any_found:
-        raise RecordingError('%s: neither a recording, nor samples, nor of perf stat -x, -I'
-                             % path)
+        raise RecordingError(
+            '%s: neither a recording, nor samples, nor of perf stat -x, -I' % path
+        )
 
 
-def _counted(interval: Interval, names: Mapping[str, str],
-             node_of_cpu: Mapping[int, int]) -> Sample:
+def _counted(
+    interval: Interval, names: Mapping[str, str], node_of_cpu: Mapping[int, int]
+) -> Sample:
     """Return the sample of what perf counted.
 
     Nodes are from what is counted in no control group, or in the root's ('/'), guests from the
@@ -186,19 +214,30 @@ def _counted(interval: Interval, names: Mapping[str, str],
             problems['perf stat: %s is not supported there' % row.event] = None
         if role is None:
             continue
-        node = row.id if row.scope == NODE else node_of_cpu.get(row.id) if (
-            row.scope == CPU and row.id is not None) else None
+        node = (
+            row.id
+            if row.scope == NODE
+            else node_of_cpu.get(row.id)
+            if (row.scope == CPU and row.id is not None)
+            else None
+        )
         if row.cgroup in ('', '/') and node is None:
             problems['perf stat: nodes are not told apart: all is put on node 0'] = None
-        owner = nodes.setdefault(node or 0, {}) if row.cgroup in ('', '/') else (
-            guests.setdefault(row.cgroup, {}))
+        owner = (
+            nodes.setdefault(node or 0, {})
+            if row.cgroup in ('', '/')
+            else (guests.setdefault(row.cgroup, {}))
+        )
         owner.setdefault(role, []).append(perf_stat.amount(row, role))
     elapsed_ns = interval.elapsed_s * 1e9
     return Sample(
-        interval.at_s, interval.elapsed_s, SOURCE,
+        interval.at_s,
+        interval.elapsed_s,
+        SOURCE,
         tuple(_node(node, _rates(nodes[node], elapsed_ns)) for node in sorted(nodes)),
         tuple(_guest(path, guests[path], elapsed_ns) for path in sorted(guests)),
-        tuple(problems))
+        tuple(problems),
+    )
 
 
 def _rates(counts: _Counts, elapsed_ns: float) -> dict[str, float | None]:
@@ -209,24 +248,37 @@ def _rates(counts: _Counts, elapsed_ns: float) -> dict[str, float | None]:
 def _node(number: int, found: Mapping[str, float | None]) -> NodeSample:
     local, remote = found.get(event_table.LOCAL_DRAM), found.get(event_table.REMOTE_DRAM)
     cpi, _ = rates.cycles_per_instruction(
-        found.get(event_table.CYCLES), found.get(event_table.INSTRUCTIONS), None)
+        found.get(event_table.CYCLES), found.get(event_table.INSTRUCTIONS), None
+    )
     return NodeSample(
-        number, local_per_sec=local, remote_per_sec=remote,
-        remote_ratio=rates.remote_ratio(local, remote), cpi=cpi,
+        number,
+        local_per_sec=local,
+        remote_per_sec=remote,
+        remote_ratio=rates.remote_ratio(local, remote),
+        cpi=cpi,
         bandwidth_bytes_per_sec=pressure.bandwidth_bytes_per_sec(
-            found.get(event_table.MEM_READ), found.get(event_table.MEM_WRITE), 10**9))
+            found.get(event_table.MEM_READ), found.get(event_table.MEM_WRITE), 10**9
+        ),
+    )
 
 
 def _guest(path: str, counts: _Counts, elapsed_ns: float) -> GuestSample:
     found = _rates(counts, elapsed_ns)
     local, remote = found.get(event_table.LOCAL_DRAM), found.get(event_table.REMOTE_DRAM)
     cpi, _ = rates.cycles_per_instruction(
-        found.get(event_table.CYCLES), found.get(event_table.INSTRUCTIONS), None)
+        found.get(event_table.CYCLES), found.get(event_table.INSTRUCTIONS), None
+    )
     known = None not in (local, remote)
     shares = [delta.share for deltas in counts.values() for delta in deltas if delta]
     return GuestSample(
-        path, path.rpartition('/')[2] or path, SOURCE if known else '', COUNTED if known else '',
-        local_per_sec=local, remote_per_sec=remote,
-        remote_ratio=rates.remote_ratio(local, remote), cpi=cpi,
+        path,
+        path.rpartition('/')[2] or path,
+        SOURCE if known else '',
+        COUNTED if known else '',
+        local_per_sec=local,
+        remote_per_sec=remote,
+        remote_ratio=rates.remote_ratio(local, remote),
+        cpi=cpi,
         intensity=rates.memory_intensity(local, remote, found.get(event_table.INSTRUCTIONS)),
-        counted_share=min(shares, default=None))
+        counted_share=min(shares, default=None),
+    )

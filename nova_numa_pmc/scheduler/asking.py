@@ -6,7 +6,7 @@ Imports nothing of Nova: what it is given has their attributes, from Nova or fro
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nova_numa_pmc import extra_specs, model
 from nova_numa_pmc.compute import metrics
@@ -146,8 +146,12 @@ def question(spec: Spec) -> Question:
         if _optional(spec, 'numa_topology') is not None:
             pinned = 'image properties'
         pinned = ', '.join(extra_specs.pinned_by_nova(specs)) or pinned
-        asked = unseen(int(flavor.vcpus), int(flavor.memory_mb), wishes.policy,
-                       INTENSITY[wishes.memory_intensity])
+        asked = unseen(
+            int(flavor.vcpus),
+            int(flavor.memory_mb),
+            wishes.policy,
+            INTENSITY[wishes.memory_intensity],
+        )
         if pinned:
             # Its memory may be huge pages, which aren't counted in what is promised.
             asked = asked._replace(memory_mib=0, policy=model.SPREAD)
@@ -205,8 +209,9 @@ class _Kept:
         self.answer: Answer | None = None
 
 
-def _answer(found: metrics.HostMetrics, vcpus: float, memory_mb: float, own: bool,
-            asked: Asked) -> Answer:
+def _answer(
+    found: metrics.HostMetrics, vcpus: float, memory_mb: float, own: bool, asked: Asked
+) -> Answer:
     host, limits = found.aggregates, found.limits
     history, cores_per_vcpu = found.history, PRIOR_CORES_PER_VCPU
     if history is not None:
@@ -219,8 +224,19 @@ def _answer(found: metrics.HostMetrics, vcpus: float, memory_mb: float, own: boo
         host = charge(host, vcpus, memory_mb, asked, limits, cores_per_vcpu)
         newcomers = came / (sum(host.cores) or 1.0)
     # As in outcome(): without the record's own check of its arguments.
-    return tuple.__new__(Answer, (outcome(host, asked, limits), None, came, newcomers,
-                                  host.demand is not None, host.members, history, host))
+    return tuple.__new__(
+        Answer,
+        (
+            outcome(host, asked, limits),
+            None,
+            came,
+            newcomers,
+            host.demand is not None,
+            host.members,
+            history,
+            host,
+        ),
+    )
 
 
 def _memory_mb_used(host_state: Host) -> float:
@@ -245,7 +261,8 @@ def terms(question: Question, conf: Mapping[str, Any]) -> Terms:
     return Terms(
         conf['require_one_node'] or wishes.policy == model.ONE_NODE,
         conf['max_pressure'] if wishes.max_pressure is None else wishes.max_pressure,
-        conf['refuse_unknown'])
+        conf['refuse_unknown'],
+    )
 
 
 def objection(answer: Answer, terms: Terms) -> str:
@@ -271,8 +288,10 @@ def describe(answer: Answer) -> str:
     since = ''
     if answer.charged_vcpus:
         since = f'; with {answer.charged_vcpus} vCPUs that came since it was measured'
-    return (f'{found.code} on node {nodes}: leaves pressure {_listed(found.used)} there, '
-            f'{_listed(found.rest) or "none"} elsewhere{since}')
+    return (
+        f'{found.code} on node {nodes}: leaves pressure {_listed(found.used)} there, '
+        f'{_listed(found.rest) or "none"} elsewhere{since}'
+    )
 
 
 def _listed(pressures: Iterable[float]) -> str:

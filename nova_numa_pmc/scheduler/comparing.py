@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.core import missing, ranking
 from nova_numa_pmc.core.aggregates import Aggregates
 from nova_numa_pmc.core.outcome import Asked, Outcome, expecting
-from nova_numa_pmc.core.view import (
-    PRIOR_CORES_PER_VCPU, expected_per_vcpu, expected_traffic)
+from nova_numa_pmc.core.view import PRIOR_CORES_PER_VCPU, expected_per_vcpu, expected_traffic
 from nova_numa_pmc.scheduler import weights
 from nova_numa_pmc.scheduler.asking import Answer
 
@@ -38,8 +37,10 @@ def keys(answers: list[Answer], asked: Asked, step: float) -> list[int | None]:
 
     :param step: of pressure
     """
-    return [None if found is None else weights.key(found, answer.newcomers, step)
-            for answer, found in zip(answers, outcomes(answers, asked))]
+    return [
+        None if found is None else weights.key(found, answer.newcomers, step)
+        for answer, found in zip(answers, outcomes(answers, asked))
+    ]
 
 
 def outcomes(answers: list[Answer], asked: Asked) -> list[Outcome | None]:
@@ -52,9 +53,15 @@ def outcomes(answers: list[Answer], asked: Asked) -> list[Outcome | None]:
         found, host = answer[0], answer[-1]
         if found is not None and host is not None and found[1][0] < ranking.ABSURD:
             known.append((answer, found, host))
-            kinds.add((host.demand is not None, host.bandwidth is not None
-                       and host.maximum is not None, host.link is not None)
-                      if host.usual else _knows(host))
+            kinds.add(
+                (
+                    host.demand is not None,
+                    host.bandwidth is not None and host.maximum is not None,
+                    host.link is not None,
+                )
+                if host.usual
+                else _knows(host)
+            )
             rate = host.rate
             if rate is not None:
                 rates.append(rate)
@@ -74,8 +81,12 @@ def outcomes(answers: list[Answer], asked: Asked) -> list[Outcome | None]:
     estimated = []
     for answer in answers:
         found, host = answer[0], answer[-1]
-        if found is not None and host is not None and found[1][0] < ranking.ABSURD and (
-                histories or host.rate != rate):
+        if (
+            found is not None
+            and host is not None
+            and found[1][0] < ranking.ABSURD
+            and (histories or host.rate != rate)
+        ):
             found = _estimated(host, found, asked, cores, traffic)
         estimated.append(found)
     return estimated
@@ -84,26 +95,35 @@ def outcomes(answers: list[Answer], asked: Asked) -> list[Outcome | None]:
 def _knows(host: Aggregates) -> tuple[bool, bool, bool]:
     """Return which parts of pressure a host knows of any of its domains: CPU, bandwidth, link."""
     if host.usual:
-        return (host.demand is not None, host.bandwidth is not None and host.maximum is not None,
-                host.link is not None)
-    return (_any(host.demand), any(
-        bandwidth is not None and maximum for bandwidth, maximum in zip(
-            host.bandwidth or (), host.maximum or ())), _any(host.link))
+        return (
+            host.demand is not None,
+            host.bandwidth is not None and host.maximum is not None,
+            host.link is not None,
+        )
+    return (
+        _any(host.demand),
+        any(
+            bandwidth is not None and maximum
+            for bandwidth, maximum in zip(host.bandwidth or (), host.maximum or ())
+        ),
+        _any(host.link),
+    )
 
 
 def _any(column: Sequence[float | None] | None) -> bool:
     return column is not None and column.count(None) < len(column)
 
 
-def _estimated(host: Aggregates, found: Outcome, asked: Asked, cores: float,
-               traffic: float) -> Outcome:
+def _estimated(
+    host: Aggregates, found: Outcome, asked: Asked, cores: float, traffic: float
+) -> Outcome:
     """Return an outcome with another estimate of the guest's demand and traffic.
 
     :param cores: the demand of ``asked``
     """
     code, _, rest, at, cpus, mems = found
     if host.usual and len(at) == 1:
-        where, = at
+        (where,) = at
         known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
         if known.demand and known.bandwidth and known.maximum:  # _of_domain() in short
             pressure = (known.demand[where] + cores) / known.cores[where]
@@ -119,14 +139,16 @@ def _estimated(host: Aggregates, found: Outcome, asked: Asked, cores: float,
     return found._replace(used=tuple(sorted(map(max, used), reverse=True)))
 
 
-def _imputed(answers: list[Answer], known: list[_Known], asked: Asked,
-             rate: float | None) -> list[Outcome | None]:
+def _imputed(
+    answers: list[Answer], known: list[_Known], asked: Asked, rate: float | None
+) -> list[Outcome | None]:
     """Return outcomes with each host's missing parts filled in, all by one traffic."""
     traffic = expected_traffic(asked.demand_cores, asked.intensity, rate) or 0
     parts = {id(answer): _parts(host, asked, found, traffic) for answer, found, host in known}
     knows = {id(answer): _knows(host) for answer, _, host in known}
-    quartiles = [_quartiles([parts[one] for one in parts if knows[one][part]], part)
-                 for part in range(3)]
+    quartiles = [
+        _quartiles([parts[one] for one in parts if knows[one][part]], part) for part in range(3)
+    ]
 
     def completed(answer: Answer) -> Outcome | None:
         found = answer.outcome
@@ -135,8 +157,11 @@ def _imputed(answers: list[Answer], known: list[_Known], asked: Asked,
         # Two quartiles of each part: of the domains used and of the others.
         lacking = [quartiles[part] for part in range(3) if not knows[id(answer)][part]]
         used, rest = (
-            sorted((max(*each, *(least[at] for least in lacking)) for each in domains),
-                   reverse=True) for at, domains in enumerate(parts[id(answer)]))
+            sorted(
+                (max(*each, *(least[at] for least in lacking)) for each in domains), reverse=True
+            )
+            for at, domains in enumerate(parts[id(answer)])
+        )
         return found._replace(used=tuple(used), rest=rest)
 
     return [completed(answer) for answer in answers]
@@ -144,13 +169,16 @@ def _imputed(answers: list[Answer], known: list[_Known], asked: Asked,
 
 def _quartiles(parts: list[_Domains], part: int) -> tuple[float, float]:
     """Return the upper quartiles of a part: of the domains used and of the others."""
-    used, rest = (missing.upper_quartile(values) if values else 0.0 for values in (
-        [max(domain[part] for domain in one[at]) for one in parts if one[at]] for at in (0, 1)))
+    used, rest = (
+        missing.upper_quartile(values) if values else 0.0
+        for values in (
+            [max(domain[part] for domain in one[at]) for one in parts if one[at]] for at in (0, 1)
+        )
+    )
     return used, rest
 
 
-def _parts(host: Aggregates, asked: Asked, found: Outcome,
-           traffic: float) -> _Domains:
+def _parts(host: Aggregates, asked: Asked, found: Outcome, traffic: float) -> _Domains:
     """Return the utilisations of the domains that a guest would use, and those of the others.
 
     :returns: (CPU, bandwidth, link) of each, 0.0 for what is unknown
@@ -168,8 +196,11 @@ def _parts(host: Aggregates, asked: Asked, found: Outcome,
 
         def of(at: int, cores: float | None, added: float) -> _Parts:
             return ranking.parts(nodes[at], cores, added)
-    return ([of(at, shares.get(at), adds.get(at, 0)) for at in found.at],
-            [of(at, 0, 0) for at in range(len(host.cores)) if at not in found.at])
+
+    return (
+        [of(at, shares.get(at), adds.get(at, 0)) for at in found.at],
+        [of(at, 0, 0) for at in range(len(host.cores)) if at not in found.at],
+    )
 
 
 def _of_domain(host: Usual, at: int, cores: float | None, added: float) -> _Parts:

@@ -7,8 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import nova.conf
-from nova.scheduler import filters
-from nova.scheduler import utils
+from nova.scheduler import filters, utils
 from oslo_log import log as logging
 
 from nova_numa_pmc.scheduler import asking, options
@@ -33,8 +32,9 @@ class NUMAPressureFilter(filters.BaseHostFilter):
 
     RUN_ON_REBUILD = False
 
-    def filter_all(self, filter_obj_list: Iterable[HostState],
-                   spec_obj: RequestSpec) -> list[HostState]:
+    def filter_all(
+        self, filter_obj_list: Iterable[HostState], spec_obj: RequestSpec
+    ) -> list[HostState]:
         """Return the hosts that pass; the request is read once for all."""
         if utils.request_is_rebuild(spec_obj):
             return list(filter_obj_list)
@@ -70,6 +70,11 @@ class _Judge:
             answer = asking.Answer(None, f'{error!r:.200}')
         why = asking.objection(answer, self.terms)
         if why:
-            LOG.debug('(%s, %s) fails: %s: %s', host_state.host, host_state.nodename, why,
-                      asking.describe(answer))
+            LOG.debug(
+                '(%s, %s) fails: %s: %s',
+                host_state.host,
+                host_state.nodename,
+                why,
+                asking.describe(answer),
+            )
         return not why

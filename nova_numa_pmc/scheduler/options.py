@@ -10,39 +10,84 @@ from oslo_config import cfg
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-GROUP = cfg.OptGroup('numa_pmc', help=(
-    'How the scheduler chooses hosts by the pressure on their NUMA nodes.'))
+GROUP = cfg.OptGroup(
+    'numa_pmc', help=('How the scheduler chooses hosts by the pressure on their NUMA nodes.')
+)
 #: What a host of unknown pressure weighs.
 MEAN, WORST = 'mean', 'worst'
 
 _OPTIONS: Sequence[cfg.Opt] = [
-    cfg.FloatOpt('weight_multiplier', default=1.0, help=(
-        'Multiplier of NUMAPressureWeigher; 0 turns it off. The metadata key '
-        'numa_pmc_weight_multiplier of a host aggregate overrides it, the lowest of several.')),
-    cfg.FloatOpt('weight_step', default=0.05, min=0.001, max=1.0, help=(
-        'Pressures that differ by less than this weigh the same. Nova stretches the smallest '
-        'difference between hosts to the whole multiplier.')),
-    cfg.StrOpt('unknown_weight', default=MEAN, choices=[
-        (MEAN, 'as much as the known ones on average'),
-        (WORST, 'as much as the worst of the known ones')], help=(
-        'What a host weighs whose pressure is not known: no monitor, old metrics.')),
-    cfg.FloatOpt('stale_after', default=5.0, min=1.0, max=10000.0, help=(
-        'Metrics older than so many of their own update intervals (60 seconds each by default) '
-        'count as unknown.')),
-    cfg.BoolOpt('charge_new_guests', default=True, help=(
-        'Charge hosts for the guests that came after their metrics were recorded, which Nova '
-        'counts at once. Without it, all guests of one request may go to one host.')),
-    cfg.FloatOpt('max_pressure', default=0.0, min=0.0, max=64.0, help=(
-        'NUMAPressureFilter refuses a host when the guest would leave a higher pressure on the '
-        'nodes that it would use (1: saturated). 0: no ceiling, because what the guest itself '
-        'and others too new to be measured will use is estimated, and a request that every '
-        'host refuses ends in ERROR. The extra spec numa_pmc:max_pressure of a flavor '
-        'overrides it.')),
-    cfg.BoolOpt('require_one_node', default=False, help=(
-        'NUMAPressureFilter refuses hosts where the guest does not fit on one node. A flavor '
-        'asks for the same by the extra spec numa_pmc:policy=one_node.')),
-    cfg.BoolOpt('refuse_unknown', default=False, help=(
-        'NUMAPressureFilter refuses hosts of unknown pressure. By default they pass.')),
+    cfg.FloatOpt(
+        'weight_multiplier',
+        default=1.0,
+        help=(
+            'Multiplier of NUMAPressureWeigher; 0 turns it off. The metadata key '
+            'numa_pmc_weight_multiplier of a host aggregate overrides it, the lowest of several.'
+        ),
+    ),
+    cfg.FloatOpt(
+        'weight_step',
+        default=0.05,
+        min=0.001,
+        max=1.0,
+        help=(
+            'Pressures that differ by less than this weigh the same. Nova stretches the smallest '
+            'difference between hosts to the whole multiplier.'
+        ),
+    ),
+    cfg.StrOpt(
+        'unknown_weight',
+        default=MEAN,
+        choices=[
+            (MEAN, 'as much as the known ones on average'),
+            (WORST, 'as much as the worst of the known ones'),
+        ],
+        help=('What a host weighs whose pressure is not known: no monitor, old metrics.'),
+    ),
+    cfg.FloatOpt(
+        'stale_after',
+        default=5.0,
+        min=1.0,
+        max=10000.0,
+        help=(
+            'Metrics older than so many of their own update intervals (60 seconds each by default) '
+            'count as unknown.'
+        ),
+    ),
+    cfg.BoolOpt(
+        'charge_new_guests',
+        default=True,
+        help=(
+            'Charge hosts for the guests that came after their metrics were recorded, which Nova '
+            'counts at once. Without it, all guests of one request may go to one host.'
+        ),
+    ),
+    cfg.FloatOpt(
+        'max_pressure',
+        default=0.0,
+        min=0.0,
+        max=64.0,
+        help=(
+            'NUMAPressureFilter refuses a host when the guest would leave a higher pressure on the '
+            'nodes that it would use (1: saturated). 0: no ceiling, because what the guest itself '
+            'and others too new to be measured will use is estimated, and a request that every '
+            'host refuses ends in ERROR. The extra spec numa_pmc:max_pressure of a flavor '
+            'overrides it.'
+        ),
+    ),
+    cfg.BoolOpt(
+        'require_one_node',
+        default=False,
+        help=(
+            'NUMAPressureFilter refuses hosts where the guest does not fit on one node. A flavor '
+            'asks for the same by the extra spec numa_pmc:policy=one_node.'
+        ),
+    ),
+    cfg.BoolOpt(
+        'refuse_unknown',
+        default=False,
+        help=('NUMAPressureFilter refuses hosts of unknown pressure. By default they pass.'),
+    ),
 ]
 
 

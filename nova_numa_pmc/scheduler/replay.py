@@ -8,7 +8,7 @@ Nova's other filters and weighers have no part in it.
 from __future__ import annotations
 
 import json
-from typing import Any, TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nova_numa_pmc.compute import metrics
 from nova_numa_pmc.core.pressure import utilisation
@@ -38,8 +38,9 @@ class HostState:
         refuse
     """
 
-    def __init__(self, host: str, reported: object, vcpus_used: float,
-                 memory_mb_used: float) -> None:
+    def __init__(
+        self, host: str, reported: object, vcpus_used: float, memory_mb_used: float
+    ) -> None:
         self.host, self.metrics = host, reported
         self.vcpus_used = vcpus_used
         self.total_usable_ram_mb, self.free_ram_mb = 0, -memory_mb_used
@@ -102,12 +103,14 @@ def read(text: str) -> tuple[list[HostState], float]:
     if not hosts:
         raise RowsError('no rows')
     taken_s = [value for value in saved_s if value is not None] or [
-        found.taken_s for found in (metrics.decode(host.metrics) for host in hosts) if found]
+        found.taken_s for found in (metrics.decode(host.metrics) for host in hosts) if found
+    ]
     return hosts, max(taken_s, default=0)
 
 
-def judge(hosts: Sequence[HostState], flavor: Flavor, conf: Mapping[str, Any],
-          now_s: float) -> list[Verdict]:
+def judge(
+    hosts: Sequence[HostState], flavor: Flavor, conf: Mapping[str, Any], now_s: float
+) -> list[Verdict]:
     """Say what filter and weigher say of hosts.
 
     :param conf: option → value, of the group ``[numa_pmc]``
@@ -123,17 +126,25 @@ def judge(hosts: Sequence[HostState], flavor: Flavor, conf: Mapping[str, Any],
     else:
         answers = [asking.answer(host, question, rules, now_s) for host in hosts]
         terms = asking.terms(question, conf)
-        reasons = ['' if question.pinned else asking.objection(answer, terms)
-                   for answer in answers]
+        reasons = [
+            '' if question.pinned else asking.objection(answer, terms) for answer in answers
+        ]
     passing = [at for at, why in enumerate(reasons) if not why]
-    found = weights.weights([None] * len(passing) if question.asked is None else comparing.keys(
-        [answers[at] for at in passing], question.asked, conf['weight_step']),
-        conf['unknown_weight'])
+    found = weights.weights(
+        [None] * len(passing)
+        if question.asked is None
+        else comparing.keys([answers[at] for at in passing], question.asked, conf['weight_step']),
+        conf['unknown_weight'],
+    )
     shares = dict(zip(passing, _shares(found, conf['weight_multiplier'])))
     weight = dict(zip(passing, found))
     order = sorted(range(len(hosts)), key=lambda at: (at not in shares, -shares.get(at, 0)))
-    return [Verdict(hosts[at].host, at in shares, reasons[at], weight.get(at), shares.get(at),
-                    answers[at]) for at in order]
+    return [
+        Verdict(
+            hosts[at].host, at in shares, reasons[at], weight.get(at), shares.get(at), answers[at]
+        )
+        for at in order
+    ]
 
 
 def defaults() -> dict[str, Any]:
@@ -150,14 +161,20 @@ def parts(host: HostState) -> list[dict[str, int | float | None]]:
     found = metrics.decode(host.metrics)
     if found is None:
         return []
-    return [{'node': node.id,
-             'cpu_ratio': utilisation(node.demand_cores, node.cores),
-             'bandwidth_ratio': utilisation(node.bandwidth_bytes_per_sec,
-                                            node.bandwidth_max_bytes_per_sec),
-             'link_ratio': node.link_ratio,
-             'promised_ratio': utilisation(node.promised_bytes, node.capacity_bytes),
-             'vcpus': node.vcpus, 'remote_ratio': remote}
-            for node, remote in zip(found.view.nodes, found.remote_ratios)]
+    return [
+        {
+            'node': node.id,
+            'cpu_ratio': utilisation(node.demand_cores, node.cores),
+            'bandwidth_ratio': utilisation(
+                node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec
+            ),
+            'link_ratio': node.link_ratio,
+            'promised_ratio': utilisation(node.promised_bytes, node.capacity_bytes),
+            'vcpus': node.vcpus,
+            'remote_ratio': remote,
+        }
+        for node, remote in zip(found.view.nodes, found.remote_ratios)
+    ]
 
 
 def _rows(text: str) -> Iterator[Any]:
@@ -181,8 +198,12 @@ def _host(row: Any) -> HostState:
     reported = row['metrics']
     if type(reported) is str:
         reported = json.loads(reported)
-    return HostState(name[:255], reported or [], _amount(row, 'vcpus_used', 0),
-                     _amount(row, 'memory_mb_used', 0))
+    return HostState(
+        name[:255],
+        reported or [],
+        _amount(row, 'vcpus_used', 0),
+        _amount(row, 'memory_mb_used', 0),
+    )
 
 
 def _amount(row: Any, name: str, default: _D) -> float | _D:
@@ -198,5 +219,6 @@ def _amount(row: Any, name: str, default: _D) -> float | _D:
 def _shares(found: Sequence[float], multiplier: float) -> list[float]:
     """Stretch weights to 0…1 and multiply them, as nova/weights.py does."""
     least, most = min(found, default=0), max(found, default=0)
-    return [multiplier * (weight - least) / (most - least) if most > least else 0.0
-            for weight in found]
+    return [
+        multiplier * (weight - least) / (most - least) if most > least else 0.0 for weight in found
+    ]

@@ -8,8 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 import nova.conf
-from nova.scheduler import utils
-from nova.scheduler import weights as nova_weights
+from nova.scheduler import utils, weights as nova_weights
 from oslo_log import log as logging
 
 from nova_numa_pmc.scheduler import asking, comparing, options, weights
@@ -33,11 +32,13 @@ class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
     def weight_multiplier(self, host_state: HostState) -> float:
         """Read the multiplier, per aggregate; NaN or infinity would spoil all hosts' weights."""
         value = utils.get_weight_multiplier(
-            host_state, 'numa_pmc_weight_multiplier', CONF.numa_pmc.weight_multiplier)
+            host_state, 'numa_pmc_weight_multiplier', CONF.numa_pmc.weight_multiplier
+        )
         return value if math.isfinite(value) else 0.0
 
-    def weigh_objects(self, weighed_obj_list: Sequence[WeighedObject],
-                      weight_properties: RequestSpec) -> list[float]:
+    def weigh_objects(
+        self, weighed_obj_list: Sequence[WeighedObject], weight_properties: RequestSpec
+    ) -> list[float]:
         """Return the hosts' weights, finite floats; never raise: that would fail the boot."""
         try:
             return _weigh([weighed.obj for weighed in weighed_obj_list], weight_properties)
@@ -61,13 +62,19 @@ def _weigh(host_states: Sequence[HostState], spec: RequestSpec) -> list[float]:
     found = weights.weights(comparing.keys(answers, question.asked, step), conf.unknown_weight)
     if LOG.isEnabledFor(logging.DEBUG):
         for host_state, answer, weight in zip(host_states, answers, found):
-            LOG.debug('NUMA pressure of (%s, %s): weight %.4f: %s',
-                      host_state.host, host_state.nodename, weight, asking.describe(answer))
+            LOG.debug(
+                'NUMA pressure of (%s, %s): weight %.4f: %s',
+                host_state.host,
+                host_state.nodename,
+                weight,
+                asking.describe(answer),
+            )
     return found
 
 
-def _answer(host_state: HostState, question: asking.Question, rules: asking.Rules,
-            now_s: float) -> asking.Answer:
+def _answer(
+    host_state: HostState, question: asking.Question, rules: asking.Rules, now_s: float
+) -> asking.Answer:
     try:
         return asking.answer(host_state, question, rules, now_s)
     except Exception as error:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 #: apart, on the nodes used up to 409.
 _HIGHEST_BITS, _TIER_BITS, _STEP_BITS, _NEW_BITS = 13, 2, 8, 14
 _HIGHEST_MAX, _TIER_MAX, _STEPS_MAX, _NEW_MAX = (
-    (1 << bits) - 1 for bits in (_HIGHEST_BITS, _TIER_BITS, _STEP_BITS, _NEW_BITS))
+    (1 << bits) - 1 for bits in (_HIGHEST_BITS, _TIER_BITS, _STEP_BITS, _NEW_BITS)
+)
 #: New vCPUs per core: one on a thousand cores, and up to 16 on each.
 _NEW_STEPS = 1024
 #: What a step of the highest pressure counts.
@@ -49,17 +50,25 @@ def key(outcome: Outcome, newcomers: float, step: float) -> int:
     if used[0] >= ABSURD:
         return HOPELESS
     highest = int(min(_HIGHEST_MAX, used[0] / step + 1e-9))
-    mean = highest if len(used) == 1 else int(
-        min(_STEPS_MAX, sum(used) / len(used) / step + 1e-9))
+    mean = highest if len(used) == 1 else int(min(_STEPS_MAX, sum(used) / len(used) / step + 1e-9))
     others = others_mean = 0
     if rest:
         others = int(min(_STEPS_MAX, rest[0] / step + 1e-9))
-        others_mean = others if len(rest) == 1 else int(
-            min(_STEPS_MAX, sum(rest) / len(rest) / step + 1e-9))
-    return (((((highest << _TIER_BITS | _TIER.get(outcome.code, _TIER_MAX))
-               << _STEP_BITS | min(mean, _STEPS_MAX)) << _STEP_BITS | others)
-             << _STEP_BITS | others_mean) << _NEW_BITS
-            | int(min(_NEW_MAX, newcomers * _NEW_STEPS)))
+        others_mean = (
+            others if len(rest) == 1 else int(min(_STEPS_MAX, sum(rest) / len(rest) / step + 1e-9))
+        )
+    return (
+        (
+            (
+                (highest << _TIER_BITS | _TIER.get(outcome.code, _TIER_MAX)) << _STEP_BITS
+                | min(mean, _STEPS_MAX)
+            )
+            << _STEP_BITS
+            | others
+        )
+        << _STEP_BITS
+        | others_mean
+    ) << _NEW_BITS | int(min(_NEW_MAX, newcomers * _NEW_STEPS))
 
 
 def weights(keys: Sequence[int | None], unknown: str = MEAN) -> list[float]:
@@ -77,5 +86,7 @@ def weights(keys: Sequence[int | None], unknown: str = MEAN) -> list[float]:
     # Whole, so that the mean of equals is their equal.
     default = 0 if not known else sum(known) // len(known) if unknown == MEAN else max(known)
     least = max(known, default=0) + UNIT
-    return [-(default if value is None else least if value == HOPELESS else value) / UNIT
-            for value in keys]
+    return [
+        -(default if value is None else least if value == HOPELESS else value) / UNIT
+        for value in keys
+    ]

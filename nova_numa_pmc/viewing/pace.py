@@ -18,8 +18,12 @@ _T = TypeVar('_T')
 _UNITS_S = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400, 'w': 604800}
 
 
-def paced(take: Callable[[], _T], interval_s: float, wait: Callable[[float], bool | None],
-          clock: Callable[[], float]) -> Iterator[_T]:
+def paced(
+    take: Callable[[], _T],
+    interval_s: float,
+    wait: Callable[[float], bool | None],
+    clock: Callable[[], float],
+) -> Iterator[_T]:
     """Yield a sample for each interval that passes.
 
     The pace does not drift by what sampling costs; after a sample that took longer than an
@@ -38,8 +42,9 @@ def paced(take: Callable[[], _T], interval_s: float, wait: Callable[[float], boo
             due = clock() + interval_s
 
 
-def replayed(samples: Iterator[_T], interval_s: float,
-             wait: Callable[[float], bool | None]) -> Iterator[_T]:
+def replayed(
+    samples: Iterator[_T], interval_s: float, wait: Callable[[float], bool | None]
+) -> Iterator[_T]:
     """Yield recorded samples with so many seconds between them."""
     for number in itertools.count():
         sample = next(samples, None)
@@ -79,8 +84,9 @@ def time_s(text: str, first_s: float, last_s: float) -> float | None:
         return datetime.datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
         raise NumaPmcError(
-            '%.60r is no time: write 2026-11-21T14:00, +2h (after the recording\'s beginning), '
-            '-30m (before its end) or @1700000000' % text) from None
+            "%.60r is no time: write 2026-11-21T14:00, +2h (after the recording's beginning), "
+            '-30m (before its end) or @1700000000' % text
+        ) from None
 
 
 def _finite(value: float) -> float:
@@ -93,8 +99,10 @@ def window_s(text: str, first_s: float, last_s: float) -> tuple[float | None, fl
     """Return (from, to) of 'A..B', either of them None where it is left out."""
     begin, dots, end = text.partition('..')
     if not dots:
-        raise NumaPmcError('%.60r is no window: write A..B, as in ..+1h; a side left out is '
-                           'the recording\'s' % text)
+        raise NumaPmcError(
+            '%.60r is no window: write A..B, as in ..+1h; a side left out is '
+            "the recording's" % text
+        )
     return time_s(begin, first_s, last_s), time_s(end, first_s, last_s)
 
 

@@ -32,19 +32,25 @@ FIXED = {
 _NAMES_SHOWN = 6
 
 
-def lines(plan: moves.Plan, situation: moves.Situation, horizon_s: float,
-          seen: Seen) -> list[str]:
+def lines(plan: moves.Plan, situation: moves.Situation, horizon_s: float, seen: Seen) -> list[str]:
     """Return a plan as lines of text.
 
     :param situation: of which the plan was made; ``seen`` was measured
     """
     assert seen.sample is not None
-    found = ['over %.3g s, by %s: %s cores are lost%s' % (
-        seen.sample.elapsed_s, tables.printable(seen.sample.source) or 'no source',
-        tables.number(plan.loss_cores),
-        ', %s after these moves:' % tables.number(plan.loss_after_cores) if plan.moves else '')]
-    found += ['%3d. %s' % (number, tables.printable(explain_move(move)))
-              for number, move in enumerate(plan.moves, 1)]
+    found = [
+        'over %.3g s, by %s: %s cores are lost%s'
+        % (
+            seen.sample.elapsed_s,
+            tables.printable(seen.sample.source) or 'no source',
+            tables.number(plan.loss_cores),
+            ', %s after these moves:' % tables.number(plan.loss_after_cores) if plan.moves else '',
+        )
+    ]
+    found += [
+        '%3d. %s' % (number, tables.printable(explain_move(move)))
+        for number, move in enumerate(plan.moves, 1)
+    ]
     if not plan.moves:
         found.append('nothing to move: no move would pay for itself within %g s' % horizon_s)
     found += [explain_remark(reason) for reason in plan.reasons]
@@ -52,10 +58,15 @@ def lines(plan: moves.Plan, situation: moves.Situation, horizon_s: float,
     for guest in situation.guests:
         if FIXED.get(guest.fixed, guest.fixed):
             left.setdefault(FIXED.get(guest.fixed, guest.fixed), []).append(guest.name)
-    found += ['left alone (%s): %s%s' % (
-        why, tables.printable(', '.join(names[:_NAMES_SHOWN])),
-        ' and %d more' % (len(names) - _NAMES_SHOWN) if len(names) > _NAMES_SHOWN else '')
-        for why, names in sorted(left.items())]
+    found += [
+        'left alone (%s): %s%s'
+        % (
+            why,
+            tables.printable(', '.join(names[:_NAMES_SHOWN])),
+            ' and %d more' % (len(names) - _NAMES_SHOWN) if len(names) > _NAMES_SHOWN else '',
+        )
+        for why, names in sorted(left.items())
+    ]
     return found
 
 
@@ -63,12 +74,21 @@ def to_data(plan: moves.Plan, situation: moves.Situation, seen: Seen) -> dict[st
     """Return a plan, made of what was measured, as plain data."""
     assert seen.sample is not None
     return {
-        'taken_s': seen.sample.taken_s, 'elapsed_s': seen.sample.elapsed_s,
+        'taken_s': seen.sample.taken_s,
+        'elapsed_s': seen.sample.elapsed_s,
         'source': seen.sample.source,
-        'loss_cores': plan.loss_cores, 'loss_after_cores': plan.loss_after_cores,
-        'moves': [dict(move._asdict(), steps=[step._asdict() for step in move.steps],
-                       reasons={reason.code: dict(reason.values) for reason in move.reasons},
-                       text=explain_move(move)) for move in plan.moves],
+        'loss_cores': plan.loss_cores,
+        'loss_after_cores': plan.loss_after_cores,
+        'moves': [
+            dict(
+                move._asdict(),
+                steps=[step._asdict() for step in move.steps],
+                reasons={reason.code: dict(reason.values) for reason in move.reasons},
+                text=explain_move(move),
+            )
+            for move in plan.moves
+        ],
         'remarks': [explain_remark(reason) for reason in plan.reasons],
         'left_alone': {guest.uuid: guest.fixed for guest in situation.guests if guest.fixed},
-        'problems': list(seen.problems)}
+        'problems': list(seen.problems),
+    }

@@ -29,8 +29,12 @@ class Lines:
     def __enter__(self) -> Lines:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         pass
 
     def say(self, line: str) -> None:
@@ -52,18 +56,26 @@ class Bars(Lines):
         super().__init__(stream)
         self._bars = rich.progress.Progress(
             rich.progress.TextColumn('{task.description}', markup=False),
-            rich.progress.BarColumn(), rich.progress.DownloadColumn(binary_units=True),
-            rich.progress.TransferSpeedColumn(), rich.progress.TimeRemainingColumn(),
+            rich.progress.BarColumn(),
+            rich.progress.DownloadColumn(binary_units=True),
+            rich.progress.TransferSpeedColumn(),
+            rich.progress.TimeRemainingColumn(),
             rich.progress.TextColumn('{task.fields[waiting]}', markup=False),
-            console=rich.console.Console(file=stream), transient=True)
+            console=rich.console.Console(file=stream),
+            transient=True,
+        )
         self._tasks: dict[str, rich.progress.TaskID] = {}  # by name
 
     def __enter__(self) -> Bars:
         self._bars.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._bars.__exit__(kind, error, trace)
 
     def say(self, line: str) -> None:
@@ -77,10 +89,15 @@ class Bars(Lines):
         for name, progress in in_hand:
             if name not in self._tasks:
                 self._tasks[name] = self._bars.add_task(name, total=None, waiting='')
-            total = (None if progress.left_bytes is None
-                     else progress.moved_bytes + progress.left_bytes)
-            self._bars.update(self._tasks[name], completed=progress.moved_bytes, total=total,
-                              waiting='%d more to come' % waiting if waiting else '')
+            total = (
+                None if progress.left_bytes is None else progress.moved_bytes + progress.left_bytes
+            )
+            self._bars.update(
+                self._tasks[name],
+                completed=progress.moved_bytes,
+                total=total,
+                waiting='%d more to come' % waiting if waiting else '',
+            )
 
 
 def open_bars(stream: TextIO | None = None) -> Lines:

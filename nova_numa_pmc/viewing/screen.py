@@ -53,8 +53,9 @@ class PlainScreen:
         lines: list[str] = []
         for part in parts:
             lines += [part[:width]] if isinstance(part, str) else tables.text(part, width)
-        self._stream.write(_HOME + (_END_OF_LINE + '\n').join(lines[:height])
-                           + _END_OF_LINE + _END_OF_SCREEN)
+        self._stream.write(
+            _HOME + (_END_OF_LINE + '\n').join(lines[:height]) + _END_OF_LINE + _END_OF_SCREEN
+        )
         self._stream.flush()
 
 
@@ -62,15 +63,20 @@ class RichScreen:
     """Redraw a terminal with colours, by rich."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._live = rich.live.Live(console=rich.console.Console(file=stream), screen=True,
-                                    auto_refresh=False)
+        self._live = rich.live.Live(
+            console=rich.console.Console(file=stream), screen=True, auto_refresh=False
+        )
 
     def __enter__(self) -> RichScreen:
         self._live.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._live.__exit__(kind, error, trace)
 
     def draw(self, parts: Iterable[tables.Table | str]) -> None:

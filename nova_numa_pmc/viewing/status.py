@@ -27,15 +27,19 @@ _NODES: tuple[tuple[str, Callable[[Node], str]], ...] = (
     ('cores', lambda n: '%s/%s' % (number(n.demand_cores, 1), number(n.cores, 1))),
     ('now', lambda n: number(n.demand_now_cores, 1)),
     ('rem%', lambda n: percent(n.remote_ratio)),
-    ('promised', lambda n: '%s/%s' % (scaled(n.promised_bytes, 1024),
-                                      scaled(n.capacity_bytes, 1024))),
+    (
+        'promised',
+        lambda n: '%s/%s' % (scaled(n.promised_bytes, 1024), scaled(n.capacity_bytes, 1024)),
+    ),
     ('free', lambda n: scaled(n.free_bytes, 1024)),
     ('guests', lambda n: number(n.guests, 0 if n.guests == int(n.guests) else 1)),
 )
-_LEGEND = ('pressure: highest of cpu, bw, link (1 saturated)   cores: wanted/there   '
-           'now: wanted in the last interval   '
-           'home%: memory on the nodes where it was promised   '
-           'day: cores wanted, mean and p95   -: unknown')
+_LEGEND = (
+    'pressure: highest of cpu, bw, link (1 saturated)   cores: wanted/there   '
+    'now: wanted in the last interval   '
+    'home%: memory on the nodes where it was promised   '
+    'day: cores wanted, mean and p95   -: unknown'
+)
 
 
 def agent_lines(agent: Agent, asked: bool) -> list[str]:
@@ -43,14 +47,21 @@ def agent_lines(agent: Agent, asked: bool) -> list[str]:
 
     :param asked: the operator measures: what is published matters less
     """
-    running = ('runs (process %d), rebalance = %s' % (agent.pid, agent.rebalance) if agent.pid
-               else 'does not run: systemctl start nova-numa-agent')
+    running = (
+        'runs (process %d), rebalance = %s' % (agent.pid, agent.rebalance)
+        if agent.pid
+        else 'does not run: systemctl start nova-numa-agent'
+    )
     found = ['agent: ' + running]
     if agent.paused:
         since = agent.paused.since_s
-        found.append('agent: %s%s: "nova-numa-rebalance resume" ends it' % (
-            tables.printable(str(agent.paused)),
-            '' if since is None else ', since ' + pace.clock_time(since, with_date=True)))
+        found.append(
+            'agent: %s%s: "nova-numa-rebalance resume" ends it'
+            % (
+                tables.printable(str(agent.paused)),
+                '' if since is None else ', since ' + pace.clock_time(since, with_date=True),
+            )
+        )
     if agent.guests_by:
         found.append('agent: knows guests by ' + tables.printable(agent.guests_by))
     if asked:
@@ -58,8 +69,10 @@ def agent_lines(agent: Agent, asked: bool) -> list[str]:
     if agent.published_age_s is None:
         found.append('load is not known (--interval measures it): ' + agent.problem)
     elif not agent.fresh:
-        found.append('load is not known: what is published is %s old; --interval measures it'
-                     % age(agent.published_age_s))
+        found.append(
+            'load is not known: what is published is %s old; --interval measures it'
+            % age(agent.published_age_s)
+        )
     else:
         found.append('load: as published %s ago' % age(agent.published_age_s))
     return found
@@ -72,7 +85,9 @@ def pool_line(pool: pools.Pool, published_source: str) -> str:
     """
     source = published_source if pool.source == pools.AGENT and published_source else pool.source
     return 'CPUs of plain guests: %s, %s' % (
-        topology.format_cpulist(pool.cpus), pools.IN_WORDS.get(source, source))
+        topology.format_cpulist(pool.cpus),
+        pools.IN_WORDS.get(source, source),
+    )
 
 
 def memory_line(number: int, size_bytes: int | None, memory: model.NodeMemory) -> str:
@@ -81,15 +96,22 @@ def memory_line(number: int, size_bytes: int | None, memory: model.NodeMemory) -
     :param number: the node's id
     """
     return 'node %d: its %s are %s (%s), and not for guests' % (
-        number, scaled(size_bytes, 1024), node_memory.IN_WORDS[memory.kind],
-        tables.printable(memory.source))
+        number,
+        scaled(size_bytes, 1024),
+        node_memory.IN_WORDS[memory.kind],
+        tables.printable(memory.source),
+    )
 
 
 def memory_lines(nodes: Iterable[Node]) -> list[str]:
     """List the nodes whose memory is not for guests."""
-    return [memory_line(node.id, node.memory_bytes,
-                        model.NodeMemory(node.memory_kind, node.memory_source))
-            for node in nodes if node.memory_kind != model.HOST]
+    return [
+        memory_line(
+            node.id, node.memory_bytes, model.NodeMemory(node.memory_kind, node.memory_source)
+        )
+        for node in nodes
+        if node.memory_kind != model.HOST
+    ]
 
 
 def age(seconds: float) -> str:
@@ -102,8 +124,11 @@ def age(seconds: float) -> str:
 
 def node_table(nodes: Iterable[Node]) -> tables.Table:
     """Return nodes as a table."""
-    return tables.Table('nodes', tuple((heading, False) for heading, _ in _NODES), tuple(
-        tuple(Cell(cell(node)) for _, cell in _NODES) for node in nodes))
+    return tables.Table(
+        'nodes',
+        tuple((heading, False) for heading, _ in _NODES),
+        tuple(tuple(Cell(cell(node)) for _, cell in _NODES) for node in nodes),
+    )
 
 
 def guest_table(guests: Iterable[Standing], now_s: float, boottime_s: float) -> tables.Table:
@@ -112,13 +137,24 @@ def guest_table(guests: Iterable[Standing], now_s: float, boottime_s: float) -> 
     :param now_s, boottime_s: CLOCK_REALTIME and CLOCK_BOOTTIME [s]
     """
     headings = ('guest', 'id', 'CPUs on', 'memory on', 'home%', 'day', 'why')
-    rows = [(tables.printable(one.guest.name),
-             tables.UNKNOWN if one.guest.id is None else str(one.guest.id),
-             _held(one.held_nodes), _memory(one.bytes_by_node), percent(one.home_ratio),
-             _wants(one.wants), tables.printable(why(one, now_s, boottime_s))) for one in guests]
-    return tables.Table('guests', tuple(
-        (heading, heading not in ('id', 'home%', 'day')) for heading in headings), tuple(
-            tuple(Cell(text) for text in row) for row in rows), (_LEGEND,))
+    rows = [
+        (
+            tables.printable(one.guest.name),
+            tables.UNKNOWN if one.guest.id is None else str(one.guest.id),
+            _held(one.held_nodes),
+            _memory(one.bytes_by_node),
+            percent(one.home_ratio),
+            _wants(one.wants),
+            tables.printable(why(one, now_s, boottime_s)),
+        )
+        for one in guests
+    ]
+    return tables.Table(
+        'guests',
+        tuple((heading, heading not in ('id', 'home%', 'day')) for heading in headings),
+        tuple(tuple(Cell(text) for text in row) for row in rows),
+        (_LEGEND,),
+    )
 
 
 def why(one: Standing, now_s: float, boottime_s: float) -> str:
@@ -129,19 +165,33 @@ def why(one: Standing, now_s: float, boottime_s: float) -> str:
     if promise is None:
         return 'no promise'
     parts = [_origin(one, promise, now_s, boottime_s)]
-    wider = promise.cpu_nodes and one.held_nodes is not None and (
-        set(one.held_nodes) != set(promise.cpu_nodes))
+    wider = (
+        promise.cpu_nodes
+        and one.held_nodes is not None
+        and (set(one.held_nodes) != set(promise.cpu_nodes))
+    )
     if one.pinned:
-        parts.append('left to whoever has pinned them: ' + ', '.join(
-            '%s on %s' % (name, topology.format_cpulist(cpus)) for name, cpus in one.pinned))
+        parts.append(
+            'left to whoever has pinned them: '
+            + ', '.join(
+                '%s on %s' % (name, topology.format_cpulist(cpus)) for name, cpus in one.pinned
+            )
+        )
     elif wider and promise.origin == model.PLACED:
         spans = not one.held_nodes or set(one.held_nodes) > set(promise.cpu_nodes)
-        parts.append(('widened from' if spans else 'not on') + ' node '
-                     + ','.join(map(str, promise.cpu_nodes)))
+        parts.append(
+            ('widened from' if spans else 'not on')
+            + ' node '
+            + ','.join(map(str, promise.cpu_nodes))
+        )
     if promise.memory_bytes < one.guest.memory_bytes:
-        parts.append('promised %s of the %s that it may grow to' % (
-            tables.scaled(promise.memory_bytes, 1024),
-            tables.scaled(one.guest.memory_bytes, 1024)))
+        parts.append(
+            'promised %s of the %s that it may grow to'
+            % (
+                tables.scaled(promise.memory_bytes, 1024),
+                tables.scaled(one.guest.memory_bytes, 1024),
+            )
+        )
     if one.fixed and one.fixed not in ('pinned', 'unknown'):
         parts.append(plans.FIXED.get(one.fixed, one.fixed))
     return '; '.join(parts)
@@ -149,11 +199,15 @@ def why(one: Standing, now_s: float, boottime_s: float) -> str:
 
 def _origin(one: Standing, promise: model.Promise, now_s: float, boottime_s: float) -> str:
     if promise.origin == model.PINNED or one.guest.placed_by and not one.pinned:
-        return 'placed by others' + (': ' + ', '.join(one.guest.placed_by)
-                                     if one.guest.placed_by else '')
+        return 'placed by others' + (
+            ': ' + ', '.join(one.guest.placed_by) if one.guest.placed_by else ''
+        )
     if one.moved:
-        return 'moved by %s %s ago: %s' % (one.moved.who, age(now_s - one.moved.taken_s),
-                                           one.moved.why)
+        return 'moved by %s %s ago: %s' % (
+            one.moved.who,
+            age(now_s - one.moved.taken_s),
+            one.moved.why,
+        )
     if promise.origin == model.FLOATING:
         return 'floats'
     if not promise.cpu_nodes:
@@ -176,13 +230,23 @@ def _wants(wants: GuestHistory | None) -> str:
 def _memory(by_node: dict[int, int] | None) -> str:
     if by_node is None:
         return tables.UNKNOWN
-    return ' '.join('%d:%s' % (node, scaled(size, 1024))
-                    for node, size in sorted(by_node.items()) if size) or '0'
+    return (
+        ' '.join(
+            '%d:%s' % (node, scaled(size, 1024)) for node, size in sorted(by_node.items()) if size
+        )
+        or '0'
+    )
 
 
-def to_data(agent: Agent, nodes: Iterable[Node], guests: Iterable[Standing],
-            absent: Iterable[Override], problems: Iterable[str], now_s: float,
-            boottime_s: float) -> dict[str, Any]:
+def to_data(
+    agent: Agent,
+    nodes: Iterable[Node],
+    guests: Iterable[Standing],
+    absent: Iterable[Override],
+    problems: Iterable[str],
+    now_s: float,
+    boottime_s: float,
+) -> dict[str, Any]:
     """Return it all as plain data.
 
     :param absent: what was said of guests that do not run
@@ -190,14 +254,25 @@ def to_data(agent: Agent, nodes: Iterable[Node], guests: Iterable[Standing],
     return {
         'agent': dict(agent._asdict(), paused=agent.paused and agent.paused._asdict()),
         'nodes': [node._asdict() for node in nodes],
-        'guests': [{
-            'uuid': one.guest.uuid, 'name': one.guest.name, 'id': one.guest.id,
-            'held_nodes': one.held_nodes, 'bytes_by_node': one.bytes_by_node,
-            'home_ratio': one.home_ratio, 'override': one.guest.override, 'fixed': one.fixed,
-            'demand_cores': one.wants.demand.figures() if one.wants else {},
-            'bandwidth_bytes_per_sec': one.wants.traffic.figures() if one.wants else {},
-            'pinned': {name: topology.format_cpulist(cpus) for name, cpus in one.pinned},
-            'promise': one.promise and one.promise._asdict(), 'moved': one.moved and one.moved.id,
-            'why': why(one, now_s, boottime_s)} for one in guests],
+        'guests': [
+            {
+                'uuid': one.guest.uuid,
+                'name': one.guest.name,
+                'id': one.guest.id,
+                'held_nodes': one.held_nodes,
+                'bytes_by_node': one.bytes_by_node,
+                'home_ratio': one.home_ratio,
+                'override': one.guest.override,
+                'fixed': one.fixed,
+                'demand_cores': one.wants.demand.figures() if one.wants else {},
+                'bandwidth_bytes_per_sec': one.wants.traffic.figures() if one.wants else {},
+                'pinned': {name: topology.format_cpulist(cpus) for name, cpus in one.pinned},
+                'promise': one.promise and one.promise._asdict(),
+                'moved': one.moved and one.moved.id,
+                'why': why(one, now_s, boottime_s),
+            }
+            for one in guests
+        ],
         'not_running': [each._asdict() for each in absent],
-        'problems': list(problems)}
+        'problems': list(problems),
+    }

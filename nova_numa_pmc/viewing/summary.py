@@ -22,16 +22,42 @@ if TYPE_CHECKING:
 _Key = TypeVar('_Key', int, str)
 
 NODE_METRICS = (
-    'pressure', 'cpu_ratio', 'bandwidth_ratio', 'link_ratio', 'demand_cores', 'waiting_cores',
-    'distance_cores', 'local_per_sec', 'remote_per_sec', 'remote_ratio',
-    'bandwidth_bytes_per_sec', 'cpi', 'io_miss_ratio')
+    'pressure',
+    'cpu_ratio',
+    'bandwidth_ratio',
+    'link_ratio',
+    'demand_cores',
+    'waiting_cores',
+    'distance_cores',
+    'local_per_sec',
+    'remote_per_sec',
+    'remote_ratio',
+    'bandwidth_bytes_per_sec',
+    'cpi',
+    'io_miss_ratio',
+)
 GUEST_METRICS = (
-    'cores', 'waiting_cores', 'local_per_sec', 'remote_per_sec', 'remote_ratio',
-    'bandwidth_bytes_per_sec', 'cpi', 'intensity')
+    'cores',
+    'waiting_cores',
+    'local_per_sec',
+    'remote_per_sec',
+    'remote_ratio',
+    'bandwidth_bytes_per_sec',
+    'cpi',
+    'intensity',
+)
 #: What is compared between windows; of the host, the sums over its nodes.
 COMPARED = (
-    'ipc', 'local_per_sec', 'remote_per_sec', 'remote_ratio', 'bandwidth_bytes_per_sec',
-    'cores', 'waiting_cores', 'distance_cores', 'pressure')
+    'ipc',
+    'local_per_sec',
+    'remote_per_sec',
+    'remote_ratio',
+    'bandwidth_bytes_per_sec',
+    'cores',
+    'waiting_cores',
+    'distance_cores',
+    'pressure',
+)
 
 
 class Spread(Record):
@@ -103,20 +129,21 @@ class Recorded:
             self._series(self.guests, guest.uuid, guest.name, GUEST_METRICS).add(sample, guest)
 
     @staticmethod
-    def _series(where: dict[_Key, Series], key: _Key, name: str,
-                metrics: Iterable[str]) -> Series:
+    def _series(where: dict[_Key, Series], key: _Key, name: str, metrics: Iterable[str]) -> Series:
         if key not in where:
             where[key] = Series(name, metrics)
         return where[key]
 
 
-def gather(samples: Iterable[Sample], from_s: float | None = None,
-           to_s: float | None = None) -> Recorded:
+def gather(
+    samples: Iterable[Sample], from_s: float | None = None, to_s: float | None = None
+) -> Recorded:
     """Return all series of the samples that ended in a window."""
     recorded = Recorded()
     for sample in samples:
         if (from_s is None or sample.taken_s >= from_s) and (
-                to_s is None or sample.taken_s <= to_s):
+            to_s is None or sample.taken_s <= to_s
+        ):
             recorded.add(sample)
     return recorded
 
@@ -126,8 +153,9 @@ def spread(values: Iterable[float]) -> Spread:
     known = sorted(value for value in values if not math.isnan(value))
     if not known:
         return Spread(None, None, None, 0)
-    return Spread(_quantile(known, 0.5), _quantile(known, 0.95), math.fsum(known) / len(known),
-                  len(known))
+    return Spread(
+        _quantile(known, 0.5), _quantile(known, 0.95), math.fsum(known) / len(known), len(known)
+    )
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
@@ -137,33 +165,47 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
-def of_node(series: Series, from_s: float | None = None,
-            to_s: float | None = None) -> dict[str, float | None]:
+def of_node(
+    series: Series, from_s: float | None = None, to_s: float | None = None
+) -> dict[str, float | None]:
     """Return {metric: mean over time or None} of a node in a window, as :data:`COMPARED`."""
     window = series.between(from_s, to_s)
     return _means([_columns(series, window, series.values['demand_cores'])])
 
 
-def of_guest(series: Series, from_s: float | None = None,
-             to_s: float | None = None) -> dict[str, float | None]:
+def of_guest(
+    series: Series, from_s: float | None = None, to_s: float | None = None
+) -> dict[str, float | None]:
     """Return likewise of a guest."""
     window = series.between(from_s, to_s)
     return _means([_columns(series, window, series.values['cores'])])
 
 
-def of_host(recorded: Recorded, from_s: float | None = None,
-            to_s: float | None = None) -> dict[str, float | None]:
+def of_host(
+    recorded: Recorded, from_s: float | None = None, to_s: float | None = None
+) -> dict[str, float | None]:
     """Return likewise of all nodes together; pressure is the highest of theirs."""
-    return _means([_columns(series, series.between(from_s, to_s), series.values['demand_cores'])
-                   for series in recorded.nodes.values()])
+    return _means(
+        [
+            _columns(series, series.between(from_s, to_s), series.values['demand_cores'])
+            for series in recorded.nodes.values()
+        ]
+    )
 
 
 def _columns(series: Series, window: slice, cores: array[float]) -> dict[str, array[float]]:
     unknown = array('f', [math.nan]) * len(series.taken_s)
-    columns = {metric: series.values.get(metric, unknown)[window] for metric in COMPARED
-               if metric != 'ipc'}
-    return dict(columns, elapsed_s=series.elapsed_s[window], cores=cores[window],
-                cpi=series.values['cpi'][window])
+    columns = {
+        metric: series.values.get(metric, unknown)[window]
+        for metric in COMPARED
+        if metric != 'ipc'
+    }
+    return dict(
+        columns,
+        elapsed_s=series.elapsed_s[window],
+        cores=cores[window],
+        cpi=series.values['cpi'][window],
+    )
 
 
 def _means(parts: list[dict[str, array[float]]]) -> dict[str, float | None]:
@@ -173,9 +215,17 @@ def _means(parts: list[dict[str, array[float]]]) -> dict[str, float | None]:
     clocks), IPC = Σ c/CPI ÷ Σ c. The remote ratio is Σ remote ÷ Σ (local + remote), and where
     a source has only ratios the mean of these by c.
     """
-    means = {metric: _add([_mean(part[metric], part['elapsed_s']) for part in parts])
-             for metric in ('local_per_sec', 'remote_per_sec', 'bandwidth_bytes_per_sec',
-                            'cores', 'waiting_cores', 'distance_cores')}
+    means = {
+        metric: _add([_mean(part[metric], part['elapsed_s']) for part in parts])
+        for metric in (
+            'local_per_sec',
+            'remote_per_sec',
+            'bandwidth_bytes_per_sec',
+            'cores',
+            'waiting_cores',
+            'distance_cores',
+        )
+    }
     pressures = [_mean(part['pressure'], part['elapsed_s']) for part in parts]
     means['pressure'] = max((p for p in pressures if p is not None), default=None)
     instructions, cycles = _total(parts, 'cpi', lambda cpi: 1 / cpi if cpi > 0 else math.nan)
@@ -203,8 +253,9 @@ def _add(values: list[float | None]) -> float | None:
     return math.fsum(known) if values and len(known) == len(values) else None
 
 
-def _total(parts: Iterable[dict[str, array[float]]], metric: str,
-           function: Callable[[float], float]) -> tuple[float, float]:
+def _total(
+    parts: Iterable[dict[str, array[float]]], metric: str, function: Callable[[float], float]
+) -> tuple[float, float]:
     """Return (Σ c·f(value), Σ c) over all samples that know the value; c in core-seconds."""
     total = weight = 0.0
     for part in parts:

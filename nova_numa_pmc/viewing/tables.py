@@ -108,10 +108,24 @@ _NODES: tuple[tuple[str, Callable[[NodeSample], Cell]], ...] = (
     ('dist', lambda n: Cell(number(n.distance_cores), _level(n.distance_cores, 0.1, 1.0))),
     ('rem%', lambda n: _remote(n.remote_ratio)),
     ('CPI', lambda n: Cell(cpi(n.cpi, n.cpi_reliable))),
-    ('GB/s', lambda n: Cell(pair(*(number(v and v / 1e9, 1) for v in (
-        n.bandwidth_bytes_per_sec, n.bandwidth_max_bytes_per_sec))))),
-    ('promised', lambda n: Cell(scaled(n.promised_bytes, 1024), _level(
-        utilisation(n.promised_bytes, n.memory_bytes), 0.95, 1.0))),
+    (
+        'GB/s',
+        lambda n: Cell(
+            pair(
+                *(
+                    number(v and v / 1e9, 1)
+                    for v in (n.bandwidth_bytes_per_sec, n.bandwidth_max_bytes_per_sec)
+                )
+            )
+        ),
+    ),
+    (
+        'promised',
+        lambda n: Cell(
+            scaled(n.promised_bytes, 1024),
+            _level(utilisation(n.promised_bytes, n.memory_bytes), 0.95, 1.0),
+        ),
+    ),
     ('free', lambda n: Cell(pair(*(scaled(v, 1024) for v in (n.free_bytes, n.memory_bytes))))),
     ('local/s', lambda n: Cell(scaled(n.local_per_sec))),
     ('remote/s', lambda n: Cell(scaled(n.remote_per_sec))),
@@ -125,13 +139,19 @@ _GUESTS: tuple[tuple[str, Callable[[GuestSample], Cell]], ...] = (
     ('runs on', lambda g: Cell(runs_on(g))),
     ('memory', lambda g: Cell(memory(g))),
     ('rem%', lambda g: _remote(g.remote_ratio)),
-    ('MB/s', lambda g: Cell(number(
-        g.bandwidth_bytes_per_sec and g.bandwidth_bytes_per_sec / 1e6, 0))),
+    (
+        'MB/s',
+        lambda g: Cell(number(g.bandwidth_bytes_per_sec and g.bandwidth_bytes_per_sec / 1e6, 0)),
+    ),
     ('CPI', lambda g: Cell(cpi(g.cpi, g.cpi_reliable))),
     ('acc/kI', lambda g: Cell(number(g.intensity))),
     ('source', lambda g: Cell(source(g))),
-    ('devices', lambda g: Cell(devices(g), WARN if any(
-        device.local is False for device in g.devices) else PLAIN)),
+    (
+        'devices',
+        lambda g: Cell(
+            devices(g), WARN if any(device.local is False for device in g.devices) else PLAIN
+        ),
+    ),
 )
 _LEFT = ('guest', 'source', 'runs on', 'memory', 'devices')
 
@@ -152,7 +172,8 @@ LEGEND = (
     'pressure: highest of cpu, bw, link (1 saturated)   cores: wanted/there   '
     'wait, dist: cores lost to waiting and to distance',
     'rem%: remote share of DRAM accesses   CPI?: CPUs below 5 % busy   '
-    'acc/kI: DRAM accesses per 1,000 instructions   -: unknown')
+    'acc/kI: DRAM accesses per 1,000 instructions   -: unknown',
+)
 
 
 def pair(first: str, second: str) -> str:
@@ -184,16 +205,28 @@ def runs_on(guest: GuestSample) -> str:
 
 def memory(guest: GuestSample) -> str:
     """Return '0:3.0G 1:512M', the nodes that hold any of it."""
-    return ' '.join('%d:%s' % (node, scaled(size, 1024))
-                    for node, size in guest.bytes_by_node if size) or UNKNOWN
+    return (
+        ' '.join(
+            '%d:%s' % (node, scaled(size, 1024)) for node, size in guest.bytes_by_node if size
+        )
+        or UNKNOWN
+    )
 
 
 def devices(guest: GuestSample) -> str:
     """Return '0000:3b:00.1@1 remote', each device with its node."""
-    return ', '.join('%s@%s%s' % (
-        printable(device.address), UNKNOWN if device.node is None else device.node,
-        {True: ' local', False: ' remote', None: ''}[device.local])
-        for device in guest.devices) or UNKNOWN
+    return (
+        ', '.join(
+            '%s@%s%s'
+            % (
+                printable(device.address),
+                UNKNOWN if device.node is None else device.node,
+                {True: ' local', False: ' remote', None: ''}[device.local],
+            )
+            for device in guest.devices
+        )
+        or UNKNOWN
+    )
 
 
 def nodes(sample: Sample) -> Table:
@@ -215,8 +248,9 @@ def sorted_guests(all_guests: Iterable[GuestSample], sort: str) -> list[GuestSam
     return sorted(by_name, key=lambda guest: (value(guest) is None, -(value(guest) or 0)))
 
 
-def _table(title: str, columns: Sequence[tuple[str, Callable[[_T], Cell]]],
-           records: Iterable[_T]) -> Table:
+def _table(
+    title: str, columns: Sequence[tuple[str, Callable[[_T], Cell]]], records: Iterable[_T]
+) -> Table:
     rows = tuple(tuple(cell(record) for _heading, cell in columns) for record in records)
     return Table(title, tuple((heading, heading in _LEFT) for heading, _cell in columns), rows)
 
@@ -224,15 +258,23 @@ def _table(title: str, columns: Sequence[tuple[str, Callable[[_T], Cell]]],
 def aligned(table: Table) -> list[list[Cell]]:
     """Return a table's lines, the headings first, each a list of padded cells."""
     lines: list[Sequence[Cell]] = [
-        [Cell(heading) for heading, _left in table.headings], *table.rows]
+        [Cell(heading) for heading, _left in table.headings],
+        *table.rows,
+    ]
     widths = [max(len(cell.text) for cell in column) for column in zip(*lines)]
-    return [[cell._replace(text=cell.text.ljust(wide) if left else cell.text.rjust(wide))
-             for cell, wide, (_heading, left) in zip(line, widths, table.headings)]
-            for line in lines]
+    return [
+        [
+            cell._replace(text=cell.text.ljust(wide) if left else cell.text.rjust(wide))
+            for cell, wide, (_heading, left) in zip(line, widths, table.headings)
+        ]
+        for line in lines
+    ]
 
 
 def text(table: Table, width: int | None = None) -> list[str]:
     """Return a table as lines of plain text, cut at ``width`` columns; None: not cut."""
     lines = [GAP.join(cell.text for cell in line).rstrip() for line in aligned(table)]
-    return [line if width is None or len(line) <= width else line[:max(0, width - 1)] + '…'
-            for line in (*lines, *table.notes)]
+    return [
+        line if width is None or len(line) <= width else line[: max(0, width - 1)] + '…'
+        for line in (*lines, *table.notes)
+    ]

@@ -28,21 +28,25 @@ def main():
     args = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
     with tempfile.TemporaryDirectory() as root:
-        there = measured.MeasuredHost(root, [
-            sysfs.FakeNode(at, '%d-%d' % (32 * at, 32 * at + 31)) for at in (0, 1)])
+        there = measured.MeasuredHost(
+            root, [sysfs.FakeNode(at, '%d-%d' % (32 * at, 32 * at + 31)) for at in (0, 1)]
+        )
         found = measure(there, root, args)
         there.close()
     found['percent_of_a_core_at_5_s'] = round(found['agent_ms'] / 50, 3)
-    print('%(guests)d guests: sampling %(sampling_ms).1f ms a tick, everything else '
-          '%(agent_ms).1f ms: %(percent_of_a_core_at_5_s).2f %% of a core at 5 s' % found)
+    print(
+        '%(guests)d guests: sampling %(sampling_ms).1f ms a tick, everything else '
+        '%(agent_ms).1f ms: %(percent_of_a_core_at_5_s).2f %% of a core at 5 s' % found
+    )
     print(json.dumps(found))
 
 
 def measure(there, root, args):
     """Tick so many times; return the means."""
     launch(there, root, args.guests)
-    options = agent_options.Options(settings.read('/dev/null'), counting.Options(),
-                                    rebalance=agent_options.DRY_RUN)
+    options = agent_options.Options(
+        settings.read('/dev/null'), counting.Options(), rebalance=agent_options.DRY_RUN
+    )
     with ticking.Agent(options, root) as made:
         spent = {'sampling': 0.0}
         take = made._sampler.sample
@@ -53,6 +57,7 @@ def measure(there, root, args):
                 return take(*values)
             finally:
                 spent['sampling'] += time.process_time() - began
+
         made._sampler.sample = sample
         for at in range(2):
             tick(there, made, args.guests, at)
@@ -62,9 +67,12 @@ def measure(there, root, args):
             began = time.process_time()
             made.tick(now(at))
             all_s += time.process_time() - began
-    return {'guests': args.guests, 'ticks': args.ticks,
-            'sampling_ms': round(1e3 * spent['sampling'] / args.ticks, 2),
-            'agent_ms': round(1e3 * (all_s - spent['sampling']) / args.ticks, 2)}
+    return {
+        'guests': args.guests,
+        'ticks': args.ticks,
+        'sampling_ms': round(1e3 * spent['sampling'] / args.ticks, 2),
+        'agent_ms': round(1e3 * (all_s - spent['sampling']) / args.ticks, 2),
+    }
 
 
 def launch(there, root, count):
@@ -73,8 +81,17 @@ def launch(there, root, count):
         for number in range(1, count + 1):
             there.launch(number, {0: MIB, 1: MIB})
             node = number % 2
-            ledger.put(model.Promise(host.uuid_of(number), host.name_of(number), (node,), (node,),
-                                     2, 64 * MIB, started=True))
+            ledger.put(
+                model.Promise(
+                    host.uuid_of(number),
+                    host.name_of(number),
+                    (node,),
+                    (node,),
+                    2,
+                    64 * MIB,
+                    started=True,
+                )
+            )
 
 
 def load(there, count, at):

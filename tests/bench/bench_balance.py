@@ -40,10 +40,14 @@ HOMES = {f'g{i}': int(i == 5) for i in range(6)}
 WINDOW_S, PAGE_BYTES = 8, 4096
 TITLES = {'nobody': 'nobody', 'kernel': 'NUMA balancing', 'numad': 'numad', 'agent': 'our agent'}
 #: User and system time of a process and of its guests' QEMUs [ticks of 1/100 s].
-CPU_TIME = ("pid=$(pgrep -o -x numad || systemctl show -P MainPID nova-numa-agent); "
-            "awk '{print $14 + $15}' /proc/$pid/stat 2>/dev/null || echo 0")
-SYSTEM_TIME = ("for pid in $(pgrep -x qemu-system-x86); do awk '{print $15}' /proc/$pid/stat; "
-               "done | awk '{all += $1} END {print all + 0}'")
+CPU_TIME = (
+    'pid=$(pgrep -o -x numad || systemctl show -P MainPID nova-numa-agent); '
+    "awk '{print $14 + $15}' /proc/$pid/stat 2>/dev/null || echo 0"
+)
+SYSTEM_TIME = (
+    "for pid in $(pgrep -x qemu-system-x86); do awk '{print $15}' /proc/$pid/stat; "
+    "done | awk '{all += $1} END {print all + 0}'"
+)
 MIGRATED = "awk '/^pgmigrate_success/ {print $2}' /proc/vmstat"
 
 
@@ -91,55 +95,80 @@ def watch(way, minutes, name):
         host.guests.hold(HOMES)
         host.guests.resume(HOMES)
         found = host.guests.hold(dict.fromkeys(HOMES))
-        say(f'{TITLES[way]}: {guests_per_node(found, 2)} at first, least at home '
-            f'{min(home_share(guest) for guest in found.values()):.2%}')
+        say(
+            f'{TITLES[way]}: {guests_per_node(found, 2)} at first, least at home '
+            f'{min(home_share(guest) for guest in found.values()):.2%}'
+        )
         _, system_before, pages_before = numbers(host)
         began, seen = time.monotonic(), []
         agent = begin(way, host)
         while not seen or time.monotonic() - began < 60 * minutes:
             counted = host.guests.window(WINDOW_S)
             found = host.guests.report()
-            local, remote = (sum(guest[kind] for guest in counted['guests'].values())
-                             for kind in ('local', 'remote'))
-            seen.append({
-                'seconds': round(time.monotonic() - began, 1), 'local': local, 'remote': remote,
-                'remote_share': remote / max(1, local + remote),
-                'passes': sum(guest['passes'] for guest in counted['guests'].values()),
-                'guests_per_node': guests_per_node(found, 2),
-                'least_at_home': min(map(home_share, found.values()))})
-            say(f"{TITLES[way]}: [{seen[-1]['seconds']:4.0f} s] {seen[-1]['guests_per_node']}, "
-                f"remote {seen[-1]['remote_share']:.2%}, {seen[-1]['passes']} passes")
+            local, remote = (
+                sum(guest[kind] for guest in counted['guests'].values())
+                for kind in ('local', 'remote')
+            )
+            seen.append(
+                {
+                    'seconds': round(time.monotonic() - began, 1),
+                    'local': local,
+                    'remote': remote,
+                    'remote_share': remote / max(1, local + remote),
+                    'passes': sum(guest['passes'] for guest in counted['guests'].values()),
+                    'guests_per_node': guests_per_node(found, 2),
+                    'least_at_home': min(map(home_share, found.values())),
+                }
+            )
+            say(
+                f'{TITLES[way]}: [{seen[-1]["seconds"]:4.0f} s] {seen[-1]["guests_per_node"]}, '
+                f'remote {seen[-1]["remote_share"]:.2%}, {seen[-1]["passes"]} passes'
+            )
         spent, system, pages = numbers(host)
         said = agent.journal() if agent else []
-    return {'way': way, 'windows': seen,
-            'cpu_s': spent / 100 if way in ('numad', 'agent') else None,
-            'guests_system_s': (system - system_before) / 100,
-            'migrated_bytes': (pages - pages_before) * PAGE_BYTES, 'journal': said}
+    return {
+        'way': way,
+        'windows': seen,
+        'cpu_s': spent / 100 if way in ('numad', 'agent') else None,
+        'guests_system_s': (system - system_before) / 100,
+        'migrated_bytes': (pages - pages_before) * PAGE_BYTES,
+        'journal': said,
+    }
 
 
 def summarize(run):
     """Return the row of a way: how it ended, over its last third."""
-    last = run['windows'][-max(1, len(run['windows']) // 3):]
+    last = run['windows'][-max(1, len(run['windows']) // 3) :]
     local, remote = (sum(window[kind] for window in last) for kind in ('local', 'remote'))
-    return {'guests_per_node': last[-1]['guests_per_node'],
-            'remote_share': remote / max(1, local + remote),
-            'passes_per_window': sum(window['passes'] for window in last) / len(last),
-            'cpu_s': run['cpu_s'], 'guests_system_s': run['guests_system_s'],
-            'migrated_mib': run['migrated_bytes'] >> 20}
+    return {
+        'guests_per_node': last[-1]['guests_per_node'],
+        'remote_share': remote / max(1, local + remote),
+        'passes_per_window': sum(window['passes'] for window in last) / len(last),
+        'cpu_s': run['cpu_s'],
+        'guests_system_s': run['guests_system_s'],
+        'migrated_mib': run['migrated_bytes'] >> 20,
+    }
 
 
 def draw(runs, path):
     """Draw the remote share and the passes over time, a line for each way."""
     import matplotlib
+
     matplotlib.use('Agg')
     from matplotlib import pyplot
-    figure, (above, below) = pyplot.subplots(2, 1, figsize=(9, 6.5), layout='constrained',
-                                             sharex=True)
+
+    figure, (above, below) = pyplot.subplots(
+        2, 1, figsize=(9, 6.5), layout='constrained', sharex=True
+    )
     for run in runs:
         at = [window['seconds'] for window in run['windows']]
         ends = ':'.join(map(str, run['windows'][-1]['guests_per_node']))
-        above.plot(at, [100 * window['remote_share'] for window in run['windows']], marker='.',
-                   label=f"{TITLES[run['way']]} (ends {ends})")
+        above.plot(
+            at,
+            [100 * window['remote_share'] for window in run['windows']],
+            marker='.',
+            label=f'{TITLES[run["way"]]} (ends {ends})',
+        )
         below.plot(at, [window['passes'] for window in run['windows']], marker='.')
     above.set_ylabel('remote DRAM accesses [%]')
     above.set_ylim(bottom=0)
@@ -159,10 +188,13 @@ def parse_args(argv):
     """Parse the command line."""
     parser = command.parser('tests.bench.bench_balance', __doc__)
     parser.add_argument('--minutes', type=float, default=5.0, help='of each way (default 5)')
-    parser.add_argument('--only', default=','.join(TITLES), metavar='WAY,…',
-                        help='of %(default)s')
-    parser.add_argument('--out', type=pathlib.Path, default=pathlib.Path('build/balance'),
-                        help='for plot and JSON (default %(default)s)')
+    parser.add_argument('--only', default=','.join(TITLES), metavar='WAY,…', help='of %(default)s')
+    parser.add_argument(
+        '--out',
+        type=pathlib.Path,
+        default=pathlib.Path('build/balance'),
+        help='for plot and JSON (default %(default)s)',
+    )
     return parser.parse_args(argv)
 
 
@@ -175,13 +207,17 @@ def main(argv=None):
     (args.out / 'balance.json').write_text(json.dumps(runs, indent=1))
     draw(runs, args.out / 'balance.png')
     rows = {run['way']: summarize(run) for run in runs}
-    print(f'{"":15} {"guests":>7} {"remote":>8} {"passes":>7} {"CPU s":>7} {"guests sys s":>12} '
-          f'{"migrated":>9}')
+    print(
+        f'{"":15} {"guests":>7} {"remote":>8} {"passes":>7} {"CPU s":>7} {"guests sys s":>12} '
+        f'{"migrated":>9}'
+    )
     for way, row in rows.items():
-        spent = '–' if row['cpu_s'] is None else f"{row['cpu_s']:.1f}"
-        print(f"{TITLES[way]:15} {':'.join(map(str, row['guests_per_node'])):>7} "
-              f"{row['remote_share']:8.2%} {row['passes_per_window']:7.1f} {spent:>7} "
-              f"{row['guests_system_s']:12.1f} {count(row['migrated_mib'] * 1048576):>9}")
+        spent = '–' if row['cpu_s'] is None else f'{row["cpu_s"]:.1f}'
+        print(
+            f'{TITLES[way]:15} {":".join(map(str, row["guests_per_node"])):>7} '
+            f'{row["remote_share"]:8.2%} {row["passes_per_window"]:7.1f} {spent:>7} '
+            f'{row["guests_system_s"]:12.1f} {count(row["migrated_mib"] * 1048576):>9}'
+        )
     print(json.dumps({'bench': 'balance', 'minutes': args.minutes, 'ways': rows}))
     return 0
 

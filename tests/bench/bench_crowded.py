@@ -41,7 +41,7 @@ from tests.lab.demo import scenario  # noqa: E402
 AGAIN = 'floating again'
 RATIOS = (('ours', 'static'), ('ours', 'floating'), (AGAIN, 'floating'))
 DUTIES = (100,) * 4 + (50,) * 4 + (10,) * 4
-PACE = 20_000_000        # instructions per second of each vCPU
+PACE = 20_000_000  # instructions per second of each vCPU
 WINDOW_S = 12
 #: A tick takes some seconds at that pace.
 INTERVAL_S, SETTLE_INTERVALS = 20, 3
@@ -57,14 +57,21 @@ def say(line):
 def let_float(lab):
     """Let all guests run on any CPU."""
     with lab.guests.frozen():
-        lab.run('; '.join(f"echo 0-3 >'{path}'" for path in lab.cpusets()
-                          if path.endswith('/libvirt/cpuset.cpus')))
+        lab.run(
+            '; '.join(
+                f"echo 0-3 >'{path}'"
+                for path in lab.cpusets()
+                if path.endswith('/libvirt/cpuset.cpus')
+            )
+        )
 
 
 def one_order(lab, duties):
     """Return {way: million instructions per second} of guests started in this order of duties."""
-    specs = [{'name': f'g{i}', 'memory_mib': 16, 'cmdline': f'duty={duty} touch=50',
-              'paused': True} for i, duty in enumerate(duties)]
+    specs = [
+        {'name': f'g{i}', 'memory_mib': 16, 'cmdline': f'duty={duty} touch=50', 'paused': True}
+        for i, duty in enumerate(duties)
+    ]
     lab.guests.start(specs, parallel=2)
     lab.wait_for_hooks()
     lab.run('; '.join(f'virsh -q resume {spec["name"]}' for spec in specs), timeout=300)
@@ -74,7 +81,7 @@ def one_order(lab, duties):
     agent = Agent(lab, INTERVAL_S)
     with lab.guests.frozen():
         agent.start(rebalance='on')
-    lab.machine.pace(PACE)      # it is to see the host that the guests will have
+    lab.machine.pace(PACE)  # it is to see the host that the guests will have
     agent.after(SETTLE_INTERVALS, every_s=INTERVAL_S / 2)
     lab.machine.pace(0)
     with lab.guests.frozen():
@@ -83,8 +90,10 @@ def one_order(lab, duties):
     found['ours'] = work(lab)
     let_float(lab)
     found[AGAIN] = work(lab)
-    lab.run('pkill -KILL -x qemu-system-x86; for i in $(seq 240); do '
-            '[ -z "$(virsh -q list --name)" ] && exit 0; sleep 0.5; done; exit 1')
+    lab.run(
+        'pkill -KILL -x qemu-system-x86; for i in $(seq 240); do '
+        '[ -z "$(virsh -q list --name)" ] && exit 0; sleep 0.5; done; exit 1'
+    )
     return found
 
 
@@ -119,32 +128,40 @@ def main(argv=None):
     orders = [rng.sample(DUTIES, len(DUTIES)) for _ in range(args.orders)]
     scenario.end_on_sigterm()
     for _ in range(MACHINES):
-        with contextlib.suppress(MachineGone), \
-                scenario.machine_up(f'crowded-{os.getpid()}', Shape()) as machine:
+        with (
+            contextlib.suppress(MachineGone),
+            scenario.machine_up(f'crowded-{os.getpid()}', Shape()) as machine,
+        ):
             lab = conftest.Lab(machine)
             lab.install_hook()
-            for duties in orders[len(found):]:
+            for duties in orders[len(found) :]:
                 try:
                     found.append(one_order(lab, duties))
                 except MachineGone as error:
                     say(f'order {len(found) + 1} begins again: {error}')
                     raise
-                say(f'[{time.monotonic() - began:4.0f} s] order {len(found)}, duties {duties}: '
+                say(
+                    f'[{time.monotonic() - began:4.0f} s] order {len(found)}, duties {duties}: '
                     + ', '.join(f'{way} {speed:.1f}' for way, speed in found[-1].items())
-                    + ' M instructions/s')
+                    + ' M instructions/s'
+                )
             break
     else:
         say(f'{MACHINES} machines ended by themselves')
         return 1
-    ratios = {f'{one} / {other}': sorted(round(each[one] / each[other], 4) for each in found)
-              for one, other in RATIOS}
+    ratios = {
+        f'{one} / {other}': sorted(round(each[one] / each[other], 4) for each in found)
+        for one, other in RATIOS
+    }
     means = {}
     for name, each in ratios.items():
         # Two standard errors of the mean; nothing is known of a single order's.
         error = 2 * statistics.stdev(each) / len(each) ** 0.5 if len(each) > 1 else 1.0
         means[name] = [round(statistics.mean(each), 4), round(error, 4)]
-        print(f'{name}: mean {means[name][0]:.3f} ± {error:.3f}, median '
-              f'{statistics.median(each):.3f}, least {each[0]:.3f}, most {each[-1]:.3f}')
+        print(
+            f'{name}: mean {means[name][0]:.3f} ± {error:.3f}, median '
+            f'{statistics.median(each):.3f}, least {each[0]:.3f}, most {each[-1]:.3f}'
+        )
     print(json.dumps({'bench': 'crowded', 'orders': found, 'ratios': ratios, 'means': means}))
     return 0
 

@@ -20,8 +20,7 @@ import time
 
 from nova_numa_pmc import model, pool_loads, state
 from nova_numa_pmc.host import hook_files
-from tests.fixtures import host as hosts
-from tests.fixtures import script
+from tests.fixtures import host as hosts, script
 
 BARE = [hook_files.INTERPRETER, '-I', '-S', '-c', 'pass']
 RATIO_MAX = 4.0
@@ -43,22 +42,40 @@ def main():
         print('%-10s %9s %9s %7s' % ('operation', 'hook ms', 'bare ms', 'ratio'))
         for operation in OPERATIONS:
             hook_s, bare_s, ratios[operation] = measure(host, path, operation, runs)
-            print('%-10s %9.2f %9.2f %7.2f' % (operation, hook_s * 1e3, bare_s * 1e3,
-                                               ratios[operation]))
+            print(
+                '%-10s %9.2f %9.2f %7.2f'
+                % (operation, hook_s * 1e3, bare_s * 1e3, ratios[operation])
+            )
         print_imports()
     finally:
         shutil.rmtree(root)
     worst = max(ratios.values())
-    print(json.dumps({'ratio_to_bare': round(worst, 2), 'ratio_max': RATIO_MAX, 'runs': runs,
-                      'compared_with': ' '.join(BARE),
-                      'ratios': {name: round(value, 2) for name, value in ratios.items()}}))
+    print(
+        json.dumps(
+            {
+                'ratio_to_bare': round(worst, 2),
+                'ratio_max': RATIO_MAX,
+                'runs': runs,
+                'compared_with': ' '.join(BARE),
+                'ratios': {name: round(value, 2) for name, value in ratios.items()},
+            }
+        )
+    )
     return int(worst > RATIO_MAX)
 
 
 def compile_for_interpreter():
     """Byte-compile the package as ``hook install`` does."""
-    subprocess.run([hook_files.INTERPRETER, '-m', 'compileall', '-q',
-                    hook_files.package_site() + '/nova_numa_pmc'], check=True)
+    subprocess.run(
+        [
+            hook_files.INTERPRETER,
+            '-m',
+            'compileall',
+            '-q',
+            hook_files.package_site() + '/nova_numa_pmc',
+        ],
+        check=True,
+    )
 
 
 def prepare(root):
@@ -76,9 +93,15 @@ def prepare(root):
 def publish(root):
     """Publish what was measured, as the agent does: it is what a start is decided by."""
     load = model.NodeLoad(1.0, 10**9, 10**11)
-    pool_loads.write(root + '/run/nova-numa-pmc', pool_loads.Published(
-        state.read_boot_id(root), time.clock_gettime_ns(time.CLOCK_BOOTTIME), 600.0, (
-            model.PoolLoad(frozenset(range(8)), ((0, load), (1, load)), ((0, 20), (1, 20))),)))
+    pool_loads.write(
+        root + '/run/nova-numa-pmc',
+        pool_loads.Published(
+            state.read_boot_id(root),
+            time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+            600.0,
+            (model.PoolLoad(frozenset(range(8)), ((0, load), (1, load)), ((0, 20), (1, 20))),),
+        ),
+    )
 
 
 def measure(host, path, operation, runs):
@@ -99,8 +122,11 @@ def measure(host, path, operation, runs):
         lines = host.logged()
         if any('left as it is' in line for line in lines):
             sys.exit('the hook failed: %s' % lines)
-    return (statistics.median(hook_s), statistics.median(bare_s),
-            statistics.median(hook / bare for hook, bare in zip(hook_s, bare_s)))
+    return (
+        statistics.median(hook_s),
+        statistics.median(bare_s),
+        statistics.median(hook / bare for hook, bare in zip(hook_s, bare_s)),
+    )
 
 
 def adopt_orphans():
@@ -127,9 +153,20 @@ def timed(work):
 def print_imports():
     """Print the dearest imports of the hook, each without those it imports itself."""
     done = subprocess.run(
-        [hook_files.INTERPRETER, '-I', '-S', '-X', 'importtime', '-c',
-         'import sys; sys.path.insert(0, sys.argv[1]); import nova_numa_pmc.hook',
-         hook_files.package_site()], capture_output=True, text=True, check=True)
+        [
+            hook_files.INTERPRETER,
+            '-I',
+            '-S',
+            '-X',
+            'importtime',
+            '-c',
+            'import sys; sys.path.insert(0, sys.argv[1]); import nova_numa_pmc.hook',
+            hook_files.package_site(),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     rows = []
     for line in done.stderr.splitlines():
         own, _, name = line.removeprefix('import time:').split('|')

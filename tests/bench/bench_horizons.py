@@ -29,9 +29,12 @@ RISING_HOSTS, RISING_MINUTES = 50, (5, 15, 30, 60)
 
 def figures(ratios):
     """Return what a scheduler would see of so many hosts."""
-    return {'differ': round(bursts.differing(ratios, STEP), 3),
-            'emptiest': round(min(ratios), 3), 'mean': round(statistics.mean(ratios), 3),
-            'fullest': round(max(ratios), 3)}
+    return {
+        'differ': round(bursts.differing(ratios, STEP), 3),
+        'emptiest': round(min(ratios), 3),
+        'mean': round(statistics.mean(ratios), 3),
+        'fullest': round(max(ratios), 3),
+    }
 
 
 def equal_hosts(count, hours, burst_s):
@@ -64,23 +67,41 @@ def rising(hosts):
 def main(count=1000, hours=24):
     """Run the benchmark; return 1 where the longer horizon does not keep what it promises."""
     count, hours, told = int(count), int(hours), {}
-    print('%d equal hosts of which %.2f is wanted, after %d h' % (
-        count, bursts.TRUE_RATIO, hours))
+    print('%d equal hosts of which %.2f is wanted, after %d h' % (count, bursts.TRUE_RATIO, hours))
     for burst_s in BURSTS_S:
         found, hosts = equal_hosts(count, hours, burst_s)
         for name, each in found.items():
-            print('bursts of %3.0f s, by the %-8s: two differ by a step in %5.1f %%, the emptiest '
-                  'reads %.2f, the fullest %.2f' % (burst_s, name, 100 * each['differ'],
-                                                    each['emptiest'], each['fullest']), flush=True)
+            print(
+                'bursts of %3.0f s, by the %-8s: two differ by a step in %5.1f %%, the emptiest '
+                'reads %.2f, the fullest %.2f'
+                % (burst_s, name, 100 * each['differ'], each['emptiest'], each['fullest']),
+                flush=True,
+            )
         told['%.0f' % burst_s] = dict(found, tripled=rising(hosts))
-        print('  tripled (%.2f): the longer horizon reads %s' % (
-            3 * bursts.TRUE_RATIO, ', '.join('%.2f after %d min' % (ratio, minutes) for
-                                             minutes, ratio in
-                                             told['%.0f' % burst_s]['tripled'].items())))
-    print(json.dumps({'hosts': count, 'hours': hours, 'true': bursts.TRUE_RATIO, 'step': STEP,
-                      'bursts_s': told}))
-    return int(any(each['longer']['differ'] >= each['snapshot']['differ']
-                   for each in told.values()))
+        print(
+            '  tripled (%.2f): the longer horizon reads %s'
+            % (
+                3 * bursts.TRUE_RATIO,
+                ', '.join(
+                    '%.2f after %d min' % (ratio, minutes)
+                    for minutes, ratio in told['%.0f' % burst_s]['tripled'].items()
+                ),
+            )
+        )
+    print(
+        json.dumps(
+            {
+                'hosts': count,
+                'hours': hours,
+                'true': bursts.TRUE_RATIO,
+                'step': STEP,
+                'bursts_s': told,
+            }
+        )
+    )
+    return int(
+        any(each['longer']['differ'] >= each['snapshot']['differ'] for each in told.values())
+    )
 
 
 if __name__ == '__main__':

@@ -22,8 +22,15 @@ from nova_numa_pmc import exceptions
 from nova_numa_pmc.core import rates
 from nova_numa_pmc.host import events, perf, pfm, rotation
 
-SOFTWARE = tuple(events.Event(name, name, 'software', 1, code) for name, code in (
-    ('task-clock', 1), ('page-faults', 2), ('context-switches', 3), ('minor-faults', 5)))
+SOFTWARE = tuple(
+    events.Event(name, name, 'software', 1, code)
+    for name, code in (
+        ('task-clock', 1),
+        ('page-faults', 2),
+        ('context-switches', 3),
+        ('minor-faults', 5),
+    )
+)
 
 
 def steady():
@@ -61,8 +68,9 @@ def measure(chosen, work, slice_s, window_s, counters):
         stack.callback(os.kill, pid, signal.SIGKILL)
         target = perf.thread(pid)
         dedicated = stack.enter_context(contextlib.closing(perf.Group(chosen, target)))
-        turns = stack.enter_context(contextlib.closing(
-            rotation.Rotation(rotation.plan_sets(chosen, counters), target)))
+        turns = stack.enter_context(
+            contextlib.closing(rotation.Rotation(rotation.plan_sets(chosen, counters), target))
+        )
         before = dedicated.read()
         end = time.monotonic() + window_s
         while time.monotonic() < end:
@@ -72,42 +80,60 @@ def measure(chosen, work, slice_s, window_s, counters):
         after = dedicated.read()
         switched = turns.read(after[0].enabled_ns - before[0].enabled_ns)
     nothing = rates.Count(0, 0, 0)
-    return {event: (rates.difference(first, last), rates.difference(nothing, switched[event]))
-            for event, first, last in zip(chosen, before, after)}
+    return {
+        event: (rates.difference(first, last), rates.difference(nothing, switched[event]))
+        for event, first, last in zip(chosen, before, after)
+    }
 
 
 def errors(pairs):
     """Return |x_ws - x_s| / x_ws of each event that happened."""
-    return {event.name: abs(alone.value - turned.value) / alone.value
-            for event, (alone, turned) in pairs.items() if alone and turned and alone.value}
+    return {
+        event.name: abs(alone.value - turned.value) / alone.value
+        for event, (alone, turned) in pairs.items()
+        if alone and turned and alone.value
+    }
 
 
 def main(argv=None):
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('--window', type=float, default=2.0, help='seconds a run')
     parser.add_argument('--counters', type=int, default=1, help='events counted at a time')
     parser.add_argument('--roles', help='comma-separated: count these of the machine')
     args = parser.parse_args(argv)
     chosen = SOFTWARE
     if args.roles:
-        chosen = tuple(event for event in events.select(libpfm=pfm.load()).events
-                       if event.role in args.roles.split(',') and event.cpus is None)
+        chosen = tuple(
+            event
+            for event in events.select(libpfm=pfm.load()).events
+            if event.role in args.roles.split(',') and event.cpus is None
+        )
     if not chosen:
         print('skipped: this machine has none of these', file=sys.stderr)
         return 1
-    print('%s; %d at a time, %.1f s a run'
-          % (', '.join(event.name for event in chosen), args.counters, args.window))
+    print(
+        '%s; %d at a time, %.1f s a run'
+        % (', '.join(event.name for event in chosen), args.counters, args.window)
+    )
     print('%-8s %8s %10s %10s  %s' % ('work', 'slice', 'mean', 'worst', 'worst event'))
     try:
         for work in (steady, bursty):
             for slice_s in (0.002, 0.01, 0.05):
                 found = errors(measure(chosen, work, slice_s, args.window, args.counters))
                 worst = max(found, key=found.get)
-                print('%-8s %5.0f ms %9.2f%% %9.2f%%  %s' % (
-                    work.__name__, slice_s * 1e3, 100 * sum(found.values()) / len(found),
-                    100 * found[worst], worst))
+                print(
+                    '%-8s %5.0f ms %9.2f%% %9.2f%%  %s'
+                    % (
+                        work.__name__,
+                        slice_s * 1e3,
+                        100 * sum(found.values()) / len(found),
+                        100 * found[worst],
+                        worst,
+                    )
+                )
     except exceptions.CounterError as error:
         print('skipped: %s' % error, file=sys.stderr)
         return 1

@@ -36,8 +36,10 @@ FLOATING_SLACK = 0.01
 
 def throughputs(scenario):
     """Return useful ÷ wanted of (floating, static, ours), and our host."""
-    hosts = [scenario.run(policy, floats)
-             for policy, floats in ((Still(), True), (Still(), False), (Planned(), False))]
+    hosts = [
+        scenario.run(policy, floats)
+        for policy, floats in ((Still(), True), (Still(), False), (Planned(), False))
+    ]
     return [host.useful / host.wanted for host in hosts], hosts[-1]
 
 
@@ -52,20 +54,28 @@ def one_load(orders, minutes, share, lines, shape):
     """Run all orders of one load and print its line; return its figures."""
     rows, changes, moves = [], 0, 0
     for order in range(orders):
-        row, ours = throughputs(Crowded(order, share=share, lines=lines, minutes=minutes,
-                                        **shape))
+        row, ours = throughputs(Crowded(order, share=share, lines=lines, minutes=minutes, **shape))
         rows.append(row)
         changes, moves = changes + ours.changes / orders, moves + ours.moves / orders
     floating, static, planned = map(statistics.mean, zip(*rows))
     by_floating, by_static = compared(rows, 0), compared(rows, 1)
-    print(f'  {1.6 * share:4.2f} of the cores wanted {"with" if lines else "no"} traffic'.ljust(45)
-          + f'{floating:9.4f}{static:9.4f}{planned:9.4f}'
-          + ''.join(f'{mean:+10.4f} ±{error:.4f} ({least:+.4f})'
-                    for mean, error, least in (by_floating, by_static))
-          + f'{changes:8.1f}{moves:7.1f}', flush=True)
-    return {'floating': round(floating, 5), 'static': round(static, 5),
-            'ours': round(planned, 5), 'over_floating': [round(x, 5) for x in by_floating],
-            'over_static': [round(x, 5) for x in by_static]}
+    print(
+        f'  {1.6 * share:4.2f} of the cores wanted {"with" if lines else "no"} traffic'.ljust(45)
+        + f'{floating:9.4f}{static:9.4f}{planned:9.4f}'
+        + ''.join(
+            f'{mean:+10.4f} ±{error:.4f} ({least:+.4f})'
+            for mean, error, least in (by_floating, by_static)
+        )
+        + f'{changes:8.1f}{moves:7.1f}',
+        flush=True,
+    )
+    return {
+        'floating': round(floating, 5),
+        'static': round(static, 5),
+        'ours': round(planned, 5),
+        'over_floating': [round(x, 5) for x in by_floating],
+        'over_static': [round(x, 5) for x in by_static],
+    }
 
 
 def main(orders=10, minutes=15):
@@ -73,9 +83,11 @@ def main(orders=10, minutes=15):
     orders, minutes = int(orders), int(minutes)
     found, below = {}, []
     for title, shape in SHAPES.items():
-        print(f'{title:45}{"floating":>9}{"static":>9}{"ours":>9}'
-              f'{"over floating (worst order)":>27}{"over static (worst)":>27}'
-              f'{"changes":>9}{"moves":>7}')
+        print(
+            f'{title:45}{"floating":>9}{"static":>9}{"ours":>9}'
+            f'{"over floating (worst order)":>27}{"over static (worst)":>27}'
+            f'{"changes":>9}{"moves":>7}'
+        )
         for share in SHARES:
             for lines in (0.0, LINES):
                 figures = one_load(orders, minutes, share, lines, shape)
@@ -86,8 +98,7 @@ def main(orders=10, minutes=15):
                     if mean < -error - slack:
                         below.append(f'{title}, {name}: below {other}')
     print(*below, sep='\n')
-    print(json.dumps({'orders': orders, 'minutes': minutes, 'throughput': found,
-                      'below': below}))
+    print(json.dumps({'orders': orders, 'minutes': minutes, 'throughput': found, 'below': below}))
     return int(bool(below))
 
 

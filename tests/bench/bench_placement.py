@@ -63,8 +63,10 @@ class Sequence:
         if rng.random() < 0.4:
             self.cpus = [rng.choice((2, 4, 8)) for _ in range(count)]
         self.topology = topology(
-            self.cpus, [cpus * rng.randint(3, 8) * 256 * MIB for cpus in self.cpus],
-            distances=two_level(count, rng.choice((1, 2))))
+            self.cpus,
+            [cpus * rng.randint(3, 8) * 256 * MIB for cpus in self.cpus],
+            distances=two_level(count, rng.choice((1, 2))),
+        )
         # Up to 1: fits; up to 3: over-committed.
         self.fill = rng.uniform(0.3, 3.0) * sum(self.cpus)
         self.running = {}
@@ -81,13 +83,19 @@ class Sequence:
     def _arrive(self):
         rng = self.rng
         vcpus = rng.choice((1, 1, 2, 2, 4, max(self.cpus), max(self.cpus) + 1))
-        new = guest(f'{self.turn:04}', min(vcpus, sum(self.cpus)),
-                    vcpus * rng.choice((128, 256, 512, 1024)) * MIB)
+        new = guest(
+            f'{self.turn:04}',
+            min(vcpus, sum(self.cpus)),
+            vcpus * rng.choice((128, 256, 512, 1024)) * MIB,
+        )
         view = self.view()
         placed = placement.place(view, placement.request(new, LIMITS), LIMITS)
         per_vcpu = rng.uniform(0.1, 1.0) if self.measured else 0.5
-        self.running[new.name] = (new, placement.promise(new, placed, self.turn),
-                                  per_vcpu * new.vcpus)
+        self.running[new.name] = (
+            new,
+            placement.promise(new, placed, self.turn),
+            per_vcpu * new.vcpus,
+        )
         self.turn += 1
 
     def view(self):
@@ -95,8 +103,9 @@ class Sequence:
         loads = None
         if self.measured:
             loads = {at: model.NodeLoad(demand) for at, demand in enumerate(self.demand())}
-        return placement.view(self.topology, [kept for _, kept, _ in self.running.values()],
-                              LIMITS, loads, self.turn)
+        return placement.view(
+            self.topology, [kept for _, kept, _ in self.running.values()], LIMITS, loads, self.turn
+        )
 
     def demand(self):
         """Return the cores wanted on each node."""
@@ -110,21 +119,26 @@ class Sequence:
     def compare(self):
         """Return :class:`Compared`."""
         view = self.view()
-        host = Host([node.cores for node in view.nodes], [node.threads for node in view.nodes],
-                    [node.capacity_bytes for node in view.nodes], self.topology.distances)
+        host = Host(
+            [node.cores for node in view.nodes],
+            [node.threads for node in view.nodes],
+            [node.capacity_bytes for node in view.nodes],
+            self.topology.distances,
+        )
         demand = self.demand()
         ours = host.pressures(demand)
         lost = host.waiting(demand) + sum(
             host.remote(cores, kept.cpu_nodes or tuple(range(len(self.cpus))))
-            for _, kept, cores in self.running.values())
-        guests = [(cores, one.memory_bytes, one.vcpus)
-                  for one, _, cores in self.running.values()]
+            for _, kept, cores in self.running.values()
+        )
+        guests = [(cores, one.memory_bytes, one.vcpus) for one, _, cores in self.running.values()]
         # Where a guest found no memory the search needn't find it either.
         fits = all(kept.mem_nodes for _, kept, _ in self.running.values())
         for_pressure, for_loss = (Search(host, guests, fits) for _ in range(2))
         best, least = for_pressure.pressures(ours), for_loss.loss(lost)
-        return Compared(self.measured, for_pressure.proven and for_loss.proven,
-                        ours, best, lost, least)
+        return Compared(
+            self.measured, for_pressure.proven and for_loss.proven, ours, best, lost, least
+        )
 
 
 def simulate(sequences, seed):
@@ -145,8 +159,11 @@ def simulate(sequences, seed):
 def quantiles(values):
     """Return p50, p95 and max."""
     values = sorted(values)
-    return (statistics.median(values), values[min(len(values) - 1, int(0.95 * len(values)))],
-            values[-1])
+    return (
+        statistics.median(values),
+        values[min(len(values) - 1, int(0.95 * len(values)))],
+        values[-1],
+    )
 
 
 def ratio(ours, best):
@@ -157,8 +174,10 @@ def ratio(ours, best):
 def decision_us(count):
     """Time one decision on a host of so many nodes [µs, median]."""
     machine = topology([16] * count, [64 << 30] * count)
-    kept = [model.Promise(str(at), str(at), (at % count,), (at % count,), 4, 1 << 30)
-            for at in range(4 * count)]
+    kept = [
+        model.Promise(str(at), str(at), (at % count,), (at % count,), 4, 1 << 30)
+        for at in range(4 * count)
+    ]
     view = placement.view(machine, kept, LIMITS)
     request = placement.request(guest(vcpus=4), LIMITS)
     times = []
@@ -172,20 +191,32 @@ def decision_us(count):
 def report(results):
     """Print the comparison and return its figures."""
     final = [r for r in results if r.final]
-    kinds = (('after each sequence', final),
-             ('  0.5 cores per vCPU', [r for r in final if not r.measured]),
-             ('  0.1 to 1.0 per vCPU', [r for r in final if r.measured]),
-             ('  over-committed', [r for r in final if r.best[0] > 1]),
-             ('all along', results))
+    kinds = (
+        ('after each sequence', final),
+        ('  0.5 cores per vCPU', [r for r in final if not r.measured]),
+        ('  0.1 to 1.0 per vCPU', [r for r in final if r.measured]),
+        ('  over-committed', [r for r in final if r.best[0] > 1]),
+        ('all along', results),
+    )
     figures = {'states': len(results), 'not_proven': sum(not r.proven for r in results)}
     for key, title, values in (
-            ('highest_pressure_ratio', 'highest pressure / optimum',
-             lambda r: ratio(r.ours[0], r.best[0])),
-            ('mean_sorted_pressure_excess', 'sorted pressures, mean |difference| to optimum',
-             lambda r: statistics.mean(abs(a - b) for a, b in zip(r.ours, r.best))),
-            ('loss_excess_cores', 'loss − optimum [cores]', lambda r: max(0.0, r.lost - r.least)),
-            ('loss_ratio', 'loss / optimum, where the optimum is not 0',
-             lambda r: ratio(r.lost, r.least) if r.least > 1e-9 else None)):
+        (
+            'highest_pressure_ratio',
+            'highest pressure / optimum',
+            lambda r: ratio(r.ours[0], r.best[0]),
+        ),
+        (
+            'mean_sorted_pressure_excess',
+            'sorted pressures, mean |difference| to optimum',
+            lambda r: statistics.mean(abs(a - b) for a, b in zip(r.ours, r.best)),
+        ),
+        ('loss_excess_cores', 'loss − optimum [cores]', lambda r: max(0.0, r.lost - r.least)),
+        (
+            'loss_ratio',
+            'loss / optimum, where the optimum is not 0',
+            lambda r: ratio(r.lost, r.least) if r.least > 1e-9 else None,
+        ),
+    ):
         print(f'{title:48}{"states":>8}{"p50":>9}{"p95":>9}{"max":>9}')
         for kind, chosen in kinds:
             row = [value for value in map(values, chosen) if value is not None]
@@ -193,8 +224,10 @@ def report(results):
                 spread = quantiles(row)
                 print(f'  {kind:46}{len(row):8}' + ''.join(f'{value:9.3f}' for value in spread))
                 into = figures if chosen is final else figures.setdefault(kind.strip(), {})
-                into.update((f'{name}_{key}', round(value, 4))
-                            for name, value in zip(('p50', 'p95', 'max'), spread))
+                into.update(
+                    (f'{name}_{key}', round(value, 4))
+                    for name, value in zip(('p50', 'p95', 'max'), spread)
+                )
     return figures
 
 
@@ -206,15 +239,27 @@ def main(sequences=1000, seed=1):
         print(f'one decision on {count} nodes: {median_us} µs (median)')
     caches = many_caches.figures(CACHES_CASES, seed)
     for kind in ('spans', 'caches'):
-        print('24 L3 caches, %s: pressure / best p95 %.3f, decision p95 %.0f µs' % (
-            kind, caches[f'p95_24_l3_{kind}_pressure_ratio'], caches[f'p95_24_l3_{kind}_us']))
-    figures.update(caches, sequences=int(sequences), compared_with='exact search',
-                   p50_highest_pressure_ratio_max=PRESSURE_RATIO_MAX,
-                   p95_24_l3_pressure_ratio_max=CACHES_RATIO_MAX, p95_24_l3_us_max=CACHES_US_MAX)
+        print(
+            '24 L3 caches, %s: pressure / best p95 %.3f, decision p95 %.0f µs'
+            % (kind, caches[f'p95_24_l3_{kind}_pressure_ratio'], caches[f'p95_24_l3_{kind}_us'])
+        )
+    figures.update(
+        caches,
+        sequences=int(sequences),
+        compared_with='exact search',
+        p50_highest_pressure_ratio_max=PRESSURE_RATIO_MAX,
+        p95_24_l3_pressure_ratio_max=CACHES_RATIO_MAX,
+        p95_24_l3_us_max=CACHES_US_MAX,
+    )
     print(json.dumps(figures))
-    return int(figures['p50_highest_pressure_ratio'] > PRESSURE_RATIO_MAX or any(
-        caches[f'p95_24_l3_{kind}_pressure_ratio'] > CACHES_RATIO_MAX
-        or caches[f'p95_24_l3_{kind}_us'] > CACHES_US_MAX for kind in ('spans', 'caches')))
+    return int(
+        figures['p50_highest_pressure_ratio'] > PRESSURE_RATIO_MAX
+        or any(
+            caches[f'p95_24_l3_{kind}_pressure_ratio'] > CACHES_RATIO_MAX
+            or caches[f'p95_24_l3_{kind}_us'] > CACHES_US_MAX
+            for kind in ('spans', 'caches')
+        )
+    )
 
 
 if __name__ == '__main__':

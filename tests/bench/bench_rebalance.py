@@ -28,8 +28,11 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..'))
 
-from nova_numa_pmc.core import ledger as ledgers  # noqa: E402
-from nova_numa_pmc.core import moves, rebalance  # noqa: E402
+from nova_numa_pmc.core import (  # noqa: E402
+    ledger as ledgers,  # noqa: E402
+    moves,
+    rebalance,
+)
 from nova_numa_pmc.core.ground import Ground  # noqa: E402
 from tests.bench.exact_rebalance import EQUAL_CORES, EQUAL_RATIO, Search  # noqa: E402
 from tests.sim.constant import GIB, Constant, load  # noqa: E402
@@ -48,9 +51,17 @@ PHASES_S = (120, 600, 3600)
 SHAPES = {
     '18 guests of 4 vCPUs, 2 × 12 cores': {'guests': 18, 'vcpus': (4,), 'cores': 12},
     'the same without memory traffic': {
-        'guests': 18, 'vcpus': (4,), 'cores': 12, 'kinds': ((0, 0),)},
+        'guests': 18,
+        'vcpus': (4,),
+        'cores': 12,
+        'kinds': ((0, 0),),
+    },
     '12 of 1, 2 × 2 cores, no traffic': {
-        'guests': 12, 'vcpus': (1,), 'cores': 2, 'kinds': ((0, 0),)},
+        'guests': 12,
+        'vcpus': (1,),
+        'cores': 2,
+        'kinds': ((0, 0),),
+    },
 }
 LOADS = ((0.6, 0.7), (0.8, 0.9), (0.95, 1.05), (1.3, 1.4))
 
@@ -63,8 +74,11 @@ def say(text):
 def quantiles(values):
     """Return p50, p95 and max."""
     values = sorted(values)
-    return (statistics.median(values), values[min(len(values) - 1, int(0.95 * len(values)))],
-            values[-1])
+    return (
+        statistics.median(values),
+        values[min(len(values) - 1, int(0.95 * len(values)))],
+        values[-1],
+    )
 
 
 def large_host(rng, guests=1000, nodes=8, cores=64):
@@ -77,9 +91,17 @@ def large_host(rng, guests=1000, nodes=8, cores=64):
         size = vcpus * 2 * GIB
         resident = int(size * rng.uniform(0.2, 1.0))
         away = resident // 2 if rng.random() < 0.1 else 0
-        found.append(load(
-            f'g{at:04}', vcpus, node, demand, size, lines=demand * rng.choice((1e5, 1e6, 1e7)),
-            lies=((node, resident - away), ((node + 1) % nodes, away))))
+        found.append(
+            load(
+                f'g{at:04}',
+                vcpus,
+                node,
+                demand,
+                size,
+                lines=demand * rng.choice((1e5, 1e6, 1e7)),
+                lies=((node, resident - away), ((node + 1) % nodes, away)),
+            )
+        )
     return Constant((cores,) * nodes, (2048 * GIB,) * nodes, found, 40e9)
 
 
@@ -88,10 +110,10 @@ def bound(host):
     guests = host.guests
     demand = sum(guest.demand_cores for guest in guests)
     u = sum(guest.bandwidth_bytes_per_sec for guest in guests) / (
-        host.bandwidth_max * len(host.cores))
+        host.bandwidth_max * len(host.cores)
+    )
     lines = sum(guest.lines_per_sec for guest in guests)
-    return (max(0.0, demand - sum(host.cores))
-            + lines * 1e-9 * 0.15 * moves.LOCAL_NS * u / (1 - u))
+    return max(0.0, demand - sum(host.cores)) + lines * 1e-9 * 0.15 * moves.LOCAL_NS * u / (1 - u)
 
 
 def thousand(ticks=40):
@@ -109,17 +131,26 @@ def thousand(ticks=40):
         size += host.make(plan)
         made += sum(len(move.steps) for move in plan.moves)
     least = bound(host)
-    print(f'1,000 guests on 8 nodes: a plan takes {statistics.median(cpu_ms):.0f} ms of CPU '
-          f'(median of {ticks}; most {max(cpu_ms):.0f}), {statistics.median(wall_ms):.0f} ms '
-          f'of wall time')
-    print(f'  loss {losses[0]:.1f} cores at first, {losses[-1]:.1f} after {ticks} plans '
-          f'({made} guests, {size / GIB:.0f} GiB moved); bound {least:.1f}\n')
-    return {'plan_ms_1000_guests': round(statistics.median(cpu_ms), 1),
-            'plan_ms_1000_guests_most': round(max(cpu_ms), 1),
-            'plan_wall_ms_1000_guests': round(statistics.median(wall_ms), 1),
-            'loss_cores_1000_guests': {
-                'at_first': round(losses[0], 2), 'after': round(losses[-1], 2),
-                'bound': round(least, 2), 'guests_moved': made}}
+    print(
+        f'1,000 guests on 8 nodes: a plan takes {statistics.median(cpu_ms):.0f} ms of CPU '
+        f'(median of {ticks}; most {max(cpu_ms):.0f}), {statistics.median(wall_ms):.0f} ms '
+        f'of wall time'
+    )
+    print(
+        f'  loss {losses[0]:.1f} cores at first, {losses[-1]:.1f} after {ticks} plans '
+        f'({made} guests, {size / GIB:.0f} GiB moved); bound {least:.1f}\n'
+    )
+    return {
+        'plan_ms_1000_guests': round(statistics.median(cpu_ms), 1),
+        'plan_ms_1000_guests_most': round(max(cpu_ms), 1),
+        'plan_wall_ms_1000_guests': round(statistics.median(wall_ms), 1),
+        'loss_cores_1000_guests': {
+            'at_first': round(losses[0], 2),
+            'after': round(losses[-1], 2),
+            'bound': round(least, 2),
+            'guests_moved': made,
+        },
+    }
 
 
 def small_host(rng):
@@ -138,12 +169,24 @@ def small_host(rng):
         promised += size
         node, resident = min(int(rng.random() ** skew * count), count - 1), rng.uniform(0.2, 1)
         away = int(size * resident / 2) if rng.random() < 0.3 else 0
-        guests.append(load(
-            f'g{at:02}', vcpus, node, demand, size, lines=demand * rng.choice((0, 1e6, 5e6)),
-            lies=((node, int(size * resident) - away), ((node + 1) % count, away))))
+        guests.append(
+            load(
+                f'g{at:02}',
+                vcpus,
+                node,
+                demand,
+                size,
+                lines=demand * rng.choice((0, 1e6, 5e6)),
+                lies=((node, int(size * resident) - away), ((node + 1) % count, away)),
+            )
+        )
     roomy = rng.choice((1.2, 2, 4))
-    return Constant(cores, [int(promised * roomy * each / sum(cores)) for each in cores], guests,
-                    rng.choice((None, 15e9)))
+    return Constant(
+        cores,
+        [int(promised * roomy * each / sum(cores)) for each in cores],
+        guests,
+        rng.choice((None, 15e9)),
+    )
 
 
 def against_exact(hosts, seed=1):
@@ -155,13 +198,20 @@ def against_exact(hosts, seed=1):
             host = small_host(random.Random(f'{seed} {at}'))
             seen = host.situation()
             plans, _ = host.run(FREE, ticks, tick_s)
-            ends.append((Ground(host.situation(), FREE).balance.burden(),
-                         sum(move.bytes for plan in plans for move in plan.moves)))
+            ends.append(
+                (
+                    Ground(host.situation(), FREE).balance.burden(),
+                    sum(move.bytes for plan in plans for move in plan.moves),
+                )
+            )
         search = Search(seen, FREE)
         least = search.least_loss(min(lost for lost, _ in ends))
         unproven += not search.proven
-        fewest = Search(seen, FREE).fewest_bytes(
-            least, max(size for _, size in ends) + 1) if search.proven else None
+        fewest = (
+            Search(seen, FREE).fewest_bytes(least, max(size for _, size in ends) + 1)
+            if search.proven
+            else None
+        )
         rows.append([_compared(lost, size, least, fewest) for lost, size in ends])
         if at % 20 == 19:
             say(f'{at + 1} of {hosts} small hosts')
@@ -184,46 +234,64 @@ def _compared(lost, size, least, fewest):
 
 
 def _exact_figures(tick_s, rows):
-    excess, ratios, more_bytes = ([value for value in column if value is not None]
-                                  for column in zip(*rows))
+    excess, ratios, more_bytes = (
+        [value for value in column if value is not None] for column in zip(*rows)
+    )
     heading = f'  measured every {tick_s} s'
     print(f'{heading:57}{"p50":>9}{"p95":>9}{"max":>9}')
     figures = {}
     for name, title, values in (
-            ('loss_excess_cores', 'loss and crowding − optimum [cores]', excess),
-            ('loss_ratio', 'the same / optimum', ratios),
-            ('bytes_ratio', f'bytes / fewest ({len(more_bytes)} hosts of equal loss)',
-             more_bytes)):
+        ('loss_excess_cores', 'loss and crowding − optimum [cores]', excess),
+        ('loss_ratio', 'the same / optimum', ratios),
+        ('bytes_ratio', f'bytes / fewest ({len(more_bytes)} hosts of equal loss)', more_bytes),
+    ):
         print(f'    {title:53}' + ''.join(f'{value:9.3f}' for value in quantiles(values)))
-        figures.update((f'{each}_{name}', round(value, 4)) for each, value in zip(
-            ('p50', 'p95', 'max'), quantiles(values)))
+        figures.update(
+            (f'{each}_{name}', round(value, 4))
+            for each, value in zip(('p50', 'p95', 'max'), quantiles(values))
+        )
     return figures
 
 
 def policies():
     """Return (name, policy, whether guests float)."""
-    return (('floating', Still(), True), ('static', Still(), False),
-            ('threshold', Threshold(), False), ('planned', Planned(), False))
+    return (
+        ('floating', Still(), True),
+        ('static', Still(), False),
+        ('threshold', Threshold(), False),
+        ('planned', Planned(), False),
+    )
 
 
 def phases(seeds, hours):
     """Compare policies while what guests want changes."""
     found = {}
-    print(f'{"loss + cost [core-seconds]":28}{"loss":>10}{"cost":>9}{"sum":>10}{"moves":>8}'
-          f'{"widened":>9}{"GiB":>8}{"useful":>8}   means of {seeds} loads, {hours:g} h')
+    print(
+        f'{"loss + cost [core-seconds]":28}{"loss":>10}{"cost":>9}{"sum":>10}{"moves":>8}'
+        f'{"widened":>9}{"GiB":>8}{"useful":>8}   means of {seeds} loads, {hours:g} h'
+    )
     for phase_s in PHASES_S:
         sums = {}
         for seed in range(seeds):
             scenario = Scenario(seed, phase_s, hours, load=(0.6, 0.95), bandwidth_max=20e9)
             for name, policy, floating in policies():
                 host = scenario.run(policy, floating)
-                row = (host.lost, host.cost, total(host), host.moves, host.changes,
-                       host.moved_bytes / GIB, host.useful / host.wanted)
+                row = (
+                    host.lost,
+                    host.cost,
+                    total(host),
+                    host.moves,
+                    host.changes,
+                    host.moved_bytes / GIB,
+                    host.useful / host.wanted,
+                )
                 sums[name] = [a + b / seeds for a, b in zip(sums.get(name, [0.0] * 7), row)]
             say(f'phases of {phase_s} s: {seed + 1} of {seeds} loads')
         for name, row in sums.items():
-            print(f'  {phase_s // 60:3} min {name:19}{row[0]:10.0f}{row[1]:9.0f}{row[2]:10.0f}'
-                  f'{row[3]:8.1f}{row[4]:9.1f}{row[5]:8.0f}{row[6]:8.3f}')
+            print(
+                f'  {phase_s // 60:3} min {name:19}{row[0]:10.0f}{row[1]:9.0f}{row[2]:10.0f}'
+                f'{row[3]:8.1f}{row[4]:9.1f}{row[5]:8.0f}{row[6]:8.3f}'
+            )
             found.setdefault(f'{phase_s // 60}_min', {})[name] = round(row[2], 1)
     print()
     return {'loss_and_cost_core_sec': found}
@@ -233,23 +301,33 @@ def over_subscribed(seeds, hours):
     """Compare throughput with three times more vCPUs than cores."""
     found = {}
     for title, shape in SHAPES.items():
-        print(f'{title:34}{"floating":>9}{"static":>9}{"planned":>9}{"− floating":>13}'
-              f'{"− static":>12}{"changes":>9}{"moves":>7}')
+        print(
+            f'{title:34}{"floating":>9}{"static":>9}{"planned":>9}{"− floating":>13}'
+            f'{"− static":>12}{"changes":>9}{"moves":>7}'
+        )
         subtitle = f'  useful / wanted, {seeds} loads'
         print(f'{subtitle:61}{"least":>13}{"least":>12}{"per h":>9}{"per h":>7}')
         for low, high in LOADS:
-            rows = [_throughput(Scenario(seed, 600, hours, load=(low, high), burst=0.5, **shape))
-                    for seed in range(seeds)]
+            rows = [
+                _throughput(Scenario(seed, 600, hours, load=(low, high), burst=0.5, **shape))
+                for seed in range(seeds)
+            ]
             say(f'{title}, {low} to {high} of the cores wanted')
             mean = [statistics.mean(column) for column in zip(*rows)]
             over = [min(row[2] - row[at] for row in rows) for at in (0, 1)]
-            print(f'  {low:.2f} to {high:.2f} of the cores wanted   ' + ''.join(
-                f'{value:9.3f}' for value in mean[:3]) + f'{over[0]:13.4f}{over[1]:12.4f}'
-                f'{mean[3] / hours:9.1f}{mean[4] / hours:7.1f}')
+            print(
+                f'  {low:.2f} to {high:.2f} of the cores wanted   '
+                + ''.join(f'{value:9.3f}' for value in mean[:3])
+                + f'{over[0]:13.4f}{over[1]:12.4f}'
+                f'{mean[3] / hours:9.1f}{mean[4] / hours:7.1f}'
+            )
             found.setdefault(title, {})[f'{low}_to_{high}'] = {
-                'floating': round(mean[0], 4), 'static': round(mean[1], 4),
-                'planned': round(mean[2], 4), 'least_over_floating': round(over[0], 4),
-                'least_over_static': round(over[1], 4)}
+                'floating': round(mean[0], 4),
+                'static': round(mean[1], 4),
+                'planned': round(mean[2], 4),
+                'least_over_floating': round(over[0], 4),
+                'least_over_static': round(over[1], 4),
+            }
         print()
     return {'over_subscribed_throughput': found}
 
@@ -257,10 +335,13 @@ def over_subscribed(seeds, hours):
 def _throughput(scenario):
     """Return useful / wanted of floating, static, planned; changes and moves of the last."""
     floating, static, planned = (
-        scenario.run(policy, floats) for name, policy, floats in policies()
-        if name != 'threshold')
-    return (*(host.useful / host.wanted for host in (floating, static, planned)),
-            planned.changes, planned.moves)
+        scenario.run(policy, floats) for name, policy, floats in policies() if name != 'threshold'
+    )
+    return (
+        *(host.useful / host.wanted for host in (floating, static, planned)),
+        planned.changes,
+        planned.moves,
+    )
 
 
 def main(hosts=100, seeds=5, hours=2):
@@ -271,12 +352,20 @@ def main(hosts=100, seeds=5, hours=2):
     figures.update(phases(seeds, hours))
     figures.update(over_subscribed(2 * seeds, hours / 4))
     figures.update(
-        compared_with=['exact search', 'floating guests', 'static pins',
-                       'threshold rule: 10 %, three ticks, 60 s'],
-        python=platform.python_version(), kernel=platform.release())
+        compared_with=[
+            'exact search',
+            'floating guests',
+            'static pins',
+            'threshold rule: 10 %, three ticks, 60 s',
+        ],
+        python=platform.python_version(),
+        kernel=platform.release(),
+    )
     print(json.dumps(figures))
-    return int(figures['plan_ms_1000_guests'] > PLAN_MS_MAX
-               or figures['p50_loss_ratio'] > P50_LOSS_RATIO_MAX)
+    return int(
+        figures['plan_ms_1000_guests'] > PLAN_MS_MAX
+        or figures['p50_loss_ratio'] > P50_LOSS_RATIO_MAX
+    )
 
 
 if __name__ == '__main__':

@@ -31,14 +31,22 @@ from nova_numa_pmc.host.sources import counted
 from nova_numa_pmc.sample import COUNTED
 from tests.bench import perf_stat, running_guests, switching
 
-EVENTS = tuple(events.Event(role, name, 'software', 1, code) for name, role, code in (
-    ('page-faults', 'local_dram', 2), ('cpu-migrations', 'remote_dram', 4),
-    ('cpu-clock', 'cycles', 0), ('context-switches', 'instructions', 3)))
+EVENTS = tuple(
+    events.Event(role, name, 'software', 1, code)
+    for name, role, code in (
+        ('page-faults', 'local_dram', 2),
+        ('cpu-migrations', 'remote_dram', 4),
+        ('cpu-clock', 'cycles', 0),
+        ('context-switches', 'instructions', 3),
+    )
+)
 CPUS = tuple(sorted(os.sched_getaffinity(0)))
 WANTED_CPUS = 64
 BY_THREAD, BY_GROUP, WHOLE, PERF = 'by thread', 'by control group', 'whole sample', 'perf stat'
-LOWER_BOUND = ('Software events: a lower bound. Hardware counters cost more to switch, and on '
-               '%d real CPUs\nmore of them are read through an interrupt.' % WANTED_CPUS)
+LOWER_BOUND = (
+    'Software events: a lower bound. Hardware counters cost more to switch, and on '
+    '%d real CPUs\nmore of them are read through an interrupt.' % WANTED_CPUS
+)
 
 
 def perf_events():
@@ -52,8 +60,9 @@ class Counting:
     def __init__(self, wanted, copies):
         """Count what is wanted, {guest: {key: (target, events)}}, and all CPUs copies times."""
         self._wanted = wanted
-        self._cpus = {cpu: {copy: (perf.on_cpu(cpu), EVENTS) for copy in range(copies)}
-                      for cpu in CPUS}
+        self._cpus = {
+            cpu: {copy: (perf.on_cpu(cpu), EVENTS) for copy in range(copies)} for cpu in CPUS
+        }
         self._owners = counted.Owners(), counted.Owners()
 
     def sample(self):
@@ -74,14 +83,12 @@ class Counting:
 
 def by_thread(guests):
     """Return what to count of guests by thread."""
-    return {guest.pid: {tid: (perf.thread(tid), EVENTS) for tid in guest.tids}
-            for guest in guests}
+    return {guest.pid: {tid: (perf.thread(tid), EVENTS) for tid in guest.tids} for guest in guests}
 
 
 def by_group(directories):
     """Return what to count of control groups."""
-    return {path: {cpu: (perf.cgroup(path, cpu), EVENTS) for cpu in CPUS}
-            for path in directories}
+    return {path: {cpu: (perf.cgroup(path, cpu), EVENTS) for cpu in CPUS} for path in directories}
 
 
 class WholeSample:
@@ -89,8 +96,13 @@ class WholeSample:
 
     def __init__(self, root, copies, interval_s):
         self._sampler = collect.Sampler(
-            counting.Options(events=tuple((event.role, 'software/config=%#x/' % event.config)
-                                          for event in EVENTS)), root)
+            counting.Options(
+                events=tuple(
+                    (event.role, 'software/config=%#x/' % event.config) for event in EVENTS
+                )
+            ),
+            root,
+        )
         self._more_cpus = Counting({}, copies - 1)
         self._interval_ns, self._ticks = int(interval_s * 1e9), 0
 
@@ -119,14 +131,17 @@ def measure(number, options, copies):
     """Return {way: {descriptors, open_s, sample_s}} of so many guests; a way may be absent."""
     say('%d guests' % number)
     found = {}
-    with running_guests.running(number, options.switching, 0.8 * options.gap) as guests, \
-            tempfile.TemporaryDirectory() as directory:
+    with (
+        running_guests.running(number, options.switching, 0.8 * options.gap) as guests,
+        tempfile.TemporaryDirectory() as directory,
+    ):
         groups = [guest.group for guest in guests]
         running_guests.make_root(directory, guests)
         ways = {
             BY_THREAD: lambda: Counting(by_thread(guests), copies),
             BY_GROUP: lambda: Counting(by_group(groups), copies),
-            WHOLE: lambda: WholeSample(directory, copies, options.interval)}
+            WHOLE: lambda: WholeSample(directory, copies, options.interval),
+        }
         for way, make in ways.items():
             try:
                 with contextlib.closing(make()) as one:
@@ -134,9 +149,13 @@ def measure(number, options, copies):
             except exceptions.CounterError as error:
                 say('%d guests, %s: not measured: %s' % (number, way, error))
         if options.perf:
-            found[PERF] = rounds_of_perf([
-                ['-a', '-e', perf_events(), '--for-each-cgroup', relative(groups)],
-                ['-a', '-A', '-e', ','.join([perf_events()] * copies)]], options)
+            found[PERF] = rounds_of_perf(
+                [
+                    ['-a', '-e', perf_events(), '--for-each-cgroup', relative(groups)],
+                    ['-a', '-A', '-e', ','.join([perf_events()] * copies)],
+                ],
+                options,
+            )
     return found
 
 
@@ -151,8 +170,11 @@ def rounds_of(one, options):
     for _ in range(options.rounds):
         time.sleep(options.gap)
         costs.append(timed(one.sample))
-    return {'descriptors': descriptors() - before, 'open_s': open_s,
-            'sample_s': statistics.mean(costs)}
+    return {
+        'descriptors': descriptors() - before,
+        'open_s': open_s,
+        'sample_s': statistics.mean(costs),
+    }
 
 
 def rounds_of_perf(commands, options):
@@ -160,8 +182,11 @@ def rounds_of_perf(commands, options):
     with perf_stat.running(commands, options.gap) as beside:
         before = beside.mark()
         time.sleep(options.rounds * options.gap)
-        return {'descriptors': beside.descriptors(), 'open_s': None,
-                'sample_s': perf_stat.sample_s(before, beside.mark())}
+        return {
+            'descriptors': beside.descriptors(),
+            'open_s': None,
+            'sample_s': perf_stat.sample_s(before, beside.mark()),
+        }
 
 
 def descriptors():
@@ -183,16 +208,29 @@ def slow_down(options):
     """
     names = ['pipe-%d' % at for at in range(2 + options.others)]
     cpus = {cpu: {0: (perf.on_cpu(cpu), EVENTS)} for cpu in CPUS}
-    with running_guests.control_groups(names) as groups, \
-            switching.load(options.perf, CPUS[-1], [groups[name][0] for name in names[:2]]) as (
-                load, pids):
+    with (
+        running_guests.control_groups(names) as groups,
+        switching.load(options.perf, CPUS[-1], [groups[name][0] for name in names[:2]]) as (
+            load,
+            pids,
+        ),
+    ):
         threads = {pid: {pid: (perf.thread(pid), EVENTS)} for pid in pids}
         directories = [each[0] for each in groups.values()]
-        ours = {'uncounted': {}, BY_THREAD: threads, BY_GROUP: by_group(directories),
-                'by thread and CPU': {**threads, **cpus}}
-        theirs = {} if not options.perf else {
-            'perf stat by thread': ['-t', ','.join(map(str, pids))],
-            'perf stat by control group': ['-a', '--for-each-cgroup', relative(directories)]}
+        ours = {
+            'uncounted': {},
+            BY_THREAD: threads,
+            BY_GROUP: by_group(directories),
+            'by thread and CPU': {**threads, **cpus},
+        }
+        theirs = (
+            {}
+            if not options.perf
+            else {
+                'perf stat by thread': ['-t', ','.join(map(str, pids))],
+                'perf stat by control group': ['-a', '--for-each-cgroup', relative(directories)],
+            }
+        )
         times = {way: [] for way in (*ours, *theirs)}
         for at in range(options.repeats):
             say('slow-down: %d of %d' % (at + 1, options.repeats))
@@ -214,27 +252,54 @@ def say(text):
 def show(number, found, interval_s):
     """Print the rows of so many guests."""
     for way, one in found.items():
-        print('%7d  %-17s %11d %9s %9.2f ms %8.3f %%' % (
-            number, way, one['descriptors'],
-            '' if one['open_s'] is None else '%.0f ms' % (1e3 * one['open_s']),
-            1e3 * one['sample_s'], 100 * one['sample_s'] / interval_s), flush=True)
+        print(
+            '%7d  %-17s %11d %9s %9.2f ms %8.3f %%'
+            % (
+                number,
+                way,
+                one['descriptors'],
+                '' if one['open_s'] is None else '%.0f ms' % (1e3 * one['open_s']),
+                1e3 * one['sample_s'],
+                100 * one['sample_s'] / interval_s,
+            ),
+            flush=True,
+        )
 
 
 def summary(options, table, load, times, copies):
     """Return what is printed as JSON."""
-    found = {'machine': machine(), 'kernel': platform.release(), 'cpus': len(CPUS),
-             'load_average': os.getloadavg()[0],
-             'descriptors_max': resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-             'interval_s': options.interval, 'gap_s': options.gap, 'rounds': options.rounds,
-             'cpus_counted': copies * len(CPUS),
-             'events': [event.name for event in EVENTS], 'software_events_lower_bound': True}
-    for key, way in (('', WHOLE), ('by_thread_', BY_THREAD), ('by_cgroup_', BY_GROUP),
-                     ('perf_stat_', PERF)):
+    found = {
+        'machine': machine(),
+        'kernel': platform.release(),
+        'cpus': len(CPUS),
+        'load_average': os.getloadavg()[0],
+        'descriptors_max': resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        'interval_s': options.interval,
+        'gap_s': options.gap,
+        'rounds': options.rounds,
+        'cpus_counted': copies * len(CPUS),
+        'events': [event.name for event in EVENTS],
+        'software_events_lower_bound': True,
+    }
+    for key, way in (
+        ('', WHOLE),
+        ('by_thread_', BY_THREAD),
+        ('by_cgroup_', BY_GROUP),
+        ('perf_stat_', PERF),
+    ):
         one = table.get(200, {}).get(way)
         found[key + 'core_fraction_200_guests'] = one and one['sample_s'] / options.interval
     base = times['uncounted']
-    return {**found, 'guests': table, 'round_trip': {'load': load, 'ways': {
-        way: {'cpu_s': one, 'slow_down': one / base - 1} for way, one in times.items()}}}
+    return {
+        **found,
+        'guests': table,
+        'round_trip': {
+            'load': load,
+            'ways': {
+                way: {'cpu_s': one, 'slow_down': one / base - 1} for way, one in times.items()
+            },
+        },
+    }
 
 
 def machine():
@@ -255,22 +320,34 @@ def allow_descriptors(number):
 
 def parse(argv):
     """Return the options."""
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('--guests', type=int, nargs='+', default=[10, 100, 200, 1000])
-    parser.add_argument('--interval', type=float, default=5.0,
-                        help='seconds between samples, of which a share of a core is printed')
-    parser.add_argument('--gap', type=float, default=0.5,
-                        help='seconds between samples here, to be done sooner')
+    parser.add_argument(
+        '--interval',
+        type=float,
+        default=5.0,
+        help='seconds between samples, of which a share of a core is printed',
+    )
+    parser.add_argument(
+        '--gap', type=float, default=0.5, help='seconds between samples here, to be done sooner'
+    )
     parser.add_argument('--rounds', type=int, default=9, help='samples; best a multiple of 3')
-    parser.add_argument('--switching', type=int, default=4,
-                        help='guests in which two threads switch all the time')
+    parser.add_argument(
+        '--switching', type=int, default=4, help='guests in which two threads switch all the time'
+    )
     parser.add_argument('--repeats', type=int, default=7, help='of the slow-down')
     parser.add_argument('--window', type=float, default=0.3, help='seconds of each of those')
-    parser.add_argument('--others', type=int, default=50,
-                        help='control groups counted beside those that switch')
-    parser.add_argument('--no-perf', dest='perf', action='store_false',
-                        help='do without perf even where it is installed')
+    parser.add_argument(
+        '--others', type=int, default=50, help='control groups counted beside those that switch'
+    )
+    parser.add_argument(
+        '--no-perf',
+        dest='perf',
+        action='store_false',
+        help='do without perf even where it is installed',
+    )
     options = parser.parse_args(argv)
     options.perf = options.perf and perf_stat.there()
     return options
@@ -288,22 +365,41 @@ def main(argv=None):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that groups are removed
     allow_descriptors(max(options.guests) * 64 + 4096)
     copies = -(-WANTED_CPUS // len(CPUS))
-    print('%s, %d CPUs, Linux %s; load %.1f\n%d vCPUs a guest, 4 software events; %d CPUs '
-          'counted: each %d times\nCPU time of a sample, and its share of a core at one every '
-          '%g s\n\n%7s  %-17s %11s %9s %12s %10s' % (
-              machine(), len(CPUS), platform.release(), os.getloadavg()[0],
-              running_guests.VCPUS, copies * len(CPUS), copies, options.interval,
-              'guests', 'way', 'descriptors', 'opening', 'sample', 'core'), flush=True)
+    print(
+        '%s, %d CPUs, Linux %s; load %.1f\n%d vCPUs a guest, 4 software events; %d CPUs '
+        'counted: each %d times\nCPU time of a sample, and its share of a core at one every '
+        '%g s\n\n%7s  %-17s %11s %9s %12s %10s'
+        % (
+            machine(),
+            len(CPUS),
+            platform.release(),
+            os.getloadavg()[0],
+            running_guests.VCPUS,
+            copies * len(CPUS),
+            copies,
+            options.interval,
+            'guests',
+            'way',
+            'descriptors',
+            'opening',
+            'sample',
+            'core',
+        ),
+        flush=True,
+    )
     table = {}
     for number in options.guests:
         table[number] = measure(number, options, copies)
         show(number, table[number], options.interval)
     load, times = slow_down(options)
-    print('\n%s: CPU time of a round trip of two processes on one CPU, median of %d' % (
-        load, options.repeats))
+    print(
+        '\n%s: CPU time of a round trip of two processes on one CPU, median of %d'
+        % (load, options.repeats)
+    )
     for way, one in times.items():
-        print('  %-26s %7.2f us  %+6.1f %%' % (
-            way, 1e6 * one, 100 * (one / times['uncounted'] - 1)))
+        print(
+            '  %-26s %7.2f us  %+6.1f %%' % (way, 1e6 * one, 100 * (one / times['uncounted'] - 1))
+        )
     print('\n%s\n%s' % (LOWER_BOUND, json.dumps(summary(options, table, load, times, copies))))
     return 0
 

@@ -28,12 +28,14 @@ sys.path.insert(0, str(LAB))
 from machine.vm import LAB_DIR, MachineError  # noqa: E402
 
 from tests.bench import command  # noqa: E402
-from tests.lab.demo import report  # noqa: E402
-from tests.lab.demo import scenario  # noqa: E402
+from tests.lab.demo import (
+    report,  # noqa: E402
+    scenario,  # noqa: E402
+)
 
 SIZES_MIB = (200, 240, 280, 320, 360, 400)
 SKEWS_MIB = (0, 100, 200, 400, 800)
-REAL_START_S = 90      # a machine thawed and six guests started, on two cores
+REAL_START_S = 90  # a machine thawed and six guests started, on two cores
 WAYS = ('numad', 'ours')
 
 
@@ -51,9 +53,9 @@ def spread(answers, nodes=2):
 
 def is_even(answers, nodes=2):
     """Say whether each guest has one node, and no node two guests more than another."""
-    return (all(len(answer) == 1 for answer in answers)
-            and report.even([sum(answer == [node] for answer in answers)
-                             for node in range(nodes)]))
+    return all(len(answer) == 1 for answer in answers) and report.even(
+        [sum(answer == [node] for answer in answers) for node in range(nodes)]
+    )
 
 
 def summarize(lines):
@@ -74,8 +76,12 @@ def ask(skews_mib, orders, name):
     with scenario.machine_up(name, scenario.Plan().shape) as machine:
         machine.run('sysctl -q kernel.numa_balancing=0')
         machine.push([LAB / 'inside/labskew.py'], LAB_DIR)
-        with subprocess.Popen(machine.command(f'python3 {LAB_DIR}/labskew.py'), text=True,
-                              stdin=subprocess.PIPE, stdout=subprocess.PIPE) as asked:
+        with subprocess.Popen(
+            machine.command(f'python3 {LAB_DIR}/labskew.py'),
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as asked:
             json.dump({'skews_mib': skews_mib, 'orders': orders}, asked.stdin)
             asked.stdin.close()
             try:
@@ -97,9 +103,16 @@ def start_real(skews_mib, orders, name):
         for order in orders:
             line = {'skew_mib': skew_mib, 'order': order}
             for way, arrangement in zip(WAYS, ('numad', 'placed')):
-                seen = report.summarize(scenario.run(
-                    name, scenario.ARRANGEMENTS[arrangement], plan, steps,
-                    order=[f'guest{i}' for i in order]), plan.shape.nodes)
+                seen = report.summarize(
+                    scenario.run(
+                        name,
+                        scenario.ARRANGEMENTS[arrangement],
+                        plan,
+                        steps,
+                        order=[f'guest{i}' for i in order],
+                    ),
+                    plan.shape.nodes,
+                )
                 line[way] = [[guest['home']] for guest in seen['guests'].values()]
             yield line
 
@@ -108,12 +121,21 @@ def parse_args(argv):
     """Parse the command line."""
     parser = command.parser('tests.bench.bench_skew', __doc__)
     add = parser.add_argument
-    add('--skews', type=lambda text: [int(word) for word in text.split(',')],
-        default=list(SKEWS_MIB), metavar='MIB,…', help='default ' + ','.join(map(str, SKEWS_MIB)))
+    add(
+        '--skews',
+        type=lambda text: [int(word) for word in text.split(',')],
+        default=list(SKEWS_MIB),
+        metavar='MIB,…',
+        help='default ' + ','.join(map(str, SKEWS_MIB)),
+    )
     add('--orders', type=int, default=10, metavar='N', help='shuffled orders (default 10)')
     add('--seed', type=int, default=1, help='of the orders (default 1)')
-    add('--guests', choices=('asked', 'real'), default='asked',
-        help="only ask for places (default), or start libvirt's guests, all of 300 MiB")
+    add(
+        '--guests',
+        choices=('asked', 'real'),
+        default='asked',
+        help="only ask for places (default), or start libvirt's guests, all of 300 MiB",
+    )
     return parser.parse_args(argv)
 
 
@@ -129,19 +151,33 @@ def main(argv=None):
     try:
         for line in (start_real if real else ask)(args.skews, orders, f'skew-{os.getpid()}'):
             lines.append(line)
-            say(f"[{time.monotonic() - began:4.0f} s] {line['skew_mib']} MiB, order "
-                f"{line['order']}: numad {spread(line['numad'])}, ours {spread(line['ours'])}")
+            say(
+                f'[{time.monotonic() - began:4.0f} s] {line["skew_mib"]} MiB, order '
+                f'{line["order"]}: numad {spread(line["numad"])}, ours {spread(line["ours"])}'
+            )
     except KeyboardInterrupt:
         say('interrupted: these are the orders that were asked')
     found = summarize(lines)
-    print(f'{"skew MiB":>8}  {"orders":>6}  {"numad even":>10}  {"ours even":>9}  '
-          'numad, guests per node (times)')
+    print(
+        f'{"skew MiB":>8}  {"orders":>6}  {"numad even":>10}  {"ours even":>9}  '
+        'numad, guests per node (times)'
+    )
     for row in found:
         told = ', '.join(f'{split} ({times})' for split, times in row['numad'].items())
-        print(f"{row['skew_mib']:8}  {row['orders']:6}  {row['numad_even']:10}  "
-              f"{row['ours_even']:9}  {told}")
-    print(json.dumps({'bench': 'skew', 'guests': args.guests, 'seconds':
-                      round(time.monotonic() - began, 1), 'sweep': found}))
+        print(
+            f'{row["skew_mib"]:8}  {row["orders"]:6}  {row["numad_even"]:10}  '
+            f'{row["ours_even"]:9}  {told}'
+        )
+    print(
+        json.dumps(
+            {
+                'bench': 'skew',
+                'guests': args.guests,
+                'seconds': round(time.monotonic() - began, 1),
+                'sweep': found,
+            }
+        )
+    )
     return 0 if lines and all(row['ours_even'] == row['orders'] for row in found) else 1
 
 

@@ -31,8 +31,10 @@ from nova.scheduler import weights  # noqa: E402
 from nova.scheduler.filters import numa_topology_filter  # noqa: E402
 from nova.scheduler.weights import metrics as metrics_weigher  # noqa: E402
 
-from nova_numa_pmc.scheduler import filter as pressure_filter  # noqa: E402
-from nova_numa_pmc.scheduler import weigher  # noqa: E402
+from nova_numa_pmc.scheduler import (
+    filter as pressure_filter,  # noqa: E402
+    weigher,  # noqa: E402
+)
 from tests.bench import nova_hosts  # noqa: E402
 
 SIZES = (100, 1000, 10000)
@@ -54,7 +56,7 @@ def round_of(rows, spec, turn, sides):
     """
     names = list(sides)
     times = {}
-    for name in names[turn % len(names):] + names[:turn % len(names)]:
+    for name in names[turn % len(names) :] + names[: turn % len(names)]:
         hosts = nova_hosts.host_states(rows)
         times[name] = timed_us(lambda name=name, hosts=hosts: sides[name](hosts, spec), hosts)
     return times
@@ -68,7 +70,8 @@ def sides():
 
     def weigh(one):
         return lambda hosts, spec: one.weigh_objects(
-            [weights.WeighedHost(host, 0.0) for host in hosts], spec)
+            [weights.WeighedHost(host, 0.0) for host in hosts], spec
+        )
 
     def both(hosts, spec):
         list(our_filter.filter_all(hosts, spec))
@@ -79,10 +82,12 @@ def sides():
             host.vcpus_used += 2 * spec.vcpus
         return timed_us(lambda: weigh(ours)(hosts, spec), hosts)
 
-    return {'weigher': weigh(ours), 'metrics_weigher': weigh(theirs),
-            'filter': lambda hosts, spec: list(our_filter.filter_all(hosts, spec)),
-            'numa_topology_filter': lambda hosts, spec: list(their_filter.filter_all(hosts, spec)),
-            }, {'weigher_after_filter': both, 'weigher_new_guests': new_guests}
+    return {
+        'weigher': weigh(ours),
+        'metrics_weigher': weigh(theirs),
+        'filter': lambda hosts, spec: list(our_filter.filter_all(hosts, spec)),
+        'numa_topology_filter': lambda hosts, spec: list(their_filter.filter_all(hosts, spec)),
+    }, {'weigher_after_filter': both, 'weigher_new_guests': new_guests}
 
 
 def measure(count, rounds):
@@ -94,11 +99,14 @@ def measure(count, rounds):
     ratios = [one['weigher'] / one['metrics_weigher'] for one in times]
     found['ratio_to_metrics_weigher'] = statistics.median(ratios)
     found['filter_ratio'] = statistics.median(
-        one['filter'] / one['numa_topology_filter'] for one in times)
-    found.update((name, work(nova_hosts.host_states(rows), spec))
-                 for name, work in besides.items())
-    found['from_json'] = timed_us(lambda: [
-        objects.MonitorMetricList.from_json(row.metrics) for row in rows], rows)
+        one['filter'] / one['numa_topology_filter'] for one in times
+    )
+    found.update(
+        (name, work(nova_hosts.host_states(rows), spec)) for name, work in besides.items()
+    )
+    found['from_json'] = timed_us(
+        lambda: [objects.MonitorMetricList.from_json(row.metrics) for row in rows], rows
+    )
     return found
 
 
@@ -106,20 +114,35 @@ def main(rounds=9):
     """Run the benchmark; return 1 when a target is missed."""
     nova.conf.CONF([], project='nova', default_config_files=[])
     nova.conf.CONF.set_override('weight_setting', ['cpu.percent=-1.0'], group='metrics')
-    figures = {'compared_with': f'MetricsWeigher, NUMATopologyFilter of Nova '
-                                f'{nova.version.version_string()}'}
+    figures = {
+        'compared_with': f'MetricsWeigher, NUMATopologyFilter of Nova '
+        f'{nova.version.version_string()}'
+    }
     print('µs per host, medians; 50 instances each, two nodes, decoding included')
-    columns = ('weigher', 'metrics_weigher', 'ratio_to_metrics_weigher', 'weigher_after_filter',
-               'weigher_new_guests', 'filter', 'numa_topology_filter', 'filter_ratio', 'from_json')
+    columns = (
+        'weigher',
+        'metrics_weigher',
+        'ratio_to_metrics_weigher',
+        'weigher_after_filter',
+        'weigher_new_guests',
+        'filter',
+        'numa_topology_filter',
+        'filter_ratio',
+        'from_json',
+    )
     print('hosts'.rjust(8) + ''.join(name.rjust(len(name) + 2) for name in columns))
     missed = False
     for count in SIZES:
         found = measure(count, max(3, int(rounds) * 100 // max(100, count // 4)))
-        print(f'{count:8}' + ''.join(
-            f'{found[name]:{len(name) + 2}.3f}' for name in columns), flush=True)
+        print(
+            f'{count:8}' + ''.join(f'{found[name]:{len(name) + 2}.3f}' for name in columns),
+            flush=True,
+        )
         figures[str(count)] = {name: round(value, 4) for name, value in found.items()}
-        missed |= (found['ratio_to_metrics_weigher'] > RATIO_MAX
-                   or found['filter_ratio'] > FILTER_RATIO_MAX)
+        missed |= (
+            found['ratio_to_metrics_weigher'] > RATIO_MAX
+            or found['filter_ratio'] > FILTER_RATIO_MAX
+        )
     for name in ('ratio_to_metrics_weigher', 'filter_ratio'):
         figures[name] = max(figures[str(count)][name] for count in SIZES)
     figures.update(ratio_max=RATIO_MAX, filter_ratio_max=FILTER_RATIO_MAX)

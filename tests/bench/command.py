@@ -13,5 +13,8 @@ def parser(module, doc):
     head, found, examples = doc.partition('\n\nexamples')
     assert found, module
     return argparse.ArgumentParser(
-        prog=f'python -m {module}', description=head, epilog='examples' + examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+        prog=f'python -m {module}',
+        description=head,
+        epilog='examples' + examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )

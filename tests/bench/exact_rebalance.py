@@ -20,13 +20,18 @@ class Search:
         self.budget = budget
         self.expanded = 0
         self.balance = self.ground.balance
-        self.movers = sorted((mover for mover in self.ground.movers.values() if mover.movable),
-                             key=lambda each: -(each.demand + 4 * each.traffic * 1e-10))
-        self.left = [sum(each.demand for each in self.movers[at:])
-                     for at in range(len(self.movers) + 1)]
+        self.movers = sorted(
+            (mover for mover in self.ground.movers.values() if mover.movable),
+            key=lambda each: -(each.demand + 4 * each.traffic * 1e-10),
+        )
+        self.left = [
+            sum(each.demand for each in self.movers[at:]) for at in range(len(self.movers) + 1)
+        ]
         # A node that has promised more than it has may keep that, whoever has it.
-        self.most = [max(capacity or 0, promised) for capacity, promised in zip(
-            self.ground.capacity, self.ground.promised)]
+        self.most = [
+            max(capacity or 0, promised)
+            for capacity, promised in zip(self.ground.capacity, self.ground.promised)
+        ]
         for mover in self.movers:
             self.balance.put(mover.effect, -1)
             for at, size in mover.promise.items():
@@ -45,8 +50,13 @@ class Search:
             place = Place((n,), self.ground.memory_at[n])
             size = self.ground.bytes_to_move(mover, place)
             if self.ground.may(mover, place) and (size or place.cpus != mover.at):
-                found.append((self.ground.effect(mover, place), size,
-                              {place.memory: mover.guest.memory_bytes}))
+                found.append(
+                    (
+                        self.ground.effect(mover, place),
+                        size,
+                        {place.memory: mover.guest.memory_bytes},
+                    )
+                )
         return found
 
     def least_loss(self, known):
@@ -107,6 +117,8 @@ class Search:
     def _bound(self, at):
         """No completion loses less: what is placed keeps its loss, the rest fills what idles."""
         waiting, distance, queueing, crowding = self.balance.parts()
-        idle = sum(max(0.0, cores - demand) for cores, demand in zip(
-            self.balance.cores, self.balance.demand))
+        idle = sum(
+            max(0.0, cores - demand)
+            for cores, demand in zip(self.balance.cores, self.balance.demand)
+        )
         return waiting + distance + queueing + crowding + max(0.0, self.left[at] - idle)

@@ -31,8 +31,11 @@ class Host:
 
     def remote(self, demand, nodes):
         """Return the cores that a guest on these nodes loses to distance."""
-        far = sum(share * other * (self.distances[a][b] - 10) / 10
-                  for a, share in self.shares(nodes) for b, other in self.shares(nodes))
+        far = sum(
+            share * other * (self.distances[a][b] - 10) / 10
+            for a, share in self.shares(nodes)
+            for b, other in self.shares(nodes)
+        )
         return demand * LINES_PER_CORE_SEC * STEP_SECONDS * far
 
 
@@ -49,8 +52,7 @@ class Search:
         self.host, self.budget, self.expanded = host, budget, 0
         self.guests = sorted(guests, reverse=True)
         self.memory_counts = memory_counts
-        self.left = [sum(guest[0] for guest in self.guests[at:])
-                     for at in range(len(guests) + 1)]
+        self.left = [sum(guest[0] for guest in self.guests[at:]) for at in range(len(guests) + 1)]
         self.options = [self._options(guest) for guest in self.guests]
 
     @property
@@ -61,12 +63,15 @@ class Search:
         """List the sets that a guest may have by the decision's own rule: the smallest."""
         host, (_, size, vcpus) = self.host, guest
         count = len(host.cores)
-        sets = [tuple(at for at in range(count) if mask >> at & 1)
-                for mask in range(1, 1 << count)]
-        holding = [nodes for nodes in sets
-                   if sum(host.threads[at] for at in nodes) >= vcpus
-                   and (not self.memory_counts
-                        or sum(host.capacity_bytes[at] for at in nodes) >= size)]
+        sets = [
+            tuple(at for at in range(count) if mask >> at & 1) for mask in range(1, 1 << count)
+        ]
+        holding = [
+            nodes
+            for nodes in sets
+            if sum(host.threads[at] for at in nodes) >= vcpus
+            and (not self.memory_counts or sum(host.capacity_bytes[at] for at in nodes) >= size)
+        ]
         fewest = min(map(len, holding), default=0)
         return [nodes for nodes in holding if len(nodes) == fewest]
 
@@ -76,16 +81,26 @@ class Search:
         A search that gives up returns those of a perfectly divisible load, which are lower.
         """
         found = self._descend(
-            0, [0.0] * len(self.host.cores), list(self.host.capacity_bytes), 0.0, best,
-            lambda at, demand, _: self._level(demand, self.left[at]))
+            0,
+            [0.0] * len(self.host.cores),
+            list(self.host.capacity_bytes),
+            0.0,
+            best,
+            lambda at, demand, _: self._level(demand, self.left[at]),
+        )
         return found if self.proven else self._level([0.0] * len(self.host.cores), self.left[0])
 
     def loss(self, best):
         """Return the least loss [cores] that can be had, at most ``best``; as above."""
         floor = max(0.0, self.left[0] - sum(self.host.cores))
         found = self._descend(
-            0, [0.0] * len(self.host.cores), list(self.host.capacity_bytes), 0.0, [best],
-            lambda _, demand, remote: [max(floor, self.host.waiting(demand)) + remote])[0]
+            0,
+            [0.0] * len(self.host.cores),
+            list(self.host.capacity_bytes),
+            0.0,
+            [best],
+            lambda _, demand, remote: [max(floor, self.host.waiting(demand)) + remote],
+        )[0]
         return found if self.proven else floor
 
     def _descend(self, at, demand, free, remote, best, bound):
@@ -95,9 +110,13 @@ class Search:
         if at == len(self.guests):
             return bound(at, demand, remote)
         cores, size, _ = self.guests[at]
-        options = sorted(self.options[at], key=lambda nodes: max(
-            (demand[n] + cores * share) / self.host.cores[n]
-            for n, share in self.host.shares(nodes)))
+        options = sorted(
+            self.options[at],
+            key=lambda nodes: max(
+                (demand[n] + cores * share) / self.host.cores[n]
+                for n, share in self.host.shares(nodes)
+            ),
+        )
         for nodes in options:
             if self.memory_counts and sum(free[n] for n in nodes) < size:
                 continue
@@ -121,8 +140,10 @@ class Search:
             poured += demand[n]
             cores += host.cores[n]
             level = poured / cores
-            if rank + 1 == len(order) or level <= demand[order[rank + 1]] / host.cores[
-                    order[rank + 1]]:
+            if (
+                rank + 1 == len(order)
+                or level <= demand[order[rank + 1]] / host.cores[order[rank + 1]]
+            ):
                 break
         return sorted((max(level, d / c) for d, c in zip(demand, host.cores)), reverse=True)
 

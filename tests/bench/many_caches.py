@@ -36,17 +36,28 @@ def drawn(rng):
     nodes = []
     for at in range(count):
         vcpus = rng.randint(0, 2 * THREADS)
-        nodes.append(model.NodeView(
-            at, CORES, THREADS, NODE_BYTES, int(min(1, rng.uniform(0, 2 * filled)) * NODE_BYTES),
-            vcpus / 4, vcpus, rng.uniform(0, 2 * busy) * CORES))
+        nodes.append(
+            model.NodeView(
+                at,
+                CORES,
+                THREADS,
+                NODE_BYTES,
+                int(min(1, rng.uniform(0, 2 * filled)) * NODE_BYTES),
+                vcpus / 4,
+                vcpus,
+                rng.uniform(0, 2 * busy) * CORES,
+            )
+        )
     free = sorted((node.capacity_bytes - node.promised_bytes for node in nodes), reverse=True)
     size = rng.randint(2, NODES_MAX)
     room = sum(free[:size])
-    vcpus = rng.choice((rng.randint(1, THREADS), rng.randint(
-        THREADS * (size - 1) + 1, THREADS * size)))
+    vcpus = rng.choice(
+        (rng.randint(1, THREADS), rng.randint(THREADS * (size - 1) + 1, THREADS * size))
+    )
     memory = int(rng.uniform(0.3, 1.0) * room)
     return model.HostView(tuple(nodes), two_level(count, CACHES, 11, 32), rng.randrange(count)), (
-        model.Request(vcpus, memory, demand_cores=0.5 * vcpus))
+        model.Request(vcpus, memory, demand_cores=0.5 * vcpus)
+    )
 
 
 def exact(ask, limits):
@@ -55,17 +66,23 @@ def exact(ask, limits):
     vcpus, memory = ask.request.vcpus, ask.request.memory_bytes
     pressures = [node.demand_cores / node.cores for node in ask.view.nodes]
     for size in range(1, NODES_MAX + 1):
-        holding = [chosen for chosen in combinations(range(len(threads)), size)
-                   if sum(free[at] for at in chosen) >= memory
-                   and sum(threads[at] for at in chosen) >= vcpus]
+        holding = [
+            chosen
+            for chosen in combinations(range(len(threads)), size)
+            if sum(free[at] for at in chosen) >= memory
+            and sum(threads[at] for at in chosen) >= vcpus
+        ]
         if holding:
             # Nodes are equal, so that the guest adds as much to each: only sets whose highest
             # pressure is in the lowest step, or below the floor, can be the best.
             added = ask.request.demand_cores / size / CORES
             highest = [max(pressures[at] for at in chosen) + added for chosen in holding]
             least = max(limits.pressure_floor, min(highest)) + limits.pressure_step
-            kept = [candidates.Candidate(chosen, chosen, True)
-                    for chosen, most in zip(holding, highest) if most <= least]
+            kept = [
+                candidates.Candidate(chosen, chosen, True)
+                for chosen, most in zip(holding, highest)
+                if most <= least
+            ]
             return ranking.ranked(ask, kept, limits)[0][0]
     return None
 
@@ -86,9 +103,14 @@ def spans(cases, rng):
         _, us = timed(placement.place, view, request, LIMITS)
         ours = placement.decide(ask, LIMITS).ranks[0]
         more = len(ours.candidate.cpus) > len(best.candidate.cpus)
-        found.append((float('inf') if more else relative(ours.pressure, best.pressure),
-                      ours.key[1] - best.key[1] if ours.key[0] == best.key[0] else 0.0,
-                      us, exact_us))
+        found.append(
+            (
+                float('inf') if more else relative(ours.pressure, best.pressure),
+                ours.key[1] - best.key[1] if ours.key[0] == best.key[0] else 0.0,
+                us,
+                exact_us,
+            )
+        )
     return found
 
 
@@ -103,8 +125,10 @@ def caches(cases, rng):
                 continue
             new = guest(f'{turn:02}', rng.choice((1, 2, 2, 4, 4, 8)), GIB)
             promise, us = timed(start, host, list(kept.values()), new, turn)
-            best = min(highest(host, [*kept.values(), promise._replace(
-                cpu_nodes=nodes, cpus=cpus)]) for nodes, cpus in places(host))
+            best = min(
+                highest(host, [*kept.values(), promise._replace(cpu_nodes=nodes, cpus=cpus)])
+                for nodes, cpus in places(host)
+            )
             kept[new.name] = promise
             found.append((relative(highest(host, list(kept.values())), best), us))
     return found[:cases]
@@ -113,11 +137,17 @@ def caches(cases, rng):
 def shared():
     """Build the host whose sockets are one place each."""
     count, threads = SOCKETS * CACHES, THREADS
-    made = topology([threads] * count, [NODE_BYTES] * count, threads=2,
-                    distances=two_level(count, CACHES, 11, 32))
+    made = topology(
+        [threads] * count,
+        [NODE_BYTES] * count,
+        threads=2,
+        distances=two_level(count, CACHES, 11, 32),
+    )
     return made._replace(
-        l3s=tuple((node.cpus,) for node in made.nodes), vendor='AuthenticAMD',
-        sockets=tuple(at // CACHES for at in range(count)))
+        l3s=tuple((node.cpus,) for node in made.nodes),
+        vendor='AuthenticAMD',
+        sockets=tuple(at // CACHES for at in range(count)),
+    )
 
 
 def start(host, promises, new, turn):
@@ -133,7 +163,8 @@ def places(host):
     """List (node ids, CPUs) of each cache and of each socket."""
     sockets = [tuple(range(at * CACHES, (at + 1) * CACHES)) for at in range(SOCKETS)]
     return [(nodes, tuple(sorted(host.nodes[at].cpus))) for nodes in sockets for at in nodes] + [
-        (nodes, ()) for nodes in sockets]
+        (nodes, ()) for nodes in sockets
+    ]
 
 
 def highest(host, promises):
@@ -165,12 +196,15 @@ def figures(cases, seed):
     rows = {'spans': spans(cases, rng), 'caches': caches(10 * cases, rng)}
     for kind, found in rows.items():
         columns = list(zip(*found))
-        for name, column in (('pressure_ratio', columns[0]), ('us', columns[-1 if kind ==
-                             'caches' else 2])):
+        for name, column in (
+            ('pressure_ratio', columns[0]),
+            ('us', columns[-1 if kind == 'caches' else 2]),
+        ):
             ordered = sorted(column)
             for part, at in (('p50', 0.5), ('p95', 0.95), ('max', 1.0)):
                 told[f'{part}_24_l3_{kind}_{name}'] = round(
-                    ordered[min(len(ordered) - 1, int(at * len(ordered)))], 4)
+                    ordered[min(len(ordered) - 1, int(at * len(ordered)))], 4
+                )
     exact_us = sorted(row[3] for row in rows['spans'])
     told['p95_24_l3_spans_exact_us'] = round(exact_us[int(0.95 * len(exact_us))], 1)
     farther = sorted(row[1] for row in rows['spans'])

@@ -16,56 +16,124 @@ objects.register_all()
 
 GIB = 1 << 30
 CELL = '00000000-0000-0000-0000-000000000001'
-CPU_METRICS = ('frequency', 'user.time', 'kernel.time', 'idle.time', 'iowait.time',
-               'user.percent', 'kernel.percent', 'idle.percent', 'iowait.percent', 'percent')
+CPU_METRICS = (
+    'frequency',
+    'user.time',
+    'kernel.time',
+    'idle.time',
+    'iowait.time',
+    'user.percent',
+    'kernel.percent',
+    'idle.percent',
+    'iowait.percent',
+    'percent',
+)
 
 
 def published(rng, nodes=2, cores=40.0):
     """Return a host's state as an agent publishes it, at random loads."""
-    views = tuple(model.NodeView(
-        at, cores, int(cores * 1.6), 256 * GIB, rng.randint(0, 256 * GIB), rng.randint(0, 20),
-        rng.randint(0, 100), rng.uniform(0, 1.2 * cores), rng.uniform(0, 2e11), 2e11, rng.random())
-        for at in range(nodes))
+    views = tuple(
+        model.NodeView(
+            at,
+            cores,
+            int(cores * 1.6),
+            256 * GIB,
+            rng.randint(0, 256 * GIB),
+            rng.randint(0, 20),
+            rng.randint(0, 100),
+            rng.uniform(0, 1.2 * cores),
+            rng.uniform(0, 2e11),
+            2e11,
+            rng.random(),
+        )
+        for at in range(nodes)
+    )
     distances = tuple(tuple(10 if a == b else 21 for b in range(nodes)) for a in range(nodes))
-    return host_state.HostState(time.time(), 60.0, model.HostView(views, distances),
-                                (rng.random(),) * nodes, 'perf')
+    return host_state.HostState(
+        time.time(), 60.0, model.HostView(views, distances), (rng.random(),) * nodes, 'perf'
+    )
 
 
 def metrics_json(state, vcpus_used, memory_mb_used):
     """Render the column compute_nodes.metrics: Nova's own CPU metrics, and ours."""
     stamp = '2026-01-01T00:00:00.000000'
-    listed = [{'name': f'cpu.{name}', 'timestamp': stamp, 'source': 'libvirt.LibvirtDriver',
-               'value': 0.12 if name.endswith('percent') else 10**16} for name in CPU_METRICS]
-    for name, values in zip((metrics.CURRENT, metrics.MAXIMUM),
-                            metrics.to_values(state, vcpus_used, memory_mb_used)):
-        listed.append({'name': name, 'timestamp': stamp, 'source': 'numa_pmc', 'value': 123456,
-                       'numa_membw_values': values})
+    listed = [
+        {
+            'name': f'cpu.{name}',
+            'timestamp': stamp,
+            'source': 'libvirt.LibvirtDriver',
+            'value': 0.12 if name.endswith('percent') else 10**16,
+        }
+        for name in CPU_METRICS
+    ]
+    for name, values in zip(
+        (metrics.CURRENT, metrics.MAXIMUM), metrics.to_values(state, vcpus_used, memory_mb_used)
+    ):
+        listed.append(
+            {
+                'name': name,
+                'timestamp': stamp,
+                'source': 'numa_pmc',
+                'value': 123456,
+                'numa_membw_values': values,
+            }
+        )
     return json.dumps(listed)
 
 
 def topology_json(nodes=2, cpus=32):
     """Render the column compute_nodes.numa_topology."""
-    return objects.NUMATopology(cells=[objects.NUMACell(
-        id=at, cpuset=set(range(at * cpus, (at + 1) * cpus)), pcpuset=set(), memory=256 << 10,
-        cpu_usage=10, memory_usage=20 << 10, pinned_cpus=set(), mempages=[
-            objects.NUMAPagesTopology(size_kb=4, total=64 << 20, used=0)],
-        siblings=[{at * cpus + cpu, at * cpus + cpu + 16} for cpu in range(cpus // 2)])
-        for at in range(nodes)])._to_json()
+    return objects.NUMATopology(
+        cells=[
+            objects.NUMACell(
+                id=at,
+                cpuset=set(range(at * cpus, (at + 1) * cpus)),
+                pcpuset=set(),
+                memory=256 << 10,
+                cpu_usage=10,
+                memory_usage=20 << 10,
+                pinned_cpus=set(),
+                mempages=[objects.NUMAPagesTopology(size_kb=4, total=64 << 20, used=0)],
+                siblings=[{at * cpus + cpu, at * cpus + cpu + 16} for cpu in range(cpus // 2)],
+            )
+            for at in range(nodes)
+        ]
+    )._to_json()
 
 
 def compute_nodes(count, seed=1):
     """Make the database's rows of so many hosts."""
     rng, topology = random.Random(seed), topology_json()
-    return [objects.ComputeNode(
-        uuid=str(uuid.UUID(int=rng.getrandbits(128))), host=f'host{at}',
-        hypervisor_hostname=f'host{at}', hypervisor_type='QEMU', hypervisor_version=8000000,
-        host_ip='192.0.2.1', memory_mb=512 << 10, memory_mb_used=100 << 10,
-        free_ram_mb=412 << 10, local_gb=1000, local_gb_used=10, free_disk_gb=990,
-        disk_available_least=990, vcpus=64, vcpus_used=50, cpu_info='{}',
-        supported_hv_specs=[], stats={}, pci_device_pools=None, updated_at=None,
-        cpu_allocation_ratio=4.0, ram_allocation_ratio=1.5, disk_allocation_ratio=1.0,
-        numa_topology=topology, metrics=metrics_json(published(rng), 50, 100 << 10))
-        for at in range(count)]
+    return [
+        objects.ComputeNode(
+            uuid=str(uuid.UUID(int=rng.getrandbits(128))),
+            host=f'host{at}',
+            hypervisor_hostname=f'host{at}',
+            hypervisor_type='QEMU',
+            hypervisor_version=8000000,
+            host_ip='192.0.2.1',
+            memory_mb=512 << 10,
+            memory_mb_used=100 << 10,
+            free_ram_mb=412 << 10,
+            local_gb=1000,
+            local_gb_used=10,
+            free_disk_gb=990,
+            disk_available_least=990,
+            vcpus=64,
+            vcpus_used=50,
+            cpu_info='{}',
+            supported_hv_specs=[],
+            stats={},
+            pci_device_pools=None,
+            updated_at=None,
+            cpu_allocation_ratio=4.0,
+            ram_allocation_ratio=1.5,
+            disk_allocation_ratio=1.0,
+            numa_topology=topology,
+            metrics=metrics_json(published(rng), 50, 100 << 10),
+        )
+        for at in range(count)
+    ]
 
 
 def host_states(nodes, instances=50):
@@ -73,8 +141,14 @@ def host_states(nodes, instances=50):
     found, instance = [], objects.Instance()
     for at, compute in enumerate(nodes):
         state = host_manager.HostState(compute.host, compute.hypervisor_hostname, CELL)
-        state.update(compute=compute, aggregates=[], service={}, inst_dict={
-            f'{at:08x}-0000-0000-0000-{number:012x}': instance for number in range(instances)})
+        state.update(
+            compute=compute,
+            aggregates=[],
+            service={},
+            inst_dict={
+                f'{at:08x}-0000-0000-0000-{number:012x}': instance for number in range(instances)
+            },
+        )
         found.append(state)
     return found
 
@@ -82,14 +156,37 @@ def host_states(nodes, instances=50):
 def request_spec(vcpus=4, memory_mb=8192, **extra_specs):
     """Make the request for one server of a plain flavor."""
     return objects.RequestSpec(
-        instance_uuid=str(uuid.UUID(int=7)), num_instances=1, numa_topology=None,
-        pci_requests=objects.InstancePCIRequests(requests=[]), ignore_hosts=None,
-        force_hosts=None, force_nodes=None, requested_destination=None, retry=None,
-        limits=objects.SchedulerLimits(), instance_group=None, scheduler_hints={},
-        project_id='p', user_id='u', availability_zone=None,
+        instance_uuid=str(uuid.UUID(int=7)),
+        num_instances=1,
+        numa_topology=None,
+        pci_requests=objects.InstancePCIRequests(requests=[]),
+        ignore_hosts=None,
+        force_hosts=None,
+        force_nodes=None,
+        requested_destination=None,
+        retry=None,
+        limits=objects.SchedulerLimits(),
+        instance_group=None,
+        scheduler_hints={},
+        project_id='p',
+        user_id='u',
+        availability_zone=None,
         security_groups=objects.SecurityGroupList(),
         image=objects.ImageMeta(id=str(uuid.UUID(int=8)), properties=objects.ImageMetaProps()),
         flavor=objects.Flavor(
-            id=1, name='f', flavorid='f', vcpus=vcpus, memory_mb=memory_mb, root_gb=10,
-            ephemeral_gb=0, swap=0, rxtx_factor=1.0, vcpu_weight=0, disabled=False,
-            is_public=True, projects=[], extra_specs=extra_specs))
+            id=1,
+            name='f',
+            flavorid='f',
+            vcpus=vcpus,
+            memory_mb=memory_mb,
+            root_gb=10,
+            ephemeral_gb=0,
+            swap=0,
+            rxtx_factor=1.0,
+            vcpu_weight=0,
+            disabled=False,
+            is_public=True,
+            projects=[],
+            extra_specs=extra_specs,
+        ),
+    )

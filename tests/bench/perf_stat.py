@@ -13,8 +13,12 @@ START_S = 60
 
 def there():
     """Tell whether perf can be run (Debian's is a wrapper, which may lack the program)."""
-    return bool(shutil.which('perf')) and not subprocess.run(
-        ['perf', 'stat', '-e', 'cpu-clock', 'true'], capture_output=True, check=False).returncode
+    return (
+        bool(shutil.which('perf'))
+        and not subprocess.run(
+            ['perf', 'stat', '-e', 'cpu-clock', 'true'], capture_output=True, check=False
+        ).returncode
+    )
 
 
 def run_ns(pid):
@@ -35,9 +39,21 @@ class PerfStat:
         for at, arguments in enumerate(commands):
             path = os.path.join(directory, 'perf-stat-%d' % at)
             process = subprocess.Popen(
-                ['perf', 'stat', '-x', ',', '-I', '%d' % (1000 * interval_s), '-o', path,
-                 *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL)
+                [
+                    'perf',
+                    'stat',
+                    '-x',
+                    ',',
+                    '-I',
+                    '%d' % (1000 * interval_s),
+                    '-o',
+                    path,
+                    *arguments,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
             self.processes.append((process, path))
 
     def wait(self):
@@ -84,8 +100,9 @@ def _stamps(path):
 
 def sample_s(before, after):
     """Return the CPU seconds of a reading from two marks, all processes together."""
-    return sum((new[0] - old[0]) / 1e9 / max(1, new[1] - old[1])
-               for old, new in zip(before, after))
+    return sum(
+        (new[0] - old[0]) / 1e9 / max(1, new[1] - old[1]) for old, new in zip(before, after)
+    )
 
 
 @contextlib.contextmanager

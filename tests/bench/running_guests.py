@@ -152,7 +152,7 @@ def make_root(directory, guests):
         head, _, rest = xml.partition(b'<vcpus>')
         vcpus = ''.join("<vcpu id='%d' pid='%s'/>" % pair for pair in enumerate(guest.tids))
         with open(os.path.join(files, 'bench%d.xml' % at), 'wb') as file:
-            file.write(head + b'<vcpus>' + vcpus.encode() + rest[rest.index(b'</vcpus>'):])
+            file.write(head + b'<vcpus>' + vcpus.encode() + rest[rest.index(b'</vcpus>') :])
 
 
 def _write(path, text):

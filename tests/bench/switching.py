@@ -29,16 +29,18 @@ def load(with_perf, cpu, groups):
 
 @contextlib.contextmanager
 def _perf_pipe():
-    process = subprocess.Popen(['perf', 'bench', 'sched', 'pipe', '-l', str(ROUNDS)],
-                               stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        ['perf', 'bench', 'sched', 'pipe', '-l', str(ROUNDS)], stdout=subprocess.DEVNULL
+    )
     children = []
     try:
         until = time.monotonic() + START_S
         while not children:
             if process.poll() is not None or time.monotonic() > until:
                 raise RuntimeError('perf bench sched pipe does not run')
-            with open('/proc/%d/task/%d/children' % (process.pid, process.pid),
-                      encoding='ascii') as file:
+            with open(
+                '/proc/%d/task/%d/children' % (process.pid, process.pid), encoding='ascii'
+            ) as file:
                 children = [int(pid) for pid in file.read().split()]
         yield 'perf bench sched pipe', (process.pid, children[0])
     finally:

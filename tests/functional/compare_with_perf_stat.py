@@ -19,8 +19,10 @@ from nova_numa_pmc import exceptions
 from nova_numa_pmc.core import rates
 from nova_numa_pmc.host import counters, events, perf, pfm
 
-SOFTWARE = tuple(events.Event(name, name, 'software', 1, code) for name, code in (
-    ('page-faults', 2), ('context-switches', 3)))
+SOFTWARE = tuple(
+    events.Event(name, name, 'software', 1, code)
+    for name, code in (('page-faults', 2), ('context-switches', 3))
+)
 
 
 def perf_name(event):
@@ -32,8 +34,11 @@ def perf_name(event):
 
 def choose(roles):
     """Return the machine's events of some roles, else software events."""
-    found = [event for event in events.select(libpfm=pfm.load()).events
-             if event.role in roles and event.cpus is None]
+    found = [
+        event
+        for event in events.select(libpfm=pfm.load()).events
+        if event.role in roles and event.cpus is None
+    ]
     return tuple(found) or SOFTWARE
 
 
@@ -85,10 +90,22 @@ class PerfStat:
         control_read, self._control = os.pipe()
         self._ack, ack_write = os.pipe()
         self._process = subprocess.Popen(
-            ['perf', 'stat', '-x', ',', '-D', '-1',
-             '--control', 'fd:%d,%d' % (control_read, ack_write)]
-            + [word for event in chosen for word in ('-e', perf_name(event))] + arguments,
-            stderr=subprocess.PIPE, text=True, pass_fds=(control_read, ack_write))
+            [
+                'perf',
+                'stat',
+                '-x',
+                ',',
+                '-D',
+                '-1',
+                '--control',
+                'fd:%d,%d' % (control_read, ack_write),
+            ]
+            + [word for event in chosen for word in ('-e', perf_name(event))]
+            + arguments,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=(control_read, ack_write),
+        )
         os.close(control_read)
         os.close(ack_write)
 
@@ -127,10 +144,10 @@ def compare(chosen, wanted, arguments, worker):
         referee.tell('disable')
         outer_after = counting.read()
     [key] = wanted
-    least, most = ([rates.difference(*pair, idle_is_zero=True)
-                    for pair in zip(before[key], after[key])]
-                   for before, after in ((inner_before, inner_after),
-                                         (outer_before, outer_after)))
+    least, most = (
+        [rates.difference(*pair, idle_is_zero=True) for pair in zip(before[key], after[key])]
+        for before, after in ((inner_before, inner_after), (outer_before, outer_after))
+    )
     return list(zip(least, most, referee.stop()))
 
 
@@ -152,8 +169,11 @@ def scopes(chosen, worker, cpu):
             try:
                 with open(os.path.join(path, 'cgroup.procs'), 'w', encoding='ascii') as file:
                     file.write(str(worker.pid))
-                yield 'cgroup', {cpu: (perf.cgroup(path, cpu), chosen)}, [
-                    '-a', '-C', str(cpu), '-G', ','.join([name] * len(chosen))]
+                yield (
+                    'cgroup',
+                    {cpu: (perf.cgroup(path, cpu), chosen)},
+                    ['-a', '-C', str(cpu), '-G', ','.join([name] * len(chosen))],
+                )
             finally:
                 with open(os.path.join(mount[1], 'cgroup.procs'), 'w', encoding='ascii') as file:
                     file.write(str(worker.pid))
@@ -163,8 +183,9 @@ def scopes(chosen, worker, cpu):
 
 def main(argv=None):
     """Print each pair and its difference; return 0 when all are within the limit."""
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('--roles', default='local_dram,remote_dram')
     parser.add_argument('--rounds', type=int, default=60)
     parser.add_argument('--limit', type=float, default=0.01, help='relative difference')
@@ -184,9 +205,18 @@ def main(argv=None):
                     continue
                 apart = max(least.value - theirs, theirs - most.value, 0.0) / max(theirs, 1.0)
                 worst = max(worst, apart)
-                print('%-7s %-34s ours %12.0f to %12.0f (%3.0f %% seen) perf %12.0f apart %.3f %%'
-                      % (scope, perf_name(event), least.value, most.value, 100 * most.share,
-                         theirs, 100 * apart))
+                print(
+                    '%-7s %-34s ours %12.0f to %12.0f (%3.0f %% seen) perf %12.0f apart %.3f %%'
+                    % (
+                        scope,
+                        perf_name(event),
+                        least.value,
+                        most.value,
+                        100 * most.share,
+                        theirs,
+                        100 * apart,
+                    )
+                )
     except exceptions.CounterRefused as error:
         print('skipped: %s' % error)
         return 77

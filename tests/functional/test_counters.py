@@ -7,7 +7,6 @@ from tests.functional import compare_with_perf_stat
 
 
 class CountersTest(unittest.TestCase):
-
     def test_as_perf_stat_counts(self):
         code = compare_with_perf_stat.main([])
         if code == 77:

@@ -18,34 +18,51 @@ def run(*command):
 
     :raises AssertionError: with its output, when it fails
     """
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, cwd='/')
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd='/',
+    )
     if done.returncode:
         raise AssertionError(f'{command} ended with {done.returncode}:\n{done.stdout}')
     return done.stdout
 
 
 class WheelTest(unittest.TestCase):
-
     @classmethod
     def setUpClass(cls):
         directory = tempfile.TemporaryDirectory()
         cls.addClassCleanup(directory.cleanup)
         cls.top = pathlib.Path(directory.name)
         run(sys.executable, '-m', 'pip', 'wheel', '-q', '--no-deps', '-w', cls.top, TOP)
-        cls.wheel, = cls.top.glob('*.whl')
+        (cls.wheel,) = cls.top.glob('*.whl')
         cls.host = cls.top / 'venv'
         run('/usr/bin/python3', '-m', 'venv', '--without-pip', cls.host)
         # No dependencies: the hook and the command that installs it need none.
-        run(sys.executable, '-m', 'pip', '--python', cls.host / 'bin/python', 'install', '-q',
-            '--no-deps', cls.wheel)
+        run(
+            sys.executable,
+            '-m',
+            'pip',
+            '--python',
+            cls.host / 'bin/python',
+            'install',
+            '-q',
+            '--no-deps',
+            cls.wheel,
+        )
 
     def test_the_base_install_needs_small_oslo_libraries_only(self):
         with zipfile.ZipFile(self.wheel) as wheel:
-            name, = (n for n in wheel.namelist() if n.endswith('.dist-info/METADATA'))
+            (name,) = (n for n in wheel.namelist() if n.endswith('.dist-info/METADATA'))
             metadata = email.message_from_bytes(wheel.read(name))
-        base = {requirement.partition('>')[0] for requirement in metadata.get_all('Requires-Dist')
-                if 'extra ==' not in requirement}
+        base = {
+            requirement.partition('>')[0]
+            for requirement in metadata.get_all('Requires-Dist')
+            if 'extra ==' not in requirement
+        }
         self.assertEqual({'oslo.config'}, base)
 
     def test_every_module_of_the_checkout_is_in_it(self):
@@ -57,16 +74,18 @@ class WheelTest(unittest.TestCase):
     def test_novas_package_gets_one_module_and_no_init_that_would_hide_it(self):
         with zipfile.ZipFile(self.wheel) as wheel:
             names = [name for name in wheel.namelist() if name.startswith('nova/')]
-            points, = (n for n in wheel.namelist() if n.endswith('/entry_points.txt'))
+            (points,) = (n for n in wheel.namelist() if n.endswith('/entry_points.txt'))
             text = wheel.read(points).decode()
         self.assertEqual(['nova/compute/monitors/cpu/numa_pmc.py'], names)
         self.assertIn('numa_pmc = nova.compute.monitors.cpu.numa_pmc:Monitor', text)
 
     def test_scripts_and_samples_lie_where_the_guide_says(self):
-        for path in ('share/nova-numa-pmc/hooks/qemu',
-                     'share/nova-numa-pmc/systemd/nova-numa-agent.service',
-                     'share/nova-numa-pmc/grafana/nova-numa-pmc.json',
-                     'etc/nova-numa-pmc/nova-numa-pmc.conf.sample'):
+        for path in (
+            'share/nova-numa-pmc/hooks/qemu',
+            'share/nova-numa-pmc/systemd/nova-numa-agent.service',
+            'share/nova-numa-pmc/grafana/nova-numa-pmc.json',
+            'etc/nova-numa-pmc/nova-numa-pmc.conf.sample',
+        ):
             with self.subTest(path=path):
                 self.assertTrue((self.host / path).is_file())
 

@@ -20,7 +20,7 @@ from machine.vm import Machine, running  # noqa: E402
 
 # The emulated machine is slow: a start of the hook's Python alone takes up to a second.
 HOOK_OPTIONS = {'timeout_s': 30}
-NO_BALANCING = 'echo 0 >/proc/sys/kernel/numa_balancing'     # pages go where we bring them
+NO_BALANCING = 'echo 0 >/proc/sys/kernel/numa_balancing'  # pages go where we bring them
 
 
 class Lab:
@@ -35,11 +35,15 @@ class Lab:
     def install_hook(self, **options):
         """Install the hook as the documents say, with a time limit that fits emulation."""
         lines = ['[hook]'] + [f'{k} = {v}' for k, v in {**HOOK_OPTIONS, **options}.items()]
-        self.run('mkdir -p /etc/nova-numa-pmc && cat >/etc/nova-numa-pmc/nova-numa-pmc.conf',
-                 stdin='\n'.join(lines) + '\n')
+        self.run(
+            'mkdir -p /etc/nova-numa-pmc && cat >/etc/nova-numa-pmc/nova-numa-pmc.conf',
+            stdin='\n'.join(lines) + '\n',
+        )
         # libvirtd ends when it has had nothing to do for two minutes.
-        self.run('nova-numa-rebalance hook install && systemctl start libvirtd && '
-                 'systemctl reload libvirtd')
+        self.run(
+            'nova-numa-rebalance hook install && systemctl start libvirtd && '
+            'systemctl reload libvirtd'
+        )
 
     def skew(self, node, mib):
         """Take memory of a node that nobody of ours has promised, until ``unskew``."""
@@ -79,8 +83,11 @@ class Lab:
 
     def cpusets(self):
         """Return {file: text} of every cpuset and cpuset of nodes below the guests' slice."""
-        text = self.run(r"find /sys/fs/cgroup -path '*machine.slice/*' \( -name cpuset.cpus -o "
-                        r"-name cpuset.mems \) -exec grep -H '' {} +", check=False).stdout
+        text = self.run(
+            r"find /sys/fs/cgroup -path '*machine.slice/*' \( -name cpuset.cpus -o "
+            r"-name cpuset.mems \) -exec grep -H '' {} +",
+            check=False,
+        ).stdout
         return dict(line.split(':', 1) for line in text.splitlines())
 
     def running(self):
@@ -96,11 +103,13 @@ class Lab:
         self.machine.pace(0)
         if self.run('pgrep -x qemu-system-x86', check=False).returncode == 0:
             self.guests.stop()
-        self.run(f'umount {skew.PLACE}/node*; {NO_BALANCING};'
-                 'if [ -d /etc/nova-numa-pmc ]; then nova-numa-rebalance hook remove;'
-                 ' systemctl reload libvirtd; rm -rf /run/nova-numa-pmc /etc/nova-numa-pmc'
-                 ' /var/lib/nova-numa-pmc; fi',
-                 check=False)
+        self.run(
+            f'umount {skew.PLACE}/node*; {NO_BALANCING};'
+            'if [ -d /etc/nova-numa-pmc ]; then nova-numa-rebalance hook remove;'
+            ' systemctl reload libvirtd; rm -rf /run/nova-numa-pmc /etc/nova-numa-pmc'
+            ' /var/lib/nova-numa-pmc; fi',
+            check=False,
+        )
 
     def journal(self):
         """Return what the hook logged, a list of lines."""

@@ -27,15 +27,17 @@ from machine.shape import Shape  # noqa: E402
 from machine.vm import Machine, MachineError  # noqa: E402
 
 GUESTS_MAX, STEPS_BETWEEN_LOOKS = 8, 5
-MOVES_PER_HOUR = 20     # the option's default
+MOVES_PER_HOUR = 20  # the option's default
 #: What all guests want at most [% of a CPU]. An emulated CPU waits in each TLB shootdown until the
 #: real ones have run all others: with more of them busy than there are real ones, 32 MiB take
 #: minutes to migrate, and whoever writes to a cgroup meanwhile waits for that.
 LOAD_MAX = 100
 #: What an engineer would look at first where something hangs.
-LOOK_AROUND = ('uptime; ps -eo pid,stat,wchan:28,etimes,args | cut -c1-120; '
-               'for t in /proc/$(pgrep -of nova-numa-agent)/task/*; do cat $t/stack; done; '
-               'dmesg | tail -n 40; journalctl -q -n 60 --no-pager -o short-monotonic')
+LOOK_AROUND = (
+    'uptime; ps -eo pid,stat,wchan:28,etimes,args | cut -c1-120; '
+    'for t in /proc/$(pgrep -of nova-numa-agent)/task/*; do cat $t/stack; done; '
+    'dmesg | tail -n 40; journalctl -q -n 60 --no-pager -o short-monotonic'
+)
 #: What the agent's memory may grow by over a run, of one process [KiB].
 GROWTH_MAX_KIB = 4096
 NODE_CPUS = {0: {0, 1}, 1: {2, 3}}
@@ -55,9 +57,17 @@ class Soak:
         self.rng, self.expected, self.made = random.Random(seed), {}, 0
         self.counts, self.rss_kib = collections.Counter(), collections.defaultdict(list)
         self.filled, self.timed_out = None, 0
-        self.actions = {self.start: 30, self.stop: 18, self.squeeze: 14, self.pause: 6,
-                        self.fill: 6, self.reset: 8, self.kill_agent: 4, self.reload: 4,
-                        self.restart_libvirtd: 3}
+        self.actions = {
+            self.start: 30,
+            self.stop: 18,
+            self.squeeze: 14,
+            self.pause: 6,
+            self.fill: 6,
+            self.reset: 8,
+            self.kill_agent: 4,
+            self.reload: 4,
+            self.restart_libvirtd: 3,
+        }
 
     def begin(self):
         """Start the agent."""
@@ -88,24 +98,31 @@ class Soak:
         specs, load = [], sum(spec['load'] for spec in self.expected.values())
         for _ in range(self.rng.randint(1, min(3, room))):
             vcpus = self.rng.choice((1, 1, 2))
-            duty = self.rng.choice([d for d in (5, 10, 20, 40, 60)
-                                    if d == 5 or load + d * vcpus <= LOAD_MAX])
+            duty = self.rng.choice(
+                [d for d in (5, 10, 20, 40, 60) if d == 5 or load + d * vcpus <= LOAD_MAX]
+            )
             load += duty * vcpus
             self.made += 1
-            specs.append({'name': f's{self.made}', 'memory_mib': self.rng.choice((16, 32, 64)),
-                          'vcpus': vcpus, 'load': duty * vcpus,
-                          'cmdline': f'duty={duty} touch=60'})
+            specs.append(
+                {
+                    'name': f's{self.made}',
+                    'memory_mib': self.rng.choice((16, 32, 64)),
+                    'vcpus': vcpus,
+                    'load': duty * vcpus,
+                    'cmdline': f'duty={duty} touch=60',
+                }
+            )
         told = self.lab.guests.start(specs, parallel=3, check=False)
         for spec in specs:
             why = told[spec['name']]['message']
             if not told[spec['name']]['code']:
                 self.expected[spec['name']] = spec
-            elif 'imeout' in why or 'timed out' in why:     # libvirt's call of systemd
+            elif 'imeout' in why or 'timed out' in why:  # libvirt's call of systemd
                 self.timed_out += 1
-                self.say(f"{spec['name']}: {why}")
+                self.say(f'{spec["name"]}: {why}')
             else:
-                raise MachineError(f"{spec['name']} did not start: {why}")
-        return ', '.join(f"{s['name']} {s['vcpus']} x {s['cmdline']}" for s in specs)
+                raise MachineError(f'{spec["name"]} did not start: {why}')
+        return ', '.join(f'{s["name"]} {s["vcpus"]} x {s["cmdline"]}' for s in specs)
 
     def stop(self):
         """End one or two guests."""
@@ -131,8 +148,11 @@ class Soak:
         names = self._some(1)
         if not names:
             return None
-        self.run(f'virsh -q suspend {names[0]} && sleep {self.rng.uniform(0, 5):.1f}; '
-                 f'virsh -q resume {names[0]}', timeout=200)
+        self.run(
+            f'virsh -q suspend {names[0]} && sleep {self.rng.uniform(0, 5):.1f}; '
+            f'virsh -q resume {names[0]}',
+            timeout=200,
+        )
         return names[0]
 
     def fill(self):
@@ -147,12 +167,13 @@ class Soak:
 
     def reset(self):
         """Give a vCPU's group all CPUs, as a reload of systemd may."""
-        paths = [path for path in self.lab.cpusets()
-                 if path.endswith('/libvirt/vcpu0/cpuset.cpus')]
+        paths = [
+            path for path in self.lab.cpusets() if path.endswith('/libvirt/vcpu0/cpuset.cpus')
+        ]
         if not paths:
             return None
         path = self.rng.choice(sorted(paths))
-        self.run(f"echo 0-3 >'{path}'", check=False)     # it may be on its way out
+        self.run(f"echo 0-3 >'{path}'", check=False)  # it may be on its way out
         return path.rsplit('/', 4)[-4]
 
     def kill_agent(self):
@@ -162,8 +183,11 @@ class Soak:
 
     def reload(self):
         """Have systemd read its units again, and the agent its options."""
-        self.run(f'systemctl daemon-reload; systemctl is-active -q {UNIT} && '
-                 f'systemctl reload {UNIT}', timeout=200, check=False)
+        self.run(
+            f'systemctl daemon-reload; systemctl is-active -q {UNIT} && systemctl reload {UNIT}',
+            timeout=200,
+            check=False,
+        )
         return 'systemd and agent'
 
     def restart_libvirtd(self):
@@ -186,8 +210,10 @@ class Soak:
         self.agent.until(lambda: self.agent.show('ActiveState'), lambda found: found == 'active')
         self.agent.after(2)
         self.agent.until(self._misplaced, lambda found: found == [], 60)
-        pid, rss = self.run(f'pid=$(systemctl show -P MainPID {UNIT}); echo $pid; '
-                            "awk '/VmRSS/ {print $2}' /proc/$pid/status").stdout.split()
+        pid, rss = self.run(
+            f'pid=$(systemctl show -P MainPID {UNIT}); echo $pid; '
+            "awk '/VmRSS/ {print $2}' /proc/$pid/status"
+        ).stdout.split()
         self.rss_kib[pid].append(int(rss))
 
     def _misplaced(self):
@@ -202,7 +228,7 @@ class Soak:
             allowed = set().union(*(NODE_CPUS[node] for node in nodes or NODE_CPUS))
             fits = set.__le__ if name in wide else set.__eq__
             if not all(fits(allowed, _cpus(text)) for text in guest['cpus']):
-                wrong.append(f"{name}: promised {nodes}, on {guest['cpus']}")
+                wrong.append(f'{name}: promised {nodes}, on {guest["cpus"]}')
         return wrong
 
     def _widened(self):
@@ -222,7 +248,7 @@ class Soak:
         self.agent.after(2)
         self.see_running()
         assert self.lab.promised() == []
-        left = self.run("ls -d /sys/fs/cgroup/machine.slice/machine-qemu* 2>/dev/null | wc -l")
+        left = self.run('ls -d /sys/fs/cgroup/machine.slice/machine-qemu* 2>/dev/null | wc -l')
         assert left.stdout.strip() == '0'
         lines = self.agent.journal()
         for kept in self.rss_kib.values():
@@ -232,14 +258,19 @@ class Soak:
         moves = kinds.count('move') + kinds.count('swap')
         allowed = round(MOVES_PER_HOUR * max(1.0, (time.monotonic() - self.began_s) / 3600))
         assert moves <= allowed, (moves, allowed)
-        return {'steps': dict(self.counts), 'guests_started': self.made - self.timed_out,
-                'starts_timed_out': self.timed_out,
-                'moves': moves, 'moves_allowed': allowed,
-                'held_again': sum(' again: cpus ' in line for line in lines),
-                'not_moved': sum('not moved' in line for line in lines),
-                'agent_rss_kib': {pid: [kept[0], max(kept), kept[-1]]
-                                  for pid, kept in self.rss_kib.items()},
-                'warnings': sorted({line for line in lines if ' WARNING ' in line})[:20]}
+        return {
+            'steps': dict(self.counts),
+            'guests_started': self.made - self.timed_out,
+            'starts_timed_out': self.timed_out,
+            'moves': moves,
+            'moves_allowed': allowed,
+            'held_again': sum(' again: cpus ' in line for line in lines),
+            'not_moved': sum('not moved' in line for line in lines),
+            'agent_rss_kib': {
+                pid: [kept[0], max(kept), kept[-1]] for pid, kept in self.rss_kib.items()
+            },
+            'warnings': sorted({line for line in lines if ' WARNING ' in line})[:20],
+        }
 
 
 def _cpus(text):
@@ -252,12 +283,14 @@ def _cpus(text):
 
 def main(argv=None):
     """Run for so many minutes; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('--minutes', type=float, default=120.0)
     parser.add_argument('--seed', type=int, default=1)
     args = parser.parse_args(argv)
     import conftest
+
     began = time.monotonic()
 
     def say(line):
@@ -279,8 +312,9 @@ def main(argv=None):
             raise
     finally:
         machine.down()
-    told.update(seed=args.seed, minutes=round((time.monotonic() - began) / 60, 1),
-                interval_s=INTERVAL_S)
+    told.update(
+        seed=args.seed, minutes=round((time.monotonic() - began) / 60, 1), interval_s=INTERVAL_S
+    )
     print(json.dumps(told))
     return 0
 

@@ -60,7 +60,8 @@ def _show_two_nodes(target):
         (directory / 'cpumap').write_text(f'{sum(1 << cpu for cpu in part):08x}\n')
         (directory / 'distance').write_text(('10 20\n', '20 10\n')[node])
         (directory / 'meminfo').write_text(
-            (NODES / 'node0/meminfo').read_text().replace('Node 0', f'Node {node}'))
+            (NODES / 'node0/meminfo').read_text().replace('Node 0', f'Node {node}')
+        )
         for cpu in part:
             (directory / f'cpu{cpu}').symlink_to(f'../../cpu/cpu{cpu}')
 
@@ -79,10 +80,17 @@ def main():
         for path in (image.tools() / 'walker.elf', image.wheel(), *(LAB / 'inside').glob('*.py')):
             shutil.copy(path, f'{work}/opt')
         script = INSIDE.format(
-            work=work, image=image.image() / 'root.img', starts=args.starts,
-            parallel=args.parallel, hook='no' if args.without_hook else 'yes')
-        done = subprocess.run(['unshare', '--mount', '--pid', '--fork', '--kill-child', 'sh', '-c',
-                               script], stdout=subprocess.PIPE, text=True)
+            work=work,
+            image=image.image() / 'root.img',
+            starts=args.starts,
+            parallel=args.parallel,
+            hook='no' if args.without_hook else 'yes',
+        )
+        done = subprocess.run(
+            ['unshare', '--mount', '--pid', '--fork', '--kill-child', 'sh', '-c', script],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
     print(done.stdout, end='')
     try:
         counted = json.loads(done.stdout.splitlines()[-1])

@@ -4,10 +4,9 @@
 import json
 
 import pytest
-
 from machine.agent import INTERVAL_S, UNIT
 
-pytestmark = pytest.mark.full      # minutes: `make lab-full` runs them
+pytestmark = pytest.mark.full  # minutes: `make lab-full` runs them
 
 CPUS = {0: '0-1', 1: '2-3'}
 SOCKET = 'unix:/run/nova-numa-pmc/metrics.sock'
@@ -35,8 +34,11 @@ def test_publishes_under_the_hardened_unit(agent):
     assert near['promised_bytes'] == 32 << 20
     assert near['demand_cores'] > max(idle, far['demand_cores']) + 1
     # Without the unit's confinement, the same source: it takes nothing away.
-    top = json.loads(agent.run(
-        f'nova-numa-rebalance top --once --json --interval {INTERVAL_S}', timeout=200).stdout)
+    top = json.loads(
+        agent.run(
+            f'nova-numa-rebalance top --once --json --interval {INTERVAL_S}', timeout=200
+        ).stdout
+    )
     assert host['source'] == top['source'] and host['source'].startswith('perf'), top['problems']
     assert '2 guests, by perf' in agent.show('StatusText')
     # Debian's kernel: see nova-numa-agent.service.d/perf-paranoid.conf.
@@ -51,7 +53,7 @@ def test_remembers_what_guests_wanted(agent):
     agent.lab.wait_for_hooks()
     agent.after(8)
     agent.run(f'systemctl restart {UNIT} && virsh suspend a', timeout=200)
-    guest, = json.loads(agent.run('nova-numa-rebalance status --json').stdout)['guests']
+    (guest,) = json.loads(agent.run('nova-numa-rebalance status --json').stdout)['guests']
     wanted = guest['demand_cores']['day']
     assert 0.5 < wanted['mean'] < 2 and 0.5 < wanted['p95'] < 2.5, wanted
     near = agent.after()['nodes'][0]
@@ -83,8 +85,10 @@ def test_comes_back_after_a_kill(agent):
     agent.lab.wait_for_hooks()
     promised, pid = agent.lab.promised(), agent.show('MainPID')
     agent.run(f'kill -9 {pid}')
-    agent.until(lambda: (agent.show('MainPID'), agent.show('ActiveState')),
-                lambda found: found[0] not in ('0', pid) and found[1] == 'active')
+    agent.until(
+        lambda: (agent.show('MainPID'), agent.show('ActiveState')),
+        lambda found: found[0] not in ('0', pid) and found[1] == 'active',
+    )
     agent.after(1)
     assert agent.lab.promised() == promised and promised
     assert agent.lab.running() == ['a']
@@ -96,8 +100,11 @@ def test_holds_guests_to_their_places(agent):
     agent.lab.guests.start([{**BUSY, 'name': name} for name in 'ab'])
     agent.lab.wait_for_hooks()
     before = agent.lab.cpusets()
-    held = {path: text for path, text in before.items()
-            if path.endswith('/libvirt/vcpu0/cpuset.cpus') and text in CPUS.values()}
+    held = {
+        path: text
+        for path, text in before.items()
+        if path.endswith('/libvirt/vcpu0/cpuset.cpus') and text in CPUS.values()
+    }
     assert sorted(held.values()) == sorted(CPUS.values()), before
     for path in held:
         agent.run(f"echo 0-3 >'{path}'")
@@ -122,11 +129,15 @@ def test_metrics_leave_the_host_by_no_door(agent):
     assert 'nova_numa_node_demand_cores{node="1"}' in told, told
     # Another address of the machine stands for another host: the unit allows neither.
     assert scraped('http://10.0.2.15:19877').returncode == CURL_TIMED_OUT
-    agent.run(f"sed -i 's|^metrics = .*|metrics = {SOCKET}|' /etc/nova-numa-pmc/nova-numa-pmc.conf"
-              f' && systemctl reload {UNIT}', timeout=100)
+    agent.run(
+        f"sed -i 's|^metrics = .*|metrics = {SOCKET}|' /etc/nova-numa-pmc/nova-numa-pmc.conf"
+        f' && systemctl reload {UNIT}',
+        timeout=100,
+    )
     told = agent.until(
         lambda: scraped(f'--unix-socket {SOCKET.partition(":")[2]} http://localhost').stdout,
-        lambda text: 'nova_numa_node_demand_cores{node="1"}' in text)
+        lambda text: 'nova_numa_node_demand_cores{node="1"}' in text,
+    )
     assert 'nova_numa_guest_' not in told
     assert scraped('http://127.0.0.1:19877').returncode == CURL_REFUSED
 
@@ -135,10 +146,12 @@ def test_reload_and_stop(agent):
     """SIGHUP takes new options without a new process; a stop is quick and leaves no failure."""
     agent.start()
     pid = agent.show('MainPID')
-    agent.run("sed -i 's/^interval_s = .*/interval_s = 12/' /etc/nova-numa-pmc/nova-numa-pmc.conf"
-              f' && systemctl reload {UNIT}', timeout=100)
-    agent.until(agent.journal, lambda lines: any(
-        'options read again' in line for line in lines))
+    agent.run(
+        "sed -i 's/^interval_s = .*/interval_s = 12/' /etc/nova-numa-pmc/nova-numa-pmc.conf"
+        f' && systemctl reload {UNIT}',
+        timeout=100,
+    )
+    agent.until(agent.journal, lambda lines: any('options read again' in line for line in lines))
     assert agent.show('MainPID') == pid
     agent.until(lambda: agent.published()[0], lambda host: host['interval_s'] > 10)
     agent.run(f'systemctl stop {UNIT}', timeout=100)

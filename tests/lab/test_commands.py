@@ -7,7 +7,6 @@ Minutes: `make lab-full` runs them.
 import json
 
 import pytest
-
 from machine.agent import INTERVAL_S
 from machine.guests import guests_per_node, home, home_share
 
@@ -15,7 +14,7 @@ pytestmark = pytest.mark.full
 
 BUSY = {'memory_mib': 16, 'cmdline': 'duty=100 touch=50'}
 CPUS = {0: '0-1', 1: '2-3'}
-NONE, NOT_EMPTY = 0, 2     # exit codes
+NONE, NOT_EMPTY = 0, 2  # exit codes
 
 
 class Operator:
@@ -88,13 +87,14 @@ def test_apply_is_ended_by_a_signal(operator):
         'nova-numa-rebalance apply --interval 5 --yes >/run/apply.log 2>&1 & p=$!; '
         'for i in $(seq 300); do grep -q apply /run/nova-numa-pmc/moves && break; sleep 0.5; done;'
         ' sleep 1; kill -TERM $p; wait $p; echo $?; cat /run/apply.log; rm /run/apply.log',
-        timeout=400)
+        timeout=400,
+    )
     print(done.stdout)
     assert done.stdout.split()[0] in '13' and 'ended by signal 15' in done.stdout
     promised = {one['name']: one['cpu_nodes'] for one in lab.promised()}
     for name, guest in lab.guests.report().items():
         assert [CPUS[node] for node in promised[name]] == guest['cpus'], (name, guest)
-    operator.tell('plan --interval 10', NOT_EMPTY)     # nothing is left locked
+    operator.tell('plan --interval 10', NOT_EMPTY)  # nothing is left locked
 
 
 def test_pinned_and_paused_beside_the_agent(operator, agent):
@@ -111,8 +111,9 @@ def test_pinned_and_paused_beside_the_agent(operator, agent):
     assert operator.ask('status')['agent']['paused']['reason'] == 'a test'
     operator.tell('resume')
     agent.until(operator.per_node, lambda found: found == [2, 2], 60 * INTERVAL_S)
-    agent.until(lambda: operator.tell('history --json').count('"who": "agent"'),
-                lambda count: count == 2)
+    agent.until(
+        lambda: operator.tell('history --json').count('"who": "agent"'), lambda count: count == 2
+    )
     assert_together(lab, {name: int(name not in names[:2]) for name in names})
     operator.tell(f'pin {names[0]} --node 1')
     agent.after(2)

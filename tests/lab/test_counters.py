@@ -6,13 +6,13 @@ import time
 import pytest
 
 LINE, MIB = 64, 1 << 20
-WALK_MIB, PASSES = 8, 10          # eight times the model's last-level cache
+WALK_MIB, PASSES = 8, 10  # eight times the model's last-level cache
 LINES_A_PASS = WALK_MIB * MIB // LINE
 
 
 def perf(lab, events, command, scope=''):
     """Run perf stat in the machine; return the counts in the events' order."""
-    text = lab.run(f"perf stat -x, {scope} -e {','.join(events)} {command} 2>&1 >/dev/null").stdout
+    text = lab.run(f'perf stat -x, {scope} -e {",".join(events)} {command} 2>&1 >/dev/null').stdout
     return [int(line.split(',')[0]) for line in text.splitlines() if 'numa_emu' in line]
 
 
@@ -45,15 +45,19 @@ def test_what_fits_the_cache_stays_there(lab):
     """Walks of 8 MiB miss at each line; as many accesses to a few pages hit."""
     missed, hits = perf(lab, ['numa_emu/local_dram/', 'numa_emu/hits/'], walk(0, 0, 20))
     assert missed > 20 * LINES_A_PASS * 0.98
-    missed, hits = perf(lab, ['numa_emu/local_dram/', 'numa_emu/hits/'],
-                        "taskset -c 0 sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'")
+    missed, hits = perf(
+        lab,
+        ['numa_emu/local_dram/', 'numa_emu/hits/'],
+        "taskset -c 0 sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'",
+    )
     assert hits > 20 * missed
 
 
 def test_memory_controllers_see_the_same(lab):
     """The node's memory controller counts what the CPUs fetch from it."""
-    events = [f'numa_emu_imc_{node}/cas_{kind}/'
-              for node in (0, 1) for kind in ('reads', 'writes')]
+    events = [
+        f'numa_emu_imc_{node}/cas_{kind}/' for node in (0, 1) for kind in ('reads', 'writes')
+    ]
     short = perf(lab, events, walk(0, 1, 1), scope='-a')
     long = perf(lab, events, walk(0, 1, 1 + PASSES), scope='-a')
     grown = [b - a for a, b in zip(short, long)]
@@ -63,11 +67,13 @@ def test_memory_controllers_see_the_same(lab):
 
 def test_four_counters_and_no_more(lab):
     """Four events count all the time; of eight, each counts for about half of it."""
+
     def running(events):
-        line = f"perf stat -x, -C 0 -e {','.join(events)} {walk(0, 0, 60)} 2>&1 >/dev/null"
+        line = f'perf stat -x, -C 0 -e {",".join(events)} {walk(0, 0, 60)} 2>&1 >/dev/null'
         text = lab.run(line).stdout
         rows = [row.split(',') for row in text.splitlines() if 'numa_emu' in row]
         return [float(row[4]) for row in rows]
+
     four = [f'numa_emu/{e}/' for e in ('local_dram', 'remote_dram', 'hits', 'instructions')]
     assert running(four) == [100.0] * 4
     assert all(20 < share < 80 for share in running(four * 2))
@@ -83,8 +89,12 @@ def test_a_group_beyond_the_counters_is_refused(lab):
 def test_guest_and_host_are_told_apart(lab):
     """What a KVM guest fetches counts with the guest's modifier only."""
     lab.guests.start([{'name': 'walker', 'memory_mib': 48, 'cmdline': 'duty=60'}])
-    events = ['numa_emu/local_dram/G', 'numa_emu/remote_dram/G',
-              'numa_emu/local_dram/H', 'numa_emu/remote_dram/H']
+    events = [
+        'numa_emu/local_dram/G',
+        'numa_emu/remote_dram/G',
+        'numa_emu/local_dram/H',
+        'numa_emu/remote_dram/H',
+    ]
     local_g, remote_g, local_h, remote_h = perf(lab, events, 'sleep 4', scope='-a')
     assert local_g + remote_g > 20 * (local_h + remote_h)
     both = perf(lab, ['numa_emu/local_dram/GH', 'numa_emu/remote_dram/GH'], 'sleep 2', scope='-a')
@@ -101,7 +111,7 @@ def test_kernel_and_user_are_told_apart(lab):
 def test_a_guest_on_the_wrong_node_and_then_on_the_right_one(lab):
     """Bound to the far node a guest is over 99 % remote; its memory moved, under 1 %."""
     lab.guests.start([{'name': 'walker', 'memory_mib': 48, 'cmdline': 'duty=60'}])
-    group = lab.run("ls -d /sys/fs/cgroup/machine.slice/*walker.scope").stdout.strip()
+    group = lab.run('ls -d /sys/fs/cgroup/machine.slice/*walker.scope').stdout.strip()
     lab.run(f"echo 0-1 >'{group}/cpuset.cpus'; echo 1 >'{group}/cpuset.mems'")
     wrong = lab.guests.window(3)['guests']['walker']
     lab.run(f"echo 0 >'{group}/cpuset.mems'")
@@ -135,11 +145,13 @@ def test_pace_makes_cpus_a_fixed_resource(lab):
 def test_guests_piled_on_half_of_the_cpus_get_half_the_work_done(lab):
     """Four guests that only compute: their work on vCPUs 0-1 against that on all four."""
     names = [f'w{i}' for i in range(4)]
-    lab.guests.start([{'name': n, 'memory_mib': 16, 'cmdline': 'mode=cpu', 'paused': True}
-                      for n in names])
+    lab.guests.start(
+        [{'name': n, 'memory_mib': 16, 'cmdline': 'mode=cpu', 'paused': True} for n in names]
+    )
     lab.run(''.join(f'virsh -q resume {n};' for n in names))
-    groups = [lab.run(f"ls -d /sys/fs/cgroup/machine.slice/*{n}.scope").stdout.strip()
-              for n in names]
+    groups = [
+        lab.run(f'ls -d /sys/fs/cgroup/machine.slice/*{n}.scope').stdout.strip() for n in names
+    ]
 
     def work_per_sec(cpus):
         """Count the guests' instructions on the host: a reader inside would be paced, too."""
@@ -150,11 +162,14 @@ def test_guests_piled_on_half_of_the_cpus_get_half_the_work_done(lab):
         time.sleep(6)
         after, ended = lab.machine.counts(), time.monotonic()
         lab.machine.pace(0)
-        return sum(b['guest_instructions'] - a['guest_instructions']
-                   for a, b in zip(before, after)) / (ended - began)
+        return sum(
+            b['guest_instructions'] - a['guest_instructions'] for a, b in zip(before, after)
+        ) / (ended - began)
 
     piled, spread = work_per_sec([0, 0, 1, 1]), work_per_sec([0, 1, 2, 3])
-    print(f'M instructions/s: piled {piled / 1e6:.1f}, spread {spread / 1e6:.1f}, '
-          f'ratio {piled / spread:.3f}')
+    print(
+        f'M instructions/s: piled {piled / 1e6:.1f}, spread {spread / 1e6:.1f}, '
+        f'ratio {piled / spread:.3f}'
+    )
     assert spread > 2 * PACE
     assert piled / spread == pytest.approx(0.5, abs=0.1)

@@ -5,25 +5,34 @@ import json
 
 import pytest
 
-pytestmark = pytest.mark.full      # minutes: `make lab-full` runs them
+pytestmark = pytest.mark.full  # minutes: `make lab-full` runs them
 
 INTERVAL_S = 10
 #: Of 100 ms each vCPU gets 5: 0.05 cores.
 QUOTA = 'vcpu_period=100000 vcpu_quota=5000'
 BUSY = {'memory_mib': 16, 'cmdline': 'mode=cpu duty=100'}
 NOVA_CONF = '[compute]\ncpu_shared_set = {}\ncpu_dedicated_set = {}\n'
-DEDICATED = ("<cputune><vcpupin vcpu='0' cpuset='{cpu}'/><emulatorpin cpuset='{cpu}'/></cputune>")
+DEDICATED = "<cputune><vcpupin vcpu='0' cpuset='{cpu}'/><emulatorpin cpuset='{cpu}'/></cputune>"
 
 
 def planned(lab):
     """Return (what was measured, what would be moved within four hours)."""
-    top = json.loads(lab.run(
-        f'nova-numa-rebalance top --once --json --interval {INTERVAL_S}', timeout=200).stdout)
-    plan = json.loads(lab.run(
-        f'nova-numa-rebalance plan --json --interval {INTERVAL_S} --horizon 4h', timeout=200,
-        check=False).stdout)
-    nodes = {node['id']: {name: node[name] for name in (
-        'capacity_cores', 'demand_cores', 'pressure')} for node in top['nodes']}
+    top = json.loads(
+        lab.run(
+            f'nova-numa-rebalance top --once --json --interval {INTERVAL_S}', timeout=200
+        ).stdout
+    )
+    plan = json.loads(
+        lab.run(
+            f'nova-numa-rebalance plan --json --interval {INTERVAL_S} --horizon 4h',
+            timeout=200,
+            check=False,
+        ).stdout
+    )
+    nodes = {
+        node['id']: {name: node[name] for name in ('capacity_cores', 'demand_cores', 'pressure')}
+        for node in top['nodes']
+    }
     guests = {guest['name']: (guest['cores'], guest['waiting_cores']) for guest in top['guests']}
     print(nodes, guests, [move['text'] for move in plan['moves']], sep='\n')
     return nodes, guests, plan['moves']
@@ -49,7 +58,8 @@ def pools_of(agent):
     host = agent.after(2)
     print(host['pool_source'], host['pools'], host['nodes'])
     return {node['id']: (node['cores'], node['demand_now_cores']) for node in host['nodes']}, host[
-        'pool_source']
+        'pool_source'
+    ]
 
 
 def test_polling_on_dedicated_cpus_is_no_pressure_on_the_shared_ones(agent):
@@ -58,16 +68,29 @@ def test_polling_on_dedicated_cpus_is_no_pressure_on_the_shared_ones(agent):
     The same whether Nova's file says so or the guests' XML alone.
     """
     lab = agent.lab
-    metadata = ('<nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1">'
-                '<nova:flavor name="{}"/></nova:instance>')
-    lab.run('mkdir -p /etc/nova && cat >/etc/nova/nova.conf',
-            stdin=NOVA_CONF.format('0,2', '1,3'))
+    metadata = (
+        '<nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1">'
+        '<nova:flavor name="{}"/></nova:instance>'
+    )
+    lab.run('mkdir -p /etc/nova && cat >/etc/nova/nova.conf', stdin=NOVA_CONF.format('0,2', '1,3'))
     agent.start()
-    lab.guests.start([
-        {**BUSY, 'name': 'poll', 'cputune': DEDICATED.format(cpu=1),
-         'metadata': metadata.format('dedicated')},
-        {'name': 'plain', 'memory_mib': 16, 'cmdline': 'mode=cpu duty=20',
-         'vcpu': "placement='static' cpuset='0,2'", 'metadata': metadata.format('plain')}])
+    lab.guests.start(
+        [
+            {
+                **BUSY,
+                'name': 'poll',
+                'cputune': DEDICATED.format(cpu=1),
+                'metadata': metadata.format('dedicated'),
+            },
+            {
+                'name': 'plain',
+                'memory_mib': 16,
+                'cmdline': 'mode=cpu duty=20',
+                'vcpu': "placement='static' cpuset='0,2'",
+                'metadata': metadata.format('plain'),
+            },
+        ]
+    )
     lab.wait_for_hooks()
     promised = {one['name']: one['vcpus'] for one in lab.promised()}
     found, source = pools_of(agent)
@@ -82,18 +105,19 @@ def test_polling_on_dedicated_cpus_is_no_pressure_on_the_shared_ones(agent):
         assert nodes[0][1] < 0.9 and nodes[1][1] < 0.9, nodes
     assert promised == {'poll': 0, 'plain': 1}
     assert "CPUs of plain guests: 0,2, by the guests' XML" in status
-    assert lab.run('cat /sys/fs/cgroup/machine.slice/*plain.scope/libvirt/vcpu0/cpuset.cpus',
-                   ).stdout.strip() in ('0', '2')
+    assert lab.run(
+        'cat /sys/fs/cgroup/machine.slice/*plain.scope/libvirt/vcpu0/cpuset.cpus'
+    ).stdout.strip() in ('0', '2')
 
 
 def test_a_saturated_shared_cpu_is_not_told_as_half_used(agent):
     """Two guests on the shared CPU of node 0 want twice what there is; the dedicated one idles."""
     lab = agent.lab
-    lab.run('mkdir -p /etc/nova && cat >/etc/nova/nova.conf',
-            stdin=NOVA_CONF.format('0,2', '1,3'))
+    lab.run('mkdir -p /etc/nova && cat >/etc/nova/nova.conf', stdin=NOVA_CONF.format('0,2', '1,3'))
     agent.start()
-    lab.guests.start([{**BUSY, 'name': name, 'vcpu': "placement='static' cpuset='0'"}
-                      for name in ('a', 'b')])
+    lab.guests.start(
+        [{**BUSY, 'name': name, 'vcpu': "placement='static' cpuset='0'"} for name in ('a', 'b')]
+    )
     lab.wait_for_hooks()
     found, source = pools_of(agent)
     lab.run('rm -r /etc/nova')

@@ -5,7 +5,6 @@ import json
 import statistics
 
 import pytest
-
 from machine.agent import INTERVAL_S, Agent
 from machine.image import LAB
 from machine.vm import LAB_DIR
@@ -30,11 +29,14 @@ def test_reaction_times(watcher):
     """A start, a plugged vCPU, a pin and an end are written down at once, not a tick later."""
     watcher.start()
     watcher.after(1)
-    watcher.lab.machine.push(
-        [LAB / 'inside/labguests.py', LAB / 'inside/labreact.py'], LAB_DIR)
-    found = json.loads(watcher.run(
-        f'python3 {LAB_DIR}/labreact.py', timeout=600,
-        stdin=json.dumps({'rounds': ROUNDS, 'interval_s': INTERVAL_S})).stdout)
+    watcher.lab.machine.push([LAB / 'inside/labguests.py', LAB / 'inside/labreact.py'], LAB_DIR)
+    found = json.loads(
+        watcher.run(
+            f'python3 {LAB_DIR}/labreact.py',
+            timeout=600,
+            stdin=json.dumps({'rounds': ROUNDS, 'interval_s': INTERVAL_S}),
+        ).stdout
+    )
     for action, seconds in found.items():
         assert None not in seconds, found
         print(f'{action}: median {statistics.median(seconds):.2f} s, all {seconds}')
@@ -52,15 +54,19 @@ def test_libvirtd_stopped_for_a_minute(agent):
     agent.run('systemctl kill -s STOP libvirtd')
     try:
         agent.run('sleep 25')
-        state = agent.until(lambda: agent.published()[0], lambda host: (
-            host['guests_by'] == 'status files: libvirt does not answer'))
+        state = agent.until(
+            lambda: agent.published()[0],
+            lambda host: host['guests_by'] == 'status files: libvirt does not answer',
+        )
         # Set back by hand, and written again before a tick comes; ours alone, as each has one.
         for path, text in held.items():
             if path.endswith('cpuset.cpus') and text in ('0-1', '2-3'):
                 agent.run(f"echo 0-3 >'{path}'")
         agent.until(agent.lab.cpusets, lambda found: found == held, seconds=INTERVAL_S * 2)
-        assert 'libvirt does not answer' in agent.run(
-            'nova-numa-rebalance status', timeout=200).stdout
+        assert (
+            'libvirt does not answer'
+            in agent.run('nova-numa-rebalance status', timeout=200).stdout
+        )
         agent.run('sleep 20')
         later, age_s = agent.published()
         assert later['taken_s'] > state['taken_s'] + 20 and age_s < 3 * INTERVAL_S
@@ -69,6 +75,8 @@ def test_libvirtd_stopped_for_a_minute(agent):
     agent.until(lambda: agent.published()[0]['guests_by'], lambda by: by == 'libvirt')
     assert agent.lab.running() == ['g']
     told = [line for line in agent.journal() if line.startswith('guests are known by')]
-    assert told == ['guests are known by libvirt',
-                    'guests are known by status files: libvirt does not answer',
-                    'guests are known by libvirt'], told
+    assert told == [
+        'guests are known by libvirt',
+        'guests are known by status files: libvirt does not answer',
+        'guests are known by libvirt',
+    ], told

@@ -9,18 +9,24 @@ SITE = '$(cd /; python3 -c "import nova_numa_pmc as p; print(p.__path__[0])")'
 #: What breaks, and what mends it, as shell lines. A dead interpreter is made by moving its link
 #: away: the daemon itself, and what mends it, need no Python.
 FAULTS = {
-    'interpreter missing': ('mv /usr/bin/python3 /usr/bin/python3.away',
-                            'mv /usr/bin/python3.away /usr/bin/python3'),
-    'package removed': (f'ln -sfn {SITE} /run/site; mv $(readlink /run/site) /run/package',
-                        'mv /run/package $(readlink /run/site)'),
+    'interpreter missing': (
+        'mv /usr/bin/python3 /usr/bin/python3.away',
+        'mv /usr/bin/python3.away /usr/bin/python3',
+    ),
+    'package removed': (
+        f'ln -sfn {SITE} /run/site; mv $(readlink /run/site) /run/package',
+        'mv /run/package $(readlink /run/site)',
+    ),
     'child killed': (
         'mv /usr/bin/python3 /usr/bin/python3.away; '
         r"printf '#!/bin/sh\nkill -9 $$\n' >/usr/bin/python3; chmod 755 /usr/bin/python3",
-        'mv /usr/bin/python3.away /usr/bin/python3'),
+        'mv /usr/bin/python3.away /usr/bin/python3',
+    ),
     'hook hangs': (
         f'ln -sfn {SITE} /run/site; cd $(readlink /run/site); cp -a hook.py /run/hook.py; '
         'echo "import time; time.sleep(1000)" >hook.py',
-        'cp -a /run/hook.py $(readlink /run/site)/hook.py'),
+        'cp -a /run/hook.py $(readlink /run/site)/hook.py',
+    ),
 }
 RESTART = 'systemctl restart libvirtd'
 KILL = 'systemctl kill -s KILL libvirtd; sleep 1; systemctl start libvirtd'
@@ -47,8 +53,10 @@ def host(lab):
 IN_CI = ('interpreter missing', 'hook hangs')
 
 
-@pytest.mark.parametrize('fault', [
-    pytest.param(fault, marks=() if fault in IN_CI else pytest.mark.full) for fault in FAULTS])
+@pytest.mark.parametrize(
+    'fault',
+    [pytest.param(fault, marks=() if fault in IN_CI else pytest.mark.full) for fault in FAULTS],
+)
 def test_guests_live(host, fault):
     """A start succeeds, and a daemon restarted, killed and reloaded loses nobody."""
     broken, mended = FAULTS[fault]
@@ -107,8 +115,10 @@ def test_too_slow_a_hook(host):
 
 def test_what_the_script_guards_against(host):
     """A hook that can't be executed does kill guests when the daemon restarts."""
-    host.run(r"printf '#!/nonexistent/python\n' >/etc/libvirt/hooks/qemu; "
-             'chmod 755 /etc/libvirt/hooks/qemu')
+    host.run(
+        r"printf '#!/nonexistent/python\n' >/etc/libvirt/hooks/qemu; "
+        'chmod 755 /etc/libvirt/hooks/qemu'
+    )
     try:
         host.run(RESTART, timeout=200)
         deadline = time.monotonic() + 100

@@ -11,18 +11,29 @@ import re
 import time
 
 import pytest
-
 from machine.agent import Agent
 from machine.guests import guests_per_node, home, home_share
 from machine.image import LAB
 from machine.vm import LAB_DIR
 
 #: A guest for each command.
-COMMANDS = {'vcpupin': 'vp', 'emulatorpin': 'ep', 'iothreadpin': 'ip', 'numatune': 'nt',
-            'setvcpus': 'sv', 'setmem': 'sm', 'AllowedCPUs': 'ac', 'cpuset by hand': 'hand'}
-THREADS = {'vcpupin': 'vcpu0', 'emulatorpin': 'emulator', 'iothreadpin': 'iothread1',
-           'cpuset by hand': 'vcpu0'}
-FOREIGN = {0: ('2', '1'), 1: ('0', '0')}     # a CPU and the number of the other node
+COMMANDS = {
+    'vcpupin': 'vp',
+    'emulatorpin': 'ep',
+    'iothreadpin': 'ip',
+    'numatune': 'nt',
+    'setvcpus': 'sv',
+    'setmem': 'sm',
+    'AllowedCPUs': 'ac',
+    'cpuset by hand': 'hand',
+}
+THREADS = {
+    'vcpupin': 'vcpu0',
+    'emulatorpin': 'emulator',
+    'iothreadpin': 'iothread1',
+    'cpuset by hand': 'vcpu0',
+}
+FOREIGN = {0: ('2', '1'), 1: ('0', '0')}  # a CPU and the number of the other node
 #: AllowedCPUs= is of cgroup v2 (systemd.resource-control(5)).
 NOT_ON_V1 = ('AllowedCPUs',)
 #: What of QEMU's own pages the kernel may refuse to move (EACCES).
@@ -49,8 +60,15 @@ def away_bytes(guest):
 
 def pinnable(name):
     """Describe a guest that each command can be given; paused, as the machine is quick then."""
-    return {'name': name, 'memory_mib': 64, 'paused': True, 'balloon': 'virtio', 'vcpus': 2,
-            'vcpu': "placement='static' current='1'", 'tune': '<iothreads>1</iothreads>'}
+    return {
+        'name': name,
+        'memory_mib': 64,
+        'paused': True,
+        'balloon': 'virtio',
+        'vcpus': 2,
+        'vcpu': "placement='static' current='1'",
+        'tune': '<iothreads>1</iothreads>',
+    }
 
 
 @pytest.mark.parametrize('cgroup', ['v2', pytest.param('v1', marks=pytest.mark.full)])
@@ -65,24 +83,36 @@ def test_libvirts_commands(lab_of, cgroup):
     try:
         agent.start()
         before = lab.guests.report()
-        args = ' '.join("'%s=%s,%s,%s'" % (
-            command, name, *FOREIGN[0 if before[name]['cpus'] == ['0-1'] else 1])
-            for command, name in COMMANDS.items())
+        args = ' '.join(
+            "'%s=%s,%s,%s'"
+            % (command, name, *FOREIGN[0 if before[name]['cpus'] == ['0-1'] else 1])
+            for command, name in COMMANDS.items()
+        )
         ask = f'python3 {LAB_DIR}/labcommands.py --json '
         done = json.loads(lab.run(ask + args, timeout=300).stdout)
         agent.after(2)
         later = json.loads(lab.run(ask + '--look ' + args, timeout=300).stdout)
         for command, each in done.items():
-            print('%-15s %-5s %-9s later %-9s %s' % (
-                command, 'works' if each['works'] else 'FAILS', each['effect'],
-                later[command]['effect'], each['message']))
+            print(
+                '%-15s %-5s %-9s later %-9s %s'
+                % (
+                    command,
+                    'works' if each['works'] else 'FAILS',
+                    each['effect'],
+                    later[command]['effect'],
+                    each['message'],
+                )
+            )
         wanted = [command for command in COMMANDS if cgroup == 'v2' or command not in NOT_ON_V1]
         assert [command for command in wanted if not done[command]['works']] == []
         assert [command for command in wanted if not later[command]['works']] == []
-        shown = {guest['name']: guest['pinned'] for guest in json.loads(
-            lab.run('nova-numa-rebalance status --json').stdout)['guests']}
+        shown = {
+            guest['name']: guest['pinned']
+            for guest in json.loads(lab.run('nova-numa-rebalance status --json').stdout)['guests']
+        }
         assert {command: list(shown[COMMANDS[command]]) for command in THREADS} == {
-            command: [name] for command, name in THREADS.items()}
+            command: [name] for command, name in THREADS.items()
+        }
         # The vCPU that was plugged is held as the first is.
         assert lab.guests.report()['sv']['cpus'] == before['sv']['cpus']
         for command in THREADS:
@@ -101,21 +131,29 @@ def test_a_killed_hook(lab):
     lab.install_hook()
     agent = Agent(lab)
     site = '$(cd /; python3 -c "import nova_numa_pmc as p; print(p.__path__[0])")'
-    lab.run(f'ln -sfn {site} /run/site; cp -a /run/site/settling.py /run/settling.py; '
-            "echo 'import os, sys; \"started\" in sys.argv and os.kill(os.getpid(), 9)' "
-            '>>/run/site/settling.py')
+    lab.run(
+        f'ln -sfn {site} /run/site; cp -a /run/site/settling.py /run/settling.py; '
+        'echo \'import os, sys; "started" in sys.argv and os.kill(os.getpid(), 9)\' '
+        '>>/run/site/settling.py'
+    )
     try:
         agent.start()
         lab.guests.start([{'name': 'g0', 'memory_mib': 64}])
         # QEMU was narrowed before; nothing has handed over to the threads' groups.
-        assert set(lab.cpusets()[path] for path in lab.cpusets()
-                   if path.endswith('libvirt/vcpu0/cpuset.cpus')) == {''}
+        assert set(
+            lab.cpusets()[path]
+            for path in lab.cpusets()
+            if path.endswith('libvirt/vcpu0/cpuset.cpus')
+        ) == {''}
         agent.after(2)
         found = lab.guests.report()['g0']
         print(found, agent.journal()[-4:])
         assert found['cpus'] == [['0-1'], ['2-3']][home({'bytes': found['bytes']})]
-        assert set(lab.cpusets()[path] for path in lab.cpusets()
-                   if path.endswith('libvirt/vcpu0/cpuset.cpus')) == set(found['cpus'])
+        assert set(
+            lab.cpusets()[path]
+            for path in lab.cpusets()
+            if path.endswith('libvirt/vcpu0/cpuset.cpus')
+        ) == set(found['cpus'])
         assert any('placed now on node' in line for line in agent.journal())
     finally:
         lab.run('cp -a /run/settling.py $(readlink /run/site)/settling.py')
@@ -126,8 +164,10 @@ def test_a_killed_hook(lab):
 def test_a_start_without_the_lock(lab, agent):
     """Somebody holds the record's lock: the guest starts, and the agent places it afterwards."""
     agent.start()
-    lab.run('systemd-run -q --unit=lab-lock flock /run/nova-numa-pmc/lock sleep 600; '
-            'while flock -n /run/nova-numa-pmc/lock true; do sleep 0.1; done')
+    lab.run(
+        'systemd-run -q --unit=lab-lock flock /run/nova-numa-pmc/lock sleep 600; '
+        'while flock -n /run/nova-numa-pmc/lock true; do sleep 0.1; done'
+    )
     try:
         started = lab.guests.start([{'name': 'g0', 'paused': True}])
         lab.wait_for_hooks()
@@ -141,17 +181,28 @@ def test_a_start_without_the_lock(lab, agent):
     assert any('placed now on node' in line for line in agent.journal())
 
 
-@pytest.mark.parametrize('cgroup, count', [
-    ('v2', 8), pytest.param('v2', 32, marks=pytest.mark.full),
-    pytest.param('v1', 16, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    'cgroup, count',
+    [
+        ('v2', 8),
+        pytest.param('v2', 32, marks=pytest.mark.full),
+        pytest.param('v1', 16, marks=pytest.mark.full),
+    ],
+)
 def test_a_storm_is_local_at_its_first_page(lab_of, cgroup, count):
     """All at once, half of them with a <vcpu cpuset>; the agent fetches QEMU's first pages."""
     lab = lab_of(cgroup=cgroup)
     lab.install_hook()
     lab.run('journalctl --rotate; journalctl --vacuum-time=1s -q')
-    specs = [{'name': f'g{at}', 'memory_mib': 16, 'cmdline': 'duty=5 touch=50',
-              'vcpu': "placement='static' cpuset='0-3'" if at % 2 else "placement='static'"}
-             for at in range(count)]
+    specs = [
+        {
+            'name': f'g{at}',
+            'memory_mib': 16,
+            'cmdline': 'duty=5 touch=50',
+            'vcpu': "placement='static' cpuset='0-3'" if at % 2 else "placement='static'",
+        }
+        for at in range(count)
+    ]
     lab.guests.start(specs, parallel=count)
     found, at_started = lab.settled(), elsewhere(lab)
     print('elsewhere at started:', at_started)
@@ -163,20 +214,32 @@ def test_a_storm_is_local_at_its_first_page(lab_of, cgroup, count):
     try:
         agent.start()
         agent.after(2)
-        found = agent.until(lab.guests.report, lambda found: all(
-            home_share(guest) >= 0.99 or away_bytes(guest) < REFUSED_BYTES
-            for guest in found.values()), 60)
-        print('at home, later:', {name: round(home_share(guest), 4)
-                                  for name, guest in found.items()}, agent.journal()[-4:])
+        found = agent.until(
+            lab.guests.report,
+            lambda found: all(
+                home_share(guest) >= 0.99 or away_bytes(guest) < REFUSED_BYTES
+                for guest in found.values()
+            ),
+            60,
+        )
+        print(
+            'at home, later:',
+            {name: round(home_share(guest), 4) for name, guest in found.items()},
+            agent.journal()[-4:],
+        )
     finally:
         agent.stop()
 
 
 def restart_libvirtd(lab):
     """Have libvirt start its guests as after a boot, without one."""
-    lab.run('systemctl stop libvirtd.service libvirtd.socket libvirtd-ro.socket '
-            'libvirtd-admin.socket; rm -rf /run/nova-numa-pmc /run/libvirt/qemu/autostarted; '
-            'systemctl start libvirtd', timeout=200, check=False)
+    lab.run(
+        'systemctl stop libvirtd.service libvirtd.socket libvirtd-ro.socket '
+        'libvirtd-admin.socket; rm -rf /run/nova-numa-pmc /run/libvirt/qemu/autostarted; '
+        'systemctl start libvirtd',
+        timeout=200,
+        check=False,
+    )
 
 
 def reboot(lab):
@@ -192,14 +255,20 @@ def test_autostart(lab_of, begin):
     lab = lab_of(fresh=begin is reboot)
     lab.install_hook()
     names = [f'g{at}' for at in range(12)]
-    lab.guests.start([{'name': name, 'memory_mib': 16, 'cmdline': 'duty=5 touch=50'}
-                      for name in names])
+    lab.guests.start(
+        [{'name': name, 'memory_mib': 16, 'cmdline': 'duty=5 touch=50'} for name in names]
+    )
     lab.wait_for_hooks()
     lab.guests.stop()
     try:
-        lab.run('echo d /run/guests >/etc/tmpfiles.d/guests.conf; ' + '; '.join(
-            f'virsh -q define /run/guests/{name}.xml; virsh -q autostart {name}'
-            for name in names), timeout=300)
+        lab.run(
+            'echo d /run/guests >/etc/tmpfiles.d/guests.conf; '
+            + '; '.join(
+                f'virsh -q define /run/guests/{name}.xml; virsh -q autostart {name}'
+                for name in names
+            ),
+            timeout=300,
+        )
         begin(lab)
         for _ in range(240):
             if lab.running() == sorted(names):
@@ -211,9 +280,16 @@ def test_autostart(lab_of, begin):
         assert guests_per_node(found, 2) == [6, 6]
         assert min(shares.values()) >= 0.99
     finally:
-        lab.run('rm -f /etc/tmpfiles.d/guests.conf; ' + '; '.join(
-            f'virsh -q autostart --disable {name}; virsh -q destroy {name}; '
-            f'virsh -q undefine {name}' for name in names), timeout=300, check=False)
+        lab.run(
+            'rm -f /etc/tmpfiles.d/guests.conf; '
+            + '; '.join(
+                f'virsh -q autostart --disable {name}; virsh -q destroy {name}; '
+                f'virsh -q undefine {name}'
+                for name in names
+            ),
+            timeout=300,
+            check=False,
+        )
 
 
 @pytest.mark.full
@@ -225,9 +301,15 @@ def test_many_starts(lab_of, cgroup, batch):
     lab = lab_of(fresh=True, cgroup=cgroup, cpus_per_node=1, pmu=False)
     lab.install_hook()
     for _ in range(BATCH // 10):
-        specs = [{'name': f'g{at}', 'memory_mib': 16, 'paused': True,
-                  'vcpu': "placement='static' cpuset='0-1'" if at % 2 else "placement='static'"}
-                 for at in range(10)]
+        specs = [
+            {
+                'name': f'g{at}',
+                'memory_mib': 16,
+                'paused': True,
+                'vcpu': "placement='static' cpuset='0-1'" if at % 2 else "placement='static'",
+            }
+            for at in range(10)
+        ]
         started = lab.guests.start(specs, parallel=2, check=False)
         failed = {name: each for name, each in started.items() if each['code']}
         assert not failed, failed

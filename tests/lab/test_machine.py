@@ -6,7 +6,6 @@ import pathlib
 import subprocess
 
 import pytest
-
 from machine.shape import Shape, ShapeError, mebibytes
 
 NUMALAB = pathlib.Path(__file__).resolve().parent / 'numalab'
@@ -14,8 +13,14 @@ NUMALAB = pathlib.Path(__file__).resolve().parent / 'numalab'
 
 def numalab(*words, **more):
     """Run the command; return what it did."""
-    return subprocess.run([str(NUMALAB), *words], capture_output=True, text=True, timeout=120,
-                          stdin=subprocess.DEVNULL, **more)
+    return subprocess.run(
+        [str(NUMALAB), *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+        **more,
+    )
 
 
 def test_exec_passes_output_and_exit_code(lab):
@@ -50,15 +55,18 @@ def test_no_such_machine():
     assert done.returncode == 3 and 'numalab up --name nowhere' in done.stderr
 
 
-@pytest.mark.parametrize('words, message', [
-    (['--mem-per-node', '2X'], 'is not a size'),
-    (['--nodes', '3', '--mem-per-node', '1G,1G'], '3 sizes'),
-    (['--distances', '10,20'], '2 rows of 2'),
-    (['--distances', '10,9;20,10'], '10 on the diagonal'),
-    (['--nodes', '40'], '1 to 16'),
-    (['--cpus-per-node', '3', '--threads', '2'], 'whole cores'),
-    (['--name', '../x'], 'no name'),
-])
+@pytest.mark.parametrize(
+    'words, message',
+    [
+        (['--mem-per-node', '2X'], 'is not a size'),
+        (['--nodes', '3', '--mem-per-node', '1G,1G'], '3 sizes'),
+        (['--distances', '10,20'], '2 rows of 2'),
+        (['--distances', '10,9;20,10'], '10 on the diagonal'),
+        (['--nodes', '40'], '1 to 16'),
+        (['--cpus-per-node', '3', '--threads', '2'], 'whole cores'),
+        (['--name', '../x'], 'no name'),
+    ],
+)
 def test_impossible_shapes(words, message):
     """A shape that can't be is refused before anything is built."""
     done = numalab('up', *words)
@@ -74,12 +82,20 @@ def test_sizes():
 
 def test_the_kernel_sees_the_shape(lab_of):
     """Three nodes, one without CPUs, unequal memory above 4 GiB, SMT, distances, HMAT."""
-    lab = lab_of(nodes=3, cpus_per_node=2, threads=2, memory_only=1, hmat=True,
-                 memory_mib=(3072, 2048, 1024),
-                 distances=((10, 16, 17), (16, 10, 17), (17, 17, 10)))
-    text = lab.run('numactl -H; cat /sys/devices/system/cpu/smt/active; '
-                   'cat /sys/devices/system/cpu/cpu0/topology/thread_siblings_list; '
-                   'cat /sys/devices/system/node/node0/access1/initiators/read_latency').stdout
+    lab = lab_of(
+        nodes=3,
+        cpus_per_node=2,
+        threads=2,
+        memory_only=1,
+        hmat=True,
+        memory_mib=(3072, 2048, 1024),
+        distances=((10, 16, 17), (16, 10, 17), (17, 17, 10)),
+    )
+    text = lab.run(
+        'numactl -H; cat /sys/devices/system/cpu/smt/active; '
+        'cat /sys/devices/system/cpu/cpu0/topology/thread_siblings_list; '
+        'cat /sys/devices/system/node/node0/access1/initiators/read_latency'
+    ).stdout
     assert 'node 2 cpus: \n' in text or 'node 2 cpus:\n' in text
     assert '17  17  10' in text
     assert text.splitlines()[-3:-1] == ['1', '0-1']

@@ -10,7 +10,6 @@ import random
 import shlex
 
 import pytest
-
 from machine.guests import home_share
 from machine.image import LAB
 from machine.vm import LAB_DIR
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.full
 
 MIB = 1 << 20
 THP = '/sys/kernel/mm/transparent_hugepage/enabled'
-MEMFD = ("<memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>")
+MEMFD = "<memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>"
 MOVE = f'python3 {LAB_DIR}/labmove.py'
 
 
@@ -32,14 +31,20 @@ def guest_on_node_1(lab, memory_mib=192, **spec):
 
 def bring(lab, node):
     """Bring the guest's memory to a node by its cpuset, as nobody of ours would."""
-    where = lab.run("ls -d /sys/fs/cgroup/machine.slice/*w.scope "
-                    "/sys/fs/cgroup/cpuset/machine.slice/*w.scope 2>/dev/null", check=False)
+    where = lab.run(
+        'ls -d /sys/fs/cgroup/machine.slice/*w.scope '
+        '/sys/fs/cgroup/cpuset/machine.slice/*w.scope 2>/dev/null',
+        check=False,
+    )
     scope = shlex.quote(where.stdout.strip())
-    if 'cpuset/machine' in scope:     # v1: migratepages, as its children hold sets of their own
+    if 'cpuset/machine' in scope:  # v1: migratepages, as its children hold sets of their own
         lab.run(f'migratepages $(cat /run/libvirt/qemu/w.pid) {1 - node} {node}', timeout=200)
     else:
-        lab.run(f'for i in 1 2 3; do echo {node} >{scope}/cpuset.mems; '
-                f'echo 0-1 >{scope}/cpuset.mems; done', timeout=200)
+        lab.run(
+            f'for i in 1 2 3; do echo {node} >{scope}/cpuset.mems; '
+            f'echo 0-1 >{scope}/cpuset.mems; done',
+            timeout=200,
+        )
     assert home_share(lab.guests.report()['w'], node) > 0.98
 
 
@@ -67,18 +72,20 @@ def wait_for_hints(lab):
 
     Were it on when the guest goes on, what it does in its stead would be counted, too.
     """
-    lab.run("hints() { awk '/^numa_pte_updates/ {print $2}' /proc/vmstat; }; before=$(hints); "
-            'echo 1 >/proc/sys/kernel/numa_balancing; for i in $(seq 200); do '
-            '[ $(hints) -gt $((before + 10000)) ] && virsh -q suspend w && '
-            'echo 0 >/proc/sys/kernel/numa_balancing && exit 0; sleep 0.3; done; exit 1',
-            timeout=200)
+    lab.run(
+        "hints() { awk '/^numa_pte_updates/ {print $2}' /proc/vmstat; }; before=$(hints); "
+        'echo 1 >/proc/sys/kernel/numa_balancing; for i in $(seq 200); do '
+        '[ $(hints) -gt $((before + 10000)) ] && virsh -q suspend w && '
+        'echo 0 >/proc/sys/kernel/numa_balancing && exit 0; sleep 0.3; done; exit 1',
+        timeout=200,
+    )
 
 
 @pytest.mark.parametrize('kind', ['thp', 'small', 'balanced', 'balanced-thp', 'memfd', 'v1'])
 def test_a_guest_goes_to_the_other_node(lab_of, kind):
     """All of it arrives, remote accesses end, and its transparent huge pages stay whole."""
     lab = lab_of(cgroup='v1') if kind == 'v1' else lab_of()
-    lab.run(f"echo {'never' if kind in ('small', 'balanced') else 'always'} >{THP}")
+    lab.run(f'echo {"never" if kind in ("small", "balanced") else "always"} >{THP}')
     try:
         guest_on_node_1(lab, **({'tune': MEMFD} if kind == 'memfd' else {}))
         if kind.startswith('balanced'):
@@ -86,7 +93,7 @@ def test_a_guest_goes_to_the_other_node(lab_of, kind):
         ended = ask(lab)
         print(kind, ended)
         assert ended['state'] in ('done', 'partly')
-        if kind.startswith('balanced'):     # which may have moved a part by itself
+        if kind.startswith('balanced'):  # which may have moved a part by itself
             lab.run('virsh -q resume w')
         else:
             assert ended['moved_bytes'] > 190 * MIB * 0.98
@@ -112,15 +119,34 @@ def test_throughput_and_rate_beside_migratepages(lab):
         seen.append(ask(lab, 'watch', how=how, probes=False))
     for one in seen:
         felt = one['accesses_per_sec']
-        print(f"{one['how']:13}{one['moved_bytes'] / MIB:6.0f} MiB {one['seconds']:6.2f} s "
-              f"{one['bytes_per_sec'] / MIB:7.1f} MiB/s, guest's accesses/s before, during, "
-              f"after: {felt['before']}, {felt['during']}, {felt['after']}")
-        print('   ', {k: v for k, v in one['told'].items() if k in (
-            'state', 'walks', 'refused', 'busy_s', 'elapsed_s', 'thp_before_bytes', 'thp_bytes')})
+        print(
+            f'{one["how"]:13}{one["moved_bytes"] / MIB:6.0f} MiB {one["seconds"]:6.2f} s '
+            f"{one['bytes_per_sec'] / MIB:7.1f} MiB/s, guest's accesses/s before, during, "
+            f'after: {felt["before"]}, {felt["during"]}, {felt["after"]}'
+        )
+        print(
+            '   ',
+            {
+                k: v
+                for k, v in one['told'].items()
+                if k
+                in (
+                    'state',
+                    'walks',
+                    'refused',
+                    'busy_s',
+                    'elapsed_s',
+                    'thp_before_bytes',
+                    'thp_bytes',
+                )
+            },
+        )
     assert paced['told']['rate'] < 48 * MIB * 1.15
     assert paced['accesses_per_sec']['during'] > 0.5 * paced['accesses_per_sec']['before']
-    ours, theirs = (max(one['bytes_per_sec'] for one in seen[1:] if one['how'] == how)
-                    for how in ('ours', 'migratepages'))
+    ours, theirs = (
+        max(one['bytes_per_sec'] for one in seen[1:] if one['how'] == how)
+        for how in ('ours', 'migratepages')
+    )
     assert ours > 0.4 * theirs
 
 
@@ -128,14 +154,22 @@ def test_others_do_not_wait_for_a_move(lab):
     """A write of cgroup.procs and a new scope, during our move, a narrowing write, and none."""
     guest_on_node_1(lab, 384)
     seen = {}
-    for how, request in (('none', {}), ('ours', {'mib_per_sec': 96}), ('unpaced', {}),
-                         ('narrow', {})):
+    for how, request in (
+        ('none', {}),
+        ('ours', {'mib_per_sec': 96}),
+        ('unpaced', {}),
+        ('narrow', {}),
+    ):
         seen[how] = ask(lab, 'watch', how='ours' if how == 'unpaced' else how, **request)
         if how != 'none':
             bring(lab, 1)
-        print(f"{how:8}{seen[how]['seconds']:6.2f} s {seen[how]['moved_bytes'] / MIB:6.0f} MiB",
-              {what: {k: v and round(v, 1) for k, v in took.items()}
-               for what, took in seen[how]['others'].items()})
+        print(
+            f'{how:8}{seen[how]["seconds"]:6.2f} s {seen[how]["moved_bytes"] / MIB:6.0f} MiB',
+            {
+                what: {k: v and round(v, 1) for k, v in took.items()}
+                for what, took in seen[how]['others'].items()
+            },
+        )
     slowest = {how: one['others']['cgroup.procs']['max_ms'] for how, one in seen.items()}
     assert slowest['ours'] < max(500, 0.5 * slowest['narrow'], 4 * slowest['none'])
 
@@ -151,8 +185,9 @@ def test_cancelled_in_the_middle(lab):
     ended = ask(lab, cancel_after_mib=32)
     found = lab.guests.report()['w']
     assert (ended['state'], found['cpus'], found['mems']) == ('cancelled', ['0-1'], ['0-1'])
-    assert set(lab.cpusets()[path] for path in lab.cpusets()
-               if path.endswith('libvirt/vcpu0/cpuset.cpus')) == {'0-1'}
+    assert set(
+        lab.cpusets()[path] for path in lab.cpusets() if path.endswith('libvirt/vcpu0/cpuset.cpus')
+    ) == {'0-1'}
     ask(lab)
     assert_moved(lab)
 
@@ -163,13 +198,24 @@ def test_killed_in_the_middle_and_resumed(lab):
     rng = random.Random(5)
     for turn in range(4):
         node = turn % 2
-        request = json.dumps({'do': 'move', 'guest': 'w', 'node': node, 'mib_per_sec': 32,
-                              'cpus': ('0-1', '2-3')[node]})
+        request = json.dumps(
+            {
+                'do': 'move',
+                'guest': 'w',
+                'node': node,
+                'mib_per_sec': 32,
+                'cpus': ('0-1', '2-3')[node],
+            }
+        )
         seconds = rng.uniform(0, 5)
         lab.run('cat >/run/request', stdin=request)
-        lab.run(f'rm -f /run/move.log; {MOVE} </run/request >/run/move.log & pid=$!; '
-                f'until [ -s /run/move.log ]; do sleep 0.05; done; sleep {seconds:.2f}; '
-                'kill -9 $pid; wait $pid', timeout=200, check=False)
+        lab.run(
+            f'rm -f /run/move.log; {MOVE} </run/request >/run/move.log & pid=$!; '
+            f'until [ -s /run/move.log ]; do sleep 0.05; done; sleep {seconds:.2f}; '
+            'kill -9 $pid; wait $pid',
+            timeout=200,
+            check=False,
+        )
         found = lab.guests.report()['w']
         print(turn, seconds, lab.run('tail -n 1 /run/move.log').stdout, found)
         assert found['cpus'] == [('0-1', '2-3')[node]] and found['mems'] == ['0-1']
@@ -184,8 +230,10 @@ def test_killed_in_the_middle_and_resumed(lab):
 def test_a_full_node(lab):
     """A node with no room takes what leaves its reserve; nobody is killed; later it goes on."""
     guest_on_node_1(lab)
-    room = ('import sys; from nova_numa_pmc.host.node_room import available_bytes; '
-            'print(available_bytes(0) >> 20)')
+    room = (
+        'import sys; from nova_numa_pmc.host.node_room import available_bytes; '
+        'print(available_bytes(0) >> 20)'
+    )
     free_mib = int(lab.run(f'python3 -c {shlex.quote(room)}').stdout)
     lab.skew(node=0, mib=max(1, free_mib - 256 - 16 - 64))
     ended = ask(lab)
@@ -202,10 +250,12 @@ def test_a_full_node(lab):
 def test_a_guest_that_ends_meanwhile(lab):
     """The mover says that the guest has ended, and nothing else happens."""
     guest_on_node_1(lab)
-    request = json.dumps({'do': 'move', 'guest': 'w', 'node': 0, 'mib_per_sec': 16,
-                          'cpus': '0-1'})
-    done = lab.run(f"(sleep 4; virsh destroy w) & echo {shlex.quote(request)} | {MOVE} 2>&1; wait",
-                   timeout=200, check=False)
+    request = json.dumps({'do': 'move', 'guest': 'w', 'node': 0, 'mib_per_sec': 16, 'cpus': '0-1'})
+    done = lab.run(
+        f'(sleep 4; virsh destroy w) & echo {shlex.quote(request)} | {MOVE} 2>&1; wait',
+        timeout=200,
+        check=False,
+    )
     print(done.stdout[-800:])
     assert 'GuestGone' in done.stdout
 

@@ -9,22 +9,24 @@ use) and from perf, never from our own record. ``make lab`` starts six and eight
 import random
 
 import pytest
-
 from machine.guests import STARTED_AT_HOME, guests_per_node, home, home_share
 
-CPUS = {0: ['0-1'], 1: ['2-3']}      # of the default machine's nodes
-ANY = ['0-1']                        # both nodes
+CPUS = {0: ['0-1'], 1: ['2-3']}  # of the default machine's nodes
+ANY = ['0-1']  # both nodes
 NUMA_NONE = (
     '<nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1">'
     '<nova:package version="34.0.0"/><nova:flavor name="plain"><nova:extraSpecs>'
     '<nova:extraSpec name="numa_pmc:policy">none</nova:extraSpec>'
-    '</nova:extraSpecs></nova:flavor></nova:instance>')
+    '</nova:extraSpecs></nova:flavor></nova:instance>'
+)
 
 
 def specs(count, memory_mib=64, cmdline='duty=20 touch=50', prefix='g'):
     """Describe equal guests."""
-    return [{'name': f'{prefix}{i}', 'memory_mib': memory_mib, 'cmdline': cmdline}
-            for i in range(count)]
+    return [
+        {'name': f'{prefix}{i}', 'memory_mib': memory_mib, 'cmdline': cmdline}
+        for i in range(count)
+    ]
 
 
 def assert_home(found, mems=None):
@@ -44,8 +46,10 @@ def assert_local(window):
         assert counts['remote'] < 0.01 * total, (name, counts)
 
 
-@pytest.mark.parametrize('bind', [
-    pytest.param(False, id='wide'), pytest.param(True, id='bound', marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    'bind',
+    [pytest.param(False, id='wide'), pytest.param(True, id='bound', marks=pytest.mark.full)],
+)
 def test_six_guests_from_a_skewed_start(lab, bind):
     """Three and three, CPUs and memory on one node each, remote accesses below 1 %."""
     lab.install_hook(bind='true' if bind else 'false')
@@ -70,7 +74,8 @@ def test_simultaneous_starts(lab, count):
     found = lab.settled()
     print({name: (guest['cpus'], guest['bytes']) for name, guest in found.items()})
     assert sorted(guest['cpus'][0] for guest in found.values()) == sorted(
-        (CPUS[0] + CPUS[1]) * (count // 2))
+        (CPUS[0] + CPUS[1]) * (count // 2)
+    )
     assert_home(found)
     assert len(lab.promised()) == count
 
@@ -94,11 +99,19 @@ def test_ten_shuffled_orders(lab):
 def test_placed_by_others(lab):
     """Guests with pins of their own are not touched, and are counted."""
     lab.install_hook()
-    theirs = [dict(specs(1)[0], name='strict',
-                   tune="<numatune><memory mode='strict' nodeset='1'/></numatune>"),
-              dict(specs(1)[0], name='pinned',
-                   cputune="<cputune><vcpupin vcpu='0' cpuset='2-3'/></cputune>"),
-              dict(specs(1)[0], name='opted-out', metadata=NUMA_NONE)]
+    theirs = [
+        dict(
+            specs(1)[0],
+            name='strict',
+            tune="<numatune><memory mode='strict' nodeset='1'/></numatune>",
+        ),
+        dict(
+            specs(1)[0],
+            name='pinned',
+            cputune="<cputune><vcpupin vcpu='0' cpuset='2-3'/></cputune>",
+        ),
+        dict(specs(1)[0], name='opted-out', metadata=NUMA_NONE),
+    ]
     lab.guests.start(theirs)
     lab.wait_for_hooks()
     before = lab.cpusets()
@@ -122,8 +135,10 @@ def test_save_restore_suspend_resume(lab):
     lab.run('virsh suspend g0 && virsh resume g0')
     lab.run('virsh save g0 /run/g0.saved && virsh save g1 /run/g1.saved', timeout=200)
     assert lab.promised() == []
-    lab.run('virsh restore /run/g0.saved & virsh restore /run/g1.saved & wait; '
-            'rm /run/g?.saved', timeout=200)
+    lab.run(
+        'virsh restore /run/g0.saved & virsh restore /run/g1.saved & wait; rm /run/g?.saved',
+        timeout=200,
+    )
     found = lab.settled()
     assert sorted(lab.run('virsh -q list --name').stdout.split()) == ['g0', 'g1']
     assert guests_per_node(found, 2) == [1, 1]

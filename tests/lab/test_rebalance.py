@@ -9,7 +9,6 @@ import json
 import re
 
 import pytest
-
 from machine.agent import INTERVAL_S
 from machine.guests import guests_per_node, home, home_share
 from machine.image import LAB
@@ -22,7 +21,8 @@ BUSY = {'memory_mib': 64, 'cmdline': 'duty=60'}
 MADE = re.compile(
     r'guest (?P<name>\S+): (?P<kind>\w+): node (?P<from>\S+) to (?P<to>\S+), (?P<mib>\d+) MiB .*'
     r'gains (?P<gain>[\d.]+) cores.*costs (?P<cost>[\d.]+) core-seconds, '
-    r'(?P<lost>[\d.]+) lost so far')
+    r'(?P<lost>[\d.]+) lost so far'
+)
 
 
 def moved(agent):
@@ -44,8 +44,12 @@ def test_five_to_one_becomes_three_to_three(agent):
     homes = {f'g{i}': int(i == 5) for i in range(6)}
     before = lab.start_at([{**BUSY, 'name': name} for name in homes], homes)
     agent.start(rebalance='on')
-    agent.until(lambda: guests_per_node(lab.guests.report(), 2), lambda found: found == [3, 3],
-                400, RARELY_S)
+    agent.until(
+        lambda: guests_per_node(lab.guests.report(), 2),
+        lambda found: found == [3, 3],
+        400,
+        RARELY_S,
+    )
     agent.until(lambda: moved(agent), lambda found: len(found) == 2, 120, RARELY_S)
     tick_s = agent.after(3)['interval_s']
     made = moved(agent)
@@ -55,8 +59,9 @@ def test_five_to_one_becomes_three_to_three(agent):
     assert {match['name'] for match in made} == gone and len(made) == 2
     assert all((match['from'], match['to']) == ('0', '1') for match in made)
     # They may have grown: the kernel has made huge pages of small ones meanwhile.
-    theirs = sum(max(sum(seen[name]['bytes'].values()) for seen in (before, after))
-                 for name in gone)
+    theirs = sum(
+        max(sum(seen[name]['bytes'].values()) for seen in (before, after)) for name in gone
+    )
     assert sum(int(match['mib']) for match in made) << 20 <= theirs
     for match in made:
         assert_paid(match, tick_s)
@@ -66,7 +71,8 @@ def test_five_to_one_becomes_three_to_three(agent):
         away = sum(guest['bytes'].values()) - guest['bytes'][home(guest)]
         assert away <= (6 if name in gone else 26) << 20, (name, guest)
         assert counted[name]['remote'] < 0.01 * sum(
-            counted[name][kind] for kind in ('local', 'remote')), (name, counted)
+            counted[name][kind] for kind in ('local', 'remote')
+        ), (name, counted)
 
 
 def test_uneven_load_is_evened(agent):
@@ -74,21 +80,24 @@ def test_uneven_load_is_evened(agent):
     lab = agent.lab
     busy = [{'name': f'busy{i}', 'memory_mib': 64, 'cmdline': 'duty=75'} for i in range(3)]
     idle = [{'name': f'idle{i}', 'memory_mib': 64, 'cmdline': 'duty=2'} for i in range(3)]
-    before = lab.start_at(idle + busy, {
-        spec['name']: int(spec in idle) for spec in idle + busy})
+    before = lab.start_at(idle + busy, {spec['name']: int(spec in idle) for spec in idle + busy})
     agent.start(rebalance='on')
 
     def busy_on_0():
-        return sum(home(guest) == 0 for name, guest in lab.guests.report().items()
-                   if name.startswith('busy'))
+        return sum(
+            home(guest) == 0
+            for name, guest in lab.guests.report().items()
+            if name.startswith('busy')
+        )
 
     agent.until(busy_on_0, lambda found: found in (1, 2), 400, RARELY_S)
     agent.until(lambda: moved(agent), bool, 120, RARELY_S)
     tick_s = agent.after(3)['interval_s']
     made = moved(agent)
     print(tick_s, [match.string for match in made])
-    gone = {name for name, guest in lab.guests.report().items()
-            if home(guest) != home(before[name])}
+    gone = {
+        name for name, guest in lab.guests.report().items() if home(guest) != home(before[name])
+    }
     assert {match['name'] for match in made} == gone and len(made) <= 2
     assert busy_on_0() in (1, 2)
     for match in made:
@@ -96,7 +105,8 @@ def test_uneven_load_is_evened(agent):
     counted = lab.guests.window(4)['guests']
     for name in ('busy0', 'busy1', 'busy2'):
         assert counted[name]['remote'] < 0.01 * sum(
-            counted[name][kind] for kind in ('local', 'remote')), (name, counted)
+            counted[name][kind] for kind in ('local', 'remote')
+        ), (name, counted)
 
 
 def test_a_bound_guest_is_let_spill_and_comes_home(agent):
@@ -107,8 +117,12 @@ def test_a_bound_guest_is_let_spill_and_comes_home(agent):
     lab = agent.lab
 
     def free_mib(node):
-        return int(lab.run("awk '/MemFree/ {print int($4 / 1024)}' "
-                           f'/sys/devices/system/node/node{node}/meminfo').stdout)
+        return int(
+            lab.run(
+                "awk '/MemFree/ {print int($4 / 1024)}' "
+                f'/sys/devices/system/node/node{node}/meminfo'
+            ).stdout
+        )
 
     lab.install_hook(bind='true')
     lab.guests.start([{'name': 'g', 'memory_mib': 700, 'cmdline': 'duty=20', 'paused': True}])
@@ -119,15 +133,19 @@ def test_a_bound_guest_is_let_spill_and_comes_home(agent):
     lab.skew(node=1, mib=free_mib(1) - 600)
     agent.until(agent.journal, lambda lines: any('no longer bound' in line for line in lines))
     lab.run('virsh resume g')
-    agent.until(lambda: lab.guests.report()['g'],
-                lambda guest: sum(guest['bytes'].values()) > 690 << 20, 200)
+    agent.until(
+        lambda: lab.guests.report()['g'],
+        lambda guest: sum(guest['bytes'].values()) > 690 << 20,
+        200,
+    )
     found = lab.guests.report()['g']
     print(found)
     assert lab.oom_kills() == 0 and lab.running() == ['g']
     assert home_share(found, 1) > 0.2
     lab.unskew(node=0)
-    agent.until(lambda: lab.guests.report()['g'], lambda guest: home_share(guest, 0) > 0.98, 300,
-                RARELY_S)
+    agent.until(
+        lambda: lab.guests.report()['g'], lambda guest: home_share(guest, 0) > 0.98, 300, RARELY_S
+    )
     assert lab.oom_kills() == 0 and lab.running() == ['g']
 
 
@@ -137,8 +155,11 @@ def test_killed_at_a_hundred_points_of_a_move(lab):
     lab.guests.start([{'name': 'g', 'memory_mib': 64, 'cmdline': 'duty=10'}])
     lab.wait_for_hooks()
     lab.machine.push([LAB / 'inside/labforce.py', LAB / 'inside/labkill.py'], LAB_DIR)
-    done = lab.run(f'python3 {LAB_DIR}/labkill.py', timeout=1500,
-                   stdin=json.dumps({'guest': 'g', 'times': 100, 'seed': 3}))
+    done = lab.run(
+        f'python3 {LAB_DIR}/labkill.py',
+        timeout=1500,
+        stdin=json.dumps({'guest': 'g', 'times': 100, 'seed': 3}),
+    )
     told = json.loads(done.stdout.splitlines()[-1])
     print(told)
     assert told['kills'] == 100 and told['wrong'] == []

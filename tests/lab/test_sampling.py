@@ -16,8 +16,11 @@ def test_same_window_as_perf_stat(lab):
     the kernel does between our counters and perf's at a context switch is a hundred accesses.
     """
     lab.machine.push([COMPARE], '/opt/lab')
-    done = lab.run('numactl --interleave=all python3 /opt/lab/compare_with_perf_stat.py',
-                   timeout=200, check=False)
+    done = lab.run(
+        'numactl --interleave=all python3 /opt/lab/compare_with_perf_stat.py',
+        timeout=200,
+        check=False,
+    )
     print(done.stdout, done.stderr)
     assert done.returncode == 0
     for scope in ('thread', 'cpu', 'cgroup'):
@@ -26,8 +29,9 @@ def test_same_window_as_perf_stat(lab):
 
 def sampled(lab, seconds=4):
     """Return {name: guest} of our own sample over some seconds."""
-    sample = json.loads(lab.run(
-        f'nova-numa-rebalance top --once --json --interval {seconds}', timeout=200).stdout)
+    sample = json.loads(
+        lab.run(f'nova-numa-rebalance top --once --json --interval {seconds}', timeout=200).stdout
+    )
     print(sample['source'], sample['problems'])
     return {guest['name']: guest for guest in sample['guests']}
 
@@ -37,7 +41,7 @@ def ratio(counts):
     return counts['remote'] / (counts['local'] + counts['remote'])
 
 
-@pytest.mark.full       # test_counters.py has it with one guest and perf alone
+@pytest.mark.full  # test_counters.py has it with one guest and perf alone
 def test_guests_on_the_wrong_node_and_then_on_the_right_one(lab):
     """Six guests at once: over 99 % remote, and under 1 % after the move, ours and perf's.
 
@@ -45,8 +49,12 @@ def test_guests_on_the_wrong_node_and_then_on_the_right_one(lab):
     """
     names = [f'w{i}' for i in range(6)]
     memory = "<numatune><memory mode='strict' nodeset='{}'/></numatune>"
-    lab.guests.start([{'name': name, 'memory_mib': 16, 'cmdline': 'duty=10',
-                       'tune': memory.format(at % 2)} for at, name in enumerate(names)])
+    lab.guests.start(
+        [
+            {'name': name, 'memory_mib': 16, 'cmdline': 'duty=10', 'tune': memory.format(at % 2)}
+            for at, name in enumerate(names)
+        ]
+    )
     for wrong in (True, False):
         for at, name in enumerate(names):
             group = lab.run(f'ls -d /sys/fs/cgroup/machine.slice/*{name}.scope').stdout.strip()

@@ -8,14 +8,18 @@ of two sockets, and one that is bound to a node which fills.
 import json
 
 import pytest
-
 from machine.guests import STARTED_AT_HOME, guests_per_node, home, home_share
 
 V1 = {'cgroup': 'v1'}
 FOUR = {'nodes': 4, 'cpus_per_node': 1, 'memory_mib': (1024,) * 4}
 # Sub-NUMA clusters: two nodes of each socket, each with its own memory controllers.
-CLUSTERS = {'nodes': 4, 'cpus_per_node': 2, 'memory_mib': (1024,) * 4, 'sockets': 2,
-            'distances': ((10, 11, 20, 21), (11, 10, 21, 20), (20, 21, 10, 11), (21, 20, 11, 10))}
+CLUSTERS = {
+    'nodes': 4,
+    'cpus_per_node': 2,
+    'memory_mib': (1024,) * 4,
+    'sockets': 2,
+    'distances': ((10, 11, 20, 21), (11, 10, 21, 20), (20, 21, 10, 11), (21, 20, 11, 10)),
+}
 GPU = {'nodes': 4, 'cpus_per_node': 1, 'memory_only': 1, 'memory_mib': (1024, 1024, 1024, 3072)}
 UNEQUAL = {'memory_mib': (2048, 1024)}
 # The deck's host: node 1 has no memory below 4 GiB, and KVM allocates a shadow root there.
@@ -28,8 +32,18 @@ def test_v1(lab_of):
     lab = lab_of(**V1)
     lab.install_hook()
     lab.skew(node=0, mib=300)
-    lab.guests.start([{'name': f'g{i}', 'memory_mib': 64, 'cmdline': 'duty=20 touch=50',
-                       'vcpus': 2, 'vcpu': "placement='static' current='1'"} for i in range(4)])
+    lab.guests.start(
+        [
+            {
+                'name': f'g{i}',
+                'memory_mib': 64,
+                'cmdline': 'duty=20 touch=50',
+                'vcpus': 2,
+                'vcpu': "placement='static' current='1'",
+            }
+            for i in range(4)
+        ]
+    )
     found = lab.settled()
     assert guests_per_node(found, 2) == [2, 2]
     for guest in found.values():
@@ -46,8 +60,9 @@ def test_four_nodes(lab_of, each):
     lab = lab_of(**FOUR)
     lab.install_hook()
     lab.skew(node=2, mib=200)
-    lab.guests.start([{'name': f'g{i}', 'memory_mib': 16, 'cmdline': 'duty=5'}
-                      for i in range(4 * each)])
+    lab.guests.start(
+        [{'name': f'g{i}', 'memory_mib': 16, 'cmdline': 'duty=5'} for i in range(4 * each)]
+    )
     found = lab.settled()
     assert guests_per_node(found, 4) == [each] * 4
     for guest in found.values():
@@ -59,14 +74,19 @@ def test_four_nodes(lab_of, each):
 def test_clusters_of_a_socket(lab_of):
     """A guest with more vCPUs than a node spans two of one socket and is told so; others don't."""
     lab = lab_of(**CLUSTERS)
-    print(lab.run('grep . /sys/devices/system/cpu/cpu*/cache/index3/shared_cpu_list '
-                  '/sys/devices/system/cpu/cpu*/topology/physical_package_id', check=False).stdout)
+    print(
+        lab.run(
+            'grep . /sys/devices/system/cpu/cpu*/cache/index3/shared_cpu_list '
+            '/sys/devices/system/cpu/cpu*/topology/physical_package_id',
+            check=False,
+        ).stdout
+    )
     lab.install_hook()
     lab.guests.start([{'name': 'wide', 'memory_mib': 64, 'vcpus': 4, 'cmdline': 'duty=5'}])
     told = lab.run('journalctl -o cat | grep "guest wide: start:"').stdout
     print(told)
     assert 'spans the smallest and closest set of nodes' in told
-    wide, = lab.promised()
+    (wide,) = lab.promised()
     assert wide['cpu_nodes'] in ([0, 1], [2, 3])
     lab.guests.start([{'name': f'g{i}', 'memory_mib': 16, 'cmdline': 'duty=5'} for i in range(4)])
     found = lab.settled()
@@ -83,8 +103,9 @@ def test_larger_than_a_node(lab_of):
     """A guest that no node holds gets the CPUs of two, and its pages lie on these."""
     lab = lab_of(**FOUR)
     lab.install_hook()
-    lab.guests.start([{'name': 'large', 'memory_mib': 1100, 'vcpus': 2,
-                       'cmdline': 'duty=20 touch=3'}])
+    lab.guests.start(
+        [{'name': 'large', 'memory_mib': 1100, 'vcpus': 2, 'cmdline': 'duty=20 touch=3'}]
+    )
     guest = lab.settled()['large']
     assert len(guest['cpus']) == 1
     first, last = (int(cpu) for cpu in guest['cpus'][0].replace(',', '-').split('-'))
@@ -104,32 +125,33 @@ def test_a_nodes_memory_is_a_devices(lab_of):
     lab.install_hook()
     asks = 'nova-numa-rebalance explain --vcpus 1 --memory 2400M --json'  # more than all others
     assert 3 in json.loads(lab.run(asks).stdout)['decision']['mem_nodes']
-    lab.run('printf "[placement]\\ndevice_memory_nodes = 3\\n" '
-            '>>/etc/nova-numa-pmc/nova-numa-pmc.conf')
+    lab.run(
+        'printf "[placement]\\ndevice_memory_nodes = 3\\n" >>/etc/nova-numa-pmc/nova-numa-pmc.conf'
+    )
     said = json.loads(lab.run(asks).stdout)
     assert 3 not in said['decision']['mem_nodes']
     assert [kept['node'] for kept in said['memory_kept']] == [3]
     promised = {node['id']: node['promised_bytes'] for node in said['nodes']}
     assert promised.pop(3) == 0 and sum(promised.values()) >= 300 << 20
-    lab.guests.start([{'name': 'large', 'memory_mib': 1100, 'vcpus': 2,
-                       'cmdline': 'duty=20 touch=3'}])
+    lab.guests.start(
+        [{'name': 'large', 'memory_mib': 1100, 'vcpus': 2, 'cmdline': 'duty=20 touch=3'}]
+    )
     lab.guests.start([{'name': f'g{i}', 'memory_mib': 32, 'cmdline': 'duty=5'} for i in range(3)])
     found = lab.settled()
-    assert all(3 not in promise['mem_nodes'] + promise['cpu_nodes']
-               for promise in lab.promised())
+    assert all(3 not in promise['mem_nodes'] + promise['cpu_nodes'] for promise in lab.promised())
     for guest in found.values():
         assert guest['bytes'].get(3, 0) == 0
     assert 'not for guests' in lab.run('nova-numa-rebalance status').stdout
-    assert 'memory-kept' in lab.run('nova-numa-rebalance check --role compute',
-                                    check=False).stdout
+    assert 'memory-kept' in lab.run('nova-numa-rebalance check --role compute', check=False).stdout
 
 
 def test_unequal_nodes(lab_of):
     """Guests go in proportion to cores until the smaller node has promised its memory."""
     lab = lab_of(**UNEQUAL)
     lab.install_hook()
-    lab.guests.start([{'name': f'g{i}', 'memory_mib': 300, 'cmdline': 'duty=20 touch=8'}
-                      for i in range(6)])
+    lab.guests.start(
+        [{'name': f'g{i}', 'memory_mib': 300, 'cmdline': 'duty=20 touch=8'} for i in range(6)]
+    )
     found = lab.settled()
     assert guests_per_node(found, 2) == [4, 2]
     for guest in found.values():
@@ -137,8 +159,10 @@ def test_unequal_nodes(lab_of):
         assert home_share(guest) >= STARTED_AT_HOME
 
 
-@pytest.mark.parametrize('bind', [
-    pytest.param(False, id='wide'), pytest.param(True, id='bound', marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    'bind',
+    [pytest.param(False, id='wide'), pytest.param(True, id='bound', marks=pytest.mark.full)],
+)
 def test_a_full_node(lab_of, bind):
     """A guest on a node that fills spills over and lives; one that is bound is killed."""
     lab = lab_of(**UNEQUAL)
@@ -147,11 +171,20 @@ def test_a_full_node(lab_of, bind):
     lab.guests.start([{'name': 'g', 'memory_mib': 200, 'vcpu': ON_NODE_1, 'paused': True}])
     lab.wait_for_hooks()
     kills = lab.oom_kills()
-    free_mib = int(lab.run('cat /sys/devices/system/node/node1/meminfo').stdout
-                   .split('MemFree:')[1].split()[0]) // 1024
+    free_mib = (
+        int(
+            lab.run('cat /sys/devices/system/node/node1/meminfo')
+            .stdout.split('MemFree:')[1]
+            .split()[0]
+        )
+        // 1024
+    )
     lab.skew(node=1, mib=free_mib - 100)
-    lab.run('virsh resume g; for i in $(seq 120); do grep -q B /run/guests/g.log && break; '
-            'virsh -q list --name | grep -q . || break; sleep 1; done', timeout=200)
+    lab.run(
+        'virsh resume g; for i in $(seq 120); do grep -q B /run/guests/g.log && break; '
+        'virsh -q list --name | grep -q . || break; sleep 1; done',
+        timeout=200,
+    )
     if bind:
         assert lab.oom_kills() > kills and lab.running() == []
         return
@@ -168,9 +201,11 @@ def test_cannot_start_on_node_1(lab_of):
     lab = lab_of(**SHADOW)
     lab.install_hook(enabled='false')
     spec = {'name': 'g', 'memory_mib': 64, 'cmdline': 'duty=20 touch=50', 'vcpu': ON_NODE_1}
-    wall = ('cd /sys/fs/cgroup/cpuset && mkdir -p machine.slice && cd machine.slice && '
-            'cat ../cpuset.cpus >cpuset.cpus && echo {mems} >cpuset.mems && '
-            'echo {wall} >cpuset.mem_hardwall')
+    wall = (
+        'cd /sys/fs/cgroup/cpuset && mkdir -p machine.slice && cd machine.slice && '
+        'cat ../cpuset.cpus >cpuset.cpus && echo {mems} >cpuset.mems && '
+        'echo {wall} >cpuset.mem_hardwall'
+    )
     lab.run(wall.format(mems='1', wall='1'))
     failed = lab.guests.start([spec], check=False)['g']
     print(failed)

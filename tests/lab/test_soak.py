@@ -2,7 +2,6 @@
 """A bounded version of `make soak`: each of its steps once, in some order."""
 
 import pytest
-
 from soak import Soak
 
 

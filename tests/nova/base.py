@@ -11,9 +11,8 @@ from unittest import mock
 
 import fixtures
 from lxml import etree
+from nova import context, objects
 from nova.compute import rpcapi  # noqa: F401 -- before the fixtures, which reset its globals
-from nova import context
-from nova import objects
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base as libvirt_base
 
@@ -39,22 +38,35 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
         self._state = self.useFixture(fixtures.TempDir()).path
         self._published = {}
         self.flags(compute_monitors=self.MONITORS)
-        self.flags(api_paste_config=os.path.join(sys.prefix, 'etc/nova/api-paste.ini'),
-                   group='wsgi')
+        self.flags(
+            api_paste_config=os.path.join(sys.prefix, 'etc/nova/api-paste.ini'), group='wsgi'
+        )
         self.flags(instances=-1, cores=-1, ram=-1, group='quota')
         # One after the other, so that a herd is the weigher's doing and not a race's.
-        self.flags(available_filters=['nova.scheduler.filters.all_filters', FILTER],
-                   weight_classes=self.WEIGHERS, shuffle_best_same_weighed_hosts=False,
-                   group='filter_scheduler')
+        self.flags(
+            available_filters=['nova.scheduler.filters.all_filters', FILTER],
+            weight_classes=self.WEIGHERS,
+            shuffle_best_same_weighed_hosts=False,
+            group='filter_scheduler',
+        )
         super().setUp()
-        self.useFixture(fixtures.MockPatch(
-            'nova.virt.libvirt.driver.LibvirtDriver.migrate_disk_and_power_off',
-            return_value='{}'))
+        self.useFixture(
+            fixtures.MockPatch(
+                'nova.virt.libvirt.driver.LibvirtDriver.migrate_disk_and_power_off',
+                return_value='{}',
+            )
+        )
         # Nova's fake host stands still, which its CPU monitor divides by.
         ticks = itertools.count(10**12, 10**9)
-        self.useFixture(fixtures.MockPatchObject(
-            fakelibvirt.Connection, 'getCPUStats', lambda *arguments: dict.fromkeys(
-                ('kernel', 'idle', 'user', 'iowait'), next(ticks))))
+        self.useFixture(
+            fixtures.MockPatchObject(
+                fakelibvirt.Connection,
+                'getCPUStats',
+                lambda *arguments: dict.fromkeys(
+                    ('kernel', 'idle', 'user', 'iowait'), next(ticks)
+                ),
+            )
+        )
 
     # The hosts
 
@@ -86,15 +98,26 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
         self._published[name] = promised_mb
         nodes = tuple(
             model.NodeView(
-                id=at, cores=NODE_CORES, threads=NODE_THREADS, capacity_bytes=NODE_MB << 20,
-                promised_bytes=promised << 20, demand_cores=pressure * NODE_CORES,
-                bandwidth_bytes_per_sec=bandwidth_mb_per_sec and bandwidth_mb_per_sec * 10**6)
-            for at, (pressure, promised) in enumerate(zip(pressures, promised_mb)))
-        distances = tuple(tuple(10 if a == b else 21 for b in range(len(nodes)))
-                          for a in range(len(nodes)))
+                id=at,
+                cores=NODE_CORES,
+                threads=NODE_THREADS,
+                capacity_bytes=NODE_MB << 20,
+                promised_bytes=promised << 20,
+                demand_cores=pressure * NODE_CORES,
+                bandwidth_bytes_per_sec=bandwidth_mb_per_sec and bandwidth_mb_per_sec * 10**6,
+            )
+            for at, (pressure, promised) in enumerate(zip(pressures, promised_mb))
+        )
+        distances = tuple(
+            tuple(10 if a == b else 21 for b in range(len(nodes))) for a in range(len(nodes))
+        )
         state = host_state.HostState(
-            taken_s=time.time(), interval_s=10.0, view=model.HostView(nodes, distances),
-            remote_ratios=(None,) * len(nodes), source='test')
+            taken_s=time.time(),
+            interval_s=10.0,
+            view=model.HostView(nodes, distances),
+            remote_ratios=(None,) * len(nodes),
+            source='test',
+        )
         host_state.write(self.state_dir(name), state._replace(**changes))
 
     def send(self, **pressures):
@@ -106,25 +129,31 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
     def compute_node(self, name):
         """Return the ComputeNode that the scheduler would read."""
         return objects.ComputeNode.get_first_node_by_host_for_old_compat(
-            context.get_admin_context(), name)
+            context.get_admin_context(), name
+        )
 
     def monitor(self, name):
         """Return a compute's monitor object."""
-        found, = self.computes[name].manager.rt.monitors
+        (found,) = self.computes[name].manager.rt.monitors
         return found
 
     # Servers
 
     def flavor(self, vcpus=1, memory_mb=512, **extra_specs):
         """Create a flavor with little disk."""
-        return self._create_flavor(vcpu=vcpus, memory_mb=memory_mb, disk=1, ephemeral=0,
-                                   extra_spec={key.replace('__', ':'): value
-                                               for key, value in extra_specs.items()})
+        return self._create_flavor(
+            vcpu=vcpus,
+            memory_mb=memory_mb,
+            disk=1,
+            ephemeral=0,
+            extra_spec={key.replace('__', ':'): value for key, value in extra_specs.items()},
+        )
 
     def boot(self, flavor, host=None, expected_state='ACTIVE'):
         """Boot a server without networks."""
-        return self._create_server(flavor_id=flavor, networks='none', host=host,
-                                   expected_state=expected_state)
+        return self._create_server(
+            flavor_id=flavor, networks='none', host=host, expected_state=expected_state
+        )
 
     def boot_many(self, flavor, count):
         """Boot servers with one request, which the scheduler serves from one look at the hosts."""
@@ -133,8 +162,9 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
         reservation = self.api.post_server({'server': body})['reservation_id']
         servers = self.api.get_servers(search_opts={'reservation_id': reservation})
         self.assertEqual(count, len(servers))
-        return [self._wait_for_state_change(server, 'ACTIVE', max_retries=60)
-                for server in servers]
+        return [
+            self._wait_for_state_change(server, 'ACTIVE', max_retries=60) for server in servers
+        ]
 
     def host_of(self, server):
         """Return the name of the host that a server is on now."""

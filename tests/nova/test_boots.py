@@ -8,12 +8,13 @@ COUNT = 20
 
 
 class BootTest(base.NovaTest):
-
     def test_of_two_computes_the_one_of_the_lowest_pressure_is_chosen(self):
         self.start_hosts('one', 'two')
         flavor = self.flavor()
-        for calm, pressures in (('two', {'one': (0.95, 0.95), 'two': (0.2, 0.2)}),
-                                ('one', {'one': (0.75, 0.2), 'two': (0.95, 0.95)})):
+        for calm, pressures in (
+            ('two', {'one': (0.95, 0.95), 'two': (0.2, 0.2)}),
+            ('one', {'one': (0.75, 0.2), 'two': (0.95, 0.95)}),
+        ):
             with self.subTest(calm):
                 self.send(**pressures)
                 self.assertEqual(calm, self.host_of(self.boot(flavor)))
@@ -68,7 +69,6 @@ class HerdBase(base.NovaTest):
 
 
 class HerdTest(HerdBase):
-
     def test_two_equal_computes_share_them(self):
         counts = self.boots('one', 'two').values()
         self.assertLessEqual(max(counts) - min(counts), 1, counts)
@@ -97,8 +97,9 @@ class StockHerdTest(HerdBase):
     WEIGHERS = ['nova.scheduler.weights.all_weighers']
 
     def setUp(self):
-        self.flags(weight_setting=[f'{metrics.CURRENT}=-1.0'], weight_multiplier=5.0,
-                   group='metrics')
+        self.flags(
+            weight_setting=[f'{metrics.CURRENT}=-1.0'], weight_multiplier=5.0, group='metrics'
+        )
         super().setUp()
 
     def start_hosts(self, *names):
@@ -110,5 +111,7 @@ class StockHerdTest(HerdBase):
         self.assertEqual({'one': COUNT, 'two': 0}, self.boots('one', 'two'))
 
     def test_of_four_too(self):
-        self.assertEqual({'one': COUNT, 'two': 0, 'three': 0, 'four': 0},
-                         self.boots('one', 'two', 'three', 'four'))
+        self.assertEqual(
+            {'one': COUNT, 'two': 0, 'three': 0, 'four': 0},
+            self.boots('one', 'two', 'three', 'four'),
+        )

@@ -7,17 +7,19 @@ from tests.nova import base
 
 
 class FlavorTest(base.NovaTest):
-
     def test_the_api_takes_what_the_scheduler_understands(self):
-        for key, good, bad in (('policy', 'one_node', 'everywhere'),
-                               ('max_pressure', '0.8', 'NaN'),
-                               ('memory_intensity', 'high', 'maximal'),
-                               ('no_such_key', None, '1')):
+        for key, good, bad in (
+            ('policy', 'one_node', 'everywhere'),
+            ('max_pressure', '0.8', 'NaN'),
+            ('memory_intensity', 'high', 'maximal'),
+            ('no_such_key', None, '1'),
+        ):
             with self.subTest(key):
                 if good:
                     self.flavor(**{f'numa_pmc__{key}': good})
-                error = self.assertRaises(client.OpenStackApiException, self.flavor,
-                                          **{f'numa_pmc__{key}': bad})
+                error = self.assertRaises(
+                    client.OpenStackApiException, self.flavor, **{f'numa_pmc__{key}': bad}
+                )
                 self.assertEqual(400, error.response.status_code)
 
     def test_a_flavor_has_a_ceiling_of_its_own(self):
@@ -31,10 +33,11 @@ class FlavorTest(base.NovaTest):
         self.publish('halves', 0.1, 0.1, promised_mb=(4096, 4096))
         self.publish('whole', 0.6, 0.6, promised_mb=(8192, 0))
         self._run_periodics()
-        self.assertEqual('whole', self.host_of(
-            self.boot(self.flavor(memory_mb=6144, numa_pmc__policy='one_node'))))
-        self.boot(self.flavor(memory_mb=6144, numa_pmc__policy='one_node'),
-                  expected_state='ERROR')
+        self.assertEqual(
+            'whole',
+            self.host_of(self.boot(self.flavor(memory_mb=6144, numa_pmc__policy='one_node'))),
+        )
+        self.boot(self.flavor(memory_mb=6144, numa_pmc__policy='one_node'), expected_state='ERROR')
 
     def test_a_flavor_without_policy_is_left_to_nova(self):
         self.flags(max_pressure=1.0, group='numa_pmc')

@@ -5,9 +5,8 @@ import json
 import os
 import time
 
+from nova import context, objects
 from nova.compute import monitors
-from nova import context
-from nova import objects
 
 from nova_numa_pmc import host_state
 from nova_numa_pmc.compute import metrics
@@ -18,15 +17,13 @@ NOTHING_SENT = 'No NUMA metrics are sent until this is mended'
 
 
 class MonitorTest(base.NovaTest):
-
     def setUp(self):
         super().setUp()
         self.start_hosts('one')
 
     def sent(self):
         """Return {metric name: dict} of the compute node's column."""
-        return {metric['name']: metric
-                for metric in json.loads(self.compute_node('one').metrics)}
+        return {metric['name']: metric for metric in json.loads(self.compute_node('one').metrics)}
 
     def warnings(self):
         return self.stdlog.logger.output.count(NOTHING_SENT)
@@ -39,8 +36,9 @@ class MonitorTest(base.NovaTest):
         self.assertLessEqual(NUMA | {'cpu.percent', 'cpu.frequency'}, set(self.sent()))
         found = metrics.decode(objects.MonitorMetricList.from_json(column))
         self.assertEqual([1.25, 2.25], [node.demand_cores for node in found.view.nodes])
-        self.assertEqual([1024 << 20, 2048 << 20],
-                         [node.promised_bytes for node in found.view.nodes])
+        self.assertEqual(
+            [1024 << 20, 2048 << 20], [node.promised_bytes for node in found.view.nodes]
+        )
 
     def test_usage_is_recorded_with_the_metrics_and_not_with_later_boots(self):
         flavor = self.flavor(vcpus=2, memory_mb=1024)
@@ -49,42 +47,60 @@ class MonitorTest(base.NovaTest):
         self.boot(flavor)
         node = self.compute_node('one')
         unchanged = metrics.decode(json.loads(node.metrics))
-        self.assertEqual((before.vcpus_used, before.memory_mb_used),
-                         (unchanged.vcpus_used, unchanged.memory_mb_used))
-        self.assertEqual((2, 1024), (node.vcpus_used - before.vcpus_used,
-                                     node.memory_mb_used - before.memory_mb_used))
+        self.assertEqual(
+            (before.vcpus_used, before.memory_mb_used),
+            (unchanged.vcpus_used, unchanged.memory_mb_used),
+        )
+        self.assertEqual(
+            (2, 1024),
+            (node.vcpus_used - before.vcpus_used, node.memory_mb_used - before.memory_mb_used),
+        )
         self._run_periodics()
         node = self.compute_node('one')
         after = metrics.decode(json.loads(node.metrics))
-        self.assertEqual((node.vcpus_used, node.memory_mb_used),
-                         (after.vcpus_used, after.memory_mb_used))
+        self.assertEqual(
+            (node.vcpus_used, node.memory_mb_used), (after.vcpus_used, after.memory_mb_used)
+        )
 
     def test_notifications_of_both_kinds_carry_the_values(self):
         self.notifier.reset()
         self._run_periodics()
-        plain, = [n for n in self.notifier.notifications
-                  if n.event_type == 'compute.metrics.update']
+        (plain,) = [
+            n for n in self.notifier.notifications if n.event_type == 'compute.metrics.update'
+        ]
         values = {m['name']: m.get('numa_membw_values') for m in plain.payload['metrics']}
         self.assertEqual(2, values[metrics.MAXIMUM]['pmc.nodes'])
-        versioned, = [n for n in self.notifier.versioned_notifications
-                      if n['event_type'] == 'metrics.update']
-        values = {m['nova_object.data']['name']: m['nova_object.data']['numa_membw_values']
-                  for m in versioned['payload']['nova_object.data']['metrics']}
+        (versioned,) = [
+            n for n in self.notifier.versioned_notifications if n['event_type'] == 'metrics.update'
+        ]
+        values = {
+            m['nova_object.data']['name']: m['nova_object.data']['numa_membw_values']
+            for m in versioned['payload']['nova_object.data']['metrics']
+        }
         self.assertEqual(2, values[metrics.MAXIMUM]['pmc.nodes'])
         self.assertIsNone(values['cpu.percent'])
 
     def test_plain_node_ids_are_megabytes_per_second_and_the_value_is_their_sum(self):
         published = host_state.read(self.state_dir('one'))
-        nodes = tuple(node._replace(bandwidth_bytes_per_sec=10**9 * (1 + node.id),
-                                    bandwidth_max_bytes_per_sec=50 * 10**9)
-                      for node in published.view.nodes)
+        nodes = tuple(
+            node._replace(
+                bandwidth_bytes_per_sec=10**9 * (1 + node.id),
+                bandwidth_max_bytes_per_sec=50 * 10**9,
+            )
+            for node in published.view.nodes
+        )
         self.publish('one', 0.1, 0.1, view=published.view._replace(nodes=nodes))
         self._run_periodics()
         current, maximum = (self.sent()[name] for name in (metrics.CURRENT, metrics.MAXIMUM))
         self.assertEqual((3000, 100000), (current['value'], maximum['value']))
-        self.assertEqual((1000, 2000, 50000),
-                         (current['numa_membw_values']['0'], current['numa_membw_values']['1'],
-                          maximum['numa_membw_values']['1']))
+        self.assertEqual(
+            (1000, 2000, 50000),
+            (
+                current['numa_membw_values']['0'],
+                current['numa_membw_values']['1'],
+                maximum['numa_membw_values']['1'],
+            ),
+        )
 
     def test_a_bad_host_state_costs_one_warning_and_leaves_the_cpu_metrics(self):
         path = os.path.join(self.state_dir('one'), host_state.FILE)
@@ -123,12 +139,15 @@ class MonitorTest(base.NovaTest):
 
     def test_reading_blocks_nothing_and_asks_nobody(self):
         tracker = self.computes['one'].manager.rt
-        with context.target_cell(context.get_admin_context(),
-                                 self.host_mappings['one'].cell_mapping):
+        with context.target_cell(
+            context.get_admin_context(), self.host_mappings['one'].cell_mapping
+        ):
             found = objects.MonitorMetricList()
             calls = []
-            self.stub_out('nova.objects.ComputeNode.get_by_host_and_nodename',
-                          lambda *arguments: calls.append(arguments))
+            self.stub_out(
+                'nova.objects.ComputeNode.get_by_host_and_nodename',
+                lambda *arguments: calls.append(arguments),
+            )
             tracker.monitors[0].populate_metrics(found)
         self.assertLessEqual(NUMA, {metric.name for metric in found})
         self.assertEqual([], calls)
@@ -155,32 +174,37 @@ class OneMonitorTest(base.NovaTest):
     def test_nova_says_which_it_left_out(self):
         self.start_hosts('one')
         self.assertEqual(1, len(self.computes['one'].manager.rt.monitors))
-        self.assertRegex(self.stdlog.logger.output,
-                         r'Excluding nova\.compute\.monitors\.cpu monitor \w+\. Already loaded')
+        self.assertRegex(
+            self.stdlog.logger.output,
+            r'Excluding nova\.compute\.monitors\.cpu monitor \w+\. Already loaded',
+        )
 
 
 class ShimTest(base.NovaTest):
-
     def test_the_installed_entry_point_lies_in_novas_package_without_hiding_it(self):
         self.start_hosts('one')
         self.assertEqual('nova_numa_pmc.compute.monitor', type(self.monitor('one')).__module__)
         from nova.compute.monitors import cpu
+
         self.assertIn('numa_pmc.py', os.listdir(os.path.dirname(cpu.__file__)))
         self.assertTrue(os.path.exists(monitors.__file__))
 
 
 def damages(path, good):
     """Yield (what, function that does it to the file at path)."""
+
     def write(data):
         def damage():
             with open(path, 'wb') as file:
                 file.write(data)
+
         return damage
 
     def replace(make):
         def damage():
             remove(path)
             make(path)
+
         return damage
 
     def stale():
@@ -189,11 +213,13 @@ def damages(path, good):
 
     yield 'missing', lambda: remove(path)
     yield 'empty', write(b'')
-    yield 'truncated', write(good[:len(good) // 2])
+    yield 'truncated', write(good[: len(good) // 2])
     yield 'of a later schema', write(json.dumps(dict(json.loads(good), schema='2.0')).encode())
     yield 'stale', stale
-    yield 'from the future', write(
-        json.dumps(dict(json.loads(good), taken_s=time.time() + 86400)).encode())
+    yield (
+        'from the future',
+        write(json.dumps(dict(json.loads(good), taken_s=time.time() + 86400)).encode()),
+    )
     yield 'no JSON', write(os.urandom(4096))
     yield 'nested without end', write(b'[' * 100000)
     yield 'a FIFO that nobody writes', replace(os.mkfifo)

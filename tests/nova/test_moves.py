@@ -7,7 +7,6 @@ BUSY, CALM = (0.95, 0.95), (0.2, 0.2)
 
 
 class MoveTest(base.NovaTest):
-
     def setUp(self):
         super().setUp()
         self.flags(allow_resize_to_same_host=True)
@@ -42,7 +41,7 @@ class MoveTest(base.NovaTest):
         self.assertEqual('calm', self.host_of(self.server))
 
     def test_evacuation(self):
-        service, = self.api.get_services(host='home', binary='nova-compute')
+        (service,) = self.api.get_services(host='home', binary='nova-compute')
         self.api.put_service_force_down(service['id'], True)
         self._evacuate_server(self.server)
         self.assertEqual('calm', self.host_of(self.server))

@@ -11,7 +11,6 @@ CALM, BUSY, SATURATED = (0.2, 0.2), (0.9, 0.9), (1.5, 1.5)
 
 
 class PinnedTest(base.NovaTest):
-
     def setUp(self):
         # Of each node two CPUs are for pinned guests and two are shared.
         self.flags(cpu_dedicated_set='0-1,4-5', cpu_shared_set='2-3,6-7', group='compute')
@@ -29,8 +28,10 @@ class PinnedTest(base.NovaTest):
     def test_plain_guests_follow_the_pressure_among_pinned_ones(self):
         for host in ('one', 'two'):
             self.boot(self.pinned, host=host)
-        for calm, pressures in (('two', {'one': BUSY, 'two': CALM}),
-                                ('one', {'one': CALM, 'two': BUSY})):
+        for calm, pressures in (
+            ('two', {'one': BUSY, 'two': CALM}),
+            ('one', {'one': CALM, 'two': BUSY}),
+        ):
             self.send(**pressures)
             self.assertEqual(calm, self.host_of(self.boot(self.plain)))
 

@@ -16,7 +16,6 @@ ROWS = sqlalchemy.text("""
 
 
 class ReplayTest(base.NovaTest):
-
     def setUp(self):
         super().setUp()
         self.flags(weight_multiplier=10.0, group='numa_pmc')
@@ -25,17 +24,20 @@ class ReplayTest(base.NovaTest):
         """Return the verdicts on the hosts as they are in the database now."""
         engine = db.get_engine(context=context.get_admin_context())
         with engine.connect() as connection:
-            rows = '\n'.join(row for row, in connection.execute(ROWS))
+            rows = '\n'.join(row for (row,) in connection.execute(ROWS))
         hosts, saved_s = replay.read(rows)
-        return replay.judge(hosts, replay.Flavor(vcpus, memory_mb, extra_specs),
-                            replay.defaults(), saved_s)
+        return replay.judge(
+            hosts, replay.Flavor(vcpus, memory_mb, extra_specs), replay.defaults(), saved_s
+        )
 
     def test_the_same_host(self):
         self.start_hosts('one', 'two', 'three')
         flavor = self.flavor()
-        for one, two, three in (((0.9, 0.9), (0.5, 0.9), (0.9, 0.2)),
-                                ((0.3, 0.9), (0.9, 0.9), (0.6, 0.6)),
-                                ((0.95, 0.9), (0.7, 0.75), (0.9, 0.85))):
+        for one, two, three in (
+            ((0.9, 0.9), (0.5, 0.9), (0.9, 0.2)),
+            ((0.3, 0.9), (0.9, 0.9), (0.6, 0.6)),
+            ((0.95, 0.9), (0.7, 0.75), (0.9, 0.85)),
+        ):
             self.send(one=one, two=two, three=three)
             expected = self.replayed()[0].host
             self.assertEqual(expected, self.host_of(self.boot(flavor)))
@@ -44,10 +46,11 @@ class ReplayTest(base.NovaTest):
         self.start_hosts('one', 'two')
         self.send(one=(0.9, 0.9), two=(0.6, 0.9))
         ceiling = {'numa_pmc:max_pressure': '0.5'}
-        self.assertEqual([False, False],
-                         [verdict.passes for verdict in self.replayed(**ceiling)])
+        self.assertEqual([False, False], [verdict.passes for verdict in self.replayed(**ceiling)])
         self.boot(self.flavor(**ceiling), expected_state='ERROR')
         ceiling = {'numa_pmc:max_pressure': '0.9'}
-        self.assertEqual([('two', True), ('one', False)], [
-            (verdict.host, verdict.passes) for verdict in self.replayed(**ceiling)])
+        self.assertEqual(
+            [('two', True), ('one', False)],
+            [(verdict.host, verdict.passes) for verdict in self.replayed(**ceiling)],
+        )
         self.assertEqual('two', self.host_of(self.boot(self.flavor(**ceiling))))

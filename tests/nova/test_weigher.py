@@ -8,10 +8,9 @@ import os
 import random
 import time
 
-from nova import objects
 import nova.conf
+from nova import objects, test
 from nova.scheduler import weights
-from nova import test
 
 from nova_numa_pmc.compute import metrics
 from nova_numa_pmc.scheduler import filter as pressure_filter, weigher
@@ -25,12 +24,12 @@ MUTATIONS = int(os.environ.get('NUMA_PMC_FUZZ', '500'))
 
 def host_state(name, *pressures, vcpus_used=16, memory_mb_used=16384, aggregates=(), **fields):
     """Make Nova's HostState of a host with so much pressure on its nodes."""
-    row, = nova_hosts.compute_nodes(1)
+    (row,) = nova_hosts.compute_nodes(1)
     row.host = row.hypervisor_hostname = name
     row.vcpus_used = vcpus_used
     row.memory_mb_used, row.free_ram_mb = memory_mb_used, row.memory_mb - memory_mb_used
     row.metrics = json.dumps(listed(state(*pressures, taken_s=int(time.time()), **fields)))
-    found, = nova_hosts.host_states([row], instances=2)
+    (found,) = nova_hosts.host_states([row], instances=2)
     found.aggregates = [objects.Aggregate(metadata=metadata) for metadata in aggregates]
     return found
 
@@ -42,17 +41,19 @@ def unknown(name):
 
 
 class SchedulerTest(test.NoDBTestCase):
-
     def setUp(self):
         super().setUp()
-        self.weigher, self.filter = (weigher.NUMAPressureWeigher(),
-                                     pressure_filter.NUMAPressureFilter())
+        self.weigher, self.filter = (
+            weigher.NUMAPressureWeigher(),
+            pressure_filter.NUMAPressureFilter(),
+        )
         self.spec = nova_hosts.request_spec(vcpus=2, memory_mb=2048)
 
     def weigh(self, *host_states, spec=None):
         """Return the hosts' names, best first, as Nova sorts them, and their weights."""
         found = weights.HostWeightHandler().get_weighed_objects(
-            [self.weigher], host_states, spec or self.spec)
+            [self.weigher], host_states, spec or self.spec
+        )
         return [one.obj.host for one in found], {one.obj.host: one.weight for one in found}
 
     def passing(self, *host_states, spec=None):
@@ -60,17 +61,20 @@ class SchedulerTest(test.NoDBTestCase):
 
 
 class WeigherTest(SchedulerTest):
-
     def test_nova_loads_it_beside_its_own(self):
         handler = weights.HostWeightHandler()
         classes = handler.get_matching_classes(
-            ['nova.scheduler.weights.all_weighers',
-             'nova_numa_pmc.scheduler.weigher.NUMAPressureWeigher'])
+            [
+                'nova.scheduler.weights.all_weighers',
+                'nova_numa_pmc.scheduler.weigher.NUMAPressureWeigher',
+            ]
+        )
         self.assertIn(weigher.NUMAPressureWeigher, classes)
 
     def test_the_least_pressure_is_best(self):
-        order, found = self.weigh(host_state('a', 0.9, 0.8), host_state('b', 0.2, 0.9),
-                                  host_state('c', 0.5, 0.5))
+        order, found = self.weigh(
+            host_state('a', 0.9, 0.8), host_state('b', 0.2, 0.9), host_state('c', 0.5, 0.5)
+        )
         self.assertEqual(['b', 'c', 'a'], order)
         self.assertEqual((1.0, 0.0), (found['b'], found['a']))
 
@@ -81,14 +85,16 @@ class WeigherTest(SchedulerTest):
     def test_a_multiplier_of_an_aggregate_overrides(self):
         _, found = self.weigh(
             host_state('a', 0.9, 0.9),
-            host_state('b', 0.2, 0.2, aggregates=[{'numa_pmc_weight_multiplier': '3.5'}]))
+            host_state('b', 0.2, 0.2, aggregates=[{'numa_pmc_weight_multiplier': '3.5'}]),
+        )
         self.assertEqual(3.5, found['b'])
 
     def test_a_multiplier_that_is_none_spoils_nothing(self):
         for odd in ('nan', 'inf', 'x'):
             _, found = self.weigh(
                 host_state('a', 0.9, 0.9),
-                host_state('b', 0.2, 0.2, aggregates=[{'numa_pmc_weight_multiplier': odd}]))
+                host_state('b', 0.2, 0.2, aggregates=[{'numa_pmc_weight_multiplier': odd}]),
+            )
             self.assertTrue(all(map(math.isfinite, found.values())))
 
     def test_what_one_instance_takes_counts_for_the_next(self):
@@ -127,7 +133,6 @@ class WeigherTest(SchedulerTest):
 
 
 class FilterTest(SchedulerTest):
-
     def setUp(self):
         super().setUp()
         self.flags(max_pressure=1.0, group='numa_pmc')
@@ -173,7 +178,6 @@ class FilterTest(SchedulerTest):
 
 
 class FuzzTest(SchedulerTest):
-
     def test_mutated_metrics_cannot_hurt(self):
         rng, original = random.Random(5), listed(state(0.5, 0.25, taken_s=int(time.time())))
         odd = host_state('odd', 0.5, 0.5)
@@ -182,7 +186,8 @@ class FuzzTest(SchedulerTest):
         for at in range(MUTATIONS):
             try:
                 odd.metrics = objects.MonitorMetricList.from_json(
-                    json.dumps(mutated(rng, original), default=str))
+                    json.dumps(mutated(rng, original), default=str)
+                )
             except Exception:
                 # Nova's own decoding fails, as it would without us: nothing gets as far as here.
                 refused += 1
@@ -201,9 +206,18 @@ class FuzzTest(SchedulerTest):
 
 def _forced(rng, original):
     """Put mutated values into Nova's objects past their fields' checks."""
-    found = objects.MonitorMetricList(objects=[objects.MonitorMetric(
-        name=one['name'], value=1, source='x', timestamp=datetime.datetime(2026, 1, 1),
-        numa_membw_values=one.get('numa_membw_values')) for one in original])
+    found = objects.MonitorMetricList(
+        objects=[
+            objects.MonitorMetric(
+                name=one['name'],
+                value=1,
+                source='x',
+                timestamp=datetime.datetime(2026, 1, 1),
+                numa_membw_values=one.get('numa_membw_values'),
+            )
+            for one in original
+        ]
+    )
     values = mutated(rng, original)
     if type(values) is list:
         for metric, one in zip(found.objects, values):

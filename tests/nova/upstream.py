@@ -21,10 +21,17 @@ import unittest
 
 from tests import nova
 
-MODULES = [f'nova.tests.functional.{name}' for name in (
-    'libvirt.test_numa_servers', 'libvirt.test_numa_live_migration',
-    'libvirt.test_live_migration', 'compute.test_live_migration', 'wsgi.test_servers',
-    'test_servers')]
+MODULES = [
+    f'nova.tests.functional.{name}'
+    for name in (
+        'libvirt.test_numa_servers',
+        'libvirt.test_numa_live_migration',
+        'libvirt.test_live_migration',
+        'compute.test_live_migration',
+        'wsgi.test_servers',
+        'test_servers',
+    )
+]
 OUTCOMES = ('passed', 'failed', 'skipped')
 
 
@@ -72,13 +79,17 @@ def configure(ours):
     :returns: a Counter of what of ours was called
     """
     from nova.tests.fixtures import conf as conf_fixture
+
     original = conf_fixture.ConfFixture.setUp
     publish = _publisher() if ours else None
 
     def set_up(fixture):
         original(fixture)
-        fixture.conf.set_default('api_paste_config', group='wsgi',
-                                 default=os.path.join(sys.prefix, 'etc/nova/api-paste.ini'))
+        fixture.conf.set_default(
+            'api_paste_config',
+            group='wsgi',
+            default=os.path.join(sys.prefix, 'etc/nova/api-paste.ini'),
+        )
         if ours:
             publish()
             _enable(fixture.conf)
@@ -89,34 +100,53 @@ def configure(ours):
 
 def _enable(conf):
     from tests.nova import base
+
     conf.set_default('compute_monitors', ['numa_pmc'])
-    for name, value in (('weight_classes', ['nova.scheduler.weights.all_weighers', base.WEIGHER]),
-                        ('available_filters', ['nova.scheduler.filters.all_filters',
-                                               base.FILTER])):
+    for name, value in (
+        ('weight_classes', ['nova.scheduler.weights.all_weighers', base.WEIGHER]),
+        ('available_filters', ['nova.scheduler.filters.all_filters', base.FILTER]),
+    ):
         conf.set_default(name, value, group='filter_scheduler')
 
 
 def _publisher():
     """Return a function that publishes a calm host of two large nodes for all computes."""
     from nova_numa_pmc import host_state, model, settings
+
     directory = tempfile.mkdtemp(prefix='nova-upstream-')
     settings.PATH = os.path.join(directory, 'conf')
     with open(settings.PATH, 'w') as file:
         file.write(f'[state]\ndir = {directory}/state\n')
-    nodes = tuple(model.NodeView(id=at, cores=1024, threads=1024, capacity_bytes=1 << 40,
-                                 promised_bytes=0, demand_cores=100.0) for at in (0, 1))
+    nodes = tuple(
+        model.NodeView(
+            id=at,
+            cores=1024,
+            threads=1024,
+            capacity_bytes=1 << 40,
+            promised_bytes=0,
+            demand_cores=100.0,
+        )
+        for at in (0, 1)
+    )
 
     def publish():
-        host_state.write(f'{directory}/state', host_state.HostState(
-            time.time(), 600.0, model.HostView(nodes, ((10, 21), (21, 10))), (None, None)))
+        host_state.write(
+            f'{directory}/state',
+            host_state.HostState(
+                time.time(), 600.0, model.HostView(nodes, ((10, 21), (21, 10))), (None, None)
+            ),
+        )
+
     return publish
 
 
 def _count_calls():
     """Count calls of our classes, and add our filter to whatever filters a test enables."""
     from nova.scheduler import host_manager
+
     from nova_numa_pmc.compute import monitor
     from tests.nova import base
+
     calls = collections.Counter()
 
     def counted(owner, method, name):
@@ -125,6 +155,7 @@ def _count_calls():
         def call(*arguments, **named):
             calls[name] += 1
             return original(*arguments, **named)
+
         setattr(owner, method, call)
 
     for path, method in ((base.WEIGHER, 'weigh_objects'), (base.FILTER, 'filter_all')):
@@ -149,38 +180,63 @@ def run_apart(names, ours):
     """Run them in a process of their own; return what :func:`run` printed."""
     print(f'{"with" if ours else "without"} us: {", ".join(names)}', flush=True)
     start = time.monotonic()
-    done = subprocess.run([sys.executable, '-m', 'tests.nova.upstream', '--run',
-                           'with' if ours else 'without', *names],
-                          stdout=subprocess.PIPE, text=True, cwd=nova.CHECKOUT,
-                          env={'OS_TEST_TIMEOUT': '160', 'OS_STDOUT_CAPTURE': '1',
-                               'OS_STDERR_CAPTURE': '1', **os.environ})
+    done = subprocess.run(
+        [
+            sys.executable,
+            '-m',
+            'tests.nova.upstream',
+            '--run',
+            'with' if ours else 'without',
+            *names,
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=nova.CHECKOUT,
+        env={
+            'OS_TEST_TIMEOUT': '160',
+            'OS_STDOUT_CAPTURE': '1',
+            'OS_STDERR_CAPTURE': '1',
+            **os.environ,
+        },
+    )
     if done.returncode:
         sys.exit(f'the run itself ended with {done.returncode}')
     found = json.loads(done.stdout.splitlines()[-1])
     counts = collections.Counter(found['tests'].values())
-    print(', '.join(f'{counts[outcome]} {outcome}' for outcome in OUTCOMES),
-          f'in {time.monotonic() - start:.0f} s' +
-          ''.join(f'; {name} ran {count} times' for name, count in found['calls'].items()),
-          flush=True)
+    print(
+        ', '.join(f'{counts[outcome]} {outcome}' for outcome in OUTCOMES),
+        f'in {time.monotonic() - start:.0f} s'
+        + ''.join(f'; {name} ran {count} times' for name, count in found['calls'].items()),
+        flush=True,
+    )
     return found
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--run', choices=('with', 'without'),
-                        help='run once, in this process')
-    parser.add_argument('names', nargs='*', default=MODULES, metavar='NAME',
-                        help='modules, classes or tests (default: servers, NUMA servers and '
-                        'live migration)')
+    parser.add_argument('--run', choices=('with', 'without'), help='run once, in this process')
+    parser.add_argument(
+        'names',
+        nargs='*',
+        default=MODULES,
+        metavar='NAME',
+        help='modules, classes or tests (default: servers, NUMA servers and live migration)',
+    )
     arguments = parser.parse_args()
     if arguments.run:
         run(arguments.names, arguments.run == 'with')
         return 0
     plain, ours = (run_apart(arguments.names, which) for which in (False, True))
-    idle = [name for name in ('NUMAPressureWeigher', 'NUMAPressureFilter', 'Monitor')
-            if not ours['calls'].get(name)]
-    worse = [test for test, outcome in ours['tests'].items()
-             if outcome == 'failed' and plain['tests'].get(test) != 'failed']
+    idle = [
+        name
+        for name in ('NUMAPressureWeigher', 'NUMAPressureFilter', 'Monitor')
+        if not ours['calls'].get(name)
+    ]
+    worse = [
+        test
+        for test, outcome in ours['tests'].items()
+        if outcome == 'failed' and plain['tests'].get(test) != 'failed'
+    ]
     for test in worse:
         print(f'fails with us only: {test}')
     for name in idle:

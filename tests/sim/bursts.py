@@ -16,11 +16,16 @@ TRUE_RATIO = GUESTS * VCPUS * BUSY / CORES
 INTERVAL_S, COARSE_S, FINE_MINUTES = 5.0, 60.0, 5
 _OLD_NS, _NOW_NS = 0, 10**15
 _LIMITS = model.Limits()
-_HOST = model.Topology((model.Node(0, frozenset(range(CORES)), 1 << 40),), ((10,),),
-                       tuple(frozenset({cpu}) for cpu in range(CORES)))
+_HOST = model.Topology(
+    (model.Node(0, frozenset(range(CORES)), 1 << 40),),
+    ((10,),),
+    tuple(frozenset({cpu}) for cpu in range(CORES)),
+)
 _NAMES = tuple('g%d' % at for at in range(GUESTS))
-_PROMISES = {name: model.Promise(name, name, (0,), (0,), VCPUS, 1 << 30, since_ns=_OLD_NS,
-                                 started=True) for name in _NAMES}
+_PROMISES = {
+    name: model.Promise(name, name, (0,), (0,), VCPUS, 1 << 30, since_ns=_OLD_NS, started=True)
+    for name in _NAMES
+}
 _GUESTS = {name: model.Guest(name, name, VCPUS, 1 << 30) for name in _NAMES}
 
 
@@ -77,17 +82,24 @@ class BurstingHost:
         for _ in range(round(fine * 60 / INTERVAL_S)):
             wanted = self._measure(INTERVAL_S)
         self.snapshot = sum(wanted) / CORES
-        (load,) = longer.node_loads(self._histories, self._sample, _HOST, _GUESTS, _PROMISES,
-                                    _LIMITS, _NOW_NS).values()
+        (load,) = longer.node_loads(
+            self._histories, self._sample, _HOST, _GUESTS, _PROMISES, _LIMITS, _NOW_NS
+        ).values()
         self.longer = load.demand_cores / CORES
 
     def _measure(self, seconds):
         """Let an interval pass and feed it; return the cores each guest wanted."""
         wanted = [guest.run(seconds) for guest in self.guests]
         self._sample = Sample(
-            0.0, seconds, '', (NodeSample(0, demand_cores=sum(wanted)),),
-            tuple(GuestSample(name, name, '', '', cores, 0.0, ((0, cores),) if cores else ())
-                  for name, cores in zip(_NAMES, wanted)))
+            0.0,
+            seconds,
+            '',
+            (NodeSample(0, demand_cores=sum(wanted)),),
+            tuple(
+                GuestSample(name, name, '', '', cores, 0.0, ((0, cores),) if cores else ())
+                for name, cores in zip(_NAMES, wanted)
+            ),
+        )
         self._histories.feed(self._sample, _GUESTS, _PROMISES)
         return wanted
 

@@ -17,9 +17,15 @@ def load(name, vcpus, at, demand, memory=2 * GIB, resident=None, lines=0.0, lies
     at = at if isinstance(at, tuple) else (at,)
     if lies is None:
         lies = tuple((n, int((memory if resident is None else resident) / len(at))) for n in at)
-    kept = dict(home_nodes=at, mem_nodes=at, bytes_by_node=lies, demand_cores=demand,
-                served_cores=demand, lines_per_sec=lines,
-                bandwidth_bytes_per_sec=LINE_BYTES * lines)
+    kept = dict(
+        home_nodes=at,
+        mem_nodes=at,
+        bytes_by_node=lies,
+        demand_cores=demand,
+        served_cores=demand,
+        lines_per_sec=lines,
+        bandwidth_bytes_per_sec=LINE_BYTES * lines,
+    )
     kept.update(fields)
     return moves.GuestLoad(name, name, vcpus, memory, at, **kept)
 
@@ -30,8 +36,17 @@ class Constant:
     :ivar guests: list of :class:`moves.GuestLoad`
     """
 
-    def __init__(self, cores, capacity_bytes, guests, bandwidth_max=None, distances=(),
-                 latencies_ns=None, ids=None, domains=()):
+    def __init__(
+        self,
+        cores,
+        capacity_bytes,
+        guests,
+        bandwidth_max=None,
+        distances=(),
+        latencies_ns=None,
+        ids=None,
+        domains=(),
+    ):
         """Lay it out; sequences are by position, guests name node ids."""
         self.ids = list(ids or range(len(cores)))
         self.cores, self.capacity_bytes = cores, capacity_bytes
@@ -50,19 +65,32 @@ class Constant:
                 traffic[n] += (guest.bandwidth_bytes_per_sec or 0.0) * size / total
             for n in guest.mem_nodes:
                 promised[n] += guest.memory_bytes / len(guest.mem_nodes)
-        nodes = tuple(model.NodeView(
-            n, float(cores), int(cores), capacity, int(promised[n]), demand_cores=demand[n],
-            bandwidth_bytes_per_sec=traffic[n],
-            bandwidth_max_bytes_per_sec=self.bandwidth_max)
-            for n, cores, capacity in zip(self.ids, self.cores, self.capacity_bytes))
-        return moves.Situation(model.HostView(nodes, self.distances, domains=self.domains),
-                               tuple(guests), self.latencies_ns)
+        nodes = tuple(
+            model.NodeView(
+                n,
+                float(cores),
+                int(cores),
+                capacity,
+                int(promised[n]),
+                demand_cores=demand[n],
+                bandwidth_bytes_per_sec=traffic[n],
+                bandwidth_max_bytes_per_sec=self.bandwidth_max,
+            )
+            for n, cores, capacity in zip(self.ids, self.cores, self.capacity_bytes)
+        )
+        return moves.Situation(
+            model.HostView(nodes, self.distances, domains=self.domains),
+            tuple(guests),
+            self.latencies_ns,
+        )
 
     def make(self, plan):
         """Make a plan's moves; returns the bytes."""
         for step in (step for move in plan.moves for step in move.steps):
-            self.guests = [self._moved(guest, step) if guest.uuid == step.uuid else guest
-                           for guest in self.guests]
+            self.guests = [
+                self._moved(guest, step) if guest.uuid == step.uuid else guest
+                for guest in self.guests
+            ]
         return sum(move.bytes for move in plan.moves)
 
     def run(self, terms, ticks, elapsed_s=5.0, noise=None, ledger=None):
@@ -73,8 +101,9 @@ class Constant:
         plans, ledger = [], ledger or ledgers.Ledger()
         for tick in range(ticks):
             seen = [noise(guest, tick) for guest in self.guests] if noise else None
-            plan, ledger = rebalance.plan(self.situation(seen), ledger, terms, elapsed_s,
-                                          1000.0 + tick * elapsed_s)
+            plan, ledger = rebalance.plan(
+                self.situation(seen), ledger, terms, elapsed_s, 1000.0 + tick * elapsed_s
+            )
             self.make(plan)
             plans.append(plan)
         return plans, ledger
@@ -85,5 +114,11 @@ class Constant:
             return guest._replace(cpu_nodes=step.to_nodes)
         total = sum(size for _, size in guest.bytes_by_node)
         at = step.mem_nodes[:1]
-        return guest._replace(cpu_nodes=step.to_nodes, home_nodes=step.to_nodes, mem_nodes=at,
-                              mem_bytes=(), bytes_by_node=((at[0], total),), remote_ratio=None)
+        return guest._replace(
+            cpu_nodes=step.to_nodes,
+            home_nodes=step.to_nodes,
+            mem_nodes=at,
+            mem_bytes=(),
+            bytes_by_node=((at[0], total),),
+            remote_ratio=None,
+        )

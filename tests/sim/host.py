@@ -48,8 +48,17 @@ class SimHost:
     :ivar cost: core-seconds that moves took
     """
 
-    def __init__(self, cores, capacity_bytes, bandwidth_max, latencies_ns, mlp=1.0,
-                 bytes_per_sec=256 << 20, page_sec=2e-6, change_core_sec=0.5):
+    def __init__(
+        self,
+        cores,
+        capacity_bytes,
+        bandwidth_max,
+        latencies_ns,
+        mlp=1.0,
+        bytes_per_sec=256 << 20,
+        page_sec=2e-6,
+        change_core_sec=0.5,
+    ):
         self.cores, self.capacity_bytes = list(cores), list(capacity_bytes)
         self.bandwidth_max, self.latencies_ns = list(bandwidth_max), latencies_ns
         self.mlp, self.bytes_per_sec = mlp, bytes_per_sec
@@ -64,7 +73,8 @@ class SimHost:
         """Begin a new interval."""
         self.elapsed = 0.0
         self.node_asked, self.node_served, self.node_bytes = (
-            [0.0] * len(self.cores) for _ in range(3))
+            [0.0] * len(self.cores) for _ in range(3)
+        )
         for guest in self.guests:
             guest.reset()
 
@@ -86,8 +96,9 @@ class SimHost:
 
         :param bursts: {guest name: factor on what it wants}
         """
-        asked = [min(guest.vcpus, guest.wanted * bursts.get(guest.name, 1.0))
-                 for guest in self.guests]
+        asked = [
+            min(guest.vcpus, guest.wanted * bursts.get(guest.name, 1.0)) for guest in self.guests
+        ]
         demand, shares = self._spread(asked)
         scale = [min(1.0, c / d) if d > 0 else 1.0 for c, d in zip(self.cores, demand)]
         traffic = [0.0] * len(self.cores)
@@ -131,8 +142,9 @@ class SimHost:
     def _queueing(self, m):
         u = max(0.0, self.busy[m])
         knee = min(u, KNEE)
-        return QUEUEING * self.latencies_ns[m][m] * (
-            knee / (1 - knee) + (u - knee) / (1 - knee) ** 2)
+        return (
+            QUEUEING * self.latencies_ns[m][m] * (knee / (1 - knee) + (u - knee) / (1 - knee) ** 2)
+        )
 
     def _spread(self, asked):
         """Share out what is asked; wide guests fill the emptiest of their nodes."""
@@ -158,7 +170,8 @@ class SimHost:
         """Raise the emptiest nodes to one level, by bisection; returns (node, cores) pairs."""
         low = 0.0
         high = max(demand[n] / self.cores[n] for n in nodes) + amount / min(
-            self.cores[n] for n in nodes)
+            self.cores[n] for n in nodes
+        )
         for _ in range(40):
             level = (low + high) / 2
             if sum(max(0.0, level * self.cores[n] - demand[n]) for n in nodes) < amount:

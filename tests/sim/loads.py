@@ -17,8 +17,21 @@ class Scenario:
     :ivar phases: per phase, {guest name: (cores wanted, DRAM accesses per core-second)}
     """
 
-    def __init__(self, seed, phase_s, hours=2.0, nodes=2, cores=12, guests=12, vcpus=(2, 4, 8),
-                 load=(0.5, 0.9), burst=0.1, noise=0.05, bandwidth_max=40e9, kinds=KINDS):
+    def __init__(
+        self,
+        seed,
+        phase_s,
+        hours=2.0,
+        nodes=2,
+        cores=12,
+        guests=12,
+        vcpus=(2, 4, 8),
+        load=(0.5, 0.9),
+        burst=0.1,
+        noise=0.05,
+        bandwidth_max=40e9,
+        kinds=KINDS,
+    ):
         """Draw a scenario.
 
         :param load: range of the cores wanted by all guests over the host's, per phase
@@ -34,26 +47,35 @@ class Scenario:
         self.shapes = [(f'g{at:02}', rng.choice(vcpus)) for at in range(guests)]
         self.resident = {name: rng.uniform(0.25, 1.0) for name, _ in self.shapes}
         self.kinds = {name: rng.choice(kinds) for name, _ in self.shapes}
-        self.phases = [self._phase(rng, rng.uniform(*load) * nodes * cores)
-                       for _ in range(self.seconds // phase_s + 1)]
+        self.phases = [
+            self._phase(rng, rng.uniform(*load) * nodes * cores)
+            for _ in range(self.seconds // phase_s + 1)
+        ]
 
     def _phase(self, rng, total):
         """Divide the cores wanted over the guests at random, none more than its vCPUs."""
         parts = {name: vcpus * rng.random() ** 2 for name, vcpus in self.shapes}
         scale = total / sum(parts.values())
-        return {name: (min(vcpus, parts[name] * scale), rng.uniform(*self.kinds[name]))
-                for name, vcpus in self.shapes}
+        return {
+            name: (min(vcpus, parts[name] * scale), rng.uniform(*self.kinds[name]))
+            for name, vcpus in self.shapes
+        }
 
     def host(self, floating):
         """Build the host as it starts: guests spread by count, or over everything."""
         nodes = range(self.nodes)
-        host = SimHost([self.cores] * self.nodes, [96 * GIB] * self.nodes,
-                       [self.bandwidth_max] * self.nodes,
-                       [[80.0 if a == b else 130.0 for b in nodes] for a in nodes], mlp=1.0)
+        host = SimHost(
+            [self.cores] * self.nodes,
+            [96 * GIB] * self.nodes,
+            [self.bandwidth_max] * self.nodes,
+            [[80.0 if a == b else 130.0 for b in nodes] for a in nodes],
+            mlp=1.0,
+        )
         wanted = [0] * self.nodes
         for name, vcpus in self.shapes:
-            guest = SimGuest(name, vcpus, vcpus * 2 * GIB,
-                             vcpus * 2 * GIB * self.resident[name], self.nodes)
+            guest = SimGuest(
+                name, vcpus, vcpus * 2 * GIB, vcpus * 2 * GIB * self.resident[name], self.nodes
+            )
             at = wanted.index(min(wanted))
             wanted[at] += vcpus
             guest.put(tuple(nodes) if floating else (at,))
@@ -67,11 +89,20 @@ class Scenario:
             if second % self.phase_s == 0:
                 for guest in host.guests:
                     guest.wanted, guest.lines = self.phases[second // self.phase_s][guest.name]
-            host.step(1.0, {name: max(0.0, rng.gauss(1.0, self.burst))
-                            for name, _ in self.shapes} if self.burst else {})
+            host.step(
+                1.0,
+                {name: max(0.0, rng.gauss(1.0, self.burst)) for name, _ in self.shapes}
+                if self.burst
+                else {},
+            )
             if (second + 1) % TICK_S == 0:
-                policy.tick(host, float(second + 1), float(TICK_S),
-                            random.Random(f'{self.seed} {second}'), self.noise)
+                policy.tick(
+                    host,
+                    float(second + 1),
+                    float(TICK_S),
+                    random.Random(f'{self.seed} {second}'),
+                    self.noise,
+                )
                 host.reset()
         return host
 
@@ -82,8 +113,9 @@ class Crowded(Scenario):
     A third of them want all of their vCPUs, a third half of them, a third a tenth.
     """
 
-    def __init__(self, order, cores, guests, vcpus, share=1.0, lines=0.0, minutes=15,
-                 burst=0.5, noise=0.05):
+    def __init__(
+        self, order, cores, guests, vcpus, share=1.0, lines=0.0, minutes=15, burst=0.5, noise=0.05
+    ):
         """Shuffle the guests.
 
         :param share: of what they want; 1: 1.6 times the cores are wanted
@@ -97,8 +129,9 @@ class Crowded(Scenario):
         self.burst, self.noise = burst, noise
         self.shapes = [(f'g{at:02}', vcpus) for at in range(guests)]
         self.resident = dict.fromkeys(dict(self.shapes), 0.5)
-        self.phases = [{name: (share * want * vcpus, lines)
-                        for (name, _), want in zip(self.shapes, wants)}]
+        self.phases = [
+            {name: (share * want * vcpus, lines) for (name, _), want in zip(self.shapes, wants)}
+        ]
 
 
 def total(host):

@@ -17,26 +17,52 @@ def situation(host, rng=None, noise=0.0):
     for guest in host.guests:
         off = (lambda: max(0.0, rng.gauss(1.0, noise))) if noise else (lambda: 1.0)
         lines = (guest.local + guest.remote) * off() / seconds
-        guests.append(moves.GuestLoad(
-            guest.name, guest.name, guest.vcpus, guest.promise_bytes, guest.cpus, guest.home,
-            guest.home, (), tuple((n, int(size)) for n, size in enumerate(guest.bytes) if size),
-            tuple((n, ran / seconds) for n, ran in enumerate(guest.ran) if ran),
-            guest.asked * off() / seconds, guest.served / seconds, lines,
-            guest.remote / (guest.local + guest.remote) if guest.local + guest.remote else None,
-            64 * lines, None, 'moving' if id(guest) in busy else ''))
+        guests.append(
+            moves.GuestLoad(
+                guest.name,
+                guest.name,
+                guest.vcpus,
+                guest.promise_bytes,
+                guest.cpus,
+                guest.home,
+                guest.home,
+                (),
+                tuple((n, int(size)) for n, size in enumerate(guest.bytes) if size),
+                tuple((n, ran / seconds) for n, ran in enumerate(guest.ran) if ran),
+                guest.asked * off() / seconds,
+                guest.served / seconds,
+                lines,
+                guest.remote / (guest.local + guest.remote)
+                if guest.local + guest.remote
+                else None,
+                64 * lines,
+                None,
+                'moving' if id(guest) in busy else '',
+            )
+        )
     promised = [0.0] * len(host.cores)
     for guest in host.guests:
         for n in guest.home:
             promised[n] += guest.promise_bytes / len(guest.home)
-    nodes = tuple(model.NodeView(
-        n, float(cores), int(cores), host.capacity_bytes[n], int(promised[n]),
-        demand_cores=host.node_asked[n] / seconds,
-        bandwidth_bytes_per_sec=host.node_bytes[n] / seconds,
-        bandwidth_max_bytes_per_sec=host.bandwidth_max[n]) for n, cores in enumerate(host.cores))
-    waited = tuple((n, (host.node_asked[n] - host.node_served[n]) / seconds)
-                   for n in range(len(host.cores)))
-    return moves.Situation(model.HostView(nodes, ()), tuple(guests), host.latencies_ns, waited,
-                           (), host.mlp)
+    nodes = tuple(
+        model.NodeView(
+            n,
+            float(cores),
+            int(cores),
+            host.capacity_bytes[n],
+            int(promised[n]),
+            demand_cores=host.node_asked[n] / seconds,
+            bandwidth_bytes_per_sec=host.node_bytes[n] / seconds,
+            bandwidth_max_bytes_per_sec=host.bandwidth_max[n],
+        )
+        for n, cores in enumerate(host.cores)
+    )
+    waited = tuple(
+        (n, (host.node_asked[n] - host.node_served[n]) / seconds) for n in range(len(host.cores))
+    )
+    return moves.Situation(
+        model.HostView(nodes, ()), tuple(guests), host.latencies_ns, waited, (), host.mlp
+    )
 
 
 class Still:
@@ -62,8 +88,11 @@ class Threshold:
         self.high = self.high + 1 if load[most] - load[least] > 0.1 else 0
         if self.high < 3 or now_s < self.quiet_until:
             return
-        here = [guest for guest in host.guests if guest.cpus == (most,)
-                and guest not in host.queue and self._room(host, guest, least)]
+        here = [
+            guest
+            for guest in host.guests
+            if guest.cpus == (most,) and guest not in host.queue and self._room(host, guest, least)
+        ]
         if not here:
             return
         wanted = (load[most] - load[least]) / 2 * host.cores[most]
@@ -89,10 +118,14 @@ class Planned:
     def tick(self, host, now_s, elapsed_s, rng, noise):
         """Look at one interval and apply the plan."""
         plan, self.ledger = rebalance.plan(
-            situation(host, rng, noise), self.ledger, self.terms, elapsed_s, now_s)
+            situation(host, rng, noise), self.ledger, self.terms, elapsed_s, now_s
+        )
         by_name = {guest.name: guest for guest in host.guests}
         for move in plan.moves:
             self.kinds[move.kind] = self.kinds.get(move.kind, 0) + 1
             for step in move.steps:
-                host.change(by_name[step.uuid], step.to_nodes,
-                            step.mem_nodes[0] if step.mem_nodes else None)
+                host.change(
+                    by_name[step.uuid],
+                    step.to_nodes,
+                    step.mem_nodes[0] if step.mem_nodes else None,
+                )

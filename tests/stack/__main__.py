@@ -20,9 +20,12 @@ from tests.stack.service import Service, StackError
 
 def _shell(layout, args):
     """Run a command, or a shell, that talks to this stack."""
-    control.has_package(layout)     # else there are no credentials
-    environment = {**os.environ, **layout.client_environment(),
-                   'PATH': f'{VENV}/bin:{os.environ["PATH"]}'}
+    control.has_package(layout)  # else there are no credentials
+    environment = {
+        **os.environ,
+        **layout.client_environment(),
+        'PATH': f'{VENV}/bin:{os.environ["PATH"]}',
+    }
     words = args.command or [os.environ.get('SHELL', '/bin/bash')]
     os.execvpe(words[0], words, environment)
 
@@ -32,6 +35,7 @@ def _up(layout, args):
     control.up(layout, args.package)
     if args.hosts:
         from tests.stack.session import Session
+
         session = Session(layout, args.package)
         session.make_images_and_flavors()
         session.bring_hosts_up(args.counters)
@@ -43,10 +47,12 @@ def _run(layout, args):
     """Go through the scenario on a stack that is up."""
     from tests.stack import scenario
     from tests.stack.session import Session
+
     names = [name for name, _, _ in scenario.PHASES]
     if not any(args.phase in name for name in names):
-        raise StackError(f'no phase has {args.phase!r} in its name; there are: '
-                         + ', '.join(names))
+        raise StackError(
+            f'no phase has {args.phase!r} in its name; there are: ' + ', '.join(names)
+        )
     session = Session(layout, control.has_package(layout))
     session.find_hosts()
     session.make_images_and_flavors()
@@ -59,8 +65,11 @@ def _run(layout, args):
 def _scenario(layout, args):
     """Bring everything up, go through the scenario, end it; with the package and without."""
     from tests.stack import scenario
-    plans = [(f'with the package, {number}' if args.times > 1 else 'with the package', True)
-             for number in range(1, args.times + 1)]
+
+    plans = [
+        (f'with the package, {number}' if args.times > 1 else 'with the package', True)
+        for number in range(1, args.times + 1)
+    ]
     if not args.only_with:
         plans.append(('without it', False))
     runs = []
@@ -75,11 +84,12 @@ def _tell(layout, runs):
     """Write the report, print the phases; return the exit code."""
     report.write(layout.root, runs)
     for run in runs:
-        print(f'{run["label"]}: {"passed" if run["passed"] else "FAILED"}, '
-              f'{run["seconds"]:.0f} s')
+        print(f'{run["label"]}: {"passed" if run["passed"] else "FAILED"}, {run["seconds"]:.0f} s')
         for entry in run['phases']:
-            print(f'  {"passed" if entry["passed"] else "FAILED"}  {entry["seconds"]:6.0f} s  '
-                  f'{entry["name"]}')
+            print(
+                f'  {"passed" if entry["passed"] else "FAILED"}  {entry["seconds"]:6.0f} s  '
+                f'{entry["name"]}'
+            )
     print(f'report: {layout.root}/run.html', flush=True)
     return 0 if all(run['passed'] for run in runs) else 1
 
@@ -110,47 +120,81 @@ def _times(text):
 
 def _parser():
     parser = argparse.ArgumentParser(
-        prog='python -m tests.stack', description=__doc__.splitlines()[0],
+        prog='python -m tests.stack',
+        description=__doc__.splitlines()[0],
         epilog=__doc__.partition('\n\n')[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     counters = argparse.ArgumentParser(add_help=False)
-    counters.add_argument('--counters', action='store_true',
-                          help='emulate the hosts\' counters: takes twice as long')
+    counters.add_argument(
+        '--counters', action='store_true', help="emulate the hosts' counters: takes twice as long"
+    )
     package = argparse.ArgumentParser(add_help=False)
-    package.add_argument('--without-package', dest='package', action='store_false',
-                         help='a stack as it is without us, for comparison')
+    package.add_argument(
+        '--without-package',
+        dest='package',
+        action='store_false',
+        help='a stack as it is without us, for comparison',
+    )
     verbs = parser.add_subparsers(dest='verb', required=True, metavar='VERB')
 
     def verb(name, do, summary, *parents, examples=''):
-        made = verbs.add_parser(name, help=summary, description=summary, parents=parents,
-                                epilog=examples and f'examples:\n{examples}',
-                                formatter_class=argparse.RawDescriptionHelpFormatter)
+        made = verbs.add_parser(
+            name,
+            help=summary,
+            description=summary,
+            parents=parents,
+            epilog=examples and f'examples:\n{examples}',
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         made.set_defaults(do=do)
         return made
 
-    whole = verb('scenario', _scenario, 'bring everything up, go through the scenario, end it: '
-                 'with the package and without', counters,
-                 examples='  python -m tests.stack scenario --times 3\n'
-                          '  python -m tests.stack scenario --only-with --counters\n')
-    whole.add_argument('--times', type=_times, default=1, metavar='N',
-                       help='so often with the package')
+    whole = verb(
+        'scenario',
+        _scenario,
+        'bring everything up, go through the scenario, end it: with the package and without',
+        counters,
+        examples='  python -m tests.stack scenario --times 3\n'
+        '  python -m tests.stack scenario --only-with --counters\n',
+    )
+    whole.add_argument(
+        '--times', type=_times, default=1, metavar='N', help='so often with the package'
+    )
     whole.add_argument('--only-with', action='store_true', help='not without the package')
-    up = verb('up', _up, 'start what does not run', package, counters,
-              examples='  python -m tests.stack up --hosts\n'
-                       '  python -m tests.stack up --hosts --without-package\n')
-    up.add_argument('--hosts', action='store_true',
-                    help='also two emulated compute hosts, with the package as the guide says')
-    run = verb('run', _run, 'go through the scenario on a stack that is up with hosts',
-               examples='  python -m tests.stack run\n'
-                        '  python -m tests.stack run --phase resize\n')
-    run.add_argument('--phase', default='', metavar='WORD',
-                     help='only the phases with that in their name')
+    up = verb(
+        'up',
+        _up,
+        'start what does not run',
+        package,
+        counters,
+        examples='  python -m tests.stack up --hosts\n'
+        '  python -m tests.stack up --hosts --without-package\n',
+    )
+    up.add_argument(
+        '--hosts',
+        action='store_true',
+        help='also two emulated compute hosts, with the package as the guide says',
+    )
+    run = verb(
+        'run',
+        _run,
+        'go through the scenario on a stack that is up with hosts',
+        examples='  python -m tests.stack run\n  python -m tests.stack run --phase resize\n',
+    )
+    run.add_argument(
+        '--phase', default='', metavar='WORD', help='only the phases with that in their name'
+    )
     verb('build', _build, "build the compute hosts' image and freeze a booted host", counters)
     down = verb('down', _down, 'end everything and forget its data')
     down.add_argument('--keep-data', action='store_true', help='keep databases and images')
     verb('status', _status, 'say what runs, and where its log is')
-    shell = verb('shell', _shell, 'run a command with the credentials of the stack',
-                 examples='  python -m tests.stack shell openstack server list --long\n')
+    shell = verb(
+        'shell',
+        _shell,
+        'run a command with the credentials of the stack',
+        examples='  python -m tests.stack shell openstack server list --long\n',
+    )
     shell.add_argument('command', nargs=argparse.REMAINDER, metavar='CMD')
     return parser
 

@@ -14,38 +14,68 @@ def mariadb(layout):
     """Return MariaDB's service; a new data directory is filled, old data are kept."""
     data = layout.data / 'mariadb'
     if not (data / 'mysql').is_dir():
-        run(layout, 'mariadb-install-db', [
-            'mariadb-install-db', '--no-defaults', f'--datadir={data}', '--user=root',
-            '--auth-root-authentication-method=normal', '--skip-test-db'])
+        run(
+            layout,
+            'mariadb-install-db',
+            [
+                'mariadb-install-db',
+                '--no-defaults',
+                f'--datadir={data}',
+                '--user=root',
+                '--auth-root-authentication-method=normal',
+                '--skip-test-db',
+            ],
+        )
     grants = layout.etc / 'grants.sql'
     lines = [f'CREATE DATABASE IF NOT EXISTS {name} CHARACTER SET utf8mb3;' for name in DATABASES]
-    lines += [f"CREATE OR REPLACE USER stack@'{LOOPBACK}' IDENTIFIED BY "
-              f"'{layout.password('database')}';",
-              f"GRANT ALL ON *.* TO stack@'{LOOPBACK}';"]
+    lines += [
+        f"CREATE OR REPLACE USER stack@'{LOOPBACK}' IDENTIFIED BY "
+        f"'{layout.password('database')}';",
+        f"GRANT ALL ON *.* TO stack@'{LOOPBACK}';",
+    ]
     grants.touch(0o600)
     grants.write_text('\n'.join(lines) + '\n')
-    return Service(layout, 'mariadb', [
-        '/usr/sbin/mariadbd', '--no-defaults', '--user=root', f'--datadir={data}',
-        '--socket=mariadb.sock', f'--pid-file={data}/mariadbd.pid', f'--init-file={grants}',
-        f'--bind-address={LOOPBACK}', f'--port={PORTS["mariadb"]}', '--skip-name-resolve',
-        '--max-connections=500', '--innodb-flush-log-at-trx-commit=0', '--innodb-doublewrite=0',
-    ], ready=lambda: answers(PORTS['mariadb']))
+    return Service(
+        layout,
+        'mariadb',
+        [
+            '/usr/sbin/mariadbd',
+            '--no-defaults',
+            '--user=root',
+            f'--datadir={data}',
+            '--socket=mariadb.sock',
+            f'--pid-file={data}/mariadbd.pid',
+            f'--init-file={grants}',
+            f'--bind-address={LOOPBACK}',
+            f'--port={PORTS["mariadb"]}',
+            '--skip-name-resolve',
+            '--max-connections=500',
+            '--innodb-flush-log-at-trx-commit=0',
+            '--innodb-doublewrite=0',
+        ],
+        ready=lambda: answers(PORTS['mariadb']),
+    )
 
 
 def _rabbitmq_environment(layout):
     data = layout.data / 'rabbitmq'
     return {
-        'HOME': str(data), 'RABBITMQ_NODENAME': 'stack@localhost',
-        'RABBITMQ_NODE_IP_ADDRESS': LOOPBACK, 'RABBITMQ_NODE_PORT': str(PORTS['rabbitmq']),
+        'HOME': str(data),
+        'RABBITMQ_NODENAME': 'stack@localhost',
+        'RABBITMQ_NODE_IP_ADDRESS': LOOPBACK,
+        'RABBITMQ_NODE_PORT': str(PORTS['rabbitmq']),
         'RABBITMQ_DIST_PORT': str(PORTS['rabbitmq-dist']),
-        'RABBITMQ_MNESIA_BASE': str(data / 'mnesia'), 'RABBITMQ_LOG_BASE': str(layout.logs),
-        'RABBITMQ_LOGS': '-', 'RABBITMQ_CONFIG_FILE': str(layout.conf('rabbitmq.conf')),
+        'RABBITMQ_MNESIA_BASE': str(data / 'mnesia'),
+        'RABBITMQ_LOG_BASE': str(layout.logs),
+        'RABBITMQ_LOGS': '-',
+        'RABBITMQ_CONFIG_FILE': str(layout.conf('rabbitmq.conf')),
         'RABBITMQ_CONF_ENV_FILE': '/dev/null',
         'RABBITMQ_ENABLED_PLUGINS_FILE': str(layout.conf('rabbitmq-plugins')),
         'RABBITMQ_ADVANCED_CONFIG_FILE': str(layout.conf('rabbitmq-advanced.config')),
         'RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS': '-kernel inet_dist_use_interface {127,0,0,1}',
         # Our own mapper of names to ports, which ends with us and listens on the loopback only.
-        'ERL_EPMD_ADDRESS': LOOPBACK, 'ERL_EPMD_PORT': str(PORTS['epmd']),
+        'ERL_EPMD_ADDRESS': LOOPBACK,
+        'ERL_EPMD_PORT': str(PORTS['epmd']),
     }
 
 
@@ -54,18 +84,27 @@ def rabbitmq(layout):
     (layout.data / 'rabbitmq').mkdir(exist_ok=True)
     conf = layout.conf('rabbitmq.conf')
     conf.touch(0o600)
-    conf.write_text(f'default_user = stack\ndefault_pass = {layout.password("messages")}\n'
-                    f'listeners.tcp.local = {LOOPBACK}:{PORTS["rabbitmq"]}\n'
-                    'loopback_users = none\nlog.console.level = warning\n'
-                    'vm_memory_high_watermark.absolute = 512MiB\n'
-                    'disk_free_limit.absolute = 50MB\n')
+    conf.write_text(
+        f'default_user = stack\ndefault_pass = {layout.password("messages")}\n'
+        f'listeners.tcp.local = {LOOPBACK}:{PORTS["rabbitmq"]}\n'
+        'loopback_users = none\nlog.console.level = warning\n'
+        'vm_memory_high_watermark.absolute = 512MiB\n'
+        'disk_free_limit.absolute = 50MB\n'
+    )
     layout.conf('rabbitmq-plugins').write_text('[].\n')
     if not RABBITMQ.is_dir():
         raise StackError(f'no {RABBITMQ}: make setup-stack')
     environment = _rabbitmq_environment(layout)
     return [
-        Service(layout, 'epmd', ['epmd'], ready=lambda: answers(PORTS['epmd']),
-                environment=environment),
-        Service(layout, 'rabbitmq', [RABBITMQ / 'rabbitmq-server'], timeout_s=120,
-                ready=lambda: answers(PORTS['rabbitmq']), environment=environment),
+        Service(
+            layout, 'epmd', ['epmd'], ready=lambda: answers(PORTS['epmd']), environment=environment
+        ),
+        Service(
+            layout,
+            'rabbitmq',
+            [RABBITMQ / 'rabbitmq-server'],
+            timeout_s=120,
+            ready=lambda: answers(PORTS['rabbitmq']),
+            environment=environment,
+        ),
     ]

@@ -8,12 +8,13 @@ import re
 import time
 import uuid
 
-from tests.stack import config, guide, hostimage, places
-from tests.stack.service import StackError, say, wait
-from machine import image                           # hostimage has put the lab on sys.path
+from machine import image  # hostimage has put the lab on sys.path
 from machine.guests import Guests
 from machine.shape import Shape
 from machine.vm import LAB_DIR, WARM_UP, Base, Machine, MachineError, run_dir
+
+from tests.stack import config, guide, hostimage, places
+from tests.stack.service import StackError, say, wait
 
 INSIDE = pathlib.Path(__file__).parent / 'inside'
 
@@ -21,8 +22,13 @@ HOSTS = {'cmp1': '192.168.77.11', 'cmp2': '192.168.77.12'}
 #: Without counters, unless asked for: Nova and pip take half the time, and where pages lie
 #: needs none. Two habits of the kernel write 2 MiB in one go, which is dear in emulation (below):
 #: clearing what is allocated, and moving huge pages from node to node.
-SHAPE = Shape(nodes=2, cpus_per_node=2, memory_mib=(2048, 2048), pmu=False,
-              append='init_on_alloc=0 transparent_hugepage=madvise')
+SHAPE = Shape(
+    nodes=2,
+    cpus_per_node=2,
+    memory_mib=(2048, 2048),
+    pmu=False,
+    append='init_on_alloc=0 transparent_hugepage=madvise',
+)
 #: While QEMU knows translations of a page's code it looks through all of them at each write to
 #: that page, wasted in freed pages (doc/source/contributor/lab.rst). The hosts stood still for
 #: minutes, and lost libvirt's and RabbitMQ's connections.
@@ -69,19 +75,24 @@ sync
 
 def _guides_steps():
     """Return the guide's commands on a compute host: (those before our package comes, others)."""
-    steps = [*guide.commands(guide.INSTALL, 'On a compute host'),
-             *guide.commands(guide.AGENT, 'Install it'),
-             *guide.commands(guide.NOVA, 'On compute hosts')]
+    steps = [
+        *guide.commands(guide.INSTALL, 'On a compute host'),
+        *guide.commands(guide.AGENT, 'Install it'),
+        *guide.commands(guide.NOVA, 'On compute hosts'),
+    ]
     early = [step for step in steps if ' -m venv ' in step]
     return early, [step for step in steps if step not in (*early, CHECK)]
 
 
 def _base():
     early, _ = _guides_steps()
-    return Base(hostimage.host_image(), user_network='restrict=off',
-                devices=('-netdev', 'user,id=link,restrict=on', *CARD),
-                warm_up='\n'.join([PREPARE, *early, 'sync']),
-                translated_mib=TRANSLATED_MIB)
+    return Base(
+        hostimage.host_image(),
+        user_network='restrict=off',
+        devices=('-netdev', 'user,id=link,restrict=on', *CARD),
+        warm_up='\n'.join([PREPARE, *early, 'sync']),
+        translated_mib=TRANSLATED_MIB,
+    )
 
 
 def _shape(counters):
@@ -91,16 +102,20 @@ def _shape(counters):
 def freeze(counters=False):
     """Build and freeze what the hosts are thawed from."""
     from machine import vm
+
     return vm.freeze(_shape(counters), _base())
 
 
 def _link(name):
     """Return QEMU's arguments for the wire between the two hosts: a socket for each end."""
-    own, = [run_dir(n) / 'link' for n in HOSTS if n == name]
-    other, = [run_dir(n) / 'link' for n in HOSTS if n != name]
+    (own,) = [run_dir(n) / 'link' for n in HOSTS if n == name]
+    (other,) = [run_dir(n) / 'link' for n in HOSTS if n != name]
     own.unlink(missing_ok=True)
-    return ('-netdev', f'dgram,id=link,local.type=unix,local.path={own},'
-                       f'remote.type=unix,remote.path={other}', *CARD)
+    return (
+        '-netdev',
+        f'dgram,id=link,local.type=unix,local.path={own},remote.type=unix,remote.path={other}',
+        *CARD,
+    )
 
 
 class Host:
@@ -130,8 +145,10 @@ class Host:
     @classmethod
     def up(cls, name, counters=False):
         """Thaw a host and give it its own name, address and identity."""
-        self = cls(name, Machine.up(name, _shape(counters), package=False, base=_base(),
-                                    devices=_link(name)))
+        self = cls(
+            name,
+            Machine.up(name, _shape(counters), package=False, base=_base(), devices=_link(name)),
+        )
         number = list(HOSTS).index(name) + 1
         names = '\n'.join(f'{address} {host}' for host, address in HOSTS.items())
         self.run(f"""set -e
@@ -164,8 +181,11 @@ systemctl restart libvirtd
 
         :param options: text of nova-numa-pmc.conf: the defaults' times are for real hardware
         """
-        self.run('mkdir -p /etc/nova-numa-pmc /root/package && cat >'
-                 '/etc/nova-numa-pmc/nova-numa-pmc.conf', stdin=options)
+        self.run(
+            'mkdir -p /etc/nova-numa-pmc /root/package && cat >'
+            '/etc/nova-numa-pmc/nova-numa-pmc.conf',
+            stdin=options,
+        )
         self.machine.push([image.wheel()], '/root/package')
         for command in _guides_steps()[1]:
             self.step(command)
@@ -199,8 +219,10 @@ systemctl restart libvirtd
         try:
             return done.returncode, json.loads(done.stdout)
         except ValueError:
-            raise StackError(f'{self.name}: nova-numa-rebalance {command}: exit '
-                             f'{done.returncode}: {done.stderr[-500:]}') from None
+            raise StackError(
+                f'{self.name}: nova-numa-rebalance {command}: exit '
+                f'{done.returncode}: {done.stderr[-500:]}'
+            ) from None
 
     def guests(self):
         """Return {domain's name: :func:`places.place`} as the kernel says when no hook works."""
@@ -212,8 +234,10 @@ systemctl restart libvirtd
         self.machine.push([INSIDE / 'vcpunodes.py'], LAB_DIR)
         ticks = json.loads(self.run(f'python3 {LAB_DIR}/vcpunodes.py').stdout)
         counted = asked.window(COUNT_S)['guests'] if self.machine.shape.pmu else {}
-        return {name: places.place(guest, ticks.get(name), counted.get(name))
-                for name, guest in found.items()}
+        return {
+            name: places.place(guest, ticks.get(name), counted.get(name))
+            for name, guest in found.items()
+        }
 
     def force(self, homes):
         """Hold paused guests to {domain's name: node}: CPUs, promise and memory, as if ours."""
@@ -231,9 +255,12 @@ systemctl restart libvirtd
         # Of all machine ids: the host got its own when it was up already. What systemd says of
         # the agent has UNIT; long messages come with --all only.
         unit = 'nova-numa-agent.service'
-        return self.run(f'journalctl --quiet --merge --no-pager --all --since @{since_s} '
-                        '--output json SYSLOG_IDENTIFIER=nova-numa-pmc '
-                        f'+ _SYSTEMD_UNIT={unit} + UNIT={unit}', check=False).stdout
+        return self.run(
+            f'journalctl --quiet --merge --no-pager --all --since @{since_s} '
+            '--output json SYSLOG_IDENTIFIER=nova-numa-pmc '
+            f'+ _SYSTEMD_UNIT={unit} + UNIT={unit}',
+            check=False,
+        ).stdout
 
     def down(self):
         """End the machine."""
@@ -242,11 +269,12 @@ systemctl restart libvirtd
 
 def wait_for_services(cloud, names, timeout_s):
     """Wait until nova-compute of each host is up and has told Placement what it has."""
+
     def ready():
-        found = {s.host for s in cloud.compute.services(binary='nova-compute')
-                 if s.state == 'up'}
+        found = {s.host for s in cloud.compute.services(binary='nova-compute') if s.state == 'up'}
         hypervisors = {h.name for h in cloud.compute.hypervisors()}
         return found >= set(names) and hypervisors >= set(names)
+
     wait(ready, timeout_s, f'nova-compute on {", ".join(names)}', pause_s=3)
 
 
@@ -258,7 +286,7 @@ def down():
         if host:
             try:
                 host.down()
-            except MachineError as error:    # the others are to end nevertheless
+            except MachineError as error:  # the others are to end nevertheless
                 say(str(error))
             ended.append(name)
     return ended

@@ -21,59 +21,81 @@ def ini(sections):
 
 def identity(layout, auth_url=None):
     """Return the options with which a service asks Keystone for a token."""
-    return {'auth_url': auth_url or layout.url('keystone', '/v3'), 'auth_type': 'password',
-            'username': USER, 'password': layout.password('admin'), 'project_name': PROJECT,
-            'user_domain_id': 'default', 'project_domain_id': 'default', 'region_name': REGION}
+    return {
+        'auth_url': auth_url or layout.url('keystone', '/v3'),
+        'auth_type': 'password',
+        'username': USER,
+        'password': layout.password('admin'),
+        'project_name': PROJECT,
+        'user_domain_id': 'default',
+        'project_domain_id': 'default',
+        'region_name': REGION,
+    }
 
 
 def _authtoken(layout):
-    return {**identity(layout), 'www_authenticate_uri': layout.url('keystone', '/v3'),
-            'service_token_roles_required': True}
+    return {
+        **identity(layout),
+        'www_authenticate_uri': layout.url('keystone', '/v3'),
+        'service_token_roles_required': True,
+    }
 
 
 def keystone(layout):
-    return {'DEFAULT': {'max_token_size': 255},
-            'database': {'connection': layout.database_url('keystone')},
-            'token': {'provider': 'fernet', 'expiration': 86400},
-            'fernet_tokens': {'key_repository': layout.data / 'fernet-keys'},
-            'credential': {'key_repository': layout.data / 'credential-keys'},
-            'cache': {'enabled': False}}
+    return {
+        'DEFAULT': {'max_token_size': 255},
+        'database': {'connection': layout.database_url('keystone')},
+        'token': {'provider': 'fernet', 'expiration': 86400},
+        'fernet_tokens': {'key_repository': layout.data / 'fernet-keys'},
+        'credential': {'key_repository': layout.data / 'credential-keys'},
+        'cache': {'enabled': False},
+    }
 
 
 def placement(layout):
-    return {'api': {'auth_strategy': 'keystone'},
-            'placement': {'randomize_allocation_candidates': True},
-            'placement_database': {'connection': layout.database_url('placement')},
-            'keystone_authtoken': _authtoken(layout)}
+    return {
+        'api': {'auth_strategy': 'keystone'},
+        'placement': {'randomize_allocation_candidates': True},
+        'placement_database': {'connection': layout.database_url('placement')},
+        'keystone_authtoken': _authtoken(layout),
+    }
 
 
 def glance(layout):
-    return {'DEFAULT': {'enabled_backends': 'local:file', 'enabled_import_methods': '[]',
-                        'node_staging_uri': f'file://{layout.data}/glance-staging'},
-            'local': {'filesystem_store_datadir': layout.data / 'glance'},
-            'glance_store': {'default_backend': 'local'},
-            'os_glance_staging_store': {
-                'filesystem_store_datadir': layout.data / 'glance-staging'},
-            'os_glance_tasks_store': {'filesystem_store_datadir': layout.data / 'glance-tasks'},
-            'database': {'connection': layout.database_url('glance')},
-            'paste_deploy': {'flavor': 'keystone',
-                             'config_file': VENV / 'etc/glance/glance-api-paste.ini'},
-            'keystone_authtoken': _authtoken(layout)}
+    return {
+        'DEFAULT': {
+            'enabled_backends': 'local:file',
+            'enabled_import_methods': '[]',
+            'node_staging_uri': f'file://{layout.data}/glance-staging',
+        },
+        'local': {'filesystem_store_datadir': layout.data / 'glance'},
+        'glance_store': {'default_backend': 'local'},
+        'os_glance_staging_store': {'filesystem_store_datadir': layout.data / 'glance-staging'},
+        'os_glance_tasks_store': {'filesystem_store_datadir': layout.data / 'glance-tasks'},
+        'database': {'connection': layout.database_url('glance')},
+        'paste_deploy': {
+            'flavor': 'keystone',
+            'config_file': VENV / 'etc/glance/glance-api-paste.ini',
+        },
+        'keystone_authtoken': _authtoken(layout),
+    }
 
 
 def _nova(layout, host):
     """Return what nova.conf has on a controller and on a compute host, which sees us as host."""
     to_keystone = identity(layout, layout.url('keystone', '/v3', host))
     return {
-        'DEFAULT': {'transport_url': layout.transport_url(host),
-                    # An emulated compute host takes its time.
-                    'rpc_response_timeout': 180, 'report_interval': 20,
-                    'service_down_time': 240},
+        'DEFAULT': {
+            'transport_url': layout.transport_url(host),
+            # An emulated compute host takes its time.
+            'rpc_response_timeout': 180,
+            'report_interval': 20,
+            'service_down_time': 240,
+        },
         'oslo_messaging_rabbit': {'heartbeat_timeout_threshold': 180},
         'placement': {**to_keystone, 'endpoint_override': layout.url('placement', host=host)},
         'glance': {**to_keystone, 'endpoint_override': layout.url('glance', host=host)},
-        'neutron': {**to_keystone,
-                    'endpoint_override': layout.url('neutron-stand-in', host=host)},
+        'neutron': {**to_keystone, 'endpoint_override': layout.url('neutron-stand-in', host=host)},
         'service_user': {**to_keystone, 'send_service_user_token': True},
     }
 
@@ -100,23 +122,36 @@ def nova_compute(layout, name, address):
     """
     shared = _nova(layout, LOOPBACK_SEEN_BY_GUESTS)
     own = {
-        'DEFAULT': {**shared['DEFAULT'], 'host': name, 'my_ip': address,
-                    'compute_driver': 'libvirt.LibvirtDriver', 'state_path': '/var/lib/nova',
-                    'force_config_drive': False, 'vif_plugging_timeout': 0,
-                    'vif_plugging_is_fatal': False, 'reserved_host_memory_mb': 256,
-                    'update_resources_interval': 20, 'resize_confirm_window': 0,
-                    # The guest does not know of ACPI's button.
-                    'shutdown_timeout': 5},
+        'DEFAULT': {
+            **shared['DEFAULT'],
+            'host': name,
+            'my_ip': address,
+            'compute_driver': 'libvirt.LibvirtDriver',
+            'state_path': '/var/lib/nova',
+            'force_config_drive': False,
+            'vif_plugging_timeout': 0,
+            'vif_plugging_is_fatal': False,
+            'reserved_host_memory_mb': 256,
+            'update_resources_interval': 20,
+            'resize_confirm_window': 0,
+            # The guest does not know of ACPI's button.
+            'shutdown_timeout': 5,
+        },
         'compute': {'resource_provider_association_refresh': 600},
-        'libvirt': {'virt_type': 'kvm', 'cpu_mode': 'none',
-                    'live_migration_inbound_addr': address,
-                    'live_migration_uri': 'qemu+tcp://%s/system',
-                    'live_migration_permit_auto_converge': True,
-                    'use_virtio_for_bridges': False},
+        'libvirt': {
+            'virt_type': 'kvm',
+            'cpu_mode': 'none',
+            'live_migration_inbound_addr': address,
+            'live_migration_uri': 'qemu+tcp://%s/system',
+            'live_migration_permit_auto_converge': True,
+            'use_virtio_for_bridges': False,
+        },
         'oslo_concurrency': {'lock_path': '/var/lib/nova/locks'},
-        'nova_sys_admin': {'helper_command': '/opt/nova/bin/privsep-helper --config-file '
-                                             '/etc/nova/nova.conf'},
-        'vnc': {'enabled': False}, 'spice': {'enabled': False},
+        'nova_sys_admin': {
+            'helper_command': '/opt/nova/bin/privsep-helper --config-file /etc/nova/nova.conf'
+        },
+        'vnc': {'enabled': False},
+        'spice': {'enabled': False},
         'serial_console': {'enabled': False},
         'workarounds': {'skip_cpu_compare_on_dest': True},
     }
@@ -125,12 +160,15 @@ def nova_compute(layout, name, address):
 
 def write(layout, with_package=True):
     """Write every file of the control plane; nova-scheduler's last one is the guide's."""
-    files = {'keystone.conf': ini(keystone(layout)), 'placement.conf': ini(placement(layout)),
-             'glance-api.conf': ini(glance(layout)), 'nova.conf': ini(nova_controller(layout)),
-             'api-paste.ini': (VENV / 'etc/nova/api-paste.ini').read_text(),
-             'scheduler.conf': guide.controller_ini() if with_package else '',
-             'scheduler-log.conf': ini({
-                 'DEFAULT': {'debug': True, 'logging_debug_format_suffix': ''}})}
+    files = {
+        'keystone.conf': ini(keystone(layout)),
+        'placement.conf': ini(placement(layout)),
+        'glance-api.conf': ini(glance(layout)),
+        'nova.conf': ini(nova_controller(layout)),
+        'api-paste.ini': (VENV / 'etc/nova/api-paste.ini').read_text(),
+        'scheduler.conf': guide.controller_ini() if with_package else '',
+        'scheduler-log.conf': ini({'DEFAULT': {'debug': True, 'logging_debug_format_suffix': ''}}),
+    }
     for name, text in files.items():
         path = layout.conf(name)
         path.touch(0o600)

@@ -11,56 +11,94 @@ from tests.stack import carriers, config, guide
 from tests.stack.layout import CHECKOUT, LOOPBACK, PORTS, VENV
 from tests.stack.service import Service, StackError, answers, answers_http, run, say, wait
 
-WSGI = {'keystone': ('keystone.wsgi.api', {'OS_KEYSTONE_CONFIG_DIR': '{etc}'}),
-        'placement': ('placement.wsgi.api', {'OS_PLACEMENT_CONFIG_DIR': '{etc}'}),
-        'glance': ('glance.wsgi.api', {'OS_GLANCE_CONFIG_DIR': '{etc}'}),
-        # It reads api-paste.ini there, too.
-        'nova-api': ('nova.wsgi.osapi_compute', {'OS_NOVA_CONFIG_DIR': '{etc}'})}
+WSGI = {
+    'keystone': ('keystone.wsgi.api', {'OS_KEYSTONE_CONFIG_DIR': '{etc}'}),
+    'placement': ('placement.wsgi.api', {'OS_PLACEMENT_CONFIG_DIR': '{etc}'}),
+    'glance': ('glance.wsgi.api', {'OS_GLANCE_CONFIG_DIR': '{etc}'}),
+    # It reads api-paste.ini there, too.
+    'nova-api': ('nova.wsgi.osapi_compute', {'OS_NOVA_CONFIG_DIR': '{etc}'}),
+}
 #: How long an answer of a service may take, and how long the controllers to report [s].
 API_S, CONTROLLERS_S = 180, 120
-CATALOG = {'identity': ('keystone', '/v3'), 'placement': ('placement', ''),
-           'image': ('glance', ''), 'compute': ('nova-api', '/v2.1'),
-           'network': ('neutron-stand-in', '')}
+CATALOG = {
+    'identity': ('keystone', '/v3'),
+    'placement': ('placement', ''),
+    'image': ('glance', ''),
+    'compute': ('nova-api', '/v2.1'),
+    'network': ('neutron-stand-in', ''),
+}
 
 
 def _wsgi(layout, name):
     module, variables = WSGI[name]
-    settings = {'bind': f'{LOOPBACK}:{PORTS[name]}', 'wsgi_app': f'{module}:application',
-                'worker_class': 'gthread', 'workers': 1, 'threads': 8, 'timeout': 300,
-                # A client that polls each few seconds must not find its connection just closed.
-                'keepalive': 75,
-                'accesslog': str(layout.log(f'{name}-requests')), 'control_socket_disable': True}
+    settings = {
+        'bind': f'{LOOPBACK}:{PORTS[name]}',
+        'wsgi_app': f'{module}:application',
+        'worker_class': 'gthread',
+        'workers': 1,
+        'threads': 8,
+        'timeout': 300,
+        # A client that polls each few seconds must not find its connection just closed.
+        'keepalive': 75,
+        'accesslog': str(layout.log(f'{name}-requests')),
+        'control_socket_disable': True,
+    }
     path = layout.conf(f'gunicorn-{name}.py')
     path.write_text(''.join(f'{key} = {value!r}\n' for key, value in settings.items()))
     # Not by arguments, which the service's own oslo.config would take for its own.
-    return Service(layout, name, [VENV / 'bin/gunicorn'],
-                   ready=lambda: answers_http(layout.url(name, '/')), timeout_s=120,
-                   environment={
-                       'GUNICORN_CMD_ARGS': f'--config {path}', 'PYTHONWARNINGS': 'ignore',
-                       **{key: value.format(etc=layout.etc) for key, value in variables.items()}})
+    return Service(
+        layout,
+        name,
+        [VENV / 'bin/gunicorn'],
+        ready=lambda: answers_http(layout.url(name, '/')),
+        timeout_s=120,
+        environment={
+            'GUNICORN_CMD_ARGS': f'--config {path}',
+            'PYTHONWARNINGS': 'ignore',
+            **{key: value.format(etc=layout.etc) for key, value in variables.items()},
+        },
+    )
 
 
 def _nova(layout, name, *more):
-    words = [word for file in ('nova.conf', *more)
-             for word in ('--config-file', layout.conf(file))]
-    return Service(layout, name, [VENV / 'bin' / name, *words],
-                   environment={'PYTHONWARNINGS': 'ignore'})
+    words = [
+        word for file in ('nova.conf', *more) for word in ('--config-file', layout.conf(file))
+    ]
+    return Service(
+        layout, name, [VENV / 'bin' / name, *words], environment={'PYTHONWARNINGS': 'ignore'}
+    )
 
 
 #: Every service in the order of their start.
-NAMES = ('mariadb', 'epmd', 'rabbitmq', 'keystone', 'placement', 'glance', 'neutron-stand-in',
-         'nova-conductor', 'nova-scheduler', 'nova-api')
+NAMES = (
+    'mariadb',
+    'epmd',
+    'rabbitmq',
+    'keystone',
+    'placement',
+    'glance',
+    'neutron-stand-in',
+    'nova-conductor',
+    'nova-scheduler',
+    'nova-api',
+)
 
 
 def services(layout):
     """Return every service in the order of their start; makes what they need on disk."""
     return [
-        carriers.mariadb(layout), *carriers.rabbitmq(layout),
-        _wsgi(layout, 'keystone'), _wsgi(layout, 'placement'), _wsgi(layout, 'glance'),
-        Service(layout, 'neutron-stand-in',
-                [sys.executable, '-m', 'tests.stack.neutron', PORTS['neutron-stand-in']],
-                ready=lambda: answers_http(layout.url('neutron-stand-in', '/')),
-                environment={'PYTHONPATH': str(CHECKOUT)}),
+        carriers.mariadb(layout),
+        *carriers.rabbitmq(layout),
+        _wsgi(layout, 'keystone'),
+        _wsgi(layout, 'placement'),
+        _wsgi(layout, 'glance'),
+        Service(
+            layout,
+            'neutron-stand-in',
+            [sys.executable, '-m', 'tests.stack.neutron', PORTS['neutron-stand-in']],
+            ready=lambda: answers_http(layout.url('neutron-stand-in', '/')),
+            environment={'PYTHONPATH': str(CHECKOUT)},
+        ),
         _nova(layout, 'nova-conductor'),
         _nova(layout, 'nova-scheduler', 'scheduler.conf', 'scheduler-log.conf'),
         _wsgi(layout, 'nova-api'),
@@ -68,28 +106,68 @@ def services(layout):
 
 
 def _manage(layout, name, tool, conf, *words):
-    run(layout, name, [VENV / 'bin' / tool, '--config-file', layout.conf(conf), *words],
-        environment={'PYTHONWARNINGS': 'ignore'})
+    run(
+        layout,
+        name,
+        [VENV / 'bin' / tool, '--config-file', layout.conf(conf), *words],
+        environment={'PYTHONWARNINGS': 'ignore'},
+    )
 
 
 def _fill_keystone(layout):
     for keys in ('fernet_setup', 'credential_setup'):
-        _manage(layout, 'keystone-manage', 'keystone-manage', 'keystone.conf', keys,
-                '--keystone-user', 'root', '--keystone-group', 'root')
+        _manage(
+            layout,
+            'keystone-manage',
+            'keystone-manage',
+            'keystone.conf',
+            keys,
+            '--keystone-user',
+            'root',
+            '--keystone-group',
+            'root',
+        )
     _manage(layout, 'keystone-manage', 'keystone-manage', 'keystone.conf', 'db_sync')
-    _manage(layout, 'keystone-manage', 'keystone-manage', 'keystone.conf', 'bootstrap',
-            '--bootstrap-password', layout.password('admin'), '--bootstrap-region-id',
-            config.REGION, '--bootstrap-public-url', layout.url('keystone', '/v3'),
-            '--bootstrap-internal-url', layout.url('keystone', '/v3'))
+    _manage(
+        layout,
+        'keystone-manage',
+        'keystone-manage',
+        'keystone.conf',
+        'bootstrap',
+        '--bootstrap-password',
+        layout.password('admin'),
+        '--bootstrap-region-id',
+        config.REGION,
+        '--bootstrap-public-url',
+        layout.url('keystone', '/v3'),
+        '--bootstrap-internal-url',
+        layout.url('keystone', '/v3'),
+    )
 
 
 def _fill_nova(layout):
     _manage(layout, 'nova-manage', 'nova-manage', 'nova.conf', 'api_db', 'sync')
-    _manage(layout, 'nova-manage', 'nova-manage', 'nova.conf', 'cell_v2', 'map_cell0',
-            '--database_connection', layout.database_url('nova_cell0'))
+    _manage(
+        layout,
+        'nova-manage',
+        'nova-manage',
+        'nova.conf',
+        'cell_v2',
+        'map_cell0',
+        '--database_connection',
+        layout.database_url('nova_cell0'),
+    )
     _manage(layout, 'nova-manage', 'nova-manage', 'nova.conf', 'db', 'sync')
-    _manage(layout, 'nova-manage', 'nova-manage', 'nova.conf', 'cell_v2', 'create_cell',
-            '--name', 'cell1')
+    _manage(
+        layout,
+        'nova-manage',
+        'nova-manage',
+        'nova.conf',
+        'cell_v2',
+        'create_cell',
+        '--name',
+        'cell1',
+    )
 
 
 def _fill_databases(layout):
@@ -100,11 +178,22 @@ def _fill_databases(layout):
     for part in ('glance', 'glance-staging', 'glance-tasks', 'nova'):
         (layout.data / part).mkdir(exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        done = [pool.submit(_fill_keystone, layout), pool.submit(_fill_nova, layout),
-                pool.submit(_manage, layout, 'placement-manage', 'placement-manage',
-                            'placement.conf', 'db', 'sync'),
-                pool.submit(_manage, layout, 'glance-manage', 'glance-manage',
-                            'glance-api.conf', 'db_sync')]
+        done = [
+            pool.submit(_fill_keystone, layout),
+            pool.submit(_fill_nova, layout),
+            pool.submit(
+                _manage,
+                layout,
+                'placement-manage',
+                'placement-manage',
+                'placement.conf',
+                'db',
+                'sync',
+            ),
+            pool.submit(
+                _manage, layout, 'glance-manage', 'glance-manage', 'glance-api.conf', 'db_sync'
+            ),
+        ]
         for each in done:
             each.result()
     stamp.touch()
@@ -113,14 +202,30 @@ def _fill_databases(layout):
 def connect(layout):
     """Return openstacksdk's connection as the admin."""
     import openstack
-    words = {key.removeprefix('OS_').lower(): value
-             for key, value in layout.client_environment().items()}
+
+    words = {
+        key.removeprefix('OS_').lower(): value
+        for key, value in layout.client_environment().items()
+    }
     return openstack.connect(
-        load_yaml_config=False, load_envvars=False,
-        auth={key: words[key] for key in ('auth_url', 'username', 'password', 'project_name',
-                                          'user_domain_id', 'project_domain_id')},
-        region_name=words['region_name'], interface='public',
-        compute_default_microversion=words['compute_api_version'], api_timeout=API_S)
+        load_yaml_config=False,
+        load_envvars=False,
+        auth={
+            key: words[key]
+            for key in (
+                'auth_url',
+                'username',
+                'password',
+                'project_name',
+                'user_domain_id',
+                'project_domain_id',
+            )
+        },
+        region_name=words['region_name'],
+        interface='public',
+        compute_default_microversion=words['compute_api_version'],
+        api_timeout=API_S,
+    )
 
 
 def _fill_catalog(layout):
@@ -130,13 +235,17 @@ def _fill_catalog(layout):
         if kind not in known:
             service = cloud.identity.create_service(type=kind, name=name)
             for interface in ('public', 'internal'):
-                cloud.identity.create_endpoint(service_id=service.id, interface=interface,
-                                               url=layout.url(name, path),
-                                               region_id=config.REGION)
+                cloud.identity.create_endpoint(
+                    service_id=service.id,
+                    interface=interface,
+                    url=layout.url(name, path),
+                    region_id=config.REGION,
+                )
     # Services ask as the admin; a token that comes with another's needs the role of a service.
     role = cloud.identity.find_role('service') or cloud.identity.create_role(name='service')
     cloud.identity.assign_project_role_to_user(
-        cloud.identity.find_project(config.PROJECT), cloud.identity.find_user(config.USER), role)
+        cloud.identity.find_project(config.PROJECT), cloud.identity.find_user(config.USER), role
+    )
 
 
 def has_package(layout):
@@ -151,8 +260,11 @@ def _note_package(layout, with_package):
     """Remember whether the package is in use; refuse to change that while the stack is up."""
     if any(Service(layout, name).pid() for name in NAMES):
         if has_package(layout) != with_package:
-            raise StackError('the stack is up ' + ('without' if with_package else 'with')
-                             + ' the package: make stack-down')
+            raise StackError(
+                'the stack is up '
+                + ('without' if with_package else 'with')
+                + ' the package: make stack-down'
+            )
     layout.conf('package.json').write_text(json.dumps(with_package))
 
 
@@ -161,8 +273,10 @@ def _must_be_free(ordered):
     for service in ordered:
         port = PORTS.get(service.name)
         if port and not service.pid() and answers(port):
-            raise StackError(f'{service.name}: another process listens on port {port}; '
-                             'is a stack up in another checkout?')
+            raise StackError(
+                f'{service.name}: another process listens on port {port}; '
+                'is a stack up in another checkout?'
+            )
 
 
 def _controllers_report(cloud):
@@ -202,14 +316,25 @@ def up(layout, with_package=True):
         for result in [pool.submit(s.start) for s in ordered if s not in (*first, keystone)]:
             result.result()
     cloud = connect(layout)
-    wait(lambda: _controllers_report(cloud), CONTROLLERS_S, 'nova-conductor and nova-scheduler',
-         layout.log('nova-scheduler'), pause_s=1)
+    wait(
+        lambda: _controllers_report(cloud),
+        CONTROLLERS_S,
+        'nova-conductor and nova-scheduler',
+        layout.log('nova-scheduler'),
+        pause_s=1,
+    )
     done('Placement, Glance, Nova')
     if with_package:
         for command in guide.commands(guide.NOVA, 'On controllers'):
-            if command.startswith('nova-numa-rebalance '):    # the package is in VENV already
-                run(layout, 'check', [VENV / 'bin' / word if not at else word
-                                      for at, word in enumerate(command.split())])
+            if command.startswith('nova-numa-rebalance '):  # the package is in VENV already
+                run(
+                    layout,
+                    'check',
+                    [
+                        VENV / 'bin' / word if not at else word
+                        for at, word in enumerate(command.split())
+                    ],
+                )
                 done(command)
     return seconds
 

@@ -18,12 +18,14 @@ class GuideError(StackError):
 def section(text, heading):
     """Return a document's text between that underlined heading and the next one."""
     lines = text.splitlines()
-    underlined = [at for at, (line, below) in enumerate(zip(lines, lines[1:]))
-                  if line.strip() and re.fullmatch(r'([=\-~])\1*', below)
-                  and len(below) >= len(line)]
+    underlined = [
+        at
+        for at, (line, below) in enumerate(zip(lines, lines[1:]))
+        if line.strip() and re.fullmatch(r'([=\-~])\1*', below) and len(below) >= len(line)
+    ]
     for at, following in zip(underlined, [*underlined[1:], len(lines)]):
         if lines[at] == heading:
-            return '\n'.join(lines[at + 2:following])
+            return '\n'.join(lines[at + 2 : following])
     raise GuideError(f'no section {heading!r}')
 
 
@@ -34,13 +36,13 @@ def blocks(text, marker):
         if not re.search(marker, line):
             continue
         block = []
-        for below in lines[at + 1:]:
+        for below in lines[at + 1 :]:
             if below.strip() and not below.startswith(' '):
                 break
             block.append(below)
         indents = [len(b) - len(b.lstrip()) for b in block if b.strip()]
         if indents:
-            found.append('\n'.join(b[min(indents):] for b in block).strip('\n'))
+            found.append('\n'.join(b[min(indents) :] for b in block).strip('\n'))
     return found
 
 

@@ -58,8 +58,23 @@ def _build(work):
     image._run(['cp', '--sparse=always', base / 'root.img', work], work / 'log')
     if not (pathlib.Path('/etc/resolv.conf')).exists():
         raise image.BuildError('no /etc/resolv.conf: apt-get in the image needs the network')
-    image._run(['unshare', '--mount', '--propagation', 'unchanged', 'sh', '-c', SCRIPT, 'sh', work,
-                REQUIREMENTS, VENV / 'bin/pip'], work / 'log', 'Nova in the image')
+    image._run(
+        [
+            'unshare',
+            '--mount',
+            '--propagation',
+            'unchanged',
+            'sh',
+            '-c',
+            SCRIPT,
+            'sh',
+            work,
+            REQUIREMENTS,
+            VENV / 'bin/pip',
+        ],
+        work / 'log',
+        'Nova in the image',
+    )
 
 
 def host_image():

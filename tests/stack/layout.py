@@ -13,9 +13,17 @@ LOOPBACK = '127.0.0.1'
 #: What a lab machine calls its host's loopback (QEMU's user network).
 LOOPBACK_SEEN_BY_GUESTS = '10.0.2.2'
 #: Each service's usual port, moved out of the way of a real one.
-PORTS = {'mariadb': 13306, 'rabbitmq': 15674, 'epmd': 14369, 'rabbitmq-dist': 15675,
-         'keystone': 15000, 'placement': 18778, 'glance': 19292, 'nova-api': 18774,
-         'neutron-stand-in': 19696}
+PORTS = {
+    'mariadb': 13306,
+    'rabbitmq': 15674,
+    'epmd': 14369,
+    'rabbitmq-dist': 15675,
+    'keystone': 15000,
+    'placement': 18778,
+    'glance': 19292,
+    'nova-api': 18774,
+    'neutron-stand-in': 19696,
+}
 
 
 class Layout:
@@ -25,7 +33,8 @@ class Layout:
         """Name the directories; make() makes them."""
         self.root = pathlib.Path(root)
         self.etc, self.logs, self.run, self.data = (
-            self.root / part for part in ('etc', 'logs', 'run', 'data'))
+            self.root / part for part in ('etc', 'logs', 'run', 'data')
+        )
 
     def name_logs(self, label):
         """Keep logs in a directory of their own from now on."""
@@ -61,8 +70,10 @@ class Layout:
 
     def database_url(self, name):
         """Return SQLAlchemy's address of a database."""
-        return (f'mysql+pymysql://stack:{self.password("database")}@{LOOPBACK}:'
-                f'{PORTS["mariadb"]}/{name}?charset=utf8')
+        return (
+            f'mysql+pymysql://stack:{self.password("database")}@{LOOPBACK}:'
+            f'{PORTS["mariadb"]}/{name}?charset=utf8'
+        )
 
     def transport_url(self, host=LOOPBACK):
         """Return oslo.messaging's address of RabbitMQ."""
@@ -70,8 +81,15 @@ class Layout:
 
     def client_environment(self):
         """Return what python-openstackclient and openstacksdk need to know."""
-        return {'OS_AUTH_URL': self.url('keystone', '/v3'), 'OS_USERNAME': 'admin',
-                'OS_PASSWORD': self.password('admin'), 'OS_PROJECT_NAME': 'admin',
-                'OS_USER_DOMAIN_ID': 'default', 'OS_PROJECT_DOMAIN_ID': 'default',
-                'OS_REGION_NAME': 'RegionOne', 'OS_INTERFACE': 'public',
-                'OS_IDENTITY_API_VERSION': '3', 'OS_COMPUTE_API_VERSION': '2.95'}
+        return {
+            'OS_AUTH_URL': self.url('keystone', '/v3'),
+            'OS_USERNAME': 'admin',
+            'OS_PASSWORD': self.password('admin'),
+            'OS_PROJECT_NAME': 'admin',
+            'OS_USER_DOMAIN_ID': 'default',
+            'OS_PROJECT_DOMAIN_ID': 'default',
+            'OS_REGION_NAME': 'RegionOne',
+            'OS_INTERFACE': 'public',
+            'OS_IDENTITY_API_VERSION': '3',
+            'OS_COMPUTE_API_VERSION': '2.95',
+        }

@@ -34,8 +34,10 @@ def eight_spread(on, entry):
     if on.with_package:
         counts = places.spread(entry['places'])
         must(sorted(counts.values()) == [2, 2, 2, 2], counts)
-        must({each['host'] for each in entry['weighed']} == set(on.hosts),
-             f'weighed were {entry["weighed"]}')
+        must(
+            {each['host'] for each in entry['weighed']} == set(on.hosts),
+            f'weighed were {entry["weighed"]}',
+        )
         on.check_hosts()
 
 
@@ -54,10 +56,14 @@ def look_at(on, entry, *names):
 
 def _flaws(on, entry, names):
     entry['places'], promises = on.where(*names), on.promises()
-    flaws = {name: places.flaws(
-        place, promises[place['host']].get(on.servers[name].id),
-        on.hosts[place['host']].cpus_of(place['node']))
-        for name, place in entry['places'].items()}
+    flaws = {
+        name: places.flaws(
+            place,
+            promises[place['host']].get(on.servers[name].id),
+            on.hosts[place['host']].cpus_of(place['node']),
+        )
+        for name, place in entry['places'].items()
+    }
     return {name: found for name, found in flaws.items() if found}
 
 
@@ -67,12 +73,13 @@ def operations(on, entry):
     home = server.hypervisor_hostname
     held = on.must_be_promised(server, home)
     for act, status, holders in [
-            (lambda: api.reboot_server(server, 'HARD'), 'ACTIVE', [home]),
-            (lambda: api.stop_server(server), 'SHUTOFF', []),
-            (lambda: api.start_server(server), 'ACTIVE', [home]),
-            # Suspended, it is a file on the host's disk.
-            (lambda: api.suspend_server(server), 'SUSPENDED', []),
-            (lambda: api.resume_server(server), 'ACTIVE', [home])]:
+        (lambda: api.reboot_server(server, 'HARD'), 'ACTIVE', [home]),
+        (lambda: api.stop_server(server), 'SHUTOFF', []),
+        (lambda: api.start_server(server), 'ACTIVE', [home]),
+        # Suspended, it is a file on the host's disk.
+        (lambda: api.suspend_server(server), 'SUSPENDED', []),
+        (lambda: api.resume_server(server), 'ACTIVE', [home]),
+    ]:
         act()
         on.wait_for(server, status)
         before, held = held, on.must_be_promised(server, *holders)
@@ -87,22 +94,26 @@ def operations(on, entry):
 def pinned_is_left_alone(on, entry):
     """A guest with hw:numa_nodes is counted where Nova has pinned it, and held as Nova says."""
     with on.weighing(entry):
-        server, = on.boot('numa-1', flavor='numa')
+        (server,) = on.boot('numa-1', flavor='numa')
     host = on.hosts[server.hypervisor_hostname]
     promise = on.must_be_promised(server, host.name)[host.name]
     entry['promise'] = promise
     must(promise['origin'] == 'pinned', f'its promise is {promise["origin"]}, not pinned')
-    must(len(promise['cpu_nodes']) == 1 and promise['memory_bytes'] >= 128 << 20,
-         f'counted as {promise}')
+    must(
+        len(promise['cpu_nodes']) == 1 and promise['memory_bytes'] >= 128 << 20,
+        f'counted as {promise}',
+    )
     entry['places'] = on.where('numa-1')
     place = entry['places']['numa-1']
     must(place['node'] == promise['cpu_nodes'][0], 'it is counted on another node than it is on')
     xml = _xml(host, server)
     pins = re.findall(r"<vcpupin vcpu='[0-9]+' cpuset='([0-9,-]+)'", xml)
     mems = re.findall(r"<memory mode='strict' nodeset='([0-9,-]+)'", xml)
-    must((place['cpus'], place['mems']) == (pins, mems) and pins,
-         f'Nova has pinned it to CPUs {pins} and nodes {mems}, it is held to {place["cpus"]} and '
-         f'{place["mems"]}')
+    must(
+        (place['cpus'], place['mems']) == (pins, mems) and pins,
+        f'Nova has pinned it to CPUs {pins} and nodes {mems}, it is held to {place["cpus"]} and '
+        f'{place["mems"]}',
+    )
 
 
 def _xml(host, server, *words):

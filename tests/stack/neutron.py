@@ -30,8 +30,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _refuse(self):
         body = self.rfile.read(int(self.headers.get('Content-Length') or 0))
         self.log_message('not here: %s %s %s', self.command, self.path, body[:500])
-        self._answer(404, {'NeutronError': {'type': 'NotFound', 'detail': '',
-                                            'message': f'the stand-in has no {self.path}'}})
+        self._answer(
+            404,
+            {
+                'NeutronError': {
+                    'type': 'NotFound',
+                    'detail': '',
+                    'message': f'the stand-in has no {self.path}',
+                }
+            },
+        )
 
     do_POST = do_PUT = do_DELETE = _refuse
 

@@ -22,11 +22,20 @@ def place(guest, ticks=None, counted=None):
     home = max(guest['bytes'], key=lambda node: (guest['bytes'][node], -node))
     ticks = {int(node): spent for node, spent in (ticks or {}).items() if spent}
     ran = sum(ticks.values())
-    local = sum(spent / ran * guest['bytes'].get(node, 0) / in_all
-                for node, spent in ticks.items()) if ran else None
-    found = {'node': home, 'share': round(guest['bytes'][home] / in_all, 4),
-             'local': local if local is None else round(local, 4),
-             'bytes': guest['bytes'], 'ticks': ticks, 'cpus': guest['cpus'], 'mems': guest['mems']}
+    local = (
+        sum(spent / ran * guest['bytes'].get(node, 0) / in_all for node, spent in ticks.items())
+        if ran
+        else None
+    )
+    found = {
+        'node': home,
+        'share': round(guest['bytes'][home] / in_all, 4),
+        'local': local if local is None else round(local, 4),
+        'bytes': guest['bytes'],
+        'ticks': ticks,
+        'cpus': guest['cpus'],
+        'mems': guest['mems'],
+    }
     if counted is not None:
         found['accesses'] = {key: counted[key] for key in ('local', 'remote')}
     return found
@@ -41,10 +50,14 @@ def flaws(place, promise, cpus):
     node, promise = place['node'], promise or {'origin': 'missing', 'cpu_nodes': None}
     wanted = [
         (promise['origin'] == 'placed', f'its promise is {promise["origin"]}'),
-        (promise['cpu_nodes'] == [node],
-         f'it is promised to nodes {promise["cpu_nodes"]}, its bytes are on node {node}'),
-        (place['share'] >= LOCAL_WANTED or _away_bytes(place) <= REFUSED_BYTES,
-         f'{place["share"]:.1%} of its bytes are on node {node}'),
+        (
+            promise['cpu_nodes'] == [node],
+            f'it is promised to nodes {promise["cpu_nodes"]}, its bytes are on node {node}',
+        ),
+        (
+            place['share'] >= LOCAL_WANTED or _away_bytes(place) <= REFUSED_BYTES,
+            f'{place["share"]:.1%} of its bytes are on node {node}',
+        ),
         (place['cpus'] == [cpus], f'its vCPUs may use {place["cpus"]}, node {node} has {cpus}'),
         (set(place['ticks']) == {node}, f'it ran on nodes {sorted(place["ticks"])}'),
     ]
@@ -74,8 +87,11 @@ def remote_ratios(places):
         if 'accesses' in each:
             sums[_node(each)][0] += each['accesses']['local']
             sums[_node(each)][1] += each['accesses']['remote']
-    return {node: round(remote / (local + remote), 4)
-            for node, (local, remote) in sorted(sums.items()) if local + remote}
+    return {
+        node: round(remote / (local + remote), 4)
+        for node, (local, remote) in sorted(sums.items())
+        if local + remote
+    }
 
 
 def estimated_remote(places):
@@ -93,9 +109,11 @@ def figures(places):
         'guests on each node': _listed(spread(places)),
         'bytes on the home node': _least_and_mean([p['share'] for p in places.values()]),
         'local, by bytes and CPU time': _least_and_mean(
-            [p['local'] for p in places.values() if p['local'] is not None]),
+            [p['local'] for p in places.values() if p['local'] is not None]
+        ),
         'remote, by bytes and CPU time': _percents(estimated_remote(places)) or 'not known',
-        'remote accesses by counters': _percents(remote_ratios(places)) or 'not counted'}
+        'remote accesses by counters': _percents(remote_ratios(places)) or 'not counted',
+    }
 
 
 def _node(each):

@@ -26,9 +26,11 @@ HOOK = '/opt/nova-numa-pmc/lib/python3*/site-packages/nova_numa_pmc/hook.py'
 def load(host, cpus=(0, 2)):
     """Keep CPUs busy; by default one of each node."""
     try:
-        host.run(f'for cpu in {" ".join(map(str, cpus))}; do '
-                 'systemd-run -q --unit load-$cpu taskset -c $cpu '
-                 'sh -c "while :; do :; done"; done')
+        host.run(
+            f'for cpu in {" ".join(map(str, cpus))}; do '
+            'systemd-run -q --unit load-$cpu taskset -c $cpu '
+            'sh -c "while :; do :; done"; done'
+        )
         yield
     finally:
         host.run('systemctl stop "load-*"')
@@ -49,10 +51,14 @@ def loaded_host_is_avoided(on, entry):
     hosts = [server.hypervisor_hostname for server in made]
     if on.with_package:
         must(hosts == ['cmp2', 'cmp2'], f'they went to {hosts}')
-        by_host = {name: [each['weight'] for each in entry['weighed'] if each['host'] == name]
-                   for name in on.hosts}
-        must(all(by_host.values()) and max(by_host['cmp1']) < min(by_host['cmp2']),
-             f'the weigher does not prefer cmp2: {by_host}')
+        by_host = {
+            name: [each['weight'] for each in entry['weighed'] if each['host'] == name]
+            for name in on.hosts
+        }
+        must(
+            all(by_host.values()) and max(by_host['cmp1']) < min(by_host['cmp2']),
+            f'the weigher does not prefer cmp2: {by_host}',
+        )
 
 
 def loaded_node_is_avoided(on, entry):
@@ -64,8 +70,9 @@ def loaded_node_is_avoided(on, entry):
     on.wait_until_quiet()
     with load(host, (0, 1)):
         # Over the longer horizon a burst counts for less than it is.
-        on.wait_until_demand('cmp1', lambda demand: demand >= NODE_PRESSED, 'pressed on node 0',
-                             nodes=(0,))
+        on.wait_until_demand(
+            'cmp1', lambda demand: demand >= NODE_PRESSED, 'pressed on node 0', nodes=(0,)
+        )
         for name in names:
             on.boot(name, availability_zone='nova:cmp1')
             lifecycle.look_at(on, entry, name)
@@ -75,10 +82,16 @@ def loaded_node_is_avoided(on, entry):
     if on.with_package:
         counts = places.spread(entry['places'])
         must(counts == {'cmp1 node 1': 2}, counts)
-        entry['said'] = [each['what'] for each in on.journals()['cmp1']
-                         if any(f'guest {name}: start: ' in each['what'] for name in names)]
-        must(len(entry['said']) == len(names) and all(
-            BY_PRESSURE in what for what in entry['said']), f'the hook said {entry["said"]}')
+        entry['said'] = [
+            each['what']
+            for each in on.journals()['cmp1']
+            if any(f'guest {name}: start: ' in each['what'] for name in names)
+        ]
+        must(
+            len(entry['said']) == len(names)
+            and all(BY_PRESSURE in what for what in entry['said']),
+            f'the hook said {entry["said"]}',
+        )
 
 
 def imbalance_is_evened_out(on, entry):
@@ -88,11 +101,11 @@ def imbalance_is_evened_out(on, entry):
     and the last move does not pay then.
     """
     host, made = on.hosts['cmp1'], []
-    on.delete(*on.servers)      # no other guest is to be moved instead
+    on.delete(*on.servers)  # no other guest is to be moved instead
     # One by one, and paused: where more emulated CPUs are busy than there are real ones, starts
     # and moves take minutes.
     for number in range(1, BUSY_GUESTS + 1):
-        server, = on.boot(f'busy-{number}', image='busy', availability_zone='nova:cmp1')
+        (server,) = on.boot(f'busy-{number}', image='busy', availability_zone='nova:cmp1')
         on.cloud.compute.pause_server(server)
         made.append(on.wait_for(server, 'PAUSED'))
     names = [server.name for server in made]
@@ -108,9 +121,11 @@ def imbalance_is_evened_out(on, entry):
     entry['demand'] = {node['id']: node['demand_cores'] for node in host.state()['nodes']}
     must(code == MOVES_WOULD_PAY, f'plan ended with {code}, wanted: {entry["demand"]}')
     code, applied = host.ask(f'apply {MEASURED} --yes', MOVES_S)
-    entry['moved'] = [f'{on.names.get(part["name"], part["name"])}: {one["result"]}: {one["why"]}'
-                      for one in (applied['outcome'] or {'entries': []})['entries']
-                      for part in one['parts']]
+    entry['moved'] = [
+        f'{on.names.get(part["name"], part["name"])}: {one["result"]}: {one["why"]}'
+        for one in (applied['outcome'] or {'entries': []})['entries']
+        for part in one['parts']
+    ]
     # Partly, where the kernel's NUMA balancing, which is on, had pages in hand meanwhile.
     must(code in (DONE, PARTLY), f'apply ended with {code}: {entry["moved"]}')
     entry['places'] = on.where(*names)
@@ -151,13 +166,16 @@ def hook_fails(on, entry):
     host = on.hosts['cmp1']
     host.run(f'for file in {HOOK}; do mv $file $file.away; done')
     try:
-        server, = on.boot('broken-1', availability_zone='nova:cmp1')
+        (server,) = on.boot('broken-1', availability_zone='nova:cmp1')
     finally:
         host.run(f'for file in {HOOK}.away; do mv $file ${{file%.away}}; done')
     provoked = f'guest {server.name}: hook start'
     on.expected.append(provoked)
-    entry['said'] = [each['what'] for each in on.journals()['cmp1']
-                     if provoked in each['what'] and each['severity'] <= reading.ERROR]
+    entry['said'] = [
+        each['what']
+        for each in on.journals()['cmp1']
+        if provoked in each['what'] and each['severity'] <= reading.ERROR
+    ]
     must(entry['said'], 'nothing of the broken hook is in the journal')
     entry['promise'] = on.must_be_promised(server, 'cmp1')['cmp1']
     must(entry['promise']['origin'] == 'floating', f'counted as {entry["promise"]}')
@@ -169,8 +187,7 @@ def logs_are_clean(on, entry):
 
     But for the host whose agent was stopped.
     """
-    logs = {path.name: path.read_text(errors='replace')
-            for path in on.layout.logs.glob('*.log')}
+    logs = {path.name: path.read_text(errors='replace') for path in on.layout.logs.glob('*.log')}
     logs.update({f'{name} nova-compute': host.nova_log() for name, host in on.hosts.items()})
     journals = on.journals()
     entry['lines'] = {name: len(text.splitlines()) for name, text in logs.items()}
@@ -178,6 +195,10 @@ def logs_are_clean(on, entry):
     must(all(journals.values()), 'a host has no line of ours in its journal')
     entry['ours'] = reading.complaints(logs, journals, on.expected)
     must(not entry['ours'], entry['ours'][:5])
-    unknown = [each for phase in on.line.phases for each in phase.get('weighed', ())
-               if each['why'].startswith('unknown: ') and phase['name'] != STALE]
+    unknown = [
+        each
+        for phase in on.line.phases
+        for each in phase.get('weighed', ())
+        if each['why'].startswith('unknown: ') and phase['name'] != STALE
+    ]
     must(not unknown, unknown)

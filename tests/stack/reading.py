@@ -4,8 +4,10 @@
 import json
 import re
 
-_WEIGHED = re.compile(r'NUMA pressure of \((?P<host>[^,]+), [^)]*\): weight (?P<weight>\S+): '
-                      r'(?P<why>.*)')
+_WEIGHED = re.compile(
+    r'NUMA pressure of \((?P<host>[^,]+), [^)]*\): weight (?P<weight>\S+): '
+    r'(?P<why>.*)'
+)
 #: Of syslog(3).
 ERROR = 3
 #: What systemd says of a service that did not end as it was asked to.
@@ -17,8 +19,10 @@ def weighed(text):
 
     :param text: of nova-scheduler's log, at debug
     """
-    return [{**match.groupdict(), 'weight': float(match['weight'])}
-            for match in _WEIGHED.finditer(text)]
+    return [
+        {**match.groupdict(), 'weight': float(match['weight'])}
+        for match in _WEIGHED.finditer(text)
+    ]
 
 
 def journal(text, names):
@@ -33,12 +37,16 @@ def journal(text, names):
         what = entry.get('MESSAGE')
         # What isn't UTF-8 is a list of bytes there.
         what = bytes(what).decode(errors='replace') if isinstance(what, list) else str(what)
-        found.append({
-            'taken_s': int(entry['__REALTIME_TIMESTAMP']) / 1e6,
-            'who': entry.get('SYSLOG_IDENTIFIER', '?'),
-            'severity': int(entry.get('PRIORITY', 6)),
-            'what': re.sub(r'\binstance-[0-9a-f]{8}\b',
-                           lambda match: names.get(match[0], match[0]), what)})
+        found.append(
+            {
+                'taken_s': int(entry['__REALTIME_TIMESTAMP']) / 1e6,
+                'who': entry.get('SYSLOG_IDENTIFIER', '?'),
+                'severity': int(entry.get('PRIORITY', 6)),
+                'what': re.sub(
+                    r'\binstance-[0-9a-f]{8}\b', lambda match: names.get(match[0], match[0]), what
+                ),
+            }
+        )
     return found
 
 
@@ -49,10 +57,18 @@ def complaints(logs, journals, expected=()):
     :param journals: {host: list as of :func:`journal`}
     :param expected: texts; a line with one of them was provoked
     """
-    found = [f'{name}: {line}' for name, text in logs.items() for line in text.splitlines()
-             if 'numa_pmc' in line and re.search(' (ERROR|CRITICAL) |File "', line)]
-    found += [f'{name}: {entry["who"]}: {entry["what"]}'
-              for name, entries in journals.items() for entry in entries
-              if entry['severity'] <= ERROR or 'Traceback' in entry['what']
-              or _DIED.search(entry['what'])]
+    found = [
+        f'{name}: {line}'
+        for name, text in logs.items()
+        for line in text.splitlines()
+        if 'numa_pmc' in line and re.search(' (ERROR|CRITICAL) |File "', line)
+    ]
+    found += [
+        f'{name}: {entry["who"]}: {entry["what"]}'
+        for name, entries in journals.items()
+        for entry in entries
+        if entry['severity'] <= ERROR
+        or 'Traceback' in entry['what']
+        or _DIED.search(entry['what'])
+    ]
     return [line for line in found if not any(text in line for text in expected)]

@@ -29,8 +29,7 @@ def comparison(runs):
     for run in runs:
         for phase in run['phases']:
             if phase.get('places'):
-                found.setdefault(phase['name'], {})[run['label']] = places.figures(
-                    phase['places'])
+                found.setdefault(phase['name'], {})[run['label']] = places.figures(phase['places'])
     return [{'phase': name, 'figures': figures} for name, figures in found.items()]
 
 
@@ -39,24 +38,36 @@ def page(runs):
 
     :param runs: list of :func:`scenario.result`
     """
-    return PAGE.format(summary=_summary(runs), comparison=_comparison(runs),
-                       runs=''.join(map(_run, runs)))
+    return PAGE.format(
+        summary=_summary(runs), comparison=_comparison(runs), runs=''.join(map(_run, runs))
+    )
 
 
 def write(directory, runs):
     """Write run.json and run.html into a directory."""
     directory = pathlib.Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / 'run.json').write_text(json.dumps(
-        {'runs': runs, 'comparison': comparison(runs)}, indent=1, default=str) + '\n')
+    (directory / 'run.json').write_text(
+        json.dumps({'runs': runs, 'comparison': comparison(runs)}, indent=1, default=str) + '\n'
+    )
     (directory / 'run.html').write_text(page(runs))
 
 
 def _summary(runs):
-    return _table(['run', 'result', 'phases passed', 'seconds', 'counters'], [
-        [run['label'], _word(run), f'{sum(p["passed"] for p in run["phases"])} of '
-         f'{len(run["phases"])}', run['seconds'], 'emulated' if run['counters'] else 'none']
-        for run in runs], [_word(run) for run in runs])
+    return _table(
+        ['run', 'result', 'phases passed', 'seconds', 'counters'],
+        [
+            [
+                run['label'],
+                _word(run),
+                f'{sum(p["passed"] for p in run["phases"])} of {len(run["phases"])}',
+                run['seconds'],
+                'emulated' if run['counters'] else 'none',
+            ]
+            for run in runs
+        ],
+        [_word(run) for run in runs],
+    )
 
 
 def _comparison(runs):
@@ -65,20 +76,33 @@ def _comparison(runs):
     for each in comparison(runs):
         figures = each['figures']
         for name in dict.fromkeys(name for found in figures.values() for name in found):
-            rows.append([each['phase'], name,
-                         *(figures.get(label, {}).get(name, 'not done') for label in labels)])
+            rows.append(
+                [
+                    each['phase'],
+                    name,
+                    *(figures.get(label, {}).get(name, 'not done') for label in labels),
+                ]
+            )
     return _table(['phase', 'figure', *labels], rows)
 
 
 def _run(run):
-    phases = _table(['phase', 'seconds', 'result', 'found'], [
-        [p['name'], p['seconds'], _word(p), _rest(p, _TOLD)] for p in run['phases']],
-        [_word(p) for p in run['phases']])
-    events = _table(['at, s', 'who', 'what', 'detail'], [
-        [e['at_s'], e['who'], e['what'], _rest(e, ('at_s', 'who', 'what'))]
-        for e in run['events']])
-    return (f'<h2>{html.escape(run["label"])}</h2>\n<h3>Phases</h3>\n{phases}'
-            f'<h3>Time line</h3>\n{events}')
+    phases = _table(
+        ['phase', 'seconds', 'result', 'found'],
+        [[p['name'], p['seconds'], _word(p), _rest(p, _TOLD)] for p in run['phases']],
+        [_word(p) for p in run['phases']],
+    )
+    events = _table(
+        ['at, s', 'who', 'what', 'detail'],
+        [
+            [e['at_s'], e['who'], e['what'], _rest(e, ('at_s', 'who', 'what'))]
+            for e in run['events']
+        ],
+    )
+    return (
+        f'<h2>{html.escape(run["label"])}</h2>\n<h3>Phases</h3>\n{phases}'
+        f'<h3>Time line</h3>\n{events}'
+    )
 
 
 def _word(entry):
@@ -93,10 +117,15 @@ def _rest(entry, told):
 
 def _table(headings, rows, classes=None):
     def cells(tag, values):
-        return ''.join(f'<{tag}><code>{html.escape(str(value))}</code></{tag}>'
-                       if str(value).startswith('{') else
-                       f'<{tag}>{html.escape(str(value))}</{tag}>' for value in values)
+        return ''.join(
+            f'<{tag}><code>{html.escape(str(value))}</code></{tag}>'
+            if str(value).startswith('{')
+            else f'<{tag}>{html.escape(str(value))}</{tag}>'
+            for value in values
+        )
 
-    body = ''.join(f'<tr class="{name}">{cells("td", row)}</tr>\n'
-                   for row, name in zip(rows, classes or [''] * len(rows)))
+    body = ''.join(
+        f'<tr class="{name}">{cells("td", row)}</tr>\n'
+        for row, name in zip(rows, classes or [''] * len(rows))
+    )
     return f'<table><tr>{cells("th", headings)}</tr>\n{body}</table>\n'

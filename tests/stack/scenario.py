@@ -55,9 +55,15 @@ def _passing(session):
 
 def result(line, with_package, counters, label):
     """Return what a report says of a run."""
-    return {'label': label, 'with_package': with_package, 'counters': counters,
-            'passed': bool(line.phases) and all(entry['passed'] for entry in line.phases),
-            'seconds': line.at_s(), 'phases': line.phases, 'events': line.events}
+    return {
+        'label': label,
+        'with_package': with_package,
+        'counters': counters,
+        'passed': bool(line.phases) and all(entry['passed'] for entry in line.phases),
+        'seconds': line.at_s(),
+        'phases': line.phases,
+        'events': line.events,
+    }
 
 
 def once(layout, with_package, counters, label):
@@ -93,6 +99,7 @@ def once(layout, with_package, counters, label):
 def keep_logs(session):
     """Save the hosts' logs beside the services'."""
     for name, host in session.hosts.items():
+
         def keep(part, text, name=name):
             with contextlib.suppress(Exception):
                 session.layout.log(f'{name}-{part}').write_text(text())

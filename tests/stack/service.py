@@ -90,8 +90,13 @@ class Service:
         if not self.pid():
             with open(self.log, 'ab') as log:
                 process = subprocess.Popen(
-                    self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                    start_new_session=True, env={**os.environ, **self.environment})
+                    self.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    env={**os.environ, **self.environment},
+                )
             self.pid_file.write_text(f'{process.pid} {_started_at(process.pid)}\n')
         wait(self._ready_or_gone, self.timeout_s, self.name, self.log)
 
@@ -126,9 +131,14 @@ def run(layout, name, command, timeout_s=600, environment=None):
     with open(log, 'ab') as sink:
         try:
             code = subprocess.run(
-                [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=sink,
-                stderr=sink, timeout=timeout_s, env={**os.environ, **(environment or {})},
-                check=False).returncode
+                [str(word) for word in command],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                timeout=timeout_s,
+                env={**os.environ, **(environment or {})},
+                check=False,
+            ).returncode
         except subprocess.TimeoutExpired:
             raise StackError(f'{name}: not within {timeout_s} s; see {log}') from None
     if code:

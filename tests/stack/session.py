@@ -63,13 +63,14 @@ class Session:
 
     def bring_hosts_up(self, counters=False):
         """Thaw the compute hosts that are not up, install us by the guide, start nova-compute."""
+
         def one(name):
             running = compute.Host.running(name)
             if running:
                 self.hosts[name] = running
                 return
             host = compute.Host.up(name, counters)
-            self.hosts[name] = host     # kept where a later step fails: its logs are wanted
+            self.hosts[name] = host  # kept where a later step fails: its logs are wanted
             self.line.tell('is up', name)
             if self.with_package:
                 host.install_package(OPTIONS)
@@ -95,15 +96,26 @@ class Session:
         """Upload a guest that boots as a multiboot kernel with its empty disk; make flavors."""
         cloud = self.cloud
         kernel = cloud.image.find_image('walker-kernel') or cloud.create_image(
-            'walker-kernel', filename=str(compute.image.tools() / 'walker.elf'),
-            disk_format='aki', container_format='aki', wait=True)
+            'walker-kernel',
+            filename=str(compute.image.tools() / 'walker.elf'),
+            disk_format='aki',
+            container_format='aki',
+            wait=True,
+        )
         disk = self.layout.run / 'empty.raw'
         disk.write_bytes(bytes(1 << 20))
         for name, words in IMAGES.items():
             if not cloud.image.find_image(name):
-                cloud.create_image(name, filename=str(disk), disk_format='raw', wait=True,
-                                   container_format='bare', kernel_id=kernel.id,
-                                   os_command_line=words, hw_video_model='none')
+                cloud.create_image(
+                    name,
+                    filename=str(disk),
+                    disk_format='raw',
+                    wait=True,
+                    container_format='bare',
+                    kernel_id=kernel.id,
+                    os_command_line=words,
+                    hw_video_model='none',
+                )
         for name, own in FLAVORS.items():
             if not cloud.compute.find_flavor(name):
                 more = dict(own)
@@ -120,10 +132,17 @@ class Session:
 
     def _ask_for(self, name, count=1, image='walker', flavor='plain', **more):
         """Send one request; return the servers that Nova makes of it."""
-        made = [self.cloud.compute.create_server(
-            name=name, image_id=self.cloud.image.find_image(image).id, networks='none',
-            flavor_id=self.cloud.compute.find_flavor(flavor).id,
-            min_count=count, max_count=count, **more)]
+        made = [
+            self.cloud.compute.create_server(
+                name=name,
+                image_id=self.cloud.image.find_image(image).id,
+                networks='none',
+                flavor_id=self.cloud.compute.find_flavor(flavor).id,
+                min_count=count,
+                max_count=count,
+                **more,
+            )
+        ]
         if count > 1:
             # The answer is about the first only.
             made = list(self.cloud.compute.servers(name=f'^{name}-[0-9]+$'))
@@ -149,10 +168,12 @@ class Session:
 
     def wait_for(self, server, status):
         """Return the server once it has that status and no task; Failed when it errs."""
+
         def look():
             found = self.cloud.compute.get_server(server.id)
             must(found.status != 'ERROR', f'{found.name} is in ERROR: {found.fault}')
             return found.status == status and not found.task_state and found
+
         found = wait(look, BOOT_S, f'{server.name} becomes {status}', pause_s=2)
         self.servers[found.name] = found
         self.names[found.instance_name] = found.name
@@ -176,34 +197,47 @@ class Session:
     def where(self, *servers):
         """Return {server: its host, and :func:`places.place` there} of all, or of those named."""
         held = dict(zip(self.hosts, _side_by_side(compute.Host.guests, self.hosts.values())))
-        found = {self.names[domain]: {'host': host, **place}
-                 for host, guests in held.items() for domain, place in guests.items()
-                 if domain in self.names}
+        found = {
+            self.names[domain]: {'host': host, **place}
+            for host, guests in held.items()
+            for domain, place in guests.items()
+            if domain in self.names
+        }
         wanted = servers or sorted(found)
         must(set(wanted) <= set(found), f'no such guests: {set(wanted) - set(found)}')
-        self.line.tell('where they are', places={
-            name: f'{found[name]["host"]} node {found[name]["node"]}' for name in wanted})
+        self.line.tell(
+            'where they are',
+            places={name: f'{found[name]["host"]} node {found[name]["node"]}' for name in wanted},
+        )
         return {name: found[name] for name in wanted}
 
     def promises(self):
         """Return {host: {server's id: what the host has promised to it}}."""
         of = _side_by_side(compute.Host.promises, self.hosts.values())
-        return {name: {each['uuid']: each for each in promises}
-                for name, promises in zip(self.hosts, of)}
+        return {
+            name: {each['uuid']: each for each in promises}
+            for name, promises in zip(self.hosts, of)
+        }
 
     def must_be_promised(self, server, *names):
         """Require that these hosts, and no others, have promised something to the guest.
 
         Without the package there are no promises.
         """
+
         def look():
-            held = {name: of[server.id] for name, of in self.promises().items()
-                    if server.id in of}
+            held = {name: of[server.id] for name, of in self.promises().items() if server.id in of}
             return [held] if set(held) == set(names) else None
+
         if not self.with_package:
             return {}
-        return wait(look, PROMISE_S, f'the promise to {server.name} is on '
-                    f'{", ".join(map(str, names)) or "no host"}, and only there', pause_s=2)[0]
+        return wait(
+            look,
+            PROMISE_S,
+            f'the promise to {server.name} is on '
+            f'{", ".join(map(str, names)) or "no host"}, and only there',
+            pause_s=2,
+        )[0]
 
     def wait_until_demand(self, name, fits, what, member='demand_cores', nodes=None):
         """Wait until the CPU that each node of a host wants fits, and Nova has heard of that.
@@ -214,17 +248,24 @@ class Session:
         """
         if not self.with_package:
             return
-        wait(lambda: all(fits((node[member] or 0) / node['cores'])
-                         for node in self.hosts[name].state()['nodes']
-                         if nodes is None or node['id'] in nodes),
-             DEMAND_S, f'{name} is {what}', pause_s=5)
+        wait(
+            lambda: all(
+                fits((node[member] or 0) / node['cores'])
+                for node in self.hosts[name].state()['nodes']
+                if nodes is None or node['id'] in nodes
+            ),
+            DEMAND_S,
+            f'{name} is {what}',
+            pause_s=5,
+        )
         self.line.tell(f'is {what}', name)
 
     def wait_until_quiet(self):
         """Wait until no node of any host wants much CPU, and Nova knows."""
         for name in self.hosts:
-            self.wait_until_demand(name, lambda demand: demand < QUIET, 'quiet',
-                                   'demand_now_cores')
+            self.wait_until_demand(
+                name, lambda demand: demand < QUIET, 'quiet', 'demand_now_cores'
+            )
         self.wait_until_heard()
 
     def wait_until_heard(self):
@@ -244,13 +285,16 @@ class Session:
         finally:
             entry['weighed'] = reading.weighed(log.read_text(errors='replace')[before:])
             for each in entry['weighed']:
-                self.line.tell(f'{each["host"]}: weight {each["weight"]:.2f}: {each["why"]}',
-                               'nova-scheduler')
+                self.line.tell(
+                    f'{each["host"]}: weight {each["weight"]:.2f}: {each["why"]}', 'nova-scheduler'
+                )
 
     def journals(self):
         """Return {host: our entries of its journal} as of :func:`reading.journal`."""
-        return {name: reading.journal(host.journal(self.since.get(name, 0)), self.names)
-                for name, host in self.hosts.items()}
+        return {
+            name: reading.journal(host.journal(self.since.get(name, 0)), self.names)
+            for name, host in self.hosts.items()
+        }
 
 
 def _side_by_side(do, of):

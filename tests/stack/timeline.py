@@ -27,8 +27,9 @@ class TimeLine:
         """
         at_s = self.at_s()
         self._events.append({'at_s': at_s, 'who': who, 'what': what, **detail})
-        say(f'{at_s:6.0f} s  {who + ": " if who else ""}{what}'
-            + (f'  {detail}' if detail else ''))
+        say(
+            f'{at_s:6.0f} s  {who + ": " if who else ""}{what}' + (f'  {detail}' if detail else '')
+        )
 
     def add(self, taken_s, what, who):
         """Add an event of a clock time [s since the epoch], from a journal."""

@@ -35,7 +35,6 @@ dir = /run/elsewhere
 
 
 class ReadTest(unittest.TestCase):
-
     def read(self, text):
         with tempfile.NamedTemporaryFile('w', suffix='.conf') as file:
             file.write(text)
@@ -45,17 +44,34 @@ class ReadTest(unittest.TestCase):
     def test_defaults_move_nobody(self):
         found, problems = self.read('')
         self.assertEqual(agent_options.Options(settings.read(os.devnull)), found)
-        self.assertEqual((True, True, 'off', [], moves.Terms()), (
-            found.publish, found.reassert, found.rebalance, problems, found.terms))
+        self.assertEqual(
+            (True, True, 'off', [], moves.Terms()),
+            (found.publish, found.reassert, found.rebalance, problems, found.terms),
+        )
 
     def test_all_set(self):
         found, problems = self.read(FILE)
-        self.assertEqual((False, False, 'dry-run', moves.Terms(
-            bytes_per_tick=100 << 20, moves_per_hour=3, changes_per_hour=4,
-            bytes_per_sec=50 << 20, min_gain_cores=0.5, widen=False), 2.0, exporting.Options(
-                exporting.Address('', '192.0.2.7', 19877), True)), found[2:])
-        self.assertEqual((7.0, '/run/elsewhere'), (found.counting.interval_s,
-                                                   found.shared.state_dir))
+        self.assertEqual(
+            (
+                False,
+                False,
+                'dry-run',
+                moves.Terms(
+                    bytes_per_tick=100 << 20,
+                    moves_per_hour=3,
+                    changes_per_hour=4,
+                    bytes_per_sec=50 << 20,
+                    min_gain_cores=0.5,
+                    widen=False,
+                ),
+                2.0,
+                exporting.Options(exporting.Address('', '192.0.2.7', 19877), True),
+            ),
+            found[2:],
+        )
+        self.assertEqual(
+            (7.0, '/run/elsewhere'), (found.counting.interval_s, found.shared.state_dir)
+        )
         self.assertEqual(1, len(problems))
         self.assertIn('bind', problems[0])
 
@@ -65,8 +81,12 @@ class ReadTest(unittest.TestCase):
         self.assertEqual(self.read(''), self.read(text))
 
     def test_wrong_values_are_named(self):
-        for line in ('rebalance = maybe', 'moves_per_hour = -1', 'min_gain_cores = x',
-                     'metrics = 0.0.0.0:19877'):
+        for line in (
+            'rebalance = maybe',
+            'moves_per_hour = -1',
+            'min_gain_cores = x',
+            'metrics = 0.0.0.0:19877',
+        ):
             with self.subTest(line), self.assertRaisesRegex(SettingsError, line.split(' ')[0]):
                 self.read('[agent]\n%s\n' % line)
 

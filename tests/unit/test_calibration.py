@@ -11,12 +11,16 @@ from nova_numa_pmc import calibration, counting
 from nova_numa_pmc.calibration import HMAT, MEASURED, SLIT, Calibration
 from nova_numa_pmc.exceptions import CalibrationError
 
-GOOD = Calibration(1700000000.0, (0, 2), (25e9, None), ((81.0, 139.5), (140.0, 82.0)),
-                   ((MEASURED, MEASURED), (SLIT, MEASURED)))
+GOOD = Calibration(
+    1700000000.0,
+    (0, 2),
+    (25e9, None),
+    ((81.0, 139.5), (140.0, 82.0)),
+    ((MEASURED, MEASURED), (SLIT, MEASURED)),
+)
 
 
 class TestCalibration(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -36,15 +40,21 @@ class TestCalibration(unittest.TestCase):
         distances = ((10, 20, 30), (20, 10, 20), (30, 20, 10))
         measured = ((60.0, 130.0, None), (None, 70.0, None), (None, None, None))
         latencies, sources = calibration.complete_matrix(
-            measured, distances, ((99.0, None, None), (None,) * 3, (190.0, None, None)))
-        self.assertEqual(((60.0, 130.0, 180.0), (140.0, 70.0, 140.0), (190.0, 140.0, 70.0)),
-                         latencies)
+            measured, distances, ((99.0, None, None), (None,) * 3, (190.0, None, None))
+        )
+        self.assertEqual(
+            ((60.0, 130.0, 180.0), (140.0, 70.0, 140.0), (190.0, 140.0, 70.0)), latencies
+        )
         self.assertEqual((MEASURED, MEASURED, SLIT), sources[0])
         self.assertEqual((HMAT, SLIT, SLIT), sources[2])
 
     def test_nothing_measured(self):
-        self.assertEqual(((80.0, 168.0), (168.0, 80.0)), calibration.complete_matrix(
-            ((None, None),) * 2, ((10, 21), (21, 10)), ((None, None),) * 2)[0])
+        self.assertEqual(
+            ((80.0, 168.0), (168.0, 80.0)),
+            calibration.complete_matrix(
+                ((None, None),) * 2, ((10, 21), (21, 10)), ((None, None),) * 2
+            )[0],
+        )
 
     def test_a_file_that_can_not_be_used_is_a_problem_and_no_more(self):
         options = counting.Options()
@@ -58,8 +68,9 @@ class TestCalibration(unittest.TestCase):
         self.assertIn('make it anew', problem)
 
     def test_options_of_the_operator_go_first(self):
-        options = calibration.complete(counting.Options(
-            bandwidth_max=((0, 1e9),), latencies_ns=((2, (150.0, 90.0)),)), GOOD)
+        options = calibration.complete(
+            counting.Options(bandwidth_max=((0, 1e9),), latencies_ns=((2, (150.0, 90.0)),)), GOOD
+        )
         self.assertEqual(((0, 1e9),), options.bandwidth_max)
         self.assertEqual(((0, (81.0, 139.5)), (2, (150.0, 90.0))), options.latencies_ns)
 
@@ -85,13 +96,24 @@ class TestCalibration(unittest.TestCase):
         self.refused(b'')
         self.refused(b'\xff')
         self.refused(b'[' * 100000)
-        for changes in ({'format': 'x'}, {'version': [2, 0]}, {'version': 1}, {'nodes': []},
-                        {'nodes': [2, 0]}, {'nodes': [True, 2]}, {'nodes': [0, 99999]},
-                        {'read_bytes_per_sec': [1e9]}, {'read_bytes_per_sec': [1e9, 'x']},
-                        {'latencies_ns': [[1.0, 2.0]]}, {'latencies_ns': [[1.0], [2.0]]},
-                        {'latencies_ns': [[0.0, 1.0], [1.0, 1.0]]}, {'taken_s': None},
-                        {'latencies_ns': [[float('nan'), 1.0], [1.0, 1.0]]},
-                        {'sources': [['guessed', MEASURED]] * 2}, {'sources': None}):
+        for changes in (
+            {'format': 'x'},
+            {'version': [2, 0]},
+            {'version': 1},
+            {'nodes': []},
+            {'nodes': [2, 0]},
+            {'nodes': [True, 2]},
+            {'nodes': [0, 99999]},
+            {'read_bytes_per_sec': [1e9]},
+            {'read_bytes_per_sec': [1e9, 'x']},
+            {'latencies_ns': [[1.0, 2.0]]},
+            {'latencies_ns': [[1.0], [2.0]]},
+            {'latencies_ns': [[0.0, 1.0], [1.0, 1.0]]},
+            {'taken_s': None},
+            {'latencies_ns': [[float('nan'), 1.0], [1.0, 1.0]]},
+            {'sources': [['guessed', MEASURED]] * 2},
+            {'sources': None},
+        ):
             with self.subTest(changes):
                 self.refused(json.dumps(dict(good, **changes)).encode())
         for name in good:
@@ -103,7 +125,7 @@ class TestCalibration(unittest.TestCase):
         at = data.draw(st.integers(0, len(text)))
         junk = data.draw(st.text(max_size=5))
         try:
-            read = calibration.decode(text[:at] + junk + text[at + len(junk):])
+            read = calibration.decode(text[:at] + junk + text[at + len(junk) :])
         except CalibrationError:
             return
         for row in read.latencies_ns:

@@ -6,8 +6,7 @@ import tempfile
 import unittest
 from unittest import mock
 
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from nova_numa_pmc import collect, counting, exceptions, model, state
 from nova_numa_pmc.host import perf, threads
@@ -21,13 +20,13 @@ MIB = 1 << 20
 
 
 class WithoutPmu(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.root = directory.name
-        self.host = measured.MeasuredHost(self.root, devices={'0000:af:00.0': 1,
-                                                              '0000:3b:02.1': -1})
+        self.host = measured.MeasuredHost(
+            self.root, devices={'0000:af:00.0': 1, '0000:3b:02.1': -1}
+        )
         self.addCleanup(self.host.close)
         self.host.idle()
         self.sampler = self.open()
@@ -50,19 +49,29 @@ class WithoutPmu(unittest.TestCase):
 
 
 class SamplerTest(WithoutPmu):
-
     def test_the_first_sample_has_no_rates(self):
         self.launch(1, {0: MIB, 1: MIB})
         first = self.sample(5)
         self.assertEqual((1005.0, 0.0), (first.taken_s, first.elapsed_s))
         [guest] = first.guests
-        self.assertEqual((None, None, (), None, ''), (
-            guest.cores, guest.waiting_cores, guest.cores_by_node, guest.remote_ratio,
-            guest.source))
+        self.assertEqual(
+            (None, None, (), None, ''),
+            (
+                guest.cores,
+                guest.waiting_cores,
+                guest.cores_by_node,
+                guest.remote_ratio,
+                guest.source,
+            ),
+        )
         self.assertEqual(((0, MIB), (1, MIB)), guest.bytes_by_node)
-        self.assertEqual([(0, 4.0, None, None), (1, 4.0, None, None)], [
-            (node.id, node.capacity_cores, node.demand_cores, node.pressure)
-            for node in first.nodes])
+        self.assertEqual(
+            [(0, 4.0, None, None), (1, 4.0, None, None)],
+            [
+                (node.id, node.capacity_cores, node.demand_cores, node.pressure)
+                for node in first.nodes
+            ],
+        )
 
     def test_guests_and_nodes_by_pages(self):
         self.launch(1, {0: MIB, 1: 3 * MIB})
@@ -70,21 +79,27 @@ class SamplerTest(WithoutPmu):
         self.sample(0)
         self.run_to(1, 5, 2.5)
         self.run_to(2, 10, cpu=1)
-        self.host.busy({cpu: 5 if cpu < 4 else 1 for cpu in range(8)},
-                       dict.fromkeys(range(8), 2.5))
+        self.host.busy(
+            {cpu: 5 if cpu < 4 else 1 for cpu in range(8)}, dict.fromkeys(range(8), 2.5)
+        )
         found = self.sample(5)
         self.assertEqual(('pages', 5.0), (found.source, found.elapsed_s))
         first, second = found.guests
-        self.assertEqual(('pages', INFERRED, 1.0, 0.5, 0.75), (
-            first.source, first.sure, first.cores, first.waiting_cores, first.remote_ratio))
+        self.assertEqual(
+            ('pages', INFERRED, 1.0, 0.5, 0.75),
+            (first.source, first.sure, first.cores, first.waiting_cores, first.remote_ratio),
+        )
         self.assertEqual((((0, 2.0),), 0.0), (second.cores_by_node, second.remote_ratio))
         busy, idle = found.nodes
         # The CPUs were busy for 4 cores; 2 more waited there, of which a guest half a one.
-        self.assertEqual((4.5, 1.125, 1.125, 0.5), (busy.demand_cores, busy.cpu_ratio,
-                                                    busy.pressure, busy.waiting_cores))
+        self.assertEqual(
+            (4.5, 1.125, 1.125, 0.5),
+            (busy.demand_cores, busy.cpu_ratio, busy.pressure, busy.waiting_cores),
+        )
         self.assertAlmostEqual(0.8, idle.demand_cores)
-        self.assertEqual((None, None, None), (idle.remote_ratio, idle.bandwidth_ratio,
-                                              idle.distance_cores))
+        self.assertEqual(
+            (None, None, None), (idle.remote_ratio, idle.bandwidth_ratio, idle.distance_cores)
+        )
         self.assertEqual(3 << 30, idle.free_bytes)
         self.assertTrue(any(text.startswith('perf by thread: ') for text in found.problems))
 
@@ -93,10 +108,12 @@ class SamplerTest(WithoutPmu):
         for distance in (10, 20):  # firmware without a SLIT, and with a flat one
             with self.subTest(distance=distance):
                 flat = tuple(tuple(10 if a == b else distance for b in range(4)) for a in range(4))
-                found = self.sampler.latencies_ns(model.Topology(
-                    nodes, flat, (), sockets=(0, 0, 1, 1)))
-                self.assertEqual([found[0][1]] * 4, [found[a][b] for a, b in (
-                    (0, 1), (1, 0), (2, 3), (3, 2))])
+                found = self.sampler.latencies_ns(
+                    model.Topology(nodes, flat, (), sockets=(0, 0, 1, 1))
+                )
+                self.assertEqual(
+                    [found[0][1]] * 4, [found[a][b] for a, b in ((0, 1), (1, 0), (2, 3), (3, 2))]
+                )
                 self.assertLess(found[0][1], found[0][2])
                 self.assertEqual(found[0][2], found[3][1])
 
@@ -123,8 +140,9 @@ class SamplerTest(WithoutPmu):
         self.sample(0)
         self.host.busy(dict.fromkeys(range(8), 2), stolen_by_cpu={0: 5, 1: 5, 4: 1})
         first, second = self.sample(5).nodes
-        self.assertEqual((2.0, 2.0, 0.8), (first.capacity_cores, first.stolen_cores,
-                                           round(first.cpu_ratio, 3)))
+        self.assertEqual(
+            (2.0, 2.0, 0.8), (first.capacity_cores, first.stolen_cores, round(first.cpu_ratio, 3))
+        )
         self.assertEqual((3.8, 0.2), (second.capacity_cores, second.stolen_cores))
         self.host.busy(dict.fromkeys(range(8), 2), stolen_by_cpu=dict.fromkeys(range(8), 10))
         self.assertEqual(0.2, self.sample(10).nodes[0].capacity_cores)  # never memory only
@@ -136,8 +154,10 @@ class SamplerTest(WithoutPmu):
         tree.put(os.path.join(tree.vcpus[0], 'cgroup.threads'), '5001\n')
 
         def run_to(run_s, wait_s, throttled_s):
-            tree.put(os.path.join(tree.vcpus[0], 'cpu.stat'),
-                     'usage_usec 9\nnr_throttled 8\nthrottled_usec %d\n' % (throttled_s * 1e6))
+            tree.put(
+                os.path.join(tree.vcpus[0], 'cpu.stat'),
+                'usage_usec 9\nnr_throttled 8\nthrottled_usec %d\n' % (throttled_s * 1e6),
+            )
             self.run_to(1, run_s, wait_s)
 
         run_to(0, 0, 0)
@@ -176,14 +196,16 @@ class SamplerTest(WithoutPmu):
             self.host.busy(dict.fromkeys(range(8), at_s + 5), dict.fromkeys(range(8), 0))
         self.assertEqual('resctrl', found.source)
         self.assertEqual((1250.0, 1250.0, 0.5), found.guests[0][8:11])  # one core of four
-        self.assertEqual([320_000.0, 320_000.0],
-                         [node.bandwidth_bytes_per_sec for node in found.nodes])
+        self.assertEqual(
+            [320_000.0, 320_000.0], [node.bandwidth_bytes_per_sec for node in found.nodes]
+        )
         self.assertEqual([0.32, 0.32], [node.bandwidth_ratio for node in found.nodes])
         self.assertLess(0, found.nodes[0].distance_cores)
 
     def test_devices_on_the_node_that_the_guest_runs_on_or_not(self):
-        xml = domains.domain(host.name_of(1), host.uuid_of(1),
-                             devices=domains.SRIOV + domains.HOST_DEVICES)
+        xml = domains.domain(
+            host.name_of(1), host.uuid_of(1), devices=domains.SRIOV + domains.HOST_DEVICES
+        )
         self.host.write('sys/class/net/eth0/device/numa_node', '0\n')
         self.launch(1, {0: MIB}, xml=xml)
         self.sample(0)
@@ -191,15 +213,21 @@ class SamplerTest(WithoutPmu):
             self.run_to(1, at_s, cpu=cpu)
             [guest] = self.sample(at_s).guests
             if local is not None:
-                self.assertEqual((DeviceSample('0000:3b:02.1', None, None),
-                                  DeviceSample('0000:af:00.0', 1, local),
-                                  DeviceSample('nvme0n1', None, None),
-                                  DeviceSample('eth0', 0, not local)), guest.devices)
+                self.assertEqual(
+                    (
+                        DeviceSample('0000:3b:02.1', None, None),
+                        DeviceSample('0000:af:00.0', 1, local),
+                        DeviceSample('nvme0n1', None, None),
+                        DeviceSample('eth0', 0, not local),
+                    ),
+                    guest.devices,
+                )
 
     def test_what_nodes_have_promised(self):
         self.assertEqual([None, None], [node.promised_bytes for node in self.sample(0).nodes])
-        with state.locked(os.path.join(self.root, 'run/nova-numa-pmc'), 1.0,
-                          state.read_boot_id(self.root)) as ledger:
+        with state.locked(
+            os.path.join(self.root, 'run/nova-numa-pmc'), 1.0, state.read_boot_id(self.root)
+        ) as ledger:
             ledger.put(model.Promise('u', 'n', (1,), (1,), 2, 7 * MIB))
         self.assertEqual([0, 7 * MIB], [node.promised_bytes for node in self.sample(5).nodes])
 
@@ -218,16 +246,22 @@ class SamplerTest(WithoutPmu):
     def test_a_cpu_that_goes_offline_and_comes_back(self):
         self.launch(1, {0: MIB})
         self.sample(0)
-        for at_s, online, known in ((5, '0-6', False), (10, '0-6', True), (15, '0-7', False),
-                                    (20, '0-7', True)):
+        for at_s, online, known in (
+            (5, '0-6', False),
+            (10, '0-6', True),
+            (15, '0-7', False),
+            (20, '0-7', True),
+        ):
             self.host.write('sys/devices/system/cpu/online', online + '\n')
             self.host.write('sys/devices/system/node/node1/cpulist', '4-%s\n' % online[-1])
             cpus = dict.fromkeys(range(int(online[-1]) + 1), at_s / 2)
             self.host.busy(cpus, cpus)
             nodes = self.sample(at_s).nodes
             with self.subTest(at_s=at_s):
-                self.assertEqual((True, known or online == '0-6'), (
-                    nodes[0].demand_cores is not None, nodes[1].demand_cores is not None))
+                self.assertEqual(
+                    (True, known or online == '0-6'),
+                    (nodes[0].demand_cores is not None, nodes[1].demand_cores is not None),
+                )
 
     def test_no_topology_is_a_problem(self):
         self.host.write('sys/devices/system/node/node0/cpulist', 'x')
@@ -244,25 +278,44 @@ class SamplerTest(WithoutPmu):
             self.host.busy(dict.fromkeys(range(8), at_s), dict.fromkeys(range(8), 0))
             found = self.sample(at_s)
             self.assertEqual([cores] * len(found.guests), [one.cores for one in found.guests])
-            self.assertEqual([4 * cores if cores else None] * len(found.nodes),
-                             [node.demand_cores for node in found.nodes])
+            self.assertEqual(
+                [4 * cores if cores else None] * len(found.nodes),
+                [node.demand_cores for node in found.nodes],
+            )
 
     def test_time_that_does_not_pass(self):
         self.launch(1, {0: MIB})
         for at_s in (5, 5, 4):
             found = self.sample(at_s)
-            self.assertEqual((0.0, None, None), (
-                found.elapsed_s, found.guests[0].cores, found.nodes[0].demand_cores))
+            self.assertEqual(
+                (0.0, None, None),
+                (found.elapsed_s, found.guests[0].cores, found.nodes[0].demand_cores),
+            )
 
     @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=40)
-    @given(st.sampled_from((
-        'proc/stat', 'proc/schedstat', 'proc/4001/task/5001/stat', 'proc/4001/cgroup',
-        'proc/4001/task/5001/schedstat', 'proc/4001/task/5001/sched', 'proc/self/mountinfo',
-        'run/libvirt/qemu/instance-00000001.xml', 'sys/devices/system/node/node1/meminfo',
-        'sys/bus/pci/devices/0000:af:00.0/numa_node', 'proc/sys/kernel/numa_balancing',
-        'sys/fs/resctrl/mon_data/mon_L3_00/mbm_local_bytes', 'proc/cpuinfo',
-        'run/nova-numa-pmc/promises', 'sys/devices/system/cpu/online',
-        'sys/bus/event_source/devices/cpu/type')), st.binary(max_size=60))
+    @given(
+        st.sampled_from(
+            (
+                'proc/stat',
+                'proc/schedstat',
+                'proc/4001/task/5001/stat',
+                'proc/4001/cgroup',
+                'proc/4001/task/5001/schedstat',
+                'proc/4001/task/5001/sched',
+                'proc/self/mountinfo',
+                'run/libvirt/qemu/instance-00000001.xml',
+                'sys/devices/system/node/node1/meminfo',
+                'sys/bus/pci/devices/0000:af:00.0/numa_node',
+                'proc/sys/kernel/numa_balancing',
+                'sys/fs/resctrl/mon_data/mon_L3_00/mbm_local_bytes',
+                'proc/cpuinfo',
+                'run/nova-numa-pmc/promises',
+                'sys/devices/system/cpu/online',
+                'sys/bus/event_source/devices/cpu/type',
+            )
+        ),
+        st.binary(max_size=60),
+    )
     def test_garbage_is_unknown_or_a_problem(self, path, garbage):
         with tempfile.TemporaryDirectory() as root:
             there = measured.MeasuredHost(root)
@@ -284,9 +337,14 @@ class SamplerTest(WithoutPmu):
 class WithCounters(unittest.TestCase):
     """Page faults stand for local accesses, major ones (none) for remote."""
 
-    OPTIONS = counting.Options(events=(
-        ('local_dram', 'software/config=0x5/'), ('remote_dram', 'software/config=0x6/'),
-        ('cycles', 'software/config=0x0/'), ('instructions', 'software/config=0x1/')))
+    OPTIONS = counting.Options(
+        events=(
+            ('local_dram', 'software/config=0x5/'),
+            ('remote_dram', 'software/config=0x6/'),
+            ('cycles', 'software/config=0x0/'),
+            ('instructions', 'software/config=0x1/'),
+        )
+    )
 
     def setUp(self):
         try:
@@ -302,8 +360,11 @@ class WithCounters(unittest.TestCase):
     def launch(self, number):
         child = Child(lambda: touch(1000 * number))
         self.addCleanup(child.end)
-        xml = domains.status(host.domain_xml(number), child.pid).replace(
-            b"pid='4711'", b"pid='%d'" % child.pid).replace(b"<vcpu id='1' pid='4712'/>", b'')
+        xml = (
+            domains.status(host.domain_xml(number), child.pid)
+            .replace(b"pid='4711'", b"pid='%d'" % child.pid)
+            .replace(b"<vcpu id='1' pid='4712'/>", b'')
+        )
         sysfs.write(self.root, 'run/libvirt/qemu/%s.xml' % host.name_of(number), xml)
         return child
 
@@ -319,13 +380,14 @@ class WithCounters(unittest.TestCase):
             found = sampler.sample(2 * SECOND)
             self.assertEqual('perf by thread', found.source)
             for at, told in enumerate(found.guests):
-                self.assertEqual(('perf by thread', COUNTED, faults[at] / 2, 0.0, 0.0),
-                                 (told.source, told.sure, *told[8:11]))
+                self.assertEqual(
+                    ('perf by thread', COUNTED, faults[at] / 2, 0.0, 0.0),
+                    (told.source, told.sure, *told[8:11]),
+                )
                 now = threads.read(guests[at].pid, guests[at].pid).run_ns
                 self.assertAlmostEqual((now - ran[at]) / (2 * SECOND), told.cores, places=6)
                 self.assertIsNotNone(told.cpi)
-            self.assertLessEqual(sum(faults) / 2, sum(node.local_per_sec
-                                                      for node in found.nodes))
+            self.assertLessEqual(sum(faults) / 2, sum(node.local_per_sec for node in found.nodes))
 
     def test_a_guest_started_meanwhile_is_counted_from_its_second_tick(self):
         with collect.Sampler(self.OPTIONS, self.root) as sampler:
@@ -357,8 +419,10 @@ class WithCounters(unittest.TestCase):
                     guest.run()
                 found = sampler.sample(SECOND)
         self.assertEqual('perf by thread', found.source)
-        self.assertAlmostEqual(sum(guest.local_per_sec for guest in found.guests),
-                               sum(node.local_per_sec for node in found.nodes))
+        self.assertAlmostEqual(
+            sum(guest.local_per_sec for guest in found.guests),
+            sum(node.local_per_sec for node in found.nodes),
+        )
         self.assertIn('too few counters', ' '.join(found.problems))
 
     def test_switched_off(self):

@@ -8,8 +8,9 @@ from oslo_config import cfg
 
 from nova_numa_pmc import conf as options, settings
 
-SAMPLE = os.path.join(os.path.dirname(__file__), '..', '..', 'etc', 'nova-numa-pmc',
-                      'nova-numa-pmc.conf.sample')
+SAMPLE = os.path.join(
+    os.path.dirname(__file__), '..', '..', 'etc', 'nova-numa-pmc', 'nova-numa-pmc.conf.sample'
+)
 
 FILE = """\
 # as an operator writes it
@@ -43,8 +44,12 @@ def values_of(path):
     """Read the file by oslo.config: {(group, name): value}."""
     conf = cfg.ConfigOpts()
     options.register_opts(conf)
-    conf(['--config-file', path] if path else [], project='nova-numa-pmc',
-         default_config_files=[], default_config_dirs=[])
+    conf(
+        ['--config-file', path] if path else [],
+        project='nova-numa-pmc',
+        default_config_files=[],
+        default_config_dirs=[],
+    )
     return {(o.group, o.name): conf[o.group][o.name] for o in settings.OPTIONS}
 
 
@@ -61,9 +66,12 @@ class AgreementTest(unittest.TestCase):
         return ours
 
     def test_options_and_defaults(self):
-        listed = [(group.name, opt.name, opt.default)
-                  for group, opts in options.list_opts() for opt in opts
-                  if group.name in dict(settings.GROUPS)]
+        listed = [
+            (group.name, opt.name, opt.default)
+            for group, opts in options.list_opts()
+            for opt in opts
+            if group.name in dict(settings.GROUPS)
+        ]
         self.assertEqual([(o.group, o.name, o.default) for o in settings.OPTIONS], listed)
         self.assert_alike('')
 
@@ -94,7 +102,6 @@ class AgreementTest(unittest.TestCase):
 
 
 class SampleTest(unittest.TestCase):
-
     def test_it_shows_every_option_with_its_default(self):
         """A stale sample misleads: `make config` writes it anew."""
         with open(SAMPLE, encoding='utf-8') as file:
@@ -103,5 +110,6 @@ class SampleTest(unittest.TestCase):
             default = str(option.default).lower() if option.kind is bool else option.default
             self.assertIn(f'#{option.name} = {default}'.rstrip(), lines)
         listed = {opt.name for _, opts in options.list_opts() for opt in opts}
-        self.assertEqual(listed, {line[1:].split(' ')[0] for line in lines
-                                  if re.match(r'#\w+ =', line)})
+        self.assertEqual(
+            listed, {line[1:].split(' ')[0] for line in lines if re.match(r'#\w+ =', line)}
+        )

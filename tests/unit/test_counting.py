@@ -32,7 +32,6 @@ dir = /run/elsewhere
 
 
 class ReadTest(unittest.TestCase):
-
     def read(self, text):
         with tempfile.NamedTemporaryFile('w', suffix='.conf') as file:
             file.write(text)
@@ -45,10 +44,22 @@ class ReadTest(unittest.TestCase):
 
     def test_all_set(self):
         found = self.read(FILE)
-        self.assertEqual((False, 2.5, 'cgroup', ('resctrl', 'pages'), (
-            ('remote_dram', 'cpu/event=0xd3,umask=0x2/'), ('local_dram', 'r53080f')),
-            '/mnt/resctrl', ((0, 76e9), (1, 38.5e6)), ((1, 2e10),),
-            ((0, (60.0, 100.0)), (1, (100.0, 60.0))), 95.0, 1.5), found[:11])
+        self.assertEqual(
+            (
+                False,
+                2.5,
+                'cgroup',
+                ('resctrl', 'pages'),
+                (('remote_dram', 'cpu/event=0xd3,umask=0x2/'), ('local_dram', 'r53080f')),
+                '/mnt/resctrl',
+                ((0, 76e9), (1, 38.5e6)),
+                ((1, 2e10),),
+                ((0, (60.0, 100.0)), (1, (100.0, 60.0))),
+                95.0,
+                1.5,
+            ),
+            found[:11],
+        )
         self.assertEqual((0.5, '/run/elsewhere'), (found.limits.smt_ratio, found.state_dir))
 
     def test_the_sample_with_its_defaults_set_says_the_same(self):
@@ -57,12 +68,24 @@ class ReadTest(unittest.TestCase):
         self.assertEqual(counting.Options(), self.read(text))
 
     def test_wrong_values_are_named(self):
-        for line in ('scope = guest', 'sources = perf', 'sources =', 'interval_s = 0',
-                     'event = remote=r1', 'event = r1', 'event = remote_dram=',
-                     'node_bandwidth_max = a:1', 'node_bandwidth_max = 0:-1',
-                     'node_bandwidth_max = 0:nan', 'node_link_max = 0:x', 'latency_ns = 0:60 y'):
-            with self.subTest(line=line), self.assertRaisesRegex(SettingsError,
-                                                                 line.split(' ')[0]):
+        for line in (
+            'scope = guest',
+            'sources = perf',
+            'sources =',
+            'interval_s = 0',
+            'event = remote=r1',
+            'event = r1',
+            'event = remote_dram=',
+            'node_bandwidth_max = a:1',
+            'node_bandwidth_max = 0:-1',
+            'node_bandwidth_max = 0:nan',
+            'node_link_max = 0:x',
+            'latency_ns = 0:60 y',
+        ):
+            with (
+                self.subTest(line=line),
+                self.assertRaisesRegex(SettingsError, line.split(' ')[0]),
+            ):
                 self.read('[counters]\n%s\n' % line)
         for text in ('no group\n', '[counters\n', '\x00'):
             with self.subTest(text=text), self.assertRaises(SettingsError):

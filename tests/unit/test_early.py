@@ -12,7 +12,6 @@ from tests.fixtures import host as hosts
 
 
 class EarlyCase(unittest.TestCase):
-
     def setUp(self):
         self.root = tempfile.mkdtemp(prefix='early-')
         self.addCleanup(shutil.rmtree, self.root)
@@ -25,8 +24,9 @@ class EarlyCase(unittest.TestCase):
         """Decide as ``start`` does; return what its child does."""
         guest = guests.parse(hosts.domain_xml(number, **xml))
         decision = promises.decide(guest, self.options, self.root, 1.0)
-        return early.EarlyHold(decision.promise, guest, decision.cpus, self.options, self.root,
-                               stale, self.write)
+        return early.EarlyHold(
+            decision.promise, guest, decision.cpus, self.options, self.root, stale, self.write
+        )
 
     def write(self, path, text):
         self.written.append((os.path.basename(os.path.dirname(path)), text))
@@ -44,7 +44,6 @@ class EarlyCase(unittest.TestCase):
 
 
 class Version2Test(EarlyCase):
-
     def test_it_waits_for_qemu_itself(self):
         hold = self.start()
         self.assertTrue(hold.step(0.0))
@@ -96,8 +95,7 @@ class Version2Test(EarlyCase):
             stream.seek(0)
             hook.run(hosts.name_of(1), 'started', stream.fileno(), self.root)
         self.assertIn('not ours', self.host.logged()[-1])
-        self.assertEqual(('- 3-4 -', '0-7'), (
-            tree.held(), tree.read(tree.target, 'cpuset.cpus')))
+        self.assertEqual(('- 3-4 -', '0-7'), (tree.held(), tree.read(tree.target, 'cpuset.cpus')))
 
     def test_a_guest_that_ends(self):
         hold = self.start()
@@ -110,7 +108,6 @@ class Version2Test(EarlyCase):
 
 
 class Version1Test(EarlyCase):
-
     def launch_and_narrow_qemu(self, hold):
         tree = self.launch(version=1)
         self.assertTrue(hold.step(0.0))
@@ -159,13 +156,13 @@ class Version1Test(EarlyCase):
 
 
 class OverTest(EarlyCase):
-
     def run_on(self, hold, grace_s=900.0):
         """Run it on a clock of its own; return how long it took [s]."""
         self.now_s = 0.0
 
         def sleep(seconds):
             self.now_s += seconds
+
         early.run(hold, grace_s, lambda: self.now_s, sleep)
         return self.now_s
 
@@ -200,7 +197,6 @@ class OverTest(EarlyCase):
 
 
 class HookTest(EarlyCase):
-
     def call(self, operation, leave_behind, **xml):
         with tempfile.TemporaryFile() as stream:
             stream.write(hosts.domain_xml(1, **xml))
@@ -208,17 +204,27 @@ class HookTest(EarlyCase):
             return hook.run(hosts.name_of(1), operation, stream.fileno(), self.root, leave_behind)
 
     def test_only_a_start_that_has_a_place_leaves_a_process(self):
-        for operation, vcpus, left in (('start', 2, True), ('migrate', 2, False),
-                                       ('restore', 2, False), ('start', 99, False)):
+        for operation, vcpus, left in (
+            ('start', 2, True),
+            ('migrate', 2, False),
+            ('restore', 2, False),
+            ('start', 99, False),
+        ):
             with self.subTest(operation, vcpus=vcpus):
                 works = []
-                self.assertEqual(0, self.call(
-                    operation, lambda work, report, works=works: works.append(work),
-                    vcpus=vcpus))
+                self.assertEqual(
+                    0,
+                    self.call(
+                        operation,
+                        lambda work, report, works=works: works.append(work),
+                        vcpus=vcpus,
+                    ),
+                )
                 self.assertEqual(left, bool(works))
 
     def test_without_a_process_the_start_goes_on(self):
         def none(_work, _report):
             raise OSError(11, 'Resource temporarily unavailable')
+
         self.assertEqual(0, self.call('start', none))
         self.assertIn('CPUs are held once they run', self.host.logged()[-1])

@@ -7,29 +7,35 @@ from nova_numa_pmc import extra_specs, model
 
 
 class ParseTest(unittest.TestCase):
-
     def test_none(self):
         self.assertEqual((model.AUTO, None, 'medium', ()), extra_specs.parse({}))
         self.assertEqual((), extra_specs.parse({'hw:numa_nodes': '2', 'numa_pmcx': '1'}).problems)
 
     def test_valid(self):
-        wishes = extra_specs.parse({
-            'numa_pmc:policy': 'one_node', 'numa_pmc:max_pressure': '0.8',
-            'numa_pmc:memory_intensity': 'high'})
+        wishes = extra_specs.parse(
+            {
+                'numa_pmc:policy': 'one_node',
+                'numa_pmc:max_pressure': '0.8',
+                'numa_pmc:memory_intensity': 'high',
+            }
+        )
         self.assertEqual(('one_node', 0.8, 'high', ()), wishes)
         self.assertEqual('spread', extra_specs.parse([('numa_pmc:policy', 'spread')]).policy)
 
     def test_invalid_is_ignored_and_named(self):
         for key, texts in (
-                ('numa_pmc:policy', ('', 'Auto', 'auto ', 'both', None)),
-                ('numa_pmc:memory_intensity', ('', '3', 'HIGH', None)),
-                ('numa_pmc:max_pressure', (
-                    '', '0', '0.0', '-1', 'nan', 'inf', '64.1', '.', '1.2.3', None))):
+            ('numa_pmc:policy', ('', 'Auto', 'auto ', 'both', None)),
+            ('numa_pmc:memory_intensity', ('', '3', 'HIGH', None)),
+            (
+                'numa_pmc:max_pressure',
+                ('', '0', '0.0', '-1', 'nan', 'inf', '64.1', '.', '1.2.3', None),
+            ),
+        ):
             for text in texts:
                 with self.subTest(key=key, text=text):
                     wishes = extra_specs.parse({key: text})
                     self.assertEqual((model.AUTO, None, 'medium'), wishes[:3])
-                    problem, = wishes.problems
+                    (problem,) = wishes.problems
                     self.assertIn(key, problem)
 
     def test_one_bad_value_leaves_the_others(self):
@@ -37,7 +43,7 @@ class ParseTest(unittest.TestCase):
         self.assertEqual((model.AUTO, 1.0), wishes[:2])
 
     def test_unknown_key(self):
-        problem, = extra_specs.parse({'numa_pmc:polcy': 'none'}).problems
+        (problem,) = extra_specs.parse({'numa_pmc:polcy': 'none'}).problems
         self.assertIn('numa_pmc:polcy', problem)
 
     @given(strategies.text(), strategies.text())

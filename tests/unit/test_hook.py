@@ -7,25 +7,22 @@ import unittest
 
 from nova_numa_pmc import bounded, hook, model, overrides, pool_loads, promises, settings, state
 from nova_numa_pmc.host import journal
-from tests.fixtures import domains
-from tests.fixtures import host as hosts
-from tests.fixtures import sysfs
+from tests.fixtures import domains, host as hosts, sysfs
 
 MIB = 1 << 20
 LOCKED = '  <memoryBacking><locked/></memoryBacking>\n'
-OPTED_OUT = '''  <metadata>
+OPTED_OUT = """  <metadata>
     <nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1">
       <nova:flavor name="loose"><nova:extraSpecs>
         <nova:extraSpec name="numa_pmc:policy">none</nova:extraSpec>
       </nova:extraSpecs></nova:flavor>
     </nova:instance>
   </metadata>
-'''
+"""
 HUGE = "  <memoryBacking><hugepages><page size='2048' unit='KiB'/></hugepages></memoryBacking>\n"
 
 
 class HookTest(unittest.TestCase):
-
     def setUp(self):
         self.root = tempfile.mkdtemp(prefix='hook-')
         self.addCleanup(shutil.rmtree, self.root)
@@ -54,7 +51,6 @@ class HookTest(unittest.TestCase):
 
 
 class StartTest(HookTest):
-
     def test_six_equal_guests_land_three_and_three(self):
         for number in range(6):
             self.assertEqual(0, self.call('start', number))
@@ -99,18 +95,25 @@ class StartTest(HookTest):
             self.assertEqual(0, self.call('start', number))
             trees[number] = self.host.launch(number)
             self.assertEqual(0, self.call('started', number))
-        self.assertEqual(['0-1', '4-5', '2-3', '6-7', '0-3'],
-                         [tree.held() for tree in trees.values()])
-        self.assertEqual([(0, 1), (4, 5), (2, 3), (6, 7), ()],
-                         [self.promise(number).cpus for number in trees])
+        self.assertEqual(
+            ['0-1', '4-5', '2-3', '6-7', '0-3'], [tree.held() for tree in trees.values()]
+        )
+        self.assertEqual(
+            [(0, 1), (4, 5), (2, 3), (6, 7), ()], [self.promise(number).cpus for number in trees]
+        )
         log = [line for line in self.host.logged() if ': start: ' in line]
         self.assertIn('on the CPUs of one of its 2 L3 caches (pressure 0.50)', log[0])
         self.assertIn('one alone would be more crowded', log[4])
 
     def test_on_a_node_for_each_cache_the_cpus_are_a_caches_and_the_memory_is_the_sockets(self):
         nodes = sysfs.equal_nodes(10)
-        sysfs.build_sysfs(self.root, nodes, l3s=[node.cpus for node in nodes],
-                          sockets=(0,) * 5 + (1,) * 5, vendor='AuthenticAMD')
+        sysfs.build_sysfs(
+            self.root,
+            nodes,
+            l3s=[node.cpus for node in nodes],
+            sockets=(0,) * 5 + (1,) * 5,
+            vendor='AuthenticAMD',
+        )
         for number in range(10):
             self.call('start', number)
         promises = [self.promise(number) for number in range(10)]
@@ -212,8 +215,13 @@ class StartTest(HookTest):
         self.assertIn(hosts.uuid_of(1), self.promises())
 
     def test_wrong_extra_specs_are_named_and_ignored(self):
-        metadata = domains.nova_metadata(extra_specs={
-            'numa_pmc:policy': 'nearest', 'numa_pmc:max_pressure': '0.9', 'numa_pmc:x': 'y'})
+        metadata = domains.nova_metadata(
+            extra_specs={
+                'numa_pmc:policy': 'nearest',
+                'numa_pmc:max_pressure': '0.9',
+                'numa_pmc:x': 'y',
+            }
+        )
         self.call('start', 1, hosts.domain_xml(1, extra=metadata))
         self.assertEqual((0,), self.promise(1).cpu_nodes)
         lines = self.host.logged()
@@ -231,8 +239,7 @@ class StartTest(HookTest):
     def test_strict_refuses_what_is_not_placed(self):
         self.host.configure('[hook]\nstrict = yes\n')
         self.assertEqual(hook.STRICT_STATUS, self.call('start', 1, b'<domain/>'))
-        self.assertEqual(hook.STRICT_STATUS,
-                         self.call('start', 1, hosts.domain_xml(1, vcpus=99)))
+        self.assertEqual(hook.STRICT_STATUS, self.call('start', 1, hosts.domain_xml(1, vcpus=99)))
         self.assertEqual(0, self.call('migrate', 1, b'<domain/>'))
         self.assertEqual(0, self.call('start', 1))
 
@@ -244,7 +251,6 @@ class StartTest(HookTest):
 
 
 class LogTest(HookTest):
-
     def setUp(self):
         super().setUp()
         self.host.write('var/lib/nova-numa-pmc/guests', 'no override\n' * 30)
@@ -259,14 +265,20 @@ class LogTest(HookTest):
         with tempfile.TemporaryFile() as stream:
             stream.write(hosts.domain_xml(1))
             stream.seek(0)
-            return hook.run(hosts.name_of(1), 'start', stream.fileno(), self.root,
-                            lines=journal.Lines(self.root, self.wait))
+            return hook.run(
+                hosts.name_of(1),
+                'start',
+                stream.fileno(),
+                self.root,
+                lines=journal.Lines(self.root, self.wait),
+            )
 
     def test_the_decision_first(self):
         self.host.fill_log(room=1)
         self.assertEqual(0, self.start())
-        self.assertEqual(['node 0'], [line.split(': ')[3] for line in self.host.logged()
-                                      if line != 'full'])
+        self.assertEqual(
+            ['node 0'], [line.split(': ')[3] for line in self.host.logged() if line != 'full']
+        )
 
     def test_all_lines_wait_no_longer_than_one(self):
         self.host.fill_log()
@@ -290,7 +302,6 @@ class LogTest(HookTest):
 
 
 class SimultaneousStartsTest(HookTest):
-
     def test_sixteen_starts_share_no_view(self):
         children = []
         for number in range(16):
@@ -320,14 +331,19 @@ class DeviceMemoryTest(HookTest):
     def test_no_guest_lies_there(self):
         for number, gib in enumerate((1, 6, 3)):
             self.call('start', number, hosts.domain_xml(number, memory_bytes=gib << 30))
-        self.assertEqual({0, 1}, {node for promise in self.promises().values()
-                                  for node in (*promise.cpu_nodes, *promise.mem_nodes)})
+        self.assertEqual(
+            {0, 1},
+            {
+                node
+                for promise in self.promises().values()
+                for node in (*promise.cpu_nodes, *promise.mem_nodes)
+            },
+        )
 
     def test_one_that_spilled_there_is_not_followed(self):
         for on_1, followed in ((10, False), (9000, True)):
             with self.subTest(on_1=on_1):
-                tree = self.host.launch(1, bytes_by_node={
-                    0: MIB, 1: on_1 * MIB, 2: 5000 * MIB})
+                tree = self.host.launch(1, bytes_by_node={0: MIB, 1: on_1 * MIB, 2: 5000 * MIB})
                 self.call('start', 1)
                 self.call('started', 1)
                 self.assertEqual(followed, 'beside its memory' in self.host.logged()[-1])
@@ -339,7 +355,6 @@ class DeviceMemoryTest(HookTest):
 
 
 class StartedTest(HookTest):
-
     def test_cpus_narrow_memory_wide(self):
         tree = self.host.launch(1)
         self.call('start', 1)
@@ -391,8 +406,10 @@ class StartedTest(HookTest):
         self.call('start', 1)
         self.assertEqual(0, self.call('started', 1))
         self.assertEqual('', self.cpus(tree))
-        self.assertEqual(('floating', (), True), (
-            self.promise(1).origin, self.promise(1).cpu_nodes, self.promise(1).started))
+        self.assertEqual(
+            ('floating', (), True),
+            (self.promise(1).origin, self.promise(1).cpu_nodes, self.promise(1).started),
+        )
 
     def test_a_host_that_cant_be_read_leaves_it_floating(self):
         tree = self.host.launch(1)
@@ -400,9 +417,15 @@ class StartedTest(HookTest):
         self.host.write('sys/devices/system/node/node1/distance', 'far\n')
         self.assertEqual(0, self.call('started', 1))
         self.assertEqual('', self.cpus(tree))
-        self.assertEqual(('floating', (), (), True), (
-            self.promise(1).origin, self.promise(1).cpu_nodes, self.promise(1).mem_nodes,
-            self.promise(1).started))
+        self.assertEqual(
+            ('floating', (), (), True),
+            (
+                self.promise(1).origin,
+                self.promise(1).cpu_nodes,
+                self.promise(1).mem_nodes,
+                self.promise(1).started,
+            ),
+        )
         self.assertIn('distance', self.host.logged()[-1])
 
     def test_a_late_worker_does_not_overwrite_a_newer_start(self):
@@ -432,8 +455,10 @@ class StartedTest(HookTest):
         self.call('started', 1, xml)
         self.assertEqual(before, tree.snapshot())
         promise = self.promise(1)
-        self.assertEqual(('pinned', (1,), (1,), True), (
-            promise.origin, promise.cpu_nodes, promise.mem_nodes, promise.started))
+        self.assertEqual(
+            ('pinned', (1,), (1,), True),
+            (promise.origin, promise.cpu_nodes, promise.mem_nodes, promise.started),
+        )
         self.call('start', 2)
         self.assertEqual((0,), self.promise(2).cpu_nodes)
 
@@ -441,9 +466,15 @@ class StartedTest(HookTest):
         self.host.write('sys/devices/system/cpu/isolated', '6-7\n')
         pins = ''.join(f"<vcpupin vcpu='{at}' cpuset='6-7'/>" for at in (0, 1))
         self.call('start', 1, hosts.domain_xml(1, extra=f'  <cputune>{pins}</cputune>\n'))
-        self.assertEqual(('pinned', (1,), (1,), 0), (
-            self.promise(1).origin, self.promise(1).cpu_nodes, self.promise(1).mem_nodes,
-            self.promise(1).vcpus))
+        self.assertEqual(
+            ('pinned', (1,), (1,), 0),
+            (
+                self.promise(1).origin,
+                self.promise(1).cpu_nodes,
+                self.promise(1).mem_nodes,
+                self.promise(1).vcpus,
+            ),
+        )
 
 
 class MemoryLiesTest(HookTest):
@@ -484,8 +515,9 @@ class MemoryLiesTest(HookTest):
         self.call('started', 1, xml)
         self.assertEqual('', self.cpus(tree))
         promise = self.promise(1)
-        self.assertEqual(('floating', True, False),
-                         (promise.origin, promise.started, promise.missed))
+        self.assertEqual(
+            ('floating', True, False), (promise.origin, promise.started, promise.missed)
+        )
         self.assertIn('as its policy or the operator asks', self.host.logged()[-1])
 
     def test_both_nodes_are_promised_where_both_hold_it(self):
@@ -496,12 +528,17 @@ class MemoryLiesTest(HookTest):
 
     def settle_on_huge_pages(self, node, normal_bytes=0):
         """Place a guest on node 0 whose huge pages lie on a node; return its CPUs."""
-        sysfs.build_sysfs(self.root, [
-            sysfs.FakeNode(number, cpus, huge_pages={2 * MIB: (1024, 1024)})
-            for number, cpus in ((0, '0-3'), (1, '4-7'))])
+        sysfs.build_sysfs(
+            self.root,
+            [
+                sysfs.FakeNode(number, cpus, huge_pages={2 * MIB: (1024, 1024)})
+                for number, cpus in ((0, '0-3'), (1, '4-7'))
+            ],
+        )
         tree = self.host.launch(1, bytes_by_node={0: 0, 1: normal_bytes})
-        tree.put('proc/4001/numa_maps',
-                 '7f00 default huge N%d=256 kernelpagesize_kB=2048\n' % node)
+        tree.put(
+            'proc/4001/numa_maps', '7f00 default huge N%d=256 kernelpagesize_kB=2048\n' % node
+        )
         tree.put('proc/4001/status', 'VmRSS:\t 9 kB\nHugetlbPages:\t 524288 kB\n')
         xml = hosts.domain_xml(1, extra=HUGE)
         self.call('start', 1, xml)
@@ -522,7 +559,6 @@ class MemoryLiesTest(HookTest):
 
 
 class EndTest(HookTest):
-
     def test_stopped_and_release_free(self):
         for operation in ('stopped', 'release'):
             self.call('start', 1)
@@ -551,7 +587,6 @@ class EndTest(HookTest):
 
 
 class BootstrapTest(HookTest):
-
     def test_running_guests_are_counted(self):
         for number in range(3):
             self.host.launch(number)
@@ -570,15 +605,18 @@ class BootstrapTest(HookTest):
         for extra in ('', OPTED_OUT, domains.NUMA_NODES_1):
             with self.subTest(extra):
                 xml = hosts.domain_xml(1, extra=extra).replace(
-                    b'>2</vcpu>', b" current='1'>4</vcpu>")
+                    b'>2</vcpu>', b" current='1'>4</vcpu>"
+                )
                 self.call('start', 1, xml)
                 started = self.promise(1)
                 tree = self.host.launch(1, xml=xml)
                 tree.set_all('0-3' if not extra else '')
                 self.call('stopped', 1)
                 self.call('start', 9)
-                self.assertEqual(started._replace(since_ns=0, started=True),
-                                 self.promise(1)._replace(since_ns=0))
+                self.assertEqual(
+                    started._replace(since_ns=0, started=True),
+                    self.promise(1)._replace(since_ns=0),
+                )
                 self.call('stopped', 9)
 
     def test_a_lost_record_is_made_again(self):
@@ -589,8 +627,14 @@ class BootstrapTest(HookTest):
         before = self.homes()
         self.host.write('run/nova-numa-pmc/promises', 'garbage')
         self.call('start', 9)
-        self.assertEqual(before, sorted(promise.cpu_nodes for uuid, promise in
-                                        self.promises().items() if uuid != hosts.uuid_of(9)))
+        self.assertEqual(
+            before,
+            sorted(
+                promise.cpu_nodes
+                for uuid, promise in self.promises().items()
+                if uuid != hosts.uuid_of(9)
+            ),
+        )
         self.assertTrue(any('promises' in line for line in self.host.logged()))
 
     def test_another_boots_record_does_not_count(self):
@@ -613,9 +657,15 @@ class PoolTest(HookTest):
     SHARED = '0-1,4-5'
 
     def publish(self, cpus, boot_id=None):
-        pool_loads.write(self.host.path('run/nova-numa-pmc'), pool_loads.Published(
-            boot_id or state.read_boot_id(self.root), 1, 5.0,
-            (model.PoolLoad(sysfs.parse_cpulist(cpus)),)))
+        pool_loads.write(
+            self.host.path('run/nova-numa-pmc'),
+            pool_loads.Published(
+                boot_id or state.read_boot_id(self.root),
+                1,
+                5.0,
+                (model.PoolLoad(sysfs.parse_cpulist(cpus)),),
+            ),
+        )
 
     def test_a_plain_guest_gets_the_pool_that_the_agent_has_published(self):
         self.publish(self.SHARED)
@@ -641,19 +691,31 @@ class PoolTest(HookTest):
         self.assertEqual(2, self.promise(2).vcpus)
 
     def test_it_goes_by_what_is_measured_of_its_own_pool(self):
-        loads = [tuple(enumerate(map(model.NodeLoad, demands)))
-                 for demands in ((0.0, 4.0), (4.0, 0.0))]
+        loads = [
+            tuple(enumerate(map(model.NodeLoad, demands))) for demands in ((0.0, 4.0), (4.0, 0.0))
+        ]
         vcpus = ((0, 0.0), (1, 0.0))
-        pool_loads.write(self.host.path('run/nova-numa-pmc'), pool_loads.Published(
-            state.read_boot_id(self.root), time.clock_gettime_ns(time.CLOCK_BOOTTIME), 5.0, (
-                model.PoolLoad(sysfs.parse_cpulist(self.SHARED), loads[0], vcpus),
-                model.PoolLoad(sysfs.parse_cpulist('2-3,6-7'), loads[1], vcpus))))
+        pool_loads.write(
+            self.host.path('run/nova-numa-pmc'),
+            pool_loads.Published(
+                state.read_boot_id(self.root),
+                time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+                5.0,
+                (
+                    model.PoolLoad(sysfs.parse_cpulist(self.SHARED), loads[0], vcpus),
+                    model.PoolLoad(sysfs.parse_cpulist('2-3,6-7'), loads[1], vcpus),
+                ),
+            ),
+        )
         self.call('start', 1)
         self.call('start', 2, hosts.domain_xml(2, cpuset='2-3,6-7,99'))
         self.call('start', 3, hosts.domain_xml(3, cpuset='3,7'))
         told = self.host.logged()
-        for line, cpus, evidence in zip(told, ('0-1', '6-7', '3,7'), (
-                'pressure measured', 'pressure measured', 'promises: its own CPUs')):
+        for line, cpus, evidence in zip(
+            told,
+            ('0-1', '6-7', '3,7'),
+            ('pressure measured', 'pressure measured', 'promises: its own CPUs'),
+        ):
             self.assertIn('cpus %s;' % cpus, line)
             self.assertIn(evidence, line)
 
@@ -662,19 +724,22 @@ class PoolTest(HookTest):
             with self.subTest(published=published):
                 if published:
                     self.publish(self.SHARED)
-                pinned = domains.domain(hosts.name_of(1), hosts.uuid_of(1),
-                                        placement=domains.DEDICATED)
+                pinned = domains.domain(
+                    hosts.name_of(1), hosts.uuid_of(1), placement=domains.DEDICATED
+                )
                 self.call('start', 1, pinned)
-                self.assertEqual((0, (0, 1), 'pinned'), (
-                    self.promise(1).vcpus, self.promise(1).cpu_nodes, self.promise(1).origin))
+                self.assertEqual(
+                    (0, (0, 1), 'pinned'),
+                    (self.promise(1).vcpus, self.promise(1).cpu_nodes, self.promise(1).origin),
+                )
 
 
 class BoundedTest(unittest.TestCase):
-
     def run_in_child(self, work, timeout_s=20):
         said = os.pipe()
-        answer = bounded.run(work, timeout_s,
-                             lambda error: os.write(said[1], repr(error).encode()))
+        answer = bounded.run(
+            work, timeout_s, lambda error: os.write(said[1], repr(error).encode())
+        )
         os.close(said[1])
         with open(said[0]) as stream:
             return answer, stream.read()
@@ -685,6 +750,7 @@ class BoundedTest(unittest.TestCase):
     def test_a_raise_is_reported(self):
         def work():
             raise KeyError('lost')
+
         self.assertEqual((b'', "KeyError('lost')"), self.run_in_child(work))
 
     def test_a_kill_is_an_empty_answer(self):
@@ -697,6 +763,7 @@ class BoundedTest(unittest.TestCase):
             os.read(gate[0], 1)
             os.write(done[1], b'finished')
             return b'late'
+
         self.assertIsNone(bounded.run(work, 0.01, print))
         os.write(gate[1], b'x')
         self.assertEqual(b'finished', os.read(done[0], 99))
@@ -715,6 +782,7 @@ class BoundedTest(unittest.TestCase):
                 links = {os.readlink('/proc/self/fd/%d' % number) for number in range(3)}
                 with open(gate, 'w') as stream:  # until somebody opens the other end
                     print(os.getsid(0) == os.getpid(), links, file=stream)
+
             bounded.leave_behind(work, print)
             os.close(writer)
             self.assertEqual(b'', os.read(reader, 1))
@@ -730,6 +798,7 @@ class BoundedTest(unittest.TestCase):
             def report(error):
                 with open(directory + '/told', 'w') as stream:
                     stream.write(repr(error))
+
             bounded.leave_behind(lambda: {}['lost'], report)
             with open(directory + '/told') as stream:
                 self.assertEqual("KeyError('lost')", stream.read())

@@ -10,16 +10,24 @@ import time
 import unittest
 
 from nova_numa_pmc.host import hook_files
-from tests.fixtures import host as hosts
-from tests.fixtures import script
+from tests.fixtures import host as hosts, script
 
-OPERATIONS = ('prepare', 'start', 'started', 'stopped', 'release', 'migrate', 'restore',
-              'reconnect', 'attach', 'an-operation-of-tomorrow')
+OPERATIONS = (
+    'prepare',
+    'start',
+    'started',
+    'stopped',
+    'release',
+    'migrate',
+    'restore',
+    'reconnect',
+    'attach',
+    'an-operation-of-tomorrow',
+)
 XML = hosts.domain_xml(1)
 
 
 class HookScriptTest(unittest.TestCase):
-
     def setUp(self):
         self.root = tempfile.mkdtemp(prefix='hook-')
         self.addCleanup(self.remove)
@@ -30,14 +38,15 @@ class HookScriptTest(unittest.TestCase):
     def remove(self):
         """Remove the host, once no worker that was left behind writes there any more."""
         for _ in range(200):
-            with contextlib.suppress(OSError):      # a file there has come or gone
+            with contextlib.suppress(OSError):  # a file there has come or gone
                 return shutil.rmtree(self.root)
             time.sleep(0.05)
         return shutil.rmtree(self.root)
 
     def script(self, *replace, **options):
-        return script.write_script(os.path.join(self.root, 'qemu'), self.root, replace=replace,
-                                   **options)
+        return script.write_script(
+            os.path.join(self.root, 'qemu'), self.root, replace=replace, **options
+        )
 
     def assert_lives(self, path, xml=XML, operations=OPERATIONS, environment=None):
         """Every operation ends with status 0 and prints nothing."""
@@ -74,8 +83,10 @@ class HookScriptTest(unittest.TestCase):
 
     def test_reconnect_starts_no_interpreter(self):
         site = self.package('raise SystemExit(9)')
-        self.assert_lives(self.script((b'exit 0 ;; esac', b'exit 0 ;; esac; exit 5'), site=site),
-                          operations=('reconnect', 'attach', 'prepare'))
+        self.assert_lives(
+            self.script((b'exit 0 ;; esac', b'exit 0 ;; esac; exit 5'), site=site),
+            operations=('reconnect', 'attach', 'prepare'),
+        )
 
     def test_interpreter_missing(self):
         self.assert_lives(self.script((b'/usr/bin/python3', b'/nonexistent/python3')))
@@ -102,8 +113,14 @@ class HookScriptTest(unittest.TestCase):
 
     def test_garbage_xml(self):
         path = self.script()
-        for xml in (b'', b'\0\xff', b'<domain>' * 4000, b'<a/>', b'x' * (11 << 20),
-                    b'<!DOCTYPE a [<!ENTITY b "c">]><domain>&b;</domain>'):
+        for xml in (
+            b'',
+            b'\0\xff',
+            b'<domain>' * 4000,
+            b'<a/>',
+            b'x' * (11 << 20),
+            b'<!DOCTYPE a [<!ENTITY b "c">]><domain>&b;</domain>',
+        ):
             with self.subTest(xml=xml[:10]):
                 self.assert_lives(path, xml, operations=('start', 'started', 'stopped'))
                 self.assertEqual('', self.cpus())
@@ -148,8 +165,7 @@ class HookScriptTest(unittest.TestCase):
         self.host.write('var/lib/nova-numa-pmc/guests', 'no override\n' * 20)
         self.host.configure('[hook]\nstrict = true\n')
         self.host.fill_log()
-        done = script.call(self.script(), hosts.name_of(1), 'start',
-                           hosts.domain_xml(1, vcpus=99))
+        done = script.call(self.script(), hosts.name_of(1), 'start', hosts.domain_xml(1, vcpus=99))
         self.assertEqual(1, done.returncode)
         self.assertIn(b'strict is set', done.stderr)
 

@@ -11,7 +11,6 @@ CONF = 'etc/nova/nova.conf'
 
 
 class ReaderTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -47,8 +46,9 @@ class ReaderTest(unittest.TestCase):
 
     def test_novas_files_in_a_container_are_found_by_its_process(self):
         self.write('[compute]\ncpu_shared_set = 3\n', 'proc/71/root/etc/nova/other.conf')
-        self.write('/usr/bin/nova-compute\0--config-file\0/etc/nova/other.conf\0',
-                   'proc/71/cmdline')
+        self.write(
+            '/usr/bin/nova-compute\0--config-file\0/etc/nova/other.conf\0', 'proc/71/cmdline'
+        )
         self.assertEqual({3}, self.read()[0])
 
     def test_nova_that_starts_later_is_found_after_a_while(self):

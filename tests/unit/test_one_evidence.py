@@ -4,8 +4,7 @@
 import tempfile
 import unittest
 
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.model import NodeLoad
@@ -20,21 +19,50 @@ SHAPES = {
     'two': (sysfs.equal_nodes(2, 16, 64 * GIB), {}),
     'siblings': (sysfs.equal_nodes(2, 16, 64 * GIB), {'threads': 2}),
     'four': (sysfs.equal_nodes(4, 8, 16 * GIB), {}),
-    'NPS': (sysfs.equal_nodes(2, 16, 64 * GIB), {
-        'l3s': [f'{4 * at}-{4 * at + 3}' for at in range(8)], 'vendor': 'AuthenticAMD'}),
-    'SNC': (sysfs.equal_nodes(4, 8, 16 * GIB), {
-        'distances': NEAR, 'l3s': ['0-15', '16-31'], 'sockets': (0, 0, 1, 1)}),
-    'flat': (sysfs.equal_nodes(4, 8, 16 * GIB), {
-        'distances': [[10 if a == b else 20 for b in range(4)] for a in range(4)],
-        'l3s': ['0-15', '16-31'], 'sockets': (0, 0, 1, 1)}),
-    'L3 as NUMA': (sysfs.equal_nodes(10, 4, 4 * GIB), {
-        'distances': [[10 if a == b else 11 if a // 5 == b // 5 else 32 for b in range(10)]
-                      for a in range(10)], 'vendor': 'AuthenticAMD',
-        'l3s': [f'{4 * at}-{4 * at + 3}' for at in range(10)], 'sockets': (0,) * 5 + (1,) * 5}),
-    'unequal': ([sysfs.FakeNode(0, '0-3', 8 * GIB), sysfs.FakeNode(2, '4-15', 32 * GIB),
-                 sysfs.FakeNode(5, '', 64 * GIB)], {}),
-    'kept': ([*sysfs.equal_nodes(2, 16, 64 * GIB), sysfs.FakeNode(2, '', 96 * GIB),
-              sysfs.FakeNode(3, '', 96 * GIB)], {}),
+    'NPS': (
+        sysfs.equal_nodes(2, 16, 64 * GIB),
+        {'l3s': [f'{4 * at}-{4 * at + 3}' for at in range(8)], 'vendor': 'AuthenticAMD'},
+    ),
+    'SNC': (
+        sysfs.equal_nodes(4, 8, 16 * GIB),
+        {'distances': NEAR, 'l3s': ['0-15', '16-31'], 'sockets': (0, 0, 1, 1)},
+    ),
+    'flat': (
+        sysfs.equal_nodes(4, 8, 16 * GIB),
+        {
+            'distances': [[10 if a == b else 20 for b in range(4)] for a in range(4)],
+            'l3s': ['0-15', '16-31'],
+            'sockets': (0, 0, 1, 1),
+        },
+    ),
+    'L3 as NUMA': (
+        sysfs.equal_nodes(10, 4, 4 * GIB),
+        {
+            'distances': [
+                [10 if a == b else 11 if a // 5 == b // 5 else 32 for b in range(10)]
+                for a in range(10)
+            ],
+            'vendor': 'AuthenticAMD',
+            'l3s': [f'{4 * at}-{4 * at + 3}' for at in range(10)],
+            'sockets': (0,) * 5 + (1,) * 5,
+        },
+    ),
+    'unequal': (
+        [
+            sysfs.FakeNode(0, '0-3', 8 * GIB),
+            sysfs.FakeNode(2, '4-15', 32 * GIB),
+            sysfs.FakeNode(5, '', 64 * GIB),
+        ],
+        {},
+    ),
+    'kept': (
+        [
+            *sysfs.equal_nodes(2, 16, 64 * GIB),
+            sysfs.FakeNode(2, '', 96 * GIB),
+            sysfs.FakeNode(3, '', 96 * GIB),
+        ],
+        {},
+    ),
 }
 
 
@@ -44,37 +72,54 @@ def amounts(most):
 
 def columns(most):
     """Draw a quantity of each of four nodes: known of all, of none, or of some."""
-    return st.one_of(st.lists(amounts(most), min_size=4, max_size=4), st.just([None] * 4),
-                     st.lists(st.none() | amounts(most), min_size=4, max_size=4))
+    return st.one_of(
+        st.lists(amounts(most), min_size=4, max_size=4),
+        st.just([None] * 4),
+        st.lists(st.none() | amounts(most), min_size=4, max_size=4),
+    )
 
 
-measurements = st.builds(lambda *parts: [NodeLoad(*each) for each in zip(*parts)],
-                         columns(40), columns(2e11), columns(2e11), columns(1.5),
-                         st.just([None] * 4) | columns(3))
-even_measurements = st.lists(st.builds(
-    NodeLoad, st.floats(1, 40), amounts(2e11), st.none() | st.floats(1e11, 2e11), st.none()),
-    min_size=4, max_size=4)
-small_guests = st.lists(st.tuples(
-    st.sampled_from([(0,), (1,), (0, 1), ()]), st.integers(1, 12), st.integers(1, 900)),
-    max_size=8)
-kept_guests = st.lists(st.tuples(
-    st.sampled_from([(0,), (1,), (0, 1), ()]), st.integers(1, 12), st.integers(1, 9000)),
-    max_size=8)
+measurements = st.builds(
+    lambda *parts: [NodeLoad(*each) for each in zip(*parts)],
+    columns(40),
+    columns(2e11),
+    columns(2e11),
+    columns(1.5),
+    st.just([None] * 4) | columns(3),
+)
+even_measurements = st.lists(
+    st.builds(
+        NodeLoad, st.floats(1, 40), amounts(2e11), st.none() | st.floats(1e11, 2e11), st.none()
+    ),
+    min_size=4,
+    max_size=4,
+)
+small_guests = st.lists(
+    st.tuples(st.sampled_from([(0,), (1,), (0, 1), ()]), st.integers(1, 12), st.integers(1, 900)),
+    max_size=8,
+)
+kept_guests = st.lists(
+    st.tuples(st.sampled_from([(0,), (1,), (0, 1), ()]), st.integers(1, 12), st.integers(1, 9000)),
+    max_size=8,
+)
 flavors = st.fixed_dictionaries(
     {'vcpus': st.integers(1, 20), 'memory_mib': st.integers(1, 20000)},
-    optional={'policy': st.sampled_from([model.ONE_NODE, model.SPREAD, model.AUTO]),
-              'memory_intensity': st.sampled_from(['low', 'medium', 'high'])})
+    optional={
+        'policy': st.sampled_from([model.ONE_NODE, model.SPREAD, model.AUTO]),
+        'memory_intensity': st.sampled_from(['low', 'medium', 'high']),
+    },
+)
 #: Of no guests, and of some that wanted up to a whole core per vCPU.
 histories = st.just(model.History()) | st.builds(
     lambda guests, hundredths: model.History(guests, guests * hundredths / 100),
-    st.integers(1, 50), st.integers(0, 130))
+    st.integers(1, 50),
+    st.integers(0, 130),
+)
 #: A few files are written for each example.
-WITH_FILES = settings(deadline=None, max_examples=80,
-                      suppress_health_check=[HealthCheck.too_slow])
+WITH_FILES = settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 
 
 class HostCase(unittest.TestCase):
-
     def host(self, shape='two'):
         directory = tempfile.TemporaryDirectory(prefix='evidence-')
         self.addCleanup(directory.cleanup)
@@ -121,8 +166,9 @@ class ReproductionTest(HostCase):
     def test_what_another_boot_published_is_no_evidence(self):
         self.measured(self.host_, self.loads, self.kept)
         self.host_.write('proc/sys/kernel/random/boot_id', '0' * 36)
-        self.assertIn('; by promises: what is published is of another boot',
-                      self.host_.decided().why)
+        self.assertIn(
+            '; by promises: what is published is of another boot', self.host_.decided().why
+        )
 
     def test_a_damaged_file_costs_a_warning_and_not_the_place(self):
         self.measured(self.host_, self.loads, self.kept)
@@ -137,8 +183,7 @@ class ReproductionTest(HostCase):
         self.assertEqual([(1,), (0,), (1,), (0,)], taken)
 
     def test_idle_guests_let_less_be_expected_of_new_ones(self):
-        self.measured(self.host_, [NodeLoad(14.0), NodeLoad(16.0)],
-                      history=model.History(45, 0.0))
+        self.measured(self.host_, [NodeLoad(14.0), NodeLoad(16.0)], history=model.History(45, 0.0))
         # 0.05 cores per vCPU leave node 0 emptier for each of them, 0.5 only for the first.
         taken = [self.host_.hook(number, vcpus=8) for number in range(901, 904)]
         self.assertEqual([(0,)] * 3, taken)
@@ -154,7 +199,6 @@ class ReproductionTest(HostCase):
 
 
 class OneEvidenceTest(HostCase):
-
     def setUp(self):
         self.hosts = {}
 
@@ -166,20 +210,35 @@ class OneEvidenceTest(HostCase):
         return host
 
     @WITH_FILES
-    @given(st.sampled_from(sorted(SHAPES)), measurements, kept_guests, st.integers(0, 9),
-           histories, flavors)
+    @given(
+        st.sampled_from(sorted(SHAPES)),
+        measurements,
+        kept_guests,
+        st.integers(0, 9),
+        histories,
+        flavors,
+    )
     def test_hook_scheduler_and_explain_choose_the_same_nodes(
-            self, shape, loads, kept, rotation, history, flavor):
+        self, shape, loads, kept, rotation, history, flavor
+    ):
         host = self.drawn(shape, loads, kept, rotation, history)
         scheduled = host.scheduled(**flavor)
         self.assertEqual(scheduled, host.explained(**flavor))
         self.assertEqual(scheduled, host.hook(**flavor))
 
     @WITH_FILES
-    @given(st.sampled_from(sorted(SHAPES.keys() - {'unequal'})), even_measurements,
-           small_guests, st.integers(0, 9), histories, st.integers(1, 4), st.integers(1, 500))
+    @given(
+        st.sampled_from(sorted(SHAPES.keys() - {'unequal'})),
+        even_measurements,
+        small_guests,
+        st.integers(0, 9),
+        histories,
+        st.integers(1, 4),
+        st.integers(1, 500),
+    )
     def test_and_so_for_those_that_follow_before_the_next_measurement(
-            self, shape, loads, kept, rotation, history, vcpus, memory_mib):
+        self, shape, loads, kept, rotation, history, vcpus, memory_mib
+    ):
         # Each on one node: how the memory of one that spans is divided, the scheduler guesses.
         host = self.drawn(shape, loads * 3, kept, rotation, history)
         for came in range(4):

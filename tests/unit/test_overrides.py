@@ -13,7 +13,6 @@ UUIDS = [host.uuid_of(number) for number in range(4)]
 
 
 class OverridesTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -53,8 +52,15 @@ class OverridesTest(unittest.TestCase):
 
     def test_lines_that_are_none_are_told_and_never_written_over(self):
         good = '%s pin web 1\n' % UUIDS[0]
-        for line in ('x pin g', UUIDS[1], UUIDS[1] + ' pin', UUIDS[1] + ' hold g',
-                     UUIDS[1] + ' pin a/b', UUIDS[1] + '  pin g', UUIDS[1] + ' pin \udcff'):
+        for line in (
+            'x pin g',
+            UUIDS[1],
+            UUIDS[1] + ' pin',
+            UUIDS[1] + ' hold g',
+            UUIDS[1] + ' pin a/b',
+            UUIDS[1] + '  pin g',
+            UUIDS[1] + ' pin \udcff',
+        ):
             with self.subTest(line):
                 text = ('# by hand\n\n%s\n%s' % (line, good)).encode('utf-8', 'surrogateescape')
                 self.write(text)

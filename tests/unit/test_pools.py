@@ -3,8 +3,7 @@
 
 import unittest
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model, pools
 
@@ -15,32 +14,44 @@ ALL = NODES[0] | NODES[1]
 def host(*usable):
     """Build a host of two nodes of eight CPUs."""
     sets = usable or NODES
-    return model.Topology(tuple(
-        model.Node(at, cpus, online_cpus=NODES[at], usable_cpus=cpus)
-        for at, cpus in enumerate(sets)), (), ())
+    return model.Topology(
+        tuple(
+            model.Node(at, cpus, online_cpus=NODES[at], usable_cpus=cpus)
+            for at, cpus in enumerate(sets)
+        ),
+        (),
+        (),
+    )
 
 
 def guest(number=1, allowed=None, pins=(), flavor='m1.small', placed_by=(), vcpus=2):
     """Build a guest; ``pins``: a CPU for each vCPU that has one of its own."""
     return model.Guest(
-        'u%d' % number, 'g%d' % number, vcpus, 1, flavor=flavor,
+        'u%d' % number,
+        'g%d' % number,
+        vcpus,
+        1,
+        flavor=flavor,
         allowed_cpus=None if allowed is None else frozenset(allowed),
         placed_by=placed_by or (('vcpupin', 'emulatorpin') if pins else ()),
         pinned_cpus=frozenset(pins) or None,
-        pins=tuple(('vcpu%d' % at, frozenset((cpu,))) for at, cpu in enumerate(sorted(pins))))
+        pins=tuple(('vcpu%d' % at, frozenset((cpu,))) for at, cpu in enumerate(sorted(pins))),
+    )
 
 
 class FloatingTest(unittest.TestCase):
-
     def found(self, *guests, usable=(), **sets):
-        pool = pools.floating(host(*usable), guests, **{
-            name: frozenset(cpus) for name, cpus in sets.items()})
+        pool = pools.floating(
+            host(*usable), guests, **{name: frozenset(cpus) for name, cpus in sets.items()}
+        )
         return sorted(pool.cpus), pool.source
 
     def test_nova_says(self):
         dedicated = guest(1, pins=(2, 3))
-        self.assertEqual(([0, 1, 8, 9], 'nova.conf'),
-                         self.found(dedicated, shared=(0, 1, 8, 9), dedicated=(2, 3)))
+        self.assertEqual(
+            ([0, 1, 8, 9], 'nova.conf'),
+            self.found(dedicated, shared=(0, 1, 8, 9), dedicated=(2, 3)),
+        )
         self.assertEqual(([*range(8)], 'nova.conf'), self.found(dedicated, dedicated=range(8, 16)))
 
     def test_isolated_cpus_are_in_no_pool(self):
@@ -58,21 +69,28 @@ class FloatingTest(unittest.TestCase):
         self.assertEqual((list(shared), 'guests'), self.found(*alike))
         # One that may run anywhere, or elsewhere: there is no such set.
         for other in (guest(4), guest(4, (0, 1))):
-            self.assertEqual(([cpu for cpu in range(16) if cpu not in (2, 3)], 'guests'),
-                             self.found(*alike, other))
+            self.assertEqual(
+                ([cpu for cpu in range(16) if cpu not in (2, 3)], 'guests'),
+                self.found(*alike, other),
+            )
 
     def test_a_set_that_is_not_novas_is_that_guests_own(self):
         self.assertEqual(([*range(16)], 'kernel'), self.found(guest(1, (0, 1), flavor=None)))
 
     def test_without_the_cpus_of_dedicated_guests(self):
         without = ([0, 1, *range(4, 16)], 'guests')
-        for dedicated in (guest(pins=(2, 3)), guest(pins=(2, 3), flavor=None),
-                          guest(pins=(2, 3), vcpus=4, placed_by=('vcpupin', 'dedicated'))):
+        for dedicated in (
+            guest(pins=(2, 3)),
+            guest(pins=(2, 3), flavor=None),
+            guest(pins=(2, 3), vcpus=4, placed_by=('vcpupin', 'dedicated')),
+        ):
             self.assertEqual(without, self.found(dedicated))
 
     def test_a_vcpu_pinned_by_hand_takes_no_cpu_from_others(self):
-        for by_hand in (guest(pins=(2,), vcpus=2),
-                        guest(pins=(2, 3), flavor=None, placed_by=('vcpupin',))):
+        for by_hand in (
+            guest(pins=(2,), vcpus=2),
+            guest(pins=(2, 3), flavor=None, placed_by=('vcpupin',)),
+        ):
             self.assertEqual(([*range(16)], 'kernel'), self.found(by_hand))
 
     def test_cpus_that_several_are_pinned_to_are_nobodys_own(self):
@@ -82,11 +100,19 @@ class FloatingTest(unittest.TestCase):
     def test_never_empty(self):
         self.assertEqual(([*range(16)], 'kernel'), self.found(guest(pins=range(16), vcpus=16)))
 
-    @given(st.lists(st.builds(
-        guest, st.integers(1, 9), st.none() | st.frozensets(st.integers(0, 20)),
-        st.frozensets(st.integers(0, 20)), st.sampled_from((None, 'm1')))),
+    @given(
+        st.lists(
+            st.builds(
+                guest,
+                st.integers(1, 9),
+                st.none() | st.frozensets(st.integers(0, 20)),
+                st.frozensets(st.integers(0, 20)),
+                st.sampled_from((None, 'm1')),
+            )
+        ),
         st.none() | st.frozensets(st.integers(0, 20)),
-        st.none() | st.frozensets(st.integers(0, 20)))
+        st.none() | st.frozensets(st.integers(0, 20)),
+    )
     def test_some_of_the_usable_cpus_whatever_is_said(self, guests, shared, dedicated):
         pool = pools.floating(host(), tuple(guests), shared, dedicated)
         self.assertTrue(pool.cpus and pool.cpus <= ALL)
@@ -95,7 +121,6 @@ class FloatingTest(unittest.TestCase):
 
 
 class GuestsPoolTest(unittest.TestCase):
-
     POOL = pools.Pool(frozenset((0, 1, 8, 9)), pools.NOVA)
 
     def setUp(self):
@@ -111,24 +136,40 @@ class GuestsPoolTest(unittest.TestCase):
         self.assertEqual(found, pools.restricted(host(), None))
 
     def test_who_loads_none_of_the_floating_pool(self):
-        for one, apart in ((guest(), False), (guest(allowed=(1, 2)), False),
-                           (guest(allowed=(4, 5)), True), (guest(pins=(4, 5)), True),
-                           (guest(pins=(0, 1)), True),     # dedicated, by whatever set
-                           (guest(pins=(4,)), False),      # its other vCPU is not pinned
-                           (guest(pins=(0, 1), flavor=None, placed_by=('vcpupin',)), False)):
+        for one, apart in (
+            (guest(), False),
+            (guest(allowed=(1, 2)), False),
+            (guest(allowed=(4, 5)), True),
+            (guest(pins=(4, 5)), True),
+            (guest(pins=(0, 1)), True),  # dedicated, by whatever set
+            (guest(pins=(4,)), False),  # its other vCPU is not pinned
+            (guest(pins=(0, 1), flavor=None, placed_by=('vcpupin',)), False),
+        ):
             with self.subTest(one=one):
                 self.assertEqual(apart, pools.is_apart(one, self.host))
 
     def test_how_many_vcpus_load_it(self):
         mixed = guest(pins=(4, 5), vcpus=4, placed_by=('vcpupin', 'dedicated'))
-        for one, vcpus in ((guest(), 2), (guest(allowed=(4, 5)), 0), (mixed, 2),
-                           (guest(pins=(4, 5)), 0), (guest(pins=(4,)), 1), (guest(pins=(0,)), 2)):
+        for one, vcpus in (
+            (guest(), 2),
+            (guest(allowed=(4, 5)), 0),
+            (mixed, 2),
+            (guest(pins=(4, 5)), 0),
+            (guest(pins=(4,)), 1),
+            (guest(pins=(0,)), 2),
+        ):
             with self.subTest(one=one):
                 self.assertEqual(vcpus, pools.loading_vcpus(one, self.host))
 
     def test_pools_beside_the_floating_one(self):
-        guests = (guest(1, (0, 1, 8, 9)), guest(2, (4, 5, 99)), guest(3, (4, 5)), guest(4),
-                  guest(5, (77,)), guest(6, pins=(6, 7)))
+        guests = (
+            guest(1, (0, 1, 8, 9)),
+            guest(2, (4, 5, 99)),
+            guest(3, (4, 5)),
+            guest(4),
+            guest(5, (77,)),
+            guest(6, pins=(6, 7)),
+        )
         self.assertEqual((frozenset((4, 5)),), pools.own_sets(guests, self.host))
 
     def test_of_many_pools_those_of_most_guests(self):

@@ -23,12 +23,14 @@ THREADS, SHARED_THREADS = 64, 8
 SHARED = '0-3,32-35,64-67,96-99'
 NOVA_CONF = '[compute]\ncpu_shared_set = %s\ncpu_dedicated_set = 4-31,36-63,68-95,100-127\n'
 LIMITS = model.Limits()
-SPEC = types.SimpleNamespace(instance_uuid='u', numa_topology=None, flavor=types.SimpleNamespace(
-    vcpus=2, memory_mb=64, extra_specs={}))
+SPEC = types.SimpleNamespace(
+    instance_uuid='u',
+    numa_topology=None,
+    flavor=types.SimpleNamespace(vcpus=2, memory_mb=64, extra_specs={}),
+)
 
 
 class PoolsCase(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -42,8 +44,10 @@ class PoolsCase(unittest.TestCase):
 
     def guest(self, number, cpus, run_ratio, wait_ratio, **xml):
         """Let a guest run on these CPUs for 5 s, a thread on each, and tell what it is."""
-        self.host.launch(number, xml=domains.domain(
-            host.name_of(number), host.uuid_of(number), vcpus=len(cpus), **xml))
+        self.host.launch(
+            number,
+            xml=domains.domain(host.name_of(number), host.uuid_of(number), vcpus=len(cpus), **xml),
+        )
         self.threads(number, cpus, 0, 0)
         return lambda: self.threads(number, cpus, 5 * run_ratio, 5 * wait_ratio)
 
@@ -56,36 +60,57 @@ class PoolsCase(unittest.TestCase):
         self.sampler.sample(0, 1000.0)
         for each in run:
             each()
-        self.host.busy({cpu: 5 * busy_ratio(cpu) for cpu in range(2 * THREADS)},
-                       dict.fromkeys(range(2 * THREADS), 0))
+        self.host.busy(
+            {cpu: 5 * busy_ratio(cpu) for cpu in range(2 * THREADS)},
+            dict.fromkeys(range(2 * THREADS), 0),
+        )
         sample = self.sampler.sample(5 * SECOND, 1005.0)
-        seen = view.view(promises.usable_host(self.root, self.sampler.pool), (), LIMITS,
-                         {node.id: node for node in sample.nodes})
+        seen = view.view(
+            promises.usable_host(self.root, self.sampler.pool),
+            (),
+            LIMITS,
+            {node.id: node for node in sample.nodes},
+        )
         return host_state.from_sample(seen, sample, LIMITS)
 
     def answer(self, published):
         """Return what the scheduler would say of a guest of 2 vCPUs."""
         values = metrics.to_values(published, 0, 0)
-        return asking.answer(types.SimpleNamespace(
-            metrics=[{'name': name, 'numa_membw_values': one}
-                     for name, one in zip((metrics.CURRENT, metrics.MAXIMUM), values)],
-            vcpus_used=0, instances={}, total_usable_ram_mb=0, free_ram_mb=0),
-            asking.question(SPEC), asking.Rules(), published.taken_s)
+        return asking.answer(
+            types.SimpleNamespace(
+                metrics=[
+                    {'name': name, 'numa_membw_values': one}
+                    for name, one in zip((metrics.CURRENT, metrics.MAXIMUM), values)
+                ],
+                vcpus_used=0,
+                instances={},
+                total_usable_ram_mb=0,
+                free_ram_mb=0,
+            ),
+            asking.question(SPEC),
+            asking.Rules(),
+            published.taken_s,
+        )
 
     def pressures(self, published):
         return [round(node.demand_cores / node.cores, 2) for node in published.view.nodes]
 
 
 class TwoFiguresTest(PoolsCase):
-
     def saturated(self):
         """Return the state with three guests of 4 vCPUs on the 8 shared threads of each node."""
         guests = []
         for number in range(6):
             own = sorted(cpu for cpu in self.shared if cpu // THREADS == number // 3)
-            guests.append(self.guest(number + 1, [own[(4 * number + at) % 8] for at in range(4)],
-                                     2 / 3, 1 / 3,
-                                     vcpu=f"<vcpu placement='static' cpuset='{SHARED}'>4</vcpu>"))
+            guests.append(
+                self.guest(
+                    number + 1,
+                    [own[(4 * number + at) % 8] for at in range(4)],
+                    2 / 3,
+                    1 / 3,
+                    vcpu=f"<vcpu placement='static' cpuset='{SHARED}'>4</vcpu>",
+                )
+            )
         return self.published(lambda cpu: float(cpu in self.shared), *guests)
 
     def polling(self):
@@ -94,9 +119,15 @@ class TwoFiguresTest(PoolsCase):
         for node in range(2):
             own = sorted(set(range(node * THREADS, (node + 1) * THREADS)) - self.shared)
             pins = ''.join(f"<vcpupin vcpu='{at}' cpuset='{cpu}'/>" for at, cpu in enumerate(own))
-            guests.append(self.guest(
-                node + 1, own, 1.0, 0.0,
-                placement=f"<cputune>{pins}<emulatorpin cpuset='{own[0]}'/></cputune>"))
+            guests.append(
+                self.guest(
+                    node + 1,
+                    own,
+                    1.0,
+                    0.0,
+                    placement=f"<cputune>{pins}<emulatorpin cpuset='{own[0]}'/></cputune>",
+                )
+            )
         return self.published(lambda cpu: 0.025 if cpu in self.shared else 1.0, *guests)
 
     def test_a_saturated_shared_pool_is_not_told_as_a_third_used(self):
@@ -105,10 +136,11 @@ class TwoFiguresTest(PoolsCase):
                 self.setUp()
                 self.host.write('etc/nova/nova.conf', conf)
                 found = self.saturated()
-                self.assertEqual(([2.4, 2.4], source),
-                                 (self.pressures(found), found.pool_source))
-                self.assertEqual([(5.0, SHARED_THREADS)] * 2,
-                                 [(node.cores, node.threads) for node in found.view.nodes])
+                self.assertEqual(([2.4, 2.4], source), (self.pressures(found), found.pool_source))
+                self.assertEqual(
+                    [(5.0, SHARED_THREADS)] * 2,
+                    [(node.cores, node.threads) for node in found.view.nodes],
+                )
                 self.assertAlmostEqual(2.6, self.answer(found).outcome.used[0], places=2)
 
     def test_polling_on_dedicated_cpus_is_no_pressure_on_the_shared_ones(self):
@@ -117,13 +149,13 @@ class TwoFiguresTest(PoolsCase):
                 self.setUp()
                 self.host.write('etc/nova/nova.conf', conf)
                 found = self.polling()
-                self.assertEqual(([0.04, 0.04], source),
-                                 (self.pressures(found), found.pool_source))
+                self.assertEqual(
+                    ([0.04, 0.04], source), (self.pressures(found), found.pool_source)
+                )
                 self.assertAlmostEqual(0.24, self.answer(found).outcome.used[0], places=2)
 
 
 class OtherPoolTest(PoolsCase):
-
     def test_a_pool_beside_the_floating_one_is_told_apart(self):
         self.host.write('etc/nova/nova.conf', NOVA_CONF % SHARED)
         guest = self.guest(1, (4, 5), 0.5, 0.5, vcpu="<vcpu cpuset='4-7'>2</vcpu>")

@@ -27,7 +27,6 @@ class Point(Record):
 
 
 class RecordTest(unittest.TestCase):
-
     def test_values_by_position_by_name_and_by_default(self):
         for point in (Point(1, 2, 3), Point(1, z=3, y=2), Point(z=3, x=1, y=2)):
             self.assertEqual((1, 2, 3), (point.x, point.y, point.z))
@@ -35,9 +34,13 @@ class RecordTest(unittest.TestCase):
         self.assertEqual((1, 5, None), Point(1, y=5))
 
     def test_what_does_not_fit_is_refused(self):
-        for values, named, told in (((), {}, 'x$'), ((1, 2, 3, 4), {}, '4 given'),
-                                    ((1,), {'x': 2}, 'x$'), ((1,), {'w': 2}, 'w$'),
-                                    ((1, 2, 3), {'z': 3}, 'z$')):
+        for values, named, told in (
+            ((), {}, 'x$'),
+            ((1, 2, 3, 4), {}, '4 given'),
+            ((1,), {'x': 2}, 'x$'),
+            ((1,), {'w': 2}, 'w$'),
+            ((1, 2, 3), {'z': 3}, 'z$'),
+        ):
             with self.subTest(values=values, named=named):
                 with self.assertRaisesRegex(TypeError, 'Point takes x y z.*' + told):
                     Point(*values, **named)
@@ -68,8 +71,9 @@ class RecordTest(unittest.TestCase):
             self.assertEqual((Point, point), (type(other), other))
 
     def test_has_methods_and_properties_of_its_own(self):
-        self.assertEqual((Point(12), False, True),
-                         (Point(1).moved(12), Point(1).far, Point(12).far))
+        self.assertEqual(
+            (Point(12), False, True), (Point(1).moved(12), Point(1).far, Point(12).far)
+        )
         self.assertEqual('A point.', Point.__doc__)
 
     def test_its_types_are_for_type_checkers_only(self):

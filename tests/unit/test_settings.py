@@ -9,7 +9,6 @@ from nova_numa_pmc import model, settings
 
 
 class DefaultsTest(unittest.TestCase):
-
     def test_an_empty_file_gives_the_defaults(self):
         values, problems = settings.parse('')
         self.assertEqual([], problems)
@@ -19,8 +18,9 @@ class DefaultsTest(unittest.TestCase):
         self.assertEqual(model.Limits(), settings.read('/nonexistent/file').limits)
 
     def test_every_option_belongs_to_a_described_group(self):
-        self.assertEqual({name for name, _ in settings.GROUPS},
-                         {option.group for option in settings.OPTIONS})
+        self.assertEqual(
+            {name for name, _ in settings.GROUPS}, {option.group for option in settings.OPTIONS}
+        )
 
     def test_defaults_pass_their_own_check(self):
         for option in settings.OPTIONS:
@@ -29,15 +29,16 @@ class DefaultsTest(unittest.TestCase):
 
 
 class SyntaxTest(unittest.TestCase):
-
     def values(self, text):
         values, problems = settings.parse(text)
         self.assertEqual([], problems)
         return values
 
     def test_separators_quotes_comments_and_blanks(self):
-        values = self.values('# a comment\n; another\n\n[hook]\nenabled: no\n'
-                             'timeout_s=  0.5\n[STATE]\ndir = "/run/other"\n')
+        values = self.values(
+            '# a comment\n; another\n\n[hook]\nenabled: no\n'
+            'timeout_s=  0.5\n[STATE]\ndir = "/run/other"\n'
+        )
         self.assertIs(False, values['hook', 'enabled'])
         self.assertEqual(0.5, values['hook', 'timeout_s'])
         self.assertEqual('/run/other', values['state', 'dir'])
@@ -46,8 +47,9 @@ class SyntaxTest(unittest.TestCase):
         self.assertEqual('/run/a:b', self.values('[state]\ndir = /run/a:b')['state', 'dir'])
 
     def test_the_last_assignment_counts(self):
-        self.assertEqual(7.0, self.values('[hook]\ntimeout_s=1\n[hook]\ntimeout_s=7')[
-            'hook', 'timeout_s'])
+        self.assertEqual(
+            7.0, self.values('[hook]\ntimeout_s=1\n[hook]\ntimeout_s=7')['hook', 'timeout_s']
+        )
 
     def test_windows_line_ends(self):
         self.assertIs(True, self.values('[hook]\r\nbind = on\r\n')['hook', 'bind'])
@@ -61,19 +63,27 @@ class SyntaxTest(unittest.TestCase):
 
 
 class BadValueTest(unittest.TestCase):
-
     def test_each_gives_the_default_and_one_problem(self):
         for group, line in [
-                ('hook', 'enabled = maybe'), ('hook', 'enabled ='), ('hook', 'timeout_s = 0'),
-                ('hook', 'timeout_s = nan'), ('hook', 'timeout_s = inf'),
-                ('hook', 'timeout_s = two'), ('hook', 'start_grace_s = 1.5'),
-                ('hook', 'bring_over_limit_mib = 65'), ('hook', 'start_grace_s = 900\n  1'),
-                ('placement', 'reserve_mb = -1'), ('placement', 'smt_ratio = 1.01'),
-                ('placement', 'domain_distance = 255'),
-                ('placement', 'device_memory_nodes = 2-1'),
-                ('placement', 'guest_memory_nodes = GPU'),
-                ('state', 'dir = run'), ('state', 'dir ='),
-                ('state', 'dir = /run/a\0b'), ('state', 'dir = /run\n  /more')]:
+            ('hook', 'enabled = maybe'),
+            ('hook', 'enabled ='),
+            ('hook', 'timeout_s = 0'),
+            ('hook', 'timeout_s = nan'),
+            ('hook', 'timeout_s = inf'),
+            ('hook', 'timeout_s = two'),
+            ('hook', 'start_grace_s = 1.5'),
+            ('hook', 'bring_over_limit_mib = 65'),
+            ('hook', 'start_grace_s = 900\n  1'),
+            ('placement', 'reserve_mb = -1'),
+            ('placement', 'smt_ratio = 1.01'),
+            ('placement', 'domain_distance = 255'),
+            ('placement', 'device_memory_nodes = 2-1'),
+            ('placement', 'guest_memory_nodes = GPU'),
+            ('state', 'dir = run'),
+            ('state', 'dir ='),
+            ('state', 'dir = /run/a\0b'),
+            ('state', 'dir = /run\n  /more'),
+        ]:
             with self.subTest(line=line):
                 values, problems = settings.parse(f'[{group}]\n{line}\n', 'here.conf')
                 name = line.split(' ')[0]
@@ -107,7 +117,6 @@ class BadValueTest(unittest.TestCase):
 
 
 class ReadTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -118,25 +127,43 @@ class ReadTest(unittest.TestCase):
             file.write(data)
 
     def test_every_field_follows_its_option(self):
-        self.write(b'[placement]\nram_allocation_ratio=1.5\nreserve_mb=512\nsmt_ratio=0.5\n'
-                   b'domain_distance=15\npressure_floor=0.6\npressure_step=0.1\n'
-                   b'[hook]\nenabled=false\ntimeout_s=3\nbind=true\nbring_over_limit_mib=32\n'
-                   b'follow_memory_over_mib=512\nstrict=true\nstart_grace_s=60\n[state]\ndir=/run/x\n')
+        self.write(
+            b'[placement]\nram_allocation_ratio=1.5\nreserve_mb=512\nsmt_ratio=0.5\n'
+            b'domain_distance=15\npressure_floor=0.6\npressure_step=0.1\n'
+            b'[hook]\nenabled=false\ntimeout_s=3\nbind=true\nbring_over_limit_mib=32\n'
+            b'follow_memory_over_mib=512\nstrict=true\nstart_grace_s=60\n[state]\ndir=/run/x\n'
+        )
         self.assertEqual(
             settings.Settings(
-                limits=model.Limits(ram_ratio=1.5, reserve_bytes=512 << 20, smt_ratio=0.5,
-                                    domain_distance=15, pressure_floor=0.6, pressure_step=0.1),
-                enabled=False, timeout_s=3.0, bind=True, bring_over_limit_mib=32,
-                follow_memory_over_mib=512, strict=True, start_grace_s=60,
-                state_dir='/run/x', problems=()),
-            settings.read(self.path))
+                limits=model.Limits(
+                    ram_ratio=1.5,
+                    reserve_bytes=512 << 20,
+                    smt_ratio=0.5,
+                    domain_distance=15,
+                    pressure_floor=0.6,
+                    pressure_step=0.1,
+                ),
+                enabled=False,
+                timeout_s=3.0,
+                bind=True,
+                bring_over_limit_mib=32,
+                follow_memory_over_mib=512,
+                strict=True,
+                start_grace_s=60,
+                state_dir='/run/x',
+                problems=(),
+            ),
+            settings.read(self.path),
+        )
 
     def test_no_file_is_no_problem(self):
         self.assertEqual((), settings.read(self.path).problems)
 
     def test_an_unusable_file_gives_the_defaults_and_says_so(self):
-        for name, data in (('not UTF-8', b'[hook]\nbind = true\n\xff'),
-                           ('too long', b'#' * (settings.MAX_BYTES + 1))):
+        for name, data in (
+            ('not UTF-8', b'[hook]\nbind = true\n\xff'),
+            ('too long', b'#' * (settings.MAX_BYTES + 1)),
+        ):
             with self.subTest(name):
                 self.write(data)
                 found = settings.read(self.path)

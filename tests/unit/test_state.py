@@ -10,37 +10,48 @@ import signal
 import tempfile
 import unittest
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nova_numa_pmc import state, state_format
 from nova_numa_pmc.exceptions import StateBusy, StateError
 from nova_numa_pmc.model import Promise
 
 BOOT = '5d0b1c6e-7d4d-4d4c-9f5c-2f9f5a3e0b11'
-GUEST = Promise('6ba7b810-9dad-11d1-80b4-00c04fd430c8', 'instance-0000002a', (0,), (0,), 4,
-                8 << 30, since_ns=5)
+GUEST = Promise(
+    '6ba7b810-9dad-11d1-80b4-00c04fd430c8', 'instance-0000002a', (0,), (0,), 4, 8 << 30, since_ns=5
+)
 
 _numbers = st.integers(0, 2**63 - 1)
 _nodes = st.lists(st.integers(0, 65535), max_size=4).map(tuple)
 # Any str, lone surrogates as well: a name may be what os.fsdecode() made of any bytes.
 _texts = st.text(st.characters(), max_size=20)
 _promises = st.builds(
-    Promise, uuid=_texts.filter(bool), name=_texts, cpu_nodes=_nodes, mem_nodes=_nodes,
-    vcpus=_numbers, memory_bytes=_numbers, page_bytes=st.none() | _numbers, bound=st.booleans(),
-    origin=_texts, since_ns=_numbers, started=st.booleans(),
-    mem_bytes=st.lists(_numbers, max_size=4).map(tuple), missed=st.booleans(),
-    cpus=st.frozensets(st.integers(0, 16383), max_size=9).map(sorted).map(tuple))
+    Promise,
+    uuid=_texts.filter(bool),
+    name=_texts,
+    cpu_nodes=_nodes,
+    mem_nodes=_nodes,
+    vcpus=_numbers,
+    memory_bytes=_numbers,
+    page_bytes=st.none() | _numbers,
+    bound=st.booleans(),
+    origin=_texts,
+    since_ns=_numbers,
+    started=st.booleans(),
+    mem_bytes=st.lists(_numbers, max_size=4).map(tuple),
+    missed=st.booleans(),
+    cpus=st.frozensets(st.integers(0, 16383), max_size=9).map(sorted).map(tuple),
+)
 _ledgers = st.lists(_promises, max_size=4, unique_by=lambda promise: promise.uuid)
 
 
 class FormatTest(unittest.TestCase):
-
     @given(_ledgers, _numbers, _texts)
     def test_round_trip(self, promises, rotation, boot_id):
         boot, record = state_format.decode(state_format.encode(promises, rotation, boot_id))
-        self.assertEqual((boot_id, rotation, promises),
-                         (boot, record.rotation, list(record.promises.values())))
+        self.assertEqual(
+            (boot_id, rotation, promises), (boot, record.rotation, list(record.promises.values()))
+        )
 
     @given(_ledgers, _texts, st.booleans())
     def test_one_row_is_read_as_with_all_others(self, promises, boot_id, turned):
@@ -68,7 +79,8 @@ class FormatTest(unittest.TestCase):
         damaged = bytearray(state_format.encode(promises, 1, BOOT))
         for _ in range(data.draw(st.integers(1, 3))):
             damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(
-                st.sampled_from(b'\t\n%0-,x\xff\0') | st.integers(0, 255))
+                st.sampled_from(b'\t\n%0-,x\xff\0') | st.integers(0, 255)
+            )
         with contextlib.suppress(StateError):
             state_format.decode(bytes(damaged))
 
@@ -78,8 +90,9 @@ class FormatTest(unittest.TestCase):
             state_format.decode(data)
 
     def edited(self, old, new):
-        return state_format.decode(
-            state_format.encode([GUEST], 1, BOOT).replace(old, new))[1].promises
+        return state_format.decode(state_format.encode([GUEST], 1, BOOT).replace(old, new))[
+            1
+        ].promises
 
     def test_a_newer_minor_version_with_more_columns_is_read(self):
         text = state_format.encode([GUEST], 1, BOOT).decode()
@@ -105,10 +118,18 @@ class FormatTest(unittest.TestCase):
             self.edited(b'\t1.2\t', b'\t2.0\t')
 
     def test_values_out_of_place(self):
-        for old, new in ((b'\t4\t', b'\t-4\t'), (b'\t4\t', b'\t4.0\t'), (b'\t4\t', b'\t1_0\t'),
-                         (b'\t4\t', b'\t' + b'9' * 20 + b'\t'), (b'instance', b'%zz'),
-                         (b'instance', b'%4'), (b'instance', b'%ff'), (b'\tplaced', b''),
-                         (GUEST.uuid.encode(), b''), (b'end\t1', b'end\t2')):
+        for old, new in (
+            (b'\t4\t', b'\t-4\t'),
+            (b'\t4\t', b'\t4.0\t'),
+            (b'\t4\t', b'\t1_0\t'),
+            (b'\t4\t', b'\t' + b'9' * 20 + b'\t'),
+            (b'instance', b'%zz'),
+            (b'instance', b'%4'),
+            (b'instance', b'%ff'),
+            (b'\tplaced', b''),
+            (GUEST.uuid.encode(), b''),
+            (b'end\t1', b'end\t2'),
+        ):
             with self.subTest(new=new), self.assertRaises(StateError):
                 self.edited(old, new)
         row = state_format.encode([GUEST], 1, BOOT).split(b'\n')[2] + b'\n'
@@ -116,14 +137,20 @@ class FormatTest(unittest.TestCase):
             self.edited(row + b'end\t1', row + row + b'end\t2')
 
     def test_what_could_not_be_read_back_is_not_written(self):
-        for changed in ({'vcpus': -1}, {'vcpus': 1.5}, {'vcpus': None}, {'name': None},
-                        {'memory_bytes': 2**70}, {'cpu_nodes': None}, {'cpu_nodes': ('0',)}):
+        for changed in (
+            {'vcpus': -1},
+            {'vcpus': 1.5},
+            {'vcpus': None},
+            {'name': None},
+            {'memory_bytes': 2**70},
+            {'cpu_nodes': None},
+            {'cpu_nodes': ('0',)},
+        ):
             with self.subTest(changed=changed), self.assertRaises(StateError):
                 state_format.encode([GUEST._replace(**changed)], 1, BOOT)
 
 
 class PruneTest(unittest.TestCase):
-
     @given(_ledgers, st.sets(_texts, max_size=3), _numbers, st.integers(0, 2**40))
     def test_kept_exactly_while_claimed(self, promises, strangers, now_ns, grace_ns):
         running = strangers | {promise.uuid for promise in promises[::2]}
@@ -132,7 +159,8 @@ class PruneTest(unittest.TestCase):
             age_ns = now_ns - promise.since_ns
             self.assertEqual(
                 promise.uuid in running or (not promise.started and age_ns < grace_ns),
-                kept.get(promise.uuid) == promise)
+                kept.get(promise.uuid) == promise,
+            )
 
     def test_a_start_in_progress_has_a_grace(self):
         waiting = {GUEST.uuid: GUEST}
@@ -149,7 +177,6 @@ class PruneTest(unittest.TestCase):
 
 
 class StateTestCase(unittest.TestCase):
-
     def setUp(self):
         super().setUp()
         parent = tempfile.mkdtemp()
@@ -170,7 +197,6 @@ class StateTestCase(unittest.TestCase):
 
 
 class LockedTest(StateTestCase):
-
     def test_records_and_forgets(self):
         self.assertIsNone(self.read())
         with self.locked() as ledger:
@@ -192,10 +218,13 @@ class LockedTest(StateTestCase):
                     self.record()
                 finally:
                     os.umask(before)
-                self.assertEqual([0o755, 0o644], [os.stat(path).st_mode & 0o7777
-                                                  for path in (self.directory, self.file)])
-                self.assertEqual(0, os.stat(os.path.join(self.directory, state.LOCK)).st_mode
-                                 & 0o077)
+                self.assertEqual(
+                    [0o755, 0o644],
+                    [os.stat(path).st_mode & 0o7777 for path in (self.directory, self.file)],
+                )
+                self.assertEqual(
+                    0, os.stat(os.path.join(self.directory, state.LOCK)).st_mode & 0o077
+                )
                 shutil.rmtree(self.directory)
 
     def test_nothing_changed_is_not_written(self):
@@ -234,26 +263,29 @@ class LockedTest(StateTestCase):
     def test_a_full_file_system_is_an_error_and_the_old_record_stays(self):
         self.record()
         os.mkdir(self.file + '.tmp')  # as good a reason as any not to be able to write
-        with self.assertRaisesRegex(StateError, 'can\'t be written'):
+        with self.assertRaisesRegex(StateError, "can't be written"):
             self.record(GUEST._replace(uuid='b'))
         self.assertEqual([GUEST.uuid], list(self.read().promises))
 
 
 class HostileTest(StateTestCase):
-
     def spoilers(self):
         """Yield (name, function that puts something in the file's place)."""
+
         def replace(make):
             def spoil():
                 os.unlink(self.file)
                 make(self.file)
+
             return spoil
 
         def append(data):
             def spoil():
                 with open(self.file, 'ab') as f:
                     f.write(data)
+
             return spoil
+
         yield 'symlink', replace(lambda path: os.symlink('/etc/hostname', path))
         yield 'dangling', replace(lambda path: os.symlink('/nowhere', path))
         yield 'fifo', replace(os.mkfifo)
@@ -294,10 +326,11 @@ class HostileTest(StateTestCase):
     def test_a_directory_not_to_be_trusted_is_not_entered(self):
         elsewhere = self.directory + '.elsewhere'
         os.mkdir(elsewhere)
-        for name, make in (('symlink', lambda: os.symlink(elsewhere, self.directory)),
-                           ('file', lambda: os.mknod(self.directory)),
-                           ('open to all', lambda: (os.mkdir(self.directory),
-                                                    os.chmod(self.directory, 0o777)))):
+        for name, make in (
+            ('symlink', lambda: os.symlink(elsewhere, self.directory)),
+            ('file', lambda: os.mknod(self.directory)),
+            ('open to all', lambda: (os.mkdir(self.directory), os.chmod(self.directory, 0o777))),
+        ):
             with self.subTest(name):
                 make()
                 for enter in (self.read, self.locked().__enter__):
@@ -314,9 +347,11 @@ class HostileTest(StateTestCase):
 
     def test_a_lock_not_to_be_trusted_is_not_taken(self):
         lock = os.path.join(self.directory, state.LOCK)
-        for name, make in (('symlink', lambda: os.symlink('/tmp/elsewhere', lock)),
-                           ('fifo', lambda: os.mkfifo(lock, 0o600)),
-                           ('directory', lambda: os.mkdir(lock))):
+        for name, make in (
+            ('symlink', lambda: os.symlink('/tmp/elsewhere', lock)),
+            ('fifo', lambda: os.mkfifo(lock, 0o600)),
+            ('directory', lambda: os.mkdir(lock)),
+        ):
             with self.subTest(name):
                 os.mkdir(self.directory)
                 make()
@@ -326,7 +361,6 @@ class HostileTest(StateTestCase):
 
 
 class CrowdTest(StateTestCase):
-
     def fork(self, work):
         """Run ``work()`` in a child, which ends with 0 if it returns."""
         pid = os.fork()
@@ -345,9 +379,9 @@ class CrowdTest(StateTestCase):
                 os.write(fd, b'%d\n' % ledger.rotation)
                 ledger.rotation += 1
                 ledger.put(GUEST._replace(uuid='guest-%d' % number))
+
         reader, writer = os.pipe()
-        children = [self.fork(lambda number=number: start(number, writer))
-                    for number in range(16)]
+        children = [self.fork(lambda number=number: start(number, writer)) for number in range(16)]
         self.assertEqual([0] * 16, [os.waitpid(pid, 0)[1] for pid in children])
         os.close(writer)
         with open(reader, encoding='ascii') as f:
@@ -365,8 +399,10 @@ class CrowdTest(StateTestCase):
                     ledger.rotation += 1
                     ledger.promises = {
                         str(i): GUEST._replace(uuid=str(i), since_ns=ledger.rotation)
-                        for i in range(20)}
+                        for i in range(20)
+                    }
                 os.write(fd, b'.')
+
         self.record()
         last = 0
         for _ in range(40):
@@ -381,8 +417,9 @@ class CrowdTest(StateTestCase):
             os.close(writer)
             record = self.read()
             self.assertGreater(record.rotation, last)
-            self.assertEqual({record.rotation},
-                             {promise.since_ns for promise in record.promises.values()})
+            self.assertEqual(
+                {record.rotation}, {promise.since_ns for promise in record.promises.values()}
+            )
             last = record.rotation
             with self.locked(timeout_s=0) as ledger:  # its lock went with it
                 self.assertIsNone(ledger.problem)

@@ -5,5 +5,6 @@ from nova.objects.request_spec import RequestSpec
 from nova.scheduler.host_manager import HostState
 
 class BaseFilter:
-    def filter_all(self, filter_obj_list: Iterable[HostState],
-                   spec_obj: RequestSpec) -> Iterable[HostState]: ...
+    def filter_all(
+        self, filter_obj_list: Iterable[HostState], spec_obj: RequestSpec
+    ) -> Iterable[HostState]: ...

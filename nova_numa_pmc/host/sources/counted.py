@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from nova_numa_pmc.core import rates
 from nova_numa_pmc.core.samples import Counts
@@ -25,8 +25,12 @@ _K = TypeVar('_K')
 
 #: In this order they are opened, as far as the hardware can in one group: what is divided by
 #: another is to be of the same time.
-ROLES = (event_table.LOCAL_DRAM, event_table.REMOTE_DRAM, event_table.INSTRUCTIONS,
-         event_table.CYCLES)
+ROLES = (
+    event_table.LOCAL_DRAM,
+    event_table.REMOTE_DRAM,
+    event_table.INSTRUCTIONS,
+    event_table.CYCLES,
+)
 
 
 def core_events(selection: Selection) -> tuple[Event, ...]:
@@ -34,8 +38,12 @@ def core_events(selection: Selection) -> tuple[Event, ...]:
 
     :raises SourceUnavailable: there are none, with the reason
     """
-    chosen = tuple(event for role in ROLES for event in selection.events
-                   if event.role == role and event.cpus is None)
+    chosen = tuple(
+        event
+        for role in ROLES
+        for event in selection.events
+        if event.role == role and event.cpus is None
+    )
     if not chosen:
         reasons = dict.fromkeys(why for role, why in selection.missing if role in ROLES)
         raise SourceUnavailable('no core events: %s' % '; '.join(reasons or ('none known',)))
@@ -62,7 +70,8 @@ def refuse_mediated(root: str) -> None:
     if events.mediated_vpmu(root):
         raise SourceUnavailable(
             "KVM's mediated vPMU is enabled: an open core event would stop guests from starting; "
-            'load kvm_intel or kvm_amd with enable_mediated_pmu=0 to count cores')
+            'load kvm_intel or kvm_amd with enable_mediated_pmu=0 to count cores'
+        )
 
 
 class Owners(Generic[_O, _K]):
@@ -81,8 +90,9 @@ class Owners(Generic[_O, _K]):
         """Return how many descriptors are open."""
         return len(self._counters)
 
-    def sample(self, wanted: Mapping[_O, Mapping[_K, counters.Wanted]],
-               idle_is_zero: bool) -> tuple[dict[_O, Deltas], tuple[str, ...]]:
+    def sample(
+        self, wanted: Mapping[_O, Mapping[_K, counters.Wanted]], idle_is_zero: bool
+    ) -> tuple[dict[_O, Deltas], tuple[str, ...]]:
         """Open and close as wanted, read, and difference.
 
         :param wanted: {owner: {key: (target, events)}}; the key tells apart two holders of
@@ -91,12 +101,16 @@ class Owners(Generic[_O, _K]):
         :returns: ({owner: deltas over all its targets}, problems as text); an owner of which
             targets came or went is absent. Amounts of data are in bytes
         """
-        flat = {(owner, key): target for owner, targets in wanted.items()
-                for key, target in targets.items()}
+        flat = {
+            (owner, key): target
+            for owner, targets in wanted.items()
+            for key, target in targets.items()
+        }
         errors = self._counters.update(flat)
         # What the hardware lacks is told once, what is refused or used up at every try.
-        self._lacking.update((str(error), None) for error in errors
-                             if isinstance(error, CounterUnsupported))
+        self._lacking.update(
+            (str(error), None) for error in errors if isinstance(error, CounterUnsupported)
+        )
         problems = tuple(dict.fromkeys([*self._lacking, *map(str, errors)]))
         readings: dict[_O, dict[_K, Readings]] = {owner: {} for owner in wanted}
         for (owner, key), reading in self._counters.read().items():
@@ -109,8 +123,10 @@ class Owners(Generic[_O, _K]):
                 totals: dict[str, list[float] | None] = {}
                 for key, new in counts.items():
                     _add(totals, wanted[owner][key][1], earlier[key], new, idle_is_zero)
-                deltas[owner] = {role: None if total is None else rates.Delta(*total)
-                                 for role, total in totals.items()}
+                deltas[owner] = {
+                    role: None if total is None else rates.Delta(*total)
+                    for role, total in totals.items()
+                }
         return deltas, problems
 
     def close(self) -> None:
@@ -120,8 +136,13 @@ class Owners(Generic[_O, _K]):
         self._before, self._lacking = {}, {}
 
 
-def _add(totals: dict[str, list[float] | None], chosen: Iterable[Event], before: Readings,
-         after: Readings, idle_is_zero: bool) -> None:
+def _add(
+    totals: dict[str, list[float] | None],
+    chosen: Iterable[Event],
+    before: Readings,
+    after: Readings,
+    idle_is_zero: bool,
+) -> None:
     """Add what one target's events saw to {role: [amount, smallest share], None: unknown}."""
     for event, old, new in zip(chosen, before, after):
         so_far = totals.setdefault(event.role, [0.0, 1.0])
@@ -137,8 +158,9 @@ def _add(totals: dict[str, list[float] | None], chosen: Iterable[Event], before:
                 so_far[1] = share
 
 
-def add_up(chosen: Iterable[Event], deltas: Mapping[str, rates.Delta | None],
-           elapsed_ns: int) -> Counts:
+def add_up(
+    chosen: Iterable[Event], deltas: Mapping[str, rates.Delta | None], elapsed_ns: int
+) -> Counts:
     """Return what was counted; a role is unknown where one of its events is on one target.
 
     :param chosen: the events, of :func:`core_events`
@@ -149,5 +171,6 @@ def add_up(chosen: Iterable[Event], deltas: Mapping[str, rates.Delta | None],
             totals[event.role] = rates.subtract(totals[event.role], totals.get(event.minus))
     known = [delta.share for delta in totals.values() if delta is not None]
     local, remote, instructions, cycles = (
-        rates.per_sec(totals[role], elapsed_ns) for role in ROLES)
+        rates.per_sec(totals[role], elapsed_ns) for role in ROLES
+    )
     return Counts(local, remote, cycles, instructions, min(known, default=None))

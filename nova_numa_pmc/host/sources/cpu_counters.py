@@ -50,16 +50,20 @@ class CpuCounters:
         counted.refuse_mediated(self._root)
         events = self._events
         if events is None:
-            events = self._events = tuple(event for event in counted.core_events(self._select())
-                                          if event.role in self.roles)
-        deltas, problems = self._owners.sample({node.id: {
-            cpu: (perf.on_cpu(cpu), events) for cpu in node.online_cpus}
-            for node in topology.nodes}, idle_is_zero=False)
+            events = self._events = tuple(
+                event for event in counted.core_events(self._select()) if event.role in self.roles
+            )
+        deltas, problems = self._owners.sample(
+            {
+                node.id: {cpu: (perf.on_cpu(cpu), events) for cpu in node.online_cpus}
+                for node in topology.nodes
+            },
+            idle_is_zero=False,
+        )
         if problems and not len(self._owners):
             raise SourceUnavailable(problems[0])
         self.problems = problems
-        return {node: counted.add_up(events, told, elapsed_ns)
-                for node, told in deltas.items()}
+        return {node: counted.add_up(events, told, elapsed_ns) for node, told in deltas.items()}
 
     @property
     def with_prefetch(self) -> bool:
@@ -85,13 +89,17 @@ class CpuShare:
         """
         if tick.before_ns is None:
             return {}
-        known = {node: (counts.local_per_sec, counts.remote_per_sec)
-                 for node, counts in tick.counts.items()
-                 if counts.local_per_sec is not None and counts.remote_per_sec is not None}
+        known = {
+            node: (counts.local_per_sec, counts.remote_per_sec)
+            for node, counts in tick.counts.items()
+            if counts.local_per_sec is not None and counts.remote_per_sec is not None
+        }
         if not known:
             raise SourceUnavailable('the CPUs are not counted')
-        counted_share = min((share for share in (
-            tick.counts[node].share for node in known) if share is not None), default=None)
+        counted_share = min(
+            (share for share in (tick.counts[node].share for node in known) if share is not None),
+            default=None,
+        )
         found = {}
         for running in tick.guests:
             local = remote = 0.0
@@ -105,8 +113,13 @@ class CpuShare:
             else:
                 if running.cores_by_node:
                     found[running.guest.uuid] = Evidence(
-                        self.name, ATTRIBUTED, local, remote, rates.remote_ratio(local, remote),
-                        counted_share=counted_share)
+                        self.name,
+                        ATTRIBUTED,
+                        local,
+                        remote,
+                        rates.remote_ratio(local, remote),
+                        counted_share=counted_share,
+                    )
         return found
 
     def close(self) -> None:

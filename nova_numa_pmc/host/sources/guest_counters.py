@@ -46,8 +46,9 @@ class GuestCounters:
     :param scope: :data:`THREAD` or :data:`CGROUP`
     """
 
-    def __init__(self, select: Callable[[], Selection], scope: str = THREAD,
-                 root: str = '/') -> None:
+    def __init__(
+        self, select: Callable[[], Selection], scope: str = THREAD, root: str = '/'
+    ) -> None:
         self.name = 'perf by %s' % scope
         self._scope = scope
         self._select, self._root = select, root
@@ -58,8 +59,8 @@ class GuestCounters:
         self._owners: counted.Owners[str, _Key] = counted.Owners()
         self._wanted: dict[str, dict[_Key, Wanted]] = {}  # what it counts, as Owners take it
         self._last_ns: int | None = None
-        self._left = False       # it failed, and was not tried again yet
-        self._room = 0           # which of _ROOMS
+        self._left = False  # it failed, and was not tried again yet
+        self._room = 0  # which of _ROOMS
         self.problems: tuple[str, ...] = ()
 
     def room(self, cpu: int) -> tuple[str, ...]:
@@ -72,9 +73,16 @@ class GuestCounters:
         if self._events is None:
             try:
                 events = self._choose()
-                self._room = next(at for at, roles in enumerate(_ROOMS) if not roles or (
-                    perf.fit_together(events + tuple(
-                        event for event in events if event.role in roles), cpu)))
+                self._room = next(
+                    at
+                    for at, roles in enumerate(_ROOMS)
+                    if not roles
+                    or (
+                        perf.fit_together(
+                            events + tuple(event for event in events if event.role in roles), cpu
+                        )
+                    )
+                )
             except NumaPmcError:
                 return _ROOMS[0]  # why is told by its sample
         return _ROOMS[self._room]
@@ -98,8 +106,9 @@ class GuestCounters:
         for key in self._paths.keys() - present:
             del self._paths[key]
         targets = self._threads if self._scope == THREAD else self._groups
-        self._wanted = {running.guest.uuid: targets(running, tick.topology, events)
-                        for running in tick.guests}
+        self._wanted = {
+            running.guest.uuid: targets(running, tick.topology, events) for running in tick.guests
+        }
         deltas, problems = self._owners.sample(self._wanted, idle_is_zero=True)
         if self._last_ns != tick.before_ns:
             deltas = {}  # it was not asked in the tick before: its counts are of a longer time
@@ -108,9 +117,11 @@ class GuestCounters:
             raise SourceUnavailable(problems[0])
         self.problems = self._lack + problems
         if not problems and any(
-                running.cores and running.cores > _RAN_CORES
-                and _is_unknown(deltas.get(running.guest.uuid))
-                for running in tick.guests):
+            running.cores
+            and running.cores > _RAN_CORES
+            and _is_unknown(deltas.get(running.guest.uuid))
+            for running in tick.guests
+        ):
             # What the hardware can do is not all that is free (the NMI watchdog takes a counter).
             self._room = min(self._room + 1, len(_ROOMS) - 1)
         found = {}
@@ -125,24 +136,38 @@ class GuestCounters:
         if local is None or remote is None:
             local = remote = None
         return Evidence(
-            self.name, COUNTED, local, remote, rates.remote_ratio(local, remote), None,
-            counts.cycles_per_sec, counts.instructions_per_sec, counts.share)
+            self.name,
+            COUNTED,
+            local,
+            remote,
+            rates.remote_ratio(local, remote),
+            None,
+            counts.cycles_per_sec,
+            counts.instructions_per_sec,
+            counts.share,
+        )
 
-    def _threads(self, running: Running, _: Topology,
-                 events: tuple[Event, ...]) -> dict[_Key, Wanted]:
+    def _threads(
+        self, running: Running, _: Topology, events: tuple[Event, ...]
+    ) -> dict[_Key, Wanted]:
         before = self._wanted.get(running.guest.uuid, {})
         keys = [(tid, ran.since) for tid, ran in running.threads.items()]
-        return {key: before.get(key) or (perf.Target(perf.THREAD, key[0], since=key[1]),
-                                         events) for key in keys}
+        return {
+            key: before.get(key) or (perf.Target(perf.THREAD, key[0], since=key[1]), events)
+            for key in keys
+        }
 
-    def _groups(self, running: Running, topology: Topology,
-                events: tuple[Event, ...]) -> dict[_Key, Wanted]:
+    def _groups(
+        self, running: Running, topology: Topology, events: tuple[Event, ...]
+    ) -> dict[_Key, Wanted]:
         group = self._group(running.guest)
         if group is None:
             return {}  # it is ending, or not in a group of libvirt's: another rung may tell
-        return {(group.since, cpu): (perf.Target(perf.CGROUP, group.id, cpu, group.since),
-                                     events)
-                for core in topology.cores for cpu in core}
+        return {
+            (group.since, cpu): (perf.Target(perf.CGROUP, group.id, cpu, group.since), events)
+            for core in topology.cores
+            for cpu in core
+        }
 
     def _group(self, guest: Guest) -> perf.Target | None:
         """Return the target of a guest's control group; one made anew has another ``since``."""

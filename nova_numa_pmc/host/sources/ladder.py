@@ -67,8 +67,9 @@ class Trials:
         #: What failed: ticks until it is tried again, and why.
         self._left: dict[object, tuple[int, str]] = {}
 
-    def sample(self, one: Measuring[_P, _T], problems: list[str], *args: _P.args,
-               **kwargs: _P.kwargs) -> _T | None:
+    def sample(
+        self, one: Measuring[_P, _T], problems: list[str], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T | None:
         """Return what it tells, None: it failed, now or lately; it is closed then.
 
         :param problems: is added to
@@ -109,8 +110,9 @@ class Ladder:
         problems: list[str] = []
         source = ''
         for rung in self._rungs:
-            waiting = tuple(running for running in tick.guests
-                            if running.guest.uuid not in evidence)
+            waiting = tuple(
+                running for running in tick.guests if running.guest.uuid not in evidence
+            )
             if tick.guests and not waiting:
                 break
             found = self._trials.sample(rung, problems, tick)
@@ -140,6 +142,8 @@ class Ladder:
 def _with_execution(evidence: Evidence, partial: Evidence | None) -> Evidence:
     if partial is None or evidence.cycles_per_sec is not None:
         return evidence
-    return evidence._replace(cycles_per_sec=partial.cycles_per_sec,
-                             instructions_per_sec=partial.instructions_per_sec,
-                             counted_share=partial.counted_share)
+    return evidence._replace(
+        cycles_per_sec=partial.cycles_per_sec,
+        instructions_per_sec=partial.instructions_per_sec,
+        counted_share=partial.counted_share,
+    )

@@ -50,12 +50,17 @@ class NumaFaults:
         for running in tick.guests:
             if not running.cores:
                 continue
-            hits = [hit for tid, ran in running.threads.items()
-                    for hit in (self._hits(running.guest.pid, tid, home.get(ran.cpu)),) if hit]
+            hits = [
+                hit
+                for tid, ran in running.threads.items()
+                for hit in (self._hits(running.guest.pid, tid, home.get(ran.cpu)),)
+                if hit
+            ]
             total = sum(local + remote for local, remote in hits)
             if total:
                 found[running.guest.uuid] = Evidence(
-                    self.name, INFERRED, remote_ratio=sum(remote for _, remote in hits) / total)
+                    self.name, INFERRED, remote_ratio=sum(remote for _, remote in hits) / total
+                )
         return found
 
     def _hits(self, pid: int | None, tid: int, node: int | None) -> tuple[int, int] | None:
@@ -63,8 +68,9 @@ class NumaFaults:
         if pid is None or node is None:
             return None
         try:
-            by_node = parse(read_text(os.path.join(
-                self._root, 'proc/%d/task/%d/sched' % (pid, tid))))
+            by_node = parse(
+                read_text(os.path.join(self._root, 'proc/%d/task/%d/sched' % (pid, tid)))
+            )
         except OSError:
             return None
         if not by_node:
@@ -84,8 +90,9 @@ def parse(text: str) -> dict[int, int]:
             continue
         fields = dict(word.partition('=')[::2] for word in line.split()[1:])
         numbers = [fields.get(name, '') for name in ('node', 'task_private', 'task_shared')]
-        if not all(number.isascii() and number.isdigit() and len(number) < 21
-                   for number in numbers):
+        if not all(
+            number.isascii() and number.isdigit() and len(number) < 21 for number in numbers
+        ):
             return {}
         node, private, shared = map(int, numbers)
         found[node] = found.get(node, 0) + private + shared

@@ -33,8 +33,9 @@ class Pages:
         """Nothing is open."""
 
 
-def remote_ratio(cores_by_node: Mapping[int, float],
-                 bytes_by_node: Mapping[int, int]) -> float | None:
+def remote_ratio(
+    cores_by_node: Mapping[int, float], bytes_by_node: Mapping[int, int]
+) -> float | None:
     """Return 1 − Σ_n (cores_n ÷ Σ cores) · (bytes_n ÷ Σ bytes); None: it did not run.
 
     :param cores_by_node, bytes_by_node: {node id: amount}
@@ -42,6 +43,8 @@ def remote_ratio(cores_by_node: Mapping[int, float],
     cores, size = sum(cores_by_node.values()), sum(bytes_by_node.values())
     if not cores or not size:
         return None
-    local = sum(amount / cores * bytes_by_node.get(node, 0) / size
-                for node, amount in cores_by_node.items())
+    local = sum(
+        amount / cores * bytes_by_node.get(node, 0) / size
+        for node, amount in cores_by_node.items()
+    )
     return min(1.0, max(0.0, 1.0 - local))

@@ -61,8 +61,10 @@ class Resctrl:
         self._before: tuple[int, dict[str, Domains]] | None = None
         self._controls: list[str] | None = None
         #: The nodes' online CPUs, and {L3 domain: {node id: share of its CPUs}}.
-        self._domains: tuple[tuple[frozenset[int], ...] | None,
-                             dict[int, dict[int, float]]] = (None, {})
+        self._domains: tuple[tuple[frozenset[int], ...] | None, dict[int, dict[int, float]]] = (
+            None,
+            {},
+        )
         #: CLOCK_MONOTONIC, {node id: counts}.
         self._nodes: tuple[int | None, dict[int, Counts]] = (None, {})
 
@@ -86,22 +88,30 @@ class Resctrl:
         self._controls = controls
         nodes = _by_node(domains, homes, tick.elapsed_ns)
         self._nodes = tick.now_ns, nodes
-        return {running.guest.uuid: evidence for running in tick.guests
-                for evidence in (self._of(running, own, moved, nodes, tick),) if evidence}
+        return {
+            running.guest.uuid: evidence
+            for running in tick.guests
+            for evidence in (self._of(running, own, moved, nodes, tick),)
+            if evidence
+        }
 
     def nodes_at(self, now_ns: int) -> dict[int, Counts]:
         """Return {node id: counts}, in lines, of the sample of this time; {}: none."""
         return self._nodes[1] if self._nodes[0] == now_ns else {}
 
-    def _of(self, running: Running, groups: Mapping[str, frozenset[int]],
-            moved: Mapping[str, Domains], nodes: Mapping[int, Counts],
-            tick: Tick) -> Evidence | None:
+    def _of(
+        self,
+        running: Running,
+        groups: Mapping[str, frozenset[int]],
+        moved: Mapping[str, Domains],
+        nodes: Mapping[int, Counts],
+        tick: Tick,
+    ) -> Evidence | None:
         """Return a guest's evidence, by its own groups or by its share of the nodes."""
         tids = set(running.threads)
         own = [group for group, members in groups.items() if tids & members]
         # What a monitoring group counts is in the sum of the group that it is in.
-        own = [group for group in own
-               if os.path.dirname(os.path.dirname(group)) not in own]
+        own = [group for group in own if os.path.dirname(os.path.dirname(group)) not in own]
         none: frozenset[int] = frozenset()
         members = none.union(*(groups[group] for group in own))
         if tids and tids == members:
@@ -111,7 +121,9 @@ class Resctrl:
                 return None
             return self._evidence(
                 sum(one.total for one in known) * 1e9 / tick.elapsed_ns,
-                sum(one.local for one in known) * 1e9 / tick.elapsed_ns, COUNTED)
+                sum(one.local for one in known) * 1e9 / tick.elapsed_ns,
+                COUNTED,
+            )
         local = remote = 0.0
         for node, cores in running.cores_by_node.items():
             if not cores:
@@ -130,8 +142,14 @@ class Resctrl:
     def _evidence(self, total: float, local: float, sure: str) -> Evidence:
         line = pressure.LINE_BYTES
         local = min(local, total)  # the two are read one after the other
-        return Evidence(self.name, sure, local / line, (total - local) / line,
-                        rates.remote_ratio(local, total - local), total)
+        return Evidence(
+            self.name,
+            sure,
+            local / line,
+            (total - local) / line,
+            rates.remote_ratio(local, total - local),
+            total,
+        )
 
     def _groups(self) -> tuple[list[str], dict[str, frozenset[int]]]:
         """Return (directories whose groups' sums hold all traffic, {directory: its threads})."""
@@ -139,19 +157,28 @@ class Resctrl:
             raise SourceUnavailable(
                 '%s: no memory bandwidth monitoring: mount it with "mount -t resctrl resctrl '
                 '%s", if the CPU has it (cqm_mbm_total and cqm_mbm_local in /proc/cpuinfo)'
-                % (self._path, self._path))
+                % (self._path, self._path)
+            )
         controls = [self._path] + self._below(self._path)
-        every = controls + [group for control in controls
-                            for group in self._below(os.path.join(control, 'mon_groups'))]
+        every = controls + [
+            group
+            for control in controls
+            for group in self._below(os.path.join(control, 'mon_groups'))
+        ]
         # All of a host's other threads are in the root group.
-        return controls, {group: frozenset() if group == self._path else _tasks(group)
-                          for group in every[:_MAX_GROUPS]}
+        return controls, {
+            group: frozenset() if group == self._path else _tasks(group)
+            for group in every[:_MAX_GROUPS]
+        }
 
     def _below(self, directory: str) -> list[str]:
         try:
-            return sorted(entry.path for entry in os.scandir(directory)
-                          if entry.name not in _NOT_GROUPS
-                          and os.path.isdir(os.path.join(entry.path, 'mon_data')))
+            return sorted(
+                entry.path
+                for entry in os.scandir(directory)
+                if entry.name not in _NOT_GROUPS
+                and os.path.isdir(os.path.join(entry.path, 'mon_data'))
+            )
         except OSError:
             return []
 
@@ -165,10 +192,13 @@ class Resctrl:
         for name in names:
             number = name.removeprefix('mon_L3_')
             if number != name and number.isascii() and number.isdigit() and len(number) < 6:
-                total, local = (_amount(os.path.join(group, 'mon_data', name, kind))
-                                for kind in ('mbm_total_bytes', 'mbm_local_bytes'))
+                total, local = (
+                    _amount(os.path.join(group, 'mon_data', name, kind))
+                    for kind in ('mbm_total_bytes', 'mbm_local_bytes')
+                )
                 found[int(number)] = (
-                    None if total is None or local is None else Bytes(total, local))
+                    None if total is None or local is None else Bytes(total, local)
+                )
         if group == self._path and not any(found.values()):
             raise SourceUnavailable('%s: total and local bandwidth are not both counted' % group)
         return found
@@ -181,9 +211,14 @@ class Resctrl:
             for node in topology.nodes:
                 for cpu in node.online_cpus:
                     cpus.setdefault(self._domain(cpu), []).append(node.id)
-            self._domains = online, {domain: {
-                node: nodes.count(node) / len(nodes) for node in set(nodes)}
-                for domain, nodes in cpus.items() if domain is not None}
+            self._domains = (
+                online,
+                {
+                    domain: {node: nodes.count(node) / len(nodes) for node in set(nodes)}
+                    for domain, nodes in cpus.items()
+                    if domain is not None
+                },
+            )
         return self._domains[1]
 
     def _domain(self, cpu: int) -> int | None:
@@ -218,8 +253,9 @@ def _tasks(group: str) -> frozenset[int]:
         words = read_text(os.path.join(group, 'tasks')).split()
     except OSError:
         return frozenset()
-    return frozenset(int(word) for word in words
-                     if word.isascii() and word.isdigit() and len(word) < 12)
+    return frozenset(
+        int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 12
+    )
 
 
 def _moved(before: Mapping[int, Bytes | None] | None, now: Domains) -> Domains:
@@ -241,13 +277,19 @@ def _sum(parts: Iterable[Domains]) -> Domains:
     for domain in domains:
         amounts = [part.get(domain) for part in parts]
         known = [amount for amount in amounts if amount is not None]
-        total[domain] = None if len(known) < len(amounts) else Bytes(
-            sum(amount.total for amount in known), sum(amount.local for amount in known))
+        total[domain] = (
+            None
+            if len(known) < len(amounts)
+            else Bytes(
+                sum(amount.total for amount in known), sum(amount.local for amount in known)
+            )
+        )
     return total
 
 
-def _by_node(domains: Domains, homes: Mapping[int, Mapping[int, float]],
-             elapsed_ns: int) -> dict[int, Counts]:
+def _by_node(
+    domains: Domains, homes: Mapping[int, Mapping[int, float]], elapsed_ns: int
+) -> dict[int, Counts]:
     """Return {node id: counts}, in lines; nodes in one domain share it evenly."""
     local: dict[int, float] = {}
     remote: dict[int, float] = {}
@@ -261,5 +303,8 @@ def _by_node(domains: Domains, homes: Mapping[int, Mapping[int, float]],
             lines = share * 1e9 / (elapsed_ns * pressure.LINE_BYTES)
             local[node] = local.get(node, 0.0) + lines * min(moved.local, moved.total)
             remote[node] = remote.get(node, 0.0) + lines * max(0, moved.total - moved.local)
-    return {node: Counts(local[node], remote[node], None, None, None)
-            for node in local if node not in unknown}
+    return {
+        node: Counts(local[node], remote[node], None, None, None)
+        for node in local
+        if node not in unknown
+    }

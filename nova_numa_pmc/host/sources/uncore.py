@@ -24,8 +24,15 @@ if TYPE_CHECKING:
     Plan = dict[int, dict[tuple[str, int], Wanted]]
 
 #: Those of which something follows here; a package has dozens of boxes for some of the others.
-_ROLES = (event_table.MEM_READ, event_table.MEM_WRITE, event_table.MEM_TRAFFIC,
-          event_table.LINK_TX, event_table.IO_READ, event_table.IO_HIT, event_table.IO_MISS)
+_ROLES = (
+    event_table.MEM_READ,
+    event_table.MEM_WRITE,
+    event_table.MEM_TRAFFIC,
+    event_table.LINK_TX,
+    event_table.IO_READ,
+    event_table.IO_HIT,
+    event_table.IO_MISS,
+)
 _PACKAGE = 'sys/devices/system/cpu/cpu%d/topology/physical_package_id'
 
 
@@ -52,8 +59,9 @@ class Uncore:
 
     name = 'memory controllers'
 
-    def __init__(self, select: Callable[[], Selection], write_weight: float = 1.0,
-                 root: str = '/') -> None:
+    def __init__(
+        self, select: Callable[[], Selection], write_weight: float = 1.0, root: str = '/'
+    ) -> None:
         self._select, self._write_weight, self._root = select, write_weight, root
         #: The CPUs that the plan is for, by node.
         self._online: tuple[frozenset[int], ...] | None = None
@@ -71,8 +79,14 @@ class Uncore:
         if online != self._online:  # another CPU may count for its package now
             self._wanted, shared = self._plan(topology)
             self._online = online
-            self._shared = ('memory controllers: the nodes of a package share its counts, which '
-                            'are left out: %s' % ', '.join(sorted(shared)),) if shared else ()
+            self._shared = (
+                (
+                    'memory controllers: the nodes of a package share its counts, which '
+                    'are left out: %s' % ', '.join(sorted(shared)),
+                )
+                if shared
+                else ()
+            )
         deltas, problems = self._owners.sample(self._wanted, idle_is_zero=False)
         if problems and not len(self._owners):
             raise SourceUnavailable(problems[0])
@@ -81,8 +95,9 @@ class Uncore:
 
     def _plan(self, topology: Topology) -> tuple[Plan, set[str]]:
         """Return (what to count, roles that nodes share)."""
-        chosen = tuple(event for event in self._select().events
-                       if event.cpus and event.role in _ROLES)
+        chosen = tuple(
+            event for event in self._select().events if event.cpus and event.role in _ROLES
+        )
         if not chosen:
             raise SourceUnavailable('the kernel has no PMU of them here')
         wanted: Plan = {node.id: {} for node in topology.nodes}
@@ -104,9 +119,13 @@ class Uncore:
             return event.node if event.node in {node.id for node in topology.nodes} else None
         package = self._package(cpu)
         # Of a package that the kernel does not tell, each node is taken for one of its own.
-        homes = [node.id for node in topology.nodes if cpu in node.online_cpus
-                 or package is not None and any(
-                     self._package(other) == package for other in sorted(node.online_cpus)[:1])]
+        homes = [
+            node.id
+            for node in topology.nodes
+            if cpu in node.online_cpus
+            or package is not None
+            and any(self._package(other) == package for other in sorted(node.online_cpus)[:1])
+        ]
         return homes[0] if len(homes) == 1 else None
 
     def _package(self, cpu: int) -> int | None:
@@ -117,20 +136,33 @@ class Uncore:
 
     def _use(self, told: Mapping[str, rates.Delta | None], elapsed_ns: int) -> Use:
         """Return a node's use from what its events saw."""
-        amounts = {role: None if delta is None else delta.value
-                   for role, delta in ((role, told.get(role)) for role in _ROLES)}
-        read, written, traffic = (amounts[role] for role in (
-            event_table.MEM_READ, event_table.MEM_WRITE, event_table.MEM_TRAFFIC))
+        amounts = {
+            role: None if delta is None else delta.value
+            for role, delta in ((role, told.get(role)) for role in _ROLES)
+        }
+        read, written, traffic = (
+            amounts[role]
+            for role in (event_table.MEM_READ, event_table.MEM_WRITE, event_table.MEM_TRAFFIC)
+        )
         bandwidth = rates.per_sec(told.get(event_table.MEM_TRAFFIC), elapsed_ns)
         if traffic is None:
             bandwidth = pressure.bandwidth_bytes_per_sec(
-                read, written, elapsed_ns, self._write_weight)
-        lines = None if read is None or elapsed_ns <= 0 else max(
-            0.0, read - (amounts[event_table.IO_READ] or 0.0)) * 1e9 / (
-                pressure.LINE_BYTES * elapsed_ns)
+                read, written, elapsed_ns, self._write_weight
+            )
+        lines = (
+            None
+            if read is None or elapsed_ns <= 0
+            else max(0.0, read - (amounts[event_table.IO_READ] or 0.0))
+            * 1e9
+            / (pressure.LINE_BYTES * elapsed_ns)
+        )
         hit, miss = amounts[event_table.IO_HIT], amounts[event_table.IO_MISS]
-        return Use(bandwidth, lines, rates.per_sec(told.get(event_table.LINK_TX), elapsed_ns),
-                   None if hit is None or miss is None else rates.ratio(miss, hit + miss))
+        return Use(
+            bandwidth,
+            lines,
+            rates.per_sec(told.get(event_table.LINK_TX), elapsed_ns),
+            None if hit is None or miss is None else rates.ratio(miss, hit + miss),
+        )
 
     def close(self) -> None:
         """Close the counters; the events are chosen anew at the next sample."""

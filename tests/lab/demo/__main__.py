@@ -36,12 +36,20 @@ from machine.qmp import QmpError  # noqa: E402
 from machine.vm import MachineError  # noqa: E402
 from rich.console import Console  # noqa: E402
 
-from tests.lab.demo import report  # noqa: E402
-from tests.lab.demo import scenario  # noqa: E402
-from tests.lab.demo import show  # noqa: E402
+from tests.lab.demo import (
+    report,  # noqa: E402
+    scenario,  # noqa: E402
+    show,  # noqa: E402
+)
 
-LAB_ERRORS = (MachineError, image.BuildError, QmpError, OSError, ValueError,
-              subprocess.SubprocessError)
+LAB_ERRORS = (
+    MachineError,
+    image.BuildError,
+    QmpError,
+    OSError,
+    ValueError,
+    subprocess.SubprocessError,
+)
 TEXT_WIDTH = 150
 
 
@@ -55,7 +63,8 @@ def _names(text):
     unknown = [name for name in names if name not in scenario.ARRANGEMENTS]
     if unknown:
         raise argparse.ArgumentTypeError(
-            f'{unknown[0]!r}: choose from {", ".join(scenario.ARRANGEMENTS)}')
+            f'{unknown[0]!r}: choose from {", ".join(scenario.ARRANGEMENTS)}'
+        )
     return names
 
 
@@ -65,6 +74,7 @@ def _whole(least):
         if number < least:
             raise ValueError
         return number
+
     parse.__name__ = f'whole number from {least}'
     return parse
 
@@ -73,29 +83,74 @@ def parse_args(argv=None):
     """Parse the command line."""
     plan = scenario.Plan()
     parser = argparse.ArgumentParser(
-        prog='python -m tests.lab.demo', description=__doc__.splitlines()[0],
+        prog='python -m tests.lab.demo',
+        description=__doc__.splitlines()[0],
         epilog=__doc__.partition('\n\n')[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add = parser.add_argument
-    add('--out', type=pathlib.Path, default=pathlib.Path('build/demo'), metavar='DIR',
-        help='where the report goes (default build/demo)')
-    add('--only', type=_names, default=list(scenario.DEFAULT), metavar='NAME[,NAME…]',
-        help=f'arrangements (default {",".join(scenario.DEFAULT)})')
-    add('--skew', type=_whole(0), default=plan.skew_mib, metavar='MIB',
-        help=f'memory taken on node 0 before (default {plan.skew_mib})')
-    add('--parallel', type=_whole(1), default=plan.parallel, metavar='N',
-        help=f'guests that start at the same time (default {plan.parallel})')
-    add('--windows', type=_whole(1), default=plan.windows, metavar='N',
-        help=f'how often to count; the counts are summed (default {plan.windows})')
-    add('--seconds', type=_whole(1), default=plan.window_s, metavar='N',
-        help=f'length of a window (default {plan.window_s})')
-    add('--settle', type=_whole(0), default=plan.settle_s, metavar='N',
-        help=f"seconds for the kernel's balancing before it is counted (default {plan.settle_s})")
-    add('--orders', type=_whole(1), metavar='N',
-        help='run placed and bound N times, each with another start order')
+    add(
+        '--out',
+        type=pathlib.Path,
+        default=pathlib.Path('build/demo'),
+        metavar='DIR',
+        help='where the report goes (default build/demo)',
+    )
+    add(
+        '--only',
+        type=_names,
+        default=list(scenario.DEFAULT),
+        metavar='NAME[,NAME…]',
+        help=f'arrangements (default {",".join(scenario.DEFAULT)})',
+    )
+    add(
+        '--skew',
+        type=_whole(0),
+        default=plan.skew_mib,
+        metavar='MIB',
+        help=f'memory taken on node 0 before (default {plan.skew_mib})',
+    )
+    add(
+        '--parallel',
+        type=_whole(1),
+        default=plan.parallel,
+        metavar='N',
+        help=f'guests that start at the same time (default {plan.parallel})',
+    )
+    add(
+        '--windows',
+        type=_whole(1),
+        default=plan.windows,
+        metavar='N',
+        help=f'how often to count; the counts are summed (default {plan.windows})',
+    )
+    add(
+        '--seconds',
+        type=_whole(1),
+        default=plan.window_s,
+        metavar='N',
+        help=f'length of a window (default {plan.window_s})',
+    )
+    add(
+        '--settle',
+        type=_whole(0),
+        default=plan.settle_s,
+        metavar='N',
+        help=f"seconds for the kernel's balancing before it is counted (default {plan.settle_s})",
+    )
+    add(
+        '--orders',
+        type=_whole(1),
+        metavar='N',
+        help='run placed and bound N times, each with another start order',
+    )
     add('--seed', type=int, default=1, help='of the start orders (default 1)')
-    add('--picture', type=pathlib.Path, metavar='FILE',
-        help='also draw the plot into this file, such as the one that README.rst shows')
+    add(
+        '--picture',
+        type=pathlib.Path,
+        metavar='FILE',
+        help='also draw the plot into this file, such as the one that README.rst shows',
+    )
     add('--json', action='store_true', help='print the report as JSON instead of tables')
     return parser.parse_args(argv)
 
@@ -110,54 +165,81 @@ def record_all(args, plan, steps, facts, records):
             if again > 1:
                 shuffled.shuffle(order)
                 say(f'{name}: run {i + 1} of {again}')
-            record = scenario.run(machine, scenario.ARRANGEMENTS[name], plan, steps, order,
-                                  facts if not facts else None)
+            record = scenario.run(
+                machine,
+                scenario.ARRANGEMENTS[name],
+                plan,
+                steps,
+                order,
+                facts if not facts else None,
+            )
             records.setdefault(name, []).append(record)
             _tell(name, report.summarize(records[name][-1], plan.shape.nodes))
 
 
 def _tell(name, run):
-    say(f"{name}: {':'.join(map(str, run['guests_per_node']))}, at least "
-        f"{run['home_share_min']:.1%} at home, {show.count(run['local'])} local and "
-        f"{show.count(run['remote'])} remote accesses")
+    say(
+        f'{name}: {":".join(map(str, run["guests_per_node"]))}, at least '
+        f'{run["home_share_min"]:.1%} at home, {show.count(run["local"])} local and '
+        f'{show.count(run["remote"])} remote accesses'
+    )
 
 
 def make_report(args, plan, steps, facts, records):
     """Return the report of what was recorded."""
     machine = {
-        'host': scenario.host_facts(), 'guest': facts, 'command': sys.orig_argv,
+        'host': scenario.host_facts(),
+        'guest': facts,
+        'command': sys.orig_argv,
         'date': datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'),
-        'nodes': plan.shape.nodes, 'cpus_per_node': plan.shape.cpus_per_node,
-        'memory_mib': plan.shape.memory_mib, 'skew_mib': plan.skew_mib,
-        'guest_memory_mib': plan.memory_mib, 'guest_cmdline': scenario.CMDLINE,
-        'parallel': plan.parallel, 'windows': plan.windows, 'window_s': plan.window_s,
-        'settle_s': plan.settle_s}
-    found = report.report({name: runs[0] for name, runs in records.items()}, plan.shape.nodes,
-                          machine, steps.phases_s)
+        'nodes': plan.shape.nodes,
+        'cpus_per_node': plan.shape.cpus_per_node,
+        'memory_mib': plan.shape.memory_mib,
+        'skew_mib': plan.skew_mib,
+        'guest_memory_mib': plan.memory_mib,
+        'guest_cmdline': scenario.CMDLINE,
+        'parallel': plan.parallel,
+        'windows': plan.windows,
+        'window_s': plan.window_s,
+        'settle_s': plan.settle_s,
+    }
+    found = report.report(
+        {name: runs[0] for name, runs in records.items()},
+        plan.shape.nodes,
+        machine,
+        steps.phases_s,
+    )
     if args.orders:
         reference = found['runs'].get('floating')
         found['orders'] = {
             name: report.summarize_orders(
-                [report.summarize(run, plan.shape.nodes) for run in runs], reference)
-            for name, runs in records.items() if len(runs) > 1}
+                [report.summarize(run, plan.shape.nodes) for run in runs], reference
+            )
+            for name, runs in records.items()
+            if len(runs) > 1
+        }
     return found
 
 
 def present(console, found):
     """Print tables, bars and verdicts."""
-    for part in (show.summary(found), show.guests(found), show.bars(found),
-                 show.verdicts(found)):
+    for part in (show.summary(found), show.guests(found), show.bars(found), show.verdicts(found)):
         console.print(part)
     for name, runs in found.get('orders', {}).items():
         console.print(show.orders(runs, f'{name}, with shuffled start orders'))
-        console.print(f"{name}: evenly spread in {runs['even']} of {len(runs['runs'])} runs; "
-                      f"at least 99 % of each guest's bytes at home in {runs['at_home']}; "
-                      f"least at home {runs['home_share_min']:.2%}; "
-                      f"least ratio {show._times(runs['remote_ratio_min'])}")
+        console.print(
+            f'{name}: evenly spread in {runs["even"]} of {len(runs["runs"])} runs; '
+            f"at least 99 % of each guest's bytes at home in {runs['at_home']}; "
+            f'least at home {runs["home_share_min"]:.2%}; '
+            f'least ratio {show._times(runs["remote_ratio_min"])}'
+        )
     console.print(show.notes(found))
-    console.print('seconds: ' + ', '.join(
-        f'{phase} {seconds:.0f}' for phase, seconds in found['phases_s'].items())
-        + f", in all {found['total_s']:.0f}", highlight=False)
+    console.print(
+        'seconds: '
+        + ', '.join(f'{phase} {seconds:.0f}' for phase, seconds in found['phases_s'].items())
+        + f', in all {found["total_s"]:.0f}',
+        highlight=False,
+    )
 
 
 def save(found, directory, picture=None):
@@ -174,8 +256,13 @@ def save(found, directory, picture=None):
 def main(argv=None):
     """Run the demo; return its exit code."""
     args = parse_args(argv)
-    plan = scenario.Plan(skew_mib=args.skew, windows=args.windows, window_s=args.seconds,
-                         settle_s=args.settle, parallel=args.parallel)
+    plan = scenario.Plan(
+        skew_mib=args.skew,
+        windows=args.windows,
+        window_s=args.seconds,
+        settle_s=args.settle,
+        parallel=args.parallel,
+    )
     steps, facts, records, status = scenario.Steps(say), {}, {}, 0
     scenario.end_on_sigterm()
     try:
@@ -197,7 +284,7 @@ def main(argv=None):
         print(f'report: {args.out}/report.json, report.txt, report.png')
     missed = report.failed(found)
     for check in missed:
-        say(f"not met: {check['name']}: {check['value']}")
+        say(f'not met: {check["name"]}: {check["value"]}')
     return status or (1 if missed else 0)
 
 

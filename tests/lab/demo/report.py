@@ -29,30 +29,47 @@ def summarize(record, nodes):
     for name, seen in sorted(record['guests'].items()):
         by_node = [seen['bytes'].get(node, 0) for node in range(nodes)]
         home = by_node.index(max(by_node))
-        counted = {key: sum(window['guests'].get(name, {}).get(key, 0)
-                            for window in record['windows'])
-                   for key in ('local', 'remote', 'passes')}
-        guests[name] = {'home': home, 'home_share': max(by_node) / max(1, sum(by_node)),
-                        'bytes_per_node': by_node, 'cpus': seen['cpus'], 'mems': seen['mems'],
-                        **counted}
+        counted = {
+            key: sum(window['guests'].get(name, {}).get(key, 0) for window in record['windows'])
+            for key in ('local', 'remote', 'passes')
+        }
+        guests[name] = {
+            'home': home,
+            'home_share': max(by_node) / max(1, sum(by_node)),
+            'bytes_per_node': by_node,
+            'cpus': seen['cpus'],
+            'mems': seen['mems'],
+            **counted,
+        }
     homes = [guest['home'] for guest in guests.values()]
-    local, remote, passes = (sum(guest[key] for guest in guests.values())
-                             for key in ('local', 'remote', 'passes'))
+    local, remote, passes = (
+        sum(guest[key] for guest in guests.values()) for key in ('local', 'remote', 'passes')
+    )
     kept = {key: value for key, value in record.items() if key not in ('guests', 'windows')}
-    return {**kept, 'guests_per_node': [homes.count(node) for node in range(nodes)],
-            'home_share_min': min((g['home_share'] for g in guests.values()), default=0.0),
-            'local': local, 'remote': remote, 'passes': passes,
-            'seconds': sum(window['seconds'] for window in record['windows']),
-            'remote_share': remote / (local + remote) if local + remote else None,
-            'remote_per_pass': remote / passes if passes else None,
-            'mean_latency_ns': mean_latency_ns(local, remote),
-            'windows': [_window(window) for window in record['windows']], 'guests': guests}
+    return {
+        **kept,
+        'guests_per_node': [homes.count(node) for node in range(nodes)],
+        'home_share_min': min((g['home_share'] for g in guests.values()), default=0.0),
+        'local': local,
+        'remote': remote,
+        'passes': passes,
+        'seconds': sum(window['seconds'] for window in record['windows']),
+        'remote_share': remote / (local + remote) if local + remote else None,
+        'remote_per_pass': remote / passes if passes else None,
+        'mean_latency_ns': mean_latency_ns(local, remote),
+        'windows': [_window(window) for window in record['windows']],
+        'guests': guests,
+    }
 
 
 def _window(window):
-    return {'seconds': window['seconds'],
-            **{key: sum(guest[key] for guest in window['guests'].values())
-               for key in ('local', 'remote', 'passes')}}
+    return {
+        'seconds': window['seconds'],
+        **{
+            key: sum(guest[key] for guest in window['guests'].values())
+            for key in ('local', 'remote', 'passes')
+        },
+    }
 
 
 def ratio(runs, name, key='remote', against='floating'):
@@ -83,8 +100,7 @@ def checks(runs):
     found = []
 
     def check(name, passed, value, required=True):
-        found.append({'name': name, 'passed': bool(passed), 'value': value,
-                      'required': required})
+        found.append({'name': name, 'passed': bool(passed), 'value': value, 'required': required})
 
     for name in ('placed', 'bound'):
         if name not in runs:
@@ -93,16 +109,26 @@ def checks(runs):
         split = ':'.join(map(str, run['guests_per_node']))
         check(f'{name}: evenly spread over the nodes', even(run['guests_per_node']), split)
         share = run['home_share_min']
-        check(f"{name}: at least 99 % of each guest's bytes on its node",
-              share >= HOME_SHARE_WANTED, f'{share:.2%}', required=False)
+        check(
+            f"{name}: at least 99 % of each guest's bytes on its node",
+            share >= HOME_SHARE_WANTED,
+            f'{share:.2%}',
+            required=False,
+        )
         latency = run['mean_latency_ns']
-        check(f'{name}: modelled latency within 2 % of all-local',
-              latency is not None and latency <= LOCAL_NS * (1 + LATENCY_WITHIN_RATIO),
-              f'{latency:.2f} ns' if latency else 'nothing counted', required=False)
+        check(
+            f'{name}: modelled latency within 2 % of all-local',
+            latency is not None and latency <= LOCAL_NS * (1 + LATENCY_WITHIN_RATIO),
+            f'{latency:.2f} ns' if latency else 'nothing counted',
+            required=False,
+        )
         fewer = ratio(runs, name)
         if fewer is not None:
-            check(f"{name}: remote accesses at least {DECK_RATIO} times fewer than floating's",
-                  fewer >= DECK_RATIO, f'{fewer:,.0f}')
+            check(
+                f"{name}: remote accesses at least {DECK_RATIO} times fewer than floating's",
+                fewer >= DECK_RATIO,
+                f'{fewer:,.0f}',
+            )
     return found
 
 
@@ -114,15 +140,25 @@ def report(records, nodes, machine, phases):
     :param phases: {phase: seconds}
     """
     runs = {name: summarize(record, nodes) for name, record in records.items()}
-    return {'schema': SCHEMA, 'runs': runs,
-            'remote_ratio': ratio(runs, 'placed'),
-            'remote_per_pass_ratio': ratio(runs, 'placed', 'remote_per_pass'),
-            'ratios': {name: {'remote': ratio(runs, name),
-                              'remote_per_pass': ratio(runs, name, 'remote_per_pass')}
-                       for name in runs},
-            'deck_ratio': DECK_RATIO, 'latency_model_ns': [LOCAL_NS, REMOTE_NS],
-            'checks': checks(runs), 'machine': machine, 'phases_s': phases,
-            'total_s': sum(phases.values())}
+    return {
+        'schema': SCHEMA,
+        'runs': runs,
+        'remote_ratio': ratio(runs, 'placed'),
+        'remote_per_pass_ratio': ratio(runs, 'placed', 'remote_per_pass'),
+        'ratios': {
+            name: {
+                'remote': ratio(runs, name),
+                'remote_per_pass': ratio(runs, name, 'remote_per_pass'),
+            }
+            for name in runs
+        },
+        'deck_ratio': DECK_RATIO,
+        'latency_model_ns': [LOCAL_NS, REMOTE_NS],
+        'checks': checks(runs),
+        'machine': machine,
+        'phases_s': phases,
+        'total_s': sum(phases.values()),
+    }
 
 
 def failed(found):
@@ -137,14 +173,27 @@ def summarize_orders(runs, reference):
     :param reference: floating's summarized run, or None
     :returns: {'runs': [...], 'even', 'home_share_min', 'remote_ratio_min'}
     """
-    lines = [{'order': run['order'], 'guests_per_node': run['guests_per_node'],
-              'home_share_min': run['home_share_min'], 'local': run['local'],
-              'remote': run['remote'], 'passes': run['passes'], 'guests': run['guests'],
-              'hook_log': run.get('hook_log', []),
-              'remote_ratio': ratio({'floating': reference, 'this': run}, 'this')
-              if reference else None} for run in runs]
+    lines = [
+        {
+            'order': run['order'],
+            'guests_per_node': run['guests_per_node'],
+            'home_share_min': run['home_share_min'],
+            'local': run['local'],
+            'remote': run['remote'],
+            'passes': run['passes'],
+            'guests': run['guests'],
+            'hook_log': run.get('hook_log', []),
+            'remote_ratio': ratio({'floating': reference, 'this': run}, 'this')
+            if reference
+            else None,
+        }
+        for run in runs
+    ]
     ratios = [line['remote_ratio'] for line in lines if line['remote_ratio'] is not None]
-    return {'runs': lines, 'even': sum(even(run['guests_per_node']) for run in runs),
-            'home_share_min': min((run['home_share_min'] for run in runs), default=None),
-            'at_home': sum(run['home_share_min'] >= HOME_SHARE_WANTED for run in runs),
-            'remote_ratio_min': min(ratios, default=None)}
+    return {
+        'runs': lines,
+        'even': sum(even(run['guests_per_node']) for run in runs),
+        'home_share_min': min((run['home_share_min'] for run in runs), default=None),
+        'at_home': sum(run['home_share_min'] >= HOME_SHARE_WANTED for run in runs),
+        'remote_ratio_min': min(ratios, default=None),
+    }

@@ -21,8 +21,10 @@ from machine.shape import Shape
 from machine.vm import QEMU, Machine
 
 CMDLINE = 'duty=10 touch=12'
-NUMAD = {'vcpu': "placement='auto'",
-         'tune': "<numatune><memory mode='strict' placement='auto'/></numatune>"}
+NUMAD = {
+    'vcpu': "placement='auto'",
+    'tune': "<numatune><memory mode='strict' placement='auto'/></numatune>",
+}
 # Emulation is slow: a start of the hook's Python alone takes up to a second.
 HOOK_CONF = '[hook]\ntimeout_s = 30\n'
 CONF = '/etc/nova-numa-pmc/nova-numa-pmc.conf'
@@ -94,14 +96,15 @@ class Steps:
         try:
             yield
         finally:
-            self.phases_s[phase] = (self.phases_s.get(phase, 0.0)
-                                    + time.monotonic() - began)
+            self.phases_s[phase] = self.phases_s.get(phase, 0.0) + time.monotonic() - began
 
 
 def end_on_sigterm():
     """Let SIGTERM interrupt as Ctrl-C does, so that the machine goes down."""
+
     def interrupt(signum, frame):
         raise KeyboardInterrupt
+
     signal.signal(signal.SIGTERM, interrupt)
 
 
@@ -135,15 +138,27 @@ def run(name, arrangement, plan, steps, order=None, facts=None):
         with step('thaw', 'thawing the machine'):
             machine = stack.enter_context(machine_up(name, plan.shape))
             guests = Guests(machine)
-        with step('prepare', f'taking {plan.skew_mib} MiB on node 0'
-                  + ('' if arrangement.hook is None else ', installing the hook')):
+        with step(
+            'prepare',
+            f'taking {plan.skew_mib} MiB on node 0'
+            + ('' if arrangement.hook is None else ', installing the hook'),
+        ):
             free = _prepare(machine, arrangement, plan.skew_mib)
             if facts is not None:
                 facts.update(_machine_facts(machine))
         with step('start', f'starting {len(order)} guests, {plan.parallel} at a time'):
-            started = guests.start([{'name': guest, 'memory_mib': plan.memory_mib,
-                                     'cmdline': CMDLINE, **arrangement.spec}
-                                    for guest in order], parallel=plan.parallel)
+            started = guests.start(
+                [
+                    {
+                        'name': guest,
+                        'memory_mib': plan.memory_mib,
+                        'cmdline': CMDLINE,
+                        **arrangement.spec,
+                    }
+                    for guest in order
+                ],
+                parallel=plan.parallel,
+            )
         if arrangement.balancing:
             with step('settle', f"letting the kernel's balancing work for {plan.settle_s} s"):
                 time.sleep(plan.settle_s)
@@ -158,9 +173,17 @@ def run(name, arrangement, plan, steps, order=None, facts=None):
         with step('report', "reading the guests' bytes per node"):
             seen = guests.report()
             said = _journal(machine) if arrangement.hook is not None else []
-    return {'title': arrangement.title, 'order': order, 'numa_balancing': arrangement.balancing,
-            'free_mib_before': free, 'start_s': {n: r['seconds'] for n, r in started.items()},
-            'phases_s': phases.phases_s, 'hook_log': said, 'windows': windows, 'guests': seen}
+    return {
+        'title': arrangement.title,
+        'order': order,
+        'numa_balancing': arrangement.balancing,
+        'free_mib_before': free,
+        'start_s': {n: r['seconds'] for n, r in started.items()},
+        'phases_s': phases.phases_s,
+        'hook_log': said,
+        'windows': windows,
+        'guests': seen,
+    }
 
 
 def _prepare(machine, arrangement, skew_mib):
@@ -170,8 +193,10 @@ def _prepare(machine, arrangement, skew_mib):
         machine.run('nova-numa-rebalance hook install && systemctl reload libvirtd')
     if skew_mib:
         skew.take(machine, 0, skew_mib)
-    done = machine.run(f'sysctl -q kernel.numa_balancing={int(arrangement.balancing)} && '
-                       "grep -h MemFree /sys/devices/system/node/node*/meminfo")
+    done = machine.run(
+        f'sysctl -q kernel.numa_balancing={int(arrangement.balancing)} && '
+        'grep -h MemFree /sys/devices/system/node/node*/meminfo'
+    )
     return [int(line.split()[-2]) >> 10 for line in done.stdout.splitlines()]
 
 
@@ -200,7 +225,14 @@ def host_facts():
     version = subprocess.run([QEMU, '--version'], capture_output=True, text=True, check=True)
     cpu = 'unknown'
     with contextlib.suppress(OSError), open('/proc/cpuinfo') as lines:
-        cpu = next((line.partition(':')[2].strip() for line in lines
-                    if line.startswith('model name')), cpu)
-    return {'kernel': platform.release(), 'cpu': cpu, 'cpus': len(os.sched_getaffinity(0)),
-            'load_average': os.getloadavg()[0], 'qemu': version.stdout.splitlines()[0]}
+        cpu = next(
+            (line.partition(':')[2].strip() for line in lines if line.startswith('model name')),
+            cpu,
+        )
+    return {
+        'kernel': platform.release(),
+        'cpu': cpu,
+        'cpus': len(os.sched_getaffinity(0)),
+        'load_average': os.getloadavg()[0],
+        'qemu': version.stdout.splitlines()[0],
+    }

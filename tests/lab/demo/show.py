@@ -27,12 +27,25 @@ def _times(value):
 
 def summary(found):
     """Return the table of the arrangements."""
-    table = Table(title='The same six guests, started each way', title_justify='left',
-                  title_style='bold', header_style='bold')
+    table = Table(
+        title='The same six guests, started each way',
+        title_justify='left',
+        title_style='bold',
+        header_style='bold',
+    )
     table.add_column('arrangement')
-    for head in ('guests\nper node', 'least bytes\nat home', 'local\nDRAM', 'remote\nDRAM',
-                 'remote\nshare', 'modelled at\n60/100 ns', 'passes', 'remote\nper pass',
-                 'fewer than\nfloating', 'fewer\nper pass'):
+    for head in (
+        'guests\nper node',
+        'least bytes\nat home',
+        'local\nDRAM',
+        'remote\nDRAM',
+        'remote\nshare',
+        'modelled at\n60/100 ns',
+        'passes',
+        'remote\nper pass',
+        'fewer than\nfloating',
+        'fewer\nper pass',
+    ):
         table.add_column(head, justify='right')
     for name, run in found['runs'].items():
         ours = name in ('placed', 'bound')
@@ -40,19 +53,29 @@ def summary(found):
         share = run['remote_share']
         latency = run['mean_latency_ns']
         table.add_row(
-            Text(run['title'], 'bold green' if ours else ''), spread,
-            f"{run['home_share_min']:.1%}", count(run['local']), count(run['remote']),
+            Text(run['title'], 'bold green' if ours else ''),
+            spread,
+            f'{run["home_share_min"]:.1%}',
+            count(run['local']),
+            count(run['remote']),
             '–' if share is None else f'{share:.2%}',
-            '–' if latency is None else f'{latency:.1f} ns', str(run['passes']),
-            count(run['remote_per_pass']), _times(found['ratios'][name]['remote']),
-            _times(found['ratios'][name]['remote_per_pass']))
+            '–' if latency is None else f'{latency:.1f} ns',
+            str(run['passes']),
+            count(run['remote_per_pass']),
+            _times(found['ratios'][name]['remote']),
+            _times(found['ratios'][name]['remote_per_pass']),
+        )
     return table
 
 
 def guests(found):
     """Return the table of each guest's bytes per node, one column for each arrangement."""
-    table = Table(title='MiB on each node (from the kernel), by guest', title_justify='left',
-                  title_style='bold', header_style='bold')
+    table = Table(
+        title='MiB on each node (from the kernel), by guest',
+        title_justify='left',
+        title_style='bold',
+        header_style='bold',
+    )
     table.add_column('guest')
     for run in found['runs'].values():
         table.add_column(run['title'], justify='right')
@@ -61,24 +84,26 @@ def guests(found):
         cells = []
         for run in found['runs'].values():
             guest = run['guests'].get(name)
-            cells.append('–' if guest is None else ' + '.join(
-                f'{b / MIB:.1f}' for b in guest['bytes_per_node']))
+            cells.append(
+                '–'
+                if guest is None
+                else ' + '.join(f'{b / MIB:.1f}' for b in guest['bytes_per_node'])
+            )
         table.add_row(name, *cells)
     return table
 
 
 def bars(found):
     """Return remote accesses as bars on a log axis, one line for each arrangement."""
-    highest = max((math.log10(max(1, run['remote'])) for run in found['runs'].values()),
-                  default=0)
+    highest = max((math.log10(max(1, run['remote'])) for run in found['runs'].values()), default=0)
     width = max((len(run['title']) for run in found['runs'].values()), default=0)
     text = Text('Remote DRAM accesses (log axis)\n', 'bold')
     for name, run in found['runs'].items():
         cells = round(BAR_CELLS * math.log10(max(1, run['remote'])) / highest) if highest else 0
         style = 'green' if name in ('placed', 'bound') else 'red'
-        text.append(f"{run['title']:>{width}} ", '')
+        text.append(f'{run["title"]:>{width}} ', '')
         text.append('█' * cells, style)
-        text.append(f" {count(run['remote'])}\n", '')
+        text.append(f' {count(run["remote"])}\n', '')
     return text
 
 
@@ -86,54 +111,75 @@ def verdicts(found):
     """Return a line for each check, and how the figures came about."""
     text = Text()
     for check in found['checks']:
-        told = ('ok', 'green') if check['passed'] else (
-            ('FAILED', 'bold red') if check['required'] else ('not met', 'yellow'))
+        told = (
+            ('ok', 'green')
+            if check['passed']
+            else (('FAILED', 'bold red') if check['required'] else ('not met', 'yellow'))
+        )
         text.append(f'{told[0]:>7}', told[1])
-        text.append(f"  {check['name']}: {check['value']}\n")
+        text.append(f'  {check["name"]}: {check["value"]}\n')
     for run in found['runs'].values():
         seen = ', '.join(count(window['remote']) for window in run['windows'])
-        text.append(f"{run['title']}: remote accesses by window: {seen}\n", 'dim')
+        text.append(f'{run["title"]}: remote accesses by window: {seen}\n', 'dim')
     return text
 
 
 def notes(found):
     """Return how to read the figures."""
     return Text(
-        'Counts are those of the emulated counters (perf), bytes are the kernel\'s. The latency '
+        "Counts are those of the emulated counters (perf), bytes are the kernel's. The latency "
         'is modelled: 60 ns + 40 ns × remote share. "Fewer than floating" compares the same '
         'time, "fewer per pass" the same work, which is fairer: guests that get less CPU also '
         'access less. Floating guests wander, so their counts differ from window to window.',
-        'dim')
+        'dim',
+    )
 
 
 def orders(found, title):
     """Return the table of runs with shuffled start orders."""
     table = Table(title=title, title_justify='left', title_style='bold', header_style='bold')
-    for head in ('run', 'start order', 'guests per node', 'least at home', 'local', 'remote',
-                 'fewer than floating'):
+    for head in (
+        'run',
+        'start order',
+        'guests per node',
+        'least at home',
+        'local',
+        'remote',
+        'fewer than floating',
+    ):
         table.add_column(head, justify='left' if head == 'start order' else 'right')
     for i, run in enumerate(found['runs'], 1):
-        table.add_row(str(i), ' '.join(name[-1] for name in run['order']),
-                      ':'.join(map(str, run['guests_per_node'])),
-                      f"{run['home_share_min']:.2%}", count(run['local']),
-                      count(run['remote']), _times(run['remote_ratio']))
+        table.add_row(
+            str(i),
+            ' '.join(name[-1] for name in run['order']),
+            ':'.join(map(str, run['guests_per_node'])),
+            f'{run["home_share_min"]:.2%}',
+            count(run['local']),
+            count(run['remote']),
+            _times(run['remote_ratio']),
+        )
     return table
 
 
 def picture(found, path):
     """Draw bytes per node and remote accesses of each arrangement into a PNG."""
     import matplotlib
+
     matplotlib.use('Agg')
     from matplotlib import pyplot
 
     runs = found['runs']
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(12, 4.8), layout='constrained',
-                                            width_ratios=(3, 2))
+    figure, (left, right) = pyplot.subplots(
+        1, 2, figsize=(12, 4.8), layout='constrained', width_ratios=(3, 2)
+    )
     _draw_bytes(left, runs)
     _draw_remote(right, runs, found['ratios'])
     machine = found['machine'].get('guest', {})
-    figure.suptitle(f"Six guests on two nodes, {found['machine']['skew_mib']} MiB less free on "
-                    f"node 0 (emulated, Linux {machine.get('kernel', '?')})", fontsize=12)
+    figure.suptitle(
+        f'Six guests on two nodes, {found["machine"]["skew_mib"]} MiB less free on '
+        f'node 0 (emulated, Linux {machine.get("kernel", "?")})',
+        fontsize=12,
+    )
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
 
@@ -146,17 +192,38 @@ def _draw_bytes(axes, runs):
             x, bottom = at * (nodes + 0.8) + node, 0
             for i, (name, guest) in enumerate(run['guests'].items()):
                 height = guest['bytes_per_node'][node] / MIB
-                axes.bar(x, height, 0.85, bottom, color=COLOURS[i % len(COLOURS)],
-                         edgecolor='white', linewidth=0.6, label=name if not at + node else None)
+                axes.bar(
+                    x,
+                    height,
+                    0.85,
+                    bottom,
+                    color=COLOURS[i % len(COLOURS)],
+                    edgecolor='white',
+                    linewidth=0.6,
+                    label=name if not at + node else None,
+                )
                 bottom += height
             ticks.append(x)
             labels.append(f'node {node}')
-        axes.text(at * (nodes + 0.8) + (nodes - 1) / 2, -0.11, _wrapped(run['title']),
-                  ha='center', va='top', transform=axes.get_xaxis_transform(), fontsize=10,
-                  fontweight='bold')
-        axes.text(at * (nodes + 0.8) + (nodes - 1) / 2, 1.005,
-                  ':'.join(map(str, run['guests_per_node'])), ha='center', va='bottom',
-                  transform=axes.get_xaxis_transform(), fontsize=11)
+        axes.text(
+            at * (nodes + 0.8) + (nodes - 1) / 2,
+            -0.11,
+            _wrapped(run['title']),
+            ha='center',
+            va='top',
+            transform=axes.get_xaxis_transform(),
+            fontsize=10,
+            fontweight='bold',
+        )
+        axes.text(
+            at * (nodes + 0.8) + (nodes - 1) / 2,
+            1.005,
+            ':'.join(map(str, run['guests_per_node'])),
+            ha='center',
+            va='bottom',
+            transform=axes.get_xaxis_transform(),
+            fontsize=11,
+        )
     axes.set_xticks(ticks, labels, fontsize=8)
     axes.set_ylabel('MiB of guest memory')
     axes.set_title("Where each guest's bytes lie (guests per node above)", fontsize=11, pad=20)
@@ -173,14 +240,14 @@ def _draw_remote(axes, runs, ratios):
         fewer = ratios[name]['remote']
         told = count(run['remote'])
         if fewer is not None and name != 'floating':
-            told += (f'\n{_times(fewer)} × fewer' if fewer >= 1
-                     else f'\n{_times(1 / fewer)} × more')
+            told += f'\n{_times(fewer)} × fewer' if fewer >= 1 else f'\n{_times(1 / fewer)} × more'
         axes.text(at, remote * 1.15, told, ha='center', va='bottom', fontsize=9)
     axes.set_yscale('log')
     low, high = axes.get_ylim()
     axes.set_ylim(max(1, low / 20), high * 4)
-    axes.set_xticks(range(len(runs)), [_wrapped(run['title']) for run in runs.values()],
-                    fontsize=9)
+    axes.set_xticks(
+        range(len(runs)), [_wrapped(run['title']) for run in runs.values()], fontsize=9
+    )
     axes.set_title('Remote DRAM accesses in the same time (log)', fontsize=11, pad=20)
     axes.spines[['top', 'right']].set_visible(False)
     axes.yaxis.grid(True, alpha=0.3)

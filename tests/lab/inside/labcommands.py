@@ -61,29 +61,53 @@ def effects(name, cpu, node):
     own = scope(pid)
     vcpu0 = sorted(own.rglob('vcpu0'))[0] / 'cpuset.cpus'
     return {
-        'vcpupin': (['virsh', '-q', 'vcpupin', name, '0', cpu],
-                    lambda: allowed(pid, 'CPU 0'), cpu),
-        'emulatorpin': (['virsh', '-q', 'emulatorpin', name, cpu],
-                        lambda: allowed(pid, 'qemu-system'), cpu),
-        'iothreadpin': (['virsh', '-q', 'iothreadpin', name, '1', cpu],
-                        lambda: allowed(pid, 'IO iothread1'), cpu),
-        'numatune': (['virsh', '-q', 'numatune', name, '--nodeset', node, '--live'],
-                     lambda: mems(pid), node),
-        'setvcpus': (['virsh', '-q', 'setvcpus', name, '2', '--live'],
-                     lambda: str(len(allowed_each(pid))), '2'),
+        'vcpupin': (
+            ['virsh', '-q', 'vcpupin', name, '0', cpu],
+            lambda: allowed(pid, 'CPU 0'),
+            cpu,
+        ),
+        'emulatorpin': (
+            ['virsh', '-q', 'emulatorpin', name, cpu],
+            lambda: allowed(pid, 'qemu-system'),
+            cpu,
+        ),
+        'iothreadpin': (
+            ['virsh', '-q', 'iothreadpin', name, '1', cpu],
+            lambda: allowed(pid, 'IO iothread1'),
+            cpu,
+        ),
+        'numatune': (
+            ['virsh', '-q', 'numatune', name, '--nodeset', node, '--live'],
+            lambda: mems(pid),
+            node,
+        ),
+        'setvcpus': (
+            ['virsh', '-q', 'setvcpus', name, '2', '--live'],
+            lambda: str(len(allowed_each(pid))),
+            '2',
+        ),
         # The walker has no balloon driver: nothing but the command's end is to be seen.
         'setmem': (['virsh', '-q', 'setmem', name, '32M', '--live'], lambda: '', ''),
-        'AllowedCPUs': (['systemctl', 'set-property', '--runtime', own.name,
-                         f'AllowedCPUs={cpu}'],
-                        lambda: allowed(pid, 'CPU 0'), cpu),
-        'cpuset by hand': (['sh', '-c', f"echo {cpu} >'{vcpu0}'"],
-                           lambda: allowed(pid, 'CPU 0'), cpu)}
+        'AllowedCPUs': (
+            ['systemctl', 'set-property', '--runtime', own.name, f'AllowedCPUs={cpu}'],
+            lambda: allowed(pid, 'CPU 0'),
+            cpu,
+        ),
+        'cpuset by hand': (
+            ['sh', '-c', f"echo {cpu} >'{vcpu0}'"],
+            lambda: allowed(pid, 'CPU 0'),
+            cpu,
+        ),
+    }
 
 
 def allowed_each(pid):
     """Return the names of a guest's vCPU threads."""
-    return [task.name for task in pathlib.Path(f'/proc/{pid}/task').iterdir()
-            if (task / 'comm').read_text().startswith('CPU ')]
+    return [
+        task.name
+        for task in pathlib.Path(f'/proc/{pid}/task').iterdir()
+        if (task / 'comm').read_text().startswith('CPU ')
+    ]
 
 
 def main():
@@ -98,15 +122,26 @@ def main():
         command, _, rest = text.partition('=')
         words, effect, wanted = effects(*rest.split(','))[command]
         code, message = (0, '') if args.look else run(*words)
-        found[command] = {'code': code, 'message': message, 'effect': effect(),
-                          'wanted': wanted, 'works': not code and effect() == wanted}
+        found[command] = {
+            'code': code,
+            'message': message,
+            'effect': effect(),
+            'wanted': wanted,
+            'works': not code and effect() == wanted,
+        }
     if args.json:
         print(json.dumps(found))
         return
     for command, each in found.items():
-        print('%-15s %-5s %-12s %s' % (command, 'works' if each['works'] else 'FAILS',
-                                       '%s/%s' % (each['effect'], each['wanted']),
-                                       each['message']))
+        print(
+            '%-15s %-5s %-12s %s'
+            % (
+                command,
+                'works' if each['works'] else 'FAILS',
+                '%s/%s' % (each['effect'], each['wanted']),
+                each['message'],
+            )
+        )
 
 
 if __name__ == '__main__':

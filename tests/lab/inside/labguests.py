@@ -33,14 +33,24 @@ XML = """<domain type='kvm'><name>{name}</name>{uuid}
 
 def domain_xml(spec):
     """Return a domain's XML; missing keys have defaults."""
-    fields = {'uuid': '', 'memory_mib': 64, 'vcpus': 1, 'vcpu': "placement='static'", 'tune': '',
-              'cputune': '', 'more': '', 'metadata': '', 'cmdline': 'duty=20', 'balloon': 'none',
-              **spec}
+    fields = {
+        'uuid': '',
+        'memory_mib': 64,
+        'vcpus': 1,
+        'vcpu': "placement='static'",
+        'tune': '',
+        'cputune': '',
+        'more': '',
+        'metadata': '',
+        'cmdline': 'duty=20',
+        'balloon': 'none',
+        **spec,
+    }
     fields['cmdline'] = escape(fields['cmdline'])
-    fields['log'] = quoteattr(str(LOGS / f"{spec['name']}.log"))
+    fields['log'] = quoteattr(str(LOGS / f'{spec["name"]}.log'))
     fields['name'] = escape(spec['name'])
     if fields['uuid']:
-        fields['uuid'] = f"<uuid>{fields['uuid']}</uuid>"
+        fields['uuid'] = f'<uuid>{fields["uuid"]}</uuid>'
     return XML.format(**fields)
 
 
@@ -63,18 +73,22 @@ def start(request):
     LOGS.mkdir(exist_ok=True)
 
     def one(spec):
-        path = LOGS / f"{spec['name']}.xml"
+        path = LOGS / f'{spec["name"]}.xml'
         path.write_text(domain_xml(spec))
-        (LOGS / f"{spec['name']}.log").unlink(missing_ok=True)
+        (LOGS / f'{spec["name"]}.log').unlink(missing_ok=True)
         began = time.monotonic()
         code, message = virsh('create', str(path), *(['--paused'] if spec.get('paused') else []))
         return {'code': code, 'message': message, 'seconds': round(time.monotonic() - began, 2)}
 
     with concurrent.futures.ThreadPoolExecutor(request.get('parallel', 6)) as pool:
-        results = dict(zip([g['name'] for g in request['guests']],
-                           pool.map(one, request['guests'])))
-    waiting = [g['name'] for g in request['guests']
-               if not results[g['name']]['code'] and not g.get('paused')]
+        results = dict(
+            zip([g['name'] for g in request['guests']], pool.map(one, request['guests']))
+        )
+    waiting = [
+        g['name']
+        for g in request['guests']
+        if not results[g['name']]['code'] and not g.get('paused')
+    ]
     deadline = time.monotonic() + request.get('timeout', 120)
     while waiting and time.monotonic() < deadline:
         waiting = [n for n in waiting if b'B' not in log_text(n)]
@@ -133,8 +147,9 @@ def numa_bytes(pid):
         if 'anon' in words:
             for key, value in words.items():
                 if key[0] == 'N' and key[1:].isdigit():
-                    total[key[1:]] = (total.get(key[1:], 0)
-                                      + int(value) * int(words['kernelpagesize_kB']) * 1024)
+                    total[key[1:]] = (
+                        total.get(key[1:], 0) + int(value) * int(words['kernelpagesize_kB']) * 1024
+                    )
     return total
 
 
@@ -164,12 +179,14 @@ def report(request):
         try:
             tasks = vcpus(pid)
             found[name] = {
-                'pid': pid, 'bytes': numa_bytes(pid),
+                'pid': pid,
+                'bytes': numa_bytes(pid),
                 'cpus': sorted({status_line(t, 'Cpus_allowed_list') for t in tasks}),
                 'mems': sorted({status_line(t, 'Mems_allowed_list') for t in tasks}),
-                'passes': log_text(name).count(b'.')}
+                'passes': log_text(name).count(b'.'),
+            }
         except OSError:
-            continue          # it ended while we looked
+            continue  # it ended while we looked
     return found
 
 
@@ -180,9 +197,19 @@ def window(request):
     paths = {n: scope(group(p, 'perf_event')) for n, p in pids().items()}
     base = ROOT if V2 else ROOT / 'perf_event'
     events = ['numa_emu/local_dram/GH', 'numa_emu/remote_dram/GH']
-    command = ['perf', 'stat', '-x', ',', '-a', '-e', ','.join(events), '--for-each-cgroup',
-               ','.join(str(paths[n].relative_to(base)) for n in names),
-               'sleep', str(request['seconds'])]
+    command = [
+        'perf',
+        'stat',
+        '-x',
+        ',',
+        '-a',
+        '-e',
+        ','.join(events),
+        '--for-each-cgroup',
+        ','.join(str(paths[n].relative_to(base)) for n in names),
+        'sleep',
+        str(request['seconds']),
+    ]
     began = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True)
     counts = [line.split(',') for line in done.stderr.splitlines() if 'numa_emu' in line]
@@ -191,8 +218,11 @@ def window(request):
     elapsed = time.monotonic() - began
     found = {}
     for name, local, remote in zip(names, counts[::2], counts[1::2]):
-        found[name] = {'local': int(local[0]), 'remote': int(remote[0]),
-                       'passes': log_text(name).count(b'.') - before[name]}
+        found[name] = {
+            'local': int(local[0]),
+            'remote': int(remote[0]),
+            'passes': log_text(name).count(b'.') - before[name],
+        }
     return {'seconds': elapsed, 'guests': found}
 
 
@@ -237,5 +267,15 @@ def stop(request):
 
 if __name__ == '__main__':
     asked = json.load(sys.stdin)
-    print(json.dumps({'start': start, 'report': report, 'window': window,
-                      'hold': hold, 'bring': bring, 'stop': stop}[asked['do']](asked)))
+    print(
+        json.dumps(
+            {
+                'start': start,
+                'report': report,
+                'window': window,
+                'hold': hold,
+                'bring': bring,
+                'stop': stop,
+            }[asked['do']](asked)
+        )
+    )

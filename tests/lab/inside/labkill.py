@@ -27,14 +27,17 @@ from nova_numa_pmc.movement import moving
 
 CPUS = ('0-1', '2-3')
 NODES = '0-1'
-MIB_PER_SEC = 64          # slow enough for kills to come in the middle
+MIB_PER_SEC = 64  # slow enough for kills to come in the middle
 
 
 def options():
     """Return the host's options with a slow rate of moves."""
     found, _ = agent_options.read()
-    return found._replace(publish=False, rebalance=agent_options.OFF,
-                          terms=found.terms._replace(bytes_per_sec=MIB_PER_SEC << 20))
+    return found._replace(
+        publish=False,
+        rebalance=agent_options.OFF,
+        terms=found.terms._replace(bytes_per_sec=MIB_PER_SEC << 20),
+    )
 
 
 def move(promised):
@@ -42,8 +45,9 @@ def move(promised):
     node = 1 - promised.cpu_nodes[0]
     step = moves.Step(promised.uuid, promised.name, promised.cpu_nodes, (node,), (node,), 0)
     mover = moving.Moving(options(), '/', logging.getLogger('labkill'))
-    mover.begin(moves.Plan((moves.Move(moves.MOVE, (step,), 1.0, 0.0, 0.0, 0),)),
-                {promised.uuid: promised})
+    mover.begin(
+        moves.Plan((moves.Move(moves.MOVE, (step,), 1.0, 0.0, 0.0, 0),)), {promised.uuid: promised}
+    )
     while True:
         pause_s = mover.step()
         if pause_s is None:
@@ -96,8 +100,14 @@ def main():
     began = time.monotonic()
     os.waitpid(child(move, labforce.promise(name)), 0)
     whole_s = time.monotonic() - began
-    told = {'kills': 0, 'ended_before': 0, 'promised_before': 0, 'between': 0, 'wrong': [],
-            'whole_move_s': whole_s}
+    told = {
+        'kills': 0,
+        'ended_before': 0,
+        'promised_before': 0,
+        'between': 0,
+        'wrong': [],
+        'whole_move_s': whole_s,
+    }
     while told['kills'] < request['times']:
         before = labforce.promise(name)
         wanted = (1 - before.cpu_nodes[0],)
@@ -107,7 +117,7 @@ def main():
         _, status = os.waitpid(pid, 0)
         if not os.WIFSIGNALED(status):
             told['ended_before'] += 1
-            whole_s *= 0.9     # the first one was slower
+            whole_s *= 0.9  # the first one was slower
         else:
             told['kills'] += 1
             far = labguests.numa_bytes(labguests.pids()[name]).get(str(wanted[0]), 0)

@@ -23,7 +23,7 @@ from nova_numa_pmc.host import cgroups, migrate
 from nova_numa_pmc.host.topology import parse_cpulist
 
 PROBE = labguests.ROOT / 'labprobe'
-REST_S = 3            # watched before and after a move
+REST_S = 3  # watched before and after a move
 
 
 def move(request):
@@ -31,8 +31,13 @@ def move(request):
     groups = cgroups.find(labguests.pids()[request['guest']])
     terms = migrate.Terms(bytes_per_sec=request.get('mib_per_sec', 1 << 20) << 20)
     cpus = request.get('cpus')
-    mover = migrate.Mover(groups, (request['node'],), parse_cpulist(cpus) if cpus else None,
-                          terms=terms, bind=request.get('bind', False))
+    mover = migrate.Mover(
+        groups,
+        (request['node'],),
+        parse_cpulist(cpus) if cpus else None,
+        terms=terms,
+        bind=request.get('bind', False),
+    )
     cancel_at = request.get('cancel_after_mib', 1 << 40) << 20
 
     def tell(progress):
@@ -42,8 +47,16 @@ def move(request):
 
     ended = migrate.run(mover, report=tell)
     undone = mover.undo_cpus() if request.get('undo') else ()
-    print(json.dumps({**ended._asdict(), 'rate': ended.rate_bytes_per_sec,
-                      'undone': [change.path for change in undone]}), flush=True)
+    print(
+        json.dumps(
+            {
+                **ended._asdict(),
+                'rate': ended.rate_bytes_per_sec,
+                'undone': [change.path for change in undone],
+            }
+        ),
+        flush=True,
+    )
 
 
 def move_so(request):
@@ -55,15 +68,20 @@ def move_so(request):
     if how == 'none':
         time.sleep(request.get('seconds', 8))
     elif how == 'ours':
-        lines = subprocess.run([sys.executable, __file__], check=True, text=True,
-                               input=json.dumps({**request, 'do': 'move'}),
-                               stdout=subprocess.PIPE).stdout.splitlines()
+        lines = subprocess.run(
+            [sys.executable, __file__],
+            check=True,
+            text=True,
+            input=json.dumps({**request, 'do': 'move'}),
+            stdout=subprocess.PIPE,
+        ).stdout.splitlines()
         told = json.loads(lines[-1])
         # Not the start of Python.
         began = time.monotonic() - told['elapsed_s']
     elif how == 'migratepages':
-        subprocess.run(['migratepages', str(pid), str(1 - request['node']),
-                        str(request['node'])], check=True)
+        subprocess.run(
+            ['migratepages', str(pid), str(1 - request['node']), str(request['node'])], check=True
+        )
     else:
         scope = labguests.scope(labguests.group(pid, 'cpuset'))
         (scope / 'cpuset.mems').write_text(str(request['node']))
@@ -89,7 +107,8 @@ class Probes:
         self._sleeper = subprocess.Popen(['sleep', '1000'])
         self._threads = [
             threading.Thread(target=self._repeat, args=('cgroup.procs', self._write(groups))),
-            threading.Thread(target=self._repeat, args=('systemd-run', self._scope))]
+            threading.Thread(target=self._repeat, args=('systemd-run', self._scope)),
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -97,6 +116,7 @@ class Probes:
         def write():
             groups.reverse()
             (groups[0] / 'cgroup.procs').write_text(str(self._sleeper.pid))
+
         return write
 
     @staticmethod
@@ -124,10 +144,14 @@ class Probes:
         """Summarize what was begun or waited for in a time [ms]."""
         found = {}
         for what, took in self.took.items():
-            inside = [seconds * 1000 for at, seconds in took
-                      if at < ended and at + seconds > began]
-            found[what] = {'times': len(inside), 'max_ms': max(inside, default=None),
-                           'median_ms': statistics.median(inside) if inside else None}
+            inside = [
+                seconds * 1000 for at, seconds in took if at < ended and at + seconds > began
+            ]
+            found[what] = {
+                'times': len(inside),
+                'max_ms': max(inside, default=None),
+                'median_ms': statistics.median(inside) if inside else None,
+            }
         return found
 
 
@@ -138,9 +162,22 @@ class Throughput:
         """Begin to count the threads of a process."""
         self._seen = []
         self._perf = subprocess.Popen(
-            ['perf', 'stat', '-x', ',', '-I', '500', '-p', str(pid), '-e',
-             'numa_emu/local_dram/GH,numa_emu/remote_dram/GH'],
-            stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+            [
+                'perf',
+                'stat',
+                '-x',
+                ',',
+                '-I',
+                '500',
+                '-p',
+                str(pid),
+                '-e',
+                'numa_emu/local_dram/GH,numa_emu/remote_dram/GH',
+            ],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
 
@@ -178,13 +215,23 @@ def watch(request):
         throughput.end()
         if probes:
             probes.end()
-    print(json.dumps({
-        'how': request['how'], 'seconds': ended - began, 'moved_bytes': moved,
-        'bytes_per_sec': moved / (ended - began), 'told': told,
-        'accesses_per_sec': {'before': throughput.per_sec(first, began),
-                             'during': throughput.per_sec(began, ended),
-                             'after': throughput.per_sec(ended, last)},
-        'others': probes.during(began, ended) if probes else None}))
+    print(
+        json.dumps(
+            {
+                'how': request['how'],
+                'seconds': ended - began,
+                'moved_bytes': moved,
+                'bytes_per_sec': moved / (ended - began),
+                'told': told,
+                'accesses_per_sec': {
+                    'before': throughput.per_sec(first, began),
+                    'during': throughput.per_sec(began, ended),
+                    'after': throughput.per_sec(ended, last),
+                },
+                'others': probes.during(began, ended) if probes else None,
+            }
+        )
+    )
 
 
 if __name__ == '__main__':

@@ -19,20 +19,29 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import labguests  # noqa: E402
 
 #: Action → the line that the agent writes about a guest.
-LINES = {'start': 'runs without a promise', 'plug': 'has 2 vCPUs',
-         'pin': 'placed by others now: vcpupin', 'stop': 'its promise of'}
+LINES = {
+    'start': 'runs without a promise',
+    'plug': 'has 2 vCPUs',
+    'pin': 'placed by others now: vcpupin',
+    'stop': 'its promise of',
+}
 
 
 def one_round(name, pause_s):
     """Do each action with a guest; return {action: when virsh returned}."""
     path = labguests.LOGS / f'{name}.xml'
-    path.write_text(labguests.domain_xml({
-        'name': name, 'vcpus': 2, 'vcpu': "placement='static' current='1'", 'memory_mib': 16}))
+    path.write_text(
+        labguests.domain_xml(
+            {'name': name, 'vcpus': 2, 'vcpu': "placement='static' current='1'", 'memory_mib': 16}
+        )
+    )
     returned = {}
-    for action, words in (('start', ('create', str(path))),
-                          ('plug', ('setvcpus', name, '2', '--live')),
-                          ('pin', ('vcpupin', name, '0', '0', '--live')),
-                          ('stop', ('destroy', name))):
+    for action, words in (
+        ('start', ('create', str(path))),
+        ('plug', ('setvcpus', name, '2', '--live')),
+        ('pin', ('vcpupin', name, '0', '0', '--live')),
+        ('stop', ('destroy', name)),
+    ):
         code, message = labguests.virsh(*words)
         if code:
             raise OSError(f'{action}: {message}')
@@ -47,18 +56,28 @@ def main():
     asked = json.load(sys.stdin)
     began_s, rng = time.time(), random.Random(1)
     labguests.LOGS.mkdir(exist_ok=True)
-    rounds = {f'r{at}': one_round(f'r{at}', lambda: asked['interval_s'] * rng.uniform(1.5, 2.5))
-              for at in range(asked['rounds'])}
+    rounds = {
+        f'r{at}': one_round(f'r{at}', lambda: asked['interval_s'] * rng.uniform(1.5, 2.5))
+        for at in range(asked['rounds'])
+    }
     text = subprocess.run(
         ['journalctl', '-q', '-u', 'nova-numa-agent', '-o', 'json', f'--since=@{began_s:.0f}'],
-        capture_output=True, text=True, check=True).stdout
-    told = [(int(entry['__REALTIME_TIMESTAMP']) / 1e6, entry['MESSAGE'])
-            for entry in map(json.loads, text.splitlines())]
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    told = [
+        (int(entry['__REALTIME_TIMESTAMP']) / 1e6, entry['MESSAGE'])
+        for entry in map(json.loads, text.splitlines())
+    ]
     found = {action: [] for action in LINES}
     for name, returned in rounds.items():
         for action, at_s in returned.items():
-            when = [told_s for told_s, line in told
-                    if line.startswith(f'guest {name}: {LINES[action]}')]
+            when = [
+                told_s
+                for told_s, line in told
+                if line.startswith(f'guest {name}: {LINES[action]}')
+            ]
             found[action].append(max(0.0, round(when[0] - at_s, 3)) if when else None)
     print(json.dumps(found))
 

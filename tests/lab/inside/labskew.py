@@ -27,8 +27,9 @@ def take(name, node, mib):
     place = BASE / f'node{node}'
     if not place.is_mount():
         place.mkdir(parents=True, exist_ok=True)
-        subprocess.run(['mount', '-t', 'tmpfs', '-o', f'mpol=bind:{node}', 'skew', str(place)],
-                       check=True)
+        subprocess.run(
+            ['mount', '-t', 'tmpfs', '-o', f'mpol=bind:{node}', 'skew', str(place)], check=True
+        )
     subprocess.run(['fallocate', '-l', f'{mib}M', str(place / name)], check=True)
 
 
@@ -40,23 +41,29 @@ def give_back(pattern):
 
 def free_mib():
     """Return MiB free on each node."""
-    return [int(path.read_text().split('MemFree:')[1].split()[0]) >> 10
-            for path in sorted(pathlib.Path('/sys/devices/system/node').glob('node*/meminfo'))]
+    return [
+        int(path.read_text().split('MemFree:')[1].split()[0]) >> 10
+        for path in sorted(pathlib.Path('/sys/devices/system/node').glob('node*/meminfo'))
+    ]
 
 
 def touch(guest, memory_mib, nodes):
     """Take what a started guest has touched, in equal parts on the nodes that were named."""
     for node in nodes:
-        take(f'guest{guest}', node,
-             max(1, round((QEMU_MIB + TOUCHED_RATIO * memory_mib) / len(nodes))))
+        take(
+            f'guest{guest}',
+            node,
+            max(1, round((QEMU_MIB + TOUCHED_RATIO * memory_mib) / len(nodes))),
+        )
 
 
 def ask_numad(order):
     """Ask as libvirt does for placement='auto': numad -w VCPUS:MIB; return lists of nodes."""
     answers = []
     for guest, memory_mib in enumerate(order):
-        done = subprocess.run(['numad', '-w', f'1:{memory_mib}'], capture_output=True,
-                              text=True, check=True)
+        done = subprocess.run(
+            ['numad', '-w', f'1:{memory_mib}'], capture_output=True, text=True, check=True
+        )
         answers.append(sorted(topology.parse_cpulist(done.stdout.strip())))
         touch(guest, memory_mib, answers[-1])
     give_back('guest*')
@@ -67,8 +74,9 @@ def ask_ours(order):
     """Let our decision place the guests, from the live sysfs; return lists of nodes."""
     answers, promises, limits = [], [], model.Limits()
     for number, memory_mib in enumerate(order):
-        guest = model.Guest(uuid=f'{number}', name=f'guest{number}', vcpus=1,
-                            memory_bytes=memory_mib << 20)
+        guest = model.Guest(
+            uuid=f'{number}', name=f'guest{number}', vcpus=1, memory_bytes=memory_mib << 20
+        )
         view = placement.view(topology.read(), promises, limits, rotation=number)
         placed = placement.place(view, placement.request(guest, limits), limits)
         promises.append(placement.promise(guest, placed, 0))
@@ -87,8 +95,18 @@ def main():
             take('skew', 0, skew_mib)
         for order in asked['orders']:
             free = free_mib()
-            print(json.dumps({'skew_mib': skew_mib, 'free_mib': free, 'order': order,
-                              'numad': ask_numad(order), 'ours': ask_ours(order)}), flush=True)
+            print(
+                json.dumps(
+                    {
+                        'skew_mib': skew_mib,
+                        'free_mib': free,
+                        'order': order,
+                        'numad': ask_numad(order),
+                        'ours': ask_ours(order),
+                    }
+                ),
+                flush=True,
+            )
     give_back('skew')
 
 

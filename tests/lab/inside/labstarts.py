@@ -19,9 +19,11 @@ def start(at):
     name = f'g{at}'
     path = labguests.LOGS / f'{name}.xml'
     cpuset = " cpuset='0-1'" if at % 2 else ''
-    path.write_text(labguests.domain_xml({
-        'name': name, 'memory_mib': 16, 'vcpu': f"placement='static'{cpuset}",
-    }).replace("type='kvm'", "type='qemu'", 1))
+    path.write_text(
+        labguests.domain_xml(
+            {'name': name, 'memory_mib': 16, 'vcpu': f"placement='static'{cpuset}"}
+        ).replace("type='kvm'", "type='qemu'", 1)
+    )
     return (name, *labguests.virsh('create', str(path), '--paused'))
 
 
@@ -34,7 +36,7 @@ def masks(pid):
                 status = (task / 'status').read_text()
                 found.add(status.split('Cpus_allowed_list:')[1].split()[0])
         except OSError:
-            continue        # the thread has ended
+            continue  # the thread has ended
     return found
 
 
@@ -43,8 +45,11 @@ def not_held(names):
     deadline = time.monotonic() + 2
     while True:
         pids = labguests.pids()
-        left = [name for name in names if name not in pids or len(masks(pids[name])) != 1
-                or masks(pids[name]) == {'0-1'}]
+        left = [
+            name
+            for name in names
+            if name not in pids or len(masks(pids[name])) != 1 or masks(pids[name]) == {'0-1'}
+        ]
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.05)
@@ -68,11 +73,24 @@ def main(starts, parallel, hook):
         done += ROUND
         failed += ROUND - len(names)
         if not done % 100:
-            print(f'{done} starts, {failed} failed, {loose} not held, '
-                  f'{time.monotonic() - began:.0f} s', flush=True)
+            print(
+                f'{done} starts, {failed} failed, {loose} not held, '
+                f'{time.monotonic() - began:.0f} s',
+                flush=True,
+            )
     version = 'v2' if labguests.V2 else 'v1'
-    print(json.dumps({'starts': done, 'failed': failed, 'not_held': loose, 'cgroup': version,
-                      'hook': hook == 'yes', 'seconds': round(time.monotonic() - began, 1)}))
+    print(
+        json.dumps(
+            {
+                'starts': done,
+                'failed': failed,
+                'not_held': loose,
+                'cgroup': version,
+                'hook': hook == 'yes',
+                'seconds': round(time.monotonic() - began, 1),
+            }
+        )
+    )
 
 
 if __name__ == '__main__':

@@ -5,9 +5,11 @@ import json
 import time
 
 UNIT = 'nova-numa-agent'
-SHIPPED = ('"$(python3 -c \'import sysconfig; print(sysconfig.get_path("data"))\')"'
-           '/share/nova-numa-pmc/systemd/nova-numa-agent.service')   # and its drop-ins
-INTERVAL_S = 8     # a tick alone takes a second in emulation
+SHIPPED = (
+    '"$(python3 -c \'import sysconfig; print(sysconfig.get_path("data"))\')"'
+    '/share/nova-numa-pmc/systemd/nova-numa-agent.service'
+)  # and its drop-ins
+INTERVAL_S = 8  # a tick alone takes a second in emulation
 
 
 class Agent:
@@ -23,15 +25,23 @@ class Agent:
     def start(self, **options):
         """Install the unit and start it; that returns once it has said it is ready."""
         lines = ['[counters]', f'interval_s = {self.interval_s}', '[agent]'] + [
-            f'{name} = {value}' for name, value in options.items()]
+            f'{name} = {value}' for name, value in options.items()
+        ]
         self.run('cat >>/etc/nova-numa-pmc/nova-numa-pmc.conf', stdin='\n'.join(lines) + '\n')
-        self.run(f'cp -r {SHIPPED}* /etc/systemd/system/ && systemctl daemon-reload && '
-                 f'systemctl start {UNIT}', timeout=200)
+        self.run(
+            f'cp -r {SHIPPED}* /etc/systemd/system/ && systemctl daemon-reload && '
+            f'systemctl start {UNIT}',
+            timeout=200,
+        )
 
     def stop(self):
         """Stop it and take the unit away."""
-        self.run(f'systemctl stop {UNIT}; rm -rf /etc/systemd/system/{UNIT}.service*; '
-                 'systemctl daemon-reload', timeout=200, check=False)
+        self.run(
+            f'systemctl stop {UNIT}; rm -rf /etc/systemd/system/{UNIT}.service*; '
+            'systemctl daemon-reload',
+            timeout=200,
+            check=False,
+        )
 
     def show(self, name):
         """Return one of systemd's properties of it."""
@@ -39,8 +49,9 @@ class Agent:
 
     def journal(self):
         """Return what it has logged since this object was made, a list of lines."""
-        return self.run(f'journalctl -q -u {UNIT} -o cat --no-pager --since=@{self._since_s}'
-                        ).stdout.splitlines()
+        return self.run(
+            f'journalctl -q -u {UNIT} -o cat --no-pager --since=@{self._since_s}'
+        ).stdout.splitlines()
 
     def published(self):
         """Return (what is published, how old it is [s])."""
@@ -52,9 +63,12 @@ class Agent:
     def after(self, intervals=2, every_s=0.5):
         """Wait until so many whole intervals from now are published; return the last."""
         began_s = float(self.run('date +%s.%N').stdout)
-        return self.until(lambda: self.published()[0], lambda host: (
-            host['taken_s'] > began_s + intervals * self.interval_s),
-            120 + intervals * self.interval_s, every_s)
+        return self.until(
+            lambda: self.published()[0],
+            lambda host: host['taken_s'] > began_s + intervals * self.interval_s,
+            120 + intervals * self.interval_s,
+            every_s,
+        )
 
     def until(self, ask, holds, seconds=120, every_s=0.5):
         """Ask until the answer holds; return it.

@@ -30,17 +30,35 @@ def _shape_options(parser):
     add = parser.add_argument
     add('--nodes', type=int, default=2, metavar='N', help='nodes with CPUs (default 2)')
     add('--cpus-per-node', type=int, default=2, metavar='N', help='CPUs of each (default 2)')
-    add('--threads', type=int, default=1, metavar='N',
-        help='SMT threads of a core (default 1); with more the machine has no KVM')
-    add('--mem-per-node', default='2G', metavar='SIZE[,SIZE…]',
-        help='memory of each node, one size or one for each: 2G,1G (default 2G)')
-    add('--memory-only-node', action='append', default=[], metavar='SIZE',
-        help='add a node without CPUs; may be repeated')
+    add(
+        '--threads',
+        type=int,
+        default=1,
+        metavar='N',
+        help='SMT threads of a core (default 1); with more the machine has no KVM',
+    )
+    add(
+        '--mem-per-node',
+        default='2G',
+        metavar='SIZE[,SIZE…]',
+        help='memory of each node, one size or one for each: 2G,1G (default 2G)',
+    )
+    add(
+        '--memory-only-node',
+        action='append',
+        default=[],
+        metavar='SIZE',
+        help='add a node without CPUs; may be repeated',
+    )
     add('--distances', metavar='ROWS', help="SLIT rows: '10,20;20,10' (default 10 and 20)")
     add('--hmat', action='store_true', help='give the kernel an HMAT (60/100 ns, 20/10 GiB/s)')
     add('--cgroup', choices=('v1', 'v2'), default='v2', help='cgroup version (default v2)')
-    add('--pmu', action=argparse.BooleanOptionalAction, default=True,
-        help='count DRAM accesses and offer them to perf (default: yes)')
+    add(
+        '--pmu',
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help='count DRAM accesses and offer them to perf (default: yes)',
+    )
     add('--append', default='', metavar='WORDS', help="more of the kernel's command line")
 
 
@@ -52,21 +70,32 @@ def _shape(args):
     rows = None
     if args.distances:
         try:
-            rows = tuple(tuple(int(d) for d in row.split(','))
-                         for row in args.distances.split(';'))
+            rows = tuple(
+                tuple(int(d) for d in row.split(',')) for row in args.distances.split(';')
+            )
         except ValueError:
             raise ShapeError(f"--distances {args.distances!r}: write '10,20;20,10'") from None
-    return Shape(nodes=args.nodes + len(args.memory_only_node), cpus_per_node=args.cpus_per_node,
-                 memory_mib=tuple(sizes), distances=rows, hmat=args.hmat, cgroup=args.cgroup,
-                 memory_only=len(args.memory_only_node), pmu=args.pmu, threads=args.threads,
-                 append=args.append)
+    return Shape(
+        nodes=args.nodes + len(args.memory_only_node),
+        cpus_per_node=args.cpus_per_node,
+        memory_mib=tuple(sizes),
+        distances=rows,
+        hmat=args.hmat,
+        cgroup=args.cgroup,
+        memory_only=len(args.memory_only_node),
+        pmu=args.pmu,
+        threads=args.threads,
+        append=args.append,
+    )
 
 
 def _parser():
     parser = argparse.ArgumentParser(
-        prog='numalab', description=__doc__.splitlines()[0],
+        prog='numalab',
+        description=__doc__.splitlines()[0],
         epilog=__doc__.partition('\n\n')[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     verbs = parser.add_subparsers(dest='verb', required=True, metavar='VERB')
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument('--name', default='lab', help='which machine (default lab)')
@@ -78,10 +107,19 @@ def _parser():
     _shape_options(verb('build', 'build the image, the tools, the wheel and a booted state'))
     up = verb('up', 'start a machine')
     _shape_options(up)
-    up.add_argument('--pace', type=int, default=0, metavar='N',
-                    help='instructions per second of each vCPU (default 0: unpaced)')
-    up.add_argument('--package', action=argparse.BooleanOptionalAction, default=True,
-                    help="install this checkout's wheel in it (default: yes)")
+    up.add_argument(
+        '--pace',
+        type=int,
+        default=0,
+        metavar='N',
+        help='instructions per second of each vCPU (default 0: unpaced)',
+    )
+    up.add_argument(
+        '--package',
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="install this checkout's wheel in it (default: yes)",
+    )
     execute = verb('exec', 'run a command in it; output and exit code pass through')
     execute.add_argument('command', nargs=argparse.REMAINDER, metavar='CMD')
     push = verb('push', 'copy files into it')
@@ -103,16 +141,23 @@ def _show(args, value, text):
 
 
 def _build(args):
-    parts = {'image': image.image(), 'tools': image.tools(), 'wheel': image.wheel(),
-             'frozen': freeze(_shape(args))}
+    parts = {
+        'image': image.image(),
+        'tools': image.tools(),
+        'wheel': image.wheel(),
+        'frozen': freeze(_shape(args)),
+    }
     parts = {name: str(path) for name, path in parts.items()}
     _show(args, parts, '\n'.join(f'{name:7} {path}' for name, path in parts.items()))
 
 
 def _up(args):
     machine = Machine.up(args.name, _shape(args), args.package, args.pace)
-    _show(args, {'name': machine.name, 'pid': machine.pid, 'ssh_port': machine.port},
-          f'{machine.name}: numalab exec --name {machine.name} CMD…')
+    _show(
+        args,
+        {'name': machine.name, 'pid': machine.pid, 'ssh_port': machine.port},
+        f'{machine.name}: numalab exec --name {machine.name} CMD…',
+    )
 
 
 def _exec(args):
@@ -130,9 +175,11 @@ def _down(args):
 
 def _list(args):
     found = running()
-    lines = [f"{m['name']:12} {m['shape']['nodes']} nodes, {m['shape']['memory_mib']} MiB, "
-             f"cgroup {m['shape']['cgroup']}, pid {m['pid']}, ssh port {m['ssh_port']}"
-             for m in found]
+    lines = [
+        f'{m["name"]:12} {m["shape"]["nodes"]} nodes, {m["shape"]["memory_mib"]} MiB, '
+        f'cgroup {m["shape"]["cgroup"]}, pid {m["pid"]}, ssh port {m["ssh_port"]}'
+        for m in found
+    ]
     _show(args, found, '\n'.join(lines) or 'no machine is up')
 
 
@@ -142,7 +189,11 @@ def _console(args):
 
 
 VERBS = {
-    'build': _build, 'up': _up, 'exec': _exec, 'down': _down, 'status': _list,
+    'build': _build,
+    'up': _up,
+    'exec': _exec,
+    'down': _down,
+    'status': _list,
     'console': _console,
     'push': lambda a: Machine.find(a.name).push(a.sources, a.target),
     'pull': lambda a: Machine.find(a.name).pull(a.source, a.target),

@@ -5,7 +5,7 @@ import mmap
 import os
 import struct
 
-MAGIC = 0x42414c414d554e
+MAGIC = 0x42414C414D554E
 BAR_BYTES, HEADER_BYTES, VCPU_BYTES = 256 << 10, 4096, 2048
 MAX_VCPUS, MAX_NODES, MODES = 64, 16, 4
 _HEADER = struct.Struct('<QIIQII')
@@ -36,14 +36,14 @@ def set_ranges(path, ranges):
     with _page(path) as page:
         for i, (start, end, node) in enumerate(ranges):
             at = _HEADER.size + MAX_VCPUS + i * _RANGE.size
-            page[at:at + _RANGE.size] = _RANGE.pack(start, end, node, 0)
-        page[_RANGES_OFFSET:_RANGES_OFFSET + 4] = struct.pack('<I', len(ranges))
+            page[at : at + _RANGE.size] = _RANGE.pack(start, end, node, 0)
+        page[_RANGES_OFFSET : _RANGES_OFFSET + 4] = struct.pack('<I', len(ranges))
 
 
 def set_pace(path, instructions_per_sec):
     """Hold each vCPU to that speed; 0: as fast as the host lets it."""
     with _page(path) as page:
-        page[_PACE_OFFSET:_PACE_OFFSET + 8] = struct.pack('<Q', instructions_per_sec)
+        page[_PACE_OFFSET : _PACE_OFFSET + 8] = struct.pack('<Q', instructions_per_sec)
 
 
 def read(path):
@@ -59,13 +59,19 @@ def read(path):
         cpus = _HEADER.unpack_from(page, 0)[1]
         found = []
         for cpu in range(cpus):
-            words = struct.unpack_from(f'<{MODES * _MODE_WORDS}Q', page,
-                                       HEADER_BYTES + cpu * VCPU_BYTES)
-            modes = [words[m * _MODE_WORDS:(m + 1) * _MODE_WORDS] for m in range(MODES)]
-            found.append({
-                'instructions': sum(m[0] for m in modes),
-                'guest_instructions': sum(m[0] for m in modes[MODES // 2:]),
-                'hits': sum(m[1] for m in modes),
-                'dram': [sum(m[2 + n] + m[2 + MAX_NODES + n] for m in modes)
-                         for n in range(MAX_NODES)]})
+            words = struct.unpack_from(
+                f'<{MODES * _MODE_WORDS}Q', page, HEADER_BYTES + cpu * VCPU_BYTES
+            )
+            modes = [words[m * _MODE_WORDS : (m + 1) * _MODE_WORDS] for m in range(MODES)]
+            found.append(
+                {
+                    'instructions': sum(m[0] for m in modes),
+                    'guest_instructions': sum(m[0] for m in modes[MODES // 2 :]),
+                    'hits': sum(m[1] for m in modes),
+                    'dram': [
+                        sum(m[2 + n] + m[2 + MAX_NODES + n] for m in modes)
+                        for n in range(MAX_NODES)
+                    ],
+                }
+            )
         return found

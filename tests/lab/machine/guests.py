@@ -8,7 +8,7 @@ import time
 from machine.image import LAB
 from machine.vm import LAB_DIR, MachineError
 
-HOOK_PROCESS = 'nova_numa_pmc[.]hook import'     # as no shell that looks for it is called
+HOOK_PROCESS = 'nova_numa_pmc[.]hook import'  # as no shell that looks for it is called
 #: Of a small guest's bytes, those at home when it has started: QEMU's first pages come before
 #: its CPUs are narrowed (a tenth of a second in emulation), and only the agent fetches them.
 STARTED_AT_HOME = 0.95
@@ -24,8 +24,9 @@ class Guests:
         machine.push([LAB / 'inside/labguests.py'], LAB_DIR)
 
     def _ask(self, timeout=300, **request):
-        done = self.machine.run(f'python3 {LAB_DIR}/labguests.py', timeout=timeout,
-                                stdin=json.dumps(request))
+        done = self.machine.run(
+            f'python3 {LAB_DIR}/labguests.py', timeout=timeout, stdin=json.dumps(request)
+        )
         return json.loads(done.stdout)
 
     def start(self, specs, parallel=6, check=True):
@@ -54,9 +55,10 @@ class Guests:
         :param python: the machine's Python that has our package
         """
         self.machine.push([LAB / 'inside/labforce.py'], LAB_DIR)
-        self.machine.run(f'{python} {LAB_DIR}/labforce.py', timeout=300,
-                         stdin=json.dumps({'homes': homes}))
-        return self.bring(homes)     # QEMU's own memory, too
+        self.machine.run(
+            f'{python} {LAB_DIR}/labforce.py', timeout=300, stdin=json.dumps({'homes': homes})
+        )
+        return self.bring(homes)  # QEMU's own memory, too
 
     def hold(self, homes):
         """Hold guests' memory to {name: node}, to all nodes where it is None; return a report."""
@@ -75,7 +77,8 @@ class Guests:
         """Wait until no late worker of the hook is left: it may still move pages."""
         self.machine.run(
             f"for i in $(seq 360); do pgrep -f '{HOOK_PROCESS}' >/dev/null || exit 0; "
-            'sleep 0.5; done; echo the hook still works after 180 s; exit 1')
+            'sleep 0.5; done; echo the hook still works after 180 s; exit 1'
+        )
 
     def resume(self, names):
         """Let paused guests run, and wait until each has been through its memory; a report."""

@@ -43,23 +43,20 @@ FILES = {
     'etc/fstab': '/dev/vda / ext4 defaults,noatime 0 1\n',
     'etc/hostname': 'numalab\n',
     'etc/hosts': '127.0.0.1 localhost numalab\n',
-    'etc/systemd/network/lab.network':
-        '[Match]\nName=eth0\n[Network]\nAddress=10.0.2.15/24\nGateway=10.0.2.2\n',
-    'etc/ssh/sshd_config.d/lab.conf':
-        'PermitRootLogin prohibit-password\nUseDNS no\nUsePAM no\nHostKey '
-        '/etc/ssh/ssh_host_ed25519_key\nMaxSessions 100\nMaxStartups 100\n',
+    'etc/systemd/network/lab.network': '[Match]\nName=eth0\n[Network]\nAddress=10.0.2.15/24\nGateway=10.0.2.2\n',
+    'etc/ssh/sshd_config.d/lab.conf': 'PermitRootLogin prohibit-password\nUseDNS no\nUsePAM no\nHostKey '
+    '/etc/ssh/ssh_host_ed25519_key\nMaxSessions 100\nMaxStartups 100\n',
     'etc/modules-load.d/lab.conf': 'kvm_amd\n',
     # libvirtd stays confined; a guest's own AppArmor profile would be compiled at each start.
     # Without the filtered capability libvirt asks QEMU one CPU property at a time, 400 questions
     # of 30 ms each here.
     'etc/libvirt/qemu.conf': 'security_driver = "none"\nuser = "root"\ngroup = "root"\n'
-                             'stdio_handler = "file"\nseccomp_sandbox = 0\n'
-                             'capability_filters = [ "cpu-unavailable-features" ]\n',
-    'etc/systemd/system/numalab-ready.service':
-        '[Unit]\nAfter=libvirtd.service ssh.service multi-user.target\n'
-        'Wants=libvirtd.service\n[Service]\nType=oneshot\n'
-        f'ExecStart=/bin/sh -c "virsh -q list >/dev/null; echo {READY} >/dev/ttyS0"\n'
-        '[Install]\nWantedBy=default.target\n',
+    'stdio_handler = "file"\nseccomp_sandbox = 0\n'
+    'capability_filters = [ "cpu-unavailable-features" ]\n',
+    'etc/systemd/system/numalab-ready.service': '[Unit]\nAfter=libvirtd.service ssh.service multi-user.target\n'
+    'Wants=libvirtd.service\n[Service]\nType=oneshot\n'
+    f'ExecStart=/bin/sh -c "virsh -q list >/dev/null; echo {READY} >/dev/ttyS0"\n'
+    '[Install]\nWantedBy=default.target\n',
     'etc/systemd/journald.conf.d/lab.conf': '[Journal]\nStorage=volatile\n',
 }
 
@@ -81,12 +78,14 @@ def say(text):
 
 def kernel_version():
     """Return the version of the newest installed kernel headers: image and module share it."""
-    builds = sorted(pathlib.Path('/lib/modules').glob('*-amd64/build'),
-                    key=lambda p: [int(n) for n in p.parent.name.replace('.', '-').split('-')
-                                   if n.isdigit()])
+    builds = sorted(
+        pathlib.Path('/lib/modules').glob('*-amd64/build'),
+        key=lambda p: [int(n) for n in p.parent.name.replace('.', '-').split('-') if n.isdigit()],
+    )
     if not builds:
-        raise BuildError('no kernel headers in /lib/modules/*/build: '
-                         'apt-get install linux-headers-amd64')
+        raise BuildError(
+            'no kernel headers in /lib/modules/*/build: apt-get install linux-headers-amd64'
+        )
     return builds[-1].parent.name
 
 
@@ -107,8 +106,9 @@ def _run(command, log, note=None, **more):
     """
     began = time.monotonic()
     with open(log, 'ab') as sink:
-        with subprocess.Popen([str(c) for c in command], stdout=sink, stderr=sink,
-                              stdin=subprocess.DEVNULL, **more) as process:
+        with subprocess.Popen(
+            [str(c) for c in command], stdout=sink, stderr=sink, stdin=subprocess.DEVNULL, **more
+        ) as process:
             while True:
                 try:
                     process.wait(20)
@@ -120,8 +120,9 @@ def _run(command, log, note=None, **more):
                         process.kill()
     if process.returncode:
         tail = pathlib.Path(log).read_text(errors='replace').splitlines()[-8:]
-        raise BuildError('\n'.join([f'{command[0]} failed ({process.returncode}), log in {log}:',
-                                    *tail]))
+        raise BuildError(
+            '\n'.join([f'{command[0]} failed ({process.returncode}), log in {log}:', *tail])
+        )
 
 
 @contextlib.contextmanager
@@ -149,7 +150,7 @@ def cached(kind, key, build, keep=4):
         try:
             build(work)
         except BaseException:
-            if not list(work.glob('*log')):     # a log is what the error names
+            if not list(work.glob('*log')):  # a log is what the error names
                 shutil.rmtree(work, ignore_errors=True)
             raise
         work.chmod(0o755)
@@ -170,15 +171,38 @@ def _build_image(work):
     log, root = work / 'log', work / 'root'
     if os.geteuid():
         raise BuildError('building the image needs root (mmdebstrap, mke2fs -d)')
-    _run(['mmdebstrap', '--variant=minbase', '--skip=check/empty',
-          '--include=' + ','.join([*PACKAGES, f'linux-image-{version}']),
-          '--customize-hook=printf "%s\\n" ' + INITRD_MODULES
-          + ' >>"$1/etc/initramfs-tools/modules"',
-          '--customize-hook=echo MODULES=list >"$1/etc/initramfs-tools/conf.d/lab"',
-          '--customize-hook=chroot "$1" update-initramfs -u',
-          SUITE, root], log, 'mmdebstrap')
-    _run(['ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-C', 'numalab', '-f',
-          work / 'id_ed25519'], log)
+    _run(
+        [
+            'mmdebstrap',
+            '--variant=minbase',
+            '--skip=check/empty',
+            '--include=' + ','.join([*PACKAGES, f'linux-image-{version}']),
+            '--customize-hook=printf "%s\\n" '
+            + INITRD_MODULES
+            + ' >>"$1/etc/initramfs-tools/modules"',
+            '--customize-hook=echo MODULES=list >"$1/etc/initramfs-tools/conf.d/lab"',
+            '--customize-hook=chroot "$1" update-initramfs -u',
+            SUITE,
+            root,
+        ],
+        log,
+        'mmdebstrap',
+    )
+    _run(
+        [
+            'ssh-keygen',
+            '-q',
+            '-t',
+            'ed25519',
+            '-N',
+            '',
+            '-C',
+            'numalab',
+            '-f',
+            work / 'id_ed25519',
+        ],
+        log,
+    )
     for name, text in FILES.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -186,8 +210,19 @@ def _build_image(work):
     keys = root / 'root/.ssh/authorized_keys'
     keys.parent.mkdir(mode=0o700, exist_ok=True)
     keys.write_bytes((work / 'id_ed25519.pub').read_bytes())
-    _run(['chroot', root, 'systemctl', 'enable', 'systemd-networkd', 'ssh', 'libvirtd',
-          'numalab-ready'], log)
+    _run(
+        [
+            'chroot',
+            root,
+            'systemctl',
+            'enable',
+            'systemd-networkd',
+            'ssh',
+            'libvirtd',
+            'numalab-ready',
+        ],
+        log,
+    )
     _run(['chroot', root, 'systemctl', 'mask', *MASKED], log)
     host_key = (root / 'etc/ssh/ssh_host_ed25519_key.pub').read_text().split()[:2]
     (work / 'known_hosts').write_text(f'numalab {" ".join(host_key)}\n')
@@ -205,47 +240,111 @@ def image():
 
 def _build_tools(work):
     log = work / 'log'
-    _run(['gcc', '-O2', '-Wall', '-shared', '-fPIC', '-o', work / 'numapmu.so',
-          LAB / 'plugin/numapmu.c'], log)
-    _run(['gcc', '-m32', '-march=i686', '-mno-sse', '-ffreestanding', '-fno-pic', '-no-pie',
-          '-fno-stack-protector', '-nostdlib', '-static', '-O1', '-Wall',
-          '-Wl,--build-id=none', '-Wl,-T,' + str(LAB / 'guest/walker.ld'),
-          LAB / 'guest/walker.c', '-o', work / 'walker.elf'], log)
-    _run(['gcc', '-O1', '-static', '-Wall', '-o', work / 'numawalk', LAB / 'probe/numawalk.c'],
-         log)
+    _run(
+        [
+            'gcc',
+            '-O2',
+            '-Wall',
+            '-shared',
+            '-fPIC',
+            '-o',
+            work / 'numapmu.so',
+            LAB / 'plugin/numapmu.c',
+        ],
+        log,
+    )
+    _run(
+        [
+            'gcc',
+            '-m32',
+            '-march=i686',
+            '-mno-sse',
+            '-ffreestanding',
+            '-fno-pic',
+            '-no-pie',
+            '-fno-stack-protector',
+            '-nostdlib',
+            '-static',
+            '-O1',
+            '-Wall',
+            '-Wl,--build-id=none',
+            '-Wl,-T,' + str(LAB / 'guest/walker.ld'),
+            LAB / 'guest/walker.c',
+            '-o',
+            work / 'walker.elf',
+        ],
+        log,
+    )
+    _run(
+        ['gcc', '-O1', '-static', '-Wall', '-o', work / 'numawalk', LAB / 'probe/numawalk.c'], log
+    )
     with tempfile.TemporaryDirectory() as scratch:
         for name in ('kmod', 'plugin'):
             shutil.copytree(LAB / name, pathlib.Path(scratch) / name)
-        _run(['make', '-s', '-C', f'/lib/modules/{kernel_version()}/build',
-              f'M={scratch}/kmod', 'modules'], log)
+        _run(
+            [
+                'make',
+                '-s',
+                '-C',
+                f'/lib/modules/{kernel_version()}/build',
+                f'M={scratch}/kmod',
+                'modules',
+            ],
+            log,
+        )
         shutil.copy(pathlib.Path(scratch) / 'kmod/numa_emu.ko', work)
 
 
 def tools():
     """Return the directory with plugin, kernel module, walker guest and probe."""
-    sources = sorted(p for d in ('plugin', 'kmod', 'guest', 'probe')
-                     for p in (LAB / d).iterdir() if p.suffix in ('.c', '.h', '.ld') or
-                     p.name == 'Makefile')
+    sources = sorted(
+        p
+        for d in ('plugin', 'kmod', 'guest', 'probe')
+        for p in (LAB / d).iterdir()
+        if p.suffix in ('.c', '.h', '.ld') or p.name == 'Makefile'
+    )
     return cached('tools', digest(kernel_version(), *sources), _build_tools)
 
 
 def _build_wheel(work):
     with tempfile.TemporaryDirectory() as scratch:
         source = pathlib.Path(scratch) / 'source'
-        shutil.copytree(CHECKOUT, source, ignore=shutil.ignore_patterns(
-            '.git', '.venv*', 'build', 'dist', '*.egg-info', '__pycache__', 'tests', '.tox'))
+        shutil.copytree(
+            CHECKOUT,
+            source,
+            ignore=shutil.ignore_patterns(
+                '.git', '.venv*', 'build', 'dist', '*.egg-info', '__pycache__', 'tests', '.tox'
+            ),
+        )
         python = CHECKOUT / '.venv/bin/python'
-        _run([python if python.exists() else sys.executable, '-m', 'pip', 'wheel', '-q',
-              '--no-deps', '-w', work, source], work / 'log', 'pip wheel',
-             env={**os.environ, 'PBR_VERSION': '0.0.0.dev0'})
+        _run(
+            [
+                python if python.exists() else sys.executable,
+                '-m',
+                'pip',
+                'wheel',
+                '-q',
+                '--no-deps',
+                '-w',
+                work,
+                source,
+            ],
+            work / 'log',
+            'pip wheel',
+            env={**os.environ, 'PBR_VERSION': '0.0.0.dev0'},
+        )
 
 
 def wheel():
     """Return the wheel of this checkout's package, made with its environment's pip."""
-    sources = sorted(p for d in ('nova_numa_pmc', 'shim', 'etc', 'hooks')
-                     for p in (CHECKOUT / d).rglob('*')
-                     if p.is_file() and '__pycache__' not in p.parts)
-    sources += [CHECKOUT / name for name in (
-        'setup.cfg', 'setup.py', 'pyproject.toml', 'requirements.txt')]
+    sources = sorted(
+        p
+        for d in ('nova_numa_pmc', 'shim', 'etc', 'hooks')
+        for p in (CHECKOUT / d).rglob('*')
+        if p.is_file() and '__pycache__' not in p.parts
+    )
+    sources += [
+        CHECKOUT / name for name in ('setup.cfg', 'setup.py', 'pyproject.toml', 'requirements.txt')
+    ]
     key = digest(*[str(p.relative_to(CHECKOUT)) for p in sources], *sources)
     return next(cached('wheel', key, _build_wheel).glob('*.whl'))

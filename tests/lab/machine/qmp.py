@@ -29,7 +29,7 @@ class Qmp:
         for line in self._file:
             answer = json.loads(line)
             if 'error' in answer:
-                raise QmpError(f"{command}: {answer['error']['desc']}")
+                raise QmpError(f'{command}: {answer["error"]["desc"]}')
             if 'return' in answer:
                 return answer['return']
         raise QmpError(f'{command}: QEMU is gone')
@@ -40,10 +40,13 @@ class Qmp:
 
     def ram_blocks(self):
         """Return {name: (offset, bytes)} of the RAM blocks, offsets in QEMU's ram_addr space."""
-        found = re.findall(r'^\s*(\S+)\s+\d+ [KMG]iB\s+(0x\w+)\s+0x\w+\s+(0x\w+)',
-                           self.hmp('info ramblock'), re.M)
-        return {name.rpartition('/')[2]: (int(offset, 16), int(size, 16))
-                for name, offset, size in found}
+        found = re.findall(
+            r'^\s*(\S+)\s+\d+ [KMG]iB\s+(0x\w+)\s+0x\w+\s+(0x\w+)', self.hmp('info ramblock'), re.M
+        )
+        return {
+            name.rpartition('/')[2]: (int(offset, 16), int(size, 16))
+            for name, offset, size in found
+        }
 
     def close(self):
         """Hang up."""

@@ -6,9 +6,9 @@ import hashlib
 import json
 
 MIB = 1 << 20
-LOCAL_NS, REMOTE_NS = 60, 100        # the two-socket Xeon X5675 of the KVM tuning deck, eBay 2013
+LOCAL_NS, REMOTE_NS = 60, 100  # the two-socket Xeon X5675 of the KVM tuning deck, eBay 2013
 LOCAL_MIB_S, REMOTE_MIB_S = 20480, 10240
-MAX_NODES, MAX_CPUS = 16, 64         # plugin/counters.h
+MAX_NODES, MAX_CPUS = 16, 64  # plugin/counters.h
 #: Without 57-bit addresses, and without the CPUs' hints that copying and clearing byte by byte is
 #: fast: each byte costs QEMU as much as a word, or more (doc/source/contributor/lab.rst).
 CPU = 'max,la57=off,erms=off,fsrm=off'
@@ -65,13 +65,21 @@ class Shape:
             (not self.sockets or cpu_nodes % self.sockets == 0, 'as many nodes on each socket'),
         ]
         if self.distances is not None:
-            square = (len(self.distances) == self.nodes
-                      and all(len(row) == self.nodes for row in self.distances))
+            square = len(self.distances) == self.nodes and all(
+                len(row) == self.nodes for row in self.distances
+            )
             checks.append((square, f'--distances: {self.nodes} rows of {self.nodes}'))
-            checks.append((square and all(
-                (10 if i == j else 11) <= d <= (10 if i == j else 254)
-                for i, row in enumerate(self.distances) for j, d in enumerate(row)),
-                '--distances: 10 on the diagonal, 11 to 254 elsewhere'))
+            checks.append(
+                (
+                    square
+                    and all(
+                        (10 if i == j else 11) <= d <= (10 if i == j else 254)
+                        for i, row in enumerate(self.distances)
+                        for j, d in enumerate(row)
+                    ),
+                    '--distances: 10 on the diagonal, 11 to 254 elsewhere',
+                )
+            )
         for fine, message in checks:
             if not fine:
                 raise ShapeError(message)
@@ -107,16 +115,26 @@ class Shape:
         cores = self.cpus // sockets // self.threads
         # TCG can't show SMT on an AMD CPU (no TOPOEXT), and the kernel's SVM asks for an AMD one.
         cpu = CPU + (',vendor=GenuineIntel' if self.threads > 1 else '')
-        args = ['-machine', 'pc,hmat=on' if self.hmat else 'pc', '-cpu', cpu,
-                '-m', f'{sum(self.memory_mib)}M',
-                '-smp', f'{self.cpus},sockets={sockets},'
-                        f'cores={cores},threads={self.threads}']
+        args = [
+            '-machine',
+            'pc,hmat=on' if self.hmat else 'pc',
+            '-cpu',
+            cpu,
+            '-m',
+            f'{sum(self.memory_mib)}M',
+            '-smp',
+            f'{self.cpus},sockets={sockets},cores={cores},threads={self.threads}',
+        ]
         for node, size in enumerate(self.memory_mib):
             cpus = self.node_cpus(node)
-            args += ['-object', f'memory-backend-ram,id=m{node},size={size}M',
-                     '-numa', f'node,nodeid={node},memdev=m{node}'
-                     + (f',cpus={cpus[0]}-{cpus[-1]}' if cpus else '')
-                     + (f',initiator={node if cpus else 0}' if self.hmat else '')]
+            args += [
+                '-object',
+                f'memory-backend-ram,id=m{node},size={size}M',
+                '-numa',
+                f'node,nodeid={node},memdev=m{node}'
+                + (f',cpus={cpus[0]}-{cpus[-1]}' if cpus else '')
+                + (f',initiator={node if cpus else 0}' if self.hmat else ''),
+            ]
         for i in range(self.nodes):
             for j in range(self.nodes):
                 if i != j:
@@ -130,14 +148,28 @@ class Shape:
                 ns = LOCAL_NS + (REMOTE_NS - LOCAL_NS) * (self.distance(i, j) - 10) // 10
                 mib_s = LOCAL_MIB_S if i == j else REMOTE_MIB_S
                 lb = f'hmat-lb,initiator={i},target={j},hierarchy=memory,data-type'
-                args += ['-numa', f'{lb}=access-latency,latency={ns}',
-                         '-numa', f'{lb}=access-bandwidth,bandwidth={mib_s}M']
+                args += [
+                    '-numa',
+                    f'{lb}=access-latency,latency={ns}',
+                    '-numa',
+                    f'{lb}=access-bandwidth,bandwidth={mib_s}M',
+                ]
         return args
 
     def kernel_words(self):
         """Return the kernel's command line for this shape."""
-        words = ['console=ttyS0', 'root=/dev/vda', 'rw', 'quiet', 'mitigations=off', 'panic=-1',
-                 'net.ifnames=0', 'tsc=reliable', 'clocksource=tsc', 'hpet=disable']
+        words = [
+            'console=ttyS0',
+            'root=/dev/vda',
+            'rw',
+            'quiet',
+            'mitigations=off',
+            'panic=-1',
+            'net.ifnames=0',
+            'tsc=reliable',
+            'clocksource=tsc',
+            'hpet=disable',
+        ]
         if self.cgroup == 'v1':
             words.append('systemd.unified_cgroup_hierarchy=0')
         return ' '.join(words + ([self.append] if self.append else []))

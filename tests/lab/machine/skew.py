@@ -7,8 +7,11 @@ PLACE = '/run/skew'
 def take(machine, node, mib):
     """Take memory of a node until :func:`give_back`."""
     place = f'{PLACE}/node{node}'
-    machine.run(f'mkdir -p {place} && mount -t tmpfs -o size={mib}m,mpol=bind:{node} skew '
-                f'{place} && fallocate -l {mib}M {place}/fill', timeout=200)
+    machine.run(
+        f'mkdir -p {place} && mount -t tmpfs -o size={mib}m,mpol=bind:{node} skew '
+        f'{place} && fallocate -l {mib}M {place}/fill',
+        timeout=200,
+    )
 
 
 def give_back(machine, node):

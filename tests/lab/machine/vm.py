@@ -24,7 +24,7 @@ COPY_TIMEOUT_S = 300
 #: freed page that held code is cleared (doc/source/contributor/lab.rst) [MiB].
 WITHOUT_PLUGIN_MIB = 128
 SSH_FAILED = 255
-LAB_DIR = '/opt/lab'                 # in the machine: walker.elf, numawalk, numa_emu.ko
+LAB_DIR = '/opt/lab'  # in the machine: walker.elf, numawalk, numa_emu.ko
 # Fills the page cache and libvirt's cache of QEMU's capabilities, so that guests start sooner.
 WARM_UP = """
 mkdir -p /opt/lab /run/guests
@@ -95,31 +95,57 @@ def _translated_mib(base, shape):
 def _qemu(base, shape, directory, disk, port, plugin=None, incoming=None, devices=None):
     """Start QEMU in a directory; its own messages go to qemu.log there."""
     parts = base.image_dir
-    args = [QEMU, '-nodefaults', '-display', 'none', '-vga', 'none', '-no-reboot',
-            '-accel', f'tcg,thread=multi,tb-size={_translated_mib(base, shape)}',
-            *shape.qemu_args(),
-            '-kernel', parts / 'vmlinuz', '-initrd', parts / 'initrd.img',
-            '-append', shape.kernel_words(),
-            '-serial', f'file:{directory}/console.log',
-            '-qmp', f'unix:{directory}/qmp.sock,server=on,wait=off',
-            '-drive', f'file={disk},if=virtio,format=qcow2,cache=unsafe',
-            '-netdev', f'user,id=net,{base.user_network},'
-            f'hostfwd=tcp:127.0.0.1:{port}-10.0.2.15:22',
-            '-device', 'virtio-net-pci,netdev=net,romfile=',
-            *(base.devices if devices is None else devices)]
+    args = [
+        QEMU,
+        '-nodefaults',
+        '-display',
+        'none',
+        '-vga',
+        'none',
+        '-no-reboot',
+        '-accel',
+        f'tcg,thread=multi,tb-size={_translated_mib(base, shape)}',
+        *shape.qemu_args(),
+        '-kernel',
+        parts / 'vmlinuz',
+        '-initrd',
+        parts / 'initrd.img',
+        '-append',
+        shape.kernel_words(),
+        '-serial',
+        f'file:{directory}/console.log',
+        '-qmp',
+        f'unix:{directory}/qmp.sock,server=on,wait=off',
+        '-drive',
+        f'file={disk},if=virtio,format=qcow2,cache=unsafe',
+        '-netdev',
+        f'user,id=net,{base.user_network},hostfwd=tcp:127.0.0.1:{port}-10.0.2.15:22',
+        '-device',
+        'virtio-net-pci,netdev=net,romfile=',
+        *(base.devices if devices is None else devices),
+    ]
     if shape.pmu:
         counters.create(directory / 'counters', shape)
-        args += ['-object', f'memory-backend-file,id=pmu,share=on,size={counters.BAR_BYTES},'
-                            f'mem-path={directory}/counters',
-                 '-device', 'ivshmem-plain,memdev=pmu,master=on']
+        args += [
+            '-object',
+            f'memory-backend-file,id=pmu,share=on,size={counters.BAR_BYTES},'
+            f'mem-path={directory}/counters',
+            '-device',
+            'ivshmem-plain,memdev=pmu,master=on',
+        ]
         if plugin:
             args += ['-plugin', f'{plugin},counters={directory}/counters']
     if incoming:
         # A CPU that is reset ends the machine: where it was is then the last thing in the log.
         args += ['-S', '-incoming', f'exec:zstd -dcq {incoming}', '-d', 'cpu_reset']
     with open(directory / 'qemu.log', 'wb') as log:
-        return subprocess.Popen([str(a) for a in args], stdin=subprocess.DEVNULL, stdout=log,
-                                stderr=log, start_new_session=True)
+        return subprocess.Popen(
+            [str(a) for a in args],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
 
 
 def _alive(pid):
@@ -131,8 +157,21 @@ def _alive(pid):
 
 
 def _overlay(path, backing, backing_format):
-    subprocess.run(['qemu-img', 'create', '-q', '-f', 'qcow2', '-F', backing_format,
-                    '-b', str(backing), str(path)], check=True)
+    subprocess.run(
+        [
+            'qemu-img',
+            'create',
+            '-q',
+            '-f',
+            'qcow2',
+            '-F',
+            backing_format,
+            '-b',
+            str(backing),
+            str(path),
+        ],
+        check=True,
+    )
 
 
 class Machine:
@@ -155,8 +194,10 @@ class Machine:
         shape = Shape(**{**state['shape'], 'memory_mib': tuple(state['shape']['memory_mib'])})
         found = cls(name, shape, state['pid'], state['port'], state['image_dir'])
         if not _alive(found.pid):
-            raise MachineError(f'machine {name!r} is gone; console log: '
-                               f'{found.dir}/console.log, QEMU: {found.dir}/qemu.log')
+            raise MachineError(
+                f'machine {name!r} is gone; console log: '
+                f'{found.dir}/console.log, QEMU: {found.dir}/qemu.log'
+            )
         return found
 
     @classmethod
@@ -179,8 +220,16 @@ class Machine:
         began = time.monotonic()
         _overlay(directory / 'disk.qcow2', frozen / 'disk.qcow2', 'qcow2')
         port = _free_port()
-        process = _qemu(base, shape, directory, directory / 'disk.qcow2', port,
-                        plugin=tools / 'numapmu.so', incoming=frozen / 'ram.zst', devices=devices)
+        process = _qemu(
+            base,
+            shape,
+            directory,
+            directory / 'disk.qcow2',
+            port,
+            plugin=tools / 'numapmu.so',
+            incoming=frozen / 'ram.zst',
+            devices=devices,
+        )
         self = cls(name, shape, process.pid, port, base.image_dir)
         self._process = process
         try:
@@ -196,17 +245,30 @@ class Machine:
         return self
 
     def _save(self):
-        (self.dir / 'state.json').write_text(json.dumps(
-            {'pid': self.pid, 'port': self.port, 'image_dir': str(self.image_dir),
-             'shape': dataclasses.asdict(self.shape)}))
+        (self.dir / 'state.json').write_text(
+            json.dumps(
+                {
+                    'pid': self.pid,
+                    'port': self.port,
+                    'image_dir': str(self.image_dir),
+                    'shape': dataclasses.asdict(self.shape),
+                }
+            )
+        )
 
     def _thaw(self, process):
         log = self.dir / 'qemu.log'
-        _wait(lambda: process.poll() is not None or self._paused(), THAW_TIMEOUT_S,
-              f'{self.name} thaws', log)
+        _wait(
+            lambda: process.poll() is not None or self._paused(),
+            THAW_TIMEOUT_S,
+            f'{self.name} thaws',
+            log,
+        )
         if process.poll() is not None:
-            raise MachineError(f'QEMU ended with {process.returncode}: '
-                               f'{log.read_text(errors="replace").strip()[-500:]}')
+            raise MachineError(
+                f'QEMU ended with {process.returncode}: '
+                f'{log.read_text(errors="replace").strip()[-500:]}'
+            )
         with self.qmp() as qmp:
             if self.shape.pmu:
                 counters.set_ranges(self.dir / 'counters', self._ranges(qmp))
@@ -231,16 +293,23 @@ class Machine:
 
     def _answers(self):
         try:
-            return self.run(f'date -s @{time.time():.0f} >/dev/null', timeout=30,
-                            check=False).returncode == 0
+            return (
+                self.run(
+                    f'date -s @{time.time():.0f} >/dev/null', timeout=30, check=False
+                ).returncode
+                == 0
+            )
         except subprocess.TimeoutExpired:
             return False
 
     def _install(self, tools, wheel):
         files = [tools / n for n in ('walker.elf', 'numawalk', 'numa_emu.ko')]
         self.push(files + ([wheel] if wheel else []), LAB_DIR)
-        self.run('set -e\n' + (f'insmod {LAB_DIR}/numa_emu.ko\n' if self.shape.pmu else '')
-                 + (f'python3 -m installer {LAB_DIR}/{wheel.name}\n' if wheel else ''))
+        self.run(
+            'set -e\n'
+            + (f'insmod {LAB_DIR}/numa_emu.ko\n' if self.shape.pmu else '')
+            + (f'python3 -m installer {LAB_DIR}/{wheel.name}\n' if wheel else '')
+        )
 
     def reboot(self):
         """Restart the machine's kernel; its disk stays as it is."""
@@ -249,8 +318,12 @@ class Machine:
             qmp('set-action', reboot='reset')
         self.run('systemctl reboot', timeout=60, check=False)
         self._hang_up()
-        _wait(lambda: self._boot_id() not in ('', before), BOOT_TIMEOUT_S,
-              f'{self.name} boots again', self.dir / 'console.log')
+        _wait(
+            lambda: self._boot_id() not in ('', before),
+            BOOT_TIMEOUT_S,
+            f'{self.name} boots again',
+            self.dir / 'console.log',
+        )
         if self.shape.pmu:
             self.run(f'insmod {LAB_DIR}/numa_emu.ko')
 
@@ -267,11 +340,31 @@ class Machine:
 
     def _ssh(self, program, port_option):
         keys = self.image_dir
-        return [program, '-F', 'none', port_option, str(self.port), '-i', f'{keys}/id_ed25519',
-                '-o', f'UserKnownHostsFile={keys}/known_hosts', '-o', 'HostKeyAlias=numalab',
-                '-o', 'ControlMaster=auto', '-o', f'ControlPath={self.dir}/ssh',
-                '-o', 'ControlPersist=600', '-o', 'ConnectTimeout=60', '-o', 'LogLevel=ERROR',
-                '-o', 'BatchMode=yes']
+        return [
+            program,
+            '-F',
+            'none',
+            port_option,
+            str(self.port),
+            '-i',
+            f'{keys}/id_ed25519',
+            '-o',
+            f'UserKnownHostsFile={keys}/known_hosts',
+            '-o',
+            'HostKeyAlias=numalab',
+            '-o',
+            'ControlMaster=auto',
+            '-o',
+            f'ControlPath={self.dir}/ssh',
+            '-o',
+            'ControlPersist=600',
+            '-o',
+            'ConnectTimeout=60',
+            '-o',
+            'LogLevel=ERROR',
+            '-o',
+            'BatchMode=yes',
+        ]
 
     def command(self, line):
         """Return the ssh command for a shell line in the machine, for callers that stream it."""
@@ -279,15 +372,24 @@ class Machine:
 
     def run(self, line, timeout=300, check=True, stdin=None):
         """Run a shell line in the machine; return what it wrote (text) and its exit code."""
-        done = subprocess.run(self.command(line), timeout=timeout, text=True, input=stdin,
-                              stdin=None if stdin is not None else subprocess.DEVNULL,
-                              capture_output=True)
+        done = subprocess.run(
+            self.command(line),
+            timeout=timeout,
+            text=True,
+            input=stdin,
+            stdin=None if stdin is not None else subprocess.DEVNULL,
+            capture_output=True,
+        )
         if check and done.returncode:
             if done.returncode == SSH_FAILED and not _alive(self.pid):
-                raise MachineGone(f'{self.name}: QEMU has ended{self._how()}; it said: '
-                                  + (self.dir / 'qemu.log').read_text(errors='replace')[-1500:])
-            raise MachineError(f'{self.name}: exit {done.returncode} of: {line[:300]}\n'
-                               f'{done.stdout[-1500:]}{done.stderr[-1500:]}')
+                raise MachineGone(
+                    f'{self.name}: QEMU has ended{self._how()}; it said: '
+                    + (self.dir / 'qemu.log').read_text(errors='replace')[-1500:]
+                )
+            raise MachineError(
+                f'{self.name}: exit {done.returncode} of: {line[:300]}\n'
+                f'{done.stdout[-1500:]}{done.stderr[-1500:]}'
+            )
         return done
 
     def _how(self):
@@ -297,15 +399,21 @@ class Machine:
 
     def push(self, sources, target):
         """Copy files or directories into a directory of the machine."""
-        subprocess.run([*self._ssh('scp', '-P'), '-qrp', *map(str, sources),
-                        f'root@127.0.0.1:{target}'], check=True, stdin=subprocess.DEVNULL,
-                       timeout=COPY_TIMEOUT_S)
+        subprocess.run(
+            [*self._ssh('scp', '-P'), '-qrp', *map(str, sources), f'root@127.0.0.1:{target}'],
+            check=True,
+            stdin=subprocess.DEVNULL,
+            timeout=COPY_TIMEOUT_S,
+        )
 
     def pull(self, source, target):
         """Copy a file or directory out of the machine."""
-        subprocess.run([*self._ssh('scp', '-P'), '-qrp', f'root@127.0.0.1:{source}',
-                        str(target)], check=True, stdin=subprocess.DEVNULL,
-                       timeout=COPY_TIMEOUT_S)
+        subprocess.run(
+            [*self._ssh('scp', '-P'), '-qrp', f'root@127.0.0.1:{source}', str(target)],
+            check=True,
+            stdin=subprocess.DEVNULL,
+            timeout=COPY_TIMEOUT_S,
+        )
 
     def pace(self, instructions_per_sec):
         """Hold each vCPU to that speed; 0: as fast as the host lets it."""
@@ -318,8 +426,12 @@ class Machine:
 
     def _hang_up(self):
         """Close the connection that the runs share."""
-        subprocess.run([*self._ssh('ssh', '-p'), '-O', 'exit', 'root@127.0.0.1'],
-                       stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+        subprocess.run(
+            [*self._ssh('ssh', '-p'), '-O', 'exit', 'root@127.0.0.1'],
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            check=False,
+        )
 
     def down(self):
         """End the machine; what it wrote is gone, its console log stays until the next up."""
@@ -339,19 +451,34 @@ def running():
     for directory in sorted(parent.glob('*/')) if parent.is_dir() else ():
         with contextlib.suppress(MachineError):
             machine = Machine.find(directory.name)
-            found.append({'name': machine.name, 'pid': machine.pid, 'ssh_port': machine.port,
-                          'console': str(machine.dir / 'console.log'),
-                          'shape': dataclasses.asdict(machine.shape)})
+            found.append(
+                {
+                    'name': machine.name,
+                    'pid': machine.pid,
+                    'ssh_port': machine.port,
+                    'console': str(machine.dir / 'console.log'),
+                    'shape': dataclasses.asdict(machine.shape),
+                }
+            )
     return found
 
 
 def freeze(shape, base=None):
     """Return the directory of a booted machine of that shape, frozen: disk and memory."""
     base = base or Base(image.image())
-    version = subprocess.run([QEMU, '--version'], capture_output=True, text=True,
-                             check=True).stdout.splitlines()[0]
-    key = image.digest(base.image_dir.name, shape.key(), *shape.qemu_args(), shape.kernel_words(),
-                       version, base.warm_up, base.user_network, *base.devices)
+    version = subprocess.run(
+        [QEMU, '--version'], capture_output=True, text=True, check=True
+    ).stdout.splitlines()[0]
+    key = image.digest(
+        base.image_dir.name,
+        shape.key(),
+        *shape.qemu_args(),
+        shape.kernel_words(),
+        version,
+        base.warm_up,
+        base.user_network,
+        *base.devices,
+    )
     return image.cached('frozen', key, lambda work: _freeze(base, shape, work), keep=16)
 
 
@@ -362,20 +489,30 @@ def _freeze(base, shape, work):
     process = _qemu(base, shape, work, work / 'disk.qcow2', port)
     machine = Machine('freezer', shape, process.pid, port, base.image_dir, work)
     try:
-        _wait(lambda: process.poll() is not None
-              or (log.exists() and image.READY in log.read_text(errors='replace')),
-              BOOT_TIMEOUT_S, 'the machine boots', log)
+        _wait(
+            lambda: (
+                process.poll() is not None
+                or (log.exists() and image.READY in log.read_text(errors='replace'))
+            ),
+            BOOT_TIMEOUT_S,
+            'the machine boots',
+            log,
+        )
         if process.poll() is not None:
             raise MachineError(f'QEMU ended: {(work / "qemu.log").read_text()[-500:]}')
-        if shape.threads == 1:      # systemd gives it up where a busy host boots for too long
+        if shape.threads == 1:  # systemd gives it up where a busy host boots for too long
             machine.run('modprobe kvm_amd')
         machine.run(base.warm_up, timeout=WARM_UP_TIMEOUT_S)
         machine._hang_up()
         with machine.qmp() as qmp:
             qmp('stop')
             qmp('migrate', uri=f'exec:zstd -1 -q -T2 -o {work}/ram.zst')
-            _wait(lambda: qmp('query-migrate').get('status') in ('completed', 'failed'), 120,
-                  'the machine freezes', work / 'qemu.log')
+            _wait(
+                lambda: qmp('query-migrate').get('status') in ('completed', 'failed'),
+                120,
+                'the machine freezes',
+                work / 'qemu.log',
+            )
             if qmp('query-migrate')['status'] != 'completed':
                 raise MachineError(f'not frozen: {qmp("query-migrate")}')
             qmp('quit')

@@ -14,13 +14,15 @@ import time
 import labguests
 
 LOOKS, PAUSE_S = 16, 0.3
-UTIME, STIME, PROCESSOR = 11, 12, 36     # behind the name: fields 14, 15 and 39
+UTIME, STIME, PROCESSOR = 11, 12, 36  # behind the name: fields 14, 15 and 39
 
 
 def nodes():
     """Return {CPU: node}."""
-    return {int(path.name[3:]): int(path.parent.name[4:])
-            for path in pathlib.Path('/sys/devices/system/node').glob('node[0-9]*/cpu[0-9]*')}
+    return {
+        int(path.name[3:]): int(path.parent.name[4:])
+        for path in pathlib.Path('/sys/devices/system/node').glob('node[0-9]*/cpu[0-9]*')
+    }
 
 
 def vcpus():

@@ -50,7 +50,6 @@ class AttendingCase(AgentCase):
 
 
 class AttendTest(AttendingCase):
-
     def test_a_cpuset_that_was_reset_is_written_before_the_next_tick(self):
         self.reset(1)
         self.assertAlmostEqual(0.2, self.attend())
@@ -67,24 +66,30 @@ class AttendTest(AttendingCase):
         path = 'run/libvirt/qemu/%s.xml' % host.name_of(3)
         self.launch(3, status=False)
         for pid, known in ((b'0', {1, 2}), (b'4003', {1, 2, 3})):
-            self.host.write(path, b"<domstatus state='paused' pid='%s'>\n%s</domstatus>\n"
-                            % (pid, host.domain_xml(3)))
+            self.host.write(
+                path,
+                b"<domstatus state='paused' pid='%s'>\n%s</domstatus>\n"
+                % (pid, host.domain_xml(3)),
+            )
             self.attend()
             self.assertEqual({host.uuid_of(number) for number in known}, set(self.promises()))
 
     def test_vcpus_that_were_plugged(self):
-        self.host.write('run/libvirt/qemu/%s.xml' % host.name_of(1),
-                        b"<domstatus state='running' pid='4001'>\n%s</domstatus>\n"
-                        % host.domain_xml(1, vcpus=3))
+        self.host.write(
+            'run/libvirt/qemu/%s.xml' % host.name_of(1),
+            b"<domstatus state='running' pid='4001'>\n%s</domstatus>\n"
+            % host.domain_xml(1, vcpus=3),
+        )
         with self.assertLogs(LOG, 'INFO'):
             self.attend()
         self.assertEqual(3, self.promises()[host.uuid_of(1)].vcpus)
 
     def test_a_pin_is_told(self):
-        self.host.write('run/libvirt/qemu/%s.xml' % host.name_of(1),
-                        b"<domstatus state='running' pid='4001'>\n%s</domstatus>\n"
-                        % host.domain_xml(1, extra="  <cputune><vcpupin vcpu='0' cpuset='2'/>"
-                                                   "</cputune>\n"))
+        self.host.write(
+            'run/libvirt/qemu/%s.xml' % host.name_of(1),
+            b"<domstatus state='running' pid='4001'>\n%s</domstatus>\n"
+            % host.domain_xml(1, extra="  <cputune><vcpupin vcpu='0' cpuset='2'/></cputune>\n"),
+        )
         with self.assertLogs(LOG, 'INFO') as logs:
             self.attend()
         self.assertIn('placed by others now: vcpupin', logs.output[0])
@@ -99,7 +104,6 @@ class AttendTest(AttendingCase):
 
 
 class AttentionTest(AttendingCase):
-
     def test_a_tick_reads_those_of_whom_was_heard(self):
         for number, unheard in ((1, False), (2, True)):
             self.reset(number, unheard)

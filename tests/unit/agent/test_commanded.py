@@ -10,10 +10,10 @@ from tests.unit.agent.test_rebalancing import LOG, RebalancingCase
 
 
 class CommandedCase(RebalancingCase):
-
     def say(self, number, what):
-        overrides.put(overrides.Override(host.uuid_of(number), what, host.name_of(number)),
-                      self.root)
+        overrides.put(
+            overrides.Override(host.uuid_of(number), what, host.name_of(number)), self.root
+        )
 
     def ticks(self, made, turns=8):
         """Tick and move for a while; return what was moved where."""
@@ -31,7 +31,6 @@ class CommandedCase(RebalancingCase):
 
 
 class PauseTest(CommandedCase):
-
     def test_nothing_is_planned_and_guests_are_held(self):
         pausing.begin(self.directory, 'firmware')
         cpus = self.reset(2)
@@ -59,7 +58,6 @@ class PauseTest(CommandedCase):
 
 
 class TurnsTest(CommandedCase):
-
     def test_while_a_command_moves_guests_they_are_neither_held_nor_planned_for(self):
         made, command = self.open(), turn.Turn(self.directory, 'apply')
         cpus = self.reset(2)
@@ -67,9 +65,10 @@ class TurnsTest(CommandedCase):
             command.take()
             self.ticks(made)
             self.assertEqual('0-7', cpus())
-            self.assertEqual({'0-7', ''}, {
-                self.kernel.memories[4000 + number].tree.held()
-                for number in self.NUMBERS})
+            self.assertEqual(
+                {'0-7', ''},
+                {self.kernel.memories[4000 + number].tree.held() for number in self.NUMBERS},
+            )
         self.assertIn(self.AWAY, self.ticks(made).values())
 
     def test_a_command_waits_while_the_agent_moves(self):
@@ -90,7 +89,6 @@ class TurnsTest(CommandedCase):
 
 
 class OverridesTest(CommandedCase):
-
     def test_a_pinned_guest_is_held_and_another_one_moved(self):
         for number in (1, 2):
             self.say(number, overrides.PIN)

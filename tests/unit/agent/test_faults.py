@@ -30,7 +30,6 @@ def foreseen(case):
 
 
 class ClockTest(AgentCase):
-
     def test_the_time_of_day_is_set(self):
         made = self.open()
         self.launch(1)
@@ -53,11 +52,15 @@ class ClockTest(AgentCase):
         self.promise(2, 1, started=False, since_ns=START_NS)  # its start was on the way
         for at_s, slept_s, left in ((0, 0, 2), (5, 0, 2), (10, 600, 2), (15, 8 * HOUR, 1)):
             self.busy(at_s, at_s, 0)
-            made.tick(ticking.Now(at_s * SECOND, START_NS + (at_s + slept_s) * SECOND,
-                                1000.0 + at_s + slept_s))
+            made.tick(
+                ticking.Now(
+                    at_s * SECOND, START_NS + (at_s + slept_s) * SECOND, 1000.0 + at_s + slept_s
+                )
+            )
             self.assertEqual(left, len(self.promises()))
-        self.assertEqual((5.0, 1.0), (self.published().interval_s,
-                                      self.published().view.nodes[0].demand_cores))
+        self.assertEqual(
+            (5.0, 1.0), (self.published().interval_s, self.published().view.nodes[0].demand_cores)
+        )
 
     def test_two_ticks_at_once(self):
         made = self.open()
@@ -69,13 +72,17 @@ class ClockTest(AgentCase):
 
 
 class SuspendedMoveTest(RebalancingCase):
-
     def test_sleep_is_no_regret(self):
         """What nobody lost pays for no move: a suspended host's guests wait for nothing."""
         made = self.open(agent_options.ON)
         for turn, slept_s in enumerate((0, 10 * HOUR, 20 * HOUR, 30 * HOUR)):
-            made.tick(ticking.Now(turn * 5 * SECOND, START_NS + (turn * 5 + slept_s) * SECOND,
-                                1000.0 + turn * 5 + slept_s))
+            made.tick(
+                ticking.Now(
+                    turn * 5 * SECOND,
+                    START_NS + (turn * 5 + slept_s) * SECOND,
+                    1000.0 + turn * 5 + slept_s,
+                )
+            )
             self.assertIsNone(made.step())
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
 
@@ -97,9 +104,14 @@ class VanishingTest(AgentCase):
 
     def at_each_stage(self, made, act):
         """Yield (stage, time) for each; ``act`` is called once, just before that stage."""
-        stages = ((made._sampler, 'sample'), (made._watching.guests, 'read'),
-                  (made._books, 'read'), (made._books, 'follow'), (made._reassertion, 'hold'),
-                  (made._rebalancing, 'consider'))
+        stages = (
+            (made._sampler, 'sample'),
+            (made._watching.guests, 'read'),
+            (made._books, 'read'),
+            (made._books, 'follow'),
+            (made._reassertion, 'hold'),
+            (made._rebalancing, 'consider'),
+        )
         for at, (owner, name) in enumerate(stages):
             self.before(owner, name, act)
             yield name, 1000 * at  # or it would look like a fight over a cpuset
@@ -113,6 +125,7 @@ class VanishingTest(AgentCase):
             setattr(owner, name, real)
             act()
             return real(*args, **named)
+
         setattr(owner, name, wrapped)
 
     def remove(self, number, tree):
@@ -153,6 +166,7 @@ class VanishingTest(AgentCase):
             self.remove(1, trees[-1])
             trees.append(self.launch(1))
             self.promise(1, 1, since_ns=START_NS - 1000 * SECOND)
+
         trees = [self.launch(1)]
         for name, at_s in self.at_each_stage(made, again):
             with self.subTest(before=name), foreseen(self):
@@ -163,7 +177,6 @@ class VanishingTest(AgentCase):
 
 
 class LibvirtTest(AgentCase):
-
     def test_its_directory_goes_and_comes_back(self):
         """Its guests run on: they are counted where they are held."""
         made = self.open()
@@ -193,11 +206,15 @@ class LibvirtTest(AgentCase):
         os.mkdir(os.path.join(directory, 'directory.xml'))
         os.mkfifo(os.path.join(directory, 'fifo.xml'))
         for name, data in (
-                ('empty', b''), ('binary', bytes(range(256)) * 16), ('open', b'<domstatus'),
-                ('other', b'<network/>'), ('large', b' ' * (8 << 20)),
-                ('bomb', b'<!DOCTYPE d [<!ENTITY a "aaaa">]><domstatus>&a;</domstatus>'),
-                ('no pid', b"<domstatus state='running'/>"),
-                ('odd\udcff', b'x')):
+            ('empty', b''),
+            ('binary', bytes(range(256)) * 16),
+            ('open', b'<domstatus'),
+            ('other', b'<network/>'),
+            ('large', b' ' * (8 << 20)),
+            ('bomb', b'<!DOCTYPE d [<!ENTITY a "aaaa">]><domstatus>&a;</domstatus>'),
+            ('no pid', b"<domstatus state='running'/>"),
+            ('odd\udcff', b'x'),
+        ):
             with open(os.path.join(directory, name + '.xml'), 'wb') as file:
                 file.write(data)
         with foreseen(self) as told:
@@ -206,8 +223,17 @@ class LibvirtTest(AgentCase):
         self.assertEqual({host.uuid_of(2)}, self.promises().keys())
         self.assertEqual('4-7', tree.held())
         self.assertEqual(1010.0, self.published().taken_s)
-        for name in ('empty', 'binary', 'open', 'other', 'large', 'bomb', 'no pid', 'loop',
-                     'directory'):
+        for name in (
+            'empty',
+            'binary',
+            'open',
+            'other',
+            'large',
+            'bomb',
+            'no pid',
+            'loop',
+            'directory',
+        ):
             self.assertEqual(1, sum('/%s.xml: ' % name in text for text in told), name)
 
     def test_a_guest_whose_file_breaks_keeps_its_promise_and_place(self):
@@ -219,7 +245,7 @@ class LibvirtTest(AgentCase):
         with open(self.host.path(path), encoding='utf-8') as file:
             good = file.read()
         with foreseen(self):
-            self.host.write(path, good[:len(good) // 2])
+            self.host.write(path, good[: len(good) // 2])
             self.tick(made, 5)
             self.tick(made, 10)
             self.assertEqual({host.uuid_of(1)}, self.promises().keys())
@@ -231,7 +257,6 @@ class LibvirtTest(AgentCase):
 
 
 class StateDirectoryTest(AgentCase):
-
     def setUp(self):
         super().setUp()
         self.promise(1, 1)
@@ -267,6 +292,7 @@ class StateDirectoryTest(AgentCase):
         def open_to_all():
             os.mkdir(self.directory)
             os.chmod(self.directory, 0o777)
+
         for at_s, replace in ((10, link), (20, file), (30, open_to_all)):
             with self.subTest(replace.__name__), foreseen(self) as told:
                 os.rename(self.directory, self.directory + '.old')

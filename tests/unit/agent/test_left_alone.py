@@ -13,8 +13,11 @@ BACKED = '  <memoryBacking>\n    %s\n  </memoryBacking>\n'
 MEMORY_STAYS = {
     'VFIO': ({'devices': domains.SRIOV}, {}, {}),
     'locked': ({'backing': BACKED % '<locked/>'}, {}, {}),
-    'SEV': ({'rest': "  <launchSecurity type='sev'><policy>0x3</policy></launchSecurity>\n"},
-            {}, {}),
+    'SEV': (
+        {'rest': "  <launchSecurity type='sev'><policy>0x3</policy></launchSecurity>\n"},
+        {},
+        {},
+    ),
     'huge pages': ({'backing': BACKED % '<hugepages/>'}, {}, {}),
     'huge pages, as promised': ({}, {}, {'page_bytes': 2 << 20}),
 }
@@ -22,32 +25,48 @@ NOT_OURS = {
     'numatune by Nova': ({'placement': domains.NUMA_NODES_1}, {}, {}),
     'dedicated by Nova': ({'placement': domains.DEDICATED}, {}, {'vcpus': 0}),
     'pinned, as promised': ({}, {}, {'origin': 'pinned'}),
-    'opted out': ({'metadata': domains.nova_metadata(
-        extra_specs={'numa_pmc:policy': 'none'})}, {}, {'origin': 'floating'}),
+    'opted out': (
+        {'metadata': domains.nova_metadata(extra_specs={'numa_pmc:policy': 'none'})},
+        {},
+        {'origin': 'floating'},
+    ),
 }
-BUSY = {job: ({}, {'before': JOB % job}, {}) for job in (
-    'migration out', 'migration in', 'save', 'snapshot', 'dump', 'backup')}
+BUSY = {
+    job: ({}, {'before': JOB % job}, {})
+    for job in ('migration out', 'migration in', 'save', 'snapshot', 'dump', 'backup')
+}
 BUSY['postcopy, source'] = {}, {'before': JOB % 'migration out', 'state': 'paused'}, {}
 PAUSED = {'paused': ({}, {'state': 'paused'}, {}), 'crashed': ({}, {'state': 'crashed'}, {})}
-SPREAD = {'spread': ({'metadata': domains.nova_metadata(
-    extra_specs={'numa_pmc:policy': 'spread'})}, {}, {})}
+SPREAD = {
+    'spread': (
+        {'metadata': domains.nova_metadata(extra_specs={'numa_pmc:policy': 'spread'})},
+        {},
+        {},
+    )
+}
 
 
 class LeftAloneTest(RebalancingCase):
-
     def be(self, domain, status, promise):
         """Make all guests so; their CPUs are held to node 0 already."""
         for number in self.NUMBERS:
             name = host.name_of(number)
             domains.write_status(
-                self.root, name, domains.domain(name, host.uuid_of(number), 524288, **domain),
-                4000 + number, **status)
+                self.root,
+                name,
+                domains.domain(name, host.uuid_of(number), 524288, **domain),
+                4000 + number,
+                **status,
+            )
             path = self.host.path('run/libvirt/qemu/%s.xml' % name)
             with open(path, encoding='utf-8') as file:
                 text = file.read()
             with open(path, 'w', encoding='utf-8') as file:  # the threads that run here
-                file.write(text.replace("<vcpu id='1' pid='4712'/>", '')
-                           .replace("pid='4711'", "pid='%d'" % (5000 + number)))
+                file.write(
+                    text.replace("<vcpu id='1' pid='4712'/>", '').replace(
+                        "pid='4711'", "pid='%d'" % (5000 + number)
+                    )
+                )
             self.promise(number, 0, **promise)
             self.hold(number, '0-3')
 

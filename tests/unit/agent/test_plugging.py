@@ -12,23 +12,32 @@ DIMM = '    <memory model="dimm"><target><size unit="KiB">524288</size></target>
 
 
 class PluggingTest(AgentCase):
-
     def describe(self, vcpus=2, most=8, memory_mib=512, max_mib=None, current_mib=None, pin=''):
         """Let libvirt's status file say so of the first guest."""
         xml = domains.domain(
-            host.name_of(1), host.uuid_of(1), memory_mib << 10, placement=pin,
+            host.name_of(1),
+            host.uuid_of(1),
+            memory_mib << 10,
+            placement=pin,
             vcpu="<vcpu placement='static' current='%d'>%d</vcpu>" % (vcpus, most),
-            devices=DIMM if memory_mib > 512 else '').decode()
+            devices=DIMM if memory_mib > 512 else '',
+        ).decode()
         if max_mib:
-            xml = xml.replace('  <memory ', "  <maxMemory slots='4' unit='MiB'>%d</maxMemory>\n"
-                              '  <memory ' % max_mib, 1)
+            xml = xml.replace(
+                '  <memory ',
+                "  <maxMemory slots='4' unit='MiB'>%d</maxMemory>\n  <memory " % max_mib,
+                1,
+            )
         if current_mib:
-            xml = xml.replace("<currentMemory unit='KiB'>%d" % (memory_mib << 10),
-                              "<currentMemory unit='KiB'>%d" % (current_mib << 10))
+            xml = xml.replace(
+                "<currentMemory unit='KiB'>%d" % (memory_mib << 10),
+                "<currentMemory unit='KiB'>%d" % (current_mib << 10),
+            )
         text = domains.status(xml.encode(), 4001).decode()
-        text = text.replace("<vcpu id='0' pid='4711'/>", ''.join(
-            "<vcpu id='%d' pid='%d'/>" % (n, 5001 + 100 * n) for n in range(vcpus))).replace(
-                "<vcpu id='1' pid='4712'/>", '')
+        text = text.replace(
+            "<vcpu id='0' pid='4711'/>",
+            ''.join("<vcpu id='%d' pid='%d'/>" % (n, 5001 + 100 * n) for n in range(vcpus)),
+        ).replace("<vcpu id='1' pid='4712'/>", '')
         self.host.write('run/libvirt/qemu/%s.xml' % host.name_of(1), text)
 
     def promised(self):
@@ -40,16 +49,18 @@ class PluggingTest(AgentCase):
         self.launch(1)
         self.promise(1, 0)
         for at_s, changed, wanted, told in (
-                (0, {}, (2, 512), 0), (5, {'vcpus': 4}, (4, 512), 1),
-                (10, {'vcpus': 4, 'memory_mib': 1024}, (4, 1024), 1),
-                (15, {'vcpus': 1}, (1, 512), 1),
-                # A balloon can be let out again at any time, and slots be filled.
-                (20, {'vcpus': 1, 'current_mib': 128}, (1, 512), 0),
-                (25, {'vcpus': 1, 'max_mib': 4096}, (1, 4096), 1),
-                (30, {'vcpus': 1, 'max_mib': 4096, 'memory_mib': 1024}, (1, 4096), 0),
-                # The host could not give so much: what it has counts, as it is plugged.
-                (35, {'vcpus': 1, 'max_mib': 1 << 30}, (1, 512), 1),
-                (40, {'vcpus': 1, 'max_mib': 1 << 30, 'memory_mib': 1024}, (1, 1024), 1)):
+            (0, {}, (2, 512), 0),
+            (5, {'vcpus': 4}, (4, 512), 1),
+            (10, {'vcpus': 4, 'memory_mib': 1024}, (4, 1024), 1),
+            (15, {'vcpus': 1}, (1, 512), 1),
+            # A balloon can be let out again at any time, and slots be filled.
+            (20, {'vcpus': 1, 'current_mib': 128}, (1, 512), 0),
+            (25, {'vcpus': 1, 'max_mib': 4096}, (1, 4096), 1),
+            (30, {'vcpus': 1, 'max_mib': 4096, 'memory_mib': 1024}, (1, 4096), 0),
+            # The host could not give so much: what it has counts, as it is plugged.
+            (35, {'vcpus': 1, 'max_mib': 1 << 30}, (1, 512), 1),
+            (40, {'vcpus': 1, 'max_mib': 1 << 30, 'memory_mib': 1024}, (1, 1024), 1),
+        ):
             with self.subTest(changed), self.assertLogs('nova_numa_pmc.agent', 'INFO') as logs:
                 made._books._log.info('.')
                 self.describe(**changed)
@@ -64,8 +75,9 @@ class PluggingTest(AgentCase):
         before = self.promise(1, 1)
         self.describe(vcpus=4, memory_mib=1024)
         self.tick(made, 0)
-        self.assertEqual(before._replace(vcpus=4, memory_bytes=1024 * MIB),
-                         self.promises()[host.uuid_of(1)])
+        self.assertEqual(
+            before._replace(vcpus=4, memory_bytes=1024 * MIB), self.promises()[host.uuid_of(1)]
+        )
         self.assertEqual('4-7', tree.held())
 
     def test_a_held_lock_only_delays_it(self):
@@ -110,7 +122,6 @@ class PluggingTest(AgentCase):
 
 
 class WhileMovingTest(RebalancingCase):
-
     def test_what_is_plugged_while_a_guest_moves_is_recorded_afterwards(self):
         made = self.open(agent_options.ON)
         at_s = self.until_moved(made)

@@ -9,7 +9,6 @@ NOVA_CONF = '[compute]\ncpu_dedicated_set = %s\n'
 
 
 class PoolTest(AgentCase):
-
     def setUp(self):
         super().setUp()
         self.tree = self.launch(1)
@@ -32,8 +31,9 @@ class PoolTest(AgentCase):
         with self.assertLogs(LOG, 'INFO') as logs:
             self.tick(made, 61)
         self.assertEqual({'0-1'}, self.held())
-        self.assertIn('plain guests may use CPUs 0-1,4-5, as nova.conf says',
-                      ' '.join(logs.output))
+        self.assertIn(
+            'plain guests may use CPUs 0-1,4-5, as nova.conf says', ' '.join(logs.output)
+        )
         self.assertEqual('nova.conf', self.published().pool_source)
 
     def test_also_those_that_were_held_before_this_was_known(self):
@@ -46,8 +46,9 @@ class PoolTest(AgentCase):
         made = self.open()
         self.held_to('0-3')
         self.tick(made, 0)
-        self.launch(2, xml=domains.domain(host.name_of(2), host.uuid_of(2),
-                                          placement=domains.DEDICATED))
+        self.launch(
+            2, xml=domains.domain(host.name_of(2), host.uuid_of(2), placement=domains.DEDICATED)
+        )
         self.tick(made, 5)
         self.assertEqual(({'0-1,3'}, 'guests'), (self.held(), self.published().pool_source))
         self.assertEqual(0, self.promises()[host.uuid_of(2)].vcpus)

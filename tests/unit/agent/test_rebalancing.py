@@ -40,8 +40,9 @@ class Kernel:
 
     def write(self, path, text):
         self.before()
-        [tree] = [each.tree for each in self.memories.values()
-                  if path.startswith(each.tree.scope + '/')]
+        [tree] = [
+            each.tree for each in self.memories.values() if path.startswith(each.tree.scope + '/')
+        ]
         tree.write(path, text)
         self.before()
 
@@ -74,8 +75,10 @@ class RebalancingCase(AgentCase):
         """Let node 0 be full and its guests wait, for so long."""
         for number in self.NUMBERS:
             self.run_to(number, at_s * 4 / 3, at_s * 2 / 3)
-        self.host.busy({cpu: at_s if cpu < 4 else 0 for cpu in range(8)},
-                       {cpu: at_s / 2 if cpu < 4 else 0 for cpu in range(8)})
+        self.host.busy(
+            {cpu: at_s if cpu < 4 else 0 for cpu in range(8)},
+            {cpu: at_s / 2 if cpu < 4 else 0 for cpu in range(8)},
+        )
 
     def until_moved(self, made, ticks=6):
         """Tick and step until something is in hand; return the time."""
@@ -119,6 +122,7 @@ class RebalancingCase(AgentCase):
                     if not left[0]:
                         os._exit(9)
                     left[0] -= 1
+
                 try:
                     case.kernel.before = before
                     work(case)
@@ -135,7 +139,6 @@ class RebalancingCase(AgentCase):
 
 
 class RebalancingTest(RebalancingCase):
-
     def test_off_unless_asked_for(self):
         made = self.open(agent_options.OFF)
         for at_s in (0, 5, 10, 15, 20):
@@ -162,8 +165,9 @@ class RebalancingTest(RebalancingCase):
         with self.assertLogs(LOG, 'INFO') as logs:
             self.until_moved(made)
             self.finish(made)
-        self.assertEqual([self.AWAY, self.HOME, self.HOME], sorted(
-            self.places().values(), reverse=True))
+        self.assertEqual(
+            [self.AWAY, self.HOME, self.HOME], sorted(self.places().values(), reverse=True)
+        )
         [told] = [text for text in logs.output if ': move: node 0 to 1' in text]
         self.assertIn('waiting for CPUs', told)
 
@@ -202,10 +206,19 @@ class RebalancingTest(RebalancingCase):
     def test_half_of_the_page_cache_is_room_for_a_move(self):
         made = self.open(agent_options.OFF)
         tick = self.tick(made, 0)
-        self.host.write('sys/devices/system/node/node0/meminfo', ''.join(
-            'Node 0 %s: %d kB\n' % each for each in (
-                ('MemTotal', 64 << 20), ('MemFree', 1 << 20), ('Active(file)', 3 << 20),
-                ('Inactive(file)', 1 << 20), ('AnonPages', 7 << 20))))
+        self.host.write(
+            'sys/devices/system/node/node0/meminfo',
+            ''.join(
+                'Node 0 %s: %d kB\n' % each
+                for each in (
+                    ('MemTotal', 64 << 20),
+                    ('MemFree', 1 << 20),
+                    ('Active(file)', 3 << 20),
+                    ('Inactive(file)', 1 << 20),
+                    ('AnonPages', 7 << 20),
+                )
+            ),
+        )
         os.unlink(self.host.path('sys/devices/system/node/node1/meminfo'))
         seen = rebalancing.situation(tick, made._sampler, made.options.shared.limits, self.root)
         self.assertEqual(((0, 3 << 30),), seen.free_bytes)
@@ -269,7 +282,6 @@ class RebalancingTest(RebalancingCase):
 
 
 class JustPlacedTest(RebalancingCase):
-
     def test_who_got_its_place_since_the_interval_began_is_left_there(self):
         made = self.open()
         for turn in range(6):
@@ -302,8 +314,9 @@ class OtherPoolTest(RebalancingCase):
             tick = self.tick(made, at_s)
             self.assertIsNone(made.step())
         found = rebalancing.situation(tick, made._sampler, made.options.shared.limits, self.root)
-        self.assertEqual({('other_pool', None)},
-                         {(each.fixed, each.demand_cores) for each in found.guests})
+        self.assertEqual(
+            {('other_pool', None)}, {(each.fixed, each.demand_cores) for each in found.guests}
+        )
         self.assertEqual((3, 3.0), (found.view.nodes[0].threads, found.view.nodes[0].cores))
 
     def test_in_the_floating_pool_they_are_moved(self):

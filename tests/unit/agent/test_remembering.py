@@ -13,7 +13,6 @@ MINUTE = 60
 
 
 class RememberingCase(AgentCase):
-
     def setUp(self):
         super().setUp()
         self.library = os.path.join(self.root, 'var/lib')
@@ -38,8 +37,10 @@ class RememberingCase(AgentCase):
             for number, (cores, node) in wanted.items():
                 self.ran_s[number] += cores * MINUTE
                 self.run_to(number, self.ran_s[number], cpu=4 * node)
-            ran = [sum(self.ran_s[number] for number, (_, node) in wanted.items() if node == at)
-                   for at in (0, 1)]
+            ran = [
+                sum(self.ran_s[number] for number, (_, node) in wanted.items() if node == at)
+                for at in (0, 1)
+            ]
             self.busy(self.at_s, *ran)
             told = self.tick(self.made, self.at_s)
         return told
@@ -60,7 +61,6 @@ class RememberingCase(AgentCase):
 
 
 class PublishTest(RememberingCase):
-
     def test_the_longer_horizon_decides_and_the_interval_is_told(self):
         self.start(1)
         self.minutes(30, {1: (2.0, 0)})
@@ -107,7 +107,6 @@ class PublishTest(RememberingCase):
 
 
 class FileTest(RememberingCase):
-
     def test_it_outlasts_a_restart(self):
         self.start(1)
         self.minutes(10, {1: (2.0, 0)})
@@ -152,7 +151,7 @@ class FileTest(RememberingCase):
                 self.made = self.open()
                 with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
                     self.minutes(6, {})
-                told, = (text for text in logs.output if 'what guests wanted' in text)
+                (told,) = (text for text in logs.output if 'what guests wanted' in text)
                 self.assertIn(self.file, told)
                 with open(self.file) as file:
                     self.assertEqual('1.0', json.load(file)['schema'])

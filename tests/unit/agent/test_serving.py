@@ -77,14 +77,19 @@ class Clock:
 
 
 class ServiceTest(unittest.TestCase):
-
-    def serve(self, signals, read_options=None, watchdog_s=None, exporter=None, early=1.0,
-              **more):
+    def serve(self, signals, read_options=None, watchdog_s=None, exporter=None, early=1.0, **more):
         self.clock, self.told = Clock(signals, early), []
         self.agent = Agent(self.clock, **more)
-        serving.Service(self.agent, read_options, LOG, self.clock.wait, self.clock,
-                        lambda *texts: self.told.append((self.clock.now_s, *texts)),
-                        watchdog_s, exporter).run()
+        serving.Service(
+            self.agent,
+            read_options,
+            LOG,
+            self.clock.wait,
+            self.clock,
+            lambda *texts: self.told.append((self.clock.now_s, *texts)),
+            watchdog_s,
+            exporter,
+        ).run()
 
     def when(self, text):
         return [told[0] for told in self.told if text in told]
@@ -115,6 +120,7 @@ class ServiceTest(unittest.TestCase):
         def attend():
             attended.append(self.clock.now_s)
             return 0.2 if self.clock.now_s == 1 else None
+
         with mock.patch.object(Agent, 'attend', lambda agent: attend()):
             self.serve([(7, signal.SIGTERM)])
         self.assertEqual([0, 1, 1.2, 6], [each for each in attended if each != 7])
@@ -134,8 +140,13 @@ class ServiceTest(unittest.TestCase):
         class Exporter:
             show = staticmethod(lambda tick, seconds: shown.append((self.clock(), seconds)))
             reload = reloaded.append
-        self.serve([(3, signal.SIGHUP), (9, signal.SIGTERM)], lambda: (new, []), tick_s=0.25,
-                   exporter=Exporter)
+
+        self.serve(
+            [(3, signal.SIGHUP), (9, signal.SIGTERM)],
+            lambda: (new, []),
+            tick_s=0.25,
+            exporter=Exporter,
+        )
         self.assertEqual([(0.25, 0.25), (1.5, 0.25), (6.5, 0.25)], shown)
         self.assertEqual([new.metrics], reloaded)
 
@@ -147,6 +158,7 @@ class ServiceTest(unittest.TestCase):
     def test_wrong_options_change_nothing(self):
         def wrong():
             raise SettingsError('[agent] rebalance')
+
         with self.assertLogs(LOG, 'ERROR'):
             self.serve([(3, signal.SIGHUP), (9, signal.SIGTERM)], wrong)
         self.assertEqual([], self.agent.reloaded)
@@ -159,7 +171,6 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual(1, self.agent.abandoned)
         self.assertLessEqual(self.clock.now_s, 10)
 
-
     def test_at_the_end_only_the_move_in_hand_goes_on(self):
         self.serve([(0, signal.SIGTERM)], steps=[0.5] * 4, waiting=[0.5] * 4)
         self.assertEqual((0, 0), (self.agent.abandoned, len(self.agent.steps)))
@@ -167,33 +178,52 @@ class ServiceTest(unittest.TestCase):
 
 
 class StopTest(RebalancingCase):
-
     def test_no_further_move_of_a_plan_is_begun(self):
         made, clock = self.open(), Clock([(0, signal.SIGTERM)])
-        made._moving.begin(moves.Plan(tuple(moves.Move(moves.MOVE, (moves.Step(
-            host.uuid_of(number), host.name_of(number), (0,), (1,), (1,), 0),), 1.0, 1.0, 1.0, 0)
-            for number in (1, 2))), self.promises())
+        made._moving.begin(
+            moves.Plan(
+                tuple(
+                    moves.Move(
+                        moves.MOVE,
+                        (
+                            moves.Step(
+                                host.uuid_of(number), host.name_of(number), (0,), (1,), (1,), 0
+                            ),
+                        ),
+                        1.0,
+                        1.0,
+                        1.0,
+                        0,
+                    )
+                    for number in (1, 2)
+                )
+            ),
+            self.promises(),
+        )
         serving.Service(made, None, LOG, clock.wait, clock, lambda *texts: None).run()
         self.assertEqual({1: self.AWAY, 2: self.HOME, 3: self.HOME}, self.places())
         self.assertEqual([history.DONE], [each.result for each in history.read(self.root)[0]])
 
 
 class StatusTest(unittest.TestCase):
-
     def test_guests_source_and_demand(self):
-        nodes = (model.NodeView(0, 4.0, 4, 0, 0, 1.5, 3, 2.25),
-                 model.NodeView(1, 4.0, 4, 0, 0, 0.5, 1))
+        nodes = (
+            model.NodeView(0, 4.0, 4, 0, 0, 1.5, 3, 2.25),
+            model.NodeView(1, 4.0, 4, 0, 0, 0.5, 1),
+        )
         self.assertEqual(
             '2 guests, by pages; cores wanted: node 0: 2.25 of 4, node 1: unknown of 4',
-            serving.status(host_state.HostState(0.0, 5.0, model.HostView(nodes, ()), (None, None),
-                                                'pages')))
+            serving.status(
+                host_state.HostState(0.0, 5.0, model.HostView(nodes, ()), (None, None), 'pages')
+            ),
+        )
         self.assertIn('see the journal', serving.status(None))
-        self.assertTrue(serving.status(None, pausing.Paused(7, 'firmware')).startswith(
-            'paused: firmware; '))
+        self.assertTrue(
+            serving.status(None, pausing.Paused(7, 'firmware')).startswith('paused: firmware; ')
+        )
 
 
 class SignalsTest(unittest.TestCase):
-
     def test_they_wait_for_whom_waits(self):
         with serving.signals() as wait:
             # To this thread: another one, of another test, would be ended by it.
@@ -201,7 +231,6 @@ class SignalsTest(unittest.TestCase):
             self.assertEqual(signal.SIGHUP, wait(0))
             self.assertIsNone(wait(-1))
         self.assertNotIn(signal.SIGHUP, signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-
 
     def test_a_descriptor_ends_the_wait_and_a_signal_before_it_does(self):
         here, there = os.pipe()
@@ -226,7 +255,6 @@ class SignalsTest(unittest.TestCase):
 
 
 class OnlyAgentTest(unittest.TestCase):
-
     def test_one_at_a_time(self):
         with tempfile.TemporaryDirectory() as directory:
             directory = os.path.join(directory, 'state')

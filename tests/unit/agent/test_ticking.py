@@ -8,8 +8,7 @@ import shutil
 import tempfile
 import unittest
 
-from nova_numa_pmc import (agent_options, counting, host_state, model, pool_loads, settings,
-                           state)
+from nova_numa_pmc import agent_options, counting, host_state, model, pool_loads, settings, state
 from nova_numa_pmc.agent import ticking
 from tests.fixtures import host, measured
 
@@ -32,14 +31,20 @@ class AgentCase(unittest.TestCase):
 
     def open(self, **options):
         shared = settings.read(os.path.join(self.root, settings.PATH[1:]))
-        made = ticking.Agent(agent_options.Options(shared, counting.Options(), **options),
-                           self.root)
+        made = ticking.Agent(
+            agent_options.Options(shared, counting.Options(), **options), self.root
+        )
         self.addCleanup(made.close)
         return made
 
     def tick(self, made, at_s, realtime_s=None):
-        return made.tick(ticking.Now(at_s * SECOND, START_NS + at_s * SECOND,
-                                   1000.0 + at_s if realtime_s is None else realtime_s))
+        return made.tick(
+            ticking.Now(
+                at_s * SECOND,
+                START_NS + at_s * SECOND,
+                1000.0 + at_s if realtime_s is None else realtime_s,
+            )
+        )
 
     def launch(self, number, **more):
         tree = self.host.launch(number, {0: MIB, 1: MIB}, **more)
@@ -50,8 +55,16 @@ class AgentCase(unittest.TestCase):
         self.host.thread(4000 + number, 5000 + number, run_s, wait_s, cpu)
 
     def promise(self, number, node, started=True, since_ns=START_NS - 1500 * SECOND, **more):
-        promised = model.Promise(host.uuid_of(number), host.name_of(number), (node,), (node,), 2,
-                                 512 * MIB, since_ns=since_ns, started=started)._replace(**more)
+        promised = model.Promise(
+            host.uuid_of(number),
+            host.name_of(number),
+            (node,),
+            (node,),
+            2,
+            512 * MIB,
+            since_ns=since_ns,
+            started=started,
+        )._replace(**more)
         with state.locked(self.directory, 1.0, state.read_boot_id(self.root)) as ledger:
             ledger.put(promised)
         return promised
@@ -62,15 +75,16 @@ class AgentCase(unittest.TestCase):
 
     def busy(self, at_s, node0, node1):
         """Let the CPUs of each node have been busy for so many seconds in all."""
-        self.host.busy({cpu: (node0 if cpu < 4 else node1) / 4 for cpu in range(8)},
-                       dict.fromkeys(range(8), 0))
+        self.host.busy(
+            {cpu: (node0 if cpu < 4 else node1) / 4 for cpu in range(8)},
+            dict.fromkeys(range(8), 0),
+        )
 
     def published(self):
         return host_state.read(self.directory)
 
 
 class PublishTest(AgentCase):
-
     def test_load_promises_and_when(self):
         made = self.open()
         for number in (1, 2):
@@ -83,15 +97,16 @@ class PublishTest(AgentCase):
         self.busy(5, 10, 0)
         self.tick(made, 5)
         found = self.published()
-        self.assertEqual((1005.0, 5.0, 'pages'), (
-            found.taken_s, found.interval_s, found.source))
+        self.assertEqual((1005.0, 5.0, 'pages'), (found.taken_s, found.interval_s, found.source))
         busy, idle = found.view.nodes
         self.assertEqual((2.0, 0.0), (busy.demand_cores, idle.demand_cores))
         self.assertEqual((1024 * MIB, 0), (busy.promised_bytes, idle.promised_bytes))
         self.assertEqual((2, 4), (busy.guests, busy.vcpus))
         for_hook = pool_loads.read(self.directory)
-        self.assertEqual((state.read_boot_id(self.root), START_NS + 5 * SECOND, 5.0), (
-            for_hook.boot_id, for_hook.taken_ns, for_hook.interval_s))
+        self.assertEqual(
+            (state.read_boot_id(self.root), START_NS + 5 * SECOND, 5.0),
+            (for_hook.boot_id, for_hook.taken_ns, for_hook.interval_s),
+        )
         self.assertEqual(found.pools, for_hook.pools)
         self.assertEqual(model.History(), for_hook.history)  # it is too young to tell
         self.assertEqual(frozenset(range(8)), for_hook.pools[0].cpus)
@@ -118,8 +133,10 @@ class PublishTest(AgentCase):
             self.run_to(1, at_s)
             self.host.monitor('', {0: (at_s * 64_000_000, at_s * 32_000_000), 1: (0, 0)})
             self.tick(made, at_s)
-        self.assertEqual([32_000_000, 32_000_000], [
-            node.bandwidth_bytes_per_sec for node in self.published().view.nodes])
+        self.assertEqual(
+            [32_000_000, 32_000_000],
+            [node.bandwidth_bytes_per_sec for node in self.published().view.nodes],
+        )
 
     def test_young_guests_count_as_expected_beside_what_is_measured(self):
         made = self.open()
@@ -134,8 +151,14 @@ class PublishTest(AgentCase):
         self.tick(made, 0)
         self.busy(5, 5, 0)
         self.tick(made, 5, realtime_s=5.0)
-        self.assertEqual((5.0, 5.0, 1.0), (self.published().taken_s, self.published().interval_s,
-                                           self.published().view.nodes[0].demand_cores))
+        self.assertEqual(
+            (5.0, 5.0, 1.0),
+            (
+                self.published().taken_s,
+                self.published().interval_s,
+                self.published().view.nodes[0].demand_cores,
+            ),
+        )
 
     def test_not_where_the_operator_does_not_want_it(self):
         made = self.open(publish=False)
@@ -152,7 +175,6 @@ class PublishTest(AgentCase):
 
 
 class TroubleTest(AgentCase):
-
     def test_what_fails_is_told_once_and_when_it_works_again(self):
         made = self.open()
         self.tick(made, 0)
@@ -195,7 +217,6 @@ class TroubleTest(AgentCase):
 
 
 class BookkeepingTest(AgentCase):
-
     def test_promises_follow_the_guests(self):
         made = self.open()
         self.promise(1, 0)
@@ -262,13 +283,19 @@ class SoakTest(AgentCase):
             self.host.write(cpulist, 'x\n' if broken else '4-7\n')
             told = self.tick(made, 5 * turn).host_state
             if not broken:
-                self.assertEqual({host.uuid_of(number) for number in running},
-                                 self.promises().keys())
+                self.assertEqual(
+                    {host.uuid_of(number) for number in running}, self.promises().keys()
+                )
             if told:
-                self.assertEqual(len(running), round(sum(
-                    node.guests for node in self.published().view.nodes)))
-        self.assertLessEqual(len(made._troubles._failing) + len(made._reassertion._groups)
-                             + len(made._reassertion._written), 3 * 8)
+                self.assertEqual(
+                    len(running), round(sum(node.guests for node in self.published().view.nodes))
+                )
+        self.assertLessEqual(
+            len(made._troubles._failing)
+            + len(made._reassertion._groups)
+            + len(made._reassertion._written),
+            3 * 8,
+        )
 
     def end(self, number, chance):
         """Let a guest end, its process before the tick or after it."""

@@ -9,7 +9,6 @@ LOG = logging.getLogger('nova_numa_pmc.troubles')
 
 
 class TroublesTest(unittest.TestCase):
-
     def setUp(self):
         self.now_s = 0.0
         self.troubles = Troubles(LOG, lambda: self.now_s)
@@ -25,11 +24,13 @@ class TroublesTest(unittest.TestCase):
 
     def test_once_per_kind_and_at_the_end(self):
         told = self.failing(None, StateError('a'), StateError('b'), OSError('c'), None, None)
-        self.assertEqual(['reading fails: a', 'reading fails: c', 'reading works again'],
-                         [record.getMessage() for record in told])
+        self.assertEqual(
+            ['reading fails: a', 'reading fails: c', 'reading works again'],
+            [record.getMessage() for record in told],
+        )
 
     def test_a_bug_is_told_with_its_trace(self):
-        told, = self.failing(KeyError('x'))
+        (told,) = self.failing(KeyError('x'))
         self.assertEqual("reading fails: KeyError: 'x'", told.getMessage())
         self.assertIsNotNone(told.exc_info)
 

@@ -18,7 +18,6 @@ LOG = logging.getLogger('nova_numa_pmc.watching')
 
 
 class Clock:
-
     def __init__(self):
         self.now_s = 100.0
 
@@ -49,7 +48,6 @@ class Listener:
 
 
 class WatchingTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -105,8 +103,11 @@ class WatchingTest(unittest.TestCase):
         self.write(1, None)
         self.assertEqual([], self.heard())
         self.assertEqual([1, 2], self.watch())
-        for group in (self.trees[1].emulator, self.trees[1].vcpus[0],
-                      os.path.dirname(self.trees[1].target)):
+        for group in (
+            self.trees[1].emulator,
+            self.trees[1].vcpus[0],
+            os.path.dirname(self.trees[1].target),
+        ):
             self.write(1, group)
             self.assertEqual([1], self.heard())
         self.write(1, None, 'memory.events')
@@ -157,6 +158,7 @@ class WatchingTest(unittest.TestCase):
             if len(groups) > 6:
                 raise OSError(errno.ENOSPC, 'no space', directory)
             return add(one, directory, mask)
+
         with mock.patch.object(inotify.Inotify, 'add', few):
             self.assertEqual([1], self.watch())
             count = len(groups)
@@ -186,10 +188,14 @@ class WatchingTest(unittest.TestCase):
         with self.assertLogs(LOG, 'INFO') as logs:
             for listener.why in ('', '', libvirt_events.HANGS, ''):
                 self.heard()
-        self.assertEqual(['guests are known by libvirt',
-                          'guests are known by status files: libvirt does not answer',
-                          'guests are known by libvirt'],
-                         [record.getMessage() for record in logs.records])
+        self.assertEqual(
+            [
+                'guests are known by libvirt',
+                'guests are known by status files: libvirt does not answer',
+                'guests are known by libvirt',
+            ],
+            [record.getMessage() for record in logs.records],
+        )
         listener.told = [libvirt_events.Told(host.name_of(2))]
         self.assertEqual([2], self.heard())
         made.guests.read()

@@ -9,10 +9,10 @@ from nova_numa_pmc.api import extra_spec_validators
 
 
 class SpecsTest(unittest.TestCase):
-
     def test_each_of_ours_is_described(self):
-        self.assertEqual(list(extra_specs.KEYS),
-                         [name for name, _, _ in extra_spec_validators.SPECS])
+        self.assertEqual(
+            list(extra_specs.KEYS), [name for name, _, _ in extra_spec_validators.SPECS]
+        )
 
     def test_choices_are_those_that_are_read(self):
         for name, _, value in extra_spec_validators.SPECS:
@@ -24,8 +24,27 @@ class SpecsTest(unittest.TestCase):
         for text in ('0.8', '1', '0.000001', '63.999999', '64', '64.0', '10'):
             with self.subTest(text):
                 self.assertTrue(self.accepts(text))
-        for text in ('', '0', '0.0', '00', '-1', '64.1', '65', '100', '1e1', 'nan', 'inf', '.5',
-                     '1.', ' 1', '1 ', '1\n', '1_0', '٣', '0.1234567'):
+        for text in (
+            '',
+            '0',
+            '0.0',
+            '00',
+            '-1',
+            '64.1',
+            '65',
+            '100',
+            '1e1',
+            'nan',
+            'inf',
+            '.5',
+            '1.',
+            ' 1',
+            '1 ',
+            '1\n',
+            '1_0',
+            '٣',
+            '0.1234567',
+        ):
             with self.subTest(text):
                 self.assertFalse(self.accepts(text))
 

@@ -14,7 +14,6 @@ def codes(findings):
 
 
 class CapacityTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -27,26 +26,32 @@ class CapacityTest(unittest.TestCase):
     def test_settings(self):
         self.assertEqual([], codes(capacity.check_settings(self.root)))
         sysfs.write(self.root, OURS, '[hook]\ntimeout_s = soon\n')
-        found, = capacity.check_settings(self.root)
+        (found,) = capacity.check_settings(self.root)
         self.assertIn('timeout_s', found.what)
 
     def test_ram_ratio(self):
         for ours, nova, expected in (
-                (None, '', []), ('1.5', '', ['ram-ratio']),
-                ('1.5', 'ram_allocation_ratio = 1.5', []),
-                ('1.0', 'ram_allocation_ratio = 0.0', []),
-                ('1.0', 'initial_ram_allocation_ratio = 1.5', ['ram-ratio']),
-                ('2', 'ram_allocation_ratio = 2\ninitial_ram_allocation_ratio = 1.5', [])):
+            (None, '', []),
+            ('1.5', '', ['ram-ratio']),
+            ('1.5', 'ram_allocation_ratio = 1.5', []),
+            ('1.0', 'ram_allocation_ratio = 0.0', []),
+            ('1.0', 'initial_ram_allocation_ratio = 1.5', ['ram-ratio']),
+            ('2', 'ram_allocation_ratio = 2\ninitial_ram_allocation_ratio = 1.5', []),
+        ):
             with self.subTest(ours=ours, nova=nova):
-                sysfs.write(self.root, OURS,
-                            '[placement]\nram_allocation_ratio = %s\n' % ours if ours else '')
+                sysfs.write(
+                    self.root,
+                    OURS,
+                    '[placement]\nram_allocation_ratio = %s\n' % ours if ours else '',
+                )
                 conf = self.conf('[DEFAULT]\n%s\n' % nova)
                 self.assertEqual(expected, codes(capacity.check_ram_ratio(self.root, conf)))
 
     def test_ram_ratio_says_which_way(self):
         sysfs.write(self.root, OURS, '[placement]\nram_allocation_ratio = 1\n')
-        found, = capacity.check_ram_ratio(
-            self.root, self.conf('[DEFAULT]\nram_allocation_ratio = 1.5\n'))
+        (found,) = capacity.check_ram_ratio(
+            self.root, self.conf('[DEFAULT]\nram_allocation_ratio = 1.5\n')
+        )
         self.assertIn('may not fit', found.what)
         self.assertIn('ram_allocation_ratio = 1.5', found.remedy)
 
@@ -54,15 +59,17 @@ class CapacityTest(unittest.TestCase):
         sysfs.build_sysfs(self.root, [*sysfs.equal_nodes(2), sysfs.FakeNode(2, '', 96 << 30)])
         self.assertEqual([], codes(capacity.check_memory_kept(self.root, self.conf())))
         sysfs.device_memory(self.root, [2])
-        found, = capacity.check_memory_kept(self.root, self.conf())
+        (found,) = capacity.check_memory_kept(self.root, self.conf())
         self.assertEqual(('memory-kept', 'warning'), (found.code, found.severity))
-        self.assertIn("the memory of node 2 (98304 MiB) is a device's (GPU 0000:01:00.0)",
-                      found.what)
+        self.assertIn(
+            "the memory of node 2 (98304 MiB) is a device's (GPU 0000:01:00.0)", found.what
+        )
         self.assertIn('reserved_host_memory_mb = 98816 or more', found.remedy)
         self.assertIn('AllowedMemoryNodes=0-1 ', found.remedy)
         self.assertIn('guest_memory_nodes = 2 ', found.remedy)
-        found, = capacity.check_memory_kept(
-            self.root, self.conf('[DEFAULT]\nreserved_host_memory_mb = 98816\n'))
+        (found,) = capacity.check_memory_kept(
+            self.root, self.conf('[DEFAULT]\nreserved_host_memory_mb = 98816\n')
+        )
         self.assertEqual('note', found.severity)
         sysfs.write(self.root, OURS, '[placement]\nguest_memory_nodes = 2\n')
         self.assertEqual([], codes(capacity.check_memory_kept(self.root, self.conf())))
@@ -70,9 +77,14 @@ class CapacityTest(unittest.TestCase):
     def test_shared_set(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), isolated='3')
         for value, expected in (
-                ('', []), ('0-2,4-7', []), ('1,5', []), ('0-2', ['cpu-shared-set-nodes']),
-                ('0-7', ['cpu-shared-set-isolated']), ('0-7,^3', []),
-                ('four', ['cpu-shared-set-invalid'])):
+            ('', []),
+            ('0-2,4-7', []),
+            ('1,5', []),
+            ('0-2', ['cpu-shared-set-nodes']),
+            ('0-7', ['cpu-shared-set-isolated']),
+            ('0-7,^3', []),
+            ('four', ['cpu-shared-set-invalid']),
+        ):
             with self.subTest(value):
                 conf = self.conf('[compute]\ncpu_shared_set = %s\n' % value)
                 self.assertEqual(expected, codes(capacity.check_shared_set(self.root, conf)))

@@ -4,8 +4,11 @@ import pathlib
 import unittest
 
 TOP = pathlib.Path(__file__).resolve().parents[3]
-SOURCES = [*TOP.glob('nova_numa_pmc/checks/*.py'), TOP / 'nova_numa_pmc/cmd/check.py',
-           TOP / 'nova_numa_pmc/cmd/hook.py']
+SOURCES = [
+    *TOP.glob('nova_numa_pmc/checks/*.py'),
+    TOP / 'nova_numa_pmc/cmd/check.py',
+    TOP / 'nova_numa_pmc/cmd/hook.py',
+]
 #: What makes a finding of a code.
 MAKERS = ('Finding', '_problem', '_add')
 
@@ -22,15 +25,17 @@ def codes():
                 if isinstance(first, ast.Constant):
                     found.add(first.value)
                 elif isinstance(first, ast.BinOp):  # '%s-not-running' % service
-                    found |= {first.left.value % service
-                              for service in ('nova-compute', 'nova-scheduler')}
+                    found |= {
+                        first.left.value % service
+                        for service in ('nova-compute', 'nova-scheduler')
+                    }
     return found
 
 
 class DocumentedTest(unittest.TestCase):
-
     def test_the_guide_has_each_code_and_no_other(self):
         guide = (TOP / 'doc/source/admin/check.rst').read_text(encoding='utf-8')
-        listed = {line.split('``')[1] for line in guide.splitlines()
-                  if line.startswith('   * - ``')}
+        listed = {
+            line.split('``')[1] for line in guide.splitlines() if line.startswith('   * - ``')
+        }
         self.assertEqual(codes(), listed)

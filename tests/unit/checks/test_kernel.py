@@ -8,7 +8,6 @@ from tests.fixtures.services import add_process
 
 
 class KernelTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -44,16 +43,23 @@ class KernelTest(unittest.TestCase):
     def test_balancing(self):
         self.assert_codes([], kernel.check_balancing)
         # 2 is memory tiering, from Linux 5.18.
-        for text, expected in (('0\n', []), ('1\n', ['numa-balancing']),
-                               ('2\n', ['numa-balancing'])):
+        for text, expected in (
+            ('0\n', []),
+            ('1\n', ['numa-balancing']),
+            ('2\n', ['numa-balancing']),
+        ):
             with self.subTest(text):
                 self.write('proc/sys/kernel/numa_balancing', text)
                 self.assert_codes(expected, kernel.check_balancing)
 
     def test_ksm(self):
         self.assert_codes([], kernel.check_ksm)
-        for run, across, expected in (('0', '1', []), ('1', '0', []),
-                                      ('1', '1', ['ksm-across-nodes']), ('2', '1', [])):
+        for run, across, expected in (
+            ('0', '1', []),
+            ('1', '0', []),
+            ('1', '1', ['ksm-across-nodes']),
+            ('2', '1', []),
+        ):
             with self.subTest(run=run, across=across):
                 self.write('sys/kernel/mm/ksm/run', run + '\n')
                 self.write('sys/kernel/mm/ksm/merge_across_nodes', across + '\n')
@@ -66,8 +72,12 @@ class KernelTest(unittest.TestCase):
         add_process(self.root, 8, ('/usr/bin/python3', '/usr/local/bin/nova-numa-agent'))
         perfmon, sys_admin = 1 << 38, 1 << 21
         for level, held, expected in (
-                (3, perfmon, ['counters-refused']), (3, perfmon | sys_admin, []),
-                (2, perfmon, []), (-1, 0, []), (4, 0, ['counters-refused'])):
+            (3, perfmon, ['counters-refused']),
+            (3, perfmon | sys_admin, []),
+            (2, perfmon, []),
+            (-1, 0, []),
+            (4, 0, ['counters-refused']),
+        ):
             with self.subTest(level=level, held=held):
                 self.write('proc/sys/kernel/perf_event_paranoid', f'{level}\n')
                 self.write('proc/8/status', f'Name:\tx\nCapEff:\t{held:016x}\n')
@@ -75,8 +85,11 @@ class KernelTest(unittest.TestCase):
 
     def test_huge_pages(self):
         self.assert_codes([], kernel.check_huge_pages)
-        for text, expected in (('[always] madvise never', []), ('always [madvise] never', []),
-                               ('always madvise [never]', ['thp-off'])):
+        for text, expected in (
+            ('[always] madvise never', []),
+            ('always [madvise] never', []),
+            ('always madvise [never]', ['thp-off']),
+        ):
             with self.subTest(text):
                 self.write('sys/kernel/mm/transparent_hugepage/enabled', text + '\n')
                 self.assert_codes(expected, kernel.check_huge_pages)
@@ -84,12 +97,14 @@ class KernelTest(unittest.TestCase):
     def test_governor(self):
         self.assert_codes([], kernel.check_governor)
         for cpu in range(4):
-            self.write('sys/devices/system/cpu/cpu%d/cpufreq/scaling_governor' % cpu,
-                       'performance\n')
+            self.write(
+                'sys/devices/system/cpu/cpu%d/cpufreq/scaling_governor' % cpu, 'performance\n'
+            )
         self.write('sys/devices/system/cpu/cpuidle/current_driver', 'intel_idle\n')
         self.assert_codes([], kernel.check_governor)
         for cpu in (0, 2, 3):
-            self.write('sys/devices/system/cpu/cpu%d/cpufreq/scaling_governor' % cpu,
-                       'powersave\n')
-        found, = kernel.check_governor(self.root)
+            self.write(
+                'sys/devices/system/cpu/cpu%d/cpufreq/scaling_governor' % cpu, 'powersave\n'
+            )
+        (found,) = kernel.check_governor(self.root)
         self.assertIn('CPUs 0,2-3 is powersave', found.what)

@@ -10,10 +10,14 @@ from tests.fixtures.sysfs import write
 
 POINT = ('numa_pmc', monitor.TARGET + ':Monitor')
 STOCK = ('virt_driver', 'nova.compute.monitors.cpu.virt_driver:Monitor')
-SEEN = interpreter.Answer('/usr/bin/python3', ('/usr/lib/nova',),
-                          ('/usr/lib/nova/compute/monitors/cpu',),
-                          '/usr/lib/nova/compute/monitors/cpu/numa_pmc.py',
-                          '/usr/lib/nova_numa_pmc/__init__.py', (POINT, STOCK))
+SEEN = interpreter.Answer(
+    '/usr/bin/python3',
+    ('/usr/lib/nova',),
+    ('/usr/lib/nova/compute/monitors/cpu',),
+    '/usr/lib/nova/compute/monitors/cpu/numa_pmc.py',
+    '/usr/lib/nova_numa_pmc/__init__.py',
+    (POINT, STOCK),
+)
 
 
 def codes(findings):
@@ -21,7 +25,6 @@ def codes(findings):
 
 
 class ConfTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -33,20 +36,28 @@ class ConfTest(unittest.TestCase):
 
     def test_enabled(self):
         for value, expected in (
-                ('', ['monitor-not-enabled']), ('cpu.virt_driver', ['monitor-not-enabled']),
-                ('numa_pmc', []), ('cpu.numa_pmc', []),
-                ('nova.compute.monitors.cpu.numa_pmc', []), ('membw.numa_pmc,cpu.numa_pmc', []),
-                ('membw.numa_pmc', ['monitor-not-enabled']),
-                ('cpu.numa_pmc,virt_driver', ['monitor-conflict'])):
+            ('', ['monitor-not-enabled']),
+            ('cpu.virt_driver', ['monitor-not-enabled']),
+            ('numa_pmc', []),
+            ('cpu.numa_pmc', []),
+            ('nova.compute.monitors.cpu.numa_pmc', []),
+            ('membw.numa_pmc,cpu.numa_pmc', []),
+            ('membw.numa_pmc', ['monitor-not-enabled']),
+            ('cpu.numa_pmc,virt_driver', ['monitor-conflict']),
+        ):
             with self.subTest(value):
                 conf = self.conf('compute_monitors = ' + value)
                 self.assertEqual(expected, codes(monitor.check_enabled(conf)))
-        found, = monitor.check_enabled(self.conf())
+        (found,) = monitor.check_enabled(self.conf())
         self.assertTrue(found.file.endswith('nova.conf'))
 
     def test_interval(self):
-        for value, expected in (('0', []), ('60', []), ('-1', ['update-interval-off']),
-                                ('3600', ['update-interval-long'])):
+        for value, expected in (
+            ('0', []),
+            ('60', []),
+            ('-1', ['update-interval-off']),
+            ('3600', ['update-interval-long']),
+        ):
             with self.subTest(value):
                 conf = self.conf('update_resources_interval = ' + value)
                 self.assertEqual(expected, codes(monitor.check_interval(conf)))
@@ -57,38 +68,40 @@ class ConfTest(unittest.TestCase):
         process = processes.find(self.root, 'nova-compute')
         for changed_s, expected in ((1_999, []), (2_001, ['nova-compute-not-restarted'])):
             with self.subTest(changed_s):
-                self.assertEqual(expected, codes(monitor.check_restarted(
-                    process, conf, {conf.files[0]: changed_s})))
+                self.assertEqual(
+                    expected,
+                    codes(monitor.check_restarted(process, conf, {conf.files[0]: changed_s})),
+                )
         self.assertEqual([], codes(monitor.check_restarted(None, conf, {conf.files[0]: 9_999})))
 
 
 class LoadableTest(unittest.TestCase):
-
     def test_all_there(self):
         self.assertEqual([], codes(monitor.check_loadable(SEEN)))
 
     def test_what_is_missing(self):
         for change, expected in (
-                ({'package': None}, ['monitor-package-missing']),
-                ({'points': (STOCK,)}, ['monitor-entry-point-missing']),
-                ({'points': (('numa_pmc', 'nova_numa_pmc.compute.monitor:Monitor'),)},
-                 ['monitor-entry-point-elsewhere']),
-                ({'shim': None}, ['monitor-shim-missing']),
-                ({'nova': (), 'monitors': ()}, ['monitor-not-asked']),
-                ({'problem': 'no answer in 20 s'}, ['monitor-not-asked'])):
+            ({'package': None}, ['monitor-package-missing']),
+            ({'points': (STOCK,)}, ['monitor-entry-point-missing']),
+            (
+                {'points': (('numa_pmc', 'nova_numa_pmc.compute.monitor:Monitor'),)},
+                ['monitor-entry-point-elsewhere'],
+            ),
+            ({'shim': None}, ['monitor-shim-missing']),
+            ({'nova': (), 'monitors': ()}, ['monitor-not-asked']),
+            ({'problem': 'no answer in 20 s'}, ['monitor-not-asked']),
+        ):
             with self.subTest(change):
-                self.assertEqual(expected,
-                                 codes(monitor.check_loadable(SEEN._replace(**change))))
+                self.assertEqual(expected, codes(monitor.check_loadable(SEEN._replace(**change))))
 
     def test_a_shim_in_another_prefix(self):
         where = '/usr/local/lib/python3/nova/compute/monitors/cpu/numa_pmc.py'
-        found, = monitor.check_loadable(SEEN._replace(shim=None), where)
+        (found,) = monitor.check_loadable(SEEN._replace(shim=None), where)
         self.assertIn(where, found.what)
         self.assertIn(SEEN.monitors[0], found.what)
 
 
 class InterpreterTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -96,10 +109,10 @@ class InterpreterTest(unittest.TestCase):
 
     def test_the_one_that_runs_it(self):
         for pid, command, expected in (
-                (9, ('/opt/venv/bin/python3', '/opt/venv/bin/nova-compute'),
-                 '/opt/venv/bin/python3'),
-                (10, ('python3', '/opt/venv/bin/nova-compute'), None),
-                (11, ('/usr/bin/nova-compute',), '/usr/bin/python3.11')):
+            (9, ('/opt/venv/bin/python3', '/opt/venv/bin/nova-compute'), '/opt/venv/bin/python3'),
+            (10, ('python3', '/opt/venv/bin/nova-compute'), None),
+            (11, ('/usr/bin/nova-compute',), '/usr/bin/python3.11'),
+        ):
             with self.subTest(command), tempfile.TemporaryDirectory() as root:
                 write(root, 'usr/bin/nova-compute', '#!/usr/bin/python3.11 -I\nimport nova\n')
                 add_process(root, pid, command)
@@ -107,13 +120,19 @@ class InterpreterTest(unittest.TestCase):
                 self.assertEqual(expected, interpreter.of(process, root=root))
 
     def test_of_its_script(self):
-        for text, expected in ((b'#!/usr/bin/python3\n', '/usr/bin/python3'),
-                               (b'#!/bin/sh\n', None), (b'\x7fELF\xff\n', None), (b'', None),
-                               (b'#! python3\n', None), (b'#!\n', None)):
+        for text, expected in (
+            (b'#!/usr/bin/python3\n', '/usr/bin/python3'),
+            (b'#!/bin/sh\n', None),
+            (b'\x7fELF\xff\n', None),
+            (b'', None),
+            (b'#! python3\n', None),
+            (b'#!\n', None),
+        ):
             with self.subTest(text):
                 write(self.root, 'usr/bin/nova-compute', text)
-                self.assertEqual(expected, interpreter.of(
-                    None, '/usr/bin/nova-compute', self.root))
+                self.assertEqual(
+                    expected, interpreter.of(None, '/usr/bin/nova-compute', self.root)
+                )
         self.assertIsNone(interpreter.of(None, '/usr/bin/absent', self.root))
 
     def fake_python(self, lines):
@@ -124,12 +143,20 @@ class InterpreterTest(unittest.TestCase):
 
     def test_a_nova_with_the_shim_and_one_without(self):
         site = os.path.join(self.root, 'site')
-        for name in ('nova/__init__', 'nova/compute/__init__', 'nova/compute/monitors/__init__',
-                     'nova/compute/monitors/cpu/__init__', 'nova_numa_pmc/__init__'):
+        for name in (
+            'nova/__init__',
+            'nova/compute/__init__',
+            'nova/compute/monitors/__init__',
+            'nova/compute/monitors/cpu/__init__',
+            'nova_numa_pmc/__init__',
+        ):
             # Nothing of Nova is run: these would end it.
             write(site, name + '.py', 'raise SystemExit(3)\n')
-        write(site, 'ours-1.dist-info/entry_points.txt',
-              '[nova.compute.monitors.cpu]\nnuma_pmc = %s\n' % POINT[1])
+        write(
+            site,
+            'ours-1.dist-info/entry_points.txt',
+            '[nova.compute.monitors.cpu]\nnuma_pmc = %s\n' % POINT[1],
+        )
         write(site, 'ours-1.dist-info/METADATA', 'Metadata-Version: 2.1\nName: ours\n')
         python = self.fake_python('PYTHONPATH=%s exec %s -S "$@"\n' % (site, sys.executable))
         said = interpreter.ask(python)
@@ -137,30 +164,44 @@ class InterpreterTest(unittest.TestCase):
         self.assertEqual((site + '/nova/compute/monitors/cpu',), said.monitors)
         self.assertEqual(site + '/nova_numa_pmc/__init__.py', said.package)
         write(site, 'nova/compute/monitors/cpu/numa_pmc.py', '')
-        self.assertEqual(site + '/nova/compute/monitors/cpu/numa_pmc.py',
-                         interpreter.ask(python).shim)
+        self.assertEqual(
+            site + '/nova/compute/monitors/cpu/numa_pmc.py', interpreter.ask(python).shim
+        )
 
     def test_a_shim_beside_a_distributions_nova(self):
-        for name in ('dist/nova/__init__.py', 'dist/nova/compute/__init__.py',
-                     'dist/nova/compute/monitors/__init__.py',
-                     'dist/nova/compute/monitors/cpu/__init__.py',
-                     'local/nova/compute/monitors/cpu/numa_pmc.py'):
+        for name in (
+            'dist/nova/__init__.py',
+            'dist/nova/compute/__init__.py',
+            'dist/nova/compute/monitors/__init__.py',
+            'dist/nova/compute/monitors/cpu/__init__.py',
+            'local/nova/compute/monitors/cpu/numa_pmc.py',
+        ):
             write(self.root, name, '')
-        said = interpreter.ask(self.fake_python('PYTHONPATH=%s/local:%s/dist exec %s -S "$@"\n' % (
-            self.root, self.root, sys.executable)))
-        self.assertEqual(((self.root + '/dist/nova/compute/monitors/cpu',), None),
-                         (said.monitors, said.shim))
+        said = interpreter.ask(
+            self.fake_python(
+                'PYTHONPATH=%s/local:%s/dist exec %s -S "$@"\n'
+                % (self.root, self.root, sys.executable)
+            )
+        )
+        self.assertEqual(
+            ((self.root + '/dist/nova/compute/monitors/cpu',), None), (said.monitors, said.shim)
+        )
 
     def test_no_nova(self):
         said = interpreter.ask(self.fake_python('exec %s -I -S "$@"\n' % sys.executable))
-        self.assertEqual(('', (), (), None, None),
-                         (said.problem, said.nova, said.monitors, said.shim, said.package))
+        self.assertEqual(
+            ('', (), (), None, None),
+            (said.problem, said.nova, said.monitors, said.shim, said.package),
+        )
 
     def test_no_answer(self):
-        for lines, expected in (('echo nonsense', 'exit status 0'),
-                                ('echo {}', 'exit status 0'), ('echo "[1]"', 'exit status 0'),
-                                ('echo why >&2; exit 4', 'why'),
-                                ('exec sleep 60', 'no answer in 0 s')):
+        for lines, expected in (
+            ('echo nonsense', 'exit status 0'),
+            ('echo {}', 'exit status 0'),
+            ('echo "[1]"', 'exit status 0'),
+            ('echo why >&2; exit 4', 'why'),
+            ('exec sleep 60', 'no answer in 0 s'),
+        ):
             with self.subTest(lines):
                 timeout_s = 0 if 'sleep' in lines else 20
                 said = interpreter.ask(self.fake_python(lines + '\n'), timeout_s=timeout_s)

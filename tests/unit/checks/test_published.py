@@ -14,7 +14,6 @@ NOW_S = 1_800_000_000
 
 
 class PublishedTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -26,22 +25,38 @@ class PublishedTest(unittest.TestCase):
 
     def publish(self, age_s, interval_s=10, **more):
         os.makedirs(os.path.dirname(self.state), exist_ok=True)
-        host_state.write(self.state, host_state.HostState(
-            NOW_S - age_s, interval_s, hosts.host(hosts.node(0, guests=0, vcpus=0)), (None,),
-            **more))
+        host_state.write(
+            self.state,
+            host_state.HostState(
+                NOW_S - age_s,
+                interval_s,
+                hosts.host(hosts.node(0, guests=0, vcpus=0)),
+                (None,),
+                **more,
+            ),
+        )
 
     def test_age(self):
         for age_s, interval_s, expected in (
-                (0, 10, []), (29, 5, []), (31, 5, ['state-stale']), (100, 60, []),
-                (181, 60, ['state-stale']), (2_000, 3_600, ['state-stale']), (-20, 10, []),
-                (-90, 10, ['state-from-the-future'])):
+            (0, 10, []),
+            (29, 5, []),
+            (31, 5, ['state-stale']),
+            (100, 60, []),
+            (181, 60, ['state-stale']),
+            (2_000, 3_600, ['state-stale']),
+            (-20, 10, []),
+            (-90, 10, ['state-from-the-future']),
+        ):
             with self.subTest(age_s=age_s, interval_s=interval_s):
                 self.publish(age_s, interval_s)
                 self.assertEqual(expected, self.codes())
 
     def test_by_what_guests_are_known(self):
-        for guests_by, expected in (('', []), ('libvirt', []), (
-                'status files: libvirt does not answer', ['libvirt-not-heard'])):
+        for guests_by, expected in (
+            ('', []),
+            ('libvirt', []),
+            ('status files: libvirt does not answer', ['libvirt-not-heard']),
+        ):
             self.publish(0, guests_by=guests_by)
             self.assertEqual(expected, self.codes())
         [found] = published.check_published(self.state, NOW_S)
@@ -57,16 +72,19 @@ class PublishedTest(unittest.TestCase):
 
     def test_cpu_sets_that_the_agent_does_not_know(self):
         for text, source, codes in (
-                ('', 'kernel', []), ('[compute]\ncpu_shared_set = 0\n', 'nova.conf', []),
-                ('[compute]\ncpu_shared_set = 0\n', '', []),
-                ('[compute]\ncpu_shared_set = 0\n', 'kernel', ['cpu-sets-not-read']),
-                ('[compute]\ncpu_dedicated_set = 1\n', 'guests', ['cpu-sets-not-read'])):
+            ('', 'kernel', []),
+            ('[compute]\ncpu_shared_set = 0\n', 'nova.conf', []),
+            ('[compute]\ncpu_shared_set = 0\n', '', []),
+            ('[compute]\ncpu_shared_set = 0\n', 'kernel', ['cpu-sets-not-read']),
+            ('[compute]\ncpu_dedicated_set = 1\n', 'guests', ['cpu-sets-not-read']),
+        ):
             with self.subTest(text=text, source=source):
                 self.publish(0, pool_source=source)
                 write(self.root, 'nova.conf', text)
                 conf = nova_conf.NovaConf([os.path.join(self.root, 'nova.conf')])
-                self.assertEqual(codes, [found.code for found in published.check_pool(
-                    self.state, conf)])
+                self.assertEqual(
+                    codes, [found.code for found in published.check_pool(self.state, conf)]
+                )
 
     def test_none(self):
         self.assertEqual(['state-missing'], self.codes())
@@ -79,7 +97,7 @@ class PublishedTest(unittest.TestCase):
     def test_in_nova_computes_container(self):
         add_process(self.root, 9, ('/usr/bin/python3', '/usr/bin/nova-compute'), inside='image')
         process = processes.find(self.root, 'nova-compute')
-        found, = published.check_shared('/run/nova-numa-pmc', process)
+        (found,) = published.check_shared('/run/nova-numa-pmc', process)
         self.assertEqual('state-not-in-container', found.code)
         write(self.root, 'image/run/nova-numa-pmc/host', '{}')
         self.assertEqual([], list(published.check_shared('/run/nova-numa-pmc', process)))

@@ -16,7 +16,6 @@ def codes(findings):
 
 
 class SchedulerTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -28,9 +27,11 @@ class SchedulerTest(unittest.TestCase):
 
     def test_weigher(self):
         for value, expected in (
-                (STOCK, ['weigher-not-enabled']), (scheduler.WEIGHER, ['weigher-alone']),
-                ('%s,%s' % (STOCK, scheduler.WEIGHER), []),
-                ('%s,\n  %s' % (STOCK, scheduler.WEIGHER), [])):
+            (STOCK, ['weigher-not-enabled']),
+            (scheduler.WEIGHER, ['weigher-alone']),
+            ('%s,%s' % (STOCK, scheduler.WEIGHER), []),
+            ('%s,\n  %s' % (STOCK, scheduler.WEIGHER), []),
+        ):
             with self.subTest(value):
                 conf = self.conf('weight_classes = ' + value)
                 self.assertEqual(expected, codes(scheduler.check_weigher(conf)))
@@ -38,8 +39,12 @@ class SchedulerTest(unittest.TestCase):
 
     def test_multiplier(self):
         classes = 'weight_classes = %s,%s\n[numa_pmc]\n' % (STOCK, scheduler.WEIGHER)
-        for value, expected in (('2.5', []), ('0', ['weigher-off']), ('-1', ['weigher-off']),
-                                ('nan', ['weigher-off'])):
+        for value, expected in (
+            ('2.5', []),
+            ('0', ['weigher-off']),
+            ('-1', ['weigher-off']),
+            ('nan', ['weigher-off']),
+        ):
             with self.subTest(value):
                 conf = self.conf(classes + 'weight_multiplier = ' + value)
                 self.assertEqual(expected, codes(scheduler.check_weigher(conf)))
@@ -47,27 +52,32 @@ class SchedulerTest(unittest.TestCase):
     def test_filter(self):
         enabled = 'enabled_filters = ComputeFilter, NUMAPressureFilter\n'
         for text, expected in (
-                ('', ['filter-not-enabled']),
-                (ALL_FILTERS + OUR_FILTER, ['filter-not-enabled']),
-                (enabled, ['filter-not-available']),
-                (enabled + ALL_FILTERS + OUR_FILTER, []),
-                (enabled + OUR_FILTER, ['filter-alone']),
-                (OUR_FILTER + ALL_FILTERS + 'enabled_filters = %s' % scheduler.FILTER,
-                 ['filter-dotted-name'])):
+            ('', ['filter-not-enabled']),
+            (ALL_FILTERS + OUR_FILTER, ['filter-not-enabled']),
+            (enabled, ['filter-not-available']),
+            (enabled + ALL_FILTERS + OUR_FILTER, []),
+            (enabled + OUR_FILTER, ['filter-alone']),
+            (
+                OUR_FILTER + ALL_FILTERS + 'enabled_filters = %s' % scheduler.FILTER,
+                ['filter-dotted-name'],
+            ),
+        ):
             with self.subTest(text):
                 self.assertEqual(expected, codes(scheduler.check_filter(self.conf(text))))
 
     def test_choice(self):
         for text, expected in (
-                ('', ['shuffle-off']), ('shuffle_best_same_weighed_hosts = true', []),
-                ('host_subset_size = 5', ['subset-random'])):
+            ('', ['shuffle-off']),
+            ('shuffle_best_same_weighed_hosts = true', []),
+            ('host_subset_size = 5', ['subset-random']),
+        ):
             with self.subTest(text):
                 self.assertEqual(expected, codes(scheduler.check_choice(self.conf(text))))
 
     def test_candidates(self):
         conf = self.conf('max_placement_results = 500', 'scheduler')
         off = self.conf('', 'placement', 'placement.conf')
-        found, = scheduler.check_candidates(conf, off)
+        (found,) = scheduler.check_candidates(conf, off)
         self.assertEqual('candidates-not-random', found.code)
         self.assertIn('at most 500', found.what)
         on = self.conf('randomize_allocation_candidates = True', 'placement', 'on.conf')
@@ -76,9 +86,10 @@ class SchedulerTest(unittest.TestCase):
 
     def test_importable(self):
         for answer, expected in (
-                (interpreter.Answer('p', ('/n',), package='/x'), []),
-                (interpreter.Answer('p', ('/n',)), ['scheduler-package-missing']),
-                (interpreter.Answer('p'), ['scheduler-not-asked']),
-                (interpreter.Answer('p', problem='late'), ['scheduler-not-asked'])):
+            (interpreter.Answer('p', ('/n',), package='/x'), []),
+            (interpreter.Answer('p', ('/n',)), ['scheduler-package-missing']),
+            (interpreter.Answer('p'), ['scheduler-not-asked']),
+            (interpreter.Answer('p', problem='late'), ['scheduler-not-asked']),
+        ):
             with self.subTest(answer):
                 self.assertEqual(expected, codes(scheduler.check_importable(answer)))

@@ -26,7 +26,6 @@ UNIT = TOP / 'etc/systemd/nova-numa-agent.service'
 
 
 class CommandTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -52,8 +51,10 @@ class CommandTest(unittest.TestCase):
     def run_it(self, *args):
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = agent.main(['--config-file', self.config, '--root', self.root, *args],
-                                wait=lambda seconds: None)
+            status = agent.main(
+                ['--config-file', self.config, '--root', self.root, *args],
+                wait=lambda seconds: None,
+            )
         return status, out.getvalue(), err.getvalue()
 
     def test_once(self):
@@ -77,8 +78,19 @@ class CommandTest(unittest.TestCase):
         tree = self.host.launch(1, {0: 0, 1: 1 << 20})
         self.host.thread(4001, 5001, 0)
         with state.locked(self.directory, 1.0, state.read_boot_id(self.root)) as ledger:
-            ledger.put(model.Promise(host.uuid_of(1), host.name_of(1), (1,), (1,), 2, 512 << 20,
-                                     since_ns=1, started=True, bound=True))
+            ledger.put(
+                model.Promise(
+                    host.uuid_of(1),
+                    host.name_of(1),
+                    (1,),
+                    (1,),
+                    2,
+                    512 << 20,
+                    since_ns=1,
+                    started=True,
+                    bound=True,
+                )
+            )
         before = tree.snapshot()
         self.assertEqual(0, self.run_it('--once')[0])
         self.assertEqual(before, tree.snapshot())
@@ -117,8 +129,12 @@ class CommandTest(unittest.TestCase):
 
     def test_lines_for_the_journal(self):
         formatter = agent.JournalFormatter('%(message)s')
-        for level, text in ((logging.DEBUG, '<7>'), (logging.INFO, '<6>'),
-                            (logging.WARNING, '<4>'), (logging.CRITICAL, '<3>')):
+        for level, text in (
+            (logging.DEBUG, '<7>'),
+            (logging.INFO, '<6>'),
+            (logging.WARNING, '<4>'),
+            (logging.CRITICAL, '<3>'),
+        ):
             record = logging.LogRecord('n', level, 'f', 1, 'one\ntwo', (), None)
             self.assertEqual('%sone\n%stwo' % (text, text), formatter.format(record))
 
@@ -126,8 +142,18 @@ class CommandTest(unittest.TestCase):
         """A process of its own, told by pipes and signals what to do."""
         self.configure('[counters]\ninterval_s = 0.5\n')
         with subprocess.Popen(
-                [sys.executable, '-m', 'nova_numa_pmc.cmd.agent', '--config-file', self.config,
-                 '--root', self.root], stderr=subprocess.PIPE, cwd=TOP) as process:
+            [
+                sys.executable,
+                '-m',
+                'nova_numa_pmc.cmd.agent',
+                '--config-file',
+                self.config,
+                '--root',
+                self.root,
+            ],
+            stderr=subprocess.PIPE,
+            cwd=TOP,
+        ) as process:
             try:
                 said_until(process, b'begins: ')
                 process.send_signal(signal.SIGHUP)
@@ -138,7 +164,6 @@ class CommandTest(unittest.TestCase):
             finally:
                 process.kill()
 
-
     def test_metrics_from_start_to_reload(self):
         try:
             import prometheus_client  # noqa: F401 -- an extra
@@ -147,8 +172,18 @@ class CommandTest(unittest.TestCase):
         path = os.path.join(self.root, 'metrics.sock')
         self.configure('[counters]\ninterval_s = 0.5\n[agent]\nmetrics = unix:%s\n' % path)
         with subprocess.Popen(
-                [sys.executable, '-m', 'nova_numa_pmc.cmd.agent', '--config-file', self.config,
-                 '--root', self.root], stderr=subprocess.PIPE, cwd=TOP) as process:
+            [
+                sys.executable,
+                '-m',
+                'nova_numa_pmc.cmd.agent',
+                '--config-file',
+                self.config,
+                '--root',
+                self.root,
+            ],
+            stderr=subprocess.PIPE,
+            cwd=TOP,
+        ) as process:
             try:
                 said_until(process, b'metrics are served at unix:')
                 with socket.socket(socket.AF_UNIX) as client:
@@ -167,7 +202,6 @@ class CommandTest(unittest.TestCase):
 
 
 class OsloLogTest(unittest.TestCase):
-
     def test_a_wrong_option_of_its_is_named(self):
         try:
             import oslo_log  # noqa: F401 -- an extra
@@ -181,12 +215,18 @@ class OsloLogTest(unittest.TestCase):
 
     def test_in_the_journal_a_line_has_its_priority_and_no_more(self):
         done = subprocess.run(
-            [sys.executable, '-c',
-             'import logging; from nova_numa_pmc.cmd import agent\n'
-             "agent.log_to_stderr('/nonexistent', logging.INFO)\n"
-             "agent.LOG.info('one')\nagent.LOG.warning('two')"],
-            env={**os.environ, 'JOURNAL_STREAM': '8:1'}, capture_output=True, text=True,
-            check=True)
+            [
+                sys.executable,
+                '-c',
+                'import logging; from nova_numa_pmc.cmd import agent\n'
+                "agent.log_to_stderr('/nonexistent', logging.INFO)\n"
+                "agent.LOG.info('one')\nagent.LOG.warning('two')",
+            ],
+            env={**os.environ, 'JOURNAL_STREAM': '8:1'},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         self.assertEqual('<6>one\n<4>two\n', done.stderr)
 
 
@@ -209,17 +249,36 @@ class UnitTest(unittest.TestCase):
         self.lines = [line for line in lines if line and not line.startswith('#')]
 
     def test_it_keeps_the_promises_and_every_node(self):
-        for line in ('Type=notify', 'RuntimeDirectoryPreserve=yes', 'ProtectControlGroups=no',
-                     'ExecStopPost=nova-numa-agent --widen', 'NoNewPrivileges=yes'):
+        for line in (
+            'Type=notify',
+            'RuntimeDirectoryPreserve=yes',
+            'ProtectControlGroups=no',
+            'ExecStopPost=nova-numa-agent --widen',
+            'NoNewPrivileges=yes',
+        ):
             self.assertIn(line, self.lines)
         names = {line.partition('=')[0] for line in self.lines}
-        self.assertEqual(set(), names & {
-            'AllowedMemoryNodes', 'AllowedCPUs', 'NUMAPolicy', 'CPUAffinity', 'PrivateUsers',
-            'ProtectProc', 'ProcSubset', 'MemoryDenyWriteExecute'})
+        self.assertEqual(
+            set(),
+            names
+            & {
+                'AllowedMemoryNodes',
+                'AllowedCPUs',
+                'NUMAPolicy',
+                'CPUAffinity',
+                'PrivateUsers',
+                'ProtectProc',
+                'ProcSubset',
+                'MemoryDenyWriteExecute',
+            },
+        )
 
     def test_its_network_ends_at_this_host(self):
-        for line in ('RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6', 'IPAddressDeny=any',
-                     'IPAddressAllow=localhost'):
+        for line in (
+            'RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6',
+            'IPAddressDeny=any',
+            'IPAddressAllow=localhost',
+        ):
             self.assertIn(line, self.lines)
 
     def test_what_it_runs_is_understood(self):

@@ -43,9 +43,15 @@ class OperatingCase(RebalancingCase):
         def signals():
             yield lambda seconds: self.step()
 
-        made = seeing.Here(self.root, self.wait, self.ask, signals,
-                              lambda: self.now_s * 10**9, kernel=self.kernel,
-                              write=self.kernel.write)
+        made = seeing.Here(
+            self.root,
+            self.wait,
+            self.ask,
+            signals,
+            lambda: self.now_s * 10**9,
+            kernel=self.kernel,
+            write=self.kernel.write,
+        )
         made.terminal = terminal
         return made
 
@@ -60,8 +66,9 @@ class OperatingCase(RebalancingCase):
     def step(self):
         """Between two steps of a move; the test's signals come at their steps."""
         self.steps += 1
-        return self.signals.pop(0)[1] if self.signals and self.signals[0][0] <= self.steps \
-            else None
+        return (
+            self.signals.pop(0)[1] if self.signals and self.signals[0][0] <= self.steps else None
+        )
 
     def run_it(self, *argv, terminal=False, answers=()):
         """Run a command; return (exit code, stdout, stderr)."""
@@ -92,7 +99,6 @@ class OperatingCase(RebalancingCase):
 
 
 class PlanTest(OperatingCase):
-
     def test_what_would_pay_and_nothing_is_written(self):
         before = self.places()
         code, out, _ = self.run_it('plan')
@@ -104,8 +110,9 @@ class PlanTest(OperatingCase):
 
     def test_as_json(self):
         code, said = self.json('plan')
-        self.assertEqual((2, 1, ['move']), (
-            code, len(said['moves']), [move['kind'] for move in said['moves']]))
+        self.assertEqual(
+            (2, 1, ['move']), (code, len(said['moves']), [move['kind'] for move in said['moves']])
+        )
         self.assertGreater(said['loss_cores'], said['loss_after_cores'])
 
     def test_nothing_would_pay(self):
@@ -116,8 +123,9 @@ class PlanTest(OperatingCase):
 
     def test_only_of_guests_that_are_named(self):
         _, said = self.json('plan', host.name_of(3))
-        self.assertEqual([host.name_of(3)], [
-            step['name'] for move in said['moves'] for step in move['steps']])
+        self.assertEqual(
+            [host.name_of(3)], [step['name'] for move in said['moves'] for step in move['steps']]
+        )
         with self.assertRaisesRegex(UnknownGuest, 'instance-00000001'):
             self.run_it('plan', 'instance-0000000x')
 
@@ -127,8 +135,10 @@ class PlanTest(OperatingCase):
             self.hold(number, '0-7')
         self.hold(3, '2-3')
         situation = self.here().measure(5).situation
-        self.assertEqual([((0, 1), (0,))] * 2 + [((0,), (0,))], [
-            (each.cpu_nodes, each.home_nodes) for each in situation.guests])
+        self.assertEqual(
+            [((0, 1), (0,))] * 2 + [((0,), (0,))],
+            [(each.cpu_nodes, each.home_nodes) for each in situation.guests],
+        )
 
     def test_a_guest_that_the_hook_never_saw_is_counted_and_nothing_written(self):
         shutil.rmtree(self.directory)
@@ -137,8 +147,9 @@ class PlanTest(OperatingCase):
 
     def test_who_is_pinned_or_ignored_is_left(self):
         for number, what in ((1, 'pin'), (2, 'ignore')):
-            overrides.put(overrides.Override(host.uuid_of(number), what, host.name_of(number)),
-                          self.root)
+            overrides.put(
+                overrides.Override(host.uuid_of(number), what, host.name_of(number)), self.root
+            )
         _, out, _ = self.run_it('plan')
         self.assertIn(host.name_of(3) + ' moves', out)
         self.assertIn('(pinned by the operator): ' + host.name_of(1), out)
@@ -146,14 +157,14 @@ class PlanTest(OperatingCase):
 
 
 class ApplyTest(OperatingCase):
-
     def test_without_asking(self):
         code, out, _ = self.run_it('apply', '--yes')
         self.assertEqual((exits.OK, 1), (code, len(self.moved())))
         self.assertIn('1 of 1 moves made', out)
         [entry] = self.entries()
-        self.assertEqual(('apply', 'done', PAGES * 4096), (
-            entry.who, entry.result, entry.moved_bytes))
+        self.assertEqual(
+            ('apply', 'done', PAGES * 4096), (entry.who, entry.result, entry.moved_bytes)
+        )
         self.assertIn('waiting for CPUs', entry.why)
 
     def test_asking(self):
@@ -172,8 +183,10 @@ class ApplyTest(OperatingCase):
     def test_nothing_would_pay(self):
         self.wait = lambda seconds: setattr(self, 'now_s', self.now_s + seconds)
         self.assertEqual(exits.OK, self.run_it('apply', '--yes')[0])
-        self.assertEqual((exits.OK, None), (lambda code, said: (code, said['outcome']))(
-            *self.json('apply', '--yes')))
+        self.assertEqual(
+            (exits.OK, None),
+            (lambda code, said: (code, said['outcome']))(*self.json('apply', '--yes')),
+        )
 
     def test_pages_that_stay(self):
         for memory in self.kernel.memories.values():
@@ -213,8 +226,9 @@ class ApplyTest(OperatingCase):
     def test_waits_for_its_turn(self):
         other, mine = turn.Turn(self.directory, 'nova-numa-rebalance undo'), []
         other.take()
-        waiting = threading.Thread(target=lambda: mine.append(
-            applying.hold_turn(self.here(), 'apply', 30)))
+        waiting = threading.Thread(
+            target=lambda: mine.append(applying.hold_turn(self.here(), 'apply', 30))
+        )
         waiting.start()
         other.end()
         waiting.join(60)
@@ -234,6 +248,7 @@ class ApplyTest(OperatingCase):
             self.ask = lambda question: 'y'
             self.run_it('apply', '--yes')
             return 'y'
+
         self.ask = answer
         code, _, err = self.run_it('apply', terminal=True)
         self.assertEqual((exits.PROBLEM, 1), (code, len(self.moved())))
@@ -242,7 +257,6 @@ class ApplyTest(OperatingCase):
 
 
 class UndoTest(OperatingCase):
-
     def test_there_and_back_and_there_again(self):
         self.run_it('apply', '--yes')
         there = self.places()
@@ -262,8 +276,9 @@ class UndoTest(OperatingCase):
         self.assertIn('%s: left alone: it was started anew since' % host.name_of(number), out)
         self.end(number)
         code, said = self.json('undo', '--yes')
-        self.assertEqual((exits.PROBLEM, {host.name_of(number): 'it has ended'}), (
-            code, said['left_alone']))
+        self.assertEqual(
+            (exits.PROBLEM, {host.name_of(number): 'it has ended'}), (code, said['left_alone'])
+        )
 
     def test_who_is_pinned_by_now_is_left(self):
         self.run_it('apply', '--yes')
@@ -301,7 +316,6 @@ class UndoTest(OperatingCase):
 
 
 class OverviewTest(OperatingCase):
-
     def test_ends_after_the_plan_where_nobody_can_be_asked(self):
         code, out, _ = self.run_it('overview')
         self.assertEqual((exits.NOT_EMPTY, [], []), (code, self.moved(), self.asked))
@@ -311,8 +325,7 @@ class OverviewTest(OperatingCase):
         self.assertEqual((exits.NOT_EMPTY, {'status', 'plan'}), (code, said.keys()))
 
     def test_asks(self):
-        self.assertEqual(exits.NOT_EMPTY,
-                         self.run_it('overview', terminal=True, answers=['n'])[0])
+        self.assertEqual(exits.NOT_EMPTY, self.run_it('overview', terminal=True, answers=['n'])[0])
         self.assertEqual(exits.OK, self.run_it('overview', terminal=True, answers=['yes'])[0])
         self.assertEqual(1, len(self.moved()))
 
@@ -323,9 +336,18 @@ class OverviewTest(OperatingCase):
             self.assertEqual(3.0 if argv else 5.0, ran.call_args[0][0].interval)
 
     def test_wrong_usage(self):
-        for argv in (['--no-such'], ['no-such'], ['plan', '--interval', 'x'], ['pin'],
-                     ['history', '--last', '0'], ['pause', '--reason', 'a\nb']):
-            with self.subTest(argv), self.assertRaises(SystemExit) as ended, \
-                    contextlib.redirect_stderr(io.StringIO()):
+        for argv in (
+            ['--no-such'],
+            ['no-such'],
+            ['plan', '--interval', 'x'],
+            ['pin'],
+            ['history', '--last', '0'],
+            ['pause', '--reason', 'a\nb'],
+        ):
+            with (
+                self.subTest(argv),
+                self.assertRaises(SystemExit) as ended,
+                contextlib.redirect_stderr(io.StringIO()),
+            ):
                 rebalance.main(argv)
             self.assertEqual(exits.USAGE, ended.exception.code)

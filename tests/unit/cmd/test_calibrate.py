@@ -22,8 +22,11 @@ def host(nodes=2, memory_only=(), free_bytes=8 * GIB):
     cpus = [frozenset(() if n in memory_only else range(4 * n, 4 * n + 4)) for n in range(nodes)]
     return model.Topology(
         tuple(model.Node(n, cpus[n], 16 * GIB, free_bytes) for n in range(nodes)),
-        tuple(tuple(10 if a == b else 20 + abs(a - b) for b in range(nodes))
-              for a in range(nodes)), cores)
+        tuple(
+            tuple(10 if a == b else 20 + abs(a - b) for b in range(nodes)) for a in range(nodes)
+        ),
+        cores,
+    )
 
 
 class Probe:
@@ -45,12 +48,13 @@ class Probe:
                 @staticmethod
                 def latency_ns(cpu):
                     return 80.0 if node in (None, cpu // 4) else 140.0
+
             yield Followed
+
         return chain()
 
 
 class TestCalibrate(unittest.TestCase):
-
     def measure(self, machine, probe):
         plans = calibrate.plan(machine, '/nowhere')
         return calibrate.measure(machine, plans, lambda line: None, probe, '/nowhere')
@@ -87,16 +91,22 @@ class TestCalibrate(unittest.TestCase):
         self.assertEqual([0, 1], [node for _cpus, node in probe.reads])
         self.assertEqual(((1e9, 2e9, None), []), (result.read_bytes_per_sec, problems))
         self.assertEqual((MEASURED, MEASURED, SLIT), result.sources[0])
-        said = '\n'.join(calibrate.intentions(
-            calibrate.plan(machine, '/nowhere'), '/var/x', calibrate.kept(machine, '/nowhere')))
+        said = '\n'.join(
+            calibrate.intentions(
+                calibrate.plan(machine, '/nowhere'), '/var/x', calibrate.kept(machine, '/nowhere')
+            )
+        )
         self.assertIn("node 2: not read, its memory is a device's (GPU 0000:01:00.0)", said)
 
     def test_the_operator_says_whose_memory_it_is(self):
         machine = host(3, memory_only=(2,))
         with tempfile.TemporaryDirectory() as root:
             for option, expected in (('device', [0, 1]), ('guest', [0, 1, 2])):
-                sysfs.write(root, 'etc/nova-numa-pmc/nova-numa-pmc.conf',
-                            f'[placement]\n{option}_memory_nodes = 2\n')
+                sysfs.write(
+                    root,
+                    'etc/nova-numa-pmc/nova-numa-pmc.conf',
+                    f'[placement]\n{option}_memory_nodes = 2\n',
+                )
                 self.assertEqual(expected, [one.id for one in calibrate.plan(machine, root)])
 
     def test_a_node_that_can_not_be_measured_is_estimated_and_told(self):
@@ -121,9 +131,10 @@ class TestCalibrate(unittest.TestCase):
                 calibrate.refuse_if_busy(ratio)
 
     def test_how_busy_it_is(self):
-        times, clock = iter([{0: 0, 1: 0, 2: 5}, {0: 10 ** 9, 1: 5 * 10 ** 8}]), iter([0.0, 1.0])
-        self.assertEqual(0.75, calibrate.busy_ratio(
-            lambda: next(times), lambda _s: None, lambda: next(clock)))
+        times, clock = iter([{0: 0, 1: 0, 2: 5}, {0: 10**9, 1: 5 * 10**8}]), iter([0.0, 1.0])
+        self.assertEqual(
+            0.75, calibrate.busy_ratio(lambda: next(times), lambda _s: None, lambda: next(clock))
+        )
         self.assertIsNone(calibrate.busy_ratio(lambda: None, lambda _s: None))
 
     def test_says_what_it_will_do(self):
@@ -134,7 +145,6 @@ class TestCalibrate(unittest.TestCase):
 
 
 class TestCommand(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -145,8 +155,9 @@ class TestCommand(unittest.TestCase):
         calibrate.configure(parser)
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = calibrate.run(parser.parse_args(['--out', self.path, *arguments]), ask,
-                                 host, Probe())
+            code = calibrate.run(
+                parser.parse_args(['--out', self.path, *arguments]), ask, host, Probe()
+            )
         return code, out.getvalue(), err.getvalue()
 
     def test_a_dry_run_does_nothing(self):
@@ -165,6 +176,7 @@ class TestCommand(unittest.TestCase):
     def test_ctrl_c_keeps_nothing(self):
         def ask(_question):
             raise KeyboardInterrupt
+
         code, _out, err = self.run_it('--force', ask=ask)
         self.assertEqual((1, False), (code, os.path.exists(self.path)))
         self.assertIn('nothing is kept', err)
@@ -172,6 +184,7 @@ class TestCommand(unittest.TestCase):
     def test_nobody_to_ask(self):
         def ask(_question):
             raise EOFError
+
         with self.assertRaisesRegex(CalibrationError, '--yes'):
             self.run_it('--force', ask=ask)
 

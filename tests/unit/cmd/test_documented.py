@@ -10,12 +10,15 @@ from tests.unit.test_imports import TOP
 
 
 class DocumentedTest(unittest.TestCase):
-
     def test_the_manual_page_has_each_command_and_no_other(self):
         text = (TOP / 'doc/source/man/nova-numa-rebalance.rst').read_text(encoding='utf-8')
-        commands = text[text.index('COMMANDS\n---'):text.index('EXIT STATUS\n---')]
-        named = {name for line in commands.splitlines() if line.startswith('**')
-                 for name in re.findall(r'(?:^|, )\*\*([a-z]+)\*\*', line)}
+        commands = text[text.index('COMMANDS\n---') : text.index('EXIT STATUS\n---')]
+        named = {
+            name
+            for line in commands.splitlines()
+            if line.startswith('**')
+            for name in re.findall(r'(?:^|, )\*\*([a-z]+)\*\*', line)
+        }
         self.assertEqual(set(rebalance.COMMANDS), named - {'reason'})
 
     def test_each_has_examples_and_its_exit_codes(self):
@@ -30,5 +33,8 @@ class DocumentedTest(unittest.TestCase):
         for path in ('admin/operating.rst', 'man/nova-numa-rebalance.rst'):
             text = (TOP / 'doc/source' / path).read_text(encoding='utf-8')
             codes = re.findall(r'^(\d+)   ?[a-z]', text, re.M)
-            self.assertEqual([exits.OK, exits.PROBLEM, exits.NOT_EMPTY, exits.PARTLY,
-                              exits.USAGE], [int(code) for code in codes], path)
+            self.assertEqual(
+                [exits.OK, exits.PROBLEM, exits.NOT_EMPTY, exits.PARTLY, exits.USAGE],
+                [int(code) for code in codes],
+                path,
+            )

@@ -18,7 +18,6 @@ def run(*arguments):
 
 
 class TestEvents(unittest.TestCase):
-
     def test_shows_the_decks_register_code_and_the_caveats(self):
         code, text = run('--cpu', 'westmere-dp')
         self.assertEqual(0, code)

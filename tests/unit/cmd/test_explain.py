@@ -12,12 +12,16 @@ from nova_numa_pmc.cmd import explain, rebalance
 from tests.fixtures import host as hosts, sysfs
 
 GIB = 1 << 30
-FLAVOR = {'name': 'm1', 'vcpus': 2, 'ram': 1024, 'disk': 1,
-          'properties': {'numa_pmc:policy': 'one_node', 'trait:X': 'required'}}
+FLAVOR = {
+    'name': 'm1',
+    'vcpus': 2,
+    'ram': 1024,
+    'disk': 1,
+    'properties': {'numa_pmc:policy': 'one_node', 'trait:X': 'required'},
+}
 
 
 class ExplainTest(unittest.TestCase):
-
     def setUp(self):
         self.root = tempfile.mkdtemp(prefix='explain-')
         self.addCleanup(shutil.rmtree, self.root)
@@ -36,8 +40,9 @@ class ExplainTest(unittest.TestCase):
         return code, json.loads(out, parse_constant=self.fail)
 
     def flavor(self, content):
-        self.host.write('flavor.json', content if isinstance(content, str)
-                        else json.dumps(content))
+        self.host.write(
+            'flavor.json', content if isinstance(content, str) else json.dumps(content)
+        )
         return self.host.path('flavor.json')
 
     def test_a_size(self):
@@ -58,9 +63,16 @@ class ExplainTest(unittest.TestCase):
     def test_a_flavor_and_what_overrides_it(self):
         path = self.flavor(FLAVOR)
         _, said = self.call('--flavor', path)
-        self.assertEqual({'name': 'new guest', 'vcpus': 2, 'memory_bytes': GIB,
-                          'extra_specs': {'numa_pmc:policy': 'one_node'}, 'placed_by': []},
-                         said['guest'])
+        self.assertEqual(
+            {
+                'name': 'new guest',
+                'vcpus': 2,
+                'memory_bytes': GIB,
+                'extra_specs': {'numa_pmc:policy': 'one_node'},
+                'placed_by': [],
+            },
+            said['guest'],
+        )
         _, said = self.call('--flavor', path, '--vcpus', '6', '--spec', 'numa_pmc:policy=spread')
         self.assertEqual([0, 1], said['decision']['cpu_nodes'])
 
@@ -94,14 +106,18 @@ class ExplainTest(unittest.TestCase):
         self.assertIn('place  CPUs', out)
 
     def test_memory_that_is_not_for_guests(self):
-        sysfs.build_sysfs(self.root, [
-            sysfs.FakeNode(0, '0-3'), sysfs.FakeNode(1, '4-7'), sysfs.FakeNode(2, '', 96 * GIB)])
+        sysfs.build_sysfs(
+            self.root,
+            [sysfs.FakeNode(0, '0-3'), sysfs.FakeNode(1, '4-7'), sysfs.FakeNode(2, '', 96 * GIB)],
+        )
         sysfs.device_memory(self.root, [2])
         _, out = self.text('--vcpus', '2', '--memory', '20G')
         self.assertIn("node 2: its 96G are a device's (GPU 0000:01:00.0), and not for guests", out)
         _, said = self.call('--vcpus', '2', '--memory', '20G')
-        self.assertEqual([{'node': 2, 'bytes': 96 * GIB, 'kind': 'device',
-                           'source': 'GPU 0000:01:00.0'}], said['memory_kept'])
+        self.assertEqual(
+            [{'node': 2, 'bytes': 96 * GIB, 'kind': 'device', 'source': 'GPU 0000:01:00.0'}],
+            said['memory_kept'],
+        )
         self.assertEqual([0, 1], said['decision']['mem_nodes'])
         self.host.configure('[placement]\nguest_memory_nodes = 2\n')
         _, said = self.call('--vcpus', '2', '--memory', '20G')
@@ -111,34 +127,61 @@ class ExplainTest(unittest.TestCase):
         self.assertEqual(1, self.text()[0])
         self.assertEqual(1, self.text('--vcpus', '2')[0])
         self.assertEqual(1, self.text('--guest', 'a', '--hosts', 'b')[0])
-        for arguments in (('--vcpus', '0'), ('--vcpus', '٣'), ('--memory', '8X'),
-                          ('--memory', 'G'), ('--memory', '0'), ('--memory', '-1G'),
-                          ('--memory', '9' * 30), ('--spec', 'policy'), ('--spec', '=x')):
+        for arguments in (
+            ('--vcpus', '0'),
+            ('--vcpus', '٣'),
+            ('--memory', '8X'),
+            ('--memory', 'G'),
+            ('--memory', '0'),
+            ('--memory', '-1G'),
+            ('--memory', '9' * 30),
+            ('--spec', 'policy'),
+            ('--spec', '=x'),
+        ):
             with self.subTest(arguments), self.assertRaises(SystemExit) as caught:
                 self.text(*arguments)
             self.assertEqual(64, caught.exception.code)
 
     def test_memory_units(self):
-        for text, size in (('1', 1 << 20), ('8G', 8 << 30), ('512m', 512 << 20), ('2T', 2 << 40),
-                           ('64k', 64 << 10)):
+        for text, size in (
+            ('1', 1 << 20),
+            ('8G', 8 << 30),
+            ('512m', 512 << 20),
+            ('2T', 2 << 40),
+            ('64k', 64 << 10),
+        ):
             with self.subTest(text):
                 self.assertEqual(size, explain._memory_bytes(text))
 
     def test_flavor_files(self):
         old = dict(FLAVOR, properties="numa_pmc:policy='spread', hw:x='1'")
-        self.assertEqual({'numa_pmc:policy': 'spread', 'hw:x': '1'},
-                         explain.read_flavor(self.flavor(old))['specs'])
+        self.assertEqual(
+            {'numa_pmc:policy': 'spread', 'hw:x': '1'},
+            explain.read_flavor(self.flavor(old))['specs'],
+        )
         none = dict(FLAVOR, properties=None)
         self.assertEqual({}, explain.read_flavor(self.flavor(none))['specs'])
-        for content in ('', '[]', '{}', '{"vcpus": "x", "ram": 1}', '{"vcpus": 1}', 'null',
-                        dict(FLAVOR, ram=-1), dict(FLAVOR, ram='1G'), dict(FLAVOR, properties=3),
-                        dict(FLAVOR, properties='x')):
+        for content in (
+            '',
+            '[]',
+            '{}',
+            '{"vcpus": "x", "ram": 1}',
+            '{"vcpus": 1}',
+            'null',
+            dict(FLAVOR, ram=-1),
+            dict(FLAVOR, ram='1G'),
+            dict(FLAVOR, properties=3),
+            dict(FLAVOR, properties='x'),
+        ):
             with self.subTest(content), self.assertRaises(explain.FlavorError):
                 explain.read_flavor(self.flavor(content))
         with self.assertRaises(explain.FlavorError):
             explain.read_flavor(self.host.path('absent'))
 
     def test_guest_of_the_options(self):
-        guest = explain.new_guest(argparse.Namespace(
-            flavor=None, vcpus=2, memory=GIB, spec=[('numa_pmc:policy', 'none'), ('a', 'b')]))
+        guest = explain.new_guest(
+            argparse.Namespace(
+                flavor=None, vcpus=2, memory=GIB, spec=[('numa_pmc:policy', 'none'), ('a', 'b')]
+            )
+        )
         self.assertEqual((('numa_pmc:policy', 'none'),), guest.hints)

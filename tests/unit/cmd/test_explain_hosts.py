@@ -13,7 +13,6 @@ SIZE = ('--vcpus', '2', '--memory', '1G')
 
 
 class ExplainHostsTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)

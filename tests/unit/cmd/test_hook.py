@@ -16,7 +16,6 @@ FORMER = b'#!/bin/sh\nexit 0\n'
 
 
 class HookCommandTest(unittest.TestCase):
-
     def setUp(self):
         self.root = tempfile.mkdtemp(prefix='hook-')
         self.addCleanup(shutil.rmtree, self.root)
@@ -41,8 +40,9 @@ class HookCommandTest(unittest.TestCase):
         ticks = (started_s - 1700000000) * os.sysconf('SC_CLK_TCK')
         self.host.write('proc/%d/comm' % pid, name + '\n')
         self.host.write('proc/%d/attr/current' % pid, label)
-        self.host.write('proc/%d/stat' % pid, '%d (a) b) S %s %d 0' % (
-            pid, ' '.join(['0'] * 18), ticks))
+        self.host.write(
+            'proc/%d/stat' % pid, '%d (a) b) S %s %d 0' % (pid, ' '.join(['0'] * 18), ticks)
+        )
         os.symlink(self.root, self.host.path('proc/%d/root' % pid))
 
     def test_install_and_status_and_remove(self):
@@ -111,10 +111,21 @@ class HookCommandTest(unittest.TestCase):
         self.daemon()
         self.call('install')
         since_s = os.stat(self.ours).st_ctime - 1700000000 + 5
-        with state.locked(self.host.path('run/nova-numa-pmc'), 1,
-                          state.read_boot_id(self.root)) as ledger:
-            ledger.put(model.Promise(hosts.uuid_of(1), 'one', (0,), (0,), 2, 1 << 20,
-                                     since_ns=int(since_s * 1e9), started=True))
+        with state.locked(
+            self.host.path('run/nova-numa-pmc'), 1, state.read_boot_id(self.root)
+        ) as ledger:
+            ledger.put(
+                model.Promise(
+                    hosts.uuid_of(1),
+                    'one',
+                    (0,),
+                    (0,),
+                    2,
+                    1 << 20,
+                    since_ns=int(since_s * 1e9),
+                    started=True,
+                )
+            )
         code, report = self.call('status')
         self.assertEqual((0, []), (code, report['problems']))
         self.assertEqual(['one'], [row['name'] for row in report['decisions']])
@@ -142,8 +153,11 @@ class HookCommandTest(unittest.TestCase):
 
     def test_usage(self):
         for arguments in (['hook'], ['hook', 'install', '--libvirt-version', 'new'], ['no-such']):
-            with self.subTest(arguments), self.assertRaises(SystemExit) as raised, \
-                    contextlib.redirect_stderr(io.StringIO()):
+            with (
+                self.subTest(arguments),
+                self.assertRaises(SystemExit) as raised,
+                contextlib.redirect_stderr(io.StringIO()),
+            ):
                 rebalance.main(arguments)
             self.assertEqual(64, raised.exception.code)
 
@@ -157,12 +171,10 @@ class HookCommandTest(unittest.TestCase):
 
 
 class TrialTest(unittest.TestCase):
-
     def test_outcomes(self):
         for ok, expected in ((True, []), (False, ['does not let']), (None, ['could not'])):
             with self.subTest(ok=ok):
-                problems = hook.problems_of_trial(
-                    hook.confinement.Trial(ok, 'libvirtd', 'said'))
+                problems = hook.problems_of_trial(hook.confinement.Trial(ok, 'libvirtd', 'said'))
                 self.assertEqual(len(expected), len(problems))
                 for words, problem in zip(expected, problems):
                     self.assertIn(words, problem['problem'])

@@ -8,8 +8,7 @@ import time
 
 from nova_numa_pmc import agent_options, host_state, model, overrides
 from nova_numa_pmc.cmd import exits
-from nova_numa_pmc.exceptions import (MigrationError, NumaPmcError, SettingsError,
-                                      UnknownGuest)
+from nova_numa_pmc.exceptions import MigrationError, NumaPmcError, SettingsError, UnknownGuest
 from nova_numa_pmc.movement import pausing
 from tests.fixtures import domains, host, sysfs
 from tests.unit.agent.test_rebalancing import PAGES, TwoNodes
@@ -53,17 +52,26 @@ class UnpinTest(OperatingCase):
         for cpuset, wide in ((None, '0-7'), ('0-6', '0-6')):
             with self.subTest(cpuset=cpuset):
                 self.pin(cpuset)
-                [shown] = [each for each in self.json('status')[1]['guests']
-                           if each['uuid'] == host.uuid_of(1)]
+                [shown] = [
+                    each
+                    for each in self.json('status')[1]['guests']
+                    if each['uuid'] == host.uuid_of(1)
+                ]
                 self.assertEqual({'emulator': '5', 'vcpu0': '6', 'vcpu1': '2'}, shown['pinned'])
                 self.assertIn('vcpu0 on 6', shown['why'])
                 self.commands.clear()
-                self.assertEqual((exits.OK, ['emulator', 'vcpu0', 'vcpu1']), (
-                    exits.OK, self.json('unpin', host.name_of(1))[1]['restored']))
-                self.assertEqual([
-                    'emulatorpin %s %s --live' % (host.uuid_of(1), wide),
-                    'vcpupin %s 0 %s --live' % (host.uuid_of(1), wide),
-                    'vcpupin %s 1 %s --live' % (host.uuid_of(1), wide)], self.commands)
+                self.assertEqual(
+                    (exits.OK, ['emulator', 'vcpu0', 'vcpu1']),
+                    (exits.OK, self.json('unpin', host.name_of(1))[1]['restored']),
+                )
+                self.assertEqual(
+                    [
+                        'emulatorpin %s %s --live' % (host.uuid_of(1), wide),
+                        'vcpupin %s 0 %s --live' % (host.uuid_of(1), wide),
+                        'vcpupin %s 1 %s --live' % (host.uuid_of(1), wide),
+                    ],
+                    self.commands,
+                )
 
     def test_libvirt_refuses(self):
         self.pin()
@@ -79,7 +87,6 @@ class UnpinTest(OperatingCase):
 
 
 class PinTest(OperatingCase):
-
     def whats(self):
         return {uuid: each.what for uuid, each in overrides.read(self.root)[0].items()}
 
@@ -107,8 +114,10 @@ class PinTest(OperatingCase):
                 memory = TwoNodes(tree, [0] * PAGES + [1] * pages)
                 self.kernel.memories[4001] = memory
                 code, _, _ = self.run_it('pin', host.name_of(1), '--node', '0')
-                self.assertEqual((exits.OK, expected), (code, [
-                    (each.who, each.result, each.moved_bytes) for each in self.entries()]))
+                self.assertEqual(
+                    (exits.OK, expected),
+                    (code, [(each.who, each.result, each.moved_bytes) for each in self.entries()]),
+                )
                 self.assertEqual(0 if expected else pages, memory.nodes.count(1))
                 self.assertEqual(((0,), '0-3'), self.places()[1][:2])
 
@@ -117,8 +126,10 @@ class PinTest(OperatingCase):
         self.promise(1, 1)
         self.hold(1, '4-7')
         TwoNodes(tree, [0] * (24 << 8))
-        self.host.write('sys/devices/system/node/node1/meminfo',
-                        'Node 1 MemTotal: 0 kB\nNode 1 MemFree: 0 kB\n')
+        self.host.write(
+            'sys/devices/system/node/node1/meminfo',
+            'Node 1 MemTotal: 0 kB\nNode 1 MemFree: 0 kB\n',
+        )
         self.assertEqual(exits.OK, self.run_it('pin', host.name_of(1), '--node', '1')[0])
         self.assertEqual([], self.entries())
 
@@ -154,7 +165,6 @@ class PinTest(OperatingCase):
 
 
 class PauseTest(OperatingCase):
-
     def test_it_is_told(self):
         self.run_it('pause', '--reason', 'firmware')
         self.assertEqual('firmware', pausing.read(self.directory).reason)
@@ -162,7 +172,6 @@ class PauseTest(OperatingCase):
         self.assertEqual('firmware', self.json('status')[1]['agent']['paused']['reason'])
         self.assertEqual((0, {'was_paused': True}), self.json('resume'))
         self.assertEqual((0, {'was_paused': False}), self.json('resume'))
-
 
     def test_as_json(self):
         code, told = self.json('pause', '--reason', 'firmware')
@@ -180,7 +189,6 @@ class PauseTest(OperatingCase):
 
 
 class StatusTest(OperatingCase):
-
     def test_without_an_agent(self):
         self.tick(self.open(agent_options.OFF, publish=False), 0)
         code, out, _ = self.run_it('status')
@@ -195,28 +203,46 @@ class StatusTest(OperatingCase):
     def test_which_cpus_plain_guests_may_use(self):
         self.assertIn('CPUs of plain guests: 0-7, all that are', self.run_it('status')[1])
         self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-1,4-5\n')
-        self.assertIn('CPUs of plain guests: 0-1,4-5, as nova.conf says',
-                      self.run_it('status')[1])
+        self.assertIn('CPUs of plain guests: 0-1,4-5, as nova.conf says', self.run_it('status')[1])
 
     def test_by_what_the_agent_knows_guests(self):
         view = model.HostView((model.NodeView(0, 4.0, 4, 1 << 30, 0),), ())
         for age_s, shown in ((0.0, True), (1000.0, False)):
-            host_state.write(self.directory, host_state.HostState(
-                time.time() - age_s, 5.0, view, (None,),
-                guests_by='status files: libvirt does not answer'))
-            self.assertEqual(shown, 'knows guests by status files: libvirt does not answer'
-                             in self.run_it('status')[1])
+            host_state.write(
+                self.directory,
+                host_state.HostState(
+                    time.time() - age_s,
+                    5.0,
+                    view,
+                    (None,),
+                    guests_by='status files: libvirt does not answer',
+                ),
+            )
+            self.assertEqual(
+                shown,
+                'knows guests by status files: libvirt does not answer'
+                in self.run_it('status')[1],
+            )
 
     def test_memory_that_is_not_for_guests(self):
-        self.host.write('etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\n'
-                        'device_memory_nodes = 2\n')
+        self.host.write(
+            'etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\ndevice_memory_nodes = 2\n'
+        )
         sysfs.build_sysfs(self.root, [*sysfs.equal_nodes(2), sysfs.FakeNode(2, '', 96 << 30)])
-        self.assertIn("node 2: its 96G are a device's (device_memory_nodes), and not for guests",
-                      self.run_it('status')[1])
+        self.assertIn(
+            "node 2: its 96G are a device's (device_memory_nodes), and not for guests",
+            self.run_it('status')[1],
+        )
         node = self.json('status')[1]['nodes'][2]
-        self.assertEqual(('device', 'device_memory_nodes', 96 << 30, 0), (
-            node['memory_kind'], node['memory_source'], node['memory_bytes'],
-            node['capacity_bytes']))
+        self.assertEqual(
+            ('device', 'device_memory_nodes', 96 << 30, 0),
+            (
+                node['memory_kind'],
+                node['memory_source'],
+                node['memory_bytes'],
+                node['capacity_bytes'],
+            ),
+        )
 
     def test_measured(self):
         _, said = self.json('status', '--interval', '5')
@@ -264,7 +290,6 @@ class StatusTest(OperatingCase):
 
 
 class HistoryTest(OperatingCase):
-
     def test_who_moved_what(self):
         self.assertIn('nobody was moved', self.run_it('history')[1])
         self.run_it('apply', '--yes')
@@ -278,30 +303,34 @@ class HistoryTest(OperatingCase):
         self.assertEqual('nobody was moved\n', self.run_it('history', '--guest', 'x')[1])
 
     def test_of_one_guest_by_whichever_of_its_names(self):
-        domains.write_status(self.root, host.name_of(2), self.xml(2).replace(
-            b"id='7'", b"id='8'"), 4002)
+        domains.write_status(
+            self.root, host.name_of(2), self.xml(2).replace(b"id='7'", b"id='8'"), 4002
+        )
         for number in (1, 2):
             self.run_it('pin', host.name_of(number), '--node', '1')
         for number, libvirts in ((1, '7'), (2, '8')):
             for name in (host.name_of(number), host.uuid_of(number), libvirts):
                 with self.subTest(name):
                     _, out, _ = self.run_it('history', '--guest', name, '--json')
-                    self.assertEqual([host.uuid_of(number)], [
-                        part['uuid'] for part in json.loads(out)['parts']])
+                    self.assertEqual(
+                        [host.uuid_of(number)], [part['uuid'] for part in json.loads(out)['parts']]
+                    )
         self.end(2)
         self.assertEqual('nobody was moved\n', self.run_it('history', '--guest', '8')[1])
         self.assertIn(host.name_of(2), self.run_it('history', '--guest', host.uuid_of(2))[1])
 
 
 class WatchTest(OperatingCase):
-
     def test_prints_plans_until_it_is_ended(self):
         def wait(seconds):
             if self.now_s >= 10:
                 raise KeyboardInterrupt
             self.now_s += seconds
             self.load(self.now_s)
+
         self.wait = wait
         code, out, _ = self.run_it('watch', '--json')
-        self.assertEqual((exits.OK, [1, 1]), (
-            code, [len(json.loads(line)['moves']) for line in out.splitlines()]))
+        self.assertEqual(
+            (exits.OK, [1, 1]),
+            (code, [len(json.loads(line)['moves']) for line in out.splitlines()]),
+        )

@@ -47,7 +47,6 @@ class Sampler:
 
 
 class Viewing(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -72,7 +71,6 @@ class Viewing(unittest.TestCase):
 
 
 class TestTop(Viewing):
-
     def top(self, *arguments):
         return self.run_command(top, '--replay', self.path, '--interval', '0.1', *arguments)
 
@@ -106,8 +104,10 @@ class TestTop(Viewing):
     def test_a_screen_is_never_overfilled(self):
         many = samples.sample(guests=tuple(samples.guest(n) for n in range(50)), problems=('p',))
         for height in (12, 24, 70):
-            lines = sum(1 if isinstance(part, str) else 1 + len(part.rows) + len(part.notes)
-                        for part in top.as_parts(many, 'name', height))
+            lines = sum(
+                1 if isinstance(part, str) else 1 + len(part.rows) + len(part.notes)
+                for part in top.as_parts(many, 'name', height)
+            )
             self.assertLessEqual(lines, max(height, 14))
 
     def test_an_empty_recording(self):
@@ -124,11 +124,23 @@ class TestTop(Viewing):
     def test_ends_cleanly_when_interrupted(self):
         self.record(samples.sample(BASE_S), samples.sample(BASE_S + 5))
         process = subprocess.Popen(
-            [sys.executable, '-c', 'import sys; from nova_numa_pmc.cmd import rebalance\n'
-             'sys.exit(rebalance.main(sys.argv[1:]))', 'top', '--replay', self.path,
-             '--interval', '600'], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [
+                sys.executable,
+                '-c',
+                'import sys; from nova_numa_pmc.cmd import rebalance\n'
+                'sys.exit(rebalance.main(sys.argv[1:]))',
+                'top',
+                '--replay',
+                self.path,
+                '--interval',
+                '600',
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
             # A shell has what it runs in the background ignore it.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
         _out, err = process.communicate(timeout=60)
@@ -136,10 +148,18 @@ class TestTop(Viewing):
 
 
 class TestRecord(Viewing):
-
     def record_it(self, sampler, clock, *arguments, wait=None):
-        return self.run_command(record, '--out', self.path, '--interval', '10', *arguments,
-                                open_sampler=lambda: sampler, wait=wait or clock.wait, clock=clock)
+        return self.run_command(
+            record,
+            '--out',
+            self.path,
+            '--interval',
+            '10',
+            *arguments,
+            open_sampler=lambda: sampler,
+            wait=wait or clock.wait,
+            clock=clock,
+        )
 
     def prepared(self, number, **changes):
         return [samples.sample(BASE_S + 10 * at, 10.0, **changes) for at in range(number)]
@@ -148,8 +168,10 @@ class TestRecord(Viewing):
         clock, sampler = Clock(), Sampler(self.prepared(100))
         code, out, err = self.record_it(sampler, clock, '--duration', '1m')
         self.assertEqual((0, '', True), (code, out, sampler.closed))
-        self.assertEqual([BASE_S + 10 * at for at in range(1, 7)],
-                         [sample.taken_s for sample in recording.read(self.path)])
+        self.assertEqual(
+            [BASE_S + 10 * at for at in range(1, 7)],
+            [sample.taken_s for sample in recording.read(self.path)],
+        )
         self.assertIn('6 samples', err)
 
     def test_an_interruption_keeps_what_was_taken(self):
@@ -159,6 +181,7 @@ class TestRecord(Viewing):
             if clock.now > 140:
                 signal.raise_signal(signal.SIGTERM)
             clock.wait(seconds)
+
         former = signal.getsignal(signal.SIGTERM)
         code, _out, err = self.record_it(Sampler(self.prepared(100)), clock, wait=wait)
         self.assertEqual(0, code)
@@ -171,20 +194,24 @@ class TestRecord(Viewing):
             file.write(recording.encode(samples.sample(BASE_S - 10)) + recording.MARKER)
         clock = Clock()
         _code, _out, err = self.record_it(
-            Sampler(self.prepared(100, problems=('no PMU',))), clock, '--duration', '30s')
+            Sampler(self.prepared(100, problems=('no PMU',))), clock, '--duration', '30s'
+        )
         self.assertIn('cut 4 bytes', err)
         self.assertEqual(1, err.count('no PMU'))
 
     def test_killed_it_loses_the_last_sample_at_most(self):
-        script = ('import itertools, sys\n'
-                  'from nova_numa_pmc.recorded import recording\n'
-                  'from tests.fixtures import samples\n'
-                  'writer = recording.Writer(sys.argv[1], 1 << 20, 3)\n'
-                  'for at in itertools.count():\n'
-                  '    writer.append(samples.sample(float(at)))\n'
-                  '    print(at, flush=True)\n')
-        process = subprocess.Popen([sys.executable, '-c', script, self.path],
-                                   stdout=subprocess.PIPE, text=True)
+        script = (
+            'import itertools, sys\n'
+            'from nova_numa_pmc.recorded import recording\n'
+            'from tests.fixtures import samples\n'
+            'writer = recording.Writer(sys.argv[1], 1 << 20, 3)\n'
+            'for at in itertools.count():\n'
+            '    writer.append(samples.sample(float(at)))\n'
+            '    print(at, flush=True)\n'
+        )
+        process = subprocess.Popen(
+            [sys.executable, '-c', script, self.path], stdout=subprocess.PIPE, text=True
+        )
         for _ in range(40):
             process.stdout.readline()
         process.kill()
@@ -202,17 +229,24 @@ class TestRecord(Viewing):
 
 
 class TestReport(Viewing):
-
     def setUp(self):
         super().setUp()
         before = dict(local_per_sec=5e6, remote_per_sec=5e6, remote_ratio=0.5, cpi=2.5)
         after = dict(local_per_sec=9.9e6, remote_per_sec=1e5, remote_ratio=0.01, cpi=2.0)
-        self.record(*(samples.sample(
-            BASE_S + 10 * at, 10.0,
-            nodes=tuple(samples.node(n, **(before if at < 10 else after)) for n in (0, 1)),
-            guests=(samples.guest(1, **(before if at < 10 else after)),
-                    samples.guest(2, remote_ratio=None, local_per_sec=None)))
-            for at in range(20)))
+        self.record(
+            *(
+                samples.sample(
+                    BASE_S + 10 * at,
+                    10.0,
+                    nodes=tuple(samples.node(n, **(before if at < 10 else after)) for n in (0, 1)),
+                    guests=(
+                        samples.guest(1, **(before if at < 10 else after)),
+                        samples.guest(2, remote_ratio=None, local_per_sec=None),
+                    ),
+                )
+                for at in range(20)
+            )
+        )
         self.windows = ('--before', '..+95s', '--after', '+95s..')
 
     def report(self, *arguments):
@@ -228,8 +262,11 @@ class TestReport(Viewing):
 
     def test_before_and_after(self):
         _code, text, _err = self.report(*self.windows)
-        rows = {tuple(line.split('  ')[0].split()): line.split() for line in text.splitlines()
-                if ' : ' in line}
+        rows = {
+            tuple(line.split('  ')[0].split()): line.split()
+            for line in text.splitlines()
+            if ' : ' in line
+        }
         self.assertEqual(['50', ':', '1'], rows['remote', 'accesses/s'][-3:])
         self.assertIn('+25.0', rows['instructions', 'per', 'cycle'])
         self.assertIn('50.00 → 1.00', text)
@@ -237,18 +274,28 @@ class TestReport(Viewing):
     def test_json(self):
         _code, text, _err = self.report('--json', *self.windows)
         data = json.loads(text)
-        self.assertEqual((20, BASE_S, BASE_S + 190),
-                         (data['samples'], data['from_s'], data['to_s']))
+        self.assertEqual(
+            (20, BASE_S, BASE_S + 190), (data['samples'], data['from_s'], data['to_s'])
+        )
         self.assertEqual(20, data['nodes'][0]['pressure']['samples'])
         host = data['comparison'][0]
         self.assertEqual('host', host['kind'])
         self.assertAlmostEqual(0.4, host['metrics']['ipc']['before'], places=6)
-        self.assertEqual(['host', 'node', 'node', 'guest', 'guest'],
-                         [compared['kind'] for compared in data['comparison']])
+        self.assertEqual(
+            ['host', 'node', 'node', 'guest', 'guest'],
+            [compared['kind'] for compared in data['comparison']],
+        )
 
     def test_a_part_of_the_recording_and_one_guest(self):
-        _code, text, _err = self.report('--from', '+100s', '--to', '@%f' % (BASE_S + 140),
-                                        '--guest', 'instance-00000002', '--json')
+        _code, text, _err = self.report(
+            '--from',
+            '+100s',
+            '--to',
+            '@%f' % (BASE_S + 140),
+            '--guest',
+            'instance-00000002',
+            '--json',
+        )
         data = json.loads(text)
         self.assertEqual(5, data['samples'])
         self.assertEqual(['instance-00000002'], [guest['name'] for guest in data['guests']])
@@ -272,8 +319,9 @@ class TestReport(Viewing):
         self.addCleanup(self.record_more.close)
         for at, source in enumerate(('perf by thread', 'page residency')):
             self.record_more.append(samples.sample(BASE_S + at, source=source))
-        _code, text, _err = self.run_command(report, self.path + '2', '--before', '..+0.5s',
-                                             '--after', '+0.5s..')
+        _code, text, _err = self.run_command(
+            report, self.path + '2', '--before', '..+0.5s', '--after', '+0.5s..'
+        )
         self.assertIn('can not be compared', text)
 
     def test_damage_is_told_and_the_rest_reported(self):
@@ -286,9 +334,16 @@ class TestReport(Viewing):
         self.assertIn('hold no whole sample', err)
 
     def test_ratios(self):
-        self.assertEqual(('56 : 1', '1 : 1.12', '-', '-', '1 : 1'), (
-            report.times_ratio(56, 1), report.times_ratio(1, 1.12), report.times_ratio(None, 1),
-            report.times_ratio(1, 0), report.times_ratio(3, 3)))
+        self.assertEqual(
+            ('56 : 1', '1 : 1.12', '-', '-', '1 : 1'),
+            (
+                report.times_ratio(56, 1),
+                report.times_ratio(1, 1.12),
+                report.times_ratio(None, 1),
+                report.times_ratio(1, 0),
+                report.times_ratio(3, 3),
+            ),
+        )
 
     @unittest.skipUnless(matplotlib, 'matplotlib is not installed')
     def test_plots(self):
@@ -302,6 +357,7 @@ class TestReport(Viewing):
     @unittest.skipUnless(matplotlib, 'matplotlib is not installed')
     def test_a_plot_has_few_points_and_its_gaps(self):
         from nova_numa_pmc.viewing import plots
+
         times = [*range(0, 50000, 10), *range(80000, 100000, 10)]
         points, values = plots.thinned(times, [2.0] * len(times), [10.0], 0, 100000)
         self.assertLessEqual(len(points), 1001)
@@ -311,8 +367,10 @@ class TestReport(Viewing):
 
     def test_without_matplotlib_it_says_what_to_install(self):
         hidden = {'matplotlib': None, 'matplotlib.backends.backend_agg': None}
-        with unittest.mock.patch.dict(sys.modules, hidden), \
-                unittest.mock.patch.dict(vars(viewing)):
+        with (
+            unittest.mock.patch.dict(sys.modules, hidden),
+            unittest.mock.patch.dict(vars(viewing)),
+        ):
             sys.modules.pop('nova_numa_pmc.viewing.plots', None)
             vars(viewing).pop('plots', None)
             with self.assertRaisesRegex(NumaPmcError, r'pip install "nova-numa-pmc\[plots\]"'):

@@ -17,9 +17,18 @@ from tests.unit.core.test_placement_properties import hosts
 
 #: Nova's column on MySQL, and our own aim for hosts of two nodes.
 COLUMN_BYTES, TWO_NODES_BYTES = 65535, 2048
-LARGEST = dict(cores=160.0, threads=256, capacity_bytes=8192 * GIB, promised_bytes=8191 * GIB,
-               guests=999.5, vcpus=9999.75, demand_cores=999.99, bandwidth_bytes_per_sec=999e9,
-               bandwidth_max_bytes_per_sec=999e9, link_ratio=0.999)
+LARGEST = dict(
+    cores=160.0,
+    threads=256,
+    capacity_bytes=8192 * GIB,
+    promised_bytes=8191 * GIB,
+    guests=999.5,
+    vcpus=9999.75,
+    demand_cores=999.99,
+    bandwidth_bytes_per_sec=999e9,
+    bandwidth_max_bytes_per_sec=999e9,
+    link_ratio=0.999,
+)
 NEAR = (10, 11, 21, 21), (11, 10, 21, 21), (21, 21, 10, 11), (21, 21, 11, 10)
 
 
@@ -29,15 +38,16 @@ def mega(value):
 
 def largest(count, distances=None):
     """Build a host whose numbers are as long as they get."""
-    published = state(nodes=tuple(model.NodeView(at, **LARGEST) for at in range(count)),
-                      history=model.History(50, 99.99))
+    published = state(
+        nodes=tuple(model.NodeView(at, **LARGEST) for at in range(count)),
+        history=model.History(50, 99.99),
+    )
     if distances:
         published = published._replace(view=published.view._replace(distances=distances))
     return published
 
 
 class RoundTripTest(unittest.TestCase):
-
     def setUp(self):
         self.published = state(0.5, None)
         self.found = metrics.decode(listed(self.published, 20, 4096))
@@ -45,9 +55,15 @@ class RoundTripTest(unittest.TestCase):
     def test_a_view_comes_out_again(self):
         self.assertEqual(self.published.view, self.found.view)
         self.assertEqual((0.1, 0.1), self.found.remote_ratios)
-        self.assertEqual((1700000000, 60, 20, 4096), (
-            self.found.taken_s, self.found.interval_s, self.found.vcpus_used,
-            self.found.memory_mb_used))
+        self.assertEqual(
+            (1700000000, 60, 20, 4096),
+            (
+                self.found.taken_s,
+                self.found.interval_s,
+                self.found.vcpus_used,
+                self.found.memory_mb_used,
+            ),
+        )
         self.assertEqual(model.Limits(), self.found.limits)
 
     def test_plain_node_ids_are_megabytes_per_second(self):
@@ -60,15 +76,22 @@ class RoundTripTest(unittest.TestCase):
             self.assertEqual({int}, set(map(type, values.values())))
 
     def test_what_is_unknown_stays_unknown(self):
-        bare = state(nodes=(model.NodeView(0, 4, 4, GIB, 0), model.NodeView(
-            1, 4, 4, GIB, 0, bandwidth_bytes_per_sec=5e6)))._replace(remote_ratios=(None, 0.5))
+        bare = state(
+            nodes=(
+                model.NodeView(0, 4, 4, GIB, 0),
+                model.NodeView(1, 4, 4, GIB, 0, bandwidth_bytes_per_sec=5e6),
+            )
+        )._replace(remote_ratios=(None, 0.5))
         found = metrics.decode(listed(bare))
         self.assertEqual(bare.view, found.view)
         self.assertEqual((None, 0.5), found.remote_ratios)
 
     def test_node_ids_may_have_gaps(self):
-        gaps = state(nodes=tuple(model.NodeView(at, 4, 4, GIB, 0, bandwidth_bytes_per_sec=at * 1e6)
-                                 for at in (0, 8)))
+        gaps = state(
+            nodes=tuple(
+                model.NodeView(at, 4, 4, GIB, 0, bandwidth_bytes_per_sec=at * 1e6) for at in (0, 8)
+            )
+        )
         self.assertEqual(gaps.view, metrics.decode(listed(gaps)).view)
 
     def test_what_new_guests_are_expected_by_comes_out_again(self):
@@ -82,9 +105,21 @@ class RoundTripTest(unittest.TestCase):
 
     def test_links_come_out_again(self):
         for links in ((0.25, None), (None, 0.25), (0.5, 1.5)):
-            linked = state(nodes=tuple(model.NodeView(
-                at, 4, 4, GIB, 0, bandwidth_bytes_per_sec=1e9, bandwidth_max_bytes_per_sec=1e9,
-                link_ratio=link) for at, link in enumerate(links)))
+            linked = state(
+                nodes=tuple(
+                    model.NodeView(
+                        at,
+                        4,
+                        4,
+                        GIB,
+                        0,
+                        bandwidth_bytes_per_sec=1e9,
+                        bandwidth_max_bytes_per_sec=1e9,
+                        link_ratio=link,
+                    )
+                    for at, link in enumerate(links)
+                )
+            )
             self.assertEqual(linked.view, metrics.decode(listed(linked)).view)
 
     def test_limits_come_out_again(self):
@@ -94,8 +129,9 @@ class RoundTripTest(unittest.TestCase):
 
     def test_nodes_that_share_their_channels_are_decided_on_as_one(self):
         near = state(0.25, 0.75)
-        near = near._replace(view=near.view._replace(
-            distances=((10, 11), (11, 10)), domains=(0, 0)))
+        near = near._replace(
+            view=near.view._replace(distances=((10, 11), (11, 10)), domains=(0, 0))
+        )
         found = metrics.decode(listed(near))
         self.assertEqual([20.0], found.aggregates.cores)
         self.assertEqual(((0, 1),), found.aggregates.members)
@@ -103,7 +139,7 @@ class RoundTripTest(unittest.TestCase):
 
     def test_whole_mebibytes_are_on_the_safe_side(self):
         odd = state(nodes=(model.NodeView(0, 4, 4, 2**20 + 1, 2**20 + 1),))
-        node, = metrics.decode(listed(odd)).view.nodes
+        (node,) = metrics.decode(listed(odd)).view.nodes
         self.assertEqual((2**20, 2**21), (node.capacity_bytes, node.promised_bytes))
 
     def test_a_slow_update_interval_is_told(self):
@@ -125,17 +161,27 @@ class RoundTripTest(unittest.TestCase):
     @settings(max_examples=100)
     @given(hosts())
     def test_what_is_rounded_already_comes_out_as_it_was(self, view):
-        view = quantised(view._replace(nodes=tuple(node._replace(
-            cpus=None, bandwidth_bytes_per_sec=mega(node.bandwidth_bytes_per_sec),
-            bandwidth_max_bytes_per_sec=mega(node.bandwidth_max_bytes_per_sec))
-            for node in view.nodes), rotation=view.rotation % len(view.nodes)))
+        view = quantised(
+            view._replace(
+                nodes=tuple(
+                    node._replace(
+                        cpus=None,
+                        bandwidth_bytes_per_sec=mega(node.bandwidth_bytes_per_sec),
+                        bandwidth_max_bytes_per_sec=mega(node.bandwidth_max_bytes_per_sec),
+                    )
+                    for node in view.nodes
+                ),
+                rotation=view.rotation % len(view.nodes),
+            )
+        )
         published = host_state.HostState(1.0, 60.0, view, (None,) * len(view.nodes))
         self.assertEqual(view, metrics.decode(listed(published)).view)
 
     def test_ties_are_broken_as_on_the_host(self):
         near = state(0.5, 0.5, 0.5, 0.5)
-        near = near._replace(view=near.view._replace(
-            rotation=7, distances=NEAR, domains=(0, 0, 2, 2)))
+        near = near._replace(
+            view=near.view._replace(rotation=7, distances=NEAR, domains=(0, 0, 2, 2))
+        )
         self.assertEqual(1, metrics.decode(listed(near)).aggregates.turn)
         current, _ = metrics.to_values(self.published, 0, 0)
         self.assertNotIn('pmc.turn', current)
@@ -149,8 +195,13 @@ class DomainTest(unittest.TestCase):
         return found._replace(view=found.view._replace(distances=NEAR, domains=domains))
 
     def test_any_come_out_again(self):
-        for domains, told in (((0, 0, 2, 2), None), ((), 10), ((0, 0, 0, 0), 22),
-                              ((0, 1, 0, 1), 10), ((0, 0, 2, 3), 10)):
+        for domains, told in (
+            ((0, 0, 2, 2), None),
+            ((), 10),
+            ((0, 0, 0, 0), 22),
+            ((0, 1, 0, 1), 10),
+            ((0, 0, 2, 3), 10),
+        ):
             with self.subTest(domains):
                 published = self.published(domains)
                 _, maximum = metrics.to_values(published, 0, 0)
@@ -158,8 +209,12 @@ class DomainTest(unittest.TestCase):
                 self.assertEqual(domains, metrics.decode(listed(published)).view.domains)
 
     def test_an_older_writer_tells_by_distances(self):
-        for told, domains in ((None, (0, 0, 2, 2)), (10, ()), (13, (0, 0, 2, 2)),
-                              (30, (0, 0, 0, 0))):
+        for told, domains in (
+            (None, (0, 0, 2, 2)),
+            (10, ()),
+            (13, (0, 0, 2, 2)),
+            (30, (0, 0, 0, 0)),
+        ):
             with self.subTest(told):
                 found = listed(self.published((0, 0, 2, 2)))
                 found[-2]['numa_membw_values']['pmc'] = 100
@@ -171,21 +226,23 @@ class DomainTest(unittest.TestCase):
         for count in (1, 5, 6, 7, 64):
             domains = tuple(at % 3 if count > 3 else at for at in range(count))
             published = largest(count)
-            published = published._replace(view=published.view._replace(
-                domains=domains if count > 3 else ()))
-            self.assertEqual(published.view.domains,
-                             metrics.decode(listed(published)).view.domains)
+            published = published._replace(
+                view=published.view._replace(domains=domains if count > 3 else ())
+            )
+            self.assertEqual(
+                published.view.domains, metrics.decode(listed(published)).view.domains
+            )
 
 
 class SizeTest(unittest.TestCase):
-
     def test_two_nodes_stay_below_two_kilobytes_with_novas_own(self):
         self.assertLess(len(json.dumps(listed(largest(2), 99999, 99999999))), TWO_NODES_BYTES)
 
     def test_sixty_four_nodes_fit_into_the_column(self):
         rng = random.Random(1)
-        distances = tuple(tuple(10 if a == b else rng.randint(12, 255) for b in range(64))
-                          for a in range(64))
+        distances = tuple(
+            tuple(10 if a == b else rng.randint(12, 255) for b in range(64)) for a in range(64)
+        )
         text = json.dumps(listed(largest(64, distances), 99999, 99999999))
         self.assertLess(len(text), COLUMN_BYTES)
         self.assertEqual(distances, metrics.decode(json.loads(text)).view.distances)
@@ -196,7 +253,6 @@ class SizeTest(unittest.TestCase):
 
 
 class RefusalTest(unittest.TestCase):
-
     def decoded(self, change_current=(), change_maximum=()):
         found = listed(state(0.5, 0.5))
         for metric, change in zip(found[-2:], (change_current, change_maximum)):
@@ -205,14 +261,21 @@ class RefusalTest(unittest.TestCase):
 
     def test_what_is_wrong_is_none(self):
         for name, changes in {
-                'another major version': ({'pmc': 200},), 'no version': ({'pmc': 'x'},),
-                'negative memory': ({'pmc.p0': -1},), 'beyond unknown': ({'pmc.d1': -2},),
-                'a float': ({'pmc.v0': 1.0},), 'a boolean': ({'pmc.v0': True},),
-                'text': ({'0': 'x'},), 'huge': ({'pmc.p0': 2**51},),
-                'negative bandwidth': ({}, {'0': -5}), 'no nodes': ({}, {'pmc.nodes': 0}),
-                '1,000 nodes': ({}, {'pmc.nodes': 1000}), 'a node more': ({}, {'pmc.nodes': 3}),
-                'a text limit': ({}, {'pmc.step': 'x'}),
-                'a bad interval': ({'pmc.every': -1},)}.items():
+            'another major version': ({'pmc': 200},),
+            'no version': ({'pmc': 'x'},),
+            'negative memory': ({'pmc.p0': -1},),
+            'beyond unknown': ({'pmc.d1': -2},),
+            'a float': ({'pmc.v0': 1.0},),
+            'a boolean': ({'pmc.v0': True},),
+            'text': ({'0': 'x'},),
+            'huge': ({'pmc.p0': 2**51},),
+            'negative bandwidth': ({}, {'0': -5}),
+            'no nodes': ({}, {'pmc.nodes': 0}),
+            '1,000 nodes': ({}, {'pmc.nodes': 1000}),
+            'a node more': ({}, {'pmc.nodes': 3}),
+            'a text limit': ({}, {'pmc.step': 'x'}),
+            'a bad interval': ({'pmc.every': -1},),
+        }.items():
             with self.subTest(name):
                 self.assertIsNone(self.decoded(*changes))
 
@@ -220,9 +283,18 @@ class RefusalTest(unittest.TestCase):
         self.assertIsNotNone(self.decoded({'pmc': 199, 'pmc.new': 1}))
 
     def test_other_monitors_metrics_are_none(self):
-        for found in (None, [], [{'name': metrics.CURRENT}], {}, 'x', 5,
-                      [{'name': name, 'numa_membw_values': {'0': 5}}
-                       for name in (metrics.CURRENT, metrics.MAXIMUM)]):
+        for found in (
+            None,
+            [],
+            [{'name': metrics.CURRENT}],
+            {},
+            'x',
+            5,
+            [
+                {'name': name, 'numa_membw_values': {'0': 5}}
+                for name in (metrics.CURRENT, metrics.MAXIMUM)
+            ],
+        ):
             self.assertIsNone(metrics.decode(found))
 
     def test_objects_like_novas_are_read(self):

@@ -3,8 +3,7 @@
 
 import unittest
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc.core import balance, pressure
 
@@ -12,8 +11,12 @@ LATENCIES = ((80.0, 130.0, 140.0), (130.0, 80.0, 120.0), (140.0, 120.0, 90.0))
 CORES, MAXIMA = (4.0, 8.0, 2.0), (10e9, 20e9, 5e9)
 NODE = st.integers(0, 2)
 #: Node of the CPUs, node of most memory, its part, cores, lines per second, bytes per line.
-GUESTS = st.lists(st.tuples(NODE, NODE, st.floats(0, 1), st.floats(0, 6), st.floats(0, 1e8),
-                            st.sampled_from((64, 100))), max_size=6)
+GUESTS = st.lists(
+    st.tuples(
+        NODE, NODE, st.floats(0, 1), st.floats(0, 6), st.floats(0, 1e8), st.sampled_from((64, 100))
+    ),
+    max_size=6,
+)
 
 
 def effect(guest, node=None):
@@ -22,8 +25,15 @@ def effect(guest, node=None):
     shares[cpus] = shares.get(cpus, 0.0) + 1 - part
     if node is not None:
         cpus, shares = node, {node: 1.0}
-    return balance.effect((cpus,), demand, ((cpus, 1.0),), tuple(shares.items()), lines * 1e-9,
-                          lines * each, LATENCIES)
+    return balance.effect(
+        (cpus,),
+        demand,
+        ((cpus, 1.0),),
+        tuple(shares.items()),
+        lines * 1e-9,
+        lines * each,
+        LATENCIES,
+    )
 
 
 def laid_out(places):
@@ -36,9 +46,13 @@ def laid_out(places):
         if node is not None:
             cpus, shares = node, {node: 1.0}
         demand[cpus] += wants
-        distance += balance.bounded(sum(
-            share * reached * 1e-9 * (LATENCIES[cpus][m] - LATENCIES[cpus][cpus])
-            for m, share in shares.items()), wants)
+        distance += balance.bounded(
+            sum(
+                share * reached * 1e-9 * (LATENCIES[cpus][m] - LATENCIES[cpus][cpus])
+                for m, share in shares.items()
+            ),
+            wants,
+        )
         for m, share in shares.items():
             lines[cpus][m] += share * reached
             served[m] += share * reached * each
@@ -53,8 +67,11 @@ def lost(places):
     result = distance + sum(max(0.0, wants - has) for wants, has in zip(demand, CORES))
     for m in range(3):
         local = LATENCIES[m][m]
-        queued = sum(lines[n][m] for n in range(3)) * 1e-9 * (
-            pressure.loaded_latency_ns(local, local, used[m]) - local)
+        queued = (
+            sum(lines[n][m] for n in range(3))
+            * 1e-9
+            * (pressure.loaded_latency_ns(local, local, used[m]) - local)
+        )
         if queued > reaching[m] / 2:
             queued = reaching[m] * (1 - reaching[m] / (4 * queued))
         result += queued
@@ -66,7 +83,6 @@ def burden(places):
 
 
 class BalanceTest(unittest.TestCase):
-
     def host(self, guests):
         host = balance.Balance(CORES, MAXIMA, [0.0] * 3, [0.0] * 3, [0.0] * 3)
         for guest in guests:
@@ -85,14 +101,16 @@ class BalanceTest(unittest.TestCase):
     def test_gain_is_the_difference_of_two_burdens(self, guests, node):
         host, first = self.host(guests), guests[0]
         now = burden([(guest, None) for guest in guests])
-        after = burden(
-            [(first, node)] + [(guest, None) for guest in guests[1:]])
+        after = burden([(first, node)] + [(guest, None) for guest in guests[1:]])
         found = host.gain((effect(first),), (effect(first, node),))
         self.assertAlmostEqual(now - after, found, delta=1e-6 * (1 + now + after))
 
     def test_below_saturation_loss_is_the_published_one(self):
-        guests = [(0, 1, 0.5, 3.0, 2e7, 64), (0, 0, 1.0, 2.0, 1e6, 100),
-                  (2, 0, 0.25, 3.0, 1e7, 64)]
+        guests = [
+            (0, 1, 0.5, 3.0, 2e7, 64),
+            (0, 0, 1.0, 2.0, 1e6, 100),
+            (2, 0, 0.25, 3.0, 1e7, 64),
+        ]
         demand, lines, used, *_ = laid_out([(guest, None) for guest in guests])
         published = pressure.losses(demand, CORES, lines, LATENCIES, used)
         self.assertAlmostEqual(sum(map(sum, published)), self.host(guests).loss())
@@ -105,8 +123,10 @@ class BalanceTest(unittest.TestCase):
     def test_taking_away_undoes_putting(self):
         host = balance.Balance(CORES, MAXIMA, [1.0] * 3, [1e9] * 3, [0.0] * 3)
         before = host.loss()
-        for each in (effect((0, 1, 0.5, 9.0, 1e8, 64)), balance.effect(
-                (0, 1), 5.0, ((0, 0.5), (1, 0.5)), ((0, 1.0),), 0.1, 1e9, LATENCIES)):
+        for each in (
+            effect((0, 1, 0.5, 9.0, 1e8, 64)),
+            balance.effect((0, 1), 5.0, ((0, 0.5), (1, 0.5)), ((0, 1.0),), 0.1, 1e9, LATENCIES),
+        ):
             host.put(each)
             host.put(each, -1)
         self.assertAlmostEqual(before, host.loss())

@@ -11,7 +11,6 @@ PIB = 1 << 50
 
 
 class MostTest(unittest.TestCase):
-
     def test_the_capacity_of_its_nodes(self):
         host = topology(memory=(2 * GIB, 6 * GIB), unreclaimable=(GIB, 0))
         for nodes, most in (((), 8), ((0,), 2), ((1,), 6), ((9,), 8)):
@@ -27,7 +26,6 @@ class MostTest(unittest.TestCase):
 
 
 class BoundedTest(unittest.TestCase):
-
     def bounded(self, memory, plugged=None, **fields):
         asked = guest(memory=memory, plugged_bytes=plugged, **fields)
         found, why = ceiling.bounded(asked, topology(memory=(4 * GIB, 4 * GIB)), LIMITS)
@@ -54,14 +52,23 @@ class BoundedTest(unittest.TestCase):
     def test_the_kernels_own_memory_comes_and_goes_and_changes_no_promise(self):
         for memory, plugged in ((8 * GIB - MIB, None), (8 * GIB - MIB, GIB), (9 * GIB, None)):
             asked = guest(memory=memory, plugged_bytes=plugged)
-            self.assertEqual(1, len({ceiling.bounded(asked, topology(
-                memory=(4 * GIB, 4 * GIB), unreclaimable=own), LIMITS)
-                for own in ((0, 0), (4096, 0), (300 * MIB, GIB))}))
+            self.assertEqual(
+                1,
+                len(
+                    {
+                        ceiling.bounded(
+                            asked, topology(memory=(4 * GIB, 4 * GIB), unreclaimable=own), LIMITS
+                        )
+                        for own in ((0, 0), (4096, 0), (300 * MIB, GIB))
+                    }
+                ),
+            )
 
     def test_where_others_have_bound_it(self):
         for plugged, most in ((GIB, GIB), (None, 4 * GIB)):
-            self.assertEqual(most, self.bounded(
-                6 * GIB, plugged, mem_nodes=(1,), mem_bound=True)[0])
+            self.assertEqual(
+                most, self.bounded(6 * GIB, plugged, mem_nodes=(1,), mem_bound=True)[0]
+            )
             self.assertEqual((6 * GIB, ''), self.bounded(6 * GIB, plugged, mem_nodes=(1,)))
 
     def test_pages_that_the_host_has_not(self):

@@ -10,13 +10,27 @@ SMALL = outcome.unseen(2, 1024)
 
 def two(promised=(0, 0), vcpus=(4, 4), demand=(1.0, 1.0), **fields):
     """Build a host of two nodes of four cores."""
-    return aggregate(host(*(node(
-        at, 4, threads=8, capacity=16 * GIB, promised=promised[at] * MIB, vcpus=vcpus[at],
-        guests=2, demand_cores=demand and demand[at], **fields) for at in range(2))))
+    return aggregate(
+        host(
+            *(
+                node(
+                    at,
+                    4,
+                    threads=8,
+                    capacity=16 * GIB,
+                    promised=promised[at] * MIB,
+                    vcpus=vcpus[at],
+                    guests=2,
+                    demand_cores=demand and demand[at],
+                    **fields,
+                )
+                for at in range(2)
+            )
+        )
+    )
 
 
 class ChargeTest(unittest.TestCase):
-
     def test_each_goes_where_it_would_have_gone(self):
         before = two(demand=(1.0, 2.0))
         after = charges.charge(before, 6, 3072, SMALL, LIMITS)
@@ -57,7 +71,6 @@ class ChargeTest(unittest.TestCase):
 
 
 class RelieveTest(unittest.TestCase):
-
     def test_it_is_taken_off_in_proportion(self):
         after = charges.relieve(two(promised=(3072, 1024), vcpus=(6, 2), demand=(3.0, 1.0)), SMALL)
         self.assertEqual([4.5, 1.5], after.vcpus)

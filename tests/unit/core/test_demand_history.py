@@ -2,8 +2,7 @@
 import json
 import unittest
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import demand_history as subject, flavors, history_format
@@ -17,29 +16,49 @@ def uuid(number):
 
 
 def running(number=1, vcpus=4, flavor='m1', **fields):
-    return {uuid(number): model.Guest(uuid(number), 'g%d' % number, vcpus, 1 << 30,
-                                      flavor=flavor, **fields)}
+    return {
+        uuid(number): model.Guest(
+            uuid(number), 'g%d' % number, vcpus, 1 << 30, flavor=flavor, **fields
+        )
+    }
 
 
 def promised(number=1, cpu_nodes=(0,), vcpus=4, **fields):
-    return {uuid(number): model.Promise(uuid(number), 'g%d' % number, cpu_nodes, cpu_nodes, vcpus,
-                                        1 << 30, started=True, **fields)}
+    return {
+        uuid(number): model.Promise(
+            uuid(number),
+            'g%d' % number,
+            cpu_nodes,
+            cpu_nodes,
+            vcpus,
+            1 << 30,
+            started=True,
+            **fields,
+        )
+    }
 
 
 def one(cores, number=1, waiting_cores=0.0, node=0, **fields):
     """Return a guest's sample that ran on one node, its memory there."""
-    return samples.guest(number, cores=cores, waiting_cores=waiting_cores,
-                         cores_by_node=((node, cores),) if cores else (),
-                         bytes_by_node=((node, 1 << 30),), **fields)
+    return samples.guest(
+        number,
+        cores=cores,
+        waiting_cores=waiting_cores,
+        cores_by_node=((node, cores),) if cores else (),
+        bytes_by_node=((node, 1 << 30),),
+        **fields,
+    )
 
 
 def interval(*guests, elapsed_s=5.0, nodes=None):
-    return samples.sample(elapsed_s=elapsed_s, guests=guests, nodes=nodes or (
-        samples.node(0, demand_cores=6.0), samples.node(1, demand_cores=1.0)))
+    return samples.sample(
+        elapsed_s=elapsed_s,
+        guests=guests,
+        nodes=nodes or (samples.node(0, demand_cores=6.0), samples.node(1, demand_cores=1.0)),
+    )
 
 
 class FeedTest(unittest.TestCase):
-
     def setUp(self):
         self.histories = subject.Histories()
 
@@ -88,12 +107,18 @@ class FeedTest(unittest.TestCase):
         self.assertEqual([1], list(self.feed(one(2.0, node=1), promises=moved).ran))
 
     def test_what_others_want_is_what_guests_leave(self):
-        self.feed(one(2.0, waiting_cores=0.5, bandwidth_bytes_per_sec=1e9),
-                  one(1.0, 2, bandwidth_bytes_per_sec=2e9))
-        self.assertEqual({0: 2.5, 1: 1.0}, {
-            node: wants.demand.day.mean for node, wants in self.histories.others.items()})
-        self.assertEqual({0: 5e9, 1: 8e9}, {
-            node: wants.traffic.day.mean for node, wants in self.histories.others.items()})
+        self.feed(
+            one(2.0, waiting_cores=0.5, bandwidth_bytes_per_sec=1e9),
+            one(1.0, 2, bandwidth_bytes_per_sec=2e9),
+        )
+        self.assertEqual(
+            {0: 2.5, 1: 1.0},
+            {node: wants.demand.day.mean for node, wants in self.histories.others.items()},
+        )
+        self.assertEqual(
+            {0: 5e9, 1: 8e9},
+            {node: wants.traffic.day.mean for node, wants in self.histories.others.items()},
+        )
 
     def test_a_guest_on_cpus_of_its_own_is_in_nobodys_demand(self):
         self.feed(one(2.0), promises=promised(vcpus=0))
@@ -114,11 +139,11 @@ class FeedTest(unittest.TestCase):
 
 
 class ForgetTest(unittest.TestCase):
-
     def feed(self, histories, number, cores, elapsed_s=600.0, **known):
         histories.clock_s -= known.pop('back_s', 0.0)
-        histories.feed(interval(one(cores, number), elapsed_s=elapsed_s),
-                       running(number, **known), {})
+        histories.feed(
+            interval(one(cores, number), elapsed_s=elapsed_s), running(number, **known), {}
+        )
 
     def test_a_guest_that_is_gone_is_remembered_for_a_day(self):
         histories = subject.Histories()
@@ -149,20 +174,29 @@ class ForgetTest(unittest.TestCase):
 
 
 AMOUNT = st.floats(0, 500)
-INTERVALS = st.lists(st.tuples(st.floats(0.5, 700), st.lists(
-    st.tuples(st.integers(1, 5), st.none() | AMOUNT, st.integers(0, 1)), max_size=4)), max_size=8)
+INTERVALS = st.lists(
+    st.tuples(
+        st.floats(0.5, 700),
+        st.lists(st.tuples(st.integers(1, 5), st.none() | AMOUNT, st.integers(0, 1)), max_size=4),
+    ),
+    max_size=8,
+)
 
 
 class FormatTest(unittest.TestCase):
-
     @settings(max_examples=50, deadline=None)
     @given(INTERVALS)
     def test_what_was_written_is_read(self, intervals):
         histories = subject.Histories()
         for elapsed_s, guests in intervals:
-            histories.feed(interval(*(one(cores, number, node=node)
-                                      for number, cores, node in guests), elapsed_s=elapsed_s),
-                           running(1), {})
+            histories.feed(
+                interval(
+                    *(one(cores, number, node=node) for number, cores, node in guests),
+                    elapsed_s=elapsed_s,
+                ),
+                running(1),
+                {},
+            )
         data = json.loads(json.dumps(history_format.to_data(histories), allow_nan=False))
         again = history_format.from_data(data)
         self.assertEqual(list(data['guests']), list(again.guests))
@@ -177,8 +211,9 @@ class FormatTest(unittest.TestCase):
                 self.assertAlmostEqual(old.variance, new.variance, delta=1e-4 * old.variance)
                 self.assertEqual(old.quantile(0.95, 1.0), new.quantile(0.95, 1.0))
             self.assertAlmostEqual(before.measured_s, found.measured_s, delta=0.1)
-            self.assertAlmostEqual(before.demand.day.weight / histories.day.scale,
-                                   found.demand.day.weight, delta=0.1)
+            self.assertAlmostEqual(
+                before.demand.day.weight / histories.day.scale, found.demand.day.weight, delta=0.1
+            )
 
     def whole(self):
         histories = subject.Histories()
@@ -214,20 +249,25 @@ class FormatTest(unittest.TestCase):
             return {'guests': {GUEST: dict(self.whole()['guests'][GUEST], **members)}}
 
         for name, changes in {
-                'another major version': {'schema': '2.0'}, 'no text': {'schema': 1},
-                'guests of text': {'guests': 'ab'}, 'a guest of text': {'guests': {'a': 'b'}},
-                'a line break': {'guests': {'a\nb': self.whole()['guests'][GUEST]}},
-                'one horizon': guest(demand=[[1.0, 1.0, 0.0]]),
-                'a negative mean': guest(demand=[[1.0, -1.0, 0.0], []]),
-                'no weight': guest(demand=[[0, 1.0, 0.0], []]),
-                'NaN': guest(demand=[[1.0, float('nan'), 0.0], []]),
-                'a bin too far': guest(demand=[[1.0, 1.0, 0.0, 64, 1.0], []]),
-                'half a bin': guest(demand=[[1.0, 1.0, 0.0, 1], []]),
-                'vCPUs of text': guest(vcpus='4'), 'a boolean': guest(vcpus=True),
-                'a node of text': {'others': {'x': self.whole()['others']['0']}},
-                'too many flavors': {'flavors': [['a', 1, 1.0]] * 300},
-                'flavors of text': {'flavors': 'ab'}, 'no clock': {'clock_s': None},
-                'too many guests': {'guests': dict.fromkeys(map(str, range(2000)), {})}}.items():
+            'another major version': {'schema': '2.0'},
+            'no text': {'schema': 1},
+            'guests of text': {'guests': 'ab'},
+            'a guest of text': {'guests': {'a': 'b'}},
+            'a line break': {'guests': {'a\nb': self.whole()['guests'][GUEST]}},
+            'one horizon': guest(demand=[[1.0, 1.0, 0.0]]),
+            'a negative mean': guest(demand=[[1.0, -1.0, 0.0], []]),
+            'no weight': guest(demand=[[0, 1.0, 0.0], []]),
+            'NaN': guest(demand=[[1.0, float('nan'), 0.0], []]),
+            'a bin too far': guest(demand=[[1.0, 1.0, 0.0, 64, 1.0], []]),
+            'half a bin': guest(demand=[[1.0, 1.0, 0.0, 1], []]),
+            'vCPUs of text': guest(vcpus='4'),
+            'a boolean': guest(vcpus=True),
+            'a node of text': {'others': {'x': self.whole()['others']['0']}},
+            'too many flavors': {'flavors': [['a', 1, 1.0]] * 300},
+            'flavors of text': {'flavors': 'ab'},
+            'no clock': {'clock_s': None},
+            'too many guests': {'guests': dict.fromkeys(map(str, range(2000)), {})},
+        }.items():
             with self.subTest(name), self.assertRaises(ValueError):
                 history_format.from_data({**self.whole(), **changes})
         for data in (None, [], 'a', {}):
@@ -238,7 +278,12 @@ class FormatTest(unittest.TestCase):
         histories = subject.Histories()
         for at in range(64):
             # As many bins as there are, of each guest of a host.
-            histories.feed(interval(*(one(0.01 * 1.2222**at, number) for number in range(
-                1, 201)), elapsed_s=600.0), {}, {})
+            histories.feed(
+                interval(
+                    *(one(0.01 * 1.2222**at, number) for number in range(1, 201)), elapsed_s=600.0
+                ),
+                {},
+                {},
+            )
         size = len(json.dumps(history_format.to_data(histories)))
         self.assertLess(size * subject.GUESTS_MAX / 200, 8 << 20)

@@ -4,19 +4,20 @@
 import unittest
 from itertools import product
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.bench.exact_search import Host, Search
 from tests.fixtures.hosts import two_level
 
 NODES = st.lists(st.tuples(st.sampled_from((2, 4)), st.integers(4, 12)), min_size=2, max_size=3)
-GUESTS = st.lists(st.tuples(st.sampled_from((0.5, 0.75, 1.0, 2.0)), st.integers(1, 4),
-                            st.integers(1, 2)), min_size=1, max_size=5)
+GUESTS = st.lists(
+    st.tuples(st.sampled_from((0.5, 0.75, 1.0, 2.0)), st.integers(1, 4), st.integers(1, 2)),
+    min_size=1,
+    max_size=5,
+)
 
 
 class ExactSearchTest(unittest.TestCase):
-
     @settings(max_examples=60)
     @given(NODES, GUESTS)
     def test_finds_what_enumeration_finds(self, nodes, guests):

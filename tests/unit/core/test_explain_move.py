@@ -15,20 +15,28 @@ def told(host, ticks=20, **terms):
 
 
 class ExplainTest(unittest.TestCase):
-
     def test_a_move(self):
-        host = Constant((12, 12), (64 * GIB,) * 2, [
-            load(f'g{at}', 4, 0 if at < 4 else 1, 4.0, resident=GIB) for at in range(5)])
+        host = Constant(
+            (12, 12),
+            (64 * GIB,) * 2,
+            [load(f'g{at}', 4, 0 if at < 4 else 1, 4.0, resident=GIB) for at in range(5)],
+        )
         self.assertEqual(
-            ['g0 moves from node 0 to node 1 (1.0 GiB): gains 4.6 cores (waiting for CPUs 4, '
-             'an uneven share of full nodes 0.6), costs 5.0 core-seconds, 22.8 lost so far'],
-            told(host))
+            [
+                'g0 moves from node 0 to node 1 (1.0 GiB): gains 4.6 cores (waiting for CPUs 4, '
+                'an uneven share of full nodes 0.6), costs 5.0 core-seconds, 22.8 lost so far'
+            ],
+            told(host),
+        )
 
     def test_a_swap_names_both(self):
-        guests = [load('a', 4, 0, 4.0, 4 * GIB), load('b', 4, 0, 3.0, 4 * GIB),
-                  load('c', 4, 1, 0.5, 4 * GIB), load('d', 4, 1, 0.5, 4 * GIB)]
-        (line,) = told(Constant((4, 4), (9 * GIB,) * 2, guests), 40,
-                       widen=False)
+        guests = [
+            load('a', 4, 0, 4.0, 4 * GIB),
+            load('b', 4, 0, 3.0, 4 * GIB),
+            load('c', 4, 1, 0.5, 4 * GIB),
+            load('d', 4, 1, 0.5, 4 * GIB),
+        ]
+        (line,) = told(Constant((4, 4), (9 * GIB,) * 2, guests), 40, widen=False)
         self.assertIn('swaps from node 0 to node 1 (4.0 GiB); ', line)
         self.assertIn('swaps from node 1 to node 0 (4.0 GiB)', line)
 
@@ -43,9 +51,12 @@ class ExplainTest(unittest.TestCase):
     def test_remarks(self):
         host = Constant((4, 4), (GIB,) * 2, [])
         plan, _ = rebalance.plan(host.situation(), ledger.Ledger(), moves.Terms(), 5.0, 0.0)
-        self.assertEqual(['bandwidth left out: traffic or maximum is unknown on some nodes'],
-                         [explain_remark(reason) for reason in plan.reasons])
-        self.assertEqual('held back: the moves of an hour are used up', explain_remark(
-            Reason('budget', (('of', 'moves_per_hour'), ('used', 20)))))
-        self.assertIn('nodes 0,2', explain_remark(
-            Reason('demand_unknown', (('nodes', (0, 2)),))))
+        self.assertEqual(
+            ['bandwidth left out: traffic or maximum is unknown on some nodes'],
+            [explain_remark(reason) for reason in plan.reasons],
+        )
+        self.assertEqual(
+            'held back: the moves of an hour are used up',
+            explain_remark(Reason('budget', (('of', 'moves_per_hour'), ('used', 20)))),
+        )
+        self.assertIn('nodes 0,2', explain_remark(Reason('demand_unknown', (('nodes', (0, 2)),))))

@@ -8,8 +8,10 @@ from nova_numa_pmc.core import guest_load
 from nova_numa_pmc.sample import GuestSample
 from tests.fixtures.hosts import GIB, guest, host, node
 
-VIEW = host(node(0, cpus=frozenset({0, 1}), bandwidth_bytes_per_sec=6e9),
-            node(1, cpus=frozenset({2, 3}), bandwidth_bytes_per_sec=2e9))
+VIEW = host(
+    node(0, cpus=frozenset({0, 1}), bandwidth_bytes_per_sec=6e9),
+    node(1, cpus=frozenset({2, 3}), bandwidth_bytes_per_sec=2e9),
+)
 PROMISE = model.Promise('uuid-g', 'g', (0,), (0,), 2, GIB, started=True)
 
 
@@ -24,7 +26,6 @@ def sample(**fields):
 
 
 class GuestLoadTest(unittest.TestCase):
-
     def test_demand_is_what_ran_and_what_waited(self):
         found = told(sample(cores=1.5, waiting_cores=0.5))
         self.assertEqual((2.0, 1.5), (found.demand_cores, found.served_cores))
@@ -34,8 +35,11 @@ class GuestLoadTest(unittest.TestCase):
     def test_a_guest_that_we_have_just_placed_is_young(self):
         now_ns = 10**15
         for since_ns, origin, young in (
-                (now_ns - 899 * 10**9, model.PLACED, True), (now_ns, model.PLACED, True),
-                (now_ns - 900 * 10**9, model.PLACED, False), (now_ns, model.FLOATING, False)):
+            (now_ns - 899 * 10**9, model.PLACED, True),
+            (now_ns, model.PLACED, True),
+            (now_ns - 900 * 10**9, model.PLACED, False),
+            (now_ns, model.FLOATING, False),
+        ):
             promise = PROMISE._replace(since_ns=since_ns, origin=origin)
             self.assertEqual(young, told(sample(), promise=promise, now_ns=now_ns).young)
         self.assertFalse(told(sample(), promise=PROMISE._replace(since_ns=now_ns)).young)
@@ -56,14 +60,16 @@ class GuestLoadTest(unittest.TestCase):
         self.assertEqual((1e8, 6.4e9), (found.lines_per_sec, found.bandwidth_bytes_per_sec))
 
     def test_without_controllers_traffic_is_unknown(self):
-        view = VIEW._replace(nodes=tuple(
-            each._replace(bandwidth_bytes_per_sec=None) for each in VIEW.nodes))
+        view = VIEW._replace(
+            nodes=tuple(each._replace(bandwidth_bytes_per_sec=None) for each in VIEW.nodes)
+        )
         found = told(sample(local_per_sec=4e7, remote_per_sec=1e7), view=view)
         self.assertIsNone(found.bandwidth_bytes_per_sec)
 
     def test_a_guest_may_run_where_its_cpus_are(self):
-        self.assertEqual((1,), told(sample(), guest(
-            'g', 2, GIB, allowed_cpus=frozenset({2}))).allowed_nodes)
+        self.assertEqual(
+            (1,), told(sample(), guest('g', 2, GIB, allowed_cpus=frozenset({2}))).allowed_nodes
+        )
         self.assertIsNone(told(sample()).allowed_nodes)
 
     def test_a_widened_guest_has_a_home(self):
@@ -75,21 +81,24 @@ class GuestLoadTest(unittest.TestCase):
 
 
 class WaitingTest(unittest.TestCase):
-
     def test_waiting_is_divided_as_guests_ran(self):
-        samples = [sample(waiting_cores=1.0, cores_by_node=((0, 3.0), (1, 1.0))),
-                   sample(waiting_cores=0.5, cores_by_node=((1, 2.0),))]
+        samples = [
+            sample(waiting_cores=1.0, cores_by_node=((0, 3.0), (1, 1.0))),
+            sample(waiting_cores=0.5, cores_by_node=((1, 2.0),)),
+        ]
         self.assertEqual(((0, 0.75), (1, 0.75)), guest_load.waiting_cores(samples))
 
     def test_a_node_where_one_is_unknown_is_left_out(self):
-        samples = [sample(waiting_cores=1.0, cores_by_node=((0, 1.0), (1, 1.0))),
-                   sample(cores_by_node=((1, 2.0),)), sample(waiting_cores=1.0),
-                   sample(waiting_cores=1.0, cores_by_node=((0, 0.0),))]
+        samples = [
+            sample(waiting_cores=1.0, cores_by_node=((0, 1.0), (1, 1.0))),
+            sample(cores_by_node=((1, 2.0),)),
+            sample(waiting_cores=1.0),
+            sample(waiting_cores=1.0, cores_by_node=((0, 0.0),)),
+        ]
         self.assertEqual(((0, 0.5),), guest_load.waiting_cores(samples))
 
 
 class WhyFixedTest(unittest.TestCase):
-
     def test_each_reason(self):
         cases = {
             'pinned': guest('g', placed_by=('numatune',)),
@@ -104,20 +113,24 @@ class WhyFixedTest(unittest.TestCase):
                 self.assertEqual(code, guest_load.why_fixed(one, PROMISE))
 
     def test_devices_hold_memory_in_place(self):
-        self.assertEqual('locked', guest_load.why_fixed(
-            guest('g', devices=('0000:3b:00.1',)), PROMISE))
+        self.assertEqual(
+            'locked', guest_load.why_fixed(guest('g', devices=('0000:3b:00.1',)), PROMISE)
+        )
 
     def test_promises_tell_too(self):
-        for code, promise in (('starting', PROMISE._replace(started=False)),
-                              ('pinned', PROMISE._replace(origin=model.PINNED)),
-                              ('bound', PROMISE._replace(bound=True)),
-                              ('unknown', None)):
+        for code, promise in (
+            ('starting', PROMISE._replace(started=False)),
+            ('pinned', PROMISE._replace(origin=model.PINNED)),
+            ('bound', PROMISE._replace(bound=True)),
+            ('unknown', None),
+        ):
             with self.subTest(code):
                 self.assertEqual(code, guest_load.why_fixed(guest('g'), promise))
         self.assertEqual('unknown', guest_load.why_fixed(None, PROMISE))
 
     def test_what_it_is_doing_comes_first(self):
-        self.assertEqual('active_job', guest_load.why_fixed(
-            guest('g', locked=True), PROMISE, 'active_job'))
+        self.assertEqual(
+            'active_job', guest_load.why_fixed(guest('g', locked=True), PROMISE, 'active_job')
+        )
         found = told(sample(cores=1.0), busy={'uuid-g': 'paused'})
         self.assertEqual('paused', found.fixed)

@@ -3,8 +3,7 @@
 
 import unittest
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import domains, hierarchy, placement
@@ -16,13 +15,19 @@ AMD, INTEL, HYGON = 'AuthenticAMD', 'GenuineIntel', 'HygonGenuine'
 def machine(nodes, cpus_per_node, cpus_per_l3, per_socket, vendor, near=11, far=21):
     """Build a host of equal nodes, with its caches and sockets."""
     count = nodes * cpus_per_node
-    caches = [frozenset(range(first, first + cpus_per_l3))
-              for first in range(0, count, cpus_per_l3)]
-    host = topology([cpus_per_node] * nodes, [8 * GIB] * nodes,
-                    distances=two_level(nodes, per_socket, near, far))
+    caches = [
+        frozenset(range(first, first + cpus_per_l3)) for first in range(0, count, cpus_per_l3)
+    ]
+    host = topology(
+        [cpus_per_node] * nodes,
+        [8 * GIB] * nodes,
+        distances=two_level(nodes, per_socket, near, far),
+    )
     return host._replace(
         l3s=tuple(tuple(cache for cache in caches if cache & node.cpus) for node in host.nodes),
-        sockets=tuple(at // per_socket for at in range(nodes)), vendor=vendor)
+        sockets=tuple(at // per_socket for at in range(nodes)),
+        vendor=vendor,
+    )
 
 
 #: As kernels show them: (host, domains).
@@ -44,7 +49,6 @@ SHAPES = {
 
 
 class DomainsTest(unittest.TestCase):
-
     def test_each_shape(self):
         for name, (host, expected) in SHAPES.items():
             with self.subTest(name):
@@ -52,23 +56,30 @@ class DomainsTest(unittest.TestCase):
 
     def test_the_operator_may_say_otherwise(self):
         host, _ = SHAPES['SNC-2']
-        self.assertEqual((0, 0, 2, 2), hierarchy.domains(host, LIMITS._replace(
-            domain_distance=12)))
+        self.assertEqual(
+            (0, 0, 2, 2), hierarchy.domains(host, LIMITS._replace(domain_distance=12))
+        )
         host, _ = SHAPES['L3 as NUMA, eight a socket']
         self.assertEqual((), hierarchy.domains(host, LIMITS._replace(domain_distance=10)))
 
     def test_memory_of_devices_beside_them_is_its_own(self):
         host, expected = SHAPES['L3 as NUMA, eight a socket']
         host = host._replace(
-            nodes=(*host.nodes, model.Node(16, frozenset(), GIB)), l3s=(*host.l3s, ()),
+            nodes=(*host.nodes, model.Node(16, frozenset(), GIB)),
+            l3s=(*host.l3s, ()),
             sockets=(*host.sockets, None),
-            distances=tuple((*row, 80) for row in host.distances) + ((80,) * 16 + (10,),))
+            distances=tuple((*row, 80) for row in host.distances) + ((80,) * 16 + (10,),),
+        )
         self.assertEqual((*expected, 16), hierarchy.domains(host, LIMITS))
 
     def test_a_node_with_cpus_kept_from_guests_is_still_one_cache(self):
         host, expected = SHAPES['L3 as NUMA, eight a socket']
-        host = host._replace(nodes=tuple(node._replace(
-            cpus=node.cpus - {0, 1}, online_cpus=node.cpus) for node in host.nodes))
+        host = host._replace(
+            nodes=tuple(
+                node._replace(cpus=node.cpus - {0, 1}, online_cpus=node.cpus)
+                for node in host.nodes
+            )
+        )
         self.assertEqual(expected, hierarchy.domains(host, LIMITS))
 
     def test_a_guest_spans_clusters_that_have_controllers_of_their_own(self):
@@ -79,8 +90,9 @@ class DomainsTest(unittest.TestCase):
         placed = placement.place(view, placement.request(new, LIMITS), LIMITS)
         self.assertEqual('span', placed.reasons[0].code)
         self.assertIn(placed.nodes, ((0, 1), (2, 3)))
-        self.assertEqual(1, len(placement.place(
-            view, placement.request(guest(), LIMITS), LIMITS).nodes))
+        self.assertEqual(
+            1, len(placement.place(view, placement.request(guest(), LIMITS), LIMITS).nodes)
+        )
 
     def test_nodes_that_share_channels_are_one_place(self):
         host = machine(24, 8, 8, 12, AMD)
@@ -90,7 +102,6 @@ class DomainsTest(unittest.TestCase):
 
 
 class DistancesTest(unittest.TestCase):
-
     def test_a_slit_that_tells_sockets_apart_stays(self):
         for name, (host, _) in SHAPES.items():
             with self.subTest(name):
@@ -99,8 +110,11 @@ class DistancesTest(unittest.TestCase):
     def test_a_flat_one_is_told_by_sockets(self):
         flat = machine(4, 2, 4, 2, INTEL, near=20, far=20)
         self.assertEqual(two_level(4, 2, 20, 21), hierarchy.distances(flat))
-        placed = placement.place(placement.view(flat, (), LIMITS, rotation=1),
-                                 placement.request(guest(vcpus=4), LIMITS), LIMITS)
+        placed = placement.place(
+            placement.view(flat, (), LIMITS, rotation=1),
+            placement.request(guest(vcpus=4), LIMITS),
+            LIMITS,
+        )
         self.assertIn(placed.nodes, ((0, 1), (2, 3)))
 
     def test_what_is_not_known_stays(self):
@@ -113,13 +127,16 @@ class DistancesTest(unittest.TestCase):
 
 
 labels = st.lists(st.integers(0, 5), max_size=9)
-squares = st.integers(0, 7).flatmap(lambda count: st.lists(
-    st.lists(st.integers(10, 25), min_size=count, max_size=count).map(tuple),
-    min_size=count, max_size=count).map(tuple))
+squares = st.integers(0, 7).flatmap(
+    lambda count: st.lists(
+        st.lists(st.integers(10, 25), min_size=count, max_size=count).map(tuple),
+        min_size=count,
+        max_size=count,
+    ).map(tuple)
+)
 
 
 class LabelTest(unittest.TestCase):
-
     @given(labels)
     def test_equal_labels_are_one_domain_named_by_its_first(self, drawn):
         found = domains.labelled(drawn) or tuple(range(len(drawn)))
@@ -138,8 +155,11 @@ class LabelTest(unittest.TestCase):
 
     @given(squares, st.data())
     def test_a_threshold_says_all_or_nothing(self, distances, data):
-        drawn = domains.labelled(data.draw(st.lists(
-            st.integers(0, 3), min_size=len(distances), max_size=len(distances))))
+        drawn = domains.labelled(
+            data.draw(
+                st.lists(st.integers(0, 3), min_size=len(distances), max_size=len(distances))
+            )
+        )
         view = model.HostView((), distances, domains=drawn)
         told, whole = domains.threshold(view)
         self.assertEqual(drawn if whole else (), domains.near(distances, told))

@@ -3,11 +3,9 @@
 
 import unittest
 
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
-from nova_numa_pmc.core import ledger as ledgers
-from nova_numa_pmc.core import moves, placement, rebalance
+from nova_numa_pmc.core import ledger as ledgers, moves, placement, rebalance
 from tests.fixtures.hosts import GIB, LIMITS, guest, host, node
 
 INTERVAL_S = 5.0
@@ -24,15 +22,32 @@ def hosts(draw, equal, bandwidth):
     maxima = [draw(st.sampled_from((5e10, 1e11))) for _ in sizes]
     if equal:
         sizes, maxima = sizes[:1] * len(sizes), maxima[:1] * len(sizes)
-    view = host(*(node(
-        at, cores, capacity=64 * GIB, promised=draw(st.integers(0, 40)) * GIB,
-        vcpus=draw(st.integers(0, 40)), guests=draw(st.integers(0, 9)),
-        demand_cores=draw(st.integers(0, 140 * cores)) / 100, **({
-            'bandwidth_bytes_per_sec': draw(st.integers(0, 140)) / 100 * maxima[at],
-            'bandwidth_max_bytes_per_sec': maxima[at]} if bandwidth else {}))
-        for at, cores in enumerate(sizes)), rotation=draw(st.integers(0, 3)))
-    return view, guest(vcpus=draw(st.sampled_from((1, 2, 4))),
-                       memory=draw(st.sampled_from((1, 4, 8))) * GIB)
+    view = host(
+        *(
+            node(
+                at,
+                cores,
+                capacity=64 * GIB,
+                promised=draw(st.integers(0, 40)) * GIB,
+                vcpus=draw(st.integers(0, 40)),
+                guests=draw(st.integers(0, 9)),
+                demand_cores=draw(st.integers(0, 140 * cores)) / 100,
+                **(
+                    {
+                        'bandwidth_bytes_per_sec': draw(st.integers(0, 140)) / 100 * maxima[at],
+                        'bandwidth_max_bytes_per_sec': maxima[at],
+                    }
+                    if bandwidth
+                    else {}
+                ),
+            )
+            for at, cores in enumerate(sizes)
+        ),
+        rotation=draw(st.integers(0, 3)),
+    )
+    return view, guest(
+        vcpus=draw(st.sampled_from((1, 2, 4))), memory=draw(st.sampled_from((1, 4, 8))) * GIB
+    )
 
 
 def placed(view, new, young=False):
@@ -45,25 +60,53 @@ def placed(view, new, young=False):
     if len(nodes) > 1:
         return None
     at, traffic = nodes[0], request.bandwidth_bytes_per_sec
-    after = view._replace(nodes=tuple(one if one.id != at else one._replace(
-        demand_cores=one.demand_cores + request.demand_cores,
-        bandwidth_bytes_per_sec=traffic and one.bandwidth_bytes_per_sec + traffic,
-        promised_bytes=one.promised_bytes + new.memory_bytes, vcpus=one.vcpus + new.vcpus)
-        for one in view.nodes))
-    return moves.Situation(after, (moves.GuestLoad(
-        new.uuid, new.name, new.vcpus, new.memory_bytes, (at,), (at,), (at,), (),
-        ((at, GIB),), ((at, request.demand_cores),), request.demand_cores,
-        request.demand_cores, traffic and traffic / 64, None, traffic, young=young),))
+    after = view._replace(
+        nodes=tuple(
+            one
+            if one.id != at
+            else one._replace(
+                demand_cores=one.demand_cores + request.demand_cores,
+                bandwidth_bytes_per_sec=traffic and one.bandwidth_bytes_per_sec + traffic,
+                promised_bytes=one.promised_bytes + new.memory_bytes,
+                vcpus=one.vcpus + new.vcpus,
+            )
+            for one in view.nodes
+        )
+    )
+    return moves.Situation(
+        after,
+        (
+            moves.GuestLoad(
+                new.uuid,
+                new.name,
+                new.vcpus,
+                new.memory_bytes,
+                (at,),
+                (at,),
+                (at,),
+                (),
+                ((at, GIB),),
+                ((at, request.demand_cores),),
+                request.demand_cores,
+                request.demand_cores,
+                traffic and traffic / 64,
+                None,
+                traffic,
+                young=young,
+            ),
+        ),
+    )
 
 
 class JustPlacedTest(unittest.TestCase):
-
     def assertStays(self, situation):
         assume(situation is not None)
         terms = moves.Terms(widen=False)
-        for plan in (rebalance.propose(situation, terms),
-                     rebalance.propose(situation, terms, 86400.0),
-                     rebalance.plan(situation, ledgers.Ledger(), terms, INTERVAL_S, 0.0)[0]):
+        for plan in (
+            rebalance.propose(situation, terms),
+            rebalance.propose(situation, terms, 86400.0),
+            rebalance.plan(situation, ledgers.Ledger(), terms, INTERVAL_S, 0.0)[0],
+        ):
             self.assertEqual((), plan.moves)
 
     @settings(max_examples=200, deadline=None)
@@ -83,17 +126,29 @@ class JustPlacedTest(unittest.TestCase):
 
     def of_two(self, young):
         """Return a situation where the loss of queues says node 1, and pressure node 0."""
-        view = host(*(node(
-            at, 16, capacity=64 * GIB, demand_cores=cores, bandwidth_bytes_per_sec=served,
-            bandwidth_max_bytes_per_sec=1e11) for at, (cores, served) in enumerate((
-                (2.0, 0.95e11), (18.0, 0.2e11)))))
+        view = host(
+            *(
+                node(
+                    at,
+                    16,
+                    capacity=64 * GIB,
+                    demand_cores=cores,
+                    bandwidth_bytes_per_sec=served,
+                    bandwidth_max_bytes_per_sec=1e11,
+                )
+                for at, (cores, served) in enumerate(((2.0, 0.95e11), (18.0, 0.2e11)))
+            )
+        )
         return placed(view, guest(vcpus=4, memory=GIB), young)
 
     def test_it_does_go_where_placement_would_now_put_it(self):
         situation = self.of_two(young=True)
         self.assertEqual((), rebalance.propose(situation, moves.Terms(widen=False)).moves)
         here, there = situation.view.nodes
-        calmer = situation._replace(view=situation.view._replace(nodes=(
-            here._replace(demand_cores=30.0), there._replace(demand_cores=2.0))))
+        calmer = situation._replace(
+            view=situation.view._replace(
+                nodes=(here._replace(demand_cores=30.0), there._replace(demand_cores=2.0))
+            )
+        )
         plan = rebalance.propose(calmer, moves.Terms(widen=False))
         self.assertEqual([(1,)], [move.steps[0].to_nodes for move in plan.moves])

@@ -3,8 +3,7 @@
 
 import unittest
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import l3, placement
@@ -17,9 +16,15 @@ def machine(threads=1):
     """Build two nodes of four caches with four CPUs each."""
     each = CACHES * CPUS
     host = topology([each] * NODES, [64 * GIB] * NODES, threads=threads)
-    return host._replace(l3s=tuple(tuple(
-        frozenset(range(node * each + at * CPUS, node * each + (at + 1) * CPUS))
-        for at in range(CACHES)) for node in range(NODES)))
+    return host._replace(
+        l3s=tuple(
+            tuple(
+                frozenset(range(node * each + at * CPUS, node * each + (at + 1) * CPUS))
+                for at in range(CACHES)
+            )
+            for node in range(NODES)
+        )
+    )
 
 
 class Host:
@@ -34,14 +39,12 @@ class Host:
         view = placement.view(self.host, self.promises, LIMITS, self.loads, len(self.promises))
         request = placement.request(new, LIMITS)
         placed = placement.place(view, request, LIMITS)
-        cpus, self.told = l3.choose(
-            self.host, view, self.promises, placed.nodes, request, LIMITS)
+        cpus, self.told = l3.choose(self.host, view, self.promises, placed.nodes, request, LIMITS)
         self.promises.append(placement.promise(new, placed, 0)._replace(cpus=cpus))
         return placed.cpus.intersection(cpus) or placed.cpus
 
 
 class ChooseTest(unittest.TestCase):
-
     def test_guests_are_spread_evenly_over_nodes_and_their_caches(self):
         host = Host()
         held = [host.start(2) for _ in range(NODES * CACHES)]
@@ -49,8 +52,9 @@ class ChooseTest(unittest.TestCase):
         self.assertEqual([0, 1] * 4, [min(cpus) // 16 for cpus in held])
 
     def test_the_same_again_is_decided_the_same(self):
-        first, second = ([host.start(vcpus) for vcpus in (1, 3, 2, 4, 1, 2)]
-                         for host in (Host(), Host()))
+        first, second = (
+            [host.start(vcpus) for vcpus in (1, 3, 2, 4, 1, 2)] for host in (Host(), Host())
+        )
         self.assertEqual(first, second)
 
     def test_the_cache_with_fewer_vcpus_is_taken(self):
@@ -66,8 +70,9 @@ class ChooseTest(unittest.TestCase):
 
     def test_nor_one_that_could_want_more_cores_than_a_cache_has(self):
         # Four threads are two and a half cores.
-        self.assertEqual((4, 16), tuple(len(Host(machine(threads=2)).start(vcpus))
-                                        for vcpus in (2, 3)))
+        self.assertEqual(
+            (4, 16), tuple(len(Host(machine(threads=2)).start(vcpus)) for vcpus in (2, 3))
+        )
 
     def test_a_crowded_cache_gives_way_to_the_nodes(self):
         host = Host()
@@ -85,20 +90,23 @@ class ChooseTest(unittest.TestCase):
     def test_guests_that_use_several_caches_count_in_parts(self):
         host = Host()
         host.promises.append(model.Promise('w', 'w', (0,), (0,), 8, MIB))
-        host.promises.append(model.Promise('n', 'n', (0,), (0,), 2, MIB,
-                                           cpus=tuple(host.host.l3s[0][0])))
+        host.promises.append(
+            model.Promise('n', 'n', (0,), (0,), 2, MIB, cpus=tuple(host.host.l3s[0][0]))
+        )
         self.assertEqual(host.host.l3s[0][1], host.start(1, allowed_cpus=frozenset(range(16))))
 
     def test_a_cache_that_is_not_on_the_promised_nodes_is_no_place(self):
         host = Host()
-        host.promises.append(model.Promise('m', 'm', (0,), (0,), 4, MIB,
-                                           cpus=tuple(host.host.l3s[1][0])))
+        host.promises.append(
+            model.Promise('m', 'm', (0,), (0,), 4, MIB, cpus=tuple(host.host.l3s[1][0]))
+        )
         self.assertEqual(host.host.l3s[1][0], host.start(1, allowed_cpus=frozenset(range(16, 32))))
 
     def test_of_cpus_kept_from_guests_none_is_counted(self):
         host = machine()
-        host = host._replace(nodes=tuple(node._replace(cpus=node.cpus - {0, 1, 2}) for node in
-                                         host.nodes))
+        host = host._replace(
+            nodes=tuple(node._replace(cpus=node.cpus - {0, 1, 2}) for node in host.nodes)
+        )
         self.assertEqual({4, 5, 6, 7}, Host(host).start(2, allowed_cpus=frozenset(range(16))))
 
     def test_one_cache_or_none_known_is_no_choice(self):
@@ -112,15 +120,19 @@ class ChooseTest(unittest.TestCase):
         for threads in (1, 2):
             with self.subTest(threads=threads):
                 host = machine(threads)
-                host = host._replace(l3s=tuple(
-                    tuple(core for core in host.cores if core <= node.cpus)
-                    for node in host.nodes))
+                host = host._replace(
+                    l3s=tuple(
+                        tuple(core for core in host.cores if core <= node.cpus)
+                        for node in host.nodes
+                    )
+                )
                 self.assertEqual([16, 16], [len(Host(host).start(vcpus)) for vcpus in (1, 2)])
 
     def test_nor_one_of_which_a_single_core_is_left_to_guests(self):
         host = machine()
-        host = host._replace(nodes=tuple(node._replace(cpus=node.cpus - {0, 1, 2}) for node in
-                                         host.nodes))
+        host = host._replace(
+            nodes=tuple(node._replace(cpus=node.cpus - {0, 1, 2}) for node in host.nodes)
+        )
         started = Host(host)
         held = [started.start(1, allowed_cpus=frozenset(range(16))) for _ in range(12)]
         self.assertNotIn({3}, held)
@@ -132,8 +144,9 @@ class ChooseTest(unittest.TestCase):
 
     @given(st.lists(st.integers(1, 6), max_size=30), st.none() | st.floats(0, 40))
     def test_no_cache_is_more_crowded_than_its_node_beyond_the_floor(self, sizes, demand):
-        host = Host(loads=None if demand is None else {
-            at: model.NodeLoad(demand) for at in range(NODES)})
+        host = Host(
+            loads=None if demand is None else {at: model.NodeLoad(demand) for at in range(NODES)}
+        )
         for vcpus in sizes:
             cpus = host.start(vcpus)
             reasons = dict(host.told[0].values) if host.told else {}

@@ -8,14 +8,19 @@ from nova_numa_pmc.core import ledger_format
 from nova_numa_pmc.core.ledger import Caution, Ledger, Regret, Trial
 
 FULL = Ledger(
-    (Regret((('uuid-a', (1,), (1,)), ('uuid-b', (0,), (0,))), 12.5),
-     Regret((('uuid-c', (0, 1), ()),), 0.25)),
+    (
+        Regret((('uuid-a', (1,), (1,)), ('uuid-b', (0,), (0,))), 12.5),
+        Regret((('uuid-c', (0, 1), ()),), 0.25),
+    ),
     (Trial((('uuid-a', (0,), ((0, 0.75), (1, 0.25)), (1,)),), 5.0, -1.0, 100.0),),
-    (Caution('uuid-a', 4.0, 100.0),), (100.0, 105.0), (90.0,), 1 << 30)
+    (Caution('uuid-a', 4.0, 100.0),),
+    (100.0, 105.0),
+    (90.0,),
+    1 << 30,
+)
 
 
 class LedgerFormatTest(unittest.TestCase):
-
     def test_round_trip(self):
         for ledger in (Ledger(), FULL):
             data = json.loads(json.dumps(ledger_format.to_data(ledger)))
@@ -28,11 +33,18 @@ class LedgerFormatTest(unittest.TestCase):
 
     def test_what_is_malformed_is_refused(self):
         good = ledger_format.to_data(FULL)
-        for name, value in (('version', 2), ('regrets', None), ('regrets', [{}]),
-                            ('regrets', [{'key': [['a']], 'core_sec': 1}]),
-                            ('trials', [[]]), ('cautions', [{'uuid': 'a', 'factor': 'x'}]),
-                            ('moved_s', [float('nan')]), ('owed_bytes', float('inf')),
-                            ('changed_s', [True]), ('owed_bytes', None)):
+        for name, value in (
+            ('version', 2),
+            ('regrets', None),
+            ('regrets', [{}]),
+            ('regrets', [{'key': [['a']], 'core_sec': 1}]),
+            ('trials', [[]]),
+            ('cautions', [{'uuid': 'a', 'factor': 'x'}]),
+            ('moved_s', [float('nan')]),
+            ('owed_bytes', float('inf')),
+            ('changed_s', [True]),
+            ('owed_bytes', None),
+        ):
             with self.subTest(name=name, value=value), self.assertRaises(ValueError):
                 ledger_format.from_data(dict(good, **{name: value}))
         for data in (None, [], 'x', {}):

@@ -4,12 +4,10 @@
 import random
 import unittest
 
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import demand_history, longer as subject, moves, placement, rebalance
-from nova_numa_pmc.core import view
+from nova_numa_pmc.core import demand_history, longer as subject, moves, placement, rebalance, view
 from nova_numa_pmc.sample import GuestSample, NodeSample, PoolSample, Sample
 from tests.fixtures.hosts import GIB, LIMITS, guest, topology
 from tests.sim.constant import Constant, load
@@ -29,14 +27,23 @@ class Here:
         self.guests, self.promises, self.others = {}, {}, list(others)
         self.histories, self.sample, self.known = demand_history.Histories(), None, {}
 
-    def add(self, name, cores, node=0, vcpus=4, bytes_per_sec=None, since_ns=OLD_NS, flavor=None,
-            **promise):
+    def add(
+        self,
+        name,
+        cores,
+        node=0,
+        vcpus=4,
+        bytes_per_sec=None,
+        since_ns=OLD_NS,
+        flavor=None,
+        **promise,
+    ):
         self.guests[name] = [cores, {node: 1.0}, bytes_per_sec]
         self.known[name] = guest(name, vcpus, flavor=flavor)
         fields = dict(cpu_nodes=(node,), mem_nodes=(node,), started=True)
         self.promises[name] = model.Promise(
-            name, name, vcpus=vcpus, memory_bytes=GIB, since_ns=since_ns,
-            **{**fields, **promise})
+            name, name, vcpus=vcpus, memory_bytes=GIB, since_ns=since_ns, **{**fields, **promise}
+        )
 
     def move(self, name, node):
         self.guests[name][1] = {node: 1.0}
@@ -50,36 +57,58 @@ class Here:
                     if cores is not None:
                         demand[node] += cores * share
                     traffic[node] += (bytes_per_sec or 0.0) * share
-                found.append(GuestSample(
-                    name, name, '', '', cores=cores, waiting_cores=None if cores is None else 0.0,
-                    cores_by_node=tuple((node, (cores or 0.0) * share)
-                                        for node, share in shares.items()) if cores else (),
-                    bytes_by_node=tuple((node, int(GIB * share))
-                                        for node, share in shares.items()),
-                    bandwidth_bytes_per_sec=bytes_per_sec))
-            self.sample = Sample(0.0, elapsed_s, '', tuple(
-                NodeSample(at, demand_cores=demand[at], bandwidth_bytes_per_sec=traffic[at],
-                           bandwidth_max_bytes_per_sec=1e11) for at in range(len(demand))),
-                tuple(found))
+                found.append(
+                    GuestSample(
+                        name,
+                        name,
+                        '',
+                        '',
+                        cores=cores,
+                        waiting_cores=None if cores is None else 0.0,
+                        cores_by_node=tuple(
+                            (node, (cores or 0.0) * share) for node, share in shares.items()
+                        )
+                        if cores
+                        else (),
+                        bytes_by_node=tuple(
+                            (node, int(GIB * share)) for node, share in shares.items()
+                        ),
+                        bandwidth_bytes_per_sec=bytes_per_sec,
+                    )
+                )
+            self.sample = Sample(
+                0.0,
+                elapsed_s,
+                '',
+                tuple(
+                    NodeSample(
+                        at,
+                        demand_cores=demand[at],
+                        bandwidth_bytes_per_sec=traffic[at],
+                        bandwidth_max_bytes_per_sec=1e11,
+                    )
+                    for at in range(len(demand))
+                ),
+                tuple(found),
+            )
             self.histories.feed(self.sample, self.known, self.promises)
 
     def loads(self):
-        return subject.node_loads(self.histories, self.sample, self.host, self.known,
-                                  self.promises, LIMITS, NOW_NS)
+        return subject.node_loads(
+            self.histories, self.sample, self.host, self.known, self.promises, LIMITS, NOW_NS
+        )
 
     def demand(self):
         return [each.demand_cores for each in self.loads().values()]
 
 
 class TestCase(unittest.TestCase):
-
     def assertDemand(self, wanted, here, places=6):
         for expected, found in zip(wanted, here.demand()):
             self.assertAlmostEqual(expected, found, places=places)
 
 
 class ComposeTest(TestCase):
-
     def test_a_guest_takes_its_past_with_it(self):
         here = Here(others=(1.0, 0.5))
         here.add('a', 4.0)
@@ -98,8 +127,9 @@ class ComposeTest(TestCase):
     def test_what_is_stolen_now_comes_off_the_capacity(self):
         here = Here()
         here.run(*SETTLED)
-        here.sample = here.sample._replace(nodes=tuple(
-            node._replace(stolen_cores=1.0) for node in here.sample.nodes))
+        here.sample = here.sample._replace(
+            nodes=tuple(node._replace(stolen_cores=1.0) for node in here.sample.nodes)
+        )
         seen = view.view(here.host, (), LIMITS, here.loads())
         self.assertEqual([15.0, 15.0], [node.cores for node in seen.nodes])
 
@@ -179,13 +209,14 @@ class ComposeTest(TestCase):
 
 
 class PoolTest(TestCase):
-
     def pools(self, here, *demand_by_node):
         """Return (node, cores) over the longer horizon of a pool of CPUs 0 and 16."""
-        here.sample = here.sample._replace(pools=(
-            PoolSample((0, 16), demand_by_node, ((0, 0.0), (1, 0.0))),))
-        (found,) = subject.pool_demands(here.histories, here.sample, here.host, here.known,
-                                        here.promises, LIMITS, NOW_NS)
+        here.sample = here.sample._replace(
+            pools=(PoolSample((0, 16), demand_by_node, ((0, 0.0), (1, 0.0))),)
+        )
+        (found,) = subject.pool_demands(
+            here.histories, here.sample, here.host, here.known, here.promises, LIMITS, NOW_NS
+        )
         self.assertEqual((0, 16), found.cpus)
         return found.demand_by_node
 
@@ -224,12 +255,13 @@ class PoolTest(TestCase):
     def test_without_other_pools(self):
         here = Here()
         here.run(5.0)
-        self.assertEqual((), subject.pool_demands(here.histories, here.sample, here.host, {}, {},
-                                                  LIMITS, NOW_NS))
+        self.assertEqual(
+            (),
+            subject.pool_demands(here.histories, here.sample, here.host, {}, {}, LIMITS, NOW_NS),
+        )
 
 
 class YoungTest(TestCase):
-
     def test_the_larger_of_measured_and_expected(self):
         here = Here()
         here.add('calm', 0.5, vcpus=4, since_ns=NOW_NS - 119 * 10**9)
@@ -265,7 +297,6 @@ class YoungTest(TestCase):
 
 
 class HorizonTest(TestCase):
-
     def test_a_load_that_has_come_counts_within_minutes(self):
         here = Here()
         here.add('a', 0.5)
@@ -330,12 +361,14 @@ class HorizonTest(TestCase):
 
 
 GUEST = st.tuples(st.integers(0, 3), st.integers(1, 8), st.floats(0, 1), st.floats(0, 4e9))
-HOST = st.tuples(st.lists(st.sampled_from((8, 16)), min_size=2, max_size=4),
-                 st.lists(GUEST, max_size=10), st.floats(0, 2))
+HOST = st.tuples(
+    st.lists(st.sampled_from((8, 16)), min_size=2, max_size=4),
+    st.lists(GUEST, max_size=10),
+    st.floats(0, 2),
+)
 
 
 class LevelTest(unittest.TestCase):
-
     def test_of_a_guest_of_which_minutes_tell_nothing_the_day_counts(self):
         series = demand_history.Series(1.0)
         series.day.add(2.0, 1.0, 1)
@@ -345,15 +378,15 @@ class LevelTest(unittest.TestCase):
 
 
 class PropertyTest(unittest.TestCase):
-
     @settings(max_examples=50, deadline=None)
     @given(HOST)
     def test_of_a_constant_load_it_is_what_the_interval_says(self, drawn):
         here = self.built(drawn)
         for node, found in zip(here.sample.nodes, here.loads().values()):
             self.assertAlmostEqual(node.demand_cores, found.demand_cores, places=6)
-            self.assertAlmostEqual(node.bandwidth_bytes_per_sec / 1e9,
-                                   found.bandwidth_bytes_per_sec / 1e9, places=6)
+            self.assertAlmostEqual(
+                node.bandwidth_bytes_per_sec / 1e9, found.bandwidth_bytes_per_sec / 1e9, places=6
+            )
 
     @settings(max_examples=50, deadline=None)
     @given(HOST, st.integers(1, 8))
@@ -367,12 +400,24 @@ class PropertyTest(unittest.TestCase):
         assume(len(placed.nodes) == 1)
         here.add('new', request.demand_cores, placed.nodes[0], vcpus)
         host = Constant(
-            [node.cores for node in seen.nodes], [node.capacity_bytes for node in seen.nodes],
-            [load(name, here.promises[name].vcpus, next(iter(shares)), cores, GIB,
-                  fixed='' if name == 'new' else 'kept')
-             for name, (cores, shares, _) in here.guests.items()]
-            + [load('others-%d' % at, 1, at, cores, GIB, fixed='kept')
-               for at, cores in enumerate(here.others)])
+            [node.cores for node in seen.nodes],
+            [node.capacity_bytes for node in seen.nodes],
+            [
+                load(
+                    name,
+                    here.promises[name].vcpus,
+                    next(iter(shares)),
+                    cores,
+                    GIB,
+                    fixed='' if name == 'new' else 'kept',
+                )
+                for name, (cores, shares, _) in here.guests.items()
+            ]
+            + [
+                load('others-%d' % at, 1, at, cores, GIB, fixed='kept')
+                for at, cores in enumerate(here.others)
+            ],
+        )
         terms = moves.Terms(widen=False)
         plans, _ = host.run(terms, 60, 60.0)
         self.assertEqual([], [move for plan in plans for move in plan.moves])

@@ -11,36 +11,56 @@ from tests.fixtures.hosts import GIB, LIMITS, MIB, host, node
 
 #: `NUMA_PMC_CASES=20000` for the long run.
 CASES = int(os.environ.get('NUMA_PMC_CASES', '2000'))
-HIDDEN = {'demand': {'demand_cores': None}, 'link': {'link_ratio': None},
-          'bandwidth': {'bandwidth_max_bytes_per_sec': None}}
+HIDDEN = {
+    'demand': {'demand_cores': None},
+    'link': {'link_ratio': None},
+    'bandwidth': {'bandwidth_max_bytes_per_sec': None},
+}
 
 
 class QuartileTest(unittest.TestCase):
-
     def test_three_quarters_do_not_exceed_it(self):
-        for values, wanted in (([1], 1), ([1, 2], 2), ([1, 2, 3], 3), ([4, 1, 3, 2], 3),
-                               (list(range(1, 9)), 6), (list(range(1, 101)), 75)):
+        for values, wanted in (
+            ([1], 1),
+            ([1, 2], 2),
+            ([1, 2, 3], 3),
+            ([4, 1, 3, 2], 3),
+            (list(range(1, 9)), 6),
+            (list(range(1, 101)), 75),
+        ):
             self.assertEqual(wanted, missing.upper_quartile(values))
 
 
 class CompletedTest(unittest.TestCase):
-
     def test_what_all_know_or_nobody_does_stays(self):
         nodes = (node(0, demand_cores=1.0), node(1, demand_cores=2.0))
         self.assertEqual((nodes, ()), missing.completed(nodes))
 
     def test_each_part_is_filled_in(self):
-        nodes = (node(0, demand_cores=2.0, bandwidth_bytes_per_sec=30,
-                      bandwidth_max_bytes_per_sec=100, link_ratio=0.5), node(1, 8))
+        nodes = (
+            node(
+                0,
+                demand_cores=2.0,
+                bandwidth_bytes_per_sec=30,
+                bandwidth_max_bytes_per_sec=100,
+                link_ratio=0.5,
+            ),
+            node(1, 8),
+        )
         found, filled = missing.completed(nodes)
         self.assertEqual(('demand', 'bandwidth', 'link'), filled)
-        self.assertEqual((4.0, 30, 100, 0.5), (
-            found[1].demand_cores, found[1].bandwidth_bytes_per_sec,
-            found[1].bandwidth_max_bytes_per_sec, found[1].link_ratio))
+        self.assertEqual(
+            (4.0, 30, 100, 0.5),
+            (
+                found[1].demand_cores,
+                found[1].bandwidth_bytes_per_sec,
+                found[1].bandwidth_max_bytes_per_sec,
+                found[1].link_ratio,
+            ),
+        )
 
 
 class HidingTest(unittest.TestCase):
-
     def order(self, view):
         """List the positions of the nodes, best first."""
         merged, members = domains.merged(view)
@@ -48,20 +68,35 @@ class HidingTest(unittest.TestCase):
         return [rank.candidate.cpus[0] for rank in placement.decide(ask, LIMITS).ranks]
 
     def drawn(self, rng):
-        return host(*(node(
-            at, rng.choice((4, 8)), capacity=8 * GIB, demand_cores=rng.uniform(0, 8),
-            bandwidth_bytes_per_sec=rng.randrange(100), bandwidth_max_bytes_per_sec=100,
-            link_ratio=rng.uniform(0, 1.2), vcpus=rng.randrange(9))
-            for at in range(rng.randint(2, 6))))
+        return host(
+            *(
+                node(
+                    at,
+                    rng.choice((4, 8)),
+                    capacity=8 * GIB,
+                    demand_cores=rng.uniform(0, 8),
+                    bandwidth_bytes_per_sec=rng.randrange(100),
+                    bandwidth_max_bytes_per_sec=100,
+                    link_ratio=rng.uniform(0, 1.2),
+                    vcpus=rng.randrange(9),
+                )
+                for at in range(rng.randint(2, 6))
+            )
+        )
 
     def test_hiding_a_part_never_raises_a_nodes_rank(self):
         rng, raised, above = random.Random(16), 0, 0
         for _ in range(CASES):
             view, part = self.drawn(rng), rng.choice(list(HIDDEN))
             at = rng.randrange(len(view.nodes))
-            others = view.nodes[:at] + view.nodes[at + 1:]
-            blind = view._replace(nodes=(
-                *view.nodes[:at], view.nodes[at]._replace(**HIDDEN[part]), *view.nodes[at + 1:]))
+            others = view.nodes[:at] + view.nodes[at + 1 :]
+            blind = view._replace(
+                nodes=(
+                    *view.nodes[:at],
+                    view.nodes[at]._replace(**HIDDEN[part]),
+                    *view.nodes[at + 1 :],
+                )
+            )
             least = missing.upper_quartile([self.ratio(part, one) for one in others])
             if self.ratio(part, view.nodes[at]) > least:
                 above += 1
@@ -73,6 +108,8 @@ class HidingTest(unittest.TestCase):
         self.assertGreater(above, CASES / 10)
 
     def ratio(self, part, one):
-        return {'demand': lambda: one.demand_cores / one.cores, 'link': lambda: one.link_ratio,
-                'bandwidth': lambda: one.bandwidth_bytes_per_sec
-                / one.bandwidth_max_bytes_per_sec}[part]()
+        return {
+            'demand': lambda: one.demand_cores / one.cores,
+            'link': lambda: one.link_ratio,
+            'bandwidth': lambda: one.bandwidth_bytes_per_sec / one.bandwidth_max_bytes_per_sec,
+        }[part]()

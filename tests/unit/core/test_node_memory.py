@@ -17,8 +17,10 @@ FAR = ((10, 40, 80, 80), (40, 10, 80, 80), (80, 80, 10, 80), (80, 80, 80, 10))
 def host(*memory, cpus=(4, 4, 0, 0), sizes=(16 * GIB, 16 * GIB, 96 * GIB, 96 * GIB)):
     """Build a host of two nodes with CPUs and two without, whose memory is of some kinds."""
     found = hosts.topology(cpus=cpus, memory=sizes, distances=FAR)
-    return found._replace(nodes=found.nodes[:2] + tuple(
-        node._replace(memory=kind) for node, kind in zip(found.nodes[2:], memory)))
+    return found._replace(
+        nodes=found.nodes[:2]
+        + tuple(node._replace(memory=kind) for node, kind in zip(found.nodes[2:], memory))
+    )
 
 
 def floating(gib):
@@ -26,13 +28,13 @@ def floating(gib):
 
 
 class KeptMemoryTest(unittest.TestCase):
-
     def view(self, promises=(), memory=(DEVICE, SLOW), limits=LIMITS):
         return view(host(*memory), promises, limits)
 
     def place(self, gib, promises=(), memory=(DEVICE, SLOW), limits=LIMITS, vcpus=2):
-        return placement.place(self.view(promises, memory, limits),
-                               model.Request(vcpus, gib * GIB), limits)
+        return placement.place(
+            self.view(promises, memory, limits), model.Request(vcpus, gib * GIB), limits
+        )
 
     def test_no_floating_promise_is_spread_there(self):
         found = self.view([floating(12)])
@@ -42,8 +44,9 @@ class KeptMemoryTest(unittest.TestCase):
     def test_the_hosts_own_memory_without_cpus_is_used_as_before(self):
         own = (model.NodeMemory(),) * 2
         found = self.view([floating(14)], own)
-        self.assertEqual([1 * GIB, 1 * GIB, 6 * GIB, 6 * GIB],
-                         [n.promised_bytes for n in found.nodes])
+        self.assertEqual(
+            [1 * GIB, 1 * GIB, 6 * GIB, 6 * GIB], [n.promised_bytes for n in found.nodes]
+        )
         self.assertIn(2, self.place(60, memory=own).mem_nodes)
 
     def test_no_guest_is_placed_there(self):
@@ -63,16 +66,17 @@ class KeptMemoryTest(unittest.TestCase):
         self.assertEqual((), self.place(60, memory=own, limits=said).mem_nodes)
         (first, *_, last) = host(*own).nodes
         self.assertEqual(model.HOST, node_memory.memory_of(first, said).kind, 'it has CPUs')
-        self.assertEqual((model.DEVICE, 'device_memory_nodes'),
-                         node_memory.memory_of(last, said))
+        self.assertEqual((model.DEVICE, 'device_memory_nodes'), node_memory.memory_of(last, said))
 
     def test_huge_pages_there_are_for_nobody(self):
         pool = (model.HugePages(GIB, 8, 8),)
         found = host(DEVICE, SLOW)
         found = found._replace(nodes=tuple(n._replace(huge_pages=pool) for n in found.nodes))
         seen = view(found, [], LIMITS)
-        self.assertEqual([8 * GIB, 8 * GIB, 0, 0],
-                         [sum(dict(node.huge_free_bytes).values()) for node in seen.nodes])
+        self.assertEqual(
+            [8 * GIB, 8 * GIB, 0, 0],
+            [sum(dict(node.huge_free_bytes).values()) for node in seen.nodes],
+        )
         placed = placement.place(seen, model.Request(2, 12 * GIB, GIB), LIMITS)
         self.assertEqual((0, 1), placed.mem_nodes)
 
@@ -85,17 +89,19 @@ class KeptMemoryTest(unittest.TestCase):
 
     def test_a_guest_that_numatune_binds_there_is_counted_there(self):
         pinned = model.Promise('p', 'p', (0,), (2,), 2, 4 * GIB, None, False, model.PINNED, 0)
-        self.assertEqual([0, 0, 4 * GIB, 0],
-                         [n.promised_bytes for n in self.view([pinned]).nodes])
+        self.assertEqual([0, 0, 4 * GIB, 0], [n.promised_bytes for n in self.view([pinned]).nodes])
 
     def test_a_cpu_only_nodes_memory_is_not_a_devices_that_is_nearer(self):
         near = ((10, 40, 11, 80), (40, 10, 80, 80), (11, 80, 10, 80), (80, 80, 80, 10))
         found = host(DEVICE, SLOW, sizes=(0, 16 * GIB, 96 * GIB, 96 * GIB))._replace(
-            distances=near)
+            distances=near
+        )
         limits = LIMITS._replace(domain_distance=10)
         placed = placement.place(
-            view(found, [], limits), model.Request(4, 8 * GIB, allowed_cpus=frozenset(range(4))),
-            limits)
+            view(found, [], limits),
+            model.Request(4, 8 * GIB, allowed_cpus=frozenset(range(4))),
+            limits,
+        )
         self.assertEqual(((0,), (1,)), (placed.nodes, placed.mem_nodes))
 
 
@@ -104,16 +110,24 @@ class BandwidthTest(unittest.TestCase):
 
     GB_PER_SEC = 1e9
 
-    def place(self, wanted, kept_maxima, limits=LIMITS, sizes=(256, 256, 96, 96),
-              cpus=(32, 32, 0, 0)):
+    def place(
+        self, wanted, kept_maxima, limits=LIMITS, sizes=(256, 256, 96, 96), cpus=(32, 32, 0, 0)
+    ):
         """Place a guest of 4 vCPUs and 8 GiB that wants so much on nodes of 200 GB/s each."""
-        loads = {node: model.NodeLoad(
-            10.0 if cpus[node] else None, 180 * self.GB_PER_SEC if node < 2 else None,
-            None if most is None else most * self.GB_PER_SEC)
-            for node, most in enumerate((200, 200, *kept_maxima))}
+        loads = {
+            node: model.NodeLoad(
+                10.0 if cpus[node] else None,
+                180 * self.GB_PER_SEC if node < 2 else None,
+                None if most is None else most * self.GB_PER_SEC,
+            )
+            for node, most in enumerate((200, 200, *kept_maxima))
+        }
         shape = host(DEVICE, SLOW, cpus=cpus, sizes=tuple(size * GIB for size in sizes))
-        return placement.place(view(shape, [], limits, loads), model.Request(
-            4, 8 * GIB, bandwidth_bytes_per_sec=wanted * self.GB_PER_SEC), limits)
+        return placement.place(
+            view(shape, [], limits, loads),
+            model.Request(4, 8 * GIB, bandwidth_bytes_per_sec=wanted * self.GB_PER_SEC),
+            limits,
+        )
 
     def test_whatever_they_can_the_place_is_the_same(self):
         for wanted in (150, 250, 405, 414, 432, 600):
@@ -141,8 +155,11 @@ class BandwidthTest(unittest.TestCase):
 class DomainTest(unittest.TestCase):
     """Nodes that share their channels, some without memory."""
 
-    SHAPE = hosts.topology(cpus=(2, 2, 2, 2), memory=(16 * GIB, 0, 8 * GIB, 0),
-                           distances=hosts.two_level(4, 2, near=11))
+    SHAPE = hosts.topology(
+        cpus=(2, 2, 2, 2),
+        memory=(16 * GIB, 0, 8 * GIB, 0),
+        distances=hosts.two_level(4, 2, near=11),
+    )
 
     def view(self):
         return view(self.SHAPE, [], LIMITS)._replace(domains=(0, 0, 2, 2))
@@ -154,32 +171,48 @@ class DomainTest(unittest.TestCase):
                 self.assertEqual((nodes, mem_nodes), (placed.nodes, placed.mem_nodes))
 
     def test_the_spread_policys_too(self):
-        placed = placement.place(self.view(), model.Request(
-            3, 12 * GIB, policy=model.SPREAD), LIMITS)
+        placed = placement.place(
+            self.view(), model.Request(3, 12 * GIB, policy=model.SPREAD), LIMITS
+        )
         self.assertEqual((0, 2), placed.mem_nodes)
 
 
 class RebalanceTest(unittest.TestCase):
-
     def plans(self, host):
         made, _ = host.run(moves.Terms(), 240, 60.0)
         return [step for plan in made for move in plan.moves for step in move.steps]
 
     def test_memory_that_spilled_to_a_device_comes_home_and_none_goes_there(self):
-        guests = [load('far', 4, 0, 3.0, 8 * GIB, lines=1e7, mem_nodes=(0,),
-                       lies=((0, 2 * GIB), (2, 6 * GIB))),
-                  *(load('g%d' % n, 4, 0, 3.0, 4 * GIB, lines=1e7) for n in range(3))]
+        guests = [
+            load(
+                'far',
+                4,
+                0,
+                3.0,
+                8 * GIB,
+                lines=1e7,
+                mem_nodes=(0,),
+                lies=((0, 2 * GIB), (2, 6 * GIB)),
+            ),
+            *(load('g%d' % n, 4, 0, 3.0, 4 * GIB, lines=1e7) for n in range(3)),
+        ]
         host = Constant((8, 8, 0, 0), (32 * GIB, 32 * GIB, 0, 0), guests, distances=FAR)
         steps = self.plans(host)
         self.assertTrue(steps)
         self.assertLessEqual({node for step in steps for node in step.mem_nodes}, {0, 1})
-        self.assertEqual({0, 1}, {node for guest in host.guests
-                                  for node, _ in guest.bytes_by_node})
+        self.assertEqual(
+            {0, 1}, {node for guest in host.guests for node, _ in guest.bytes_by_node}
+        )
 
     def test_no_step_names_a_node_without_memory(self):
         guests = [load('g%d' % n, 4, 0, 3.0, 4 * GIB, lines=1e7) for n in range(4)]
-        host = Constant((4, 4, 4, 4), (32 * GIB, 0, 32 * GIB, 0), guests,
-                        distances=hosts.two_level(4, 2, near=11), domains=(0, 0, 2, 2))
+        host = Constant(
+            (4, 4, 4, 4),
+            (32 * GIB, 0, 32 * GIB, 0),
+            guests,
+            distances=hosts.two_level(4, 2, near=11),
+            domains=(0, 0, 2, 2),
+        )
         steps = self.plans(host)
         self.assertTrue(steps)
         self.assertLessEqual({node for step in steps for node in step.mem_nodes}, {0, 2})

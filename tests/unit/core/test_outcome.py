@@ -3,8 +3,7 @@
 
 import unittest
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import outcome, placement, ranking
@@ -13,15 +12,30 @@ from tests.fixtures.hosts import LIMITS, MIB, host, node
 from tests.unit.core.test_placement_properties import hosts
 
 asked = st.builds(
-    outcome.Asked, st.integers(1, 24), st.integers(0, 99), st.floats(0, 20),
+    outcome.Asked,
+    st.integers(1, 24),
+    st.integers(0, 99),
+    st.floats(0, 20),
     st.sampled_from((model.AUTO, model.AUTO, model.ONE_NODE, model.SPREAD)),
-    st.sampled_from((0.3, 1.0, 3.0)))
+    st.sampled_from((0.3, 1.0, 3.0)),
+)
 #: As hosts are: they know the same of all their nodes.
-even = st.builds(lambda view, demand, bandwidth, link: view._replace(nodes=tuple(one._replace(
-    demand_cores=one.demand_cores if demand else None,
-    bandwidth_bytes_per_sec=one.bandwidth_bytes_per_sec if bandwidth else None,
-    link_ratio=one.link_ratio if link else None) for one in view.nodes)),
-    hosts(measured=True), st.booleans(), st.booleans(), st.booleans())
+even = st.builds(
+    lambda view, demand, bandwidth, link: view._replace(
+        nodes=tuple(
+            one._replace(
+                demand_cores=one.demand_cores if demand else None,
+                bandwidth_bytes_per_sec=one.bandwidth_bytes_per_sec if bandwidth else None,
+                link_ratio=one.link_ratio if link else None,
+            )
+            for one in view.nodes
+        )
+    ),
+    hosts(measured=True),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
 
 
 def domains_of(found, columns):
@@ -29,7 +43,6 @@ def domains_of(found, columns):
 
 
 class OutcomeTest(unittest.TestCase):
-
     @settings(max_examples=150, deadline=None)
     @given(even | hosts(), asked)
     def test_it_is_where_place_would_go(self, view, wanted):
@@ -42,8 +55,9 @@ class OutcomeTest(unittest.TestCase):
             self.assertEqual(dict(placed.reasons[0].values)['pressure'], found.used[0])
         else:
             self.assertEqual(placed.reasons[0].code, found.code)
-            self.assertEqual({at for at, cores in enumerate(columns.cores) if cores},
-                             set(found.at))
+            self.assertEqual(
+                {at for at, cores in enumerate(columns.cores) if cores}, set(found.at)
+            )
 
     @settings(max_examples=150, deadline=None)
     @given(even | hosts(), asked)
@@ -73,7 +87,8 @@ class OutcomeTest(unittest.TestCase):
         self.assertEqual(('too_few_cpus', (1.0, 1.0), []), tuple(found)[:3])
 
     def test_a_host_without_a_usable_cpu_is_beyond_any_pressure(self):
-        columns = aggregate(host(*(node(at, 0, threads=0, capacity=9 * MIB, demand_cores=30.0)
-                                   for at in range(2))))
+        columns = aggregate(
+            host(*(node(at, 0, threads=0, capacity=9 * MIB, demand_cores=30.0) for at in range(2)))
+        )
         found = outcome.outcome(columns, outcome.unseen(2, 4), LIMITS)
         self.assertEqual(('too_few_cpus', (ranking.ABSURD,)), tuple(found)[:2])

@@ -4,8 +4,7 @@
 import unittest
 from array import array
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nova_numa_pmc.core import page_choice
 
@@ -13,12 +12,12 @@ ABSENT = -2
 
 
 class WindowsTest(unittest.TestCase):
-
     @given(st.integers(0, 1000), st.integers(0, 1000), st.integers(1, 300))
     def test_they_cover_the_range_once_and_cut_at_multiples(self, start, size, step):
         cuts = list(page_choice.windows(start, start + size, step))
-        self.assertEqual(list(range(start, start + size)),
-                         [at for a, b in cuts for at in range(a, b)])
+        self.assertEqual(
+            list(range(start, start + size)), [at for a, b in cuts for at in range(a, b)]
+        )
         for a, b in cuts:
             self.assertLess(a, b)
             self.assertLessEqual(b - a, step)
@@ -26,16 +25,15 @@ class WindowsTest(unittest.TestCase):
 
 
 class AwayTest(unittest.TestCase):
-
     @given(st.lists(st.integers(-20, 4)), st.sets(st.integers(0, 4), min_size=1))
     def test_present_pages_off_the_homes(self, statuses, homes):
         self.assertEqual(
             [i for i, node in enumerate(statuses) if node >= 0 and node not in homes],
-            page_choice.away(array('i', statuses), homes))
+            page_choice.away(array('i', statuses), homes),
+        )
 
 
 class WholeUnitsTest(unittest.TestCase):
-
     def test_a_unit_on_one_wrong_node(self):
         statuses = array('i', [1, 1, 1, 1, 1, 0, 1, 1, ABSENT, 1, 1, 1, 1])
         self.assertEqual([1, 10], page_choice.whole_units(statuses, {0}, 1, 3))
@@ -48,13 +46,12 @@ class WholeUnitsTest(unittest.TestCase):
         statuses = array('i', statuses)
         for at in page_choice.whole_units(statuses, {0}, first, unit):
             self.assertEqual(first % unit, at % unit)
-            self.assertEqual(1, len(set(statuses[at:at + unit])))
+            self.assertEqual(1, len(set(statuses[at : at + unit])))
             self.assertGreater(statuses[at], 0)
             self.assertLessEqual(at + unit, len(statuses))
 
 
 class TargetTest(unittest.TestCase):
-
     def test_the_node_that_lacks_most(self):
         wanted = {0: 100, 1: 100}
         self.assertEqual(1, page_choice.next_target(wanted, {0: 60, 1: 10}, [0, 1]))

@@ -15,19 +15,21 @@ def code(placed):
 
 
 class OneNodeTest(unittest.TestCase):
-
     def test_takes_the_node_under_less_pressure(self):
         placed = place(host(node(0, demand_cores=3.5), node(1, demand_cores=1.0)))
         self.assertEqual(((1,), (1,), True), (placed.nodes, placed.mem_nodes, placed.bind))
 
     def test_a_pinned_hot_node_hides_no_gain_among_the_others(self):
-        view = host(node(0, demand_cores=9.0), node(1, demand_cores=4.0),
-                    node(2, demand_cores=3.5))
+        view = host(
+            node(0, demand_cores=9.0), node(1, demand_cores=4.0), node(2, demand_cores=3.5)
+        )
         self.assertEqual((2,), place(view).nodes)
 
     def test_free_memory_does_not_outweigh_pressure(self):
-        view = host(node(0, capacity=64 * GIB, demand_cores=4.0),
-                    node(1, capacity=2 * GIB, demand_cores=0.5))
+        view = host(
+            node(0, capacity=64 * GIB, demand_cores=4.0),
+            node(1, capacity=2 * GIB, demand_cores=0.5),
+        )
         self.assertEqual((1,), place(view).nodes)
 
     def test_memory_must_fit_even_under_pressure(self):
@@ -40,12 +42,16 @@ class OneNodeTest(unittest.TestCase):
 
     def test_equal_candidates_rotate(self):
         nodes = [node(at) for at in range(3)]
-        self.assertEqual([(0,), (1,), (2,), (0,)],
-                         [place(host(*nodes, rotation=turn)).nodes for turn in range(4)])
+        self.assertEqual(
+            [(0,), (1,), (2,), (0,)],
+            [place(host(*nodes, rotation=turn)).nodes for turn in range(4)],
+        )
 
     def test_noise_below_a_step_does_not_tip_equal_guests(self):
-        view = host(node(0, vcpus=3, guests=3, demand_cores=0.011),
-                    node(1, vcpus=2, guests=2, demand_cores=0.013))
+        view = host(
+            node(0, vcpus=3, guests=3, demand_cores=0.011),
+            node(1, vcpus=2, guests=2, demand_cores=0.013),
+        )
         self.assertEqual((1,), place(view).nodes)
 
     def test_unequal_nodes_fill_in_proportion_to_their_cores(self):
@@ -57,18 +63,21 @@ class OneNodeTest(unittest.TestCase):
 
 
 class BandwidthTest(unittest.TestCase):
-
     def loaded(self, used, maximum=100, **fields):
         return {'bandwidth_bytes_per_sec': used, 'bandwidth_max_bytes_per_sec': maximum, **fields}
 
     def test_a_saturated_memory_controller_is_avoided(self):
-        view = host(node(0, demand_cores=0.0, **self.loaded(90)),
-                    node(1, demand_cores=3.0, **self.loaded(10)))
+        view = host(
+            node(0, demand_cores=0.0, **self.loaded(90)),
+            node(1, demand_cores=3.0, **self.loaded(10)),
+        )
         self.assertEqual((1,), place(view).nodes)
 
     def test_unknown_on_one_candidate_is_assumed_as_on_the_others(self):
-        view = host(node(0, demand_cores=1.0, **self.loaded(90)),
-                    node(1, demand_cores=0.0, **self.loaded(10, None)))
+        view = host(
+            node(0, demand_cores=1.0, **self.loaded(90)),
+            node(1, demand_cores=0.0, **self.loaded(10, None)),
+        )
         placed = place(view)
         self.assertEqual(0.9, dict(placed.reasons[0].values)['instead_pressure'])
         self.assertIn(model.Reason('bandwidth_assumed'), placed.reasons)
@@ -78,9 +87,11 @@ class BandwidthTest(unittest.TestCase):
         self.assertIn(model.Reason('bandwidth_dropped'), placed.reasons)
 
     def test_unknown_on_a_node_that_is_no_candidate_drops_nothing(self):
-        view = host(node(0, demand_cores=1.0, **self.loaded(95)),
-                    node(1, demand_cores=2.0, **self.loaded(5)),
-                    node(2, promised=8 * GIB))
+        view = host(
+            node(0, demand_cores=1.0, **self.loaded(95)),
+            node(1, demand_cores=2.0, **self.loaded(5)),
+            node(2, promised=8 * GIB),
+        )
         self.assertEqual((1,), place(view).nodes)
 
     def test_demand_unknown_on_one_candidate_is_assumed_as_on_the_others(self):
@@ -91,14 +102,17 @@ class BandwidthTest(unittest.TestCase):
         self.assertIn(model.Reason('demand_assumed'), placed.reasons)
 
     def test_what_a_node_can_not_have_is_not_missing(self):
-        view = host(node(0, demand_cores=1.0, **self.loaded(10)),
-                    node(1, demand_cores=1.0, capacity=0),
-                    node(2, 0, **self.loaded(20)))
+        view = host(
+            node(0, demand_cores=1.0, **self.loaded(10)),
+            node(1, demand_cores=1.0, capacity=0),
+            node(2, 0, **self.loaded(20)),
+        )
         self.assertEqual([], [reason.code for reason in place(view).reasons[1:]])
 
     def test_a_busy_link_counts(self):
-        view = host(node(0, demand_cores=0.0, link_ratio=0.9),
-                    node(1, demand_cores=1.0, link_ratio=0.1))
+        view = host(
+            node(0, demand_cores=0.0, link_ratio=0.9), node(1, demand_cores=1.0, link_ratio=0.1)
+        )
         self.assertEqual((1,), place(view).nodes)
 
     def test_a_hog_spreads_over_nodes(self):
@@ -109,7 +123,6 @@ class BandwidthTest(unittest.TestCase):
 
 
 class SpanTest(unittest.TestCase):
-
     def test_larger_than_a_node_spans_the_closest_pair(self):
         nodes = [node(at, capacity=(4 + (at == 2)) * GIB) for at in range(4)]
         placed = place(host(*nodes, distances=two_level(4, 2)), 2, 6 * GIB)
@@ -133,8 +146,10 @@ class SpanTest(unittest.TestCase):
 
     def test_nothing_fits_leaves_memory_wide(self):
         placed = place(host(node(0, vcpus=4), node(1)), memory=99 * GIB)
-        self.assertEqual(('cpus_only', (1,), (), False),
-                         (code(placed), placed.nodes, placed.mem_nodes, placed.bind))
+        self.assertEqual(
+            ('cpus_only', (1,), (), False),
+            (code(placed), placed.nodes, placed.mem_nodes, placed.bind),
+        )
 
     def test_nothing_fits_and_vcpus_exceed_a_node(self):
         placed = place(host(*(node(at) for at in range(3))), vcpus=7, memory=99 * GIB)
@@ -146,22 +161,30 @@ class SpanTest(unittest.TestCase):
 
 
 class ShapeTest(unittest.TestCase):
-
     def test_a_memory_only_node_is_no_home(self):
         view = host(node(0, promised=7 * GIB), node(1, cores=0, capacity=64 * GIB))
         self.assertEqual((0,), place(view).nodes)
 
     def test_a_memory_only_node_helps_a_guest_that_spans(self):
-        view = host(node(0, cpus=frozenset({0, 1, 2, 3})), node(1, cpus=frozenset({4, 5, 6, 7})),
-                    node(2, cores=0, capacity=64 * GIB, cpus=frozenset()),
-                    distances=((10, 21, 14), (21, 10, 24), (14, 24, 10)))
+        view = host(
+            node(0, cpus=frozenset({0, 1, 2, 3})),
+            node(1, cpus=frozenset({4, 5, 6, 7})),
+            node(2, cores=0, capacity=64 * GIB, cpus=frozenset()),
+            distances=((10, 21, 14), (21, 10, 24), (14, 24, 10)),
+        )
         placed = place(view, memory=9 * GIB)
-        self.assertEqual(((0, 2), (0, 2), frozenset({0, 1, 2, 3})),
-                         (placed.nodes, placed.mem_nodes, placed.cpus))
+        self.assertEqual(
+            ((0, 2), (0, 2), frozenset({0, 1, 2, 3})),
+            (placed.nodes, placed.mem_nodes, placed.cpus),
+        )
 
     def test_a_cpu_only_node_takes_guests_with_memory_of_the_nearest(self):
-        view = host(node(0, vcpus=8), node(1, capacity=0), node(2, vcpus=8),
-                    distances=((10, 12, 21), (12, 10, 21), (21, 21, 10)))
+        view = host(
+            node(0, vcpus=8),
+            node(1, capacity=0),
+            node(2, vcpus=8),
+            distances=((10, 12, 21), (12, 10, 21), (21, 21, 10)),
+        )
         placed = place(view)
         self.assertEqual(((1,), (0,), False), (placed.nodes, placed.mem_nodes, placed.bind))
 
@@ -170,8 +193,9 @@ class ShapeTest(unittest.TestCase):
         view = host(*nodes, distances=two_level(4, 2, near=11))
         shared = view._replace(domains=(0, 0, 2, 2))
         placed = place(shared, vcpus=6, memory=12 * GIB)
-        self.assertEqual(('one_node', (0, 1), frozenset(range(8))),
-                         (code(placed), placed.nodes, placed.cpus))
+        self.assertEqual(
+            ('one_node', (0, 1), frozenset(range(8))), (code(placed), placed.nodes, placed.cpus)
+        )
         self.assertEqual('span', code(place(view, 6, 12 * GIB)))
 
     def test_no_memory_is_expected_on_a_node_without_any(self):
@@ -184,10 +208,13 @@ class ShapeTest(unittest.TestCase):
         self.assertEqual(((0, 1), (0,)), (placed.nodes, placed.mem_nodes))
 
     def test_odd_views_never_raise(self):
-        for view in (model.HostView((), ()), host(node(0, cores=0), node(1, cores=0)),
-                     host(node(0, capacity=0), node(1, capacity=0)),
-                     model.HostView((node(0), node(1)), ()),
-                     model.HostView((node(0), node(5)), ((10,), ()))):
+        for view in (
+            model.HostView((), ()),
+            host(node(0, cores=0), node(1, cores=0)),
+            host(node(0, capacity=0), node(1, capacity=0)),
+            model.HostView((node(0), node(1)), ()),
+            model.HostView((node(0), node(5)), ((10,), ())),
+        ):
             for policy in model.POLICIES:
                 for memory in (0, GIB, 99 * GIB):
                     placed = place(view, 2, memory, policy=policy)
@@ -195,7 +222,6 @@ class ShapeTest(unittest.TestCase):
 
 
 class AllowedTest(unittest.TestCase):
-
     VIEW = host(node(0, cpus=frozenset({0, 1, 2, 3})), node(1, cpus=frozenset({4, 5, 6, 7})))
 
     def test_stays_within_the_cpus_it_may_use(self):
@@ -215,10 +241,11 @@ class AllowedTest(unittest.TestCase):
 
 
 class HugePagesTest(unittest.TestCase):
-
     def test_fit_by_their_own_pool(self):
-        view = host(node(0, huge_free_bytes=((2 * MIB, 4 * GIB),)),
-                    node(1, capacity=0, huge_free_bytes=((2 * MIB, 8 * GIB), (GIB, 64 * GIB))))
+        view = host(
+            node(0, huge_free_bytes=((2 * MIB, 4 * GIB),)),
+            node(1, capacity=0, huge_free_bytes=((2 * MIB, 8 * GIB), (GIB, 64 * GIB))),
+        )
         self.assertEqual((1,), place(view, memory=6 * GIB, page_bytes=2 * MIB).nodes)
         self.assertEqual((0, 1), place(view, memory=9 * GIB, page_bytes=2 * MIB).nodes)
 
@@ -228,7 +255,6 @@ class HugePagesTest(unittest.TestCase):
 
 
 class DeviceTest(unittest.TestCase):
-
     def test_a_device_draws_its_guest_while_its_node_is_fine(self):
         self.assertEqual((1,), place(host(node(0), node(1, vcpus=3)), device_nodes=(1,)).nodes)
 
@@ -240,7 +266,6 @@ class DeviceTest(unittest.TestCase):
 
 
 class PolicyTest(unittest.TestCase):
-
     VIEW = host(node(0), node(1), node(2, cores=0, capacity=64 * GIB))
 
     def test_spread_takes_every_node_with_cpus(self):
@@ -257,18 +282,28 @@ class PolicyTest(unittest.TestCase):
 
     def test_what_others_placed_is_left_alone(self):
         placed = place(self.VIEW, placed_by=('numatune', 'vcpupin'))
-        self.assertEqual(((), 'left alone: placed by others (numatune, vcpupin)'),
-                         (placed.nodes, placement.explain(placed)))
+        self.assertEqual(
+            ((), 'left alone: placed by others (numatune, vcpupin)'),
+            (placed.nodes, placement.explain(placed)),
+        )
 
 
 class PromiseTest(unittest.TestCase):
-
     def test_of_a_placed_guest(self):
         placed = model.Placement((1,), None, True, (), (1,))
         made = placement.promise(guest(vcpus=2), placed, 7)
-        self.assertEqual(((1,), (1,), 2, 300 * MIB, 'placed', 7, False),
-                         (made.cpu_nodes, made.mem_nodes, made.vcpus, made.memory_bytes,
-                          made.origin, made.since_ns, made.bound))
+        self.assertEqual(
+            ((1,), (1,), 2, 300 * MIB, 'placed', 7, False),
+            (
+                made.cpu_nodes,
+                made.mem_nodes,
+                made.vcpus,
+                made.memory_bytes,
+                made.origin,
+                made.since_ns,
+                made.bound,
+            ),
+        )
 
     def test_of_a_spanning_guest_divides_its_memory_over_what_is_left(self):
         view = host(node(0, promised=6 * GIB), node(1))
@@ -295,18 +330,20 @@ class PromiseTest(unittest.TestCase):
 
 
 class ExplainTest(unittest.TestCase):
-
     def test_a_choice(self):
         placed = place(host(node(0, vcpus=4), node(1)), memory=2 * GIB)
         self.assertEqual(
             'node 1: fits on one node; pressure 0.12, 25 % of memory promised; '
-            'preferred by pressure to node 0 (pressure 0.62)', placement.explain(placed))
+            'preferred by pressure to node 0 (pressure 0.62)',
+            placement.explain(placed),
+        )
 
     def test_nothing_fits(self):
         said = placement.explain(place(host(node(0)), memory=9 * GIB))
         self.assertIn('memory fits nowhere', said)
-        self.assertIn('no single node fits 1 vCPUs and 9216 MiB: at most 4 CPUs and 8192 MiB',
-                      said)
+        self.assertIn(
+            'no single node fits 1 vCPUs and 9216 MiB: at most 4 CPUs and 8192 MiB', said
+        )
 
     def test_a_reason_of_a_newer_version(self):
         newer = model.Placement((), reasons=(model.Reason('moon_phase'),))

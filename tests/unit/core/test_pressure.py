@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import unittest
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc.core import pressure
 
@@ -10,23 +9,22 @@ LATENCIES = ((60.0, 100.0), (100.0, 60.0))  # two sockets of the eBay KVM tuning
 
 
 class TestUtilisations(unittest.TestCase):
-
     def test_capacity_counts_cores_and_a_share_of_their_siblings(self):
         self.assertEqual(7.5, pressure.capacity_cores(6, 12))
         self.assertEqual(5.0, pressure.capacity_cores(6, 12, 0.0, 1.0))
         self.assertEqual(0.0, pressure.capacity_cores(0, 0, 0.25, 1.0))
 
     def test_demand_is_running_and_waiting(self):
-        before = {1: (0, 0), 2: (5 * 10 ** 9, 0), 3: (9, 9)}
-        after = {1: (10 ** 9, 10 ** 9), 2: (6 * 10 ** 9, 0), 4: (10 ** 9, 0), 3: (0, 0)}
+        before = {1: (0, 0), 2: (5 * 10**9, 0), 3: (9, 9)}
+        after = {1: (10**9, 10**9), 2: (6 * 10**9, 0), 4: (10**9, 0), 3: (0, 0)}
         # 3's id was used again and 4 is new: neither is known over the whole time.
-        self.assertEqual(1.5, pressure.demand_cores(before, after, 2 * 10 ** 9))
+        self.assertEqual(1.5, pressure.demand_cores(before, after, 2 * 10**9))
         self.assertIsNone(pressure.demand_cores(before, after, 0))
 
     def test_bandwidth(self):
-        self.assertEqual(25.0, pressure.bandwidth_bytes_per_sec(20, 30, 2 * 10 ** 9))
-        self.assertEqual(40.0, pressure.bandwidth_bytes_per_sec(20, 30, 2 * 10 ** 9, 2.0))
-        self.assertIsNone(pressure.bandwidth_bytes_per_sec(None, 30, 10 ** 9))
+        self.assertEqual(25.0, pressure.bandwidth_bytes_per_sec(20, 30, 2 * 10**9))
+        self.assertEqual(40.0, pressure.bandwidth_bytes_per_sec(20, 30, 2 * 10**9, 2.0))
+        self.assertIsNone(pressure.bandwidth_bytes_per_sec(None, 30, 10**9))
 
     def test_rated_bandwidth_of_the_decks_machine(self):
         # Three channels of DDR3-1333 for each socket: 32 GB/s rated.
@@ -44,7 +42,6 @@ class TestUtilisations(unittest.TestCase):
 
 
 class TestLatency(unittest.TestCase):
-
     def test_unloaded(self):
         self.assertEqual(100.0, pressure.loaded_latency_ns(100.0, 60.0, 0.0))
         self.assertEqual(100.0, pressure.loaded_latency_ns(100.0, 60.0, None))
@@ -56,22 +53,23 @@ class TestLatency(unittest.TestCase):
         below = pressure.loaded_latency_ns(60.0, 60.0, 0.95 - 1e-9)
         above = pressure.loaded_latency_ns(60.0, 60.0, 0.95 + 1e-9)
         self.assertAlmostEqual(below, above, places=4)
-        self.assertAlmostEqual(60 + 9 * (19 + 0.05 / 0.0025),
-                               pressure.loaded_latency_ns(60.0, 60.0, 1.0))
+        self.assertAlmostEqual(
+            60 + 9 * (19 + 0.05 / 0.0025), pressure.loaded_latency_ns(60.0, 60.0, 1.0)
+        )
 
     @given(st.floats(0, 5), st.floats(0, 5))
     def test_never_falls_with_load(self, one, other):
         low, high = sorted((one, other))
-        self.assertLessEqual(pressure.loaded_latency_ns(60.0, 60.0, low),
-                             pressure.loaded_latency_ns(60.0, 60.0, high))
+        self.assertLessEqual(
+            pressure.loaded_latency_ns(60.0, 60.0, low),
+            pressure.loaded_latency_ns(60.0, 60.0, high),
+        )
 
     def test_slit(self):
-        self.assertEqual(LATENCIES, pressure.slit_latencies_ns(
-            ((12, 20), (20, 12)), 60.0))
+        self.assertEqual(LATENCIES, pressure.slit_latencies_ns(((12, 20), (20, 12)), 60.0))
 
 
 class TestLosses(unittest.TestCase):
-
     def test_remote_accesses_cost_their_extra_latency(self):
         # 10 million remote lines a second, 40 ns more each: 0.4 cores.
         traffic = ((5e6, 1e7), (0.0, 5e6))
@@ -82,8 +80,9 @@ class TestLosses(unittest.TestCase):
 
     def test_prefetched_lines_are_waited_for_together(self):
         traffic = ((0.0, 1e7), (0.0, 0.0))
-        loss = pressure.losses((0, 0), (1, 1), traffic, LATENCIES, (None, None),
-                               pressure.MLP_WITH_PREFETCH)
+        loss = pressure.losses(
+            (0, 0), (1, 1), traffic, LATENCIES, (None, None), pressure.MLP_WITH_PREFETCH
+        )
         self.assertAlmostEqual(0.1, loss[0].distance_cores)
 
     def test_a_saturated_local_node_costs_too(self):
@@ -92,15 +91,18 @@ class TestLosses(unittest.TestCase):
         self.assertAlmostEqual(1e7 * 0.15 * 60 * 9 * 1e-9, loss[0].distance_cores)
 
     def test_unknown_parts_stay_unknown(self):
-        self.assertEqual(((None, None), (None, None)), pressure.losses(
-            (None, 1.0), (1.0, None), None, LATENCIES, (None, None)))
-        self.assertIsNone(pressure.losses(
-            (0, 0), (1, 1), ((1.0, None), (0.0, 0.0)), LATENCIES, (None, None)
-            )[0].distance_cores)
+        self.assertEqual(
+            ((None, None), (None, None)),
+            pressure.losses((None, 1.0), (1.0, None), None, LATENCIES, (None, None)),
+        )
+        self.assertIsNone(
+            pressure.losses((0, 0), (1, 1), ((1.0, None), (0.0, 0.0)), LATENCIES, (None, None))[
+                0
+            ].distance_cores
+        )
 
 
 class TestAttribute(unittest.TestCase):
-
     def test_two_nodes_leave_no_choice(self):
         traffic = pressure.attribute((5, 6), (10, 20), ())
         self.assertEqual(((5.0, 10.0), (20.0, 6.0)), traffic.lines_per_sec)
@@ -114,16 +116,18 @@ class TestAttribute(unittest.TestCase):
 
     def test_controllers_correct_the_seed(self):
         # Pages say evenly; the controllers saw node 2 serve three times as much.
-        traffic = pressure.attribute((0, 0, 0), (100, 0, 0), [((100, 0, 0), (0, 40, 40))],
-                                     (0, 25, 75))
+        traffic = pressure.attribute(
+            (0, 0, 0), (100, 0, 0), [((100, 0, 0), (0, 40, 40))], (0, 25, 75)
+        )
         for seen, fitted in zip((0.0, 25.0, 75.0), traffic.lines_per_sec[0]):
             self.assertAlmostEqual(seen, fitted)
         self.assertAlmostEqual(0.0, traffic.residual_ratio)
 
     def test_what_does_not_fit_is_published(self):
         # The guest has no page on node 1, though that node served half.
-        traffic = pressure.attribute((0, 0, 0), (100, 0, 0), [((100, 0, 0), (0, 0, 40))],
-                                     (0, 50, 50))
+        traffic = pressure.attribute(
+            (0, 0, 0), (100, 0, 0), [((100, 0, 0), (0, 0, 40))], (0, 50, 50)
+        )
         self.assertEqual((0.0, 0.0, 100.0), traffic.lines_per_sec[0])
         self.assertAlmostEqual(1.0, traffic.residual_ratio)
 
@@ -131,7 +135,7 @@ class TestAttribute(unittest.TestCase):
         self.assertIsNone(pressure.attribute((0, 0), (1, 1), (), (1, None)).residual_ratio)
 
     NODES = st.shared(st.integers(2, 5), key='nodes')
-    AMOUNTS = NODES.flatmap(lambda n: st.lists(st.integers(0, 10 ** 9), min_size=n, max_size=n))
+    AMOUNTS = NODES.flatmap(lambda n: st.lists(st.integers(0, 10**9), min_size=n, max_size=n))
 
     @settings(max_examples=60, deadline=None)
     @given(AMOUNTS, AMOUNTS, st.lists(st.tuples(AMOUNTS, AMOUNTS), max_size=4), AMOUNTS)
@@ -144,8 +148,13 @@ class TestAttribute(unittest.TestCase):
         self.assertTrue(traffic.residual_ratio is None or traffic.residual_ratio >= 0)
 
     @settings(max_examples=60, deadline=None)
-    @given(NODES.flatmap(lambda n: st.lists(
-        st.lists(st.integers(1, 10 ** 6), min_size=n, max_size=n), min_size=n, max_size=n)))
+    @given(
+        NODES.flatmap(
+            lambda n: st.lists(
+                st.lists(st.integers(1, 10**6), min_size=n, max_size=n), min_size=n, max_size=n
+            )
+        )
+    )
     def test_consistent_sums_are_met(self, truth):
         nodes = range(len(truth))
         remote = [sum(row) - row[n] for n, row in enumerate(truth)]

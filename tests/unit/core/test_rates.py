@@ -1,39 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 import unittest
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nova_numa_pmc.core import rates
 from nova_numa_pmc.core.rates import Count, Delta
 
-U64 = st.integers(0, 2 ** 64 - 1)
-COUNTS = st.builds(Count, U64, st.integers(0, 2 ** 62), st.integers(0, 2 ** 62))
+U64 = st.integers(0, 2**64 - 1)
+COUNTS = st.builds(Count, U64, st.integers(0, 2**62), st.integers(0, 2**62))
 
 
 class TestDifference(unittest.TestCase):
-
     def test_counted_all_the_time(self):
-        self.assertEqual(Delta(70.0, 1.0),
-                         rates.difference(Count(30, 100, 100), Count(100, 200, 200)))
+        self.assertEqual(
+            Delta(70.0, 1.0), rates.difference(Count(30, 100, 100), Count(100, 200, 200))
+        )
 
     def test_multiplexed_is_scaled_and_says_how_much_was_seen(self):
-        self.assertEqual(Delta(300.0, 0.25),
-                         rates.difference(Count(25, 1000, 500), Count(100, 1400, 600)))
+        self.assertEqual(
+            Delta(300.0, 0.25), rates.difference(Count(25, 1000, 500), Count(100, 1400, 600))
+        )
 
     def test_wraps_at_64_bits(self):
-        self.assertEqual(Delta(8.0, 1.0),
-                         rates.difference(Count(2 ** 64 - 3, 1, 1), Count(5, 2, 2)))
+        self.assertEqual(Delta(8.0, 1.0), rates.difference(Count(2**64 - 3, 1, 1), Count(5, 2, 2)))
 
     def test_unknown(self):
         first = Count(100, 1000, 900)
         for name, second in (
-                ('went backwards', Count(99, 2000, 1900)),
-                ('opened anew', Count(5, 100, 100)),
-                ('did not run', Count(100, 2000, 900)),
-                ('ran longer than it was enabled', Count(200, 1100, 1200)),
-                ('stopped', Count(100, 1000, 900)),
-                ('unreadable', None)):
+            ('went backwards', Count(99, 2000, 1900)),
+            ('opened anew', Count(5, 100, 100)),
+            ('did not run', Count(100, 2000, 900)),
+            ('ran longer than it was enabled', Count(200, 1100, 1200)),
+            ('stopped', Count(100, 1000, 900)),
+            ('unreadable', None),
+        ):
             with self.subTest(name):
                 self.assertIsNone(rates.difference(first, second))
         self.assertIsNone(rates.difference(None, first))
@@ -50,15 +50,15 @@ class TestDifference(unittest.TestCase):
             self.assertGreaterEqual(delta.value, 0)
             self.assertTrue(0 < delta.share <= 1)
 
-    @given(U64, st.integers(0, 2 ** 40), st.integers(1, 2 ** 40), st.integers(1, 100))
+    @given(U64, st.integers(0, 2**40), st.integers(1, 2**40), st.integers(1, 100))
     def test_scaling_is_exact_for_a_steady_counter(self, start, events, running, factor):
         delta = rates.difference(
-            Count(start, 0, 0), Count((start + events) % 2 ** 64, running * factor, running))
+            Count(start, 0, 0), Count((start + events) % 2**64, running * factor, running)
+        )
         self.assertAlmostEqual(events * factor, delta.value, delta=1e-9 * events * factor)
 
 
 class TestSums(unittest.TestCase):
-
     def test_the_least_seen_part_tells_how_sure_a_sum_is(self):
         self.assertEqual(Delta(5.0, 0.5), rates.add([Delta(2.0, 0.5), Delta(3.0, 1.0)]))
 
@@ -73,9 +73,8 @@ class TestSums(unittest.TestCase):
 
 
 class TestRatios(unittest.TestCase):
-
     def test_per_sec(self):
-        self.assertEqual(50.0, rates.per_sec(Delta(100.0, 1.0), 2 * 10 ** 9))
+        self.assertEqual(50.0, rates.per_sec(Delta(100.0, 1.0), 2 * 10**9))
         for delta, elapsed in ((None, 1), (Delta(1.0, 1.0), 0), (Delta(1.0, 1.0), -5)):
             self.assertIsNone(rates.per_sec(delta, elapsed))
 

@@ -14,8 +14,11 @@ TERMS = moves.Terms()
 
 def skewed(**fields):
     """Six equal guests, five on node 0 and one on node 1, as numad leaves them."""
-    return Constant((12, 12), (64 * GIB, 64 * GIB), [
-        load(f'g{at}', 4, 0 if at < 5 else 1, 4.0, resident=GIB, **fields) for at in range(6)])
+    return Constant(
+        (12, 12),
+        (64 * GIB, 64 * GIB),
+        [load(f'g{at}', 4, 0 if at < 5 else 1, 4.0, resident=GIB, **fields) for at in range(6)],
+    )
 
 
 def count(host):
@@ -27,7 +30,6 @@ def kinds(plans):
 
 
 class FiveToOneTest(unittest.TestCase):
-
     def test_two_guests_move_and_no_more_bytes_than_theirs(self):
         host = skewed()
         plans, _ = host.run(TERMS, 20)
@@ -37,8 +39,10 @@ class FiveToOneTest(unittest.TestCase):
 
     def test_a_move_waits_until_regret_covers_its_cost(self):
         host = skewed()
-        host.guests = [guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
-                       for guest in host.guests]
+        host.guests = [
+            guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
+            for guest in host.guests
+        ]
         terms = TERMS._replace(bytes_per_tick=64 * GIB)
         plans, _ = host.run(terms, 20)
         first = next(at for at, plan in enumerate(plans) if plan.moves)
@@ -51,8 +55,10 @@ class FiveToOneTest(unittest.TestCase):
 
     def test_pending_moves_say_how_far_they_are(self):
         host = skewed()
-        host.guests = [guest._replace(bytes_by_node=((guest.cpu_nodes[0], 60 * GIB),))
-                       for guest in host.guests]
+        host.guests = [
+            guest._replace(bytes_by_node=((guest.cpu_nodes[0], 60 * GIB),))
+            for guest in host.guests
+        ]
         (plan, *_), _ = host.run(TERMS, 1)
         self.assertEqual((), plan.moves)
         nearest = plan.pending[0]
@@ -110,8 +116,9 @@ class GroundTest(unittest.TestCase):
         self.assertEqual(8 * MIB, plans[[len(p.moves) for p in plans].index(1)].moves[0].bytes)
 
     def test_memory_is_fetched_where_the_cpus_can_not_go(self):
-        guests = [load('g', 2, 0, 1.0, lines=5e6, lies=((0, 8 * MIB), (1, GIB)),
-                       allowed_nodes=(0,))]
+        guests = [
+            load('g', 2, 0, 1.0, lines=5e6, lies=((0, 8 * MIB), (1, GIB)), allowed_nodes=(0,))
+        ]
         host = Constant((4, 4), (8 * GIB,) * 2, guests)
         plans, _ = host.run(TERMS, 60)
         self.assertEqual(['fetch'], kinds(plans))
@@ -120,8 +127,12 @@ class GroundTest(unittest.TestCase):
     @staticmethod
     def tight():
         """Two busy guests beside two idle ones, on nodes without room for a third."""
-        guests = [load('a', 4, 0, 4.0, 4 * GIB), load('b', 4, 0, 3.0, 4 * GIB),
-                  load('c', 4, 1, 0.5, 4 * GIB), load('d', 4, 1, 0.5, 4 * GIB)]
+        guests = [
+            load('a', 4, 0, 4.0, 4 * GIB),
+            load('b', 4, 0, 3.0, 4 * GIB),
+            load('c', 4, 1, 0.5, 4 * GIB),
+            load('d', 4, 1, 0.5, 4 * GIB),
+        ]
         return Constant((4, 4), (9 * GIB,) * 2, guests)
 
     def test_two_guests_swap_where_neither_fits_alone(self):
@@ -129,13 +140,16 @@ class GroundTest(unittest.TestCase):
         terms = TERMS._replace(widen=False)
         plans, _ = host.run(terms, 40)
         self.assertEqual(['swap'], kinds(plans))
-        self.assertEqual(2, len({guest.cpu_nodes for guest in host.guests
-                                 if guest.name in 'ab'}))
+        self.assertEqual(2, len({guest.cpu_nodes for guest in host.guests if guest.name in 'ab'}))
 
     def test_a_swap_needs_room_for_a_first_step_on_either_node(self):
         enough = TERMS.reserve_bytes + 16 * MIB
-        for free, expected in (((enough, enough), ['swap']), ((enough - 1, enough), []),
-                               ((enough, enough - 1), []), ((0, 64 * GIB), [])):
+        for free, expected in (
+            ((enough, enough), ['swap']),
+            ((enough - 1, enough), []),
+            ((enough, enough - 1), []),
+            ((0, 64 * GIB), []),
+        ):
             with self.subTest(free=free):
                 seen = self.tight().situation()._replace(free_bytes=tuple(enumerate(free)))
                 plan = rebalance.propose(seen, TERMS._replace(widen=False))
@@ -150,11 +164,12 @@ class GroundTest(unittest.TestCase):
 
 
 class WidenTest(unittest.TestCase):
-
     def host(self, lines=(1e5, 1e6, 1e6)):
         """Three guests that no division over two nodes satisfies."""
-        guests = [load(f'g{at}', 4, 0 if at < 2 else 1, 2.7, 4 * GIB, lines=each)
-                  for at, each in enumerate(lines)]
+        guests = [
+            load(f'g{at}', 4, 0 if at < 2 else 1, 2.7, 4 * GIB, lines=each)
+            for at, each in enumerate(lines)
+        ]
         return Constant((4, 4), (9 * GIB,) * 2, guests)
 
     def test_the_calmest_guest_gets_idle_cores_elsewhere(self):
@@ -168,8 +183,9 @@ class WidenTest(unittest.TestCase):
     def test_it_goes_home_when_there_is_room(self):
         host = self.host()
         _, ledger = host.run(TERMS, 20)
-        host.guests[1:] = [guest._replace(demand_cores=0.5, served_cores=0.5)
-                           for guest in host.guests[1:]]
+        host.guests[1:] = [
+            guest._replace(demand_cores=0.5, served_cores=0.5) for guest in host.guests[1:]
+        ]
         plans, _ = host.run(TERMS, 60, ledger=ledger)
         self.assertEqual(['narrow'], kinds(plans))
         self.assertEqual((0,), host.guests[0].cpu_nodes)
@@ -187,15 +203,17 @@ class WidenTest(unittest.TestCase):
             host = Constant((4, 4), (64 * GIB,) * 2, guests)
             for waiting, wanted in ((bursting, {'widen'}), (calm, set())):
                 with self.subTest(each=each, waiting=waiting):
-                    seen = host.situation()._replace(
-                        waiting_cores=((0, waiting), (1, waiting)))
+                    seen = host.situation()._replace(waiting_cores=((0, waiting), (1, waiting)))
                     plan, _ = rebalance.plan(seen, ledgers.Ledger(), TERMS, TICK_S, 0.0)
                     self.assertEqual(wanted, set(kinds([plan])))
 
     def test_bursts_of_full_nodes_are_not_shared_where_accesses_are_not_counted(self):
         guests = [load(f'g{at}', 2, at // 3, 1.5, lines_per_sec=None) for at in range(6)]
-        seen = Constant((4, 4), (64 * GIB,) * 2, guests).situation()._replace(
-            waiting_cores=((0, 1.0), (1, 1.0)))
+        seen = (
+            Constant((4, 4), (64 * GIB,) * 2, guests)
+            .situation()
+            ._replace(waiting_cores=((0, 1.0), (1, 1.0)))
+        )
         plan, _ = rebalance.plan(seen, ledgers.Ledger(), TERMS, TICK_S, 0.0)
         self.assertEqual((), plan.moves)
 
@@ -205,7 +223,6 @@ class WidenTest(unittest.TestCase):
 
 
 class LeftAloneTest(unittest.TestCase):
-
     def test_a_fixed_guest_is_never_touched(self):
         for why in ('pinned', 'opted_out', 'locked', 'huge_pages', 'active_job', 'bound'):
             with self.subTest(why):
@@ -214,11 +231,13 @@ class LeftAloneTest(unittest.TestCase):
                 self.assertAlmostEqual(8.0, plans[0].loss_cores)  # but it counts
 
     def test_fixed_guests_are_no_partners_in_swaps(self):
-        guests = [load('a', 4, 0, 4.0, 4 * GIB), load('b', 4, 0, 3.0, 4 * GIB),
-                  load('c', 4, 1, 0.5, 4 * GIB, fixed='locked'),
-                  load('d', 4, 1, 0.5, 4 * GIB, fixed='pinned')]
-        plans, _ = Constant((4, 4), (9 * GIB,) * 2, guests).run(
-            TERMS._replace(widen=False), 40)
+        guests = [
+            load('a', 4, 0, 4.0, 4 * GIB),
+            load('b', 4, 0, 3.0, 4 * GIB),
+            load('c', 4, 1, 0.5, 4 * GIB, fixed='locked'),
+            load('d', 4, 1, 0.5, 4 * GIB, fixed='pinned'),
+        ]
+        plans, _ = Constant((4, 4), (9 * GIB,) * 2, guests).run(TERMS._replace(widen=False), 40)
         self.assertEqual([], kinds(plans))
 
     def test_unknown_demand_is_no_ground(self):
@@ -233,10 +252,16 @@ class LeftAloneTest(unittest.TestCase):
         nodes = seen.view.nodes
         for at in (0, 1):
             with self.subTest(node=at):
-                cut = tuple(node._replace(demand_cores=None) if node.id == at else node
-                            for node in nodes)
-                plan, _ = rebalance.plan(seen._replace(view=seen.view._replace(nodes=cut)),
-                                         ledgers.Ledger(), TERMS, 60.0, 0.0)
+                cut = tuple(
+                    node._replace(demand_cores=None) if node.id == at else node for node in nodes
+                )
+                plan, _ = rebalance.plan(
+                    seen._replace(view=seen.view._replace(nodes=cut)),
+                    ledgers.Ledger(),
+                    TERMS,
+                    60.0,
+                    0.0,
+                )
                 self.assertEqual((), plan.moves)
                 self.assertIn(model.Reason('demand_unknown', (('nodes', (at,)),)), plan.reasons)
 
@@ -253,11 +278,16 @@ class LeftAloneTest(unittest.TestCase):
                 plans, ledger = host.run(terms, ticks)
                 self.assertEqual([], kinds(plans))
                 self.assertTrue(ledger.regrets)
-                calm = [guest._replace(demand_cores=0.0, served_cores=0.0)
-                        for guest in host.guests]
+                calm = [
+                    guest._replace(demand_cores=0.0, served_cores=0.0) for guest in host.guests
+                ]
                 plan, later = rebalance.plan(
-                    host.situation(calm), ledger,
-                    terms._replace(moves_per_hour=20, changes_per_hour=20), TICK_S, 2000.0)
+                    host.situation(calm),
+                    ledger,
+                    terms._replace(moves_per_hour=20, changes_per_hour=20),
+                    TICK_S,
+                    2000.0,
+                )
                 self.assertTrue(later.regrets)
                 self.assertEqual(((), ()), (plan.moves, plan.pending))
 
@@ -269,11 +299,19 @@ class LeftAloneTest(unittest.TestCase):
 
     def test_free_memory_is_left_on_the_target(self):
         seen = skewed().situation()
-        for free, moved in ((GIB, 0), (GIB + TERMS.reserve_bytes, 1),
-                            (2 * GIB + TERMS.reserve_bytes, 2)):
+        for free, moved in (
+            (GIB, 0),
+            (GIB + TERMS.reserve_bytes, 1),
+            (2 * GIB + TERMS.reserve_bytes, 2),
+        ):
             with self.subTest(free=free):
-                plan, _ = rebalance.plan(seen._replace(free_bytes=((1, free),)),
-                                         ledgers.Ledger(), TERMS._replace(widen=False), 60.0, 0.0)
+                plan, _ = rebalance.plan(
+                    seen._replace(free_bytes=((1, free),)),
+                    ledgers.Ledger(),
+                    TERMS._replace(widen=False),
+                    60.0,
+                    0.0,
+                )
                 self.assertEqual(moved, len(plan.moves))
 
     def test_guests_stay_where_they_may_run(self):
@@ -287,7 +325,6 @@ class LeftAloneTest(unittest.TestCase):
 
 
 class BudgetTest(unittest.TestCase):
-
     def test_bytes_of_a_tick(self):
         plans, _ = skewed().run(TERMS._replace(bytes_per_tick=GIB), 20)
         self.assertEqual([1, 1], [len(plan.moves) for plan in plans if plan.moves])
@@ -310,19 +347,23 @@ class BudgetTest(unittest.TestCase):
 
     def test_a_late_tick_does_not_multiply_one_sample(self):
         host = skewed()
-        host.guests = [guest._replace(bytes_by_node=((guest.cpu_nodes[0], 160 * GIB),))
-                       for guest in host.guests]
-        plan, _ = rebalance.plan(host.situation(), ledgers.Ledger(),
-                                 TERMS._replace(widen=False), 86400.0, 0.0)
+        host.guests = [
+            guest._replace(bytes_by_node=((guest.cpu_nodes[0], 160 * GIB),))
+            for guest in host.guests
+        ]
+        plan, _ = rebalance.plan(
+            host.situation(), ledgers.Ledger(), TERMS._replace(widen=False), 86400.0, 0.0
+        )
         self.assertEqual((), plan.moves)
 
 
 class LedgerTest(unittest.TestCase):
-
     def test_it_survives_a_restart(self):
         host = skewed()
-        host.guests = [guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
-                       for guest in host.guests]
+        host.guests = [
+            guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
+            for guest in host.guests
+        ]
         _, ledger = host.run(TERMS, 2)
         self.assertTrue(ledger.regrets)
         kept = json.loads(json.dumps(ledger_format.to_data(ledger)))
@@ -334,8 +375,7 @@ class LedgerTest(unittest.TestCase):
         moved = {step.uuid for move in plans[0].moves for step in move.steps}
         self.assertEqual({uuid: 2.0 for uuid in moved}, ledgers.caution(ledger))
         # The load goes: what was moved spares nothing any more.
-        host.guests = [guest._replace(demand_cores=0.1, served_cores=0.1)
-                       for guest in host.guests]
+        host.guests = [guest._replace(demand_cores=0.1, served_cores=0.1) for guest in host.guests]
         _, later = host.run(TERMS, 5, ledger=ledger)
         self.assertEqual(moved, set(ledgers.caution(later)))
 
@@ -351,8 +391,10 @@ class LedgerTest(unittest.TestCase):
 
     def test_guests_and_nodes_that_are_gone_are_dropped(self):
         host = skewed()
-        host.guests = [guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
-                       for guest in host.guests]
+        host.guests = [
+            guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
+            for guest in host.guests
+        ]
         _, ledger = host.run(TERMS, 2)
         host.guests = host.guests[5:]
         _, ledger = host.run(TERMS, 1, ledger=ledger)
@@ -360,18 +402,19 @@ class LedgerTest(unittest.TestCase):
 
     def test_a_clock_that_goes_back_keeps_nothing_for_ever(self):
         _, ledger = skewed().run(TERMS, 1)
-        _, ledger = rebalance.plan(skewed().situation(), ledger, TERMS._replace(widen=False),
-                                   0.0, 1.0)
+        _, ledger = rebalance.plan(
+            skewed().situation(), ledger, TERMS._replace(widen=False), 0.0, 1.0
+        )
         self.assertEqual(((), ()), (ledger.moved_s, ledger.trials))
 
 
 class DomainTest(unittest.TestCase):
-
     def test_nodes_that_share_their_channels_are_one_place(self):
         near = ((10, 11, 20, 20), (11, 10, 20, 20), (20, 20, 10, 11), (20, 20, 11, 10))
         guests = [load(f'g{at}', 4, 0 if at < 3 else 2, 3.0) for at in range(3)]
-        host = Constant((6, 6, 6, 6), (16 * GIB,) * 4, guests, distances=near,
-                        domains=(0, 0, 2, 2))
+        host = Constant(
+            (6, 6, 6, 6), (16 * GIB,) * 4, guests, distances=near, domains=(0, 0, 2, 2)
+        )
         plans, _ = host.run(TERMS, 20)
         self.assertEqual([], kinds(plans))  # nine cores wanted, twelve on the first pair
 

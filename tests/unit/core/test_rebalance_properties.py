@@ -4,8 +4,7 @@
 import random
 import unittest
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import ledger as ledgers, ledger_format, moves, rebalance
@@ -20,28 +19,54 @@ UNBOUNDED = TERMS._replace(bytes_per_tick=1 << 50, moves_per_hour=10**6, changes
 MINUTE_S, DAY_S = 60.0, 86400.0
 
 GUEST = st.tuples(
-    st.integers(0, 3), st.integers(1, 4), st.floats(0.05, 1.0), st.integers(1, 8),
-    st.sampled_from((None, 0.0, 1e6, 2e7)), st.floats(0, 1))
-HOSTS = st.tuples(st.lists(st.sampled_from((4, 6, 8)), min_size=2, max_size=4),
-                  st.lists(GUEST, max_size=9), st.sampled_from((None, 4e9)),
-                  st.sampled_from((12, 24, 64)))
+    st.integers(0, 3),
+    st.integers(1, 4),
+    st.floats(0.05, 1.0),
+    st.integers(1, 8),
+    st.sampled_from((None, 0.0, 1e6, 2e7)),
+    st.floats(0, 1),
+)
+HOSTS = st.tuples(
+    st.lists(st.sampled_from((4, 6, 8)), min_size=2, max_size=4),
+    st.lists(GUEST, max_size=9),
+    st.sampled_from((None, 4e9)),
+    st.sampled_from((12, 24, 64)),
+)
 
 UNKNOWN = st.none() | st.just(0.0) | st.floats(0, 30)
 NODE_IDS = st.lists(st.sampled_from((0, 3, 6, 9, 99)), unique=True, max_size=3).map(
-    lambda ids: tuple(sorted(ids)))
+    lambda ids: tuple(sorted(ids))
+)
 #: Cores, threads, capacity, promised; demand, traffic, maximum.
-ODD_NODE = st.tuples(st.sampled_from((0.0, 2.0, 8.0)), st.sampled_from((0, 2, 8)),
-                     st.none() | st.sampled_from((0, 8 * GIB)), st.none() | st.just(GIB),
-                     UNKNOWN, UNKNOWN, UNKNOWN)
+ODD_NODE = st.tuples(
+    st.sampled_from((0.0, 2.0, 8.0)),
+    st.sampled_from((0, 2, 8)),
+    st.none() | st.sampled_from((0, 8 * GIB)),
+    st.none() | st.just(GIB),
+    UNKNOWN,
+    UNKNOWN,
+    UNKNOWN,
+)
 ODD_GUEST = st.builds(
-    moves.GuestLoad, st.just(''), st.just('g'), st.integers(0, 8),
-    st.sampled_from((0, GIB, 64 * GIB)), NODE_IDS, NODE_IDS, NODE_IDS,
+    moves.GuestLoad,
+    st.just(''),
+    st.just('g'),
+    st.integers(0, 8),
+    st.sampled_from((0, GIB, 64 * GIB)),
+    NODE_IDS,
+    NODE_IDS,
+    NODE_IDS,
     st.just(()) | st.just((GIB,)),
     NODE_IDS.map(lambda ids: tuple((node, GIB) for node in ids)),
     NODE_IDS.map(lambda ids: tuple((node, 0.5) for node in ids)),
-    UNKNOWN, UNKNOWN, UNKNOWN.map(lambda lines: lines and lines * 1e7),
-    st.none() | st.floats(0, 1), UNKNOWN, st.none() | NODE_IDS,
-    st.sampled_from(('', '', 'pinned')))
+    UNKNOWN,
+    UNKNOWN,
+    UNKNOWN.map(lambda lines: lines and lines * 1e7),
+    st.none() | st.floats(0, 1),
+    UNKNOWN,
+    st.none() | NODE_IDS,
+    st.sampled_from(('', '', 'pinned')),
+)
 
 
 def build(drawn, ids=None):
@@ -57,10 +82,18 @@ def build(drawn, ids=None):
         other, resident = (node + 1) % len(cores), size * 700 * MIB
         demand = vcpus * busy
         uncounted = {'lines_per_sec': None, 'bandwidth_bytes_per_sec': None}
-        guests.append(load(
-            f'g{at}', vcpus, ids[node], demand, size * GIB, lines=demand * (lines or 0.0),
-            **(uncounted if lines is None else {}),
-            lies=((ids[node], int(resident * (1 - away))), (ids[other], int(resident * away)))))
+        guests.append(
+            load(
+                f'g{at}',
+                vcpus,
+                ids[node],
+                demand,
+                size * GIB,
+                lines=demand * (lines or 0.0),
+                **(uncounted if lines is None else {}),
+                lies=((ids[node], int(resident * (1 - away))), (ids[other], int(resident * away))),
+            )
+        )
     return Constant(cores, [capacity * GIB] * len(cores), guests, bandwidth_max, ids=ids)
 
 
@@ -69,7 +102,6 @@ def made(plans):
 
 
 class PropertyTest(unittest.TestCase):
-
     @QUICK
     @given(HOSTS)
     def test_on_constant_input_the_plan_becomes_empty_and_stays_so(self, drawn):
@@ -99,8 +131,9 @@ class PropertyTest(unittest.TestCase):
             host.run(UNBOUNDED, 1, MINUTE_S)
             for node in host.situation().view.nodes:
                 self.assertLessEqual(node.promised_bytes, node.capacity_bytes)
-            host.guests = [guest._replace(demand_cores=guest.vcpus * rng.random())
-                           for guest in host.guests]
+            host.guests = [
+                guest._replace(demand_cores=guest.vcpus * rng.random()) for guest in host.guests
+            ]
 
     @QUICK
     @given(HOSTS, st.integers(0, 99))
@@ -117,14 +150,15 @@ class PropertyTest(unittest.TestCase):
         plans, _ = host.run(TERMS, 120, 5.0, noise=noisy, ledger=ledger)
         for move in made(plans):
             self.assertGreaterEqual(move.regret_core_sec, move.cost_core_sec)
-        self.assertLessEqual(sum(len(move.steps) for move in made(plans) if move.bytes),
-                             max(2, len(host.guests)))
+        self.assertLessEqual(
+            sum(len(move.steps) for move in made(plans) if move.bytes), max(2, len(host.guests))
+        )
         self.assertLessEqual(len(made(plans)), 20)
 
     @QUICK
     @given(HOSTS, st.permutations([3, 7, 12, 40]))
     def test_renaming_nodes_changes_nothing_else(self, drawn, names):
-        names = names[:len(drawn[0])]
+        names = names[: len(drawn[0])]
         renamed = dict(enumerate(names))
         order = sorted(range(len(names)), key=lambda at: names[at])
         plain, other = build(drawn), build(drawn, ids=names)
@@ -132,8 +166,10 @@ class PropertyTest(unittest.TestCase):
         other.ids = [names[at] for at in order]
         other.cores = [drawn[0][at] for at in order]
         terms = UNBOUNDED._replace(widen=False)
-        ours, theirs = (rebalance.plan(host.situation(), ledgers.Ledger(), terms, MINUTE_S,
-                                       0.0)[0] for host in (plain, other))
+        ours, theirs = (
+            rebalance.plan(host.situation(), ledgers.Ledger(), terms, MINUTE_S, 0.0)[0]
+            for host in (plain, other)
+        )
         self.assertAlmostEqual(ours.loss_cores, theirs.loss_cores)
         self.assertEqual(bool(ours.moves), bool(theirs.moves))
         if ours.moves:
@@ -141,23 +177,34 @@ class PropertyTest(unittest.TestCase):
             self.assertEqual(ours.moves[0].bytes, theirs.moves[0].bytes)
             if len(set(drawn[0])) == len(drawn[0]):  # no two nodes are equals
                 self.assertEqual(
-                    {step.name: tuple(renamed[node] for node in step.to_nodes)
-                     for step in ours.moves[0].steps},
-                    {step.name: step.to_nodes for step in theirs.moves[0].steps})
+                    {
+                        step.name: tuple(renamed[node] for node in step.to_nodes)
+                        for step in ours.moves[0].steps
+                    },
+                    {step.name: step.to_nodes for step in theirs.moves[0].steps},
+                )
 
     @settings(max_examples=100, deadline=None)
-    @given(st.lists(ODD_NODE, min_size=1, max_size=4),
-           st.lists(ODD_GUEST, max_size=6), st.booleans())
+    @given(
+        st.lists(ODD_NODE, min_size=1, max_size=4), st.lists(ODD_GUEST, max_size=6), st.booleans()
+    )
     def test_whatever_is_unknown_or_absent_there_is_a_plan(self, nodes, guests, waited):
-        nodes = tuple(model.NodeView(3 * at, *node[:4], demand_cores=node[4],
-                                     bandwidth_bytes_per_sec=node[5],
-                                     bandwidth_max_bytes_per_sec=node[6])
-                      for at, node in enumerate(nodes))
+        nodes = tuple(
+            model.NodeView(
+                3 * at,
+                *node[:4],
+                demand_cores=node[4],
+                bandwidth_bytes_per_sec=node[5],
+                bandwidth_max_bytes_per_sec=node[6],
+            )
+            for at, node in enumerate(nodes)
+        )
         situation = moves.Situation(
             model.HostView(nodes, ()),
             tuple(guest._replace(uuid=f'g{at}') for at, guest in enumerate(guests)),
             waiting_cores=((0, 1.0), (3, 0.0), (99, 1.0)) if waited else (),
-            free_bytes=((0, GIB),) if waited else ())
+            free_bytes=((0, GIB),) if waited else (),
+        )
         ledger = ledgers.Ledger()
         for tick in range(3):
             plan, ledger = rebalance.plan(situation, ledger, UNBOUNDED, MINUTE_S, MINUTE_S * tick)
@@ -173,8 +220,18 @@ class PropertyTest(unittest.TestCase):
 
     def test_a_thousand_quiet_guests_are_left_alone(self):
         rng = random.Random(1)
-        guests = [load(f'g{at:04}', 2, at % 8, rng.uniform(0.1, 0.4), 4 * GIB, GIB,
-                       lines=rng.choice((1e4, 1e6))) for at in range(1000)]
+        guests = [
+            load(
+                f'g{at:04}',
+                2,
+                at % 8,
+                rng.uniform(0.1, 0.4),
+                4 * GIB,
+                GIB,
+                lines=rng.choice((1e4, 1e6)),
+            )
+            for at in range(1000)
+        ]
         host = Constant((48,) * 8, (2048 * GIB,) * 8, guests, 1e11)
         plans, _ = host.run(TERMS, 3, MINUTE_S)
         self.assertEqual([], made(plans))

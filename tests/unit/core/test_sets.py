@@ -2,8 +2,7 @@
 import unittest
 from unittest import mock
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc.core import sets
 
@@ -15,7 +14,6 @@ def apart(a, b):
 
 
 class SmallestTest(unittest.TestCase):
-
     def test_all_of_the_smallest_size(self):
         room = [(2, 4), (2, 1), (2, 3), (2, 0)]
         self.assertEqual([(0, 1), (0, 2)], sets.smallest(room, (4, 5), apart)[:2])
@@ -32,8 +30,9 @@ class SmallestTest(unittest.TestCase):
             grown = sets.smallest(room, need, apart)
         self.assertEqual(bool(exact), bool(grown))
         for chosen in grown:
-            self.assertTrue(all(sum(room[at][kind] for at in chosen) >= need[kind]
-                                for kind in (0, 1)))
+            self.assertTrue(
+                all(sum(room[at][kind] for at in chosen) >= need[kind] for kind in (0, 1))
+            )
             self.assertLessEqual(len(exact[0]), len(chosen))
 
     def test_growing_keeps_near_and_starts_anywhere(self):
@@ -43,8 +42,14 @@ class SmallestTest(unittest.TestCase):
         self.assertLessEqual({tuple(range(at, at + 4)) for at in range(0, 32, 4)}, set(grown))
 
     @settings(max_examples=100)
-    @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 5)),
-                    min_size=2, max_size=12), st.tuples(st.integers(1, 30), st.integers(0, 30)))
+    @given(
+        st.lists(
+            st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 5)),
+            min_size=2,
+            max_size=12,
+        ),
+        st.tuples(st.integers(1, 30), st.integers(0, 30)),
+    )
     def test_with_costs_what_is_found_holds_the_guest_too(self, drawn, need):
         room, costs = [each[:2] for each in drawn], [each[2:] for each in drawn]
         with mock.patch.object(sets, 'MAX_ENUMERATED', 0):

@@ -4,8 +4,7 @@
 import math
 import unittest
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc.core import streams as subject
 
@@ -29,8 +28,9 @@ def weights(series, horizon_s=900.0):
     """Return what each observation weighs, by the definition."""
     ages, age = [], 0.0
     for _, seconds in reversed(series):
-        ages.append(horizon_s * (math.exp(-age / horizon_s)
-                                 - math.exp(-(age + seconds) / horizon_s)))
+        ages.append(
+            horizon_s * (math.exp(-age / horizon_s) - math.exp(-(age + seconds) / horizon_s))
+        )
         age += seconds
     return ages[::-1]
 
@@ -46,7 +46,6 @@ def exact_quantile(series, share):
 
 
 class PropertyTest(unittest.TestCase):
-
     @settings(max_examples=200, deadline=None)
     @given(SERIES)
     def test_mean_and_variance_are_exact(self, series):
@@ -54,22 +53,28 @@ class PropertyTest(unittest.TestCase):
         known, values = weights(series), [value for value, _ in series]
         total = math.fsum(known)
         mean = math.fsum(map(float.__mul__, known, values)) / total
-        variance = math.fsum(weight * (value - mean)**2
-                             for weight, value in zip(known, values)) / total
+        variance = (
+            math.fsum(weight * (value - mean) ** 2 for weight, value in zip(known, values)) / total
+        )
         self.assertAlmostEqual(mean, stream.mean, delta=1e-6 * (1 + mean))
-        self.assertAlmostEqual(variance, stream.variance, delta=1e-6 * (1 + max(values)**2))
+        self.assertAlmostEqual(variance, stream.variance, delta=1e-6 * (1 + max(values) ** 2))
 
     @settings(max_examples=200, deadline=None)
     @given(SERIES, st.sampled_from((0.05, 0.5, 0.95, 1.0)))
     def test_a_quantile_is_within_the_stated_error(self, series, share):
         stream, _ = feed(series)
         # Where two values share the boundary, rounding may take either.
-        near = [exact_quantile(series, min(1.0, max(0.0, share + off)))
-                for off in (-1e-9, 0.0, 1e-9)]
+        near = [
+            exact_quantile(series, min(1.0, max(0.0, share + off))) for off in (-1e-9, 0.0, 1e-9)
+        ]
         found = stream.quantile(share, UNIT)
-        self.assertTrue(any(
-            abs(found - exact) <= max(UNIT, subject.RELATIVE_ERROR * exact) * (1 + 1e-6)
-            for exact in near), (found, near))
+        self.assertTrue(
+            any(
+                abs(found - exact) <= max(UNIT, subject.RELATIVE_ERROR * exact) * (1 + 1e-6)
+                for exact in near
+            ),
+            (found, near),
+        )
 
     @settings(deadline=None)
     @given(SERIES, st.integers(2, 20))
@@ -87,11 +92,11 @@ class PropertyTest(unittest.TestCase):
 
 
 class StreamTest(unittest.TestCase):
-
     def test_nothing_observed_is_unknown(self):
         stream = subject.Stream()
-        self.assertEqual((None, None, None),
-                         (stream.mean, stream.variance, stream.quantile(0.95, UNIT)))
+        self.assertEqual(
+            (None, None, None), (stream.mean, stream.variance, stream.quantile(0.95, UNIT))
+        )
 
     def test_a_horizon_ago_weighs_a_third(self):
         stream, _ = feed([(1.0, 9e3)] * 10 + [(0.0, 900.0)])

@@ -3,14 +3,12 @@
 
 import unittest
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nova_numa_pmc.core.token_bucket import TokenBucket
 
 
 class TokenBucketTest(unittest.TestCase):
-
     def test_a_debt_is_waited_for(self):
         bucket = TokenBucket(rate_per_sec=100, burst=50, now_s=0.0)
         self.assertEqual(0, bucket.wait_s(0.0))
@@ -30,8 +28,11 @@ class TokenBucketTest(unittest.TestCase):
         self.assertEqual(1.0, bucket.wait_s(5.0))
         self.assertEqual(0.5, bucket.wait_s(5.5))
 
-    @given(st.lists(st.tuples(st.floats(0, 10), st.integers(0, 1000)), max_size=40),
-           st.integers(1, 500), st.integers(0, 500))
+    @given(
+        st.lists(st.tuples(st.floats(0, 10), st.integers(0, 1000)), max_size=40),
+        st.integers(1, 500),
+        st.integers(0, 500),
+    )
     def test_rate_holds_over_any_time(self, events, rate, burst):
         bucket, now, spent = TokenBucket(rate, burst, 0.0), 0.0, []
         for passed, amount in events:

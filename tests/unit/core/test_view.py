@@ -7,15 +7,27 @@ from tests.fixtures.hosts import GIB, LIMITS, MIB, guest, topology
 
 
 def promised(name, mem_nodes=(), memory=GIB, cpu_nodes=None, vcpus=1, **fields):
-    return model.Promise(name, name, mem_nodes if cpu_nodes is None else cpu_nodes, mem_nodes,
-                         vcpus, memory, **fields)
+    return model.Promise(
+        name,
+        name,
+        mem_nodes if cpu_nodes is None else cpu_nodes,
+        mem_nodes,
+        vcpus,
+        memory,
+        **fields,
+    )
 
 
 class CapacityTest(unittest.TestCase):
-
     def test_pools_unreclaimable_and_reserve_come_off_before_the_ratio(self):
-        node = model.Node(0, frozenset({0}), 16 * GIB, 0, GIB,
-                          (model.HugePages(2 * MIB, 1024, 10), model.HugePages(GIB, 2, 2)))
+        node = model.Node(
+            0,
+            frozenset({0}),
+            16 * GIB,
+            0,
+            GIB,
+            (model.HugePages(2 * MIB, 1024, 10), model.HugePages(GIB, 2, 2)),
+        )
         limits = model.Limits(ram_ratio=1.5, reserve_bytes=GIB)
         self.assertEqual(15 * GIB, subject.capacity_bytes(node, limits))
 
@@ -29,7 +41,6 @@ class CapacityTest(unittest.TestCase):
 
 
 class CoresTest(unittest.TestCase):
-
     def cores(self, host, **limits):
         return [node.cores for node in subject.view(host, (), LIMITS._replace(**limits)).nodes]
 
@@ -51,7 +62,6 @@ class CoresTest(unittest.TestCase):
 
 
 class PromisesTest(unittest.TestCase):
-
     def promised(self, host, *promises):
         return [node.promised_bytes for node in subject.view(host, promises, LIMITS).nodes]
 
@@ -61,8 +71,10 @@ class PromisesTest(unittest.TestCase):
 
     def test_a_spanning_guest_fills_what_is_left(self):
         host = topology((2, 2), (4 * GIB, 4 * GIB))
-        self.assertEqual([4 * GIB, 4 * GIB], self.promised(
-            host, promised('wide', (0, 1), 5 * GIB), promised('one', (0,), 3 * GIB)))
+        self.assertEqual(
+            [4 * GIB, 4 * GIB],
+            self.promised(host, promised('wide', (0, 1), 5 * GIB), promised('one', (0,), 3 * GIB)),
+        )
 
     def test_a_recorded_division_stays(self):
         host = topology((2, 2), (4 * GIB, 4 * GIB))
@@ -73,8 +85,10 @@ class PromisesTest(unittest.TestCase):
 
     def test_more_than_fits_is_still_counted(self):
         host = topology((2, 2), (GIB, GIB))
-        self.assertEqual([4 * GIB, 3 * GIB], self.promised(
-            host, promised('wide', (0, 1), 6 * GIB), promised('one', (0,), GIB)))
+        self.assertEqual(
+            [4 * GIB, 3 * GIB],
+            self.promised(host, promised('wide', (0, 1), 6 * GIB), promised('one', (0,), GIB)),
+        )
 
     def test_a_node_that_is_gone_leaves_the_guest_floating(self):
         self.assertEqual([GIB // 2] * 2, self.promised(topology(), promised('a', (7,))))
@@ -84,8 +98,9 @@ class PromisesTest(unittest.TestCase):
 
     def test_vcpus_spread_in_proportion_to_cores(self):
         host = topology((6, 2))
-        nodes = subject.view(host, [promised('a', cpu_nodes=(), vcpus=4),
-                                    promised('b', (1,), vcpus=2)], LIMITS).nodes
+        nodes = subject.view(
+            host, [promised('a', cpu_nodes=(), vcpus=4), promised('b', (1,), vcpus=2)], LIMITS
+        ).nodes
         self.assertEqual([3.0, 3.0], [node.vcpus for node in nodes])
         self.assertEqual([0.75, 1.25], [node.guests for node in nodes])
 
@@ -98,28 +113,28 @@ class PromisesTest(unittest.TestCase):
         self.assertEqual(((2 * MIB, GIB),), nodes[0].huge_free_bytes)
 
     def test_huge_pages_taken_by_others_are_not_free(self):
-        host = topology(memory=(4 * GIB, 4 * GIB),
-                        huge_pages=((model.HugePages(GIB, 3, 1),), ()))
+        host = topology(memory=(4 * GIB, 4 * GIB), huge_pages=((model.HugePages(GIB, 3, 1),), ()))
         self.assertEqual(((GIB, GIB),), subject.view(host, (), LIMITS).nodes[0].huge_free_bytes)
 
 
 class MeasuredTest(unittest.TestCase):
-
     def test_unmeasured_is_none(self):
         nodes = subject.view(topology(), (), LIMITS, {1: model.NodeLoad(0.0)}).nodes
         self.assertEqual([None, 0.0], [node.demand_cores for node in nodes])
 
     def test_young_guests_are_charged_beside_what_is_measured(self):
         now = 10**12
-        promises = [promised('old', (0,), vcpus=4, since_ns=now - 121 * 10**9),
-                    promised('young', (0,), vcpus=2, since_ns=now - 119 * 10**9)]
-        node = subject.view(topology(), promises, LIMITS, {0: model.NodeLoad(1.5)},
-                            now_ns=now).nodes[0]
+        promises = [
+            promised('old', (0,), vcpus=4, since_ns=now - 121 * 10**9),
+            promised('young', (0,), vcpus=2, since_ns=now - 119 * 10**9),
+        ]
+        node = subject.view(
+            topology(), promises, LIMITS, {0: model.NodeLoad(1.5)}, now_ns=now
+        ).nodes[0]
         self.assertEqual(2.5, node.demand_cores)
 
 
 class RequestTest(unittest.TestCase):
-
     def test_share_without_history(self):
         request = subject.request(guest(vcpus=4), LIMITS)
         self.assertEqual(2.0, request.demand_cores)
@@ -133,8 +148,14 @@ class RequestTest(unittest.TestCase):
         self.assertAlmostEqual(3e9 * 2 * 45 / 64, request.bandwidth_bytes_per_sec)
 
     def test_hints(self):
-        for value, policy in (('spread', 'spread'), ('one_node', 'one_node'), ('none', 'none'),
-                              ('auto', 'auto'), ('SPREAD!', 'auto'), ('', 'auto')):
+        for value, policy in (
+            ('spread', 'spread'),
+            ('one_node', 'one_node'),
+            ('none', 'none'),
+            ('auto', 'auto'),
+            ('SPREAD!', 'auto'),
+            ('', 'auto'),
+        ):
             with self.subTest(value):
                 hints = (('numa_pmc:policy', value), ('numa_pmc:memory_intensity', 'x'))
                 self.assertEqual(policy, subject.request(guest(hints=hints), LIMITS).policy)

@@ -1,34 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 import unittest
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nova_numa_pmc.core.waiting import Quota, waited_ns
 
 SECOND = 10**9
 TIMES = st.integers(0, 5 * SECOND)
-QUOTAS = st.lists(st.builds(
-    Quota, st.floats(0.01, 8.0), st.none() | st.frozensets(st.integers(1, 4)),
-    st.none() | TIMES), max_size=3).map(tuple)
+QUOTAS = st.lists(
+    st.builds(
+        Quota,
+        st.floats(0.01, 8.0),
+        st.none() | st.frozensets(st.integers(1, 4)),
+        st.none() | TIMES,
+    ),
+    max_size=3,
+).map(tuple)
 
 
 class WaitedTest(unittest.TestCase):
-
     def test_of_one_thread(self):
         """Δ 5 s, 0.05 cores: (run, delay, throttled) → what it could have run besides."""
         for run, delay, throttled, waited in (
-                (0.25, 4.75, 4.65, 0.0),    # the quota is used up: nothing is left to wait for
-                (0.25, 4.75, None, 0.0),    # likewise where the kernel tells of no throttling
-                (0.10, 4.90, 4.80, 0.1),    # it got 0.1 of 0.25 s, and was held back for most
-                (0.10, 4.90, 4.95, 0.0),    # 6.1 counts throttling while nobody is queued
-                (0.10, 0.05, 0.0, 0.05),    # never held back: it waited what it waited
-                (0.26, 4.0, 0.0, 0.0)):     # a period's quota more than the window's share
+            (0.25, 4.75, 4.65, 0.0),  # the quota is used up: nothing is left to wait for
+            (0.25, 4.75, None, 0.0),  # likewise where the kernel tells of no throttling
+            (0.10, 4.90, 4.80, 0.1),  # it got 0.1 of 0.25 s, and was held back for most
+            (0.10, 4.90, 4.95, 0.0),  # 6.1 counts throttling while nobody is queued
+            (0.10, 0.05, 0.0, 0.05),  # never held back: it waited what it waited
+            (0.26, 4.0, 0.0, 0.0),
+        ):  # a period's quota more than the window's share
             with self.subTest(run=run, throttled=throttled):
-                quota = Quota(0.05, frozenset((1,)),
-                              None if throttled is None else int(throttled * SECOND))
-                found = waited_ns({1: (int(run * SECOND), int(delay * SECOND))}, (quota,),
-                                  5 * SECOND)
+                quota = Quota(
+                    0.05, frozenset((1,)), None if throttled is None else int(throttled * SECOND)
+                )
+                found = waited_ns(
+                    {1: (int(run * SECOND), int(delay * SECOND))}, (quota,), 5 * SECOND
+                )
                 self.assertAlmostEqual(waited, found[1] / SECOND)
 
     def test_clamped_by_thread_and_not_on_the_sum(self):
@@ -60,5 +67,6 @@ class WaitedTest(unittest.TestCase):
 
     @given(st.dictionaries(st.integers(1, 5), st.tuples(TIMES, TIMES)))
     def test_without_quotas_it_is_what_the_kernel_says(self, used):
-        self.assertEqual({tid: wait for tid, (_, wait) in used.items()},
-                         waited_ns(used, (), 5 * SECOND))
+        self.assertEqual(
+            {tid: wait for tid, (_, wait) in used.items()}, waited_ns(used, (), 5 * SECOND)
+        )

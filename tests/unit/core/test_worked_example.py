@@ -14,21 +14,25 @@ LOCAL_NS, REMOTE_NS, HZ = 60.0, 100.0, 3.07e9
 
 
 class TestDeck(unittest.TestCase):
-
     def setUp(self):
         self.before = self.read('unpinned')
         self.after = self.read('pinned')
-        self.codes = {event.role: 'r%x' % events.register_code(event)
-                      for event in events.select(cpu='westmere-dp').events}
+        self.codes = {
+            event.role: 'r%x' % events.register_code(event)
+            for event in events.select(cpu='westmere-dp').events
+        }
 
     @staticmethod
     def read(name):
         with open(DECK / (name + '.json'), encoding='utf-8') as file:
             table = json.load(file)
         elapsed_ns = int(table['elapsed_sec'] * 1e9)
-        return {name: rates.per_sec(rates.difference(
-            Count(0, 0, 0), Count(value, elapsed_ns, elapsed_ns)), elapsed_ns)
-            for name, value in table['counts'].items()}
+        return {
+            name: rates.per_sec(
+                rates.difference(Count(0, 0, 0), Count(value, elapsed_ns, elapsed_ns)), elapsed_ns
+            )
+            for name, value in table['counts'].items()
+        }
 
     def per_sec(self, table, role):
         return table[self.codes[role]]
@@ -36,20 +40,27 @@ class TestDeck(unittest.TestCase):
     def test_instructions_per_cycle(self):
         for table, ipc in ((self.before, 0.42), (self.after, 0.47)):
             cpi, reliable = rates.cycles_per_instruction(
-                table['cpu-cycles'], table['instructions'], 0.97)
+                table['cpu-cycles'], table['instructions'], 0.97
+            )
             self.assertTrue(reliable)
             self.assertEqual(ipc, round(1 / cpi, 2))
 
     def test_each_ratio_is_of_its_event(self):
-        for name, ratio in ((self.codes['remote_dram'], 56.0), ('node-load-misses', 18.7),
-                            ('node-store-misses', 18.0)):
+        for name, ratio in (
+            (self.codes['remote_dram'], 56.0),
+            ('node-load-misses', 18.7),
+            ('node-store-misses', 18.0),
+        ):
             # The windows differ by a third of a millisecond.
             self.assertAlmostEqual(ratio, self.before[name] / self.after[name], delta=0.06)
 
     def test_remote_share_of_dram_loads(self):
-        shares = [rates.remote_ratio(self.per_sec(table, 'local_dram'),
-                                     self.per_sec(table, 'remote_dram'))
-                  for table in (self.before, self.after)]
+        shares = [
+            rates.remote_ratio(
+                self.per_sec(table, 'local_dram'), self.per_sec(table, 'remote_dram')
+            )
+            for table in (self.before, self.after)
+        ]
         self.assertAlmostEqual(0.528, shares[0], places=3)
         self.assertAlmostEqual(0.0098, shares[1], places=4)
 
@@ -57,11 +68,16 @@ class TestDeck(unittest.TestCase):
         # The deck counts both sockets together: taken as the same on each.
         cores = []
         for table in (self.before, self.after):
-            local, remote = (self.per_sec(table, role) / 2 for role in ('local_dram',
-                                                                        'remote_dram'))
+            local, remote = (
+                self.per_sec(table, role) / 2 for role in ('local_dram', 'remote_dram')
+            )
             loss = pressure.losses(
-                (0, 0), (1, 1), ((local, remote), (remote, local)),
-                ((LOCAL_NS, REMOTE_NS), (REMOTE_NS, LOCAL_NS)), (None, None))
+                (0, 0),
+                (1, 1),
+                ((local, remote), (remote, local)),
+                ((LOCAL_NS, REMOTE_NS), (REMOTE_NS, LOCAL_NS)),
+                (None, None),
+            )
             cores.append(sum(part.distance_cores for part in loss))
         self.assertAlmostEqual(0.617, cores[0], places=3)
         self.assertAlmostEqual(0.011, cores[1], places=3)

@@ -46,11 +46,15 @@ def terms(text):
 
 
 def _term(name, lines):
-    fields = {line.split(':', 2)[1]: line.split(':', 2)[2].strip()
-              for line in lines if line.startswith((':from:', ':not:'))}
+    fields = {
+        line.split(':', 2)[1]: line.split(':', 2)[2].strip()
+        for line in lines
+        if line.startswith((':from:', ':not:'))
+    }
     definition = ' '.join(line for line in lines if not line.startswith(':'))
-    excluded = tuple(phrase.strip() for phrase in fields.get('not', '').split(',')
-                     if phrase.strip())
+    excluded = tuple(
+        phrase.strip() for phrase in fields.get('not', '').split(',') if phrase.strip()
+    )
     return Term(name, definition, fields.get('from', ''), excluded)
 
 
@@ -62,8 +66,10 @@ def words(name):
 def uses(name, phrase):
     """Return whether an identifier has a phrase's words, side by side; a plural is the same."""
     have, want = words(name), words(phrase)
-    return any(all(word in (wanted, wanted + 's') for word, wanted in zip(have[at:], want))
-               for at in range(len(have) - len(want) + 1))
+    return any(
+        all(word in (wanted, wanted + 's') for word, wanted in zip(have[at:], want))
+        for at in range(len(have) - len(want) + 1)
+    )
 
 
 def defined(path):

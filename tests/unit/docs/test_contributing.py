@@ -7,8 +7,17 @@ import unittest
 from tests.unit.docs.glossary import TOP
 
 TEXT = (TOP / 'CONTRIBUTING.rst').read_text(encoding='utf-8')
-RECIPES = ('A counter source', "A CPU's events", 'A host check', 'A verb', 'A metric', 'An option',
-           'A state field', 'A kind of guest to leave alone', 'A part of the weigher')
+RECIPES = (
+    'A counter source',
+    "A CPU's events",
+    'A host check',
+    'A verb',
+    'A metric',
+    'An option',
+    'A state field',
+    'A kind of guest to leave alone',
+    'A part of the weigher',
+)
 
 
 def recipes(text):
@@ -24,7 +33,6 @@ def files(text):
 
 
 class RecipesTest(unittest.TestCase):
-
     def test_there_is_one_for_each_likely_change(self):
         self.assertEqual(RECIPES, tuple(recipes(TEXT)))
 

@@ -9,7 +9,6 @@ PAGES = sorted((TOP / 'doc/source/contributor/decisions').glob('[0-9]*.rst'))
 
 
 class DecisionsTest(unittest.TestCase):
-
     def test_they_are_numbered_without_a_gap(self):
         self.assertEqual(list(range(1, len(PAGES) + 1)), [int(path.name[:4]) for path in PAGES])
 
@@ -19,10 +18,13 @@ class DecisionsTest(unittest.TestCase):
                 text = path.read_text(encoding='utf-8')
                 date = re.search(r'^:Date: (.*)$', text, re.M).group(1)
                 self.assertEqual(date, datetime.date.fromisoformat(date).isoformat())
-                self.assertEqual(['Context', 'Decision', 'Consequence'],
-                                 re.findall(r'\n\n(.+)\n=+\n', text)[-3:])
+                self.assertEqual(
+                    ['Context', 'Decision', 'Consequence'],
+                    re.findall(r'\n\n(.+)\n=+\n', text)[-3:],
+                )
 
     def test_all_are_listed(self):
         index = (TOP / 'doc/source/contributor/decisions/index.rst').read_text(encoding='utf-8')
-        self.assertEqual([path.stem for path in PAGES],
-                         re.findall(r'^   (\d{4}-\S+)$', index, re.M))
+        self.assertEqual(
+            [path.stem for path in PAGES], re.findall(r'^   (\d{4}-\S+)$', index, re.M)
+        )

@@ -33,17 +33,27 @@ Next
 
 
 class ReadingTest(unittest.TestCase):
-
     def test_a_page_is_read(self):
         self.assertEqual(
-            [('huge page', 'A page of 2 MiB or 1 GiB.', 'Linux (``hugetlb``)',
-              ('large page', 'superpage')),
-             ('vCPU', 'A CPU of a guest.', 'libvirt', ())],
-            [tuple(term) for term in glossary.terms(PAGE)])
+            [
+                (
+                    'huge page',
+                    'A page of 2 MiB or 1 GiB.',
+                    'Linux (``hugetlb``)',
+                    ('large page', 'superpage'),
+                ),
+                ('vCPU', 'A CPU of a guest.', 'libvirt', ()),
+            ],
+            [tuple(term) for term in glossary.terms(PAGE)],
+        )
 
     def test_words_of_names(self):
-        for name, expected in (('HTTPServer', ['http', 'server']), ('cpu_mask', ['cpu', 'mask']),
-                               ('_MAX_BYTES', ['max', 'bytes']), ('vcpu0', ['vcpu', '0'])):
+        for name, expected in (
+            ('HTTPServer', ['http', 'server']),
+            ('cpu_mask', ['cpu', 'mask']),
+            ('_MAX_BYTES', ['max', 'bytes']),
+            ('vcpu0', ['vcpu', '0']),
+        ):
             with self.subTest(name):
                 self.assertEqual(expected, glossary.words(name))
 
@@ -57,7 +67,6 @@ class ReadingTest(unittest.TestCase):
 
 
 class GlossaryTest(unittest.TestCase):
-
     def test_terms_are_there_once(self):
         counts = collections.Counter(term.name.lower() for term in TERMS)
         self.assertEqual([], [name for name, count in counts.items() if count > 1])

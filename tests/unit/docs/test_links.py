@@ -19,10 +19,13 @@ def targets(text):
 
 
 class LinksTest(unittest.TestCase):
-
     def test_both_kinds_are_found(self):
-        self.assertEqual(['a/b.rst', 'c.png'], targets(
-            'See `a thing\n<a/b.rst>`_, `that <https://example.org>`_.\n\n.. image:: c.png\n'))
+        self.assertEqual(
+            ['a/b.rst', 'c.png'],
+            targets(
+                'See `a thing\n<a/b.rst>`_, `that <https://example.org>`_.\n\n.. image:: c.png\n'
+            ),
+        )
 
     def test_each_target_exists(self):
         for path in sorted(TOP.glob('*.rst')):

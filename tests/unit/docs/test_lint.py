@@ -25,17 +25,19 @@ def hooks():
 
 
 class LintTest(unittest.TestCase):
-
     def test_both_have_the_same_checks_in_the_same_order(self):
         self.assertEqual(checks(), [hook['id'] for hook in hooks()])
 
     def test_each_hook_runs_the_checkouts_own_check(self):
         for hook in hooks():
             with self.subTest(hook['id']):
-                self.assertEqual(('local', 'system', f"tools/lint {hook['id']}", False), (
-                    hook['repo'], hook['language'], hook['entry'], hook['pass_filenames']))
+                self.assertEqual(
+                    ('local', 'system', f'tools/lint {hook["id"]}', False),
+                    (hook['repo'], hook['language'], hook['entry'], hook['pass_filenames']),
+                )
 
     def test_a_name_that_is_none_is_refused(self):
         done = subprocess.run([LINT, 'no-such-check'], capture_output=True, text=True)
-        self.assertEqual((2, 'lint: there is no check named no-such-check\n'),
-                         (done.returncode, done.stderr))
+        self.assertEqual(
+            (2, 'lint: there is no check named no-such-check\n'), (done.returncode, done.stderr)
+        )

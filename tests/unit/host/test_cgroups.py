@@ -6,8 +6,7 @@ import shutil
 import tempfile
 import unittest
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone
 from nova_numa_pmc.host import cgroups
@@ -17,7 +16,6 @@ MACHINE = 'machine.slice/machine-qemu\\x2d7\\x2dinstance\\x2d0000002a.scope'
 
 
 class GroupsTestCase(unittest.TestCase):
-
     def tree(self, *args, **kwargs):
         root = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, root)
@@ -28,7 +26,6 @@ class GroupsTestCase(unittest.TestCase):
 
 
 class FindTest(GroupsTestCase):
-
     def test_every_shape(self):
         for version in (1, 2):
             for shape in (MODERN, OLD, MANUAL):
@@ -37,18 +34,26 @@ class FindTest(GroupsTestCase):
                     groups = self.find(tree)
                     self.assertEqual(
                         (version, tree.scope, tree.target, tree.emulator, tuple(tree.children)),
-                        (groups.version, groups.scope, groups.target, groups.main,
-                         groups.children))
+                        (
+                            groups.version,
+                            groups.scope,
+                            groups.target,
+                            groups.main,
+                            groups.children,
+                        ),
+                    )
                     self.assertFalse(groups.covers)
                     self.assertEqual(tree.memory.rstrip('/'), groups.memory)
 
     def test_names_are_taken_as_they_are(self):
-        for machine in ('machine.slice/machine-qemu\\x2d1\\x2da.scope',
-                        'machine-qemu\\x2d12\\x2dtruncated\\x2dna.scope',
-                        'machine.slice/machine-qemu-1-a.scope',
-                        'custom.partition/deep.partition/qemu-3-a.libvirt-qemu',
-                        'machine/qemu-3-a b\tc:d,é.libvirt-qemu',
-                        'machine/old-name.libvirt-qemu'):
+        for machine in (
+            'machine.slice/machine-qemu\\x2d1\\x2da.scope',
+            'machine-qemu\\x2d12\\x2dtruncated\\x2dna.scope',
+            'machine.slice/machine-qemu-1-a.scope',
+            'custom.partition/deep.partition/qemu-3-a.libvirt-qemu',
+            'machine/qemu-3-a b\tc:d,é.libvirt-qemu',
+            'machine/old-name.libvirt-qemu',
+        ):
             for version in (1, 2):
                 with self.subTest(machine=machine, version=version):
                     tree = self.tree(version, machine=machine)
@@ -60,22 +65,27 @@ class FindTest(GroupsTestCase):
             tree.add_group(os.path.join(tree.target, name))
         self.assertEqual(
             {'emulator', 'vcpu0', 'vcpu1', 'iothread1'},
-            {os.path.basename(path) for path in self.find(tree).children})
+            {os.path.basename(path) for path in self.find(tree).children},
+        )
 
     def test_a_mount_point_of_another_name_and_a_bind_mounted_root(self):
-        for version, line in ((1, '34 31 0:31 / /odd\\040place rw - cgroup cgroup rw,cpuset\n'),
-                              (2, '34 31 0:31 / /odd\\040place rw shared:1 - cgroup2 none rw\n')):
+        for version, line in (
+            (1, '34 31 0:31 / /odd\\040place rw - cgroup cgroup rw,cpuset\n'),
+            (2, '34 31 0:31 / /odd\\040place rw shared:1 - cgroup2 none rw\n'),
+        ):
             with self.subTest(version=version):
                 tree = self.tree(version)
-                old = os.path.join(tree.root, tree.scope[:-len(MACHINE)])
+                old = os.path.join(tree.root, tree.scope[: -len(MACHINE)])
                 os.rename(old, os.path.join(tree.root, 'odd place'))
                 tree.put('proc/self/mountinfo', 'garbage\n\n' + line)
-                self.assertEqual(os.path.join(tree.root, 'odd place', MACHINE),
-                                 self.find(tree).scope)
+                self.assertEqual(
+                    os.path.join(tree.root, 'odd place', MACHINE), self.find(tree).scope
+                )
         tree = self.tree(2)
         tree.put_cgroup('0::/docker/abc/%s/libvirt/emulator\n' % MACHINE)
-        tree.put('proc/self/mountinfo',
-                 '34 31 0:31 /docker/abc /sys/fs/cgroup rw - cgroup2 x rw\n')
+        tree.put(
+            'proc/self/mountinfo', '34 31 0:31 /docker/abc /sys/fs/cgroup rw - cgroup2 x rw\n'
+        )
         self.assertEqual(tree.scope, self.find(tree).scope)
 
     def test_a_namespace_below_the_hosts_root(self):
@@ -87,12 +97,20 @@ class FindTest(GroupsTestCase):
         self.assertEqual(tree.scope, self.find(tree).scope)
 
     def test_what_is_not_a_guests_group_is_never_written(self):
-        for path in ('/', '/machine.slice', '/system.slice/libvirtd.service',
-                     '/user.slice/user-1000.slice/session-2.scope', '/docker/0123456789ab',
-                     '/machine.slice/machine-lxc\\x2d7\\x2da.scope',
-                     '/' + MACHINE, '/' + MACHINE + '/payload', '/' + MACHINE + '/libvirt/other',
-                     '/' + MACHINE + '/libvirt/emulator/deeper',
-                     '/libvirt/emulator', '/emulator'):
+        for path in (
+            '/',
+            '/machine.slice',
+            '/system.slice/libvirtd.service',
+            '/user.slice/user-1000.slice/session-2.scope',
+            '/docker/0123456789ab',
+            '/machine.slice/machine-lxc\\x2d7\\x2da.scope',
+            '/' + MACHINE,
+            '/' + MACHINE + '/payload',
+            '/' + MACHINE + '/libvirt/other',
+            '/' + MACHINE + '/libvirt/emulator/deeper',
+            '/libvirt/emulator',
+            '/emulator',
+        ):
             for version in (1, 2):
                 with self.subTest(path=path, version=version):
                     tree = self.tree(version)
@@ -131,8 +149,10 @@ class FindTest(GroupsTestCase):
         for directory in [tree.target] + tree.children:
             os.unlink(os.path.join(directory, 'cpuset.cpus'))
         groups = self.find(tree)
-        self.assertEqual((tree.scope, tree.scope, (), True),
-                         (groups.target, groups.main, groups.children, groups.covers))
+        self.assertEqual(
+            (tree.scope, tree.scope, (), True),
+            (groups.target, groups.main, groups.children, groups.covers),
+        )
         os.unlink(os.path.join(tree.scope, 'cpuset.cpus'))
         with self.assertRaisesRegex(CpusetError, 'cgroup.controllers'):
             self.find(tree)
@@ -165,13 +185,11 @@ class FindTest(GroupsTestCase):
 
 
 class MemoryTest(GroupsTestCase):
-
     def test_bytes_per_node(self):
         for version in (1, 2):
             with self.subTest(version=version):
                 tree = self.tree(version, bytes_by_node={0: 8192, 1: 4096, 5: 0})
-                self.assertEqual({0: 8192, 1: 4096, 5: 0},
-                                 cgroups.memory_by_node(self.find(tree)))
+                self.assertEqual({0: 8192, 1: 4096, 5: 0}, cgroups.memory_by_node(self.find(tree)))
 
     def test_shared_pages_count_and_the_cache_does_not(self):
         tree = self.tree(2, bytes_by_node={})
@@ -182,8 +200,10 @@ class MemoryTest(GroupsTestCase):
     def test_locked_pages_count_on_v1(self):
         tree = self.tree(1, bytes_by_node={})
         page = os.sysconf('SC_PAGE_SIZE')
-        tree.put(os.path.join(tree.memory, 'memory.numa_stat'),
-                 'anon=9 N0=9\nhierarchical_anon=3 N0=1 N1=2\nhierarchical_unevictable=4 N1=4\n')
+        tree.put(
+            os.path.join(tree.memory, 'memory.numa_stat'),
+            'anon=9 N0=9\nhierarchical_anon=3 N0=1 N1=2\nhierarchical_unevictable=4 N1=4\n',
+        )
         self.assertEqual({0: page, 1: 6 * page}, cgroups.memory_by_node(self.find(tree)))
 
     def test_unknown_is_none(self):
@@ -209,7 +229,6 @@ class MemoryTest(GroupsTestCase):
 
 
 class ReadTextTest(GroupsTestCase):
-
     def test_reads_to_the_end_within_bounds(self):
         tree = self.tree(2)
         path = os.path.join(tree.root, 'long')

@@ -8,7 +8,6 @@ from tests.fixtures.sysfs import write
 
 
 class FindDaemonTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -33,32 +32,40 @@ class FindDaemonTest(unittest.TestCase):
         self.assertEqual(('virtqemud', 8), confinement.find_daemon(self.root)[:2])
 
     def test_labels(self):
-        for text, label in (('libvirtd (enforce)\n', 'libvirtd'),
-                            ('/usr/sbin/libvirtd (complain)\n', '/usr/sbin/libvirtd'),
-                            ('unconfined\n', 'unconfined'), (None, 'unconfined'),
-                            ('system_u:system_r:virtd_t:s0-s0:c0.c1023\0',
-                             'system_u:system_r:virtd_t:s0-s0:c0.c1023')):
+        for text, label in (
+            ('libvirtd (enforce)\n', 'libvirtd'),
+            ('/usr/sbin/libvirtd (complain)\n', '/usr/sbin/libvirtd'),
+            ('unconfined\n', 'unconfined'),
+            (None, 'unconfined'),
+            (
+                'system_u:system_r:virtd_t:s0-s0:c0.c1023\0',
+                'system_u:system_r:virtd_t:s0-s0:c0.c1023',
+            ),
+        ):
             with self.subTest(text):
                 self.process(7, 'libvirtd', text)
                 self.assertEqual(label, confinement.find_daemon(self.root).label)
 
     def test_start_time(self):
         ticks = os.sysconf('SC_CLK_TCK')
-        self.process(7, 'libvirtd', stat='7 (lib) virtd) S %s %d 0' % (
-            ' '.join(['1'] * 18), 50 * ticks))
+        self.process(
+            7, 'libvirtd', stat='7 (lib) virtd) S %s %d 0' % (' '.join(['1'] * 18), 50 * ticks)
+        )
         self.assertEqual(1050, confinement.find_daemon(self.root).started_s)
 
     def test_label_without_a_daemon(self):
         self.assertEqual('unconfined', confinement.label_of_daemon(self.root))
-        write(self.root, 'sys/kernel/security/apparmor/profiles',
-              'libvirtd//qemu_bridge_helper (enforce)\nlibvirtd (enforce)\n')
+        write(
+            self.root,
+            'sys/kernel/security/apparmor/profiles',
+            'libvirtd//qemu_bridge_helper (enforce)\nlibvirtd (enforce)\n',
+        )
         self.assertEqual('libvirtd', confinement.label_of_daemon(self.root))
         write(self.root, 'sys/fs/selinux/enforce', '1')
         self.assertIsNone(confinement.label_of_daemon(self.root))
 
 
 class TrialTest(unittest.TestCase):
-
     def trial(self, text, label=confinement.UNCONFINED, mode=0o755, **options):
         with tempfile.TemporaryDirectory() as directory:
             path = os.path.join(directory, 'script')
@@ -72,10 +79,14 @@ class TrialTest(unittest.TestCase):
         self.assertEqual((True, 'selftest: ok, selftest'), (trial.ok, trial.message))
 
     def test_failures(self):
-        for text, mode in (('#!/bin/sh\necho selftest: failed >&2\n', 0o755),
-                           ('#!/bin/sh\nexit 0\n', 0o755), ('#!/bin/sh\r\nexit 0\n', 0o755),
-                           ('#!/nonexistent\n', 0o755), ('#!/bin/sh\n', 0o644),
-                           ('#!/bin/sh\necho selftest: ok >&2; exit 1\n', 0o755)):
+        for text, mode in (
+            ('#!/bin/sh\necho selftest: failed >&2\n', 0o755),
+            ('#!/bin/sh\nexit 0\n', 0o755),
+            ('#!/bin/sh\r\nexit 0\n', 0o755),
+            ('#!/nonexistent\n', 0o755),
+            ('#!/bin/sh\n', 0o644),
+            ('#!/bin/sh\necho selftest: ok >&2; exit 1\n', 0o755),
+        ):
             with self.subTest(text=text, mode=mode):
                 self.assertIs(False, self.trial(text, mode=mode).ok)
 
@@ -83,8 +94,10 @@ class TrialTest(unittest.TestCase):
         trial = self.trial('#!/bin/sh\nexec sleep 99\n', limit_seconds=0.1)
         self.assertIs(False, trial.ok)
 
-    @unittest.skipIf(os.path.exists('/sys/kernel/security/apparmor/profiles')
-                     or os.path.exists('/sys/fs/selinux/enforce'),
-                     'a label can be entered here')
+    @unittest.skipIf(
+        os.path.exists('/sys/kernel/security/apparmor/profiles')
+        or os.path.exists('/sys/fs/selinux/enforce'),
+        'a label can be entered here',
+    )
     def test_a_label_that_can_not_be_entered_proves_nothing(self):
         self.assertIsNone(self.trial('#!/bin/sh\n', label='libvirtd').ok)

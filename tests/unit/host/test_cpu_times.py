@@ -2,21 +2,20 @@
 import tempfile
 import unittest
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nova_numa_pmc.host import cpu_times
 from tests.fixtures import sysfs
 
-STAT = '''\
+STAT = """\
 cpu  1399406 95283 135585 1014532 6065 0 2297 2667 0 0
 cpu0 100 20 3 500 60 7 8 900 50 1
 cpu3 1 0 0 0 0 0 0 0 0 0
 intr 16217312 0 0
-'''
+"""
+
 
 class CpuTimesTest(unittest.TestCase):
-
     def read(self, text):
         with tempfile.TemporaryDirectory() as root:
             if text is not None:
@@ -35,8 +34,14 @@ class CpuTimesTest(unittest.TestCase):
         self.assertEqual(({0: 8 * 10**7}, {}), tuple(self.read('cpu0 1 1 1 9 9 3 2\n')))
 
     def test_missing_or_malformed_is_unknown(self):
-        for text in (None, '', 'cpu0 1 2\n', 'cpu0 1 2 3 4 5 6 -7\n', 'cpux 1 2 3 4 5 6 7\n',
-                     STAT.replace('20', '٢', 1)):
+        for text in (
+            None,
+            '',
+            'cpu0 1 2\n',
+            'cpu0 1 2 3 4 5 6 -7\n',
+            'cpux 1 2 3 4 5 6 7\n',
+            STAT.replace('20', '٢', 1),
+        ):
             with self.subTest(text=text):
                 self.assertEqual(cpu_times.Times(), self.read(text))
 
@@ -50,8 +55,11 @@ class CpuTimesTest(unittest.TestCase):
         before, after = {0: 10, 1: 20, 2: 30}, {0: 20, 1: 19, 3: 40}
         # A CPU that came up, one that went, one whose time went backwards.
         self.assertEqual({0: 2.0}, cpu_times.passed(before, after, 5))
-        for before, after, elapsed_ns in ((None, {0: 1}, 5), ({0: 1}, None, 5),
-                                          ({0: 1}, {0: 1}, 0)):
+        for before, after, elapsed_ns in (
+            (None, {0: 1}, 5),
+            ({0: 1}, None, 5),
+            ({0: 1}, {0: 1}, 0),
+        ):
             self.assertEqual({}, cpu_times.passed(before, after, elapsed_ns))
 
     def test_summed(self):

@@ -21,7 +21,6 @@ MEMORY = '/dev/shm' if os.access('/dev/shm', os.W_OK) else None
 
 
 class TreeTestCase(unittest.TestCase):
-
     def tree(self, *args, **kwargs):
         """A new :class:`Tree` that goes with the test, and its groups."""
         root = tempfile.mkdtemp(dir=MEMORY)
@@ -32,14 +31,15 @@ class TreeTestCase(unittest.TestCase):
 
     def logged(self, tree):
         """The kernel's stand-in, noting each write in ``self.log`` relative to the scope."""
+
         def write(path, text):
             tree.write(path, text)
             self.log.append((os.path.relpath(path, tree.scope), text))
+
         return write
 
 
 class ConfineTest(TreeTestCase):
-
     def test_cpus_are_narrow_and_memory_is_wide_at_rest_on_every_shape(self):
         for version, shape in SHAPES:
             with self.subTest(version=version, shape=shape):
@@ -58,20 +58,31 @@ class ConfineTest(TreeTestCase):
     def test_v2_holds_where_libvirt_does_and_leaves_the_group_above_wide(self):
         tree, groups = self.tree(2, MODERN)
         cpuset.confine(groups, NODE1, write=self.logged(tree))
-        self.assertEqual([('libvirt/%s/cpuset.cpus' % name, '2-3')
-                          for name in ('emulator', 'vcpu0', 'vcpu1')], self.log)
+        self.assertEqual(
+            [('libvirt/%s/cpuset.cpus' % name, '2-3') for name in ('emulator', 'vcpu0', 'vcpu1')],
+            self.log,
+        )
         self.assertEqual('', tree.read(tree.target, 'cpuset.cpus'))
 
     def test_v2_what_the_start_or_an_older_release_has_narrowed_is_handed_over(self):
-        for before, ours, after in (('2-3', None, '0-3'), ('0-1', NODE0, '0-3'),
-                                    ('0-1', None, '0-1'), ('1-3', None, '1-3')):
+        for before, ours, after in (
+            ('2-3', None, '0-3'),
+            ('0-1', NODE0, '0-3'),
+            ('0-1', None, '0-1'),
+            ('1-3', None, '1-3'),
+        ):
             with self.subTest(before=before, ours=ours):
                 tree, groups = self.tree(2, MODERN)
                 tree.write(os.path.join(tree.target, 'cpuset.cpus'), before)
-                cpuset.confine(groups, NODE1, write=self.logged(tree),
-                               ours=ours and cpuset.Held(ours, frozenset()))
-                self.assertEqual(('2-3', after), (
-                    tree.held(), tree.read(tree.target, 'cpuset.cpus')))
+                cpuset.confine(
+                    groups,
+                    NODE1,
+                    write=self.logged(tree),
+                    ours=ours and cpuset.Held(ours, frozenset()),
+                )
+                self.assertEqual(
+                    ('2-3', after), (tree.held(), tree.read(tree.target, 'cpuset.cpus'))
+                )
                 # The threads are narrow before the group above them is wide.
                 self.assertEqual('libvirt/emulator/cpuset.cpus', self.log[0][0])
 
@@ -81,8 +92,7 @@ class ConfineTest(TreeTestCase):
         vcpu = os.path.join(tree.vcpus[0], 'cpuset.cpus')
         tree.write(vcpu, '1')  # outside of the group above: sched_setaffinity(2) was refused
         cpuset.confine(groups, NODE1, write=tree.write)
-        self.assertEqual(('2-3', '0-3'), (
-            tree.held(), tree.read(tree.target, 'cpuset.cpus')))
+        self.assertEqual(('2-3', '0-3'), (tree.held(), tree.read(tree.target, 'cpuset.cpus')))
         tree.write(vcpu, '1')
         with self.assertRaises(PinnedByOthers):
             cpuset.confine(groups, NODE1, write=tree.write)
@@ -97,7 +107,11 @@ class ConfineTest(TreeTestCase):
 
     def test_early_only_while_there_are_no_vcpus_and_nobody_has_set_it(self):
         for version, vcpus, before, written in (
-                (2, 0, '', True), (2, 1, '', False), (2, 0, '0-1', False), (1, 0, '', False)):
+            (2, 0, '', True),
+            (2, 1, '', False),
+            (2, 0, '0-1', False),
+            (1, 0, '', False),
+        ):
             with self.subTest(version=version, vcpus=vcpus, before=before):
                 tree, groups = self.tree(version, vcpus=vcpus)
                 if before:
@@ -113,16 +127,25 @@ class ConfineTest(TreeTestCase):
     def test_memory_is_brought_through_the_main_threads_group(self):
         tree, groups = self.tree(2, MODERN, bytes_by_node={0: MIB, 1: 0})
         cpuset.confine(groups, NODE1, TO_NODE1, write=self.logged(tree))
-        self.assertEqual([('libvirt/emulator/cpuset.mems', '1'),
-                          ('libvirt/emulator/cpuset.mems', '0-1')], self.log[3:])
+        self.assertEqual(
+            [('libvirt/emulator/cpuset.mems', '1'), ('libvirt/emulator/cpuset.mems', '0-1')],
+            self.log[3:],
+        )
 
     def test_v1_migrates_only_while_bringing_over(self):
         tree, groups = self.tree(1, MODERN, vcpus=0, bytes_by_node={0: MIB, 1: 0})
         cpuset.confine(groups, NODE1, TO_NODE1, write=self.logged(tree))
         emulator = 'libvirt/emulator/cpuset.'
-        self.assertEqual([(emulator + 'cpus', '2-3'), (emulator + 'memory_migrate', '1'),
-                          (emulator + 'mems', '1'), (emulator + 'mems', '0-1'),
-                          (emulator + 'memory_migrate', '0')], self.log)
+        self.assertEqual(
+            [
+                (emulator + 'cpus', '2-3'),
+                (emulator + 'memory_migrate', '1'),
+                (emulator + 'mems', '1'),
+                (emulator + 'mems', '0-1'),
+                (emulator + 'memory_migrate', '0'),
+            ],
+            self.log,
+        )
 
     def test_what_the_kernel_did_not_move_is_reported(self):
         for version in (1, 2):
@@ -133,6 +156,7 @@ class ConfineTest(TreeTestCase):
                     tree.write(path, text)
                     if text == '1' and path.endswith('mems'):
                         tree.put_bytes({0: MIB, 1: 7 * MIB})
+
                 applied = cpuset.confine(groups, NODE1, TO_NODE1, write=write)
                 self.assertEqual((8 * MIB, MIB), (applied.off_bytes, applied.left_bytes))
 
@@ -145,17 +169,26 @@ class ConfineTest(TreeTestCase):
 
                     def write(path, text, tree=tree, left=left):
                         tree.write(path, text)
-                        if text == '1' and path.endswith('mems') and left and path in (
-                                tree.target + '/cpuset.mems', tree.emulator + '/cpuset.mems'):
+                        if (
+                            text == '1'
+                            and path.endswith('mems')
+                            and left
+                            and path
+                            in (tree.target + '/cpuset.mems', tree.emulator + '/cpuset.mems')
+                        ):
                             off = left.pop()
                             tree.put_bytes({0: off, 1: 8 * MIB - off})
-                    applied = cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=bound,
-                                             write=write)
-                    self.assertEqual((8 * MIB, 0, []), (
-                        applied.off_bytes, applied.left_bytes, left))
-                    self.assertEqual({'1'} if bound else {'0-1'}, {
-                        text for path, text in self.mems(tree).items()
-                        if path != tree.target})
+
+                    applied = cpuset.confine(
+                        groups, NODE1, TO_NODE1, stay_bound=bound, write=write
+                    )
+                    self.assertEqual(
+                        (8 * MIB, 0, []), (applied.off_bytes, applied.left_bytes, left)
+                    )
+                    self.assertEqual(
+                        {'1'} if bound else {'0-1'},
+                        {text for path, text in self.mems(tree).items() if path != tree.target},
+                    )
 
     def test_a_second_time_writes_nothing(self):
         for version, shape in SHAPES:
@@ -163,8 +196,9 @@ class ConfineTest(TreeTestCase):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: 0, 1: MIB})
                 for bound in (False, True):
                     cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=bound, write=tree.write)
-                    again = cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=bound,
-                                           write=self.logged(tree))
+                    again = cpuset.confine(
+                        groups, NODE1, TO_NODE1, stay_bound=bound, write=self.logged(tree)
+                    )
                     self.assertEqual(((), []), (again.changes, self.log))
 
     def test_undo_restores_the_tree_unless_somebody_else_wrote(self):
@@ -172,8 +206,9 @@ class ConfineTest(TreeTestCase):
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: 0})
                 before = tree.snapshot()
-                applied = cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=True,
-                                         write=tree.write)
+                applied = cpuset.confine(
+                    groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write
+                )
                 self.assertNotEqual(before, tree.snapshot())
                 cpuset.undo(groups, applied.changes, write=tree.write)
                 self.assertEqual(before, tree.snapshot())
@@ -190,10 +225,15 @@ class ConfineTest(TreeTestCase):
                     tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: MIB})
                     for cpus, node in ((NODE0, 0), (NODE1, 1), (NODE0, 0)):
                         ours = cpuset.Held(frozenset(range(4)) - cpus, frozenset({1 - node}))
-                        applied = cpuset.confine(groups, cpus, frozenset({node}), ours=ours,
-                                                 stay_bound=bound, write=tree.write)
-                        self.assertEqual(cpuset.BOUND if bound else cpuset.BROUGHT,
-                                         applied.memory)
+                        applied = cpuset.confine(
+                            groups,
+                            cpus,
+                            frozenset({node}),
+                            ours=ours,
+                            stay_bound=bound,
+                            write=tree.write,
+                        )
+                        self.assertEqual(cpuset.BOUND if bound else cpuset.BROUGHT, applied.memory)
                         held = cpuset.current(groups)
                         written = [tree.target] if groups.covers else tree.children
                         self.assertEqual({cpus}, {held[d].cpus for d in written})
@@ -203,8 +243,9 @@ class ConfineTest(TreeTestCase):
     def mems(self, tree):
         """The nodes each group of a tree may allocate on: {directory: text}."""
         name = 'cpuset.mems' if tree.version == 1 else 'cpuset.mems.effective'
-        return {directory: tree.read(directory, name)
-                for directory in [tree.target] + tree.children}
+        return {
+            directory: tree.read(directory, name) for directory in [tree.target] + tree.children
+        }
 
     def test_a_bind_lapses_and_a_move_without_it_widens(self):
         for version, shape in SHAPES:
@@ -216,14 +257,20 @@ class ConfineTest(TreeTestCase):
                 cpuset.release_memory(groups, TO_NODE1, write=tree.write)
                 self.assertEqual(wide, self.mems(tree))
                 cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
-                cpuset.confine(groups, NODE0, frozenset({0}), write=tree.write,
-                               ours=cpuset.Held(NODE1, TO_NODE1))
+                cpuset.confine(
+                    groups,
+                    NODE0,
+                    frozenset({0}),
+                    write=tree.write,
+                    ours=cpuset.Held(NODE1, TO_NODE1),
+                )
                 self.assertEqual(wide, self.mems(tree))
 
     def with_gpu(self, version, shape, **kwargs):
         """Make a guest on a host whose node 2 is a GPU's memory."""
-        tree, groups = self.tree(version, shape, mems='0-2', bytes_by_node={0: MIB, 1: MIB},
-                                 **kwargs)
+        tree, groups = self.tree(
+            version, shape, mems='0-2', bytes_by_node={0: MIB, 1: MIB}, **kwargs
+        )
         tree.put('sys/devices/system/node/has_cpu', '0-1\n')
         tree.put('sys/devices/system/node/has_memory', '0-2\n')
         sysfs.device_memory(tree.root, [2])
@@ -236,18 +283,26 @@ class ConfineTest(TreeTestCase):
                 cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=True, write=self.logged(tree))
                 cpuset.release_memory(groups, TO_NODE1, write=self.logged(tree))
                 self.assertEqual('0-1', tree.held('mems'))
-                cpuset.confine(groups, NODE0, frozenset({0}), write=self.logged(tree),
-                               ours=cpuset.Held(NODE1, frozenset()))
+                cpuset.confine(
+                    groups,
+                    NODE0,
+                    frozenset({0}),
+                    write=self.logged(tree),
+                    ours=cpuset.Held(NODE1, frozenset()),
+                )
                 self.assertEqual('0-1', tree.held('mems'))
-                self.assertEqual(set(), {text for path, text in self.log
-                                         if path.endswith('mems') and '2' in text})
+                self.assertEqual(
+                    set(),
+                    {text for path, text in self.log if path.endswith('mems') and '2' in text},
+                )
 
     def test_v2_one_that_was_never_bound_is_wide_without_it_once_brought_over(self):
         tree, groups = self.with_gpu(2, MODERN)
         cpuset.confine(groups, NODE1, TO_NODE1, write=self.logged(tree))
-        self.assertEqual([('libvirt/emulator/cpuset.mems', '1'),
-                          ('libvirt/emulator/cpuset.mems', '0-1')],
-                         [each for each in self.log if each[0].endswith('mems')])
+        self.assertEqual(
+            [('libvirt/emulator/cpuset.mems', '1'), ('libvirt/emulator/cpuset.mems', '0-1')],
+            [each for each in self.log if each[0].endswith('mems')],
+        )
 
     def test_v2_what_an_operator_gave_above_stays(self):
         tree, groups = self.with_gpu(2, MODERN)
@@ -260,8 +315,7 @@ class ConfineTest(TreeTestCase):
 
     def test_v2_the_operators_settings_let_guests_have_it(self):
         tree, groups = self.with_gpu(2, MODERN)
-        tree.put('etc/nova-numa-pmc/nova-numa-pmc.conf',
-                 '[placement]\nguest_memory_nodes = 2\n')
+        tree.put('etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\nguest_memory_nodes = 2\n')
         cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
         cpuset.release_memory(groups, TO_NODE1, write=tree.write)
         self.assertEqual('0-2', tree.held('mems'))
@@ -271,13 +325,18 @@ class ConfineTest(TreeTestCase):
             with self.subTest(version=version, shape=shape):
                 tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: MIB})
                 tree.put('sys/devices/system/node/has_memory', '0\n')
-                applied = cpuset.confine(groups, NODE0, frozenset({0, 1}), stay_bound=True,
-                                         write=self.logged(tree))
+                applied = cpuset.confine(
+                    groups, NODE0, frozenset({0, 1}), stay_bound=True, write=self.logged(tree)
+                )
                 self.assertEqual(cpuset.BOUND, applied.memory)
-                self.assertEqual({'0'}, {text for path, text in self.log
-                                         if path.endswith('mems')})
-                applied = cpuset.confine(groups, NODE0, frozenset({1}), write=self.logged(tree),
-                                         ours=cpuset.Held(NODE0, frozenset({0})))
+                self.assertEqual({'0'}, {text for path, text in self.log if path.endswith('mems')})
+                applied = cpuset.confine(
+                    groups,
+                    NODE0,
+                    frozenset({1}),
+                    write=self.logged(tree),
+                    ours=cpuset.Held(NODE0, frozenset({0})),
+                )
                 self.assertEqual(cpuset.UNASKED, applied.memory)
 
     def test_cpus_are_released_and_a_pin_stays(self):
@@ -291,7 +350,7 @@ class ConfineTest(TreeTestCase):
                         tree.write(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3')
                     before = tree.snapshot()
                     changes = cpuset.release_cpus(groups, write=tree.write)
-                    wide = [tree.target] if groups.covers else tree.children[pinned * 2:]
+                    wide = [tree.target] if groups.covers else tree.children[pinned * 2 :]
                     for directory in wide:
                         self.assertIn(tree.read(directory, 'cpuset.cpus'), ('', '0-3'))
                     if pinned:
@@ -304,8 +363,9 @@ class ConfineTest(TreeTestCase):
         tree, groups = self.tree(1, MODERN)
         for directory in tree.children + [tree.target, tree.scope]:
             tree.put(os.path.join(directory, 'cpuset.cpus'), '0-1\n')  # 2-3 were offline once
-        cpuset.confine(groups, NODE1, ours=cpuset.Held(NODE0, frozenset()),
-                       write=self.logged(tree))
+        cpuset.confine(
+            groups, NODE1, ours=cpuset.Held(NODE0, frozenset()), write=self.logged(tree)
+        )
         self.assertEqual([('cpuset.cpus', '0-3'), ('libvirt/cpuset.cpus', '0-3')], self.log[:2])
         self.assertEqual('0-3', tree.read(tree.target, 'cpuset.cpus'))
         self.assertEqual('2-3', tree.read(tree.emulator, 'cpuset.cpus'))
@@ -316,8 +376,10 @@ class ConfineTest(TreeTestCase):
         tree.add_group(os.path.join(tree.target, 'vcpu7'))
         groups = cgroups.find(tree.pid, tree.root)
         applied = cpuset.confine(groups, NODE1, write=tree.write)
-        self.assertEqual([os.path.join(tree.target, 'vcpu7', 'cpuset.cpus')],
-                         [change.path for change in applied.changes])
+        self.assertEqual(
+            [os.path.join(tree.target, 'vcpu7', 'cpuset.cpus')],
+            [change.path for change in applied.changes],
+        )
 
     def test_cpus_outside_of_the_parents_set_are_reported(self):
         tree, groups = self.tree(2, MODERN)
@@ -333,7 +395,6 @@ class ConfineTest(TreeTestCase):
 
 
 class LeftAloneTest(TreeTestCase):
-
     def test_a_pin_that_contradicts_leaves_the_whole_guest_alone(self):
         for version, shape in SHAPES:
             for pin in ('0', '1-2'):
@@ -365,30 +426,39 @@ class LeftAloneTest(TreeTestCase):
                 tree.put(os.path.join(tree.vcpus[0], 'cpuset.mems'), '0\n')
                 applied = cpuset.confine(groups, NODE1, TO_NODE1, write=tree.write)
                 self.assertEqual(cpuset.PINNED, applied.memory)
-                self.assertEqual({'cpuset.cpus'},
-                                 {os.path.basename(change.path) for change in applied.changes})
+                self.assertEqual(
+                    {'cpuset.cpus'}, {os.path.basename(change.path) for change in applied.changes}
+                )
 
     def test_no_more_memory_moves_than_one_write_may(self):
         for version in (1, 2):
-            for off, huge_kib, outcome in ((64 * MIB, 0, cpuset.BROUGHT),
-                                           (64 * MIB + 4096, 0, cpuset.TOO_MUCH),
-                                           (4096, 64 << 10, cpuset.TOO_MUCH)):
+            for off, huge_kib, outcome in (
+                (64 * MIB, 0, cpuset.BROUGHT),
+                (64 * MIB + 4096, 0, cpuset.TOO_MUCH),
+                (4096, 64 << 10, cpuset.TOO_MUCH),
+            ):
                 with self.subTest(version=version, off=off, huge_kib=huge_kib):
                     tree, groups = self.tree(version, bytes_by_node={0: off, 1: 1 << 30})
-                    tree.put('proc/%d/status' % tree.pid,
-                             'VmRSS:\t 9 kB\nHugetlbPages:\t %d kB\n' % huge_kib)
-                    applied = cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=True,
-                                             write=tree.write)
-                    self.assertEqual(cpuset.BOUND if outcome == cpuset.BROUGHT else outcome,
-                                     applied.memory)
+                    tree.put(
+                        'proc/%d/status' % tree.pid,
+                        'VmRSS:\t 9 kB\nHugetlbPages:\t %d kB\n' % huge_kib,
+                    )
+                    applied = cpuset.confine(
+                        groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write
+                    )
+                    self.assertEqual(
+                        cpuset.BOUND if outcome == cpuset.BROUGHT else outcome, applied.memory
+                    )
                     self.assertEqual(off + (huge_kib << 10), applied.off_bytes)
 
     def test_without_bytes_per_node_the_resident_size_bounds_the_move(self):
         for version in (1, 2):
-            for status, outcome in (('VmRSS:\t 100 kB\nHugetlbPages:\t 0 kB\n', cpuset.BROUGHT),
-                                    ('VmRSS:\t 99999999 kB\nHugetlbPages:\t 0 kB\n',
-                                     cpuset.TOO_MUCH),
-                                    ('VmRSS:\t?\n', cpuset.UNKNOWN), ('', cpuset.UNKNOWN)):
+            for status, outcome in (
+                ('VmRSS:\t 100 kB\nHugetlbPages:\t 0 kB\n', cpuset.BROUGHT),
+                ('VmRSS:\t 99999999 kB\nHugetlbPages:\t 0 kB\n', cpuset.TOO_MUCH),
+                ('VmRSS:\t?\n', cpuset.UNKNOWN),
+                ('', cpuset.UNKNOWN),
+            ):
                 with self.subTest(version=version, status=status):
                     tree, groups = self.tree(version)
                     tree.put('proc/%d/status' % tree.pid, status)
@@ -397,7 +467,6 @@ class LeftAloneTest(TreeTestCase):
 
 
 class FaultTest(TreeTestCase):
-
     ERRNOS = (errno.EBUSY, errno.EACCES, errno.ENOSPC, errno.ENODEV, errno.EINVAL, errno.ENOENT)
 
     def confine(self, groups, write):
@@ -428,14 +497,16 @@ class FaultTest(TreeTestCase):
                 self.path = path
                 raise OSError(code, os.strerror(code))
             tree.write(path, text)
+
         return write
 
     def test_a_refused_write_leaves_the_tree_as_it_was(self):
         for tree, groups, index in self.each_fault():
             before = tree.snapshot()
             for code in self.ERRNOS:
-                with self.subTest(version=tree.version, path=tree.path, index=index,
-                                  errno=errno.errorcode[code]):
+                with self.subTest(
+                    version=tree.version, path=tree.path, index=index, errno=errno.errorcode[code]
+                ):
                     with self.assertRaises(CpusetError) as caught:
                         self.confine(groups, self.failing(tree, index, code))
                     self.assertNotIsInstance(caught.exception, GuestGone)
@@ -450,8 +521,11 @@ class FaultTest(TreeTestCase):
                 before = tree.snapshot()
                 with self.assertRaises(CpusetError) as caught:
                     self.confine(groups, self.failing(tree, index, errno.EBUSY, forever=True))
-                left = [path for path, text in tree.snapshot().items() if before[path] != text
-                        and not path.endswith('effective')]
+                left = [
+                    path
+                    for path, text in tree.snapshot().items()
+                    if before[path] != text and not path.endswith('effective')
+                ]
                 listed = str(caught.exception).partition('NOT undone: ')[2]
                 self.assertEqual(bool(left), bool(listed))
                 for path in left:
@@ -467,6 +541,7 @@ class FaultTest(TreeTestCase):
                     count += 1
                     if count != index + 1:
                         tree.write(path, text)
+
                 with self.assertRaisesRegex(CpusetError, 'reads back as'):
                     self.confine(groups, write)
                 self.assertEqual(before, tree.snapshot())
@@ -474,6 +549,7 @@ class FaultTest(TreeTestCase):
     def test_an_interruption_undoes_and_passes(self):
         class OutOfTime(BaseException):
             pass
+
         for tree, groups, index in self.each_fault():
             with self.subTest(version=tree.version, path=tree.path, index=index):
                 before, count = tree.snapshot(), 0
@@ -484,6 +560,7 @@ class FaultTest(TreeTestCase):
                     tree.write(path, text)
                     if count == index + 1:
                         raise OutOfTime
+
                 with self.assertRaises(OutOfTime):
                     self.confine(groups, write)
                 self.assertEqual(before, tree.snapshot())
@@ -497,6 +574,7 @@ class FaultTest(TreeTestCase):
                     if self.calls == index:
                         shutil.rmtree(tree.scope)
                     failing(path, text)
+
                 with self.assertRaises(GuestGone):
                     self.confine(groups, write)
 
@@ -509,6 +587,7 @@ class FaultTest(TreeTestCase):
                     if os.path.isdir(tree.vcpus[0]):
                         shutil.rmtree(tree.vcpus[0])
                     tree.write(path, text)
+
                 cpuset.confine(groups, NODE1, write=write)
                 self.assertEqual('2-3', tree.read(tree.vcpus[1], 'cpuset.cpus'))
                 cpuset.confine(groups, NODE1, write=tree.write)  # and when it was gone before
@@ -525,8 +604,14 @@ class FaultTest(TreeTestCase):
             tree.put(os.path.join(directory, 'cpuset.mems'), '0\n')
         before = tree.snapshot()
         with self.assertRaisesRegex(CpusetError, 'EACCES'):
-            cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write,
-                           ours=cpuset.Held(frozenset(), frozenset({0})))
+            cpuset.confine(
+                groups,
+                NODE1,
+                TO_NODE1,
+                stay_bound=True,
+                write=tree.write,
+                ours=cpuset.Held(frozenset(), frozenset({0})),
+            )
         self.assertEqual(before, tree.snapshot())
 
     def test_gone_before_it_begins(self):
@@ -535,8 +620,11 @@ class FaultTest(TreeTestCase):
                 tree, groups = self.tree(version, shape)
                 applied = cpuset.confine(groups, NODE1, write=tree.write)
                 shutil.rmtree(tree.scope)
-                for call, *arguments in ((cpuset.confine, NODE0), (cpuset.current,),
-                                         (cpuset.undo, applied.changes)):
+                for call, *arguments in (
+                    (cpuset.confine, NODE0),
+                    (cpuset.current,),
+                    (cpuset.undo, applied.changes),
+                ):
                     with self.assertRaises(GuestGone):
                         call(groups, *arguments)
 

@@ -3,8 +3,7 @@ import os
 import tempfile
 import unittest
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nova_numa_pmc import extra_specs, model
 from nova_numa_pmc.exceptions import DomainError
@@ -21,15 +20,21 @@ def parse(elements='', memory='<memory>1048576</memory>'):
 
 
 class NovaShapesTest(unittest.TestCase):
-
     def test_plain_flavor(self):
-        for version, specs in (('29.4.0', None), ('31.3.1', None), ('33.0.2', {}),
-                               ('34.0.0', {'hw_rng:allowed': 'True'})):
+        for version, specs in (
+            ('29.4.0', None),
+            ('31.3.1', None),
+            ('33.0.2', {}),
+            ('34.0.0', {'hw_rng:allowed': 'True'}),
+        ):
             with self.subTest(version):
-                guest = guests.parse(domains.domain(
-                    metadata=domains.nova_metadata('m1.small', specs, version)))
-                self.assertEqual(model.Guest(
-                    domains.UUID, 'instance-0000002a', 2, 2 * GIB, flavor='m1.small'), guest)
+                guest = guests.parse(
+                    domains.domain(metadata=domains.nova_metadata('m1.small', specs, version))
+                )
+                self.assertEqual(
+                    model.Guest(domains.UUID, 'instance-0000002a', 2, 2 * GIB, flavor='m1.small'),
+                    guest,
+                )
 
     def test_shared_cpus_only_limit(self):
         guest = guests.parse(domains.domain(vcpu="<vcpu cpuset='0-3,6'>2</vcpu>"))
@@ -37,18 +42,23 @@ class NovaShapesTest(unittest.TestCase):
         self.assertEqual((), guest.placed_by)
 
     def test_numa_nodes(self):
-        guest = guests.parse(domains.domain(
-            placement=domains.NUMA_NODES_1,
-            metadata=domains.nova_metadata(extra_specs={'hw:numa_nodes': '1'})))
+        guest = guests.parse(
+            domains.domain(
+                placement=domains.NUMA_NODES_1,
+                metadata=domains.nova_metadata(extra_specs={'hw:numa_nodes': '1'}),
+            )
+        )
         self.assertEqual(('numatune', 'vcpupin', 'emulatorpin', 'hw:numa_nodes'), guest.placed_by)
         self.assertEqual(((1,), {4, 5, 6, 7}), (guest.mem_nodes, guest.pinned_cpus))
 
     def test_dedicated_cpus(self):
-        guest = guests.parse(domains.domain(
-            placement=domains.DEDICATED,
-            metadata=domains.nova_metadata(extra_specs={'hw:cpu_policy': 'dedicated'})))
-        self.assertEqual({'numatune', 'vcpupin', 'emulatorpin', 'dedicated'},
-                         set(guest.placed_by))
+        guest = guests.parse(
+            domains.domain(
+                placement=domains.DEDICATED,
+                metadata=domains.nova_metadata(extra_specs={'hw:cpu_policy': 'dedicated'}),
+            )
+        )
+        self.assertEqual({'numatune', 'vcpupin', 'emulatorpin', 'dedicated'}, set(guest.placed_by))
         self.assertEqual(((0,), {2, 6}), (guest.mem_nodes, guest.pinned_cpus))
 
     def test_huge_pages(self):
@@ -62,202 +72,298 @@ class NovaShapesTest(unittest.TestCase):
         self.assertTrue(guest.locked)
 
     def test_hints_are_the_flavors(self):
-        specs = {'numa_pmc:policy': 'spread', 'hw:pci_numa_affinity_policy': 'required',
-                 'numa_pmc:memory': 'high'}
+        specs = {
+            'numa_pmc:policy': 'spread',
+            'hw:pci_numa_affinity_policy': 'required',
+            'numa_pmc:memory': 'high',
+        }
         for namespace in (domains.NOVA_1_0, domains.NOVA_1_1):
-            guest = guests.parse(domains.domain(metadata=domains.nova_metadata(
-                extra_specs=specs, namespace=namespace)))
-            self.assertEqual((('numa_pmc:memory', 'high'), ('numa_pmc:policy', 'spread')),
-                             guest.hints)
+            guest = guests.parse(
+                domains.domain(
+                    metadata=domains.nova_metadata(extra_specs=specs, namespace=namespace)
+                )
+            )
+            self.assertEqual(
+                (('numa_pmc:memory', 'high'), ('numa_pmc:policy', 'spread')), guest.hints
+            )
             self.assertEqual((), guest.placed_by)
 
     def test_a_hint_that_is_no_line_of_text_is_kept_as_a_wrong_one(self):
         for text in ('none\nspread', 'no&#x7f;ne', 'n' * 256):
             with self.subTest(text):
-                guest = guests.parse(domains.domain(metadata=domains.nova_metadata(
-                    extra_specs={'numa_pmc:policy': text})))
-                (key, kept), = guest.hints
+                guest = guests.parse(
+                    domains.domain(
+                        metadata=domains.nova_metadata(extra_specs={'numa_pmc:policy': text})
+                    )
+                )
+                ((key, kept),) = guest.hints
                 self.assertTrue(kept.isprintable() and len(kept) < 255)
                 self.assertEqual(1, len(extra_specs.parse(guest.hints).problems))
 
     def test_hints_in_another_namespace_are_nobodys(self):
-        guest = guests.parse(domains.domain(metadata=domains.nova_metadata(
-            extra_specs={'numa_pmc:policy': 'none'}, namespace='http://example.org/nova/1.1')))
+        guest = guests.parse(
+            domains.domain(
+                metadata=domains.nova_metadata(
+                    extra_specs={'numa_pmc:policy': 'none'},
+                    namespace='http://example.org/nova/1.1',
+                )
+            )
+        )
         self.assertEqual(((), None), (guest.hints, guest.flavor))
 
 
 class ElementsTest(unittest.TestCase):
-
     def test_units_of_memory(self):
         for size, unit, expected in (
-                (3, 'b', 3), (3, 'bytes', 3), (3, 'KB', 3000), (3, 'k', 3 << 10),
-                (3, 'KiB', 3 << 10), (3, 'MB', 3 * 10**6), (3, 'M', 3 << 20), (3, 'MiB', 3 << 20),
-                (3, 'GB', 3 * 10**9), (3, 'G', 3 << 30), (3, 'GiB', 3 << 30),
-                (3, 'TB', 3 * 10**12), (3, 'T', 3 << 40), (3, 'TiB', 3 << 40),
-                (3, 'kib', 3 << 10)):
+            (3, 'b', 3),
+            (3, 'bytes', 3),
+            (3, 'KB', 3000),
+            (3, 'k', 3 << 10),
+            (3, 'KiB', 3 << 10),
+            (3, 'MB', 3 * 10**6),
+            (3, 'M', 3 << 20),
+            (3, 'MiB', 3 << 20),
+            (3, 'GB', 3 * 10**9),
+            (3, 'G', 3 << 30),
+            (3, 'GiB', 3 << 30),
+            (3, 'TB', 3 * 10**12),
+            (3, 'T', 3 << 40),
+            (3, 'TiB', 3 << 40),
+            (3, 'kib', 3 << 10),
+        ):
             with self.subTest(unit):
                 memory = f"<memory unit='{unit}'> {size}\n</memory>"
                 self.assertEqual(expected, parse(memory=memory).memory_bytes)
         self.assertEqual(3 << 10, parse(memory='<memory>3</memory>').memory_bytes)
 
     def test_the_promise_is_the_most_it_may_grow_to(self):
-        guest = parse("<maxMemory slots='16' unit='GiB'>4</maxMemory>"
-                      "<currentMemory unit='KiB'>4</currentMemory>")
+        guest = parse(
+            "<maxMemory slots='16' unit='GiB'>4</maxMemory>"
+            "<currentMemory unit='KiB'>4</currentMemory>"
+        )
         self.assertEqual(4 * GIB, guest.memory_bytes)
         self.assertEqual(GIB, guest.plugged_bytes)
         self.assertEqual(GIB, parse("<currentMemory unit='KiB'>4</currentMemory>").memory_bytes)
 
     def test_persistent_memory_is_no_ram(self):
-        for kind, own in (('nvdimm', False), ('virtio-pmem', False), ('sgx-epc', False),
-                           ('dimm', True), ('virtio-mem', True)):
+        for kind, own in (
+            ('nvdimm', False),
+            ('virtio-pmem', False),
+            ('sgx-epc', False),
+            ('dimm', True),
+            ('virtio-mem', True),
+        ):
             with self.subTest(kind):
-                guest = guests.parse(domains.domain(
-                    memory_kib=(8 + 512) << 20, max_memory_kib=(16 + 512) << 20,
-                    devices=domains.memory_device(kind, 512 << 20)))
+                guest = guests.parse(
+                    domains.domain(
+                        memory_kib=(8 + 512) << 20,
+                        max_memory_kib=(16 + 512) << 20,
+                        devices=domains.memory_device(kind, 512 << 20),
+                    )
+                )
                 wanted = (16 + 512, 8 + 512) if own else (16, 8)
-                self.assertEqual(tuple(gib << 30 for gib in wanted),
-                                 (guest.memory_bytes, guest.plugged_bytes))
+                self.assertEqual(
+                    tuple(gib << 30 for gib in wanted), (guest.memory_bytes, guest.plugged_bytes)
+                )
 
     def test_novas_persistent_memory(self):
-        guest = guests.parse(domains.domain(
-            memory_kib=520 << 20, max_memory_kib=520 << 20,
-            devices=2 * domains.memory_device('nvdimm', 256 << 20)))
+        guest = guests.parse(
+            domains.domain(
+                memory_kib=520 << 20,
+                max_memory_kib=520 << 20,
+                devices=2 * domains.memory_device('nvdimm', 256 << 20),
+            )
+        )
         self.assertEqual((8 * GIB, None), (guest.memory_bytes, guest.plugged_bytes))
 
     def test_vcpus(self):
         for element, vcpus, most, allowed in (
-                ('', 1, None, None), ('<vcpu>4</vcpu>', 4, None, None),
-                ("<vcpu current='2'>8</vcpu>", 2, 8, None),
-                ("<vcpu current='8'>8</vcpu>", 8, None, None),
-                ("<vcpu cpuset=''>1</vcpu>", 1, None, None),
-                ("<vcpu cpuset='0-7,^3, 9'>1</vcpu>", 1, None, {0, 1, 2, 4, 5, 6, 7, 9})):
+            ('', 1, None, None),
+            ('<vcpu>4</vcpu>', 4, None, None),
+            ("<vcpu current='2'>8</vcpu>", 2, 8, None),
+            ("<vcpu current='8'>8</vcpu>", 8, None, None),
+            ("<vcpu cpuset=''>1</vcpu>", 1, None, None),
+            ("<vcpu cpuset='0-7,^3, 9'>1</vcpu>", 1, None, {0, 1, 2, 4, 5, 6, 7, 9}),
+        ):
             with self.subTest(element):
                 guest = parse(element)
-                self.assertEqual((vcpus, most, allowed),
-                                 (guest.vcpus, guest.vcpus_max, guest.allowed_cpus))
+                self.assertEqual(
+                    (vcpus, most, allowed), (guest.vcpus, guest.vcpus_max, guest.allowed_cpus)
+                )
 
     def test_what_means_placed_by_others(self):
         for elements, placed_by, nodes in (
-                ("<numatune><memory mode='preferred' nodeset='1'/></numatune>",
-                 ('numatune',), (1,)),
-                ("<numatune><memory mode='interleave' nodeset='0-1'/></numatune>",
-                 ('numatune',), (0, 1)),
-                ("<numatune><memory mode='strict' placement='auto'/></numatune>",
-                 ('numatune', 'numad'), ()),
-                ("<numatune><memnode cellid='0' nodeset='0'/><memnode cellid='1' nodeset='2'/>"
-                 '</numatune>', ('numatune',), (0, 2)),
-                ("<vcpu placement='auto'>2</vcpu>", ('numad',), ()),
-                ("<cputune><emulatorpin cpuset='1'/></cputune>", ('emulatorpin',), ()),
-                ("<cputune><iothreadpin iothread='1' cpuset='1'/></cputune>",
-                 ('iothreadpin',), ()),
-                ("<cputune><cachetune vcpus='0'><cache id='0' level='3' type='both' size='3'/>"
-                 '</cachetune></cputune>', ('cachetune',), ()),
-                ("<cputune><memorytune vcpus='0'><node id='0' bandwidth='60'/></memorytune>"
-                 '</cputune>', ('memorytune',), ()),
-                ("<devices><memory model='dimm'><source><nodemask>1</nodemask></source>"
-                 '</memory></devices>', ('nodemask',), (1,)),
-                ('<cputune><shares>2048</shares><quota>-1</quota></cputune>', (), ()),
-                ('<numatune/>', (), ()),
-                ("<cpu><numa><cell id='0' cpus='0-1' memory='512' unit='MiB'/></numa></cpu>",
-                 (), ())):
+            ("<numatune><memory mode='preferred' nodeset='1'/></numatune>", ('numatune',), (1,)),
+            (
+                "<numatune><memory mode='interleave' nodeset='0-1'/></numatune>",
+                ('numatune',),
+                (0, 1),
+            ),
+            (
+                "<numatune><memory mode='strict' placement='auto'/></numatune>",
+                ('numatune', 'numad'),
+                (),
+            ),
+            (
+                "<numatune><memnode cellid='0' nodeset='0'/><memnode cellid='1' nodeset='2'/>"
+                '</numatune>',
+                ('numatune',),
+                (0, 2),
+            ),
+            ("<vcpu placement='auto'>2</vcpu>", ('numad',), ()),
+            ("<cputune><emulatorpin cpuset='1'/></cputune>", ('emulatorpin',), ()),
+            ("<cputune><iothreadpin iothread='1' cpuset='1'/></cputune>", ('iothreadpin',), ()),
+            (
+                "<cputune><cachetune vcpus='0'><cache id='0' level='3' type='both' size='3'/>"
+                '</cachetune></cputune>',
+                ('cachetune',),
+                (),
+            ),
+            (
+                "<cputune><memorytune vcpus='0'><node id='0' bandwidth='60'/></memorytune>"
+                '</cputune>',
+                ('memorytune',),
+                (),
+            ),
+            (
+                "<devices><memory model='dimm'><source><nodemask>1</nodemask></source>"
+                '</memory></devices>',
+                ('nodemask',),
+                (1,),
+            ),
+            ('<cputune><shares>2048</shares><quota>-1</quota></cputune>', (), ()),
+            ('<numatune/>', (), ()),
+            ("<cpu><numa><cell id='0' cpus='0-1' memory='512' unit='MiB'/></numa></cpu>", (), ()),
+        ):
             with self.subTest(elements):
                 guest = parse(elements)
                 self.assertEqual((placed_by, nodes), (guest.placed_by, guest.mem_nodes))
 
     def test_what_binds_all_of_its_memory(self):
-        dimm = ("<devices><memory model='dimm'><source><nodemask>1</nodemask></source></memory>"
-                '</devices>')
+        dimm = (
+            "<devices><memory model='dimm'><source><nodemask>1</nodemask></source></memory>"
+            '</devices>'
+        )
         for elements, nodes, bound in (
-                ("<numatune><memory nodeset='1'/></numatune>", (1,), True),
-                ("<numatune><memory mode='strict' nodeset='0'/></numatune>" + dimm, (0, 1), True),
-                ("<numatune><memory mode='restrictive' nodeset='1'/></numatune>", (1,), True),
-                ("<numatune><memory mode='strict' nodeset='0'/>"
-                 "<memnode cellid='0' mode='strict' nodeset='1'/></numatune>", (0, 1), True),
-                ("<numatune><memory mode='strict' nodeset='0'/>"
-                 "<memnode cellid='0' mode='preferred' nodeset='1'/></numatune>", (0, 1), False),
-                ("<numatune><memory mode='preferred' nodeset='1'/></numatune>", (1,), False),
-                ("<numatune><memory mode='interleave' nodeset='1'/></numatune>", (1,), False),
-                ("<numatune><memnode cellid='0' mode='strict' nodeset='1'/></numatune>",
-                 (1,), False),
-                ("<numatune><memory mode='strict' placement='auto'/></numatune>", (), False),
-                (dimm, (1,), False), ('', (), False)):
+            ("<numatune><memory nodeset='1'/></numatune>", (1,), True),
+            ("<numatune><memory mode='strict' nodeset='0'/></numatune>" + dimm, (0, 1), True),
+            ("<numatune><memory mode='restrictive' nodeset='1'/></numatune>", (1,), True),
+            (
+                "<numatune><memory mode='strict' nodeset='0'/>"
+                "<memnode cellid='0' mode='strict' nodeset='1'/></numatune>",
+                (0, 1),
+                True,
+            ),
+            (
+                "<numatune><memory mode='strict' nodeset='0'/>"
+                "<memnode cellid='0' mode='preferred' nodeset='1'/></numatune>",
+                (0, 1),
+                False,
+            ),
+            ("<numatune><memory mode='preferred' nodeset='1'/></numatune>", (1,), False),
+            ("<numatune><memory mode='interleave' nodeset='1'/></numatune>", (1,), False),
+            ("<numatune><memnode cellid='0' mode='strict' nodeset='1'/></numatune>", (1,), False),
+            ("<numatune><memory mode='strict' placement='auto'/></numatune>", (), False),
+            (dimm, (1,), False),
+            ('', (), False),
+        ):
             with self.subTest(elements):
                 guest = parse(elements)
                 self.assertEqual((nodes, bound), (guest.mem_nodes, guest.mem_bound))
 
     def test_pinned_cpus_are_the_union(self):
-        guest = parse("<cputune><vcpupin vcpu='0' cpuset='0-1'/><vcpupin vcpu='1' cpuset='4'/>"
-                      "<emulatorpin cpuset='9'/></cputune>")
+        guest = parse(
+            "<cputune><vcpupin vcpu='0' cpuset='0-1'/><vcpupin vcpu='1' cpuset='4'/>"
+            "<emulatorpin cpuset='9'/></cputune>"
+        )
         self.assertEqual({0, 1, 4}, guest.pinned_cpus)
 
     def test_huge_pages_without_a_size_are_the_hosts_default(self):
         xml = f'{HEAD}<memory>1</memory><memoryBacking><hugepages/></memoryBacking></domain>'
         self.assertEqual(2 << 20, guests.parse(xml.encode()).page_bytes)
-        self.assertEqual(512 << 20, guests.parse(
-            xml.encode(), default_huge_page_bytes=512 << 20).page_bytes)
+        self.assertEqual(
+            512 << 20, guests.parse(xml.encode(), default_huge_page_bytes=512 << 20).page_bytes
+        )
 
     def test_the_base_page_size_is_no_huge_page(self):
         base = "<page size='%d' unit='B'/>" % os.sysconf('SC_PAGESIZE')
         for pages, expected in ((base, None), (base + "<page size='2' unit='M'/>", 2 << 20)):
-            self.assertEqual(expected, parse(
-                f'<memoryBacking><hugepages>{pages}</hugepages></memoryBacking>').page_bytes)
+            self.assertEqual(
+                expected,
+                parse(f'<memoryBacking><hugepages>{pages}</hugepages></memoryBacking>').page_bytes,
+            )
 
     def test_images_of_a_disk_that_lock_memory(self):
-        nvme = ("<{0} type='nvme'><source type='pci'><address domain='0x0000' bus='0x01' "
-                "slot='0x00' function='0x0'/></source></{0}>")
+        nvme = (
+            "<{0} type='nvme'><source type='pci'><address domain='0x0000' bus='0x01' "
+            "slot='0x00' function='0x0'/></source></{0}>"
+        )
         below = nvme.format('backingStore')
         for images, devices in (
-                (below, 1), (f"<backingStore type='file'>{below}</backingStore>", 1),
-                (f"<mirror type='file' job='copy'>{below}</mirror>", 1),
-                (nvme.format('mirror'), 1),
-                (f"<source file='a'>{nvme.format('dataStore')}</source>", 1),
-                ("<backingStore type='vhostvdpa'/>", 0)):
+            (below, 1),
+            (f"<backingStore type='file'>{below}</backingStore>", 1),
+            (f"<mirror type='file' job='copy'>{below}</mirror>", 1),
+            (nvme.format('mirror'), 1),
+            (f"<source file='a'>{nvme.format('dataStore')}</source>", 1),
+            ("<backingStore type='vhostvdpa'/>", 0),
+        ):
             with self.subTest(images):
                 guest = parse(f"<devices><disk type='file'>{images}</disk></devices>")
                 self.assertEqual((True, devices), (guest.locked, len(guest.devices)))
-        for elements in ("<disk type='file'><other type='nvme'/></disk>",
-                         "<interface type='user'><mirror type='nvme'/></interface>"):
+        for elements in (
+            "<disk type='file'><other type='nvme'/></disk>",
+            "<interface type='user'><mirror type='nvme'/></interface>",
+        ):
             self.assertFalse(parse(f'<devices>{elements}</devices>').locked)
 
     def test_memory_that_cannot_move(self):
         for elements in (
-                '<memoryBacking><locked/></memoryBacking>', "<launchSecurity type='sev'/>",
-                "<launchSecurity type='tdx'/>",
-                "<devices><interface type='vdpa'><source dev='/dev/vhost-vdpa-0'/></interface>"
-                '</devices>',
-                "<devices><interface type='network'><actual type='hostdev'/></interface>"
-                '</devices>',
-                "<devices><hostdev mode='subsystem' type='mdev' model='vfio-pci'><source>"
-                f"<address uuid='{domains.UUID}'/></source></hostdev></devices>",
-                "<devices><disk type='nvme' device='disk'/></devices>",
-                "<devices><disk type='vhostvdpa'><source dev='/dev/vhost-vdpa-0'/></disk>"
-                '</devices>'):
+            '<memoryBacking><locked/></memoryBacking>',
+            "<launchSecurity type='sev'/>",
+            "<launchSecurity type='tdx'/>",
+            "<devices><interface type='vdpa'><source dev='/dev/vhost-vdpa-0'/></interface>"
+            '</devices>',
+            "<devices><interface type='network'><actual type='hostdev'/></interface></devices>",
+            "<devices><hostdev mode='subsystem' type='mdev' model='vfio-pci'><source>"
+            f"<address uuid='{domains.UUID}'/></source></hostdev></devices>",
+            "<devices><disk type='nvme' device='disk'/></devices>",
+            "<devices><disk type='vhostvdpa'><source dev='/dev/vhost-vdpa-0'/></disk></devices>",
+        ):
             with self.subTest(elements):
                 self.assertTrue(parse(elements).locked)
         for elements in (
-                "<memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>",
-                "<devices><hostdev type='usb'><source><address bus='1' device='2'/></source>"
-                '</hostdev></devices>'):
+            "<memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>",
+            "<devices><hostdev type='usb'><source><address bus='1' device='2'/></source>"
+            '</hostdev></devices>',
+        ):
             with self.subTest(elements):
                 self.assertFalse(parse(elements).locked)
 
     def test_preallocated_memory(self):
         for mode, expected in (('immediate', True), ('ondemand', False)):
-            self.assertEqual(expected, parse(
-                f"<memoryBacking><allocation mode='{mode}'/></memoryBacking>").preallocated)
+            self.assertEqual(
+                expected,
+                parse(f"<memoryBacking><allocation mode='{mode}'/></memoryBacking>").preallocated,
+            )
 
     def test_names_of_devices_on_the_host(self):
-        self.assertEqual(('/dev/nvme0n1', 'eth0'),
-                         parse(f'<devices>{domains.HOST_DEVICES}</devices>').host_devices)
+        self.assertEqual(
+            ('/dev/nvme0n1', 'eth0'),
+            parse(f'<devices>{domains.HOST_DEVICES}</devices>').host_devices,
+        )
         odd = domains.HOST_DEVICES.replace('eth0', 'e' * 300).replace('/dev/', 'dev/')
         self.assertEqual((), parse(f'<devices>{odd}</devices>').host_devices)
 
     def test_addresses_of_devices_on_the_host(self):
-        actual = ("<interface type='network'><actual type='hostdev'><source><address type='pci' "
-                  "domain='0x10000' bus='59' slot='0x1F' function='0x7'/></source></actual>"
-                  "<address type='pci' bus='1' slot='1' function='1'/></interface>")
-        disk = ("<disk type='nvme'><source type='pci'><address domain='0x0000' bus='0x01' "
-                "slot='0x00' function='0x0'/></source></disk>")
+        actual = (
+            "<interface type='network'><actual type='hostdev'><source><address type='pci' "
+            "domain='0x10000' bus='59' slot='0x1F' function='0x7'/></source></actual>"
+            "<address type='pci' bus='1' slot='1' function='1'/></interface>"
+        )
+        disk = (
+            "<disk type='nvme'><source type='pci'><address domain='0x0000' bus='0x01' "
+            "slot='0x00' function='0x0'/></source></disk>"
+        )
         guest = parse(f'<devices>{actual}{disk}{disk}</devices>')
         self.assertEqual(('0000:01:00.0', '10000:3b:1f.7'), guest.devices)
 
@@ -265,8 +371,16 @@ class ElementsTest(unittest.TestCase):
         self.assertEqual(2, parse('<iothreads>2</iothreads>').iothreads)
 
     def test_names(self):
-        for name in ('instance-0000002a', 'Bäume 森', 'a' * 255, '..a', "it's <&>",
-                     'a\u3000b\xa0c', '\U0001f469\u200d\U0001f4bb', '\U0001fae9 \U0001facd'):
+        for name in (
+            'instance-0000002a',
+            'Bäume 森',
+            'a' * 255,
+            '..a',
+            "it's <&>",
+            'a\u3000b\xa0c',
+            '\U0001f469\u200d\U0001f4bb',
+            '\U0001fae9 \U0001facd',
+        ):
             with self.subTest(name):
                 escaped = name.replace('&', '&amp;').replace('<', '&lt;')
                 self.assertEqual(name, guests.parse(domains.domain(name=escaped)).name)
@@ -277,7 +391,6 @@ class ElementsTest(unittest.TestCase):
 
 
 class HostileTest(unittest.TestCase):
-
     def refused(self, xml, reason):
         with self.assertRaisesRegex(DomainError, reason) as caught:
             guests.parse(xml)
@@ -286,11 +399,21 @@ class HostileTest(unittest.TestCase):
 
     def test_names(self):
         for name, reason in (
-                ('../../etc/passwd', 'slash'), ('a/b', 'slash'), ('..', 'slash'), ('.', 'slash'),
-                ('a\nb', 'control'), ('a\tb', 'control'), ('a&#x1b;[2J', 'not well-formed'),
-                ('a\u202eb', 'control'), ('a\x7fb', 'control'), ('a\x85b', 'control'),
-                ('a\u2028b', 'control'), ('', '1 to 255'),
-                ('a' * 256, '1 to 255'), ('森' * 86, '1 to 255')):
+            ('../../etc/passwd', 'slash'),
+            ('a/b', 'slash'),
+            ('..', 'slash'),
+            ('.', 'slash'),
+            ('a\nb', 'control'),
+            ('a\tb', 'control'),
+            ('a&#x1b;[2J', 'not well-formed'),
+            ('a\u202eb', 'control'),
+            ('a\x7fb', 'control'),
+            ('a\x85b', 'control'),
+            ('a\u2028b', 'control'),
+            ('', '1 to 255'),
+            ('a' * 256, '1 to 255'),
+            ('森' * 86, '1 to 255'),
+        ):
             with self.subTest(name):
                 self.refused(domains.domain(name=name), reason)
 
@@ -343,22 +466,34 @@ class HostileTest(unittest.TestCase):
 
     def test_wrong_values(self):
         for elements in (
-                '<vcpu>0</vcpu>', '<vcpu>-1</vcpu>', '<vcpu>two</vcpu>', '<vcpu></vcpu>',
-                '<vcpu>１</vcpu>', '<vcpu>1e3</vcpu>', '<vcpu>99999999</vcpu>',
-                "<vcpu current='9'>8</vcpu>", "<vcpu current='0'>8</vcpu>",
-                "<vcpu cpuset='3-1'>1</vcpu>", "<vcpu cpuset='1,,2'>1</vcpu>",
-                "<vcpu cpuset='^1-3'>1</vcpu>", "<vcpu cpuset='0-99999'>1</vcpu>",
-                "<vcpu cpuset='a'>1</vcpu>", '<iothreads>many</iothreads>',
-                "<maxMemory unit='XB'>1</maxMemory>", "<maxMemory unit='iB'>1</maxMemory>",
-                "<maxMemory unit='E'>2</maxMemory>", '<maxMemory>0</maxMemory>',
-                "<numatune><memory nodeset='x'/></numatune>",
-                "<memoryBacking><hugepages><page size='0'/></hugepages></memoryBacking>",
-                '<memoryBacking><hugepages><page/></hugepages></memoryBacking>',
-                "<devices><hostdev type='pci'><source><address bus='0x100' slot='0' "
-                "function='0'/></source></hostdev></devices>",
-                "<devices><hostdev type='pci'><source><address bus='0x' slot='0' "
-                "function='0'/></source></hostdev></devices>",
-                domains.nova_metadata(flavor='f' * 256)):
+            '<vcpu>0</vcpu>',
+            '<vcpu>-1</vcpu>',
+            '<vcpu>two</vcpu>',
+            '<vcpu></vcpu>',
+            '<vcpu>１</vcpu>',
+            '<vcpu>1e3</vcpu>',
+            '<vcpu>99999999</vcpu>',
+            "<vcpu current='9'>8</vcpu>",
+            "<vcpu current='0'>8</vcpu>",
+            "<vcpu cpuset='3-1'>1</vcpu>",
+            "<vcpu cpuset='1,,2'>1</vcpu>",
+            "<vcpu cpuset='^1-3'>1</vcpu>",
+            "<vcpu cpuset='0-99999'>1</vcpu>",
+            "<vcpu cpuset='a'>1</vcpu>",
+            '<iothreads>many</iothreads>',
+            "<maxMemory unit='XB'>1</maxMemory>",
+            "<maxMemory unit='iB'>1</maxMemory>",
+            "<maxMemory unit='E'>2</maxMemory>",
+            '<maxMemory>0</maxMemory>',
+            "<numatune><memory nodeset='x'/></numatune>",
+            "<memoryBacking><hugepages><page size='0'/></hugepages></memoryBacking>",
+            '<memoryBacking><hugepages><page/></hugepages></memoryBacking>',
+            "<devices><hostdev type='pci'><source><address bus='0x100' slot='0' "
+            "function='0'/></source></hostdev></devices>",
+            "<devices><hostdev type='pci'><source><address bus='0x' slot='0' "
+            "function='0'/></source></hostdev></devices>",
+            domains.nova_metadata(flavor='f' * 256),
+        ):
             with self.subTest(elements):
                 self.refused(f'{HEAD}<memory>1</memory>{elements}</domain>'.encode(), '.')
 
@@ -368,9 +503,15 @@ class HostileTest(unittest.TestCase):
             self.refused(xml.replace(f'</{element}>'.encode(), b'</other>', 1), element)
 
     def test_duplicate_elements(self):
-        for element in ('<name>b</name>', f'<uuid>{domains.UUID}</uuid>', '<memory>9</memory>',
-                        '<vcpu>1</vcpu><vcpu>2</vcpu>', '<numatune/><numatune/>',
-                        '<cputune/><cputune/>', '<devices/><devices/>'):
+        for element in (
+            '<name>b</name>',
+            f'<uuid>{domains.UUID}</uuid>',
+            '<memory>9</memory>',
+            '<vcpu>1</vcpu><vcpu>2</vcpu>',
+            '<numatune/><numatune/>',
+            '<cputune/><cputune/>',
+            '<devices/><devices/>',
+        ):
             with self.subTest(element):
                 self.refused(f'{HEAD}<memory>1</memory>{element}</domain>'.encode(), 'twice')
         spec = '<nova:extraSpec name="a">1</nova:extraSpec>'
@@ -378,10 +519,18 @@ class HostileTest(unittest.TestCase):
         self.refused(domains.domain(metadata=metadata), 'twice')
 
     def test_another_document(self):
-        for xml in (b'', b'<', b'<domain>', b'<domains/>', b'\0', b'<domain/><domain/>',
-                    b'<network><domain/></network>', domains.status(domains.domain(), 1),
-                    b'<?xml version="1.0" encoding="zip"?>' + domains.domain().replace(
-                        b'instance', b'\xff')):
+        for xml in (
+            b'',
+            b'<',
+            b'<domain>',
+            b'<domains/>',
+            b'\0',
+            b'<domain/><domain/>',
+            b'<network><domain/></network>',
+            domains.status(domains.domain(), 1),
+            b'<?xml version="1.0" encoding="zip"?>'
+            + domains.domain().replace(b'instance', b'\xff'),
+        ):
             with self.subTest(xml[:30]):
                 self.assertRaises(DomainError, guests.parse, xml)
 
@@ -393,33 +542,43 @@ class HostileTest(unittest.TestCase):
         self.refused(f'{HEAD}<memory unit="\u212aiB">1</memory></domain>'.encode(), 'no unit')
 
     def test_elements_count_only_where_they_belong(self):
-        guest = parse('<other><vcpu>9</vcpu><name>b</name></other>'
-                      '<x:vcpu xmlns:x="http://example.org">9</x:vcpu>'
-                      '<devices><disk><name>b</name></disk></devices>')
+        guest = parse(
+            '<other><vcpu>9</vcpu><name>b</name></other>'
+            '<x:vcpu xmlns:x="http://example.org">9</x:vcpu>'
+            '<devices><disk><name>b</name></disk></devices>'
+        )
         self.assertEqual(('a', 1), (guest.name, guest.vcpus))
 
 
 def _mutated():
     """Return valid XML with some bytes cut out, replaced or repeated."""
-    valid = domains.domain(placement=domains.DEDICATED, backing=domains.HUGE_PAGES,
-                           devices=domains.SRIOV, metadata=domains.nova_metadata(
-                               extra_specs={'numa_pmc:policy': 'auto'}))
+    valid = domains.domain(
+        placement=domains.DEDICATED,
+        backing=domains.HUGE_PAGES,
+        devices=domains.SRIOV,
+        metadata=domains.nova_metadata(extra_specs={'numa_pmc:policy': 'auto'}),
+    )
     place = st.integers(0, len(valid))
-    change = st.tuples(place, st.integers(0, 40), st.one_of(
-        st.binary(max_size=8), st.text("<>&;'/-0^,9=", max_size=8).map(str.encode),
-        place.map(lambda start: valid[start:start + 60])))
+    change = st.tuples(
+        place,
+        st.integers(0, 40),
+        st.one_of(
+            st.binary(max_size=8),
+            st.text("<>&;'/-0^,9=", max_size=8).map(str.encode),
+            place.map(lambda start: valid[start : start + 60]),
+        ),
+    )
 
     def apply(changes):
         xml = valid
         for start, length, new in changes:
-            xml = xml[:start] + new + xml[start + length:]
+            xml = xml[:start] + new + xml[start + length :]
         return xml
 
     return st.lists(change, min_size=1, max_size=3).map(apply)
 
 
 class FuzzTest(unittest.TestCase):
-
     def only_its_own_error(self, xml):
         try:
             guest = guests.parse(xml)
@@ -438,18 +597,27 @@ class FuzzTest(unittest.TestCase):
     def test_mutated_xml(self, xml):
         self.only_its_own_error(xml)
 
-    @given(st.sampled_from((
-        "<vcpu cpuset='{}'>1</vcpu>", '<vcpu>{}</vcpu>', "<numatune><memory nodeset='{}'/>"
-        '</numatune>', "<maxMemory unit='{}'>1</maxMemory>", '<maxMemory>{}</maxMemory>',
-        "<devices><hostdev><source><address slot='{}' function='0'/></source></hostdev>"
-        '</devices>')), st.text("0123456789-^, xXabkKMGTiB_+.²", max_size=12))
+    @given(
+        st.sampled_from(
+            (
+                "<vcpu cpuset='{}'>1</vcpu>",
+                '<vcpu>{}</vcpu>',
+                "<numatune><memory nodeset='{}'/></numatune>",
+                "<maxMemory unit='{}'>1</maxMemory>",
+                '<maxMemory>{}</maxMemory>',
+                "<devices><hostdev><source><address slot='{}' function='0'/></source></hostdev>"
+                '</devices>',
+            )
+        ),
+        st.text('0123456789-^, xXabkKMGTiB_+.²', max_size=12),
+    )
     def test_values(self, elements, value):
         self.only_its_own_error(
-            f'{HEAD}<memory>1</memory>{elements.format(value)}</domain>'.encode())
+            f'{HEAD}<memory>1</memory>{elements.format(value)}</domain>'.encode()
+        )
 
 
 class RunningTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -470,16 +638,17 @@ class RunningTest(unittest.TestCase):
         xml = domains.domain(placement=domains.NUMA_NODES_1)
         domains.write_status(self.root, 'a', xml, 100)
         self.assertEqual(
-            [guests.parse(xml)._replace(pid=100, vcpu_tids=(4711, 4712), state='running',
-                                       id=7)],
-            guests.read_running(self.root)[0])
+            [guests.parse(xml)._replace(pid=100, vcpu_tids=(4711, 4712), state='running', id=7)],
+            guests.read_running(self.root)[0],
+        )
 
     def test_state_and_job(self):
         for state, before, job in (
-                ('running', "  <job type='none' async='backup'/>\n", 'backup'),
-                ('paused', "  <job type='query' async='none'/>\n", None), ('paused', '', None)):
-            domains.write_status(self.root, 'a', domains.domain(), 100, state=state,
-                                 before=before)
+            ('running', "  <job type='none' async='backup'/>\n", 'backup'),
+            ('paused', "  <job type='query' async='none'/>\n", None),
+            ('paused', '', None),
+        ):
+            domains.write_status(self.root, 'a', domains.domain(), 100, state=state, before=before)
             [guest] = guests.read_running(self.root)[0]
             self.assertEqual((state, job), (guest.state, guest.job))
 
@@ -507,19 +676,29 @@ class RunningTest(unittest.TestCase):
 
     def test_numads_advice(self):
         domains.write_status(
-            self.root, 'a', domains.domain(vcpu="<vcpu placement='auto'>2</vcpu>"), 100,
-            before="  <numad nodeset='1' cpuset='4-7'/>\n")
-        guest, = guests.read_running(self.root)[0]
-        self.assertEqual((('numad',), (1,), {4, 5, 6, 7}),
-                         (guest.placed_by, guest.mem_nodes, guest.pinned_cpus))
+            self.root,
+            'a',
+            domains.domain(vcpu="<vcpu placement='auto'>2</vcpu>"),
+            100,
+            before="  <numad nodeset='1' cpuset='4-7'/>\n",
+        )
+        (guest,) = guests.read_running(self.root)[0]
+        self.assertEqual(
+            (('numad',), (1,), {4, 5, 6, 7}), (guest.placed_by, guest.mem_nodes, guest.pinned_cpus)
+        )
         self.assertTrue(guest.mem_bound)
 
     def test_numads_advice_that_is_preferred_only(self):
         domains.write_status(
-            self.root, 'a', domains.domain(
-                placement="<numatune><memory mode='preferred' placement='auto'/></numatune>"), 100,
-            before="  <numad nodeset='1' cpuset='4-7'/>\n")
-        guest, = guests.read_running(self.root)[0]
+            self.root,
+            'a',
+            domains.domain(
+                placement="<numatune><memory mode='preferred' placement='auto'/></numatune>"
+            ),
+            100,
+            before="  <numad nodeset='1' cpuset='4-7'/>\n",
+        )
+        (guest,) = guests.read_running(self.root)[0]
         self.assertEqual(((1,), False), (guest.mem_nodes, guest.mem_bound))
 
     def test_malformed_files_are_problems_and_hide_no_guest(self):
@@ -528,15 +707,20 @@ class RunningTest(unittest.TestCase):
         domains.write_status(self.root, 'twice', domains.domain() * 2, 100)
         domains.write_status(self.root, 'line\nbreak', b'', 100)
         os.makedirs(self.path('directory.xml'))
-        for name, data in (('empty', b''), ('domain', domains.domain()), ('cut', b'<domstatus'),
-                           ('huge', b' ' * (domain_xml.MAX_BYTES + 1))):
+        for name, data in (
+            ('empty', b''),
+            ('domain', domains.domain()),
+            ('cut', b'<domstatus'),
+            ('huge', b' ' * (domain_xml.MAX_BYTES + 1)),
+        ):
             with open(self.path(f'{name}.xml'), 'wb') as stream:
                 stream.write(data)
         running, problems = guests.read_running(self.root)
         self.assertEqual([100], [guest.pid for guest in running])
         self.assertEqual(
             ['cut', 'directory', 'domain', 'empty', 'huge', 'line\\nbreak', 'pid', 'twice'],
-            [problem.partition('.xml: ')[0].rpartition('/')[2] for problem in problems])
+            [problem.partition('.xml: ')[0].rpartition('/')[2] for problem in problems],
+        )
         for problem in problems:
             self.assertTrue(problem.isprintable(), problem)
             self.assertTrue(problem.startswith(self.directory))

@@ -11,7 +11,6 @@ from tests.fixtures import sysfs
 
 
 class HierarchyCase(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -33,7 +32,6 @@ class HierarchyCase(unittest.TestCase):
 
 
 class ReadTest(HierarchyCase):
-
     def test_two_sockets_of_one_cache_each(self):
         found = self.read(sysfs.equal_nodes(2), l3s=['0-3', '4-7'])
         self.assertEqual((({0, 1, 2, 3},), ({4, 5, 6, 7},)), found.l3s)
@@ -73,11 +71,13 @@ class ReadTest(HierarchyCase):
 
     def test_what_can_not_be_understood_is_not_known(self):
         cpu4 = 'sys/devices/system/cpu/cpu4/'
-        for path, text in (('cache/index3/shared_cpu_list', 'x'),
-                           ('cache/index3/shared_cpu_list', ''),
-                           ('cache/index3/shared_cpu_list', '5-7'),
-                           ('cache/index3/shared_cpu_list', '\0'),
-                           ('cache/index3/shared_cpu_list', b'\xff\xfe')):
+        for path, text in (
+            ('cache/index3/shared_cpu_list', 'x'),
+            ('cache/index3/shared_cpu_list', ''),
+            ('cache/index3/shared_cpu_list', '5-7'),
+            ('cache/index3/shared_cpu_list', '\0'),
+            ('cache/index3/shared_cpu_list', b'\xff\xfe'),
+        ):
             with self.subTest(text=text):
                 self.read(sysfs.equal_nodes(2), l3s=['0-3', '4-7'])
                 sysfs.write(self.root, cpu4 + path, text)

@@ -22,34 +22,55 @@ def locality(entries, data_type=1, flags=0, base=1000, initiators=(0, 1), target
 def table(*structures, revision=2):
     """Return a whole table with its checksum."""
     body = b''.join(structures)
-    data = bytearray(struct.pack('<4sIBB6s8sIII', b'HMAT', 40 + len(body), revision, 0, b'TESTER',
-                                 b'TABLE', 1, 0, 1) + bytes(4) + body)
-    data[9] = -sum(data) & 0xff
+    data = bytearray(
+        struct.pack(
+            '<4sIBB6s8sIII', b'HMAT', 40 + len(body), revision, 0, b'TESTER', b'TABLE', 1, 0, 1
+        )
+        + bytes(4)
+        + body
+    )
+    data[9] = -sum(data) & 0xFF
     return bytes(data)
 
 
 class TestHmat(unittest.TestCase):
-
     def test_read_latencies_go_before_access_latencies(self):
-        data = table(struct.pack('<HHI', 0, 0, 8), locality((60, 100, 100, 60), data_type=0),
-                     locality((70, 0xffff, 0, 75)), locality((9, 9, 9, 9), data_type=4),
-                     locality((5, 5, 5, 5), flags=1))
-        self.assertEqual({(0, 0): 70.0, (0, 1): 100.0, (1, 0): 100.0, (1, 1): 75.0},
-                         hmat.parse(data))
+        data = table(
+            struct.pack('<HHI', 0, 0, 8),
+            locality((60, 100, 100, 60), data_type=0),
+            locality((70, 0xFFFF, 0, 75)),
+            locality((9, 9, 9, 9), data_type=4),
+            locality((5, 5, 5, 5), flags=1),
+        )
+        self.assertEqual(
+            {(0, 0): 70.0, (0, 1): 100.0, (1, 0): 100.0, (1, 1): 75.0}, hmat.parse(data)
+        )
 
     def test_units_by_revision(self):
-        self.assertEqual({(3, 7): 60.0}, hmat.parse(table(
-            locality((6,), base=100, initiators=(3,), targets=(7,)), revision=1)))
+        self.assertEqual(
+            {(3, 7): 60.0},
+            hmat.parse(table(locality((6,), base=100, initiators=(3,), targets=(7,)), revision=1)),
+        )
 
     def test_more_memory_than_initiators(self):
-        self.assertEqual({(0, 0): 80.0, (0, 2): 170.0}, hmat.parse(table(
-            locality((80, 170), initiators=(0,), targets=(0, 2)))))
+        self.assertEqual(
+            {(0, 0): 80.0, (0, 2): 170.0},
+            hmat.parse(table(locality((80, 170), initiators=(0,), targets=(0, 2)))),
+        )
 
     def test_what_is_none(self):
         good = table(locality((60, 100, 100, 60)))
-        for data in (b'', good[:-1], good + b'\0', good.replace(b'HMAT', b'SRAT'),
-                     table(locality((1, 2))), table(b'\1\0\0\0\0\0\0\0'), table(b'\1'),
-                     table(struct.pack('<HHI', 1, 0, 8)), table(revision=3)):
+        for data in (
+            b'',
+            good[:-1],
+            good + b'\0',
+            good.replace(b'HMAT', b'SRAT'),
+            table(locality((1, 2))),
+            table(b'\1\0\0\0\0\0\0\0'),
+            table(b'\1'),
+            table(struct.pack('<HHI', 1, 0, 8)),
+            table(revision=3),
+        ):
             with self.assertRaises(ValueError):
                 hmat.parse(data)
 
@@ -59,7 +80,7 @@ class TestHmat(unittest.TestCase):
         for _ in range(data.draw(st.integers(1, 4))):
             good[data.draw(st.integers(40, len(good) - 1))] = data.draw(st.integers(0, 255))
         good[9] = 0
-        good[9] = -sum(good) & 0xff
+        good[9] = -sum(good) & 0xFF
         try:
             found = hmat.parse(bytes(good))
         except ValueError:

@@ -27,7 +27,6 @@ def read(path):
 
 
 class HookFilesTest(unittest.TestCase):
-
     def setUp(self):
         prepare(self)
         self.script = hook_files.render(3)
@@ -39,8 +38,11 @@ class HookFilesTest(unittest.TestCase):
         os.chmod(self.main, mode)
 
     def names(self):
-        return sorted(os.path.relpath(os.path.join(where, name), self.hooks)
-                      for where, _, files in os.walk(self.hooks) for name in files)
+        return sorted(
+            os.path.relpath(os.path.join(where, name), self.hooks)
+            for where, _, files in os.walk(self.hooks)
+            for name in files
+        )
 
     def test_install_into_directory(self):
         changes = hook_files.install(self.root, self.script, directory_read=True)
@@ -89,8 +91,10 @@ class HookFilesTest(unittest.TestCase):
         hook_files.remove(self.root)
         after = os.stat(self.main)
         self.assertEqual(FORMER, read(self.main))
-        self.assertEqual((before.st_ino, before.st_mode, before.st_mtime_ns),
-                         (after.st_ino, after.st_mode, after.st_mtime_ns))
+        self.assertEqual(
+            (before.st_ino, before.st_mode, before.st_mtime_ns),
+            (after.st_ino, after.st_mode, after.st_mtime_ns),
+        )
         self.assertEqual(['qemu'], self.names())
 
     def test_chain_keeps_a_symlink_as_one(self):
@@ -141,11 +145,14 @@ class HookFilesTest(unittest.TestCase):
         self.assertFalse(hook_files.inspect(self.root, hook_files.render(9)).current)
 
     def test_render_quotes_the_directory_for_the_shell(self):
-        site = "/srv/o'dd $(touch x) \"dir"
+        site = '/srv/o\'dd $(touch x) "dir'
         text = hook_files.render(7, site)
         line = [part for part in text.splitlines() if part.startswith(b'site=')]
-        said = subprocess.run(['/bin/sh', '-c', line[0].decode() + '; printf %s "$site"'],
-                              capture_output=True, check=True).stdout
+        said = subprocess.run(
+            ['/bin/sh', '-c', line[0].decode() + '; printf %s "$site"'],
+            capture_output=True,
+            check=True,
+        ).stdout
         self.assertEqual(site, said.decode())
         self.assertIn(b'\nlimit=7\n', text)
         self.assertNotIn(b'\r', text)
@@ -186,8 +193,9 @@ class DispatcherTest(unittest.TestCase):
         self.install('cat; echo "$*" >&2\n', 'cat > %s; echo noise\n' % log)
         xml = b'<domain>\n \xff&amp;\\n%s</domain>\n\n' + b'x' * 300000
         done = self.call('guest one', 'migrate', 'begin', '-', xml=xml)
-        self.assertEqual((0, xml, b'guest one migrate begin -\n'),
-                         (done.returncode, done.stdout, done.stderr))
+        self.assertEqual(
+            (0, xml, b'guest one migrate begin -\n'), (done.returncode, done.stdout, done.stderr)
+        )
         self.assertEqual(xml, read(log))
 
     def test_former_hook_keeps_its_exit_status_and_stops_ours(self):
@@ -197,9 +205,13 @@ class DispatcherTest(unittest.TestCase):
         self.assertFalse(os.path.exists(log))
 
     def test_our_failure_is_kept_from_libvirt(self):
-        for op, ours, expected in (('started', 'exit 1', 0), ('reconnect', 'exit 1', 0),
-                                   ('start', 'exit 5', 0), ('start', 'kill -9 $$', 0),
-                                   ('start', 'exit 1', 1)):
+        for op, ours, expected in (
+            ('started', 'exit 1', 0),
+            ('reconnect', 'exit 1', 0),
+            ('start', 'exit 5', 0),
+            ('start', 'kill -9 $$', 0),
+            ('start', 'exit 1', 1),
+        ):
             with self.subTest(op=op, ours=ours):
                 prepare(self)
                 self.install('exit 0\n', ours + '\n')

@@ -14,7 +14,6 @@ ALL = inotify.MODIFY | inotify.CREATE | inotify.DELETE | inotify.MOVED_TO
 
 
 class InotifyTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -37,9 +36,14 @@ class InotifyTest(unittest.TestCase):
         heard = self.inotify.read()
         self.assertEqual({watch}, {each.watch for each in heard})
         self.assertIn((inotify.MODIFY, 'before'), [each[1:] for each in heard])
-        self.assertEqual([(inotify.MOVED_TO, 'after'),
-                          (inotify.CREATE | inotify.IS_DIRECTORY, 'vcpu1'),
-                          (inotify.DELETE, 'after')], [each[1:] for each in heard][-3:])
+        self.assertEqual(
+            [
+                (inotify.MOVED_TO, 'after'),
+                (inotify.CREATE | inotify.IS_DIRECTORY, 'vcpu1'),
+                (inotify.DELETE, 'after'),
+            ],
+            [each[1:] for each in heard][-3:],
+        )
         self.assertEqual([], self.inotify.read())
 
     def test_more_than_one_reading_holds(self):

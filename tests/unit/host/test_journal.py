@@ -9,7 +9,6 @@ from tests.fixtures import host as hosts
 
 
 class JournalTest(unittest.TestCase):
-
     def setUp(self):
         self.root = tempfile.mkdtemp(prefix='journal-')
         self.addCleanup(shutil.rmtree, self.root)
@@ -23,19 +22,22 @@ class JournalTest(unittest.TestCase):
 
     def waiting(self, wait=lambda: None, share=1.0):
         """Return lines whose waits are noted, and take that share of their limit."""
+
         def noted(sender, limit_s):
             wait()
             self.waits_s.append(limit_s)
             return share * limit_s
+
         return journal.Lines(self.root, noted)
 
     def test_a_line_of_syslog(self):
-        line, = self.log(journal.WARNING, 'guest é: 1 %s')
-        self.assertRegex(line, r'^<28>\w{3} [ \d]\d [\d:]{8} nova-numa-pmc\[%d\]: guest é: 1 %%s$'
-                         % os.getpid())
+        (line,) = self.log(journal.WARNING, 'guest é: 1 %s')
+        self.assertRegex(
+            line, r'^<28>\w{3} [ \d]\d [\d:]{8} nova-numa-pmc\[%d\]: guest é: 1 %%s$' % os.getpid()
+        )
 
     def test_one_line_whatever_the_text(self):
-        line, = self.log(journal.INFO, 'a\nb\0\udcff')
+        (line,) = self.log(journal.INFO, 'a\nb\0\udcff')
         self.assertTrue(line.endswith('a\\nb\\x00\\udcff'))
 
     def test_long_lines_are_cut(self):

@@ -27,7 +27,6 @@ PATIENCE_S = 20
 
 
 class Clock:
-
     def __init__(self):
         self.now_s = 0.0
 
@@ -36,7 +35,6 @@ class Clock:
 
 
 class ListenerCase(unittest.TestCase):
-
     def listen(self, uri='test:///default', module=None):
         self.clock, self.identities = Clock(), {}
         self.listener = libvirt_events.Listener(self.identities.get, uri, module, self.clock)
@@ -48,20 +46,21 @@ class ListenerCase(unittest.TestCase):
         """Take what is told until it holds; return all of it."""
         told = []
         while not holds(told):
-            self.assertTrue(select.select([self.listener], [], [], PATIENCE_S)[0],
-                            (told, self.listener.why))
+            self.assertTrue(
+                select.select([self.listener], [], [], PATIENCE_S)[0], (told, self.listener.why)
+            )
             told += self.listener.take()
         return told
 
 
 @unittest.skipUnless(libvirt, 'libvirt-python is not installed')
 class RealTest(ListenerCase):
-
     def test_those_that_run_are_told_with_their_xml_and_then_what_becomes_of_them(self):
         listener = self.listen()
         found = self.until(lambda told: [each for each in told if each.guest])
-        self.assertEqual(('test', 2, None), (found[-1].name, found[-1].guest.vcpus,
-                                             found[-1].identity))
+        self.assertEqual(
+            ('test', 2, None), (found[-1].name, found[-1].guest.vcpus, found[-1].identity)
+        )
         self.assertEqual(libvirt_events.ANSWERS, listener.why)
         with contextlib.closing(libvirt.open('test:///default')) as connection:
             self.identities['test'] = 'another'
@@ -87,7 +86,6 @@ class RealTest(ListenerCase):
         self.until(lambda _: listener.why.startswith('libvirt: '))
         self.assertIn('/no/such/file', listener.why)
 
-
     def test_a_daemon_that_takes_the_connection_and_never_answers(self):
         with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as daemon:
             path = os.path.join(directory, 'libvirt-sock-ro')
@@ -109,7 +107,6 @@ class Error(Exception):
 
 
 class Domain:
-
     def __init__(self, name, xml):
         self._name, self._xml = name, xml
 
@@ -133,21 +130,35 @@ class Fake(types.SimpleNamespace):
     VIR_DOMAIN_EVENT_ID_LIFECYCLE, VIR_DOMAIN_EVENT_ID_TUNABLE = 0, 17
 
     def __init__(self):
-        super().__init__(runs=threading.Event(), rounds=threading.Semaphore(0), opened=0,
-                         domains=[], masks=[], heard=[], close_reason=None, callbacks={})
+        super().__init__(
+            runs=threading.Event(),
+            rounds=threading.Semaphore(0),
+            opened=0,
+            domains=[],
+            masks=[],
+            heard=[],
+            close_reason=None,
+            callbacks={},
+        )
         self.runs.set()
 
-    def registerErrorHandler(self, *_): pass
+    def registerErrorHandler(self, *_):
+        pass
 
-    def virEventRegisterDefaultImpl(self): pass
+    def virEventRegisterDefaultImpl(self):
+        pass
 
-    def virEventAddTimeout(self, *_): return 1
+    def virEventAddTimeout(self, *_):
+        return 1
 
-    def virEventAddHandle(self, *_): return 1
+    def virEventAddHandle(self, *_):
+        return 1
 
-    def virEventRemoveTimeout(self, _): pass
+    def virEventRemoveTimeout(self, _):
+        pass
 
-    def virEventRemoveHandle(self, _): pass
+    def virEventRemoveHandle(self, _):
+        pass
 
     def openReadOnly(self, _uri):
         self.runs.wait()
@@ -162,7 +173,6 @@ class Fake(types.SimpleNamespace):
 
 
 class Connection:
-
     def __init__(self, fake):
         self._fake = fake
 
@@ -190,7 +200,6 @@ class Connection:
 
 
 class HangingTest(ListenerCase):
-
     def setUp(self):
         self.fake = Fake()
         self.addCleanup(self.fake.rounds.release, 100)

@@ -22,7 +22,6 @@ class Asked(list):
 
 
 class LiveGuestsTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -34,14 +33,22 @@ class LiveGuestsTest(unittest.TestCase):
 
     def tell(self, identity=None, **more):
         """Let libvirt answer, of the status file as it is or as ``identity`` says."""
-        self.made.tell(Told(NAME, guests.parse(host.domain_xml(1, **more)),
-                            identity or live_guests.identify(self.root, NAME)))
+        self.made.tell(
+            Told(
+                NAME,
+                guests.parse(host.domain_xml(1, **more)),
+                identity or live_guests.identify(self.root, NAME),
+            )
+        )
 
     def rewrite(self, text=None, vcpus=2):
         path = self.host.path('run/libvirt/qemu/%s.xml' % NAME)
         with open(path + '.new', 'wb') as file:
-            file.write(text or b"<domstatus state='paused' pid='4001'>\n%s</domstatus>\n"
-                       % host.domain_xml(1, vcpus=vcpus))
+            file.write(
+                text
+                or b"<domstatus state='paused' pid='4001'>\n%s</domstatus>\n"
+                % host.domain_xml(1, vcpus=vcpus)
+            )
         os.rename(path + '.new', path)
 
     def read(self):
@@ -56,8 +63,9 @@ class LiveGuestsTest(unittest.TestCase):
     def test_libvirt_says_what_it_is_and_the_file_what_its_process_does(self):
         self.tell(vcpus=4, extra=PIN)
         found = self.read()
-        self.assertEqual((4, ('vcpupin',), frozenset({2})),
-                         (found.vcpus, found.placed_by, found.pinned_cpus))
+        self.assertEqual(
+            (4, ('vcpupin',), frozenset({2})), (found.vcpus, found.placed_by, found.pinned_cpus)
+        )
         self.assertEqual((4001, 'running', 7), (found.pid, found.state, found.id))
         self.assertEqual([], self.asked)
 
@@ -71,12 +79,15 @@ class LiveGuestsTest(unittest.TestCase):
         self.assertEqual(('vcpupin',), self.read().placed_by)
 
     def test_what_numad_advised_is_in_the_file_alone(self):
-        self.rewrite(b"<domstatus state='running' pid='4001'><numad nodeset='1' cpuset='4-7'/>\n"
-                     b"%s</domstatus>\n" % host.domain_xml(1))
+        self.rewrite(
+            b"<domstatus state='running' pid='4001'><numad nodeset='1' cpuset='4-7'/>\n"
+            b'%s</domstatus>\n' % host.domain_xml(1)
+        )
         self.tell()
         found = self.read()
-        self.assertEqual((('numad',), (1,), True),
-                         (found.placed_by, found.mem_nodes, found.mem_bound))
+        self.assertEqual(
+            (('numad',), (1,), True), (found.placed_by, found.mem_nodes, found.mem_bound)
+        )
 
     def test_a_file_that_can_not_be_understood(self):
         self.rewrite(b'<another/>')
@@ -84,8 +95,9 @@ class LiveGuestsTest(unittest.TestCase):
         self.assertIn(NAME, self.problems[0])
         self.tell(vcpus=4)
         found = self.read()
-        self.assertEqual((4, 4001, 'unknown', []), (found.vcpus, found.pid, found.state,
-                                                    self.problems))
+        self.assertEqual(
+            (4, 4001, 'unknown', []), (found.vcpus, found.pid, found.state, self.problems)
+        )
         self.host.write('proc/4001/cmdline', 'another\0')  # the pid is used again
         self.assertIsNone(self.read())
 
@@ -97,6 +109,11 @@ class LiveGuestsTest(unittest.TestCase):
         self.assertEqual(2, self.read().vcpus)
 
     def test_another_guest_of_the_same_name(self):
-        self.made.tell(Told(NAME, guests.parse(host.domain_xml(1, vcpus=4))._replace(
-            uuid=host.uuid_of(9)), live_guests.identify(self.root, NAME)))
+        self.made.tell(
+            Told(
+                NAME,
+                guests.parse(host.domain_xml(1, vcpus=4))._replace(uuid=host.uuid_of(9)),
+                live_guests.identify(self.root, NAME),
+            )
+        )
         self.assertEqual((host.uuid_of(1), 2), (self.read().uuid, self.read().vcpus))

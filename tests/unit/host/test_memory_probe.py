@@ -15,7 +15,6 @@ CPU = min(os.sched_getaffinity(0))
 
 
 class TestChain(unittest.TestCase):
-
     @given(st.integers(1, 3000), st.sampled_from([64, 128, 1024, 2048]))
     def test_each_part_of_the_memory_is_visited_once_in_a_line_of_its_own(self, lines, stride):
         offsets = memory_probe.order(lines * stride, lines)
@@ -53,6 +52,7 @@ class TestChain(unittest.TestCase):
     def test_what_a_thread_raises_is_raised(self):
         def fail():
             raise ValueError('here')
+
         with self.assertRaisesRegex(ValueError, 'here'):
             memory_probe.on_cpus([CPU], [fail])
 
@@ -66,7 +66,6 @@ class TestChain(unittest.TestCase):
 
 
 class TestCaches(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -89,8 +88,15 @@ class TestCaches(unittest.TestCase):
     def test_what_is_not_told_or_garbage(self):
         self.assertIsNone(caches.last_level(0, self.root))
         self.assertEqual(0, caches.total_bytes((0, 1), self.root))
-        for cpu, values in enumerate((('3', 'big', '0'), ('x', '8K', '1'), ('3', '8K', '9-1'),
-                                      ('3', '', '3'), ('3', '8K', '7'))):
+        for cpu, values in enumerate(
+            (
+                ('3', 'big', '0'),
+                ('x', '8K', '1'),
+                ('3', '8K', '9-1'),
+                ('3', '', '3'),
+                ('3', '8K', '7'),
+            )
+        ):
             self.cache(cpu, 3, *values)
             self.assertIsNone(caches.last_level(cpu, self.root))
 

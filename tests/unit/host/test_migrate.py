@@ -9,11 +9,15 @@ import tempfile
 import unittest
 from array import array
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from nova_numa_pmc.exceptions import CpusetError, GuestGone, MigrationError, MigrationRefused
-from nova_numa_pmc.exceptions import PinnedByOthers
+from nova_numa_pmc.exceptions import (
+    CpusetError,
+    GuestGone,
+    MigrationError,
+    MigrationRefused,
+    PinnedByOthers,
+)
 from nova_numa_pmc.host import cgroups, cpuset, migrate, move_pages
 from nova_numa_pmc.host.mappings import PAGE_BYTES
 from nova_numa_pmc.host.topology import format_cpulist
@@ -21,8 +25,9 @@ from tests.fixtures.cgroups import Tree
 from tests.fixtures.guest_memory import START, GuestMemory
 from tests.fixtures.paged_child import PagedChild, usable
 
-TERMS = migrate.Terms(bytes_per_sec=100 * PAGE_BYTES, batch_bytes=16 * PAGE_BYTES,
-                      reserve_bytes=1 << 20)
+TERMS = migrate.Terms(
+    bytes_per_sec=100 * PAGE_BYTES, batch_bytes=16 * PAGE_BYTES, reserve_bytes=1 << 20
+)
 HOME, AWAY = 0, 1
 CPUS = frozenset({0, 1})
 
@@ -42,7 +47,6 @@ class Clock:
 
 
 class MigrateTest(unittest.TestCase):
-
     def setUp(self):
         self.clock = Clock()
 
@@ -55,8 +59,15 @@ class MigrateTest(unittest.TestCase):
         return self.memory
 
     def mover(self, mems=(HOME,), **more):
-        more = {'cpus': CPUS, 'terms': TERMS, 'root': self.tree.root, 'clock': self.clock,
-                'kernel': self.memory, 'write': self.tree.write, **more}
+        more = {
+            'cpus': CPUS,
+            'terms': TERMS,
+            'root': self.tree.root,
+            'clock': self.clock,
+            'kernel': self.memory,
+            'write': self.tree.write,
+            **more,
+        }
         return migrate.Mover(self.groups, mems, **more)
 
     def run_to_end(self, mover):
@@ -66,12 +77,16 @@ class MigrateTest(unittest.TestCase):
         self.guest([AWAY] * 100 + [HOME] * 20 + [None] * 30)
         mover = self.mover()
         first = mover.step()
-        self.assertEqual((migrate.MOVING, 0, 100 * PAGE_BYTES),
-                         (first.state, first.moved_bytes, first.left_bytes))
+        self.assertEqual(
+            (migrate.MOVING, 0, 100 * PAGE_BYTES),
+            (first.state, first.moved_bytes, first.left_bytes),
+        )
         self.assertEqual(format_cpulist(CPUS), self.tree.held())
         end = self.run_to_end(mover)
-        self.assertEqual((migrate.DONE, 100 * PAGE_BYTES, 0, ()),
-                         (end.state, end.moved_bytes, end.left_bytes, end.refused))
+        self.assertEqual(
+            (migrate.DONE, 100 * PAGE_BYTES, 0, ()),
+            (end.state, end.moved_bytes, end.left_bytes, end.refused),
+        )
         self.assertEqual({HOME, None}, set(self.memory.nodes))
         for directory in [self.tree.target] + self.tree.children:
             self.assertFalse(self.tree.read(directory, 'cpuset.mems'), 'memory stays wide')
@@ -149,6 +164,7 @@ class MigrateTest(unittest.TestCase):
 
         def other():
             memory.nodes[:40] = [HOME] * 40
+
         memory.before_move = other
         end = self.run_to_end(mover)
         self.assertEqual((migrate.PARTLY, 16 * PAGE_BYTES), (end.state, end.left_bytes))
@@ -171,9 +187,10 @@ class MigrateTest(unittest.TestCase):
 
     def test_pages_of_other_processes_move_only_in_files_of_its_own(self):
         for mode, name, expected in (
-                ('rw-s', '/memfd:pc.ram (deleted)', migrate.DONE),
-                ('rw-s', '/dev/shm/between-guests', migrate.PARTLY),
-                ('rw-p', '', migrate.PARTLY)):
+            ('rw-s', '/memfd:pc.ram (deleted)', migrate.DONE),
+            ('rw-s', '/dev/shm/between-guests', migrate.PARTLY),
+            ('rw-p', '', migrate.PARTLY),
+        ):
             with self.subTest(name):
                 self.guest([AWAY] * 8, shared=(5,), mode=mode, name=name)
                 end = self.run_to_end(self.mover())
@@ -190,8 +207,9 @@ class MigrateTest(unittest.TestCase):
 
     def test_a_probe_for_huge_pages_is_rare_where_there_are_none(self):
         self.guest([AWAY] * 16 * 16)
-        self.tree.put('sys/kernel/mm/transparent_hugepage/hpage_pmd_size',
-                      '%d\n' % (8 * PAGE_BYTES))
+        self.tree.put(
+            'sys/kernel/mm/transparent_hugepage/hpage_pmd_size', '%d\n' % (8 * PAGE_BYTES)
+        )
         end = self.run_to_end(self.mover())
         self.assertEqual(migrate.DONE, end.state)
         self.assertEqual(17, len(self.memory.calls))
@@ -232,12 +250,15 @@ class MigrateTest(unittest.TestCase):
                     mover.cancel()
                     ended = mover.step()
                     self.assertEqual(migrate.CANCELLED, ended.state)
-                    self.assertEqual(ended.moved_bytes,
-                                     self.memory.nodes.count(HOME) * PAGE_BYTES)
-                    held = {own.cpus for directory, own in cpuset.current(self.groups).items()
-                            if directory != self.groups.target or self.groups.covers}
-                    self.assertLessEqual(held - {frozenset()},
-                                         {CPUS} if steps else {frozenset(range(4))})
+                    self.assertEqual(ended.moved_bytes, self.memory.nodes.count(HOME) * PAGE_BYTES)
+                    held = {
+                        own.cpus
+                        for directory, own in cpuset.current(self.groups).items()
+                        if directory != self.groups.target or self.groups.covers
+                    }
+                    self.assertLessEqual(
+                        held - {frozenset()}, {CPUS} if steps else {frozenset(range(4))}
+                    )
                     mover.undo_cpus()
                     wide = {own.cpus for own in cpuset.current(self.groups).values()}
                     self.assertLessEqual(wide, {frozenset(range(4)), frozenset()})
@@ -252,8 +273,12 @@ class MigrateTest(unittest.TestCase):
         self.assertEqual((migrate.CANCELLED, 0), (ended.state, ended.wait_s))
 
     @settings(max_examples=25, deadline=None)
-    @given(st.lists(st.sampled_from([None, 0, 1, 2]), min_size=1, max_size=120),
-           st.sampled_from([1, 4]), st.integers(0, 12), st.integers(0, 99))
+    @given(
+        st.lists(st.sampled_from([None, 0, 1, 2]), min_size=1, max_size=120),
+        st.sampled_from([1, 4]),
+        st.integers(0, 12),
+        st.integers(0, 99),
+    )
     def test_resumed_from_where_the_pages_are(self, nodes, huge, killed_after, seed):
         """However often it is killed, a move started again ends as one that never was."""
         rng = random.Random(seed)
@@ -268,19 +293,20 @@ class MigrateTest(unittest.TestCase):
         left = [at for at, node in enumerate(self.memory.nodes) if node not in (HOME, None)]
         # A pinned page may hold back the huge page it is in, nothing else.
         self.assertLessEqual(
-            set(left), {at for page in pinned
-                        for at in range(page - page % huge, page - page % huge + huge)})
+            set(left),
+            {at for page in pinned for at in range(page - page % huge, page - page % huge + huge)},
+        )
         self.assertEqual(len(left) * PAGE_BYTES, end.left_bytes)
         self.assertEqual(migrate.PARTLY if left else migrate.DONE, end.state)
-        self.assertEqual([node is None for node in nodes],
-                         [node is None for node in self.memory.nodes])
+        self.assertEqual(
+            [node is None for node in nodes], [node is None for node in self.memory.nodes]
+        )
         self.assertEqual(format_cpulist(CPUS), self.tree.held())
 
     def test_a_bound_guest_is_widened_and_bound_again(self):
         self.guest([AWAY] * 40)
         ours = cpuset.Held(frozenset({2, 3}), frozenset({AWAY}))
-        cpuset.confine(self.groups, ours.cpus, ours.mems, stay_bound=True,
-                       write=self.tree.write)
+        cpuset.confine(self.groups, ours.cpus, ours.mems, stay_bound=True, write=self.tree.write)
         mover = self.mover(ours=ours, bind=True)
         mover.step()
         self.assertEqual('0-1', self.tree.held('mems'))
@@ -293,6 +319,7 @@ class MigrateTest(unittest.TestCase):
 
         def denied(*_args):
             raise MigrationRefused('denied')
+
         self.memory.locate = denied
         written = []
 
@@ -302,9 +329,12 @@ class MigrateTest(unittest.TestCase):
                 written.append(path)
                 self.memory.nodes = [HOME] * 40
                 self.memory.tell()
+
         end = self.run_to_end(self.mover(write=write))
-        self.assertEqual((migrate.DONE, 40 * PAGE_BYTES, cpuset.BROUGHT),
-                         (end.state, end.moved_bytes, end.mems_write))
+        self.assertEqual(
+            (migrate.DONE, 40 * PAGE_BYTES, cpuset.BROUGHT),
+            (end.state, end.moved_bytes, end.mems_write),
+        )
         self.assertEqual(1, len(written))
 
     def test_no_write_brings_over_much(self):
@@ -313,6 +343,7 @@ class MigrateTest(unittest.TestCase):
 
         def denied(*_args):
             raise MigrationRefused('denied')
+
         self.memory.locate = denied
         mover = self.mover()
         with self.assertRaisesRegex(MigrationRefused, 'denied'):
@@ -329,6 +360,7 @@ class MigrateTest(unittest.TestCase):
 
         def gone():
             shutil.rmtree(self.tree.root + '/proc/%d' % self.tree.pid)
+
         for end in (reused, zombie, gone):
             with self.subTest(end.__name__):
                 self.guest([AWAY] * 100)
@@ -365,6 +397,7 @@ class MigrateTest(unittest.TestCase):
 
         def write(path, text):
             raise OSError(errno.EACCES, 'no')
+
         with self.assertRaises(CpusetError):
             self.run_to_end(self.mover(write=write))
         self.assertEqual([], self.memory.calls)
@@ -395,8 +428,14 @@ class MigrateTest(unittest.TestCase):
         for path in ['proc/%d/%s' % (child.pid, name) for name in ('maps', 'stat', 'pagemap')]:
             os.symlink('/' + path, os.path.join(root, path))
         tree.put('sys/devices/system/node/node%d/meminfo' % node, 'Node 0 MemFree: 9999999 kB')
-        mover = migrate.Mover(cgroups.find(child.pid, root), (node,), CPUS, root=root,
-                              clock=self.clock, write=tree.write)
+        mover = migrate.Mover(
+            cgroups.find(child.pid, root),
+            (node,),
+            CPUS,
+            root=root,
+            clock=self.clock,
+            write=tree.write,
+        )
         end = self.run_to_end(mover)
         # Where its control group counts pages is a fixture's word, and goes on to say: elsewhere.
         self.assertEqual((migrate.PARTLY, 0, ()), (end.state, end.moved_bytes, end.refused))
@@ -404,10 +443,13 @@ class MigrateTest(unittest.TestCase):
 
     def test_pages_of_a_pool(self):
         """Each moves by its first address, from the target's pool and not its free memory."""
+
         def tell():
-            self.tree.put('proc/%d/numa_maps' % self.tree.pid,
-                          '7f0000000000 default file=/x huge N%d=4 kernelpagesize_kB=2048\n'
-                          % self.memory.nodes[-1])
+            self.tree.put(
+                'proc/%d/numa_maps' % self.tree.pid,
+                '7f0000000000 default file=/x huge N%d=4 kernelpagesize_kB=2048\n'
+                % self.memory.nodes[-1],
+            )
 
         def move(**memory):
             self.guest([AWAY] * 512 * 4, huge=512, **memory)
@@ -420,13 +462,14 @@ class MigrateTest(unittest.TestCase):
         end = move()
         self.assertEqual((migrate.DONE, 8 << 20), (end.state, end.moved_bytes))
         self.assertEqual([1] * 4, [pages for pages, _, _ in self.memory.calls])
-        end = move(pinned=(0,))     # one page, but a quarter of it all
+        end = move(pinned=(0,))  # one page, but a quarter of it all
         self.assertEqual((migrate.PARTLY, 6 << 20), (end.state, end.moved_bytes))
         self.assertEqual((('EAGAIN', 1),), end.refused)
 
     def test_transparent_huge_pages_before_and_after(self):
         self.guest([AWAY] * 10)
-        self.tree.put(self.tree.memory + '/memory.stat',
-                      'anon 9\nanon_thp 4194304\nshmem_thp 2097152\n')
+        self.tree.put(
+            self.tree.memory + '/memory.stat', 'anon 9\nanon_thp 4194304\nshmem_thp 2097152\n'
+        )
         end = self.run_to_end(self.mover())
         self.assertEqual((6 << 20, 6 << 20), (end.thp_before_bytes, end.thp_bytes))

@@ -21,7 +21,6 @@ ABSENT_NODE = 1021
 
 @unittest.skipUnless(usable(), 'move_pages(2) is not to be had here')
 class KernelTest(unittest.TestCase):
-
     def setUp(self):
         self.child = PagedChild()
         self.addCleanup(self.child.end)
@@ -35,8 +34,9 @@ class KernelTest(unittest.TestCase):
     def test_where_pages_are_and_are_not(self):
         self.assertGreaterEqual(min(self.nodes()), 0)
         self.assertEqual({-errno.ENOENT}, set(move_pages.locate(self.child.pid, self.beyond)))
-        self.assertEqual([-errno.EFAULT],
-                         list(move_pages.locate(self.child.pid, array('Q', [PAGE_BYTES]))))
+        self.assertEqual(
+            [-errno.EFAULT], list(move_pages.locate(self.child.pid, array('Q', [PAGE_BYTES])))
+        )
 
     def test_a_move_to_where_they_are(self):
         node = self.nodes()[0]
@@ -65,26 +65,32 @@ class KernelTest(unittest.TestCase):
             except OSError:
                 handle.LIBNUMA = ctypes.CDLL(None)
             without = mock.patch.object(move_pages, '_libnuma', side_effect=OSError)
-            with self.subTest(name), mock.patch.object(move_pages, '_bound', []), \
-                    mock.patch.dict(sys.modules, {'numa': module}), without:
+            with (
+                self.subTest(name),
+                mock.patch.object(move_pages, '_bound', []),
+                mock.patch.dict(sys.modules, {'numa': module}),
+                without,
+            ):
                 self.assertEqual(expected, list(self.nodes()))
                 with self.assertRaises(MigrationRefused):
                     move_pages.move(self.child.pid, self.pages, ABSENT_NODE)
 
     def test_another_distribution_named_numa(self):
-        with mock.patch.object(move_pages, '_bound', []), \
-                mock.patch.dict(sys.modules, {'numa': types.ModuleType('numa')}):
+        with (
+            mock.patch.object(move_pages, '_bound', []),
+            mock.patch.dict(sys.modules, {'numa': types.ModuleType('numa')}),
+        ):
             self.assertGreaterEqual(min(self.nodes()), 0)
 
     def test_a_range_through_the_page_mover(self):
         """Nothing lies elsewhere, and the child's bytes are as they were."""
         node = self.nodes()[0]
-        found = next(m for m in mappings.read(self.child.pid)
-                     if m.start <= self.start < m.end)
+        found = next(m for m in mappings.read(self.child.pid) if m.start <= self.start < m.end)
         there = mappings.Presence(self.child.pid)
         self.addCleanup(there.close)
         moved = PageMover(self.child.pid, frozenset({node})).move(
-            found, self.start, self.start + 2 * PAGES * PAGE_BYTES, node, there)
+            found, self.start, self.start + 2 * PAGES * PAGE_BYTES, node, there
+        )
         self.assertEqual((0, (), 0), tuple(moved))
         self.assertEqual(0, self.child.end(), 'its memory changed')
 
@@ -93,6 +99,7 @@ class KernelTest(unittest.TestCase):
 
         def read(*_):
             seen.append(os.sched_getaffinity(0))
+
         with mock.patch.object(move_pages, '_process_vm_readv', lambda: read):
             for cpus in ({min(usable)}, {min(usable), 4095}, {4095}, frozenset()):
                 move_pages.touch(self.child.pid, self.pages, frozenset(cpus))
@@ -103,47 +110,56 @@ class KernelTest(unittest.TestCase):
         before = self.nodes()
         move_pages.touch(self.child.pid, self.pages)
         self.assertEqual(before, self.nodes())
-        move_pages.touch(self.child.pid, array('Q', [PAGE_BYTES]))    # not mapped
+        move_pages.touch(self.child.pid, array('Q', [PAGE_BYTES]))  # not mapped
         self.assertEqual(0, self.child.end(), 'its memory changed')
-        move_pages.touch(self.child.pid, self.pages)                  # not there any more
+        move_pages.touch(self.child.pid, self.pages)  # not there any more
 
-    @unittest.skipUnless(os.path.exists('/sys/devices/system/node/node1/meminfo'),
-                         'one node only')
+    @unittest.skipUnless(os.path.exists('/sys/devices/system/node/node1/meminfo'), 'one node only')
     def test_there_and_back(self):
-        nodes = [int(name[4:]) for name in os.listdir('/sys/devices/system/node')
-                 if name[:4] == 'node' and name[4:].isdigit()]
+        nodes = [
+            int(name[4:])
+            for name in os.listdir('/sys/devices/system/node')
+            if name[:4] == 'node' and name[4:].isdigit()
+        ]
         for node in sorted(nodes)[:2] * 2:
             why, _ = move_pages.move(self.child.pid, self.pages, node)
             self.assertEqual((0, {node}), (why, set(self.nodes())))
 
 
 class RefusalTest(unittest.TestCase):
-
     def test_errors_name_what_to_do(self):
         def failing(code):
             def call(*_args):
                 ctypes.set_errno(code)
                 return -1
+
             return call
+
         pages = array('Q', [PAGE_BYTES])
         for code, kind, said in (
-                (errno.EPERM, MigrationRefused, 'CAP_SYS_NICE'),
-                (errno.EACCES, MigrationRefused, 'widen'),
-                (errno.ENOSYS, MigrationRefused, 'seccomp'),
-                (errno.ESRCH, GuestGone, 'process 5'),
-                (errno.EINVAL, GuestGone, 'process 5'),
-                (errno.E2BIG, MigrationError, 'node 3')):
-            with self.subTest(said), mock.patch.object(move_pages, '_bound', [failing(code)]), \
-                    self.assertRaisesRegex(kind, said):
+            (errno.EPERM, MigrationRefused, 'CAP_SYS_NICE'),
+            (errno.EACCES, MigrationRefused, 'widen'),
+            (errno.ENOSYS, MigrationRefused, 'seccomp'),
+            (errno.ESRCH, GuestGone, 'process 5'),
+            (errno.EINVAL, GuestGone, 'process 5'),
+            (errno.E2BIG, MigrationError, 'node 3'),
+        ):
+            with (
+                self.subTest(said),
+                mock.patch.object(move_pages, '_bound', [failing(code)]),
+                self.assertRaisesRegex(kind, said),
+            ):
                 move_pages.move(5, pages, 3)
         with mock.patch.object(move_pages, '_bound', [failing(errno.ENOMEM)]):
             why, told = move_pages.move(5, pages, 3)
             self.assertEqual((errno.ENOMEM, [move_pages.UNTOLD]), (why, list(told)))
 
     def test_a_machine_whose_call_is_unknown(self):
-        with mock.patch.object(move_pages, '_bound', []), \
-                mock.patch.object(move_pages, '_libnuma', side_effect=OSError), \
-                mock.patch.object(move_pages, '_py_libnuma', side_effect=AttributeError), \
-                mock.patch.object(move_pages.platform, 'machine', return_value='vax'), \
-                self.assertRaisesRegex(MigrationRefused, 'vax'):
+        with (
+            mock.patch.object(move_pages, '_bound', []),
+            mock.patch.object(move_pages, '_libnuma', side_effect=OSError),
+            mock.patch.object(move_pages, '_py_libnuma', side_effect=AttributeError),
+            mock.patch.object(move_pages.platform, 'machine', return_value='vax'),
+            self.assertRaisesRegex(MigrationRefused, 'vax'),
+        ):
             move_pages.locate(5, array('Q', [PAGE_BYTES]))

@@ -16,7 +16,6 @@ NODES = [FakeNode(0, '0-3'), FakeNode(1, '4-7'), FakeNode(2, '', 96 * GIB), Fake
 
 
 class NodeMemoryTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -41,12 +40,15 @@ class NodeMemoryTest(unittest.TestCase):
 
     def test_what_is_nearest_to_a_device_and_no_cpu(self):
         for number, nearest, devices, kind in (
-                (2, (2,), '2', model.DEVICE), (2, (4,), '4-7', model.DEVICE),
-                (2, (), '2', model.DEVICE), (2, (0,), '2', model.HOST),
-                (2, (1, 4), '4', model.HOST), (2, (0,), '', model.HOST)):
+            (2, (2,), '2', model.DEVICE),
+            (2, (4,), '4-7', model.DEVICE),
+            (2, (), '2', model.DEVICE),
+            (2, (0,), '2', model.HOST),
+            (2, (1, 4), '4', model.HOST),
+            (2, (0,), '', model.HOST),
+        ):
             with self.subTest(nearest=nearest, devices=devices):
-                shutil.rmtree(os.path.join(self.root, f'{NODE}/node2/access0'),
-                              ignore_errors=True)
+                shutil.rmtree(os.path.join(self.root, f'{NODE}/node2/access0'), ignore_errors=True)
                 sysfs.initiators(self.root, number, nearest, devices)
                 self.assertEqual([model.HOST, model.HOST, kind, model.HOST], self.kinds())
 
@@ -81,8 +83,9 @@ class NodeMemoryTest(unittest.TestCase):
         with mock.patch.object(node_memory, 'read_text', wraps=node_memory.read_text) as read:
             self.assertEqual([model.HOST] * 2 + [model.SLOW] * 2, self.kinds())
         # Reading it waits for the GPU's lock.
-        self.assertEqual([], [call.args[1] for call in read.call_args_list
-                              if 'numa_status' in call.args[1]])
+        self.assertEqual(
+            [], [call.args[1] for call in read.call_args_list if 'numa_status' in call.args[1]]
+        )
 
     def test_the_driver_is_not_asked_of_what_acpi_tells(self):
         sysfs.initiators(self.root, 2, (2,), '2-3')
@@ -97,27 +100,33 @@ class NodeMemoryTest(unittest.TestCase):
 
     def test_what_can_not_be_understood_is_no_evidence(self):
         for path, text in (
-                ('proc/driver/nvidia/gpus/a/numa_status', b'Node: \xff\n'),
-                ('proc/driver/nvidia/gpus/b/numa_status', 'Node'),
-                ('proc/driver/nvidia/gpus/c/numa_status/directory', ''),
-                (f'{NODE}/has_generic_initiator', '3-1'),
-                ('sys/bus/dax/devices/dax0.0/target_node', 'x'),
-                ('sys/devices/virtual/memory_tiering/memory_tierX/nodelist', '2'),
-                ('sys/devices/virtual/memory_tiering/memory_tier9/nodelist', '2-')):
+            ('proc/driver/nvidia/gpus/a/numa_status', b'Node: \xff\n'),
+            ('proc/driver/nvidia/gpus/b/numa_status', 'Node'),
+            ('proc/driver/nvidia/gpus/c/numa_status/directory', ''),
+            (f'{NODE}/has_generic_initiator', '3-1'),
+            ('sys/bus/dax/devices/dax0.0/target_node', 'x'),
+            ('sys/devices/virtual/memory_tiering/memory_tierX/nodelist', '2'),
+            ('sys/devices/virtual/memory_tiering/memory_tier9/nodelist', '2-'),
+        ):
             with self.subTest(path):
                 sysfs.write(self.root, path, text)
                 self.assertEqual([model.HOST] * 4, self.kinds())
 
     def test_the_operator_has_the_last_word(self):
         sysfs.device_memory(self.root, [2])
-        sysfs.write(self.root, 'etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\n'
-                    'device_memory_nodes = 0,3\nguest_memory_nodes = 2\n')
+        sysfs.write(
+            self.root,
+            'etc/nova-numa-pmc/nova-numa-pmc.conf',
+            '[placement]\ndevice_memory_nodes = 0,3\nguest_memory_nodes = 2\n',
+        )
         self.assertEqual({3}, node_memory.kept_from_guests(self.root))
 
     def test_nodes_with_memory(self):
         self.assertEqual({0, 1, 2, 3}, node_memory.nodes_with_memory(self.root))
-        os.rename(os.path.join(self.root, NODE, 'has_memory'),
-                  os.path.join(self.root, NODE, 'has_normal_memory'))
+        os.rename(
+            os.path.join(self.root, NODE, 'has_memory'),
+            os.path.join(self.root, NODE, 'has_normal_memory'),
+        )
         self.assertEqual({0, 1, 2, 3}, node_memory.nodes_with_memory(self.root))
         os.remove(os.path.join(self.root, NODE, 'has_normal_memory'))
         self.assertIsNone(node_memory.nodes_with_memory(self.root))

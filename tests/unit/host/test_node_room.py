@@ -11,7 +11,6 @@ from nova_numa_pmc.host import node_room
 
 
 class NodeRoomTest(unittest.TestCase):
-
     def setUp(self):
         self.root = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.root)
@@ -23,9 +22,11 @@ class NodeRoomTest(unittest.TestCase):
             file.write(text)
 
     def test_free_and_half_of_the_cache(self):
-        self.put('Node 1 MemTotal:       1000 kB\nNode 1 MemFree:         100 kB\n'
-                 'Node 1 Active(anon):     7 kB\nNode 1 Active(file):     30 kB\n'
-                 'Node 1 Inactive(file):   10 kB\nNode 1 HugePages_Free:  4\n')
+        self.put(
+            'Node 1 MemTotal:       1000 kB\nNode 1 MemFree:         100 kB\n'
+            'Node 1 Active(anon):     7 kB\nNode 1 Active(file):     30 kB\n'
+            'Node 1 Inactive(file):   10 kB\nNode 1 HugePages_Free:  4\n'
+        )
         self.assertEqual(120 << 10, node_room.available_bytes(1, self.root))
 
     def test_a_node_without_memory(self):

@@ -8,25 +8,34 @@ from nova_numa_pmc.host import notify
 
 
 class NotifyTest(unittest.TestCase):
-
     def test_by_path_and_by_abstract_name(self):
         with tempfile.TemporaryDirectory() as directory:
             for address in (os.path.join(directory, 'notify'), '@numa-pmc-%d' % os.getpid()):
                 with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
                     manager.bind(address.replace('@', '\0'))
-                    self.assertTrue(notify.notify('READY=1', 'STATUS=x',
-                                                  environment={'NOTIFY_SOCKET': address}))
+                    self.assertTrue(
+                        notify.notify(
+                            'READY=1', 'STATUS=x', environment={'NOTIFY_SOCKET': address}
+                        )
+                    )
                     self.assertEqual(b'READY=1\nSTATUS=x', manager.recv(100))
 
     def test_nobody_listens(self):
-        for environment in ({}, {'NOTIFY_SOCKET': ''}, {'NOTIFY_SOCKET': 'vsock:2:1'},
-                            {'NOTIFY_SOCKET': '/nonexistent/notify'}):
+        for environment in (
+            {},
+            {'NOTIFY_SOCKET': ''},
+            {'NOTIFY_SOCKET': 'vsock:2:1'},
+            {'NOTIFY_SOCKET': '/nonexistent/notify'},
+        ):
             self.assertFalse(notify.notify('READY=1', environment=environment))
 
     def test_watchdog(self):
         for environment, seconds in (
-                ({}, None), ({'WATCHDOG_USEC': '90000000'}, 90.0),
-                ({'WATCHDOG_USEC': '5', 'WATCHDOG_PID': '1'}, None),
-                ({'WATCHDOG_USEC': '2000000', 'WATCHDOG_PID': str(os.getpid())}, 2.0),
-                ({'WATCHDOG_USEC': '0'}, None), ({'WATCHDOG_USEC': 'x'}, None)):
+            ({}, None),
+            ({'WATCHDOG_USEC': '90000000'}, 90.0),
+            ({'WATCHDOG_USEC': '5', 'WATCHDOG_PID': '1'}, None),
+            ({'WATCHDOG_USEC': '2000000', 'WATCHDOG_PID': str(os.getpid())}, 2.0),
+            ({'WATCHDOG_USEC': '0'}, None),
+            ({'WATCHDOG_USEC': 'x'}, None),
+        ):
             self.assertEqual(seconds, notify.watchdog_s(environment))

@@ -19,13 +19,13 @@ def parsed(release):
 
 
 class NovaMetadataTest(unittest.TestCase):
-
     def test_the_flavors_name_is_told_by_all(self):
         for release in WITH_SPECS + WITHOUT:
             with self.subTest(release):
                 guest = parsed(release)
-                self.assertEqual(('m1.spread', 2, 2 << 30),
-                                 (guest.flavor, guest.vcpus, guest.memory_bytes))
+                self.assertEqual(
+                    ('m1.spread', 2, 2 << 30), (guest.flavor, guest.vcpus, guest.memory_bytes)
+                )
 
     def test_releases_that_tell_extra_specs(self):
         for release in WITH_SPECS:
@@ -35,14 +35,15 @@ class NovaMetadataTest(unittest.TestCase):
                 self.assertEqual((), guest.placed_by)
                 history = model.History(bytes_per_core_sec=1e9)
                 asked = view.request(guest, LIMITS, history=history)
-                self.assertEqual((model.SPREAD, 3e9 * asked.demand_cores),
-                                 (asked.policy, asked.bandwidth_bytes_per_sec))
+                self.assertEqual(
+                    (model.SPREAD, 3e9 * asked.demand_cores),
+                    (asked.policy, asked.bandwidth_bytes_per_sec),
+                )
 
     def test_releases_that_do_not(self):
         for release in WITHOUT:
             with self.subTest(release):
                 guest = parsed(release)
                 self.assertEqual((), guest.hints)
-                self.assertEqual((model.AUTO, None, 'medium', ()),
-                                 extra_specs.parse(guest.hints))
+                self.assertEqual((model.AUTO, None, 'medium', ()), extra_specs.parse(guest.hints))
                 self.assertEqual(model.AUTO, view.request(guest, LIMITS).policy)

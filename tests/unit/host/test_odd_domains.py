@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from nova_numa_pmc import hook, state
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import guests, journal
-from tests.fixtures import host as hosts
-from tests.fixtures import odd_domains
+from tests.fixtures import host as hosts, odd_domains
 
 #: `NUMA_PMC_CASES=20000` for the long run.
 CASES = int(os.environ.get('NUMA_PMC_CASES', '300'))
-MANY = settings(max_examples=CASES, deadline=None, database=None,
-                suppress_health_check=list(HealthCheck))
+MANY = settings(
+    max_examples=CASES, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
 BASE_PAGE_BYTES = os.sysconf('SC_PAGESIZE')
 POWERS = {'k': 1, 'm': 2, 'g': 3, 't': 4, 'p': 5, 'e': 6}
 
@@ -49,53 +49,82 @@ def images(parent, source=True):
 
 
 def is_locked(root):
-    types = [('devices/interface', 'hostdev vdpa'), ('devices/interface/actual', 'hostdev vdpa'),
-             ('devices/hostdev', 'pci mdev')]
+    types = [
+        ('devices/interface', 'hostdev vdpa'),
+        ('devices/interface/actual', 'hostdev vdpa'),
+        ('devices/hostdev', 'pci mdev'),
+    ]
     disks = root.findall('devices/disk')
     kinds = [disk.get('type') for disk in disks] + [
-        image.get('type') for disk in disks for image in images(disk)]
-    return ('nvme' in kinds or 'vhostvdpa' in kinds
-            or root.find('memoryBacking/locked') is not None
-            or root.find('launchSecurity') is not None
-            or any(found.get('type') in words.split() for path, words in types
-                   for found in root.findall(path)))
+        image.get('type') for disk in disks for image in images(disk)
+    ]
+    return (
+        'nvme' in kinds
+        or 'vhostvdpa' in kinds
+        or root.find('memoryBacking/locked') is not None
+        or root.find('launchSecurity') is not None
+        or any(
+            found.get('type') in words.split()
+            for path, words in types
+            for found in root.findall(path)
+        )
+    )
 
 
 def page_bytes(root):
     if root.find('memoryBacking/hugepages') is None:
         return None
-    pages = [size_bytes(page.get('size'), page.get('unit'))
-             for page in root.findall('memoryBacking/hugepages/page')] or [2 << 20]
+    pages = [
+        size_bytes(page.get('size'), page.get('unit'))
+        for page in root.findall('memoryBacking/hugepages/page')
+    ] or [2 << 20]
     return max((size for size in pages if size > BASE_PAGE_BYTES), default=None)
 
 
 def figures(xml):
     """Return the figures of a document: name, vCPUs, RAM it may grow to, RAM it has…"""
     root = ElementTree.fromstring(xml, ElementTree.XMLParser(encoding='utf-8'))
-    sizes = {tag: size_bytes(whole_text(found), found.get('unit'))
-             for tag in ('memory', 'maxMemory') for found in root.findall(tag)}
-    other = sum(size_bytes(whole_text(size), size.get('unit'))
-                for device in root.findall('devices/memory')
-                if device.get('model') in ('nvdimm', 'virtio-pmem', 'sgx-epc')
-                for size in device.findall('target/size'))
+    sizes = {
+        tag: size_bytes(whole_text(found), found.get('unit'))
+        for tag in ('memory', 'maxMemory')
+        for found in root.findall(tag)
+    }
+    other = sum(
+        size_bytes(whole_text(size), size.get('unit'))
+        for device in root.findall('devices/memory')
+        if device.get('model') in ('nvdimm', 'virtio-pmem', 'sgx-epc')
+        for size in device.findall('target/size')
+    )
     vcpu = root.find('vcpu')
     most = 1 if vcpu is None else int(whole_text(vcpu))
-    return (whole_text(root.find('name')), whole_text(root.find('uuid')).strip().lower(),
-            most if vcpu is None else int(vcpu.get('current', most)), most,
-            max(sizes.values()) - other, sizes['memory'] - other, page_bytes(root),
-            is_locked(root))
+    return (
+        whole_text(root.find('name')),
+        whole_text(root.find('uuid')).strip().lower(),
+        most if vcpu is None else int(vcpu.get('current', most)),
+        most,
+        max(sizes.values()) - other,
+        sizes['memory'] - other,
+        page_bytes(root),
+        is_locked(root),
+    )
 
 
 def read(xml):
     """Return the same of our reader."""
     guest = guests.parse(xml)
-    return (guest.name, guest.uuid, guest.vcpus, guest.vcpus_max or guest.vcpus,
-            guest.memory_bytes, guest.plugged_bytes or guest.memory_bytes, guest.page_bytes,
-            guest.locked)
+    return (
+        guest.name,
+        guest.uuid,
+        guest.vcpus,
+        guest.vcpus_max or guest.vcpus,
+        guest.memory_bytes,
+        guest.plugged_bytes or guest.memory_bytes,
+        guest.page_bytes,
+        guest.locked,
+    )
 
 
 class ReaderTest(unittest.TestCase):
-
     @MANY
     @given(odd_domains.documents())
     def test_what_libvirt_writes_is_read_and_right(self, tree):
@@ -114,7 +143,6 @@ class ReaderTest(unittest.TestCase):
 
 
 class HookTest(unittest.TestCase):
-
     def setUp(self):
         self.root = tempfile.mkdtemp(prefix='odd-')
         self.addCleanup(shutil.rmtree, self.root)
@@ -126,8 +154,13 @@ class HookTest(unittest.TestCase):
         with tempfile.TemporaryFile() as stream:
             stream.write(xml)
             stream.seek(0)
-            return hook.run(name, operation, stream.fileno(), self.root,
-                            lines=journal.Lines(self.root, self.drain))
+            return hook.run(
+                name,
+                operation,
+                stream.fileno(),
+                self.root,
+                lines=journal.Lines(self.root, self.drain),
+            )
 
     def drain(self, sender, limit_s):
         self.logged += self.host.logged()
@@ -160,8 +193,10 @@ class HookTest(unittest.TestCase):
     def test_it_runs_and_another_starts(self, xml):
         self.forget()
         self.host.write('proc/77/cmdline', '')
-        self.host.write('run/libvirt/qemu/odd.xml',
-                        b"<domstatus state='running' pid='77'>" + xml + b'</domstatus>')
+        self.host.write(
+            'run/libvirt/qemu/odd.xml',
+            b"<domstatus state='running' pid='77'>" + xml + b'</domstatus>',
+        )
         name = hosts.name_of(1)
         self.assertEqual(0, self.call('start', name, hosts.domain_xml(1)))
         self.assertEqual(1, len(self.promises()[name].cpu_nodes))

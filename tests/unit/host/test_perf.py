@@ -9,8 +9,7 @@ import subprocess
 import sys
 import unittest
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.core.rates import Count, difference
@@ -19,7 +18,7 @@ from nova_numa_pmc.host import counters, events, perf, rotation
 FAULTS = events.Event('faults', 'page-faults', 'software', 1, 2)
 SWITCHES = events.Event('switches', 'context-switches', 'software', 1, 3)
 CLOCK = events.Event('clock', 'cpu-clock', 'software', 1, 0)
-ABSENT = events.Event('absent', 'absent', 'software', 1, 0xfff)
+ABSENT = events.Event('absent', 'absent', 'software', 1, 0xFFF)
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
 
 
@@ -73,7 +72,6 @@ def touch(pages):
 
 
 class Counting(unittest.TestCase):
-
     def setUp(self):
         try:
             perf.Group((CLOCK,), perf.on_cpu(0)).close()
@@ -92,7 +90,6 @@ class Counting(unittest.TestCase):
 
 
 class TestThread(Counting):
-
     def test_page_faults_are_those_that_the_kernel_accounts(self):
         child = self.child(lambda: touch(3000))
         group = perf.Group((FAULTS, SWITCHES), perf.thread(child.pid))
@@ -136,7 +133,6 @@ class TestThread(Counting):
 
 
 class TestCpu(Counting):
-
     def test_what_cannot_be_counted_is_none_beside_what_can(self):
         counting, problems = self.counters({0: (perf.on_cpu(0), (CLOCK, ABSENT, FAULTS))})
         [clock, absent, faults] = counting.read()[0]
@@ -176,20 +172,25 @@ class TestCpu(Counting):
         box = CLOCK._replace(pmu='uncore_imc_0', cpus=(0, 24))
         other = FAULTS._replace(pmu='uncore_imc_1', cpus=(0,))
         self.assertEqual(
-            {('uncore_imc_0', 0): (perf.on_cpu(0), (box,)),
-             ('uncore_imc_0', 24): (perf.on_cpu(24), (box,)),
-             ('uncore_imc_1', 0): (perf.on_cpu(0), (other,))},
-            counters.uncore_targets((box, other, SWITCHES)))
+            {
+                ('uncore_imc_0', 0): (perf.on_cpu(0), (box,)),
+                ('uncore_imc_0', 24): (perf.on_cpu(24), (box,)),
+                ('uncore_imc_1', 0): (perf.on_cpu(0), (other,)),
+            },
+            counters.uncore_targets((box, other, SWITCHES)),
+        )
 
 
 class TestCgroup(Counting):
-
     def setUp(self):
         super().setUp()
         with open('/proc/self/mounts', encoding='utf-8') as file:
             mounts = [line.split() for line in file]
-        roots = [mount[1] for mount in mounts
-                 if mount[2] == 'cgroup2' or mount[2] == 'cgroup' and 'perf_event' in mount[3]]
+        roots = [
+            mount[1]
+            for mount in mounts
+            if mount[2] == 'cgroup2' or mount[2] == 'cgroup' and 'perf_event' in mount[3]
+        ]
         self.path = None
         for root in roots:
             path = os.path.join(root, 'numa-pmc-test-%d' % os.getpid())
@@ -237,13 +238,21 @@ class TestCgroup(Counting):
 
 
 class TestRefusals(Counting):
-
     def run_python(self, code, **kwargs):
-        code = ('import sys; sys.path.insert(0, %r)\n' % ROOT
-                + 'from nova_numa_pmc.host import counters, events, perf\n'
-                'CLOCK = events.Event("clock", "cpu-clock", "software", 1, 0)\n' + code)
-        return subprocess.run([sys.executable, '-c', code], capture_output=True, text=True,
-                              check=True, timeout=60, **kwargs).stdout
+        code = (
+            'import sys; sys.path.insert(0, %r)\n'
+            % ROOT
+            + 'from nova_numa_pmc.host import counters, events, perf\n'
+            'CLOCK = events.Event("clock", "cpu-clock", "software", 1, 0)\n' + code
+        )
+        return subprocess.run(
+            [sys.executable, '-c', code],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+            **kwargs,
+        ).stdout
 
     def test_descriptors_run_out_and_the_limit_is_raised(self):
         output = self.run_python(
@@ -251,7 +260,8 @@ class TestRefusals(Counting):
             'resource.setrlimit(resource.RLIMIT_NOFILE, (8, 64))\n'
             'counting = counters.Counters()\n'
             'print(counting.update({n: (perf.on_cpu(0), (CLOCK,)) for n in range(20)}))\n'
-            'print(len(counting.read()), resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n')
+            'print(len(counting.read()), resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n'
+        )
         self.assertEqual('()\n20 64\n', output)
 
     def test_descriptors_run_out_for_good(self):
@@ -263,7 +273,8 @@ class TestRefusals(Counting):
             'print(type(problem).__name__, problem)\n'
             'first, second = counting.read(), counting.read()\n'
             'print(5 < len(second) < 14, all(second[n][0].value > first[n][0].value\n'
-            '                                for n in second))\n')
+            '                                for n in second))\n'
+        )
         self.assertIn('CountersExhausted', output)
         self.assertIn('LimitNOFILE', output)
         self.assertIn('True True', output)
@@ -276,14 +287,14 @@ class TestRefusals(Counting):
             'os.setgroups([]); os.setgid(65534); os.setuid(65534)\n'
             'counting = counters.Counters()\n'
             '[problem] = counting.update({n: (perf.on_cpu(0), (CLOCK,)) for n in range(2)})\n'
-            'print(type(problem).__name__, problem, counting.read())\n')
+            'print(type(problem).__name__, problem, counting.read())\n'
+        )
         self.assertIn('CounterRefused', output)
         self.assertIn('CAP_PERFMON', output)
         self.assertIn('{}', output)
 
 
 class TestRotation(Counting):
-
     def test_sets_take_turns(self):
         child = self.child(lambda: touch(500))
         turns = rotation.Rotation(((FAULTS, CLOCK), (SWITCHES, CLOCK)), perf.thread(child.pid))
@@ -296,11 +307,12 @@ class TestRotation(Counting):
         child.run()
         turns.stop()
         child.run()
-        counts = turns.read(10 ** 9)
+        counts = turns.read(10**9)
         self.assertEqual(seen, counts[FAULTS].value)
-        self.assertEqual(10 ** 9, counts[CLOCK].enabled_ns)
-        self.assertEqual(counts[FAULTS].running_ns + counts[SWITCHES].running_ns,
-                         counts[CLOCK].running_ns)
+        self.assertEqual(10**9, counts[CLOCK].enabled_ns)
+        self.assertEqual(
+            counts[FAULTS].running_ns + counts[SWITCHES].running_ns, counts[CLOCK].running_ns
+        )
 
     def test_an_absent_event_leaves_nothing_open(self):
         before = len(os.listdir('/proc/self/fd'))
@@ -310,7 +322,6 @@ class TestRotation(Counting):
 
 
 class TestPlanSets(unittest.TestCase):
-
     def test_fits_at_once(self):
         self.assertEqual((('a', 'b'),), rotation.plan_sets('ab', 4))
 
@@ -326,13 +337,12 @@ class TestPlanSets(unittest.TestCase):
 
 
 class TestAttr(unittest.TestCase):
-
     def test_guests_are_counted(self):
-        attr = perf.pack_attr(CLOCK._replace(type=4, config=0x1d3, config1=0x730004477))
+        attr = perf.pack_attr(CLOCK._replace(type=4, config=0x1D3, config1=0x730004477))
         self.assertEqual(112, len(attr))
         kind, size, config = struct.unpack_from('=IIQ', attr)
-        self.assertEqual((4, 112, 0x1d3), (kind, size, config))
-        flags, = struct.unpack_from('=Q', attr, 40)
+        self.assertEqual((4, 112, 0x1D3), (kind, size, config))
+        (flags,) = struct.unpack_from('=Q', attr, 40)
         self.assertEqual(0, flags)  # exclude_guest is bit 20
         self.assertEqual(0x730004477, struct.unpack_from('=Q', attr, 56)[0])
 
@@ -342,22 +352,30 @@ class TestAttr(unittest.TestCase):
 
 
 class TestParseGroup(unittest.TestCase):
-
     def data(self, *words):
         return struct.pack('=%dQ' % len(words), *words)
 
     def test_by_id_and_not_by_order(self):
-        self.assertEqual((Count(30, 9, 8), Count(40, 9, 8)),
-                         perf.parse_group(self.data(2, 9, 8, 40, 2, 30, 1), (1, 2)))
+        self.assertEqual(
+            (Count(30, 9, 8), Count(40, 9, 8)),
+            perf.parse_group(self.data(2, 9, 8, 40, 2, 30, 1), (1, 2)),
+        )
 
     def test_a_member_that_the_kernel_took_out(self):
         # A CPU that goes offline detaches its events: the leader is alone then.
-        self.assertEqual((Count(30, 9, 8), None),
-                         perf.parse_group(self.data(1, 9, 8, 30, 1), (1, 2)))
+        self.assertEqual(
+            (Count(30, 9, 8), None), perf.parse_group(self.data(1, 9, 8, 30, 1), (1, 2))
+        )
 
     def test_garbage(self):
-        for data in (b'', b'\0' * 8, b'x' * 25, self.data(9, 9, 8, 30, 1),
-                     self.data(1, 8, 9, 30, 1), self.data(2, 9, 8, 30, 1)):
+        for data in (
+            b'',
+            b'\0' * 8,
+            b'x' * 25,
+            self.data(9, 9, 8, 30, 1),
+            self.data(1, 8, 9, 30, 1),
+            self.data(2, 9, 8, 30, 1),
+        ):
             self.assertEqual((None,), perf.parse_group(data, (1,)))
 
     @given(st.binary(max_size=80))

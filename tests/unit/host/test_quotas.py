@@ -8,7 +8,6 @@ from tests.fixtures import cgroups
 
 
 class QuotasTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -37,15 +36,21 @@ class QuotasTest(unittest.TestCase):
                 tree.put(os.path.join(tree.target, 'cpu.max'), '150000 50000\n')
                 found = self.find().groups
                 self.assertEqual(
-                    [(tree.emulator, 2.0, {50}), (tree.vcpus[1], 0.05, {52}),
-                     (tree.target, 3.0, None)],
-                    [(each.directory, each.cores, each.tids) for each in found])
+                    [
+                        (tree.emulator, 2.0, {50}),
+                        (tree.vcpus[1], 0.05, {52}),
+                        (tree.target, 3.0, None),
+                    ],
+                    [(each.directory, each.cores, each.tids) for each in found],
+                )
 
     def test_on_v1(self):
         path = 'machine.slice/machine-qemu\\x2d7.scope/libvirt'
         tree = cgroups.Tree(self.root, version=1)
-        tree.put('proc/self/mountinfo', '36 31 0:33 / /sys/fs/cgroup/cpu,cpuacct rw - '
-                 'cgroup cgroup rw,cpu,cpuacct\n')
+        tree.put(
+            'proc/self/mountinfo',
+            '36 31 0:33 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n',
+        )
         tree.put_cgroup('5:cpu,cpuacct:/%s/emulator\n0::/\n' % path)
         base = os.path.join(self.root, 'sys/fs/cgroup/cpu,cpuacct', path)
         for name, quota in (('emulator', -1), ('vcpu0', 25000), ('vcpu1', -1)):
@@ -61,8 +66,11 @@ class QuotasTest(unittest.TestCase):
         tree = self.tree()
         group = quotas.Group(tree.vcpus[0], 2, 0.05)
         self.assertIsNone(quotas.throttled_ns(group))
-        for text, told in (('nr_throttled 3\nthrottled_usec 12\n', 12000), ('', None),
-                           ('throttled_usec x\n', None)):
+        for text, told in (
+            ('nr_throttled 3\nthrottled_usec 12\n', 12000),
+            ('', None),
+            ('throttled_usec x\n', None),
+        ):
             tree.put(os.path.join(tree.vcpus[0], 'cpu.stat'), text)
             self.assertEqual(told, quotas.throttled_ns(group))
 

@@ -12,12 +12,13 @@ HOME = {0: 0, 1: 0, 2: 1, 3: 1}
 
 
 class PassedTest(unittest.TestCase):
-
     def test_cores_where_threads_ran(self):
         before = {1: Ran(0, 0, 0, 9), 2: Ran(SECOND, 0, 3, 9)}
         after = {1: Ran(2 * SECOND, SECOND, 1, 9), 2: Ran(2 * SECOND, 0, 2, 9)}
-        self.assertEqual((1.5, 0.5, {0: 1.0, 1: 0.5}, {0: 0.25, 1: 0.25}),
-                         running.passed(before, after, HOME, 2 * SECOND))
+        self.assertEqual(
+            (1.5, 0.5, {0: 1.0, 1: 0.5}, {0: 0.25, 1: 0.25}),
+            running.passed(before, after, HOME, 2 * SECOND),
+        )
 
     def test_a_thread_that_changed_nodes_is_halved(self):
         used = running.passed({1: Ran(0, 0, 0, 9)}, {1: Ran(SECOND, 0, 2, 9)}, HOME, SECOND)
@@ -25,9 +26,13 @@ class PassedTest(unittest.TestCase):
 
     def test_what_can_not_be_compared_is_left_out(self):
         old, new = Ran(SECOND, 5, 0, 9), Ran(2 * SECOND, 5, 0, 9)
-        for before, after in (({}, {1: new}), ({1: old}, {}), ({1: new}, {1: old}),
-                              ({1: old}, {1: new._replace(since=10)}),
-                              ({1: old}, {1: new._replace(wait_ns=4)})):
+        for before, after in (
+            ({}, {1: new}),
+            ({1: old}, {}),
+            ({1: new}, {1: old}),
+            ({1: old}, {1: new._replace(since=10)}),
+            ({1: old}, {1: new._replace(wait_ns=4)}),
+        ):
             with self.subTest(before=before, after=after):
                 self.assertEqual(running.Used(), running.passed(before, after, HOME, SECOND))
         self.assertEqual(running.Used(), running.passed({1: old}, {1: new}, HOME, 0))
@@ -38,7 +43,6 @@ class PassedTest(unittest.TestCase):
 
 
 class GuestsTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -58,8 +62,10 @@ class GuestsTest(unittest.TestCase):
         found, problems = self.read(0, 0)
         self.assertEqual([], problems)
         self.assertEqual([host.name_of(1), host.name_of(2)], [one.guest.name for one in found])
-        self.assertEqual((None, {}, {0: 3 << 20, 1: 1 << 20}),
-                         (found[0].cores, found[0].cores_by_node, found[0].bytes_by_node))
+        self.assertEqual(
+            (None, {}, {0: 3 << 20, 1: 1 << 20}),
+            (found[0].cores, found[0].cores_by_node, found[0].bytes_by_node),
+        )
         self.host.thread(4001, 5001, 5, cpu=4)
         found, _ = self.read(5)
         self.assertEqual([1.0, 0.0], [one.cores for one in found])
@@ -80,12 +86,15 @@ class GuestsTest(unittest.TestCase):
         self.assertEqual({0: 7, 1: 8}, self.read(20)[0][0].bytes_by_node)
 
     def test_huge_pages_count_and_without_them_nothing_is_known(self):
-        backing = "<memoryBacking><hugepages><page size='2048' unit='KiB'/></hugepages>" \
-                  '</memoryBacking>'
+        backing = (
+            "<memoryBacking><hugepages><page size='2048' unit='KiB'/></hugepages></memoryBacking>"
+        )
         self.host.launch(1, {0: 5, 1: 0}, xml=host.domain_xml(1, extra=backing))
         self.assertEqual({}, self.read(0)[0][0].bytes_by_node)
-        self.host.write('proc/4001/numa_maps',
-                        '7f12 bind:0 file=/ram huge dirty=6 N1=4 kernelpagesize_kB=2048\n')
+        self.host.write(
+            'proc/4001/numa_maps',
+            '7f12 bind:0 file=/ram huge dirty=6 N1=4 kernelpagesize_kB=2048\n',
+        )
         self.assertEqual({0: 5, 1: 8 << 20}, self.read(20)[0][0].bytes_by_node)
 
     def test_a_guest_that_ends_is_forgotten(self):

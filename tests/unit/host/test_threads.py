@@ -5,8 +5,7 @@ import tempfile
 import threading
 import unittest
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.host import threads
@@ -16,7 +15,6 @@ GUEST = model.Guest('u', 'g', 2, 1, pid=50)
 
 
 class ThreadsTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -26,8 +24,9 @@ class ThreadsTest(unittest.TestCase):
 
     def test_times_of_a_thread(self):
         self.host.thread(50, 51, 2.5, 0.5, cpu=6, since=77, name='CPU 0) R 1 (')
-        self.assertEqual(threads.Ran(2_500_000_000, 500_000_000, 6, 77),
-                         threads.read(50, 51, self.root))
+        self.assertEqual(
+            threads.Ran(2_500_000_000, 500_000_000, 6, 77), threads.read(50, 51, self.root)
+        )
         self.assertIsNone(threads.read(50, 52, self.root))
 
     def test_of_this_process(self):
@@ -50,8 +49,7 @@ class ThreadsTest(unittest.TestCase):
     def test_helpers_are_those_of_the_process_and_of_the_emulators_group(self):
         for pid, tid in ((50, 50), (50, 51), (77, 77)):
             self.host.thread(pid, tid, 0)
-        self.assertEqual({(50, 50), (50, 51), (77, 77)},
-                         threads.helpers(50, (50, 77), self.root))
+        self.assertEqual({(50, 50), (50, 51), (77, 77)}, threads.helpers(50, (50, 77), self.root))
         self.assertEqual({(77, 77)}, threads.helpers(49, (77,), self.root))
         self.assertEqual({(77, 77)}, threads.helpers(None, (77,), self.root))
 
@@ -94,8 +92,7 @@ class ThreadsTest(unittest.TestCase):
         before = kept.read({(50, 51)})
         self.assertEqual(before, kept.read({(50, 51)}))
         self.host.thread(50, 51, 1.5, cpu=5, since=10)
-        self.assertEqual({(50, 51): threads.Ran(1_500_000_000, 0, 5, 10)},
-                         kept.read({(50, 51)}))
+        self.assertEqual({(50, 51): threads.Ran(1_500_000_000, 0, 5, 10)}, kept.read({(50, 51)}))
 
     def test_it_keeps_an_eighth_of_the_descriptors_at_most(self):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)

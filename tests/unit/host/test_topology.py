@@ -4,8 +4,7 @@ import shutil
 import tempfile
 import unittest
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import view
@@ -18,19 +17,50 @@ CPU = 'sys/devices/system/cpu'
 
 
 class CpuListTest(unittest.TestCase):
-
     def test_kernel_lists(self):
         for text, numbers in (
-                ('0-3,8\n', {0, 1, 2, 3, 8}), ('\n', set()), ('', set()), ('7', {7}),
-                ('0-0', {0}), ('16383', {16383}), ('\0', set()), ('0-3\0', {0, 1, 2, 3}),
-                ('0-3\n\0', {0, 1, 2, 3}), ('0-3\0\n', {0, 1, 2, 3})):
+            ('0-3,8\n', {0, 1, 2, 3, 8}),
+            ('\n', set()),
+            ('', set()),
+            ('7', {7}),
+            ('0-0', {0}),
+            ('16383', {16383}),
+            ('\0', set()),
+            ('0-3\0', {0, 1, 2, 3}),
+            ('0-3\n\0', {0, 1, 2, 3}),
+            ('0-3\0\n', {0, 1, 2, 3}),
+        ):
             with self.subTest(text):
                 self.assertEqual(numbers, topology.parse_cpulist(text))
 
     def test_refuses_anything_else(self):
-        for text in ('3-1', '1,', ',1', '1,,2', '-1', '1-', '1-2-3', '+1', '1_0', '0x1', '1 2',
-                     '1, 2', 'a', '16384', '0-16384', '9' * 30, '²', '１', '2,1', '1,1',
-                     '0-3,2', '0-7:1/2', '(null)', '0\0-3', '0-3\0,5'):
+        for text in (
+            '3-1',
+            '1,',
+            ',1',
+            '1,,2',
+            '-1',
+            '1-',
+            '1-2-3',
+            '+1',
+            '1_0',
+            '0x1',
+            '1 2',
+            '1, 2',
+            'a',
+            '16384',
+            '0-16384',
+            '9' * 30,
+            '²',
+            '１',
+            '2,1',
+            '1,1',
+            '0-3,2',
+            '0-7:1/2',
+            '(null)',
+            '0\0-3',
+            '0-3\0,5',
+        ):
             with self.subTest(text):
                 self.assertRaises(CpuListError, topology.parse_cpulist, text)
 
@@ -53,7 +83,6 @@ class CpuListTest(unittest.TestCase):
 
 
 class TreeTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -65,17 +94,36 @@ class TreeTest(unittest.TestCase):
 
 
 class ReadTest(TreeTest):
-
     def test_two_equal_nodes(self):
-        build_sysfs(self.root, [
-            FakeNode(0, '0-3', 4 * GIB, 3 * GIB, 64 << 20),
-            FakeNode(1, '4-7', 4 * GIB, 2 * GIB, 32 << 20)])
+        build_sysfs(
+            self.root,
+            [
+                FakeNode(0, '0-3', 4 * GIB, 3 * GIB, 64 << 20),
+                FakeNode(1, '4-7', 4 * GIB, 2 * GIB, 32 << 20),
+            ],
+        )
         host = topology.read(self.root)
-        self.assertEqual((
-            model.Node(0, frozenset(range(4)), 4 * GIB, 3 * GIB, 64 << 20,
-                       online_cpus=frozenset(range(4))),
-            model.Node(1, frozenset(range(4, 8)), 4 * GIB, 2 * GIB, 32 << 20,
-                       online_cpus=frozenset(range(4, 8)))), host.nodes)
+        self.assertEqual(
+            (
+                model.Node(
+                    0,
+                    frozenset(range(4)),
+                    4 * GIB,
+                    3 * GIB,
+                    64 << 20,
+                    online_cpus=frozenset(range(4)),
+                ),
+                model.Node(
+                    1,
+                    frozenset(range(4, 8)),
+                    4 * GIB,
+                    2 * GIB,
+                    32 << 20,
+                    online_cpus=frozenset(range(4, 8)),
+                ),
+            ),
+            host.nodes,
+        )
         self.assertEqual(((10, 21), (21, 10)), host.distances)
         self.assertEqual(tuple(frozenset((cpu,)) for cpu in range(8)), host.cores)
 
@@ -114,8 +162,9 @@ class ReadTest(TreeTest):
         build_sysfs(self.root, equal_nodes(3))
         write(self.root, f'{NODE}/node1/cpulist', '2-7\n')
         host = topology.read(self.root)
-        self.assertEqual([{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}],
-                         [node.online_cpus for node in host.nodes])
+        self.assertEqual(
+            [{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}], [node.online_cpus for node in host.nodes]
+        )
         self.assertEqual([4, 4, 4], view.capacity_cores(host, model.Limits()))
         (problem,) = host.problems
         self.assertIn('node1/cpulist: CPUs 2-3 are on another node, too', problem)
@@ -131,7 +180,8 @@ class ReadTest(TreeTest):
     def test_smt_siblings(self):
         build_sysfs(self.root, equal_nodes(2), threads=2, offline='3')
         self.assertEqual(
-            [{0, 2}, {1}, {4, 6}, {5, 7}], [set(core) for core in topology.read(self.root).cores])
+            [{0, 2}, {1}, {4, 6}, {5, 7}], [set(core) for core in topology.read(self.root).cores]
+        )
 
     def test_siblings_are_read_where_the_kernel_has_no_smt_control(self):
         build_sysfs(self.root, equal_nodes(1), threads=2)
@@ -144,9 +194,13 @@ class ReadTest(TreeTest):
         self.assertEqual([{0, 2}, {1, 3}], [set(core) for core in topology.read(self.root).cores])
 
     def test_huge_pages_of_each_node_and_size(self):
-        build_sysfs(self.root, [
-            FakeNode(0, '0', huge_pages={1 << 30: (2, 1), 2 << 20: (512, 12)}),
-            FakeNode(1, '1', huge_pages={1 << 30: (1, 0)})])
+        build_sysfs(
+            self.root,
+            [
+                FakeNode(0, '0', huge_pages={1 << 30: (2, 1), 2 << 20: (512, 12)}),
+                FakeNode(1, '1', huge_pages={1 << 30: (1, 0)}),
+            ],
+        )
         first, second = topology.read(self.root).nodes
         self.assertEqual(((2 << 20, 512, 12), (1 << 30, 2, 1)), first.huge_pages)
         self.assertEqual(((1 << 30, 1, 0),), second.huge_pages)
@@ -160,14 +214,21 @@ class ReadTest(TreeTest):
         self.assertEqual(2 * GIB, view.capacity_bytes(node, model.Limits(reserve_bytes=0)))
 
     def test_pools_that_no_node_tells_of_are_divided_over_those_with_memory(self):
-        build_sysfs(self.root, [
-            FakeNode(0, '0', huge_pages={1 << 30: (1, 1)}), FakeNode(1, '1', 0, 0),
-            FakeNode(2, '2', huge_pages={1 << 30: (2, 0)}),
-            FakeNode(3, '3', huge_pages={1 << 30: (1, 1)})])
+        build_sysfs(
+            self.root,
+            [
+                FakeNode(0, '0', huge_pages={1 << 30: (1, 1)}),
+                FakeNode(1, '1', 0, 0),
+                FakeNode(2, '2', huge_pages={1 << 30: (2, 0)}),
+                FakeNode(3, '3', huge_pages={1 << 30: (1, 1)}),
+            ],
+        )
         for node in (1, 2, 3):
             self.remove(f'{NODE}/node{node}/hugepages')
-        self.assertEqual([((1 << 30, 1, 1),), (), ((1 << 30, 2, 0),), ((1 << 30, 1, 0),)],
-                         [node.huge_pages for node in topology.read(self.root).nodes])
+        self.assertEqual(
+            [((1 << 30, 1, 1),), (), ((1 << 30, 2, 0),), ((1 << 30, 1, 0),)],
+            [node.huge_pages for node in topology.read(self.root).nodes],
+        )
 
     def test_no_pool_is_larger_than_its_nodes_memory(self):
         build_sysfs(self.root, [FakeNode(0, '0', 4 * GIB, huge_pages={1 << 30: (9, 12)})])
@@ -176,10 +237,14 @@ class ReadTest(TreeTest):
     def test_memory_of_guests_is_not_unreclaimable(self):
         # The fixture's Unevictable, Shmem and anonymous memory: guests' locked and shared pages.
         build_sysfs(self.root, [FakeNode(0, '0', unreclaimable_bytes=1 << 20)])
-        write(self.root, f'{NODE}/node0/meminfo', 'Node 0 MemTotal: 4096 kB\n'
-              'Node 0 MemFree: 1024 kB\nNode 0 Unevictable: 500 kB\nNode 0 Shmem: 600 kB\n'
-              'Node 0 SUnreclaim: 10 kB\nNode 0 KernelStack: 20 kB\nNode 0 PageTables: 30 kB\n'
-              'Node 0 SecPageTables: 40 kB\nNode 0 SReclaimable: 700 kB\n')
+        write(
+            self.root,
+            f'{NODE}/node0/meminfo',
+            'Node 0 MemTotal: 4096 kB\n'
+            'Node 0 MemFree: 1024 kB\nNode 0 Unevictable: 500 kB\nNode 0 Shmem: 600 kB\n'
+            'Node 0 SUnreclaim: 10 kB\nNode 0 KernelStack: 20 kB\nNode 0 PageTables: 30 kB\n'
+            'Node 0 SecPageTables: 40 kB\nNode 0 SReclaimable: 700 kB\n',
+        )
         self.assertEqual(100 << 10, topology.read(self.root).nodes[0].unreclaimable_bytes)
 
     def test_large_host(self):
@@ -189,20 +254,30 @@ class ReadTest(TreeTest):
 
 
 class MissingFilesTest(TreeTest):
-
     def test_a_kernel_without_numa_is_one_node(self):
         write(self.root, f'{CPU}/online', '0-3\n')
-        write(self.root, 'proc/meminfo', 'MemTotal:  2048 kB\nMemFree:  1024 kB\n'
-              'MemAvailable: 1 kB\nSUnreclaim:  3 kB\nHugepagesize:  2048 kB\n')
+        write(
+            self.root,
+            'proc/meminfo',
+            'MemTotal:  2048 kB\nMemFree:  1024 kB\n'
+            'MemAvailable: 1 kB\nSUnreclaim:  3 kB\nHugepagesize:  2048 kB\n',
+        )
         host = topology.read(self.root)
         cpus = frozenset(range(4))
-        self.assertEqual((model.Node(0, cpus, 2 << 20, 1 << 20, 3 << 10, online_cpus=cpus),),
-                         host.nodes)
+        self.assertEqual(
+            (model.Node(0, cpus, 2 << 20, 1 << 20, 3 << 10, online_cpus=cpus),), host.nodes
+        )
         self.assertEqual(((10,),), host.distances)
 
     def test_defaults_for_each_optional_file(self):
-        for path in (f'{CPU}/isolated', f'{CPU}/smt', f'{CPU}/cpu0', f'{CPU}/online',
-                     'sys/kernel', f'{NODE}/node0/hugepages'):
+        for path in (
+            f'{CPU}/isolated',
+            f'{CPU}/smt',
+            f'{CPU}/cpu0',
+            f'{CPU}/online',
+            'sys/kernel',
+            f'{NODE}/node0/hugepages',
+        ):
             with self.subTest(path):
                 build_sysfs(self.root, equal_nodes(2))
                 expected = topology.read(self.root)
@@ -226,26 +301,34 @@ class MissingFilesTest(TreeTest):
 
 
 class MalformedFilesTest(TreeTest):
-
     def test_names_the_file(self):
         for path, text in (
-                (f'{CPU}/online', '0-x\n'), (f'{CPU}/online', '\n'),
-                (f'{CPU}/isolated', '99999\n'), (f'{CPU}/nohz_full', '3-1\n'),
-                (f'{CPU}/cpu0/topology/thread_siblings_list', '?\n'),
-                (f'{NODE}/node1/cpulist', b'\xff\xfe\n'),
-                (f'{NODE}/node1/distance', '21\n'), (f'{NODE}/node1/distance', '21 10 10\n'),
-                (f'{NODE}/node1/distance', '21 0\n'), (f'{NODE}/node1/distance', '21 256\n'),
-                (f'{NODE}/node1/distance', '\n'), (f'{NODE}/node1/distance', '21 ten\n'),
-                (f'{NODE}/node0/meminfo', ''), (f'{NODE}/node0/meminfo', 'Node 0 MemTotal: 1 kB'),
-                (f'{NODE}/node0/meminfo', 'Node 0 MemTotal: 1 MB\nNode 0 MemFree: 1 kB\n'),
-                (f'{NODE}/node0/meminfo', 'Node 0 MemTotal: -1 kB\nNode 0 MemFree: 1 kB\n'),
-                (f'{NODE}/node0/meminfo', 'Node 0 MemTotal: ' + '9' * 40 + ' kB\n'),
-                ('sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages', 'many\n'),
-                (f'{NODE}/node1/hugepages/hugepages-1048576kB/nr_hugepages', '-1\n')):
+            (f'{CPU}/online', '0-x\n'),
+            (f'{CPU}/online', '\n'),
+            (f'{CPU}/isolated', '99999\n'),
+            (f'{CPU}/nohz_full', '3-1\n'),
+            (f'{CPU}/cpu0/topology/thread_siblings_list', '?\n'),
+            (f'{NODE}/node1/cpulist', b'\xff\xfe\n'),
+            (f'{NODE}/node1/distance', '21\n'),
+            (f'{NODE}/node1/distance', '21 10 10\n'),
+            (f'{NODE}/node1/distance', '21 0\n'),
+            (f'{NODE}/node1/distance', '21 256\n'),
+            (f'{NODE}/node1/distance', '\n'),
+            (f'{NODE}/node1/distance', '21 ten\n'),
+            (f'{NODE}/node0/meminfo', ''),
+            (f'{NODE}/node0/meminfo', 'Node 0 MemTotal: 1 kB'),
+            (f'{NODE}/node0/meminfo', 'Node 0 MemTotal: 1 MB\nNode 0 MemFree: 1 kB\n'),
+            (f'{NODE}/node0/meminfo', 'Node 0 MemTotal: -1 kB\nNode 0 MemFree: 1 kB\n'),
+            (f'{NODE}/node0/meminfo', 'Node 0 MemTotal: ' + '9' * 40 + ' kB\n'),
+            ('sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages', 'many\n'),
+            (f'{NODE}/node1/hugepages/hugepages-1048576kB/nr_hugepages', '-1\n'),
+        ):
             with self.subTest(path=path, text=text):
-                build_sysfs(self.root, [
-                    FakeNode(0, '0-3', huge_pages={1 << 30: (1, 1)}), FakeNode(1, '4-7')],
-                    threads=2)
+                build_sysfs(
+                    self.root,
+                    [FakeNode(0, '0-3', huge_pages={1 << 30: (1, 1)}), FakeNode(1, '4-7')],
+                    threads=2,
+                )
                 write(self.root, path, text)
                 with self.assertRaises(TopologyError) as caught:
                     topology.read(self.root)
@@ -266,8 +349,10 @@ class MalformedFilesTest(TreeTest):
         with self.assertRaisesRegex(TopologyError, 'hugepages-bigkB'):
             topology.read(self.root)
 
-    @given(st.sampled_from((f'{CPU}/online', f'{NODE}/node0/meminfo', f'{NODE}/node0/distance')),
-           st.binary(max_size=60))
+    @given(
+        st.sampled_from((f'{CPU}/online', f'{NODE}/node0/meminfo', f'{NODE}/node0/distance')),
+        st.binary(max_size=60),
+    )
     def test_random_bytes_raise_only_the_named_error(self, path, data):
         if not os.path.exists(os.path.join(self.root, path)):
             build_sysfs(self.root, equal_nodes(1))
@@ -283,19 +368,36 @@ class MalformedFilesTest(TreeTest):
 
 
 class DeviceNodeTest(TreeTest):
-
     def test_node_of_a_device(self):
-        build_sysfs(self.root, equal_nodes(2), devices={
-            '0000:3b:00.1': 1, '0000:00:1f.0': -1, '10000:01:00.0': 0})
-        for address, node in (('0000:3b:00.1', 1), ('0000:3B:00.1', 1), ('0000:00:1f.0', None),
-                              ('10000:01:00.0', 0), ('0000:99:00.0', None)):
+        build_sysfs(
+            self.root,
+            equal_nodes(2),
+            devices={'0000:3b:00.1': 1, '0000:00:1f.0': -1, '10000:01:00.0': 0},
+        )
+        for address, node in (
+            ('0000:3b:00.1', 1),
+            ('0000:3B:00.1', 1),
+            ('0000:00:1f.0', None),
+            ('10000:01:00.0', 0),
+            ('0000:99:00.0', None),
+        ):
             with self.subTest(address):
                 self.assertEqual(node, topology.device_node(address, self.root))
 
     def test_refuses_what_is_no_address(self):
-        for address in ('', '../../etc', '0000:3b:00', '0000:3b:00:1', '0000.3b.00.1',
-                        '0000:3b:0./.1', '000:3b:00.1', '0000:3b:00.1\n', '0000:3g:00.1',
-                        '0000:３b:00.1', ' 0000:3b:00.1'):
+        for address in (
+            '',
+            '../../etc',
+            '0000:3b:00',
+            '0000:3b:00:1',
+            '0000.3b.00.1',
+            '0000:3b:0./.1',
+            '000:3b:00.1',
+            '0000:3b:00.1\n',
+            '0000:3g:00.1',
+            '0000:３b:00.1',
+            ' 0000:3b:00.1',
+        ):
             with self.subTest(address):
                 self.assertRaises(TopologyError, topology.device_node, address, self.root)
 
@@ -306,20 +408,33 @@ class DeviceNodeTest(TreeTest):
 
 
 class HostDeviceNodeTest(TreeTest):
-
     def node_of(self, name):
         return topology.host_device_node(name, self.root)
 
     def test_interfaces_and_disks(self):
-        for path, text in (('net/eth0/device', '1'), ('net/eth1/device', '-1'),
-                           ('block/sda/device', '0'), ('block/nvme0n1/device/device', '1')):
+        for path, text in (
+            ('net/eth0/device', '1'),
+            ('net/eth1/device', '-1'),
+            ('block/sda/device', '0'),
+            ('block/nvme0n1/device/device', '1'),
+        ):
             write(self.root, f'sys/class/{path}/numa_node', text + '\n')
         write(self.root, 'sys/class/net/br0/mtu', '1500\n')
         os.makedirs(os.path.join(self.root, 'dev/disk/by-id'))
         os.symlink('../../nvme0n1', os.path.join(self.root, 'dev/disk/by-id/nvme-x'))
-        for name, node in (('eth0', 1), ('eth1', None), ('br0', None), ('absent', None),
-                           ('/dev/sda', 0), ('/dev/nvme0n1', 1), ('/dev/disk/by-id/nvme-x', 1),
-                           ('../net/eth0', None), ('..', None), ('', None), ('/dev/', None)):
+        for name, node in (
+            ('eth0', 1),
+            ('eth1', None),
+            ('br0', None),
+            ('absent', None),
+            ('/dev/sda', 0),
+            ('/dev/nvme0n1', 1),
+            ('/dev/disk/by-id/nvme-x', 1),
+            ('../net/eth0', None),
+            ('..', None),
+            ('', None),
+            ('/dev/', None),
+        ):
             with self.subTest(name=name):
                 self.assertEqual(node, self.node_of(name))
 

@@ -8,8 +8,7 @@ import shutil
 import tempfile
 import unittest
 
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import placement, view
@@ -24,28 +23,46 @@ MEMORY = '/dev/shm' if os.access('/dev/shm', os.W_OK) else None
 LIMITS = model.Limits(reserve_bytes=0)
 
 REQUESTS = st.builds(
-    model.Request, st.sampled_from((0, 1, 2, 4, 9, 64)),
+    model.Request,
+    st.sampled_from((0, 1, 2, 4, 9, 64)),
     st.integers(1, 400).map(lambda count: count * 256 * MIB),
     st.sampled_from((None, None, None, 2 * MIB, GIB)),
     st.one_of(st.none(), st.frozensets(st.integers(0, 40), max_size=20)),
     policy=st.sampled_from(model.POLICIES),
     device_nodes=st.lists(st.integers(0, 30), max_size=2).map(tuple),
-    bandwidth_bytes_per_sec=st.sampled_from((None, 1e9, 45e9, 130e9, 1e12)))
+    bandwidth_bytes_per_sec=st.sampled_from((None, 1e9, 45e9, 130e9, 1e12)),
+)
 #: By node id; kept nodes have figures, too.
-LOADS = st.dictionaries(st.integers(0, 12), st.builds(
-    model.NodeLoad, st.sampled_from((None, 0.5, 2.0)), st.sampled_from((None, 0, 9e9)),
-    st.sampled_from((None, 30e9, 60e9))), max_size=12) | st.just(
-        dict.fromkeys(range(80), model.NodeLoad(0.5, 9e9, 60e9)))
+LOADS = st.dictionaries(
+    st.integers(0, 12),
+    st.builds(
+        model.NodeLoad,
+        st.sampled_from((None, 0.5, 2.0)),
+        st.sampled_from((None, 0, 9e9)),
+        st.sampled_from((None, 30e9, 60e9)),
+    ),
+    max_size=12,
+) | st.just(dict.fromkeys(range(80), model.NodeLoad(0.5, 9e9, 60e9)))
 SOME_NODES = st.sets(st.integers(0, 12), max_size=3).map(sorted).map(tuple)
-PROMISES = st.lists(st.builds(
-    model.Promise, st.uuids().map(str), st.just('g'), SOME_NODES, SOME_NODES, st.integers(0, 8),
-    st.integers(0, 80).map(lambda count: count * 256 * MIB),
-    st.sampled_from((None, None, GIB)), st.just(False),
-    st.sampled_from((model.PLACED, model.PINNED, model.FLOATING)), st.just(0)), max_size=4)
+PROMISES = st.lists(
+    st.builds(
+        model.Promise,
+        st.uuids().map(str),
+        st.just('g'),
+        SOME_NODES,
+        SOME_NODES,
+        st.integers(0, 8),
+        st.integers(0, 80).map(lambda count: count * 256 * MIB),
+        st.sampled_from((None, None, GIB)),
+        st.just(False),
+        st.sampled_from((model.PLACED, model.PINNED, model.FLOATING)),
+        st.just(0),
+    ),
+    max_size=4,
+)
 
 
 class TreesTest(unittest.TestCase):
-
     def read(self, tree: Tree) -> tuple:
         """Write a tree, and read it.
 
@@ -72,9 +89,13 @@ class TreesTest(unittest.TestCase):
         self.assertLessEqual(len(online), cpus)
         self.assertLessEqual(sum(node.threads for node in seen.nodes), cpus)
         self.assertLessEqual(sum(node.cores for node in seen.nodes), cpus)
-        self.assertLessEqual(sum(
-            node.capacity_bytes + sum(free for _, free in node.huge_free_bytes)
-            for node in seen.nodes), memory_bytes)
+        self.assertLessEqual(
+            sum(
+                node.capacity_bytes + sum(free for _, free in node.huge_free_bytes)
+                for node in seen.nodes
+            ),
+            memory_bytes,
+        )
         for node, there in zip(seen.nodes, host.nodes):
             pools = sum(pool.page_bytes * pool.total for pool in there.huge_pages)
             self.assertLessEqual(node.capacity_bytes + pools, max(there.memory_bytes, pools))
@@ -82,8 +103,9 @@ class TreesTest(unittest.TestCase):
     def check_place(self, host, request, promises, loads):
         seen = placement.view(host, promises, LIMITS, loads)
         ids = {node.id for node in host.nodes}
-        offered = {node.id for node in host.nodes
-                   if node.memory_bytes and node.memory.kind == model.HOST}
+        offered = {
+            node.id for node in host.nodes if node.memory_bytes and node.memory.kind == model.HOST
+        }
         placed = placement.place(seen, request, LIMITS)
         self.assertTrue(placement.explain(placed).isprintable())
         self.assertLessEqual({*placed.nodes, *placed.mem_nodes}, ids)
@@ -92,8 +114,10 @@ class TreesTest(unittest.TestCase):
             self.assertEqual(request.memory_bytes, sum(placed.mem_bytes))
         if placed.cpus is not None:
             self.assertLessEqual(max(1, request.vcpus), len(placed.cpus))
-            self.assertLessEqual(placed.cpus, frozenset().union(*(
-                node.cpus for node in host.nodes if node.id in placed.nodes)))
+            self.assertLessEqual(
+                placed.cpus,
+                frozenset().union(*(node.cpus for node in host.nodes if node.id in placed.nodes)),
+            )
         floating = [promise._replace(mem_nodes=()) for promise in promises]
         for node in placement.view(host, floating, LIMITS).nodes:
             if offered and node.id not in offered:
@@ -111,16 +135,23 @@ class TreesTest(unittest.TestCase):
         self.assertEqual(tree.online, frozenset().union(*host.cores))
         self.assertEqual(len(tree.online), sum(map(len, host.cores)))
         self.assertEqual(bool(tree.twice), bool(host.problems))
-        usable = tree.online - sysfs.parse_cpulist(tree.isolated) - (
-            frozenset() if tree.nohz_full in (None, '  (null)')
-            else sysfs.parse_cpulist(tree.nohz_full))
+        usable = (
+            tree.online
+            - sysfs.parse_cpulist(tree.isolated)
+            - (
+                frozenset()
+                if tree.nohz_full in (None, '  (null)')
+                else sysfs.parse_cpulist(tree.nohz_full)
+            )
+        )
         self.assertEqual(usable, frozenset().union(*(node.cpus for node in host.nodes)))
         for node, drawn in zip(host.nodes, sorted(tree.nodes, key=lambda each: each.id)):
             self.assertEqual(tree.kept.get(node.id, model.HOST), node.memory.kind)
             self.assertEqual(drawn.memory_bytes, node.memory_bytes)
         kept = sum(node.memory_bytes for node in tree.nodes if node.id in tree.kept)
-        pools = sum(size * total for node in tree.nodes
-                    for size, (total, _) in node.huge_pages.items())
+        pools = sum(
+            size * total for node in tree.nodes for size, (total, _) in node.huge_pages.items()
+        )
         capacity = sum(node.capacity_bytes for node in placement.view(host, (), LIMITS).nodes)
         if not tree.changes:
             unreclaimable = sum(node.unreclaimable_bytes for node in tree.nodes)

@@ -12,18 +12,32 @@ MIB = 1 << 20
 def record(homes, local, remote, passes, away=0.0, windows=2):
     """Return a record of guests at home, their counts the same in each window."""
     names = [f'guest{i}' for i in range(1, len(homes) + 1)]
-    each = {'local': local // len(homes) // windows, 'remote': remote // len(homes) // windows,
-            'passes': passes // len(homes) // windows}
-    return {'title': 'some way', 'phases_s': {'start': 40.0},
-            'guests': {name: {'bytes': {home: 56 * MIB * (1 - away), 1 - home: 56 * MIB * away},
-                              'cpus': ['0-1'], 'mems': ['0-1'], 'pid': 1, 'passes': 9}
-                       for name, home in zip(names, homes)},
-            'windows': [{'seconds': 10.5, 'guests': {name: dict(each) for name in names}}
-                        for _ in range(windows)]}
+    each = {
+        'local': local // len(homes) // windows,
+        'remote': remote // len(homes) // windows,
+        'passes': passes // len(homes) // windows,
+    }
+    return {
+        'title': 'some way',
+        'phases_s': {'start': 40.0},
+        'guests': {
+            name: {
+                'bytes': {home: 56 * MIB * (1 - away), 1 - home: 56 * MIB * away},
+                'cpus': ['0-1'],
+                'mems': ['0-1'],
+                'pid': 1,
+                'passes': 9,
+            }
+            for name, home in zip(names, homes)
+        },
+        'windows': [
+            {'seconds': 10.5, 'guests': {name: dict(each) for name in names}}
+            for _ in range(windows)
+        ],
+    }
 
 
-FLOATING = record([0, 0, 1, 1, 1, 0], local=192_000_000, remote=108_000_000, passes=600,
-                  away=0.4)
+FLOATING = record([0, 0, 1, 1, 1, 0], local=192_000_000, remote=108_000_000, passes=600, away=0.4)
 PLACED = record([0, 1, 0, 1, 0, 1], local=299_700_000, remote=300_000, passes=600)
 PILED = record([1, 1, 1, 1, 1, 1], local=120_000_000, remote=120_000, passes=240)
 
@@ -34,10 +48,13 @@ def reported(**records):
 
 
 class TestModelledLatency(unittest.TestCase):
-
     def test_between_local_and_remote(self):
-        for local, remote, expected in ((10, 0, 60.0), (0, 10, 100.0), (5, 5, 80.0),
-                                        (300, 100, 70.0)):
+        for local, remote, expected in (
+            (10, 0, 60.0),
+            (0, 10, 100.0),
+            (5, 5, 80.0),
+            (300, 100, 70.0),
+        ):
             with self.subTest(local=local, remote=remote):
                 self.assertAlmostEqual(expected, report.mean_latency_ns(local, remote))
 
@@ -46,11 +63,11 @@ class TestModelledLatency(unittest.TestCase):
 
 
 class TestSummary(unittest.TestCase):
-
     def test_sums_windows_and_guests(self):
         run = report.summarize(FLOATING, 2)
-        self.assertEqual((192_000_000, 108_000_000, 600),
-                         (run['local'], run['remote'], run['passes']))
+        self.assertEqual(
+            (192_000_000, 108_000_000, 600), (run['local'], run['remote'], run['passes'])
+        )
         self.assertAlmostEqual(0.36, run['remote_share'])
         self.assertAlmostEqual(74.4, run['mean_latency_ns'])
         self.assertAlmostEqual(180_000, run['remote_per_pass'])
@@ -71,12 +88,13 @@ class TestSummary(unittest.TestCase):
 
     def test_nothing_counted(self):
         run = report.summarize(record([0, 1], 0, 0, 0), 2)
-        self.assertEqual((None, None, None),
-                         (run['remote_share'], run['remote_per_pass'], run['mean_latency_ns']))
+        self.assertEqual(
+            (None, None, None),
+            (run['remote_share'], run['remote_per_pass'], run['mean_latency_ns']),
+        )
 
 
 class TestRatio(unittest.TestCase):
-
     def test_by_time_and_by_work(self):
         found = reported(floating=FLOATING, numad=PILED, placed=PLACED)
         self.assertAlmostEqual(360, found['remote_ratio'])
@@ -97,7 +115,6 @@ class TestRatio(unittest.TestCase):
 
 
 class TestReport(unittest.TestCase):
-
     def test_keys_and_json(self):
         found = json.loads(json.dumps(reported(floating=FLOATING, numad=PILED, placed=PLACED)))
         for name in ('floating', 'numad', 'placed'):
@@ -119,8 +136,10 @@ class TestReport(unittest.TestCase):
                     self.assertIn(word, check['name'])
 
     def test_bytes_away_are_told_but_do_not_fail(self):
-        found = reported(floating=FLOATING, placed=record(
-            [0, 1, 0, 1, 0, 1], 299_700_000, 300_000, 600, away=0.034))
+        found = reported(
+            floating=FLOATING,
+            placed=record([0, 1, 0, 1, 0, 1], 299_700_000, 300_000, 600, away=0.034),
+        )
         told = [check for check in found['checks'] if not check['passed']]
         self.assertEqual([('96.60%', False)], [(c['value'], c['required']) for c in told])
         self.assertEqual([], report.failed(found))
@@ -130,20 +149,20 @@ class TestReport(unittest.TestCase):
 
 
 class TestOrders(unittest.TestCase):
-
     def test_counts_even_runs_and_the_worst(self):
         def ordered(recorded, order):
             return report.summarize({**recorded, 'order': order}, 2)
+
         off = record([0, 1, 0, 1, 0, 1], 299_400_000, 600_000, 600, away=0.02)
         found = report.summarize_orders(
             [ordered(PLACED, ['a', 'b']), ordered(PILED, ['b', 'a']), ordered(off, ['b', 'a'])],
-            report.summarize(FLOATING, 2))
+            report.summarize(FLOATING, 2),
+        )
         self.assertEqual((2, 2), (found['even'], found['at_home']))
         self.assertAlmostEqual(0.98, found['home_share_min'])
         self.assertAlmostEqual(180, found['remote_ratio_min'])
         self.assertEqual(['b', 'a'], found['runs'][1]['order'])
 
     def test_without_reference(self):
-        found = report.summarize_orders(
-            [report.summarize({**PLACED, 'order': []}, 2)], None)
+        found = report.summarize_orders([report.summarize({**PLACED, 'order': []}, 2)], None)
         self.assertIsNone(found['remote_ratio_min'])

@@ -7,26 +7,29 @@ from tests.bench import bench_skew
 
 
 class TestSpread(unittest.TestCase):
-
     def test_counts_by_node_and_several_apart(self):
-        cases = (([[0], [1], [0], [1], [0], [1]], '3:3', True),
-                 ([[1]] * 6, '0:6', False),
-                 ([[0], [1], [0], [1], [0], [0, 1]], '3:2+1', False),
-                 ([[0], [1], [0], [1], [0], []], '3:2+1', False),
-                 ([[0], [1], [0], [0], [1]], '3:2', True))
+        cases = (
+            ([[0], [1], [0], [1], [0], [1]], '3:3', True),
+            ([[1]] * 6, '0:6', False),
+            ([[0], [1], [0], [1], [0], [0, 1]], '3:2+1', False),
+            ([[0], [1], [0], [1], [0], []], '3:2+1', False),
+            ([[0], [1], [0], [0], [1]], '3:2', True),
+        )
         for answers, text, even in cases:
             with self.subTest(text):
-                self.assertEqual((text, even),
-                                 (bench_skew.spread(answers), bench_skew.is_even(answers)))
+                self.assertEqual(
+                    (text, even), (bench_skew.spread(answers), bench_skew.is_even(answers))
+                )
 
     def test_sums_up_by_skew(self):
         even, piled = [[0], [1]] * 3, [[1]] * 6
-        lines = [{'skew_mib': 400, 'numad': piled, 'ours': even},
-                 {'skew_mib': 0, 'numad': even, 'ours': even},
-                 {'skew_mib': 400, 'numad': [[1]] * 5 + [[0]], 'ours': even},
-                 {'skew_mib': 400, 'numad': piled, 'ours': even}]
+        lines = [
+            {'skew_mib': 400, 'numad': piled, 'ours': even},
+            {'skew_mib': 0, 'numad': even, 'ours': even},
+            {'skew_mib': 400, 'numad': [[1]] * 5 + [[0]], 'ours': even},
+            {'skew_mib': 400, 'numad': piled, 'ours': even},
+        ]
         none, strong = bench_skew.summarize(lines)
         self.assertEqual((0, 1, 1), (none['skew_mib'], none['orders'], none['numad_even']))
         self.assertEqual({'0:6': 2, '1:5': 1}, strong['numad'])
-        self.assertEqual((3, 0, 3),
-                         (strong['orders'], strong['numad_even'], strong['ours_even']))
+        self.assertEqual((3, 0, 3), (strong['orders'], strong['numad_even'], strong['ours_even']))

@@ -14,26 +14,34 @@ CACHE = (4, 5)
 
 
 class CrowdedCachesTest(AgentCase):
-
     def setUp(self):
         super().setUp()
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
-        self.subject = crowded_caches.CrowdedCaches(
-            settings.read('/dev/null'), self.root, LOG)
+        self.subject = crowded_caches.CrowdedCaches(settings.read('/dev/null'), self.root, LOG)
         for number, cpus in ((1, CACHE), (2, CACHE), (3, ())):
             self.promise(number, 1, cpus=cpus)
 
     def look(self, waits, demand=2.0, elapsed_s=5.0, vcpus=2):
         """Let guests 1 to 3 wait for so many cores; return who is held to its cache then."""
-        guests = tuple(model.Guest(host.uuid_of(at), host.name_of(at), vcpus, 1 << 29)
-                       for at in (1, 2, 3))
+        guests = tuple(
+            model.Guest(host.uuid_of(at), host.name_of(at), vcpus, 1 << 29) for at in (1, 2, 3)
+        )
         tick = ticking.Tick(
-            None, sample.Sample(0.0, elapsed_s, 'cpus', tuple(
-                sample.NodeSample(node, demand_cores=demand) for node in (0, 1)), tuple(
-                sample.GuestSample(host.uuid_of(at), host.name_of(at), '', '', 1.0, wait)
-                for at, wait in enumerate(waits, 1))),
+            None,
+            sample.Sample(
+                0.0,
+                elapsed_s,
+                'cpus',
+                tuple(sample.NodeSample(node, demand_cores=demand) for node in (0, 1)),
+                tuple(
+                    sample.GuestSample(host.uuid_of(at), host.name_of(at), '', '', 1.0, wait)
+                    for at, wait in enumerate(waits, 1)
+                ),
+            ),
             promises.usable_host(self.root),
-            record=state.read(self.directory, state.read_boot_id(self.root)), guests=guests)
+            record=state.read(self.directory, state.read_boot_id(self.root)),
+            guests=guests,
+        )
         after = self.subject.widen(tick)
         self.assertEqual(self.promises(), after.record.promises)
         return {at for at in (1, 2, 3) if self.promises()[host.uuid_of(at)].cpus}

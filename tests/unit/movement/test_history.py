@@ -20,28 +20,52 @@ LOG = logging.getLogger('nova_numa_pmc.history')
 NODES = st.lists(st.integers(0, 1023), max_size=4).map(tuple)
 AMOUNTS = st.floats(0, 1e9)
 TEXTS = st.text(st.characters(exclude_categories=('C', 'Z')), min_size=1, max_size=40)
-PLACES = st.builds(history.Place, NODES, NODES, NODES, st.sampled_from(
-    ('placed', 'pinned', 'floating')))
+PLACES = st.builds(
+    history.Place, NODES, NODES, NODES, st.sampled_from(('placed', 'pinned', 'floating'))
+)
 PARTS = st.builds(
-    history.Part, st.uuids().map(str).filter(lambda text: set(text) - set('0-')),
-    TEXTS.filter(lambda text: '/' not in text and text not in ('.', '..')
-                 and len(text.encode()) < 200),
-    st.integers(0, 10**18), PLACES, PLACES, st.integers(0, 1 << 50))
+    history.Part,
+    st.uuids().map(str).filter(lambda text: set(text) - set('0-')),
+    TEXTS.filter(
+        lambda text: '/' not in text and text not in ('.', '..') and len(text.encode()) < 200
+    ),
+    st.integers(0, 10**18),
+    PLACES,
+    PLACES,
+    st.integers(0, 1 << 50),
+)
 ENTRIES = st.builds(
-    history.Entry, TEXTS, AMOUNTS, TEXTS, TEXTS, st.sampled_from(moves.KINDS),
-    st.lists(PARTS, min_size=1, max_size=3).map(tuple), st.floats(-1e6, 1e6), AMOUNTS,
-    st.integers(0, 1 << 50), AMOUNTS, st.sampled_from(history.RESULTS), TEXTS)
+    history.Entry,
+    TEXTS,
+    AMOUNTS,
+    TEXTS,
+    TEXTS,
+    st.sampled_from(moves.KINDS),
+    st.lists(PARTS, min_size=1, max_size=3).map(tuple),
+    st.floats(-1e6, 1e6),
+    AMOUNTS,
+    st.integers(0, 1 << 50),
+    AMOUNTS,
+    st.sampled_from(history.RESULTS),
+    TEXTS,
+)
 
 
 def entry(number=1, who=history.AGENT, batch='', result=history.DONE, why='why'):
-    part = history.Part(host.uuid_of(number), host.name_of(number), 7, history.Place((0,), (0,)),
-                        history.Place((1,), (1,)), 4096)
-    return history.Entry('%08x' % number, 1000.0, who, batch, 'move', (part,), 1.0, 5.0, 4096,
-                         2.0, result, why)
+    part = history.Part(
+        host.uuid_of(number),
+        host.name_of(number),
+        7,
+        history.Place((0,), (0,)),
+        history.Place((1,), (1,)),
+        4096,
+    )
+    return history.Entry(
+        '%08x' % number, 1000.0, who, batch, 'move', (part,), 1.0, 5.0, 4096, 2.0, result, why
+    )
 
 
 class LineTest(unittest.TestCase):
-
     @settings(max_examples=60, deadline=None)
     @given(ENTRIES)
     def test_what_is_written_is_read(self, one):
@@ -57,8 +81,9 @@ class LineTest(unittest.TestCase):
 
     def test_a_newer_minor_version_and_members_unknown(self):
         data = json.loads(history.encode(entry()))
-        self.assertEqual(entry(), history.decode(json.dumps(
-            dict(data, schema='1.7', more=[1])).encode()))
+        self.assertEqual(
+            entry(), history.decode(json.dumps(dict(data, schema='1.7', more=[1])).encode())
+        )
         with self.assertRaises(ValueError):
             history.decode(json.dumps(dict(data, schema='2.0')).encode())
 
@@ -66,13 +91,24 @@ class LineTest(unittest.TestCase):
         data = json.loads(history.encode(entry()))
         part = data['parts'][0]
         for wrong in (
-                {'id': 7}, {'taken_s': -1}, {'taken_s': float('nan')}, {'taken_s': True},
-                {'who': 'a\x1b[2J'}, {'kind': 'x'}, {'result': None}, {'why': 'x' * 2000},
-                {'moved_bytes': 1.5}, {'parts': []}, {'parts': {}}, {'parts': [None]},
-                {'parts': [dict(part, uuid='x')]}, {'parts': [dict(part, name='a/b')]},
-                {'parts': [dict(part, before=[])]},
-                {'parts': [dict(part, after=dict(part['after'], cpu_nodes=[-1]))]},
-                {'parts': [dict(part, after=dict(part['after'], origin='us'))]}):
+            {'id': 7},
+            {'taken_s': -1},
+            {'taken_s': float('nan')},
+            {'taken_s': True},
+            {'who': 'a\x1b[2J'},
+            {'kind': 'x'},
+            {'result': None},
+            {'why': 'x' * 2000},
+            {'moved_bytes': 1.5},
+            {'parts': []},
+            {'parts': {}},
+            {'parts': [None]},
+            {'parts': [dict(part, uuid='x')]},
+            {'parts': [dict(part, name='a/b')]},
+            {'parts': [dict(part, before=[])]},
+            {'parts': [dict(part, after=dict(part['after'], cpu_nodes=[-1]))]},
+            {'parts': [dict(part, after=dict(part['after'], origin='us'))]},
+        ):
             with self.subTest(wrong), self.assertRaises(ValueError):
                 history.decode(json.dumps(dict(data, **wrong)).encode())
 
@@ -82,8 +118,9 @@ class LineTest(unittest.TestCase):
             mutated = bytearray(line)
             for _ in range(chance.randrange(1, 4)):
                 at = chance.randrange(len(mutated))
-                mutated[at:at + chance.randrange(3)] = bytes(
-                    chance.randrange(256) for _ in range(chance.randrange(3)))
+                mutated[at : at + chance.randrange(3)] = bytes(
+                    chance.randrange(256) for _ in range(chance.randrange(3))
+                )
             try:
                 history.decode(bytes(mutated))
             except ValueError:
@@ -91,7 +128,6 @@ class LineTest(unittest.TestCase):
 
 
 class FileTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -115,13 +151,18 @@ class FileTest(unittest.TestCase):
         self.assertEqual(([1, 2, 2, 2, 2], 4), self.ids())
 
     def test_of_a_move_its_last_line(self):
-        for number, result in ((1, history.BEGUN), (2, history.DONE), (1, history.PARTLY),
-                               (3, history.BEGUN)):
+        for number, result in (
+            (1, history.BEGUN),
+            (2, history.DONE),
+            (1, history.PARTLY),
+            (3, history.BEGUN),
+        ):
             history.append(entry(number, result=result), self.root)
         found, _ = history.read(self.root)
-        self.assertEqual([(1, history.PARTLY, True), (2, history.DONE, True),
-                          (3, history.BEGUN, True)],
-                         [(int(one.id, 16), one.result, one.stands) for one in found])
+        self.assertEqual(
+            [(1, history.PARTLY, True), (2, history.DONE, True), (3, history.BEGUN, True)],
+            [(int(one.id, 16), one.result, one.stands) for one in found],
+        )
 
     def test_rotates_and_reads_both(self):
         long = 'x' * 900

@@ -15,7 +15,6 @@ JOB = "  <job type='none' async='start' phase='none'/>\n"
 
 
 class PlaceTest(AgentCase):
-
     def install_hook(self):
         self.host.write(promises.HOOK, '#!/bin/sh\n')
 
@@ -23,8 +22,10 @@ class PlaceTest(AgentCase):
         """Let QEMU have been executed since the hook was installed, or long before."""
         now_s = promises._boottime_ns() / 1e9
         began = (now_s + 5 if after_hook else now_s - 5) * os.sysconf('SC_CLK_TCK')
-        self.host.write('proc/%d/stat' % (4000 + number), '%d (qemu) S %s %d 0\n' % (
-            4000 + number, ' '.join('0' * 18), began))
+        self.host.write(
+            'proc/%d/stat' % (4000 + number),
+            '%d (qemu) S %s %d 0\n' % (4000 + number, ' '.join('0' * 18), began),
+        )
 
     def placed(self, number):
         promise = self.promises()[host.uuid_of(number)]
@@ -38,11 +39,14 @@ class PlaceTest(AgentCase):
             self.began(number)
         with self.assertLogs(LOG, 'WARNING') as logs:
             self.tick(made, 0)
-            self.assertEqual([('floating', (), True, True)] * 2,
-                             [self.placed(number) for number in (1, 2)])
+            self.assertEqual(
+                [('floating', (), True, True)] * 2, [self.placed(number) for number in (1, 2)]
+            )
             last = self.tick(made, 5)
-        self.assertEqual([('placed', (0,), True, False), ('placed', (1,), True, False)],
-                         [self.placed(number) for number in (1, 2)])
+        self.assertEqual(
+            [('placed', (0,), True, False), ('placed', (1,), True, False)],
+            [self.placed(number) for number in (1, 2)],
+        )
         self.assertEqual(['0-3', '4-7'], [tree.held() for tree in trees])
         self.assertEqual(2, last.taken_over)
         self.assertEqual(2, sum('placed now on node' in text for text in logs.output))
@@ -72,9 +76,11 @@ class PlaceTest(AgentCase):
 
     def test_not_what_ran_before_the_hook_was_installed_or_is_not_ours(self):
         for why, hooked, after, more in (
-                ('no hook', False, True, {}), ('before the hook', True, False, {}),
-                ('pinned', True, True, {'extra': domains.NUMA_NODES_1}),
-                ('opted out', True, True, {'extra': OPTED_OUT})):
+            ('no hook', False, True, {}),
+            ('before the hook', True, False, {}),
+            ('pinned', True, True, {'extra': domains.NUMA_NODES_1}),
+            ('opted out', True, True, {'extra': OPTED_OUT}),
+        ):
             with self.subTest(why):
                 if hooked:
                     self.install_hook()
@@ -127,8 +133,11 @@ class PlaceTest(AgentCase):
     def test_cpus_follow_memory_that_can_not_be_moved(self):
         self.install_hook()
         made = self.open()
-        tree = self.host.launch(1, {0: 10 * MIB, 1: 400 * MIB}, xml=host.domain_xml(
-            1, extra='  <memoryBacking><locked/></memoryBacking>\n'))
+        tree = self.host.launch(
+            1,
+            {0: 10 * MIB, 1: 400 * MIB},
+            xml=host.domain_xml(1, extra='  <memoryBacking><locked/></memoryBacking>\n'),
+        )
         self.run_to(1, 0)
         self.began(1)
         self.tick(made, 0)
@@ -168,9 +177,12 @@ class FetchTest(RebalancingCase):
             ledger.put(promise)
 
     def test_whom_it_leaves_where_it_is(self):
-        for why, promised in (('old', {'since_ns': START_NS - 10**12}),
-                              ('bound', {'bound': True}), ('not started', {'started': False}),
-                              ('floating', {'origin': 'floating'})):
+        for why, promised in (
+            ('old', {'since_ns': START_NS - 10**12}),
+            ('bound', {'bound': True}),
+            ('not started', {'started': False}),
+            ('floating', {'origin': 'floating'}),
+        ):
             with self.subTest(why):
                 self.guest_lies_elsewhere(**promised)
                 made = self.open(agent_options.OFF)

@@ -10,7 +10,6 @@ from tests.fixtures.hosts import LIMITS, MIB, guest, topology
 
 
 class HasFollowedTest(unittest.TestCase):
-
     def followed(self, **known):
         return legs.has_followed(migrate.Progress(migrate.PARTLY, **known))
 
@@ -32,14 +31,15 @@ class HasFollowedTest(unittest.TestCase):
 
 
 class WithinL3Test(unittest.TestCase):
-
     def test_the_cache_is_one_of_the_nodes_that_it_has_now(self):
         caches = tuple(frozenset((cpu, cpu + 1)) for cpu in range(0, 8, 2))
         host = topology((4, 4))._replace(l3s=(caches[:2], (caches[2] | caches[3],)))
         own = guest()
         for node, before, after in ((0, (), (0, 1)), (0, (4, 5), (0, 1)), (1, (0, 1), ())):
             with self.subTest(node=node, before=before):
-                promise = model.Promise(own.uuid, own.name, (node,), (node,), own.vcpus, 300 * MIB,
-                                        cpus=before)
-                self.assertEqual(promise._replace(cpus=after),
-                                 legs.within_l3(promise, own, host, (), LIMITS))
+                promise = model.Promise(
+                    own.uuid, own.name, (node,), (node,), own.vcpus, 300 * MIB, cpus=before
+                )
+                self.assertEqual(
+                    promise._replace(cpus=after), legs.within_l3(promise, own, host, (), LIMITS)
+                )

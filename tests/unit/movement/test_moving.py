@@ -16,24 +16,30 @@ LOG = logging.getLogger('nova_numa_pmc.moving')
 
 
 class MovingTest(RebalancingCase):
-
     def setUp(self):
         super().setUp()
         self.promise(2, 1)
         self.kernel.memories[4002].nodes = [1] * PAGES
         self.kernel.memories[4002].tell()
         self.moving = moving.Moving(
-            agent_options.Options(settings.read('/dev/null')), self.root, LOG,
-            clock=lambda: 0.0, kernel=self.kernel, write=self.kernel.write)
+            agent_options.Options(settings.read('/dev/null')),
+            self.root,
+            LOG,
+            clock=lambda: 0.0,
+            kernel=self.kernel,
+            write=self.kernel.write,
+        )
         self.tick(self.open(agent_options.OFF), 0)  # holds each to its place
 
     def step_of(self, number, before, after, memory=True):
-        return moves.Step(host.uuid_of(number), host.name_of(number), before, after,
-                          after if memory else (), 0)
+        return moves.Step(
+            host.uuid_of(number), host.name_of(number), before, after, after if memory else (), 0
+        )
 
     def begin(self, kind, *steps):
-        self.moving.begin(moves.Plan((moves.Move(kind, steps, 1.0, 1.0, 1.0, 0),)),
-                          self.promises())
+        self.moving.begin(
+            moves.Plan((moves.Move(kind, steps, 1.0, 1.0, 1.0, 0),)), self.promises()
+        )
 
     def make(self, kind, *steps):
         self.begin(kind, *steps)
@@ -54,8 +60,9 @@ class MovingTest(RebalancingCase):
     def test_swap(self):
         self.assertEqual({1: self.AWAY, 2: self.HOME, 3: self.HOME}, self.swap())
         self.assertEqual(set(), self.moving.failed)
-        self.assertEqual(moving.Totals({('swap', 'made'): 1}, 2 * PAGES * 4096),
-                         self.moving.totals)
+        self.assertEqual(
+            moving.Totals({('swap', 'made'): 1}, 2 * PAGES * 4096), self.moving.totals
+        )
 
     def test_where_nodes_have_several_caches_a_guest_gets_one_of_them_and_comes_home_to_it(self):
         sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
@@ -73,8 +80,10 @@ class MovingTest(RebalancingCase):
         self.begin(moves.MOVE, self.step_of(1, (0,), (1,)))
         self.moving.step()
         (begun,), _ = history.read(self.root)
-        self.assertEqual((history.BEGUN, (0,), (1,)), (
-            begun.result, begun.parts[0].before.cpu_nodes, begun.parts[0].after.cpu_nodes))
+        self.assertEqual(
+            (history.BEGUN, (0,), (1,)),
+            (begun.result, begun.parts[0].before.cpu_nodes, begun.parts[0].after.cpu_nodes),
+        )
         while self.moving.step() is not None:
             pass
         (ended,), _ = history.read(self.root)
@@ -87,9 +96,16 @@ class MovingTest(RebalancingCase):
         def record(entry):
             with self.lock(0.0):
                 kept.append((entry.id, entry.result))
+
         self.moving = moving.Moving(
-            agent_options.Options(settings.read('/dev/null')), self.root, LOG,
-            clock=lambda: 0.0, record=record, kernel=self.kernel, write=self.kernel.write)
+            agent_options.Options(settings.read('/dev/null')),
+            self.root,
+            LOG,
+            clock=lambda: 0.0,
+            record=record,
+            kernel=self.kernel,
+            write=self.kernel.write,
+        )
         self.make(moves.MOVE, self.step_of(1, (0,), (1,)))
         (first, begun), (second, ended) = kept
         self.assertEqual((first, history.BEGUN, history.DONE), (second, begun, ended))
@@ -100,8 +116,9 @@ class MovingTest(RebalancingCase):
             self.make(moves.MOVE, self.step_of(1, (0,), (1,)))
         with open(os.path.join(self.root, history.DIRECTORY, history.FILE), 'rb') as file:
             begun, refused = map(history.decode, file)
-        self.assertEqual((history.BEGUN, history.REFUSED, begun.id), (
-            begun.result, refused.result, refused.id))
+        self.assertEqual(
+            (history.BEGUN, history.REFUSED, begun.id), (begun.result, refused.result, refused.id)
+        )
         self.assertEqual([refused], history.read(self.root)[0])
 
     def test_where_the_promise_can_not_be_had_back_the_cpus_stay_with_it(self):
@@ -134,8 +151,9 @@ class MovingTest(RebalancingCase):
             found = self.swap()
         self.assertEqual((self.HOME[:2], self.AWAY), (found[1][:2], found[2]))
         self.assertEqual({host.uuid_of(1), host.uuid_of(2)}, self.moving.failed)
-        self.assertEqual(moving.Totals({('swap', 'taken_back'): 1}, PAGES * 4096),
-                         self.moving.totals)
+        self.assertEqual(
+            moving.Totals({('swap', 'taken_back'): 1}, PAGES * 4096), self.moving.totals
+        )
 
     def test_a_group_that_others_pinned(self):
         tree = self.kernel.memories[4002].tree
@@ -147,8 +165,9 @@ class MovingTest(RebalancingCase):
 
     def fill(self, node):
         with self.lock() as ledger:
-            ledger.put(model.Promise('new', 'new', (node,), (node,), 1, 1 << 50,
-                                     since_ns=START_NS))
+            ledger.put(
+                model.Promise('new', 'new', (node,), (node,), 1, 1 << 50, since_ns=START_NS)
+            )
 
     def test_room_that_a_start_has_taken(self):
         self.fill(1)
@@ -201,8 +220,13 @@ class MovingTest(RebalancingCase):
             self.begin(moves.MOVE, self.step_of(1, (0,), (1,)))
             for _ in range(steps):
                 self.moving.step()
-            domains.write_status(self.root, host.name_of(1), self.xml(1), 4001,
-                                 before="<job type='none' async='migration out'/>\n")
+            domains.write_status(
+                self.root,
+                host.name_of(1),
+                self.xml(1),
+                4001,
+                before="<job type='none' async='migration out'/>\n",
+            )
             self.moving.mind(guests.read_running(self.root)[0], self.promises())
             with self.assertLogs(LOG, 'WARNING'):
                 while self.moving.step() is not None:
@@ -212,8 +236,9 @@ class MovingTest(RebalancingCase):
     def test_memory_alone(self):
         self.kernel.memories[4001].nodes = [1] * PAGES
         self.kernel.memories[4001].tell()
-        found = self.make(moves.FETCH, moves.Step(
-            host.uuid_of(1), host.name_of(1), (0,), (0,), (0,), 0))
+        found = self.make(
+            moves.FETCH, moves.Step(host.uuid_of(1), host.name_of(1), (0,), (0,), (0,), 0)
+        )
         self.assertEqual(self.HOME, found[1])
 
     def test_a_start_that_holds_the_lock_goes_first(self):

@@ -12,7 +12,6 @@ LOG = logging.getLogger('nova_numa_pmc.pausing')
 
 
 class PausingTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -41,10 +40,13 @@ class PausingTest(unittest.TestCase):
         self.assertEqual((1000, 'firmware? update'), tuple(begun))
 
     def test_whatever_is_in_it_it_pauses(self):
-        for data, expected in ((b'', (None, '')), (b'soon x', (None, 'x')),
-                               (b'7 a\x1b[2J\xff\n', (7, 'a?[2J\ufffd')),
-                               (b'9' * 30, (None, '')),
-                               (b'1 ' + b'x' * 4000, (1, 'x' * pausing.REASON_MAX))):
+        for data, expected in (
+            (b'', (None, '')),
+            (b'soon x', (None, 'x')),
+            (b'7 a\x1b[2J\xff\n', (7, 'a?[2J\ufffd')),
+            (b'9' * 30, (None, '')),
+            (b'1 ' + b'x' * 4000, (1, 'x' * pausing.REASON_MAX)),
+        ):
             with self.subTest(data[:20]):
                 self.write(data)
                 self.assertEqual(expected, tuple(pausing.read(self.directory)))

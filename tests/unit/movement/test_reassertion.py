@@ -13,7 +13,6 @@ LOG = 'nova_numa_pmc.agent'
 
 
 class ReassertionTest(AgentCase):
-
     def cpus(self, tree):
         return tree.held()
 
@@ -94,15 +93,24 @@ class ReassertionTest(AgentCase):
         tree.add_group(plugged)
         tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '5\n')
         self.tick(made, 5)
-        self.assertEqual(['4-7', '5', '4-7', '4-7'], [
-            tree.read(group, 'cpuset.cpus')
-            for group in (tree.emulator, *tree.vcpus, plugged)])
+        self.assertEqual(
+            ['4-7', '5', '4-7', '4-7'],
+            [tree.read(group, 'cpuset.cpus') for group in (tree.emulator, *tree.vcpus, plugged)],
+        )
 
     def test_whom_it_leaves_alone(self):
         for why, more, promised in (
-                ('pinned', {'xml': domains.domain(host.name_of(1), host.uuid_of(1),
-                                                  placement=domains.NUMA_NODES_1)}, {}),
-                ('floating', {}, {'origin': 'floating'})):
+            (
+                'pinned',
+                {
+                    'xml': domains.domain(
+                        host.name_of(1), host.uuid_of(1), placement=domains.NUMA_NODES_1
+                    )
+                },
+                {},
+            ),
+            ('floating', {}, {'origin': 'floating'}),
+        ):
             with self.subTest(why):
                 made = self.open()
                 self.promise(1, 1, **promised)
@@ -173,8 +181,7 @@ class OperatorsWordTest(AgentCase):
         self.promise(1, 1)
         for cpuset, wide in ((None, '0-7'), ('2-6', '2-6')):
             with self.subTest(cpuset=cpuset):
-                tree = self.launch(1, xml=host.domain_xml(1, cpuset=cpuset,
-                                                          extra=PIN % (0, wide)))
+                tree = self.launch(1, xml=host.domain_xml(1, cpuset=cpuset, extra=PIN % (0, wide)))
                 tree.set_all(wide)
                 self.assertEqual('4-7' if cpuset is None else '4-6', self.held(tree, made, 0))
 
@@ -234,8 +241,15 @@ class OperatorsWordTest(AgentCase):
         tree = self.launch(1)
         self.assertEqual('4-7', self.held(tree, made, 0))
         for at_s, nodes, cpus in ((5, '0', '0-3'), (10, '0-1', '0-3'), (15, '1', '4-7')):
-            self.launch(1, xml=host.domain_xml(1, extra=(
-                "  <numatune><memory mode='strict' nodeset='%s'/></numatune>\n" % nodes)))
+            self.launch(
+                1,
+                xml=host.domain_xml(
+                    1,
+                    extra=(
+                        "  <numatune><memory mode='strict' nodeset='%s'/></numatune>\n" % nodes
+                    ),
+                ),
+            )
             self.assertEqual(cpus, self.held(tree, made, at_s))
 
     def test_it_leaves_its_l3_cache_with_that(self):
@@ -244,8 +258,13 @@ class OperatorsWordTest(AgentCase):
         tree = self.launch(1)
         self.assertEqual('4-5', self.held(tree, made, 0))
         for at_s, node, cpus in ((5, 0, '0-3'), (10, 1, '4-7')):
-            self.launch(1, xml=host.domain_xml(1, extra=(
-                "  <numatune><memory mode='strict' nodeset='%d'/></numatune>\n" % node)))
+            self.launch(
+                1,
+                xml=host.domain_xml(
+                    1,
+                    extra=("  <numatune><memory mode='strict' nodeset='%d'/></numatune>\n" % node),
+                ),
+            )
             self.assertEqual(cpus, self.held(tree, made, at_s))
             self.assertEqual((), self.promises()[host.uuid_of(1)].cpus)
 
@@ -261,7 +280,6 @@ class OperatorsWordTest(AgentCase):
 
 
 class BoundTest(AgentCase):
-
     def setUp(self):
         super().setUp()
         self.host.configure('[hook]\nbind = true\n')
@@ -295,10 +313,18 @@ class BoundTest(AgentCase):
 
     def leave(self, free_mib):
         """Let node 1 have so much available memory."""
-        self.host.write('sys/devices/system/node/node1/meminfo', ''.join(
-            f'Node 1 {name}: {mib << 10} kB\n' for name, mib in (
-                ('MemTotal', 65536), ('MemFree', free_mib - 100), ('Active(file)', 150),
-                ('Inactive(file)', 50))))
+        self.host.write(
+            'sys/devices/system/node/node1/meminfo',
+            ''.join(
+                f'Node 1 {name}: {mib << 10} kB\n'
+                for name, mib in (
+                    ('MemTotal', 65536),
+                    ('MemFree', free_mib - 100),
+                    ('Active(file)', 150),
+                    ('Inactive(file)', 50),
+                )
+            ),
+        )
 
     def test_not_where_somebody_else_has_taken_the_memory(self):
         made = self.open()
@@ -321,15 +347,13 @@ class BoundTest(AgentCase):
             self.tick(made, 5)
             self.assertEqual(before, self.tree.snapshot())
         self.tick(made, 10)
-        self.assertEqual(('4-7', '1'), (
-            self.tree.held(), self.mems()))
+        self.assertEqual(('4-7', '1'), (self.tree.held(), self.mems()))
         self.tree.set_all('0-7')
         with turn.Turn(self.directory, 'apply') as command:
             command.take()
             self.leave(256 + 510)
             self.tick(made, 15)
-        self.assertEqual(('0-7', '0-1'), (
-            self.tree.held(), self.mems()))
+        self.assertEqual(('0-7', '0-1'), (self.tree.held(), self.mems()))
         self.assertFalse(self.promises()[host.uuid_of(1)].bound)
 
     def test_as_many_stay_bound_as_the_memory_is_enough_for(self):
@@ -338,11 +362,12 @@ class BoundTest(AgentCase):
         second = self.host.launch(2, {0: 0, 1: MIB})
         self.run_to(2, 0)
         self.tick(made, 0)
-        self.host.write('sys/devices/system/node/node1/meminfo', (
-            f'Node 1 MemTotal: {64 << 20} kB\nNode 1 MemFree: {(256 + 600) << 10} kB\n'))
+        self.host.write(
+            'sys/devices/system/node/node1/meminfo',
+            (f'Node 1 MemTotal: {64 << 20} kB\nNode 1 MemFree: {(256 + 600) << 10} kB\n'),
+        )
         self.tick(made, 5)
-        self.assertEqual(['0-1', '1'], sorted((
-            self.mems(), second.held('mems'))))
+        self.assertEqual(['0-1', '1'], sorted((self.mems(), second.held('mems'))))
 
     def test_not_once_the_option_is_off(self):
         self.tick(self.open(), 0)

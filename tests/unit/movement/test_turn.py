@@ -13,7 +13,6 @@ LOG = logging.getLogger('nova_numa_pmc.turn')
 
 
 class TurnTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)

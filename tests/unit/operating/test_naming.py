@@ -8,12 +8,18 @@ from nova_numa_pmc.exceptions import UnknownGuest
 from nova_numa_pmc.operating import naming
 
 #: (uuid, name, id): one guest's name is another one's id.
-GUESTS = [model.Guest(uuid, name, 1, 1, id=number) for uuid, name, number in (
-    ('u1', 'web-1', 1), ('u2', 'web-2', 2), ('u3', '2', 3), ('u4', 'database', None))]
+GUESTS = [
+    model.Guest(uuid, name, 1, 1, id=number)
+    for uuid, name, number in (
+        ('u1', 'web-1', 1),
+        ('u2', 'web-2', 2),
+        ('u3', '2', 3),
+        ('u4', 'database', None),
+    )
+]
 
 
 class FindTest(unittest.TestCase):
-
     def test_name_then_uuid_then_id(self):
         for text, uuid in (('web-2', 'u2'), ('u1', 'u1'), ('2', 'u3'), ('1', 'u1'), ('3', 'u3')):
             with self.subTest(text):
@@ -21,12 +27,13 @@ class FindTest(unittest.TestCase):
 
     def test_unknown(self):
         for text, running, told in (
-                ('wbe-1', GUESTS, 'names like it: web-1'),
-                ('base', GUESTS, 'names like it: database'),
-                ('None', GUESTS, 'there are: 2, database, web-1, web-2$'),
-                ('', GUESTS, 'there are: 2'), ('zz', [], 'there are: none'),
-                ('zz', [GUESTS[0]._replace(name='g%02d' % n) for n in range(20)],
-                 'g07 and 12 more')):
+            ('wbe-1', GUESTS, 'names like it: web-1'),
+            ('base', GUESTS, 'names like it: database'),
+            ('None', GUESTS, 'there are: 2, database, web-1, web-2$'),
+            ('', GUESTS, 'there are: 2'),
+            ('zz', [], 'there are: none'),
+            ('zz', [GUESTS[0]._replace(name='g%02d' % n) for n in range(20)], 'g07 and 12 more'),
+        ):
             with self.subTest(text), self.assertRaisesRegex(UnknownGuest, told):
                 naming.find(text, running)
         with self.assertRaisesRegex(UnknownGuest, 'a.xml: damaged'):

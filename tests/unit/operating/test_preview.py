@@ -8,15 +8,13 @@ from nova_numa_pmc import model, promises, settings
 from nova_numa_pmc.exceptions import UnknownGuest
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.operating import preview
-from tests.fixtures import host as hosts
-from tests.fixtures import sysfs
+from tests.fixtures import host as hosts, sysfs
 from tests.fixtures.hosts import two_level
 
 MIB = 1 << 20
 
 
 class HostTest(unittest.TestCase):
-
     def setUp(self):
         self.root = tempfile.mkdtemp(prefix='preview-')
         self.addCleanup(shutil.rmtree, self.root)
@@ -26,8 +24,9 @@ class HostTest(unittest.TestCase):
 
     def start(self, number, **domain):
         """Decide and record, as the hook does."""
-        return promises.decide(guests.parse(hosts.domain_xml(number, **domain)), self.options,
-                               self.root, 1)
+        return promises.decide(
+            guests.parse(hosts.domain_xml(number, **domain)), self.options, self.root, 1
+        )
 
     def record(self):
         path = self.host.path('run/nova-numa-pmc/promises')
@@ -38,7 +37,6 @@ class HostTest(unittest.TestCase):
 
 
 class PreviewTest(HostTest):
-
     def test_it_is_what_the_start_then_does(self):
         for number in range(6):
             guest = guests.parse(hosts.domain_xml(number))
@@ -47,21 +45,29 @@ class PreviewTest(HostTest):
             self.assertEqual(before, self.record())
             self.assertIsNone(recorded)
             done = self.start(number)
-            self.assertEqual((done.promise.cpu_nodes, done.cpus, done.why),
-                             (said.promise.cpu_nodes, said.cpus, said.why))
+            self.assertEqual(
+                (done.promise.cpu_nodes, done.cpus, done.why),
+                (said.promise.cpu_nodes, said.cpus, said.why),
+            )
 
     def test_a_host_without_state_counts_its_guests_and_makes_none(self):
         self.host.launch(1)
         said, _ = preview.decide(guests.parse(hosts.domain_xml(2)), self.options, self.root)
-        self.assertEqual([1.0, 1.0], [sum(node.guests for node in said.view.nodes),
-                                      sum(node.vcpus for node in said.view.nodes) / 2])
+        self.assertEqual(
+            [1.0, 1.0],
+            [
+                sum(node.guests for node in said.view.nodes),
+                sum(node.vcpus for node in said.view.nodes) / 2,
+            ],
+        )
         self.assertFalse(os.path.exists(self.host.path('run/nova-numa-pmc')))
 
     def test_a_running_guest_is_taken_off_first(self):
         self.host.launch(1)
         first = self.start(1)
-        said, recorded = preview.decide(preview.running(hosts.name_of(1), self.root),
-                                        self.options, self.root)
+        said, recorded = preview.decide(
+            preview.running(hosts.name_of(1), self.root), self.options, self.root
+        )
         self.assertEqual(first.promise.cpu_nodes, recorded.cpu_nodes)
         self.assertEqual(0, sum(node.guests for node in said.view.nodes))
 
@@ -81,7 +87,6 @@ class PreviewTest(HostTest):
 
 
 class PlacesTest(HostTest):
-
     def places(self, guest):
         said, _ = preview.decide(guest, self.options, self.root)
         return said, preview.places(said, self.options.limits)
@@ -99,15 +104,22 @@ class PlacesTest(HostTest):
 
     def test_none_of_a_guest_that_is_left_alone(self):
         guest = guests.parse(hosts.domain_xml(2))
-        for change in ({'placed_by': ('vcpupin',)}, {'vcpus': 99},
-                       {'hints': (('numa_pmc:policy', model.NONE),)}):
+        for change in (
+            {'placed_by': ('vcpupin',)},
+            {'vcpus': 99},
+            {'hints': (('numa_pmc:policy', model.NONE),)},
+        ):
             with self.subTest(change):
                 self.assertEqual([], self.places(guest._replace(**change))[1])
 
     def test_nodes_that_share_their_channels_are_one_place(self):
         sysfs.build_sysfs(
-            self.root, sysfs.equal_nodes(10), distances=two_level(10, 5, near=11),
-            l3s=[node.cpus for node in sysfs.equal_nodes(10)], sockets=(0,) * 5 + (1,) * 5,
-            vendor='AuthenticAMD')
+            self.root,
+            sysfs.equal_nodes(10),
+            distances=two_level(10, 5, near=11),
+            l3s=[node.cpus for node in sysfs.equal_nodes(10)],
+            sockets=(0,) * 5 + (1,) * 5,
+            vendor='AuthenticAMD',
+        )
         _, places = self.places(guests.parse(hosts.domain_xml(2)))
         self.assertEqual([(0, 1, 2, 3, 4), (5, 6, 7, 8, 9)], [cpus for cpus, *_ in places])

@@ -33,19 +33,63 @@ GUIDE = TOP / 'doc/source/admin/metrics.rst'
 ANY_PORT = exporting.Address('', '127.0.0.1', 0)
 NOW = ticking.Now(5 * 10**9, 6 * 10**9, 1700000000.0)
 GUEST = sample.GuestSample(
-    'e4a1', 'instance-1', 'guests', 'counted', 1.5, 0.25, ((0, 1.5),), ((0, 4096), (1, 8192)),
-    1e6, 1e5, 0.1, 7e7)
-NODES = tuple(sample.NodeSample(
-    node, 4.5, 3.25, 0.72, 2e9, 2e10, 0.1, 0.05, 0.72, 1e6, 2e5, 0.17, 1.5, True, 0.5, 0.25, 0.3,
-    1 << 33, 1 << 32, 1 << 31) for node in (0, 1))
+    'e4a1',
+    'instance-1',
+    'guests',
+    'counted',
+    1.5,
+    0.25,
+    ((0, 1.5),),
+    ((0, 4096), (1, 8192)),
+    1e6,
+    1e5,
+    0.1,
+    7e7,
+)
+NODES = tuple(
+    sample.NodeSample(
+        node,
+        4.5,
+        3.25,
+        0.72,
+        2e9,
+        2e10,
+        0.1,
+        0.05,
+        0.72,
+        1e6,
+        2e5,
+        0.17,
+        1.5,
+        True,
+        0.5,
+        0.25,
+        0.3,
+        1 << 33,
+        1 << 32,
+        1 << 31,
+    )
+    for node in (0, 1)
+)
 FULL = ticking.Tick(
-    NOW, sample.Sample(1700000000.0, 5.0, 'guests', NODES, (GUEST,), ('no uncore',)),
-    model.Topology((), (), ()), None, (model.Guest('e4a1', 'instance-1', 2, 1 << 30),),
-    host_state.HostState(1.0, 5.0, model.HostView(tuple(
-        model.NodeView(node, 4.5, 6, 1 << 34, 1 << 31, 1.5, 3) for node in (0, 1)), ()),
-        (0.17, 0.17), 'guests'),
-    moving.Totals({('move', 'made'): 3, ('swap', 'taken_back'): 1}, 1 << 30, 1), 2,
-    source='libvirt')
+    NOW,
+    sample.Sample(1700000000.0, 5.0, 'guests', NODES, (GUEST,), ('no uncore',)),
+    model.Topology((), (), ()),
+    None,
+    (model.Guest('e4a1', 'instance-1', 2, 1 << 30),),
+    host_state.HostState(
+        1.0,
+        5.0,
+        model.HostView(
+            tuple(model.NodeView(node, 4.5, 6, 1 << 34, 1 << 31, 1.5, 3) for node in (0, 1)), ()
+        ),
+        (0.17, 0.17),
+        'guests',
+    ),
+    moving.Totals({('move', 'made'): 3, ('swap', 'taken_back'): 1}, 1 << 30, 1),
+    2,
+    source='libvirt',
+)
 EMPTY = ticking.Tick(NOW)
 
 
@@ -64,8 +108,11 @@ class UnixConnection(http.client.HTTPConnection):
 
 def get(address, path='/metrics', method='GET', **headers):
     """Ask an address; return (status, text)."""
-    connection = UnixConnection(address.path) if address.path else http.client.HTTPConnection(
-        address.host, address.port, timeout=20)
+    connection = (
+        UnixConnection(address.path)
+        if address.path
+        else http.client.HTTPConnection(address.host, address.port, timeout=20)
+    )
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
@@ -76,8 +123,11 @@ def get(address, path='/metrics', method='GET', **headers):
 
 def values(text):
     """Parse Prometheus' text format into {name with labels: value}."""
-    return {line.rpartition(' ')[0]: float(line.rpartition(' ')[2])
-            for line in text.splitlines() if not line.startswith('#')}
+    return {
+        line.rpartition(' ')[0]: float(line.rpartition(' ')[2])
+        for line in text.splitlines()
+        if not line.startswith('#')
+    }
 
 
 def names(text):
@@ -86,16 +136,19 @@ def names(text):
 
 
 class ParseTest(unittest.TestCase):
-
     def test_addresses(self):
         for text, remote, wanted in (
-                ('', False, None),
-                ('127.0.0.1:19877', False, ('', '127.0.0.1', 19877)),
-                ('localhost:80', False, ('', '127.0.0.1', 80)),
-                ('[::1]:19877', False, ('', '::1', 19877)),
-                ('0.0.0.0:19877', True, ('', '0.0.0.0', 19877)),
-                ('unix:/run/nova-numa-pmc/metrics.sock', False,
-                 ('/run/nova-numa-pmc/metrics.sock', '', 0))):
+            ('', False, None),
+            ('127.0.0.1:19877', False, ('', '127.0.0.1', 19877)),
+            ('localhost:80', False, ('', '127.0.0.1', 80)),
+            ('[::1]:19877', False, ('', '::1', 19877)),
+            ('0.0.0.0:19877', True, ('', '0.0.0.0', 19877)),
+            (
+                'unix:/run/nova-numa-pmc/metrics.sock',
+                False,
+                ('/run/nova-numa-pmc/metrics.sock', '', 0),
+            ),
+        ):
             with self.subTest(text):
                 found = exporting.parse(text, remote)
                 self.assertEqual(wanted and exporting.Address(*wanted), found)
@@ -104,18 +157,25 @@ class ParseTest(unittest.TestCase):
 
     def test_what_is_refused(self):
         for text, said in (
-                ('0.0.0.0:19877', 'metrics_remote'), ('[::]:19877', 'metrics_remote'),
-                ('192.0.2.1:1', 'metrics_remote'), ('19877', 'neither'), ('x:1', 'neither'),
-                ('127.0.0.1:', 'neither'), ('127.0.0.1:0', 'neither'),
-                ('127.0.0.1:65536', 'neither'), ('127.0.0.1:-1', 'neither'),
-                ('unix:', 'absolute'), ('unix:run/x', 'absolute'),
-                ('unix:/' + 'x' * 107, '107 bytes'), ('unix:/a\0b', 'absolute')):
+            ('0.0.0.0:19877', 'metrics_remote'),
+            ('[::]:19877', 'metrics_remote'),
+            ('192.0.2.1:1', 'metrics_remote'),
+            ('19877', 'neither'),
+            ('x:1', 'neither'),
+            ('127.0.0.1:', 'neither'),
+            ('127.0.0.1:0', 'neither'),
+            ('127.0.0.1:65536', 'neither'),
+            ('127.0.0.1:-1', 'neither'),
+            ('unix:', 'absolute'),
+            ('unix:run/x', 'absolute'),
+            ('unix:/' + 'x' * 107, '107 bytes'),
+            ('unix:/a\0b', 'absolute'),
+        ):
             with self.subTest(text), self.assertRaisesRegex(SettingsError, said):
                 exporting.parse(text, False)
 
 
 class ExporterCase(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -136,28 +196,34 @@ class ExporterCase(unittest.TestCase):
 
 
 class ContentTest(ExporterCase):
-
     def test_what_a_tick_has_found(self):
         made = self.open()
         made.show(FULL, 0.5)
         found = values(self.scrape(made))
         for name, value in (
-                ('node_capacity_cores{node="0"}', 4.5), ('node_demand_cores{node="1"}', 3.25),
-                ('node_pressure_ratio{node="0",part="cpu"}', 0.72),
-                ('node_pressure_ratio{node="0",part="bandwidth"}', 0.1),
-                ('node_loss_cores{node="1",part="waiting"}', 0.5),
-                ('node_dram_accesses_per_second{node="1",target="remote"}', 2e5),
-                ('node_promised_bytes{node="0"}', 1 << 31),
-                ('node_promisable_bytes{node="0"}', 1 << 34), ('node_guests{node="0"}', 1.5),
-                ('source_info{source="guests"}', 1), ('sample_interval_seconds', 5),
-                ('guests', 1), ('moving_guests', 1), ('agent_troubles', 2),
-                ('agent_problems', 1), ('agent_tick_seconds_count', 2),
-                ('agent_tick_seconds_sum', 0.75),
-                ('agent_last_tick_timestamp_seconds', 1700000000),
-                ('moves_total{kind="move",result="made"}', 3),
-                ('moves_total{kind="swap",result="made"}', 0),
-                ('agent_libvirt_connected', 1),
-                ('moved_bytes_total', 1 << 30)):
+            ('node_capacity_cores{node="0"}', 4.5),
+            ('node_demand_cores{node="1"}', 3.25),
+            ('node_pressure_ratio{node="0",part="cpu"}', 0.72),
+            ('node_pressure_ratio{node="0",part="bandwidth"}', 0.1),
+            ('node_loss_cores{node="1",part="waiting"}', 0.5),
+            ('node_dram_accesses_per_second{node="1",target="remote"}', 2e5),
+            ('node_promised_bytes{node="0"}', 1 << 31),
+            ('node_promisable_bytes{node="0"}', 1 << 34),
+            ('node_guests{node="0"}', 1.5),
+            ('source_info{source="guests"}', 1),
+            ('sample_interval_seconds', 5),
+            ('guests', 1),
+            ('moving_guests', 1),
+            ('agent_troubles', 2),
+            ('agent_problems', 1),
+            ('agent_tick_seconds_count', 2),
+            ('agent_tick_seconds_sum', 0.75),
+            ('agent_last_tick_timestamp_seconds', 1700000000),
+            ('moves_total{kind="move",result="made"}', 3),
+            ('moves_total{kind="swap",result="made"}', 0),
+            ('agent_libvirt_connected', 1),
+            ('moved_bytes_total', 1 << 30),
+        ):
             with self.subTest(name):
                 self.assertEqual(value, found['nova_numa_' + name])
         self.assertIn('process_resident_memory_bytes', found)
@@ -165,25 +231,50 @@ class ContentTest(ExporterCase):
     def test_unknown_is_absent(self):
         found = names(self.scrape(self.open(tick=EMPTY)))
         self.assertEqual(
-            {'agent_info', 'agent_tick_seconds_count', 'agent_tick_seconds_sum', 'agent_troubles',
-             'agent_paused', 'agent_last_tick_timestamp_seconds', 'moving_guests', 'moves_total',
-             'moved_bytes_total', 'starts_taken_over_total'},
-            {name[len('nova_numa_'):] for name in found if name.startswith('nova_numa_')})
-        unknown = FULL._replace(sample=FULL.sample._replace(nodes=(
-            sample.NodeSample(0, capacity_cores=4.0, cpi=1.5), NODES[1])))
+            {
+                'agent_info',
+                'agent_tick_seconds_count',
+                'agent_tick_seconds_sum',
+                'agent_troubles',
+                'agent_paused',
+                'agent_last_tick_timestamp_seconds',
+                'moving_guests',
+                'moves_total',
+                'moved_bytes_total',
+                'starts_taken_over_total',
+            },
+            {name[len('nova_numa_') :] for name in found if name.startswith('nova_numa_')},
+        )
+        unknown = FULL._replace(
+            sample=FULL.sample._replace(
+                nodes=(sample.NodeSample(0, capacity_cores=4.0, cpi=1.5), NODES[1])
+            )
+        )
         found = values(self.scrape(self.open(tick=unknown)))
-        self.assertEqual(['nova_numa_node_capacity_cores{node="0"}'], [
-            name for name in found if 'node="0"' in name and re.search(
-                'cores|ratio|per_second|instruction|node_memory', name)])
+        self.assertEqual(
+            ['nova_numa_node_capacity_cores{node="0"}'],
+            [
+                name
+                for name in found
+                if 'node="0"' in name
+                and re.search('cores|ratio|per_second|instruction|node_memory', name)
+            ],
+        )
 
     def test_no_guest_is_named_unless_asked_for(self):
         self.assertNotRegex(self.scrape(self.open()), 'e4a1|instance-1|guest_')
         found = values(self.scrape(self.open(exporting.Options(ANY_PORT, True))))
         labels = '{name="instance-1",uuid="e4a1"}'
-        self.assertEqual((1.5, 0.25), (found['nova_numa_guest_cores' + labels],
-                                       found['nova_numa_guest_waiting_cores' + labels]))
-        self.assertEqual(8192, found[
-            'nova_numa_guest_memory_bytes{name="instance-1",node="1",uuid="e4a1"}'])
+        self.assertEqual(
+            (1.5, 0.25),
+            (
+                found['nova_numa_guest_cores' + labels],
+                found['nova_numa_guest_waiting_cores' + labels],
+            ),
+        )
+        self.assertEqual(
+            8192, found['nova_numa_guest_memory_bytes{name="instance-1",node="1",uuid="e4a1"}']
+        )
 
     def test_openmetrics_and_one_name(self):
         made = self.open()
@@ -194,7 +285,6 @@ class ContentTest(ExporterCase):
 
 
 class AgentTest(AgentCase):
-
     def test_a_host_that_is_measured(self):
         made = self.open()
         self.launch(1)
@@ -204,14 +294,22 @@ class AgentTest(AgentCase):
                 self.busy(at_s, at_s, 0)
                 exporter.show(self.tick(made, at_s), 0.01)
             found = values(get(exporter.address)[1])
-        self.assertEqual((1.0, 0.0, 1.0, 512 << 20, 1.0), tuple(
-            found['nova_numa_' + name] for name in (
-                'node_demand_cores{node="0"}', 'node_lasting_demand_cores{node="1"}',
-                'node_guests{node="0"}', 'node_promised_bytes{node="0"}', 'guests')))
+        self.assertEqual(
+            (1.0, 0.0, 1.0, 512 << 20, 1.0),
+            tuple(
+                found['nova_numa_' + name]
+                for name in (
+                    'node_demand_cores{node="0"}',
+                    'node_lasting_demand_cores{node="1"}',
+                    'node_guests{node="0"}',
+                    'node_promised_bytes{node="0"}',
+                    'guests',
+                )
+            ),
+        )
 
 
 class UnixTest(ExporterCase):
-
     def test_its_mode_and_its_end(self):
         made = self.open(self.by_path)
         self.assertEqual(0o660, stat.S_IMODE(os.stat(self.path).st_mode))
@@ -257,8 +355,10 @@ class UnixTest(ExporterCase):
             os.mkdir(os.path.dirname(path))
             made.show(FULL, 0.1)
         self.assertIn('nova_numa_guests', self.scrape(made))
-        self.assertEqual(['fails', 'served at', 'works again'], [
-            re.search('fails|served at|works again', text).group() for text in logs.output])
+        self.assertEqual(
+            ['fails', 'served at', 'works again'],
+            [re.search('fails|served at|works again', text).group() for text in logs.output],
+        )
 
 
 class ClientTest(ExporterCase):
@@ -271,11 +371,16 @@ class ClientTest(ExporterCase):
 
     def test_malformed_requests(self):
         made = self.open()
-        for text in (b'\0\xff\r\n\r\n', b'GET\r\n\r\n', b'GET / HTTP/9.9\r\n\r\n',
-                     b'GET /' + b'x' * 70000 + b' HTTP/1.1\r\n\r\n',
-                     b'GET / HTTP/1.1\r\n' + b'a: b\r\n' * 200 + b'\r\n',
-                     b'GET / HTTP/1.1\r\n' + b'a' * 70000, b'GET /?name[]=%ff&&=%zz HTTP/1.0\r\n'
-                     b'Accept: ;;q=x,,\r\n\r\n', b''):
+        for text in (
+            b'\0\xff\r\n\r\n',
+            b'GET\r\n\r\n',
+            b'GET / HTTP/9.9\r\n\r\n',
+            b'GET /' + b'x' * 70000 + b' HTTP/1.1\r\n\r\n',
+            b'GET / HTTP/1.1\r\n' + b'a: b\r\n' * 200 + b'\r\n',
+            b'GET / HTTP/1.1\r\n' + b'a' * 70000,
+            b'GET /?name[]=%ff&&=%zz HTTP/1.0\r\nAccept: ;;q=x,,\r\n\r\n',
+            b'',
+        ):
             with self.subTest(text[:20]):
                 client = self.connect(made)
                 client.sendall(text)
@@ -317,7 +422,6 @@ class ClientTest(ExporterCase):
 
 
 class ReloadTest(ExporterCase):
-
     def test_on_moved_with_guests_and_off(self):
         made = self.open(exporting.Options())
         self.assertIsNone(made.address)
@@ -370,9 +474,11 @@ class ReloadTest(ExporterCase):
             'from nova_numa_pmc.prometheus import exporting\n'
             'made = exporting.Exporter(logging.getLogger(), exporting.Options('
             'exporting.Address("", "127.0.0.1", 0)))\n'
-            'made.show(None, 0.1); made.show(None, 0.1); made.close()\n')
-        done = subprocess.run([sys.executable, '-c', script], cwd=TOP, capture_output=True,
-                              text=True, timeout=60)
+            'made.show(None, 0.1); made.show(None, 0.1); made.close()\n'
+        )
+        done = subprocess.run(
+            [sys.executable, '-c', script], cwd=TOP, capture_output=True, text=True, timeout=60
+        )
         self.assertEqual((0, 1), (done.returncode, done.stderr.count('\n')), done.stderr)
         self.assertIn('pip install nova-numa-pmc[metrics]', done.stderr)
 
@@ -384,8 +490,11 @@ class DashboardTest(ExporterCase):
     ABSENT = {'nova_numa_sample_interval_seconds'}
 
     def test_its_metrics_are_those_that_are_served(self):
-        served = {name for name in names(self.scrape(self.open(
-            exporting.Options(ANY_PORT, True)))) if name.startswith(('nova_numa_', 'process_'))}
+        served = {
+            name
+            for name in names(self.scrape(self.open(exporting.Options(ANY_PORT, True))))
+            if name.startswith(('nova_numa_', 'process_'))
+        }
         shown = set()
         for panel in self.dashboard()['panels']:
             for target in panel.get('targets', ()):
@@ -393,8 +502,9 @@ class DashboardTest(ExporterCase):
                 self.assertTrue(found, target)
                 shown |= found
         self.assertEqual(set(), shown - served)
-        self.assertEqual(self.ABSENT, {name for name in served - shown
-                                       if name.startswith('nova_numa_')})
+        self.assertEqual(
+            self.ABSENT, {name for name in served - shown if name.startswith('nova_numa_')}
+        )
 
     def test_the_operators_guide_names_each(self):
         told = set(re.findall('``([a-z_]+)``', GUIDE.read_text(encoding='utf-8')))
@@ -403,8 +513,9 @@ class DashboardTest(ExporterCase):
                 self.assertIn(re.sub('^nova_numa_|_(?:sum|count)$', '', name), told)
 
     def test_labels_in_its_expressions_and_legends_exist(self):
-        labels = {'instance', 'job'} | set(re.findall(
-            r'[{,](\w+)="', self.scrape(self.open(exporting.Options(ANY_PORT, True)))))
+        labels = {'instance', 'job'} | set(
+            re.findall(r'[{,](\w+)="', self.scrape(self.open(exporting.Options(ANY_PORT, True))))
+        )
         for panel in self.dashboard()['panels']:
             for target in panel.get('targets', ()):
                 used = set(re.findall(r'{{(\w+)}}', target['legendFormat']))
@@ -416,8 +527,11 @@ class DashboardTest(ExporterCase):
         taken = set()
         for panel in self.dashboard()['panels']:
             at = panel['gridPos']
-            cells = {(x, y) for x in range(at['x'], at['x'] + at['w'])
-                     for y in range(at['y'], at['y'] + at['h'])}
+            cells = {
+                (x, y)
+                for x in range(at['x'], at['x'] + at['w'])
+                for y in range(at['y'], at['y'] + at['h'])
+            }
             self.assertEqual(set(), taken & cells, panel['title'])
             self.assertLessEqual(at['x'] + at['w'], 24)
             taken |= cells

@@ -16,27 +16,49 @@ from nova_numa_pmc.recorded import columns, recording
 from nova_numa_pmc.sample import DeviceSample, GuestSample, NodeSample, Sample
 from tests.fixtures import samples
 
-NUMBERS = st.none() | st.integers(-10 ** 15, 10 ** 15) | st.floats(
-    -1e20, 1e20, allow_nan=False).map(lambda x: float('%.6g' % x))
+NUMBERS = (
+    st.none()
+    | st.integers(-(10**15), 10**15)
+    | st.floats(-1e20, 1e20, allow_nan=False).map(lambda x: float('%.6g' % x))
+)
 NODE_IDS = st.integers(0, 1000)
-SHARES = st.lists(st.tuples(NODE_IDS, NUMBERS.filter(lambda x: x is not None)),
-                  max_size=3).map(tuple)
+SHARES = st.lists(st.tuples(NODE_IDS, NUMBERS.filter(lambda x: x is not None)), max_size=3).map(
+    tuple
+)
 KINDS = {
-    'id': NODE_IDS, 'cpi_reliable': st.booleans(), 'cores_by_node': SHARES,
-    'bytes_by_node': SHARES, 'uuid': st.text(max_size=40), 'name': st.text(max_size=40),
-    'source': st.text(max_size=9), 'sure': st.text(max_size=9),
-    'devices': st.lists(st.builds(DeviceSample, st.text(max_size=9), st.none() | NODE_IDS,
-                                  st.none() | st.booleans()), max_size=2).map(tuple)}
+    'id': NODE_IDS,
+    'cpi_reliable': st.booleans(),
+    'cores_by_node': SHARES,
+    'bytes_by_node': SHARES,
+    'uuid': st.text(max_size=40),
+    'name': st.text(max_size=40),
+    'source': st.text(max_size=9),
+    'sure': st.text(max_size=9),
+    'devices': st.lists(
+        st.builds(
+            DeviceSample, st.text(max_size=9), st.none() | NODE_IDS, st.none() | st.booleans()
+        ),
+        max_size=2,
+    ).map(tuple),
+}
 
 
 def records(kind):
-    return st.lists(st.builds(kind, **{name: KINDS.get(name, NUMBERS) for name in kind._fields}),
-                    max_size=3).map(tuple)
+    return st.lists(
+        st.builds(kind, **{name: KINDS.get(name, NUMBERS) for name in kind._fields}), max_size=3
+    ).map(tuple)
 
 
-TIMES = st.integers(0, 10 ** 12).map(lambda ms: ms / 1000)
-SAMPLES = st.builds(Sample, TIMES, TIMES, st.text(max_size=9), records(NodeSample),
-                    records(GuestSample), st.lists(st.text(max_size=20), max_size=2).map(tuple))
+TIMES = st.integers(0, 10**12).map(lambda ms: ms / 1000)
+SAMPLES = st.builds(
+    Sample,
+    TIMES,
+    TIMES,
+    st.text(max_size=9),
+    records(NodeSample),
+    records(GuestSample),
+    st.lists(st.text(max_size=20), max_size=2).map(tuple),
+)
 
 
 def whole(data):
@@ -44,22 +66,27 @@ def whole(data):
 
 
 class TestFrames(unittest.TestCase):
-
     @given(st.lists(SAMPLES, max_size=3))
     def test_what_is_written_is_read(self, given_samples):
         data = b''.join(map(recording.encode, given_samples))
         self.assertEqual(given_samples, whole(data))
 
     def test_digits_beyond_the_sixth_are_dropped_but_bytes_and_times_are_kept(self):
-        sample = samples.sample(1700000000.1239, nodes=(
-            samples.node(cpi=1.23456789, free_bytes=123456789012),))
-        read, = whole(recording.encode(sample))
-        self.assertEqual((1700000000.124, 1.23457, 123456789012),
-                         (read.taken_s, read.nodes[0].cpi, read.nodes[0].free_bytes))
+        sample = samples.sample(
+            1700000000.1239, nodes=(samples.node(cpi=1.23456789, free_bytes=123456789012),)
+        )
+        (read,) = whole(recording.encode(sample))
+        self.assertEqual(
+            (1700000000.124, 1.23457, 123456789012),
+            (read.taken_s, read.nodes[0].cpi, read.nodes[0].free_bytes),
+        )
 
     def test_no_number_is_unknown(self):
-        read, = whole(recording.encode(samples.sample(nodes=(
-            samples.node(cpi=float('nan'), pressure=float('inf')),))))
+        (read,) = whole(
+            recording.encode(
+                samples.sample(nodes=(samples.node(cpi=float('nan'), pressure=float('inf')),))
+            )
+        )
         self.assertEqual((None, None), (read.nodes[0].cpi, read.nodes[0].pressure))
 
     def test_a_cut_at_any_byte_loses_only_the_sample_it_is_in(self):
@@ -76,7 +103,7 @@ class TestFrames(unittest.TestCase):
         clean = b''.join(frames)
         at = data.draw(st.integers(0, len(clean) - 1))
         junk = data.draw(st.binary(min_size=1, max_size=40))
-        damaged = clean[:at] + junk + clean[at + len(junk):]
+        damaged = clean[:at] + junk + clean[at + len(junk) :]
         read = whole(damaged)
         self.assertLessEqual({s.taken_s for s in read}, {0.0, 1.0, 2.0, 3.0})
         for sample in read:
@@ -94,8 +121,9 @@ class TestFrames(unittest.TestCase):
 
     @given(st.lists(st.binary(max_size=20) | st.just(b''), max_size=4))
     def test_all_bytes_are_accounted_for(self, junk):
-        data = b''.join(part + recording.encode(samples.sample(float(at)))
-                        for at, part in enumerate(junk))
+        data = b''.join(
+            part + recording.encode(samples.sample(float(at))) for at, part in enumerate(junk)
+        )
         spans = list(recording.decode(data))
         self.assertEqual(len(junk), len([s for s in spans if s.sample is not None]))
         self.assertEqual(len(data), sum(found.end - found.start for found in spans))
@@ -108,28 +136,42 @@ class TestFrames(unittest.TestCase):
     def test_hostile_payloads_with_a_right_checksum(self):
         good = columns.to_columns(samples.sample())
         for payload in (
-                b'', b'x', zlib.compress(b''), zlib.compress(b'[' * 100000),
-                zlib.compress(b'{"taken_s":' + b'9' * 5000 + b'}'),
-                zlib.compress(b' ' * (40 << 20)),
-                *(zlib.compress(json.dumps(dict(good, **changes)).encode()) for changes in (
-                    {'taken_s': None}, {'taken_s': float('nan')}, {'elapsed_s': '5'},
-                    {'nodes': []}, {'nodes': {'id': [True]}}, {'nodes': {'id': 'ab'}},
-                    {'nodes': {'id': [0], 'cpi': [1, 2]}}, {'nodes': {'id': [10 ** 9]}},
-                    {'guests': {'uuid': ['a']}}, {'guests': None},
+            b'',
+            b'x',
+            zlib.compress(b''),
+            zlib.compress(b'[' * 100000),
+            zlib.compress(b'{"taken_s":' + b'9' * 5000 + b'}'),
+            zlib.compress(b' ' * (40 << 20)),
+            *(
+                zlib.compress(json.dumps(dict(good, **changes)).encode())
+                for changes in (
+                    {'taken_s': None},
+                    {'taken_s': float('nan')},
+                    {'elapsed_s': '5'},
+                    {'nodes': []},
+                    {'nodes': {'id': [True]}},
+                    {'nodes': {'id': 'ab'}},
+                    {'nodes': {'id': [0], 'cpi': [1, 2]}},
+                    {'nodes': {'id': [10**9]}},
+                    {'guests': {'uuid': ['a']}},
+                    {'guests': None},
                     {'guests': {'uuid': ['a'], 'name': ['b'], 'devices': [[[1, 2, 3]]]}},
-                    {'problems': 'x'}, {'problems': [1]}))):
+                    {'problems': 'x'},
+                    {'problems': [1]},
+                )
+            ),
+        ):
             self.assertEqual([], whole(self.frame(payload)))
 
     def test_columns_of_other_releases(self):
         data = columns.to_columns(samples.sample())
         data['nodes']['from_the_future'] = [1, 2]
         del data['nodes']['io_miss_ratio']
-        read, = whole(self.frame(zlib.compress(json.dumps(data).encode())))
+        (read,) = whole(self.frame(zlib.compress(json.dumps(data).encode())))
         self.assertEqual(samples.sample(), read)
 
 
 class TestFile(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -182,8 +224,9 @@ class TestFile(unittest.TestCase):
         frame = len(recording.encode(samples.sample(10.0)))
         self.write(map(float, range(10, 20)), max_bytes=2 * frame + 9, keep=3)
         self.assertEqual([14.0, 15.0, 16.0, 17.0, 18.0, 19.0], self.times())
-        self.assertEqual([self.path + '.2', self.path + '.1', self.path],
-                         recording.parts(self.path))
+        self.assertEqual(
+            [self.path + '.2', self.path + '.1', self.path], recording.parts(self.path)
+        )
         self.write([20.0], max_bytes=frame, keep=1)
         self.assertEqual([20.0], self.times())
 
@@ -241,7 +284,8 @@ class TestFile(unittest.TestCase):
     def test_a_full_file_system_leaves_whole_samples(self):
         # A limit of the file's size stands for it: write(2) is cut short just so.
         frame = len(recording.encode(samples.sample(1.0)))
-        script = textwrap.dedent('''
+        script = textwrap.dedent(
+            """
             import resource, signal, sys
             from nova_numa_pmc import exceptions
             from nova_numa_pmc.recorded import recording
@@ -254,9 +298,12 @@ class TestFile(unittest.TestCase):
                 writer.append(samples.sample(2.0))
             except exceptions.RecordingError as error:
                 print(error)
-            ''' % (frame + 50, frame + 50))
-        done = subprocess.run([sys.executable, '-c', script, self.path], capture_output=True,
-                              text=True, timeout=60)
+            """
+            % (frame + 50, frame + 50)
+        )
+        done = subprocess.run(
+            [sys.executable, '-c', script, self.path], capture_output=True, text=True, timeout=60
+        )
         self.assertIn('make room', done.stdout, done.stderr)
         self.assertEqual(frame, os.path.getsize(self.path))
         self.assertEqual([1.0], self.times())

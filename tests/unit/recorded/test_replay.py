@@ -5,8 +5,7 @@ import pathlib
 import tempfile
 import unittest
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.recorded import recording, replay
@@ -15,7 +14,7 @@ from tests.fixtures import samples
 
 DECK = pathlib.Path(__file__).resolve().parents[2] / 'fixtures' / 'deck'
 GROUP = 'machine.slice/machine-qemu\\x2d1\\x2dx.scope'
-FEED = f'''\
+FEED = f"""\
 1.000000001,N0,2,300,,local_dram,/,2000000000,100.00,,
 1.000000001,N0,2,100,,remote_dram,/,2000000000,100.00,,
 1.000000001,N1,2,0,,remote_dram,/,2000000000,100.00,,
@@ -24,11 +23,10 @@ FEED = f'''\
 1.000000001,N0,2,10,,remote_dram,{GROUP},2000000000,100.00,,
 1.000000001,N0,2,4000,,instructions:GH,{GROUP},2000000000,100.00,,
 1.000000001,N0,2,8000,,cycles:GH,{GROUP},2000000000,100.00,,
-'''
+"""
 
 
 class ReplayTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -74,34 +72,51 @@ class ReplayTest(unittest.TestCase):
         self.assertIsNone(second.remote_ratio)
         [guest] = found.guests
         self.assertEqual((GROUP, GROUP.rpartition('/')[2], 'perf stat', COUNTED), guest[:4])
-        self.assertEqual((0.25, 2.0, 0.5, 10.0), (guest.remote_ratio, guest.cpi,
-                                                  guest.counted_share, guest.intensity))
+        self.assertEqual(
+            (0.25, 2.0, 0.5, 10.0),
+            (guest.remote_ratio, guest.cpi, guest.counted_share, guest.intensity),
+        )
         self.assertAlmostEqual(30, guest.local_per_sec, places=3)
 
     def test_not_counted_in_a_part_is_unknown(self):
         text = FEED.replace(',10,,remote_dram', ',<not counted>,,remote_dram')
         [guest] = self.read(text)[0].guests
-        self.assertEqual(('', None, None), (guest.source, guest.remote_per_sec,
-                                            guest.remote_ratio))
+        self.assertEqual(
+            ('', None, None), (guest.source, guest.remote_per_sec, guest.remote_ratio)
+        )
 
     def test_perf_stat_by_cpu(self):
-        text = ''.join('2.5,CPU%d,%d,,%s,9,100.00,,\n' % (cpu, cpu, event)
-                       for cpu in (0, 5) for event in ('local_dram', 'remote_dram'))
+        text = ''.join(
+            '2.5,CPU%d,%d,,%s,9,100.00,,\n' % (cpu, cpu, event)
+            for cpu in (0, 5)
+            for event in ('local_dram', 'remote_dram')
+        )
         [found] = self.read(text, node_of_cpu={0: 0, 5: 1})
-        self.assertEqual([(0, 0.0, None), (1, 2.0, 0.5)], [
-            (node.id, node.remote_per_sec, node.remote_ratio) for node in found.nodes])
+        self.assertEqual(
+            [(0, 0.0, None), (1, 2.0, 0.5)],
+            [(node.id, node.remote_per_sec, node.remote_ratio) for node in found.nodes],
+        )
         [alone] = self.read(text)
         self.assertEqual([0], [node.id for node in alone.nodes])
         self.assertIn('not told apart', alone.problems[0])
 
     def test_bandwidth(self):
-        [found] = self.read('1.0,N1,1,64,MiB,uncore_imc/cas_count_read/,9,100.00,,\n'
-                            '1.0,N1,1,16,MiB,uncore_imc/cas_count_write/,9,100.00,,\n')
+        [found] = self.read(
+            '1.0,N1,1,64,MiB,uncore_imc/cas_count_read/,9,100.00,,\n'
+            '1.0,N1,1,16,MiB,uncore_imc/cas_count_write/,9,100.00,,\n'
+        )
         self.assertEqual(80 << 20, found.nodes[0].bandwidth_bytes_per_sec)
 
     def test_what_is_none_of_them(self):
-        for text in ('hello\n', '{"counts": {}}', '{"elapsed_sec": 0, "counts": {"a": 1}}',
-                     '{"elapsed_sec": 1, "counts": {"a": -1}}', '{', '[]', '{"nodes": 1}'):
+        for text in (
+            'hello\n',
+            '{"counts": {}}',
+            '{"elapsed_sec": 0, "counts": {"a": 1}}',
+            '{"elapsed_sec": 1, "counts": {"a": -1}}',
+            '{',
+            '[]',
+            '{"nodes": 1}',
+        ):
             with self.subTest(text=text), self.assertRaisesRegex(RecordingError, self.path):
                 self.read(text)
         for path in (self.path + '-absent', os.path.dirname(self.path)):
@@ -111,8 +126,12 @@ class ReplayTest(unittest.TestCase):
     @given(st.text(max_size=120))
     def test_garbage(self, text):
         whole = json.dumps(to_data(samples.sample()))
-        for content in (text, '{' + text, whole[:len(text)] + text + whole[2 * len(text):],
-                        FEED[:len(text)] + text + FEED[len(text):]):
+        for content in (
+            text,
+            '{' + text,
+            whole[: len(text)] + text + whole[2 * len(text) :],
+            FEED[: len(text)] + text + FEED[len(text) :],
+        ):
             try:
                 self.read(content)
             except RecordingError:

@@ -22,16 +22,22 @@ def host(*pressures, vcpus=16, memory_mb=16384, instances=(), **fields):
     """Build what looks like Nova's HostState; its metrics recorded 16 vCPUs and 16 GiB."""
     published = state(*pressures, **fields)
     return types.SimpleNamespace(
-        metrics=listed(published), vcpus_used=vcpus, instances=dict.fromkeys(instances),
-        total_usable_ram_mb=131072, free_ram_mb=131072 - memory_mb)
+        metrics=listed(published),
+        vcpus_used=vcpus,
+        instances=dict.fromkeys(instances),
+        total_usable_ram_mb=131072,
+        free_ram_mb=131072 - memory_mb,
+    )
 
 
 def spec(vcpus=2, memory_mb=2048, uuid='u', numa_topology=None, **extra_specs):
     """Build what looks like Nova's RequestSpec; 'hw__x' stands for 'hw:x'."""
     specs = {key.replace('__', ':'): value for key, value in extra_specs.items()}
     return types.SimpleNamespace(
-        instance_uuid=uuid, numa_topology=numa_topology,
-        flavor=types.SimpleNamespace(vcpus=vcpus, memory_mb=memory_mb, extra_specs=specs))
+        instance_uuid=uuid,
+        numa_topology=numa_topology,
+        flavor=types.SimpleNamespace(vcpus=vcpus, memory_mb=memory_mb, extra_specs=specs),
+    )
 
 
 def ask(host_state, request=None, rules=RULES, now_s=NOW_S):
@@ -56,16 +62,19 @@ class Versioned:
 
 
 class QuestionTest(unittest.TestCase):
-
     def test_a_plain_flavor_asks_for_its_size(self):
         found = asking.question(spec(4, 8192))
         self.assertEqual(outcome.Asked(4, 8192, 2.0, model.AUTO, 1.0), found.asked)
         self.assertIsNone(found.neutral or found.pinned)
 
     def test_wishes_are_taken(self):
-        found = asking.question(spec(numa_pmc__policy='one_node',
-                                     numa_pmc__memory_intensity='high',
-                                     numa_pmc__max_pressure='0.5'))
+        found = asking.question(
+            spec(
+                numa_pmc__policy='one_node',
+                numa_pmc__memory_intensity='high',
+                numa_pmc__max_pressure='0.5',
+            )
+        )
         self.assertEqual(('one_node', 3.0), (found.asked.policy, found.asked.intensity))
         self.assertEqual(0.5, found.wishes.max_pressure)
 
@@ -73,8 +82,12 @@ class QuestionTest(unittest.TestCase):
         self.assertIn('policy=none', asking.question(spec(numa_pmc__policy='none')).neutral)
 
     def test_guests_that_nova_pins_are_known_by_extra_specs_and_by_images(self):
-        for request in (spec(hw__numa_nodes='2'), spec(hw__cpu_policy='dedicated'),
-                        spec(hw__mem_page_size='large'), spec(numa_topology=object())):
+        for request in (
+            spec(hw__numa_nodes='2'),
+            spec(hw__cpu_policy='dedicated'),
+            spec(hw__mem_page_size='large'),
+            spec(numa_topology=object()),
+        ):
             found = asking.question(request)
             self.assertTrue(found.pinned)
             self.assertEqual((model.SPREAD, 0), (found.asked.policy, found.asked.memory_mib))
@@ -90,7 +103,6 @@ class QuestionTest(unittest.TestCase):
 
 
 class AnswerTest(unittest.TestCase):
-
     def test_it_is_where_the_guest_would_go(self):
         found = ask(host(0.5, 0.25))
         self.assertEqual(('one_node', (1,)), (found.outcome.code, found.outcome.at))
@@ -146,20 +158,25 @@ class AnswerTest(unittest.TestCase):
         self.assertAlmostEqual(0.2, ask(one).outcome.used[0])
 
     def test_words_are_one_line(self):
-        for answer in (ask(host(0.5, 0.25)), ask(host(0.5, 0.25, vcpus=40)),
-                       ask(host(0.5, 0.25), now_s=0)):
+        for answer in (
+            ask(host(0.5, 0.25)),
+            ask(host(0.5, 0.25, vcpus=40)),
+            ask(host(0.5, 0.25), now_s=0),
+        ):
             self.assertNotIn('\n', asking.describe(answer))
-        self.assertEqual('one_node on node 1: leaves pressure 0.35 there, 0.50 elsewhere',
-                         asking.describe(ask(host(0.5, 0.25))))
+        self.assertEqual(
+            'one_node on node 1: leaves pressure 0.35 there, 0.50 elsewhere',
+            asking.describe(ask(host(0.5, 0.25))),
+        )
 
 
 class ObjectionTest(unittest.TestCase):
-
     def objection(self, host_state, request=None, **conf):
         conf = {'require_one_node': False, 'max_pressure': 1.0, 'refuse_unknown': False, **conf}
         question = asking.question(request or spec())
-        return asking.objection(asking.answer(host_state, question, RULES, NOW_S),
-                                asking.terms(question, conf))
+        return asking.objection(
+            asking.answer(host_state, question, RULES, NOW_S), asking.terms(question, conf)
+        )
 
     def test_a_ceiling_is_for_the_nodes_that_the_guest_would_use(self):
         self.assertEqual('', self.objection(host(5.0, 0.85)))
@@ -167,15 +184,17 @@ class ObjectionTest(unittest.TestCase):
         self.assertEqual('', self.objection(host(5.0, 0.95), max_pressure=0.0))
 
     def test_a_flavor_has_its_own_ceiling(self):
-        self.assertIn('ceiling of 0.5', self.objection(
-            host(0.45, 0.45), spec(numa_pmc__max_pressure='0.5')))
+        self.assertIn(
+            'ceiling of 0.5', self.objection(host(0.45, 0.45), spec(numa_pmc__max_pressure='0.5'))
+        )
 
     def test_one_node_only_if_asked(self):
         large = spec(vcpus=20)
         self.assertEqual('', self.objection(host(0, 0), large, max_pressure=0))
         self.assertIn('one node', self.objection(host(0, 0), large, require_one_node=True))
-        self.assertIn('one node', self.objection(
-            host(0, 0), spec(vcpus=20, numa_pmc__policy='one_node')))
+        self.assertIn(
+            'one node', self.objection(host(0, 0), spec(vcpus=20, numa_pmc__policy='one_node'))
+        )
 
     def test_the_unknown_passes_unless_told_otherwise(self):
         blank = host(0.5, 0.5)
@@ -190,7 +209,6 @@ class ObjectionTest(unittest.TestCase):
 
 
 class WeightsTest(unittest.TestCase):
-
     def keys(self, *hosts, request=None, step=0.05):
         return [key_of(ask(host_state, request), step) for host_state in hosts]
 
@@ -200,8 +218,9 @@ class WeightsTest(unittest.TestCase):
         self.assertLess(calm, busy)
 
     def test_then_one_node_before_several(self):
-        one, several = (outcome.Outcome(code, (0.5,), (), (0,), (0,), (0,))
-                        for code in ('one_node', 'span'))
+        one, several = (
+            outcome.Outcome(code, (0.5,), (), (0,), (0,), (0,)) for code in ('one_node', 'span')
+        )
         self.assertLess(weights.key(one, 0, 0.05), weights.key(several, 0, 0.05))
 
     def test_then_the_rest(self):
@@ -214,8 +233,10 @@ class WeightsTest(unittest.TestCase):
 
     def test_old_promises_do_not_outvote_other_weighers(self):
         # Nova would stretch the difference to the whole multiplier.
-        nodes = [tuple(model.NodeView(at, 10.0, 16, 1 << 36, 0, vcpus, vcpus, 1.0)
-                       for at in range(2)) for vcpus in (0, 40)]
+        nodes = [
+            tuple(model.NodeView(at, 10.0, 16, 1 << 36, 0, vcpus, vcpus, 1.0) for at in range(2))
+            for vcpus in (0, 40)
+        ]
         self.assertEqual(1, len(set(self.keys(*(host(nodes=each) for each in nodes)))))
 
     def test_equal_hosts_take_turns(self):
@@ -237,11 +258,12 @@ class WeightsTest(unittest.TestCase):
     def test_the_unknown_weighs_as_the_known_do_on_average(self):
         best, unknown, worst = weights.weights([2 * weights.UNIT, None, 4 * weights.UNIT])
         self.assertEqual((-2.0, -3.0, -4.0), (best, unknown, worst))
-        self.assertEqual(-4.0, weights.weights([2 * weights.UNIT, None, 4 * weights.UNIT],
-                                               'worst')[1])
+        self.assertEqual(
+            -4.0, weights.weights([2 * weights.UNIT, None, 4 * weights.UNIT], 'worst')[1]
+        )
 
     def test_the_mean_of_equals_is_their_equal(self):
-        key, = self.keys(host(0.123, 0.456))
+        (key,) = self.keys(host(0.123, 0.456))
         self.assertEqual(1, len(set(weights.weights([key] * 7 + [None]))))
 
     def test_nothing_known_is_all_equal(self):
@@ -253,13 +275,14 @@ class WeightsTest(unittest.TestCase):
             self.assertTrue(math.isfinite(weights.weights([weights.key(found, 0, 0.05)])[0]))
 
     def test_a_hopeless_host_is_a_step_behind_and_stretches_nothing(self):
-        self.assertEqual([-2.0, -4.0, -5.0], weights.weights(
-            [2 * weights.UNIT, 4 * weights.UNIT, weights.HOPELESS]))
+        self.assertEqual(
+            [-2.0, -4.0, -5.0],
+            weights.weights([2 * weights.UNIT, 4 * weights.UNIT, weights.HOPELESS]),
+        )
         self.assertEqual([0.0, -1.0], weights.weights([None, weights.HOPELESS]))
 
 
 class FuzzTest(unittest.TestCase):
-
     def test_mutated_metrics_cannot_hurt(self):
         rng, question = random.Random(4), asking.question(spec())
         neighbours = [host(0.2, 0.3), host(0.9, 0.8)]

@@ -7,12 +7,18 @@ from oslo_config import cfg
 
 from nova_numa_pmc.scheduler import options
 
-SAMPLE = os.path.join(os.path.dirname(__file__), '..', '..', '..', 'etc', 'nova-numa-pmc',
-                      'nova-scheduler.conf.sample')
+SAMPLE = os.path.join(
+    os.path.dirname(__file__),
+    '..',
+    '..',
+    '..',
+    'etc',
+    'nova-numa-pmc',
+    'nova-scheduler.conf.sample',
+)
 
 
 class OptionsTest(unittest.TestCase):
-
     def test_both_plugins_may_register_them(self):
         conf = cfg.ConfigOpts()
         for _ in range(2):
@@ -24,5 +30,11 @@ class OptionsTest(unittest.TestCase):
         """A stale sample misleads: `make config` writes it anew."""
         with open(SAMPLE, encoding='utf-8') as file:
             shown = dict(re.findall(r'(?m)^#(\w+) = (.*)$', file.read()))
-        self.assertEqual({opt.name: str(opt.default).lower() for _, opts in options.list_opts()
-                          for opt in opts}, shown)
+        self.assertEqual(
+            {
+                opt.name: str(opt.default).lower()
+                for _, opts in options.list_opts()
+                for opt in opts
+            },
+            shown,
+        )

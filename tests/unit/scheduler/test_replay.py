@@ -16,15 +16,24 @@ FLAVOR = replay.Flavor(2, 1024)
 
 def row(name, *demand, taken_s=NOW_S, vcpus_used=4, memory_mb_used=4096, **changes):
     """Return a host as a row of compute_nodes: nodes of 4 cores and 8 GiB."""
-    nodes = [hosts.node(at, cores=4, capacity=8 * GIB, guests=1.0, vcpus=2.0, demand_cores=wanted)
-             for at, wanted in enumerate(demand)]
+    nodes = [
+        hosts.node(at, cores=4, capacity=8 * GIB, guests=1.0, vcpus=2.0, demand_cores=wanted)
+        for at, wanted in enumerate(demand)
+    ]
     state = host_state.HostState(taken_s, 60, hosts.host(*nodes), (None,) * len(nodes))
     current, maximum = metrics.to_values(state, 4, 4096)
-    column = [{'name': 'cpu.percent', 'value': 3, 'timestamp': '', 'source': 'x'},
-              {'name': metrics.CURRENT, 'value': 1, 'numa_membw_values': current},
-              {'name': metrics.MAXIMUM, 'value': 1, 'numa_membw_values': maximum}]
-    return {'host': name, 'metrics': json.dumps(column), 'vcpus_used': vcpus_used,
-            'memory_mb_used': memory_mb_used, **changes}
+    column = [
+        {'name': 'cpu.percent', 'value': 3, 'timestamp': '', 'source': 'x'},
+        {'name': metrics.CURRENT, 'value': 1, 'numa_membw_values': current},
+        {'name': metrics.MAXIMUM, 'value': 1, 'numa_membw_values': maximum},
+    ]
+    return {
+        'host': name,
+        'metrics': json.dumps(column),
+        'vcpus_used': vcpus_used,
+        'memory_mb_used': memory_mb_used,
+        **changes,
+    }
 
 
 def judge(rows, flavor=FLAVOR, **conf):
@@ -37,7 +46,6 @@ def order(verdicts):
 
 
 class JudgeTest(unittest.TestCase):
-
     def test_the_least_pressed_comes_first(self):
         verdicts = judge([row('busy', 3.0, 2.8), row('half', 2.0, 2.0), row('idle', 0.1, 0.2)])
         self.assertEqual(['idle', 'half', 'busy'], order(verdicts))
@@ -69,8 +77,12 @@ class JudgeTest(unittest.TestCase):
             self.assertEqual([], order(verdicts))
 
     def test_unknown_and_stale_hosts(self):
-        rows = [row('known', 2.0, 2.0), row('none', 0.0, 0.0, metrics='[]'),
-                row('null', 0.0, 0.0, metrics=None), row('old', 0.0, 0.0, taken_s=NOW_S - 3600)]
+        rows = [
+            row('known', 2.0, 2.0),
+            row('none', 0.0, 0.0, metrics='[]'),
+            row('null', 0.0, 0.0, metrics=None),
+            row('old', 0.0, 0.0, taken_s=NOW_S - 3600),
+        ]
         verdicts = judge(rows)
         self.assertEqual(['known', 'none', 'null', 'old'], order(verdicts))
         self.assertEqual({0.0}, {verdict.share for verdict in verdicts})
@@ -95,14 +107,14 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual({2}, set(counts.values()))
 
     def test_flavors_that_nova_pins_pass_and_are_weighed_by_all_nodes(self):
-        verdicts = judge([row('full', 4.2, 4.1)],
-                         FLAVOR._replace(extra_specs={'hw:numa_nodes': '1'}))
+        verdicts = judge(
+            [row('full', 4.2, 4.1)], FLAVOR._replace(extra_specs={'hw:numa_nodes': '1'})
+        )
         self.assertEqual(['full'], order(verdicts))
         self.assertEqual('spread', verdicts[0].answer.outcome.code)
 
 
 class ReadTest(unittest.TestCase):
-
     def test_an_array_and_lines(self):
         rows = [row('a', 1.0), row('b', 1.0)]
         for text in (json.dumps(rows), '\n'.join(map(json.dumps, rows)) + '\n\n'):
@@ -114,34 +126,60 @@ class ReadTest(unittest.TestCase):
         self.assertEqual('a', replay.read(text)[0][0].host)
 
     def test_what_cant_be_used(self):
-        for text in ('', '[]', '{', 'host,metrics', '[1]', '[[]]', '{"host": "a"}', '["a"]',
-                     '[{"host": "a", "metrics": "{"}]', '[{"host": "\\u001b[2J", "metrics": []}]',
-                     '[{"host": 1, "metrics": []}]', '[' * 100_000,
-                     '[{"host": "a", "metrics": [], "vcpus_used": "4"}]',
-                     '[{"host": "a", "metrics": [], "vcpus_used": NaN}]',
-                     '[{"host": "a", "metrics": [], "memory_mb_used": -1}]'):
+        for text in (
+            '',
+            '[]',
+            '{',
+            'host,metrics',
+            '[1]',
+            '[[]]',
+            '{"host": "a"}',
+            '["a"]',
+            '[{"host": "a", "metrics": "{"}]',
+            '[{"host": "\\u001b[2J", "metrics": []}]',
+            '[{"host": 1, "metrics": []}]',
+            '[' * 100_000,
+            '[{"host": "a", "metrics": [], "vcpus_used": "4"}]',
+            '[{"host": "a", "metrics": [], "vcpus_used": NaN}]',
+            '[{"host": "a", "metrics": [], "memory_mb_used": -1}]',
+        ):
             with self.subTest(text[:40]), self.assertRaises(replay.RowsError):
                 replay.read(text)
 
     @settings(max_examples=200, deadline=None)
-    @given(strategies.recursive(
-        strategies.none() | strategies.booleans() | strategies.floats() | strategies.text()
-        | strategies.integers(), lambda inner: strategies.lists(inner, max_size=3)
-        | strategies.dictionaries(strategies.sampled_from(
-            ['name', 'numa_membw_values', 'pmc', 'pmc.nodes', 'pmc.at']), inner, max_size=3)))
+    @given(
+        strategies.recursive(
+            strategies.none()
+            | strategies.booleans()
+            | strategies.floats()
+            | strategies.text()
+            | strategies.integers(),
+            lambda inner: (
+                strategies.lists(inner, max_size=3)
+                | strategies.dictionaries(
+                    strategies.sampled_from(
+                        ['name', 'numa_membw_values', 'pmc', 'pmc.nodes', 'pmc.at']
+                    ),
+                    inner,
+                    max_size=3,
+                )
+            ),
+        )
+    )
     def test_any_metrics(self, reported):
         text = json.dumps([{'host': 'a', 'metrics': [reported]}])
         found, saved_s = replay.read(text)
-        verdict, = replay.judge(found, FLAVOR, replay.defaults(), saved_s)
+        (verdict,) = replay.judge(found, FLAVOR, replay.defaults(), saved_s)
         self.assertTrue(verdict.passes)
 
 
 class PartsTest(unittest.TestCase):
-
     def test_parts(self):
         found, _ = replay.read(json.dumps([row('a', 1.0, None)]))
         first, second = replay.parts(found[0])
-        self.assertEqual((0, 0.25, None, 2.0), (first['node'], first['cpu_ratio'],
-                                                first['bandwidth_ratio'], first['vcpus']))
+        self.assertEqual(
+            (0, 0.25, None, 2.0),
+            (first['node'], first['cpu_ratio'], first['bandwidth_ratio'], first['vcpus']),
+        )
         self.assertIsNone(second['cpu_ratio'])
         self.assertEqual([], replay.parts(replay.HostState('b', [], 0, 0)))

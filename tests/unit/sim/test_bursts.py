@@ -6,7 +6,6 @@ from tests.sim import bursts as subject
 
 
 class BurstingTest(unittest.TestCase):
-
     def test_a_guest_wants_its_cores_an_eighth_of_the_time(self):
         guest = subject.Bursting(random.Random(1), 60.0)
         self.assertAlmostEqual(subject.VCPUS * subject.BUSY, guest.run(1e6), places=1)
@@ -15,8 +14,9 @@ class BurstingTest(unittest.TestCase):
         hosts = [subject.BurstingHost(at, 60.0) for at in range(20)]
         for host in hosts:
             host.run(180)
-        snapshots, longer = ([getattr(host, name) for host in hosts]
-                             for name in ('snapshot', 'longer'))
+        snapshots, longer = (
+            [getattr(host, name) for host in hosts] for name in ('snapshot', 'longer')
+        )
         self.assertGreater(subject.differing(snapshots, 0.05), 0.5)
         self.assertLess(subject.differing(longer, 0.05), 0.4)
         self.assertEqual(0.0, min(snapshots))

@@ -4,8 +4,7 @@
 import unittest
 from itertools import product
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc.core import moves
 from nova_numa_pmc.core.ground import Ground, Place
@@ -13,9 +12,17 @@ from tests.bench.exact_rebalance import EQUAL_CORES, EQUAL_RATIO, Search
 from tests.sim.constant import GIB, MIB, Constant, load
 
 TERMS = moves.Terms()
-GUESTS = st.lists(st.tuples(
-    st.integers(0, 2), st.sampled_from((0.5, 1.0, 2.0, 3.0)), st.integers(1, 3),
-    st.sampled_from((0.0, 5e6, 4e7)), st.booleans()), min_size=1, max_size=4)
+GUESTS = st.lists(
+    st.tuples(
+        st.integers(0, 2),
+        st.sampled_from((0.5, 1.0, 2.0, 3.0)),
+        st.integers(1, 3),
+        st.sampled_from((0.0, 5e6, 4e7)),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=4,
+)
 
 
 def enumerate_all(situation):
@@ -32,13 +39,21 @@ def enumerate_all(situation):
 
 
 class ExactRebalanceTest(unittest.TestCase):
-
     @settings(max_examples=25, deadline=None)
     @given(GUESTS, st.sampled_from((None, 4e9)), st.sampled_from((6, 12)))
     def test_finds_what_enumeration_finds(self, drawn, bandwidth_max, capacity):
-        guests = [load(f'g{at}', 4, node, demand, size * GIB, lines=demand * lines,
-                       lies=((node, 600 * MIB), ((node + 1) % 3, 300 * MIB if split else 0)))
-                  for at, (node, demand, size, lines, split) in enumerate(drawn)]
+        guests = [
+            load(
+                f'g{at}',
+                4,
+                node,
+                demand,
+                size * GIB,
+                lines=demand * lines,
+                lies=((node, 600 * MIB), ((node + 1) % 3, 300 * MIB if split else 0)),
+            )
+            for at, (node, demand, size, lines, split) in enumerate(drawn)
+        ]
         host = Constant((4, 4, 4), (capacity * GIB,) * 3, guests, bandwidth_max)
         every = list(enumerate_all(host.situation()))
         least = min(lost for lost, _ in every)

@@ -22,7 +22,6 @@ def host(*guests):
 
 
 class SimHostTest(unittest.TestCase):
-
     def test_a_crowded_node_serves_its_cores(self):
         crowded = host((2.0, 0.0, (0,)), (2.0, 0.0, (0,)), (1.0, 0.0, (1,)))
         crowded.step(1.0, {})
@@ -74,7 +73,10 @@ class SimHostTest(unittest.TestCase):
         for seed in range(2):
             scenario = Scenario(seed, 600, 0.5, load=(0.7, 0.95))
             for name, policy, floating in (
-                    ('floating', Still(), True), ('static', Still(), False),
-                    ('threshold', Threshold(), False), ('planned', Planned(), False)):
+                ('floating', Still(), True),
+                ('static', Still(), False),
+                ('threshold', Threshold(), False),
+                ('planned', Planned(), False),
+            ):
                 sums[name] += total(scenario.run(policy, floating))
         self.assertEqual(min(sums.values()), sums['planned'], sums)

@@ -12,15 +12,19 @@ STATIC_ERROR, FLOATING_ERROR = 0.002, 0.015
 
 
 class OversubscriptionTest(unittest.TestCase):
-
     def test_as_much_is_done_as_held_for_good_or_floating(self):
         for cores, guests, vcpus in ((2, 12, 1), (12, 18, 4)):
             for share, lines in ((0.6, 0.0), (1.0, 0.0), (0.4, 2e6), (1.0, 2e6)):
                 for order in range(2):
                     load = Crowded(order, cores, guests, vcpus, share, lines, minutes=6)
                     floating, static, ours = (
-                        host.useful / host.wanted for host in (
-                            load.run(Still(), True), load.run(Still()), load.run(Planned())))
+                        host.useful / host.wanted
+                        for host in (
+                            load.run(Still(), True),
+                            load.run(Still()),
+                            load.run(Planned()),
+                        )
+                    )
                     with self.subTest(cores=cores, share=share, lines=lines, order=order):
                         self.assertGreater(ours, static - STATIC_ERROR)
                         self.assertGreater(ours, floating - FLOATING_ERROR)

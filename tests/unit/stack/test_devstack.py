@@ -11,28 +11,40 @@ PLUGIN = (CHECKOUT / 'devstack/plugin.sh').read_text()
 #: What devstack does in its own words: (the guide's command, the plugin's).
 OWN_WORDS = {
     '/usr/bin/python3 -m pip install --no-deps .': 'pip_install --no-deps "$NUMA_PMC_DIR"',
-    'nova-numa-rebalance hook install --reload':
-        'sudo /usr/local/sbin/nova-numa-rebalance hook install --reload',
+    'nova-numa-rebalance hook install --reload': 'sudo /usr/local/sbin/nova-numa-rebalance hook install --reload',
 }
 #: What an operator reads, or tries, and no script does.
-LOOKS = ('nova-numa-agent --check', 'nova-numa-agent --once', 'journalctl', 'head -1',
-         'nova-numa-rebalance check', 'nova-numa-rebalance hook status')
+LOOKS = (
+    'nova-numa-agent --check',
+    'nova-numa-agent --once',
+    'journalctl',
+    'head -1',
+    'nova-numa-rebalance check',
+    'nova-numa-rebalance hook status',
+)
 
 
 def _plain(line):
     """Return a line without quotes and sudo, with the guide's names of places."""
-    line = line.replace('\\\n', ' ').replace('"', '').replace('$NUMA_PMC_VENV',
-                                                              '/opt/nova-numa-pmc')
+    line = (
+        line.replace('\\\n', ' ').replace('"', '').replace('$NUMA_PMC_VENV', '/opt/nova-numa-pmc')
+    )
     return re.sub(r'\s+', ' ', re.sub(r'\bsudo ', '', line)).replace('$NUMA_PMC_DIR', '.').strip()
 
 
 class PluginTest(unittest.TestCase):
     def test_every_step_of_a_compute_host_is_there(self):
         done = {_plain(line) for line in PLUGIN.replace('\\\n', ' ').splitlines()}
-        steps = [step for path, heading in [(guide.INSTALL, 'On a compute host'),
-                                            (guide.AGENT, 'Install it'),
-                                            (guide.NOVA, 'On compute hosts')]
-                 for step in guide.commands(path, heading) if not step.startswith(LOOKS)]
+        steps = [
+            step
+            for path, heading in [
+                (guide.INSTALL, 'On a compute host'),
+                (guide.AGENT, 'Install it'),
+                (guide.NOVA, 'On compute hosts'),
+            ]
+            for step in guide.commands(path, heading)
+            if not step.startswith(LOOKS)
+        ]
         self.assertGreater(len(steps), 5)
         for step in steps:
             with self.subTest(step):
@@ -42,13 +54,13 @@ class PluginTest(unittest.TestCase):
         words = PLUGIN.replace('$NUMA_PMC_CLASSES', 'nova_numa_pmc.scheduler')
         for ini in (guide.controller_ini(), guide.compute_ini()):
             for key, value in re.findall(r'^(\w+) = (.*)$', ini, re.M):
-                if key in ('enabled_filters', 'weight_multiplier'):   # made of what is there
+                if key in ('enabled_filters', 'weight_multiplier'):  # made of what is there
                     continue
                 with self.subTest(key):
                     self.assertIn(key, words)
                     self.assertIn(value, words)
 
     def test_our_filter_comes_before_novas(self):
-        listed, = re.findall(r'^enabled_filters = (.*)$', guide.controller_ini(), re.M)
+        (listed,) = re.findall(r'^enabled_filters = (.*)$', guide.controller_ini(), re.M)
         self.assertTrue(listed.endswith('NUMAPressureFilter,NUMATopologyFilter'))
         self.assertIn('NUMAPressureFilter,NUMATopologyFilter\n', PLUGIN)

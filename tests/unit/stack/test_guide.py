@@ -51,8 +51,9 @@ class SectionTest(unittest.TestCase):
 
 class BlocksTest(unittest.TestCase):
     def test_a_block_is_dedented_and_whole(self):
-        self.assertEqual(['[a]\nb = 1\n\n[c]\nd = 2'],
-                         guide.blocks(TEXT, r'^\.\. code-block:: ini$'))
+        self.assertEqual(
+            ['[a]\nb = 1\n\n[c]\nd = 2'], guide.blocks(TEXT, r'^\.\. code-block:: ini$')
+        )
 
     def test_a_marker_without_a_block_gives_none(self):
         self.assertEqual([], guide.blocks('nothing::\n\ntext\n', '::$'))
@@ -71,11 +72,14 @@ class OperatorsGuideTest(unittest.TestCase):
         commands = guide.commands(guide.INSTALL, 'On a compute host')
         self.assertIn('/usr/bin/python3 -m venv /opt/nova-numa-pmc', commands)
         self.assertIn('nova-numa-rebalance hook install --reload', commands)
-        self.assertIn('systemctl enable --now nova-numa-agent',
-                      guide.commands(guide.AGENT, 'Install it'))
-        self.assertIn('cp -r /opt/nova-numa-pmc/share/nova-numa-pmc/systemd/'
-                      'nova-numa-agent.service* /etc/systemd/system/',
-                      guide.commands(guide.AGENT, 'Install it'))
+        self.assertIn(
+            'systemctl enable --now nova-numa-agent', guide.commands(guide.AGENT, 'Install it')
+        )
+        self.assertIn(
+            'cp -r /opt/nova-numa-pmc/share/nova-numa-pmc/systemd/'
+            'nova-numa-agent.service* /etc/systemd/system/',
+            guide.commands(guide.AGENT, 'Install it'),
+        )
         found = guide.commands(guide.NOVA, 'On compute hosts')
         self.assertIn('/usr/bin/python3 -m pip install --no-deps .', found)
         self.assertFalse([line for line in found if line.startswith(('[', '#', 'compute_'))])
@@ -83,5 +87,6 @@ class OperatorsGuideTest(unittest.TestCase):
 
 class IniTest(unittest.TestCase):
     def test_an_option_may_be_repeated(self):
-        self.assertEqual('[a]\nb = 1\nc = x\nc = y\n',
-                         config.ini({'a': {'b': 1, 'c': ['x', 'y']}}))
+        self.assertEqual(
+            '[a]\nb = 1\nc = x\nc = y\n', config.ini({'a': {'b': 1, 'c': ['x', 'y']}})
+        )

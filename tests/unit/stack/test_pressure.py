@@ -43,20 +43,35 @@ class Session:
 
     def where(self, *names):
         at = dict(zip(self.servers, self.nodes))
-        return {name: {'host': 'cmp1', 'node': at[name], 'share': 1.0, 'ticks': {at[name]: 1},
-                       'cpus': [self.hosts['cmp1'].cpus_of(at[name])]} for name in names}
+        return {
+            name: {
+                'host': 'cmp1',
+                'node': at[name],
+                'share': 1.0,
+                'ticks': {at[name]: 1},
+                'cpus': [self.hosts['cmp1'].cpus_of(at[name])],
+            }
+            for name in names
+        }
 
     def promises(self):
-        return {'cmp1': {name: {'origin': 'placed', 'cpu_nodes': [place['node']]}
-                         for name, place in self.where(*self.servers).items()}}
+        return {
+            'cmp1': {
+                name: {'origin': 'placed', 'cpu_nodes': [place['node']]}
+                for name, place in self.where(*self.servers).items()
+            }
+        }
 
     def journals(self):
-        return {'cmp1': [{'what': f'guest {name}: start: node {node}: fits; {self.said}'}
-                         for name, node in zip(self.servers, self.nodes)]}
+        return {
+            'cmp1': [
+                {'what': f'guest {name}: start: node {node}: fits; {self.said}'}
+                for name, node in zip(self.servers, self.nodes)
+            ]
+        }
 
 
 class LoadedNodeTest(unittest.TestCase):
-
     def test_both_on_the_other_node(self):
         session, entry = Session((1, 1)), {}
         pressure.loaded_node_is_avoided(session, entry)
@@ -74,8 +89,7 @@ class LoadedNodeTest(unittest.TestCase):
 
     def test_by_promises_alone_is_a_failure(self):
         with self.assertRaisesRegex(Failed, 'by promises'):
-            pressure.loaded_node_is_avoided(
-                Session((1, 1), 'by promises: nothing published'), {})
+            pressure.loaded_node_is_avoided(Session((1, 1), 'by promises: nothing published'), {})
 
     def test_without_us_wherever_they_go(self):
         session, entry = Session((0, 1), with_package=False), {}

@@ -16,8 +16,15 @@ SCHEDULER = """\
 
 
 def _line(message, priority='6', **more):
-    return json.dumps({'MESSAGE': message, 'PRIORITY': priority, 'SYSLOG_IDENTIFIER': 'it',
-                       '__REALTIME_TIMESTAMP': '1700000000500000', **more})
+    return json.dumps(
+        {
+            'MESSAGE': message,
+            'PRIORITY': priority,
+            'SYSLOG_IDENTIFIER': 'it',
+            '__REALTIME_TIMESTAMP': '1700000000500000',
+            **more,
+        }
+    )
 
 
 class WeighedTest(unittest.TestCase):
@@ -33,26 +40,37 @@ class WeighedTest(unittest.TestCase):
 
 class JournalTest(unittest.TestCase):
     def test_servers_are_named(self):
-        found, = reading.journal(_line('guest instance-0000000a: start: ok'),
-                                 {'instance-0000000a': 'plain-1'})
-        self.assertEqual({'taken_s': 1700000000.5, 'who': 'it', 'severity': 6,
-                          'what': 'guest plain-1: start: ok'}, found)
+        (found,) = reading.journal(
+            _line('guest instance-0000000a: start: ok'), {'instance-0000000a': 'plain-1'}
+        )
+        self.assertEqual(
+            {
+                'taken_s': 1700000000.5,
+                'who': 'it',
+                'severity': 6,
+                'what': 'guest plain-1: start: ok',
+            },
+            found,
+        )
 
     def test_unknown_guests_keep_their_names(self):
-        found, = reading.journal(_line('instance-0000000b'), {})
+        (found,) = reading.journal(_line('instance-0000000b'), {})
         self.assertEqual('instance-0000000b', found['what'])
 
     def test_messages_that_are_no_text(self):
         text = '\n'.join([_line([104, 105, 255]), _line(None)])
-        self.assertEqual(['hi\ufffd', 'None'],
-                         [each['what'] for each in reading.journal(text, {})])
+        self.assertEqual(
+            ['hi\ufffd', 'None'], [each['what'] for each in reading.journal(text, {})]
+        )
 
 
 class ComplaintsTest(unittest.TestCase):
-    LOG = {'nova-scheduler.log': 'x ERROR nova_numa_pmc.scheduler.weigher it broke\n'
-                                 'x INFO nova_numa_pmc.compute.monitor fine\n'
-                                 '  File "/a/nova_numa_pmc/hook.py", line 1\n'
-                                 'x ERROR nova.compute.manager no business of ours\n'}
+    LOG = {
+        'nova-scheduler.log': 'x ERROR nova_numa_pmc.scheduler.weigher it broke\n'
+        'x INFO nova_numa_pmc.compute.monitor fine\n'
+        '  File "/a/nova_numa_pmc/hook.py", line 1\n'
+        'x ERROR nova.compute.manager no business of ours\n'
+    }
 
     def test_errors_and_tracebacks_of_ours_alone(self):
         self.assertEqual(2, len(reading.complaints(self.LOG, {})))
@@ -66,8 +84,10 @@ class ComplaintsTest(unittest.TestCase):
         self.assertEqual(1, len(reading.complaints(log, {})))
 
     def test_an_agent_that_died_and_came_again(self):
-        for what in ('nova-numa-agent.service: Main process exited, code=killed, status=9/KILL',
-                     "nova-numa-agent.service: Failed with result 'watchdog'."):
+        for what in (
+            'nova-numa-agent.service: Main process exited, code=killed, status=9/KILL',
+            "nova-numa-agent.service: Failed with result 'watchdog'.",
+        ):
             entries = reading.journal(_line(what, '5'), {})
             self.assertEqual(1, len(reading.complaints({}, {'cmp1': entries})), what)
         entries = reading.journal(_line('nova-numa-agent.service: Deactivated successfully.'), {})

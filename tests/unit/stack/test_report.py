@@ -14,18 +14,39 @@ def _place(host, node, share=1.0, local=None, **more):
 
 
 def _run(label, passed=True, phases=(), events=()):
-    return {'label': label, 'with_package': True, 'counters': False, 'passed': passed,
-            'seconds': 12.5, 'phases': list(phases), 'events': list(events)}
+    return {
+        'label': label,
+        'with_package': True,
+        'counters': False,
+        'passed': passed,
+        'seconds': 12.5,
+        'phases': list(phases),
+        'events': list(events),
+    }
 
 
-EIGHT = {'name': 'eight', 'seconds': 1.5, 'passed': True,
-         'places': {'a': _place('cmp1', 0, 1.0, 1.0), 'b': _place('cmp1', 1, 1.0, 0.9)}}
-FLOATING = {'name': 'eight', 'seconds': 1.5, 'passed': True,
-            'places': {'a': _place('cmp1', 0, 0.9, 0.5), 'b': _place('cmp1', 0, 0.7, 0.25)}}
+EIGHT = {
+    'name': 'eight',
+    'seconds': 1.5,
+    'passed': True,
+    'places': {'a': _place('cmp1', 0, 1.0, 1.0), 'b': _place('cmp1', 1, 1.0, 0.9)},
+}
+FLOATING = {
+    'name': 'eight',
+    'seconds': 1.5,
+    'passed': True,
+    'places': {'a': _place('cmp1', 0, 0.9, 0.5), 'b': _place('cmp1', 0, 0.7, 0.25)},
+}
 MOVE = {'name': '<move>', 'seconds': 2, 'passed': False, 'error': 'Failed: no'}
-RUNS = [_run('with', False, [EIGHT, MOVE],
-             [{'at_s': 0.1, 'who': 'cmp1', 'what': 'guest plain-1: placed'}]),
-        _run('without', True, [FLOATING])]
+RUNS = [
+    _run(
+        'with',
+        False,
+        [EIGHT, MOVE],
+        [{'at_s': 0.1, 'who': 'cmp1', 'what': 'guest plain-1: placed'}],
+    ),
+    _run('without', True, [FLOATING]),
+]
 
 
 class PageTest(unittest.TestCase):
@@ -43,14 +64,16 @@ class PageTest(unittest.TestCase):
 
 class ComparisonTest(unittest.TestCase):
     def test_puts_a_phase_of_each_run_side_by_side(self):
-        found, = report.comparison(RUNS)
+        (found,) = report.comparison(RUNS)
         self.assertEqual('eight', found['phase'])
-        self.assertEqual('cmp1 node 0: 1, cmp1 node 1: 1',
-                         found['figures']['with']['guests on each node'])
-        self.assertEqual('cmp1 node 0: 2',
-                         found['figures']['without']['guests on each node'])
-        self.assertEqual('70.0% at least, 80.0% on average',
-                         found['figures']['without']['bytes on the home node'])
+        self.assertEqual(
+            'cmp1 node 0: 1, cmp1 node 1: 1', found['figures']['with']['guests on each node']
+        )
+        self.assertEqual('cmp1 node 0: 2', found['figures']['without']['guests on each node'])
+        self.assertEqual(
+            '70.0% at least, 80.0% on average',
+            found['figures']['without']['bytes on the home node'],
+        )
 
     def test_a_phase_that_one_run_lacks_is_there_nevertheless(self):
         moved = {**EIGHT, 'name': 'moved'}
@@ -91,8 +114,7 @@ class PlacesTest(unittest.TestCase):
         self.assertIsNone(places.place(self.GUEST, {'0': 0})['local'])
 
     def test_a_guest_without_memory_yet(self):
-        self.assertEqual(0, places.place(
-            {'bytes': {0: 0, 1: 0}, 'cpus': [], 'mems': []})['share'])
+        self.assertEqual(0, places.place({'bytes': {0: 0, 1: 0}, 'cpus': [], 'mems': []})['share'])
 
     def test_a_guest_where_the_hook_has_placed_it_has_no_flaw(self):
         placed = {'origin': 'placed', 'cpu_nodes': [0]}
@@ -101,43 +123,57 @@ class PlacesTest(unittest.TestCase):
 
     def test_each_flaw_is_told(self):
         for promise, guest, ticks, words in [
-                (None, {}, {'0': 1}, 'promise is missing'),
-                ({'origin': 'floating', 'cpu_nodes': []}, {}, {'0': 1}, 'promise is floating'),
-                ({'origin': 'placed', 'cpu_nodes': [1]}, {}, {'0': 1}, r'promised to nodes \[1\]'),
-                ({'origin': 'placed', 'cpu_nodes': [0]},
-                 {'bytes': {0: 9 << 20, 1: (1 << 20) + 1}}, {'0': 1},
-                 '90.0% of its bytes'),
-                ({'origin': 'placed', 'cpu_nodes': [0]}, {'cpus': ['0-3']}, {'0': 1}, '0-3'),
-                ({'origin': 'placed', 'cpu_nodes': [0]}, {}, {'0': 1, '1': 1}, r'\[0, 1\]'),
-                # Who was never seen to run was not seen to run on its node.
-                ({'origin': 'placed', 'cpu_nodes': [0]}, {}, {}, r'nodes \[\]')]:
+            (None, {}, {'0': 1}, 'promise is missing'),
+            ({'origin': 'floating', 'cpu_nodes': []}, {}, {'0': 1}, 'promise is floating'),
+            ({'origin': 'placed', 'cpu_nodes': [1]}, {}, {'0': 1}, r'promised to nodes \[1\]'),
+            (
+                {'origin': 'placed', 'cpu_nodes': [0]},
+                {'bytes': {0: 9 << 20, 1: (1 << 20) + 1}},
+                {'0': 1},
+                '90.0% of its bytes',
+            ),
+            ({'origin': 'placed', 'cpu_nodes': [0]}, {'cpus': ['0-3']}, {'0': 1}, '0-3'),
+            ({'origin': 'placed', 'cpu_nodes': [0]}, {}, {'0': 1, '1': 1}, r'\[0, 1\]'),
+            # Who was never seen to run was not seen to run on its node.
+            ({'origin': 'placed', 'cpu_nodes': [0]}, {}, {}, r'nodes \[\]'),
+        ]:
             with self.subTest(words):
-                place = places.place({'bytes': {0: 99, 1: 1}, 'cpus': ['0-1'], 'mems': ['0-1'],
-                                      **guest}, ticks)
+                place = places.place(
+                    {'bytes': {0: 99, 1: 1}, 'cpus': ['0-1'], 'mems': ['0-1'], **guest}, ticks
+                )
                 self.assertRegex('; '.join(places.flaws(place, promise, '0-1')), words)
 
     def test_spread_counts_by_host_and_node(self):
-        self.assertEqual({'cmp1 node 0': 2, 'cmp2 node 1': 1}, places.spread(
-            {'a': _place('cmp1', 0), 'b': _place('cmp2', 1), 'c': _place('cmp1', 0)}))
+        self.assertEqual(
+            {'cmp1 node 0': 2, 'cmp2 node 1': 1},
+            places.spread(
+                {'a': _place('cmp1', 0), 'b': _place('cmp2', 1), 'c': _place('cmp1', 0)}
+            ),
+        )
 
     def test_remote_ratio_is_of_a_nodes_guests_together(self):
-        counted = {'a': {**places.place(self.GUEST, None, {'local': 90, 'remote': 10}),
-                         'host': 'cmp1'},
-                   'b': {**places.place(self.GUEST, None, {'local': 0, 'remote': 100}),
-                         'host': 'cmp1'}}
+        counted = {
+            'a': {**places.place(self.GUEST, None, {'local': 90, 'remote': 10}), 'host': 'cmp1'},
+            'b': {**places.place(self.GUEST, None, {'local': 0, 'remote': 100}), 'host': 'cmp1'},
+        }
         self.assertEqual({'cmp1 node 0': 0.55}, places.remote_ratios(counted))
-        self.assertEqual('cmp1 node 0: 55.0%',
-                         places.figures(counted)['remote accesses by counters'])
+        self.assertEqual(
+            'cmp1 node 0: 55.0%', places.figures(counted)['remote accesses by counters']
+        )
 
     def test_an_estimate_is_the_mean_of_a_nodes_guests(self):
-        known = {'a': {**places.place(self.GUEST, {'0': 1}), 'host': 'cmp1'},
-                 'b': {**places.place(self.GUEST, {'1': 1}), 'host': 'cmp1'},
-                 'c': {**places.place(self.GUEST), 'host': 'cmp2'}}
+        known = {
+            'a': {**places.place(self.GUEST, {'0': 1}), 'host': 'cmp1'},
+            'b': {**places.place(self.GUEST, {'1': 1}), 'host': 'cmp1'},
+            'c': {**places.place(self.GUEST), 'host': 'cmp2'},
+        }
         self.assertEqual({'cmp1 node 0': 0.5}, places.estimated_remote(known))
-        self.assertEqual('cmp1 node 0: 50.0%',
-                         places.figures(known)['remote, by bytes and CPU time'])
+        self.assertEqual(
+            'cmp1 node 0: 50.0%', places.figures(known)['remote, by bytes and CPU time']
+        )
 
     def test_nothing_counted_has_no_ratio(self):
         self.assertEqual({}, places.remote_ratios({'a': _place('cmp1', 0)}))
-        self.assertEqual({}, places.remote_ratios(
-            {'a': _place('cmp1', 0, accesses={'local': 0, 'remote': 0})}))
+        self.assertEqual(
+            {}, places.remote_ratios({'a': _place('cmp1', 0, accesses={'local': 0, 'remote': 0})})
+        )

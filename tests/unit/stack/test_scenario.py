@@ -26,6 +26,7 @@ def _boots(*names):
     def phase(session, entry):
         session.servers.update(dict.fromkeys(names))
         entry['seen'] = sorted(session.servers)
+
     return phase
 
 
@@ -34,8 +35,11 @@ def _fails(session, entry):
     raise ValueError('no')
 
 
-PHASES = [('boot', _boots('plain-1', 'busy-1'), True), ('fail', _fails, True),
-          ('ours', _boots('numa-1'), False)]
+PHASES = [
+    ('boot', _boots('plain-1', 'busy-1'), True),
+    ('fail', _fails, True),
+    ('ours', _boots('numa-1'), False),
+]
 
 
 class GoThroughTest(unittest.TestCase):
@@ -59,8 +63,9 @@ class GoThroughTest(unittest.TestCase):
     def test_journals_are_in_the_time_line(self):
         session = Session()
         scenario.go_through(session, phases=PHASES)
-        self.assertIn(('cmp1 hook', 'placed'),
-                      [(e['who'], e['what']) for e in session.line.events])
+        self.assertIn(
+            ('cmp1 hook', 'placed'), [(e['who'], e['what']) for e in session.line.events]
+        )
 
     def test_a_run_passes_when_its_phases_do(self):
         session = Session()

@@ -44,8 +44,9 @@ class ServiceTest(unittest.TestCase):
         self.assertFalse(one.stop())
 
     def test_one_that_ends_is_told_with_its_last_words(self):
-        one = self._service([sys.executable, '-c', 'raise SystemExit("no such luck")'],
-                            ready=lambda: False)
+        one = self._service(
+            [sys.executable, '-c', 'raise SystemExit("no such luck")'], ready=lambda: False
+        )
         with self.assertRaisesRegex(service.StackError, 'no such luck'):
             one.start()
 

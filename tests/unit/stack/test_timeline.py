@@ -11,7 +11,7 @@ class TimeLineTest(unittest.TestCase):
         line = TimeLine()
         with line.phase('boot') as entry:
             entry['found'] = 1
-        phase, = line.phases
+        (phase,) = line.phases
         self.assertTrue(phase['passed'])
         self.assertEqual(('boot', 1), (phase['name'], phase['found']))
         self.assertGreaterEqual(phase['seconds'], 0)

@@ -22,7 +22,6 @@ class Clock:
 
 
 class TestPace(unittest.TestCase):
-
     def taken(self, costs, interval_s=5.0):
         """Return when samples were taken that took so long."""
         clock, left, times = Clock(), iter(costs), []
@@ -52,10 +51,15 @@ class TestPace(unittest.TestCase):
 
 
 class TestTimes(unittest.TestCase):
-
     def test_durations(self):
-        for text, expected in (('90', 90), ('1.5s', 1.5), ('15m', 900), ('2h', 7200),
-                               ('7d', 604800), ('1w', 604800)):
+        for text, expected in (
+            ('90', 90),
+            ('1.5s', 1.5),
+            ('15m', 900),
+            ('2h', 7200),
+            ('7d', 604800),
+            ('1w', 604800),
+        ):
             self.assertEqual(expected, pace.duration_s(text))
 
     @given(st.text(max_size=6) | st.sampled_from(['-1', '0', 'nan', 'inf', '1e999d', 'm', '']))
@@ -67,9 +71,15 @@ class TestTimes(unittest.TestCase):
 
     def test_times(self):
         local = datetime.datetime(2026, 11, 21, 14, 0).timestamp()
-        for text, expected in (('+2h', 8200.0), ('-30m', 3200.0), ('@17.5', 17.5), ('', None),
-                               ('2026-11-21T14:00', local), ('2026-11-21 14:00:00', local),
-                               ('1970-01-01T00:01:00+00:00', 60.0)):
+        for text, expected in (
+            ('+2h', 8200.0),
+            ('-30m', 3200.0),
+            ('@17.5', 17.5),
+            ('', None),
+            ('2026-11-21T14:00', local),
+            ('2026-11-21 14:00:00', local),
+            ('1970-01-01T00:01:00+00:00', 60.0),
+        ):
             self.assertEqual(expected, pace.time_s(text, 1000.0, 5000.0))
 
     def test_windows(self):

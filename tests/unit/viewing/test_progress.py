@@ -9,14 +9,15 @@ from nova_numa_pmc.viewing import progress
 
 
 class ProgressTest(unittest.TestCase):
-
     def show(self, bars):
         """Let two guests move and end, the second of unknown size."""
         with bars:
             for in_hand, waiting in (
-                    ((('a', Progress(MOVING)),), 1),
-                    ((('a', Progress(MOVING, 1 << 20, 3 << 20)),), 1),
-                    ((('a', Progress(DONE, 4 << 20, 0)), ('b', Progress(MOVING))), 0), ((), 0)):
+                ((('a', Progress(MOVING)),), 1),
+                ((('a', Progress(MOVING, 1 << 20, 3 << 20)),), 1),
+                ((('a', Progress(DONE, 4 << 20, 0)), ('b', Progress(MOVING))), 0),
+                ((), 0),
+            ):
                 bars.show(in_hand, waiting)
             bars.say('a [bold] 1 was moved')
 

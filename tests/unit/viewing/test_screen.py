@@ -21,11 +21,14 @@ class Terminal(io.StringIO):
 
 
 class TestScreens(unittest.TestCase):
-
     def drawn(self, made, parts=PARTS):
         stream = Terminal()
-        with unittest.mock.patch.dict(os.environ, {
-                'COLUMNS': '160', 'LINES': '30', 'TERM': 'xterm'}), made(stream) as shown:
+        with (
+            unittest.mock.patch.dict(
+                os.environ, {'COLUMNS': '160', 'LINES': '30', 'TERM': 'xterm'}
+            ),
+            made(stream) as shown,
+        ):
             shown.draw(parts)
         return stream.getvalue()
 
@@ -45,8 +48,9 @@ class TestScreens(unittest.TestCase):
     @unittest.skipUnless(screen.rich, 'rich is not installed')
     def test_a_name_is_no_markup(self):
         sample = samples.sample(guests=(samples.guest()._replace(name='[red]x[/nonsense]'),))
-        self.assertIn('[red]x[/nonsense]',
-                      self.drawn(screen.RichScreen, top.as_parts(sample, 'name')))
+        self.assertIn(
+            '[red]x[/nonsense]', self.drawn(screen.RichScreen, top.as_parts(sample, 'name'))
+        )
 
     def test_without_rich_it_is_plain(self):
         with unittest.mock.patch.object(screen, 'rich', None):
@@ -54,7 +58,6 @@ class TestScreens(unittest.TestCase):
 
 
 class TestKeys(unittest.TestCase):
-
     def setUp(self):
         self.ours, theirs = pty.openpty()
         self.terminal = os.fdopen(theirs, 'r')

@@ -9,8 +9,7 @@ from unittest import mock
 from nova_numa_pmc import exceptions, model
 from nova_numa_pmc.core.rates import Count, Delta
 from nova_numa_pmc.host import event_table, events, perf, threads, topology
-from nova_numa_pmc.host.sources import (
-    Running, Tick, counted, cpu_counters, guest_counters, uncore)
+from nova_numa_pmc.host.sources import Running, Tick, counted, cpu_counters, guest_counters, uncore
 from nova_numa_pmc.sample import COUNTED
 from tests.fixtures import sysfs
 from tests.unit.host.test_perf import Child, touch
@@ -25,7 +24,7 @@ def event(role, code, kind=1, **more):
 
 LOCAL, REMOTE = event(event_table.LOCAL_DRAM, 2), event(event_table.REMOTE_DRAM, 6)
 CYCLES, INSTRUCTIONS = event(event_table.CYCLES, 0), event(event_table.INSTRUCTIONS, 3)
-ABSENT = event(event_table.REMOTE_DRAM, 0xfff)
+ABSENT = event(event_table.REMOTE_DRAM, 0xFFF)
 
 
 def selecting(*chosen, missing=()):
@@ -33,7 +32,6 @@ def selecting(*chosen, missing=()):
 
 
 class Counting(unittest.TestCase):
-
     def setUp(self):
         try:
             perf.Group((CYCLES,), perf.on_cpu(0)).close()
@@ -50,10 +48,24 @@ class Counting(unittest.TestCase):
         guests = []
         for pid in pids:
             ran = threads.read(pid, pid)
-            guests.append(Running(model.Guest('u%d' % pid, 'g', 1, 1, pid=pid),
-                                  {pid: ran} if ran else {}, 1.0, 0.0, {}, {}))
-        return Tick((at_s - 1) * SECOND if at_s else None, at_s * SECOND, topology.read(),
-                    tuple(guests), {}, {})
+            guests.append(
+                Running(
+                    model.Guest('u%d' % pid, 'g', 1, 1, pid=pid),
+                    {pid: ran} if ran else {},
+                    1.0,
+                    0.0,
+                    {},
+                    {},
+                )
+            )
+        return Tick(
+            (at_s - 1) * SECOND if at_s else None,
+            at_s * SECOND,
+            topology.read(),
+            tuple(guests),
+            {},
+            {},
+        )
 
     def rung(self, *chosen, **more):
         rung = guest_counters.GuestCounters(selecting(*chosen, **more), root=self.root)
@@ -67,7 +79,6 @@ class Counting(unittest.TestCase):
 
 
 class GuestCountersTest(Counting):
-
     def test_each_guest_by_its_threads(self):
         rung, idle = self.rung(LOCAL, REMOTE, INSTRUCTIONS, CYCLES), Child(lambda: None)
         self.addCleanup(idle.end)
@@ -76,8 +87,10 @@ class GuestCountersTest(Counting):
         self.child.run()
         found = rung.sample(self.tick(1, self.child.pid, idle.pid))
         told = found['u%d' % self.child.pid]
-        self.assertEqual(('perf by thread', COUNTED, 0.0, 0.0, 1.0), (
-            told.source, told.sure, told.remote_per_sec, told.remote_ratio, told.counted_share))
+        self.assertEqual(
+            ('perf by thread', COUNTED, 0.0, 0.0, 1.0),
+            (told.source, told.sure, told.remote_per_sec, told.remote_ratio, told.counted_share),
+        )
         self.assertEqual(int(self.child.field(7)) - before, told.local_per_sec)
         self.assertLess(0, told.cycles_per_sec)
         idle_told = found['u%d' % idle.pid]
@@ -87,8 +100,13 @@ class GuestCountersTest(Counting):
         rung = self.rung(LOCAL, REMOTE)
         one = self.tick(1, self.child.pid)._replace(before_ns=SECOND)
         [guest] = one.guests
-        more = one._replace(guests=(guest._replace(threads={
-            **guest.threads, os.getpid(): threads.read(os.getpid(), os.getpid())}),))
+        more = one._replace(
+            guests=(
+                guest._replace(
+                    threads={**guest.threads, os.getpid(): threads.read(os.getpid(), os.getpid())}
+                ),
+            )
+        )
         told = [bool(rung.sample(tick)) for tick in (one, one, more, more, one, one)]
         self.assertEqual([False, True, False, True, False, True], told)
 
@@ -98,8 +116,9 @@ class GuestCountersTest(Counting):
         self.assertEqual([False, True, False, True], told)
 
     def test_without_remote_accesses_execution_only(self):
-        rung = self.rung(LOCAL, INSTRUCTIONS, CYCLES,
-                         missing=((event_table.REMOTE_DRAM, 'not on this CPU'),))
+        rung = self.rung(
+            LOCAL, INSTRUCTIONS, CYCLES, missing=((event_table.REMOTE_DRAM, 'not on this CPU'),)
+        )
         rung.sample(self.tick(0, self.child.pid))
         self.child.run()
         [told] = rung.sample(self.tick(1, self.child.pid)).values()
@@ -137,7 +156,6 @@ class GuestCountersTest(Counting):
 
 
 class CpuCountersTest(Counting):
-
     def test_a_node_is_the_sum_of_its_cpus(self):
         counters = cpu_counters.CpuCounters(selecting(LOCAL, REMOTE), self.root)
         self.addCleanup(counters.close)
@@ -148,12 +166,20 @@ class CpuCountersTest(Counting):
         self.assertLessEqual(2000, sum(counts.local_per_sec for counts in found.values()))
         self.assertEqual({node.id for node in host.nodes if node.cpus}, found.keys())
         counters.limit((REMOTE.role,))
-        self.assertEqual([{}, None], [counters.sample(host, SECOND), counters.sample(
-            host, SECOND)[host.nodes[0].id].local_per_sec])
+        self.assertEqual(
+            [{}, None],
+            [
+                counters.sample(host, SECOND),
+                counters.sample(host, SECOND)[host.nodes[0].id].local_per_sec,
+            ],
+        )
         # A CPU that goes offline takes what it counted with it.
-        fewer = host._replace(nodes=tuple(
-            node._replace(online_cpus=node.online_cpus - {max(node.online_cpus)})
-            for node in host.nodes))
+        fewer = host._replace(
+            nodes=tuple(
+                node._replace(online_cpus=node.online_cpus - {max(node.online_cpus)})
+                for node in host.nodes
+            )
+        )
         self.assertEqual({}, counters.sample(fewer, SECOND))
 
     def test_mediated_vpmu(self):
@@ -176,26 +202,30 @@ class OwnersTest(unittest.TestCase):
         return told
 
     def test_sums_with_the_smallest_share(self):
-        told = self.sample({0: [Count(0, 0, 0)] * 2, 1: [Count(5, 10, 10)] * 2},
-                           {0: [Count(8, 20, 10), Count(1, 20, 20)],
-                            1: [Count(9, 30, 30), Count(5, 30, 30)]})
-        self.assertEqual({'n': {'local_dram': Delta(20.0, 0.5), 'remote_dram': Delta(1.0, 1.0)}},
-                         told)
+        told = self.sample(
+            {0: [Count(0, 0, 0)] * 2, 1: [Count(5, 10, 10)] * 2},
+            {0: [Count(8, 20, 10), Count(1, 20, 20)], 1: [Count(9, 30, 30), Count(5, 30, 30)]},
+        )
+        self.assertEqual(
+            {'n': {'local_dram': Delta(20.0, 0.5), 'remote_dram': Delta(1.0, 1.0)}}, told
+        )
 
     def test_backwards_not_run_or_absent_is_unknown(self):
         base = {0: [Count(7, 10, 10), Count(0, 10, 10)]}
         for bad in (Count(6, 20, 20), Count(9, 20, 10), Count(9, 9, 9), None):
             with self.subTest(bad=bad):
                 told = self.sample(base, {0: [bad, Count(4, 20, 20)]})
-                self.assertEqual({'local_dram': None, 'remote_dram': Delta(4.0, 1.0)},
-                                 told['n'])
+                self.assertEqual({'local_dram': None, 'remote_dram': Delta(4.0, 1.0)}, told['n'])
                 counts = counted.add_up((LOCAL, REMOTE), told['n'], SECOND)
                 self.assertEqual((None, 4.0, 1.0), (*counts[:2], counts.share))
 
     def test_minus(self):
         local = LOCAL._replace(minus=event_table.REMOTE_DRAM)
-        counts = counted.add_up((local, REMOTE), {
-            'local_dram': Delta(10.0, 1.0), 'remote_dram': Delta(4.0, 0.5)}, SECOND)
+        counts = counted.add_up(
+            (local, REMOTE),
+            {'local_dram': Delta(10.0, 1.0), 'remote_dram': Delta(4.0, 0.5)},
+            SECOND,
+        )
         self.assertEqual((6.0, 4.0, 0.5), (*counts[:2], counts.share))
 
 
@@ -214,7 +244,6 @@ class Replayed:
 
 
 class UncoreTest(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -224,19 +253,25 @@ class UncoreTest(unittest.TestCase):
 
     def packages(self, by_cpu):
         for cpu, package in by_cpu.items():
-            sysfs.write(self.root, 'sys/devices/system/cpu/cpu%d/topology/physical_package_id'
-                        % cpu, '%d\n' % package)
+            sysfs.write(
+                self.root,
+                'sys/devices/system/cpu/cpu%d/topology/physical_package_id' % cpu,
+                '%d\n' % package,
+            )
 
     def plan(self, *chosen):
         wanted, shared = uncore.Uncore(selecting(*chosen), root=self.root)._plan(self.host)
-        return {node: sorted((key, [one.role for one in own]) for key, (_, own) in keys.items())
-                for node, keys in wanted.items()}, shared
+        return {
+            node: sorted((key, [one.role for one in own]) for key, (_, own) in keys.items())
+            for node, keys in wanted.items()
+        }, shared
 
     def test_each_package_once_for_its_node(self):
         read = event(event_table.MEM_READ, 0, cpus=(0, 4))._replace(pmu='imc_0')
         planned, shared = self.plan(read)
-        self.assertEqual({0: [(('imc_0', 0), ['mem_read'])], 1: [(('imc_0', 4), ['mem_read'])]},
-                         planned)
+        self.assertEqual(
+            {0: [(('imc_0', 0), ['mem_read'])], 1: [(('imc_0', 4), ['mem_read'])]}, planned
+        )
         self.assertEqual(set(), shared)
 
     def test_a_pmu_that_names_its_node(self):
@@ -253,14 +288,24 @@ class UncoreTest(unittest.TestCase):
             uncore.Uncore(selecting(LOCAL), root=self.root).sample(self.host, 0)
 
     def use(self, weight=1.0, **deltas):
-        told = {role: value if value is None else Delta(value, 1.0)
-                for role, value in deltas.items()}
+        told = {
+            role: value if value is None else Delta(value, 1.0) for role, value in deltas.items()
+        }
         return uncore.Uncore(selecting(), weight)._use(told, 2 * SECOND)
 
     def test_what_follows(self):
-        self.assertEqual(uncore.Use(1600.0, 10.0, 50.0, 0.25), self.use(
-            2.0, mem_read=1600.0, mem_write=800.0, io_read=320.0, link_tx=100.0, io_hit=3.0,
-            io_miss=1.0))
+        self.assertEqual(
+            uncore.Use(1600.0, 10.0, 50.0, 0.25),
+            self.use(
+                2.0,
+                mem_read=1600.0,
+                mem_write=800.0,
+                io_read=320.0,
+                link_tx=100.0,
+                io_hit=3.0,
+                io_miss=1.0,
+            ),
+        )
         self.assertEqual(uncore.Use(200.0), self.use(mem_traffic=400.0))
         self.assertEqual(uncore.Use(), self.use())
         self.assertEqual(uncore.Use(None, 12.5), self.use(mem_read=1600.0, mem_write=None))
@@ -272,9 +317,18 @@ class ControlGroupTest(Counting):
 
     def setUp(self):
         super().setUp()
-        self.base = next((path for path in ('/sys/fs/cgroup/perf_event', '/sys/fs/cgroup/unified',
-                                            '/sys/fs/cgroup')
-                          if os.access(path + '/cgroup.procs', os.W_OK)), None)
+        self.base = next(
+            (
+                path
+                for path in (
+                    '/sys/fs/cgroup/perf_event',
+                    '/sys/fs/cgroup/unified',
+                    '/sys/fs/cgroup',
+                )
+                if os.access(path + '/cgroup.procs', os.W_OK)
+            ),
+            None,
+        )
         if self.base is None:
             self.skipTest('no control group can be made here')
         self.group = '%s/qemu-%d-test.libvirt-qemu' % (self.base, os.getpid())
@@ -306,8 +360,9 @@ class ControlGroupTest(Counting):
         before = int(self.child.field(7))
         self.child.run()
         told = self.sample(1)
-        self.assertEqual(('perf by cgroup', COUNTED, int(self.child.field(7)) - before, 0.0),
-                         told[:4])
+        self.assertEqual(
+            ('perf by cgroup', COUNTED, int(self.child.field(7)) - before, 0.0), told[:4]
+        )
         self.remove()
         self.make()
         self.child.run()
@@ -321,8 +376,9 @@ class CrowdedTest(Counting):
     def test_asked_before_anything_is_counted(self):
         chosen = (LOCAL, REMOTE, INSTRUCTIONS, CYCLES)
         for fits, room in ((8, counted.ROLES), (6, (LOCAL.role, REMOTE.role)), (5, ())):
-            with mock.patch.object(perf, 'fit_together',
-                                   lambda events, cpu, fits=fits: len(events) <= fits):
+            with mock.patch.object(
+                perf, 'fit_together', lambda events, cpu, fits=fits: len(events) <= fits
+            ):
                 rung = self.rung(*chosen)
                 self.assertEqual([room] * 2, [rung.room(0), rung.room(0)])
 

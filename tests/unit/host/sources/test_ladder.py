@@ -6,8 +6,14 @@ from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.sources import Evidence, Running, Tick, ladder
 from nova_numa_pmc.sample import COUNTED, INFERRED
 
-TICK = Tick(0, 10**9, None, tuple(
-    Running(model.Guest(uuid, uuid, 1, 1), {}, 1.0, 0.0, {}, {}) for uuid in 'ab'), {}, {})
+TICK = Tick(
+    0,
+    10**9,
+    None,
+    tuple(Running(model.Guest(uuid, uuid, 1, 1), {}, 1.0, 0.0, {}, {}) for uuid in 'ab'),
+    {},
+    {},
+)
 
 
 class Rung:
@@ -32,7 +38,6 @@ def ratio(value, source='x', sure=INFERRED):
 
 
 class LadderTest(unittest.TestCase):
-
     def test_the_best_is_taken_and_the_others_are_not_asked(self):
         best, other = Rung('best', {'a': ratio(0.1), 'b': ratio(0.2)}), Rung('other', {})
         found = ladder.Ladder([best, other]).sample(TICK)
@@ -40,8 +45,10 @@ class LadderTest(unittest.TestCase):
         self.assertEqual(0, other.asked)
 
     def test_each_guest_has_the_best_that_tells_of_it(self):
-        best, other = Rung('best', {'a': ratio(0.1)}), Rung('other', {'a': ratio(0.9),
-                                                                      'b': ratio(0.2)})
+        best, other = (
+            Rung('best', {'a': ratio(0.1)}),
+            Rung('other', {'a': ratio(0.9), 'b': ratio(0.2)}),
+        )
         found = ladder.Ladder([best, other]).sample(TICK)
         self.assertEqual({'a': ratio(0.1), 'b': ratio(0.2)}, found.evidence)
         self.assertEqual('best', found.source)
@@ -58,13 +65,25 @@ class LadderTest(unittest.TestCase):
         self.assertEqual(('best', ()), (steps.sample(TICK).source, steps.sample(TICK).problems))
 
     def test_execution_of_a_better_rung_stays(self):
-        best = Rung('best', {'a': Evidence('best', COUNTED, cycles_per_sec=3.0,
-                                           instructions_per_sec=2.0, counted_share=0.5)})
+        best = Rung(
+            'best',
+            {
+                'a': Evidence(
+                    'best',
+                    COUNTED,
+                    cycles_per_sec=3.0,
+                    instructions_per_sec=2.0,
+                    counted_share=0.5,
+                )
+            },
+        )
         best.problems = ('no event for remote_dram',)
         found = ladder.Ladder([best, Rung('other', {'a': ratio(0.1)})]).sample(TICK)
         self.assertEqual(('other', ('no event for remote_dram',)), (found.source, found.problems))
-        self.assertEqual(ratio(0.1)._replace(cycles_per_sec=3.0, instructions_per_sec=2.0,
-                                             counted_share=0.5), found.evidence['a'])
+        self.assertEqual(
+            ratio(0.1)._replace(cycles_per_sec=3.0, instructions_per_sec=2.0, counted_share=0.5),
+            found.evidence['a'],
+        )
 
     def test_nobody_tells(self):
         found = ladder.Ladder([Rung('best', {}), Rung('other', 'broken')]).sample(TICK)

@@ -4,20 +4,26 @@
 import tempfile
 import unittest
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import topology
 from nova_numa_pmc.host.sources import (
-    Running, Tick, counted, cpu_counters, numa_faults, pages, resctrl)
+    Running,
+    Tick,
+    counted,
+    cpu_counters,
+    numa_faults,
+    pages,
+    resctrl,
+)
 from nova_numa_pmc.host.threads import Ran
 from nova_numa_pmc.sample import ATTRIBUTED, COUNTED, INFERRED
 from tests.fixtures import measured
 
 SECOND = measured.SECOND_NS
-SCHED = '''\
+SCHED = """\
 CPU 0/KVM (5001, #threads: 6)
 -------------------------------------------------------------------
 se.exec_start                                :     1355234.000000
@@ -27,17 +33,21 @@ total_numa_faults                            :                   40
 current_node=0, numa_group_id=0
 numa_faults node=0 task_private=%d task_shared=%d group_private=9 group_shared=9
 numa_faults node=1 task_private=%d task_shared=%d group_private=9 group_shared=9
-'''
+"""
 
 
 def guest(number, cores_by_node, bytes_by_node=None, tids=(), cpu=0):
-    return Running(model.Guest('u%d' % number, 'g%d' % number, 2, 1, pid=4000 + number),
-                   {tid: Ran(0, 0, cpu, 1) for tid in tids}, sum(cores_by_node.values()), 0.0,
-                   cores_by_node, bytes_by_node or {})
+    return Running(
+        model.Guest('u%d' % number, 'g%d' % number, 2, 1, pid=4000 + number),
+        {tid: Ran(0, 0, cpu, 1) for tid in tids},
+        sum(cores_by_node.values()),
+        0.0,
+        cores_by_node,
+        bytes_by_node or {},
+    )
 
 
 class PagesTest(unittest.TestCase):
-
     def test_ratio(self):
         self.assertEqual(0.0, pages.remote_ratio({0: 1.5}, {0: 10, 1: 0}))
         self.assertEqual(1.0, pages.remote_ratio({0: 1.5}, {1: 10}))
@@ -48,8 +58,10 @@ class PagesTest(unittest.TestCase):
         for cores, size in (({}, {0: 1}), ({0: 0.0}, {0: 1}), ({0: 1.0}, {}), ({0: 1.0}, {0: 0})):
             self.assertIsNone(pages.remote_ratio(cores, size))
 
-    @given(st.dictionaries(st.integers(0, 3), st.floats(0, 100)),
-           st.dictionaries(st.integers(0, 3), st.integers(0, 1 << 50)))
+    @given(
+        st.dictionaries(st.integers(0, 3), st.floats(0, 100)),
+        st.dictionaries(st.integers(0, 3), st.integers(0, 1 << 50)),
+    )
     def test_bounds(self, cores, size):
         ratio = pages.remote_ratio(cores, size)
         self.assertTrue(ratio is None or 0 <= ratio <= 1)
@@ -57,27 +69,35 @@ class PagesTest(unittest.TestCase):
     def test_says_what_it_is(self):
         tick = Tick(0, SECOND, None, (guest(1, {0: 1.0}, {1: 5}), guest(2, {}, {1: 5})), {}, {})
         [(uuid, told)] = pages.Pages().sample(tick).items()
-        self.assertEqual(('u1', 'pages', INFERRED, 1.0, None),
-                         (uuid, told.source, told.sure, told.remote_ratio, told.local_per_sec))
+        self.assertEqual(
+            ('u1', 'pages', INFERRED, 1.0, None),
+            (uuid, told.source, told.sure, told.remote_ratio, told.local_per_sec),
+        )
 
 
 class CpuShareTest(unittest.TestCase):
-
-    COUNTS = {0: counted.Counts(90.0, 10.0, None, None, 1.0),
-              1: counted.Counts(0.0, 40.0, None, None, 0.5)}
+    COUNTS = {
+        0: counted.Counts(90.0, 10.0, None, None, 1.0),
+        1: counted.Counts(0.0, 40.0, None, None, 0.5),
+    }
 
     def sample(self, guests, busy, counts=COUNTS):
         return cpu_counters.CpuShare().sample(Tick(0, SECOND, None, guests, busy, counts))
 
     def test_by_share_of_the_busy_time(self):
         found = self.sample((guest(1, {0: 1.0}), guest(2, {0: 0.5, 1: 0.5})), {0: 2.0, 1: 1.0})
-        self.assertEqual(('perf by CPU', ATTRIBUTED, 45.0, 5.0, 0.1, 0.5), (
-            *found['u1'][:5], found['u1'].counted_share))
+        self.assertEqual(
+            ('perf by CPU', ATTRIBUTED, 45.0, 5.0, 0.1, 0.5),
+            (*found['u1'][:5], found['u1'].counted_share),
+        )
         self.assertEqual((22.5, 22.5, 0.5), found['u2'][2:5])
 
     def test_where_a_node_is_not_counted_or_nothing_ran(self):
-        found = self.sample((guest(1, {0: 1.0}), guest(2, {1: 0.5}), guest(3, {})),
-                            {0: 2.0, 1: 1.0}, {0: self.COUNTS[0]})
+        found = self.sample(
+            (guest(1, {0: 1.0}), guest(2, {1: 0.5}), guest(3, {})),
+            {0: 2.0, 1: 1.0},
+            {0: self.COUNTS[0]},
+        )
         self.assertEqual({'u1'}, found.keys())
 
     def test_uncounted(self):
@@ -89,7 +109,6 @@ class CpuShareTest(unittest.TestCase):
 
 
 class OnHost(unittest.TestCase):
-
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
@@ -99,12 +118,12 @@ class OnHost(unittest.TestCase):
         self.topology = topology.read(self.root)
 
     def tick(self, at_s, *guests):
-        return Tick((at_s - 1) * SECOND, at_s * SECOND, self.topology, guests,
-                    {0: 2.0, 1: 1.0}, {})
+        return Tick(
+            (at_s - 1) * SECOND, at_s * SECOND, self.topology, guests, {0: 2.0, 1: 1.0}, {}
+        )
 
 
 class NumaFaultsTest(OnHost):
-
     def setUp(self):
         super().setUp()
         self.rung = numa_faults.NumaFaults(self.root)
@@ -114,15 +133,25 @@ class NumaFaultsTest(OnHost):
         self.host.write('proc/4001/task/5001/sched', SCHED % (20, 10, 5, 5))
         self.host.write('proc/4001/task/5002/sched', SCHED % (0, 0, 0, 40))
         told = self.rung.sample(self.tick(1, guest(1, {0: 1.0}, tids=(5001, 5002, 5003))))['u1']
-        self.assertEqual(('NUMA faults', INFERRED, 50 / 80, None),
-                         (told.source, told.sure, told.remote_ratio, told.local_per_sec))
+        self.assertEqual(
+            ('NUMA faults', INFERRED, 50 / 80, None),
+            (told.source, told.sure, told.remote_ratio, told.local_per_sec),
+        )
 
     def test_nothing_met_or_nothing_ran(self):
         self.host.write('proc/4001/task/5001/sched', SCHED % (0, 0, 0, 0))
         self.host.write('proc/4002/task/5002/sched', SCHED % (1, 1, 1, 1))
-        self.assertEqual({}, self.rung.sample(self.tick(
-            1, guest(1, {0: 1.0}, tids=(5001,)), guest(2, {}, tids=(5002,)),
-            guest(3, {0: 1.0}, tids=(5003,)))))
+        self.assertEqual(
+            {},
+            self.rung.sample(
+                self.tick(
+                    1,
+                    guest(1, {0: 1.0}, tids=(5001,)),
+                    guest(2, {}, tids=(5002,)),
+                    guest(3, {0: 1.0}, tids=(5003,)),
+                )
+            ),
+        )
 
     def test_switched_off_or_not_built_in(self):
         self.host.write('proc/sys/kernel/numa_balancing', '0\n')
@@ -137,8 +166,7 @@ class NumaFaultsTest(OnHost):
             found = numa_faults.parse(line)
             self.assertTrue(all(pages >= 0 for pages in found.values()))
         self.assertEqual({}, numa_faults.parse('numa_faults node=0 task_private=1'))
-        self.assertEqual({}, numa_faults.parse(
-            'numa_faults node=0 task_private=-1 task_shared=2'))
+        self.assertEqual({}, numa_faults.parse('numa_faults node=0 task_private=-1 task_shared=2'))
 
 
 class ResctrlTest(OnHost):
@@ -150,8 +178,9 @@ class ResctrlTest(OnHost):
         self.rung = resctrl.Resctrl('/sys/fs/resctrl', self.root)
 
     def set(self, group, total_0, local_0, total_1=0, local_1=0, tasks=()):
-        self.host.monitor(group, {0: (64 * total_0, 64 * local_0),
-                                  1: (64 * total_1, 64 * local_1)}, tasks)
+        self.host.monitor(
+            group, {0: (64 * total_0, 64 * local_0), 1: (64 * total_1, 64 * local_1)}, tasks
+        )
 
     def nodes_at(self, at_s):
         return {node: counts[:2] for node, counts in self.rung.nodes_at(at_s * SECOND).items()}
@@ -164,13 +193,13 @@ class ResctrlTest(OnHost):
         self.set('', 1000, 500)
         self.assertEqual({}, self.rung.sample(self.tick(1, guest(1, {0: 1.0}))))
         self.set('', 1200, 650, 40, 0)
-        found = self.rung.sample(self.tick(2, guest(1, {0: 1.0}), guest(2, {1: 1.0}),
-                                           guest(3, {})))
+        found = self.rung.sample(
+            self.tick(2, guest(1, {0: 1.0}), guest(2, {1: 1.0}), guest(3, {}))
+        )
         self.assertEqual(('resctrl', ATTRIBUTED, 75.0, 25.0, 0.25, 6400.0), found['u1'][:6])
         self.assertEqual((0.0, 40.0, 1.0), found['u2'][2:5])
         self.assertEqual({'u1', 'u2'}, found.keys())
-        self.assertEqual({0: (150.0, 50.0), 1: (0.0, 40.0)},
-                         self.nodes_at(2))
+        self.assertEqual({0: (150.0, 50.0), 1: (0.0, 40.0)}, self.nodes_at(2))
         self.assertEqual({}, self.nodes_at(3))
 
     def test_a_guest_with_a_group_of_its_own_is_counted(self):
@@ -179,9 +208,13 @@ class ResctrlTest(OnHost):
             self.set('qemu-1-x-vcpus_0-1', total, total // 4, tasks=(51, 52))
             self.set('qemu-1-x-vcpus_0-1/mon_groups/vcpus_0', total, 0, tasks=(51,))
             self.set('shared', 1, 1, tasks=(61, 99))
-            found = self.rung.sample(self.tick(
-                1 + total // 100, guest(1, {0: 1.0}, tids=(51, 52)), guest(2, {0: 1.0},
-                                                                           tids=(61,))))
+            found = self.rung.sample(
+                self.tick(
+                    1 + total // 100,
+                    guest(1, {0: 1.0}, tids=(51, 52)),
+                    guest(2, {0: 1.0}, tids=(61,)),
+                )
+            )
         self.assertEqual((COUNTED, 25.0, 75.0, 0.75), found['u1'][1:5])
         self.assertEqual(ATTRIBUTED, found['u2'].sure)
 
@@ -192,11 +225,13 @@ class ResctrlTest(OnHost):
             rung.sample(self.tick(1, guest(1, {0: 1.0})))
             second()
             return rung.sample(self.tick(at_s, guest(1, {0: 1.0})))
+
         self.assertIn('u1', steps(10, lambda: self.set('', 20, 0)))
         self.assertEqual({}, steps(10, lambda: self.set('', 20, 0), at_s=3))
         self.assertEqual({}, steps(10, lambda: self.set('', 9, 0)))
-        self.assertEqual({}, steps(10, lambda: self.host.monitor('', {
-            0: ('Unavailable', 'Error')})))
+        self.assertEqual(
+            {}, steps(10, lambda: self.host.monitor('', {0: ('Unavailable', 'Error')}))
+        )
         self.assertEqual({}, steps(10, lambda: self.set('new', 5, 5)))
 
     def test_without_local_bandwidth(self):
@@ -209,8 +244,7 @@ class ResctrlTest(OnHost):
         for total in (0, 100):
             self.host.monitor('', {0: (6400 * total, 3200 * total)})
             self.rung.sample(self.tick(1 + total // 100))
-        self.assertEqual({0: (2500.0, 2500.0), 1: (2500.0, 2500.0)},
-                         self.nodes_at(2))
+        self.assertEqual({0: (2500.0, 2500.0), 1: (2500.0, 2500.0)}, self.nodes_at(2))
 
     @given(st.binary(max_size=30))
     def test_garbage(self, text):
