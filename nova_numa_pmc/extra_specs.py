@@ -7,7 +7,7 @@ Import-light: the libvirt hook reads the same from a domain's metadata, where No
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.view import DEFAULT_INTENSITY, INTENSITY
+from nova_numa_pmc.core.host_view import DEFAULT_INTENSITY, INTENSITY
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
@@ -36,7 +36,7 @@ class Wishes(Record):
     :param policy: one of :data:`model.POLICIES`
     :param max_pressure: highest pressure that the guest may leave on its nodes, None: as
         the operator has set
-    :param memory_intensity: a key of :data:`nova_numa_pmc.core.view.INTENSITY`
+    :param memory_intensity: a key of :data:`nova_numa_pmc.core.host_view.INTENSITY`
     :param problems: what is ignored, and why
     """
 
@@ -84,7 +84,7 @@ def check(key: str, value: str) -> str | float:
                 f'{key}={value!r:.80}: must be a number above 0, {PRESSURE_MAX:g} at most'
             )
         return number
-    raise ValueError(f'{key!r:.80}: no such extra spec; there are {", ".join(KEYS)}')
+    raise ValueError(f'{key!r:.80}: no such extra spec; known ones are {", ".join(KEYS)}')
 
 
 def pinned_by_nova(extra_specs: Mapping[str, str]) -> tuple[str, ...]:

@@ -34,14 +34,16 @@ import os
 import sys
 import time
 
-from nova_numa_pmc import bounded, model, promises, settings
+from nova_numa_pmc import hook_worker, model, promises
+from nova_numa_pmc.conf import settings
+from nova_numa_pmc.cpulist import format_cpulist, format_nodes
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.host import domain_xml, guests, journal, topology
+from nova_numa_pmc.host import domain_xml, guests, journal
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import NoReturn
 
     Report = Callable[[BaseException], object]
@@ -67,7 +69,7 @@ def main(argv: list[str], root: str = '/') -> NoReturn:
     """
     status, lines = 0, journal.Lines(root)
     try:
-        status = run(argv[1], argv[2], 0, root, bounded.leave_behind, lines)
+        status = run(argv[1], argv[2], 0, root, hook_worker.leave_behind, lines)
     except BaseException as error:
         lines.log(
             journal.ERROR,
@@ -102,11 +104,11 @@ def run(
         return 0
     xml = _read(stdin)
     if operation == 'started':
-        answer = bounded.run(lambda: call.work(xml), call.time_left_s(), call.report)
+        answer = hook_worker.run(lambda: call.work(xml), call.time_left_s(), call.report)
     else:
         answer = call.work(xml)
     if answer is None:
-        call.log(journal.WARNING, 'not done in time: libvirt goes on without it')
+        call.log(journal.WARNING, 'not finished in time: libvirt continues without it')
     if answer == _OK or not call.options.strict or operation != 'start':
         return 0
     why = answer.decode() if answer else 'not placed: no answer; see the journal'
@@ -128,7 +130,7 @@ class Call:
         self.name, self.operation, self.root = name, operation, root
         self.leave_behind, self._lines = leave_behind, lines
         self.began_ns = time.monotonic_ns()
-        self.options = settings.read(os.path.join(root, settings.PATH[1:]))
+        self.options = settings.of_host(root)
         self._problems = list(self.options.problems)
 
     def age_s(self) -> float:
@@ -177,8 +179,8 @@ class Call:
         if lost:
             self.log(
                 journal.WARNING,
-                "%d lines are not logged: the system's log did not take "
-                'them, or there are more than %d' % (lost, _PROBLEMS_MAX),
+                "%d lines were not logged: the system's log did not accept them, or there were "
+                'more than %d' % (lost, _PROBLEMS_MAX),
             )
 
     def lock_timeout_s(self) -> float:
@@ -199,8 +201,8 @@ class Call:
         if promise.origin == model.PLACED:
             told += '; cpus %s%s; memory on %s%s' % (
                 before,
-                topology.format_cpulist(decision.cpus or ()),
-                _list(promise.mem_nodes) or 'any node',
+                format_cpulist(decision.cpus or ()),
+                format_nodes(promise.mem_nodes) or 'any node',
                 after,
             )
         self.log(journal.INFO, '%s; %d MiB promised' % (told, promise.memory_bytes >> 20))
@@ -242,9 +244,9 @@ def _hold_early(
         stale = None
 
     def work() -> None:
-        from nova_numa_pmc import early  # not before the process is another
+        from nova_numa_pmc import hook_early  # not before the process is another
 
-        early.follow(promise, guest, cpus, call.options, call.root, stale)
+        hook_early.follow(promise, guest, cpus, call.options, call.root, stale)
 
     try:
         leave_behind(work, call.report_early)
@@ -259,9 +261,9 @@ def _free(call: Call, xml: bytes) -> bytes:
 
 
 def _settle(call: Call, xml: bytes) -> bytes:
-    from nova_numa_pmc import settling  # half of all imports, for this operation only
+    from nova_numa_pmc import hook_started  # half of all imports, for this operation only
 
-    settling.settle(call, xml)
+    hook_started.settle(call, xml)
     return _OK
 
 
@@ -278,14 +280,14 @@ _OPERATIONS = {
 def _selftest(call: Call) -> int:
     """Exercise the imports and readers without writing; tell on stderr."""
     try:
-        from nova_numa_pmc import settling  # noqa: F401 -- imported for the trial
+        from nova_numa_pmc import hook_started  # noqa: F401 -- imported for the trial
 
         host = promises.usable_host(call.root)
         running, problems = guests.read_running(call.root)
         told = 'ok, version %s, python %s, nodes %s, %d guests, %d unreadable, label %s' % (
             _version(),
             sys.version.split()[0],
-            _list(node.id for node in host.nodes),
+            format_nodes(node.id for node in host.nodes),
             len(running),
             len(problems),
             _label(call.root),
@@ -327,7 +329,3 @@ def _read(stdin: int) -> bytes:
 def _describe(error: BaseException) -> str:
     known = isinstance(error, (NumaPmcError, OSError))
     return str(error) if known else '%s: %s' % (type(error).__name__, error)
-
-
-def _list(nodes: Iterable[int]) -> str:
-    return ','.join(str(node) for node in nodes)

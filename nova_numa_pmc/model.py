@@ -338,7 +338,7 @@ class Limits(Record):
     :param reserve_bytes: per node, kept for the host itself
     :param smt_ratio: s, what an SMT sibling adds to a core [cores]
     :param domain_distance: nodes nearer than this share their memory channels, whatever the
-        caches tell [SLIT units]; 0: as these tell (``core/hierarchy.py``)
+        caches tell [SLIT units]; 0: as these tell (``core/cache_hierarchy.py``)
     :param pressure_floor: below this a node is simply fine
     :param pressure_step: pressures closer than this are equal
     :param device_memory_nodes: ids of nodes whose memory is a device's where the kernel doesn't

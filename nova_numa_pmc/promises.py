@@ -11,20 +11,24 @@ from __future__ import annotations
 import os
 import time
 
-from nova_numa_pmc import model, overrides, pool_loads, pools, state
+from nova_numa_pmc import model
+from nova_numa_pmc.conf import settings
+from nova_numa_pmc.core import pools
+from nova_numa_pmc.cpulist import format_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError, TopologyError
 from nova_numa_pmc.host import guests, topology
 from nova_numa_pmc.record import Record
+from nova_numa_pmc.state import overrides, pool_loads, promises_file
 from nova_numa_pmc.usable_cpus import usable_host
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping
     from types import TracebackType
     from typing import Protocol
 
-    from nova_numa_pmc.settings import Settings
+    from nova_numa_pmc.conf.settings import Settings
 
     class Ledger(Protocol):
         """The record of promises to decide in: :class:`state.locked`, or a draft of it.
@@ -94,10 +98,10 @@ class Decision(Record):
     evidence: pool_loads.Evidence | None = None
 
 
-def locked(options: Settings, root: str, timeout_s: float) -> state.locked:
+def locked(options: Settings, root: str, timeout_s: float) -> promises_file.locked:
     """Return :class:`state.locked` for the record of the host at ``root``."""
-    return state.locked(
-        os.path.join(root, options.state_dir[1:]), timeout_s, state.read_boot_id(root)
+    return promises_file.locked(
+        settings.below(root, options.state_dir), timeout_s, promises_file.read_boot_id(root)
     )
 
 
@@ -107,14 +111,14 @@ def recall(guest: model.Guest, options: Settings, root: str) -> Decision | None:
     Its ``cpus`` are not recorded: :func:`cpus_of` reads them from the host.
     """
     try:
-        promise = state.read_one(
-            os.path.join(root, options.state_dir[1:]), guest.uuid, state.read_boot_id(root)
+        promise = promises_file.read_one(
+            settings.below(root, options.state_dir), guest.uuid, promises_file.read_boot_id(root)
         )
     except StateError:
         return None  # deciding makes the record anew, and tells why
     if not promise:
         return None
-    return Decision(promise, None, 'node %s: as reserved' % _listed(promise.cpu_nodes), ())
+    return Decision(promise, None, 'node %s: as reserved' % format_nodes(promise.cpu_nodes), ())
 
 
 def cpus_of(promise: model.Promise, guest: model.Guest, root: str) -> frozenset[int]:
@@ -141,13 +145,16 @@ def decide(
     :param ledger: what to decide in; None: the record, locked
     :raises NumaPmcError: no decision, and nothing recorded
     """
-    from nova_numa_pmc.core import ceiling, placement  # not where the decision is recalled
+    from nova_numa_pmc.core.placement import (  # not where the decision is recalled
+        placement,
+        promise_limit,
+    )
 
     host = usable_host(root)
     devices, problems = _device_nodes(guest, root)
     problems += (*host.problems, *_ignored(guest.hints))
     guest, unread = _overridden(guest, root)
-    guest, beyond = ceiling.bounded(guest, host, options.limits)
+    guest, beyond = promise_limit.bounded(guest, host, options.limits)
     counted, asked = _located(guest, host), pools.of_guest(guest, host)
     problems += unread + [beyond] * bool(beyond)
     with ledger or locked(options, root, timeout_s) as ledger:
@@ -203,7 +210,7 @@ def _within_l3(
         or not pools.has_l3s(host, placed.nodes)
     ):
         return placed, ()
-    from nova_numa_pmc.core import l3  # few hosts have several on a node
+    from nova_numa_pmc.core.placement import l3  # few hosts have several on a node
 
     cpus, told = l3.choose(host, view, tuple(promises), placed.nodes, request, limits)
     return placed._replace(
@@ -230,9 +237,9 @@ def followed(
 
     :param guest: read since vCPUs or memory were plugged or taken out
     """
-    from nova_numa_pmc.core import ceiling
+    from nova_numa_pmc.core.placement import promise_limit
 
-    guest = _located(ceiling.bounded(guest, host, limits)[0], host)
+    guest = _located(promise_limit.bounded(guest, host, limits)[0], host)
     if promise.memory_bytes != guest.memory_bytes:
         promise = promise._replace(memory_bytes=guest.memory_bytes, mem_bytes=())
     if promise.vcpus != guest.vcpus:
@@ -243,7 +250,7 @@ def followed(
         and not set(promise.cpu_nodes) & set(guest.mem_nodes)
     ):
         # virsh numatune --live: where the memory is bound, the CPUs follow it.
-        beside = _nodes(pools.cpus_on(guest.mem_nodes, host, guest), host)
+        beside = pools.nodes_of(pools.cpus_on(guest.mem_nodes, host, guest), host)
         if beside:
             promise = promise._replace(
                 cpu_nodes=beside, mem_nodes=guest.mem_nodes, mem_bytes=(), bound=False, cpus=()
@@ -287,10 +294,10 @@ def reconcile(
         names = set()
     except OSError as error:
         raise StateError(
-            '%s: %s: the running guests are not known' % (directory, error.strerror)
+            '%s: %s: the running guests are unknown' % (directory, error.strerror)
         ) from None
     running = [uuid for uuid, promise in ledger.promises.items() if promise.name in names]
-    ledger.promises = state.prune(
+    ledger.promises = promises_file.prune(
         ledger.promises,
         running,
         _boottime_ns() if now_ns is None else now_ns,
@@ -300,13 +307,13 @@ def reconcile(
     if starting:
         unknown.discard(starting.name)
     if unknown:
-        from nova_numa_pmc.core import ceiling
+        from nova_numa_pmc.core.placement import promise_limit
 
         found, unread = guests.read_running(root)
         problems += unread
         for guest in found:
             if guest.name in unknown:
-                guest, beyond = ceiling.bounded(guest, host, options.limits)
+                guest, beyond = promise_limit.bounded(guest, host, options.limits)
                 problems += ['guest %s: %s' % (guest.name, beyond)] * bool(beyond)
                 ledger.put(_observed(_located(guest, host), host, options, root))
     return problems
@@ -342,7 +349,7 @@ def _follow(
     request: model.Request, promise: model.Promise, host: model.Topology, lying: Mapping[int, int]
 ) -> Decision | None:
     """Give a guest the CPUs beside the memory it has; None where there are too few."""
-    from nova_numa_pmc.core.view import split_bytes
+    from nova_numa_pmc.core.host_view import split_bytes
 
     total, homes = sum(lying.values()), []
     for node in sorted(lying, key=lambda node: (-lying[node], node)):
@@ -353,9 +360,9 @@ def _follow(
     else:
         return None
     holding = tuple(sorted(node for node in lying if lying[node] >= _HOLDS_RATIO * total))
-    cpu_nodes = _nodes(beside, host)
-    why = 'node %s: beside its memory (%s)' % (
-        _listed(cpu_nodes),
+    cpu_nodes = pools.nodes_of(beside, host)
+    why = 'node %s: with its memory (%s)' % (
+        format_nodes(cpu_nodes),
         ', '.join('%d MiB on %d' % (lying[node] >> 20, node) for node in holding),
     )
     promise = promise._replace(
@@ -372,8 +379,8 @@ def _evidence(
 ) -> pool_loads.Evidence:
     """Return the evidence of the CPUs that a guest may use."""
     return pool_loads.evidence(
-        os.path.join(root, options.state_dir[1:]),
-        state.read_boot_id(root),
+        settings.below(root, options.state_dir),
+        promises_file.read_boot_id(root),
         _boottime_ns(),
         cpus,
         apart,
@@ -384,9 +391,9 @@ def _observed(
     guest: model.Guest, host: model.Topology, options: Settings, root: str
 ) -> model.Promise:
     """Return the promise that a running guest without one amounts to."""
-    from nova_numa_pmc.core import placement
+    from nova_numa_pmc.core.placement import placement
 
-    nodes = () if guest.placed_by else _nodes(_held_cpus(guest.pid, root), host)
+    nodes = () if guest.placed_by else pools.nodes_of(_held_cpus(guest.pid, root), host)
     if len(nodes) == sum(1 for node in host.nodes if node.cpus):
         nodes = ()
     held = model.Placement(
@@ -407,7 +414,7 @@ def _observed(
 
 
 def _began_after_hook(pid: int | None, root: str) -> bool:
-    """Say whether a process began since the hook was installed; where that can't be told, not."""
+    """Return whether a process began after the hook was installed; False where unknown."""
     from nova_numa_pmc.host import cgroups
 
     if pid is None:
@@ -425,11 +432,9 @@ def _held_cpus(pid: int | None, root: str) -> frozenset[int] | None:
     from nova_numa_pmc.host import cgroups, held  # seldom needed, and dear
 
     try:
-        groups = cgroups.find(pid, root)
-        own = held.current(groups)
+        return held.held_cpus(cgroups.find(pid, root))
     except CpusetError:
         return None
-    return held.held_cpus(groups, own)
 
 
 def _ignored(hints: tuple[tuple[str, str], ...]) -> list[str]:
@@ -464,21 +469,15 @@ def _device_nodes(guest: model.Guest, root: str) -> tuple[tuple[int, ...], list[
 
 
 def _located(guest: model.Guest, host: model.Topology) -> model.Guest:
-    """Tell the nodes of a guest's pins, and the vCPUs that load the floating pool's CPUs."""
+    """Return the nodes of a guest's pins, and the vCPUs that load the floating pool's CPUs."""
     loading = pools.loading_vcpus(guest, host)
     if loading != guest.vcpus:
         guest = guest._replace(vcpus=loading)
     return (
-        guest._replace(cpu_nodes=_nodes(guest.pinned_cpus, host)) if guest.pinned_cpus else guest
+        guest._replace(cpu_nodes=pools.nodes_of(guest.pinned_cpus, host))
+        if guest.pinned_cpus
+        else guest
     )
-
-
-def _nodes(cpus: frozenset[int] | None, host: model.Topology) -> tuple[int, ...]:
-    return tuple(node.id for node in host.nodes if cpus and node.online_cpus & cpus)
-
-
-def _listed(nodes: Sequence[int]) -> str:
-    return ','.join('%d' % node for node in nodes)
 
 
 def _boottime_ns() -> int:

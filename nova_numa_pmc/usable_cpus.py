@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import os
 
-from nova_numa_pmc import model, pool_loads, pools, settings, state
+from nova_numa_pmc import model
+from nova_numa_pmc.conf import settings
+from nova_numa_pmc.core import pools
+from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, StateError
-from nova_numa_pmc.host import hierarchy, topology
+from nova_numa_pmc.host import cpu_topology, topology
+from nova_numa_pmc.state import pool_loads, promises_file
 
 #: The group above the guests' own, with systemd and without, where an operator may have kept
 #: CPUs back.
@@ -38,11 +42,11 @@ def partitioned_host(root: str) -> model.Topology:
 
     :raises TopologyError: the host can't be read
     """
-    host = hierarchy.read(topology.read(root), root)
+    host = cpu_topology.read(topology.read(root), root)
     for path in _PARTITION_CPUS:
         try:
             with open(os.path.join(root, path), encoding='ascii') as stream:
-                allowed = topology.parse_cpulist(stream.read())
+                allowed = parse_cpulist(stream.read())
         except (OSError, ValueError, CpuListError):
             continue
         if allowed:
@@ -61,11 +65,11 @@ def _usable(host: model.Topology, allowed: frozenset[int] | None = None) -> mode
 
 def published_pool(root: str) -> pools.Pool | None:
     """Return the floating pool that the agent told last in this boot; None: it told none."""
-    options = settings.read(os.path.join(root, settings.PATH[1:]))
+    options = settings.of_host(root)
     try:
-        found = pool_loads.read(os.path.join(root, options.state_dir[1:]))
+        found = pool_loads.read(settings.below(root, options.state_dir))
     except StateError:
         return None  # who reads the loads says why
-    if found is None or not found.pools or found.boot_id != state.read_boot_id(root):
+    if found is None or not found.pools or found.boot_id != promises_file.read_boot_id(root):
         return None
     return pools.Pool(found.pools[0].cpus, pools.AGENT)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nova_numa_pmc import model
-    from nova_numa_pmc.agent.ticking import Tick
+    from nova_numa_pmc.agent.stages import Tick
 
     #: A guest, its promise, to which nodes it is widened, and the CPUs of the host's nodes.
     _Known = tuple[

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import extra_specs, model
-from nova_numa_pmc.core.view import INTENSITY
+from nova_numa_pmc.core.host_view import INTENSITY
 
 if TYPE_CHECKING:
     from nova.api.validation.extra_specs import base
@@ -31,7 +31,7 @@ SPECS = (
         'on one node if it fits, else on the smallest and closest set of nodes; ``one_node``: on '
         'one node, and only on hosts that have one for it; ``spread``: over all nodes, for '
         'bandwidth; ``none``: not at all.',
-        {'type': str, 'description': 'A policy of placement', 'enum': list(model.POLICIES)},
+        {'type': str, 'description': 'A placement policy', 'enum': list(model.POLICIES)},
     ),
     (
         extra_specs.MAX_PRESSURE,

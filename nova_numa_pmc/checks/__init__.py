@@ -2,5 +2,5 @@
 """What operators commonly get wrong, one module for each area.
 
 A check is a function that takes the host's root (or what was read below it)
-and yields :class:`~nova_numa_pmc.checks.finding.Finding`. Checks only read.
+and yields :class:`~nova_numa_pmc.finding.Finding`. Checks only read.
 """

@@ -3,20 +3,20 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import settings
-from nova_numa_pmc.checks import finding
-from nova_numa_pmc.checks.finding import Finding
+from nova_numa_pmc import finding
+from nova_numa_pmc.conf import settings
 from nova_numa_pmc.core import node_memory
+from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import DomainError, NumaPmcError
+from nova_numa_pmc.finding import Finding
 from nova_numa_pmc.host import domain_values, topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nova_numa_pmc.checks.nova_conf import NovaConf
+    from nova_numa_pmc.host.nova_conf import NovaConf
 
 #: Ratios nearer than this are equal.
 _RATIO_STEP = 0.01
@@ -24,7 +24,7 @@ _RATIO_STEP = 0.01
 
 def check_settings(root: str) -> Iterator[Finding]:
     """Check that our own file of settings can be used."""
-    path = os.path.join(root, settings.PATH[1:])
+    path = settings.below(root, settings.PATH)
     for problem in settings.read(path).problems:
         yield Finding(
             'settings',
@@ -43,7 +43,7 @@ def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
 
     :param conf: of nova-compute
     """
-    path = os.path.join(root, settings.PATH[1:])
+    path = settings.below(root, settings.PATH)
     ours = settings.read(path).limits.ram_ratio
     name = 'ram_allocation_ratio'
     nova = conf.get(name)
@@ -54,7 +54,7 @@ def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
         which = (
             'a guest that Nova sends here may not fit on a node, and then only its CPUs are placed'
             if ours < nova
-            else 'a node is promised more than Nova sells'
+            else 'more may be promised on a node than Nova sells'
         )
         yield Finding(
             'ram-ratio',
@@ -71,7 +71,7 @@ def check_memory_kept(root: str, conf: NovaConf) -> Iterator[Finding]:
 
     libvirt tells Nova of all memory that is online (virNodeGetInfo()).
     """
-    path = os.path.join(root, settings.PATH[1:])
+    path = settings.below(root, settings.PATH)
     try:
         nodes = topology.read(root).nodes
     except NumaPmcError:
@@ -89,8 +89,8 @@ def check_memory_kept(root: str, conf: NovaConf) -> Iterator[Finding]:
         )
         + ': no guest is placed there'
     )
-    remedy = 'where guests may have it: [placement] guest_memory_nodes = %s in %s' % (
-        topology.format_cpulist(numbers),
+    remedy = 'if guests may use it: [placement] guest_memory_nodes = %s in %s' % (
+        format_cpulist(numbers),
         settings.PATH,
     )
     if reserved_mib >= kept_mib:
@@ -100,12 +100,12 @@ def check_memory_kept(root: str, conf: NovaConf) -> Iterator[Finding]:
         'memory-kept',
         finding.WARNING,
         '%s, but Nova sells it: its %s is %d' % (what, name, reserved_mib),
-        '%s = %d or more in nova.conf; systemctl set-property machine.slice AllowedMemoryNodes=%s '
-        'keeps guests whose own nodes are full from it (cgroup v2); %s'
+        '%s = %d or more in nova.conf; systemctl set-property machine.slice '
+        'AllowedMemoryNodes=%s keeps guests whose own nodes are full off it (cgroup v2); %s'
         % (
             name,
             kept_mib + max(0, reserved_mib),
-            topology.format_cpulist(
+            format_cpulist(
                 node.id for node in nodes if node.memory_bytes and node.id not in numbers
             ),
             remedy,
@@ -134,9 +134,9 @@ def check_shared_set(root: str, conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'cpu-shared-set-isolated',
             finding.WARNING,
-            'cpu_shared_set holds CPUs %s, which are isolated or nohz_full: guests that nobody '
-            'pins are kept off them' % topology.format_cpulist(kept),
-            'take them out of cpu_shared_set, or boot without isolating them',
+            'cpu_shared_set contains CPUs %s, which are isolated or nohz_full: unpinned guests '
+            'are kept off them' % format_cpulist(kept),
+            'remove them from cpu_shared_set, or boot without isolating them',
             file,
         )
     without = [node.id for node in nodes if not node.cpus & shared]
@@ -146,6 +146,6 @@ def check_shared_set(root: str, conf: NovaConf) -> Iterator[Finding]:
             finding.WARNING,
             'cpu_shared_set has no CPU on node %s: no guest is placed there, but Nova sells its '
             'memory' % ', '.join('%d' % node for node in without),
-            'give cpu_shared_set CPUs of each node',
+            'add CPUs of each node to cpu_shared_set',
             file,
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.checks import finding
-from nova_numa_pmc.checks.finding import Finding
+from nova_numa_pmc import finding
+from nova_numa_pmc.finding import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ _NOT_IN_CONTAINERS = ('hook-outdated', 'hook-not-installed')
 def check_status(report: dict[str, Any], in_container: bool = False) -> Iterator[Finding]:
     """Turn the report of ``nova-numa-rebalance hook status`` into findings.
 
-    :param report: as :func:`nova_numa_pmc.cmd.hook.status` returns it
+    :param report: as :func:`nova_numa_pmc.cli.verbs.hook.status` returns it
     :param in_container: it is about the root of a container that libvirt runs in
     """
     path = report['installed']['path']

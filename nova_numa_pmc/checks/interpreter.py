@@ -12,12 +12,13 @@ import os
 import subprocess
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.conf import settings
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from nova_numa_pmc.checks.processes import Process
+    from nova_numa_pmc.host.processes import Process
 
 _MAX_SHEBANG_BYTES = 4096
 
@@ -79,7 +80,7 @@ def of(process: Process | None, script: str = '', root: str = '/') -> str | None
             return program
         script = program
     try:
-        with open(os.path.join(root, script.lstrip('/')), 'rb') as stream:
+        with open(settings.below(root, script), 'rb') as stream:
             first = stream.readline(_MAX_SHEBANG_BYTES)
     except OSError:
         return None
@@ -117,7 +118,7 @@ def ask(python: str, owner: tuple[int, int] | None = None, timeout_s: float = 20
             tuple((name, target) for name, target in said['points']),
         )
     except subprocess.TimeoutExpired:
-        return Answer(python, problem='no answer in %d s' % timeout_s)
+        return Answer(python, problem='no answer within %d s' % timeout_s)
     except (OSError, subprocess.SubprocessError) as error:
         return Answer(python, problem=str(error))
     except (ValueError, KeyError, TypeError):

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.checks import finding, processes
-from nova_numa_pmc.checks.finding import Finding
+from nova_numa_pmc import finding
+from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import NumaPmcError
-from nova_numa_pmc.host import topology
+from nova_numa_pmc.finding import Finding
+from nova_numa_pmc.host import processes, topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +37,7 @@ def check_nodes(root: str) -> Iterator[Finding]:
             'topology-unreadable',
             finding.ERROR,
             str(error),
-            'without the nodes no guest is placed: see whether sysfs is mounted',
+            'without the nodes no guest is placed: check that sysfs is mounted',
         )
         return
     for problem in host.problems:
@@ -44,15 +45,16 @@ def check_nodes(root: str) -> Iterator[Finding]:
             'node-cpus',
             finding.WARNING,
             problem,
-            'compare with "lscpu -e=CPU,NODE,ONLINE"; a newer firmware or kernel may '
-            'tell it right',
+            'compare with "lscpu -e=CPU,NODE,ONLINE"; newer firmware or a newer kernel may '
+            'report it correctly',
         )
     if len(host.nodes) < 2:
         yield Finding(
             'one-node',
             finding.NOTE,
-            'the host has one NUMA node: there is nothing to place',
-            'enable NUMA (and node interleaving off) in the firmware, if it has several sockets',
+            'the host has only one NUMA node: there is nothing to place',
+            'if it has several sockets, enable NUMA (and disable node interleaving) in the '
+            'firmware',
         )
 
 
@@ -63,8 +65,8 @@ def check_numad(root: str) -> Iterator[Finding]:
         yield Finding(
             'numad-running',
             finding.ERROR,
-            'numad runs (pid %d): it moves guests that we have placed, by free memory alone'
-            % process.pid,
+            'numad is running (pid %d): it moves guests that we have placed, going by free '
+            'memory alone' % process.pid,
             'systemctl disable --now numad',
         )
 
@@ -75,8 +77,8 @@ def check_balancing(root: str) -> Iterator[Finding]:
         yield Finding(
             'numa-balancing',
             finding.WARNING,
-            'kernel.numa_balancing is on: it unmaps pages of guests to see who uses them, and '
-            'moves pages (not CPUs, which we hold) on its own account',
+            'kernel.numa_balancing is on: it unmaps pages of guests to see which CPUs use them, '
+            'and moves pages (not CPUs, which we hold) of its own accord',
             'sysctl kernel.numa_balancing=0, unless guests that are not placed need it',
             os.path.join(root, _BALANCING),
         )
@@ -88,8 +90,8 @@ def check_ksm(root: str) -> Iterator[Finding]:
         yield Finding(
             'ksm-across-nodes',
             finding.WARNING,
-            'KSM merges equal pages across nodes: a guest then reads them on another node, '
-            'whatever its own',
+            'KSM merges identical pages across nodes: a guest may then read them from a node '
+            'other than its own',
             'echo 2 > /sys/kernel/mm/ksm/run; echo 0 > /sys/kernel/mm/ksm/merge_across_nodes; '
             'echo 1 > /sys/kernel/mm/ksm/run',
             os.path.join(root, _KSM, 'merge_across_nodes'),
@@ -129,9 +131,9 @@ def check_governor(root: str) -> Iterator[Finding]:
         yield Finding(
             'governor',
             finding.NOTE,
-            'the frequency governor of CPUs %s is %s: with performance, and idle states no deeper '
-            'than C1, busy guests made 6.8 %% more transactions, for more power'
-            % (topology.format_cpulist(cpus), governor[:40]),
+            'the frequency governor of CPUs %s is %s: with performance, and no idle state '
+            'deeper than C1, busy guests made 6.8 %% more transactions, at the cost of more '
+            'power' % (format_cpulist(cpus), governor[:40]),
             'cpupower frequency-set -g performance',
             os.path.join(root, _CPUS, 'cpu%d' % cpus[0], 'cpufreq/scaling_governor'),
         )
@@ -153,7 +155,7 @@ def check_counting(root: str) -> Iterator[Finding]:
             'counters-refused',
             finding.WARNING,
             'kernel.perf_event_paranoid is %s, and nova-numa-agent lacks CAP_SYS_ADMIN, which '
-            'this kernel then wants: it measures without counters' % level,
+            'this kernel then requires: it measures without counters' % level,
             "install the unit's drop-in nova-numa-agent.service.d/perf-paranoid.conf, or sysctl "
             'kernel.perf_event_paranoid=2',
             os.path.join(root, _PARANOID),

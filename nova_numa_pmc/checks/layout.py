@@ -11,14 +11,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.checks import finding
-from nova_numa_pmc.checks.finding import Finding
+from nova_numa_pmc import finding
+from nova_numa_pmc.finding import Finding
 from nova_numa_pmc.host import confinement, hook_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nova_numa_pmc.checks.processes import Process
+    from nova_numa_pmc.host.processes import Process
 
 _MAX_CGROUP_BYTES = 1 << 16
 #: What a container's control group tells of who runs it.
@@ -36,9 +36,9 @@ def check_libvirt(root: str) -> Iterator[Finding]:
         yield Finding(
             'libvirt-not-running',
             finding.NOTE,
-            'neither virtqemud nor libvirtd runs; a modular daemon ends after 120 s without work '
-            'and is started when it is called',
-            'virsh list, then run this again',
+            'neither virtqemud nor libvirtd is running; a modular daemon exits after 120 s '
+            'without work and is started again on demand',
+            'run virsh list, then run this again',
         )
         return
     if not daemon.same_root:
@@ -48,7 +48,7 @@ def check_libvirt(root: str) -> Iterator[Finding]:
             yield Finding(
                 'hook-not-in-container',
                 finding.ERROR,
-                '%s (pid %d) runs in a container (%s), and there is no hook in it'
+                '%s (pid %d) runs in a container (%s), and the hook is not installed there'
                 % (daemon.name, daemon.pid, deployment(root, daemon.pid)),
                 'install the package in its image, run "nova-numa-rebalance hook install" in '
                 'it, and share /run/nova-numa-pmc with the host',
@@ -59,7 +59,7 @@ def check_libvirt(root: str) -> Iterator[Finding]:
             'libvirt-modular',
             finding.NOTE,
             'libvirt is modular: virtqemud (pid %d) runs the hook, not libvirtd' % daemon.pid,
-            'reload virtqemud where a guide says libvirtd',
+            'where a guide says libvirtd, reload virtqemud',
         )
 
 
@@ -72,14 +72,14 @@ def check_container(process: Process | None) -> Iterator[Finding]:
         yield Finding(
             'service-in-container',
             finding.NOTE,
-            '%s (pid %d) runs in a container: its configuration is read through %s, its Python '
-            'is not asked' % (process.name, process.pid, process.root),
-            'run "nova-numa-rebalance check" in the container, too',
+            '%s (pid %d) runs in a container: its configuration is read through %s, but its '
+            'Python is not queried' % (process.name, process.pid, process.root),
+            'run "nova-numa-rebalance check" in the container as well',
         )
 
 
 def deployment(root: str, pid: int) -> str:
-    """Say what deployed a containerised process, by its control group."""
+    """Return what deployed a containerised process, by its control group."""
     try:
         with open(
             os.path.join(root, 'proc', str(pid), 'cgroup'), encoding='utf-8', errors='replace'
@@ -87,4 +87,4 @@ def deployment(root: str, pid: int) -> str:
             text = stream.read(_MAX_CGROUP_BYTES)
     except OSError:
         text = ''
-    return next((name for mark, name in _DEPLOYMENTS if mark in text), 'by whom is not told')
+    return next((name for mark, name in _DEPLOYMENTS if mark in text), 'deployment unknown')

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.checks import finding
-from nova_numa_pmc.checks.finding import Finding
+from nova_numa_pmc import finding
+from nova_numa_pmc.finding import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from nova_numa_pmc.checks.interpreter import Answer
-    from nova_numa_pmc.checks.nova_conf import NovaConf
-    from nova_numa_pmc.checks.processes import Process
+    from nova_numa_pmc.host.nova_conf import NovaConf
+    from nova_numa_pmc.host.processes import Process
 
 #: Our monitor, as ``compute_monitors`` names it in full.
 NAME = 'cpu.numa_pmc'
@@ -44,8 +44,8 @@ def check_enabled(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'monitor-not-enabled',
             finding.ERROR,
-            'compute_monitors does not name %s: the scheduler gets no pressure of this host'
-            % NAME,
+            "compute_monitors does not include %s: the scheduler does not learn this host's "
+            'pressure' % NAME,
             '[DEFAULT] compute_monitors = %s, then restart nova-compute' % NAME,
             file,
         )
@@ -54,9 +54,9 @@ def check_enabled(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'monitor-conflict',
             finding.ERROR,
-            'compute_monitors names %s beside ours: Nova loads one monitor of the namespace '
-            'cpu, whichever it finds first' % ', '.join(others),
-            'leave only %s; it reports what virt_driver does, too' % NAME,
+            'compute_monitors includes %s besides ours: Nova loads only one monitor of the '
+            'namespace cpu, the first that it finds' % ', '.join(others),
+            'keep only %s; it also reports what virt_driver does' % NAME,
             file,
         )
 
@@ -79,7 +79,7 @@ def check_interval(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'update-interval-long',
             finding.WARNING,
-            'update_resources_interval = %d: the scheduler decides on pressures up to %d s old'
+            'update_resources_interval = %d: the scheduler decides by pressures up to %d s old'
             % (interval_s, interval_s),
             'remove the option (0: every 60 s)',
             file,
@@ -96,7 +96,7 @@ def check_loadable(answer: Answer, installed: str | None = None) -> Iterator[Fin
         yield Finding(
             'monitor-not-asked',
             finding.NOTE,
-            '%s could not be asked what it sees: %s' % (answer.python, answer.problem),
+            'cannot tell what %s can import: %s' % (answer.python, answer.problem),
             'run as root, where nova-compute runs',
         )
         return
@@ -104,7 +104,7 @@ def check_loadable(answer: Answer, installed: str | None = None) -> Iterator[Fin
         yield Finding(
             'monitor-not-asked',
             finding.NOTE,
-            '%s has no Nova' % answer.python,
+            '%s cannot import Nova' % answer.python,
             'run this where nova-compute runs',
         )
         return
@@ -128,7 +128,7 @@ def check_loadable(answer: Answer, installed: str | None = None) -> Iterator[Fin
         yield Finding(
             'monitor-entry-point-elsewhere',
             finding.ERROR,
-            'the entry point numa_pmc targets %s: Nova loads only what lies in its own package'
+            'the entry point numa_pmc points to %s: Nova loads only modules of its own package'
             % ', '.join(targets),
             pip,
         )
@@ -151,7 +151,7 @@ def check_restarted(
         yield Finding(
             '%s-not-restarted' % process.name,
             finding.WARNING,
-            '%s (pid %d) has run since before %s changed'
+            '%s (pid %d) has been running since before %s changed'
             % (process.name, process.pid, ', '.join(late)),
             'restart %s' % process.name,
             late[0],
@@ -161,10 +161,10 @@ def check_restarted(
 def _shim_missing(answer: Answer, installed: str | None, pip: str) -> Finding:
     read = ', '.join(answer.monitors) or 'nowhere'
     if installed is None:
-        what = 'the module numa_pmc is missing in %s' % read
-        remedy = pip + '; an editable install (pip install -e) does not bring it'
+        what = 'the module numa_pmc is missing from %s' % read
+        remedy = pip + '; an editable install (pip install -e) does not put it there'
     else:
-        what = 'the module numa_pmc was installed as %s, but Nova reads its monitors from %s' % (
+        what = 'the module numa_pmc was installed as %s, but Nova loads its monitors from %s' % (
             installed,
             read,
         )

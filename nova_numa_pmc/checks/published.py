@@ -6,18 +6,18 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import host_state, pools
-from nova_numa_pmc.agent import watching
-from nova_numa_pmc.checks import finding
-from nova_numa_pmc.checks.finding import Finding
+from nova_numa_pmc import finding
+from nova_numa_pmc.agent import guest_events
+from nova_numa_pmc.core import pools
 from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.movement import pausing
+from nova_numa_pmc.finding import Finding
+from nova_numa_pmc.state import host_state, pause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nova_numa_pmc.checks.nova_conf import NovaConf
-    from nova_numa_pmc.checks.processes import Process
+    from nova_numa_pmc.host.nova_conf import NovaConf
+    from nova_numa_pmc.host.processes import Process
 
 
 def check_published(directory: str, now_s: float) -> Iterator[Finding]:
@@ -31,7 +31,7 @@ def check_published(directory: str, now_s: float) -> Iterator[Finding]:
         yield Finding(
             'state-missing',
             finding.ERROR,
-            '%s is not there: the monitor has nothing to send' % path,
+            '%s does not exist: the monitor has nothing to send' % path,
             'systemctl enable --now nova-numa-agent',
             path,
         )
@@ -52,8 +52,8 @@ def check_published(directory: str, now_s: float) -> Iterator[Finding]:
         yield Finding(
             'state-stale',
             finding.ERROR,
-            "the host's state is %.0f s old, and was measured every %.0f s: the scheduler takes "
-            'this host as unknown' % (age_s, published.interval_s),
+            "the host's state is %.0f s old, though it is measured every %.0f s: the scheduler "
+            "treats this host's pressure as unknown" % (age_s, published.interval_s),
             'systemctl status nova-numa-agent; journalctl -u nova-numa-agent',
             path,
         )
@@ -61,16 +61,16 @@ def check_published(directory: str, now_s: float) -> Iterator[Finding]:
         yield Finding(
             'state-from-the-future',
             finding.WARNING,
-            "the host's state was taken %.0f s from now: the clock was set back" % -age_s,
+            "the host's state is dated %.0f s in the future: the clock was set back" % -age_s,
             'restart nova-numa-agent once the clock is right',
             path,
         )
-    elif published.guests_by.startswith(watching.STATUS_FILES):
+    elif published.guests_by.startswith(guest_events.STATUS_FILES):
         yield Finding(
             'libvirt-not-heard',
             finding.NOTE,
-            'the agent knows guests by %s: it looks at what libvirt writes, and is not '
-            'told by it' % published.guests_by,
+            'the agent learns of guests from %s: it watches the files that libvirt writes, and '
+            'gets no events from it' % published.guests_by,
             'install libvirt-python beside the agent (pip install '
             'nova-numa-pmc[libvirt]); systemctl status libvirtd virtqemud',
             path,
@@ -94,9 +94,9 @@ def check_pool(directory: str, conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'cpu-sets-not-read',
             finding.WARNING,
-            'the agent goes by %s for the CPUs that guests share, not by cpu_shared_set and '
-            "cpu_dedicated_set: it can not read nova-compute's files, or they say nothing that "
-            'it can use'
+            'the agent takes the CPUs that guests share from %s, not from cpu_shared_set and '
+            "cpu_dedicated_set: it cannot read nova-compute's files, or they set neither to a "
+            'usable value'
             % ("the guests' XML" if published.pool_source == pools.GUESTS else 'all usable CPUs'),
             'journalctl -u nova-numa-agent; let it read %s' % file,
             file,
@@ -108,14 +108,14 @@ def check_paused(directory: str) -> Iterator[Finding]:
 
     :param directory: of the state, as we see it
     """
-    paused = pausing.read(directory)
+    paused = pause.read(directory)
     if paused:
         yield Finding(
             'agent-paused',
             finding.WARNING,
             'the agent moves no guest: %s' % str(paused),
             'nova-numa-rebalance resume',
-            os.path.join(directory, pausing.FILE),
+            os.path.join(directory, pause.FILE),
         )
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.checks import finding
-from nova_numa_pmc.checks.finding import Finding
+from nova_numa_pmc import finding
+from nova_numa_pmc.finding import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nova_numa_pmc.checks.interpreter import Answer
-    from nova_numa_pmc.checks.nova_conf import NovaConf
+    from nova_numa_pmc.host.nova_conf import NovaConf
 
 WEIGHER = 'nova_numa_pmc.scheduler.weigher.NUMAPressureWeigher'
 FILTER = 'nova_numa_pmc.scheduler.filter.NUMAPressureFilter'
@@ -31,7 +31,8 @@ def check_weigher(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'weigher-not-enabled',
             finding.ERROR,
-            'weight_classes does not name the weigher: hosts are chosen without their pressure',
+            'weight_classes does not include the weigher: hosts are chosen without regard to '
+            'their pressure',
             '[filter_scheduler] weight_classes = %s,%s' % (_STOCK_WEIGHERS, WEIGHER),
             file,
         )
@@ -39,7 +40,7 @@ def check_weigher(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'weigher-alone',
             finding.WARNING,
-            "weight_classes names only our weigher: it replaces Nova's own, so that RAM, disk, "
+            "weight_classes names only our weigher: it replaces Nova's own, so RAM, disk, "
             'server groups and failed builds no longer count',
             '[filter_scheduler] weight_classes = %s,%s' % (_STOCK_WEIGHERS, WEIGHER),
             file,
@@ -49,8 +50,8 @@ def check_weigher(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'weigher-off',
             finding.WARNING,
-            '[numa_pmc] weight_multiplier = %g: the weigher is without effect, or prefers the '
-            'hosts under most pressure' % conf.get('weight_multiplier', 'numa_pmc'),
+            '[numa_pmc] weight_multiplier = %g: the weigher has no effect, or prefers the hosts '
+            'under the most pressure' % conf.get('weight_multiplier', 'numa_pmc'),
             'set it above 0',
             conf.file_of('weight_multiplier', 'numa_pmc'),
         )
@@ -65,8 +66,8 @@ def check_filter(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'filter-dotted-name',
             finding.ERROR,
-            'enabled_filters holds a dotted path: it takes class names, and nova-scheduler does '
-            'not start with this',
+            'enabled_filters contains a dotted path: it takes class names, and nova-scheduler '
+            'does not start like this',
             'in enabled_filters write %s' % name,
             file,
         )
@@ -74,8 +75,8 @@ def check_filter(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'filter-not-available',
             finding.ERROR,
-            'enabled_filters names %s, available_filters does not: nova-scheduler does not start'
-            % name,
+            'enabled_filters includes %s, but available_filters does not: nova-scheduler does '
+            'not start' % name,
             '[filter_scheduler] add the line available_filters = %s' % FILTER,
             conf.file_of('available_filters', _GROUP),
         )
@@ -83,8 +84,8 @@ def check_filter(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'filter-not-enabled',
             finding.WARNING,
-            'enabled_filters does not name %s: numa_pmc:max_pressure and numa_pmc:policy=one_node '
-            'of a flavor choose no host' % name,
+            "enabled_filters does not include %s: a flavor's numa_pmc:max_pressure and "
+            'numa_pmc:policy=one_node do not affect which host is chosen' % name,
             '[filter_scheduler] add the line available_filters = %s, and %s to enabled_filters'
             % (FILTER, name),
             file,
@@ -93,8 +94,8 @@ def check_filter(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'filter-alone',
             finding.WARNING,
-            'available_filters names our filter and not nova.scheduler.filters.all_filters: only '
-            'the filters listed there can be enabled',
+            'available_filters includes our filter but not nova.scheduler.filters.all_filters: '
+            'only the filters listed there can be enabled',
             '[filter_scheduler] add the line available_filters = '
             'nova.scheduler.filters.all_filters',
             conf.file_of('available_filters', _GROUP),
@@ -108,8 +109,8 @@ def check_choice(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'subset-random',
             finding.WARNING,
-            'host_subset_size = %d: the host is drawn from the best %d, whatever their pressure'
-            % (size, size),
+            'host_subset_size = %d: the host is picked at random from the best %d, whatever '
+            'their pressure' % (size, size),
             '[filter_scheduler] host_subset_size = 1 and shuffle_best_same_weighed_hosts = true',
             file,
         )
@@ -117,7 +118,7 @@ def check_choice(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'shuffle-off',
             finding.NOTE,
-            'of several hosts with equal weights the first is always taken, by every scheduler',
+            'of several hosts with equal weights, every scheduler always takes the first',
             '[filter_scheduler] shuffle_best_same_weighed_hosts = true',
             conf.file_of('shuffle_best_same_weighed_hosts', _GROUP),
         )
@@ -136,9 +137,9 @@ def check_candidates(conf: NovaConf, placement_conf: NovaConf | None) -> Iterato
     yield Finding(
         'candidates-not-random',
         finding.NOTE,
-        'placement hands the scheduler at most %d hosts, and always the same ones: with more, '
-        'the rest is never weighed' % most,
-        'in placement.conf, with more than %d hosts: [placement] '
+        'placement gives the scheduler at most %d hosts, and always the same ones: any more are '
+        'never weighed' % most,
+        'with more than %d hosts, in placement.conf: [placement] '
         'randomize_allocation_candidates = true' % most,
         placement_conf.file_of('randomize_allocation_candidates', 'placement'),
     )
@@ -150,8 +151,8 @@ def check_importable(answer: Answer) -> Iterator[Finding]:
         yield Finding(
             'scheduler-not-asked',
             finding.NOTE,
-            '%s could not be asked what it sees: %s'
-            % (answer.python, answer.problem or 'it has no Nova'),
+            'cannot tell what %s can import: %s'
+            % (answer.python, answer.problem or 'it cannot import Nova'),
             'run as root, where nova-scheduler runs',
         )
     elif not answer.package:

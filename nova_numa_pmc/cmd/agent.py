@@ -7,12 +7,12 @@ finished or undone.
 
 examples:
   systemctl enable --now nova-numa-agent     # the usual way
-  nova-numa-agent --once                     # one interval, and what it tells
+  nova-numa-agent --once                     # one interval, and what it shows
   nova-numa-agent --once --json | jq '.nodes[] | {id, demand_cores}'
   nova-numa-agent --check                    # are the options right?
 
-exit codes: 0 stopped, or done; 1 a problem (it is printed with its remedy);
-64 wrong usage
+exit codes: 0 stopped, or done; 1 a problem (printed with its remedy);
+64 usage error
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import importlib
 import json
 import logging
 import os
@@ -27,13 +28,14 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc import agent_options, host_state, settings
-from nova_numa_pmc.agent import serving, ticking
-from nova_numa_pmc.cmd import exits
+from nova_numa_pmc.agent import loop, options as agent_options, stages
+from nova_numa_pmc.agent.metrics import exporting
+from nova_numa_pmc.cli import exits
+from nova_numa_pmc.conf import agent as agent_conf, settings
 from nova_numa_pmc.exceptions import NumaPmcError, SettingsError, StateBusy
 from nova_numa_pmc.host import libvirt_events, live_guests, notify
-from nova_numa_pmc.movement import reassertion
-from nova_numa_pmc.prometheus import exporting
+from nova_numa_pmc.moves import reassertion
+from nova_numa_pmc.state import host_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,6 +43,22 @@ if TYPE_CHECKING:
     from oslo_config import cfg
 
 LOG = logging.getLogger('nova_numa_pmc.agent')
+#: Others import these late, for the hook's sake. The agent runs on while the package's files are
+#: replaced, and must not load some modules of the next version then.
+LATE = (
+    'core.node_memory',
+    'core.placement.l3',
+    'core.placement.placement',
+    'core.placement.promise_limit',
+    'extra_specs',
+    'host.allowed_mems',
+    'host.held',
+    'host.node_memory',
+    'host.paging.hugetlb',
+    'host.pins',
+)
+for _name in LATE:
+    importlib.import_module('nova_numa_pmc.' + _name)
 #: Levels as journald reads them at the beginning of a line (sd-daemon(3)).
 _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 
@@ -63,19 +81,19 @@ def build_parser() -> argparse.ArgumentParser:
     modes.add_argument(
         '--once',
         action='store_true',
-        help='measure and publish one interval, print it and end; nothing is '
-        'moved, and nothing published while the service runs',
+        help='measure and publish one interval, print it and exit; nothing is moved, and '
+        'nothing is published while the service runs',
     )
     modes.add_argument(
         '--check',
         action='store_true',
-        help='read the options, say what is wrong with them and end',
+        help='read the options, report what is wrong with them and exit',
     )
     modes.add_argument(
         '--widen',
         action='store_true',
-        help='let the memory of bound guests spill, as nobody watches their nodes '
-        'while no agent runs, and end (the unit does so)',
+        help='let the memory of bound guests spill, as nothing watches their nodes while no '
+        'agent runs, and exit (the unit does this)',
     )
     parser.add_argument(
         '--json', action='store_true', help='with --once: print what is published as JSON'
@@ -91,7 +109,7 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
     parser = build_parser()
     args = parser.parse_args(argv)
     if args.json and not args.once:
-        parser.error('--json goes with --once')
+        parser.error('--json needs --once')
     try:
         options, problems = agent_options.read(args.config_file)
         if args.check:
@@ -101,34 +119,34 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
         log_to_stderr(args.config_file, logging.WARNING if args.once else logging.INFO)
         for problem in problems:
             LOG.warning('%s', problem)
-        directory = os.path.join(args.root, options.shared.state_dir[1:])
+        directory = settings.below(args.root, options.shared.state_dir)
         if args.widen:
             reassertion.widen_bound(options.shared, args.root, LOG)
             return 0
         if args.once:
             return _once(args, options, directory, wait or time.sleep)
-        with serving.only_agent(directory):
+        with loop.only_agent(directory):
             return _serve(args, options)
     except (NumaPmcError, OSError) as error:
         print('nova-numa-agent: %s' % error, file=sys.stderr)
         return 1
 
 
-def _serve(args: argparse.Namespace, options: agent_options.Options) -> int:
+def _serve(args: argparse.Namespace, options: agent_conf.Options) -> int:
     # Threads of libvirt and the exporter begin with the signals blocked: none comes to them.
     with (
-        serving.signals() as wait,
-        ticking.Agent(options, args.root, _listener(args.root)) as agent,
+        loop.signals() as wait,
+        stages.Agent(options, args.root, _listener(args.root)) as agent,
         exporting.Exporter(LOG, options.metrics) as exporter,
     ):
         wait.also(*agent.descriptors)
         LOG.info(
-            'begins: every %g s; publishes: %s; rebalance: %s',
+            'started: every %g s; publishes: %s; rebalance: %s',
             options.counting.interval_s,
             'yes' if options.publish else 'no',
             options.rebalance,
         )
-        serving.Service(
+        loop.Service(
             agent,
             lambda: agent_options.read(args.config_file),
             LOG,
@@ -148,21 +166,22 @@ def _listener(root: str) -> libvirt_events.Listener:
 
 def _once(
     args: argparse.Namespace,
-    options: agent_options.Options,
+    options: agent_conf.Options,
     directory: str,
     wait: Callable[[float], object],
 ) -> int:
     # Who binds a guest's memory has to watch its nodes, and this one ends.
-    options = options._replace(rebalance=agent_options.OFF, reassert=False)
+    options = options._replace(rebalance=agent_conf.OFF, reassert=False)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(serving.only_agent(directory))
+            stack.enter_context(loop.only_agent(directory))
         except StateBusy:
             print(
-                'the service runs: this is measured beside it and not published', file=sys.stderr
+                'the service is running: this is measured beside it and not published',
+                file=sys.stderr,
             )
             options = options._replace(publish=False)
-        agent = stack.enter_context(ticking.Agent(options, args.root))
+        agent = stack.enter_context(stages.Agent(options, args.root))
         agent.tick()
         wait(options.counting.interval_s)
         told = agent.tick().host_state

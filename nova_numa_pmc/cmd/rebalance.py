@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-numa-rebalance: a dispatcher of subcommands, each a module beside this one."""
+"""nova-numa-rebalance: a dispatcher of subcommands, each a module of ``cli.verbs``."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ import sys
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import exceptions
-from nova_numa_pmc.cmd import exits
+from nova_numa_pmc.cli import exits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Subcommand → one line of help. The module ``nova_numa_pmc.cmd.NAME`` offers
+#: Subcommand → one line of help. The module ``nova_numa_pmc.cli.verbs.NAME`` offers
 #: ``configure(parser)`` and ``run(args)``, which returns the exit code.
 COMMANDS = {
     'apply': 'show which moves of guests would pay, ask, and make them',
     'calibrate': "measure what each node's memory delivers and how far it is",
-    'check': 'find what is commonly wrong where guests are not placed or hosts not weighed',
+    'check': 'find the common reasons why guests are not placed or hosts not weighed',
     'events': 'show what hardware events would be counted here or on another CPU',
-    'explain': 'say where a guest goes and why, on this host or among hosts',
+    'explain': 'show where a guest would go and why, on this host or among hosts',
     'history': 'show which guests were moved, by whom, why, and what came of it',
     'hook': 'install, remove or check the libvirt hook that places guests at their start',
     'ignore': 'leave a guest alone: neither held nor moved',
     'pause': 'keep the agent from moving guests',
     'pin': 'keep a guest where it is, or move it to a node and keep it there',
-    'plan': 'say which moves of guests would pay, and why',
+    'plan': 'show which moves of guests would pay, and why',
     'record': 'record samples of this host to a file, for days',
-    'report': 'sum up a recording, draw it, compare a window before with one after',
+    'report': 'sum up a recording, plot it, compare a window before with one after',
     'resume': 'let the agent move guests again',
     'status': 'show nodes and guests: where each is, and why',
-    'top': 'show live how hard nodes are pressed and where guests run and reach',
+    'top': 'show live the pressure on nodes, and where guests run and access memory',
     'undo': 'take back what the last command moved, or one move of the history',
-    'unpin': 'take back what pin or ignore has said of a guest',
+    'unpin': 'undo pin or ignore of a guest',
     'watch': 'show the plan again and again',
 }
 #: What is done without one.
@@ -65,9 +65,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser = exits.Parser(
         prog='nova-numa-rebalance',
         description='NUMA placement of libvirt guests on this host. Without a command: status, '
-        'plan and, on a terminal, the question whether to make it (--interval, '
-        '--horizon, --wait and --json as of "apply").',
-        epilog="Guests are named by name, uuid or id of libvirt's. " + exits.TEXT,
+        'plan and, on a terminal, the question whether to make the moves '
+        '(--interval, --horizon, --wait and --json as for "apply").',
+        epilog='Guests are given by name, uuid or libvirt id. ' + exits.TEXT,
     )
     subparsers = parser.add_subparsers(
         dest='command', metavar='COMMAND', required=True, parser_class=_Command
@@ -75,13 +75,13 @@ def build_parser() -> argparse.ArgumentParser:
     for name, summary in COMMANDS.items():
         subparsers.add_parser(
             name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
-        ).module = 'nova_numa_pmc.cmd.' + name
+        ).module = 'nova_numa_pmc.cli.verbs.' + name
     # Without a help text it is not listed.
     subparsers.add_parser(
         NO_COMMAND,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         prog='nova-numa-rebalance',
-    ).module = 'nova_numa_pmc.cmd.' + NO_COMMAND
+    ).module = 'nova_numa_pmc.cli.verbs.' + NO_COMMAND
     return parser
 
 
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return exits.PROBLEM
     except KeyboardInterrupt:
-        print('nova-numa-rebalance: ended by the operator', file=sys.stderr)
+        print('nova-numa-rebalance: interrupted by the operator', file=sys.stderr)
         return exits.PROBLEM
     except (exceptions.NumaPmcError, OSError) as error:
         print('nova-numa-rebalance: %s' % error, file=sys.stderr)

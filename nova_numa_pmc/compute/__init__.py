@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nova-compute publishes: metrics (the keys), monitor (Nova's plug-in)."""
+"""What nova-compute publishes: the metrics' keys, and Nova's plug-in that sends them."""

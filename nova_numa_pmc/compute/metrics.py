@@ -57,8 +57,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.aggregates import MIB, Aggregates, aggregate
-from nova_numa_pmc.core.domains import (
+from nova_numa_pmc.core.memory_domains import (
     LOCAL_DISTANCE,
     NEAR_DEFAULT,
     distance,
@@ -67,12 +66,13 @@ from nova_numa_pmc.core.domains import (
     near,
     threshold,
 )
+from nova_numa_pmc.core.scheduling.aggregates import MIB, Aggregates, aggregate
 from nova_numa_pmc.exceptions import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from nova_numa_pmc.host_state import HostState
+    from nova_numa_pmc.state.host_state import HostState
 
     #: One of Nova's dicts, as it came: nothing in it is checked.
     _Values = Mapping[str, Any]
@@ -349,7 +349,7 @@ def _values(metrics: object) -> tuple[_Values, _Values]:
             current = values
         if current is not None and maximum is not None:
             return current, maximum
-    raise ValueError('no metrics of ours')
+    raise ValueError('no metrics from nova-numa-pmc')
 
 
 _MEMBERS = [tuple((at,) for at in range(count)) for count in range(NODES_MAX + 1)]

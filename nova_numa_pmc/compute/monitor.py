@@ -19,9 +19,10 @@ from nova import objects
 from nova.compute.monitors.cpu import virt_driver
 from oslo_log import log as logging
 
-from nova_numa_pmc import host_state, settings
 from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.conf import settings
 from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.state import host_state
 
 if TYPE_CHECKING:
     from nova.compute.resource_tracker import ResourceTracker
@@ -111,7 +112,7 @@ class Monitor(virt_driver.Monitor):
         """Warn when trouble of this kind begins, and return no metrics."""
         if trouble != self._trouble:
             self._trouble = trouble
-            LOG.warning('No NUMA metrics are sent until this is mended: ' + message, *values)
+            LOG.warning('No NUMA metrics are sent until this is fixed: ' + message, *values)
         return []
 
 

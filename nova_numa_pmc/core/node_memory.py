@@ -30,7 +30,7 @@ def memory_of(node: model.Node, limits: model.Limits) -> model.NodeMemory:
 
 
 def is_for_guests(node: model.Node, limits: model.Limits) -> bool:
-    """Say whether a node has memory that guests may be promised."""
+    """Return whether a node has memory that guests may be promised."""
     return bool(node.memory_bytes) and memory_of(node, limits).kind == model.HOST
 
 

@@ -27,8 +27,6 @@ MLP_DEMAND, MLP_WITH_PREFETCH = 1, 4
 QUEUEING_FACTOR = 0.15
 #: Above this utilisation the latency goes on along its tangent, so that it stays finite.
 QUEUEING_KNEE = 0.95
-#: What DRAM delivers of its rated bandwidth (STREAM on servers: 75 to 90 %).
-RATED_SHARE = 0.8
 
 _FIT_ROUNDS = 100
 _FIT_TOLERANCE = 1e-9
@@ -101,11 +99,6 @@ def bandwidth_bytes_per_sec(
     if read_bytes is None or write_bytes is None or elapsed_ns <= 0:
         return None
     return (read_bytes + write_weight * write_bytes) * 1e9 / elapsed_ns
-
-
-def rated_bytes_per_sec(channels: int, transfers_per_sec: float) -> float:
-    """Return what a node's DRAM can be expected to deliver: 0.8 · channels · MT/s · 8 bytes."""
-    return RATED_SHARE * channels * transfers_per_sec * 8
 
 
 def utilisation(used: float | None, maximum: float | None) -> float | None:
@@ -208,7 +201,7 @@ def attribute(
     guests: Sequence[tuple[Sequence[float], Sequence[float]]],
     incoming: Sequence[float | None] | None = None,
 ) -> Traffic:
-    """Tell which node's memory each node's remote accesses went to.
+    """Return which node's memory each node's remote accesses went to.
 
     Counters say how many accesses of a node's CPUs were remote, not where to. The
     seed spreads each guest's by where its pages are,

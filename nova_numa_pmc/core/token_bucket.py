@@ -7,7 +7,7 @@ _CLOCK_STEP_S = 1e-6
 
 
 class TokenBucket:
-    """Say how long to wait so that spending keeps to a rate.
+    """Return how long to wait so that spending keeps to a rate.
 
     What is spent may take the balance below zero, since nobody knows beforehand how much a
     batch will move; then nothing more is spent until the debt is paid. So between any two

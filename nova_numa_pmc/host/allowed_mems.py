@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import os
 
+from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError
 from nova_numa_pmc.host import node_memory, writes
 from nova_numa_pmc.host.cgroups import Groups, read_text
 from nova_numa_pmc.host.held import file_of
-from nova_numa_pmc.host.topology import format_cpulist, parse_cpulist
 
 
 def having_memory(groups: Groups, mems: frozenset[int] | None) -> frozenset[int] | None:

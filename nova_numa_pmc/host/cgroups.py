@@ -104,8 +104,8 @@ def find(pid: int | None, root: str = '/') -> Groups:
     scope, tail = _locate(hierarchies[key], key, mounts, root)
     if not tail:
         raise CpusetError(
-            '%s: QEMU is in none of the groups libvirt makes in it: not started '
-            'yet, or not a libvirt guest' % scope
+            '%s: QEMU is in none of the groups libvirt makes in it: not yet started, or not a '
+            'libvirt guest' % scope
         )
     main = os.path.join(scope, *tail)
     nested = tail[0] == 'libvirt'
@@ -286,10 +286,10 @@ def _locate(path: str, controller: str, mounts: str, root: str) -> tuple[str, li
         )
     if '..' in parts:
         raise CpusetError(
-            '%s is outside of the control groups this process sees: run in the '
-            "host's control group namespace" % path
+            "%s is outside the control groups that this process sees: run in the host's control "
+            'group namespace' % path
         )
-    raise GuestGone('%s: the group does not exist any more' % scope)
+    raise GuestGone('%s: the group no longer exists' % scope)
 
 
 def _is_machine(name: str) -> bool:

@@ -111,11 +111,11 @@ def try_script(script: str, label: str, limit_seconds: float = 60) -> Trial:
             env={'LC_ALL': 'C', 'PATH': '/usr/sbin:/usr/bin:/sbin:/bin'},
         )
     except subprocess.TimeoutExpired:
-        return Trial(False, label, 'no answer in %d s' % limit_seconds)
+        return Trial(False, label, 'no answer within %d s' % limit_seconds)
     except (OSError, subprocess.SubprocessError) as error:
         return Trial(None, label, "can't enter the label %s: %s" % (label, error))
     said = done.stderr.decode(errors='replace').strip().splitlines()
-    last = said[-1] if said else 'exit status %d without a word' % done.returncode
+    last = said[-1] if said else 'exit status %d without a message' % done.returncode
     return Trial(done.returncode == 0 and last.startswith('selftest: ok'), label, last)
 
 
@@ -145,7 +145,7 @@ def started_s(root: str, process: str) -> float | None:
 
 
 def same_root(root: str, process: str) -> bool:
-    """Say whether the process in ``/proc/PID`` sees the same root (False: a container)."""
+    """Return whether the process in ``/proc/PID`` sees the same root (False: a container)."""
     try:
         return os.path.samefile(os.path.join(process, 'root'), root)
     except OSError:

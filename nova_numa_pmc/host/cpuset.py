@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import os
 
+from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError, GuestGone, PinnedByOthers
 from nova_numa_pmc.host import writes
 from nova_numa_pmc.host.cgroups import memory_by_node, read_text, resident_bytes
 from nova_numa_pmc.host.held import Held, contradicting, current, file_of, written
-from nova_numa_pmc.host.topology import format_cpulist, parse_cpulist
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
@@ -98,7 +98,7 @@ def confine(
         changed, any other set that doesn't contain the one asked for is somebody's pin
     :param pool_by_node: {node id: bytes} of its huge pages, which the groups don't tell; None:
         not known, so that any of them may have to move
-    :param keep: names of groups ('vcpu0') whose CPUs others have set, and that stay as they are
+    :param keep: names of groups 'vcpu0' whose CPUs others have set, and that stay as they are
     :raises PinnedByOthers: nothing was written
     :raises GuestGone: the guest ended meanwhile
     :raises CpusetError: names the file, the value, the error and what was undone, or not
@@ -114,7 +114,7 @@ def confine(
     theirs = [name for name in contradicting(groups, held, cpus, ours.cpus) if name not in keep]
     if theirs:
         raise PinnedByOthers(
-            '%s holds %s, which is not ours: the guest is left alone'
+            '%s contains %s, which is not ours: the guest is left alone'
             % (
                 file_of(os.path.join(groups.target, theirs[0]), 'cpus'),
                 format_cpulist(held[os.path.join(groups.target, theirs[0])].cpus),
@@ -382,7 +382,7 @@ def _off_bytes(
     exactly: bool = False,
     pool_by_node: Mapping[int, int] | None = None,
 ) -> int | None:
-    """Tell how much a write of ``mems`` may have to move, or ``exactly`` lies off them.
+    """Return how much a write of ``mems`` may have to move, or ``exactly`` lies off them.
 
     :returns: bytes, or None when unknown
     """

@@ -49,7 +49,7 @@ def sizes(found: Found) -> tuple[int, int | None]:
     most_bytes = max(plugged_bytes, _size_bytes(found, 'maxMemory') if 'maxMemory' in found else 0)
     other_bytes = _not_ram_bytes(found)
     if other_bytes >= plugged_bytes:
-        raise DomainError('memory: its devices alone have as much: no RAM is left')
+        raise DomainError('memory: its devices alone take all of it: no RAM is left')
     if most_bytes == plugged_bytes:
         return plugged_bytes - other_bytes, None
     return most_bytes - other_bytes, plugged_bytes - other_bytes
@@ -89,7 +89,7 @@ def page_bytes(found: Found, default_huge_page_bytes: int) -> int | None:
 
 
 def is_locked(found: Found) -> bool:
-    """Say whether the guest's memory is locked where it lies."""
+    """Return whether the guest's memory is locked where it lies."""
     # Memory encryption (SEV, TDX, s390-pv) ties a page's contents to its address or leaves it to
     # the firmware.
     return (

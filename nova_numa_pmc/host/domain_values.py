@@ -8,8 +8,8 @@ and cut.
 
 from __future__ import annotations
 
+from nova_numa_pmc.cpulist import MAX_CPUS
 from nova_numa_pmc.exceptions import DomainError
-from nova_numa_pmc.host.topology import MAX_CPUS
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
 
@@ -35,7 +35,7 @@ def uuid(text: str) -> str:
     """Return a uuid in lower case with hyphens, as libvirt and Nova write it."""
     digits = text.strip().lower().replace('-', '')
     if len(digits) != 32 or not set(digits) <= _HEX_DIGITS or digits == '0' * 32:
-        raise DomainError(f'{text[:40]!a} is no uuid')
+        raise DomainError(f'{text[:40]!a} is not a uuid')
     return '-'.join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
@@ -46,7 +46,7 @@ def name(text: str) -> str:
     doesn't know, stay: what writes to a log or a terminal escapes them.
     """
     if not 0 < len(text.encode('utf-8', 'surrogatepass')) <= MAX_NAME_BYTES:
-        raise DomainError(f'the name has not 1 to {MAX_NAME_BYTES} bytes: {text[:40]!a}')
+        raise DomainError(f'the name does not have 1 to {MAX_NAME_BYTES} bytes: {text[:40]!a}')
     if '/' in text or text in ('.', '..') or not (text.isprintable() or _is_one_line(text)):
         raise DomainError(f'the name has a slash or control characters: {text[:80]!a}')
     return text
@@ -62,7 +62,7 @@ def integer(what: str, digits: str, least: int, most: int) -> int:
     if not (
         digits.isascii() and digits.isdigit() and len(digits) < 20 and least <= int(digits) <= most
     ):
-        raise DomainError(f'{what}: {digits[:40]!a} is no number from {least} to {most}')
+        raise DomainError(f'{what}: {digits[:40]!a} is not a number from {least} to {most}')
     return int(digits)
 
 
@@ -77,7 +77,7 @@ def size_bytes(what: str, digits: str, unit: str | None) -> int:
     elif unit[0] in 'kmgtpe' and unit[1:] in ('', 'b', 'ib'):
         scale = (1000 if unit[1:] == 'b' else 1024) ** ('kmgtpe'.index(unit[0]) + 1)
     else:
-        raise DomainError(f'{what}: {unit[:40]!a} is no unit of memory')
+        raise DomainError(f'{what}: {unit[:40]!a} is not a unit of memory')
     if value * scale > MAX_MEMORY_BYTES:
         raise DomainError(f'{what}: more than {MAX_MEMORY_BYTES} bytes')
     return value * scale
@@ -130,10 +130,10 @@ def pci_address(attributes: Mapping[str, str]) -> str:
 def label(what: str, text: str) -> str:
     """Accept a short line that prints: it goes into logs and our own files."""
     if not is_label(text):
-        raise DomainError(f'{what}: {text[:40]!a} is longer than 255 or does not print')
+        raise DomainError(f'{what}: {text[:40]!a} is longer than 255 or not printable')
     return text
 
 
 def is_label(text: str) -> bool:
-    """Say whether text is such a line."""
+    """Return whether text is such a line."""
     return len(text) <= 255 and text.isprintable()

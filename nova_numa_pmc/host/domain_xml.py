@@ -210,7 +210,7 @@ def collect(xml: bytes, root: str) -> Found:
     :raises DomainError: not such a document, malformed or beyond a bound
     """
     if not isinstance(xml, bytes):
-        raise DomainError(f'the XML is no bytes but {type(xml).__name__}')
+        raise DomainError(f'the XML is not bytes but {type(xml).__name__}')
     if len(xml) > MAX_BYTES:
         raise DomainError(f'the XML is larger than {MAX_BYTES} bytes')
     collector = _Collector(_ROOTS[root])

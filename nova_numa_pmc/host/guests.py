@@ -338,7 +338,7 @@ def _mem_nodes(found: Found) -> tuple[int, ...]:
 
 
 def _is_strict(found: Found) -> bool:
-    """Say whether numatune binds, where it names nodes: libvirt's default is 'strict'."""
+    """Return whether numatune binds, where it names nodes: libvirt's default is 'strict'."""
     return {
         *_attributes(found, 'numatune/memory', 'mode'),
         *_attributes(found, 'numatune/memnode', 'mode'),

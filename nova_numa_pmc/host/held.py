@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import os
 
+from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError
 from nova_numa_pmc.host import writes
 from nova_numa_pmc.host.cgroups import Groups, read_text
-from nova_numa_pmc.host.topology import parse_cpulist
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
@@ -60,11 +60,12 @@ def own_cpus(groups: Groups) -> dict[str, frozenset[int]]:
     return found
 
 
-def held_cpus(groups: Groups, held: Mapping[str, Held]) -> frozenset[int]:
+def held_cpus(groups: Groups) -> frozenset[int]:
     """Return the CPUs that a guest's own groups hold it to; empty: to none.
 
-    :param held: as :func:`current` returns
+    :raises GuestGone, CpusetError: as :func:`current`
     """
+    held = current(groups)
     none: frozenset[int] = frozenset()
     own = none.union(*(held[directory].cpus for directory in written(groups) if directory in held))
     above = held[groups.target].cpus if groups.version == 2 else none
@@ -99,7 +100,7 @@ def contradicting(
 
 
 def _is_idle(groups: Groups, directory: str, own: frozenset[int]) -> bool:
-    """Say whether a set is outside of the one above, so that its threads have that one (v2)."""
+    """Return whether a set is outside of the one above, so that its threads have that one (v2)."""
     if groups.version != 2:
         return False
     try:

@@ -19,6 +19,7 @@ import sysconfig
 
 import nova_numa_pmc
 from nova_numa_pmc import exceptions
+from nova_numa_pmc.host import files
 from nova_numa_pmc.record import Record
 
 HOOKS = 'etc/libvirt/hooks'
@@ -80,7 +81,7 @@ def template(name: str) -> bytes:
         except FileNotFoundError:
             continue
     raise HookError(
-        'the script %s is in none of %s: install the package again' % (name, ', '.join(places))
+        'the script %s is in none of %s: reinstall the package' % (name, ', '.join(places))
     )
 
 
@@ -114,7 +115,7 @@ def writable_by_others(site: str) -> str | None:
 
 
 def inspect(root: str, expected: bytes) -> Installed:
-    """Say what is installed on the host at ``root``; ``expected`` is our script."""
+    """Return what is installed on the host at ``root``; ``expected`` is our script."""
     hooks = os.path.join(root, HOOKS)
     path = os.path.join(hooks, OURS)
     chained = os.path.join(hooks, CHAINED)
@@ -213,20 +214,9 @@ def _put(hooks: str, name: str, content: bytes) -> bool:
         and os.stat(path).st_mode & 0o7777 == 0o755
     ):
         return False
-    temporary = os.path.join(hooks, TEMPORARY)
-    try:
-        os.unlink(temporary)
-    except FileNotFoundError:
-        pass
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, 'wb') as stream:
-        stream.write(content)
-        stream.flush()
-        if os.geteuid() == 0:
-            os.fchown(stream.fileno(), 0, 0)
-        os.fchmod(stream.fileno(), 0o755)
-        os.fsync(stream.fileno())
-    os.rename(temporary, path)
+    files.replace_file(path, content, os.path.join(hooks, TEMPORARY), mode=0o755)
+    if os.geteuid() == 0:
+        os.chown(path, 0, 0)  # a directory may give its own group
     return True
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
-from nova_numa_pmc.host.kernel_files import path_of, read_text, whole_number
+from nova_numa_pmc.host.files import path_of, read_text, whole_number
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
 

@@ -118,7 +118,7 @@ class Listener:
 
     @property
     def why(self) -> str:
-        """Say why libvirt is not heard; :data:`ANSWERS` where it is."""
+        """Return why libvirt is not heard; :data:`ANSWERS` where it is."""
         since_s = self._busy_since_s
         if since_s is not None and self._clock() - since_s > PATIENCE_S:
             return HANGS

@@ -25,8 +25,9 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
+from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, TopologyError
-from nova_numa_pmc.host.kernel_files import parse_cpulist, path_of, read_text
+from nova_numa_pmc.host.files import path_of, read_text
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
 
@@ -65,9 +66,9 @@ def kept_from_guests(root: str = '/') -> frozenset[int]:
     alone = (nodes_with_memory(root) or frozenset()) - with_cpus
     if not alone or not with_cpus:
         return frozenset()
-    from nova_numa_pmc import settings  # few hosts have such nodes
+    from nova_numa_pmc.conf import settings  # few hosts have such nodes
 
-    limits = settings.read(path_of(root, settings.PATH[1:])).limits
+    limits = settings.of_host(root).limits
     return (
         frozenset(_kinds(root, alone, with_cpus)) | limits.device_memory_nodes & alone
     ) - limits.guest_memory_nodes

@@ -82,7 +82,7 @@ def quota_cores(directory: str, version: int) -> float | None:
             for name in names
             for word in cgroups.read_text(os.path.join(directory, name)).split()
         ]
-        quota_us, period_us = (int(word) for word in words)  # 'max' is no number
+        quota_us, period_us = (int(word) for word in words)  # 'max' is not a number
     except (OSError, ValueError):
         return None
     return quota_us / period_us if quota_us >= 0 and period_us > 0 else None

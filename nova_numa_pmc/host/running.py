@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import waiting
 from nova_numa_pmc.exceptions import CpusetError
-from nova_numa_pmc.host import cgroups, guests, hugetlb, quotas, threads
+from nova_numa_pmc.host import cgroups, guests, quotas, threads
+from nova_numa_pmc.host.paging import hugetlb
 from nova_numa_pmc.host.sources import Running
 from nova_numa_pmc.record import Record
 
@@ -198,7 +199,7 @@ class Guests:
 
 
 def _has_changed(before: Guest, guest: Guest) -> bool:
-    """Say whether libvirt has written a guest's status file, which makes another record of it.
+    """Return whether libvirt has written a guest's status file, which makes another record of it.
 
     That of a guest with pins is made anew at each reading: there it is another if it says other
     things, as of its CPUs, and quotas are read again after a while only.

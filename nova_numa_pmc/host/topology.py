@@ -17,17 +17,10 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
+from nova_numa_pmc.cpulist import MAX_CPUS, format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host import huge_pools
-from nova_numa_pmc.host.kernel_files import (
-    MAX_CPUS,
-    format_cpulist,
-    parse_cpulist,
-    path_of,
-    read_cpus,
-    read_text,
-    whole_number,
-)
+from nova_numa_pmc.host.files import meminfo_bytes, path_of, read_cpus, read_text, whole_number
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
 
@@ -120,7 +113,7 @@ def _on_one_node(
         twice = cpus & online - left
         if twice:
             problems.append(
-                '%s: CPUs %s are on another node, too, and counted there'
+                '%s: CPUs %s are also on another node, and counted there'
                 % (path_of(root, f'{_NODES}/node{number}/cpulist'), format_cpulist(twice))
             )
         found[number] = cpus & left
@@ -142,7 +135,7 @@ def cpus_of_node(number: int, root: str = '/') -> frozenset[int]:
 
 
 def device_node(address: str, root: str = '/') -> int | None:
-    """Return the node that a PCI device ('0000:3b:00.1') is attached to, None if not known.
+    """Return the node that a PCI device '0000:3b:00.1' is attached to, None if not known.
 
     The kernel says -1 where the firmware does not tell; a device that is gone is not known.
 
@@ -150,7 +143,7 @@ def device_node(address: str, root: str = '/') -> int | None:
     """
     address = address.lower()
     if not _is_pci_address(address):
-        raise TopologyError(f'{address[:40]!a} is no PCI address like 0000:3b:00.1')
+        raise TopologyError(f'{address[:40]!a} is not a PCI address like 0000:3b:00.1')
     path = f'sys/bus/pci/devices/{address}/numa_node'
     text = read_text(root, path)
     if text is None or text == '-1':
@@ -159,7 +152,7 @@ def device_node(address: str, root: str = '/') -> int | None:
 
 
 def host_device_node(name: str, root: str = '/') -> int | None:
-    """Return the node of a network interface ('eth0') or block device ('/dev/nvme0n1').
+    """Return the node of a network interface 'eth0' or block device '/dev/nvme0n1'.
 
     None: not known, or no device of a bus (a bridge, a volume of several disks).
 
@@ -212,12 +205,11 @@ def _node_numbers(root: str) -> tuple[int, ...]:
 def _read_node(
     root: str, number: int, cpus: frozenset[int], online_cpus: frozenset[int], meminfo: str
 ) -> model.Node:
-    text = read_text(root, meminfo)
-    if text is None:
+    fields = meminfo_bytes(root, meminfo, ('MemTotal', 'MemFree') + UNRECLAIMABLE_FIELDS)
+    if fields is None:
         return model.Node(number, cpus, online_cpus=online_cpus)
-    fields = _meminfo_bytes(root, meminfo, text)
     if 'MemTotal' not in fields or 'MemFree' not in fields:
-        raise TopologyError(f'{path_of(root, meminfo)}: no MemTotal or no MemFree in it')
+        raise TopologyError(f'{path_of(root, meminfo)}: contains no MemTotal or no MemFree')
     return model.Node(
         number,
         cpus,
@@ -226,22 +218,6 @@ def _read_node(
         sum(fields.get(field, 0) for field in UNRECLAIMABLE_FIELDS),
         online_cpus=online_cpus,
     )
-
-
-def _meminfo_bytes(root: str, path: str, text: str) -> dict[str, int]:
-    """Return {field: bytes} of the fields in use ('Node 0 MemTotal:  1024 kB')."""
-    wanted = ('MemTotal', 'MemFree') + UNRECLAIMABLE_FIELDS
-    fields = {}
-    for line in text.splitlines():
-        name, colon, value = line.partition(':')
-        name = name.rpartition(' ')[2]
-        if not colon or name not in wanted:
-            continue
-        digits, _, unit = value.strip().partition(' ')
-        if unit != 'kB':
-            raise TopologyError(f'{path_of(root, path)}: {line[:80]!a} is not in kB')
-        fields[name] = whole_number(root, path, digits, 1 << 50) << 10
-    return fields
 
 
 def _read_distances(root: str, numbers: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:

@@ -14,9 +14,9 @@ from __future__ import annotations
 import errno
 import os
 
+from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, CpusetError, GuestGone
 from nova_numa_pmc.host.cgroups import read_text
-from nova_numa_pmc.host.topology import parse_cpulist
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
@@ -24,15 +24,8 @@ TYPE_CHECKING = False  # not typing's, which is dear to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from typing_extensions import TypedDict
-
     #: Writes a text into a file, as :func:`write`.
     Writer = Callable[[str, str], object]
-
-    class Writing(TypedDict, total=False):
-        """How files are written (tests)."""
-
-        write: Writer
 
 
 class Change(Record):
@@ -133,7 +126,7 @@ def _why(error: BaseException) -> str:
 
 
 def vanished(scope: str, path: str) -> bool:
-    """Tell whether a file's group went away by itself (an unplugged vCPU).
+    """Return whether a file's group went away by itself (an unplugged vCPU).
 
     :raises GuestGone: the whole guest did
     """

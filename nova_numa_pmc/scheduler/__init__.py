@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nova-scheduler asks: weigher and filter, and the options of both."""
+"""What nova-scheduler asks: the weigher and the filter."""

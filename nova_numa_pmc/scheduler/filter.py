@@ -10,7 +10,8 @@ import nova.conf
 from nova.scheduler import filters, utils
 from oslo_log import log as logging
 
-from nova_numa_pmc.scheduler import asking, options
+from nova_numa_pmc.conf import scheduler as scheduler_conf
+from nova_numa_pmc.scheduler import request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
 
-options.register_opts(CONF)
+scheduler_conf.register_opts(CONF)
 
 
 class NUMAPressureFilter(filters.BaseHostFilter):
@@ -50,14 +51,14 @@ class _Judge:
     """A request and the operator's rules for it."""
 
     def __init__(self, spec: RequestSpec) -> None:
-        self.question = asking.question(spec)
+        self.question = request.question(spec)
         self.everything = self.question.neutral or self.question.pinned
         if self.everything:
             LOG.debug('Every host passes: %s', self.everything)
         for problem in self.question.wishes.problems:
             LOG.warning('Ignoring an extra spec: %s', problem)
-        self.terms = asking.terms(self.question, CONF.numa_pmc)
-        self.rules = asking.Rules(CONF.numa_pmc.stale_after, CONF.numa_pmc.charge_new_guests)
+        self.terms = request.terms(self.question, CONF.numa_pmc)
+        self.rules = request.Rules(CONF.numa_pmc.stale_after, CONF.numa_pmc.charge_new_guests)
         self.now_s = time.time()
 
     def passes(self, host_state: HostState) -> bool:
@@ -65,16 +66,16 @@ class _Judge:
         if self.everything:
             return True
         try:
-            answer = asking.answer(host_state, self.question, self.rules, self.now_s)
+            answer = request.answer(host_state, self.question, self.rules, self.now_s)
         except Exception as error:
-            answer = asking.Answer(None, f'{error!r:.200}')
-        why = asking.objection(answer, self.terms)
+            answer = request.Answer(None, f'{error!r:.200}')
+        why = request.objection(answer, self.terms)
         if why:
             LOG.debug(
                 '(%s, %s) fails: %s: %s',
                 host_state.host,
                 host_state.nodename,
                 why,
-                asking.describe(answer),
+                request.describe(answer),
             )
         return not why

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nova_numa_pmc import checked
 from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.conf import scheduler as scheduler_conf
 from nova_numa_pmc.core.pressure import utilisation
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.scheduler import asking, comparing, options, weights
+from nova_numa_pmc.scheduler import comparison, request, weights
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
@@ -81,7 +83,7 @@ class Verdict(Record):
     why: str
     weight: float | None
     share: float | None
-    answer: asking.Answer
+    answer: request.Answer
 
 
 def read(text: str) -> tuple[list[HostState], float]:
@@ -111,29 +113,29 @@ def read(text: str) -> tuple[list[HostState], float]:
 def judge(
     hosts: Sequence[HostState], flavor: Flavor, conf: Mapping[str, Any], now_s: float
 ) -> list[Verdict]:
-    """Say what filter and weigher say of hosts.
+    """Return what filter and weigher say of hosts.
 
     :param conf: option → value, of the group ``[numa_pmc]``
     :param now_s: the time of the decision [s since the epoch]
     :returns: as Nova would try them: the best first, equals in their
         order, then those that are filtered out
     """
-    question = asking.question(Spec(flavor))
-    rules = asking.Rules(conf['stale_after'], conf['charge_new_guests'])
+    question = request.question(Spec(flavor))
+    rules = request.Rules(conf['stale_after'], conf['charge_new_guests'])
     if question.neutral:
-        answers = [asking.Answer(None, question.neutral)] * len(hosts)
+        answers = [request.Answer(None, question.neutral)] * len(hosts)
         reasons = [''] * len(hosts)
     else:
-        answers = [asking.answer(host, question, rules, now_s) for host in hosts]
-        terms = asking.terms(question, conf)
+        answers = [request.answer(host, question, rules, now_s) for host in hosts]
+        terms = request.terms(question, conf)
         reasons = [
-            '' if question.pinned else asking.objection(answer, terms) for answer in answers
+            '' if question.pinned else request.objection(answer, terms) for answer in answers
         ]
     passing = [at for at, why in enumerate(reasons) if not why]
     found = weights.weights(
         [None] * len(passing)
         if question.asked is None
-        else comparing.keys([answers[at] for at in passing], question.asked, conf['weight_step']),
+        else comparison.keys([answers[at] for at in passing], question.asked, conf['weight_step']),
         conf['unknown_weight'],
     )
     shares = dict(zip(passing, _shares(found, conf['weight_multiplier'])))
@@ -149,11 +151,15 @@ def judge(
 
 def defaults() -> dict[str, Any]:
     """Return the options of ``[numa_pmc]`` with their defaults."""
-    return {option.name: option.default for _, listed in options.list_opts() for option in listed}
+    return {
+        option.name: option.default
+        for _, listed in scheduler_conf.list_opts()
+        for option in listed
+    }
 
 
 def parts(host: HostState) -> list[dict[str, int | float | None]]:
-    """Say what a host's metrics tell of its nodes, without what came since.
+    """Return what a host's metrics tell of its nodes, without what came since.
 
     :returns: of each node the utilisations that make up pressure, what is promised, and the
         remote share; None: unknown. Empty: no metrics of ours
@@ -208,12 +214,7 @@ def _host(row: Any) -> HostState:
 
 def _amount(row: Any, name: str, default: _D) -> float | _D:
     value = row.get(name, default)
-    if value is None:
-        return default
-    if type(value) not in (int, float) or not 0 <= value <= _AMOUNT_MAX:
-        raise ValueError('%s is %.40r' % (name, value))
-    amount: float = value
-    return amount
+    return default if value is None else checked.named(name, checked.number, value, _AMOUNT_MAX)
 
 
 def _shares(found: Sequence[float], multiplier: float) -> list[float]:

@@ -11,7 +11,8 @@ import nova.conf
 from nova.scheduler import utils, weights as nova_weights
 from oslo_log import log as logging
 
-from nova_numa_pmc.scheduler import asking, comparing, options, weights
+from nova_numa_pmc.conf import scheduler as scheduler_conf
+from nova_numa_pmc.scheduler import comparison, request, weights
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
 
-options.register_opts(CONF)
+scheduler_conf.register_opts(CONF)
 
 
 class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
@@ -51,15 +52,15 @@ class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
 
 
 def _weigh(host_states: Sequence[HostState], spec: RequestSpec) -> list[float]:
-    question = asking.question(spec)
+    question = request.question(spec)
     if question.neutral or question.asked is None:
         LOG.debug('Hosts are not weighed by their NUMA pressure: %s', question.neutral)
         return [0.0] * len(host_states)
     conf = CONF.numa_pmc
-    rules = asking.Rules(conf.stale_after, conf.charge_new_guests)
+    rules = request.Rules(conf.stale_after, conf.charge_new_guests)
     step, now_s = conf.weight_step, time.time()
     answers = [_answer(host_state, question, rules, now_s) for host_state in host_states]
-    found = weights.weights(comparing.keys(answers, question.asked, step), conf.unknown_weight)
+    found = weights.weights(comparison.keys(answers, question.asked, step), conf.unknown_weight)
     if LOG.isEnabledFor(logging.DEBUG):
         for host_state, answer, weight in zip(host_states, answers, found):
             LOG.debug(
@@ -67,15 +68,15 @@ def _weigh(host_states: Sequence[HostState], spec: RequestSpec) -> list[float]:
                 host_state.host,
                 host_state.nodename,
                 weight,
-                asking.describe(answer),
+                request.describe(answer),
             )
     return found
 
 
 def _answer(
-    host_state: HostState, question: asking.Question, rules: asking.Rules, now_s: float
-) -> asking.Answer:
+    host_state: HostState, question: request.Question, rules: request.Rules, now_s: float
+) -> request.Answer:
     try:
-        return asking.answer(host_state, question, rules, now_s)
+        return request.answer(host_state, question, rules, now_s)
     except Exception as error:
-        return asking.Answer(None, f'{error!r:.200}')
+        return request.Answer(None, f'{error!r:.200}')

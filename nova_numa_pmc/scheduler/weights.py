@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core.ranking import ABSURD
-from nova_numa_pmc.scheduler.options import MEAN
+from nova_numa_pmc.conf.scheduler import MEAN
+from nova_numa_pmc.core.placement.ranking import ABSURD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nova_numa_pmc.core.outcome import Outcome
+    from nova_numa_pmc.core.scheduling.outcome import Outcome
 
 #: Bits of the digits; together a float's 53. With steps of 0.05, pressures up to 12.75 are told
 #: apart, on the nodes used up to 409.

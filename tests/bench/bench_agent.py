@@ -13,8 +13,10 @@ import logging
 import tempfile
 import time
 
-from nova_numa_pmc import agent_options, counting, model, settings, state
-from nova_numa_pmc.agent import ticking
+from nova_numa_pmc import model
+from nova_numa_pmc.agent import stages
+from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, settings
+from nova_numa_pmc.state import promises_file
 from tests.fixtures import host, measured, sysfs
 
 MIB = 1 << 20
@@ -44,10 +46,10 @@ def main():
 def measure(there, root, args):
     """Tick so many times; return the means."""
     launch(there, root, args.guests)
-    options = agent_options.Options(
-        settings.read('/dev/null'), counting.Options(), rebalance=agent_options.DRY_RUN
+    options = agent_conf.Options(
+        settings.read('/dev/null'), counters_conf.Options(), rebalance=agent_conf.DRY_RUN
     )
-    with ticking.Agent(options, root) as made:
+    with stages.Agent(options, root) as made:
         spent = {'sampling': 0.0}
         take = made._sampler.sample
 
@@ -77,7 +79,9 @@ def measure(there, root, args):
 
 def launch(there, root, count):
     """Start guests, placed on both nodes alike."""
-    with state.locked(root + '/run/nova-numa-pmc', 1.0, state.read_boot_id(root)) as ledger:
+    with promises_file.locked(
+        root + '/run/nova-numa-pmc', 1.0, promises_file.read_boot_id(root)
+    ) as ledger:
         for number in range(1, count + 1):
             there.launch(number, {0: MIB, 1: MIB})
             node = number % 2
@@ -109,7 +113,7 @@ def tick(there, made, count, at):
 
 def now(at):
     """Return the moment of a tick."""
-    return ticking.Now(at * 5 * 10**9, 10**15 + at * 5 * 10**9, 1e9 + 5 * at)
+    return stages.Now(at * 5 * 10**9, 10**15 + at * 5 * 10**9, 1e9 + 5 * at)
 
 
 if __name__ == '__main__':

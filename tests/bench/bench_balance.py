@@ -21,6 +21,7 @@ import os
 import pathlib
 import sys
 import time
+from typing import Any
 
 LAB = pathlib.Path(__file__).resolve().parents[1] / 'lab'
 sys.path.insert(0, str(LAB))
@@ -60,7 +61,7 @@ def say(line):
 class Host:
     """The machine as the ways see it (``Agent`` asks a lab for ``run``)."""
 
-    machine: object
+    machine: Any
 
     def __post_init__(self):
         """Offer what a lab does."""

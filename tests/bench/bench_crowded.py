@@ -156,10 +156,10 @@ def main(argv=None):
     means = {}
     for name, each in ratios.items():
         # Two standard errors of the mean; nothing is known of a single order's.
-        error = 2 * statistics.stdev(each) / len(each) ** 0.5 if len(each) > 1 else 1.0
-        means[name] = [round(statistics.mean(each), 4), round(error, 4)]
+        likely = 2 * statistics.stdev(each) / len(each) ** 0.5 if len(each) > 1 else 1.0
+        means[name] = [round(statistics.mean(each), 4), round(likely, 4)]
         print(
-            f'{name}: mean {means[name][0]:.3f} ± {error:.3f}, median '
+            f'{name}: mean {means[name][0]:.3f} ± {likely:.3f}, median '
             f'{statistics.median(each):.3f}, least {each[0]:.3f}, most {each[-1]:.3f}'
         )
     print(json.dumps({'bench': 'crowded', 'orders': found, 'ratios': ratios, 'means': means}))

@@ -18,8 +18,9 @@ import sys
 import tempfile
 import time
 
-from nova_numa_pmc import model, pool_loads, state
+from nova_numa_pmc import model
 from nova_numa_pmc.host import hook_files
+from nova_numa_pmc.state import pool_loads, promises_file
 from tests.fixtures import host as hosts, script
 
 BARE = [hook_files.INTERPRETER, '-I', '-S', '-c', 'pass']
@@ -96,7 +97,7 @@ def publish(root):
     pool_loads.write(
         root + '/run/nova-numa-pmc',
         pool_loads.Published(
-            state.read_boot_id(root),
+            promises_file.read_boot_id(root),
             time.clock_gettime_ns(time.CLOCK_BOOTTIME),
             600.0,
             (model.PoolLoad(frozenset(range(8)), ((0, load), (1, load)), ((0, 20), (1, 20))),),
@@ -173,8 +174,8 @@ def print_imports():
         if own.strip().isdigit():
             rows.append((int(own), name.strip()))
     print('imports, ms each on its own (%d modules):' % len(rows))
-    for own, name in sorted(rows, reverse=True)[:12]:
-        print('  %6.2f %s' % (own / 1e3, name))
+    for own_us, name in sorted(rows, reverse=True)[:12]:
+        print('  %6.2f %s' % (own_us / 1e3, name))
 
 
 if __name__ == '__main__':

@@ -20,7 +20,8 @@ import time
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.core import rates
-from nova_numa_pmc.host import events, perf, pfm, rotation
+from nova_numa_pmc.host.perf import events, perf_event, pfm
+from tests.bench import rotation
 
 SOFTWARE = tuple(
     events.Event(name, name, 'software', 1, code)
@@ -66,8 +67,8 @@ def measure(chosen, work, slice_s, window_s, counters):
     with contextlib.ExitStack() as stack:
         stack.callback(os.waitpid, pid, 0)
         stack.callback(os.kill, pid, signal.SIGKILL)
-        target = perf.thread(pid)
-        dedicated = stack.enter_context(contextlib.closing(perf.Group(chosen, target)))
+        target = perf_event.thread(pid)
+        dedicated = stack.enter_context(contextlib.closing(perf_event.Group(chosen, target)))
         turns = stack.enter_context(
             contextlib.closing(rotation.Rotation(rotation.plan_sets(chosen, counters), target))
         )

@@ -25,11 +25,12 @@ import random
 import statistics
 import sys
 import time
+from typing import Any
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..'))
 
 from nova_numa_pmc import model  # noqa: E402
-from nova_numa_pmc.core import placement  # noqa: E402
+from nova_numa_pmc.core.placement import placement  # noqa: E402
 from nova_numa_pmc.record import Record  # noqa: E402
 from tests.bench import many_caches  # noqa: E402
 from tests.bench.exact_search import Host, Search  # noqa: E402
@@ -198,7 +199,10 @@ def report(results):
         ('  over-committed', [r for r in final if r.best[0] > 1]),
         ('all along', results),
     )
-    figures = {'states': len(results), 'not_proven': sum(not r.proven for r in results)}
+    figures: dict[str, Any] = {
+        'states': len(results),
+        'not_proven': sum(not r.proven for r in results),
+    }
     for key, title, values in (
         (
             'highest_pressure_ratio',

@@ -28,12 +28,8 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..'))
 
-from nova_numa_pmc.core import (  # noqa: E402
-    ledger as ledgers,  # noqa: E402
-    moves,
-    rebalance,
-)
-from nova_numa_pmc.core.ground import Ground  # noqa: E402
+from nova_numa_pmc.core.rebalance import moves, planner, regrets as ledgers
+from nova_numa_pmc.core.rebalance.host_model import Ground  # noqa: E402
 from tests.bench.exact_rebalance import EQUAL_CORES, EQUAL_RATIO, Search  # noqa: E402
 from tests.sim.constant import GIB, Constant, load  # noqa: E402
 from tests.sim.loads import Scenario, total  # noqa: E402
@@ -124,7 +120,7 @@ def thousand(ticks=40):
     for tick in range(ticks):
         seen = host.situation()
         wall, cpu = time.perf_counter(), time.process_time()
-        plan, ledger = rebalance.plan(seen, ledger, terms, 5.0, 5.0 * tick)
+        plan, ledger = planner.plan(seen, ledger, terms, 5.0, 5.0 * tick)
         cpu_ms.append(1000 * (time.process_time() - cpu))
         wall_ms.append(1000 * (time.perf_counter() - wall))
         losses.append(plan.loss_cores)
@@ -287,12 +283,12 @@ def phases(seeds, hours):
                 )
                 sums[name] = [a + b / seeds for a, b in zip(sums.get(name, [0.0] * 7), row)]
             say(f'phases of {phase_s} s: {seed + 1} of {seeds} loads')
-        for name, row in sums.items():
+        for name, mean in sums.items():
             print(
-                f'  {phase_s // 60:3} min {name:19}{row[0]:10.0f}{row[1]:9.0f}{row[2]:10.0f}'
-                f'{row[3]:8.1f}{row[4]:9.1f}{row[5]:8.0f}{row[6]:8.3f}'
+                f'  {phase_s // 60:3} min {name:19}{mean[0]:10.0f}{mean[1]:9.0f}{mean[2]:10.0f}'
+                f'{mean[3]:8.1f}{mean[4]:9.1f}{mean[5]:8.0f}{mean[6]:8.3f}'
             )
-            found.setdefault(f'{phase_s // 60}_min', {})[name] = round(row[2], 1)
+            found.setdefault(f'{phase_s // 60}_min', {})[name] = round(mean[2], 1)
     print()
     return {'loss_and_cost_core_sec': found}
 

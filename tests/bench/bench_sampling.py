@@ -24,11 +24,14 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from typing import Any
 
-from nova_numa_pmc import collect, counting, exceptions
-from nova_numa_pmc.host import events, perf
+from nova_numa_pmc import exceptions, sampling
+from nova_numa_pmc.conf import counters as counters_conf
+from nova_numa_pmc.host.perf import events, perf_event
 from nova_numa_pmc.host.sources import counted
-from nova_numa_pmc.sample import COUNTED
+from nova_numa_pmc.measurement import COUNTED
 from tests.bench import perf_stat, running_guests, switching
 
 EVENTS = tuple(
@@ -61,7 +64,7 @@ class Counting:
         """Count what is wanted, {guest: {key: (target, events)}}, and all CPUs copies times."""
         self._wanted = wanted
         self._cpus = {
-            cpu: {copy: (perf.on_cpu(cpu), EVENTS) for copy in range(copies)} for cpu in CPUS
+            cpu: {copy: (perf_event.on_cpu(cpu), EVENTS) for copy in range(copies)} for cpu in CPUS
         }
         self._owners = counted.Owners(), counted.Owners()
 
@@ -83,20 +86,25 @@ class Counting:
 
 def by_thread(guests):
     """Return what to count of guests by thread."""
-    return {guest.pid: {tid: (perf.thread(tid), EVENTS) for tid in guest.tids} for guest in guests}
+    return {
+        guest.pid: {tid: (perf_event.thread(tid), EVENTS) for tid in guest.tids}
+        for guest in guests
+    }
 
 
 def by_group(directories):
     """Return what to count of control groups."""
-    return {path: {cpu: (perf.cgroup(path, cpu), EVENTS) for cpu in CPUS} for path in directories}
+    return {
+        path: {cpu: (perf_event.cgroup(path, cpu), EVENTS) for cpu in CPUS} for path in directories
+    }
 
 
 class WholeSample:
     """What the agent does at each tick, and the CPUs that this host lacks."""
 
     def __init__(self, root, copies, interval_s):
-        self._sampler = collect.Sampler(
-            counting.Options(
+        self._sampler = sampling.Sampler(
+            counters_conf.Options(
                 events=tuple(
                     (event.role, 'software/config=%#x/' % event.config) for event in EVENTS
                 )
@@ -137,7 +145,7 @@ def measure(number, options, copies):
     ):
         groups = [guest.group for guest in guests]
         running_guests.make_root(directory, guests)
-        ways = {
+        ways: dict[str, Callable[[], Any]] = {
             BY_THREAD: lambda: Counting(by_thread(guests), copies),
             BY_GROUP: lambda: Counting(by_group(groups), copies),
             WHOLE: lambda: WholeSample(directory, copies, options.interval),
@@ -207,7 +215,7 @@ def slow_down(options):
     CPUs' own events are counted in the last way only.
     """
     names = ['pipe-%d' % at for at in range(2 + options.others)]
-    cpus = {cpu: {0: (perf.on_cpu(cpu), EVENTS)} for cpu in CPUS}
+    cpus = {cpu: {0: (perf_event.on_cpu(cpu), EVENTS)} for cpu in CPUS}
     with (
         running_guests.control_groups(names) as groups,
         switching.load(options.perf, CPUS[-1], [groups[name][0] for name in names[:2]]) as (
@@ -215,7 +223,7 @@ def slow_down(options):
             pids,
         ),
     ):
-        threads = {pid: {pid: (perf.thread(pid), EVENTS)} for pid in pids}
+        threads = {pid: {pid: (perf_event.thread(pid), EVENTS)} for pid in pids}
         directories = [each[0] for each in groups.values()]
         ours = {
             'uncounted': {},
@@ -358,7 +366,7 @@ def main(argv=None):
     options = parse(argv)
     try:
         with running_guests.control_groups(['probe']) as groups:
-            perf.Group(EVENTS, perf.cgroup(groups['probe'][0], CPUS[0])).close()
+            perf_event.Group(EVENTS, perf_event.cgroup(groups['probe'][0], CPUS[0])).close()
     except (OSError, exceptions.CounterError) as error:
         print('skipped: no control group can be counted: %s' % error, file=sys.stderr)
         return 1

@@ -28,10 +28,7 @@ sys.path.insert(0, str(LAB))
 from machine.vm import LAB_DIR, MachineError  # noqa: E402
 
 from tests.bench import command  # noqa: E402
-from tests.lab.demo import (
-    report,  # noqa: E402
-    scenario,  # noqa: E402
-)
+from tests.lab.demo import report, scenario  # noqa: E402
 
 SIZES_MIB = (200, 240, 280, 320, 360, 400)
 SKEWS_MIB = (0, 100, 200, 400, 800)

@@ -31,10 +31,7 @@ from nova.scheduler import weights  # noqa: E402
 from nova.scheduler.filters import numa_topology_filter  # noqa: E402
 from nova.scheduler.weights import metrics as metrics_weigher  # noqa: E402
 
-from nova_numa_pmc.scheduler import (
-    filter as pressure_filter,  # noqa: E402
-    weigher,  # noqa: E402
-)
+from nova_numa_pmc.scheduler import filter as pressure_filter, weigher  # noqa: E402
 from tests.bench import nova_hosts  # noqa: E402
 
 SIZES = (100, 1000, 10000)

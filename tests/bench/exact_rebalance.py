@@ -6,7 +6,7 @@ burden (loss and crowding) is the planner's own definition; its loss is tested a
 ``core/pressure.py`` elsewhere.
 """
 
-from nova_numa_pmc.core.ground import Ground, Place
+from nova_numa_pmc.core.rebalance.host_model import Ground, Place
 
 #: Losses are equal within this part, or this many cores.
 EQUAL_RATIO, EQUAL_CORES = 0.01, 0.02

@@ -19,7 +19,8 @@ import time
 from itertools import combinations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import candidates, domains, l3, placement, ranking
+from nova_numa_pmc.core import memory_domains
+from nova_numa_pmc.core.placement import candidates, l3, placement, ranking
 from tests.fixtures.hosts import GIB, LIMITS, guest, topology, two_level
 
 SOCKETS, CACHES, CORES, THREADS, NODE_BYTES = 2, 12, 10.0, 16, 32 * GIB
@@ -96,7 +97,7 @@ def spans(cases, rng):
     found = []
     while len(found) < cases:
         view, request = drawn(rng)
-        ask = candidates.Ask(*domains.merged(view), view, request)
+        ask = candidates.Ask(*memory_domains.merged(view), view, request)
         best, exact_us = timed(exact, ask, LIMITS)
         if best is None or len(best.candidate.cpus) < 2:
             continue

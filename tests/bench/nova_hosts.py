@@ -9,25 +9,15 @@ import uuid
 from nova import objects
 from nova.scheduler import host_manager
 
-from nova_numa_pmc import host_state, model
+from nova_numa_pmc import model
 from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.state import host_state
+from tests.fixtures.metrics import CPU_METRICS
 
 objects.register_all()
 
 GIB = 1 << 30
 CELL = '00000000-0000-0000-0000-000000000001'
-CPU_METRICS = (
-    'frequency',
-    'user.time',
-    'kernel.time',
-    'idle.time',
-    'iowait.time',
-    'user.percent',
-    'kernel.percent',
-    'idle.percent',
-    'iowait.percent',
-    'percent',
-)
 
 
 def published(rng, nodes=2, cores=40.0):

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from typing import Any
 
 START_S = 60
 
@@ -35,7 +36,7 @@ class PerfStat:
     """
 
     def __init__(self, commands, interval_s, directory):
-        self.processes = []
+        self.processes: list[tuple[Any, str]] = []
         for at, arguments in enumerate(commands):
             path = os.path.join(directory, 'perf-stat-%d' % at)
             process = subprocess.Popen(

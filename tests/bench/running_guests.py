@@ -91,7 +91,7 @@ def running(number, switching, nap_s):
             lines = os.fdopen(os.dup(told))
             with lines:
                 found = (tuple(map(int, lines.readline().split())) for _ in names)
-                yield [Guest(pid, tids, groups[pids[pid]][0]) for pid, *tids in found]
+                yield [Guest(pid, tuple(tids), groups[pids[pid]][0]) for pid, *tids in found]
         finally:
             os.close(life)  # at which they end
             for pid in pids:

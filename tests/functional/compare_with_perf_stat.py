@@ -17,7 +17,7 @@ import sys
 
 from nova_numa_pmc import exceptions
 from nova_numa_pmc.core import rates
-from nova_numa_pmc.host import counters, events, perf, pfm
+from nova_numa_pmc.host.perf import counters, events, perf_event, pfm
 
 SOFTWARE = tuple(
     events.Event(name, name, 'software', 1, code)
@@ -154,8 +154,8 @@ def compare(chosen, wanted, arguments, worker):
 def scopes(chosen, worker, cpu):
     """Yield (name, wanted, perf's arguments) of each scope that this machine has."""
     pid = ['-p', str(worker.pid)]
-    yield 'thread', {0: (perf.thread(worker.pid), chosen)}, pid
-    yield 'cpu', {cpu: (perf.on_cpu(cpu), chosen)}, ['-a', '-C', str(cpu)]
+    yield 'thread', {0: (perf_event.thread(worker.pid), chosen)}, pid
+    yield 'cpu', {cpu: (perf_event.on_cpu(cpu), chosen)}, ['-a', '-C', str(cpu)]
     name = 'numa-pmc-compare-%d' % os.getpid()
     with open('/proc/self/mounts', encoding='utf-8') as file:
         mounts = [line.split() for line in file]
@@ -171,7 +171,7 @@ def scopes(chosen, worker, cpu):
                     file.write(str(worker.pid))
                 yield (
                     'cgroup',
-                    {cpu: (perf.cgroup(path, cpu), chosen)},
+                    {cpu: (perf_event.cgroup(path, cpu), chosen)},
                     ['-a', '-C', str(cpu), '-G', ','.join([name] * len(chosen))],
                 )
             finally:

@@ -32,6 +32,10 @@ def run(*command):
 
 
 class WheelTest(unittest.TestCase):
+    top: pathlib.Path
+    wheel: pathlib.Path
+    host: pathlib.Path
+
     @classmethod
     def setUpClass(cls):
         directory = tempfile.TemporaryDirectory()

@@ -135,6 +135,23 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if item not in left_out]
 
 
+#: So many tests may run a second time: the machine is busy. More, and something is wrong.
+RERUNS_MAX = 2
+
+
+def reruns(config):
+    """Return the names of the tests that ran a second time."""
+    found = config.pluginmanager.get_plugin('terminalreporter').stats.get('rerun', [])
+    return sorted({report.nodeid for report in found})
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session):
+    """Fail a run in which more tests than :data:`RERUNS_MAX` ran a second time."""
+    if len(reruns(session.config)) > RERUNS_MAX and not session.exitstatus:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def _end_orphans():
     """End machines of test runs that were killed."""
     for name in [m['name'] for m in running() if m['name'].startswith('test-')]:
@@ -157,7 +174,11 @@ def pytest_runtest_makereport(item):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Say why tests ran a second time."""
+    """Say why tests ran a second time, and if that makes the run fail."""
+    again = reruns(terminalreporter.config)
+    if len(again) > RERUNS_MAX:
+        terminalreporter.section(f'FAILED: {len(again)} tests ran again, {RERUNS_MAX} may')
+        terminalreporter.write_line('\n'.join(again))
     for report in terminalreporter.getreports('rerun'):
         terminalreporter.section(f'why {report.nodeid} ran again')
         terminalreporter.write_line(report.longreprtext)

@@ -133,6 +133,7 @@ def spin(lab, cpus, seconds=3):
     return sum(int(n) for n in lab.run(line).stdout.split())
 
 
+@pytest.mark.full
 def test_pace_makes_cpus_a_fixed_resource(lab):
     """Four loops on two of four vCPUs get half of what they get on four; one gets a quarter."""
     lab.machine.pace(PACE)
@@ -142,6 +143,7 @@ def test_pace_makes_cpus_a_fixed_resource(lab):
     assert one / spread == pytest.approx(0.25, abs=0.04)
 
 
+@pytest.mark.full
 def test_guests_piled_on_half_of_the_cpus_get_half_the_work_done(lab):
     """Four guests that only compute: their work on vCPUs 0-1 against that on all four."""
     names = [f'w{i}' for i in range(4)]

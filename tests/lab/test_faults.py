@@ -106,7 +106,7 @@ def test_too_slow_a_hook(host):
     lines = [line for line in host.journal() if line.startswith('guest new: ')]
     print('\n'.join(lines))
     assert host.running() == ['new', 'old']
-    late = [line for line in lines if 'libvirt goes on without it' in line]
+    late = [line for line in lines if 'libvirt continues without it' in line]
     placed = [line for line in lines if 'started: node ' in line]
     # Late or not, what the journal says of the guest is what the kernel holds.
     held = host.guests.report()['new']['cpus'] != ['0-3']

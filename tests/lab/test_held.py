@@ -132,9 +132,9 @@ def test_a_killed_hook(lab):
     agent = Agent(lab)
     site = '$(cd /; python3 -c "import nova_numa_pmc as p; print(p.__path__[0])")'
     lab.run(
-        f'ln -sfn {site} /run/site; cp -a /run/site/settling.py /run/settling.py; '
+        f'ln -sfn {site} /run/site; cp -a /run/site/hook_started.py /run/hook_started.py; '
         'echo \'import os, sys; "started" in sys.argv and os.kill(os.getpid(), 9)\' '
-        '>>/run/site/settling.py'
+        '>>/run/site/hook_started.py'
     )
     try:
         agent.start()
@@ -156,7 +156,7 @@ def test_a_killed_hook(lab):
         ) == set(found['cpus'])
         assert any('placed now on node' in line for line in agent.journal())
     finally:
-        lab.run('cp -a /run/settling.py $(readlink /run/site)/settling.py')
+        lab.run('cp -a /run/hook_started.py $(readlink /run/site)/hook_started.py')
         agent.stop()
 
 

@@ -145,6 +145,7 @@ def test_a_nodes_memory_is_a_devices(lab_of):
     assert 'memory-kept' in lab.run('nova-numa-rebalance check --role compute', check=False).stdout
 
 
+@pytest.mark.full
 def test_unequal_nodes(lab_of):
     """Guests go in proportion to cores until the smaller node has promised its memory."""
     lab = lab_of(**UNEQUAL)

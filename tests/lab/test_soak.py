@@ -5,6 +5,7 @@ import pytest
 from soak import Soak
 
 
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_random_starts_stops_loads_and_faults(lab):
     """No guest is lost, no promise leaks, every guest is where it was promised."""

@@ -16,7 +16,9 @@ from nova.compute import rpcapi  # noqa: F401 -- before the fixtures, which rese
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base as libvirt_base
 
-from nova_numa_pmc import host_state, model, settings
+from nova_numa_pmc import model
+from nova_numa_pmc.conf import settings
+from nova_numa_pmc.state import host_state
 
 WEIGHER = 'nova_numa_pmc.scheduler.weigher.NUMAPressureWeigher'
 FILTER = 'nova_numa_pmc.scheduler.filter.NUMAPressureFilter'

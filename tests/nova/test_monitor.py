@@ -8,12 +8,12 @@ import time
 from nova import context, objects
 from nova.compute import monitors
 
-from nova_numa_pmc import host_state
 from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.state import host_state
 from tests.nova import base
 
 NUMA = {metrics.CURRENT, metrics.MAXIMUM}
-NOTHING_SENT = 'No NUMA metrics are sent until this is mended'
+NOTHING_SENT = 'No NUMA metrics are sent until this is fixed'
 
 
 class MonitorTest(base.NovaTest):

@@ -122,7 +122,7 @@ class WeigherTest(SchedulerTest):
         said = [record.getMessage() for record in log.records]
         self.assertEqual(2, sum('NUMA pressure of' in line for line in said))
         self.assertIn('one_node on node 0', said[0])
-        self.assertIn('unknown: no metrics of ours', said[1])
+        self.assertIn('unknown: no metrics from nova-numa-pmc', said[1])
 
     def test_nothing_is_raised(self):
         broken = host_state('a', 0.1, 0.1)

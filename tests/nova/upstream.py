@@ -111,7 +111,9 @@ def _enable(conf):
 
 def _publisher():
     """Return a function that publishes a calm host of two large nodes for all computes."""
-    from nova_numa_pmc import host_state, model, settings
+    from nova_numa_pmc import model
+    from nova_numa_pmc.conf import settings
+    from nova_numa_pmc.state import host_state
 
     directory = tempfile.mkdtemp(prefix='nova-upstream-')
     settings.PATH = os.path.join(directory, 'conf')

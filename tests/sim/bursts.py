@@ -6,8 +6,8 @@ from __future__ import annotations
 import random
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import demand_history, longer
-from nova_numa_pmc.sample import GuestSample, NodeSample, Sample
+from nova_numa_pmc.core.demand import demand_history, longer_horizon
+from nova_numa_pmc.measurement import GuestSample, NodeSample, Sample
 
 CORES, GUESTS, VCPUS = 16, 8, 4
 #: Of the time a guest wants its cores: a quarter of the host's are wanted.
@@ -72,7 +72,8 @@ class BurstingHost:
         rng = random.Random(repr(seed))
         self.guests = [Bursting(rng, burst_s) for _ in range(GUESTS)]
         self._histories = demand_history.Histories()
-        self.snapshot = self.longer = None
+        self.snapshot: float | None = None
+        self.longer: float | None = None
 
     def run(self, minutes: int) -> None:
         """Let so many minutes pass."""
@@ -82,7 +83,7 @@ class BurstingHost:
         for _ in range(round(fine * 60 / INTERVAL_S)):
             wanted = self._measure(INTERVAL_S)
         self.snapshot = sum(wanted) / CORES
-        (load,) = longer.node_loads(
+        (load,) = longer_horizon.node_loads(
             self._histories, self._sample, _HOST, _GUESTS, _PROMISES, _LIMITS, _NOW_NS
         ).values()
         self.longer = load.demand_cores / CORES

@@ -2,7 +2,7 @@
 """Hosts whose guests want the same for ever: what a plan makes of them in the end."""
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import ledger as ledgers, moves, rebalance
+from nova_numa_pmc.core.rebalance import moves, planner, regrets as ledgers
 
 GIB, MIB = 1 << 30, 1 << 20
 LINE_BYTES = 64
@@ -101,7 +101,7 @@ class Constant:
         plans, ledger = [], ledger or ledgers.Ledger()
         for tick in range(ticks):
             seen = [noise(guest, tick) for guest in self.guests] if noise else None
-            plan, ledger = rebalance.plan(
+            plan, ledger = planner.plan(
                 self.situation(seen), ledger, terms, elapsed_s, 1000.0 + tick * elapsed_s
             )
             self.make(plan)

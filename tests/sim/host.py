@@ -149,7 +149,7 @@ class SimHost:
     def _spread(self, asked):
         """Share out what is asked; wide guests fill the emptiest of their nodes."""
         demand = [0.0] * len(self.cores)
-        shares = [None] * len(asked)
+        shares: list[tuple[tuple[int, float], ...] | None] = [None] * len(asked)
         for at, guest in enumerate(self.guests):
             if len(guest.cpus) == 1:
                 demand[guest.cpus[0]] += asked[at]

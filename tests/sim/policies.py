@@ -2,7 +2,7 @@
 """Who moves guests: nobody, a threshold rule, the planner. Each sees a noisy interval."""
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import ledger as ledgers, moves, rebalance
+from nova_numa_pmc.core.rebalance import moves, planner, regrets as ledgers
 
 GIB = 1 << 30
 
@@ -117,7 +117,7 @@ class Planned:
 
     def tick(self, host, now_s, elapsed_s, rng, noise):
         """Look at one interval and apply the plan."""
-        plan, self.ledger = rebalance.plan(
+        plan, self.ledger = planner.plan(
             situation(host, rng, noise), self.ledger, self.terms, elapsed_s, now_s
         )
         by_name = {guest.name: guest for guest in host.guests}

@@ -114,7 +114,7 @@ def _down(layout, args):
 
 def _times(text):
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 100):
-        raise argparse.ArgumentTypeError(f'{text!r} is no number from 1 to 99')
+        raise argparse.ArgumentTypeError(f'{text!r} is not a number from 1 to 99')
     return int(text)
 
 

@@ -8,7 +8,7 @@ import re
 import time
 import uuid
 
-from machine import image  # hostimage has put the lab on sys.path
+from machine import image
 from machine.guests import Guests
 from machine.shape import Shape
 from machine.vm import LAB_DIR, WARM_UP, Base, Machine, MachineError, run_dir

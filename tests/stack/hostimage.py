@@ -3,13 +3,10 @@
 
 import pathlib
 import shutil
-import sys
 
-from tests.stack.layout import CHECKOUT, VENV
+from machine import image
 
-sys.path.insert(0, str(CHECKOUT / 'tests/lab'))
-
-from machine import image  # noqa: E402
+from tests.stack.layout import VENV
 
 REQUIREMENTS = pathlib.Path(__file__).parent / 'requirements.txt'
 #: What nova-compute calls, and what the operator's guide takes for granted.

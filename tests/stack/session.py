@@ -4,6 +4,7 @@
 import concurrent.futures
 import contextlib
 import time
+from typing import Any
 
 from tests.stack import compute, control, guide, reading
 from tests.stack.service import StackError, wait
@@ -11,7 +12,11 @@ from tests.stack.timeline import TimeLine
 
 FLAVOR = {'vcpus': 1, 'ram': 128, 'disk': 0}
 #: {flavor: what it has besides or instead}.
-FLAVORS = {'plain': {}, 'bigger': {'ram': 192}, 'numa': {'extra_specs': {'hw:numa_nodes': '1'}}}
+FLAVORS: dict[str, dict[str, Any]] = {
+    'plain': {},
+    'bigger': {'ram': 192},
+    'numa': {'extra_specs': {'hw:numa_nodes': '1'}},
+}
 #: {image: the guest's command line}. It touches 18 of its 128 MiB: the hook's second half comes
 #: 20 s after the vCPUs have started here, and lets CPUs follow memory when more than 64 MiB lie
 #: elsewhere by then, QEMU's own 25 among them. The walker works a thirtieth of the time, or a

@@ -5,8 +5,10 @@ import tempfile
 import time
 import unittest
 
-from nova_numa_pmc import bounded, hook, model, overrides, pool_loads, promises, settings, state
+from nova_numa_pmc import hook, hook_worker, model, promises
+from nova_numa_pmc.conf import settings
 from nova_numa_pmc.host import journal
+from nova_numa_pmc.state import overrides, pool_loads, promises_file
 from tests.fixtures import domains, host as hosts, sysfs
 
 MIB = 1 << 20
@@ -37,7 +39,9 @@ class HookTest(unittest.TestCase):
             return hook.run(hosts.name_of(number), operation, stream.fileno(), self.root)
 
     def promises(self):
-        record = state.read(self.host.path('run/nova-numa-pmc'), state.read_boot_id(self.root))
+        record = promises_file.read(
+            self.host.path('run/nova-numa-pmc'), promises_file.read_boot_id(self.root)
+        )
         return record.promises if record else {}
 
     def promise(self, number):
@@ -205,7 +209,7 @@ class StartTest(HookTest):
         sysfs.write(self.root, 'sys/devices/system/node/node1/cpulist', '2-7\n')
         self.call('start', 1)
         decision, warning = self.host.logged()
-        self.assertIn('CPUs 2-3 are on another node', warning)
+        self.assertIn('CPUs 2-3 are also on another node', warning)
         self.assertIn('instance-00000001', decision)
 
     def test_settings_problems_are_logged(self):
@@ -298,7 +302,7 @@ class LogTest(HookTest):
         self.start()
         read += self.host.logged()
         self.assertEqual(1 + 20 + 1, len(read))
-        self.assertIn('10 lines are not logged', read[-1])
+        self.assertIn('10 lines were not logged', read[-1])
 
 
 class SimultaneousStartsTest(HookTest):
@@ -346,7 +350,7 @@ class DeviceMemoryTest(HookTest):
                 tree = self.host.launch(1, bytes_by_node={0: MIB, 1: on_1 * MIB, 2: 5000 * MIB})
                 self.call('start', 1)
                 self.call('started', 1)
-                self.assertEqual(followed, 'beside its memory' in self.host.logged()[-1])
+                self.assertEqual(followed, 'with its memory' in self.host.logged()[-1])
                 self.assertNotIn(2, self.promise(1).mem_nodes)
                 if followed:
                     self.assertEqual('4-7', self.cpus(tree))
@@ -499,7 +503,7 @@ class MemoryLiesTest(HookTest):
     def test_cpus_follow_what_is_too_much_to_move(self):
         self.assertEqual('4-7', self.settle({0: 10 * MIB, 1: 4097 * MIB}))
         self.assertEqual(((1,), (1,)), (self.promise(1).cpu_nodes, self.promise(1).mem_nodes))
-        self.assertIn('beside its memory', self.host.logged()[-1])
+        self.assertIn('with its memory', self.host.logged()[-1])
 
     def test_cpus_stay_where_most_lies(self):
         self.assertEqual('0-3', self.settle({0: 400 * MIB, 1: 100 * MIB}))
@@ -660,7 +664,7 @@ class PoolTest(HookTest):
         pool_loads.write(
             self.host.path('run/nova-numa-pmc'),
             pool_loads.Published(
-                boot_id or state.read_boot_id(self.root),
+                boot_id or promises_file.read_boot_id(self.root),
                 1,
                 5.0,
                 (model.PoolLoad(sysfs.parse_cpulist(cpus)),),
@@ -698,7 +702,7 @@ class PoolTest(HookTest):
         pool_loads.write(
             self.host.path('run/nova-numa-pmc'),
             pool_loads.Published(
-                state.read_boot_id(self.root),
+                promises_file.read_boot_id(self.root),
                 time.clock_gettime_ns(time.CLOCK_BOOTTIME),
                 5.0,
                 (
@@ -737,7 +741,7 @@ class PoolTest(HookTest):
 class BoundedTest(unittest.TestCase):
     def run_in_child(self, work, timeout_s=20):
         said = os.pipe()
-        answer = bounded.run(
+        answer = hook_worker.run(
             work, timeout_s, lambda error: os.write(said[1], repr(error).encode())
         )
         os.close(said[1])
@@ -764,7 +768,7 @@ class BoundedTest(unittest.TestCase):
             os.write(done[1], b'finished')
             return b'late'
 
-        self.assertIsNone(bounded.run(work, 0.01, print))
+        self.assertIsNone(hook_worker.run(work, 0.01, print))
         os.write(gate[1], b'x')
         self.assertEqual(b'finished', os.read(done[0], 99))
 
@@ -783,7 +787,7 @@ class BoundedTest(unittest.TestCase):
                 with open(gate, 'w') as stream:  # until somebody opens the other end
                     print(os.getsid(0) == os.getpid(), links, file=stream)
 
-            bounded.leave_behind(work, print)
+            hook_worker.leave_behind(work, print)
             os.close(writer)
             self.assertEqual(b'', os.read(reader, 1))
             os.close(reader)
@@ -799,7 +803,7 @@ class BoundedTest(unittest.TestCase):
                 with open(directory + '/told', 'w') as stream:
                     stream.write(repr(error))
 
-            bounded.leave_behind(lambda: {}['lost'], report)
+            hook_worker.leave_behind(lambda: {'found': 0}['lost'], report)
             with open(directory + '/told') as stream:
                 self.assertEqual("KeyError('lost')", stream.read())
             os.wait()

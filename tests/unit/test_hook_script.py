@@ -178,7 +178,7 @@ class HookScriptTest(unittest.TestCase):
         os.unlink(control)
         os.mkfifo(control)  # opening it sleeps until somebody opens the other end
         self.assert_lives(path, operations=('started',))
-        self.assertIn('libvirt goes on without it', self.host.logged()[-1])
+        self.assertIn('libvirt continues without it', self.host.logged()[-1])
         waker = os.open(control, os.O_RDWR | os.O_NONBLOCK)
         with open(control + '.new', 'w') as stream:
             stream.write('\n')
@@ -196,7 +196,7 @@ class HookScriptTest(unittest.TestCase):
         os.unlink(control)
         os.mkfifo(control)
         self.assert_lives(path, operations=('started',))
-        self.assertIn('libvirt goes on without it', self.host.logged()[-1])
+        self.assertIn('libvirt continues without it', self.host.logged()[-1])
         os.close(os.open(control, os.O_RDWR | os.O_NONBLOCK))
 
     def test_strict_stops_a_start_and_nothing_else(self):

@@ -3,6 +3,8 @@
 
 import tempfile
 import unittest
+from collections.abc import Sequence
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
@@ -15,7 +17,7 @@ GIB = 1 << 30
 NEAR = [[10, 11, 21, 21], [11, 10, 21, 21], [21, 21, 10, 11], [21, 21, 11, 10]]
 #: Two nodes, four, of several caches, clusters of sockets, ten that are two domains, unequal, and
 #: two beside two GPUs.
-SHAPES = {
+SHAPES: dict[str, tuple[Sequence[sysfs.FakeNode], dict[str, Any]]] = {
     'two': (sysfs.equal_nodes(2, 16, 64 * GIB), {}),
     'siblings': (sysfs.equal_nodes(2, 16, 64 * GIB), {'threads': 2}),
     'four': (sysfs.equal_nodes(4, 8, 16 * GIB), {}),
@@ -167,7 +169,7 @@ class ReproductionTest(HostCase):
         self.measured(self.host_, self.loads, self.kept)
         self.host_.write('proc/sys/kernel/random/boot_id', '0' * 36)
         self.assertIn(
-            '; by promises: what is published is of another boot', self.host_.decided().why
+            '; by promises: what is published is from another boot', self.host_.decided().why
         )
 
     def test_a_damaged_file_costs_a_warning_and_not_the_place(self):

@@ -10,11 +10,12 @@ import tempfile
 import types
 import unittest
 
-from nova_numa_pmc import collect, host_state, model, pool_loads, promises
+from nova_numa_pmc import model, promises, sampling
 from nova_numa_pmc.compute import metrics
-from nova_numa_pmc.core import view
-from nova_numa_pmc.host.topology import parse_cpulist
-from nova_numa_pmc.scheduler import asking
+from nova_numa_pmc.core import host_view
+from nova_numa_pmc.cpulist import parse_cpulist
+from nova_numa_pmc.scheduler import request
+from nova_numa_pmc.state import host_state, pool_loads
 from tests.fixtures import domains, host, measured, sysfs
 
 SECOND = measured.SECOND_NS
@@ -39,7 +40,7 @@ class PoolsCase(unittest.TestCase):
         self.addCleanup(self.host.close)
         self.host.idle()
         self.shared = parse_cpulist(SHARED)
-        self.sampler = collect.Sampler(root=self.root)
+        self.sampler = sampling.Sampler(root=self.root)
         self.addCleanup(self.sampler.close)
 
     def guest(self, number, cpus, run_ratio, wait_ratio, **xml):
@@ -65,7 +66,7 @@ class PoolsCase(unittest.TestCase):
             dict.fromkeys(range(2 * THREADS), 0),
         )
         sample = self.sampler.sample(5 * SECOND, 1005.0)
-        seen = view.view(
+        seen = host_view.view(
             promises.usable_host(self.root, self.sampler.pool),
             (),
             LIMITS,
@@ -76,7 +77,7 @@ class PoolsCase(unittest.TestCase):
     def answer(self, published):
         """Return what the scheduler would say of a guest of 2 vCPUs."""
         values = metrics.to_values(published, 0, 0)
-        return asking.answer(
+        return request.answer(
             types.SimpleNamespace(
                 metrics=[
                     {'name': name, 'numa_membw_values': one}
@@ -87,8 +88,8 @@ class PoolsCase(unittest.TestCase):
                 total_usable_ram_mb=0,
                 free_ram_mb=0,
             ),
-            asking.question(SPEC),
-            asking.Rules(),
+            request.question(SPEC),
+            request.Rules(),
             published.taken_s,
         )
 

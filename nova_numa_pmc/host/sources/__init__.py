@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from nova_numa_pmc.core.samples import Counts
+    from nova_numa_pmc.core.measurements import Counts
     from nova_numa_pmc.host.threads import Ran
     from nova_numa_pmc.model import Guest, Topology
 
 
 class Evidence(Record):
-    """What a rung tells of one guest; fields as :class:`nova_numa_pmc.sample.GuestSample`.
+    """What a rung tells of one guest; fields as :class:`nova_numa_pmc.measurement.GuestSample`.
 
     Idle guests have rates of 0 and no ratio. Neither rates nor ratio: it told of execution only.
     """
@@ -46,7 +46,7 @@ class Evidence(Record):
 
     @property
     def of_memory(self) -> bool:
-        """Tell whether it says anything of memory accesses."""
+        """Return whether it says anything of memory accesses."""
         return self.local_per_sec is not None or self.remote_ratio is not None
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from nova_numa_pmc.core import rates
-from nova_numa_pmc.core.samples import Counts
+from nova_numa_pmc.core import counter_roles, rates
+from nova_numa_pmc.core.measurements import Counts
 from nova_numa_pmc.exceptions import CounterUnsupported, SourceUnavailable
-from nova_numa_pmc.host import counters, event_table, events
+from nova_numa_pmc.host.perf import counters, events
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nova_numa_pmc.host.events import Event, Selection
-    from nova_numa_pmc.host.perf import Counts as Readings
+    from nova_numa_pmc.host.perf.events import Event, Selection
+    from nova_numa_pmc.host.perf.perf_event import Counts as Readings
 
     #: What events of each role saw; None: unknown.
     Deltas = dict[str, rates.Delta | None]
@@ -26,10 +26,10 @@ _K = TypeVar('_K')
 #: In this order they are opened, as far as the hardware can in one group: what is divided by
 #: another is to be of the same time.
 ROLES = (
-    event_table.LOCAL_DRAM,
-    event_table.REMOTE_DRAM,
-    event_table.INSTRUCTIONS,
-    event_table.CYCLES,
+    counter_roles.LOCAL_DRAM,
+    counter_roles.REMOTE_DRAM,
+    counter_roles.INSTRUCTIONS,
+    counter_roles.CYCLES,
 )
 
 
@@ -53,7 +53,7 @@ def core_events(selection: Selection) -> tuple[Event, ...]:
 def why_no_memory_events(selection: Selection) -> str | None:
     """Return why local and remote accesses can't be told apart; None: they can."""
     missing = dict(selection.missing)
-    for role in (event_table.LOCAL_DRAM, event_table.REMOTE_DRAM):
+    for role in (counter_roles.LOCAL_DRAM, counter_roles.REMOTE_DRAM):
         if role in missing:
             return 'no event for %s: %s' % (role, missing[role])
     return None

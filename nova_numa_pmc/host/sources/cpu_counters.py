@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import rates
 from nova_numa_pmc.exceptions import SourceUnavailable
-from nova_numa_pmc.host import event_table, perf
+from nova_numa_pmc.host.perf import event_table, perf_event
 from nova_numa_pmc.host.sources import Evidence, counted
-from nova_numa_pmc.sample import ATTRIBUTED
+from nova_numa_pmc.measurement import ATTRIBUTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nova_numa_pmc.core.samples import Counts
-    from nova_numa_pmc.host.events import Event, Selection
+    from nova_numa_pmc.core.measurements import Counts
+    from nova_numa_pmc.host.perf.events import Event, Selection
     from nova_numa_pmc.host.sources import Tick
     from nova_numa_pmc.model import Topology
 
@@ -55,7 +55,7 @@ class CpuCounters:
             )
         deltas, problems = self._owners.sample(
             {
-                node.id: {cpu: (perf.on_cpu(cpu), events) for cpu in node.online_cpus}
+                node.id: {cpu: (perf_event.on_cpu(cpu), events) for cpu in node.online_cpus}
                 for node in topology.nodes
             },
             idle_is_zero=False,
@@ -67,7 +67,7 @@ class CpuCounters:
 
     @property
     def with_prefetch(self) -> bool:
-        """Tell whether the accesses counted have prefetches in them."""
+        """Return whether the accesses counted have prefetches in them."""
         return any(event_table.ANY_FILLS in event.caveats for event in self._events or ())
 
     def close(self) -> None:

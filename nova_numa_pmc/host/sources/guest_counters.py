@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import rates
 from nova_numa_pmc.exceptions import CpusetError, NumaPmcError, SourceUnavailable
-from nova_numa_pmc.host import cgroups, perf
+from nova_numa_pmc.host import cgroups
+from nova_numa_pmc.host.perf import perf_event
 from nova_numa_pmc.host.sources import Evidence, counted
-from nova_numa_pmc.sample import COUNTED
+from nova_numa_pmc.measurement import COUNTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nova_numa_pmc.core.samples import Counts
-    from nova_numa_pmc.host.counters import Wanted
-    from nova_numa_pmc.host.events import Event, Selection
+    from nova_numa_pmc.core.measurements import Counts
+    from nova_numa_pmc.host.perf.counters import Wanted
+    from nova_numa_pmc.host.perf.events import Event, Selection
     from nova_numa_pmc.host.sources import Running, Tick
     from nova_numa_pmc.model import Guest, Topology
 
@@ -78,7 +79,7 @@ class GuestCounters:
                     for at, roles in enumerate(_ROOMS)
                     if not roles
                     or (
-                        perf.fit_together(
+                        perf_event.fit_together(
                             events + tuple(event for event in events if event.role in roles), cpu
                         )
                     )
@@ -153,7 +154,8 @@ class GuestCounters:
         before = self._wanted.get(running.guest.uuid, {})
         keys = [(tid, ran.since) for tid, ran in running.threads.items()]
         return {
-            key: before.get(key) or (perf.Target(perf.THREAD, key[0], since=key[1]), events)
+            key: before.get(key)
+            or (perf_event.Target(perf_event.THREAD, key[0], since=key[1]), events)
             for key in keys
         }
 
@@ -164,21 +166,24 @@ class GuestCounters:
         if group is None:
             return {}  # it is ending, or not in a group of libvirt's: another rung may tell
         return {
-            (group.since, cpu): (perf.Target(perf.CGROUP, group.id, cpu, group.since), events)
+            (group.since, cpu): (
+                perf_event.Target(perf_event.CGROUP, group.id, cpu, group.since),
+                events,
+            )
             for core in topology.cores
             for cpu in core
         }
 
-    def _group(self, guest: Guest) -> perf.Target | None:
+    def _group(self, guest: Guest) -> perf_event.Target | None:
         """Return the target of a guest's control group; one made anew has another ``since``."""
         key = guest.uuid, guest.pid
-        group = perf.cgroup(self._paths[key], 0) if key in self._paths else None
+        group = perf_event.cgroup(self._paths[key], 0) if key in self._paths else None
         if group is None:
             try:
                 path = self._paths[key] = cgroups.machine(guest.pid, 'perf_event', self._root)
             except CpusetError:
                 return None
-            group = perf.cgroup(path, 0)
+            group = perf_event.cgroup(path, 0)
         return group
 
     def close(self) -> None:
@@ -189,5 +194,5 @@ class GuestCounters:
 
 
 def _is_unknown(deltas: counted.Deltas | None) -> bool:
-    """Tell whether of a guest that is counted nothing is known."""
+    """Return whether of a guest that is counted nothing is known."""
     return deltas is not None and set(deltas.values()) == {None}

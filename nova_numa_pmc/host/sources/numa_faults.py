@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.cgroups import read_text
 from nova_numa_pmc.host.sources import Evidence
-from nova_numa_pmc.sample import INFERRED
+from nova_numa_pmc.measurement import INFERRED
 
 if TYPE_CHECKING:
     from nova_numa_pmc.host.sources import Tick

@@ -14,13 +14,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.conf import settings
 from nova_numa_pmc.core import pressure, rates
-from nova_numa_pmc.core.samples import Counts
+from nova_numa_pmc.core.measurements import Counts
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.cgroups import read_text
 from nova_numa_pmc.host.sources import Evidence
+from nova_numa_pmc.measurement import ATTRIBUTED, COUNTED
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.sample import ATTRIBUTED, COUNTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -56,7 +57,7 @@ class Resctrl:
 
     def __init__(self, path: str = '/sys/fs/resctrl', root: str = '/') -> None:
         self._root = root
-        self._path = os.path.join(root, path.lstrip('/'))
+        self._path = settings.below(root, path)
         #: CLOCK_MONOTONIC, and what was read, by directory.
         self._before: tuple[int, dict[str, Domains]] | None = None
         self._controls: list[str] | None = None

@@ -6,18 +6,18 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core import pressure, rates
+from nova_numa_pmc.core import counter_roles, pressure, rates
 from nova_numa_pmc.exceptions import SourceUnavailable
-from nova_numa_pmc.host import counters, event_table
 from nova_numa_pmc.host.cgroups import read_text
+from nova_numa_pmc.host.perf import counters
 from nova_numa_pmc.host.sources import counted
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from nova_numa_pmc.host.counters import Wanted
-    from nova_numa_pmc.host.events import Event, Selection
+    from nova_numa_pmc.host.perf.counters import Wanted
+    from nova_numa_pmc.host.perf.events import Event, Selection
     from nova_numa_pmc.model import Topology
 
     #: {node id: {(PMU, CPU): what to count there}}
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 #: Those of which something follows here; a package has dozens of boxes for some of the others.
 _ROLES = (
-    event_table.MEM_READ,
-    event_table.MEM_WRITE,
-    event_table.MEM_TRAFFIC,
-    event_table.LINK_TX,
-    event_table.IO_READ,
-    event_table.IO_HIT,
-    event_table.IO_MISS,
+    counter_roles.MEM_READ,
+    counter_roles.MEM_WRITE,
+    counter_roles.MEM_TRAFFIC,
+    counter_roles.LINK_TX,
+    counter_roles.IO_READ,
+    counter_roles.IO_HIT,
+    counter_roles.IO_MISS,
 )
 _PACKAGE = 'sys/devices/system/cpu/cpu%d/topology/physical_package_id'
 
@@ -99,7 +99,7 @@ class Uncore:
             event for event in self._select().events if event.cpus and event.role in _ROLES
         )
         if not chosen:
-            raise SourceUnavailable('the kernel has no PMU of them here')
+            raise SourceUnavailable('the kernel has no PMU for them here')
         wanted: Plan = {node.id: {} for node in topology.nodes}
         shared: set[str] = set()
         for (name, cpu), (target, together) in counters.uncore_targets(chosen).items():
@@ -142,9 +142,13 @@ class Uncore:
         }
         read, written, traffic = (
             amounts[role]
-            for role in (event_table.MEM_READ, event_table.MEM_WRITE, event_table.MEM_TRAFFIC)
+            for role in (
+                counter_roles.MEM_READ,
+                counter_roles.MEM_WRITE,
+                counter_roles.MEM_TRAFFIC,
+            )
         )
-        bandwidth = rates.per_sec(told.get(event_table.MEM_TRAFFIC), elapsed_ns)
+        bandwidth = rates.per_sec(told.get(counter_roles.MEM_TRAFFIC), elapsed_ns)
         if traffic is None:
             bandwidth = pressure.bandwidth_bytes_per_sec(
                 read, written, elapsed_ns, self._write_weight
@@ -152,15 +156,15 @@ class Uncore:
         lines = (
             None
             if read is None or elapsed_ns <= 0
-            else max(0.0, read - (amounts[event_table.IO_READ] or 0.0))
+            else max(0.0, read - (amounts[counter_roles.IO_READ] or 0.0))
             * 1e9
             / (pressure.LINE_BYTES * elapsed_ns)
         )
-        hit, miss = amounts[event_table.IO_HIT], amounts[event_table.IO_MISS]
+        hit, miss = amounts[counter_roles.IO_HIT], amounts[counter_roles.IO_MISS]
         return Use(
             bandwidth,
             lines,
-            rates.per_sec(told.get(event_table.LINK_TX), elapsed_ns),
+            rates.per_sec(told.get(counter_roles.LINK_TX), elapsed_ns),
             None if hit is None or miss is None else rates.ratio(miss, hit + miss),
         )
 

@@ -246,9 +246,9 @@ def save(found, directory, picture=None):
     """Write report.json, report.txt and report.png, and the plot to another file, too."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / 'report.json').write_text(json.dumps(found, indent=1) + '\n')
-    plain = Console(file=io.StringIO(), width=TEXT_WIDTH)
-    present(plain, found)
-    (directory / 'report.txt').write_text(plain.file.getvalue())
+    text = io.StringIO()
+    present(Console(file=text, width=TEXT_WIDTH), found)
+    (directory / 'report.txt').write_text(text.getvalue())
     for path in filter(None, (directory / 'report.png', picture)):
         show.picture(found, path)
 

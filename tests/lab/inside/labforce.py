@@ -11,16 +11,20 @@ import sys
 
 import labguests
 
-from nova_numa_pmc import promises, settings, state
+from nova_numa_pmc import promises
+from nova_numa_pmc.conf import settings
 from nova_numa_pmc.host import cgroups, cpuset, topology
-from nova_numa_pmc.movement.reassertion import left_by_us
+from nova_numa_pmc.moves.reassertion import left_by_us
+from nova_numa_pmc.state import promises_file
 
 TIMEOUT_S = 30
 
 
 def promise(name):
     """Return a guest's promise."""
-    record = state.read(settings.read(settings.PATH).state_dir, state.read_boot_id('/'))
+    record = promises_file.read(
+        settings.read(settings.PATH).state_dir, promises_file.read_boot_id('/')
+    )
     (found,) = (each for each in record.promises.values() if each.name == name)
     return found
 

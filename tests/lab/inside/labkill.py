@@ -3,7 +3,7 @@
 """Runs inside the machine: kills a move at random points, and lets an agent come back each time.
 
 Reads one JSON request on standard input: ``{"guest", "times", "seed"}``. The move is made by
-:class:`nova_numa_pmc.movement.moving.Moving`, the agent's own code, in a child that is killed with
+:class:`nova_numa_pmc.moves.executor.Moving`, the agent's own code, in a child that is killed with
 SIGKILL; a second child is the agent that systemd starts anew: one tick of it, without
 rebalancing. Afterwards the guest's CPUs, as the kernel has them, have to be those of its promise.
 The last line is one JSON object.
@@ -16,14 +16,15 @@ import random
 import signal
 import sys
 import time
+from typing import Any
 
 import labforce
 import labguests
 
-from nova_numa_pmc import agent_options
-from nova_numa_pmc.agent import ticking
-from nova_numa_pmc.core import moves
-from nova_numa_pmc.movement import moving
+from nova_numa_pmc.agent import options as agent_options, stages
+from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.moves import executor
 
 CPUS = ('0-1', '2-3')
 NODES = '0-1'
@@ -35,7 +36,7 @@ def options():
     found, _ = agent_options.read()
     return found._replace(
         publish=False,
-        rebalance=agent_options.OFF,
+        rebalance=agent_conf.OFF,
         terms=found.terms._replace(bytes_per_sec=MIB_PER_SEC << 20),
     )
 
@@ -44,7 +45,7 @@ def move(promised):
     """Move the guest to the other node, until the end or until killed."""
     node = 1 - promised.cpu_nodes[0]
     step = moves.Step(promised.uuid, promised.name, promised.cpu_nodes, (node,), (node,), 0)
-    mover = moving.Moving(options(), '/', logging.getLogger('labkill'))
+    mover = executor.Moving(options(), '/', logging.getLogger('labkill'))
     mover.begin(
         moves.Plan((moves.Move(moves.MOVE, (step,), 1.0, 0.0, 0.0, 0),)), {promised.uuid: promised}
     )
@@ -57,7 +58,7 @@ def move(promised):
 
 def come_back():
     """Do what an agent does in its first tick."""
-    with ticking.Agent(options()) as made:
+    with stages.Agent(options()) as made:
         made.tick()
 
 
@@ -100,7 +101,7 @@ def main():
     began = time.monotonic()
     os.waitpid(child(move, labforce.promise(name)), 0)
     whole_s = time.monotonic() - began
-    told = {
+    told: dict[str, Any] = {
         'kills': 0,
         'ended_before': 0,
         'promised_before': 0,

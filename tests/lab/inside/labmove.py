@@ -19,8 +19,9 @@ import time
 
 import labguests
 
-from nova_numa_pmc.host import cgroups, migrate
-from nova_numa_pmc.host.topology import parse_cpulist
+from nova_numa_pmc.cpulist import parse_cpulist
+from nova_numa_pmc.host import cgroups
+from nova_numa_pmc.host.paging import migrate
 
 PROBE = labguests.ROOT / 'labprobe'
 REST_S = 3  # watched before and after a move

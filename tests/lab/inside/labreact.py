@@ -22,7 +22,7 @@ import labguests  # noqa: E402
 LINES = {
     'start': 'runs without a promise',
     'plug': 'has 2 vCPUs',
-    'pin': 'placed by others now: vcpupin',
+    'pin': 'now placed by others: vcpupin',
     'stop': 'its promise of',
 }
 

@@ -14,7 +14,8 @@ import subprocess
 import sys
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import placement
+from nova_numa_pmc.core.placement import placement
+from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.host import topology
 
 BASE = pathlib.Path('/run/labskew')
@@ -64,7 +65,7 @@ def ask_numad(order):
         done = subprocess.run(
             ['numad', '-w', f'1:{memory_mib}'], capture_output=True, text=True, check=True
         )
-        answers.append(sorted(topology.parse_cpulist(done.stdout.strip())))
+        answers.append(sorted(parse_cpulist(done.stdout.strip())))
         touch(guest, memory_mib, answers[-1])
     give_back('guest*')
     return answers

@@ -39,26 +39,31 @@ apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer f
 e2scrub_reap.service man-db.timer systemd-networkd-wait-online.service libvirt-guests.service
 systemd-timesyncd.service numad.service virtlogd-admin.socket
 """.split()
+# fmt: off
 FILES = {
     'etc/fstab': '/dev/vda / ext4 defaults,noatime 0 1\n',
     'etc/hostname': 'numalab\n',
     'etc/hosts': '127.0.0.1 localhost numalab\n',
-    'etc/systemd/network/lab.network': '[Match]\nName=eth0\n[Network]\nAddress=10.0.2.15/24\nGateway=10.0.2.2\n',
-    'etc/ssh/sshd_config.d/lab.conf': 'PermitRootLogin prohibit-password\nUseDNS no\nUsePAM no\nHostKey '
-    '/etc/ssh/ssh_host_ed25519_key\nMaxSessions 100\nMaxStartups 100\n',
+    'etc/systemd/network/lab.network':
+        '[Match]\nName=eth0\n[Network]\nAddress=10.0.2.15/24\nGateway=10.0.2.2\n',
+    'etc/ssh/sshd_config.d/lab.conf':
+        'PermitRootLogin prohibit-password\nUseDNS no\nUsePAM no\nHostKey '
+        '/etc/ssh/ssh_host_ed25519_key\nMaxSessions 100\nMaxStartups 100\n',
     'etc/modules-load.d/lab.conf': 'kvm_amd\n',
     # libvirtd stays confined; a guest's own AppArmor profile would be compiled at each start.
     # Without the filtered capability libvirt asks QEMU one CPU property at a time, 400 questions
     # of 30 ms each here.
     'etc/libvirt/qemu.conf': 'security_driver = "none"\nuser = "root"\ngroup = "root"\n'
-    'stdio_handler = "file"\nseccomp_sandbox = 0\n'
-    'capability_filters = [ "cpu-unavailable-features" ]\n',
-    'etc/systemd/system/numalab-ready.service': '[Unit]\nAfter=libvirtd.service ssh.service multi-user.target\n'
-    'Wants=libvirtd.service\n[Service]\nType=oneshot\n'
-    f'ExecStart=/bin/sh -c "virsh -q list >/dev/null; echo {READY} >/dev/ttyS0"\n'
-    '[Install]\nWantedBy=default.target\n',
+                             'stdio_handler = "file"\nseccomp_sandbox = 0\n'
+                             'capability_filters = [ "cpu-unavailable-features" ]\n',
+    'etc/systemd/system/numalab-ready.service':
+        '[Unit]\nAfter=libvirtd.service ssh.service multi-user.target\n'
+        'Wants=libvirtd.service\n[Service]\nType=oneshot\n'
+        f'ExecStart=/bin/sh -c "virsh -q list >/dev/null; echo {READY} >/dev/ttyS0"\n'
+        '[Install]\nWantedBy=default.target\n',
     'etc/systemd/journald.conf.d/lab.conf': '[Journal]\nStorage=volatile\n',
 }
+# fmt: on
 
 
 class BuildError(Exception):
@@ -306,11 +311,11 @@ def tools():
     return cached('tools', digest(kernel_version(), *sources), _build_tools)
 
 
-def _build_wheel(work):
+def _build_wheel(work, checkout):
     with tempfile.TemporaryDirectory() as scratch:
         source = pathlib.Path(scratch) / 'source'
         shutil.copytree(
-            CHECKOUT,
+            checkout,
             source,
             ignore=shutil.ignore_patterns(
                 '.git', '.venv*', 'build', 'dist', '*.egg-info', '__pycache__', 'tests', '.tox'
@@ -335,16 +340,17 @@ def _build_wheel(work):
         )
 
 
-def wheel():
-    """Return the wheel of this checkout's package, made with its environment's pip."""
+def wheel(checkout=CHECKOUT):
+    """Return the wheel of a checkout's package (default: this one), made with our pip."""
     sources = sorted(
         p
         for d in ('nova_numa_pmc', 'shim', 'etc', 'hooks')
-        for p in (CHECKOUT / d).rglob('*')
+        for p in (checkout / d).rglob('*')
         if p.is_file() and '__pycache__' not in p.parts
     )
     sources += [
-        CHECKOUT / name for name in ('setup.cfg', 'setup.py', 'pyproject.toml', 'requirements.txt')
+        checkout / name for name in ('setup.cfg', 'setup.py', 'pyproject.toml', 'requirements.txt')
     ]
-    key = digest(*[str(p.relative_to(CHECKOUT)) for p in sources], *sources)
-    return next(cached('wheel', key, _build_wheel).glob('*.whl'))
+    key = digest(*[str(p.relative_to(checkout)) for p in sources], *sources)
+    built = cached('wheel', key, lambda work: _build_wheel(work, checkout))
+    return next(built.glob('*.whl'))

@@ -64,7 +64,7 @@ class Base:
 def run_dir(name):
     """Return where a running machine keeps its sockets, console log and overlay."""
     if not name.replace('-', '').replace('_', '').isalnum():
-        raise MachineError(f'{name!r} is no name for a machine: letters, digits, - and _')
+        raise MachineError(f'{name!r} is not a name for a machine: letters, digits, - and _')
     return pathlib.Path(tempfile.gettempdir()) / f'numalab-{os.getuid()}' / name
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import os
 
-from nova_numa_pmc.agent import attention, ticking
+from nova_numa_pmc.agent import attention, stages
 from tests.fixtures import host
-from tests.unit.agent.test_ticking import SECOND, START_NS, AgentCase
-from tests.unit.agent.test_watching import Clock
+from tests.unit.agent.test_guest_events import Clock
+from tests.unit.agent.test_stages import SECOND, START_NS, AgentCase
 
 LOG = 'nova_numa_pmc.agent'
 
@@ -29,7 +29,7 @@ class AttendingCase(AgentCase):
 
     def attend(self):
         """Attend until there is nothing to be done; return how long it wanted to wait at first."""
-        now = ticking.Now(SECOND, START_NS + SECOND, 1001.0)
+        now = stages.Now(SECOND, START_NS + SECOND, 1001.0)
         first = pause_s = self.made.attend(now)
         while pause_s is not None:
             self.clock.now_s += pause_s
@@ -92,7 +92,7 @@ class AttendTest(AttendingCase):
         )
         with self.assertLogs(LOG, 'INFO') as logs:
             self.attend()
-        self.assertIn('placed by others now: vcpupin', logs.output[0])
+        self.assertIn('now placed by others: vcpupin', logs.output[0])
 
     def test_nothing_is_measured_or_published(self):
         self.reset(1)

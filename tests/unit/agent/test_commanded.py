@@ -3,10 +3,11 @@
 
 import os
 
-from nova_numa_pmc import agent_options, overrides
-from nova_numa_pmc.movement import pausing, turn
+from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.exceptions import StateBusy
+from nova_numa_pmc.state import move_lock, overrides, pause
 from tests.fixtures import host
-from tests.unit.agent.test_rebalancing import LOG, RebalancingCase
+from tests.unit.agent.test_rebalancer import LOG, RebalancingCase
 
 
 class CommandedCase(RebalancingCase):
@@ -32,7 +33,7 @@ class CommandedCase(RebalancingCase):
 
 class PauseTest(CommandedCase):
     def test_nothing_is_planned_and_guests_are_held(self):
-        pausing.begin(self.directory, 'firmware')
+        pause.begin(self.directory, 'firmware')
         cpus = self.reset(2)
         self.assertEqual([self.HOME] * 3, list(self.ticks(self.open()).values()))
         self.assertEqual('0-3', cpus())
@@ -41,7 +42,7 @@ class PauseTest(CommandedCase):
     def test_in_the_middle_of_a_move(self):
         made = self.open()
         at_s = self.until_moved(made)
-        pausing.begin(self.directory, 'firmware')
+        pause.begin(self.directory, 'firmware')
         with self.assertLogs(LOG, 'INFO') as logs:
             found = self.tick(made, at_s + 5)
         self.assertEqual('paused: firmware', str(found.paused))
@@ -51,15 +52,15 @@ class PauseTest(CommandedCase):
 
     def test_it_goes_on_when_resumed(self):
         made = self.open()
-        pausing.begin(self.directory)
+        pause.begin(self.directory)
         self.ticks(made, 2)
-        pausing.end(self.directory)
+        pause.end(self.directory)
         self.assertIn(self.AWAY, self.ticks(made).values())
 
 
 class TurnsTest(CommandedCase):
     def test_while_a_command_moves_guests_they_are_neither_held_nor_planned_for(self):
-        made, command = self.open(), turn.Turn(self.directory, 'apply')
+        made, command = self.open(), move_lock.Turn(self.directory, 'apply')
         cpus = self.reset(2)
         with command:
             command.take()
@@ -72,16 +73,16 @@ class TurnsTest(CommandedCase):
         self.assertIn(self.AWAY, self.ticks(made).values())
 
     def test_a_command_waits_while_the_agent_moves(self):
-        made, command = self.open(), turn.Turn(self.directory, 'apply')
+        made, command = self.open(), move_lock.Turn(self.directory, 'apply')
         self.until_moved(made)
-        with self.assertRaisesRegex(turn.StateBusy, 'nova-numa-agent'):
+        with self.assertRaisesRegex(StateBusy, 'nova-numa-agent'):
             command.take()
         self.finish(made)
         with command:
             command.take()
 
     def test_an_agent_that_ends_gives_its_turn_back(self):
-        made, command = self.open(), turn.Turn(self.directory, 'apply')
+        made, command = self.open(), move_lock.Turn(self.directory, 'apply')
         self.until_moved(made)
         made.abandon()
         with command:
@@ -116,6 +117,6 @@ class OverridesTest(CommandedCase):
         self.say(1, overrides.PIN)
         os.chmod(os.path.join(self.root, overrides.DIRECTORY, overrides.FILE), 0o666)
         with self.assertLogs(LOG, 'WARNING') as logs:
-            self.ticks(self.open(agent_options.ON))
+            self.ticks(self.open(agent_conf.ON))
         self.assertEqual([(0,)] * 3, [nodes for nodes, _, _ in self.places().values()])
         self.assertEqual(1, sum('others than root' in text for text in logs.output))

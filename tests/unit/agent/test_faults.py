@@ -6,11 +6,11 @@ import logging
 import os
 import shutil
 
-from nova_numa_pmc import agent_options
-from nova_numa_pmc.agent import ticking
+from nova_numa_pmc.agent import stages
+from nova_numa_pmc.conf import agent as agent_conf
 from tests.fixtures import host
-from tests.unit.agent.test_rebalancing import RebalancingCase
-from tests.unit.agent.test_ticking import MIB, SECOND, START_NS, AgentCase
+from tests.unit.agent.test_rebalancer import RebalancingCase
+from tests.unit.agent.test_stages import MIB, SECOND, START_NS, AgentCase
 
 LOG = 'nova_numa_pmc.agent'
 HOUR = 3600
@@ -53,7 +53,7 @@ class ClockTest(AgentCase):
         for at_s, slept_s, left in ((0, 0, 2), (5, 0, 2), (10, 600, 2), (15, 8 * HOUR, 1)):
             self.busy(at_s, at_s, 0)
             made.tick(
-                ticking.Now(
+                stages.Now(
                     at_s * SECOND, START_NS + (at_s + slept_s) * SECOND, 1000.0 + at_s + slept_s
                 )
             )
@@ -74,10 +74,10 @@ class ClockTest(AgentCase):
 class SuspendedMoveTest(RebalancingCase):
     def test_sleep_is_no_regret(self):
         """What nobody lost pays for no move: a suspended host's guests wait for nothing."""
-        made = self.open(agent_options.ON)
+        made = self.open(agent_conf.ON)
         for turn, slept_s in enumerate((0, 10 * HOUR, 20 * HOUR, 30 * HOUR)):
             made.tick(
-                ticking.Now(
+                stages.Now(
                     turn * 5 * SECOND,
                     START_NS + (turn * 5 + slept_s) * SECOND,
                     1000.0 + turn * 5 + slept_s,
@@ -89,7 +89,7 @@ class SuspendedMoveTest(RebalancingCase):
     def test_the_time_of_day_moves_nobody(self):
         moved = []
         for realtime_s in (0, YEARS):
-            made = self.open(agent_options.DRY_RUN)
+            made = self.open(agent_conf.DRY_RUN)
             plans = []
             for turn in range(3):
                 self.load(5 * turn)
@@ -104,7 +104,7 @@ class VanishingTest(AgentCase):
 
     def at_each_stage(self, made, act):
         """Yield (stage, time) for each; ``act`` is called once, just before that stage."""
-        stages = (
+        parts = (
             (made._sampler, 'sample'),
             (made._watching.guests, 'read'),
             (made._books, 'read'),
@@ -112,7 +112,7 @@ class VanishingTest(AgentCase):
             (made._reassertion, 'hold'),
             (made._rebalancing, 'consider'),
         )
-        for at, (owner, name) in enumerate(stages):
+        for at, (owner, name) in enumerate(parts):
             self.before(owner, name, act)
             yield name, 1000 * at  # or it would look like a fight over a cpuset
 
@@ -134,7 +134,7 @@ class VanishingTest(AgentCase):
         shutil.rmtree(tree.scope, ignore_errors=True)
 
     def test_one_that_ends(self):
-        made, trees = self.open(rebalance=agent_options.ON), []
+        made, trees = self.open(rebalance=agent_conf.ON), []
         for name, at_s in self.at_each_stage(made, lambda: self.remove(1, trees[-1])):
             with self.subTest(before=name), foreseen(self):
                 trees.append(self.launch(1))
@@ -147,7 +147,7 @@ class VanishingTest(AgentCase):
                 self.assertEqual('4-7', other.held())
 
     def test_one_that_starts(self):
-        made = self.open(rebalance=agent_options.ON)
+        made = self.open(rebalance=agent_conf.ON)
         trees = []
         for name, at_s in self.at_each_stage(made, lambda: trees.append(self.launch(1))):
             with self.subTest(before=name), foreseen(self):
@@ -160,7 +160,7 @@ class VanishingTest(AgentCase):
 
     def test_one_that_ends_and_starts_again(self):
         """With its name and uuid, and another place that the hook has promised."""
-        made = self.open(rebalance=agent_options.ON)
+        made = self.open(rebalance=agent_conf.ON)
 
         def again():
             self.remove(1, trees[-1])
@@ -261,7 +261,7 @@ class StateDirectoryTest(AgentCase):
         super().setUp()
         self.promise(1, 1)
         self.tree = self.launch(1)
-        self.made = self.open(rebalance=agent_options.ON)
+        self.made = self.open(rebalance=agent_conf.ON)
         self.tick(self.made, 0)
         self.tick(self.made, 5)
 

@@ -3,9 +3,9 @@
 
 import os
 
-from nova_numa_pmc import agent_options
+from nova_numa_pmc.conf import agent as agent_conf
 from tests.fixtures import domains, host
-from tests.unit.agent.test_rebalancing import RebalancingCase
+from tests.unit.agent.test_rebalancer import RebalancingCase
 
 JOB = "  <job type='none' async='%s' phase='perform2' asyncStarted='1'/>\n"
 BACKED = '  <memoryBacking>\n    %s\n  </memoryBacking>\n'
@@ -105,7 +105,7 @@ class LeftAloneTest(RebalancingCase):
                 self.be(*kind)
                 self.hold(1, '0-7')
                 before = self.files()
-                self.tick(self.open(agent_options.OFF), 0)
+                self.tick(self.open(agent_conf.OFF), 0)
                 tree = self.kernel.memories[4001].tree
                 paths = {os.path.join(child, 'cpuset.cpus') for child in tree.children}
                 held = why in MEMORY_STAYS or why in PAUSED

@@ -3,10 +3,11 @@
 
 import os
 
-from nova_numa_pmc import agent_options, state
+from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.state import promises_file
 from tests.fixtures import domains, host
-from tests.unit.agent.test_rebalancing import RebalancingCase
-from tests.unit.agent.test_ticking import MIB, AgentCase
+from tests.unit.agent.test_rebalancer import RebalancingCase
+from tests.unit.agent.test_stages import MIB, AgentCase
 
 DIMM = '    <memory model="dimm"><target><size unit="KiB">524288</size></target></memory>\n'
 
@@ -86,7 +87,7 @@ class PluggingTest(AgentCase):
         self.promise(1, 0)
         self.tick(made, 0)
         self.describe(vcpus=4)
-        with state.locked(self.directory, 1.0, state.read_boot_id(self.root)):
+        with promises_file.locked(self.directory, 1.0, promises_file.read_boot_id(self.root)):
             self.tick(made, 5)
         self.assertEqual((2, 512), self.promised())
         self.tick(made, 10)
@@ -123,7 +124,7 @@ class PluggingTest(AgentCase):
 
 class WhileMovingTest(RebalancingCase):
     def test_what_is_plugged_while_a_guest_moves_is_recorded_afterwards(self):
-        made = self.open(agent_options.ON)
+        made = self.open(agent_conf.ON)
         at_s = self.until_moved(made)
         [number] = [number for number, place in self.places().items() if place[0] == (1,)]
         path = 'run/libvirt/qemu/%s.xml' % host.name_of(number)

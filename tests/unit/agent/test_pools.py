@@ -2,7 +2,7 @@
 """The CPUs that plain guests may use become others while guests run."""
 
 from tests.fixtures import domains, host
-from tests.unit.agent.test_ticking import AgentCase
+from tests.unit.agent.test_stages import AgentCase
 
 LOG = 'nova_numa_pmc.agent'
 NOVA_CONF = '[compute]\ncpu_dedicated_set = %s\n'

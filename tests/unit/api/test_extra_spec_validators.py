@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import re
 import unittest
+from typing import Any
 
 from hypothesis import given, strategies
 
@@ -15,7 +16,8 @@ class SpecsTest(unittest.TestCase):
         )
 
     def test_choices_are_those_that_are_read(self):
-        for name, _, value in extra_spec_validators.SPECS:
+        specs: Any = extra_spec_validators.SPECS
+        for name, _, value in specs:
             for choice in value.get('enum', ()):
                 with self.subTest(name=name, choice=choice):
                     self.assertEqual((), extra_specs.parse({name: choice}).problems)

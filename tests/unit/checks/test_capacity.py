@@ -3,7 +3,8 @@ import os
 import tempfile
 import unittest
 
-from nova_numa_pmc.checks import capacity, nova_conf
+from nova_numa_pmc.checks import capacity
+from nova_numa_pmc.host import nova_conf
 from tests.fixtures import sysfs
 
 OURS = 'etc/nova-numa-pmc/nova-numa-pmc.conf'

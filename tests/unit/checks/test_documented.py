@@ -6,8 +6,9 @@ import unittest
 TOP = pathlib.Path(__file__).resolve().parents[3]
 SOURCES = [
     *TOP.glob('nova_numa_pmc/checks/*.py'),
-    TOP / 'nova_numa_pmc/cmd/check.py',
-    TOP / 'nova_numa_pmc/cmd/hook.py',
+    TOP / 'nova_numa_pmc/host/nova_conf.py',
+    TOP / 'nova_numa_pmc/cli/verbs/check.py',
+    TOP / 'nova_numa_pmc/cli/verbs/hook.py',
 ]
 #: What makes a finding of a code.
 MAKERS = ('Finding', '_problem', '_add')
@@ -25,10 +26,8 @@ def codes():
                 if isinstance(first, ast.Constant):
                     found.add(first.value)
                 elif isinstance(first, ast.BinOp):  # '%s-not-running' % service
-                    found |= {
-                        first.left.value % service
-                        for service in ('nova-compute', 'nova-scheduler')
-                    }
+                    text = ast.literal_eval(first.left)
+                    found |= {text % service for service in ('nova-compute', 'nova-scheduler')}
     return found
 
 

@@ -33,7 +33,7 @@ class KernelTest(unittest.TestCase):
         self.write('sys/devices/system/node/node1/cpulist', '3-7\n')
         (found,) = kernel.check_nodes(self.root)
         self.assertEqual('node-cpus', found.code)
-        self.assertIn('CPUs 3 are on another node', found.what)
+        self.assertIn('CPUs 3 are also on another node', found.what)
 
     def test_numad(self):
         self.assert_codes([], kernel.check_numad)

@@ -4,7 +4,8 @@ import sys
 import tempfile
 import unittest
 
-from nova_numa_pmc.checks import interpreter, monitor, nova_conf, processes
+from nova_numa_pmc.checks import interpreter, monitor
+from nova_numa_pmc.host import nova_conf, processes
 from tests.fixtures.services import add_process
 from tests.fixtures.sysfs import write
 
@@ -89,7 +90,7 @@ class LoadableTest(unittest.TestCase):
             ),
             ({'shim': None}, ['monitor-shim-missing']),
             ({'nova': (), 'monitors': ()}, ['monitor-not-asked']),
-            ({'problem': 'no answer in 20 s'}, ['monitor-not-asked']),
+            ({'problem': 'no answer within 20 s'}, ['monitor-not-asked']),
         ):
             with self.subTest(change):
                 self.assertEqual(expected, codes(monitor.check_loadable(SEEN._replace(**change))))
@@ -200,7 +201,7 @@ class InterpreterTest(unittest.TestCase):
             ('echo {}', 'exit status 0'),
             ('echo "[1]"', 'exit status 0'),
             ('echo why >&2; exit 4', 'why'),
-            ('exec sleep 60', 'no answer in 0 s'),
+            ('exec sleep 60', 'no answer within 0 s'),
         ):
             with self.subTest(lines):
                 timeout_s = 0 if 'sleep' in lines else 20

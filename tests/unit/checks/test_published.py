@@ -3,9 +3,9 @@ import os
 import tempfile
 import unittest
 
-from nova_numa_pmc import host_state
-from nova_numa_pmc.checks import nova_conf, processes, published
-from nova_numa_pmc.movement import pausing
+from nova_numa_pmc.checks import published
+from nova_numa_pmc.host import nova_conf, processes
+from nova_numa_pmc.state import host_state, pause
 from tests.fixtures import hosts
 from tests.fixtures.services import add_process
 from tests.fixtures.sysfs import write
@@ -65,7 +65,7 @@ class PublishedTest(unittest.TestCase):
     def test_paused(self):
         self.assertEqual([], list(published.check_paused(self.state)))
         os.makedirs(os.path.dirname(self.state))
-        pausing.begin(self.state, 'firmware')
+        pause.begin(self.state, 'firmware')
         [found] = published.check_paused(self.state)
         self.assertEqual('agent-paused', found.code)
         self.assertIn('firmware', found.what)

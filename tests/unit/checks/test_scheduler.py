@@ -3,7 +3,8 @@ import os
 import tempfile
 import unittest
 
-from nova_numa_pmc.checks import interpreter, nova_conf, scheduler
+from nova_numa_pmc.checks import interpreter, scheduler
+from nova_numa_pmc.host import nova_conf
 from tests.fixtures.sysfs import write
 
 STOCK = 'nova.scheduler.weights.all_weighers'

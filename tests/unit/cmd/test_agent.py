@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command nova-numa-agent, beside the loop that it runs."""
 
+import ast
 import contextlib
 import io
 import json
 import logging
 import os
+import pathlib
 import select
 import signal
 import socket
@@ -15,10 +17,11 @@ import tempfile
 import unittest
 from unittest import mock
 
-from nova_numa_pmc import host_state, model, state
-from nova_numa_pmc.agent import serving
+from nova_numa_pmc import model
+from nova_numa_pmc.agent import loop
 from nova_numa_pmc.cmd import agent
 from nova_numa_pmc.exceptions import SettingsError
+from nova_numa_pmc.state import host_state, promises_file
 from tests.fixtures import host, measured
 from tests.unit.test_imports import TOP
 
@@ -66,7 +69,7 @@ class CommandTest(unittest.TestCase):
             self.assertEqual(json.load(file), json.loads(out))
 
     def test_once_beside_the_service_writes_nothing(self):
-        with serving.only_agent(self.directory):
+        with loop.only_agent(self.directory):
             status, out, err = self.run_it('--once', '--json')
         self.assertEqual((0, 2), (status, len(json.loads(out)['nodes'])))
         self.assertIn('not published', err)
@@ -77,7 +80,9 @@ class CommandTest(unittest.TestCase):
         self.configure('[hook]\nbind = true\n')
         tree = self.host.launch(1, {0: 0, 1: 1 << 20})
         self.host.thread(4001, 5001, 0)
-        with state.locked(self.directory, 1.0, state.read_boot_id(self.root)) as ledger:
+        with promises_file.locked(
+            self.directory, 1.0, promises_file.read_boot_id(self.root)
+        ) as ledger:
             ledger.put(
                 model.Promise(
                     host.uuid_of(1),
@@ -94,7 +99,9 @@ class CommandTest(unittest.TestCase):
         before = tree.snapshot()
         self.assertEqual(0, self.run_it('--once')[0])
         self.assertEqual(before, tree.snapshot())
-        promises = state.read(self.directory, state.read_boot_id(self.root)).promises
+        promises = promises_file.read(
+            self.directory, promises_file.read_boot_id(self.root)
+        ).promises
         self.assertTrue(promises[host.uuid_of(1)].bound)
 
     def test_nothing_to_publish(self):
@@ -104,10 +111,10 @@ class CommandTest(unittest.TestCase):
         self.assertIn('node0/cpulist', err)
 
     def test_a_second_service_ends_at_once(self):
-        with serving.only_agent(self.directory):
+        with loop.only_agent(self.directory):
             status, _, err = self.run_it()
         self.assertEqual(1, status)
-        self.assertIn('another nova-numa-agent runs', err)
+        self.assertIn('another nova-numa-agent is running', err)
 
     def test_check(self):
         self.assertEqual((0, '', ''), self.run_it('--check'))
@@ -155,7 +162,7 @@ class CommandTest(unittest.TestCase):
             cwd=TOP,
         ) as process:
             try:
-                said_until(process, b'begins: ')
+                said_until(process, b'started: ')
                 process.send_signal(signal.SIGHUP)
                 said_until(process, b'options read again')
                 process.send_signal(signal.SIGTERM)
@@ -288,3 +295,27 @@ class UnitTest(unittest.TestCase):
                 program, *args = command.split()
                 self.assertEqual('nova-numa-agent', program)
                 agent.build_parser().parse_args(args)
+
+
+class LateImportTest(unittest.TestCase):
+    def test_nothing_is_left_to_be_imported_once_the_files_may_be_others(self):
+        top = pathlib.Path(agent.__file__).parents[1]
+        late = set()
+        for path in (top / 'promises.py', top / 'hook_started.py', *top.glob('host/*.py')):
+            for function in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+                if isinstance(function, ast.FunctionDef):
+                    for node in ast.walk(function):
+                        if isinstance(node, ast.ImportFrom):
+                            late |= {f'{node.module}.{each.name}' for each in node.names}
+        modules = {
+            name for name in late if (top.parent / (name.replace('.', '/') + '.py')).exists()
+        }
+        self.assertIn('nova_numa_pmc.host.pins', modules)
+        done = subprocess.run(
+            [sys.executable, '-c', 'import sys, nova_numa_pmc.cmd.agent; print(*sys.modules)'],
+            cwd=top.parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        self.assertEqual(set(), modules - set(done.stdout.split()))

@@ -5,19 +5,21 @@ import json
 import random
 import types
 import unittest
+from typing import Any
 
 from hypothesis import given, settings
 
-from nova_numa_pmc import host_state, model
+from nova_numa_pmc import model
 from nova_numa_pmc.compute import metrics
-from nova_numa_pmc.core.view import quantised
+from nova_numa_pmc.core.host_view import quantised
 from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.state import host_state
 from tests.fixtures.metrics import GIB, listed, state
-from tests.unit.core.test_placement_properties import hosts
+from tests.unit.core.placement.test_placement_properties import hosts
 
 #: Nova's column on MySQL, and our own aim for hosts of two nodes.
 COLUMN_BYTES, TWO_NODES_BYTES = 65535, 2048
-LARGEST = dict(
+LARGEST: dict[str, Any] = dict(
     cores=160.0,
     threads=256,
     capacity_bytes=8192 * GIB,
@@ -72,7 +74,7 @@ class RoundTripTest(unittest.TestCase):
         self.assertEqual([100000, 100000], [maximum['0'], maximum['1']])
 
     def test_values_are_plain_ints(self):
-        for values in metrics.to_values(self.published, 1.5, 2.5):
+        for values in metrics.to_values(self.published, 1.5, 2.5):  # type: ignore[arg-type]
             self.assertEqual({int}, set(map(type, values.values())))
 
     def test_what_is_unknown_stays_unknown(self):

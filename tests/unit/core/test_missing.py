@@ -6,7 +6,8 @@ import random
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import candidates, domains, missing, placement
+from nova_numa_pmc.core import memory_domains, missing
+from nova_numa_pmc.core.placement import candidates, placement
 from tests.fixtures.hosts import GIB, LIMITS, MIB, host, node
 
 #: `NUMA_PMC_CASES=20000` for the long run.
@@ -63,7 +64,7 @@ class CompletedTest(unittest.TestCase):
 class HidingTest(unittest.TestCase):
     def order(self, view):
         """List the positions of the nodes, best first."""
-        merged, members = domains.merged(view)
+        merged, members = memory_domains.merged(view)
         ask = candidates.Ask(merged, members, view, model.Request(1, MIB))
         return [rank.candidate.cpus[0] for rank in placement.decide(ask, LIMITS).ranks]
 

@@ -2,8 +2,10 @@
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import ceiling, moves, node_memory, placement
-from nova_numa_pmc.core.view import view
+from nova_numa_pmc.core import node_memory
+from nova_numa_pmc.core.host_view import view
+from nova_numa_pmc.core.placement import placement, promise_limit
+from nova_numa_pmc.core.rebalance import moves
 from tests.fixtures import hosts
 from tests.fixtures.hosts import GIB, LIMITS
 from tests.sim.constant import Constant, load
@@ -82,10 +84,10 @@ class KeptMemoryTest(unittest.TestCase):
 
     def test_a_promise_is_at_most_what_guests_may_have(self):
         found = host(DEVICE, SLOW)
-        self.assertEqual(32 * GIB, ceiling.most_bytes(found, LIMITS))
-        self.assertEqual(96 * GIB, ceiling.most_bytes(found, LIMITS, node_ids=(2,)))
+        self.assertEqual(32 * GIB, promise_limit.most_bytes(found, LIMITS))
+        self.assertEqual(96 * GIB, promise_limit.most_bytes(found, LIMITS, node_ids=(2,)))
         asked = LIMITS._replace(guest_memory_nodes=frozenset({3}))
-        self.assertEqual(128 * GIB, ceiling.most_bytes(found, asked))
+        self.assertEqual(128 * GIB, promise_limit.most_bytes(found, asked))
 
     def test_a_guest_that_numatune_binds_there_is_counted_there(self):
         pinned = model.Promise('p', 'p', (0,), (2,), 2, 4 * GIB, None, False, model.PINNED, 0)

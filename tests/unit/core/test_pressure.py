@@ -26,10 +26,6 @@ class TestUtilisations(unittest.TestCase):
         self.assertEqual(40.0, pressure.bandwidth_bytes_per_sec(20, 30, 2 * 10**9, 2.0))
         self.assertIsNone(pressure.bandwidth_bytes_per_sec(None, 30, 10**9))
 
-    def test_rated_bandwidth_of_the_decks_machine(self):
-        # Three channels of DDR3-1333 for each socket: 32 GB/s rated.
-        self.assertAlmostEqual(25.6e9, pressure.rated_bytes_per_sec(3, 1333.333e6), delta=1e5)
-
     def test_no_maximum_means_unknown(self):
         self.assertEqual(0.5, pressure.utilisation(5, 10))
         for used, maximum in ((5, None), (None, 10), (5, 0)):

@@ -7,7 +7,7 @@ import unittest
 
 from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.core.rates import Count
-from nova_numa_pmc.host import events
+from nova_numa_pmc.host.perf import events
 
 DECK = pathlib.Path(__file__).resolve().parents[2] / 'fixtures' / 'deck'
 LOCAL_NS, REMOTE_NS, HZ = 60.0, 100.0, 3.07e9

@@ -9,6 +9,7 @@ import unittest
 
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, PinnedByOthers
 from nova_numa_pmc.host import cgroups, cpuset
+from nova_numa_pmc.host.held import Held, current
 from tests.fixtures import sysfs
 from tests.fixtures.cgroups import MANUAL, MODERN, OLD, Tree
 
@@ -78,7 +79,7 @@ class ConfineTest(TreeTestCase):
                     groups,
                     NODE1,
                     write=self.logged(tree),
-                    ours=ours and cpuset.Held(ours, frozenset()),
+                    ours=Held(ours, frozenset()) if ours else None,
                 )
                 self.assertEqual(
                     ('2-3', after), (tree.held(), tree.read(tree.target, 'cpuset.cpus'))
@@ -224,7 +225,7 @@ class ConfineTest(TreeTestCase):
                 with self.subTest(version=version, shape=shape, bound=bound):
                     tree, groups = self.tree(version, shape, bytes_by_node={0: MIB, 1: MIB})
                     for cpus, node in ((NODE0, 0), (NODE1, 1), (NODE0, 0)):
-                        ours = cpuset.Held(frozenset(range(4)) - cpus, frozenset({1 - node}))
+                        ours = Held(frozenset(range(4)) - cpus, frozenset({1 - node}))
                         applied = cpuset.confine(
                             groups,
                             cpus,
@@ -234,7 +235,7 @@ class ConfineTest(TreeTestCase):
                             write=tree.write,
                         )
                         self.assertEqual(cpuset.BOUND if bound else cpuset.BROUGHT, applied.memory)
-                        held = cpuset.current(groups)
+                        held = current(groups)
                         written = [tree.target] if groups.covers else tree.children
                         self.assertEqual({cpus}, {held[d].cpus for d in written})
                         if bound:
@@ -258,11 +259,7 @@ class ConfineTest(TreeTestCase):
                 self.assertEqual(wide, self.mems(tree))
                 cpuset.confine(groups, NODE1, TO_NODE1, stay_bound=True, write=tree.write)
                 cpuset.confine(
-                    groups,
-                    NODE0,
-                    frozenset({0}),
-                    write=tree.write,
-                    ours=cpuset.Held(NODE1, TO_NODE1),
+                    groups, NODE0, frozenset({0}), write=tree.write, ours=Held(NODE1, TO_NODE1)
                 )
                 self.assertEqual(wide, self.mems(tree))
 
@@ -288,7 +285,7 @@ class ConfineTest(TreeTestCase):
                     NODE0,
                     frozenset({0}),
                     write=self.logged(tree),
-                    ours=cpuset.Held(NODE1, frozenset()),
+                    ours=Held(NODE1, frozenset()),
                 )
                 self.assertEqual('0-1', tree.held('mems'))
                 self.assertEqual(
@@ -335,7 +332,7 @@ class ConfineTest(TreeTestCase):
                     NODE0,
                     frozenset({1}),
                     write=self.logged(tree),
-                    ours=cpuset.Held(NODE0, frozenset({0})),
+                    ours=Held(NODE0, frozenset({0})),
                 )
                 self.assertEqual(cpuset.UNASKED, applied.memory)
 
@@ -363,9 +360,7 @@ class ConfineTest(TreeTestCase):
         tree, groups = self.tree(1, MODERN)
         for directory in tree.children + [tree.target, tree.scope]:
             tree.put(os.path.join(directory, 'cpuset.cpus'), '0-1\n')  # 2-3 were offline once
-        cpuset.confine(
-            groups, NODE1, ours=cpuset.Held(NODE0, frozenset()), write=self.logged(tree)
-        )
+        cpuset.confine(groups, NODE1, ours=Held(NODE0, frozenset()), write=self.logged(tree))
         self.assertEqual([('cpuset.cpus', '0-3'), ('libvirt/cpuset.cpus', '0-3')], self.log[:2])
         self.assertEqual('0-3', tree.read(tree.target, 'cpuset.cpus'))
         self.assertEqual('2-3', tree.read(tree.emulator, 'cpuset.cpus'))
@@ -610,7 +605,7 @@ class FaultTest(TreeTestCase):
                 TO_NODE1,
                 stay_bound=True,
                 write=tree.write,
-                ours=cpuset.Held(frozenset(), frozenset({0})),
+                ours=Held(frozenset(), frozenset({0})),
             )
         self.assertEqual(before, tree.snapshot())
 
@@ -622,7 +617,7 @@ class FaultTest(TreeTestCase):
                 shutil.rmtree(tree.scope)
                 for call, *arguments in (
                     (cpuset.confine, NODE0),
-                    (cpuset.current,),
+                    (current,),
                     (cpuset.undo, applied.changes),
                 ):
                     with self.assertRaises(GuestGone):

@@ -539,7 +539,9 @@ class HostileTest(unittest.TestCase):
             self.refused(f'{HEAD}<memory>1</memory>{element}</domain>'.encode(), 'text belongs')
 
     def test_a_unit_that_only_looks_like_one(self):
-        self.refused(f'{HEAD}<memory unit="\u212aiB">1</memory></domain>'.encode(), 'no unit')
+        self.refused(
+            f'{HEAD}<memory unit="\u212aiB">1</memory></domain>'.encode(), 'is not a unit'
+        )
 
     def test_elements_count_only_where_they_belong(self):
         guest = parse(

@@ -10,25 +10,27 @@ from nova_numa_pmc.host import hook_files
 FORMER = b'#!/bin/sh\n# a hook of the operator\ncat\nexit 3\n\n'
 
 
-def prepare(test):
-    """Give the test an empty root and the paths in it."""
-    directory = tempfile.TemporaryDirectory()
-    test.addCleanup(directory.cleanup)
-    test.root = directory.name
-    test.hooks = os.path.join(test.root, hook_files.HOOKS)
-    test.ours = os.path.join(test.hooks, hook_files.OURS)
-    test.main = os.path.join(test.hooks, 'qemu')
-    test.chained = os.path.join(test.hooks, hook_files.CHAINED)
-
-
 def read(path):
     with open(path, 'rb') as stream:
         return stream.read()
 
 
-class HookFilesTest(unittest.TestCase):
+class HooksCase(unittest.TestCase):
+    """Has an empty root and the paths in it."""
+
     def setUp(self):
-        prepare(self)
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+        self.hooks = os.path.join(self.root, hook_files.HOOKS)
+        self.ours = os.path.join(self.hooks, hook_files.OURS)
+        self.main = os.path.join(self.hooks, 'qemu')
+        self.chained = os.path.join(self.hooks, hook_files.CHAINED)
+
+
+class HookFilesTest(HooksCase):
+    def setUp(self):
+        super().setUp()
         self.script = hook_files.render(3)
 
     def write_former(self, mode=0o750):
@@ -168,11 +170,8 @@ class HookFilesTest(unittest.TestCase):
         self.assertEqual(package, hook_files.writable_by_others(self.root))
 
 
-class DispatcherTest(unittest.TestCase):
+class DispatcherTest(HooksCase):
     """The chained script for real, through the shell."""
-
-    def setUp(self):
-        prepare(self)
 
     def install(self, former, ours):
         os.makedirs(os.path.join(self.hooks, 'qemu.d'))
@@ -213,7 +212,7 @@ class DispatcherTest(unittest.TestCase):
             ('start', 'exit 1', 1),
         ):
             with self.subTest(op=op, ours=ours):
-                prepare(self)
+                self.setUp()
                 self.install('exit 0\n', ours + '\n')
                 self.assertEqual(expected, self.call('g', op, 'begin', '-').returncode)
 

@@ -62,7 +62,8 @@ class RealTest(ListenerCase):
             ('test', 2, None), (found[-1].name, found[-1].guest.vcpus, found[-1].identity)
         )
         self.assertEqual(libvirt_events.ANSWERS, listener.why)
-        with contextlib.closing(libvirt.open('test:///default')) as connection:
+        opened = libvirt.open('test:///default')  # type: ignore[attr-defined]
+        with contextlib.closing(opened) as connection:
             self.identities['test'] = 'another'
             domain = connection.lookupByName('test')
             domain.suspend()

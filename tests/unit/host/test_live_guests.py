@@ -29,7 +29,7 @@ class LiveGuestsTest(unittest.TestCase):
         self.host = host.FakeHost(self.root)
         self.addCleanup(self.host.close)
         self.host.launch(1)
-        self.made = live_guests.LiveGuests(self.root, self.asked)
+        self.made = live_guests.LiveGuests(self.root, self.asked)  # type: ignore[arg-type]
 
     def tell(self, identity=None, **more):
         """Let libvirt answer, of the status file as it is or as ``identity`` says."""

@@ -6,7 +6,7 @@ import unittest
 from unittest import mock
 
 from nova_numa_pmc import model
-from nova_numa_pmc.host import node_memory, topology
+from nova_numa_pmc.host import files, node_memory, topology
 from tests.fixtures import sysfs
 from tests.fixtures.sysfs import GIB, FakeNode
 
@@ -80,7 +80,7 @@ class NodeMemoryTest(unittest.TestCase):
         sysfs.kmem(self.root, 'dax0.0', 2)
         sysfs.tier(self.root, 4, '0-1')
         sysfs.tier(self.root, 22, '3')
-        with mock.patch.object(node_memory, 'read_text', wraps=node_memory.read_text) as read:
+        with mock.patch.object(node_memory, 'read_text', wraps=files.read_text) as read:
             self.assertEqual([model.HOST] * 2 + [model.SLOW] * 2, self.kinds())
         # Reading it waits for the GPU's lock.
         self.assertEqual(

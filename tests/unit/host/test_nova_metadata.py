@@ -5,7 +5,7 @@ import pathlib
 import unittest
 
 from nova_numa_pmc import extra_specs, model
-from nova_numa_pmc.core import view
+from nova_numa_pmc.core import host_view
 from nova_numa_pmc.host import guests
 from tests.fixtures.hosts import LIMITS
 
@@ -34,7 +34,7 @@ class NovaMetadataTest(unittest.TestCase):
                 self.assertEqual(('spread', 0.8, 'high', ()), extra_specs.parse(guest.hints))
                 self.assertEqual((), guest.placed_by)
                 history = model.History(bytes_per_core_sec=1e9)
-                asked = view.request(guest, LIMITS, history=history)
+                asked = host_view.request(guest, LIMITS, history=history)
                 self.assertEqual(
                     (model.SPREAD, 3e9 * asked.demand_cores),
                     (asked.policy, asked.bandwidth_bytes_per_sec),
@@ -46,4 +46,4 @@ class NovaMetadataTest(unittest.TestCase):
                 guest = parsed(release)
                 self.assertEqual((), guest.hints)
                 self.assertEqual((model.AUTO, None, 'medium', ()), extra_specs.parse(guest.hints))
-                self.assertEqual(model.AUTO, view.request(guest, LIMITS).policy)
+                self.assertEqual(model.AUTO, host_view.request(guest, LIMITS).policy)

@@ -12,9 +12,10 @@ from xml.etree import ElementTree
 
 from hypothesis import HealthCheck, given, settings
 
-from nova_numa_pmc import hook, state
+from nova_numa_pmc import hook
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import guests, journal
+from nova_numa_pmc.state import promises_file
 from tests.fixtures import host as hosts, odd_domains
 
 #: `NUMA_PMC_CASES=20000` for the long run.
@@ -170,7 +171,9 @@ class HookTest(unittest.TestCase):
         shutil.rmtree(self.host.path('run/nova-numa-pmc'), ignore_errors=True)
 
     def promises(self):
-        record = state.read(self.host.path('run/nova-numa-pmc'), state.read_boot_id(self.root))
+        record = promises_file.read(
+            self.host.path('run/nova-numa-pmc'), promises_file.read_boot_id(self.root)
+        )
         return {promise.name: promise for promise in record.promises.values()} if record else {}
 
     @MANY

@@ -7,7 +7,8 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import view
+from nova_numa_pmc.core import host_view
+from nova_numa_pmc.cpulist import MAX_CPUS, format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, TopologyError
 from nova_numa_pmc.host import topology
 from tests.fixtures.sysfs import GIB, FakeNode, build_sysfs, equal_nodes, write
@@ -31,7 +32,7 @@ class CpuListTest(unittest.TestCase):
             ('0-3\0\n', {0, 1, 2, 3}),
         ):
             with self.subTest(text):
-                self.assertEqual(numbers, topology.parse_cpulist(text))
+                self.assertEqual(numbers, parse_cpulist(text))
 
     def test_refuses_anything_else(self):
         for text in (
@@ -62,24 +63,24 @@ class CpuListTest(unittest.TestCase):
             '0-3\0,5',
         ):
             with self.subTest(text):
-                self.assertRaises(CpuListError, topology.parse_cpulist, text)
+                self.assertRaises(CpuListError, parse_cpulist, text)
 
-    @given(st.frozensets(st.integers(0, topology.MAX_CPUS - 1)))
+    @given(st.frozensets(st.integers(0, MAX_CPUS - 1)))
     def test_format_and_parse_are_inverse(self, numbers):
-        text = topology.format_cpulist(numbers)
-        self.assertEqual(numbers, topology.parse_cpulist(text))
+        text = format_cpulist(numbers)
+        self.assertEqual(numbers, parse_cpulist(text))
 
     def test_format_is_shortest_and_ascending(self):
-        self.assertEqual('0-3,8,10-11', topology.format_cpulist({10, 11, 8, 0, 1, 2, 3}))
-        self.assertEqual('', topology.format_cpulist(()))
+        self.assertEqual('0-3,8,10-11', format_cpulist({10, 11, 8, 0, 1, 2, 3}))
+        self.assertEqual('', format_cpulist(()))
 
     @given(st.text('0123456789-,^ \n\t٣x', max_size=40))
     def test_only_its_own_error(self, text):
         try:
-            numbers = topology.parse_cpulist(text)
+            numbers = parse_cpulist(text)
         except CpuListError:
             return
-        self.assertLess(max(numbers, default=0), topology.MAX_CPUS)
+        self.assertLess(max(numbers, default=0), MAX_CPUS)
 
 
 class TreeTest(unittest.TestCase):
@@ -165,15 +166,15 @@ class ReadTest(TreeTest):
         self.assertEqual(
             [{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}], [node.online_cpus for node in host.nodes]
         )
-        self.assertEqual([4, 4, 4], view.capacity_cores(host, model.Limits()))
+        self.assertEqual([4, 4, 4], host_view.capacity_cores(host, model.Limits()))
         (problem,) = host.problems
-        self.assertIn('node1/cpulist: CPUs 2-3 are on another node, too', problem)
+        self.assertIn('node1/cpulist: CPUs 2-3 are also on another node', problem)
 
     def test_cpus_on_no_node_are_told_and_not_counted(self):
         build_sysfs(self.root, equal_nodes(2))
         self.remove(f'{NODE}/node1/cpulist')
         host = topology.read(self.root)
-        self.assertEqual([4, 0], view.capacity_cores(host, model.Limits()))
+        self.assertEqual([4, 0], host_view.capacity_cores(host, model.Limits()))
         (problem,) = host.problems
         self.assertIn('CPUs 4-7 are online and on no node', problem)
 
@@ -211,7 +212,7 @@ class ReadTest(TreeTest):
         write(self.root, 'proc/meminfo', f'MemTotal: {4 << 20} kB\nMemFree: {2 << 20} kB\n')
         (node,) = topology.read(self.root).nodes
         self.assertEqual(((1 << 30, 2, 1),), node.huge_pages)
-        self.assertEqual(2 * GIB, view.capacity_bytes(node, model.Limits(reserve_bytes=0)))
+        self.assertEqual(2 * GIB, host_view.capacity_bytes(node, model.Limits(reserve_bytes=0)))
 
     def test_pools_that_no_node_tells_of_are_divided_over_those_with_memory(self):
         build_sysfs(

@@ -11,7 +11,8 @@ import unittest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core import placement, view
+from nova_numa_pmc.core import host_view
+from nova_numa_pmc.core.placement import placement
 from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host import node_memory, topology
 from tests.fixtures import sysfs
@@ -165,4 +166,4 @@ class TreesTest(unittest.TestCase):
         if host is not None:
             self.check_capacity(host, *told)
             self.check_place(host, request, promises, loads)
-            view.quantised(placement.view(host, promises, LIMITS))
+            host_view.quantised(placement.view(host, promises, LIMITS))

@@ -4,9 +4,9 @@ import unittest
 
 from hypothesis import given, settings, strategies
 
-from nova_numa_pmc import host_state
 from nova_numa_pmc.compute import metrics
 from nova_numa_pmc.scheduler import replay
+from nova_numa_pmc.state import host_state
 from tests.fixtures import hosts
 
 GIB = 1 << 30

@@ -6,8 +6,8 @@ from itertools import product
 
 from hypothesis import given, settings, strategies as st
 
-from nova_numa_pmc.core import moves
-from nova_numa_pmc.core.ground import Ground, Place
+from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.core.rebalance.host_model import Ground, Place
 from tests.bench.exact_rebalance import EQUAL_CORES, EQUAL_RATIO, Search
 from tests.sim.constant import GIB, MIB, Constant, load
 

@@ -11,7 +11,8 @@ PLUGIN = (CHECKOUT / 'devstack/plugin.sh').read_text()
 #: What devstack does in its own words: (the guide's command, the plugin's).
 OWN_WORDS = {
     '/usr/bin/python3 -m pip install --no-deps .': 'pip_install --no-deps "$NUMA_PMC_DIR"',
-    'nova-numa-rebalance hook install --reload': 'sudo /usr/local/sbin/nova-numa-rebalance hook install --reload',
+    'nova-numa-rebalance hook install --reload': 'sudo '
+    '/usr/local/sbin/nova-numa-rebalance hook install --reload',
 }
 #: What an operator reads, or tries, and no script does.
 LOOKS = (

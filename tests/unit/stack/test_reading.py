@@ -11,7 +11,7 @@ SCHEDULER = """\
 2026-01-01 10:00:01.000 7 DEBUG nova_numa_pmc.scheduler.weigher [None req-1] NUMA pressure of \
 (cmp1, cmp1): weight -5.0001: one_node on node 1: leaves pressure 0.35 there, 0.15 elsewhere _weigh
 2026-01-01 10:00:01.000 7 DEBUG nova_numa_pmc.scheduler.weigher [None req-1] NUMA pressure of \
-(cmp2, cmp2): weight -5.0001: unknown: no metrics of ours _weigh
+(cmp2, cmp2): weight -5.0001: unknown: no metrics from nova-numa-pmc _weigh
 """
 
 

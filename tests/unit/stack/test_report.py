@@ -5,6 +5,7 @@ import json
 import pathlib
 import tempfile
 import unittest
+from typing import Any
 
 from tests.stack import places, report
 
@@ -122,7 +123,7 @@ class PlacesTest(unittest.TestCase):
         self.assertEqual([], places.flaws(places.place(guest, {'0': 3}), placed, '0-1'))
 
     def test_each_flaw_is_told(self):
-        for promise, guest, ticks, words in [
+        cases: list[tuple[Any, dict[str, Any], dict[str, int], str]] = [
             (None, {}, {'0': 1}, 'promise is missing'),
             ({'origin': 'floating', 'cpu_nodes': []}, {}, {'0': 1}, 'promise is floating'),
             ({'origin': 'placed', 'cpu_nodes': [1]}, {}, {'0': 1}, r'promised to nodes \[1\]'),
@@ -136,7 +137,8 @@ class PlacesTest(unittest.TestCase):
             ({'origin': 'placed', 'cpu_nodes': [0]}, {}, {'0': 1, '1': 1}, r'\[0, 1\]'),
             # Who was never seen to run was not seen to run on its node.
             ({'origin': 'placed', 'cpu_nodes': [0]}, {}, {}, r'nodes \[\]'),
-        ]:
+        ]
+        for promise, guest, ticks, words in cases:
             with self.subTest(words):
                 place = places.place(
                     {'bytes': {0: 99, 1: 1}, 'cpus': ['0-1'], 'mems': ['0-1'], **guest}, ticks

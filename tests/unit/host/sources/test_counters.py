@@ -4,15 +4,18 @@
 import os
 import tempfile
 import unittest
+from typing import Any
 from unittest import mock
 
 from nova_numa_pmc import exceptions, model
+from nova_numa_pmc.core import counter_roles
 from nova_numa_pmc.core.rates import Count, Delta
-from nova_numa_pmc.host import event_table, events, perf, threads, topology
+from nova_numa_pmc.host import threads, topology
+from nova_numa_pmc.host.perf import events, perf_event
 from nova_numa_pmc.host.sources import Running, Tick, counted, cpu_counters, guest_counters, uncore
-from nova_numa_pmc.sample import COUNTED
+from nova_numa_pmc.measurement import COUNTED
 from tests.fixtures import sysfs
-from tests.unit.host.test_perf import Child, touch
+from tests.unit.host.perf.test_perf_event import Child, touch
 
 SECOND = 10**9
 
@@ -22,9 +25,9 @@ def event(role, code, kind=1, **more):
     return events.Event(role, role, 'software', kind, code, **more)
 
 
-LOCAL, REMOTE = event(event_table.LOCAL_DRAM, 2), event(event_table.REMOTE_DRAM, 6)
-CYCLES, INSTRUCTIONS = event(event_table.CYCLES, 0), event(event_table.INSTRUCTIONS, 3)
-ABSENT = event(event_table.REMOTE_DRAM, 0xFFF)
+LOCAL, REMOTE = event(counter_roles.LOCAL_DRAM, 2), event(counter_roles.REMOTE_DRAM, 6)
+CYCLES, INSTRUCTIONS = event(counter_roles.CYCLES, 0), event(counter_roles.INSTRUCTIONS, 3)
+ABSENT = event(counter_roles.REMOTE_DRAM, 0xFFF)
 
 
 def selecting(*chosen, missing=()):
@@ -34,7 +37,7 @@ def selecting(*chosen, missing=()):
 class Counting(unittest.TestCase):
     def setUp(self):
         try:
-            perf.Group((CYCLES,), perf.on_cpu(0)).close()
+            perf_event.Group((CYCLES,), perf_event.on_cpu(0)).close()
         except exceptions.CounterError as error:
             self.skipTest(str(error))
         directory = tempfile.TemporaryDirectory()
@@ -117,7 +120,7 @@ class GuestCountersTest(Counting):
 
     def test_without_remote_accesses_execution_only(self):
         rung = self.rung(
-            LOCAL, INSTRUCTIONS, CYCLES, missing=((event_table.REMOTE_DRAM, 'not on this CPU'),)
+            LOCAL, INSTRUCTIONS, CYCLES, missing=((counter_roles.REMOTE_DRAM, 'not on this CPU'),)
         )
         rung.sample(self.tick(0, self.child.pid))
         self.child.run()
@@ -135,7 +138,7 @@ class GuestCountersTest(Counting):
 
     def test_no_events(self):
         with self.assertRaisesRegex(exceptions.SourceUnavailable, 'no such CPU'):
-            self.rung(missing=((event_table.CYCLES, 'no such CPU'),)).sample(self.tick(0))
+            self.rung(missing=((counter_roles.CYCLES, 'no such CPU'),)).sample(self.tick(0))
 
     def test_mediated_vpmu_switched_on_while_counting(self):
         rung = self.rung(LOCAL, REMOTE)
@@ -194,7 +197,7 @@ class OwnersTest(unittest.TestCase):
 
     def sample(self, *readings, idle_is_zero=False):
         """Return what is told after the last of {CPU: counts of its events}."""
-        owners = counted.Owners()
+        owners: Any = counted.Owners()
         owners._counters = Replayed(readings)
         for reading in readings:
             wanted = {'n': {cpu: (None, (LOCAL, REMOTE)) for cpu in reading}}
@@ -220,7 +223,7 @@ class OwnersTest(unittest.TestCase):
                 self.assertEqual((None, 4.0, 1.0), (*counts[:2], counts.share))
 
     def test_minus(self):
-        local = LOCAL._replace(minus=event_table.REMOTE_DRAM)
+        local = LOCAL._replace(minus=counter_roles.REMOTE_DRAM)
         counts = counted.add_up(
             (local, REMOTE),
             {'local_dram': Delta(10.0, 1.0), 'remote_dram': Delta(4.0, 0.5)},
@@ -267,7 +270,7 @@ class UncoreTest(unittest.TestCase):
         }, shared
 
     def test_each_package_once_for_its_node(self):
-        read = event(event_table.MEM_READ, 0, cpus=(0, 4))._replace(pmu='imc_0')
+        read = event(counter_roles.MEM_READ, 0, cpus=(0, 4))._replace(pmu='imc_0')
         planned, shared = self.plan(read)
         self.assertEqual(
             {0: [(('imc_0', 0), ['mem_read'])], 1: [(('imc_0', 4), ['mem_read'])]}, planned
@@ -275,12 +278,12 @@ class UncoreTest(unittest.TestCase):
         self.assertEqual(set(), shared)
 
     def test_a_pmu_that_names_its_node(self):
-        read = event(event_table.MEM_READ, 0, cpus=(0,), node=1)
+        read = event(counter_roles.MEM_READ, 0, cpus=(0,), node=1)
         self.assertEqual([0, 1], [len(own) for own in self.plan(read)[0].values()])
 
     def test_nodes_of_one_package_can_not_be_told_apart(self):
         self.packages(dict.fromkeys(range(8), 0))
-        planned, shared = self.plan(event(event_table.MEM_READ, 0, cpus=(0,)))
+        planned, shared = self.plan(event(counter_roles.MEM_READ, 0, cpus=(0,)))
         self.assertEqual(({0: [], 1: []}, {'mem_read'}), (planned, shared))
 
     def test_none(self):
@@ -334,8 +337,10 @@ class ControlGroupTest(Counting):
         self.group = '%s/qemu-%d-test.libvirt-qemu' % (self.base, os.getpid())
         self.make()
         self.addCleanup(self.remove)
-        self.rung = guest_counters.GuestCounters(selecting(LOCAL, REMOTE), guest_counters.CGROUP)
-        self.addCleanup(self.rung.close)
+        self.counters = guest_counters.GuestCounters(
+            selecting(LOCAL, REMOTE), guest_counters.CGROUP
+        )
+        self.addCleanup(self.counters.close)
 
     def make(self):
         try:
@@ -353,7 +358,7 @@ class ControlGroupTest(Counting):
         os.rmdir(self.group)
 
     def sample(self, at_s):
-        return self.rung.sample(self.tick(at_s, self.child.pid)).get('u%d' % self.child.pid)
+        return self.counters.sample(self.tick(at_s, self.child.pid)).get('u%d' % self.child.pid)
 
     def test_all_of_a_guest_and_not_what_a_group_of_its_name_did_before(self):
         self.assertIsNone(self.sample(0))
@@ -377,18 +382,18 @@ class CrowdedTest(Counting):
         chosen = (LOCAL, REMOTE, INSTRUCTIONS, CYCLES)
         for fits, room in ((8, counted.ROLES), (6, (LOCAL.role, REMOTE.role)), (5, ())):
             with mock.patch.object(
-                perf, 'fit_together', lambda events, cpu, fits=fits: len(events) <= fits
+                perf_event, 'fit_together', lambda events, cpu, fits=fits: len(events) <= fits
             ):
                 rung = self.rung(*chosen)
                 self.assertEqual([room] * 2, [rung.room(0), rung.room(0)])
 
     def test_software_events_all_fit_and_one_that_is_none_does_not(self):
-        self.assertTrue(perf.fit_together((LOCAL, REMOTE) * 2, 0))
-        self.assertFalse(perf.fit_together((LOCAL, ABSENT), 0))
+        self.assertTrue(perf_event.fit_together((LOCAL, REMOTE) * 2, 0))
+        self.assertFalse(perf_event.fit_together((LOCAL, ABSENT), 0))
 
     def test_by_control_group_the_kernel_takes_turns(self):
         rung = guest_counters.GuestCounters(selecting(LOCAL), guest_counters.CGROUP)
-        with mock.patch.object(perf, 'fit_together', return_value=False):
+        with mock.patch.object(perf_event, 'fit_together', return_value=False):
             self.assertEqual(counted.ROLES, rung.room(0))
 
     def test_noticed_when_a_guest_ran_and_nothing_was_counted(self):

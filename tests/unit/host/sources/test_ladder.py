@@ -4,7 +4,7 @@ import unittest
 from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.sources import Evidence, Running, Tick, ladder
-from nova_numa_pmc.sample import COUNTED, INFERRED
+from nova_numa_pmc.measurement import COUNTED, INFERRED
 
 TICK = Tick(
     0,
@@ -20,7 +20,8 @@ class Rung:
     """A rung that tells what a test says, or fails with a text."""
 
     def __init__(self, name, told):
-        self.name, self.told, self.problems = name, told, ()
+        self.name, self.told = name, told
+        self.problems: tuple[str, ...] = ()
         self.asked = self.closed = 0
 
     def sample(self, tick):

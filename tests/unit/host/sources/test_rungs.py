@@ -7,19 +7,12 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
+from nova_numa_pmc.core.measurements import Counts
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import topology
-from nova_numa_pmc.host.sources import (
-    Running,
-    Tick,
-    counted,
-    cpu_counters,
-    numa_faults,
-    pages,
-    resctrl,
-)
+from nova_numa_pmc.host.sources import Running, Tick, cpu_counters, numa_faults, pages, resctrl
 from nova_numa_pmc.host.threads import Ran
-from nova_numa_pmc.sample import ATTRIBUTED, COUNTED, INFERRED
+from nova_numa_pmc.measurement import ATTRIBUTED, COUNTED, INFERRED
 from tests.fixtures import measured
 
 SECOND = measured.SECOND_NS
@@ -76,10 +69,7 @@ class PagesTest(unittest.TestCase):
 
 
 class CpuShareTest(unittest.TestCase):
-    COUNTS = {
-        0: counted.Counts(90.0, 10.0, None, None, 1.0),
-        1: counted.Counts(0.0, 40.0, None, None, 0.5),
-    }
+    COUNTS = {0: Counts(90.0, 10.0, None, None, 1.0), 1: Counts(0.0, 40.0, None, None, 0.5)}
 
     def sample(self, guests, busy, counts=COUNTS):
         return cpu_counters.CpuShare().sample(Tick(0, SECOND, None, guests, busy, counts))
@@ -103,7 +93,7 @@ class CpuShareTest(unittest.TestCase):
     def test_uncounted(self):
         with self.assertRaises(SourceUnavailable):
             self.sample((), {}, {})
-        unknown = {0: counted.Counts(None, None, 5.0, 5.0, 1.0)}
+        unknown = {0: Counts(None, None, 5.0, 5.0, 1.0)}
         with self.assertRaises(SourceUnavailable):
             self.sample((guest(1, {0: 1.0}),), {0: 1.0}, unknown)
 

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remember what guests wanted, over restarts of the agent and of the host.
+
+The file is replaced as a whole every few minutes and when the agent ends; what a crash loses is
+measured again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core.demand import flavors, history_format, longer_horizon
+from nova_numa_pmc.core.demand.demand_history import Histories
+from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.state import promises_file
+from nova_numa_pmc.state.history import DIRECTORY
+
+if TYPE_CHECKING:
+    from nova_numa_pmc.agent.stages import Tick
+    from nova_numa_pmc.conf.agent import Options
+    from nova_numa_pmc.measurement import PoolSample
+
+FILE = 'demand'
+#: How much is measured between two writes, and at least before the one at the end [s].
+SAVE_EVERY_S, SAVE_LEAST_S = 300.0, 30.0
+_SIZE_MAX_BYTES = 8 << 20
+
+
+class Remembering:
+    """The histories of this host, and their file.
+
+    :param root: where the host's file systems begin
+    :ivar histories: None: not read yet
+    """
+
+    def __init__(self, root: str, log: logging.Logger) -> None:
+        self._root, self._directory, self._log = root, os.path.join(root, DIRECTORY), log
+        self.histories: Histories | None = None
+        self._saved_s, self._failing = 0.0, False
+
+    def feed(
+        self, tick: Tick, options: Options
+    ) -> tuple[dict[int, model.NodeLoad], tuple[PoolSample, ...]]:
+        """Add a tick's interval; say what the host is wanted for over the longer horizon.
+
+        :param tick: with sample, host and record
+        :param options: the file is written by who publishes
+        :returns: ({node id: load}, what is wanted of the pools beside the floating one)
+        """
+        assert tick.sample is not None and tick.host is not None and tick.record is not None
+        if self.histories is None:
+            self.histories = self._load()
+            self._saved_s = self.histories.clock_s
+        guests, promises = {each.uuid: each for each in tick.guests}, tick.record.promises
+        self.histories.feed(tick.sample, guests, promises)
+        if options.publish and self.histories.clock_s >= self._saved_s + SAVE_EVERY_S:
+            self.save()
+        known = (
+            self.histories,
+            tick.sample,
+            tick.host,
+            guests,
+            promises,
+            options.shared.limits,
+            tick.now.boottime_ns,
+        )
+        return longer_horizon.node_loads(*known), longer_horizon.pool_demands(*known)
+
+    def expected(self) -> model.History:
+        """Return what new guests are expected by, as :func:`flavors.published`."""
+        return flavors.published(self.histories) if self.histories else model.History()
+
+    def close(self, options: Options) -> None:
+        """Write what was measured since the last time, unless it is hardly anything."""
+        if self.histories is None or not options.publish:
+            return
+        if self.histories.clock_s >= self._saved_s + SAVE_LEAST_S:
+            self.save(durable=True)
+
+    def save(self, durable: bool = False) -> None:
+        """Replace the file; what fails costs one warning until it works again.
+
+        :param durable: wait until the disk has it
+        """
+        assert self.histories is not None
+        self._saved_s = self.histories.clock_s  # a full disk is not asked again in each tick
+        data = json.dumps(
+            history_format.to_data(self.histories), separators=(',', ':'), allow_nan=False
+        ).encode()
+        try:
+            fd = promises_file.open_directory(self._directory, create=True)
+            try:
+                promises_file.replace_file(fd, self._directory, FILE, data, durable)
+            finally:
+                os.close(fd)
+        except StateError as error:
+            if not self._failing:
+                self._log.warning('what guests wanted is not kept across a restart: %s', error)
+            self._failing = True
+        else:
+            self._failing = False
+
+    def _load(self) -> Histories:
+        try:
+            return read(self._root) or Histories()
+        except StateError as error:
+            self._log.warning('%s: what guests wanted is measured again from the start', error)
+            return Histories()
+
+
+def read(root: str = '/') -> Histories | None:
+    """Return the histories in a host's file, None where none were written.
+
+    :raises StateError: the file can't be used; names it and the remedy
+    """
+    directory = os.path.join(root, DIRECTORY)
+    try:
+        fd = promises_file.open_directory(directory, create=False)
+        try:
+            data = promises_file.read_file(fd, directory, FILE, _SIZE_MAX_BYTES)
+        finally:
+            os.close(fd)
+        return None if data is None else history_format.from_data(json.loads(data))
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise StateError(
+            '%s: %.200s: nova-numa-agent replaces it in a few minutes'
+            % (os.path.join(directory, FILE), error)
+        ) from None

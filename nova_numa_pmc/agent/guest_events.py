@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hear which guests to look at now: libvirt's events, its status directory, guests' groups.
+
+Each of the three may be missing: what is not heard is found by the ticks, as it was before.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.exceptions import CpusetError
+from nova_numa_pmc.host import cgroups, guests, inotify, libvirt_events, live_guests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nova_numa_pmc import model
+
+    #: A guest's name and the id of its process.
+    _Key = tuple[str, int | None]
+
+#: What comes within this time of the first is one occasion to look [s].
+COALESCE_S = 0.2
+_FILES = inotify.MOVED_TO | inotify.CREATE | inotify.DELETE | inotify.MODIFY
+_GROUPS = inotify.MODIFY | inotify.CREATE
+#: How :attr:`Watching.source` begins where libvirt tells nothing.
+STATUS_FILES = 'status files'
+
+
+class Watching:
+    """What was heard and has not been looked at.
+
+    :param listener: one that was started; None: nobody listens
+    """
+
+    def __init__(
+        self,
+        root: str,
+        log: logging.Logger,
+        listener: libvirt_events.Listener | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._root, self._log, self._clock, self._listener = root, log, clock, listener
+        self.guests = live_guests.LiveGuests(root, listener)
+        self._pending: set[str] = set()  # names
+        self._since_s = 0.0  # when the first of them was heard
+        self._directory: int | None = None  # the watch of the status directory
+        self._names: dict[int, str] = {}  # watch of a group → guest's name
+        self._watches: dict[_Key, dict[str, int]] = {}  # {path: watch}
+        self._told = ''
+        try:
+            self._inotify: inotify.Inotify | None = inotify.Inotify()
+        except OSError as error:
+            self._inotify = None
+            self._log.warning(
+                'inotify: %s: changes of guests are found only by the ticks', error.strerror
+            )
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Return the descriptors that are readable once something was heard."""
+        return [each.fileno() for each in (self._inotify, self._listener) if each]
+
+    @property
+    def source(self) -> str:
+        """Return how guests are learned of: 'libvirt', or 'status files: ' and why."""
+        if self._listener is None:
+            return STATUS_FILES
+        why = self._listener.why
+        return '%s: %s' % (STATUS_FILES, why) if why else 'libvirt'
+
+    def gather(self) -> None:
+        """Take in what was heard, without waiting."""
+        heard: set[str] = set()
+        if self._listener is not None:
+            for told in self._listener.take():
+                self.guests.tell(told)
+                heard.add(told.name)
+            self._tell_source()
+        if self._inotify is not None:
+            self._watch_directory(self._inotify)
+            for event in self._inotify.read():
+                heard |= self._names_of(event)
+        if heard and not self._pending:
+            self._since_s = self._clock()
+        self._pending |= heard
+
+    def due_s(self) -> float | None:
+        """Return in how many seconds to look at those who were heard of; None: at nobody."""
+        if not self._pending:
+            return None
+        return max(0.0, self._since_s + COALESCE_S - self._clock())
+
+    def take(self) -> set[str]:
+        """Return the names of those to look at, and forget them."""
+        names, self._pending = self._pending, set()
+        return names
+
+    def watch(self, present: Iterable[model.Guest]) -> set[str]:
+        """Watch the groups of these guests and nobody else's.
+
+        :returns: uuids of those whose groups are watched; the others have to be read
+        """
+        by_key: dict[_Key, model.Guest] = {(guest.name, guest.pid): guest for guest in present}
+        for gone in self._watches.keys() - by_key.keys():
+            self._unwatch(gone)
+        if self._inotify is None:
+            return set()
+        watched = set()
+        for key, guest in by_key.items():
+            if key not in self._watches:
+                self._watch_groups(key, self._inotify)
+            if self._watches.get(key):
+                watched.add(guest.uuid)
+        return watched
+
+    def close(self) -> None:
+        """Close what is open; the listener ends when it can."""
+        if self._listener is not None:
+            self._listener.close()
+        if self._inotify is not None:
+            self._inotify.close()
+            self._inotify = None
+
+    def _tell_source(self) -> None:
+        source = self.source
+        if source != self._told and libvirt_events.CONNECTING not in source:
+            self._told = source
+            self._log.info('learning of guests from %s', source)
+
+    def _watch_directory(self, watcher: inotify.Inotify) -> None:
+        if self._directory is not None:
+            return
+        directory = os.path.join(self._root, guests.STATUS_FILES)
+        try:
+            self._directory = watcher.add(directory, _FILES)
+        except OSError:
+            return  # libvirt has not made it yet, or there are no watches left
+        self._pending.update(name[:-4] for name in os.listdir(directory) if name.endswith('.xml'))
+        self._since_s = self._clock()
+
+    def _names_of(self, event: inotify.Heard) -> set[str]:
+        """Return whom an event is about."""
+        if event.mask & inotify.OVERFLOW:
+            return {name for name, _ in self._watches}
+        if event.mask & inotify.IGNORED:
+            if event.watch == self._directory:
+                self._directory = None
+            self._names.pop(event.watch, None)
+            return set()
+        if event.watch == self._directory:
+            return {event.name[:-4]} if event.name.endswith('.xml') else set()
+        name = self._names.get(event.watch)
+        if name is None:
+            return set()
+        if event.mask & inotify.CREATE and event.mask & inotify.IS_DIRECTORY:
+            for key in [key for key in self._watches if key[0] == name]:
+                self._unwatch(key)  # a new group: all are listed and watched anew
+            return {name}
+        return {name} if event.name.startswith('cpuset.') else set()
+
+    def _watch_groups(self, key: _Key, watcher: inotify.Inotify) -> None:
+        """Watch the groups of a guest, and let it be looked at: something may have come before."""
+        try:
+            watches: dict[str, int] = {}
+            self._watches[key] = watches
+            before: set[str] | None = None
+            while True:
+                groups = cgroups.find(key[1], self._root)
+                paths = {groups.scope, groups.target, *groups.children}
+                if paths == before:
+                    return
+                for path in paths - watches.keys():
+                    watches[path] = watcher.add(path, _GROUPS)
+                    self._names[watches[path]] = key[0]
+                before = paths
+        except (CpusetError, OSError) as error:
+            self._unwatch(key)
+            if getattr(error, 'errno', None) == errno.ENOSPC:
+                self._watches[key] = {}  # no more to be had: it is read in each tick
+
+    def _unwatch(self, key: _Key) -> None:
+        for watch in self._watches.pop(key, {}).values():
+            if self._names.pop(watch, None) is not None:
+                if self._inotify is not None:
+                    self._inotify.remove(watch)

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run an agent tick by tick, under systemd or by hand, until a signal ends it."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.agent.metrics import exporting
+from nova_numa_pmc.exceptions import NumaPmcError, StateBusy
+from nova_numa_pmc.host import notify
+from nova_numa_pmc.state import promises_file
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable, Iterator
+
+    from nova_numa_pmc.agent.stages import Agent
+    from nova_numa_pmc.conf.agent import Options
+    from nova_numa_pmc.state.host_state import HostState
+    from nova_numa_pmc.state.pause import Paused
+
+#: The second tick comes soon after the first, which has nothing to be compared with [s].
+FIRST_INTERVAL_S = 1.0
+#: A file in the state directory whose lock the agent of a host holds.
+LOCK = 'agent'
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def only_agent(directory: str) -> Iterator[None]:
+    """Hold the lock of the host's agent.
+
+    :raises StateBusy: another one runs
+    :raises StateError: the state directory can't be trusted or made
+    """
+    fd = promises_file.open_directory(directory, create=True)
+    try:
+        try:
+            lock = promises_file.take_lock(fd, directory, 0, LOCK)
+        except StateBusy:
+            raise StateBusy(
+                '%s: locked: another nova-numa-agent is running on this host (see fuser(1))'
+                % os.path.join(directory, LOCK)
+            ) from None
+        try:
+            yield
+        finally:
+            os.close(lock)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def signals() -> Iterator[Waiter]:
+    """Yield what waits; signals come while it does and never between two writes."""
+    with contextlib.ExitStack() as stack:
+        former = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, former)
+        for number in _SIGNALS:
+            stack.callback(signal.signal, number, signal.signal(number, lambda *_: None))
+        yield stack.enter_context(Waiter())
+
+
+class Waiter:
+    """Waits for time, signals and descriptors.
+
+    Signals are let through for the time of a wait only. Each leaves its number in a socket, whose
+    other end is waited for: one that comes just before the wait ends it, too. For the main
+    thread; all others have to begin with the signals blocked.
+    """
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._numbers, self._written = socket.socketpair()
+        for end in (self._numbers, self._written):
+            end.setblocking(False)
+        self._came: collections.deque[int] = collections.deque()
+        self._selector.register(self._numbers, selectors.EVENT_READ)
+        self._former = signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
+
+    def also(self, *descriptors: int) -> None:
+        """End waits as well when one of these is readable."""
+        for fd in descriptors:
+            self._selector.register(fd, selectors.EVENT_READ)
+
+    def __call__(self, seconds: float) -> int | None:
+        """Wait so many seconds at most; return the signal that came, or None."""
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        try:
+            self._selector.select(0 if self._came else max(0.0, seconds))
+        finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        with contextlib.suppress(BlockingIOError):
+            self._came.extend(self._numbers.recv(64))
+        return self._came.popleft() if self._came else None
+
+    def __enter__(self) -> Waiter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._former)
+        for each in (self._selector, self._numbers, self._written):
+            each.close()
+
+
+class Service:
+    """The loop.
+
+    :param read_options: returns those of a reload, and problems that cost no more than a default
+    :param wait: as :func:`signals` yields it
+    :param clock: returns seconds that never go back
+    :param tell: as :func:`notify.notify`
+    :param watchdog_s: within what time systemd wants to hear from it; None: it does not
+    :param exporter: is shown each tick; None: one that is off
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        read_options: Callable[[], tuple[Options, list[str]]],
+        log: logging.Logger,
+        wait: Callable[[float], int | None],
+        clock: Callable[[], float] = time.monotonic,
+        tell: Callable[..., object] = notify.notify,
+        watchdog_s: float | None = None,
+        exporter: exporting.Exporter | None = None,
+    ) -> None:
+        self._agent, self._read_options, self._log = agent, read_options, log
+        self._wait, self._clock, self._tell = wait, clock, tell
+        self._exporter = exporter or exporting.Exporter(log)
+        # Twice within the time that systemd waits, as sd_watchdog_enabled(3) recommends.
+        self._patience_s = watchdog_s / 2 if watchdog_s else float('inf')
+
+    def run(self) -> None:
+        """Tick until SIGTERM or SIGINT, then end the moves in hand."""
+        self._tick()
+        due_s, ready = self._clock() + min(FIRST_INTERVAL_S, self._interval_s()), False
+        while self._idle_until(due_s):
+            self._tick()
+            if not ready:
+                # Not before something is published: what starts after us may read it.
+                self._tell(notify.READY)
+                ready = True
+            due_s += self._interval_s()
+            if due_s <= self._clock():  # late, or the host was suspended
+                due_s = self._clock() + self._interval_s()
+        self._tell(notify.STOPPING)
+        self._finish()
+
+    def _tick(self) -> None:
+        began_s = self._clock()
+        tick = self._agent.tick()
+        self._exporter.show(tick, self._clock() - began_s)
+        self._tell('STATUS=' + status(tick.host_state, tick.paused))
+
+    def _interval_s(self) -> float:
+        return self._agent.options.counting.interval_s
+
+    def _idle_until(self, due_s: float) -> bool:
+        """Move guests' memory and wait until the next tick; return False at the end."""
+        while True:
+            self._tell(notify.WATCHDOG)
+            left_s = due_s - self._clock()
+            if left_s <= 0:
+                return True
+            pauses_s = (self._agent.step(), self._agent.attend(), left_s, self._patience_s)
+            came = self._wait(min(pause_s for pause_s in pauses_s if pause_s is not None))
+            if came == signal.SIGHUP:
+                self._reload()
+            elif came:
+                return False
+
+    def _reload(self) -> None:
+        self._tell('RELOADING=1', 'MONOTONIC_USEC=%d' % (time.monotonic_ns() // 1000))
+        try:
+            options, problems = self._read_options()
+        except NumaPmcError as error:
+            self._log.error('the options remain as they were: %s', error)
+        else:
+            for problem in problems:
+                self._log.warning('%s', problem)
+            self._agent.reload(options)
+            self._exporter.reload(options.metrics)
+            self._log.info('options read again')
+        self._tell(notify.READY)
+
+    def _finish(self) -> None:
+        """Go on with the move in hand for as long as allowed, then give it up."""
+        self._agent.drop_waiting()
+        end_s = self._clock() + self._agent.options.stop_timeout_s
+        while self._clock() < end_s:
+            self._tell(notify.WATCHDOG)
+            pause_s = self._agent.step()
+            if pause_s is None:
+                return
+            self._agent.attend()  # what was heard would else end each wait at once
+            if pause_s:
+                self._wait(pause_s)
+        self._agent.abandon()
+
+
+def status(told: HostState | None, paused: Paused | None = None) -> str:
+    """Return what ``systemctl status`` shows.
+
+    :param told: None: nothing was measured
+    :param paused: None: it is not
+    """
+    if paused:
+        return '%s; %s' % (paused, status(told))
+    if told is None:
+        return 'nothing measured yet, or nothing to measure: see the journal'
+    guests = sum(node.guests for node in told.view.nodes)
+    demand = ', '.join(
+        'node %d: %s of %.3g'
+        % (
+            node.id,
+            'unknown' if node.demand_cores is None else '%.2f' % node.demand_cores,
+            node.cores,
+        )
+        for node in told.view.nodes[:8]
+    )
+    return '%.0f guests, by %s; cores wanted: %s' % (guests, told.source or 'no source', demand)

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answer scrapes over TCP or a Unix socket, in threads of their own.
+
+Needs prometheus_client.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import socketserver
+import stat
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import MetricsHandler
+
+from nova_numa_pmc.agent.metrics import exposition
+from nova_numa_pmc.exceptions import ExportError
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable
+    from typing import Any
+
+    from nova_numa_pmc.agent.metrics.shown import Shown
+    from nova_numa_pmc.conf.metrics import Address
+
+    _Request = socket.socket | tuple[bytes, socket.socket]
+
+#: Scrapes at a time; who comes beyond them is turned away.
+_MOST = 8
+#: A client that sends or takes nothing for so long is dropped [s].
+_PATIENCE_S = 10.0
+#: The socket's; its group may read metrics.
+_MODE = 0o660
+
+
+class _Handler(MetricsHandler):
+    timeout = _PATIENCE_S
+    server_version, sys_version = 'nova-numa-agent', ''
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    """Not http.server's, which asks a resolver for the host's name when it is bound."""
+
+    daemon_threads, block_on_close = True, False
+    allow_reuse_address = True
+
+    def __init__(
+        self,
+        address: Any,  # of this family: a path, too, which TCPServer's type lacks
+        handler: Callable[[Any, Any, _Server], socketserver.BaseRequestHandler],
+        log: logging.Logger,
+    ) -> None:
+        self._log, self._slots = log, threading.BoundedSemaphore(_MOST)
+        super().__init__(address, handler, bind_and_activate=False)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(0.1)  # out of descriptors: it would be asked again at once, and again
+            raise
+
+    def process_request(self, request: _Request, client_address: Any) -> None:
+        if not self._slots.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._slots.release()
+            raise
+
+    def process_request_thread(self, request: _Request, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: _Request, client_address: Any) -> None:
+        self._log.debug('a scrape failed', exc_info=True)  # mostly a client that went away
+
+
+class _Inet6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Unix(_Server):
+    address_family = socket.AF_UNIX
+
+    def server_bind(self) -> None:
+        _remove_stale(str(self.server_address))
+        super().server_bind()
+        # Nobody can connect before it listens.
+        os.chmod(str(self.server_address), _MODE)
+
+
+class Endpoint:
+    """An address that is served from when this is made until it is closed.
+
+    :ivar address: with the port that was taken
+
+    :raises ExportError: the address can't be had
+    """
+
+    def __init__(self, address: Address, latest: Callable[[], Shown], log: logging.Logger) -> None:
+        registry = CollectorRegistry()
+        registry.register(exposition.Collector(latest, log))
+        ProcessCollector(registry=registry)
+        kind = _Unix if address.path else _Inet6 if ':' in address.host else _Server
+        self._server = kind(
+            address.path or (address.host, address.port), _Handler.factory(registry), log
+        )
+        self._path = address.path
+        self._made: tuple[int, int] | None = None
+        try:
+            self._server.server_bind()
+            self._made = _identity(address.path) if address.path else None
+            self._server.server_activate()
+            # Signals are blocked there as they are in the loop, which waits for them.
+            threading.Thread(
+                target=self._server.serve_forever, name='metrics', daemon=True
+            ).start()
+        except BaseException as error:
+            self._close()  # else nobody would answer who connects
+            if isinstance(error, OSError):
+                raise ExportError(
+                    '[agent] metrics: %s: %s' % (address, error.strerror or error)
+                ) from error
+            raise
+        self.address = (
+            address if address.path else address._replace(port=self._server.server_address[1])
+        )
+
+    def close(self) -> None:
+        """Stop, and remove the socket's file."""
+        self._server.shutdown()
+        self._close()
+
+    def _close(self) -> None:
+        self._server.server_close()
+        if self._made and self._made == _identity(self._path):
+            os.unlink(self._path)
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Return which file lies at a path; None: there is none."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _remove_stale(path: str) -> None:
+    """Remove a socket that nobody serves any more.
+
+    :raises ExportError: something else lies there, or somebody serves it
+    """
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise ExportError(
+                '[agent] metrics: unix:%s: the file there is not a socket: remove it or choose '
+                'another path' % path
+            )
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+        except BlockingIOError:
+            pass  # its queue is full: somebody serves it, slowly
+    raise ExportError('[agent] metrics: unix:%s: another process is serving it' % path)

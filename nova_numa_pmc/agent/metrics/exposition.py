@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turn what a tick has found into families of metrics.
+
+Needs prometheus_client. Names and units are Prometheus' own conventions (base units, _total,
+_ratio, _info). What is unknown is absent, never 0.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import TYPE_CHECKING
+
+from prometheus_client import core
+
+from nova_numa_pmc import model
+from nova_numa_pmc.agent import stages
+from nova_numa_pmc.agent.metrics.shown import Shown
+from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.measurement import Sample
+from nova_numa_pmc.moves.executor import RESULTS
+from nova_numa_pmc.state.host_state import HostState
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable, Iterable, Iterator
+
+    from nova_numa_pmc.measurement import GuestSample, NodeSample
+
+    _Row = tuple[str, str, str | None, tuple[tuple[str | None, str], ...]]
+
+PREFIX = 'nova_numa_'
+#: Of a node: (name, help, label beside the node, (value of the label, field of NodeSample)…).
+_NODE: tuple[_Row, ...] = (
+    (
+        'capacity_cores',
+        'CPU capacity; SMT siblings count at their fraction',
+        None,
+        ((None, 'capacity_cores'),),
+    ),
+    (
+        'demand_cores',
+        'CPU time of running and of waiting, per second',
+        None,
+        ((None, 'demand_cores'),),
+    ),
+    (
+        'pressure_ratio',
+        'Utilisation by component, 1: saturated; the highest is the pressure',
+        'part',
+        (('cpu', 'cpu_ratio'), ('bandwidth', 'bandwidth_ratio'), ('link', 'link_ratio')),
+    ),
+    (
+        'loss_cores',
+        'What guests lose by waiting for CPUs, and by distance and queueing of memory',
+        'part',
+        (('waiting', 'waiting_cores'), ('distance', 'distance_cores')),
+    ),
+    (
+        'bandwidth_bytes_per_second',
+        "DRAM traffic of the node's memory",
+        None,
+        ((None, 'bandwidth_bytes_per_sec'),),
+    ),
+    (
+        'bandwidth_max_bytes_per_second',
+        'The most that its memory can deliver',
+        None,
+        ((None, 'bandwidth_max_bytes_per_sec'),),
+    ),
+    (
+        'dram_accesses_per_second',
+        "DRAM accesses of the node's CPUs",
+        'target',
+        (('local', 'local_per_sec'), ('remote', 'remote_per_sec')),
+    ),
+    (
+        'remote_ratio',
+        "Remote over all DRAM accesses of the node's CPUs",
+        None,
+        ((None, 'remote_ratio'),),
+    ),
+    (
+        'io_miss_ratio',
+        'Inbound writes of devices that missed the cache',
+        None,
+        ((None, 'io_miss_ratio'),),
+    ),
+    ('memory_bytes', 'MemTotal', None, ((None, 'memory_bytes'),)),
+    ('memory_free_bytes', 'MemFree', None, ((None, 'free_bytes'),)),
+    (
+        'promised_bytes',
+        'The most memory that its guests may grow to',
+        None,
+        ((None, 'promised_bytes'),),
+    ),
+)
+#: Likewise of a node as the decision sees it: fields of NodeView.
+_VIEW: tuple[_Row, ...] = (
+    ('promisable_bytes', 'How much of it may be promised', None, ((None, 'capacity_bytes'),)),
+    (
+        'guests',
+        'Guests whose home it is; one on two nodes counts in parts',
+        None,
+        ((None, 'guests'),),
+    ),
+    ('vcpus', 'Their vCPUs', None, ((None, 'vcpus'),)),
+    (
+        'lasting_demand_cores',
+        'CPU wanted over the longer horizon, by which new guests are placed',
+        None,
+        ((None, 'demand_cores'),),
+    ),
+    (
+        'lasting_bandwidth_bytes_per_second',
+        'DRAM traffic likewise',
+        None,
+        ((None, 'bandwidth_bytes_per_sec'),),
+    ),
+)
+_GUEST = (
+    ('cores', 'CPU time that it got, per second', 'cores'),
+    ('waiting_cores', 'CPU time that it wanted and did not get, per second', 'waiting_cores'),
+    ('bandwidth_bytes_per_second', 'Its DRAM traffic', 'bandwidth_bytes_per_sec'),
+    ('remote_ratio', 'Remote over all of its DRAM accesses', 'remote_ratio'),
+)
+
+
+class Collector:
+    """What a registry asks at each scrape.
+
+    :param latest: what it returns is never changed
+    """
+
+    def __init__(self, latest: Callable[[], Shown], log: logging.Logger) -> None:
+        self._latest, self._log, self._failed = latest, log, False
+        try:
+            self._version = importlib.metadata.version('nova-numa-pmc')
+        except importlib.metadata.PackageNotFoundError:
+            self._version = 'unknown'
+
+    def describe(self) -> tuple[core.Metric, ...]:
+        """Return all families without values, by which a scrape may choose (``name[]``)."""
+        tick = stages.Tick(
+            stages.Now(0, 0, 0.0),
+            Sample(0.0, 0.0, ''),
+            host_state=HostState(0.0, 0.0, model.HostView((), ()), ()),
+        )
+        return tuple(families(Shown(tick, True, 0, 0.0), self._version))
+
+    def collect(self) -> tuple[core.Metric, ...]:
+        """Return the families of the last tick."""
+        try:
+            return tuple(families(self._latest(), self._version))
+        except Exception:
+            if not self._failed:
+                self._failed = True
+                self._log.exception('metrics could not be made from a tick')
+            raise
+
+
+def families(shown: Shown, version: str) -> Iterator[core.Metric]:
+    """Yield the metrics of a tick."""
+    tick = shown.tick
+    yield from _agent(shown, version)
+    sample = tick.sample
+    if sample is not None:
+        yield _info(
+            'source',
+            'Where evidence of memory accesses comes from',
+            {'source': sample.source or 'none'},
+        )
+        yield _gauge(
+            'sample_interval_seconds',
+            'Time over which rates were measured',
+            sample.elapsed_s or None,
+        )
+        for row in _NODE:
+            yield _of_nodes(row, sample.nodes)
+        reliable = [
+            node._replace(cpi=node.cpi if node.cpi_reliable else None) for node in sample.nodes
+        ]
+        yield _of_nodes(
+            (
+                'cycles_per_instruction',
+                'Of everything that ran there, where that is counted reliably',
+                None,
+                ((None, 'cpi'),),
+            ),
+            reliable,
+        )
+    if tick.host_state is not None:
+        for row in _VIEW:
+            yield _of_nodes(row, tick.host_state.view.nodes)
+    if shown.guests and sample is not None:
+        yield from _guests(sample.guests)
+
+
+def _agent(shown: Shown, version: str) -> Iterator[core.Metric]:
+    tick, totals = shown.tick, shown.tick.totals
+    yield _info('agent', 'The agent that is running', {'version': version})
+    yield core.SummaryMetricFamily(
+        PREFIX + 'agent_tick_seconds', 'Duration of ticks', shown.ticks, shown.seconds
+    )
+    yield _gauge(
+        'agent_last_tick_timestamp_seconds', 'When the last tick began', tick.now.realtime_s
+    )
+    yield _gauge(
+        'agent_troubles', 'Stages of a tick, and guests, that are failing now', tick.failing
+    )
+    yield _gauge(
+        'agent_paused',
+        'Whether the operator has paused it: no guest is moved',
+        int(tick.paused is not None),
+    )
+    yield _gauge(
+        'agent_problems',
+        'What could not be measured in the last tick',
+        None if tick.sample is None else len(tick.sample.problems),
+    )
+    yield _gauge(
+        'agent_libvirt_connected',
+        'Whether libvirt notifies the agent of guests; 0: only status files do',
+        int(tick.source == 'libvirt') if tick.source else None,
+    )
+    yield _gauge('guests', 'Guests that run', None if tick.host is None else len(tick.guests))
+    yield _gauge('moving_guests', 'Guests that are being moved', totals.in_hand)
+    yield core.CounterMetricFamily(
+        PREFIX + 'starts_taken_over',
+        'Starts that the hook could not finish and the agent did',
+        tick.taken_over,
+    )
+    moved = core.CounterMetricFamily(
+        PREFIX + 'moves', 'Moves that have ended, by outcome', labels=('kind', 'result')
+    )
+    for kind in moves.KINDS:
+        for result in RESULTS:
+            moved.add_metric((kind, result), totals.ended.get((kind, result), 0))
+    yield moved
+    yield core.CounterMetricFamily(
+        PREFIX + 'moved_bytes',
+        'Memory of guests moved by moves that have ended',
+        totals.moved_bytes,
+    )
+
+
+def _guests(samples: Iterable[GuestSample]) -> Iterator[core.Metric]:
+    for name, text, field in _GUEST:
+        family = core.GaugeMetricFamily(PREFIX + 'guest_' + name, text, labels=('uuid', 'name'))
+        for guest in samples:
+            value = getattr(guest, field)
+            if value is not None:
+                family.add_metric((guest.uuid, guest.name), value)
+        yield family
+    family = core.GaugeMetricFamily(
+        PREFIX + 'guest_memory_bytes', 'Its memory on each node', labels=('uuid', 'name', 'node')
+    )
+    for guest in samples:
+        for node, size in guest.bytes_by_node:
+            family.add_metric((guest.uuid, guest.name, str(node)), size)
+    yield family
+
+
+def _of_nodes(row: _Row, nodes: Iterable[NodeSample | model.NodeView]) -> core.Metric:
+    name, text, label, parts = row
+    family = core.GaugeMetricFamily(
+        PREFIX + 'node_' + name, text, labels=('node', label) if label else ('node',)
+    )
+    for node in nodes:
+        for part, field in parts:
+            value = getattr(node, field)
+            if value is not None:
+                family.add_metric((str(node.id), part) if part else (str(node.id),), value)
+    return family
+
+
+def _gauge(name: str, text: str, value: float | None) -> core.Metric:
+    family = core.GaugeMetricFamily(PREFIX + name, text)
+    if value is not None:
+        family.add_metric((), value)
+    return family
+
+
+def _info(name: str, text: str, values: dict[str, str]) -> core.Metric:
+    return core.InfoMetricFamily(PREFIX + name, text, values)

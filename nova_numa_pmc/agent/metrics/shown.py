@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a scrape is made of: handed over by the loop, without prometheus_client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from nova_numa_pmc.agent.stages import Tick
+
+
+class Shown(Record):
+    """What a scrape is made of.
+
+    :param guests: as in :class:`metrics_conf.Options`
+    :param ticks: how many there have been, and the ``seconds`` that all of them took
+    """
+
+    tick: Tick
+    guests: bool
+    ticks: int
+    seconds: float

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's options, with what the operator left unset taken from the host's calibration."""
+
+from __future__ import annotations
+
+from nova_numa_pmc.conf import agent as agent_conf, settings
+from nova_numa_pmc.state import calibration
+
+
+def read(
+    path: str = settings.PATH, calibration_path: str = calibration.PATH
+) -> tuple[agent_conf.Options, list[str]]:
+    """Return (options, problems that cost no more than a default).
+
+    :raises SettingsError: the file can't be read, or a value is wrong
+    """
+    options = agent_conf.read(path)
+    counting, problem = calibration.completed(options.counting, calibration_path)
+    problems = list(options.shared.problems) + ([problem] if problem else [])
+    return options._replace(counting=counting), problems

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Log what goes wrong once per kind, not once per tick."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.exceptions import NumaPmcError
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable, Iterable, Iterator
+
+#: A trouble that comes and goes is told again after this time at the earliest [s].
+REPEAT_S = 3600.0
+_KEPT = 1000
+
+
+class Troubles:
+    """What has been told.
+
+    :param clock: returns seconds that never go back
+    """
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float]) -> None:
+        self._log, self._clock = log, clock
+        self._failing: dict[str, str] = {}  # stage → kind of its trouble
+        self._told: dict[str, float] = {}  # text → when
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Run the block; whatever it raises is logged when it begins, and so is its end."""
+        try:
+            yield
+        except Exception as error:
+            known = isinstance(error, (NumaPmcError, OSError))
+            kind = type(error).__name__
+            if self._failing.get(name) != kind:
+                self._failing[name] = kind
+                self._log.warning(
+                    '%s fails: %s',
+                    name,
+                    error if known else '%s: %s' % (kind, error),
+                    exc_info=None if known else error,
+                )
+        else:
+            if self._failing.pop(name, None):
+                self._log.info('%s works again', name)
+
+    @property
+    def failing(self) -> int:
+        """Return the number of stages that fail now."""
+        return len(self._failing)
+
+    def forget(self, name: str) -> None:
+        """Drop a stage that will not come again."""
+        self._failing.pop(name, None)
+
+    def problems(self, texts: Iterable[str]) -> None:
+        """Warn of each problem that was not told within the last hour."""
+        now_s = self._clock()
+        for text in texts:
+            if text in self._told and now_s - self._told[text] < REPEAT_S:
+                continue
+            if len(self._told) >= _KEPT:
+                self._told.clear()
+            self._told[text] = now_s
+            self._log.warning('%s', text)

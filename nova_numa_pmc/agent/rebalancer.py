@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask in each tick which guests to move; tell it, or have it done."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.conf import agent as agent_conf, settings
+from nova_numa_pmc.core import host_view, pools
+from nova_numa_pmc.core.rebalance import (
+    eligibility,
+    guest_load,
+    moves,
+    planner,
+    regrets as ledgers,
+    regrets_format,
+)
+from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
+from nova_numa_pmc.exceptions import MigrationError, StateError
+from nova_numa_pmc.host.paging import node_room
+from nova_numa_pmc.state import promises_file
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Mapping
+    from typing import Protocol
+
+    from nova_numa_pmc import model
+    from nova_numa_pmc.agent.problem_log import Troubles
+    from nova_numa_pmc.agent.stages import Tick
+    from nova_numa_pmc.measurement import GuestSample, Sample
+    from nova_numa_pmc.moves.executor import Moving
+    from nova_numa_pmc.sampling import Sampler
+    from nova_numa_pmc.state.promises_format import Promises
+
+    class Seen(Protocol):
+        """What a tick, or a command that looks once, has found; None: could not be had."""
+
+        @property
+        def sample(self) -> Sample | None: ...
+        @property
+        def host(self) -> model.Topology | None: ...
+        @property
+        def record(self) -> Promises | None: ...
+        @property
+        def guests(self) -> tuple[model.Guest, ...]: ...
+
+
+#: The rebalancer's memory in the state directory, kept over a restart of the agent.
+FILE = 'ledger'
+_SIZE_MAX_BYTES = 4 << 20
+
+
+class Rebalancing:
+    """What the rebalancer remembers."""
+
+    def __init__(
+        self,
+        options: agent_conf.Options,
+        moving: Moving,
+        root: str,
+        log: logging.Logger,
+        troubles: Troubles,
+    ) -> None:
+        self.options, self._moving = options, moving
+        self._root, self._log, self._troubles = root, log, troubles
+        self._ledger: ledgers.Ledger | None = None
+        #: The plan that was told: each move's kind, and its guests with their nodes.
+        self._told: tuple[
+            tuple[str, tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]], ...
+        ] = ()
+
+    def consider(self, tick: Tick, sampler: Sampler) -> moves.Plan | None:
+        """Plan, and begin or tell the moves.
+
+        Nothing is planned while moves are in hand: what is measured then is theirs.
+
+        :param tick: with sample, host and record
+        :param sampler: of the sample
+        :returns: None: no plan was made
+        """
+        assert tick.sample is not None and tick.record is not None
+        if self._ledger is None:
+            self._ledger = self._load()
+        if self._moving.failed:
+            self._ledger = ledgers.forgotten(self._ledger, self._moving.failed)
+            self._moving.failed.clear()
+        if self._moving.busy or not tick.sample.elapsed_s:
+            return None
+        plan, ledger = planner.plan(
+            situation(
+                tick,
+                sampler,
+                self.options.shared.limits,
+                self._root,
+                self._moving.widened.places,
+                tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9),
+                tick.now.boottime_ns,
+            ),
+            self._ledger,
+            self.options.terms,
+            tick.sample.elapsed_s,
+            tick.now.boottime_ns / 1e9,
+        )
+        if self.options.rebalance == agent_conf.DRY_RUN:
+            if not plan.moves:  # else it assumes that they are made
+                self._ledger = ledger
+            self._tell(plan)
+            return plan
+        if not plan.moves:
+            self._ledger = ledger
+        self._save(ledger)
+        self._ledger = ledger  # moves that can't be written down are not made, nor counted
+        self._troubles.problems(
+            'rebalance: ' + explain_remark(reason)
+            for reason in plan.reasons
+            if reason.code == 'budget'
+        )
+        self._moving.begin(plan, tick.record.promises)
+        return plan
+
+    def _tell(self, plan: moves.Plan) -> None:
+        """Log a plan once, until another one takes its place."""
+        told = tuple(
+            (move.kind, tuple((step.uuid, step.to_nodes, step.mem_nodes) for step in move.steps))
+            for move in plan.moves
+        )
+        if told == self._told:
+            return
+        self._told = told
+        for move in plan.moves:
+            self._log.info('dry run: %s', explain_move(move))
+        if not told:
+            self._log.info('dry run: nothing would be moved now')
+
+    def _load(self) -> ledgers.Ledger:
+        try:
+            fd = promises_file.open_directory(self._directory(), create=True)
+            try:
+                data = promises_file.read_file(fd, self._directory(), FILE, _SIZE_MAX_BYTES)
+            finally:
+                os.close(fd)
+            found = json.loads(data) if data else {}
+            if found.get('boot_id') != promises_file.read_boot_id(self._root):
+                return ledgers.Ledger()  # its times are of another clock
+            return regrets_format.from_data(found['ledger'])
+        except (ValueError, AttributeError, KeyError, RecursionError, StateError) as error:
+            self._log.warning(
+                '%s: %s: the record of what moves gained starts again',
+                os.path.join(self._directory(), FILE),
+                error,
+            )
+            return ledgers.Ledger()
+
+    def _save(self, ledger: ledgers.Ledger) -> None:
+        fd = promises_file.open_directory(self._directory(), create=True)
+        try:
+            promises_file.replace_file(
+                fd,
+                self._directory(),
+                FILE,
+                json.dumps(
+                    {
+                        'boot_id': promises_file.read_boot_id(self._root),
+                        'ledger': regrets_format.to_data(ledger),
+                    }
+                ).encode(),
+            )
+        finally:
+            os.close(fd)
+
+    def _directory(self) -> str:
+        return settings.below(self._root, self.options.shared.state_dir)
+
+
+def situation(
+    tick: Seen,
+    sampler: Sampler,
+    limits: model.Limits,
+    root: str,
+    places: Mapping[str, tuple[int, ...]] | None = None,
+    began_ns: int | None = None,
+    now_ns: int | None = None,
+) -> moves.Situation:
+    """Join what a tick has found into what the rebalancer is told.
+
+    Of nodes it is told the room that those who move memory look for, too.
+
+    :param tick: with sample, host and record
+    :param places: {uuid: node ids} of guests that are held to more than was promised
+    :param began_ns: CLOCK_BOOTTIME at which the interval began; a guest that got its place
+        since is left there. None: whoever asks wants to know of all
+    :param now_ns: CLOCK_BOOTTIME, None: no guest counts as just placed
+    """
+    assert tick.sample is not None and tick.host is not None and tick.record is not None
+    promised = tick.record.promises
+    running = {guest.uuid: guest for guest in tick.guests}
+    sample, inside = _in_pool(tick.sample, running, tick.host)
+    seen = host_view.view(
+        tick.host,
+        promised.values(),
+        limits,
+        {node.id: node for node in sample.nodes},
+        tick.record.rotation,
+    )
+    loads = guest_load.guest_loads(
+        sample.guests, running, promised, seen, places, now_ns, tick.host, began_ns
+    )
+    free = []
+    for node in tick.host.nodes:
+        with contextlib.suppress(MigrationError):
+            free.append((node.id, node_room.available_bytes(node.id, root)))
+    return moves.Situation(
+        seen,
+        loads,
+        sampler.latencies_ns(tick.host),
+        guest_load.waiting_cores(inside),
+        tuple(free),
+        sampler.mlp,
+        limits,
+    )
+
+
+def _in_pool(
+    sample: Sample, running: Mapping[str, model.Guest], host: model.Topology
+) -> tuple[Sample, list[GuestSample]]:
+    """Return (the sample, its guests that run in the floating pool).
+
+    What others run is no part of the nodes' demand: their CPU time is made unknown, and they
+    stay what they are on the nodes' memory.
+    """
+    found, inside = [], []
+    for each in sample.guests:
+        guest = running.get(each.uuid)
+        if guest and (not eligibility.is_in_pool(guest, host) or pools.is_apart(guest, host)):
+            found.append(each._replace(cores=None, waiting_cores=None))
+        else:
+            found.append(each)
+            inside.append(each)
+    return sample._replace(guests=tuple(found)), inside

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent: measure, publish, hold guests to their places, move those for whom it pays.
+
+One thread and one loop. A tick is made of stages, each of which may fail without the others:
+what fails is told once, until it works again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import model, promises, promises_upkeep, sampling
+from nova_numa_pmc.agent import attention, demand_records, guest_events, rebalancer
+from nova_numa_pmc.agent.problem_log import Troubles
+from nova_numa_pmc.conf import agent as agent_conf, settings
+from nova_numa_pmc.core import host_view, pools
+from nova_numa_pmc.cpulist import format_cpulist
+from nova_numa_pmc.host.paging.port import HOST, Port
+from nova_numa_pmc.moves import crowded_caches, executor, late_starts, reassertion
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.state import host_state, move_lock, overrides, pause, pool_loads, promises_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nova_numa_pmc.host.libvirt_events import Listener
+    from nova_numa_pmc.measurement import NodeSample, Sample
+    from nova_numa_pmc.state.host_state import HostState
+    from nova_numa_pmc.state.promises_format import Promises
+
+LOG = logging.getLogger(__name__)
+
+
+class Now(Record):
+    """One moment by three clocks: intervals, ages over a suspend, and what others read."""
+
+    monotonic_ns: int
+    boottime_ns: int
+    realtime_s: float
+
+    @classmethod
+    def read(cls) -> Now:
+        """Read the clocks."""
+        return cls(time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time())
+
+
+class Tick(Record):
+    """What a tick has found; None: could not be had.
+
+    :param record: what was promised
+    :param guests: those that run
+    :param host_state: what is to be published
+    :param totals: :class:`moving.Totals` at its end
+    :param failing: how many stages failed, of it and of the moves before
+    :param paused: since when and why; None: guests may be moved
+    :param source: by what guests are known, as :attr:`watching.Watching.source`
+    :param taken_over: how many guests' starts the agent has finished for the hook
+    """
+
+    now: Now
+    sample: Sample | None = None
+    host: model.Topology | None = None
+    record: Promises | None = None
+    guests: tuple[model.Guest, ...] = ()
+    host_state: HostState | None = None
+    totals: executor.Totals = executor.Totals()
+    failing: int = 0
+    paused: pause.Paused | None = None
+    source: str = ''
+    taken_over: int = 0
+
+
+class Agent:
+    """What one host's agent does in a tick.
+
+    :param root: where proc, sys and run are (tests)
+    :param listener: one that was started; None: libvirt is not asked
+    :ivar options: those in force
+    """
+
+    def __init__(
+        self,
+        options: agent_conf.Options,
+        root: str = '/',
+        listener: Listener | None = None,
+        port: Port = HOST,
+    ) -> None:
+        """Open nothing yet but what tells of guests."""
+        self.options, self._root = options, root
+        self._troubles = Troubles(LOG, time.monotonic)
+        self._watching = guest_events.Watching(root, LOG, listener)
+        self._last: Tick | None = None
+        self._attention = attention.Attention()
+        self._sampler = sampling.Sampler(options.counting, root)
+        self._books = promises_upkeep.Bookkeeping(options.shared, root, LOG)
+        self._reassertion = reassertion.Reassertion(options.shared, root, LOG, self._troubles)
+        self._late_starts = late_starts.LateStarts(options.shared, root, LOG)
+        self._crowded = crowded_caches.CrowdedCaches(options.shared, root, LOG)
+        self._moving = executor.Moving(options, root, LOG, port=port)
+        self._rebalancing = rebalancer.Rebalancing(
+            options, self._moving, root, LOG, self._troubles
+        )
+        self._turn, self._pause = move_lock.AgentTurn(LOG), pause.Watch(LOG)
+        self._remembering = demand_records.Remembering(root, LOG)
+
+    def reload(self, options: agent_conf.Options) -> None:
+        """Go on with other options; counters are opened anew where theirs have changed."""
+        if options.counting != self.options.counting:
+            self._sampler.close()
+            self._sampler = sampling.Sampler(options.counting, self._root)
+        if options.rebalance != agent_conf.ON:
+            self.abandon()
+            self._moving.widened.clear()  # whoever was widened goes home
+        self._books.options = self._reassertion.options = options.shared
+        self._late_starts.options = self._crowded.options = options.shared
+        self.options = self._moving.reservations.options = self._rebalancing.options = options
+
+    def tick(self, now: Now | None = None) -> Tick:
+        """Do everything once; nothing is raised.
+
+        :param now: None: read the clocks
+        """
+        self._hear()
+        self._heed()
+        tick = self._collect(now or Now.read())
+        # Before the promises are read: then they say what a command has moved.
+        ours = self._turn.take(self._directory)
+        tick = self._with_promises(tick)
+        with self._troubles.stage('publishing'):
+            tick = tick._replace(host_state=self._host_state(tick))
+            if self.options.publish and tick.host_state:
+                host_state.write(self._directory, tick.host_state)
+                pool_loads.write(
+                    self._directory,
+                    pool_loads.Published(
+                        promises_file.read_boot_id(self._root),
+                        tick.now.boottime_ns,
+                        tick.host_state.interval_s,
+                        tick.host_state.pools,
+                        tick.host_state.history,
+                    ),
+                )
+        tick = self._keep(tick, ours)
+        if (
+            ours
+            and tick.record
+            and tick.sample
+            and not tick.paused
+            and self.options.rebalance != agent_conf.OFF
+        ):
+            with self._troubles.stage('rebalancing'):
+                self._rebalancing.consider(tick, self._sampler)
+        self._end_turn()
+        self._last = tick._replace(sample=None)
+        return tick._replace(
+            totals=self._moving.totals,
+            failing=self._troubles.failing,
+            taken_over=self._late_starts.taken_over,
+        )
+
+    def attend(self, now: Now | None = None) -> float | None:
+        """Look at the guests of whom something was heard: all of a tick but what is measured.
+
+        Nothing is raised.
+
+        :param now: None: read the clocks
+        :returns: after how many seconds to call it again; None: when something is heard
+        """
+        self._hear()
+        due_s = self._watching.due_s()
+        if due_s is None or due_s > 0 or self._last is None or self._last.host is None:
+            return due_s or None
+        self._heed()
+        tick = self._last._replace(now=now or Now.read(), record=None, guests=())
+        with self._troubles.stage('reading the guests'):
+            tick = tick._replace(guests=self._guests())
+            ours = self._turn.take(self._directory)
+            self._last = self._keep(self._with_promises(tick), ours)
+        self._end_turn()
+        return None
+
+    def _hear(self) -> None:
+        with self._troubles.stage('receiving guest events'):
+            self._watching.gather()
+
+    def _heed(self) -> None:
+        """Have those looked at of whom something was heard."""
+        names = self._watching.take()
+        self._attention.wake(names)
+        self._books.heard(names)
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Return the descriptors that become readable where :meth:`attend` has something to do."""
+        return self._watching.descriptors
+
+    def _keep(self, tick: Tick, ours: bool) -> Tick:
+        """Keep books of the guests and hold them to their places.
+
+        :param ours: no command moves guests
+        :returns: the tick with the record as it is then
+        """
+        if tick.host is None or tick.record is None:
+            return tick
+        self._moving.mind(tick.guests, tick.record.promises)
+        if ours and not self._moving.busy:
+            with self._troubles.stage('following guests'):
+                tick = tick._replace(
+                    record=self._books.follow(tick.record, tick.guests, tick.host)
+                )
+        if self.options.reassert:
+            if ours:
+                with self._troubles.stage('finishing starts'):
+                    tick = self._late_starts.finish(tick)
+                if tick.sample and not (self._moving.busy or tick.paused):
+                    with self._troubles.stage('widening guests'):
+                        tick = self._crowded.widen(tick)
+            with self._troubles.stage('holding guests'):
+                self._hold(tick, ours)
+        if ours and tick.record and not (self._moving.busy or tick.paused):
+            with self._troubles.stage('fetching memory'):
+                self._moving.begin(
+                    self._late_starts.fetches(tick, self.options.terms), tick.record.promises
+                )
+        return tick
+
+    def _hold(self, tick: Tick, ours: bool) -> None:
+        if not ours:
+            self._reassertion.hold(tick, covered=self._covered(tick), only_widen=True)
+            return
+        assert tick.record is not None
+        # Of others nobody's groups are written, nor read.
+        placed = {
+            uuid for uuid, each in tick.record.promises.items() if each.origin == model.PLACED
+        }
+        watched = self._watching.watch(each for each in tick.guests if each.uuid in placed)
+        whom = self._attention.whom(tick, self._moving.widened.places, watched)
+        self._attention.again(
+            self._reassertion.hold(
+                tick, self._moving.widened.places, self._covered(tick), whom=whom
+            )
+        )
+
+    def _end_turn(self) -> None:
+        if not self._moving.busy:
+            self._turn.end()
+
+    @property
+    def _directory(self) -> str:
+        return settings.below(self._root, self.options.shared.state_dir)
+
+    def _collect(self, now: Now) -> Tick:
+        tick = Tick(now, paused=self._pause.look(self._directory))
+        if tick.paused:
+            self.abandon()
+        with self._troubles.stage('measuring'):
+            sample = self._sampler.sample(now.monotonic_ns, now.realtime_s)
+            tick = tick._replace(sample=sample)
+            self._troubles.problems(sample.problems)
+        with self._troubles.stage('reading the host'):
+            self._tell_pool(self._moving.pool, self._sampler.pool)
+            self._moving.pool = self._sampler.pool
+            tick = tick._replace(host=promises.usable_host(self._root, self._sampler.pool))
+            tick = tick._replace(guests=self._guests(), source=self._watching.source)
+        return tick
+
+    @staticmethod
+    def _tell_pool(before: pools.Pool | None, pool: pools.Pool | None) -> None:
+        """Log which CPUs plain guests may use, when these are others: guests are held to them."""
+        if pool and pool != before and not (before is None and pool.source == pools.KERNEL):
+            LOG.info(
+                'plain guests may use CPUs %s, %s',
+                format_cpulist(pool.cpus),
+                pools.IN_WORDS[pool.source],
+            )
+
+    def _guests(self) -> tuple[model.Guest, ...]:
+        found, _ = self._watching.guests.read()  # the sample has told what could not be read
+        # Where these can't be told, nobody is held or moved: it may be against them.
+        marked, problems = overrides.marked(found, self._root)
+        self._troubles.problems(problems)
+        return marked
+
+    def _with_promises(self, tick: Tick) -> Tick:
+        if tick.host is not None:
+            with self._troubles.stage('keeping the promises'):
+                record, problems = self._books.read(tick.host, tick.now.boottime_ns)
+                tick = tick._replace(record=record)
+                self._troubles.problems(problems)
+        return tick
+
+    def _host_state(self, tick: Tick) -> HostState | None:
+        """Return the host's state; a first sample has no rates and would hide those before it."""
+        if not (
+            tick.sample
+            and tick.sample.nodes
+            and tick.sample.elapsed_s
+            and tick.host
+            and tick.record
+        ):
+            return None
+        limits, sample = self.options.shared.limits, tick.sample
+        loads: Mapping[int, model.NodeLoad | NodeSample] | None = None
+        now_ns: int | None = None
+        history = model.History()
+        with self._troubles.stage('remembering what guests wanted'):
+            loads, pools = self._remembering.feed(tick, self.options)
+            sample, history = sample._replace(pools=pools), self._remembering.expected()
+        if loads is None:  # by the interval, to which guests that just came are to be added
+            loads = {node.id: node for node in tick.sample.nodes}
+            now_ns = tick.now.boottime_ns
+        seen = host_view.view(
+            tick.host, tick.record.promises.values(), limits, loads, tick.record.rotation, now_ns
+        )
+        return host_state.from_sample(seen, sample, limits)._replace(
+            guests_by=tick.source, history=history
+        )
+
+    def _covered(self, tick: Tick) -> set[int] | None:
+        """List the nodes whose memory covers what they have promised."""
+        assert tick.host is not None and tick.record is not None
+        if not any(each.bound for each in tick.record.promises.values()):
+            return None
+        seen = host_view.view(tick.host, tick.record.promises.values(), self.options.shared.limits)
+        return {node.id for node in seen.nodes if node.promised_bytes <= node.capacity_bytes}
+
+    def step(self) -> float | None:
+        """Do the next bit of the moves in hand; nothing is raised.
+
+        :returns: after how many seconds to do the next one; None: there is none
+        """
+        pause_s = None
+        with self._troubles.stage('moving'):
+            pause_s = self._moving.step()
+        self._end_turn()
+        return pause_s
+
+    def drop_waiting(self) -> None:
+        """Begin no more of the moves that were planned."""
+        self._moving.drop_waiting()
+
+    def abandon(self) -> None:
+        """End the moves in hand: kept where most of the memory has moved, else taken back."""
+        with self._troubles.stage('moving'):
+            self._moving.abandon()
+        self._end_turn()
+
+    def close(self) -> None:
+        """Close what is open; what is to be remembered is written."""
+        self._turn.end()
+        with self._troubles.stage('remembering what guests wanted'):
+            self._remembering.close(self.options)
+        self._sampler.close()
+        self._watching.close()
+
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take values out of JSON that somebody else may have written: of the right type, in bounds.
+
+Each function returns the value, or raises ValueError with a reason that shows 40 characters of
+it at most. Types are exact: JSON's true is no number, though Python's bool is an int.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, overload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from typing import Any, TypeVar
+
+    _T = TypeVar('_T')
+
+#: The largest finite number: NaN and infinities are never in bounds.
+NUMBER_MAX = 1.7976931348623157e308
+_REQUIRED = object()
+
+
+def of(kind: type[_T], value: object) -> _T:
+    """Return a value of exactly this type."""
+    if type(value) is not kind:
+        raise ValueError('%.40r is not of the type %s' % (value, kind.__name__))
+    return value
+
+
+def number(value: Any, most: float = NUMBER_MAX, least: float = 0) -> float:
+    """Return an int or a float from ``least`` to ``most``, as it is."""
+    # Written so that NaN, which is neither above nor below, is refused.
+    if type(value) not in (int, float) or not least <= value <= most:
+        raise ValueError('%.40r is not a number from %g to %g' % (value, least, most))
+    found: float = value
+    return found
+
+
+def whole(value: Any, most: float = NUMBER_MAX) -> int:
+    """Return an int from 0 to ``most``."""
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError('%.40r is not a whole number up to %g' % (value, most))
+    return value
+
+
+def text(value: object, longest: int) -> str:
+    """Return a printable str, which has no line ends."""
+    if type(value) is not str or len(value) > longest or not value.isprintable():
+        raise ValueError('%.40r is not a text of at most %d characters' % (value, longest))
+    return value
+
+
+def one_of(value: object, known: Collection[str]) -> str:
+    """Return that of the known texts which the value is."""
+    for each in known:
+        if value == each:
+            return each
+    raise ValueError('%.40r is not known' % (value,))
+
+
+def sequence(value: object, longest: int, shortest: int = 0) -> list[Any]:
+    """Return a list of so many items; these are not checked."""
+    if type(value) is not list or not shortest <= len(value) <= longest:
+        raise ValueError('%.40r is not a list of %d to %d' % (value, shortest, longest))
+    return value
+
+
+def mapping(value: object, longest: int | None = None) -> dict[str, Any]:
+    """Return a dict, of so many members at most; these are not checked."""
+    if type(value) is not dict:
+        raise ValueError('%.40r is not an object' % (value,))
+    if longest is not None and len(value) > longest:
+        raise ValueError('%.40r has more than %d members' % (value, longest))
+    return value
+
+
+def named(name: str, check: Callable[[Any, Any], _T], value: object, bound: float) -> _T:
+    """Check the value of a member by one of the functions above; the reason names the member."""
+    try:
+        return check(value, bound)
+    except ValueError as error:
+        raise ValueError('its %s: %s' % (name, error)) from None
+
+
+class Members:
+    """A JSON object whose members are checked as they are taken; a reason names the member.
+
+    :param most: the largest number in it, where nothing else is said
+    """
+
+    __slots__ = ('_members', '_most')
+
+    def __init__(self, value: object, most: float = NUMBER_MAX) -> None:
+        self._members, self._most = mapping(value), most
+
+    def get(self, name: str, default: object = _REQUIRED) -> Any:
+        """Return a member as it is."""
+        value = self._members.get(name, default)
+        if value is _REQUIRED:
+            raise ValueError('it lacks %s' % name)
+        return value
+
+    @overload
+    def number(self, name: str, default: float = ..., most: float | None = ...) -> float: ...
+
+    @overload
+    def number(self, name: str, default: None, most: float | None = ...) -> float | None: ...
+
+    def number(
+        self, name: str, default: object = _REQUIRED, most: float | None = None
+    ) -> float | None:
+        """Return a number from 0 on; with the default None it may be null."""
+        value = self.get(name, default)
+        if value is None and default is None:
+            return None
+        return named(name, number, value, self._most if most is None else most)
+
+    def whole(self, name: str, default: object = _REQUIRED) -> int:
+        """Return an int from 0 on."""
+        return named(name, whole, self.get(name, default), self._most)
+
+    def text(self, name: str, longest: int, default: object = _REQUIRED) -> str:
+        """Return a printable str."""
+        return named(name, text, self.get(name, default), longest)
+
+    def sequence(self, name: str, longest: int, default: Any = _REQUIRED) -> Sequence[Any]:
+        """Return a list, or the default."""
+        value: Any = self.get(name, default)
+        return value if value is default else named(name, sequence, value, longest)

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host as a command of the operator's finds it: measured, and joined with what is promised."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import model, promises, sampling, usable_cpus
+from nova_numa_pmc.agent import loop, options as agent_options, rebalancer
+from nova_numa_pmc.cli import dry_run, guest_lookup, intervals
+from nova_numa_pmc.conf import agent as agent_conf, settings
+from nova_numa_pmc.core import pools
+from nova_numa_pmc.core.rebalance import eligibility, planner
+from nova_numa_pmc.exceptions import CpusetError, DomainError, NumaPmcError, UnknownGuest
+from nova_numa_pmc.host import cgroups, domain_values, guests, held, nova_cpu_sets
+from nova_numa_pmc.host.paging.port import HOST, Port
+from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.state import calibration, overrides
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from contextlib import AbstractContextManager
+
+    from nova_numa_pmc.core.rebalance import moves
+    from nova_numa_pmc.measurement import Sample
+    from nova_numa_pmc.state import promises_file
+
+
+class Seen(Record):
+    """A host at one moment, or over an interval.
+
+    :param record: the promises, with guests that run without a promise
+    :param guests: those that run, with what the operator has said of them
+    :param pool: the floating one, whose CPUs the nodes' are
+    :param sample, situation: None: nothing was measured
+    """
+
+    host: model.Topology
+    record: promises_file.Promises
+    guests: tuple[model.Guest, ...]
+    problems: tuple[str, ...]
+    pool: pools.Pool
+    sample: Sample | None = None
+    situation: moves.Situation | None = None
+
+
+class Here:
+    """Where a command works, and how it waits, asks and writes.
+
+    :ivar directory: the state directory's path
+    :ivar terminal: there is somebody to ask
+    """
+
+    def __init__(
+        self,
+        root: str = '/',
+        wait: Callable[[float], bool | None] = time.sleep,
+        ask: Callable[[str], str] = input,
+        signals: Callable[
+            [], AbstractContextManager[Callable[[float], int | None]]
+        ] = loop.signals,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
+        port: Port = HOST,
+    ) -> None:
+        """Read the settings, which always can be.
+
+        :param wait: waits so many seconds; ``ask``: as :func:`input`; ``signals``: as
+            :func:`serving.signals`; ``clock_ns``: CLOCK_MONOTONIC; ``run``: as
+            :func:`subprocess.run`
+        :param port: that guests are moved by
+        """
+        self.root, self.ask, self.signals, self.port = root, ask, signals, port
+        self.wait, self._clock_ns, self.run = wait, clock_ns, run
+        self.shared = settings.of_host(root)
+        self.directory = settings.below(root, self.shared.state_dir)
+        self.terminal = all(
+            stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)
+        )
+
+    @functools.cached_property
+    def options(self) -> agent_conf.Options:
+        """Return the agent's options: pausing an agent must not need them.
+
+        :raises SettingsError: a value is wrong
+        """
+        options, self.problems = agent_options.read(
+            settings.below(self.root, settings.PATH), settings.below(self.root, calibration.PATH)
+        )
+        return options
+
+    @property
+    def may_write(self) -> bool:
+        """Return whether the guests of this host are ours to change."""
+        return self.root != '/' or os.geteuid() == 0
+
+    def need_root(self) -> None:
+        """Raise :class:`NumaPmcError` where they are not, with the remedy."""
+        if not self.may_write:
+            raise NumaPmcError('only root can do that: run it with sudo')
+
+    def guests(self) -> tuple[tuple[model.Guest, ...], list[str]]:
+        """Return (the guests that run, problems).
+
+        :raises StateError: what the operator has said of them can't be told
+        """
+        found, problems = guests.read_running(self.root)
+        marked, unread = overrides.marked(found, self.root)
+        return marked, problems + unread
+
+    def find(self, name: str) -> model.Guest:
+        """Return the running guest that is named.
+
+        :raises UnknownGuest: there is none
+        """
+        return guest_lookup.find(name, *self.guests())
+
+    def find_said(self, name: str) -> tuple[str, str]:
+        """Return (uuid, name) of a guest that runs, of whom something was said, or of a uuid.
+
+        :raises UnknownGuest: there is none
+        """
+        try:
+            guest = self.find(name)
+            return guest.uuid, guest.name
+        except UnknownGuest:
+            for each in overrides.read(self.root)[0].values():
+                if name in (each.name, each.uuid):
+                    return each.uuid, each.name
+            try:
+                return domain_values.uuid(name), overrides.UNNAMED
+            except DomainError:
+                pass
+            raise
+
+    def look(self, keep: bool = False, pool: pools.Pool | None = None) -> Seen:
+        """Read the host, its guests and its promises.
+
+        :param keep: write it down where a guest runs without a promise
+        :param pool: the floating pool; None: as it is published, or else found
+        :raises NumaPmcError: something can't be read
+        """
+        found, problems = self.guests()
+        pool = pool or usable_cpus.published_pool(self.root) or self._pool(found)
+        host = promises.usable_host(self.root, pool)
+        shared = self.options.shared
+        problems = [*self.problems, *host.problems, *problems]
+        record: promises_file.locked | dry_run.Draft = (
+            promises.locked(shared, self.root, LOCK_TIMEOUT_S)
+            if keep
+            else dry_run.Draft(shared, self.root)
+        )
+        with record as ledger:
+            problems += promises.reconcile(ledger, host, shared, self.root)
+        return Seen(host, record, found, tuple(problems), pool)
+
+    def _pool(self, guests: tuple[model.Guest, ...]) -> pools.Pool:
+        """Find the floating pool as the agent would."""
+        sets, _ = nova_cpu_sets.Reader(self.root).read(self._clock_ns())
+        return pools.floating(
+            usable_cpus.partitioned_host(self.root), guests, sets.shared, sets.dedicated
+        )
+
+    def samples(self, interval_s: float, wait: Callable[[float], bool | None]) -> Iterator[Seen]:
+        """Measure, and yield what is seen at the end of each interval.
+
+        :param wait: waits so many seconds and returns whether to end
+        """
+        with sampling.Sampler(self.options.counting, self.root) as sampler:
+            for sample in intervals.paced(
+                lambda: sampler.sample(self._clock_ns()),
+                interval_s,
+                wait,
+                lambda: self._clock_ns() / 1e9,
+            ):
+                yield self._joined(self.look(pool=sampler.pool), sample, sampler)
+
+    def measure(self, interval_s: float, keep: bool = False) -> Seen:
+        """Measure for a time.
+
+        :param keep: as in :meth:`look`
+        """
+        if sys.stderr.isatty():
+            print('measuring for %g s …' % interval_s, file=sys.stderr, flush=True)
+        with sampling.Sampler(self.options.counting, self.root) as sampler:
+            sampler.sample(self._clock_ns())
+            self.wait(interval_s)
+            sample = sampler.sample(self._clock_ns())
+            return self._joined(self.look(keep, sampler.pool), sample, sampler)
+
+    def _joined(self, seen: Seen, sample: Sample, sampler: sampling.Sampler) -> Seen:
+        seen = seen._replace(
+            sample=sample, problems=tuple(dict.fromkeys((*seen.problems, *sample.problems)))
+        )
+        return seen._replace(
+            situation=rebalancer.situation(
+                seen,
+                sampler,
+                self.options.shared.limits,
+                self.root,
+                self._places(seen),
+                now_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+            )
+        )
+
+    def _places(self, seen: Seen) -> dict[str, tuple[int, ...]]:
+        """Return {uuid: node ids} of guests that are held to more nodes than was promised.
+
+        The agent has widened them, or something has reset their cpusets.
+        """
+        found = {}
+        for guest in seen.guests:
+            promise = seen.record.promises.get(guest.uuid)
+            if promise is None or promise.origin != model.PLACED or not promise.cpu_nodes:
+                continue
+            with contextlib.suppress(CpusetError):
+                held = held_nodes(cgroups.find(guest.pid, self.root), seen.host) or tuple(
+                    node.id for node in seen.host.nodes if node.online_cpus
+                )
+                if set(held) > set(promise.cpu_nodes):
+                    found[guest.uuid] = held
+        return found
+
+    def propose(
+        self, seen: Seen, horizon_s: float, names: Collection[str] = ()
+    ) -> tuple[moves.Plan, moves.Situation]:
+        """Plan what pays within a time; widening is left to the agent, who remembers it.
+
+        :param seen: it was measured
+        :param names: of guests, to leave all others where they are
+        :returns: (the plan, what it was made of)
+        :raises UnknownGuest: one that is named does not run
+        """
+        assert seen.situation is not None
+        situation = seen.situation
+        if names:
+            named = {guest_lookup.find(name, seen.guests).uuid for name in names}
+            situation = situation._replace(
+                guests=tuple(
+                    each
+                    if each.uuid in named or each.fixed
+                    else each._replace(fixed=eligibility.NOT_NAMED)
+                    for each in situation.guests
+                )
+            )
+        return planner.propose(
+            situation, self.options.terms._replace(widen=False), horizon_s
+        ), situation
+
+
+def held_nodes(groups: cgroups.Groups, host: model.Topology) -> tuple[int, ...]:
+    """Return the ids of the nodes that a guest's CPUs are held to; (): to none.
+
+    :raises CpusetError: they can't be read
+    """
+    nodes = pools.nodes_of(held.held_cpus(groups), host)
+    return () if len(nodes) == sum(1 for node in host.nodes if node.online_cpus) else nodes

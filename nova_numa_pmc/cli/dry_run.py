@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a guest would go now, with nothing recorded: the hook's own decision, in a draft."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nova_numa_pmc import model, promises
+from nova_numa_pmc.cli import guest_lookup
+from nova_numa_pmc.conf import settings
+from nova_numa_pmc.core import memory_domains, node_memory
+from nova_numa_pmc.core.placement import candidates, placement, ranking
+from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.host import guests
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.state import promises_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nova_numa_pmc.conf.settings import Settings
+
+
+class Place(Record):
+    """Nodes that a guest could have.
+
+    :param cpu_nodes, mem_nodes: node ids of the CPUs and of the memory
+    :param pressure: the highest that is left on them
+    :param key: {part of what places are compared by: a number; of several nodes a list}
+    """
+
+    cpu_nodes: tuple[int, ...]
+    mem_nodes: tuple[int, ...]
+    pressure: float
+    key: dict[str, Any]
+
+
+class Draft(promises_file.Promises):
+    """The record of promises as it is, to decide in without a lock and without writing.
+
+    A start that goes on meanwhile isn't waited for: this shows one moment.
+
+    :ivar problem: why the record could not be read, else None
+    """
+
+    def __init__(self, options: Settings, root: str) -> None:
+        self.problem: str | None = None
+        try:
+            record = promises_file.read(
+                settings.below(root, options.state_dir), promises_file.read_boot_id(root)
+            )
+        except StateError as error:
+            record, self.problem = None, str(error)
+        record = record or promises_file.Promises()
+        super().__init__(record.promises, record.rotation)
+
+    def put(self, promise: model.Promise) -> None:
+        """Take a promise into the draft, in place of the guest's earlier one."""
+        self.promises[promise.uuid] = promise
+
+    def drop(self, uuid: str) -> None:
+        """Take a promise out of the draft."""
+        self.promises.pop(uuid, None)
+
+    def __enter__(self) -> Draft:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def decide(
+    guest: model.Guest, options: Settings, root: str
+) -> tuple[promises.Decision, model.Promise | None]:
+    """Decide where a guest would go if it started now; nothing is recorded or written.
+
+    :param guest: one that runs is taken off the host first
+    :returns: (the decision, the promise that the host keeps for the guest, None: a new one)
+    :raises NumaPmcError: the host can't be read
+    """
+    draft = Draft(options, root)
+    recorded = draft.promises.get(guest.uuid)
+    return promises.decide(guest, options, root, 0, ledger=draft), recorded
+
+
+def memory_kept(
+    limits: model.Limits, root: str
+) -> tuple[tuple[model.Node, model.NodeMemory], ...]:
+    """List (node, whose memory it is) of those whose memory is not for guests.
+
+    :raises TopologyError: the host can't be read
+    """
+    return node_memory.kept(promises.usable_host(root).nodes, limits)
+
+
+def places(decision: promises.Decision, limits: model.Limits) -> list[Place]:
+    """Order the places that were to be had.
+
+    :param decision: not a recalled one
+    :returns: the best first; empty: the guest is left alone
+    """
+    assert decision.request is not None and decision.view is not None
+    if decision.request.placed_by or decision.request.policy == model.NONE:
+        return []
+    merged, members = memory_domains.merged(decision.view)
+    nodes = decision.view.nodes
+    ask = candidates.Ask(merged, members, decision.view, decision.request)
+
+    def ids(positions: Iterable[int]) -> tuple[int, ...]:
+        return tuple(sorted(nodes[member].id for at in positions for member in members[at]))
+
+    return [
+        Place(
+            ids(rank.candidate.cpus),
+            ids(rank.candidate.mems),
+            rank.pressure,
+            dict(zip(ranking.KEY_PARTS, rank.key)),
+        )
+        for rank in placement.decide(ask, limits).ranks
+    ]
+
+
+def running(name: str, root: str) -> model.Guest:
+    """Return the running guest of a name, a uuid or libvirt's id.
+
+    :raises UnknownGuest: there is none, or it can't be read; says which are there
+    """
+    found, problems = guests.read_running(root)
+    return guest_lookup.find(name, found, problems)

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exit codes of the commands, and a parser that ends with the one for wrong usage."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import NoReturn
+
+#: Nothing was to be done, or it was; a problem, printed with its remedy; moves would pay and
+#: were not made; some of the moves were not made.
+OK, PROBLEM, NOT_EMPTY, PARTLY = 0, 1, 2, 3
+#: Wrong usage, EX_USAGE of sysexits(3).
+USAGE = 64
+
+TEXT = (
+    'exit codes: 0 nothing to do, or done; 1 a problem (printed with its remedy); 2 moves would '
+    'pay but were not made; 3 some moves were made, others not; 64 usage error'
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, but 2 is the answer of ``plan`` and not wrong usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print how it is used and what was wrong, and end."""
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, '%s: error: %s\n' % (self.prog, message))

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of ``explain`` that chooses among hosts, from saved rows."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.cli import exits
+from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.host import nova_conf
+from nova_numa_pmc.scheduler import replay, request
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+    from typing import Any
+
+    from nova_numa_pmc import model
+
+#: What is left out of the text, not of the JSON.
+_HOSTS_SHOWN = 30
+
+
+def run(args: argparse.Namespace, guest: model.Guest) -> int:
+    """Replay the decision, print it, and return the exit code.
+
+    :param guest: with the size and hints to ask for
+    :raises RowsError: the file can't be used
+    """
+    hosts, saved_s = read(args.hosts)
+    conf = options(args.nova_conf)
+    flavor = replay.Flavor(guest.vcpus, -(-guest.memory_bytes >> 20), specs(guest))
+    by_name = {host.host: host for host in hosts}
+    rounds: list[list[replay.Verdict]] = []
+    for _ in range(args.count):
+        rounds.append(replay.judge(hosts, flavor, conf, saved_s))
+        best = rounds[-1][0]
+        if not best.passes:
+            break
+        by_name[best.host].consume(flavor)
+    if args.json:
+        print(
+            json.dumps(
+                {
+                    'flavor': flavor._asdict(),
+                    'options': conf,
+                    'saved_at': saved_s,
+                    'chosen': [chosen(verdicts) for verdicts in rounds],
+                    'hosts': [as_dict(verdict, by_name[verdict.host]) for verdict in rounds[0]],
+                },
+                indent=2,
+                sort_keys=True,
+            )
+        )
+    else:
+        print(render(rounds, by_name))
+    return exits.OK if rounds[-1][0].passes else exits.PROBLEM
+
+
+def read(path: str) -> tuple[list[replay.HostState], float]:
+    """Read a file of rows; see :func:`replay.read`."""
+    try:
+        with open(path, encoding='utf-8') as stream:
+            text = stream.read(replay.MAX_BYTES + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise replay.RowsError('%s: %s' % (path, error)) from None
+    if len(text) > replay.MAX_BYTES:
+        raise replay.RowsError('%s: longer than %d bytes' % (path, replay.MAX_BYTES))
+    try:
+        return replay.read(text)
+    except replay.RowsError as error:
+        raise replay.RowsError('%s: %s' % (path, error)) from None
+
+
+def options(paths: list[str]) -> dict[str, Any]:
+    """Return the group ``[numa_pmc]`` of nova.conf, or its defaults without a file."""
+    conf = nova_conf.NovaConf(paths)
+    return {name: conf.get(name, 'numa_pmc') for name in replay.defaults()}
+
+
+def specs(guest: model.Guest) -> dict[str, str]:
+    """Return the extra specs that matter, from what was made of them for the host."""
+    pinned = dict(text.partition('=')[::2] for text in guest.placed_by if '=' in text)
+    return {**dict(guest.hints), **pinned}
+
+
+def chosen(verdicts: list[replay.Verdict]) -> str | None:
+    """Return the host of a round, None: none passes."""
+    return verdicts[0].host if verdicts[0].passes else None
+
+
+def as_dict(verdict: replay.Verdict, host: replay.HostState) -> dict[str, Any]:
+    """Return a host's verdict as plain data."""
+    answer = verdict.answer
+    return {
+        'host': verdict.host,
+        'passes': verdict.passes,
+        'why': verdict.why,
+        'weight': verdict.weight,
+        'share': verdict.share,
+        'told': request.describe(answer),
+        'outcome': answer.outcome and answer.outcome._asdict(),
+        'charged_vcpus': answer.charged_vcpus,
+        'nodes': replay.parts(host),
+    }
+
+
+def render(rounds: list[list[replay.Verdict]], by_name: dict[str, replay.HostState]) -> str:
+    """Return the decision as text: hosts in order, then their nodes."""
+    verdicts = rounds[0][:_HOSTS_SHOWN]
+    rows: list[tuple[str, ...]] = [
+        (
+            '%d.' % number,
+            tables.printable(verdict.host),
+            tables.number(verdict.share, 3),
+            verdict.why or 'passes',
+            request.describe(verdict.answer),
+        )
+        for number, verdict in enumerate(verdicts, 1)
+    ]
+    lines = tables.text(_table('order host share filter told', rows, (1, 3, 4)))
+    if len(rounds[0]) > _HOSTS_SHOWN:
+        lines.append('and %d more' % (len(rounds[0]) - _HOSTS_SHOWN))
+    rows = []
+    for verdict in verdicts:
+        for node in replay.parts(by_name[verdict.host]):
+            rows.append(
+                (
+                    tables.printable(verdict.host),
+                    str(node['node']),
+                    *(
+                        tables.number(node[name])
+                        for name in ('cpu_ratio', 'bandwidth_ratio', 'link_ratio')
+                    ),
+                    tables.percent(node['promised_ratio']),
+                    tables.number(node['vcpus'], 1),
+                    tables.percent(node['remote_ratio']),
+                )
+            )
+    lines += ['', *tables.text(_table('host node cpu bw link promised% vcpus rem%', rows, (0,)))]
+    lines += ['', 'chosen: ' + _told(rounds)]
+    return '\n'.join(lines)
+
+
+def _told(rounds: list[list[replay.Verdict]]) -> str:
+    names = [chosen(verdicts) for verdicts in rounds]
+    counts = {name: names.count(name) for name in names if name}
+    told = [
+        tables.printable(name) + (' %d' % count if len(rounds) > 1 else '')
+        for name, count in sorted(counts.items())
+    ]
+    if names[-1] is None:
+        told.append('no host passes' + (' for number %d' % len(rounds) if len(rounds) > 1 else ''))
+    return ', '.join(told)
+
+
+def _table(headings: str, rows: Iterable[Iterable[str]], left: tuple[int, ...]) -> tables.Table:
+    return tables.Table(
+        '',
+        tuple((heading, at in left) for at, heading in enumerate(headings.split())),
+        tuple(tuple(tables.Cell(text) for text in row) for row in rows),
+    )

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a host stands: its agent, and where each guest is, at this moment and quickly."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import model
+from nova_numa_pmc.agent import demand_records
+from nova_numa_pmc.cli import context, pinned_threads
+from nova_numa_pmc.core import host_view, node_memory, pressure
+from nova_numa_pmc.core.rebalance import eligibility
+from nova_numa_pmc.exceptions import CpusetError, StateError
+from nova_numa_pmc.host import cgroups, processes
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.state import history, host_state, overrides, pause
+
+if TYPE_CHECKING:
+    from nova_numa_pmc import model
+    from nova_numa_pmc.core.demand.demand_history import GuestHistory
+    from nova_numa_pmc.measurement import Sample
+
+
+class Agent(Record):
+    """What is to be seen of the agent.
+
+    :param pid: its process, None: it does not run
+    :param rebalance: its option
+    :param paused: :class:`pausing.Paused` or None
+    :param published_age_s: of the host's state, None: there is none
+    :param fresh: it may be relied on
+    :param problem: why there is none, '' there is
+    :param guests_by: as :class:`host_state.HostState` has it, '' where that is not fresh
+    """
+
+    pid: int | None
+    rebalance: str
+    paused: pause.Paused | None
+    published_age_s: float | None
+    fresh: bool
+    problem: str
+    guests_by: str = ''
+
+
+class Node(Record):
+    """One node; what was measured is None where that is not known.
+
+    :param demand_cores: as published, over the longer horizon; where it was measured, of that
+        interval; ``demand_now_cores``: of the last interval
+    :param memory_kind, memory_source: as of :class:`model.NodeMemory`, by the operator's word or
+        else the kernel's; ``memory_bytes``: MemTotal
+    """
+
+    id: int
+    pressure: float | None
+    cpu_ratio: float | None
+    bandwidth_ratio: float | None
+    link_ratio: float | None
+    demand_cores: float | None
+    cores: float
+    remote_ratio: float | None
+    promised_bytes: int
+    capacity_bytes: int
+    free_bytes: int | None
+    guests: float
+    demand_now_cores: float | None = None
+    memory_kind: str = model.HOST
+    memory_source: str = ''
+    memory_bytes: int | None = None
+
+
+class Standing(Record):
+    """One guest.
+
+    :param promise: None: there is none
+    :param held_nodes: node ids that its CPUs may run on, (): on all; None: not known
+    :param bytes_by_node: {node id: bytes}, None: not known
+    :param home_ratio: share of its memory on the nodes where it was promised, None: not known
+    :param fixed: why it is not moved, a code as in :class:`moves.GuestLoad`; '' it may be
+    :param moved: what brought it where it is; None: its start
+    :param problem: what could not be read, ''
+    :param wants: its demand so far as the agent has written it, None: none
+    :param pinned: (thread's group: 'vcpu0', CPUs) that others have pinned since it was
+        placed
+    """
+
+    guest: model.Guest
+    promise: model.Promise | None
+    held_nodes: tuple[int, ...] | None
+    bytes_by_node: dict[int, int] | None
+    home_ratio: float | None
+    fixed: str
+    moved: history.Entry | None = None
+    problem: str = ''
+    wants: GuestHistory | None = None
+    pinned: tuple[tuple[str, frozenset[int]], ...] = ()
+
+
+def agent(here: context.Here) -> tuple[Agent, host_state.HostState | None]:
+    """Look at the agent.
+
+    :returns: (it, what it has published last: None: nothing that can be read)
+    """
+    process = processes.find(here.root, processes.AGENT)
+    published, age_s, problem = None, None, ''
+    now_s = time.time()
+    try:
+        published = host_state.read(here.directory)
+        age_s = now_s - published.taken_s
+    except StateError as error:
+        problem = str(error)
+    fresh = published is not None and host_state.freshness(published, now_s) == host_state.FRESH
+    return Agent(
+        process and process.pid,
+        here.options.rebalance,
+        pause.read(here.directory),
+        age_s,
+        fresh,
+        problem,
+        published.guests_by if published and fresh else '',
+    ), published
+
+
+def nodes(
+    here: context.Here, seen: context.Seen, published: host_state.HostState | None
+) -> tuple[Node, ...]:
+    """Return the nodes, by what was measured or else by what is published.
+
+    :param published: None: none that may be relied on
+    """
+    now = host_view.view(seen.host, seen.record.promises.values(), here.options.shared.limits)
+    measured = _sampled(seen.sample) if seen.sample else _published(published)
+    unknown = dict.fromkeys(
+        (
+            'pressure',
+            'cpu_ratio',
+            'bandwidth_ratio',
+            'link_ratio',
+            'demand_cores',
+            'remote_ratio',
+            'demand_now_cores',
+        )
+    )
+    found = []
+    for node, there in zip(now.nodes, seen.host.nodes):
+        memory = node_memory.memory_of(there, here.options.shared.limits)
+        found.append(
+            Node(
+                id=node.id,
+                cores=node.cores,
+                promised_bytes=node.promised_bytes,
+                capacity_bytes=node.capacity_bytes,
+                free_bytes=there.free_bytes,
+                guests=node.guests,
+                memory_kind=memory.kind,
+                memory_source=memory.source,
+                memory_bytes=there.memory_bytes,
+                **measured.get(node.id, unknown),
+            )
+        )
+    return tuple(found)
+
+
+def _sampled(sample: Sample) -> dict[int, dict[str, float | None]]:
+    return {
+        node.id: dict(
+            {
+                name: getattr(node, name)
+                for name in (
+                    'pressure',
+                    'cpu_ratio',
+                    'bandwidth_ratio',
+                    'link_ratio',
+                    'demand_cores',
+                    'remote_ratio',
+                )
+            },
+            demand_now_cores=node.demand_cores,
+        )
+        for node in sample.nodes
+    }
+
+
+def _published(published: host_state.HostState | None) -> dict[int, dict[str, float | None]]:
+    found: dict[int, dict[str, float | None]] = {}
+    if published is None:
+        return found
+    now_cores = published.demand_now_cores or (None,) * len(published.view.nodes)
+    for node, remote, now in zip(published.view.nodes, published.remote_ratios, now_cores):
+        parts = pressure.node_pressure(
+            pressure.utilisation(node.demand_cores, node.cores),
+            pressure.utilisation(node.bandwidth_bytes_per_sec, node.bandwidth_max_bytes_per_sec),
+            node.link_ratio,
+        )
+        found[node.id] = dict(
+            parts._asdict(),
+            demand_cores=node.demand_cores,
+            remote_ratio=remote,
+            demand_now_cores=now,
+        )
+    return found
+
+
+def guests(here: context.Here, seen: context.Seen) -> tuple[tuple[Standing, ...], list[str]]:
+    """Return (the guests by name, problems)."""
+    try:
+        entries, broken = history.read(here.root)
+        problems = ['%d lines of the history cannot be read' % broken] if broken else []
+    except StateError as error:
+        entries, problems = [], [str(error)]
+    try:
+        histories = demand_records.read(here.root)
+        wants = histories.guests if histories else {}
+    except StateError as error:
+        wants = {}
+        problems.append(str(error))
+    moved = {
+        (part.uuid, part.since_ns, part.after): one
+        for one in entries
+        if one.stands
+        for part in one.parts
+    }
+    return tuple(
+        _standing(here, seen, guest, moved)._replace(wants=wants.get(guest.uuid))
+        for guest in sorted(seen.guests, key=lambda guest: guest.name)
+    ), problems
+
+
+def _standing(
+    here: context.Here,
+    seen: context.Seen,
+    guest: model.Guest,
+    moved: dict[tuple[str, int, history.Place], history.Entry],
+) -> Standing:
+    promise = seen.record.promises.get(guest.uuid)
+    held: tuple[int, ...] | None = None
+    by_node: dict[int, int] | None = None
+    pinned: dict[str, frozenset[int]] = {}
+    problem = ''
+    try:
+        groups = cgroups.find(guest.pid, here.root)
+        held, by_node = context.held_nodes(groups, seen.host), cgroups.memory_by_node(groups)
+        pinned = pinned_threads.pinned(guest, promise, seen.host, here.root)
+    except CpusetError as error:
+        problem = str(error)
+    home_ratio, total = None, sum((by_node or {}).values())
+    if by_node and total and promise and promise.mem_nodes:
+        home_ratio = sum(by_node.get(node, 0) for node in promise.mem_nodes) / total
+    return Standing(
+        guest,
+        promise,
+        held,
+        by_node,
+        home_ratio,
+        eligibility.why_not(guest, promise, seen.host),
+        promise and moved.get((guest.uuid, promise.since_ns, history.place(promise))),
+        problem,
+        None,
+        tuple(pinned.items()),
+    )
+
+
+def unknown_overrides(here: context.Here, seen: context.Seen) -> list[overrides.Override]:
+    """Return what was said of guests that do not run.
+
+    :raises StateError: the file can't be read
+    """
+    running = {guest.uuid for guest in seen.guests}
+    return [each for each in overrides.read(here.root)[0].values() if each.uuid not in running]

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take samples at a pace, and read durations and times as an operator writes them."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import math
+from typing import TYPE_CHECKING, TypeVar
+
+from nova_numa_pmc.exceptions import NumaPmcError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_T = TypeVar('_T')
+
+_UNITS_S = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400, 'w': 604800}
+
+
+def paced(
+    take: Callable[[], _T],
+    interval_s: float,
+    wait: Callable[[float], bool | None],
+    clock: Callable[[], float],
+) -> Iterator[_T]:
+    """Yield a sample for each interval that passes.
+
+    The pace does not drift by what sampling costs; after a sample that took longer than an
+    interval the next one is due a whole interval later.
+
+    :param take: returns a sample of the time since its previous call
+    :param wait: waits so many seconds and returns whether to end
+    :param clock: returns seconds that never go back
+    """
+    take()  # The first has nothing to be compared with.
+    due = clock() + interval_s
+    while not wait(max(0.0, due - clock())):
+        yield take()
+        due += interval_s
+        if due <= clock():
+            due = clock() + interval_s
+
+
+def replayed(
+    samples: Iterator[_T], interval_s: float, wait: Callable[[float], bool | None]
+) -> Iterator[_T]:
+    """Yield recorded samples with so many seconds between them."""
+    for number in itertools.count():
+        sample = next(samples, None)
+        if sample is None or number and wait(interval_s):
+            return
+        yield sample
+
+
+def duration_s(text: str) -> float:
+    """Return the seconds of '90', '90s', '15m', '2h', '7d' or '1w'.
+
+    :raises ValueError: it is something else, or no time at all
+    """
+    unit = _UNITS_S.get(text[-1:])
+    value = float(text[:-1] if unit else text) * (unit or 1)
+    if not 0 < value < math.inf:
+        raise ValueError('not a duration')
+    return value
+
+
+def time_s(text: str, first_s: float, last_s: float) -> float | None:
+    """Return the epoch's seconds of a time that an operator named.
+
+    :param text: '2026-11-21T14:00' (local time where it names no offset), '+2h' after the
+        recording's beginning, '-30m' before its end, '@1700000000', or '' (None)
+    :raises NumaPmcError: it is none of these
+    """
+    try:
+        if not text:
+            return None
+        if text[0] == '+':
+            return first_s + duration_s(text[1:])
+        if text[0] == '-':
+            return last_s - duration_s(text[1:])
+        if text[0] == '@':
+            return _finite(float(text[1:]))
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise NumaPmcError(
+            '%.60r is not a time: write 2026-11-21T14:00, +2h (after the start of the '
+            'recording), -30m (before its end) or @1700000000' % text
+        ) from None
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError('not finite')
+    return value
+
+
+def window_s(text: str, first_s: float, last_s: float) -> tuple[float | None, float | None]:
+    """Return (from, to) of 'A..B', either of them None where it is left out."""
+    begin, dots, end = text.partition('..')
+    if not dots:
+        raise NumaPmcError(
+            '%.60r is not a window: write A..B, as in ..+1h; a side left out means the '
+            "recording's own" % text
+        )
+    return time_s(begin, first_s, last_s), time_s(end, first_s, last_s)
+
+
+def clock_time(taken_s: float, with_date: bool = False) -> str:
+    """Return a sample's time as local '14:03:59', or with its date."""
+    moment = datetime.datetime.fromtimestamp(taken_s)
+    return moment.strftime('%Y-%m-%d %H:%M:%S' if with_date else '%H:%M:%S')

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lay out plans as lines and as data. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.core.rebalance import eligibility
+from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
+
+if TYPE_CHECKING:
+    from nova_numa_pmc.cli.context import Seen
+    from nova_numa_pmc.core.rebalance import moves
+
+_NAMES_SHOWN = 6
+
+
+def lines(plan: moves.Plan, situation: moves.Situation, horizon_s: float, seen: Seen) -> list[str]:
+    """Return a plan as lines of text.
+
+    :param situation: of which the plan was made; ``seen`` was measured
+    """
+    assert seen.sample is not None
+    found = [
+        'over %.3g s, by %s: %s cores are lost%s'
+        % (
+            seen.sample.elapsed_s,
+            tables.printable(seen.sample.source) or 'no source',
+            tables.number(plan.loss_cores),
+            ', %s after these moves:' % tables.number(plan.loss_after_cores) if plan.moves else '',
+        )
+    ]
+    found += [
+        '%3d. %s' % (number, tables.printable(explain_move(move)))
+        for number, move in enumerate(plan.moves, 1)
+    ]
+    if not plan.moves:
+        found.append('nothing to move: no move would pay for itself within %g s' % horizon_s)
+    found += [explain_remark(reason) for reason in plan.reasons]
+    left: dict[str, list[str]] = {}
+    for guest in situation.guests:
+        why = eligibility.WORDS.get(guest.fixed)
+        if why:
+            left.setdefault(why, []).append(guest.name)
+    found += [
+        'left alone (%s): %s%s'
+        % (
+            why,
+            tables.printable(', '.join(names[:_NAMES_SHOWN])),
+            ' and %d more' % (len(names) - _NAMES_SHOWN) if len(names) > _NAMES_SHOWN else '',
+        )
+        for why, names in sorted(left.items())
+    ]
+    return found
+
+
+def to_data(plan: moves.Plan, situation: moves.Situation, seen: Seen) -> dict[str, Any]:
+    """Return a plan, made of what was measured, as plain data."""
+    assert seen.sample is not None
+    return {
+        'taken_s': seen.sample.taken_s,
+        'elapsed_s': seen.sample.elapsed_s,
+        'source': seen.sample.source,
+        'loss_cores': plan.loss_cores,
+        'loss_after_cores': plan.loss_after_cores,
+        'moves': [
+            dict(
+                move._asdict(),
+                steps=[step._asdict() for step in move.steps],
+                reasons={reason.code: dict(reason.values) for reason in move.reasons},
+                text=explain_move(move),
+            )
+            for move in plan.moves
+        ],
+        'remarks': [explain_remark(reason) for reason in plan.reasons],
+        'left_alone': {guest.uuid: guest.fixed for guest in situation.guests if guest.fixed},
+        'problems': list(seen.problems),
+    }

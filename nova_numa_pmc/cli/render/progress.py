@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Show how far moves are: bars where rich is and somebody looks, else a line per event."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+try:
+    import rich.console
+    import rich.progress
+except ImportError:  # The base install has no more than oslo.config.
+    rich = None  # type: ignore[assignment]  # where it is not installed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+    from typing import TextIO
+
+    from nova_numa_pmc.host.paging import migrate
+
+
+class Lines:
+    """Only what is said, line by line."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        pass
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        print(line, file=self._stream, flush=True)
+
+    def show(self, in_hand: Iterable[tuple[str, migrate.Progress]], waiting: int) -> None:
+        """Take note of how far the moves are.
+
+        :param in_hand: (a guest's name, how far its move is)
+        :param waiting: how many moves are to come
+        """
+
+
+class Bars(Lines):
+    """A bar for each guest in hand: bytes, rate and the time that is left."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._bars = rich.progress.Progress(
+            rich.progress.TextColumn('{task.description}', markup=False),
+            rich.progress.BarColumn(),
+            rich.progress.DownloadColumn(binary_units=True),
+            rich.progress.TransferSpeedColumn(),
+            rich.progress.TimeRemainingColumn(),
+            rich.progress.TextColumn('{task.fields[waiting]}', markup=False),
+            console=rich.console.Console(file=stream),
+            transient=True,
+        )
+        self._tasks: dict[str, rich.progress.TaskID] = {}  # by name
+
+    def __enter__(self) -> Bars:
+        self._bars.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bars.__exit__(kind, error, trace)
+
+    def say(self, line: str) -> None:
+        """Print a line above the bars."""
+        self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, in_hand: Iterable[tuple[str, migrate.Progress]], waiting: int) -> None:
+        """Draw the bars of the guests in hand."""
+        for name in self._tasks.keys() - {name for name, _ in in_hand}:
+            self._bars.remove_task(self._tasks.pop(name))
+        for name, progress in in_hand:
+            if name not in self._tasks:
+                self._tasks[name] = self._bars.add_task(name, total=None, waiting='')
+            total = (
+                None if progress.left_bytes is None else progress.moved_bytes + progress.left_bytes
+            )
+            self._bars.update(
+                self._tasks[name],
+                completed=progress.moved_bytes,
+                total=total,
+                waiting='%d more to come' % waiting if waiting else '',
+            )
+
+
+def open_bars(stream: TextIO | None = None) -> Lines:
+    """Return what suits a stream, as a context."""
+    stream = stream or sys.stderr
+    return Bars(stream) if rich is not None and stream.isatty() else Lines(stream)

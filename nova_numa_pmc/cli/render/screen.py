@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draw tables on a terminal and read its keys: with rich where installed, else plain text."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import sys
+import termios
+import time
+import tty
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.cli.render import tables
+
+try:
+    import rich.console
+    import rich.live
+    import rich.text
+except ImportError:  # The base install has no more than oslo.config.
+    rich = None  # type: ignore[assignment]  # where it is not installed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import TracebackType
+    from typing import TextIO
+
+_STYLES = {tables.PLAIN: '', tables.WARN: 'yellow', tables.BAD: 'bold red'}
+#: Home, and erase to the end of a line and of the screen: redrawn without a flicker.
+_HOME, _END_OF_LINE, _END_OF_SCREEN = '\x1b[H', '\x1b[K', '\x1b[J'
+_ALTERNATE, _NORMAL = '\x1b[?1049h\x1b[?25l', '\x1b[?25h\x1b[?1049l'
+
+
+class PlainScreen:
+    """Redraw a terminal with nothing but text."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __enter__(self) -> PlainScreen:
+        self._stream.write(_ALTERNATE)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.write(_NORMAL)
+        self._stream.flush()
+
+    def draw(self, parts: Iterable[tables.Table | str]) -> None:
+        """Show tables and lines."""
+        width, height = shutil.get_terminal_size()
+        lines: list[str] = []
+        for part in parts:
+            lines += [part[:width]] if isinstance(part, str) else tables.text(part, width)
+        self._stream.write(
+            _HOME + (_END_OF_LINE + '\n').join(lines[:height]) + _END_OF_LINE + _END_OF_SCREEN
+        )
+        self._stream.flush()
+
+
+class RichScreen:
+    """Redraw a terminal with colours, by rich."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._live = rich.live.Live(
+            console=rich.console.Console(file=stream), screen=True, auto_refresh=False
+        )
+
+    def __enter__(self) -> RichScreen:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def draw(self, parts: Iterable[tables.Table | str]) -> None:
+        """Show tables and lines."""
+        self._live.update(rich.console.Group(*map(_renderable, parts)), refresh=True)
+
+
+def _renderable(part: tables.Table | str) -> rich.console.RenderableType:
+    """Return a part as text that is cut where the terminal ends, and not squeezed."""
+    if isinstance(part, str):
+        return rich.text.Text(part, no_wrap=True, overflow='ellipsis')
+    lines = []
+    for number, line in enumerate(tables.aligned(part)):
+        gap = rich.text.Text(tables.GAP)
+        shown = gap.join(rich.text.Text(cell.text, _STYLES[cell.level]) for cell in line)
+        shown.no_wrap, shown.overflow = True, 'ellipsis'
+        if not number:
+            shown.stylize('reverse')
+        lines.append(shown)
+    return rich.console.Group(*lines, *map(_renderable, part.notes))
+
+
+def open_screen(stream: TextIO) -> PlainScreen | RichScreen:
+    """Return the best screen there is for a terminal."""
+    return PlainScreen(stream) if rich is None else RichScreen(stream)
+
+
+def height() -> int:
+    """Return how many lines the terminal has."""
+    return shutil.get_terminal_size().lines
+
+
+@contextlib.contextmanager
+def keys(stream: TextIO | None = None) -> Iterator[Callable[[float], str]]:
+    """Give a function that waits for a key: ``wait(seconds)`` returns it, or '' when none came.
+
+    Without a terminal as stdin it only waits. The terminal's settings are put back.
+    """
+    stream = stream or sys.stdin
+    if stream is None or not stream.isatty():
+        yield _only_wait
+        return
+    fd = stream.fileno()
+    settings = termios.tcgetattr(fd)
+    try:
+        tty.setcbreak(fd)
+        yield lambda seconds: _key(fd, seconds)
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, settings)
+
+
+def _only_wait(seconds: float) -> str:
+    time.sleep(seconds)
+    return ''
+
+
+def _key(fd: int, seconds: float) -> str:
+    if not select.select([fd], [], [], seconds)[0]:
+        return ''
+    return os.read(fd, 1).decode(errors='replace') or 'q'  # The terminal hung up.

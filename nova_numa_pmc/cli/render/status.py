@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lay out how a host stands, as tables, lines and data. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nova_numa_pmc import model
+from nova_numa_pmc.cli import intervals
+from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.cli.render.tables import Cell, number, percent, scaled
+from nova_numa_pmc.core import node_memory, pools
+from nova_numa_pmc.core.rebalance import eligibility
+from nova_numa_pmc.cpulist import format_cpulist, format_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nova_numa_pmc.cli.host_status import Agent, Node, Standing
+    from nova_numa_pmc.core.demand.demand_history import GuestHistory
+    from nova_numa_pmc.state.overrides import Override
+
+_NODES: tuple[tuple[str, Callable[[Node], str]], ...] = (
+    ('node', lambda n: str(n.id)),
+    ('pressure', lambda n: number(n.pressure)),
+    ('cpu', lambda n: number(n.cpu_ratio)),
+    ('bw', lambda n: number(n.bandwidth_ratio)),
+    ('link', lambda n: number(n.link_ratio)),
+    ('cores', lambda n: '%s/%s' % (number(n.demand_cores, 1), number(n.cores, 1))),
+    ('now', lambda n: number(n.demand_now_cores, 1)),
+    ('rem%', lambda n: percent(n.remote_ratio)),
+    (
+        'promised',
+        lambda n: '%s/%s' % (scaled(n.promised_bytes, 1024), scaled(n.capacity_bytes, 1024)),
+    ),
+    ('free', lambda n: scaled(n.free_bytes, 1024)),
+    ('guests', lambda n: number(n.guests, 0 if n.guests == int(n.guests) else 1)),
+)
+_LEGEND = (
+    'pressure: highest of cpu, bw, link (1 saturated)   cores: wanted/available   now: wanted '
+    'in the last interval   home%: memory on the nodes where it was promised   day: cores '
+    'wanted, mean and p95   -: unknown'
+)
+
+
+def agent_lines(agent: Agent, asked: bool) -> list[str]:
+    """Return the lines about the agent.
+
+    :param asked: the operator measures: what is published matters less
+    """
+    running = (
+        'running (process %d), rebalance = %s' % (agent.pid, agent.rebalance)
+        if agent.pid
+        else 'not running: systemctl start nova-numa-agent'
+    )
+    found = ['agent: ' + running]
+    if agent.paused:
+        since = agent.paused.since_s
+        found.append(
+            'agent: %s%s: "nova-numa-rebalance resume" ends it'
+            % (
+                tables.printable(str(agent.paused)),
+                '' if since is None else ', since ' + intervals.clock_time(since, with_date=True),
+            )
+        )
+    if agent.guests_by:
+        found.append('agent: learns of guests from ' + tables.printable(agent.guests_by))
+    if asked:
+        return found
+    if agent.published_age_s is None:
+        found.append('load unknown (--interval measures it): ' + agent.problem)
+    elif not agent.fresh:
+        found.append(
+            'load unknown: the published figures are %s old; --interval measures it'
+            % age(agent.published_age_s)
+        )
+    else:
+        found.append('load: published %s ago' % age(agent.published_age_s))
+    return found
+
+
+def pool_line(pool: pools.Pool, published_source: str) -> str:
+    """Return which CPUs plain guests may use, and who says so.
+
+    :param published_source: what the agent has published of it, '' nothing
+    """
+    source = published_source if pool.source == pools.AGENT and published_source else pool.source
+    return 'CPUs of plain guests: %s, %s' % (
+        format_cpulist(pool.cpus),
+        pools.IN_WORDS.get(source, source),
+    )
+
+
+def memory_line(number: int, size_bytes: int | None, memory: model.NodeMemory) -> str:
+    """Return the line that a node's memory is not for guests, and who says so.
+
+    :param number: the node's id
+    """
+    return 'node %d: its %s are %s (%s), and not for guests' % (
+        number,
+        scaled(size_bytes, 1024),
+        node_memory.IN_WORDS[memory.kind],
+        tables.printable(memory.source),
+    )
+
+
+def memory_lines(nodes: Iterable[Node]) -> list[str]:
+    """List the nodes whose memory is not for guests."""
+    return [
+        memory_line(
+            node.id, node.memory_bytes, model.NodeMemory(node.memory_kind, node.memory_source)
+        )
+        for node in nodes
+        if node.memory_kind != model.HOST
+    ]
+
+
+def age(seconds: float) -> str:
+    """Return '12 s', '5 min', '3 h' or '9 d'."""
+    for unit, size_s in (('d', 86400), ('h', 3600), ('min', 60)):
+        if abs(seconds) >= 2 * size_s:
+            return '%.0f %s' % (seconds / size_s, unit)
+    return '%.0f s' % seconds
+
+
+def node_table(nodes: Iterable[Node]) -> tables.Table:
+    """Return nodes as a table."""
+    return tables.Table(
+        'nodes',
+        tuple((heading, False) for heading, _ in _NODES),
+        tuple(tuple(Cell(cell(node)) for _, cell in _NODES) for node in nodes),
+    )
+
+
+def guest_table(guests: Iterable[Standing], now_s: float, boottime_s: float) -> tables.Table:
+    """Return guests as a table.
+
+    :param now_s, boottime_s: CLOCK_REALTIME and CLOCK_BOOTTIME [s]
+    """
+    headings = ('guest', 'id', 'CPUs on', 'memory on', 'home%', 'day', 'why')
+    rows = [
+        (
+            tables.printable(one.guest.name),
+            tables.UNKNOWN if one.guest.id is None else str(one.guest.id),
+            _held(one.held_nodes),
+            _memory(one.bytes_by_node),
+            percent(one.home_ratio),
+            _wants(one.wants),
+            tables.printable(why(one, now_s, boottime_s)),
+        )
+        for one in guests
+    ]
+    return tables.Table(
+        'guests',
+        tuple((heading, heading not in ('id', 'home%', 'day')) for heading in headings),
+        tuple(tuple(Cell(text) for text in row) for row in rows),
+        (_LEGEND,),
+    )
+
+
+def why(one: Standing, now_s: float, boottime_s: float) -> str:
+    """Return one line on why a guest is where it is, and what keeps it there."""
+    promise = one.promise
+    if one.problem:
+        return one.problem
+    if promise is None:
+        return 'no promise'
+    parts = [_origin(one, promise, now_s, boottime_s)]
+    wider = (
+        promise.cpu_nodes
+        and one.held_nodes is not None
+        and (set(one.held_nodes) != set(promise.cpu_nodes))
+    )
+    if one.pinned:
+        parts.append(
+            'pinned by others and left alone: '
+            + ', '.join('%s on %s' % (name, format_cpulist(cpus)) for name, cpus in one.pinned)
+        )
+    elif wider and promise.origin == model.PLACED:
+        spans = not one.held_nodes or set(one.held_nodes) > set(promise.cpu_nodes)
+        parts.append(
+            ('widened from' if spans else 'not on') + ' node ' + format_nodes(promise.cpu_nodes)
+        )
+    if promise.memory_bytes < one.guest.memory_bytes:
+        parts.append(
+            'promised %s of the %s that it may grow to'
+            % (
+                tables.scaled(promise.memory_bytes, 1024),
+                tables.scaled(one.guest.memory_bytes, 1024),
+            )
+        )
+    if one.fixed and one.fixed not in (eligibility.PINNED, eligibility.UNKNOWN):
+        parts.append(eligibility.WORDS[one.fixed])
+    return '; '.join(parts)
+
+
+def _origin(one: Standing, promise: model.Promise, now_s: float, boottime_s: float) -> str:
+    if promise.origin == model.PINNED or one.guest.placed_by and not one.pinned:
+        return 'placed by others' + (
+            ': ' + ', '.join(one.guest.placed_by) if one.guest.placed_by else ''
+        )
+    if one.moved:
+        return 'moved by %s %s ago: %s' % (
+            one.moved.who,
+            age(now_s - one.moved.taken_s),
+            one.moved.why,
+        )
+    if promise.origin == model.FLOATING:
+        return 'floats'
+    if not promise.cpu_nodes:
+        return 'runs unplaced'
+    return 'placed %s ago' % age(boottime_s - promise.since_ns / 1e9)
+
+
+def _held(nodes: tuple[int, ...] | None) -> str:
+    if nodes is None:
+        return tables.UNKNOWN
+    return format_nodes(nodes) or 'any'
+
+
+def _wants(wants: GuestHistory | None) -> str:
+    if wants is None or wants.demand.day.mean is None:
+        return tables.UNKNOWN
+    return '%s/%s' % (number(wants.demand.day.mean, 1), number(wants.demand.p95()[1], 1))
+
+
+def _memory(by_node: dict[int, int] | None) -> str:
+    if by_node is None:
+        return tables.UNKNOWN
+    return (
+        ' '.join(
+            '%d:%s' % (node, scaled(size, 1024)) for node, size in sorted(by_node.items()) if size
+        )
+        or '0'
+    )
+
+
+def to_data(
+    agent: Agent,
+    nodes: Iterable[Node],
+    guests: Iterable[Standing],
+    absent: Iterable[Override],
+    problems: Iterable[str],
+    now_s: float,
+    boottime_s: float,
+) -> dict[str, Any]:
+    """Return it all as plain data.
+
+    :param absent: what was said of guests that do not run
+    """
+    return {
+        'agent': dict(agent._asdict(), paused=agent.paused and agent.paused._asdict()),
+        'nodes': [node._asdict() for node in nodes],
+        'guests': [
+            {
+                'uuid': one.guest.uuid,
+                'name': one.guest.name,
+                'id': one.guest.id,
+                'held_nodes': one.held_nodes,
+                'bytes_by_node': one.bytes_by_node,
+                'home_ratio': one.home_ratio,
+                'override': one.guest.override,
+                'fixed': one.fixed,
+                'demand_cores': one.wants.demand.figures() if one.wants else {},
+                'bandwidth_bytes_per_sec': one.wants.traffic.figures() if one.wants else {},
+                'pinned': {name: format_cpulist(cpus) for name, cpus in one.pinned},
+                'promise': one.promise and one.promise._asdict(),
+                'moved': one.moved and one.moved.id,
+                'why': why(one, now_s, boottime_s),
+            }
+            for one in guests
+        ],
+        'not_running': [each._asdict() for each in absent],
+        'problems': list(problems),
+    }

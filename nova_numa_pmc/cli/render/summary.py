@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sum up many samples: per node and per guest, and one window beside another.
+
+Pure. A sample counts once, whatever its length, in medians and percentiles; means and
+totals are over time. What is unknown in a sample is left out of that value only.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, TypeVar
+
+from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from nova_numa_pmc.measurement import GuestSample, NodeSample, Sample
+
+_Key = TypeVar('_Key', int, str)
+
+NODE_METRICS = (
+    'pressure',
+    'cpu_ratio',
+    'bandwidth_ratio',
+    'link_ratio',
+    'demand_cores',
+    'waiting_cores',
+    'distance_cores',
+    'local_per_sec',
+    'remote_per_sec',
+    'remote_ratio',
+    'bandwidth_bytes_per_sec',
+    'cpi',
+    'io_miss_ratio',
+)
+GUEST_METRICS = (
+    'cores',
+    'waiting_cores',
+    'local_per_sec',
+    'remote_per_sec',
+    'remote_ratio',
+    'bandwidth_bytes_per_sec',
+    'cpi',
+    'intensity',
+)
+#: What is compared between windows; of the host, the sums over its nodes.
+COMPARED = (
+    'ipc',
+    'local_per_sec',
+    'remote_per_sec',
+    'remote_ratio',
+    'bandwidth_bytes_per_sec',
+    'cores',
+    'waiting_cores',
+    'distance_cores',
+    'pressure',
+)
+
+
+class Spread(Record):
+    """How a value was spread over the samples that know it; None: none does."""
+
+    median: float | None
+    p95: float | None
+    mean: float | None
+    samples: int
+
+
+class Series:
+    """The values of one node or guest, a column for each metric; NaN is unknown."""
+
+    def __init__(self, name: str, metrics: Iterable[str]) -> None:
+        self.name = name
+        self.taken_s, self.elapsed_s = array('d'), array('f')
+        # Single precision holds the six digits that a recording has.
+        self.values = {metric: array('f') for metric in metrics}
+
+    def add(self, sample: Sample, record: NodeSample | GuestSample) -> None:
+        """Add what one sample says of it."""
+        self.taken_s.append(sample.taken_s)
+        self.elapsed_s.append(sample.elapsed_s)
+        for metric, column in self.values.items():
+            value = getattr(record, metric)
+            if metric == 'cpi' and not record.cpi_reliable:
+                value = None
+            column.append(math.nan if value is None else value)
+
+    def between(self, from_s: float | None, to_s: float | None) -> slice:
+        """Return the slice of the samples that ended in a window; None: no bound."""
+        begin = 0 if from_s is None else bisect_left(self.taken_s, from_s)
+        end = len(self.taken_s) if to_s is None else bisect_right(self.taken_s, to_s)
+        return slice(begin, max(begin, end))
+
+
+class Recorded:
+    """All series of a recording.
+
+    :ivar sources: {source: samples}, of the whole host
+    :ivar problems: {problem: samples}
+    :ivar repeated: samples left out, as the clock had been set back and their time was over
+    :ivar first_s, last_s: when its samples ended [s since the epoch]; NaN: it has none
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, Series] = {}
+        self.guests: dict[str, Series] = {}
+        self.sources: dict[str, int] = {}
+        self.problems: dict[str, int] = {}
+        self.samples = self.repeated = 0
+        self.first_s = self.last_s = math.nan
+
+    def add(self, sample: Sample) -> None:
+        """Add one sample; they come in the order of their times."""
+        if sample.taken_s <= self.last_s:
+            self.repeated += 1
+            return
+        self.first_s = self.first_s if self.samples else sample.taken_s
+        self.samples += 1
+        self.last_s = sample.taken_s
+        self.sources[sample.source] = self.sources.get(sample.source, 0) + 1
+        for problem in sample.problems:
+            self.problems[problem] = self.problems.get(problem, 0) + 1
+        for node in sample.nodes:
+            self._series(self.nodes, node.id, 'node %d' % node.id, NODE_METRICS).add(sample, node)
+        for guest in sample.guests:
+            self._series(self.guests, guest.uuid, guest.name, GUEST_METRICS).add(sample, guest)
+
+    @staticmethod
+    def _series(where: dict[_Key, Series], key: _Key, name: str, metrics: Iterable[str]) -> Series:
+        if key not in where:
+            where[key] = Series(name, metrics)
+        return where[key]
+
+
+def gather(
+    samples: Iterable[Sample], from_s: float | None = None, to_s: float | None = None
+) -> Recorded:
+    """Return all series of the samples that ended in a window."""
+    recorded = Recorded()
+    for sample in samples:
+        if (from_s is None or sample.taken_s >= from_s) and (
+            to_s is None or sample.taken_s <= to_s
+        ):
+            recorded.add(sample)
+    return recorded
+
+
+def spread(values: Iterable[float]) -> Spread:
+    """Return the spread of values, NaN left out; quantiles are interpolated."""
+    known = sorted(value for value in values if not math.isnan(value))
+    if not known:
+        return Spread(None, None, None, 0)
+    return Spread(
+        _quantile(known, 0.5), _quantile(known, 0.95), math.fsum(known) / len(known), len(known)
+    )
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def of_node(
+    series: Series, from_s: float | None = None, to_s: float | None = None
+) -> dict[str, float | None]:
+    """Return {metric: mean over time or None} of a node in a window, as :data:`COMPARED`."""
+    window = series.between(from_s, to_s)
+    return _means([_columns(series, window, series.values['demand_cores'])])
+
+
+def of_guest(
+    series: Series, from_s: float | None = None, to_s: float | None = None
+) -> dict[str, float | None]:
+    """Return likewise of a guest."""
+    window = series.between(from_s, to_s)
+    return _means([_columns(series, window, series.values['cores'])])
+
+
+def of_host(
+    recorded: Recorded, from_s: float | None = None, to_s: float | None = None
+) -> dict[str, float | None]:
+    """Return likewise of all nodes together; pressure is the highest of theirs."""
+    return _means(
+        [
+            _columns(series, series.between(from_s, to_s), series.values['demand_cores'])
+            for series in recorded.nodes.values()
+        ]
+    )
+
+
+def _columns(series: Series, window: slice, cores: array[float]) -> dict[str, array[float]]:
+    unknown = array('f', [math.nan]) * len(series.taken_s)
+    columns = {
+        metric: series.values.get(metric, unknown)[window]
+        for metric in COMPARED
+        if metric != 'ipc'
+    }
+    return dict(
+        columns,
+        elapsed_s=series.elapsed_s[window],
+        cores=cores[window],
+        cpi=series.values['cpi'][window],
+    )
+
+
+def _means(parts: list[dict[str, array[float]]]) -> dict[str, float | None]:
+    """Return the means over time of the sums of parts.
+
+    Of instructions there is CPI only: with c = core-seconds as the measure of cycles (equal
+    clocks), IPC = Σ c/CPI ÷ Σ c. The remote ratio is Σ remote ÷ Σ (local + remote), and where
+    a source has only ratios the mean of these by c.
+    """
+    means = {
+        metric: _add([_mean(part[metric], part['elapsed_s']) for part in parts])
+        for metric in (
+            'local_per_sec',
+            'remote_per_sec',
+            'bandwidth_bytes_per_sec',
+            'cores',
+            'waiting_cores',
+            'distance_cores',
+        )
+    }
+    pressures = [_mean(part['pressure'], part['elapsed_s']) for part in parts]
+    means['pressure'] = max((p for p in pressures if p is not None), default=None)
+    instructions, cycles = _total(parts, 'cpi', lambda cpi: 1 / cpi if cpi > 0 else math.nan)
+    means['ipc'] = instructions / cycles if cycles else None
+    local, remote = means['local_per_sec'], means['remote_per_sec']
+    if local is not None and remote is not None:
+        means['remote_ratio'] = remote / (local + remote) if local + remote else None
+    else:
+        weighted, weight = _total(parts, 'remote_ratio', lambda ratio: ratio)
+        means['remote_ratio'] = weighted / weight if weight else None
+    return {metric: means[metric] for metric in COMPARED}
+
+
+def _mean(values: Iterable[float], weights: Iterable[float]) -> float | None:
+    total = weight = 0.0
+    for value, seconds in zip(values, weights):
+        if not math.isnan(value):
+            total += value * seconds
+            weight += seconds
+    return total / weight if weight else None
+
+
+def _add(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) if values and len(known) == len(values) else None
+
+
+def _total(
+    parts: Iterable[dict[str, array[float]]], metric: str, function: Callable[[float], float]
+) -> tuple[float, float]:
+    """Return (Σ c·f(value), Σ c) over all samples that know the value; c in core-seconds."""
+    total = weight = 0.0
+    for part in parts:
+        for value, cores, seconds in zip(part[metric], part['cores'], part['elapsed_s']):
+            result = function(value) if not math.isnan(value) else math.nan
+            if not math.isnan(result) and not math.isnan(cores):
+                total += result * cores * seconds
+                weight += cores * seconds
+    return total, weight

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make moves for a command: in turn with the agent, shown, ended by a signal, summed up."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from nova_numa_pmc.cli import exits
+from nova_numa_pmc.cli.render import progress, tables
+from nova_numa_pmc.exceptions import NumaPmcError, StateBusy
+from nova_numa_pmc.host import guests
+from nova_numa_pmc.moves import executor
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.state import history, move_lock, promises_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nova_numa_pmc import model
+    from nova_numa_pmc.cli.context import Here
+    from nova_numa_pmc.core.rebalance import moves
+
+LOG = logging.getLogger('nova_numa_pmc.cli.run_moves')
+#: How often it is looked whether libvirt works on a guest that is being moved [s].
+_MIND_S = 1.0
+#: The agent has the turn for less than that in a tick, and then it is not worth telling [s].
+_TICK_S = 0.5
+
+
+class Outcome(Record):
+    """What came of it.
+
+    :param batch: the id of it all in the history
+    :param entries: of the history, one for each move that was tried
+    :param not_begun: how many moves were not
+    :param signal: the signal that ended it, None: none did
+    """
+
+    batch: str
+    entries: tuple[history.Entry, ...]
+    not_begun: int = 0
+    signal: int | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code of the command."""
+        if not self.not_begun and all(one.result == history.DONE for one in self.entries):
+            return exits.OK
+        return exits.PARTLY if any(one.stands for one in self.entries) else exits.PROBLEM
+
+
+class _Teller(logging.Handler):
+    """Prints what is logged of the moves."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__()
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the message, without what could steer a terminal."""
+        # Where the terminal has gone, what is in hand has to be ended and written down.
+        with contextlib.suppress(OSError, ValueError):
+            self._say(tables.printable(record.getMessage()))
+
+
+def hold_turn(here: Here, who: str, wait_s: float) -> move_lock.Turn:
+    """Return the turn, taken: a context that gives it back.
+
+    :param who: one of :data:`history.APPLY`…
+    :raises StateBusy: somebody else has it for longer than ``wait_s``
+    """
+    taken = move_lock.Turn(here.directory, 'nova-numa-rebalance ' + who)
+    try:
+        taken.take(min(wait_s, _TICK_S))
+    except StateBusy as error:
+        print('%s: waiting for up to %g s' % (error, wait_s), file=sys.stderr, flush=True)
+        try:
+            taken.take(wait_s)
+        except StateBusy as busy:
+            raise StateBusy(
+                '%s: nothing was done; try again later, wait longer (--wait), or stop the '
+                'agent\'s moves with "nova-numa-rebalance pause"' % busy
+            ) from None
+    return taken
+
+
+def make(
+    here: Here,
+    plan: moves.Plan,
+    promised: dict[str, model.Promise],
+    who: str,
+    wait_s: float = 0.0,
+    targets: dict[str, model.Promise] | None = None,
+) -> Outcome:
+    """Make the moves of a plan.
+
+    :param promised, targets: as in :class:`moving.Order`
+    :param who: one of :data:`history.APPLY`…
+    :param wait_s: how long to wait for whoever else moves guests [s]
+    :raises StateBusy: somebody else has the turn for longer
+    """
+    entries: list[history.Entry] = []
+    batch = history.new_id()
+    writer = history.Writer(here.root, LOG)
+
+    def record(entry: history.Entry) -> None:
+        if entry.result != history.BEGUN:
+            entries.append(entry)
+        writer.append(entry)
+
+    with hold_turn(here, who, wait_s), here.signals() as wait, progress.open_bars() as shown:
+        teller = _Teller(shown.say)
+        former = LOG.level
+        LOG.addHandler(teller)
+        LOG.setLevel(logging.INFO)
+        try:
+            mover = executor.Moving(
+                here.options, here.root, LOG, who=who, batch=batch, record=record, port=here.port
+            )
+            mover.begin(plan, promised, targets)
+            try:
+                signal = _run(here, mover, wait, shown)
+            finally:
+                not_begun = mover.waiting
+                mover.abandon()
+        finally:
+            LOG.setLevel(former)
+            LOG.removeHandler(teller)
+    return Outcome(batch, tuple(entries), not_begun, signal)
+
+
+def _run(
+    here: Here, mover: executor.Moving, wait: Callable[[float], int | None], shown: progress.Lines
+) -> int | None:
+    """Step to the end; return the signal that came before it, or None."""
+    files, looked_s = guests.StatusFiles(here.root), time.monotonic()
+    while True:
+        pause_s = mover.step()
+        if pause_s is None:
+            return None
+        shown.show(mover.in_hand, mover.waiting)
+        signal = wait(pause_s)
+        if signal:
+            return signal
+        if time.monotonic() - looked_s >= _MIND_S:
+            looked_s = time.monotonic()
+            _mind(here, mover, files)
+
+
+def _mind(here: Here, mover: executor.Moving, files: guests.StatusFiles) -> None:
+    """End the move in hand of a guest that libvirt has begun to work on."""
+    try:
+        record = (
+            promises_file.read(here.directory, promises_file.read_boot_id(here.root))
+            or promises_file.Promises()
+        )
+    except NumaPmcError as error:
+        LOG.warning('%s', error)
+        return
+    mover.mind(files.read()[0], record.promises)
+
+
+def say_outcome(outcome: Outcome, say: Callable[[str], None]) -> None:
+    """Return lines on what remains in place."""
+    stands = [one for one in outcome.entries if one.stands]
+    if outcome.signal:
+        say(
+            'ended by signal %d: moves that were mostly done are kept, the others were taken back'
+            % outcome.signal
+        )
+    tried = len(outcome.entries) + outcome.not_begun
+    say(
+        '%d of %d moves made, %s moved'
+        % (
+            len(stands),
+            tried,
+            tables.scaled(sum(one.moved_bytes for one in outcome.entries), 1024),
+        )
+    )
+    for one in outcome.entries:
+        if one.result != history.DONE:
+            say(
+                '%s: %s: %s'
+                % (
+                    ', '.join(part.name for part in one.parts),
+                    one.result.replace('_', ' '),
+                    one.why,
+                )
+            )
+    if stands:
+        say('take it back with: nova-numa-rebalance undo')
+
+
+def outcome_data(outcome: Outcome) -> dict[str, Any]:
+    """Return an outcome as plain data."""
+    return {
+        'batch': outcome.batch,
+        'entries': [history.to_data(one) for one in outcome.entries],
+        'not_begun': outcome.not_begun,
+        'signal': outcome.signal,
+    }

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan to take back what the history says was moved. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core.rebalance import eligibility, moves
+from nova_numa_pmc.exceptions import NumaPmcError
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.state import history
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+#: How an unmoved guest's place is told.
+_CHANGED = 'the move did not change its place'
+
+
+class UndoError(NumaPmcError):
+    """The history has nothing that could be taken back."""
+
+
+class Undo(Record):
+    """What to do.
+
+    :param targets: {uuid: the promise after it}
+    :param left: (a guest's name, why it is left alone)
+    """
+
+    plan: moves.Plan
+    targets: dict[str, model.Promise]
+    left: tuple[tuple[str, str], ...]
+
+
+def chosen(entries: list[history.Entry], move_id: str | None = None) -> list[history.Entry]:
+    """Return the entries to take back: those of the last command that moved guests, or one.
+
+    :param entries: the oldest first
+    :param move_id: of the one; None: the last command's
+    :raises UndoError: there are none
+    """
+    if move_id is not None:
+        found = [one for one in entries if one.id == move_id]
+        if not found:
+            raise UndoError(
+                'no move %.40r in the history: see "nova-numa-rebalance history"' % move_id
+            )
+        if not found[-1].stands:
+            raise UndoError(
+                'move %s was not made, or was taken back at once: %s' % (move_id, found[-1].why)
+            )
+        return found[-1:]
+    standing = [one for one in entries if one.batch and one.stands]
+    if not standing:
+        raise UndoError(
+            'no command has moved guests; "nova-numa-rebalance history" shows the agent\'s '
+            'moves, and undo --move ID takes back one of them'
+        )
+    return [one for one in standing if one.batch == standing[-1].batch]
+
+
+def plan(
+    entries: Sequence[history.Entry],
+    running: Iterable[model.Guest],
+    promised: Mapping[str, model.Promise],
+) -> Undo:
+    """Plan to bring guests back to where they were before.
+
+    Only guests that run since before, and are still where the move left them.
+
+    :param promised: {uuid: its promise now}
+    """
+    guests = {guest.uuid: guest for guest in running}
+    planned, left = [], []
+    targets: dict[str, model.Promise] = {}
+    for one in reversed(entries):
+        steps = []
+        for part in one.parts:
+            promise = promised.get(part.uuid)
+            why = _why_left(part, guests.get(part.uuid), promise)
+            if why or promise is None or part.uuid in targets:
+                left.append((part.name, why or 'it has already been taken back'))
+                continue
+            targets[part.uuid] = promise._replace(**part.before._asdict())
+            steps.append(_step(part))
+        if steps:
+            planned.append(_move(one, tuple(steps)))
+    return Undo(moves.Plan(tuple(planned)), targets, tuple(left))
+
+
+def _why_left(part: history.Part, guest: model.Guest | None, promise: model.Promise | None) -> str:
+    """Return why a guest is not brought back, '' it is."""
+    if guest is None or promise is None:
+        return 'it has ended'
+    if promise.since_ns != part.since_ns:
+        return 'it has been restarted since'
+    if history.place(promise) != part.after:
+        return 'it has been promised another place since'
+    if part.before == part.after:
+        return _CHANGED
+    if guest.override:
+        return '%s: unpin it first' % eligibility.WORDS[eligibility.why_not_now(guest)]
+    return ''
+
+
+def _step(part: history.Part) -> moves.Step:
+    before, after = part.before, part.after
+    brought = bool(before.cpu_nodes) and before.mem_nodes != after.mem_nodes
+    return moves.Step(
+        part.uuid,
+        part.name,
+        after.cpu_nodes,
+        before.cpu_nodes,
+        before.mem_nodes if brought else (),
+        part.moved_bytes if brought else 0,
+    )
+
+
+def _move(one: history.Entry, steps: tuple[moves.Step, ...]) -> moves.Move:
+    kind = moves.MOVE
+    if one.kind == moves.SWAP and len(steps) == len(one.parts):
+        kind = moves.SWAP
+    elif all(step.from_nodes == step.to_nodes and step.mem_nodes for step in steps):
+        kind = moves.FETCH
+    return moves.Move(
+        kind,
+        steps,
+        0.0,
+        0.0,
+        0.0,
+        sum(step.bytes for step in steps),
+        (model.Reason(moves.ASKED, (('why', 'as before move %s' % one.id),)),),
+    )

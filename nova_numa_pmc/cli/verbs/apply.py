@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure this host, show which moves of guests would pay, ask, and make them.
+
+The new place is promised, the CPUs are written, and the memory follows at the rate
+of the option move_mib_per_s. A move whose memory does not follow is taken back.
+Ctrl-C and SIGTERM end the move in hand: it is kept where most of the memory has
+moved, else taken back. While it works the agent neither moves nor holds guests; a
+command that finds another one at work waits for up to --wait.
+
+examples:
+  nova-numa-rebalance apply
+  nova-numa-rebalance apply --yes --json
+  nova-numa-rebalance apply --yes instance-0000002a
+  nova-numa-rebalance undo                           # take it back
+
+exit codes: 0 nothing would pay, or all was done; 2 something would pay, and you
+said no; 3 some moves were made and others not, or memory followed partly; 1 a
+problem, nothing was moved; 64 usage error, such as no --yes without a terminal
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.cli import context, exits, run_moves
+from nova_numa_pmc.cli.render import plans
+from nova_numa_pmc.cli.verbs import plan as plan_command, top
+from nova_numa_pmc.state import history
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    plan_command.configure(parser)
+    add_moving(parser)
+
+
+def add_moving(parser: argparse.ArgumentParser) -> None:
+    """Add what every command that moves guests has."""
+    parser.add_argument('--yes', action='store_true', help='do not ask')
+    parser.add_argument(
+        '--wait',
+        type=top.seconds,
+        default=30.0,
+        metavar='SECONDS',
+        help='how long to wait for another process that moves guests (default: 30)',
+    )
+
+
+def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
+    """Show the plan, ask, make the moves; return the exit code."""
+    here = here or context.Here(args.root)
+    if not may_ask(args, here):
+        return exits.USAGE
+    here.need_root()
+    seen = here.measure(args.interval, keep=True)
+    plan, situation = here.propose(seen, args.horizon, args.guest)
+    if not args.json:
+        plan_command.show(plan, situation, args.horizon, seen)
+    outcome = None
+    if plan.moves and (args.yes or agreed(here, 'make these moves?')):
+        outcome = run_moves.make(here, plan, seen.record.promises, history.APPLY, args.wait)
+    if args.json:
+        print(
+            json.dumps(
+                {
+                    'plan': plans.to_data(plan, situation, seen),
+                    'outcome': outcome and run_moves.outcome_data(outcome),
+                }
+            )
+        )
+    elif outcome:
+        run_moves.say_outcome(outcome, print)
+    if outcome:
+        return outcome.exit_code
+    return exits.NOT_EMPTY if plan.moves else exits.OK
+
+
+def may_ask(args: argparse.Namespace, here: context.Here) -> bool:
+    """Return whether it was said not to ask, or somebody can be asked; tell where neither is."""
+    if args.yes or here.terminal and not args.json:
+        return True
+    print(
+        'nova-numa-rebalance: not a terminal: use --yes to make the moves without asking',
+        file=sys.stderr,
+    )
+    return False
+
+
+def agreed(here: context.Here, question: str) -> bool:
+    """Ask; an end of the input is a no."""
+    try:
+        return here.ask(question + ' [y/N] ').strip().lower() in ('y', 'yes')
+    except EOFError:
+        return False

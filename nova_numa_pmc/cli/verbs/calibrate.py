@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure what each node's memory delivers and how far it is from each node's CPUs.
+
+For some seconds each node is read at full speed by one thread on each of its
+cores; then each node follows a chain of pointers in each node's memory.
+That disturbs guests, so it asks first, and refuses on a busy host. The result is
+kept in /var/lib/nova-numa-pmc/calibration.json, where top, record and the agent
+read it: without it the utilisation of bandwidth is unknown, and latencies are
+estimated from the distances in the firmware (SLIT).
+
+examples:
+  nova-numa-rebalance calibrate
+  nova-numa-rebalance calibrate --dry-run
+  nova-numa-rebalance calibrate --yes --json --out /tmp/calibration.json
+
+exit codes: 0 measured, or a dry run; 1 refused or failed; 64 usage error
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from nova_numa_pmc.cli import exits, options
+from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.conf import settings
+from nova_numa_pmc.core import node_memory
+from nova_numa_pmc.exceptions import CalibrationError
+from nova_numa_pmc.host import cpu_times, topology
+from nova_numa_pmc.host.calibration import caches, hmat, memory_probe
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.state import calibration
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
+
+    from nova_numa_pmc import model
+
+    #: Nodes that guests have no memory of, with whose it is.
+    _Kept = tuple[tuple[model.Node, model.NodeMemory], ...]
+
+#: A host busier than this is not disturbed, nor would the figures be right.
+BUSY_MAX_RATIO = 0.1
+_LOOK_S = 1.0
+#: Where sysfs does not tell the size of the last cache: more than most have.
+_CACHE_DEFAULT_BYTES = 64 << 20
+_BANDWIDTH_S, _CHAIN_S, _PAIR_S = 1.6, 0.8, 0.3
+
+
+class NodePlan(Record):
+    """How one node is measured.
+
+    :param cpus: CPUs that read it, one a core
+    :param from_node: the node of these CPUs: itself, or the nearest to one without CPUs
+    """
+
+    id: int
+    cpus: tuple[int, ...]
+    from_node: int
+    sizes: memory_probe.Sizes
+    free_bytes: int
+
+    def needed_bytes(self) -> int:
+        """Return the most memory that is in use on it at one time."""
+        return self.sizes.total_bytes(len(self.cpus))
+
+
+class LatencyProbe(Protocol):
+    """Pointers to follow through a node's memory, as :class:`memory_probe.Chain`."""
+
+    def latency_ns(self, cpu: int) -> float:
+        """Return the time from one to the next, from a CPU."""
+
+
+class Probe(Protocol):
+    """What measures, as :mod:`memory_probe`; a node None is wherever memory is."""
+
+    def read_bytes_per_sec(
+        self, cpus: tuple[int, ...], node: int | None, slice_bytes: int
+    ) -> float:
+        """Return what a node's memory delivers to threads on CPUs."""
+
+    def Chain(
+        self,
+        node: int | None,
+        chain_bytes: int,  # noqa: N802 -- stands for the class
+        flush_bytes: int,
+    ) -> AbstractContextManager[LatencyProbe]:
+        """Return a chain over a node's memory."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument('--yes', action='store_true', help='do not ask')
+    parser.add_argument('--dry-run', action='store_true', help='show what it would do and exit')
+    parser.add_argument(
+        '--force',
+        action='store_true',
+        help='measure even if the host is busy (guests are disturbed, and the figures are too '
+        'low)',
+    )
+    options.add_json(parser)
+    parser.add_argument(
+        '--out',
+        default=calibration.PATH,
+        metavar='FILE',
+        help='where to keep the result (default: %(default)s)',
+    )
+
+
+def run(
+    args: argparse.Namespace,
+    ask: Callable[[str], str] = input,
+    read_host: Callable[[], model.Topology] = topology.read,
+    probe: Probe = memory_probe,
+) -> int:
+    """Measure and keep the result; PROBLEM where the operator said no."""
+    host = read_host()
+    plans = plan(host)
+    for line in intentions(plans, args.out, kept(host)):
+        print(line, file=sys.stderr)
+    if args.dry_run:
+        return exits.OK
+    refuse_without_room(plans)
+    if not args.force:
+        refuse_if_busy(busy_ratio())
+    try:
+        if not args.yes and not _agreed(ask):
+            raise KeyboardInterrupt
+        result, problems = measure(host, plans, _say, probe)
+    except KeyboardInterrupt:
+        _say('interrupted by the operator: nothing is kept')
+        return exits.PROBLEM
+    calibration.write(result, args.out)
+    for problem in problems:
+        _say('problem: ' + problem)
+    if args.json:
+        print(json.dumps(dict(calibration.to_data(result), problems=problems), indent=2))
+    else:
+        print('\n'.join(as_lines(result, args.out)))
+    return exits.OK
+
+
+def _agreed(ask: Callable[[str], str]) -> bool:
+    try:
+        return ask('measure now? [y/N] ').strip().lower() in ('y', 'yes')
+    except EOFError:
+        raise CalibrationError('not a terminal: use --yes to measure without asking') from None
+
+
+def _say(line: str) -> None:
+    print('calibrate: %s' % line, file=sys.stderr, flush=True)
+
+
+def plan(host: model.Topology, root: str = '/') -> tuple[NodePlan, ...]:
+    """Return how each node that has memory which guests may have is measured."""
+    plans = []
+    others = {node.id for node, _ in kept(host, root)}
+    for position, node in enumerate(host.nodes):
+        reader = _reader(host, position)
+        if not node.memory_bytes or node.id in others or reader is None:
+            continue
+        cpus = tuple(sorted(min(core & reader.cpus) for core in host.cores if core & reader.cpus))
+        one = (caches.last_level(cpus[0], root) or (_CACHE_DEFAULT_BYTES, None))[0]
+        total = caches.total_bytes(reader.cpus, root) or _CACHE_DEFAULT_BYTES
+        plans.append(
+            NodePlan(
+                node.id,
+                cpus,
+                reader.id,
+                memory_probe.sizes(one, total, len(cpus)),
+                node.free_bytes,
+            )
+        )
+    if not plans:
+        raise CalibrationError('no node has memory and CPUs that guests may use')
+    return tuple(plans)
+
+
+def kept(host: model.Topology, root: str = '/') -> _Kept:
+    """List (node, whose memory it is) of the nodes whose memory is not for guests.
+
+    They are not read: a GPU's would be in its owner's way, and no decision asks what it delivers.
+    """
+    return node_memory.kept(host.nodes, settings.of_host(root).limits)
+
+
+def _reader(host: model.Topology, position: int) -> model.Node | None:
+    """Return the nearest node with CPUs, itself where it has some; None: no node has any."""
+    row = host.distances[position]
+    return min(
+        (node for node in host.nodes if node.cpus),
+        default=None,
+        key=lambda node: (row[host.nodes.index(node)], node.id),
+    )
+
+
+def intentions(plans: tuple[NodePlan, ...], path: str, others: _Kept = ()) -> Iterator[str]:
+    """Return what is about to be done, as lines.
+
+    :param others: the nodes that are not read, as :func:`kept` lists them
+    """
+    from_nodes = {one.from_node for one in plans}
+    expected_s = (_BANDWIDTH_S + _CHAIN_S + _PAIR_S * len(from_nodes)) * len(plans)
+    yield 'This takes about %.0f s and disturbs guests meanwhile:' % max(1, expected_s)
+    for one in plans:
+        yield (
+            '  node %d: read at full speed by %d threads of node %d, and %d chains of %d lines'
+            ' followed; up to %d MiB of its %d MiB free'
+            % (
+                one.id,
+                len(one.cpus),
+                one.from_node,
+                len(from_nodes),
+                memory_probe.CHAIN_LINES,
+                one.needed_bytes() >> 20,
+                one.free_bytes >> 20,
+            )
+        )
+    for node, memory in others:
+        yield '  node %d: not read, its memory is %s (%s)' % (
+            node.id,
+            node_memory.IN_WORDS[memory.kind],
+            memory.source,
+        )
+    yield '  the result replaces %s' % path
+
+
+def refuse_without_room(plans: Iterable[NodePlan]) -> None:
+    """Raise :class:`CalibrationError` where a node could be filled."""
+    for one in plans:
+        if one.needed_bytes() > one.free_bytes // 2:
+            raise CalibrationError(
+                'node %d has %d MiB free, but %d MiB are needed, and as much again to spare: '
+                'wait until guests have gone, or drop its page cache (echo 1 > '
+                '/proc/sys/vm/drop_caches)'
+                % (one.id, one.free_bytes >> 20, one.needed_bytes() >> 20)
+            )
+
+
+def busy_ratio(
+    read: Callable[[], dict[int, int] | None] = cpu_times.busy_ns,
+    wait: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> float | None:
+    """Return how busy the host's CPUs are for a second; None: not told."""
+    before, began = read(), clock()
+    wait(_LOOK_S)
+    after, passed_ns = read(), (clock() - began) * 1e9
+    if not before or not after or passed_ns <= 0:
+        return None
+    deltas = [max(0, after[cpu] - before[cpu]) for cpu in after if cpu in before]
+    return sum(deltas) / (passed_ns * len(deltas)) if deltas else None
+
+
+def refuse_if_busy(ratio: float | None) -> None:
+    """Raise :class:`CalibrationError` where a host is busy or does not tell."""
+    if ratio is None or ratio > BUSY_MAX_RATIO:
+        raise CalibrationError(
+            'the host is %s, so guests would be disturbed and the figures would be too low: '
+            'calibrate before guests arrive, or use --force'
+            % (
+                'possibly busy (its CPU times cannot be read)'
+                if ratio is None
+                else '%.0f %% busy' % (100 * ratio)
+            )
+        )
+
+
+def measure(
+    host: model.Topology,
+    plans: Iterable[NodePlan],
+    say: Callable[[str], None],
+    probe: Probe = memory_probe,
+    root: str = '/',
+) -> tuple[calibration.Calibration, list[str]]:
+    """Return (what was measured, problems).
+
+    What can't be measured is estimated or None, with a problem; nothing at all is an error.
+    """
+    ids = [node.id for node in host.nodes]
+    bandwidths: dict[int, float | None] = dict.fromkeys(ids)
+    problems: list[str] = []
+    latencies: list[list[float | None]] = [[None] * len(ids) for _ in ids]
+    first_cpus = {one.from_node: one.cpus[0] for one in plans if one.id == one.from_node}
+    several = len(ids) > 1
+    for one in plans:
+        node = one.id if several else None  # One node needs no binding, nor the right to it.
+        try:
+            say('node %d: bandwidth' % one.id)
+            bandwidths[one.id] = probe.read_bytes_per_sec(one.cpus, node, one.sizes.slice_bytes)
+            say('node %d: latency' % one.id)
+            with probe.Chain(node, one.sizes.chain_bytes, one.sizes.flush_bytes) as chain:
+                for from_node, cpu in first_cpus.items():
+                    latencies[ids.index(from_node)][ids.index(one.id)] = chain.latency_ns(cpu)
+        except (CalibrationError, OSError, MemoryError) as error:
+            problems.append('node %d: %s' % (one.id, error))
+    if not any(bandwidths.values()):
+        raise CalibrationError('nothing could be measured: ' + '; '.join(problems))
+    filled, sources = calibration.complete_matrix(
+        latencies, host.distances, _firmware(ids, root, problems)
+    )
+    return calibration.Calibration(
+        time.time(),
+        tuple(ids),
+        tuple(bandwidths[node] for node in ids),
+        tuple(tuple(round(value, 1) for value in row) for row in filled),
+        sources,
+    ), problems
+
+
+def _firmware(ids: list[int], root: str, problems: list[str]) -> list[list[float | None]]:
+    """Return HMAT's latencies by position, all None where its domains are not the nodes."""
+    try:
+        found = hmat.read_latencies_ns(root)
+    except CalibrationError as error:
+        problems.append(str(error))
+        found = {}
+    domains = {domain for pair in found for domain in pair}
+    return [[found.get((n, m)) if domains <= set(ids) else None for m in ids] for n in ids]
+
+
+def as_lines(result: calibration.Calibration, path: str) -> list[str]:
+    """Return a calibration as lines of text."""
+    headings = (
+        ('node', False),
+        ('read GB/s', False),
+        *(('ns to node %d' % node, False) for node in result.nodes),
+    )
+    rows = tuple(
+        (
+            tables.Cell(str(node)),
+            tables.Cell(tables.number(bandwidth and bandwidth / 1e9, 1)),
+            *(
+                tables.Cell(
+                    '%.1f%s' % (value, '' if source == calibration.MEASURED else ' ' + source)
+                )
+                for value, source in zip(row, sources)
+            ),
+        )
+        for node, bandwidth, row, sources in zip(
+            result.nodes, result.read_bytes_per_sec, result.latencies_ns, result.sources
+        )
+    )
+    return [
+        *tables.text(tables.Table('calibration', headings, rows)),
+        '',
+        'kept in %s; the same as options, which take precedence over it:' % path,
+        '',
+        *calibration.config_lines(result),
+    ]

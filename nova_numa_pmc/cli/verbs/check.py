@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the common reasons why guests are not placed or hosts not weighed.
+
+On a compute host: the hook, the daemon that runs it, the agent's state, the
+monitor in nova-compute, and what works against placement. On a controller: the
+weigher and the filter in nova-scheduler. It only reads.
+
+examples:
+  nova-numa-rebalance check
+  nova-numa-rebalance check --role controller --nova-conf /etc/kolla/nova-scheduler/nova.conf
+  nova-numa-rebalance check --json
+
+exit codes: 0 nothing wrong (warnings and notes may be printed); 1 an error was
+found; 64 usage error
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import time
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import finding
+from nova_numa_pmc.checks import (
+    capacity,
+    hook as hook_checks,
+    interpreter,
+    kernel,
+    layout,
+    monitor,
+    published,
+    scheduler,
+)
+from nova_numa_pmc.cli import exits, options
+from nova_numa_pmc.cli.verbs import hook
+from nova_numa_pmc.conf import settings
+from nova_numa_pmc.exceptions import NumaPmcError
+from nova_numa_pmc.finding import Finding
+from nova_numa_pmc.host import confinement, nova_conf, processes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import Optional
+
+    #: Asks a service's Python as a user (uid, gid), None: as this one.
+    Ask = Callable[[str, Optional[tuple[int, int]]], interpreter.Answer]
+    #: One check.
+    Check = Callable[[], Iterable[Finding]]
+
+COMPUTE, CONTROLLER = 'compute', 'controller'
+_SERVICES = {COMPUTE: processes.NOVA_COMPUTE, CONTROLLER: processes.NOVA_SCHEDULER}
+_PLACEMENT_CONF = '/etc/placement/placement.conf'
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument(
+        '--role',
+        choices=(COMPUTE, CONTROLLER),
+        help='what to check (default: what runs here, which may be both)',
+    )
+    parser.add_argument(
+        '--nova-conf',
+        metavar='PATH',
+        action='append',
+        default=[],
+        help='a configuration file of the service; later ones override earlier ones (default: '
+        'those that the service was started with)',
+    )
+    parser.add_argument(
+        '--placement-conf',
+        metavar='PATH',
+        help="the placement service's file (default: %s)" % _PLACEMENT_CONF,
+    )
+    options.add_common(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check, print, and return the exit code."""
+    roles = (args.role,) if args.role else roles_here(args.root)
+    # Another root's interpreters aren't for this host to run.
+    own = os.path.samefile(args.root, '/')
+    findings = collect(args, roles, interpreter.ask if own else None)
+    if args.json:
+        print(
+            json.dumps(
+                {'roles': list(roles), 'findings': [f._asdict() for f in findings]},
+                indent=2,
+                sort_keys=True,
+            )
+        )
+    else:
+        print(render(roles, findings))
+    is_wrong = any(found.severity == finding.ERROR for found in findings)
+    return exits.PROBLEM if is_wrong else exits.OK
+
+
+def roles_here(root: str) -> tuple[str, ...]:
+    """Return what the host is, by what runs on it: a tuple of roles, perhaps empty."""
+    roles: tuple[str, ...] = ()
+    if (
+        processes.find(root, processes.NOVA_COMPUTE)
+        or confinement.find_daemon(root)
+        or os.path.isdir(os.path.join(root, 'etc/libvirt'))
+    ):
+        roles += (COMPUTE,)
+    if processes.find(root, processes.NOVA_SCHEDULER):
+        roles += (CONTROLLER,)
+    return roles
+
+
+def collect(
+    args: argparse.Namespace, roles: Iterable[str], ask: Ask | None = interpreter.ask
+) -> list[Finding]:
+    """Run the checks of some roles; return the findings, errors first.
+
+    :param args: as :func:`configure` describes them
+    :param ask: asks a service's Python, as :func:`interpreter.ask`; None: it is not asked
+    """
+    findings: list[Finding] = []
+    if not roles:
+        findings.append(
+            Finding(
+                'role-unknown',
+                finding.ERROR,
+                'neither libvirt nor nova-compute nor nova-scheduler was found here',
+                'say what to check with --role',
+            )
+        )
+    for role in roles:
+        for check in {COMPUTE: _compute, CONTROLLER: _controller}[role](args, ask):
+            findings += _guarded(check)
+    return sorted(
+        dict.fromkeys(findings), key=lambda found: finding.SEVERITIES.index(found.severity)
+    )
+
+
+def render(roles: Sequence[str], findings: Sequence[Finding]) -> str:
+    """Return the findings as text, each with its remedy."""
+    lines = []
+    for found in findings:
+        lines.append('%s: %s [%s]' % (found.severity, found.what, found.code))
+        lines.append('  remedy: %s' % found.remedy)
+        if found.file and found.file not in found.what:
+            lines.append('  file: %s' % found.file)
+    counts = [
+        '%d %s%s' % (count, severity, '' if count == 1 else 's')
+        for severity in finding.SEVERITIES
+        for count in [sum(found.severity == severity for found in findings)]
+        if count
+    ]
+    lines.append(
+        '%s: %s'
+        % (
+            'checked as ' + ' and '.join(roles) if roles else 'no role found to check',
+            ', '.join(counts) or 'nothing wrong',
+        )
+    )
+    return '\n'.join(lines)
+
+
+def _compute(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
+    """List what to check on a compute host, as functions without arguments."""
+    root = args.root
+    for check in (
+        kernel.check_nodes,
+        kernel.check_numad,
+        kernel.check_balancing,
+        kernel.check_ksm,
+        kernel.check_huge_pages,
+        kernel.check_governor,
+        kernel.check_counting,
+        capacity.check_settings,
+        layout.check_libvirt,
+    ):
+        yield functools.partial(check, root)
+    yield lambda: _hook(root)
+    process = processes.find(root, processes.NOVA_COMPUTE)
+    directory = settings.of_host(root).state_dir
+    yield lambda: published.check_published(settings.below(root, directory), time.time())
+    yield lambda: published.check_paused(settings.below(root, directory))
+    yield lambda: published.check_shared(directory, process)
+    conf = _conf(args, COMPUTE, process)
+    yield lambda: _of_service(COMPUTE, process, conf)
+    yield lambda: capacity.check_memory_kept(root, conf)
+    if conf.files:
+        yield lambda: monitor.check_enabled(conf)
+        yield lambda: monitor.check_interval(conf)
+        yield lambda: capacity.check_ram_ratio(root, conf)
+        yield lambda: capacity.check_shared_set(root, conf)
+        yield lambda: published.check_pool(settings.below(root, directory), conf)
+        yield lambda: conf.findings
+    answer = _answer(args, COMPUTE, process, ask)
+    if answer:
+        yield lambda: monitor.check_loadable(answer, installed_shim())
+
+
+def _hook(root: str) -> Iterable[Finding]:
+    """Check the hook where the daemon looks for it, which may be in its container."""
+    daemon = confinement.find_daemon(root)
+    in_container = daemon is not None and not daemon.same_root
+    if daemon is not None and in_container:
+        root = os.path.join(root, 'proc/%d/root' % daemon.pid)
+    return hook_checks.check_status(
+        hook.status(argparse.Namespace(root=root, libvirt_version=None)), in_container
+    )
+
+
+def _controller(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
+    process = processes.find(args.root, processes.NOVA_SCHEDULER)
+    conf = _conf(args, CONTROLLER, process)
+    yield lambda: _of_service(CONTROLLER, process, conf)
+    if conf.files:
+        placement = _placement_conf(args)
+        yield lambda: scheduler.check_weigher(conf)
+        yield lambda: scheduler.check_filter(conf)
+        yield lambda: scheduler.check_choice(conf)
+        yield lambda: scheduler.check_candidates(conf, placement)
+        yield lambda: conf.findings + (placement.findings if placement else [])
+    answer = _answer(args, CONTROLLER, process, ask)
+    if answer:
+        yield lambda: scheduler.check_importable(answer)
+
+
+def _guarded(check: Check) -> list[Finding]:
+    """Run one check; what keeps it from an answer is a finding, and the others go on."""
+    try:
+        return list(check())
+    except (NumaPmcError, OSError) as error:
+        return [Finding('check-failed', finding.WARNING, str(error), 'run as root')]
+
+
+def _conf(
+    args: argparse.Namespace, role: str, process: processes.Process | None
+) -> nova_conf.NovaConf:
+    return nova_conf.NovaConf(
+        args.nova_conf or nova_conf.files_of(process, _SERVICES[role], args.root)
+    )
+
+
+def _placement_conf(args: argparse.Namespace) -> nova_conf.NovaConf | None:
+    path = args.placement_conf or settings.below(args.root, _PLACEMENT_CONF)
+    if not args.placement_conf and not os.path.exists(path):
+        return None
+    return nova_conf.NovaConf([path])
+
+
+def _of_service(
+    role: str, process: processes.Process | None, conf: nova_conf.NovaConf
+) -> Iterator[Finding]:
+    """Yield what holds for each service: does it run, where, and is its file there."""
+    service = _SERVICES[role]
+    yield from layout.check_container(process)
+    if process is None:
+        yield Finding(
+            '%s-not-running' % service,
+            finding.NOTE,
+            '%s is not running here' % service,
+            'start it, or say what to check with --role',
+        )
+    if not conf.files:
+        # A host of libvirt alone needs none.
+        severity = finding.ERROR if process or role == CONTROLLER else finding.WARNING
+        yield from conf.findings or [
+            Finding(
+                'nova-conf-missing',
+                severity,
+                'no configuration file of %s found' % service,
+                'name it with --nova-conf',
+            )
+        ]
+    yield from monitor.check_restarted(
+        process, conf, {path: os.stat(path).st_mtime for path in conf.files}
+    )
+
+
+def _answer(
+    args: argparse.Namespace, role: str, process: processes.Process | None, ask: Ask | None
+) -> interpreter.Answer | None:
+    """Ask the service's Python, unless it belongs to another root than this one."""
+    service = _SERVICES[role]
+    if ask is None or process is not None and not process.same_root:
+        return None
+    python = interpreter.of(process, '/usr/bin/' + service, args.root)
+    if python is None:
+        return None
+    return ask(python, (process.uid, process.gid) if process else None)
+
+
+def installed_shim() -> str | None:
+    """Return where this installation of ours put the shim, None: nowhere."""
+    from importlib import metadata
+
+    try:
+        files = metadata.files('nova-numa-pmc') or ()
+    except metadata.PackageNotFoundError:
+        return None
+    name = monitor.TARGET.replace('.', '/') + '.py'
+    return next(
+        (
+            str(file.locate())
+            for file in files
+            if str(file) == name and os.path.isfile(file.locate())
+        ),
+        None,
+    )

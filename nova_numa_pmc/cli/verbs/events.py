@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Show what would be counted on this CPU or another: event, encoding, source, caveats.
+
+examples:
+  nova-numa-rebalance events
+  nova-numa-rebalance events --cpu GenuineIntel-6-55-4 --json
+
+exit codes: 0 shown, even for a CPU without counters; 1 a problem; 64 usage error
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.cli import exits, options
+from nova_numa_pmc.conf import counters as counters_conf
+from nova_numa_pmc.host.perf import event_table, events, pfm
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+    from typing import Any
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument(
+        '--cpu',
+        metavar='MODEL',
+        help="another CPU: one of %s, or perf's form, GenuineIntel-6-55-4"
+        % ', '.join(row.key for row in event_table.ROWS),
+    )
+    options.add_json(parser, 'print JSON')
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the selection; a CPU without counters is a valid answer."""
+    overrides = {} if args.cpu else dict(counters_conf.read().events)
+    selection = events.select(cpu=args.cpu, overrides=overrides, libpfm=pfm.load())
+    print(json.dumps(as_dict(selection), indent=2) if args.json else render(selection))
+    return exits.OK
+
+
+def as_dict(selection: events.Selection) -> dict[str, Any]:
+    """Return the selection as plain data."""
+    return {
+        'cpu': selection.cpu._asdict(),
+        'known_as': selection.row.title if selection.row else None,
+        'events': [dict(event._asdict(), encoding=encoding(event)) for event in selection.events],
+        'missing': dict(selection.missing),
+    }
+
+
+def encoding(event: events.Event) -> str:
+    """Return an event as perf takes it; of a core event the register's code beside it."""
+    if event.config is None:
+        return '%s/%s/' % (event.pmu, event.name)
+    extra = ''.join(
+        ',%s=%#x' % (name, value)
+        for name, value in (('config1', event.config1), ('config2', event.config2))
+        if value
+    )
+    text = '%s/config=%#x%s/' % (event.pmu, event.config, extra)
+    if event.pmu == 'cpu' and event.config >> 32 == 0:
+        text += ' (r%x)' % events.register_code(event)
+    return text
+
+
+def render(selection: events.Selection) -> str:
+    """Return the selection as text."""
+    known = (
+        selection.row.title
+        if selection.row
+        else (
+            'not in the table, so only events that the kernel names are counted; --cpu accepts '
+            + ', '.join(row.key for row in event_table.ROWS)
+        )
+    )
+    lines = ['%s (%s): %s' % (selection.cpu.name, selection.cpu.cpuid or 'unknown', known)]
+    for event in _one_of_each(selection.events):
+        lines.append('%-15s %s' % (event.role, encoding(event)))
+        lines.append(
+            '%15s %s: %s%s'
+            % ('', event.source, event.name, '; ' + event.document if event.document else '')
+        )
+        if event.bytes_per_count:
+            lines.append('%15s %g bytes per count' % ('', event.bytes_per_count))
+        lines.extend('%15s - %s' % ('', caveat) for caveat in event.caveats)
+    by_reason: dict[str, list[str]] = {}
+    for role, reason in selection.missing:
+        by_reason.setdefault(reason, []).append(role)
+    for reason, roles in by_reason.items():
+        lines.append('not counted: %s: %s' % (', '.join(roles), reason))
+    return '\n'.join(lines)
+
+
+def _one_of_each(chosen: Iterable[events.Event]) -> Iterable[events.Event]:
+    """Return events without their repetitions on further boxes of the same kind."""
+    seen: dict[tuple[str, str], events.Event] = {}
+    for event in chosen:
+        seen.setdefault((event.role, event.name), event)
+    return seen.values()

@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Show where a guest would go and why.
+
+On a compute host: on which nodes a new guest of a given size would be placed now, or
+where a guest that runs was placed and would be placed now. Nothing is recorded
+or written.
+
+With --hosts: which host the scheduler's filter and weigher would choose, from
+saved rows of Nova's compute_nodes table, without Nova.
+
+examples:
+  nova-numa-rebalance explain --vcpus 4 --memory 8G
+  nova-numa-rebalance explain --vcpus 4 --memory 8G --spec numa_pmc:policy=one_node
+  nova-numa-rebalance explain --guest instance-0000002a --json
+  nova-numa-rebalance explain --hosts hosts.json --flavor flavor.json
+  nova-numa-rebalance explain --hosts hosts.json --vcpus 4 --memory 8192M --count 3
+
+exit codes: 0 there is a place; 1 there is none, or something can't be read;
+64 usage error
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import TYPE_CHECKING, TypedDict
+
+from nova_numa_pmc import extra_specs, model
+from nova_numa_pmc.cli import dry_run, exits, options
+from nova_numa_pmc.cli.render import status, tables
+from nova_numa_pmc.conf import settings
+from nova_numa_pmc.cpulist import format_nodes
+from nova_numa_pmc.exceptions import NumaPmcError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from nova_numa_pmc.promises import Decision
+
+_UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
+_MEMORY_MAX_BYTES = 1 << 50
+_VCPUS_MAX = 65536
+#: Of many candidates, what a reader looks at.
+_PLACES_SHOWN = 12
+#: No guest of libvirt's has this uuid.
+_NEW_UUID, _NEW_NAME = '', 'new guest'
+
+
+class Flavor(TypedDict, total=False):
+    """What of a flavor says how large a guest is, and its extra specs."""
+
+    vcpus: int
+    memory_bytes: int
+    specs: dict[str, str]
+
+
+class FlavorError(NumaPmcError):
+    """A flavor's file or an option in its place can't be used."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    size = parser.add_argument_group('the guest')
+    size.add_argument('--vcpus', type=_vcpus, metavar='N', help='its vCPUs')
+    size.add_argument(
+        '--memory',
+        type=_memory_bytes,
+        metavar='SIZE',
+        help='its memory: 8G, 512M; a plain number is MiB, as in a flavor',
+    )
+    size.add_argument(
+        '--spec',
+        action='append',
+        default=[],
+        type=_spec,
+        metavar='KEY=VALUE',
+        help='an extra spec of its flavor',
+    )
+    size.add_argument(
+        '--flavor',
+        metavar='FILE',
+        help='its flavor: what "openstack flavor show NAME -f json" prints',
+    )
+    size.add_argument('--guest', metavar='NAME', help='a guest that runs here, by name or uuid')
+    parser.add_argument(
+        '--hosts', metavar='FILE', help='choose a host: rows of compute_nodes as JSON'
+    )
+    parser.add_argument(
+        '--nova-conf',
+        metavar='PATH',
+        action='append',
+        default=[],
+        help="with --hosts: the scheduler's file (default: the options' defaults)",
+    )
+    parser.add_argument(
+        '--count',
+        type=_vcpus,
+        default=1,
+        metavar='N',
+        help='with --hosts: place this many of them, one after another',
+    )
+    options.add_common(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Explain; return the exit code."""
+    if args.guest and args.hosts:
+        raise FlavorError(
+            '--guest is about this host, --hosts about others: give only one of them'
+        )
+    guest = dry_run.running(args.guest, args.root) if args.guest else new_guest(args)
+    if args.hosts:
+        from nova_numa_pmc.cli import explain_hosts
+
+        return explain_hosts.run(args, guest)
+    shared = settings.of_host(args.root)
+    decision, recorded = dry_run.decide(guest, shared, args.root)
+    places = dry_run.places(decision, shared.limits)
+    kept = dry_run.memory_kept(shared.limits, args.root)
+    if args.json:
+        print(
+            json.dumps(as_dict(guest, decision, recorded, places, kept), indent=2, sort_keys=True)
+        )
+    else:
+        print(render(guest, decision, recorded, places, kept))
+    has_place = decision.promise.cpu_nodes or decision.promise.origin == model.PINNED
+    return exits.OK if has_place else exits.PROBLEM
+
+
+def new_guest(args: argparse.Namespace) -> model.Guest:
+    """Return the guest that the options describe.
+
+    :raises FlavorError: its size isn't told, or the flavor's file can't be used
+    """
+    flavor: Flavor = read_flavor(args.flavor) if args.flavor else {}
+    vcpus = args.vcpus or flavor.get('vcpus')
+    memory_bytes = args.memory or flavor.get('memory_bytes')
+    if not vcpus or not memory_bytes:
+        raise FlavorError(
+            'the size of the guest is missing: give --vcpus and --memory, --flavor or --guest'
+        )
+    specs = {**flavor.get('specs', {}), **dict(args.spec)}
+    hints = tuple(sorted(pair for pair in specs.items() if pair[0].startswith(extra_specs.PREFIX)))
+    return model.Guest(
+        _NEW_UUID,
+        _NEW_NAME,
+        vcpus,
+        memory_bytes,
+        hints=hints,
+        placed_by=extra_specs.pinned_by_nova(specs),
+    )
+
+
+def read_flavor(path: str) -> Flavor:
+    """Read a flavor as openstackclient prints it.
+
+    :raises FlavorError: it isn't one
+    """
+    try:
+        with open(path, encoding='utf-8') as stream:
+            found = json.loads(stream.read(settings.MAX_BYTES))
+        specs = found.get('properties') or {}
+        if isinstance(specs, str):  # openstackclient before 5.0 printed "a='1', b='2'"
+            specs = dict(_spec(part.strip().replace("'", '')) for part in specs.split(','))
+        return {
+            'vcpus': _vcpus(str(found['vcpus'])),
+            'memory_bytes': _memory_bytes('%sM' % found['ram']),
+            'specs': {str(key): str(value) for key, value in specs.items()},
+        }
+    except (OSError, ValueError, KeyError, AttributeError, argparse.ArgumentTypeError) as error:
+        raise FlavorError(
+            '%s: not a flavor with vcpus, ram and properties (%s): make it with '
+            '"openstack flavor show NAME -f json"' % (path, error)
+        ) from None
+
+
+def as_dict(
+    guest: model.Guest,
+    decision: Decision,
+    recorded: model.Promise | None,
+    places: Iterable[dry_run.Place],
+    kept: Sequence[tuple[model.Node, model.NodeMemory]] = (),
+) -> dict[str, Any]:
+    """Return the explanation as plain data.
+
+    :param kept: as :func:`preview.memory_kept`
+    """
+    assert decision.view is not None
+    promise = decision.promise
+    return {
+        'guest': {
+            'name': guest.name,
+            'vcpus': guest.vcpus,
+            'memory_bytes': guest.memory_bytes,
+            'extra_specs': dict(guest.hints),
+            'placed_by': list(guest.placed_by),
+        },
+        'recorded': recorded and recorded._asdict(),
+        'decision': {
+            'origin': promise.origin,
+            'cpu_nodes': promise.cpu_nodes,
+            'mem_nodes': promise.mem_nodes,
+            'why': decision.why,
+            'cpus': None if decision.cpus is None else sorted(decision.cpus),
+            'evidence': decision.evidence and decision.evidence.told,
+        },
+        'problems': list(decision.problems),
+        'memory_kept': [
+            dict(memory._asdict(), node=node.id, bytes=node.memory_bytes) for node, memory in kept
+        ],
+        'nodes': [
+            dict(node._asdict(), cpus=None if node.cpus is None else sorted(node.cpus))
+            for node in decision.view.nodes
+        ],
+        'places': [
+            {
+                'cpu_nodes': cpus,
+                'mem_nodes': mems,
+                'pressure': pressure,
+                'key': {
+                    part: None if value == float('inf') else value for part, value in key.items()
+                },
+            }
+            for cpus, mems, pressure, key in places
+        ],
+    }
+
+
+def render(
+    guest: model.Guest,
+    decision: Decision,
+    recorded: model.Promise | None,
+    places: Sequence[dry_run.Place],
+    kept: Sequence[tuple[model.Node, model.NodeMemory]] = (),
+) -> str:
+    """Return the explanation as text."""
+    assert decision.view is not None
+    lines = [
+        '%s, %d vCPUs, %s: %s'
+        % (
+            tables.printable(guest.name),
+            guest.vcpus,
+            tables.scaled(guest.memory_bytes, 1024),
+            decision.why,
+        )
+    ]
+    if recorded:
+        lines.append(
+            'recorded: %s, CPUs on %s, memory on %s, %.0f s ago'
+            % (
+                recorded.origin,
+                format_nodes(recorded.cpu_nodes) or 'any',
+                format_nodes(recorded.mem_nodes) or 'any',
+                (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - recorded.since_ns) / 1e9,
+            )
+        )
+    lines += ['problem: ' + tables.printable(problem) for problem in decision.problems]
+    lines += [status.memory_line(node.id, node.memory_bytes, memory) for node, memory in kept]
+    lines += ['', *tables.text(_nodes(decision.view)), '', *tables.text(_places(places))]
+    return '\n'.join(lines).rstrip()
+
+
+def _nodes(view: model.HostView) -> tables.Table:
+    rows = [
+        (
+            str(node.id),
+            tables.number(node.cores, 1),
+            str(node.threads),
+            tables.number(node.guests, 1),
+            tables.number(node.vcpus, 1),
+            tables.scaled(node.capacity_bytes, 1024),
+            tables.scaled(node.promised_bytes, 1024),
+            tables.scaled(max(0, node.capacity_bytes - node.promised_bytes), 1024),
+        )
+        for node in view.nodes
+    ]
+    return _table('node cores threads guests vcpus capacity promised left', rows)
+
+
+def _places(places: Sequence[dry_run.Place]) -> tables.Table:
+    rows = [
+        (
+            '%d.' % number,
+            format_nodes(cpus) or 'any',
+            format_nodes(mems) or 'any',
+            tables.number(pressure),
+            tables.number(key['distance'], 0),
+            _highest(key['vCPUs per core']),
+            tables.percent(key['promised memory']),
+        )
+        for number, (cpus, mems, pressure, key) in enumerate(places[:_PLACES_SHOWN], 1)
+    ]
+    if len(places) > _PLACES_SHOWN:
+        rows.append(('and %d more' % (len(places) - _PLACES_SHOWN),) + ('',) * 6)
+    return _table('place CPUs memory pressure distance vcpus/core promised%', rows)
+
+
+def _table(headings: str, rows: Iterable[Iterable[str]]) -> tables.Table:
+    return tables.Table(
+        '',
+        tuple((heading, False) for heading in headings.split()),
+        tuple(tuple(tables.Cell(text) for text in row) for row in rows),
+    )
+
+
+def _highest(value: float | list[float]) -> str:
+    return tables.number(max(value) if isinstance(value, list) else value)
+
+
+def _vcpus(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= _VCPUS_MAX):
+        raise argparse.ArgumentTypeError('%.40r is not a number from 1 to %d' % (text, _VCPUS_MAX))
+    return int(text)
+
+
+def _memory_bytes(text: str) -> int:
+    digits, unit = (text, 'M') if text[-1:].isdigit() else (text[:-1], text[-1:].upper())
+    if not (
+        digits.isascii()
+        and digits.isdigit()
+        and len(digits) < 16
+        and unit in _UNITS
+        and 0 < int(digits) * _UNITS[unit] <= _MEMORY_MAX_BYTES
+    ):
+        raise argparse.ArgumentTypeError('%.40r is not a size like 8G or 512M' % text)
+    return int(digits) * _UNITS[unit]
+
+
+def _spec(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition('=')
+    if not equals or not key:
+        raise argparse.ArgumentTypeError('%.40r is not KEY=VALUE' % text)
+    return key, value

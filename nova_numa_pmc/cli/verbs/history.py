@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Show which guests were moved, by whom, why, and what came of it; the newest last.
+
+The agent's moves and those of commands, kept across reboots in
+/var/lib/nova-numa-pmc/history (about 1 MiB, and one older file of that size).
+
+examples:
+  nova-numa-rebalance history
+  nova-numa-rebalance history --guest instance-0000002a --last 5
+  nova-numa-rebalance history --json | jq 'select(.result != "done")'
+  nova-numa-rebalance undo --move 5f1c09ab
+
+exit codes: 0 shown; 1 a problem; 64 usage error
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.cli import exits, guest_lookup, intervals, options
+from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.cpulist import format_nodes
+from nova_numa_pmc.exceptions import UnknownGuest
+from nova_numa_pmc.host import guests
+from nova_numa_pmc.state import history
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument(
+        '--guest',
+        metavar='GUEST',
+        help="only this guest: a name, a uuid, or libvirt's id while it runs",
+    )
+    parser.add_argument('--last', type=_count, default=None, metavar='N', help='only the newest N')
+    options.add_common(parser, 'print one JSON object per move and line')
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) < 10**6):
+        raise argparse.ArgumentTypeError('%.40r is not a number above 0' % text)
+    return int(text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the history; return the exit code."""
+    entries, broken = history.read(args.root)
+    if args.guest:
+        wanted = {args.guest, *_uuid_of(args.guest, args.root)}
+        entries = [
+            one for one in entries if any(wanted & {part.name, part.uuid} for part in one.parts)
+        ]
+    entries = entries[-args.last :] if args.last else entries
+    if args.json:
+        for one in entries:
+            print(json.dumps(history.to_data(one)))
+    else:
+        print('\n'.join(tables.text(table(entries))) if entries else 'no guest was moved')
+    if broken:
+        print('%d lines of the history cannot be read and are left out' % broken, file=sys.stderr)
+    return exits.OK
+
+
+def _uuid_of(text: str, root: str) -> list[str]:
+    """Return the uuid of a running guest that is named so, in a list that may be empty."""
+    try:
+        return [guest_lookup.find(text, guests.read_running(root)[0]).uuid]
+    except UnknownGuest:
+        return []
+
+
+def table(entries: Sequence[history.Entry]) -> tables.Table:
+    """Return entries as a table: a row for each guest that was moved."""
+    headings = ('id', 'when', 'who', 'guest', 'from', 'to', 'moved', 'took', 'result', 'why')
+    rows = [
+        (
+            one.id,
+            intervals.clock_time(one.taken_s, with_date=True),
+            one.who,
+            part.name,
+            _nodes(part.before),
+            _nodes(part.after),
+            tables.scaled(part.moved_bytes, 1024),
+            '%.1f s' % one.seconds,
+            one.result.replace('_', ' '),
+            one.why,
+        )
+        for one in entries
+        for part in one.parts
+    ]
+    return tables.Table(
+        'history',
+        tuple((heading, heading not in ('moved', 'took')) for heading in headings),
+        tuple(tuple(tables.Cell(tables.printable(text)) for text in row) for row in rows),
+    )
+
+
+def _nodes(place: history.Place) -> str:
+    """Return '0', or '0, memory 1' where they are apart."""
+    cpus = format_nodes(place.cpu_nodes) or 'any'
+    mems = format_nodes(place.mem_nodes) or 'any'
+    return cpus if cpus == mems else '%s, memory %s' % (cpus, mems)

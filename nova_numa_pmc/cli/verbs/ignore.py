@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leave a guest alone: it is neither held to its place nor moved.
+
+Its CPUs stay as they are until something else changes them, and at its next start
+the hook leaves it floating. With --release its CPUs and memory are widened at once to
+all that the host gives to guests. This is kept across reboots, in
+/var/lib/nova-numa-pmc/guests, until "unpin".
+
+examples:
+  nova-numa-rebalance ignore instance-0000002a
+  nova-numa-rebalance ignore instance-0000002a --release
+
+exit codes: 0 done; 1 a problem; 64 usage error
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import model, promises
+from nova_numa_pmc.cli import context, exits, run_moves
+from nova_numa_pmc.cli.verbs import pin, top
+from nova_numa_pmc.host import cgroups, cpuset
+from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
+from nova_numa_pmc.state import overrides
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    pin.add_guest(parser)
+    parser.add_argument('--release', action='store_true', help='widen it now')
+    parser.add_argument(
+        '--wait',
+        type=top.seconds,
+        default=30.0,
+        metavar='SECONDS',
+        help='with --release: how long to wait for another process that moves guests '
+        '(default: 30)',
+    )
+
+
+def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
+    """Ignore the guest; return the exit code."""
+    here = here or context.Here(args.root)
+    here.need_root()
+    if not args.release:
+        uuid, name = here.find_said(args.guest)
+        pin.say(here, overrides.Override(uuid, overrides.IGNORE, name), args)
+        return exits.OK
+    guest = here.find(args.guest)
+    # In turn: an agent in the middle of a tick would write what is taken away here.
+    with run_moves.hold_turn(here, 'ignore', args.wait):
+        pin.say(here, overrides.Override(guest.uuid, overrides.IGNORE, guest.name), args)
+        _release(here, guest)
+    return exits.OK
+
+
+def _release(here: context.Here, guest: model.Guest) -> None:
+    """Promise a guest no place and let it go wherever guests may; what others placed stays."""
+    with promises.locked(here.shared, here.root, LOCK_TIMEOUT_S) as ledger:
+        promise = ledger.promises.get(guest.uuid)
+        if promise is None or promise.origin != model.PLACED:
+            return
+        ledger.put(
+            promise._replace(
+                cpu_nodes=(), mem_nodes=(), mem_bytes=(), bound=False, origin=model.FLOATING
+            )
+        )
+    groups = cgroups.find(guest.pid, here.root)
+    cpuset.release_cpus(groups, write=here.port.write)
+    cpuset.release_memory(groups, frozenset(promise.mem_nodes), write=here.port.write)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Without a command: show this host's state and which moves would pay, and ask.
+
+It asks only root, and only on a terminal; otherwise it ends after the plan.
+
+examples:
+  nova-numa-rebalance
+  nova-numa-rebalance --interval 20
+  nova-numa-rebalance --json
+
+exit codes: 0 nothing would pay, or all was done; 2 something would pay but was not
+made; 3 some moves were made and others not; 1 a problem; 64 usage error
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.cli import context, exits, options, run_moves
+from nova_numa_pmc.cli.render import plans
+from nova_numa_pmc.cli.verbs import apply, plan as plan_command, status as status_command, top
+from nova_numa_pmc.state import history
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    plan_command.add_measuring(parser)
+    parser.add_argument(
+        '--wait',
+        type=top.seconds,
+        default=30.0,
+        metavar='SECONDS',
+        help='how long to wait for another process that moves guests (default: 30)',
+    )
+    options.add_common(parser, 'print one JSON object with status and plan')
+
+
+def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
+    """Show status and plan, ask, make the moves; return the exit code."""
+    here = here or context.Here(args.root)
+    asks = here.terminal and here.may_write and not args.json
+    seen = here.measure(args.interval, keep=asks)
+    plan, situation = here.propose(seen, args.horizon)
+    if args.json:
+        print(
+            json.dumps(
+                {
+                    'status': status_command.to_data(here, seen),
+                    'plan': plans.to_data(plan, situation, seen),
+                }
+            )
+        )
+    else:
+        status_command.show(here, seen)
+        print()
+        print('\n'.join(plans.lines(plan, situation, args.horizon, seen)), flush=True)
+    if not plan.moves:
+        return exits.OK
+    if not asks or not apply.agreed(here, 'make these moves?'):
+        return exits.NOT_EMPTY
+    outcome = run_moves.make(here, plan, seen.record.promises, history.APPLY, args.wait)
+    run_moves.say_outcome(outcome, print)
+    return outcome.exit_code

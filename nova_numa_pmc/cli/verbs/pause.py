@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep the agent from moving guests, until "resume" or a reboot.
+
+It ends the moves in hand (kept where most of the memory has moved, else taken back)
+at its next tick, and plans none. It still measures, publishes and holds guests to
+their places. The operator's commands still move guests.
+
+examples:
+  nova-numa-rebalance pause --reason 'memory is replaced until 15:00'
+  nova-numa-rebalance resume
+
+exit codes: 0 done; 1 a problem; 64 usage error
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from nova_numa_pmc.cli import context, exits, options
+from nova_numa_pmc.state import pause
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument(
+        '--reason',
+        type=_reason,
+        default='',
+        metavar='TEXT',
+        help='the reason, which status, check and systemctl status show',
+    )
+    options.add_common(parser)
+
+
+def _reason(text: str) -> str:
+    if len(text) > pause.REASON_MAX or not text.isprintable():
+        raise argparse.ArgumentTypeError('not a line of at most %d characters' % pause.REASON_MAX)
+    return text
+
+
+def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
+    """Pause the agent; return the exit code."""
+    here = here or context.Here(args.root)
+    here.need_root()
+    paused = pause.begin(here.directory, args.reason)
+    if args.json:
+        print(json.dumps(paused._asdict()))
+    else:
+        print('the agent moves no guest until "nova-numa-rebalance resume"')
+    return exits.OK

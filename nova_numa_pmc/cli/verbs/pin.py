@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep a guest where it is: the agent holds it to its place and never moves it.
+
+Neither do apply and undo. With --node it is moved there first. This is kept across
+reboots, in /var/lib/nova-numa-pmc/guests: at its next start the guest is placed as any
+other, and stays there.
+
+examples:
+  nova-numa-rebalance pin instance-0000002a
+  nova-numa-rebalance pin instance-0000002a --node 1
+  nova-numa-rebalance unpin instance-0000002a
+
+exit codes: 0 done; 1 a problem: it is not pinned; 3 pinned, but its memory has
+followed partly; 64 usage error
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import model
+from nova_numa_pmc.cli import context, exits, options, run_moves
+from nova_numa_pmc.cli.verbs import top
+from nova_numa_pmc.core.rebalance import eligibility, moves
+from nova_numa_pmc.exceptions import CpusetError, MigrationError
+from nova_numa_pmc.host import cgroups
+from nova_numa_pmc.state import history, overrides
+
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+#: What of a guest's memory may be elsewhere without a move: QEMU's read-only pages.
+_FEW_BYTES, _FEW_SHARE = 16 << 20, 0.01
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add_guest(parser)
+    parser.add_argument('--node', type=int, metavar='N', help='move it there first')
+    parser.add_argument(
+        '--wait',
+        type=top.seconds,
+        default=30.0,
+        metavar='SECONDS',
+        help='with --node: how long to wait for another process that moves guests (default: 30)',
+    )
+
+
+def add_guest(parser: argparse.ArgumentParser) -> None:
+    """Add what each command about one guest has."""
+    parser.add_argument('guest', metavar='GUEST', help='a name, uuid or libvirt id')
+    options.add_common(parser)
+
+
+def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
+    """Pin the guest; return the exit code."""
+    here = here or context.Here(args.root)
+    here.need_root()
+    outcome = None
+    if args.node is None:
+        uuid, name = here.find_said(args.guest)
+    else:
+        guest = here.find(args.guest)
+        uuid, name = guest.uuid, guest.name
+        outcome = _bring(here, guest, args.node, args.wait)
+        if outcome and outcome.exit_code == exits.PROBLEM:
+            raise MigrationError(
+                'guest %s: not pinned: %s'
+                % (name, ''.join(one.why for one in outcome.entries) or 'interrupted by a signal')
+            )
+    say(
+        here,
+        overrides.Override(uuid, overrides.PIN, name),
+        args,
+        outcome and run_moves.outcome_data(outcome),
+    )
+    return outcome.exit_code if outcome else exits.OK
+
+
+def say(
+    here: context.Here,
+    override: overrides.Override,
+    args: argparse.Namespace,
+    outcome: dict[str, Any] | None = None,
+) -> None:
+    """Put down what was said of a guest, and print it."""
+    overrides.put(override, here.root)
+    if args.json:
+        print(json.dumps(dict(override._asdict(), outcome=outcome)))
+    else:
+        print(
+            '%s %s: %s'
+            % (
+                override.name,
+                override.uuid,
+                {
+                    overrides.PIN: 'pinned: it is held where it is and not moved',
+                    overrides.IGNORE: 'ignored: it is neither held nor moved, and left floating '
+                    'at its next start',
+                }[override.what],
+            )
+        )
+
+
+def _bring(
+    here: context.Here, guest: model.Guest, node_id: int, wait_s: float
+) -> run_moves.Outcome | None:
+    """Move a guest to a node; return what came of it, None: it is there.
+
+    :raises MigrationError: it can't be there
+    """
+    seen = here.look(keep=True)
+    node = next((node for node in seen.host.nodes if node.id == node_id), None)
+    if node is None or not node.cpus:
+        raise MigrationError(
+            'node %d has no CPUs for guests; nodes that have: %s'
+            % (node_id, ', '.join(str(node.id) for node in seen.host.nodes if node.cpus))
+        )
+    promise = seen.record.promises.get(guest.uuid)
+    home = (node_id,) if node.memory_bytes else ()
+    if (
+        promise
+        and promise.cpu_nodes == (node_id,)
+        and (not home or (home == promise.mem_nodes and not _is_elsewhere(here, guest, node_id)))
+    ):
+        return None
+    # What was said of it before is overruled.
+    fixed = eligibility.why_not(guest._replace(override=''), promise)
+    if promise is None or fixed:
+        raise MigrationError(
+            'guest %s cannot be moved: %s' % (guest.name, eligibility.WORDS[fixed])
+        )
+    step = moves.Step(guest.uuid, guest.name, promise.cpu_nodes, (node_id,), home, 0)
+    move = moves.Move(
+        moves.MOVE,
+        (step,),
+        0.0,
+        0.0,
+        0.0,
+        0,
+        (model.Reason(moves.ASKED, (('why', 'pinned there'),)),),
+    )
+    return run_moves.make(here, moves.Plan((move,)), seen.record.promises, history.PIN, wait_s)
+
+
+def _is_elsewhere(here: context.Here, guest: model.Guest, node_id: int) -> bool:
+    """Return whether much of a guest's memory is off its node: a move was ended, or it spilled."""
+    try:
+        by_node = cgroups.memory_by_node(cgroups.find(guest.pid, here.root)) or {}
+    except CpusetError:
+        return False
+    return sum(by_node.values()) - by_node.get(node_id, 0) > max(
+        _FEW_BYTES, _FEW_SHARE * sum(by_node.values())
+    )

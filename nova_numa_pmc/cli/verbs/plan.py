@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure this host and show which moves of guests would pay, and why. Nothing is moved.
+
+A move pays when it gains more than it costs within --horizon, if the load stays as
+it is now. The agent's budgets do not apply, and CPUs are not widened: only the
+agent does that. It need not be running.
+
+examples:
+  nova-numa-rebalance plan
+  nova-numa-rebalance plan --interval 20 --horizon 1h
+  nova-numa-rebalance plan instance-0000002a instance-0000002b
+  nova-numa-rebalance plan --json | jq -r '.moves[].text'
+
+exit codes: 0 nothing would pay; 2 something would; 1 a problem; 64 usage error
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.cli import context, exits, options
+from nova_numa_pmc.cli.render import plans, tables
+from nova_numa_pmc.cli.verbs import top
+from nova_numa_pmc.core.rebalance import planner
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nova_numa_pmc.core.rebalance import moves
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add_guests(parser)
+    add_measuring(parser)
+    options.add_common(parser)
+
+
+def add_guests(parser: argparse.ArgumentParser) -> None:
+    """Add the names of guests."""
+    parser.add_argument(
+        'guest',
+        nargs='*',
+        metavar='GUEST',
+        help='leave all others where they are: a name, uuid or libvirt id',
+    )
+
+
+def add_measuring(parser: argparse.ArgumentParser) -> None:
+    """Add what a plan is measured and weighed by."""
+    parser.add_argument(
+        '--interval',
+        type=top.seconds,
+        default=5.0,
+        metavar='SECONDS',
+        help='how long to measure (default: 5)',
+    )
+    parser.add_argument(
+        '--horizon',
+        type=top.seconds,
+        default=planner.HORIZON_S,
+        metavar='SECONDS',
+        help='how long to assume that the load stays as it is (default: 10m)',
+    )
+
+
+def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
+    """Print the plan; return the exit code."""
+    here = here or context.Here(args.root)
+    seen = here.measure(args.interval)
+    plan, situation = here.propose(seen, args.horizon, args.guest)
+    if args.json:
+        print(json.dumps(plans.to_data(plan, situation, seen)))
+    else:
+        show(plan, situation, args.horizon, seen)
+    return exits.NOT_EMPTY if plan.moves else exits.OK
+
+
+def show(
+    plan: moves.Plan, situation: moves.Situation, horizon_s: float, seen: context.Seen
+) -> None:
+    """Print a plan as text, and to stderr what could not be told."""
+    print('\n'.join(plans.lines(plan, situation, horizon_s, seen)), flush=True)
+    for problem in seen.problems:
+        print('problem: ' + tables.printable(problem), file=sys.stderr)

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Record samples of this host to a file, for days.
+
+Each sample is appended whole: a recorder that is killed loses at most the one it
+was writing, and the next one goes on in the same file. A full file is renamed to
+FILE.1, FILE.2 … and the oldest is dropped, so the recording never takes more than
+--max-size times --keep. `report FILE` and `top --replay FILE` read all of them.
+
+examples:
+  nova-numa-rebalance record --out /var/log/nova-numa-pmc/samples --duration 7d
+  nova-numa-rebalance record --out /tmp/before --interval 2 --duration 10m
+  systemd-run --unit numa-record nova-numa-rebalance record --out /var/log/samples
+
+exit codes: 0 the duration is over, or interrupted by the operator; 1 a problem;
+64 usage error
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from array import array
+from typing import TYPE_CHECKING, Protocol
+
+from nova_numa_pmc.cli import exits, intervals
+from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.cli.verbs import top
+from nova_numa_pmc.recordings import recording
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
+
+    from nova_numa_pmc.measurement import Sample
+
+_PART_MAX_MIB = recording.PART_MAX_BYTES >> 20
+
+
+class Sampler(Protocol):
+    """Measures a host, over the time since the sample before."""
+
+    def sample(self) -> Sample:
+        """Return what was measured."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument('--out', required=True, metavar='FILE', help='the recording')
+    parser.add_argument(
+        '--interval',
+        type=top.seconds,
+        default=10.0,
+        metavar='SECONDS',
+        help='what a sample spans (default: 10)',
+    )
+    parser.add_argument(
+        '--duration',
+        type=_duration,
+        metavar='TIME',
+        help='end after this: 90, 15m, 2h, 7d (default: when interrupted)',
+    )
+    parser.add_argument(
+        '--max-size',
+        type=_whole(1, _PART_MAX_MIB),
+        default=64,
+        metavar='MIB',
+        help='size at which the file is renamed and a new one begun (default: 64)',
+    )
+    parser.add_argument(
+        '--keep',
+        type=_whole(1, recording.PARTS_MAX),
+        default=8,
+        metavar='N',
+        help='files kept, the current one included (default: 8)',
+    )
+
+
+def _duration(text: str) -> float:
+    try:
+        return intervals.duration_s(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError('not a time like 90, 15m, 2h or 7d') from None
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
+            raise argparse.ArgumentTypeError('not a whole number from %d to %d' % (low, high))
+        return int(text)
+
+    return parse
+
+
+def run(
+    args: argparse.Namespace,
+    open_sampler: Callable[[], AbstractContextManager[Sampler]] = top.open_sampler,
+    wait: Callable[[float], bool | None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
+    """Record until the duration is over or a signal comes."""
+    writer = recording.Writer(args.out, args.max_size << 20, args.keep)
+    sizes = array('L')
+    try:
+        if writer.cut_bytes:
+            _say('cut %d bytes of a torn sample off the end of %s' % (writer.cut_bytes, args.out))
+        _say(
+            'recording to %s every %g s%s'
+            % (args.out, args.interval, '' if args.duration else '; Ctrl-C ends it')
+        )
+        with top.until_interrupted(), open_sampler() as sampler:
+            told: set[str] = set()
+            for sample in _until(
+                args.duration, intervals.paced(sampler.sample, args.interval, wait, clock), clock
+            ):
+                sizes.append(writer.append(sample))
+                top.tell_once(sample.problems, told, _say)
+    finally:
+        writer.close()
+    _say(
+        '%d samples, %sB; a day of these takes %sB'
+        % (
+            len(sizes),
+            tables.scaled(sum(sizes), 1024),
+            tables.scaled(sum(sizes) / len(sizes) * 86400 / args.interval, 1024),
+        )
+        if sizes
+        else 'no sample was taken'
+    )
+    return exits.OK
+
+
+def _until(
+    duration_s: float | None, samples: Iterable[Sample], clock: Callable[[], float]
+) -> Iterator[Sample]:
+    end = None if duration_s is None else clock() + duration_s
+    for sample in samples:
+        yield sample
+        if end is not None and clock() >= end:
+            return
+
+
+def _say(line: str) -> None:
+    print('record: %s' % line, file=sys.stderr, flush=True)

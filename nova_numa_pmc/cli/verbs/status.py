@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Show this host's nodes and guests: where each guest is, and why.
+
+It answers at once, with the load that the agent published last; with --interval
+the load is measured instead. A guest's row names the nodes that its CPUs are held
+to, where its memory lies, and what brought it there: its start, or a move with its
+reason. The agent need not be running.
+
+examples:
+  nova-numa-rebalance status
+  nova-numa-rebalance status --interval 5
+  nova-numa-rebalance status --json | jq '.guests[] | {name, held_nodes, why}'
+
+exit codes: 0 shown; 1 a problem; 64 usage error
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.cli import context, exits, host_status, options
+from nova_numa_pmc.cli.render import status, tables
+from nova_numa_pmc.cli.verbs import top
+from nova_numa_pmc.core import pools
+
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+    from nova_numa_pmc.state.overrides import Override
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument(
+        '--interval', type=top.seconds, default=None, metavar='SECONDS', help='how long to measure'
+    )
+    options.add_common(parser)
+
+
+def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
+    """Show how the host stands; return the exit code."""
+    here = here or context.Here(args.root)
+    seen = here.measure(args.interval) if args.interval else here.look()
+    if args.json:
+        print(json.dumps(to_data(here, seen)))
+    else:
+        show(here, seen)
+    return exits.OK
+
+
+def show(here: context.Here, seen: context.Seen) -> None:
+    """Print how a host stands, and to stderr what could not be told."""
+    agent, nodes, guests, absent, problems, source = _found(here, seen)
+    lines = status.agent_lines(agent, seen.sample is not None)
+    lines.append(status.pool_line(seen.pool, source))
+    lines += status.memory_lines(nodes)
+    lines += ['', *tables.text(status.node_table(nodes))]
+    if guests:
+        lines += ['', *tables.text(status.guest_table(guests, *_clocks()))]
+    if absent:
+        lines += [
+            '',
+            'not running: '
+            + ', '.join('%s %s (%s)' % (each.name, each.uuid, each.what) for each in absent),
+        ]
+    print('\n'.join(lines), flush=True)
+    for problem in problems:
+        print('problem: ' + tables.printable(problem), file=sys.stderr)
+
+
+def to_data(here: context.Here, seen: context.Seen) -> dict[str, Any]:
+    """Return how a host stands as plain data."""
+    agent, nodes, guests, absent, problems, source = _found(here, seen)
+    return dict(
+        status.to_data(agent, nodes, guests, absent, problems, *_clocks()),
+        pool={'cpus': sorted(seen.pool.cpus), 'source': source or seen.pool.source},
+    )
+
+
+def _found(
+    here: context.Here, seen: context.Seen
+) -> tuple[
+    host_status.Agent,
+    tuple[host_status.Node, ...],
+    tuple[host_status.Standing, ...],
+    list[Override],
+    tuple[str, ...],
+    str,
+]:
+    """Return what is shown, and at last whom the agent has the floating pool from, '' not told."""
+    agent, published = host_status.agent(here)
+    guests, problems = host_status.guests(here, seen)
+    return (
+        agent,
+        host_status.nodes(here, seen, published if agent.fresh else None),
+        guests,
+        host_status.unknown_overrides(here, seen),
+        (*seen.problems, *problems),
+        published.pool_source if published and seen.pool.source == pools.AGENT else '',
+    )
+
+
+def _clocks() -> tuple[float, float]:
+    return time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Show live the pressure on each node, and where its guests run and access memory.
+
+On a terminal the tables are redrawn each interval (keys: s sorts by the next
+column, q or Ctrl-C ends). Anywhere else, and with --once, they are printed.
+
+examples:
+  nova-numa-rebalance top
+  nova-numa-rebalance top --once --interval 2
+  nova-numa-rebalance top --guest instance-0000002a --sort remote
+  nova-numa-rebalance top --json | jq '.nodes[] | {id, pressure, remote_ratio}'
+  nova-numa-rebalance top --replay /var/log/nova-numa-pmc/samples
+
+exit codes: 0 ended by the operator, or shown once; 1 a problem; 64 usage error
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import json
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import measurement
+from nova_numa_pmc.cli import exits, intervals, options
+from nova_numa_pmc.cli.render import screen, tables
+from nova_numa_pmc.exceptions import NumaPmcError
+from nova_numa_pmc.recordings import replay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from types import FrameType
+    from typing import NoReturn
+
+    from nova_numa_pmc.measurement import Sample
+    from nova_numa_pmc.sampling import Sampler
+
+_SORT_KEYS = list(tables.SORTS)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument(
+        '--interval',
+        type=seconds,
+        default=5.0,
+        metavar='SECONDS',
+        help='what a sample spans; with --replay, the time between two (default: 5)',
+    )
+    parser.add_argument(
+        '--once',
+        action='store_true',
+        help='show one interval and exit; with --replay, the last sample',
+    )
+    options.add_json(parser, 'print one JSON object per sample and line')
+    parser.add_argument(
+        '--guest',
+        action='append',
+        metavar='NAME|UUID',
+        help='show this guest only (may be repeated)',
+    )
+    parser.add_argument(
+        '--sort',
+        choices=_SORT_KEYS,
+        default='name',
+        help='sort guests by this, the highest first (default: name)',
+    )
+    parser.add_argument(
+        '--replay',
+        metavar='FILE',
+        help='show a recording instead of this host, or what "top --json" or '
+        '"perf stat -x, -I" wrote',
+    )
+    parser.add_argument(
+        '--cpu',
+        metavar='MODEL',
+        help='with --replay: the CPU that perf counted on, which determines what its raw events '
+        'are (see "events --help")',
+    )
+
+
+def seconds(text: str) -> float:
+    """Parse an interval; argparse's type."""
+    try:
+        value = intervals.duration_s(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError('not a time like 5, 0.5 or 2m') from None
+    if not 0.1 <= value <= 86400:
+        raise argparse.ArgumentTypeError('not between 0.1 s and a day')
+    return value
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show samples until the operator ends it."""
+    with until_interrupted():
+        if args.json or args.once or not sys.stdout.isatty():
+            _print_all(args)
+        else:
+            _live(args)
+    return exits.OK
+
+
+@contextlib.contextmanager
+def until_interrupted() -> Iterator[None]:
+    """Leave the block quietly, by its finally clauses, on Ctrl-C and on SIGTERM."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
+def open_sampler() -> Sampler:
+    """Return what measures this host."""
+    from nova_numa_pmc import sampling
+    from nova_numa_pmc.conf import counters as counters_conf  # Not needed for a replay.
+    from nova_numa_pmc.state import calibration
+
+    options, problem = calibration.completed(counters_conf.read())
+    if problem:
+        print('problem: %s' % problem, file=sys.stderr)
+    return sampling.Sampler(options)
+
+
+def _samples(args: argparse.Namespace, wait: Callable[[float], bool | None]) -> Iterator[Sample]:
+    """Yield what is to be shown, one sample an interval."""
+    if args.replay:
+        damaged = lambda line: print('top: %s' % line, file=sys.stderr)  # noqa: E731
+        samples: Iterator[Sample] = replay.read(args.replay, damaged, args.cpu)
+        if args.once:
+            samples = iter(_last(samples, args.replay))
+        yield from intervals.replayed(samples, args.interval, wait)
+        return
+    with open_sampler() as sampler:
+        yield from intervals.paced(sampler.sample, args.interval, wait, time.monotonic)
+
+
+def _last(samples: Iterator[Sample], path: str) -> collections.deque[Sample]:
+    last = collections.deque(samples, maxlen=1)
+    if not last:
+        raise NumaPmcError('%s: holds no sample yet' % path)
+    return last
+
+
+def _print_all(args: argparse.Namespace) -> None:
+    if not args.replay and sys.stderr.isatty():
+        print('measuring for %g s …' % args.interval, file=sys.stderr)
+    told: set[str] = set()
+    for shown in _samples(args, lambda waiting_s: time.sleep(waiting_s)):
+        shown = only(shown, args.guest)
+        if args.json:
+            print(json.dumps(measurement.to_data(shown)), flush=True)
+        else:
+            tell_once(shown.problems, told, lambda line: print(line, file=sys.stderr))
+            print('\n'.join(as_lines(shown, args.sort)) + '\n', flush=True)
+        if args.once:
+            return
+
+
+def tell_once(problems: Collection[str], told: set[str], say: Callable[[str], None]) -> None:
+    """Say each problem that is not in the set ``told`` yet."""
+    for problem in problems:
+        if problem not in told:
+            told.add(problem)
+            say('problem: ' + tables.printable(problem))
+
+
+def _live(args: argparse.Namespace) -> None:
+    view = _View(args)
+    with screen.keys() as key, screen.open_screen(sys.stdout) as drawn:
+        drawn.draw(['measuring for %g s …  (q ends)' % args.interval])
+
+        def wait(waiting_s: float) -> bool:
+            end = time.monotonic() + waiting_s
+            while True:
+                pressed = key(max(0.0, end - time.monotonic()))
+                if pressed == 'q':
+                    return True
+                if pressed == 's':
+                    view.next_sort()
+                    view.draw(drawn)
+                elif not pressed:
+                    return False
+
+        for shown in _samples(args, wait):
+            view.sample = only(shown, args.guest)
+            view.draw(drawn)
+        while args.replay and not wait(3600):
+            pass  # The recording's end stays until the operator has seen it.
+
+
+class _View:
+    """What the live screen shows: the last sample, and how it is sorted."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.sample: Sample | None = None
+        self.sort: str = args.sort
+
+    def next_sort(self) -> None:
+        self.sort = _SORT_KEYS[(_SORT_KEYS.index(self.sort) + 1) % len(_SORT_KEYS)]
+
+    def draw(self, drawn: screen.PlainScreen | screen.RichScreen) -> None:
+        if self.sample is not None:
+            drawn.draw(as_parts(self.sample, self.sort, screen.height()))
+
+
+def only(shown: Sample, names: Collection[str] | None) -> Sample:
+    """Return a sample with no other guests than those named by name or UUID."""
+    if not names:
+        return shown
+    return shown._replace(
+        guests=tuple(guest for guest in shown.guests if guest.name in names or guest.uuid in names)
+    )
+
+
+def as_lines(shown: Sample, sort: str) -> list[str]:
+    """Return a sample as lines of plain text."""
+    lines: list[str] = []
+    for part in as_parts(shown._replace(problems=()), sort):
+        lines += [part] if isinstance(part, str) else tables.text(part)
+    return lines
+
+
+def as_parts(shown: Sample, sort: str, height: int | None = None) -> list[tables.Table | str]:
+    """Return a sample as tables and lines; where they are higher than a screen, fewer guests."""
+    problems = ['problem: ' + tables.printable(problem) for problem in shown.problems]
+    above = [
+        '%s   over %.3g s   by %s   guests: %d, by %s'
+        % (
+            intervals.clock_time(shown.taken_s, with_date=True),
+            shown.elapsed_s,
+            tables.printable(shown.source) or 'no source',
+            len(shown.guests),
+            sort,
+        )
+    ]
+    nodes, guests = tables.nodes(shown), tables.guests(shown, sort)
+    below = [*tables.LEGEND, *problems]
+    if height is not None:
+        room = height - len(above) - len(nodes.rows) - len(below) - 6  # headings, blanks, note
+        if len(guests.rows) > max(1, room):
+            room = max(1, room)
+            guests = guests._replace(
+                rows=guests.rows[:room],
+                notes=(
+                    '… %d more: use --guest, or s to sort differently' % (len(guests.rows) - room),
+                ),
+            )
+    return (
+        [*above, '', nodes, '', guests, '', *below]
+        if guests.rows
+        else [*above, '', nodes, '', *below]
+    )

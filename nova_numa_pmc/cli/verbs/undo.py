@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take back what the last command moved, or one move of the history.
+
+Guests that have been running since before it, and are still where the move left them,
+go back to where they were, with their memory; others are named and left alone. An
+undo can be undone. The agent's moves are taken back with --move: it may make them again, once
+they have paid again, unless the guest is pinned or the agent paused.
+
+examples:
+  nova-numa-rebalance undo
+  nova-numa-rebalance undo --yes --json
+  nova-numa-rebalance history --last 5
+  nova-numa-rebalance undo --move 5f1c09ab
+
+exit codes: 0 all was taken back; 2 you said no; 3 some was taken back; 1 a problem,
+nothing was; 64 usage error, such as no --yes without a terminal
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.cli import context, exits, options, run_moves, undo_plan
+from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.cli.verbs import apply
+from nova_numa_pmc.core.rebalance.explain_move import explain_move
+from nova_numa_pmc.state import history
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument('--move', metavar='ID', help='only this move of the history')
+    apply.add_moving(parser)
+    options.add_common(parser)
+
+
+def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
+    """Show what would be taken back, ask, do it; return the exit code."""
+    here = here or context.Here(args.root)
+    if not apply.may_ask(args, here):
+        return exits.USAGE
+    here.need_root()
+    entries, _ = history.read(here.root)
+    seen = here.look(keep=True)
+    found = undo_plan.plan(undo_plan.chosen(entries, args.move), seen.guests, seen.record.promises)
+    if not args.json:
+        _show(found)
+    outcome, said_no = None, False
+    if found.plan.moves:
+        said_no = not args.yes and not apply.agreed(here, 'take these back?')
+        if not said_no:
+            outcome = run_moves.make(
+                here, found.plan, seen.record.promises, history.UNDO, args.wait, found.targets
+            )
+    if args.json:
+        print(
+            json.dumps(
+                {
+                    'left_alone': dict(found.left),
+                    'outcome': outcome and run_moves.outcome_data(outcome),
+                }
+            )
+        )
+    elif outcome:
+        run_moves.say_outcome(outcome, print)
+    return _exit_code(found, outcome, said_no)
+
+
+def _show(found: undo_plan.Undo) -> None:
+    for move in found.plan.moves:
+        print(tables.printable(explain_move(move)))
+    for name, why in found.left:
+        print(tables.printable('%s: left alone: %s' % (name, why)))
+
+
+def _exit_code(found: undo_plan.Undo, outcome: run_moves.Outcome | None, said_no: bool) -> int:
+    if said_no:
+        return exits.NOT_EMPTY
+    if outcome is None:
+        return exits.PROBLEM
+    if found.left and outcome.exit_code == exits.OK:
+        return exits.PARTLY
+    return outcome.exit_code

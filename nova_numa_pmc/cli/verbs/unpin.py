@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Undo pin or ignore: the guest is held and may be moved again.
+
+Its threads that were pinned since it started, with virsh vcpupin, emulatorpin, iothreadpin or by
+hand, are given back through virsh, and the agent holds them with the others. A guest whose CPUs
+ignore --release has given back floats until it is restarted.
+
+examples:
+  nova-numa-rebalance unpin instance-0000002a
+  nova-numa-rebalance unpin 6ba7b810-9dad-11d1-80b4-00c04fd430c8   # one that has gone
+
+exit codes: 0 done, or it was neither pinned nor ignored; 1 a problem, such as
+libvirt refusing; 64 usage error
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.cli import context, exits, pinned_threads
+from nova_numa_pmc.cli.verbs import pin
+from nova_numa_pmc.host import pins
+from nova_numa_pmc.state import overrides
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    pin.add_guest(parser)
+
+
+def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
+    """Forget what was said of the guest; return the exit code."""
+    here = here or context.Here(args.root)
+    here.need_root()
+    uuid, name = here.find_said(args.guest)
+    dropped = overrides.drop(uuid, here.root)
+    restored = _restore(here, uuid)
+    if args.json:
+        print(
+            json.dumps(
+                {'uuid': uuid, 'name': name, 'was': dropped and dropped.what, 'restored': restored}
+            )
+        )
+    elif dropped:
+        print(
+            '%s %s: no longer %s'
+            % (name, uuid, {overrides.PIN: 'pinned', overrides.IGNORE: 'ignored'}[dropped.what])
+        )
+    elif not restored:
+        print('%s %s: neither pinned nor ignored' % (name, uuid))
+    if restored and not args.json:
+        print('%s %s: given back: %s' % (name, uuid, ', '.join(restored)))
+    return exits.OK
+
+
+def _restore(here: context.Here, uuid: str) -> list[str]:
+    """Give back the threads that were pinned since the guest was placed; return their names."""
+    for guest in here.guests()[0]:
+        if guest.uuid == uuid:
+            seen = here.look()
+            names = list(
+                pinned_threads.pinned(guest, seen.record.promises.get(uuid), seen.host, here.root)
+            )
+            pinned_threads.restore(guest, names, pins.read_online(here.root), here.run)
+            return names
+    return []

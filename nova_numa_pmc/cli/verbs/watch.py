@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Show the plan again and again: which moves of guests would pay now. Nothing is moved.
+
+On a terminal it is redrawn each interval, with the nodes (q or Ctrl-C ends); anywhere
+else it is printed.
+
+examples:
+  nova-numa-rebalance watch
+  nova-numa-rebalance watch --interval 30 --horizon 1h
+  nova-numa-rebalance watch --json | jq --unbuffered '.moves | length'
+
+exit codes: 0 ended by the operator; 1 a problem; 64 usage error
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.cli import context, exits, options
+from nova_numa_pmc.cli.render import plans, screen, tables
+from nova_numa_pmc.cli.verbs import plan as plan_command, top
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    plan_command.add_guests(parser)
+    plan_command.add_measuring(parser)
+    options.add_common(parser, 'print one JSON object per line')
+
+
+def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
+    """Show plans until the operator ends it; return the exit code."""
+    here = here or context.Here(args.root)
+    with top.until_interrupted():
+        if args.json or not here.terminal:
+            _print_all(args, here)
+        else:
+            _live(args, here)
+    return exits.OK
+
+
+def _print_all(args: argparse.Namespace, here: context.Here) -> None:
+    told: set[str] = set()
+    for seen in here.samples(args.interval, lambda seconds: here.wait(seconds)):
+        plan, situation = here.propose(seen, args.horizon, args.guest)
+        if args.json:
+            print(json.dumps(plans.to_data(plan, situation, seen)), flush=True)
+        else:
+            top.tell_once(seen.problems, told, lambda line: print(line, file=sys.stderr))
+            print('\n'.join(plans.lines(plan, situation, args.horizon, seen)) + '\n', flush=True)
+
+
+def _live(args: argparse.Namespace, here: context.Here) -> None:
+    with screen.keys() as key, screen.open_screen(sys.stdout) as drawn:
+        drawn.draw(['measuring for %g s …  (q ends)' % args.interval])
+
+        def wait(seconds: float) -> bool:
+            end_s = time.monotonic() + seconds
+            while (left_s := end_s - time.monotonic()) > 0:
+                if key(left_s) == 'q':
+                    return True
+            return False
+
+        for seen in here.samples(args.interval, wait):
+            plan, situation = here.propose(seen, args.horizon, args.guest)
+            assert seen.sample is not None
+            drawn.draw(
+                [
+                    tables.nodes(seen.sample),
+                    '',
+                    *plans.lines(plan, situation, args.horizon, seen),
+                    '',
+                    *('problem: ' + tables.printable(each) for each in seen.problems),
+                ]
+            )

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the operator has set on the agent: the group ``[agent]``.
+
+oslo.config's own types, as the libvirt hook needs none of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oslo_config import cfg
+
+from nova_numa_pmc.conf import counters as counters_conf, metrics as metrics_conf, settings
+from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.exceptions import SettingsError
+from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from nova_numa_pmc.conf.counters import Options as CountingOptions
+
+GROUP = cfg.OptGroup('agent', help='What nova-numa-agent does besides measuring.')
+#: Values of the option ``rebalance``.
+OFF, DRY_RUN, ON = 'off', 'dry-run', 'on'
+_TERMS = moves.Terms()
+
+
+class Options(Record):
+    """The group ``[agent]``, checked, and what the agent needs of the others.
+
+    :param counting: of the group ``[counters]``
+    :param rebalance: :data:`OFF`, :data:`DRY_RUN` or :data:`ON`
+    """
+
+    shared: settings.Settings
+    counting: CountingOptions = counters_conf.Options()
+    publish: bool = True
+    reassert: bool = True
+    rebalance: str = OFF
+    terms: moves.Terms = _TERMS
+    stop_timeout_s: float = 10.0
+    metrics: metrics_conf.Options = metrics_conf.Options()
+
+
+def list_opts() -> list[cfg.Opt]:
+    """Return oslo.config's options of the group."""
+    default = Options(None)  # type: ignore[arg-type]  # only its own are read
+    return [
+        cfg.BoolOpt(
+            'publish',
+            default=default.publish,
+            help=(
+                "Write what was measured to the file host in the state directory, for Nova's "
+                'scheduler and for the hook.'
+            ),
+        ),
+        cfg.BoolOpt(
+            'reassert',
+            default=default.reassert,
+            help=(
+                'Write the cpusets of guests again where something (a reload of systemd, a '
+                'restart of libvirt) has reset them, and extend them to CPUs that come online.'
+            ),
+        ),
+        cfg.StrOpt(
+            'rebalance',
+            default=default.rebalance,
+            choices=[
+                (OFF, 'guests stay where they were placed'),
+                (DRY_RUN, 'log which moves would pay, and why, but make none'),
+                (ON, 'make them'),
+            ],
+            help='Whether running guests are moved when the load changes.',
+        ),
+        cfg.IntOpt(
+            'bytes_per_tick_mib',
+            default=_TERMS.bytes_per_tick >> 20,
+            min=1,
+            max=1 << 30,
+            help=(
+                'Memory that one plan may set in motion [MiB]. A larger guest is moved alone, '
+                'and the next plans wait until their shares have made up for it.'
+            ),
+        ),
+        cfg.IntOpt(
+            'moves_per_hour',
+            default=_TERMS.moves_per_hour,
+            min=0,
+            max=100000,
+            help='Guests whose memory may be moved within an hour, at most.',
+        ),
+        cfg.IntOpt(
+            'changes_per_hour',
+            default=_TERMS.changes_per_hour,
+            min=0,
+            max=100000,
+            help='Guests of which only the CPUs may be changed within an hour, at most.',
+        ),
+        cfg.IntOpt(
+            'move_mib_per_s',
+            default=int(_TERMS.bytes_per_sec) >> 20,
+            min=1,
+            max=1 << 20,
+            help='Rate at which memory is moved, at most [MiB/s].',
+        ),
+        cfg.FloatOpt(
+            'min_gain_cores',
+            default=_TERMS.min_gain_cores,
+            min=0.0,
+            max=1000.0,
+            help='A move that gains less than this is taken as noise [cores].',
+        ),
+        cfg.BoolOpt(
+            'widen',
+            default=_TERMS.widen,
+            help=(
+                "Let a guest also use another node's CPUs while its own node has too few for all "
+                'and the other has some to spare.'
+            ),
+        ),
+        cfg.FloatOpt(
+            'stop_timeout_s',
+            default=default.stop_timeout_s,
+            min=0.0,
+            max=600.0,
+            help=(
+                'How long a move in progress may continue when the agent is stopped; it is then '
+                'undone if less than half of the memory has moved. TimeoutStopSec= of its unit '
+                '(60) has to be longer [seconds].'
+            ),
+        ),
+        cfg.StrOpt(
+            'metrics',
+            default='',
+            help=(
+                'Where to serve metrics for Prometheus: an IP address (or localhost) and a port, '
+                'such as 127.0.0.1:19877, or a Unix socket, unix:/run/nova-numa-pmc/metrics.sock. '
+                'Empty: nowhere. Needs prometheus_client (the extra "metrics").'
+            ),
+        ),
+        cfg.BoolOpt(
+            'metrics_remote',
+            default=False,
+            help=(
+                'Let metrics be an address that other hosts can reach: whoever can connect can '
+                "read them. The agent's unit has to allow it as well (IPAddressAllow=)."
+            ),
+        ),
+        cfg.BoolOpt(
+            'metrics_guests',
+            default=default.metrics.guests,
+            help='Also serve metrics of each guest, with its name and uuid.',
+        ),
+    ]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register the group."""
+    conf.register_group(GROUP)
+    conf.register_opts(list_opts(), group=GROUP)
+
+
+def read(path: str = settings.PATH) -> Options:
+    """Read the operator's file; without one, the defaults.
+
+    :returns: ``counting`` as the file says, before the host's calibration
+    :raises SettingsError: the file can't be read, or a value is wrong
+    """
+    try:
+        group = counters_conf.parsed(path, register_opts).agent
+        terms = moves.Terms(
+            bytes_per_tick=group.bytes_per_tick_mib << 20,
+            moves_per_hour=group.moves_per_hour,
+            changes_per_hour=group.changes_per_hour,
+            bytes_per_sec=group.move_mib_per_s << 20,
+            min_gain_cores=group.min_gain_cores,
+            widen=group.widen,
+        )
+        return Options(
+            settings.read(path),
+            counters_conf.read(path),
+            group.publish,
+            group.reassert,
+            group.rebalance,
+            terms,
+            group.stop_timeout_s,
+            metrics_conf.Options(
+                metrics_conf.parse(group.metrics, group.metrics_remote), group.metrics_guests
+            ),
+        )
+    except (cfg.Error, OSError, ValueError) as error:
+        raise SettingsError('%s: %s' % (path, error)) from error

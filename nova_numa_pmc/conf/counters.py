@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the operator has set on measuring: the group ``[counters]``.
+
+oslo.config's own types, as the libvirt hook needs none of it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, TypeVar
+
+from oslo_config import cfg
+
+from nova_numa_pmc import model
+from nova_numa_pmc.conf import settings
+from nova_numa_pmc.core import counter_roles
+from nova_numa_pmc.exceptions import SettingsError
+from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+_T = TypeVar('_T')
+
+GROUP = cfg.OptGroup('counters', help='How a host is measured.')
+#: The rungs of the ladder of evidence, best first.
+GUESTS, CPUS, RESCTRL, NUMA_FAULTS, PAGES = 'guests', 'cpus', 'resctrl', 'numa_faults', 'pages'
+SOURCES = (GUESTS, CPUS, RESCTRL, NUMA_FAULTS, PAGES)
+THREAD, CGROUP = 'thread', 'cgroup'
+
+
+class Options(Record):
+    """The group ``[counters]``, checked.
+
+    :param sources: some of :data:`SOURCES`, in the order in which they are tried
+    :param events: (role, event) pairs that override the choice
+    :param bandwidth_max, link_max: (node id, bytes per second) pairs
+    :param latencies_ns: (node id, ns by ascending node id) pairs
+    :param write_weight: ω, what a written byte costs beside a read one
+    :param limits: the group ``[placement]``
+    :param state_dir: ``dir`` of the group ``[state]``
+    """
+
+    enabled: bool = True
+    interval_s: float = 5.0
+    scope: str = THREAD
+    sources: tuple[str, ...] = SOURCES
+    events: tuple[tuple[str, str], ...] = ()
+    resctrl_path: str = '/sys/fs/resctrl'
+    bandwidth_max: tuple[tuple[int, float], ...] = ()
+    link_max: tuple[tuple[int, float], ...] = ()
+    latencies_ns: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    local_latency_ns: float = 80.0
+    write_weight: float = 1.0
+    limits: model.Limits = model.Limits()
+    state_dir: str = '/run/nova-numa-pmc'
+
+
+def list_opts() -> list[cfg.Opt]:
+    """Return oslo.config's options of the group."""
+    default = Options()
+    return [
+        cfg.BoolOpt(
+            'enabled',
+            default=default.enabled,
+            help=(
+                'Count hardware events. When false, only resctrl, NUMA faults and pages show '
+                'where guests access memory.'
+            ),
+        ),
+        cfg.FloatOpt(
+            'interval_s',
+            default=default.interval_s,
+            min=0.5,
+            max=3600.0,
+            help='Time between two samples [seconds].',
+        ),
+        cfg.StrOpt(
+            'scope',
+            default=default.scope,
+            choices=[
+                (THREAD, "a guest's vCPU threads: a descriptor for each vCPU and event"),
+                (
+                    CGROUP,
+                    'its control group, with its emulator and vhost threads: a descriptor for '
+                    'each CPU of the host and event, and counters are switched whenever the '
+                    'group on a CPU changes',
+                ),
+            ],
+            help='What is counted for a guest.',
+        ),
+        cfg.ListOpt(
+            'sources',
+            default=list(default.sources),
+            help=(
+                'Where evidence of memory accesses is taken from; the first that works is used. '
+                'guests: counters on each guest. cpus: counters on each CPU, shared out by where '
+                'guests ran. resctrl: memory bandwidth monitoring. numa_faults: NUMA balancing. '
+                'pages: where pages lie and vCPUs ran.'
+            ),
+        ),
+        cfg.MultiStrOpt(
+            'event',
+            default=[],
+            help=(
+                'An event to count instead of the one chosen for a role, ROLE=EVENT; may be '
+                'repeated. The event is written as perf does (cpu/event=0xd3,umask=0x1/, '
+                'r53100f), as libpfm4 does (skx::EVENT:UMASK), or none: do not count it. '
+                '"nova-numa-rebalance events" lists the roles.'
+            ),
+        ),
+        cfg.StrOpt('resctrl_path', default=default.resctrl_path, help='Where resctrl is mounted.'),
+        cfg.DictOpt(
+            'node_bandwidth_max',
+            default={},
+            help=(
+                'The most that the memory of each node can deliver, NODE:MB/s,... Without it '
+                '(and without a calibration) the utilisation of bandwidth is unknown and is '
+                'left out of the pressure.'
+            ),
+        ),
+        cfg.DictOpt(
+            'node_link_max',
+            default={},
+            help=(
+                'The most that the socket links of each node can send, NODE:MB/s,... Without it '
+                'their utilisation is unknown.'
+            ),
+        ),
+        cfg.DictOpt(
+            'latency_ns',
+            default={},
+            help=(
+                'Unloaded latency from each node to every node, NODE:NS NS ...,... in ascending '
+                'order of nodes. Without it (and without a calibration) it is estimated from '
+                'the distances in the firmware (SLIT) and local_latency_ns.'
+            ),
+        ),
+        cfg.FloatOpt(
+            'local_latency_ns',
+            default=default.local_latency_ns,
+            min=1.0,
+            max=10000.0,
+            help="Unloaded latency of a node's own memory [ns].",
+        ),
+        cfg.FloatOpt(
+            'write_weight',
+            default=default.write_weight,
+            min=0.0,
+            max=10.0,
+            help='What writing a byte costs memory, relative to reading one.',
+        ),
+    ]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register the group."""
+    conf.register_group(GROUP)
+    conf.register_opts(list_opts(), group=GROUP)
+
+
+def from_conf(group: cfg.ConfigOpts.GroupAttr, shared: settings.Settings) -> Options:
+    """Return :class:`Options` from the values of the group.
+
+    :param group: ``conf.counters``
+    :param shared: of the same file
+    :raises SettingsError: a value of a wrong form, named with its option
+    """
+    unknown = [name for name in group.sources if name not in SOURCES]
+    if unknown or not group.sources:
+        raise SettingsError(
+            '[counters] sources: %.80r: choose from %s' % (','.join(unknown), ', '.join(SOURCES))
+        )
+    return Options(
+        group.enabled,
+        group.interval_s,
+        group.scope,
+        tuple(dict.fromkeys(group.sources)),
+        _events(group.event),
+        group.resctrl_path,
+        _per_node('node_bandwidth_max', group.node_bandwidth_max, _bytes_per_sec),
+        _per_node('node_link_max', group.node_link_max, _bytes_per_sec),
+        _per_node('latency_ns', group.latency_ns, _row),
+        group.local_latency_ns,
+        group.write_weight,
+        shared.limits,
+        shared.state_dir,
+    )
+
+
+def parsed(path: str, register: Callable[[cfg.ConfigOpts], object]) -> cfg.ConfigOpts:
+    """Parse the operator's file, and no other; without one, the defaults.
+
+    :param register: registers the options that are wanted
+    """
+    conf = cfg.ConfigOpts()
+    register(conf)
+    conf(
+        [],
+        project='nova-numa-pmc',
+        default_config_dirs=[],
+        default_config_files=[path] if os.path.exists(path) else [],
+    )
+    return conf
+
+
+def read(path: str = settings.PATH) -> Options:
+    """Read the operator's file; without one, the defaults.
+
+    :raises SettingsError: the file can't be read, or a value is wrong
+    """
+    try:
+        return from_conf(parsed(path, register_opts).counters, settings.read(path))
+    except (cfg.Error, OSError, ValueError) as error:
+        raise SettingsError('%s: %s' % (path, error)) from error
+
+
+def _events(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    chosen = []
+    for text in filter(None, texts):  # the sample's line has none
+        role, equals, event = text.partition('=')
+        if not equals or role.strip() not in counter_roles.ROLES or not event.strip():
+            raise SettingsError(
+                '[counters] event: %.80r is not ROLE=EVENT with a role from %s'
+                % (text, ', '.join(counter_roles.ROLES))
+            )
+        chosen.append((role.strip(), event.strip()))
+    return tuple(dict(chosen).items())
+
+
+def _per_node(
+    name: str, values: Mapping[str, str], convert: Callable[[str], _T]
+) -> tuple[tuple[int, _T], ...]:
+    found = []
+    for node, text in values.items():
+        try:
+            if not (node.isascii() and node.isdigit()):
+                raise ValueError(node)
+            found.append((int(node), convert(text)))
+        except ValueError:
+            raise SettingsError(
+                '[counters] %s: %.80r is not a node and its value' % (name, '%s:%s' % (node, text))
+            ) from None
+    return tuple(sorted(found))
+
+
+def _bytes_per_sec(text: str) -> float:
+    return 1e6 * _positive(text)
+
+
+def _row(text: str) -> tuple[float, ...]:
+    return tuple(_positive(word) for word in text.split())
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise ValueError(text)
+    return value

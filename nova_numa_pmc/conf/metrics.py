@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of the agent's metrics are served, and where: ``metrics`` and ``metrics_...``."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from nova_numa_pmc.exceptions import SettingsError
+from nova_numa_pmc.record import Record
+
+#: Longest path of a Unix socket (sun_path without its NUL, unix(7)).
+_PATH_MAX_BYTES = 107
+
+
+class Address(Record):
+    """Where metrics are served: a Unix socket at ``path``, else TCP on an IP address.
+
+    :param port: 0: any that is free (tests)
+    """
+
+    path: str = ''
+    host: str = ''
+    port: int = 0
+
+    def __str__(self) -> str:
+        if self.path:
+            return 'unix:' + self.path
+        return ('[%s]:%d' if ':' in self.host else '%s:%d') % (self.host, self.port)
+
+
+class Options(Record):
+    """What is shown, and where.
+
+    :param address: where; None: nowhere
+    :param guests: with names and uuids of guests
+    """
+
+    address: Address | None = None
+    guests: bool = False
+
+
+def parse(text: str, remote: bool) -> Address | None:
+    """Parse the option ``metrics``: HOST:PORT or unix:PATH.
+
+    Hosts are addresses: a name would be asked of a resolver, which may not answer.
+
+    :param remote: whether others than this host may reach it
+    :returns: None: '' was given
+    :raises SettingsError: it is neither, or would be reached from elsewhere
+    """
+    kind, _, path = text.partition(':')
+    if not text:
+        return None
+    if kind == 'unix':
+        if not path.startswith('/') or '\0' in path or len(path.encode()) > _PATH_MAX_BYTES:
+            raise SettingsError(
+                '[agent] metrics: %.120r: expected unix: and an absolute path of at most %d '
+                'bytes' % (text, _PATH_MAX_BYTES)
+            )
+        return Address(path)
+    host, _, port = text.rpartition(':')
+    try:
+        address = ipaddress.ip_address({'localhost': '127.0.0.1'}.get(host, host.strip('[]')))
+        if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+            raise ValueError(port)
+    except ValueError:
+        raise SettingsError(
+            '[agent] metrics: %.120r is neither an IP address (or localhost) '
+            'with its port nor unix:/a/path' % text
+        ) from None
+    if not (address.is_loopback or remote):
+        raise SettingsError(
+            '[agent] metrics: %s: other hosts can reach that; set metrics_remote = true if they '
+            'are meant to' % text
+        )
+    return Address('', str(address), int(port))

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Describe every option to oslo.config.
+
+Those that the libvirt hook needs are in :mod:`nova_numa_pmc.conf.settings`, which it
+can afford to import; the others are with what they set. Nothing is registered
+at import.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from oslo_config import cfg
+
+from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, settings
+
+_KINDS: dict[type, Callable[..., cfg.Opt]] = {
+    bool: cfg.BoolOpt,
+    int: cfg.IntOpt,
+    float: cfg.FloatOpt,
+    str: cfg.StrOpt,
+    settings.NodeList: functools.partial(cfg.StrOpt, regex=settings.NodeList.REGEX),
+}
+
+
+def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
+    """List (group, options) pairs, for oslo-config-generator and Sphinx."""
+    return [
+        (
+            cfg.OptGroup(group, help=text),
+            [_opt(option) for option in settings.OPTIONS if option.group == group],
+        )
+        for group, text in settings.GROUPS
+    ] + [(module.GROUP, module.list_opts()) for module in (counters_conf, agent_conf)]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register every option."""
+    for group, options in list_opts():
+        conf.register_group(group)
+        conf.register_opts(options, group=group)
+
+
+def _opt(option: settings.Option) -> cfg.Opt:
+    bounds: dict[str, Any] = {}
+    if option.minimum is not None:
+        bounds = {'min': option.minimum, 'max': option.maximum}
+    return _KINDS[option.kind](option.name, default=option.default, help=option.help, **bounds)

@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read the operator's settings without oslo.config.
+
+The libvirt hook runs at every guest start and can't afford to import
+oslo.config (100 times a bare Python's modules). Both read the same file:
+:data:`OPTIONS` is the only description of the options, ``conf.py`` turns it
+into oslo.config's, and the parser below follows oslo.config's syntax for the
+single-valued options that exist here. It does no ``$`` substitution and reads
+no ``--config-dir``.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nova_numa_pmc import model
+from nova_numa_pmc.cpulist import parse_cpulist
+from nova_numa_pmc.exceptions import CpuListError
+from nova_numa_pmc.record import Record
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from typing import Any
+
+PATH = '/etc/nova-numa-pmc/nova-numa-pmc.conf'
+#: A file of settings is a few kilobytes; what is longer is not one.
+MAX_BYTES = 1 << 20
+
+_DEFAULT_LIMITS = model.Limits()
+_BOOLEANS = {
+    'true': True,
+    '1': True,
+    'on': True,
+    'yes': True,
+    'false': False,
+    '0': False,
+    'off': False,
+    'no': False,
+}
+
+
+class NodeList(str):
+    """A list of nodes as an option's value, in the kernel's list format '2,4-5'."""
+
+    __slots__ = ()
+
+    #: What it looks like, for oslo.config, which checks no more.
+    REGEX = r'^[0-9,-]*$'
+
+
+class Option(Record):
+    """One option of the file.
+
+    :param kind: bool, int, float, str for an absolute path, or :class:`NodeList`
+    :param minimum, maximum: inclusive bounds of a number, None: no bound
+    """
+
+    group: str
+    name: str
+    kind: type[bool] | type[int] | type[float] | type[str]
+    default: bool | float | str
+    minimum: float | None = None
+    maximum: float | None = None
+    help: str = ''
+
+
+class Settings(Record):
+    """What the operator has set, checked; a field is named as its option.
+
+    :param limits: the group ``[placement]``
+    :param state_dir: ``dir`` of the group ``[state]``
+    :param problems: lines to log: what could not be used, and what is used instead
+    """
+
+    limits: model.Limits
+    enabled: bool
+    timeout_s: float
+    bind: bool
+    bring_over_limit_mib: int
+    follow_memory_over_mib: int
+    strict: bool
+    start_grace_s: int
+    state_dir: str
+    problems: tuple[str, ...] = ()
+
+
+GROUPS = (
+    ('placement', 'What a node may promise, and when nodes count as equally loaded.'),
+    ('hook', 'What the libvirt hook does when a guest starts.'),
+    ('state', 'Where the promises made to guests are kept.'),
+)
+
+OPTIONS = (
+    Option(
+        'placement',
+        'ram_allocation_ratio',
+        float,
+        _DEFAULT_LIMITS.ram_ratio,
+        0.1,
+        64.0,
+        "Memory that a node may promise, as a multiple of what it has. Set it to Nova's "
+        'RAM allocation ratio on this host: with a smaller value, guests that Nova sends '
+        "here don't fit on a node and only their CPUs are placed.",
+    ),
+    Option(
+        'placement',
+        'reserve_mb',
+        int,
+        _DEFAULT_LIMITS.reserve_bytes >> 20,
+        0,
+        1 << 20,
+        'Memory of each node kept for the host itself [MiB].',
+    ),
+    Option(
+        'placement',
+        'smt_ratio',
+        float,
+        _DEFAULT_LIMITS.smt_ratio,
+        0.0,
+        1.0,
+        'What the second hardware thread of a core adds to it [cores].',
+    ),
+    Option(
+        'placement',
+        'domain_distance',
+        int,
+        _DEFAULT_LIMITS.domain_distance,
+        0,
+        254,
+        'Nodes nearer to each other than this share their memory channels and are one place for '
+        "a guest [SLIT units, local is 10]. 0: decided by the host's L3 caches: where an AMD "
+        'host shows each L3 cache as a node, those of a socket, else none. Set it only if that '
+        'is wrong; 10 keeps all nodes apart.',
+    ),
+    Option(
+        'placement',
+        'pressure_floor',
+        float,
+        _DEFAULT_LIMITS.pressure_floor,
+        0.0,
+        1.0,
+        'Below this pressure all nodes are equally good, and locality decides.',
+    ),
+    Option(
+        'placement',
+        'pressure_step',
+        float,
+        _DEFAULT_LIMITS.pressure_step,
+        0.001,
+        1.0,
+        'Pressures that differ by less than this count as equal.',
+    ),
+    Option(
+        'placement',
+        'device_memory_nodes',
+        NodeList,
+        NodeList(),
+        None,
+        None,
+        "Nodes without CPUs whose memory is a device's, such as a GPU's, where the kernel does "
+        'not say so (see "nova-numa-rebalance check"): no guest is placed there, and no promise '
+        'is counted on them [a list like 2,4-5].',
+    ),
+    Option(
+        'placement',
+        'guest_memory_nodes',
+        NodeList,
+        NodeList(),
+        None,
+        None,
+        "Nodes without CPUs whose memory guests may have although it is a device's or of a "
+        'slower tier (CXL, persistent memory). By default guests get no such memory unless '
+        'their own numatune names it [a list like 2,4-5].',
+    ),
+    Option(
+        'hook',
+        'enabled',
+        bool,
+        True,
+        None,
+        None,
+        'Place guests when they start. When false, the hook returns at once.',
+    ),
+    Option(
+        'hook',
+        'timeout_s',
+        float,
+        2.0,
+        0.1,
+        60.0,
+        'Time after which the hook gives up and leaves the guest floating [seconds]. libvirt '
+        'waits for the hook.',
+    ),
+    Option(
+        'hook',
+        'bind',
+        bool,
+        False,
+        None,
+        None,
+        "Bind a guest's memory to its nodes for good. By default its memory is only moved there "
+        'and may later spill to another node when its own is full, in which case a bound guest '
+        'would be killed by the OOM killer.',
+    ),
+    Option(
+        'hook',
+        'bring_over_limit_mib',
+        int,
+        64,
+        0,
+        64,
+        'The most memory that the hook moves when it binds a guest to its nodes (see bind) '
+        '[MiB]. The kernel has one queue for such moves and every cgroup write of the host '
+        'waits for it, so larger moves are not made.',
+    ),
+    Option(
+        'hook',
+        'follow_memory_over_mib',
+        int,
+        4096,
+        0,
+        1 << 30,
+        'When more than this of a guest lies on other nodes at its start, and most of it does, '
+        'as after a restore or a migration, its CPUs go there [MiB]. Less is left where it is '
+        'for the agent to fetch. Memory that cannot be moved (huge pages, locked, preallocated) '
+        'is followed however little it is.',
+    ),
+    Option(
+        'hook',
+        'strict',
+        bool,
+        False,
+        None,
+        None,
+        'Let the start of a guest fail when it cannot be placed. By default the hook never '
+        'stops a guest from starting.',
+    ),
+    Option(
+        'hook',
+        'start_grace_s',
+        int,
+        900,
+        1,
+        86400,
+        'Time after which the promise of a guest that was never seen running is dropped '
+        '[seconds].',
+    ),
+    Option(
+        'state',
+        'dir',
+        str,
+        '/run/nova-numa-pmc',
+        None,
+        None,
+        'Directory of the promises. It must not survive a reboot.',
+    ),
+)
+
+
+def convert(option: Option, text: str) -> Any:
+    """Return the text as the option's value.
+
+    :raises ValueError: with the reason, when it is not one
+    """
+    if option.kind is bool:
+        if text.lower() not in _BOOLEANS:
+            raise ValueError('not a boolean')
+        return _BOOLEANS[text.lower()]
+    if option.kind is str:
+        if not text.startswith('/') or not text.isprintable():
+            raise ValueError('not an absolute path')
+        return text
+    if option.kind is NodeList:
+        try:
+            parse_cpulist(text)
+        except CpuListError as error:
+            raise ValueError(f'not a list of nodes like 2,4-5 ({error})') from None
+        return NodeList(text)
+    try:
+        value = int(text) if option.kind is int else float(text)
+    except ValueError:
+        raise ValueError('not a number') from None
+    # Written so that NaN, which is neither above nor below, is refused.
+    low, high = option.minimum, option.maximum
+    if low is None or high is None or not low <= value <= high:
+        raise ValueError(f'not between {low} and {high}')
+    return value
+
+
+def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], list[str]]:
+    """Parse a file's text.
+
+    :returns: ({(group, name): value} of every option, list of problem strings)
+    """
+    values: dict[tuple[str, str], Any] = {
+        (option.group, option.name): option.default for option in OPTIONS
+    }
+    problems: list[str] = []
+    found, broken = _assignments(text)
+    problems.extend(f'{source}: line {number}: {why}; ignored' for number, why in broken)
+    for option in OPTIONS:
+        key = (option.group, option.name)
+        if key not in found:
+            continue
+        try:
+            values[key] = convert(option, found[key])
+        except ValueError as error:
+            problems.append(
+                f'{source}: [{option.group}] {option.name} = {found[key][:80]!r} is '
+                f'{error}; {option.default!r} is used'
+            )
+    return values, problems
+
+
+def _assignments(text: str) -> tuple[dict[tuple[str | None, str], str], list[tuple[int, str]]]:
+    """Split into {(group, name): text} of the last assignments, and [(line number, why)]."""
+    found: dict[tuple[str | None, str], str] = {}
+    broken: list[tuple[int, str]] = []
+    group: str | None = None
+    key: tuple[str | None, str] | None = None
+    for number, line in enumerate(text.split('\n'), 1):
+        line = line.rstrip()
+        if not line:
+            key = None
+        elif line[0] in ' \t':
+            # oslo.config reads a continued value; none of ours has two lines, so it is
+            # kept for convert() to refuse together with the line it continues.
+            if key is None:
+                broken.append((number, 'a continuation line without an option'))
+            else:
+                found[key] += '\n' + line.strip()
+        elif line[0] == '[':
+            group, key = line[1:-1].lower(), None
+            if line[-1] != ']' or not group:
+                group = None
+                broken.append((number, 'not a [group]'))
+        elif line[0] not in '#;':
+            name, value = _split(line)
+            if not name:
+                key = None
+                broken.append((number, 'not an assignment (option = value)'))
+            else:
+                key = group, name
+                found[key] = value
+    return found, broken
+
+
+def _split(line: str) -> tuple[str, str]:
+    """Split 'name = value' or 'name: value'; the name is '' where it is neither."""
+    ends = [at for at in (line.find('='), line.find(':')) if at >= 0]
+    if not ends:
+        return '', ''
+    name, value = line[: min(ends)].strip(), line[min(ends) + 1 :].strip()
+    if len(value) > 1 and value[0] == value[-1] and value[0] in '"\'':
+        value = value[1:-1]
+    return name, value
+
+
+def below(root: str, path: str) -> str:
+    """Return where a path of the host is, as seen with its file system at ``root``.
+
+    :param path: absolute
+    """
+    return os.path.join(root, path.lstrip('/'))
+
+
+def of_host(root: str) -> Settings:
+    """Return the settings of the host at ``root``, as :func:`read`."""
+    return read(below(root, PATH))
+
+
+def read(path: str = PATH) -> Settings:
+    """Read the file; what is missing or wrong gets its default and a line in ``problems``.
+
+    A file that does not exist is no problem: every option has a default.
+    """
+    text, problems = '', []
+    try:
+        with open(path, 'rb') as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ValueError(f'longer than {MAX_BYTES} bytes')
+        text = data.decode('utf-8')
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        problems.append(f'{path}: {error}; the defaults are used')
+    values, wrong = parse(text, path)
+    return _settings(values, tuple(problems + wrong))
+
+
+def _settings(values: dict[tuple[str, str], Any], problems: tuple[str, ...]) -> Settings:
+    """Group the values into Settings."""
+    limits = model.Limits(
+        ram_ratio=values['placement', 'ram_allocation_ratio'],
+        reserve_bytes=values['placement', 'reserve_mb'] << 20,
+        smt_ratio=values['placement', 'smt_ratio'],
+        domain_distance=values['placement', 'domain_distance'],
+        pressure_floor=values['placement', 'pressure_floor'],
+        pressure_step=values['placement', 'pressure_step'],
+        device_memory_nodes=parse_cpulist(values['placement', 'device_memory_nodes']),
+        guest_memory_nodes=parse_cpulist(values['placement', 'guest_memory_nodes']),
+    )
+    hook = {name: value for (group, name), value in values.items() if group == 'hook'}
+    return Settings(limits=limits, state_dir=values['state', 'dir'], problems=problems, **hook)

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each guest, and everything else on each node, wanted over minutes and over a day.
+
+Their clock is the time in which the host was measured: while the agent is stopped nothing ages.
+A guest that is paused, or of which an interval told nothing, keeps what is known of it.
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core.demand.streams import Horizon, Stream, bin_of
+from nova_numa_pmc.core.traffic import traffic_of
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nova_numa_pmc.measurement import GuestSample, Sample
+
+#: The horizons: minutes, for a load that has changed, and a day, for what lasts [s].
+MINUTES_S, DAY_S = 900.0, 86400.0
+#: What a node is wanted for in all intervals of this time is sustained, whatever came before [s].
+SUSTAINED_S = 120.0
+#: No interval counts for more: what came before it is not to vanish behind one figure [s].
+LONGEST_INTERVAL_S = 600.0
+#: A guest that was measured for less tells nothing about others of its flavor: it boots [s].
+KNOWN_S = 300.0
+#: Guests that are gone are remembered for so long, they may come back, and so many in all [s].
+KEEP_S, GUESTS_MAX = 86400.0, 1024
+#: Flavors remembered of forgotten guests, and how many such guests one counts for at most.
+FLAVORS_MAX, FLAVOR_GUESTS_MAX = 256, 50
+#: Where the bins of quantiles begin.
+CORES_UNIT, BYTES_UNIT = 0.01, 1e6
+
+
+class Series:
+    """One quantity over both horizons."""
+
+    __slots__ = ('unit', 'minutes', 'day')
+
+    def __init__(
+        self, unit: float, minutes: Stream | None = None, day: Stream | None = None
+    ) -> None:
+        self.unit = unit
+        self.minutes, self.day = minutes or Stream(), day or Stream()
+
+    def add(self, value: float, weights: tuple[float, float]) -> None:
+        """Add an interval's mean; ``weights`` by the two horizons."""
+        value = max(0.0, value)
+        at = bin_of(value, self.unit)
+        self.minutes.add(value, weights[0], at)
+        self.day.add(value, weights[1], at)
+
+    def p95(self) -> tuple[float | None, float | None]:
+        """Return the 95th percentiles over minutes and over a day, None: unknown."""
+        return self.minutes.quantile(0.95, self.unit), self.day.quantile(0.95, self.unit)
+
+    def figures(self) -> dict[str, dict[str, float | None]]:
+        """Return {horizon: {figure: value}}, plain data; {}: nothing was measured."""
+        return (
+            {}
+            if self.day.mean is None
+            else {
+                name: {'mean': stream.mean, 'variance': stream.variance, 'p95': p95}
+                for name, stream, p95 in zip(
+                    ('minutes', 'day'), (self.minutes, self.day), self.p95()
+                )
+            }
+        )
+
+
+class Wants:
+    """What one guest, or all else on one node, wanted.
+
+    :ivar demand: [cores], what ran and waited
+    :ivar traffic: [bytes/s] of DRAM
+    """
+
+    __slots__ = ('demand', 'traffic')
+
+    def __init__(self, demand: Series | None = None, traffic: Series | None = None) -> None:
+        self.demand = demand or Series(CORES_UNIT)
+        self.traffic = traffic or Series(BYTES_UNIT)
+
+    def streams(self) -> tuple[Stream, ...]:
+        """Return all streams."""
+        return self.demand.minutes, self.demand.day, self.traffic.minutes, self.traffic.day
+
+
+class GuestHistory(Wants):
+    """What one guest wanted.
+
+    :ivar flavor: name of its flavor, None: not told
+    :ivar vcpus: as it was seen last
+    :ivar seen_s: when it was seen last, by the histories' clock
+    :ivar measured_s: for how long its demand was measured in all [s]; not while it ran on CPUs
+        of its own, which tells nothing about guests that share theirs
+    :ivar ran: {node id: weight} of where it ran since it has its place, over minutes
+    """
+
+    __slots__ = ('flavor', 'vcpus', 'seen_s', 'measured_s', 'ran', '_place')
+
+    def __init__(
+        self,
+        flavor: str | None = None,
+        vcpus: int = 0,
+        seen_s: float = 0.0,
+        measured_s: float = 0.0,
+        demand: Series | None = None,
+        traffic: Series | None = None,
+    ) -> None:
+        super().__init__(demand, traffic)
+        self.flavor, self.vcpus, self.seen_s = flavor, vcpus, seen_s
+        self.measured_s = measured_s
+        self.ran: dict[int, float] = {}
+        self._place: tuple[int, tuple[int, ...]] | None = None
+
+    @property
+    def tells(self) -> bool:
+        """Return whether it was measured for long enough to tell about others of its flavor."""
+        return self.cores_per_vcpu is not None
+
+    @property
+    def cores_per_vcpu(self) -> float | None:
+        """Return what it wanted over a day; None: not measured for long enough to tell."""
+        mean = self.demand.day.mean
+        return (
+            None
+            if mean is None or self.vcpus <= 0 or self.measured_s < KNOWN_S
+            else (mean / self.vcpus)
+        )
+
+    def settle(self, promise: model.Promise | None) -> bool:
+        """Take its place over; return whether it had another one when the interval began."""
+        moved = self._place is not None and self._place != _place(promise)
+        self._place = _place(promise)
+        if moved:
+            self.ran = {}
+        return moved
+
+    def ran_at(self, promise: model.Promise | None) -> dict[int, float]:
+        """Return ``ran``; {} where its place is another one since."""
+        return self.ran if self._place == _place(promise) else {}
+
+
+class Histories:
+    """The histories of one host.
+
+    :ivar clock_s: how long the host was measured in all [s]
+    :ivar guests: by uuid, of those that are gone, too
+    :ivar others: by node id, of all but guests
+    :ivar recent: the last intervals, (when it ended, by the clock; {node id: cores};
+        {node id: bytes/s}), the newest last; not kept over a restart
+    :ivar flavors: {name: (guests, sum of their cores per vCPU)} of forgotten guests; the name
+        None: of all of them
+    """
+
+    def __init__(self, clock_s: float = 0.0) -> None:
+        self.clock_s = clock_s
+        self.minutes, self.day = Horizon(MINUTES_S), Horizon(DAY_S)
+        self.guests: dict[str, GuestHistory] = {}
+        self.others: dict[int, Wants] = {}
+        self.flavors: dict[str | None, tuple[float, float]] = {}
+        self.recent: list[tuple[float, dict[int, float | None], dict[int, float | None]]] = [
+            (clock_s, {}, {})
+        ]
+
+    def feed(
+        self,
+        sample: Sample,
+        guests: Mapping[str, model.Guest],
+        promises: Mapping[str, model.Promise],
+    ) -> None:
+        """Add one interval.
+
+        :param guests: by uuid, those that run
+        :param promises: by uuid
+        """
+        seconds = min(sample.elapsed_s, LONGEST_INTERVAL_S)
+        if not seconds > 0:
+            return
+        self.clock_s += seconds
+        weights = self.minutes.advance(seconds), self.day.advance(seconds)
+        traffic = traffic_of(sample.guests, sample.nodes)
+        for each in sample.guests:
+            self._feed_guest(
+                each,
+                guests.get(each.uuid),
+                promises.get(each.uuid),
+                traffic.get(each.uuid),
+                weights,
+                seconds,
+            )
+        for node, cores, bytes_per_sec in others_of(sample, promises, traffic):
+            wants = self.others.setdefault(node, Wants())
+            if cores is not None:
+                wants.demand.add(cores, weights)
+            if bytes_per_sec is not None:
+                wants.traffic.add(bytes_per_sec, weights)
+        self.recent.append(
+            (
+                self.clock_s,
+                {node.id: node.demand_cores for node in sample.nodes},
+                {node.id: node.bandwidth_bytes_per_sec for node in sample.nodes},
+            )
+        )
+        while self.recent[1][0] <= self.clock_s - SUSTAINED_S:
+            del self.recent[0]
+        self._rescale()
+        self._forget()
+
+    def sustained(self, node: int) -> tuple[float | None, float | None]:
+        """Return the least cores and bytes/s that a node was wanted for in the last minutes.
+
+        None: unknown in one of the intervals, or not measured for so long.
+        """
+        if self.recent[0][0] > self.clock_s - SUSTAINED_S:
+            return None, None
+        return (
+            _least([cores.get(node) for _, cores, _ in self.recent[1:]]),
+            _least([traffic.get(node) for _, _, traffic in self.recent[1:]]),
+        )
+
+    def _feed_guest(
+        self,
+        sample: GuestSample,
+        guest: model.Guest | None,
+        promise: model.Promise | None,
+        bytes_per_sec: float | None,
+        weights: tuple[float, float],
+        seconds: float,
+    ) -> None:
+        history = self.guests.get(sample.uuid)
+        if history is None:
+            history = self.guests[sample.uuid] = GuestHistory()
+        history.seen_s = self.clock_s
+        known = guest or promise
+        if known:
+            history.vcpus = known.vcpus
+        if guest and guest.flavor:
+            history.flavor = guest.flavor
+        moved = history.settle(promise)
+        wanted = demand_of(sample)
+        if wanted is None or guest and guest.state == 'paused':
+            return
+        if counts(promise):
+            history.measured_s += seconds
+        history.demand.add(wanted, weights)
+        if bytes_per_sec is not None:
+            history.traffic.add(bytes_per_sec, weights)
+        if not moved:  # else it ran here for a part of the interval only
+            for node, cores in sample.cores_by_node:
+                history.ran[node] = history.ran.get(node, 0.0) + weights[0] * cores
+
+    def _rescale(self) -> None:
+        for horizon, at in ((self.minutes, 0), (self.day, 1)):
+            factor = horizon.overflow()
+            if factor is None:
+                continue
+            for wants in (*self.guests.values(), *self.others.values()):
+                for stream in wants.streams()[at::2]:
+                    stream.rescale(factor)
+                if at == 0 and isinstance(wants, GuestHistory):
+                    wants.ran = {node: weight * factor for node, weight in wants.ran.items()}
+
+    def _forget(self) -> None:
+        """Forget guests that are gone for good, but for what their flavor learns of them."""
+        gone = sorted(
+            (each.seen_s, uuid) for uuid, each in self.guests.items() if each.seen_s < self.clock_s
+        )
+        over = len(self.guests) - GUESTS_MAX
+        for at, (seen_s, uuid) in enumerate(gone):
+            if at < over or seen_s < self.clock_s - KEEP_S:
+                self._sum_up(self.guests.pop(uuid))
+
+    def _sum_up(self, history: GuestHistory) -> None:
+        cores_per_vcpu = history.cores_per_vcpu
+        if cores_per_vcpu is None:
+            return
+        for name in {history.flavor, None}:
+            count, total = self.flavors.pop(name, (0, 0.0))
+            keep = min(1.0, (FLAVOR_GUESTS_MAX - 1) / count) if count else 1.0
+            self.flavors[name] = count * keep + 1, total * keep + cores_per_vcpu
+        while len(self.flavors) > FLAVORS_MAX:
+            del self.flavors[next(name for name in self.flavors if name is not None)]
+
+
+def _place(promise: model.Promise | None) -> tuple[int, tuple[int, ...]] | None:
+    return promise and (promise.since_ns, promise.cpu_nodes)
+
+
+def demand_of(sample: GuestSample) -> float | None:
+    """Return what a guest wanted in an interval [cores], None: unknown."""
+    return None if sample.cores is None else sample.cores + (sample.waiting_cores or 0.0)
+
+
+def counts(promise: model.Promise | None) -> bool:
+    """Return whether a guest is among those that load its nodes: not on CPUs of its own."""
+    return promise is None or promise.vcpus > 0
+
+
+def others_of(
+    sample: Sample, promises: Mapping[str, model.Promise], traffic: Mapping[str, float]
+) -> list[tuple[int, float | None, float | None]]:
+    """Return (node id, cores, bytes/s) of what was not guests' in an interval.
+
+    It is what is left of a node's when that of the guests is taken off. None: unknown, as it is
+    of all nodes where a guest's traffic, or where it ran, is not known; a guest whose CPU time
+    is not known is among the others.
+    """
+    cores: dict[int, float] | None = {node.id: 0.0 for node in sample.nodes}
+    served: dict[int, float] | None = {node.id: 0.0 for node in sample.nodes}
+    for each in sample.guests:
+        if not counts(promises.get(each.uuid)):
+            continue
+        wanted, bytes_per_sec = demand_of(each), traffic.get(each.uuid)
+        ran = sum(part for _, part in each.cores_by_node)
+        if wanted and not ran:
+            cores = None
+        if cores is not None and wanted and ran:
+            for node, part in each.cores_by_node:
+                cores[node] = cores.get(node, 0.0) + wanted * part / ran
+        lies = sum(size for _, size in each.bytes_by_node)
+        if bytes_per_sec is None or bytes_per_sec and not lies:
+            served = None
+        if served is not None and bytes_per_sec is not None and lies:
+            for node, size in each.bytes_by_node:
+                served[node] = served.get(node, 0.0) + bytes_per_sec * size / lies
+    return [
+        (
+            node.id,
+            _left(node.demand_cores, cores, node.id),
+            _left(node.bandwidth_bytes_per_sec, served, node.id),
+        )
+        for node in sample.nodes
+    ]
+
+
+def _least(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return None if len(known) < len(values) else min(known)
+
+
+def _left(total: float | None, taken: Mapping[int, float] | None, node: int) -> float | None:
+    return None if total is None or taken is None else max(0.0, total - taken[node])

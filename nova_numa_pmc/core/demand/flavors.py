@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What guests of a flavor wanted per vCPU, from the histories of those that are and were there."""
+
+from __future__ import annotations
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core.demand.demand_history import FLAVOR_GUESTS_MAX, Histories
+
+#: Traffic per core-second is not derived from fewer cores: it would be noise.
+_LEAST_CORES = 0.5
+
+
+def per_vcpu(histories: Histories) -> dict[str | None, tuple[float, float]]:
+    """Return {name of a flavor: (guests, sum of their cores per vCPU)}; None: of all guests.
+
+    A guest that was not measured for long enough to tell is not among them.
+    """
+    found = dict(histories.flavors)
+    for each in histories.guests.values():
+        cores_per_vcpu = each.cores_per_vcpu
+        if cores_per_vcpu is not None:
+            for name in {each.flavor, None}:
+                count, total = found.get(name, (0, 0.0))
+                found[name] = count + 1, total + cores_per_vcpu
+    return found
+
+
+def of_flavor(histories: Histories, flavor: str | None) -> model.History:
+    """Return what guests of a flavor wanted per vCPU, of all guests where it has none.
+
+    :param flavor: its name, None: not told
+    """
+    known = per_vcpu(histories)
+    cores = traffic = 0.0
+    for each in histories.guests.values():
+        if each.tells and each.demand.day.mean is not None and (each.traffic.day.mean is not None):
+            cores += each.demand.day.mean
+            traffic += each.traffic.day.mean
+    return model.History(
+        *(known.get(flavor) or known.get(None, (0, 0.0))),
+        traffic / cores if cores >= _LEAST_CORES else None,
+    )
+
+
+def published(histories: Histories) -> model.History:
+    """Return what is told of all guests to whoever decides, in the units of Nova's metrics.
+
+    Whole guests, 0.01 cores. No more than :data:`demand_history.FLAVOR_GUESTS_MAX` guests count,
+    so that those of one host don't decide for all. Flavors aren't told: Nova's metrics have no
+    room for them, and hook and scheduler are to expect the same.
+    """
+    count, total = per_vcpu(histories).get(None, (0, 0.0))
+    guests = min(FLAVOR_GUESTS_MAX, round(count))
+    if not guests:
+        return model.History()
+    return model.History(guests, round(100 * guests * total / count) / 100)

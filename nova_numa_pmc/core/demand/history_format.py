@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Histories as plain data, for a file that outlasts a reboot.
+
+Where guests ran is left out: the first intervals tell it anew.
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc import checked
+from nova_numa_pmc.core.demand.demand_history import (
+    BYTES_UNIT,
+    CORES_UNIT,
+    FLAVOR_GUESTS_MAX,
+    FLAVORS_MAX,
+    GUESTS_MAX,
+    GuestHistory,
+    Histories,
+    Series,
+    Wants,
+)
+from nova_numa_pmc.core.demand.streams import BINS, Stream
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from typing import Any
+
+MAJOR, MINOR = 1, 0
+_NODES_MAX, _NAME_MAX, _VCPUS_MAX = 1024, 255, 1 << 16
+#: Beyond any real demand, traffic, variance or time; a file that says more is damaged.
+_AMOUNT_MAX = 1e30
+
+
+def to_data(histories: Histories) -> dict[str, Any]:
+    """Return histories as dicts, lists, text and numbers; of too many guests the last seen."""
+    scales = histories.minutes.scale, histories.day.scale
+    latest = sorted(histories.guests.items(), key=lambda item: -item[1].seen_s)[:GUESTS_MAX]
+    return {
+        'schema': '%d.%d' % (MAJOR, MINOR),
+        'clock_s': _brief(histories.clock_s),
+        'guests': {
+            uuid: dict(
+                _wants(each, scales),
+                flavor=each.flavor,
+                vcpus=each.vcpus,
+                seen_s=_brief(each.seen_s),
+                measured_s=_brief(each.measured_s),
+            )
+            for uuid, each in latest
+        },
+        'others': {'%d' % node: _wants(each, scales) for node, each in histories.others.items()},
+        'flavors': [
+            [name, _brief(count), _brief(total)]
+            for name, (count, total) in histories.flavors.items()
+        ],
+    }
+
+
+def from_data(data: Any) -> Histories:
+    """Return the histories in plain data.
+
+    :raises ValueError: it is damaged, or a later major version wrote it
+    """
+    try:
+        major = data['schema'].partition('.')[0]
+        if major != str(MAJOR):
+            raise ValueError('its schema is %.20r, this release reads %d' % (major, MAJOR))
+        found = Histories(_amount(data['clock_s']))
+        for uuid, each in checked.mapping(data['guests'], GUESTS_MAX).items():
+            found.guests[_text(uuid)] = GuestHistory(
+                None if each['flavor'] is None else _text(each['flavor']),
+                int(checked.number(each['vcpus'], _VCPUS_MAX)),
+                min(found.clock_s, _amount(each['seen_s'])),
+                _amount(each['measured_s']),
+                *_series(each),
+            )
+        for node, each in checked.mapping(data['others'], _NODES_MAX).items():
+            if not (node.isascii() and node.isdigit() and len(node) < 6):
+                raise ValueError('%.40r is not a node' % node)
+            found.others[int(node)] = Wants(*_series(each))
+        for name, count, total in checked.sequence(data['flavors'], FLAVORS_MAX):
+            if checked.number(count, FLAVOR_GUESTS_MAX) > 0:
+                found.flavors[None if name is None else _text(name)] = count, _amount(total)
+        return found
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError('%s: %.200s' % (type(error).__name__, error)) from None
+
+
+def _wants(wants: Wants, scales: tuple[float, float]) -> dict[str, list[list[float]]]:
+    return {
+        name: [
+            _stream(stream, scale) for stream, scale in zip((series.minutes, series.day), scales)
+        ]
+        for name, series in (('demand', wants.demand), ('traffic', wants.traffic))
+    }
+
+
+def _stream(stream: Stream, scale: float) -> list[float]:
+    """Return [] or [weight in seconds, mean, variance, bin, share, bin, share …].
+
+    []: nothing was observed, or so long ago that it weighs nothing.
+    """
+    weight, mean, variance = _brief(stream.weight / scale), stream.mean, stream.variance
+    if not weight or mean is None or variance is None:
+        return []
+    return [
+        weight,
+        _brief(mean),
+        _brief(variance),
+        *(part for at, share in stream.bins() for part in (at, _brief(share))),
+    ]
+
+
+def _brief(value: float) -> float:
+    return float('%.5g' % value)
+
+
+def _series(data: Any) -> tuple[Series, Series]:
+    demand, traffic = (
+        Series(unit, *(_to_stream(values) for values in checked.sequence(data[name], 2, 2)))
+        for name, unit in (('demand', CORES_UNIT), ('traffic', BYTES_UNIT))
+    )
+    return demand, traffic
+
+
+def _to_stream(values: Any) -> Stream:
+    """Return the :class:`Stream` that :func:`_stream` has written, in the scale 1."""
+    if not checked.sequence(values, 3 + 2 * BINS):
+        return Stream()
+    weight, mean, variance = map(_amount, values[:3])
+    if not weight > 0:
+        raise ValueError('a stream weighs nothing')
+    bins = dict(zip(values[3::2], map(_amount, values[4::2])))
+    if len(bins) * 2 != len(values) - 3:
+        raise ValueError('%.40r are no bins' % (values[3:],))
+    return Stream(
+        weight,
+        mean,
+        variance,
+        {checked.whole(at, BINS - 1): share * weight for at, share in bins.items()},
+    )
+
+
+def _text(value: Any) -> str:
+    return checked.text(value, _NAME_MAX)
+
+
+def _amount(value: Any) -> float:
+    return checked.number(value, _AMOUNT_MAX)

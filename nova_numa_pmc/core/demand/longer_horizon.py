@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the nodes of a host are wanted for over the longer horizon.
+
+Composed of the histories of the guests that are there and of all else, so that it moves with a
+guest. What new guests and hosts are decided by; moves go by the interval.
+"""
+
+from __future__ import annotations
+
+import math
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core.demand import demand_history, flavors
+from nova_numa_pmc.core.host_view import (
+    DEFAULT_INTENSITY,
+    INTENSITY,
+    SETTLING_NS,
+    capacity_cores,
+    expected_cores,
+)
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import TypeAlias  # novm: 3.10, and for types only
+
+    from nova_numa_pmc.measurement import GuestSample, PoolSample, Sample
+
+    #: What a guest counts for.
+    Amount: TypeAlias = 'demand_history.Series | Expected'
+
+#: Minutes count beside the day where they are above it by more than so many standard errors.
+SIGNIFICANT = 2.0
+#: How long a burst lasts, to tell how far a mean over minutes may be from the day's by chance:
+#: an assumption [s].
+_BURST_S = 60.0
+#: The variance of a mean over the horizon of minutes, as a part of that of its intervals: with
+#: correlation exp(-t / burst) and weights exp(-t / horizon) it is burst / (burst + horizon).
+_CHANCE = _BURST_S / (_BURST_S + demand_history.MINUTES_S)
+
+
+class Level:
+    """A sum of what was wanted: means over minutes and over a day, and the day's variance."""
+
+    __slots__ = ('minutes', 'day', 'variance')
+
+    def __init__(self) -> None:
+        self.minutes = self.day = self.variance = 0.0
+
+    def add(self, series: demand_history.Series, share: float) -> None:
+        """Add a share of a series that knows something of the day; of minutes, else the day's."""
+        day = series.day.mean or 0.0
+        minutes = series.minutes.mean
+        self.minutes += share * (day if minutes is None else minutes)
+        self.day += share * day
+        self.variance += share**2 * (series.day.variance or 0.0)
+
+    def add_constant(self, amount: float) -> None:
+        """Add an amount that is taken to stay."""
+        self.minutes += amount
+        self.day += amount
+
+    def charge(self, amount: Amount, share: float) -> None:
+        """Add a share of what a guest counts for: a series or :class:`Expected`."""
+        if isinstance(amount, Expected):
+            self.add_constant(share * amount.most)
+        else:
+            self.add(amount, share)
+
+    def longer(self) -> float:
+        """Return the day's mean; where minutes are above it by more than chance, theirs less that.
+
+        A guest's load that has come counts within minutes, one that has gone within a day: it
+        may come back.
+        """
+        chance = SIGNIFICANT * math.sqrt(self.variance * _CHANCE)
+        return self.day + max(0.0, self.minutes - self.day - chance)
+
+
+class Charge:
+    """What one guest counts for, by node.
+
+    :ivar traffic: None: unknown
+    :ivar cpus, mems: {node id: share}
+    """
+
+    __slots__ = ('demand', 'traffic', 'cpus', 'mems')
+
+    def __init__(
+        self,
+        demand: Amount,
+        traffic: Amount | None,
+        cpus: dict[int, float],
+        mems: dict[int, float],
+    ) -> None:
+        self.demand, self.traffic, self.cpus, self.mems = demand, traffic, cpus, mems
+
+
+def node_loads(
+    histories: demand_history.Histories,
+    sample: Sample,
+    host: model.Topology,
+    guests: Mapping[str, model.Guest],
+    promises: Mapping[str, model.Promise],
+    limits: model.Limits,
+    now_ns: int,
+) -> dict[int, model.NodeLoad]:
+    """Return {node id: what it is wanted for} over the longer horizon.
+
+    What is unknown of the interval is unknown. Where it can't be told what part of it is the
+    guests' (the source in use does not tell their traffic), the interval's stands for it, with
+    what young guests are expected to want beside it. It is no less than what was sustained in
+    the last minutes: a load that has come and stays counts, however short its history is.
+
+    :param histories: fed with this sample
+    :param guests: by uuid, those that run
+    :param promises: by uuid
+    :param now_ns: CLOCK_BOOTTIME
+    """
+    charges = _Charges(histories, sample, host, guests, promises, limits, now_ns)
+    known = charges.all()
+    found = {}
+    for node in sample.nodes:
+        others = histories.others.get(node.id) or demand_history.Wants()
+        cores, bytes_per_sec = histories.sustained(node.id)
+        found[node.id] = model.NodeLoad(
+            _composed(
+                node.demand_cores,
+                cores,
+                others.demand,
+                [(each.demand, each.cpus.get(node.id, 0.0)) for each in known],
+            ),
+            _composed(
+                node.bandwidth_bytes_per_sec,
+                bytes_per_sec,
+                others.traffic,
+                [(each.traffic, each.mems.get(node.id, 0.0)) for each in known],
+            ),
+            node.bandwidth_max_bytes_per_sec,
+            node.link_ratio,
+            node.stolen_cores,
+        )
+    return found
+
+
+def pool_demands(
+    histories: demand_history.Histories,
+    sample: Sample,
+    host: model.Topology,
+    guests: Mapping[str, model.Guest],
+    promises: Mapping[str, model.Promise],
+    limits: model.Limits,
+    now_ns: int,
+) -> tuple[PoolSample, ...]:
+    """Return the interval's pools of CPUs beside the floating one over the longer horizon.
+
+    In a pool's demand the histories of the guests whose pool it is stand for what they wanted
+    in the interval; the rest, which others of the host's guests may share, is the interval's.
+
+    :returns: as in the sample
+    """
+    if not sample.pools:
+        return ()
+    charges = _Charges(histories, sample, host, guests, promises, limits, now_ns)
+    usable = frozenset().union(*(node.usable_cpus or node.cpus for node in host.nodes))
+    found = []
+    for pool in sample.pools:
+        members = [
+            uuid
+            for uuid, guest in guests.items()
+            if guest.allowed_cpus is not None
+            and not guest.placed_by
+            and guest.allowed_cpus & usable == frozenset(pool.cpus)
+        ]
+        more = charges.beyond_the_interval(members)
+        found.append(
+            pool._replace(
+                demand_by_node=tuple(
+                    (node, None if cores is None else max(0.0, cores + more.get(node, 0.0)))
+                    for node, cores in pool.demand_by_node
+                )
+            )
+        )
+    return tuple(found)
+
+
+def _composed(
+    measured: float | None,
+    sustained: float | None,
+    others: demand_history.Series,
+    parts: Sequence[tuple[Amount | None, float]],
+) -> float | None:
+    """Add up what is there; None where nothing was measured.
+
+    What others want counts over minutes: it comes and goes with the host's own work.
+
+    :param sustained: it is no less, None: unknown
+    """
+    if measured is None:
+        return None
+    known = [(amount, share) for amount, share in parts if amount is not None]
+    if others.minutes.mean is None or others.day.mean is None or len(known) < len(parts):
+        return measured + sum(
+            share * amount.excess for amount, share in known if isinstance(amount, Expected)
+        )
+    level = Level()
+    level.add_constant(others.minutes.mean)
+    for amount, share in known:
+        if share:
+            level.charge(amount, share)
+    return max(level.longer(), sustained or 0.0)
+
+
+class Expected:
+    """What a young guest counts for: the larger of what it is expected to want and has wanted.
+
+    :ivar most: that; ``excess``: by how much it is more than what has been measured
+    """
+
+    __slots__ = ('most', 'excess')
+
+    def __init__(self, expected: float, measured: float | None) -> None:
+        self.most = max(expected, measured or 0.0)
+        self.excess = self.most - (measured or 0.0)
+
+
+class _Charges:
+    """What each guest counts for, and where."""
+
+    def __init__(
+        self,
+        histories: demand_history.Histories,
+        sample: Sample,
+        host: model.Topology,
+        guests: Mapping[str, model.Guest],
+        promises: Mapping[str, model.Promise],
+        limits: model.Limits,
+        now_ns: int,
+    ) -> None:
+        self._histories, self._guests, self._promises = histories, guests, promises
+        self._samples = {each.uuid: each for each in sample.guests}
+        self._now_ns = now_ns
+        self._flavors: dict[str | None, model.History] = {}
+        self._cores = dict(zip((node.id for node in host.nodes), capacity_cores(host, limits)))
+
+    def all(self) -> list[Charge]:
+        """Return what each guest counts for."""
+        found = []
+        for uuid in sorted(self._samples.keys() | self._promises.keys()):
+            promise = self._promises.get(uuid)
+            if demand_history.counts(promise):
+                charge = self._charge(uuid, promise, self._samples.get(uuid))
+                if charge:
+                    found.append(charge)
+        return found
+
+    def beyond_the_interval(self, uuids: Iterable[str]) -> dict[int, float]:
+        """Return {node id: cores} by which some guests' histories exceed what they wanted now."""
+        levels: dict[int, Level] = {}
+        now: dict[int, float] = {}
+        for uuid in sorted(uuids):
+            sample = self._samples.get(uuid)
+            charge = self._charge(uuid, self._promises.get(uuid), sample)
+            if charge is None:
+                continue
+            for node, share in charge.cpus.items():
+                levels.setdefault(node, Level()).charge(charge.demand, share)
+            wanted = demand_history.demand_of(sample) if sample else None
+            if sample is None or not wanted:
+                continue
+            ran = sum(cores for _, cores in sample.cores_by_node)
+            for node, cores in sample.cores_by_node if ran else ():
+                now[node] = now.get(node, 0.0) + wanted * cores / ran
+        return {node: level.longer() - now.get(node, 0.0) for node, level in levels.items()}
+
+    def _charge(
+        self, uuid: str, promise: model.Promise | None, sample: GuestSample | None
+    ) -> Charge | None:
+        history = self._histories.guests.get(uuid)
+        demand: Amount
+        traffic: Amount | None
+        if promise is not None and (
+            not promise.started or promise.since_ns > self._now_ns - SETTLING_NS
+        ):
+            demand, traffic = self._expected(uuid, promise, history)
+        elif sample is None or history is None or history.demand.day.mean is None:
+            return None  # it could not be measured: its part is in what others want
+        else:
+            demand, traffic = history.demand, history.traffic
+            if traffic.day.mean is None:
+                traffic = None
+        cpus = self._where(
+            promise and promise.cpu_nodes, history.ran_at(promise) if history else None
+        )
+        lies = sum(size for _, size in sample.bytes_by_node) if sample else 0
+        if sample and lies:
+            mems = {node: size / lies for node, size in sample.bytes_by_node}
+        else:
+            mems = (
+                self._where(promise and promise.mem_nodes)
+                if promise and (promise.mem_nodes)
+                else cpus
+            )
+        return Charge(demand, traffic, cpus, mems)
+
+    def _expected(
+        self, uuid: str, promise: model.Promise, history: demand_history.GuestHistory | None
+    ) -> tuple[Expected, Expected]:
+        """Return what a young guest counts for: its own history's where it has been here."""
+        guest = self._guests.get(uuid)
+        flavor = guest.flavor if guest else history.flavor if history else None
+        if flavor not in self._flavors:
+            self._flavors[flavor] = flavors.of_flavor(self._histories, flavor)
+        known = self._flavors[flavor]
+        cores = expected_cores(guest.vcpus if guest else promise.vcpus, known)
+        bytes_per_sec = 0.0
+        if known.bytes_per_core_sec is not None:
+            hint = dict(guest.hints).get('numa_pmc:memory_intensity', '') if guest else ''
+            bytes_per_sec = (
+                cores
+                * known.bytes_per_core_sec
+                * INTENSITY.get(hint, INTENSITY[DEFAULT_INTENSITY])
+            )
+        measured = wanted = None
+        if history is not None:
+            measured, wanted = history.demand.minutes.mean, history.traffic.minutes.mean
+            if history.measured_s >= demand_history.KNOWN_S and (
+                history.demand.day.mean is not None
+            ):
+                cores = history.demand.day.mean
+                bytes_per_sec = (
+                    bytes_per_sec if history.traffic.day.mean is None else history.traffic.day.mean
+                )
+        return Expected(cores, measured), Expected(bytes_per_sec, wanted)
+
+    def _where(
+        self, nodes: Iterable[int] | None, ran: Mapping[int, float] | None = None
+    ) -> dict[int, float]:
+        """Return {node id: share}: as it ran, else over the nodes promised by their cores."""
+        weights = (
+            ran
+            if ran and sum(ran.values()) > 0
+            else {node: self._cores[node] for node in nodes or () if node in self._cores}
+        )
+        total = sum((weights or self._cores).values())
+        if not total:
+            return {node: 1 / len(weights) for node in weights} if weights else {}
+        return {node: weight / total for node, weight in (weights or self._cores).items()}

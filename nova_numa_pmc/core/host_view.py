@@ -1,0 +1,439 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host and a guest as the decision sees them: aggregates per node, shares per guest.
+
+Imported by the libvirt hook at every guest start: light modules only.
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import cache_hierarchy
+from nova_numa_pmc.core.missing import serves
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from nova_numa_pmc.measurement import NodeSample
+
+#: Cores per vCPU of a guest without history, and how many guests that prior counts for.
+PRIOR_CORES_PER_VCPU, PRIOR_GUESTS = 0.5, 5
+#: An estimate per vCPU is rounded to so many parts of a core, a power of two: sums of it are
+#: then the same in whatever order guests are charged.
+_PARTS = 64
+#: ``numa_pmc:memory_intensity``: bandwidth relative to the host's mean per core.
+INTENSITY = {'low': 0.3, 'medium': 1.0, 'high': 3.0}
+#: A guest younger than this is charged its expected share beside what is measured.
+SETTLING_NS = 120 * 10**9
+DEFAULT_INTENSITY = 'medium'
+#: A guest's traffic is not derived from fewer [0.01 cores] of others: it would be noise.
+LEAST_HUNDREDTHS = 50
+
+MIB, MB = 1 << 20, 10**6
+
+_UNMEASURED = model.NodeLoad()
+#: A node that is stolen from is still one: without cores it would count as memory only.
+_LEAST_RATIO = 0.05
+
+
+def view(
+    topology: model.Topology,
+    promises: Iterable[model.Promise],
+    limits: model.Limits,
+    pressures: Mapping[int, model.NodeLoad | NodeSample] | None = None,
+    rotation: int = 0,
+    now_ns: int | None = None,
+) -> model.HostView:
+    """Aggregate a host per node, in the units of :func:`quantised`.
+
+    Memory on one node counts there, over several as it was divided when promised; where
+    that is not recorded it fills what is left of them in proportion. A floating guest's
+    is spread over all nodes in proportion to their capacity. A node whose memory is not for
+    guests (:mod:`node_memory`) has none here. Huge pages count against
+    their pools only. vCPUs are spread over their CPU nodes in proportion to cores.
+
+    :param pressures: by node id; None or an absent node: unmeasured
+    :param rotation: how many placements came before
+    :param now_ns: CLOCK_BOOTTIME; given, guests younger than 120 s add their expected
+        share to measured demand, which does not show them fully yet (an upper bound of
+        the larger of both, which would need each guest's own measurement)
+    """
+    nodes = topology.nodes
+    if any(node.memory_bytes and not node.cpus for node in nodes):
+        from nova_numa_pmc.core import node_memory  # few hosts have such nodes
+
+        nodes = node_memory.offered(nodes, limits)
+    promises = list(promises)
+    cores = capacity_cores(topology, limits)
+    capacity = [capacity_bytes(node, limits) for node in nodes]
+    promised, huge = _promised(nodes, capacity, promises)
+    guests, vcpus, young = _vcpus(nodes, cores, promises, now_ns)
+    views = []
+    for at, node in enumerate(nodes):
+        load = (pressures or {}).get(node.id) or _UNMEASURED
+        demand = load.demand_cores
+        cores[at] = less_stolen(cores[at], _hundredths(load.stolen_cores or 0.0))
+        if demand is not None:
+            demand += PRIOR_CORES_PER_VCPU * young[at]
+        views.append(
+            model.NodeView(
+                node.id,
+                cores[at],
+                len(node.cpus),
+                capacity[at],
+                promised[at],
+                guests[at],
+                vcpus[at],
+                demand,
+                load.bandwidth_bytes_per_sec,
+                load.bandwidth_max_bytes_per_sec,
+                load.link_ratio,
+                _huge_free(node, huge[at]),
+                node.cpus,
+            )
+        )
+    return quantised(
+        model.HostView(
+            tuple(views),
+            cache_hierarchy.distances(topology),
+            rotation,
+            cache_hierarchy.domains(topology, limits),
+        )
+    )
+
+
+def quantised(host_view: model.HostView) -> model.HostView:
+    """Round a host's view to what Nova's metrics carry, so that each door decides on the same.
+
+    0.01 cores, guests and vCPUs, whole MB/s, 0.001 of a link; memory in whole MiB, in which
+    Nova counts: what is promised is rounded up, what may be down.
+    """
+    return host_view._replace(
+        nodes=tuple(
+            node._replace(
+                cores=_hundredths(node.cores),
+                capacity_bytes=node.capacity_bytes // MIB * MIB,
+                promised_bytes=-(-node.promised_bytes // MIB) * MIB,
+                guests=_hundredths(node.guests),
+                vcpus=_hundredths(node.vcpus),
+                demand_cores=None if node.demand_cores is None else _hundredths(node.demand_cores),
+                bandwidth_bytes_per_sec=_megabytes(node.bandwidth_bytes_per_sec),
+                bandwidth_max_bytes_per_sec=_megabytes(node.bandwidth_max_bytes_per_sec),
+                link_ratio=None
+                if node.link_ratio is None
+                else round(1000 * node.link_ratio) / 1000,
+            )
+            for node in host_view.nodes
+        )
+    )
+
+
+def _hundredths(value: float) -> float:
+    return round(100 * value) / 100
+
+
+def _megabytes(value: float | None) -> float | None:
+    return None if value is None else round(value / MB) * MB
+
+
+def charged_since(
+    host_view: model.HostView, counted: Mapping[int, float], history: model.History | None = None
+) -> model.HostView:
+    """Charge nodes for guests that came since they were measured, and relieve them of others.
+
+    By promises: what is expected of their vCPUs, and the host's mean traffic of so many cores.
+
+    :param host_view: with the vCPUs that are promised now
+    :param counted: {node id: vCPUs of the guests that were measured}; a node that isn't there
+        stays as it is
+    :param history: of all guests, None: none
+    """
+    each = expected_cores(1, history or model.History())
+    changes = {
+        node.id: each * (node.vcpus - counted[node.id])
+        for node in host_view.nodes
+        if node.id in counted
+    }
+    if not any(changes.values()):
+        return host_view
+    rate = bytes_per_core_sec(host_view.nodes) or 0.0
+    return host_view._replace(
+        nodes=tuple(
+            node._replace(
+                demand_cores=_added(node.demand_cores, changes.get(node.id, 0)),
+                bandwidth_bytes_per_sec=_added(
+                    node.bandwidth_bytes_per_sec, rate * changes.get(node.id, 0)
+                ),
+            )
+            for node in host_view.nodes
+        )
+    )
+
+
+def _added(amount: float | None, change: float) -> float | None:
+    return None if amount is None else max(0, amount + change)
+
+
+def bytes_per_core_sec(nodes: Sequence[model.NodeView]) -> float | None:
+    """Return a host's DRAM traffic per core that is wanted [bytes/core-second].
+
+    :returns: None where that isn't known of each node, or too few cores are wanted to tell
+    """
+    return traffic_rate(
+        [node.demand_cores for node in nodes if node.cores],
+        [node.bandwidth_bytes_per_sec for node in nodes if serves(node)],
+    )
+
+
+def traffic_rate(
+    demands: Sequence[float | None], bandwidths: Sequence[float | None]
+) -> float | None:
+    """Return Σ bandwidth / Σ demand [bytes/core-second]; None: a part or the ratio is unknown.
+
+    :param demands: what the nodes with CPUs are wanted for [cores]
+    :param bandwidths: what the nodes with memory serve [bytes/s]
+    """
+    wanted = [value for value in demands if value is not None]
+    served = [value for value in bandwidths if value is not None]
+    if not wanted or not served or (len(wanted) < len(demands) or len(served) < len(bandwidths)):
+        return None
+    # In whole hundredths: the sum must not depend on how nodes are merged into domains.
+    hundredths = round(100 * sum(wanted))
+    return 100 * sum(served) / hundredths if hundredths >= LEAST_HUNDREDTHS else None
+
+
+def expected_traffic(demand_cores: float, intensity: float, rate: float | None) -> float | None:
+    """Return what a guest is expected to add to the traffic [bytes/s]; None: unknown.
+
+    :param intensity: its traffic relative to the host's mean per core
+    :param rate: :func:`bytes_per_core_sec`
+    """
+    return None if rate is None else demand_cores * rate * intensity
+
+
+def request(
+    guest: model.Guest,
+    limits: model.Limits,
+    device_nodes: Iterable[int] = (),
+    history: model.History | None = None,
+) -> model.Request:
+    """Turn a guest into what it asks for.
+
+    The share of a guest nobody has measured yet is ĉ = :func:`expected_cores`; its bandwidth is
+    b̂ = ĉ · (host's bytes per core-second) · {low 0.3, medium 1, high 3}. Unknown
+    values of a hint are ignored.
+
+    :param device_nodes: node ids of its host devices
+    :param history: None: none
+    """
+    history = history or model.History()
+    hints = dict(guest.hints)
+    policy = model.NONE if guest.override == 'ignore' else hints.get('numa_pmc:policy')
+    intensity = INTENSITY.get(
+        hints.get('numa_pmc:memory_intensity', ''), INTENSITY[DEFAULT_INTENSITY]
+    )
+    demand = expected_cores(guest.vcpus, history)
+    return model.Request(
+        max(guest.vcpus, guest.vcpus_max or 0),
+        guest.memory_bytes,
+        guest.page_bytes,
+        guest.allowed_cpus,
+        tuple(device_nodes),
+        policy if policy in model.POLICIES else model.AUTO,
+        demand,
+        expected_traffic(demand, intensity, history.bytes_per_core_sec),
+        guest.placed_by,
+    )
+
+
+def expected_cores(vcpus: int, history: model.History) -> float:
+    """Return what a guest that nobody has measured yet is expected to want [cores].
+
+    ĉ = vCPUs · (5 · 0.5 + Σκ) / (5 + N)
+
+    :param history: five guests of it weigh as much as the assumption
+    """
+    return vcpus * expected_per_vcpu(history.guests, history.cores_per_vcpu_sum)
+
+
+def expected_per_vcpu(guests: float, cores_per_vcpu_sum: float) -> float:
+    """Return the same of one vCPU [cores], rounded to 1/64.
+
+    :param guests, cores_per_vcpu_sum: as in :class:`model.History`
+    """
+    return (
+        round(
+            _PARTS
+            * (PRIOR_GUESTS * PRIOR_CORES_PER_VCPU + cores_per_vcpu_sum)
+            / (PRIOR_GUESTS + guests)
+        )
+        / _PARTS
+    )
+
+
+def capacity_bytes(node: model.Node, limits: model.Limits) -> int:
+    """Return what may be promised on a node in normal pages [bytes].
+
+    ram_ratio · (MemTotal − huge page pools − unreclaimable − reserve), never negative.
+    """
+    pools = sum(pool.page_bytes * pool.total for pool in node.huge_pages)
+    usable = node.memory_bytes - pools - node.unreclaimable_bytes - limits.reserve_bytes
+    return max(0, int(limits.ram_ratio * usable))
+
+
+def capacity_cores(topology: model.Topology, limits: model.Limits) -> list[float]:
+    """Count each node's capacity C_n: its cores plus s for each further usable SMT sibling.
+
+    A filled sibling adds far less than a core: counting threads made XAPI's guests lose
+    more CPU than locality gained.
+    """
+    home = {cpu: at for at, node in enumerate(topology.nodes) for cpu in node.cpus}
+    cores = [0.0] * len(topology.nodes)
+    for siblings in topology.cores:
+        seen = set()
+        for cpu in siblings:
+            at = home.pop(cpu, None)
+            if at is not None:
+                cores[at] += limits.smt_ratio if at in seen else 1.0
+                seen.add(at)
+    for at in home.values():  # CPUs that no core names
+        cores[at] += 1.0
+    return cores
+
+
+def less_stolen(cores: float, stolen_cores: float | None) -> float:
+    """Return a capacity less what another host took of it; a part of it is always left.
+
+    :param stolen_cores: None: unknown, taken as nothing
+    """
+    return max(_LEAST_RATIO * cores, cores - (stolen_cores or 0.0))
+
+
+def _promised(
+    nodes: Sequence[model.Node], capacity: Sequence[int], promises: Sequence[model.Promise]
+) -> tuple[list[int], list[dict[int, int]]]:
+    """Sum promised bytes by position: in normal pages, and {page_bytes: bytes} in huge ones."""
+    normal = [0] * len(nodes)
+    huge: list[dict[int, int]] = [{} for _ in nodes]
+    several: list[tuple[tuple[int, ...], int]] = []
+    floating: list[tuple[tuple[int, ...], int]] = []
+    having = tuple(at for at, node in enumerate(nodes) if node.memory_bytes)
+    for promise, homes in zip(promises, _homes(nodes, [p.mem_nodes for p in promises], having)):
+        recorded = len(promise.mem_bytes) == len(homes) == len(promise.mem_nodes)
+        if promise.page_bytes:
+            _promise_huge(nodes, huge, homes, promise, promise.page_bytes, recorded)
+        elif recorded:
+            _add(normal, homes, promise.mem_bytes)
+        elif len(homes) == 1:
+            normal[homes[0]] += promise.memory_bytes
+        else:
+            (several if promise.mem_nodes else floating).append((homes, promise.memory_bytes))
+    for homes, memory_bytes in several:
+        left = [max(0, capacity[at] - normal[at]) for at in homes]
+        if sum(left) < memory_bytes:
+            left = [capacity[at] for at in homes]
+        _add(normal, homes, split_bytes(memory_bytes, left))
+    for homes, memory_bytes in floating:
+        _add(normal, homes, split_bytes(memory_bytes, [capacity[at] for at in homes]))
+    return normal, huge
+
+
+def _promise_huge(
+    nodes: Sequence[model.Node],
+    huge: Sequence[dict[int, int]],
+    homes: tuple[int, ...],
+    promise: model.Promise,
+    page_bytes: int,
+    recorded: bool,
+) -> None:
+    parts = (
+        promise.mem_bytes
+        if recorded
+        else split_bytes(
+            promise.memory_bytes,
+            [
+                sum(
+                    pool.page_bytes * pool.total
+                    for pool in nodes[at].huge_pages
+                    if pool.page_bytes == page_bytes
+                )
+                for at in homes
+            ],
+        )
+    )
+    for at, part in zip(homes, parts):
+        huge[at][page_bytes] = huge[at].get(page_bytes, 0) + part
+
+
+def _homes(
+    nodes: Sequence[model.Node],
+    wanted: Iterable[tuple[int, ...]],
+    everywhere: tuple[int, ...] = (),
+) -> list[tuple[int, ...]]:
+    """Turn tuples of node ids into positions; none that is there means ``everywhere``, or all."""
+    position = {node.id: at for at, node in enumerate(nodes)}
+    everywhere = everywhere or tuple(range(len(nodes)))
+    return [tuple(position[n] for n in ids if n in position) or everywhere for ids in wanted]
+
+
+def _add(amounts: list[int], homes: tuple[int, ...], parts: Sequence[int]) -> None:
+    for at, part in zip(homes, parts):
+        amounts[at] += part
+
+
+def _huge_free(node: model.Node, promised: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
+    """List (page_bytes, bytes free): what the kernel has free, less starts still to come."""
+    return tuple(
+        (
+            pool.page_bytes,
+            max(
+                0,
+                min(
+                    pool.page_bytes * pool.free,
+                    pool.page_bytes * pool.total - promised.get(pool.page_bytes, 0),
+                ),
+            ),
+        )
+        for pool in node.huge_pages
+    )
+
+
+def _vcpus(
+    nodes: Sequence[model.Node],
+    cores: Sequence[float],
+    promises: Sequence[model.Promise],
+    now_ns: int | None,
+) -> tuple[list[float], list[float], list[float]]:
+    """Count guests, vCPUs and young guests' vCPUs by position."""
+    guests, vcpus, young = ([0.0] * len(nodes) for _ in range(3))
+    for promise, homes in zip(promises, _homes(nodes, [p.cpu_nodes for p in promises])):
+        parts = _shares([cores[at] for at in homes]) if len(homes) > 1 else [1.0]
+        settling = now_ns is not None and promise.since_ns > now_ns - SETTLING_NS
+        for at, part in zip(homes, parts):
+            guests[at] += part
+            vcpus[at] += part * promise.vcpus
+            if settling:
+                young[at] += part * promise.vcpus
+    return guests, vcpus, young
+
+
+def split_bytes(amount: int, weights: Sequence[int]) -> list[int]:
+    """Divide whole bytes in proportion to whole weights; evenly when all are 0.
+
+    No part exceeds its weight as long as the amount fits: rounding must not overfill a node.
+    """
+    if not sum(weights):
+        weights = [1] * len(weights)
+    total, cumulated, given, parts = sum(weights), 0, 0, []
+    for weight in weights:
+        cumulated += weight
+        parts.append(amount * cumulated // total - given)
+        given += parts[-1]
+    return parts
+
+
+def _shares(weights: Sequence[float]) -> list[float]:
+    """Divide 1 in proportion to weights; evenly when all are 0."""
+    total = sum(weights)
+    return [weight / total if total else 1 / len(weights) for weight in weights]

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Put what was measured in one interval into the records of a sample.
+
+Pure. ``None`` is unknown; nodes are in ascending order of their ids.
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc.core import pressure, rates
+from nova_numa_pmc.measurement import COUNTED, DeviceSample, GuestSample, NodeSample
+from nova_numa_pmc.record import Record
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Protocol
+
+    from nova_numa_pmc.model import Guest, Node
+
+    class Evidence(Protocol):
+        """What a rung tells of one guest (:class:`nova_numa_pmc.host.sources.Evidence`)."""
+
+        @property
+        def source(self) -> str: ...
+
+        @property
+        def sure(self) -> str: ...
+
+        @property
+        def local_per_sec(self) -> float | None: ...
+
+        @property
+        def remote_per_sec(self) -> float | None: ...
+
+        @property
+        def remote_ratio(self) -> float | None: ...
+
+        @property
+        def bandwidth_bytes_per_sec(self) -> float | None: ...
+
+        @property
+        def cycles_per_sec(self) -> float | None: ...
+
+        @property
+        def instructions_per_sec(self) -> float | None: ...
+
+        @property
+        def counted_share(self) -> float | None: ...
+
+        @property
+        def of_memory(self) -> bool: ...
+
+    class Running(Protocol):
+        """A guest in one tick (:class:`nova_numa_pmc.host.sources.Running`)."""
+
+        @property
+        def guest(self) -> Guest: ...
+
+        @property
+        def cores(self) -> float | None: ...
+
+        @property
+        def waiting_cores(self) -> float | None: ...
+
+        @property
+        def cores_by_node(self) -> Mapping[int, float]: ...
+
+        @property
+        def bytes_by_node(self) -> Mapping[int, int]: ...
+
+
+class NodeUse(Record):
+    """What was measured of one node.
+
+    :param demand_cores: D_n, of the CPUs that guests may use
+    :param busy_cores: the time all its CPUs ran something
+    :param stolen_cores: the time that another host took of those that guests may use
+    :param incoming_per_sec: lines that its memory controllers read for other nodes
+    :param link_bytes_per_sec: sent to other sockets
+    """
+
+    demand_cores: float | None = None
+    busy_cores: float | None = None
+    local_per_sec: float | None = None
+    remote_per_sec: float | None = None
+    cycles_per_sec: float | None = None
+    instructions_per_sec: float | None = None
+    bandwidth_bytes_per_sec: float | None = None
+    incoming_per_sec: float | None = None
+    link_bytes_per_sec: float | None = None
+    io_miss_ratio: float | None = None
+    stolen_cores: float | None = None
+
+
+class Counts(Record):
+    """What CPUs did; None: unknown. ``share`` is the smallest share of the time counted."""
+
+    local_per_sec: float | None
+    remote_per_sec: float | None
+    cycles_per_sec: float | None
+    instructions_per_sec: float | None
+    share: float | None
+
+
+class Abilities(Record):
+    """What the nodes of a host can do; tuples by position.
+
+    :param bandwidth_max, link_max: bytes per second, None in it: unknown
+    :param latencies_ns: unloaded latency, rows: from; None: unknown
+    :param mlp: misses that a core waits for together
+    """
+
+    capacity_cores: Sequence[float]
+    bandwidth_max: Sequence[float | None]
+    link_max: Sequence[float | None]
+    latencies_ns: Sequence[Sequence[float]] | None
+    mlp: float
+
+
+class _Nothing:
+    """The evidence of a guest of which no rung told anything."""
+
+    of_memory = False
+    source = sure = ''
+    local_per_sec = remote_per_sec = remote_ratio = bandwidth_bytes_per_sec = None
+    cycles_per_sec = instructions_per_sec = counted_share = None
+
+
+_NOTHING = _Nothing()
+
+
+def node_samples(
+    nodes: Sequence[Node],
+    uses: Sequence[NodeUse],
+    abilities: Abilities,
+    guests: Sequence[GuestSample],
+    all_traffic: bool = False,
+) -> tuple[tuple[NodeSample, ...], pressure.Traffic | None]:
+    """Return the nodes' samples, and who reads whose memory; None: not counted.
+
+    :param nodes: ascending
+    :param uses: of each
+    :param guests: tell whose memory was reached
+    :param all_traffic: accesses are all lines moved, prefetched and written ones too: where
+        memory controllers are not counted, a node's bandwidth follows from them
+    """
+    traffic = _traffic(nodes, uses, guests)
+    if all_traffic and traffic:
+        uses = [
+            use
+            if use.bandwidth_bytes_per_sec is not None
+            else use._replace(
+                bandwidth_bytes_per_sec=pressure.LINE_BYTES
+                * sum(row[at] for row in traffic.lines_per_sec)
+            )
+            for at, use in enumerate(uses)
+        ]
+    bandwidth_ratios = [
+        pressure.utilisation(use.bandwidth_bytes_per_sec, most)
+        for use, most in zip(uses, abilities.bandwidth_max)
+    ]
+    losses = pressure.losses(
+        [use.demand_cores for use in uses],
+        abilities.capacity_cores,
+        traffic.lines_per_sec if traffic else None,
+        abilities.latencies_ns,
+        bandwidth_ratios,
+        abilities.mlp,
+    )
+    found = []
+    for at, (node, use) in enumerate(zip(nodes, uses)):
+        pressed = pressure.node_pressure(
+            pressure.utilisation(use.demand_cores, abilities.capacity_cores[at]),
+            bandwidth_ratios[at],
+            pressure.utilisation(use.link_bytes_per_sec, abilities.link_max[at]),
+        )
+        threads = len(node.online_cpus or node.cpus)
+        busy = None if use.busy_cores is None or not threads else use.busy_cores / threads
+        found.append(
+            NodeSample(
+                node.id,
+                abilities.capacity_cores[at],
+                use.demand_cores,
+                pressed.cpu_ratio,
+                use.bandwidth_bytes_per_sec,
+                abilities.bandwidth_max[at],
+                pressed.bandwidth_ratio,
+                pressed.link_ratio,
+                pressed.pressure,
+                use.local_per_sec,
+                use.remote_per_sec,
+                rates.remote_ratio(use.local_per_sec, use.remote_per_sec),
+                *rates.cycles_per_instruction(use.cycles_per_sec, use.instructions_per_sec, busy),
+                losses[at].waiting_cores,
+                losses[at].distance_cores,
+                use.io_miss_ratio,
+                node.memory_bytes,
+                node.free_bytes,
+                None,
+                use.stolen_cores,
+            )
+        )
+    return tuple(found), traffic
+
+
+def counts_of_guests(
+    guests: Sequence[Running], evidence: Mapping[str, Evidence], nodes: Sequence[int]
+) -> dict[int, Counts]:
+    """Return {node id: :class:`Counts`}: what counted guests did, by where they ran.
+
+    What the host itself did is not in it. A node is absent where a guest ran that was not
+    counted, or of which that is not known.
+
+    :param evidence: by uuid
+    :param nodes: ids of all nodes
+    """
+    sums: dict[int, list[float | None]] = {node: [0.0] * 4 for node in nodes}
+    unknown: set[int] = set()
+    for running in guests:
+        told = evidence.get(running.guest.uuid)
+        ran = running.cores
+        if ran is None or not running.cores_by_node or told is None or told.sure != COUNTED:
+            if ran != 0:
+                unknown.update(running.cores_by_node or nodes)
+            continue
+        each = (
+            told.local_per_sec,
+            told.remote_per_sec,
+            told.cycles_per_sec,
+            told.instructions_per_sec,
+        )
+        for node, cores in running.cores_by_node.items():
+            for at, rate in enumerate(each if cores else ()):
+                so_far = sums[node][at]
+                sums[node][at] = (
+                    None if rate is None or so_far is None else so_far + rate * cores / ran
+                )
+    return (
+        {
+            node: Counts(local, remote, cycles, instructions, None)
+            for node, (local, remote, cycles, instructions) in sums.items()
+            if node not in unknown and local is not None
+        }
+        if guests
+        else {}
+    )
+
+
+def _traffic(
+    nodes: Sequence[Node], uses: Sequence[NodeUse], guests: Iterable[GuestSample]
+) -> pressure.Traffic | None:
+    """Return whose memory each node's accesses went to; None: a node's are not counted."""
+    near = [use.local_per_sec for use in uses if use.local_per_sec is not None]
+    far = [use.remote_per_sec for use in uses if use.remote_per_sec is not None]
+    if len(near) < len(uses) or len(far) < len(uses):
+        return None
+    at = {node.id: position for position, node in enumerate(nodes)}
+    seeds = []
+    for guest in guests:
+        remote, memory = ([0.0] * len(nodes) for _ in range(2))
+        ran = sum(cores for _, cores in guest.cores_by_node)
+        for node, cores in guest.cores_by_node:
+            if node in at and ran:
+                remote[at[node]] = (guest.remote_per_sec or 0.0) * cores / ran
+        for node, size in guest.bytes_by_node:
+            if node in at:
+                memory[at[node]] = size
+        seeds.append((remote, memory))
+    incoming = [use.incoming_per_sec for use in uses]
+    return pressure.attribute(near, far, seeds, None if None in incoming else incoming)
+
+
+def guest_sample(
+    running: Running, evidence: Evidence | None, devices: Iterable[tuple[str, int | None]]
+) -> GuestSample:
+    """Return one :class:`GuestSample`.
+
+    :param evidence: None: no rung told anything
+    :param devices: (address, node id or None)
+    """
+    guest, cores = running.guest, running.cores
+    told = evidence or _NOTHING
+    source, sure = (told.source, told.sure) if told.of_memory else ('', '')
+    busy = None if cores is None or not guest.vcpus else cores / guest.vcpus
+    cpi, reliable = rates.cycles_per_instruction(
+        told.cycles_per_sec, told.instructions_per_sec, busy
+    )
+    # By position: names cost a fifth of a sample's time with hundreds of guests.
+    return GuestSample(
+        guest.uuid,
+        guest.name,
+        source,
+        sure,
+        cores,
+        running.waiting_cores,
+        tuple(sorted(running.cores_by_node.items())),
+        tuple(sorted(running.bytes_by_node.items())),
+        told.local_per_sec,
+        told.remote_per_sec,
+        told.remote_ratio,
+        told.bandwidth_bytes_per_sec,
+        cpi,
+        reliable,
+        rates.memory_intensity(told.local_per_sec, told.remote_per_sec, told.instructions_per_sec),
+        told.counted_share,
+        tuple(
+            DeviceSample(address, node, is_local(node, running.cores_by_node))
+            for address, node in devices
+        ),
+    )
+
+
+def is_local(node: int | None, cores_by_node: Mapping[int, float]) -> bool | None:
+    """Return whether a guest ran mostly on a device's node; None: unknown."""
+    ran = sum(cores_by_node.values())
+    if node is None or not ran:
+        return None
+    return cores_by_node.get(node, 0.0) > ran / 2

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes that share their memory channels, as one.
+
+AMD's L3-as-NUMA shows one node per L3 cache, all behind the same memory controllers. Which nodes
+do, ``core/cache_hierarchy.py`` tells.
+
+Imported by the libvirt hook at every guest start: light modules only.
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import missing
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+LOCAL_DISTANCE, REMOTE_DISTANCE = 10, 20
+#: Nodes nearer than this were one domain in releases that knew distances only [SLIT units].
+NEAR_DEFAULT = 12
+
+
+def distance(view: model.HostView, a: int, b: int) -> float:
+    """Read the SLIT distance between two positions; firmware that tells none gets the usual."""
+    try:
+        return view.distances[a][b]
+    except IndexError:
+        return LOCAL_DISTANCE if a == b else REMOTE_DISTANCE
+
+
+def merged(view: model.HostView) -> tuple[model.HostView, tuple[tuple[int, ...], ...]]:
+    """Merge the nodes of each of the view's domains into one.
+
+    :returns: (view, members): the view by domain, and for each domain the ascending
+        tuple of its positions in the view given
+    """
+    if not view.domains:
+        return view, tuple((at,) for at in range(len(view.nodes)))
+    groups = _groups(view.domains)
+    nodes = tuple(_sum([view.nodes[at] for at in group]) for group in groups)
+    distances = tuple(tuple(_mean_distance(view, a, b) for b in groups) for a in groups)
+    return model.HostView(nodes, distances, view.rotation), groups
+
+
+def _groups(labels: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    groups: dict[int, list[int]] = {}
+    for at, label in enumerate(labels):
+        groups.setdefault(label, []).append(at)
+    return tuple(map(tuple, groups.values()))
+
+
+def labelled(labels: Sequence[Hashable]) -> tuple[int, ...]:
+    """Return labels by position as :class:`model.HostView` has them: equal, one domain.
+
+    :param labels: by position; () where each is its own
+    """
+    first: dict[Hashable, int] = {}
+    found = tuple(first.setdefault(label, at) for at, label in enumerate(labels))
+    return () if len(first) == len(found) else found
+
+
+def near(distances: tuple[tuple[float, ...], ...], threshold: float) -> tuple[int, ...]:
+    """Return the domains of nodes that are connected by distances below a threshold.
+
+    :param distances: by position; what isn't square tells nothing
+    :param threshold: SLIT units
+    :returns: as in :class:`model.HostView`
+    """
+    count = len(distances)
+    if (
+        threshold <= LOCAL_DISTANCE
+        or any(len(row) != count for row in distances)
+        or all(
+            min(row[:at] + row[at + 1 :], default=threshold) >= threshold
+            for at, row in enumerate(distances)
+        )
+    ):
+        return ()
+    labels = list(range(count))
+    for seed in range(count):
+        reached = [seed] if labels[seed] == seed else []
+        while reached:
+            at = reached.pop()
+            for other in range(seed + 1, count):
+                if (
+                    labels[other] == other
+                    and min(distances[at][other], distances[other][at]) < threshold
+                ):
+                    labels[other] = seed
+                    reached.append(other)
+    return labelled(labels)
+
+
+def threshold(view: model.HostView) -> tuple[float, bool]:
+    """Return the distance below which a view's nodes are its domains [SLIT units].
+
+    So those are told to whoever knows distances only.
+
+    :returns: (distance, whether it says all; else it keeps all nodes apart)
+    """
+    further = sorted({distance + 1 for row in view.distances for distance in row})
+    for found in (NEAR_DEFAULT, LOCAL_DISTANCE, *further):
+        if near(view.distances, found) == view.domains:
+            return found, True
+    return LOCAL_DISTANCE, False
+
+
+def _mean_distance(view: model.HostView, group: tuple[int, ...], other: tuple[int, ...]) -> float:
+    if group == other:
+        return LOCAL_DISTANCE
+    return sum(distance(view, a, b) for a in group for b in other) / (len(group) * len(other))
+
+
+def _sum(nodes: list[model.NodeView]) -> model.NodeView:
+    """Add up nodes; a part that one of them doesn't know, their domain doesn't know."""
+    huge: dict[int, int] = {}
+    for node in nodes:
+        for page_bytes, free in node.huge_free_bytes:
+            huge[page_bytes] = huge.get(page_bytes, 0) + free
+    serving = [node for node in nodes if missing.serves(node)] or nodes
+    links = [node.link_ratio for node in nodes if node.link_ratio is not None]
+    cpus = [node.cpus for node in nodes if node.cpus is not None]
+    return model.NodeView(
+        nodes[0].id,
+        sum([node.cores for node in nodes]),
+        sum([node.threads for node in nodes]),
+        sum([node.capacity_bytes for node in nodes]),
+        sum([node.promised_bytes for node in nodes]),
+        sum([node.guests for node in nodes]),
+        sum([node.vcpus for node in nodes]),
+        _total([node.demand_cores for node in nodes if node.cores]),
+        _total([node.bandwidth_bytes_per_sec for node in serving]),
+        _total([node.bandwidth_max_bytes_per_sec for node in serving]),
+        None if len(links) < len(nodes) else max(links),
+        tuple(sorted(huge.items())),
+        None if len(cpus) < len(nodes) else frozenset(cpu for each in cpus for cpu in each),
+    )
+
+
+def _total(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return None if len(known) < len(values) else sum(known)

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The places a guest could have: one node, a set of nodes, CPUs only.
+
+Imported by the libvirt hook at every guest start: light modules only.
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import memory_domains
+from nova_numa_pmc.core.placement import node_sets
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+
+class Candidate:
+    """Positions for the CPUs, positions for the memory (empty: anywhere), whether to bind."""
+
+    __slots__ = ('cpus', 'mems', 'bind')
+
+    def __init__(self, cpus: tuple[int, ...], mems: tuple[int, ...], bind: bool) -> None:
+        self.cpus, self.mems, self.bind = cpus, mems, bind
+
+
+class Ask:
+    """The question: a host by domain, a request, and by position what the host has for it.
+
+    :ivar threads: how many CPUs the guest may use
+    :ivar free_bytes: what is left to promise of the guest's kind of memory
+    :ivar devices: positions of the guest's devices
+    """
+
+    __slots__ = ('view', 'request', 'threads', 'free_bytes', 'devices')
+
+    def __init__(
+        self,
+        merged: model.HostView,
+        members: Sequence[tuple[int, ...]],
+        host_view: model.HostView,
+        request: model.Request,
+    ) -> None:
+        """Put the question.
+
+        :param merged, members: from :func:`domains.merged`
+        :param host_view: the view by node
+        """
+        self.view, self.request = merged, request
+        self.threads = _threads(merged, request)
+        self.free_bytes = free_bytes(merged.nodes, request)
+        wanted = request.device_nodes
+        self.devices = (
+            tuple(
+                at
+                for at, group in enumerate(members)
+                for member in group
+                if host_view.nodes[member].id in wanted
+            )
+            if wanted
+            else ()
+        )
+
+    def distance(self, a: int, b: int) -> float:
+        """Read the SLIT distance between two positions."""
+        return memory_domains.distance(self.view, a, b)
+
+
+def _threads(view: model.HostView, request: model.Request) -> list[int]:
+    """Count the threads that the guest may use on each node."""
+    allowed = request.allowed_cpus
+    return [
+        node.threads
+        if node.cpus is None
+        else len(node.cpus if allowed is None else node.cpus & allowed)
+        for node in view.nodes
+    ]
+
+
+def free_bytes(nodes: Sequence[model.NodeView], request: model.Request) -> list[int]:
+    """Return what is left to promise on each node, of the kind of memory the guest wants."""
+    if request.page_bytes is None:
+        return [node.capacity_bytes - node.promised_bytes for node in nodes]
+    return [dict(node.huge_free_bytes).get(request.page_bytes, 0) for node in nodes]
+
+
+def tiers(
+    ask: Ask, costs: Callable[[], Sequence[node_sets.Cost]] | None = None
+) -> Iterator[tuple[str, list[Candidate]]]:
+    """Yield (code, candidates) from the best kind of place to the least.
+
+    :param costs: function that returns what orders the positions when many sets of them hold the
+        guest, as :func:`sets.smallest` takes it
+    """
+    policy = ask.request.policy
+    if policy == model.SPREAD:
+        yield 'spread', _everywhere(ask)
+        return
+    bandwidth = None if policy == model.ONE_NODE else _bandwidth_need(ask)
+    yield 'one_node', _single_nodes(ask, bandwidth)
+    if policy != model.ONE_NODE:
+        yield 'span', _spans(ask, bandwidth, costs and costs())
+    vcpus = max(1, ask.request.vcpus)
+    yield (
+        'cpus_only',
+        [
+            Candidate((at,), (), False)
+            for at, threads in enumerate(ask.threads)
+            if threads >= vcpus
+        ],
+    )
+    if policy != model.ONE_NODE:
+        yield (
+            'cpus_only',
+            [
+                Candidate(chosen, (), False)
+                for chosen in node_sets.smallest(
+                    [(threads,) for threads in ask.threads],
+                    (vcpus,),
+                    ask.distance,
+                    costs and costs(),
+                )
+            ],
+        )
+
+
+def _everywhere(ask: Ask) -> list[Candidate]:
+    cpus = tuple(at for at, threads in enumerate(ask.threads) if threads)
+    fits = sum(max(0, ask.free_bytes[at]) for at in cpus) >= ask.request.memory_bytes
+    return [Candidate(cpus, cpus if fits else (), fits)]
+
+
+def _maxima(ask: Ask) -> list[float | None]:
+    """List what bandwidth each position has for the guest [bytes/s]; None: unknown.
+
+    0 where there is no memory of its kind for guests: on a node with CPUs only, and on one
+    whose memory is kept from them, whatever that can deliver.
+    """
+    huge = ask.request.page_bytes is not None
+    return [
+        node.bandwidth_max_bytes_per_sec
+        if (node.huge_free_bytes if huge else node.capacity_bytes)
+        else 0.0
+        for node in ask.view.nodes
+    ]
+
+
+def _bandwidth_need(ask: Ask) -> float | None:
+    """Return what bandwidth a place must have [bytes/s]; None: unknown, so no constraint.
+
+    A guest that alone exceeds a node's maximum runs better over several nodes than local;
+    more than the host has for guests is not asked.
+    """
+    wanted = ask.request.bandwidth_bytes_per_sec
+    if wanted is None:
+        return None
+    maxima = [most for most in _maxima(ask) if most is not None]
+    return None if len(maxima) < len(ask.view.nodes) else min(wanted, sum(maxima))
+
+
+def _single_nodes(ask: Ask, bandwidth: float | None) -> list[Candidate]:
+    vcpus, memory_bytes = max(1, ask.request.vcpus), ask.request.memory_bytes
+    found = []
+    for at, node in enumerate(ask.view.nodes):
+        if ask.threads[at] < vcpus:
+            continue
+        home: int | None = at
+        if ask.free_bytes[at] < memory_bytes:
+            # First touch on a node without memory falls back to the nearest by itself.
+            home = _nearest_memory(ask, at) if is_memoryless(node) else None
+        if home is not None and not (
+            bandwidth and (ask.view.nodes[home].bandwidth_max_bytes_per_sec or 0.0) < bandwidth
+        ):
+            found.append(Candidate((at,), (home,), home == at))
+    return found
+
+
+def is_memoryless(node: model.NodeView) -> bool:
+    """Return whether a node has no memory that guests may be promised."""
+    return not node.capacity_bytes and not node.huge_free_bytes
+
+
+def _nearest_memory(ask: Ask, at: int) -> int | None:
+    """Find where a CPU-only node's memory would lie; None: it does not fit there."""
+    having = [other for other, node in enumerate(ask.view.nodes) if not is_memoryless(node)]
+    nearest = min(
+        having, default=None, key=lambda other: (ask.distance(at, other), -ask.free_bytes[other])
+    )
+    if nearest is None or ask.free_bytes[nearest] < ask.request.memory_bytes:
+        return None
+    return nearest
+
+
+def _spans(
+    ask: Ask, bandwidth: float | None, costs: Sequence[node_sets.Cost] | None
+) -> list[Candidate]:
+    room: list[tuple[float, ...]] = [
+        (threads, max(0, free)) for threads, free in zip(ask.threads, ask.free_bytes)
+    ]
+    need: tuple[float, ...] = (max(1, ask.request.vcpus), ask.request.memory_bytes)
+    if bandwidth:
+        room = [kinds + (most or 0.0,) for kinds, most in zip(room, _maxima(ask))]
+        need += (bandwidth,)
+    nodes = ask.view.nodes
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], Candidate] = {}
+    for chosen in node_sets.smallest(room, need, ask.distance, costs):
+        cpus = tuple(at for at in chosen if ask.threads[at])
+        mems = tuple(at for at in chosen if not is_memoryless(nodes[at]))
+        # Sets that differ in nodes with neither are one place.
+        found.setdefault(
+            (cpus, mems), Candidate(cpus, mems, not any(is_memoryless(nodes[at]) for at in chosen))
+        )
+    return list(found.values())

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Words for a placement's reasons, put together only when somebody reads them.
+
+Imported by the libvirt hook at every guest start: light modules only.
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc.cpulist import name_nodes
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from nova_numa_pmc.model import Placement, Reason
+
+_WORDS = {
+    'one_node': 'fits on one node',
+    'span': 'spans the smallest and closest set of nodes that holds it',
+    'spread': 'spread over all nodes, as its policy asks',
+    'cpus_only': 'memory fits nowhere: only CPUs are placed, memory left wide',
+    'placed_by_others': 'left alone: placed by others ({by})',
+    'policy_none': 'left alone, as its policy or the operator asks',
+    'too_few_cpus': 'left alone: {vcpus} vCPUs, only {threads} CPUs allowed',
+    'no_single_node': 'left alone: its policy asks for one node, '
+    '{vcpus} vCPUs exceed the {threads} CPUs of the largest',
+    'no_node_fits': 'no single node fits {vcpus} vCPUs and {memory_bytes}: '
+    'at most {threads} CPUs and {free_bytes}',
+    'one_l3': 'on the CPUs of one of its {caches} L3 caches (pressure {pressure})',
+    'l3_crowded': 'on the CPUs of all {caches} L3 caches: one alone would be more crowded '
+    '(pressure {pressure})',
+    'bandwidth_dropped': 'bandwidth left out: its maximum is unknown',
+    'bandwidth_assumed': 'bandwidth unknown on some nodes: taken as the upper quartile of others',
+    'demand_assumed': 'CPU demand unknown on some nodes: taken as the upper quartile of others',
+    'link_assumed': 'links unknown on some nodes: taken as the upper quartile of others',
+}
+_MIB = 1 << 20
+
+
+def explain(placement: Placement) -> str:
+    """Return one line on where a guest goes and why.
+
+    :returns: a line without its end, e.g. ``node 1: fits on one node; pressure 0.25 …``
+    """
+    said = [_said(reason) for reason in placement.reasons]
+    if not placement.nodes:
+        return '; '.join(said) or 'left alone'
+    where = f'{name_nodes(placement.nodes)}: ' + '; '.join(said[:1])
+    return '; '.join([where, *_comparison(dict(placement.reasons[0].values)), *said[1:]])
+
+
+def _said(reason: Reason) -> str:
+    words = _WORDS.get(reason.code, reason.code)
+    for name, value in reason.values:
+        words = words.replace(f'{{{name}}}', _value(name, value))
+    return words
+
+
+def _comparison(values: Mapping[str, Any]) -> list[str]:
+    if 'pressure' not in values:
+        return []
+    said = [
+        f'pressure {values["pressure"]:.2f}, '
+        f'{100 * values["promised_ratio"]:.0f} % of memory promised'
+    ]
+    if values.get('distance'):
+        said.append(f'distance {values["distance"]:g} beyond local')
+    if 'decided_by' in values:
+        said.append(
+            f'preferred by {values["decided_by"]} to {name_nodes(values["instead_of"])} '
+            f'(pressure {values["instead_pressure"]:.2f})'
+        )
+    return said
+
+
+def _value(name: str, value: Any) -> str:  # as model.Reason has it
+    if name.endswith('_bytes'):
+        return f'{value / _MIB:.0f} MiB'
+    if isinstance(value, float):
+        return f'{value:.2f}'
+    return ', '.join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which L3 cache of a node a guest's CPUs are, where the node has several.
+
+Imported by the libvirt hook at every guest start: light modules only.
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, capacity_cores
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+#: Codes of a :class:`model.Reason`.
+SHARED, CROWDED = 'one_l3', 'l3_crowded'
+
+
+class Cache:
+    """An L3 cache with what the guests that are there may want of it.
+
+    :ivar cpus: all that are online
+    :ivar usable: those that the guest may use; ``cores`` is their capacity
+    :ivar vcpus, guests: promised there; guests that use several caches count in parts
+    """
+
+    __slots__ = ('cpus', 'usable', 'cores', 'vcpus', 'guests')
+
+    def __init__(self, cpus: frozenset[int], usable: frozenset[int]) -> None:
+        self.cpus, self.usable = cpus, usable
+        self.cores = self.vcpus = self.guests = 0.0
+
+
+def choose(
+    host: model.Topology,
+    view: model.HostView,
+    promises: Iterable[model.Promise],
+    nodes: tuple[int, ...],
+    request: model.Request,
+    limits: model.Limits,
+) -> tuple[tuple[int, ...], tuple[model.Reason, ...]]:
+    """Choose the L3 cache whose CPUs a guest is held to, on the nodes that it has been given.
+
+    The cache with the fewest promised vCPUs per core, then guests, then the lowest CPU. Memory
+    isn't looked at: caches of one place reach it alike. A guest that could want more cores than
+    a cache has, and one that would leave a cache above ``limits.pressure_floor`` and more crowded
+    than the nodes are together, has all CPUs of its nodes: those that are held to less must not
+    wait beside idle CPUs. So a cache of which the guest may use a single core
+    is never chosen. What is wanted per vCPU is taken as on the nodes together, since nothing is
+    measured of a cache.
+
+    :param host: whose nodes' ``cpus`` are those of the guest's pool
+    :param view: of the same, without the guest
+    :param promises: without the guest's
+    :param nodes: node ids, one place
+    :returns: (all CPUs that the cache has online, ascending, empty: those of the nodes; why)
+    """
+    caches, vcpus = _caches(host, nodes, request, limits), max(1, request.vcpus)
+    fitting = [
+        cache
+        for cache in caches
+        if len(cache.usable) >= vcpus <= cache.cores and not is_single_core(cache.usable, host)
+    ]
+    if len(caches) < 2 or not fitting:
+        return (), ()
+    _count(caches, host, promises)
+    best = min(
+        fitting,
+        key=lambda cache: (
+            round((cache.vcpus + vcpus) / cache.cores, 9),
+            round(cache.guests, 9),
+            min(cache.usable),
+        ),
+    )
+    homes = [node for node in view.nodes if node.id in nodes]
+    per_vcpu, present = _demand(homes)
+    added = request.demand_cores
+    if added is None:
+        added = PRIOR_CORES_PER_VCPU * request.vcpus
+    crowding = (per_vcpu * best.vcpus + added) / best.cores
+    together = (present + added) / (sum(node.cores for node in homes) or 1.0)
+    told = (('caches', len(caches)), ('pressure', crowding))
+    if crowding > max(limits.pressure_floor, together) + 1e-9:
+        return (), (model.Reason(CROWDED, told),)
+    return tuple(sorted(best.cpus)), (model.Reason(SHARED, told),)
+
+
+def is_single_core(cpus: frozenset[int], host: model.Topology) -> bool:
+    """Return whether CPUs are of one physical core: nobody is held to so few by an L3 cache.
+
+    QEMU gives each socket of a guest a cache, so that a compute host that is a guest may have as
+    many caches as cores.
+    """
+    return len(cpus) < 2 or any(cpus <= core for core in host.cores)
+
+
+def _caches(
+    host: model.Topology, nodes: tuple[int, ...], request: model.Request, limits: model.Limits
+) -> list[Cache]:
+    """List the caches that the guest may use CPUs of, with their capacity."""
+    found: dict[frozenset[int], frozenset[int]] = {}
+    for node, l3s in zip(host.nodes, host.l3s):
+        if node.id in nodes:
+            allowed = (
+                node.cpus if request.allowed_cpus is None else (node.cpus & request.allowed_cpus)
+            )
+            for cpus in l3s:
+                found[cpus] = found.get(cpus, frozenset()) | cpus & allowed
+    caches = [Cache(cpus, usable) for cpus, usable in found.items() if usable]
+    cores = capacity_cores(
+        host._replace(
+            nodes=tuple(model.Node(at, cache.usable) for at, cache in enumerate(caches))
+        ),
+        limits,
+    )
+    for cache, capacity in zip(caches, cores):
+        cache.cores = capacity
+    return caches
+
+
+def _count(caches: list[Cache], host: model.Topology, promises: Iterable[model.Promise]) -> None:
+    """Add what is promised to the caches: a guest's vCPUs are spread over its CPUs."""
+    sums: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, int]] = {}
+    for promise in promises:
+        key = promise.cpu_nodes, promise.cpus
+        vcpus, guests = sums.get(key, (0, 0))
+        sums[key] = vcpus + promise.vcpus, guests + 1
+    for (nodes, own), (vcpus, guests) in sums.items():
+        cpus = frozenset().union(
+            *(node.cpus for node in host.nodes if not nodes or node.id in nodes)
+        )
+        cpus = cpus.intersection(own) or cpus
+        for cache in caches:
+            part = len(cpus & cache.usable) / len(cpus) if cpus else 0.0
+            cache.vcpus += part * vcpus
+            cache.guests += part * guests
+
+
+def _demand(homes: Sequence[model.NodeView]) -> tuple[float, float]:
+    """Return (cores wanted per vCPU, cores wanted) on a place's nodes: measured, else assumed."""
+    vcpus = sum(node.vcpus or 0 for node in homes)
+    demands = [node.demand_cores for node in homes if node.cores]
+    known = sum(demand or 0 for demand in demands)
+    if None in demands or vcpus < 1:
+        return PRIOR_CORES_PER_VCPU, max(known, PRIOR_CORES_PER_VCPU * vcpus)
+    return known / vcpus, known

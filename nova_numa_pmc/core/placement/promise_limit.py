@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bound what a guest is promised by what its host could give.
+
+``<maxMemory>`` is address space for memory that may be plugged, and some set it to as much as
+the guest's CPU can address: promised as it stands, such a guest would take the host from all
+others.
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import node_memory
+from nova_numa_pmc.core.host_view import capacity_bytes
+
+
+def most_bytes(
+    host: model.Topology,
+    limits: model.Limits,
+    page_bytes: int | None = None,
+    node_ids: tuple[int, ...] = (),
+) -> int:
+    """Return what a host could promise to a guest that is alone on it [bytes].
+
+    What the kernel can't reclaim counts as if it could: it changes all the time, and promises
+    would change with it.
+
+    :param page_bytes: of the guest's huge pages, None: normal pages
+    :param node_ids: to which others have bound its memory; empty: any
+    """
+    named = tuple(node for node in host.nodes if node.id in node_ids)
+    nodes = named or node_memory.offered(host.nodes, limits)
+    if page_bytes is None:
+        return sum(capacity_bytes(node._replace(unreclaimable_bytes=0), limits) for node in nodes)
+    return sum(
+        pool.page_bytes * pool.total
+        for node in nodes
+        for pool in node.huge_pages
+        if pool.page_bytes == page_bytes
+    )
+
+
+def bounded(
+    guest: model.Guest, host: model.Topology, limits: model.Limits
+) -> tuple[model.Guest, str]:
+    """Return a guest that asks for no more than its host could give, and what to say of that.
+
+    What can't be plugged here doesn't count: the guest asks for what it has. What it has counts
+    as far as the host could give it. Where the host has none of its pages, QEMU will say so.
+
+    :returns: the guest; the words, '' where it asks for no more
+    """
+    most = most_bytes(host, limits, guest.page_bytes, guest.mem_nodes if guest.mem_bound else ())
+    if guest.memory_bytes <= most or not most:
+        return guest, ''
+    has = guest.memory_bytes if guest.plugged_bytes is None else guest.plugged_bytes
+    promised = min(has, most)
+    words = 'it may grow to %d MiB, but the host could give it %d MiB: %d MiB are promised, %s' % (
+        guest.memory_bytes >> 20,
+        most >> 20,
+        promised >> 20,
+        'what it has now' if promised == has else 'all of that',
+    )
+    return guest._replace(memory_bytes=promised), words

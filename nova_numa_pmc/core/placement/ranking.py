@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of a guest's candidate places.
+
+Imported by the libvirt hook at every guest start: light modules only.
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc.core import missing
+from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU
+from nova_numa_pmc.core.memory_domains import LOCAL_DISTANCE
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from nova_numa_pmc.core.placement.candidates import Ask, Candidate
+    from nova_numa_pmc.model import Limits, NodeView, Request
+
+    #: By :data:`KEY_PARTS`; of a set of nodes some are lists, so that keys of both don't compare.
+    Key = tuple[Any, ...]
+
+#: What candidates are compared by, in this order; the lowest wins.
+KEY_PARTS = (
+    'pressure above the floor',
+    'distance',
+    'pressure',
+    'vCPUs per core',
+    'promised memory',
+    'guests',
+    'rotation',
+)
+#: Beyond any real pressure, and still countable in steps.
+ABSURD = 1e6
+
+
+class Rank:
+    """A candidate, its highest pressure, and the key that it is compared by."""
+
+    __slots__ = ('candidate', 'pressure', 'key')
+
+    def __init__(self, candidate: Candidate, pressure: float, key: Key) -> None:
+        self.candidate, self.pressure, self.key = candidate, pressure, key
+
+
+def ranked(
+    ask: Ask, candidates: Sequence[Candidate], limits: Limits
+) -> tuple[list[Rank], tuple[str, ...]]:
+    """Sort candidates by their keys.
+
+    :returns: (the ranks, best first; the parts of pressure that are
+        assumed on some nodes, see :mod:`missing`)
+    """
+    nodes, assumed = missing.completed(ask.view.nodes)
+    single = all(len(c.cpus) == 1 and len(c.mems) < 2 for c in candidates)
+    rank = _rank_single if single else _rank_set
+    ranks = [rank(ask, candidate, nodes, limits) for candidate in candidates]
+    ranks.sort(key=lambda r: r.key)
+    return ranks, assumed
+
+
+def costs(ask: Ask, limits: Limits) -> list[tuple[float, float]]:
+    """Return by position (steps of its pressure above the floor, its pressure) as it is."""
+    nodes, _ = missing.completed(ask.view.nodes)
+    pressures = [_pressure(node, 0, 0) for node in nodes]
+    return [
+        (steps(max(pressure, limits.pressure_floor), limits), pressure) for pressure in pressures
+    ]
+
+
+def _rank_single(
+    ask: Ask, candidate: Candidate, nodes: Sequence[NodeView], limits: Limits
+) -> Rank:
+    """Rank a single node; the same key as a set's, without the vectors: this is the usual case."""
+    view, wanted, at = ask.view, ask.request, candidate.cpus[0]
+    node = nodes[at]
+    mems = candidate.mems or candidate.cpus
+    pressure = _pressure(node, _demand(wanted), 0 if mems[0] != at else _traffic(wanted))
+    if mems[0] != at:
+        pressure = max(pressure, _pressure(nodes[mems[0]], None, _traffic(wanted)))
+    cores = node.cores or 1.0
+    return Rank(
+        candidate,
+        pressure,
+        (
+            steps(max(pressure, limits.pressure_floor), limits),
+            _distance(ask, candidate),
+            steps(pressure, limits),
+            round((node.vcpus + wanted.vcpus) / cores, 9),
+            _promised_ratio(ask, mems),
+            round(node.guests, 9),
+            (at - view.rotation) % len(view.nodes),
+        ),
+    )
+
+
+def left(ask: Ask, candidate: Candidate) -> tuple[list[float], list[float]]:
+    """Return what pressures a guest would leave.
+
+    :returns: (pressures of the candidate's nodes, highest first; those of the others, highest
+        first)
+    """
+    nodes, _ = missing.completed(ask.view.nodes)
+    return (
+        _charged(ask, candidate, nodes),
+        sorted(
+            (
+                _pressure(node, 0, 0)
+                for at, node in enumerate(nodes)
+                if at not in candidate.cpus + (candidate.mems or candidate.cpus)
+            ),
+            reverse=True,
+        ),
+    )
+
+
+def _charged(ask: Ask, candidate: Candidate, nodes: Sequence[NodeView]) -> list[float]:
+    """List the pressures that a guest leaves on a candidate's nodes, highest first."""
+    mems = candidate.mems or candidate.cpus
+    cores = sum(nodes[at].cores for at in candidate.cpus) or 1.0
+    return sorted(
+        (
+            _pressure(
+                nodes[at],
+                _demand(ask.request) * (nodes[at].cores / cores) if at in candidate.cpus else None,
+                _traffic(ask.request) / len(mems) if at in mems else 0,
+            )
+            for at in {*candidate.cpus, *mems}
+        ),
+        reverse=True,
+    )
+
+
+def _crowd(ask: Ask, candidate: Candidate) -> list[float]:
+    """List vCPUs per core of a candidate's nodes with the guest on them, highest first."""
+    nodes = ask.view.nodes
+    cores = sum(nodes[at].cores for at in candidate.cpus) or 1.0
+    return sorted(
+        (
+            round(
+                (nodes[at].vcpus + ask.request.vcpus * (nodes[at].cores / cores))
+                / (nodes[at].cores or 1.0),
+                9,
+            )
+            for at in candidate.cpus
+        ),
+        reverse=True,
+    )
+
+
+def _rank_set(ask: Ask, candidate: Candidate, nodes: Sequence[NodeView], limits: Limits) -> Rank:
+    view, mems = ask.view, candidate.mems or candidate.cpus
+    pressures = _charged(ask, candidate, nodes)
+    return Rank(
+        candidate,
+        pressures[0],
+        (
+            [steps(max(p, limits.pressure_floor), limits) for p in pressures],
+            _distance(ask, candidate),
+            [steps(p, limits) for p in pressures],
+            _crowd(ask, candidate),
+            _promised_ratio(ask, mems),
+            round(sum(nodes[at].guests for at in candidate.cpus), 9),
+            [
+                sorted((at - view.rotation) % len(nodes) for at in positions)
+                for positions in (candidate.cpus, candidate.mems)
+            ],
+        ),
+    )
+
+
+def _demand(wanted: Request) -> float:
+    if wanted.demand_cores is None:
+        return PRIOR_CORES_PER_VCPU * wanted.vcpus
+    return wanted.demand_cores
+
+
+def _traffic(wanted: Request) -> float:
+    return wanted.bandwidth_bytes_per_sec or 0
+
+
+def _pressure(node: NodeView, cores: float | None, bytes_per_sec: float) -> float:
+    """Take the highest utilisation of a node with a guest's charge on it.
+
+    :param cores: None: the guest doesn't use the node's CPUs, so they don't count
+    """
+    return max(parts(node, cores, bytes_per_sec))
+
+
+def parts(node: NodeView, cores: float | None, bytes_per_sec: float) -> tuple[float, float, float]:
+    """Return a node's utilisations with a guest's charge: CPU, bandwidth, link; 0.0: unknown.
+
+    :param node: of :func:`missing.completed`: each part is known of all nodes or of none
+    """
+    cpu = bandwidth = 0.0
+    if node.cores and cores is not None:
+        demand = node.demand_cores
+        if demand is None:
+            demand = PRIOR_CORES_PER_VCPU * node.vcpus
+        cpu = (demand + cores) / node.cores
+    if node.bandwidth_max_bytes_per_sec and node.bandwidth_bytes_per_sec is not None:
+        bandwidth = (
+            node.bandwidth_bytes_per_sec + bytes_per_sec
+        ) / node.bandwidth_max_bytes_per_sec
+    return cpu, bandwidth, node.link_ratio or 0.0
+
+
+def steps(pressure: float, limits: Limits) -> float:
+    """Count the steps in a pressure: whole ones up to 1, thousandths of a pressure above.
+
+    Where more is wanted than there is, a step of 16 cores is 0.8 cores that wait: by whole steps
+    a guest could be placed where a move would pay at once. 1e-9 keeps 0.75 / 0.05 from being
+    14.99.
+    """
+    pressure = min(ABSURD, pressure)  # NaN too: it compares as false
+    if limits.pressure_step <= 0:
+        return round(pressure, 9)
+    if pressure > 1:
+        return round(pressure, 3) / limits.pressure_step
+    return int(pressure / limits.pressure_step + 1e-9)
+
+
+def _distance(ask: Ask, candidate: Candidate) -> float:
+    """Average how far CPUs are from memory, plus from devices [SLIT units beyond local]."""
+    if len(candidate.cpus) == 1 and candidate.mems in ((), candidate.cpus) and not ask.devices:
+        return 0
+    far = 0.0
+    for targets in (candidate.mems, ask.devices):
+        if targets:
+            far += sum(
+                ask.distance(at, to) - LOCAL_DISTANCE for at in candidate.cpus for to in targets
+            ) / (len(targets) * len(candidate.cpus))
+    return round(far, 6)
+
+
+def _promised_ratio(ask: Ask, positions: tuple[int, ...]) -> float:
+    """Return how much of the nodes' capacity is promised with the guest on them."""
+    memory_bytes = ask.request.memory_bytes
+    if ask.request.page_bytes is not None:
+        promised, capacity = 0, sum(ask.free_bytes[at] for at in positions)
+    else:
+        promised = sum(ask.view.nodes[at].promised_bytes for at in positions)
+        capacity = sum(ask.view.nodes[at].capacity_bytes for at in positions)
+    return round((promised + memory_bytes) / capacity, 6) if capacity else float('inf')

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pools of CPUs: those that the same guests may use.
+
+The *floating pool* is that of guests which nobody pinned and whose XML names no CPUs: Nova's
+``cpu_shared_set``, or the usable CPUs without those of dedicated guests. It is what a node's
+``cpus`` are of. A guest with a ``<vcpu cpuset>`` has the usable ones of these for its pool;
+under Nova's ``cpu_shared_set`` that is the floating one.
+
+Usable are CPUs that are online, neither isolated nor nohz_full, and in the guests' partition.
+
+Imported by the libvirt hook at every guest start: light modules only.
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc import model
+from nova_numa_pmc.record import Record
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+#: Who says which CPUs the floating pool has: Nova's configuration, the guests' XML, the kernel
+#: alone (all that are usable), the agent that measured last.
+NOVA, GUESTS, KERNEL, AGENT = 'nova.conf', 'guests', 'kernel', 'agent'
+IN_WORDS = {
+    NOVA: 'as nova.conf says',
+    GUESTS: "as the guests' XML says",
+    AGENT: 'as the agent says',
+    KERNEL: 'all that are neither isolated nor withheld from guests',
+}
+
+#: So many pools are measured apart.
+_OWN_SETS_MAX = 32
+
+
+class Pool(Record):
+    """The floating pool.
+
+    :param cpus: what of them is not usable doesn't count
+    :param source: :data:`NOVA`, :data:`GUESTS`, :data:`KERNEL` or :data:`AGENT`
+    """
+
+    cpus: frozenset[int]
+    source: str
+
+
+def floating(
+    host: model.Topology,
+    guests: tuple[model.Guest, ...],
+    shared: frozenset[int] | None = None,
+    dedicated: frozenset[int] | None = None,
+) -> Pool:
+    """Return the floating pool of a host.
+
+    Without Nova's configuration it is what all of Nova's guests that nobody pinned have in
+    their ``<vcpu cpuset>``; where they have none, or not the same, the usable CPUs without
+    those that dedicated guests are pinned to.
+
+    :param host: whose nodes tell their usable CPUs
+    :param guests: :class:`model.Guest` that run
+    :param shared, dedicated: ``cpu_shared_set`` and ``cpu_dedicated_set``, None: not set
+    """
+    mine = _union(usable(node) for node in host.nodes)
+    if shared and shared & mine:
+        return Pool(shared & mine, NOVA)
+    if dedicated and mine - dedicated:
+        return Pool(mine - dedicated, NOVA)
+    sets = {guest.allowed_cpus for guest in guests if guest.flavor and not guest.placed_by}
+    if len(sets) == 1:
+        found = (sets.pop() or frozenset()) & mine
+        if found:
+            return Pool(found, GUESTS)
+    taken = _once(dedicated_cpus(guest) for guest in guests) & mine
+    if taken and mine - taken:
+        return Pool(mine - taken, GUESTS)
+    return Pool(mine, KERNEL)
+
+
+def dedicated_cpus(guest: model.Guest) -> frozenset[int]:
+    """Return the CPUs that a guest has for itself: a vCPU is pinned to each.
+
+    It is a dedicated guest by its flavor's policy, or when each of its vCPUs has a CPU of its
+    own and it is Nova's or its emulator is pinned, too: an operator who pins a vCPU by hand
+    takes no CPU from others.
+    """
+    single = [
+        next(iter(cpus)) for name, cpus in guest.pins if len(cpus) == 1 and name.startswith('vcpu')
+    ]
+    own = _once(frozenset((cpu,)) for cpu in single)
+    if 'dedicated' in guest.placed_by:
+        return own
+    whole = len(own) >= max(guest.vcpus, 1)
+    return own if whole and (guest.flavor or 'emulatorpin' in guest.placed_by) else frozenset()
+
+
+def restricted(host: model.Topology, pool: Pool | None) -> model.Topology:
+    """Return a host whose nodes' ``cpus`` are those of the floating pool.
+
+    A pool that has none of the usable CPUs (it is of before a hotplug) is ignored.
+
+    :param pool: None: all that are usable
+    """
+    if pool is None or not any(usable(node) & pool.cpus for node in host.nodes):
+        return _with_cpus(host, usable)
+    return _with_cpus(host, lambda node: usable(node) & pool.cpus)
+
+
+def of_guest(guest: model.Guest, host: model.Topology) -> model.Topology:
+    """Return a host whose nodes' ``cpus`` are those of the pool that a guest is in."""
+    allowed = guest.allowed_cpus
+    if allowed is None:
+        return host
+    return _with_cpus(host, lambda node: usable(node) & allowed)
+
+
+def cpus_on(nodes: tuple[int, ...], host: model.Topology, guest: model.Guest) -> frozenset[int]:
+    """Return the CPUs of some nodes that a guest may use.
+
+    :param nodes: node ids
+    """
+    return _union(node.cpus for node in of_guest(guest, host).nodes if node.id in nodes)
+
+
+def nodes_of(cpus: frozenset[int] | None, host: model.Topology) -> tuple[int, ...]:
+    """Return the ids of the nodes that have some of the CPUs; None is none."""
+    return tuple(node.id for node in host.nodes if cpus and node.online_cpus & cpus)
+
+
+def cpus_held(promise: model.Promise, host: model.Topology, guest: model.Guest) -> frozenset[int]:
+    """Return the CPUs that a guest is held to by its promise.
+
+    Those of an L3 cache only while it has a CPU for each vCPU on the promised nodes: others may
+    have gone offline or out of the pool, the guest may have been moved or grown.
+    """
+    cpus = cpus_on(promise.cpu_nodes, host, guest)
+    own = cpus.intersection(promise.cpus)
+    return own if own and len(own) >= max(guest.vcpus, guest.vcpus_max or 0) else cpus
+
+
+def has_l3s(host: model.Topology, nodes: tuple[int, ...]) -> bool:
+    """Return whether some nodes together have several L3 caches."""
+    return sum(len(l3s) for node, l3s in zip(host.nodes, host.l3s) if node.id in nodes) > 1
+
+
+def is_apart(guest: model.Guest, host: model.Topology) -> bool:
+    """Return whether a guest may not use what plain guests use: its vCPUs load other CPUs.
+
+    That is a guest pinned to CPUs outside of the floating pool or with CPUs of its own, and one
+    whose ``<vcpu cpuset>`` has none of the pool's. Where only some of its vCPUs are pinned, the
+    others may use what they could.
+    """
+    some = guest.pins and sum(name.startswith('vcpu') for name, _ in guest.pins) < guest.vcpus
+    own = guest.allowed_cpus if some or not guest.pinned_cpus else guest.pinned_cpus
+    if not own:
+        return False
+    return not any(node.cpus & own - dedicated_cpus(guest) for node in host.nodes)
+
+
+def loading_vcpus(guest: model.Guest, host: model.Topology) -> int:
+    """Return how many of a guest's vCPUs may load the floating pool.
+
+    Not those that are pinned beside it, nor those that have a CPU of their own.
+    """
+    if is_apart(guest, host):
+        return 0
+    shared = cpus_of(host) - dedicated_cpus(guest)
+    return max(
+        0,
+        guest.vcpus
+        - sum(name.startswith('vcpu') and not cpus & shared for name, cpus in guest.pins),
+    )
+
+
+def cpus_of(host: model.Topology) -> frozenset[int]:
+    """Return all CPUs of a host's nodes that are in the pool at hand."""
+    return _union(node.cpus for node in host.nodes)
+
+
+def own_sets(guests: tuple[model.Guest, ...], host: model.Topology) -> tuple[frozenset[int], ...]:
+    """Return the pools of guests that nobody pinned beside the floating one, by lowest CPUs.
+
+    Where many guests have a set each, those of most guests.
+    """
+    pool = cpus_of(host)
+    mine = _union(usable(node) for node in host.nodes)
+    counts: dict[frozenset[int], int] = {}
+    for guest in guests:
+        if guest.allowed_cpus is not None and not guest.placed_by:
+            own = guest.allowed_cpus & mine
+            if own and own != pool:
+                counts[own] = counts.get(own, 0) + 1
+    most = sorted(counts, key=lambda own: (-counts[own], sorted(own)))[:_OWN_SETS_MAX]
+    return tuple(sorted(most, key=sorted))
+
+
+def usable(node: model.Node) -> frozenset[int]:
+    """Return a node's usable CPUs."""
+    return node.usable_cpus or node.cpus
+
+
+def _with_cpus(
+    host: model.Topology, choose: Callable[[model.Node], frozenset[int]]
+) -> model.Topology:
+    return host._replace(nodes=tuple(node._replace(cpus=choose(node)) for node in host.nodes))
+
+
+def _once(sets: Iterable[frozenset[int]]) -> frozenset[int]:
+    """Return the CPUs that are in one of the sets only: those of several are nobody's own."""
+    once: set[int] = set()
+    more: set[int] = set()
+    for cpus in sets:
+        more |= once & cpus
+        once |= cpus
+    return frozenset(once - more)
+
+
+def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
+    none: frozenset[int] = frozenset()
+    return none.union(*sets)

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""May this guest be touched? Each reason why not: its code, when it holds, and its words."""
+
+from __future__ import annotations
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import pools
+from nova_numa_pmc.record import Record
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Codes that are asked for by name.
+UNKNOWN, PINNED = 'unknown', 'pinned'
+#: Of a guest that a command was not told to move; nothing about the guest itself.
+NOT_NAMED = 'not_named'
+
+_NO_PROMISE = model.Promise('', '', (), (), 1, 0)
+
+
+class _Case(Record):
+    """What is known of a guest, as in :func:`why_not`."""
+
+    guest: model.Guest
+    promise: model.Promise = _NO_PROMISE
+    host: model.Topology | None = None
+    measured_since_ns: int | None = None
+
+
+class Rule(Record):
+    """Why a guest is left alone.
+
+    :param holds: whether it does, of what is known of the guest
+    :param words: for people
+    """
+
+    code: str
+    holds: Callable[[_Case], object]
+    words: str
+
+
+#: Whatever was planned or asked for: the operator has said so, or libvirt is to be left alone
+#: with the guest.
+NOW = (
+    Rule('kept', lambda case: case.guest.override == 'pin', 'pinned by the operator'),
+    Rule('ignored', lambda case: case.guest.override == 'ignore', 'ignored by the operator'),
+    Rule('active_job', lambda case: case.guest.job, 'libvirt is working on it'),
+    Rule('paused', lambda case: case.guest.state not in (None, 'running'), 'not running'),
+)
+#: All; the first that holds is told.
+RULES = (
+    *NOW,
+    Rule(
+        'other_pool',
+        lambda case: case.host is not None and not is_in_pool(case.guest, case.host),
+        'its CPUs are not among those of plain guests',
+    ),
+    Rule(UNKNOWN, lambda case: case.promise is _NO_PROMISE, 'not known to libvirt here'),
+    Rule('starting', lambda case: not case.promise.started or _is_new(case), 'starting'),
+    Rule(
+        PINNED,
+        lambda case: case.guest.placed_by or case.promise.origin == model.PINNED,
+        'placed by others',
+    ),
+    Rule(
+        'opted_out', lambda case: _policy(case) == model.NONE, 'its flavor asks not to be placed'
+    ),
+    Rule('spread', lambda case: _policy(case) == model.SPREAD, 'its flavor asks to be spread'),
+    # VFIO, SEV, mlock.
+    Rule('locked', lambda case: case.guest.locked or case.guest.devices, 'its memory cannot move'),
+    Rule(
+        'huge_pages', lambda case: case.guest.page_bytes or case.promise.page_bytes, 'huge pages'
+    ),
+    Rule('bound', lambda case: case.promise.bound, 'bound to its nodes'),
+)
+
+#: {code: words}
+WORDS = {**{rule.code: rule.words for rule in RULES}, NOT_NAMED: ''}
+
+
+def why_not(
+    guest: model.Guest | None,
+    promise: model.Promise | None,
+    host: model.Topology | None = None,
+    measured_since_ns: int | None = None,
+) -> str:
+    """Return the code of why a guest must not be touched, '' it may.
+
+    :param guest: None: its XML is not known
+    :param promise: None: there is none
+    :param host: whose nodes' ``cpus`` are of the floating pool; None: any pool will do
+    :param measured_since_ns: when the interval began that was measured, None: not asked
+    """
+    if guest is None:
+        return UNKNOWN
+    known = _NO_PROMISE if promise is None else promise
+    return _first(RULES, _Case(guest, known, host, measured_since_ns))
+
+
+def why_not_now(guest: model.Guest) -> str:
+    """Return the code of why a guest must not be touched now, whatever was planned; '' it may."""
+    return _first(NOW, _Case(guest))
+
+
+def is_in_pool(guest: model.Guest, host: model.Topology) -> bool:
+    """Say whether the CPUs of a guest that nobody pinned are all in the floating pool.
+
+    The rebalancer weighs the floating pool only, and leaves other guests where they are.
+    """
+    own = guest.allowed_cpus
+    if guest.placed_by or own is None:
+        return True
+    return not any(pools.usable(node) & own - node.cpus for node in host.nodes)
+
+
+def _first(rules: tuple[Rule, ...], case: _Case) -> str:
+    return next((rule.code for rule in rules if rule.holds(case)), '')
+
+
+def _is_new(case: _Case) -> bool:
+    """Say whether a guest got its place since the measured interval began.
+
+    What was measured doesn't show it there: it was placed on this evidence.
+    """
+    began_ns = case.measured_since_ns
+    return began_ns is not None and case.promise.since_ns > began_ns
+
+
+def _policy(case: _Case) -> str | None:
+    return dict(case.guest.hints).get('numa_pmc:policy')

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One candidate change: its gain, its cost, and how it is told."""
+
+from __future__ import annotations
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core.rebalance import losses as balances, moves, regrets as ledgers
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nova_numa_pmc.core.rebalance.host_model import Ground, Place
+    from nova_numa_pmc.core.rebalance.layout import Mover
+    from nova_numa_pmc.core.rebalance.proposals import Change
+    from nova_numa_pmc.core.rebalance.regrets import Key
+
+    #: Of each guest: its uuid and where it goes.
+    Identity = tuple[tuple[str, tuple[int, ...], int | None], ...]
+
+#: A widened guest's time away from home is taken to cost at least this part, as its new
+#: memory is allocated where it runs (assumed).
+AWAY_RATIO = 0.02
+#: Guests that may use several nodes take up bursts there of this part of what they want
+#: (assumed; simulated with a half, a quarter and an eighth).
+TAKEN_UP = 0.25
+
+
+class Candidate:
+    """A change and what it is worth.
+
+    :ivar kind: one of :data:`moves.KINDS`
+    :ivar gain: [cores]; cost, regret: [core-seconds]; bytes
+    :ivar fresh: whether the gain is that of the balance as it is
+    """
+
+    __slots__ = ('steps', 'kind', 'gain', 'cost', 'bytes', 'regret', 'fresh', '_order')
+
+    def __init__(self, ground: Ground, steps: Change, gain: float) -> None:
+        self.steps, self.kind, self.gain = steps, kind(steps), gain
+        self.cost = sum([ground.cost(mover, place) for mover, place in steps])
+        self.bytes = sum([ground.bytes_to_move(mover, place) for mover, place in steps])
+        self.regret, self.fresh = 0.0, True
+        # Equals go to the emptiest target; names come last.
+        self._order = (
+            self.bytes,
+            round(sum(ground.balance.pressure(place.cpus[0]) for _, place in steps), 6),
+            sorted((mover.guest.uuid, place.cpus) for mover, place in steps),
+        )
+
+    def shares(self, other: Candidate) -> bool:
+        """Return whether a guest is in both."""
+        return any(one is two for one, _ in self.steps for two, _ in other.steps)
+
+    def order(self, horizon_s: float) -> tuple[object, ...]:
+        """Return a sort key: net gain over a time, fewest bytes, emptiest target, names."""
+        return (-round(self.gain * horizon_s - self.cost, 6), *self._order)
+
+
+def gain(ground: Ground, steps: Change) -> float:
+    """Return what some steps would gain [cores]."""
+    found = ground.balance.gain(
+        [mover.effect for mover, _ in steps],
+        [ground.effect(mover, place) for mover, place in steps],
+    )
+    return _adjusted(ground, *steps[0], found) if len(steps) == 1 else found
+
+
+def key(ground: Ground, steps: Change) -> Key:
+    """Name a change in a way that holds over ticks."""
+    return tuple(
+        sorted(
+            (
+                mover.guest.uuid,
+                ground.node_ids(place.cpus),
+                () if place.memory is None else ground.ids[place.memory],
+            )
+            for mover, place in steps
+        )
+    )
+
+
+def distinct(*sequences: Iterable[Change]) -> dict[Identity, Change]:
+    """Return {identity: steps} of the changes of all sequences."""
+    found = {}
+    for sequence in sequences:
+        for steps in sequence:
+            one = tuple([(mover.guest.uuid, place.cpus, place.memory) for mover, place in steps])
+            found[one if len(one) == 1 or one[0] < one[1] else one[::-1]] = steps
+    return found
+
+
+def kind(steps: Change) -> str:
+    """Return which of :data:`moves.KINDS` a change is."""
+    if len(steps) > 1:
+        return moves.SWAP
+    ((mover, place),) = steps
+    at, to = set(mover.at), set(place.cpus)
+    if at == to:
+        return moves.FETCH
+    return moves.WIDEN if at < to else moves.NARROW if to < at else moves.MOVE
+
+
+def made(ground: Ground, candidate: Candidate) -> moves.Move:
+    """Turn a candidate into a :class:`moves.Move`; call it before it is applied."""
+    removed = [mover.effect for mover, _ in candidate.steps]
+    added = [ground.effect(mover, place) for mover, place in candidate.steps]
+    spared = [
+        now - then
+        for now, then in zip(ground.balance.parts(), ground.balance.parts(removed, added))
+    ]
+    spared.append(candidate.gain - sum(spared))
+    reasons = sorted(
+        zip(spared, ('waiting', 'distance', 'bandwidth', 'crowding', 'bursts')), reverse=True
+    )
+    counted = all(mover.counted for mover, _ in candidate.steps)
+    ends = (
+        ('from', ground.node_ids(candidate.steps[0][0].at)),
+        ('to', ground.node_ids(candidate.steps[0][1].cpus)),
+    )
+    return moves.Move(
+        candidate.kind,
+        tuple(_step(ground, *each) for each in candidate.steps),
+        candidate.gain,
+        candidate.cost,
+        candidate.regret,
+        candidate.bytes,
+        tuple(
+            model.Reason(
+                code,
+                (
+                    ('cores', cores),
+                    *ends,
+                    *((('rate', moves.ASSUMED),) if code == 'distance' and not counted else ()),
+                ),
+            )
+            for cores, code in reasons
+            if abs(cores) > 1e-6
+        ),
+    )
+
+
+def trial(ground: Ground, candidate: Candidate, now_s: float) -> ledgers.Trial:
+    """Open the trial of a candidate; call it before it is applied."""
+    return ledgers.Trial(
+        tuple(
+            (
+                mover.guest.uuid,
+                ground.node_ids(mover.at),
+                tuple((ground.ids[at][0], share) for at, share in mover.mem_shares),
+                ground.node_ids(place.cpus),
+            )
+            for mover, place in candidate.steps
+        ),
+        candidate.cost,
+        0.0,
+        now_s,
+    )
+
+
+def _step(ground: Ground, mover: Mover, place: Place) -> moves.Step:
+    guest = mover.guest
+    return moves.Step(
+        guest.uuid,
+        guest.name,
+        tuple(guest.cpu_nodes),
+        ground.node_ids(place.cpus),
+        () if place.memory is None else ground.memory_ids[place.memory],
+        ground.bytes_to_move(mover, place),
+    )
+
+
+def _adjusted(ground: Ground, mover: Mover, place: Place, gain: float) -> float:
+    """Correct the gain of widening and of going home again."""
+    if set(mover.at) < set(place.cpus):
+        return gain + _pooled(ground, mover, place)
+    if set(place.cpus) < set(mover.at) and place.memory is None and place.cpus == mover.home:
+        return _homecoming(ground, mover, place, gain)
+    return gain
+
+
+def _pooled(ground: Ground, mover: Mover, place: Place) -> float:
+    """Return what bursts of the guest's old nodes find idle on its new ones, beyond levelling.
+
+    Independent bursts add as squares, so that nodes which share their guests wait for
+    h(ΣD, ΣC, √Σv²) instead of Σ h(D, C, v). Guests that may use both take up a part of
+    it (:data:`TAKEN_UP`); what is then left are bursts of both nodes together.
+    """
+    balance = ground.balance
+    if not any(balance.bursts[n] for n in place.cpus):
+        return 0.0
+    nodes = place.cpus
+    demand = balance.poured()
+    if len(mover.at) == 1:
+        demand[mover.at[0]] -= mover.demand
+        balances.levelled(demand, balance.cores, nodes, mover.demand)
+    apart = sum(
+        balance.wait(n, demand) - balances.waiting(demand[n], balance.cores[n], 0.0) for n in nodes
+    )
+    total, cores = (sum(values[n] for n in nodes) for values in (demand, balance.cores))
+    spread = sum(balance.bursts[n] ** 2 for n in nodes) ** 0.5
+    together = balances.waiting(total, cores, spread) - balances.waiting(total, cores, 0.0)
+    shared = sum(
+        wants
+        for wide, wants in balance.wide.items()
+        if wide != mover.at and len(set(wide).intersection(nodes)) > 1
+    )
+    return max(0.0, min(apart - together, TAKEN_UP * (shared + mover.demand)) - TAKEN_UP * shared)
+
+
+def _homecoming(ground: Ground, mover: Mover, place: Place, gain: float) -> float:
+    """Let a guest go home only where that leaves room; then even a small gain counts."""
+    balance = ground.balance
+    others = dict(balance.wide)
+    others[mover.at] = others.get(mover.at, 0.0) - mover.demand
+    demand = balance.poured(wide=others)
+    for n in place.cpus:
+        if demand[n] + mover.demand > ground.terms.narrow_below_ratio * balance.cores[n]:
+            return 0.0
+    if gain < 0:
+        return gain
+    away = sum(part for n, part in mover.cpu_shares if n not in place.cpus)
+    return max(gain, ground.min_gain + AWAY_RATIO * mover.demand * away)

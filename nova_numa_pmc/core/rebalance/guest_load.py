@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what was measured, promised and read of guests to what the rebalancer is told of each."""
+
+from __future__ import annotations
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import traffic
+from nova_numa_pmc.core.rebalance import eligibility, moves, placement_order
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nova_numa_pmc.measurement import GuestSample
+
+
+def guest_loads(
+    samples: Iterable[GuestSample],
+    guests: Mapping[str, model.Guest],
+    promises: Mapping[str, model.Promise],
+    view: model.HostView,
+    held: Mapping[str, Iterable[int]] | None = None,
+    now_ns: int | None = None,
+    host: model.Topology | None = None,
+    measured_since_ns: int | None = None,
+) -> tuple[moves.GuestLoad, ...]:
+    """Join what is known of each guest.
+
+    :param guests, promises: by uuid
+    :param view: its nodes' ``cpus`` tell where a guest may run
+    :param held: {uuid: node ids that its CPUs are held to now}; absent: those promised
+    :param now_ns: CLOCK_BOOTTIME, None: no guest counts as just placed
+    :param host, measured_since_ns: as in :func:`eligibility.why_not`
+    :returns: in the order of their uuids
+    """
+    samples = sorted(samples, key=lambda each: each.uuid)
+    bytes_per_line = traffic.bytes_per_line(samples, view.nodes)
+    return tuple(
+        _guest_load(
+            each,
+            guests.get(each.uuid),
+            promises.get(each.uuid),
+            view,
+            bytes_per_line,
+            (held or {}).get(each.uuid),
+            now_ns,
+            host,
+            measured_since_ns,
+        )
+        for each in samples
+    )
+
+
+def waiting_cores(samples: Iterable[GuestSample]) -> tuple[tuple[int, float], ...]:
+    """Sum by node what guests waited there, for :class:`moves.Situation`.
+
+    A guest's waiting is divided as it ran. A node where somebody's is unknown is left out.
+
+    :returns: (node id, cores), ascending ids
+    """
+    waited: dict[int, float] = {}
+    unknown = set()
+    for sample in samples:
+        ran = sum(cores for _, cores in sample.cores_by_node)
+        for node, cores in sample.cores_by_node:
+            if sample.waiting_cores is None:
+                unknown.add(node)
+            elif ran > 0:
+                waited[node] = waited.get(node, 0.0) + sample.waiting_cores * cores / ran
+    return tuple((node, waited[node]) for node in sorted(waited) if node not in unknown)
+
+
+def _guest_load(
+    sample: GuestSample,
+    guest: model.Guest | None,
+    promise: model.Promise | None,
+    view: model.HostView,
+    bytes_per_line: float | None,
+    held: Iterable[int] | None,
+    now_ns: int | None,
+    host: model.Topology | None,
+    measured_since_ns: int | None,
+) -> moves.GuestLoad:
+    known = promise or model.Promise(sample.uuid, sample.name, (), (), 1, 0)
+    return moves.GuestLoad(
+        sample.uuid,
+        sample.name,
+        known.vcpus if guest is None else max(guest.vcpus, guest.vcpus_max or 0),
+        known.memory_bytes,
+        known.cpu_nodes if held is None else tuple(held),
+        known.cpu_nodes,
+        known.mem_nodes,
+        known.mem_bytes,
+        sample.bytes_by_node,
+        sample.cores_by_node,
+        None if sample.cores is None else sample.cores + (sample.waiting_cores or 0.0),
+        sample.cores,
+        traffic.lines_per_sec(sample),
+        sample.remote_ratio,
+        traffic.bytes_per_sec(sample, bytes_per_line),
+        None if guest is None else _allowed_nodes(guest, view),
+        eligibility.why_not(guest, promise, host, measured_since_ns),
+        _young(promise, now_ns),
+    )
+
+
+def _young(promise: model.Promise | None, now_ns: int | None) -> bool:
+    return (
+        promise is not None
+        and now_ns is not None
+        and promise.origin == model.PLACED
+        and promise.since_ns > now_ns - placement_order.YOUNG_NS
+    )
+
+
+def _allowed_nodes(guest: model.Guest, view: model.HostView) -> tuple[int, ...] | None:
+    """List the nodes on which a guest may run; None: on any."""
+    if guest.allowed_cpus is None:
+        return None
+    return tuple(
+        node.id for node in view.nodes if node.cpus is not None and guest.allowed_cpus & node.cpus
+    )

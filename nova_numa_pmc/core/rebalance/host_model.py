@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What another place would mean for a guest: what it adds there, what it costs, if it fits."""
+
+from __future__ import annotations
+
+from nova_numa_pmc.core.page_choice import BATCH_BYTES
+from nova_numa_pmc.core.rebalance import losses as balances
+from nova_numa_pmc.core.rebalance.layout import Layout
+from nova_numa_pmc.core.rebalance.placement_order import Order
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nova_numa_pmc.core.rebalance import moves
+    from nova_numa_pmc.core.rebalance.layout import Mover, Parts
+
+    #: Guests and where they go.
+    Steps = Sequence[tuple[Mover, 'Place']]
+
+PAGE_BYTES = 4096
+#: A move may use this part of the bandwidth that is left on either end, and at least so much.
+SPARE_SHARE, SLOWEST_BYTES_PER_SEC = 0.25, 16 << 20
+
+
+class Place:
+    """CPUs (ascending positions) and where the memory goes (None: it stays)."""
+
+    __slots__ = ('cpus', 'memory')
+
+    def __init__(self, cpus: tuple[int, ...], memory: int | None) -> None:
+        self.cpus, self.memory = cpus, memory
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Place) and (
+            self.cpus == other.cpus and self.memory == other.memory
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.cpus, self.memory))
+
+
+class Ground(Layout):
+    """A host with its guests, and what other places would mean for them."""
+
+    def __init__(self, situation: moves.Situation, terms: moves.Terms) -> None:
+        """Lay it out; see :class:`Layout`."""
+        super().__init__(situation, terms)
+        self._order = Order(self.nodes, self.memory_at, self.latencies_ns, situation.limits)
+
+    def effect(self, mover: Mover, place: Place) -> balances.Effect:
+        """Return what a guest would add at a place; its memory all there, or as it lies."""
+        if len(place.cpus) == 1 and place in mover.effects:
+            return mover.effects[place]
+        found = balances.effect(
+            place.cpus,
+            mover.demand,
+            self._cpu_shares(mover, place.cpus),
+            mover.mem_shares if place.memory is None else ((place.memory, 1.0),),
+            mover.lines_sec,
+            mover.traffic,
+            self.latencies_ns,
+            queues=mover.counted,
+        )
+        if len(place.cpus) == 1:
+            mover.effects[place] = found
+        return found
+
+    def bytes_to_move(self, mover: Mover, place: Place) -> int:
+        """Return M, its bytes that are not yet on the target."""
+        if place.memory is None:
+            return 0
+        assert mover.bytes is not None  # else may() has refused it
+        return sum(size for at, size in mover.bytes.items() if at != place.memory)
+
+    def cost(self, mover: Mover, place: Place) -> float:
+        """Return K of one guest's change [core-seconds].
+
+        T · (1 + λ / 2) + pages · τ + the change of CPUs; T = M / r, r at most a quarter of
+        the bandwidth that is left on the ends; λ = its loss while all its memory is remote,
+        of which half, as the rest of the memory waits for its turn.
+        """
+        terms, size = self.terms, self.bytes_to_move(mover, place)
+        changed = terms.change_core_sec if place.cpus != mover.at else 0.0
+        if not size:
+            return changed
+        target, row = place.memory, self.latencies_ns[place.cpus[0]]
+        assert target is not None  # else there were no bytes to move
+        rate, far, away = terms.bytes_per_sec, 0.0, 0.0
+        for at, share in mover.mem_shares:
+            if at != target:
+                far += share * (row[at] - row[place.cpus[0]])
+                away += share
+                rate = min(rate, self._spare(at))
+        rate = max(min(rate, self._spare(target)), SLOWEST_BYTES_PER_SEC)
+        remote = min(mover.demand, mover.lines_sec * max(0.0, far) / away) if away else 0.0
+        return size / rate * (1 + remote / 2) + size / PAGE_BYTES * terms.page_sec + changed
+
+    def may(self, mover: Mover, place: Place) -> bool:
+        """Return whether a guest may have a place at all, whatever else lies there."""
+        if not mover.movable:
+            return False
+        if mover.allowed is not None and not mover.allowed.issuperset(place.cpus):
+            return False
+        if sum(self.nodes[n].threads for n in place.cpus) < mover.guest.vcpus:
+            return False
+        if place.cpus != mover.at and not all(self.cpu_known[n] for n in place.cpus + mover.at):
+            return False
+        if mover.guest.young and not self._agrees(mover, place.cpus):
+            return False
+        return place.memory is None or (
+            mover.bytes is not None and self.capacity[place.memory] is not None
+        )
+
+    def _agrees(self, mover: Mover, cpus: tuple[int, ...]) -> bool:
+        """Return whether a guest just placed would be placed there; see :mod:`agreeing`."""
+        if cpus == mover.home or set(cpus) >= set(mover.at):
+            return True  # it is there, goes home, or may run elsewhere, too
+        return self._order.prefers(mover, cpus[0])
+
+    def fits(self, steps: Steps) -> bool:
+        """Return whether promises and free memory hold the guests at their new places together."""
+        promised: dict[int, int] = {}
+        arriving: dict[int, int] = {}
+        targets = set()
+        for mover, place in steps:
+            target = place.memory
+            if target is None:
+                continue
+            assert mover.bytes is not None  # else may() has refused it
+            for at, size in mover.promise.items():
+                promised[at] = promised.get(at, 0) - size
+            promised[target] = promised.get(target, 0) + mover.guest.memory_bytes
+            for at, size in mover.bytes.items():
+                if at != target:
+                    arriving[at] = arriving.get(at, 0) - size
+                    arriving[target] = arriving.get(target, 0) + size
+                    targets.add(target)
+        return (
+            all(
+                more <= 0 or self.promised[at] + more <= self.capacity[at]
+                for at, more in promised.items()
+            )
+            and all(
+                more <= 0
+                or at not in self.free
+                or more <= self.free[at] - self.terms.reserve_bytes
+                for at, more in arriving.items()
+            )
+            # Who swap make room for one another in steps, of which the first needs some.
+            and all(
+                at not in self.free or self.free[at] >= self.terms.reserve_bytes + BATCH_BYTES
+                for at in targets
+            )
+        )
+
+    def apply(self, steps: Steps) -> None:
+        """Go on as if the steps were made."""
+        for mover, place in steps:
+            self.balance.put(mover.effect, -1)
+            then = self.effect(mover, place)
+            if place.memory is not None:
+                self._bring(mover, place.memory)
+            mover.cpu_shares = self._cpu_shares(mover, place.cpus)
+            mover.at, mover.effect, mover.effects = place.cpus, then, {}
+            self.balance.put(then)
+
+    def as_it_was(self, mover: Mover, cpus: tuple[int, ...], mem_shares: Parts) -> balances.Effect:
+        """Return what a guest would add at a former place with its memory as it lay then."""
+        return balances.effect(
+            cpus,
+            mover.demand,
+            self._cpu_shares(mover, cpus),
+            mem_shares,
+            mover.lines_sec,
+            mover.traffic,
+            self.latencies_ns,
+            queues=mover.counted,
+        )
+
+    def _bring(self, mover: Mover, target: int) -> None:
+        assert mover.bytes is not None  # else may() has refused it
+        for at, size in mover.promise.items():
+            self.promised[at] -= size
+        self.promised[target] += mover.guest.memory_bytes
+        for at, size in mover.bytes.items():
+            for end, by in ((at, size), (target, -size)):
+                if end in self.free:
+                    self.free[end] += by
+        mover.promise = {target: mover.guest.memory_bytes}
+        mover.bytes = {target: sum(mover.bytes.values())}
+        mover.mem_shares = ((target, 1.0),)
+
+    def _spare(self, n: int) -> float:
+        """Return what a move may use of a node's bandwidth; unknown: no bound."""
+        maximum = self.nodes[n].bandwidth_max_bytes_per_sec
+        if not self.bandwidth_known or not maximum:
+            return float('inf')
+        left = maximum - self.balance.traffic[n]
+        return SPARE_SHARE * max(0.0, left)
+
+    def _cpu_shares(self, mover: Mover, cpus: tuple[int, ...]) -> Parts:
+        """Return where its CPU time goes: over several nodes, in proportion to their cores.
+
+        The kernel's load balancer does not ask where a guest's memory lies: once widened for
+        moments in which its own node is full, it stays on the other after them.
+        """
+        if len(cpus) == 1:
+            return ((cpus[0], 1.0),)
+        return mover.cpu_shares if cpus == mover.at else self.by_cores(cpus)

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rebalancer is told and what it answers.
+
+Records only. Beside :mod:`nova_numa_pmc.model` and not in it, because the libvirt hook loads
+that at every guest start and never moves a guest that runs. Cores are core-seconds per second.
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc.model import Limits
+from nova_numa_pmc.record import Record
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from nova_numa_pmc.model import HostView, Reason
+
+#: Kinds of a :class:`Move`: to another node, two guests that change places, more
+#: nodes for the CPUs, fewer, only the memory (to where the CPUs are).
+MOVE, SWAP, WIDEN, NARROW, FETCH = 'move', 'swap', 'widen', 'narrow', 'fetch'
+KINDS = (MOVE, SWAP, WIDEN, NARROW, FETCH)
+#: Code of a move's :class:`model.Reason` where somebody asked for it: with ('why', text).
+ASKED = 'asked'
+#: Value of 'rate' in a reason 'distance' where nobody counts a guest's accesses.
+ASSUMED = 'assumed'
+
+
+class GuestLoad(Record):
+    """One guest: where it is and what it does.
+
+    :param vcpus: the most it may have; a node needs a thread for each
+    :param memory_bytes: what it may grow to: its promise
+    :param cpu_nodes: node ids that its CPUs are held to now; empty: floating over all
+    :param home_nodes: node ids that were promised; narrower than ``cpu_nodes`` while widened
+    :param mem_nodes, mem_bytes: where its memory is promised, as in :class:`model.Promise`
+    :param bytes_by_node: (node id, bytes of its memory there); empty: unknown
+    :param cores_by_node: (node id, cores it ran there); empty: unknown
+    :param demand_cores: cores wanted, run + wait; None: unknown, it is not moved
+    :param served_cores: cores that it got, None: unknown
+    :param lines_per_sec: DRAM accesses, None: unknown, a low rate is assumed for the distance
+    :param remote_ratio: remote accesses over all, None: taken from where its pages lie
+    :param bandwidth_bytes_per_sec: DRAM traffic, None: unknown
+    :param allowed_nodes: ids of the nodes where it may run on a thread per vCPU; None: any
+    :param fixed: why it must not be touched (a code such as 'pinned'); '': it may
+    :param young: it was just placed, and stays unless placement prefers another node
+        (:mod:`agreeing`)
+    """
+
+    uuid: str
+    name: str
+    vcpus: int
+    memory_bytes: int
+    cpu_nodes: tuple[int, ...] = ()
+    home_nodes: tuple[int, ...] = ()
+    mem_nodes: tuple[int, ...] = ()
+    mem_bytes: tuple[int, ...] = ()
+    bytes_by_node: tuple[tuple[int, int], ...] = ()
+    cores_by_node: tuple[tuple[int, float], ...] = ()
+    demand_cores: float | None = None
+    served_cores: float | None = None
+    lines_per_sec: float | None = None
+    remote_ratio: float | None = None
+    bandwidth_bytes_per_sec: float | None = None
+    allowed_nodes: tuple[int, ...] | None = None
+    fixed: str = ''
+    young: bool = False
+
+
+class Situation(Record):
+    """A host and its guests over one interval.
+
+    :param view: the host, with what was measured of each node
+    :param latencies_ns: unloaded latencies by *position*, rows from the CPUs; None: SLIT times
+        :data:`LOCAL_NS`
+    :param waiting_cores: (node id, cores) that waited there in the same interval
+        while others may have idled; a node that is absent waits for what exceeds its cores
+    :param free_bytes: (node id, bytes free now); absent: only promises are looked at
+    :param mlp: misses that a core waits for together (``core/pressure.py``)
+    :param limits: by which guests are placed
+    """
+
+    view: HostView
+    guests: tuple[GuestLoad, ...] = ()
+    latencies_ns: tuple[tuple[float, ...], ...] | None = None
+    waiting_cores: tuple[tuple[int, float], ...] = ()
+    free_bytes: tuple[tuple[int, int], ...] = ()
+    mlp: float = 1.0
+    limits: Limits = Limits()
+
+
+#: Latency of local memory where nothing was measured (two-socket servers: 60 to 100 ns).
+LOCAL_NS = 80.0
+
+
+class Terms(Record):
+    """On what terms guests are moved; the operator's knobs of the rebalancer.
+
+    :param bytes_per_tick: memory that one plan may set in motion. A larger guest goes alone,
+        and the following plans wait until their shares have paid for it
+    :param moves_per_hour: guests whose memory is moved
+    :param changes_per_hour: guests whose CPUs only are changed (widen, narrow)
+    :param bytes_per_sec: rate of a move, the limit or what was measured
+    :param page_sec: τ, CPU time to move a page of 4 KiB [s] (assumed until measured)
+    :param change_core_sec: what a change of CPUs costs in cold caches and stalled writes
+        [core-seconds] (assumed)
+    :param min_gain_cores: a gain below this is noise; it is taken off each gain before it
+        adds to the regret
+    :param reserve_bytes: free memory that a move leaves on its target
+    :param longest_tick_s: a sample speaks for no longer than this, however late the next is
+    :param narrow_below_ratio: a widened guest goes home only where it leaves less CPU
+        wanted ÷ capacity than this
+    :param widen: whether CPUs may be widened at all
+    """
+
+    bytes_per_tick: int = 4 << 30
+    moves_per_hour: int = 20
+    changes_per_hour: int = 120
+    bytes_per_sec: float = 256 << 20
+    page_sec: float = 2e-6
+    change_core_sec: float = 0.5
+    min_gain_cores: float = 0.05
+    reserve_bytes: int = 256 << 20
+    longest_tick_s: float = 60.0
+    narrow_below_ratio: float = 0.9
+    widen: bool = True
+
+
+class Step(Record):
+    """What happens to one guest.
+
+    :param from_nodes, to_nodes: node ids for its CPUs; ``from_nodes`` empty: it floats
+    :param mem_nodes: node ids that its memory is brought to; empty: it stays where it is
+    :param bytes: what has to move for that
+    """
+
+    uuid: str
+    name: str
+    from_nodes: tuple[int, ...]
+    to_nodes: tuple[int, ...]
+    mem_nodes: tuple[int, ...]
+    bytes: int
+
+
+class Move(Record):
+    """One change that stands for itself: all of its steps or none.
+
+    :param kind: one of :data:`KINDS`
+    :param steps: of each guest; those of a swap are done together
+    :param gain_cores: loss and crowding now − after (``core/rebalance/losses.py``)
+    :param cost_core_sec: what it costs once
+    :param regret_core_sec: what not having made it has cost so far
+    :param reasons: the largest part of the gain first:
+        'waiting', 'distance', 'bandwidth', 'crowding' and 'bursts' with (name, value) pairs;
+        'distance' has ('rate', :data:`ASSUMED`) where accesses of a guest were not counted
+    """
+
+    kind: str
+    steps: tuple[Step, ...]
+    gain_cores: float
+    cost_core_sec: float
+    regret_core_sec: float
+    bytes: int
+    reasons: tuple[Reason, ...] = ()
+
+
+class Plan(Record):
+    """What to do now.
+
+    :param moves: what is due, in order
+    :param pending: moves that would gain but have not paid yet, or for
+        which a budget is used up; the nearest to being due first
+    :param loss_cores, loss_after_cores: the host's loss now and once the moves are made
+    :param reasons: about the whole: budgets that held moves
+        back, parts that are unknown
+    """
+
+    moves: tuple[Move, ...] = ()
+    pending: tuple[Move, ...] = ()
+    loss_cores: float = 0.0
+    loss_after_cores: float = 0.0
+    reasons: tuple[Reason, ...] = ()

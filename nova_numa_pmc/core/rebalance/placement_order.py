@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a move agrees with the order by which guests are placed.
+
+Where it wastes least is judged by the host's loss, and where a guest is to start by pressure: on
+the same figures the two may differ, where bandwidth decides on one node and CPU on another, or
+nodes are not of one size. A guest that has just been placed stays where it was put until that
+order itself prefers another node.
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import missing
+from nova_numa_pmc.core.host_view import bytes_per_core_sec
+from nova_numa_pmc.core.placement import ranking
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nova_numa_pmc.core.rebalance.layout import Mover
+
+#: How long a guest's place is that of its placement: by then what it wants is known over the
+#: horizon of minutes [ns].
+YOUNG_NS = 900 * 10**9
+#: What sums of floats may differ by.
+_NOISE = 1e-6
+
+
+class Order:
+    """The order of nodes for guests of a host, on what was measured of it.
+
+    :param nodes: the host's domains
+    :param memory_at: by position, where memory lies of guests that run there
+    :param latencies_ns: by position
+    :param limits: with floor and step of pressure
+    """
+
+    def __init__(
+        self,
+        nodes: tuple[model.NodeView, ...],
+        memory_at: Sequence[int],
+        latencies_ns: Sequence[Sequence[float]],
+        limits: model.Limits,
+    ) -> None:
+        self._nodes, _ = missing.completed(nodes)
+        self._memory_at, self._latencies_ns = memory_at, latencies_ns
+        self._limits, self._rate = limits, bytes_per_core_sec(nodes)
+
+    def prefers(self, mover: Mover, n: int) -> bool:
+        """Return whether it would place a guest on position ``n`` rather than where it is."""
+        traffic = mover.guest.bandwidth_bytes_per_sec
+        if traffic is None:
+            traffic = mover.demand * (self._rate or 0.0)
+        if (self._nodes[n].bandwidth_max_bytes_per_sec or traffic) < traffic:
+            return False
+        if len(mover.at) > 1:
+            return True  # a node has room for it now
+        there = self._key(mover, n, traffic, _NOISE)
+        return there < self._key(mover, mover.at[0], traffic, -_NOISE)
+
+    def _key(
+        self, mover: Mover, n: int, traffic: float, noise: float
+    ) -> tuple[float, float, float]:
+        """Return the parts of :data:`ranking.KEY_PARTS` that are measured, with the guest on n."""
+        memory = self._memory_at[n]
+        pressure = max(
+            self._pressure(mover, n, 0.0 if memory != n else traffic),
+            0.0 if memory == n else self._pressure(mover, memory, traffic, False),
+        )
+        pressure = max(0.0, pressure + noise)
+        row, limits = self._latencies_ns[n], self._limits
+        return (
+            ranking.steps(max(pressure, limits.pressure_floor), limits),
+            row[memory] - row[n],
+            ranking.steps(pressure, limits),
+        )
+
+    def _pressure(self, mover: Mover, n: int, traffic: float, runs: bool = True) -> float:
+        """Return a node's pressure; what it has of the guest already is in its figures."""
+        ran, lies = dict(mover.cpu_shares).get(n, 0.0), dict(mover.mem_shares).get(n, 0.0)
+        return max(
+            ranking.parts(
+                self._nodes[n],
+                mover.demand * (1 - ran) if runs else None,
+                max(0.0, traffic * (1 - lies)),
+            )
+        )

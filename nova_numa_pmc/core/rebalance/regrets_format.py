@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rebalancer's memory as plain data, to be kept over a restart of the agent."""
+
+from __future__ import annotations
+
+from nova_numa_pmc import checked
+from nova_numa_pmc.core.rebalance.regrets import Caution, Ledger, Regret, Trial
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from nova_numa_pmc.core.rebalance.regrets import TrialStep
+
+#: Raised when the meaning of a field changes; fields that are new are ignored by older readers.
+VERSION = 1
+
+
+def to_data(ledger: Ledger) -> dict[str, Any]:
+    """Return a ledger as dicts, lists, strings and numbers, ready for JSON."""
+    data = {
+        field: [each._asdict() for each in getattr(ledger, field)]
+        for field in ('regrets', 'trials', 'cautions')
+    }
+    return dict(
+        data,
+        version=VERSION,
+        moved_s=list(ledger.moved_s),
+        changed_s=list(ledger.changed_s),
+        owed_bytes=ledger.owed_bytes,
+    )
+
+
+def from_data(data: Any) -> Ledger:
+    """Return the ledger that :func:`to_data` wrote, or a newer writer of the same version.
+
+    :raises ValueError: it is none: malformed or of another version. An empty ledger is a
+        safe substitute: regrets start anew
+    """
+    try:
+        if data['version'] != VERSION:
+            raise ValueError(f'version {data["version"]!r}, not {VERSION}')
+        return Ledger(
+            tuple(
+                Regret(tuple(_key(*each) for each in regret['key']), _number(regret['core_sec']))
+                for regret in data['regrets']
+            ),
+            tuple(
+                Trial(
+                    tuple(_step(*each) for each in trial['steps']),
+                    _number(trial['cost_core_sec']),
+                    _number(trial['credit_core_sec']),
+                    _number(trial['since_s']),
+                )
+                for trial in data['trials']
+            ),
+            tuple(
+                Caution(str(each['uuid']), _number(each['factor']), _number(each['since_s']))
+                for each in data['cautions']
+            ),
+            tuple(map(_number, data['moved_s'])),
+            tuple(map(_number, data['changed_s'])),
+            int(_number(data['owed_bytes'])),
+        )
+    except (AttributeError, KeyError, TypeError, OverflowError) as error:
+        raise ValueError(f'not a ledger of moves: {error!r}') from None
+
+
+def _key(
+    uuid: object, cpu_nodes: Iterable[Any], mem_nodes: Iterable[Any]
+) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    return str(uuid), _nodes(cpu_nodes), _nodes(mem_nodes)
+
+
+def _step(
+    uuid: object, from_nodes: Iterable[Any], mem_shares: Iterable[Any], to_nodes: Iterable[Any]
+) -> TrialStep:
+    return (
+        str(uuid),
+        _nodes(from_nodes),
+        tuple((int(node), _number(share)) for node, share in mem_shares),
+        _nodes(to_nodes),
+    )
+
+
+def _nodes(ids: Iterable[Any]) -> tuple[int, ...]:
+    return tuple(int(node) for node in ids)
+
+
+def _number(value: Any) -> float:
+    return checked.number(value, least=-checked.NUMBER_MAX)

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host as columns: one list per quantity, one entry per placement domain.
+
+What the scheduler decides on, a thousand hosts a request: making records of nodes costs as
+much as the decision itself.
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import memory_domains
+from nova_numa_pmc.core.host_view import LEAST_HUNDREDTHS, traffic_rate
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    #: By position; None: nothing in it is known.
+    Column = list[float | None] | None
+
+    class Usual(Protocol):
+        """Aggregates with ``usual``: a column is None, or nothing in it is."""
+
+        cores: list[float]
+        threads: list[int]
+        capacity_mib: list[int]
+        promised_mib: list[int]
+        guests: list[float]
+        vcpus: list[float]
+        demand: list[float] | None
+        bandwidth: list[float] | None
+        maximum: list[float] | None
+        link: list[float] | None
+        rate: float | None
+        turn: int
+
+
+MIB = 1 << 20
+
+
+class Aggregates:
+    """A host's placement domains (:func:`domains.merged`), by position.
+
+    :ivar cores, threads, guests, vcpus: as in :class:`model.NodeView`
+    :ivar capacity_mib, promised_mib: whole MiB
+    :ivar demand: [cores]
+    :ivar bandwidth, maximum: [bytes/s]
+    :ivar members: node ids
+    :ivar rate: DRAM traffic per core that is wanted, as measured: what is charged later
+        doesn't change it [bytes/core-second]; None: unknown, see :func:`view.traffic_rate`
+    :ivar turn: how many placements came before, modulo their number; breaks ties
+    :ivar usual: each part of pressure is known on all domains or on none, and each domain
+        has CPUs and memory: the short way of :func:`outcome.outcome` holds
+    """
+
+    __slots__ = (
+        'cores',
+        'threads',
+        'capacity_mib',
+        'promised_mib',
+        'guests',
+        'vcpus',
+        'demand',
+        'bandwidth',
+        'maximum',
+        'link',
+        'distances',
+        'members',
+        'usual',
+        'turn',
+        'rate',
+    )
+
+    def __init__(
+        self,
+        cores: list[float],
+        threads: list[int],
+        capacity_mib: list[int],
+        promised_mib: list[int],
+        guests: list[float],
+        vcpus: list[float],
+        demand: Column,
+        bandwidth: Column,
+        maximum: Column,
+        link: Column,
+        distances: tuple[tuple[float, ...], ...],
+        members: tuple[tuple[int, ...], ...],
+        usual: bool | None = None,
+        turn: int = 0,
+    ) -> None:
+        """Take columns.
+
+        :param usual: what the caller knows of them, None: to be found out; with True, a column
+            of which nothing is known is None
+        """
+        self.cores, self.threads = cores, threads
+        self.capacity_mib, self.promised_mib = capacity_mib, promised_mib
+        self.guests, self.vcpus = guests, vcpus
+        if usual is None:
+            demand, bandwidth, maximum, link = map(_uniform, (demand, bandwidth, maximum, link))
+            usual = not (
+                0 in cores
+                or 0 in capacity_mib
+                or maximum
+                and 0 in maximum
+                or any(None in column for column in (demand, bandwidth, maximum, link) if column)
+            )
+        self.demand, self.bandwidth, self.maximum, self.link = demand, bandwidth, maximum, link
+        self.distances, self.members, self.usual, self.turn = distances, members, usual, turn
+        self.rate = None
+        if not demand or not bandwidth:
+            return
+        if usual:  # traffic_rate() in short: a call of it takes longer than this
+            hundredths = round(100 * sum(demand))  # type: ignore[arg-type]  # usual: no None in it
+            if hundredths >= LEAST_HUNDREDTHS:
+                self.rate = (
+                    100
+                    * sum(bandwidth)  # type: ignore[arg-type]  # likewise
+                    / hundredths
+                )
+        else:  # what a node hasn't isn't unknown
+            self.rate = traffic_rate(
+                [value for value, has in zip(demand, cores) if has],
+                [value for value, has in zip(bandwidth, capacity_mib) if has or value is not None],
+            )
+
+    def view(self) -> model.HostView:
+        """Return the same as a :class:`model.HostView` of domains, named by their first node."""
+        count = len(self.cores)
+        demand, bandwidth, maximum, link = (
+            column or [None] * count
+            for column in (self.demand, self.bandwidth, self.maximum, self.link)
+        )
+        return model.HostView(
+            tuple(
+                model.NodeView(
+                    self.members[at][0],
+                    self.cores[at],
+                    self.threads[at],
+                    self.capacity_mib[at] * MIB,
+                    self.promised_mib[at] * MIB,
+                    self.guests[at],
+                    self.vcpus[at],
+                    demand[at],
+                    bandwidth[at],
+                    maximum[at],
+                    link[at],
+                )
+                for at in range(count)
+            ),
+            self.distances,
+            self.turn,
+        )
+
+    def copy(self) -> Aggregates:
+        """Return a copy whose amounts may be changed."""
+        copy = Aggregates(
+            self.cores,
+            self.threads,
+            self.capacity_mib,
+            list(self.promised_mib),
+            list(self.guests),
+            list(self.vcpus),
+            self.demand and list(self.demand),
+            self.bandwidth and list(self.bandwidth),
+            self.maximum,
+            self.link,
+            self.distances,
+            self.members,
+            self.usual,
+            self.turn,
+        )
+        copy.rate = self.rate
+        return copy
+
+
+def aggregate(view: model.HostView) -> Aggregates:
+    """Turn a view of nodes into columns of placement domains.
+
+    Whole MiB, in which Nova counts: what is promised is rounded up, what may be down.
+    """
+    merged, groups = memory_domains.merged(view)
+    nodes = merged.nodes
+    return Aggregates(
+        [node.cores for node in nodes],
+        [node.threads for node in nodes],
+        [node.capacity_bytes // MIB for node in nodes],
+        [-(-node.promised_bytes // MIB) for node in nodes],
+        [node.guests for node in nodes],
+        [node.vcpus for node in nodes],
+        [node.demand_cores for node in nodes],
+        [node.bandwidth_bytes_per_sec for node in nodes],
+        [node.bandwidth_max_bytes_per_sec for node in nodes],
+        [node.link_ratio for node in nodes],
+        merged.distances,
+        tuple(tuple(view.nodes[at].id for at in group) for group in groups),
+        turn=view.rotation % len(groups) if groups else 0,
+    )
+
+
+def _uniform(column: Column) -> Column:
+    """Return None for a column that knows nothing."""
+    if column is None or column[0] is None and column.count(None) == len(column):
+        return None
+    return column

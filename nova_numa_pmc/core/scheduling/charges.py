@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guests that a host's measurement doesn't show yet, or shows and shouldn't."""
+
+from __future__ import annotations
+
+from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU
+from nova_numa_pmc.core.scheduling.outcome import outcome, traffic, unseen
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nova_numa_pmc.core.scheduling.aggregates import Aggregates
+    from nova_numa_pmc.core.scheduling.outcome import Asked
+    from nova_numa_pmc.model import Limits
+
+#: Guests that came since the last measurement are charged in at most so many parts.
+PARTS_MAX = 8
+
+
+def charge(
+    host: Aggregates,
+    vcpus: float,
+    memory_mib: float,
+    asked: Asked,
+    limits: Limits,
+    cores_per_vcpu: float = PRIOR_CORES_PER_VCPU,
+) -> Aggregates:
+    """Charge a host for guests that came after it was measured, where they probably went.
+
+    Nobody knows them one by one: they are taken to be as large as the guest that asks, and
+    each goes where it would have gone.
+
+    :param host: left as it is
+    :param vcpus, memory_mib: of all of them; below 0 counts as 0: what a guest that left
+        had used isn't known before the next measurement
+    :param cores_per_vcpu: what is expected of any guest of this host
+    """
+    vcpus, memory_mib = max(0, vcpus), max(0, memory_mib)
+    if not vcpus and not memory_mib:
+        return host
+    parts = max(1, min(PARTS_MAX, round(vcpus / max(1, asked.vcpus))))
+    one = unseen(
+        vcpus / parts,
+        int(-(-memory_mib // parts)),
+        intensity=asked.intensity,
+        cores_per_vcpu=cores_per_vcpu,
+    )
+    host = host.copy()
+    for _ in range(parts):
+        positions = outcome(host, one, limits).at
+        cores = sum(host.cores[at] for at in positions)
+        _add(
+            host,
+            one,
+            {at: host.cores[at] / cores if cores else 1 / len(positions) for at in positions},
+        )
+        host.turn = (host.turn + 1) % len(host.cores)
+    return host
+
+
+def relieve(host: Aggregates, asked: Asked) -> Aggregates:
+    """Take a guest off a host that has it already, so that it doesn't count twice.
+
+    On which nodes it is isn't known to the scheduler: what it asks for is taken off all
+    domains in proportion to their vCPUs.
+    """
+    borne = host.vcpus if sum(host.vcpus) else host.cores
+    host, total = host.copy(), sum(borne)
+    _add(host, asked, {at: -part / total for at, part in enumerate(borne)} if total else {})
+    return host
+
+
+def _add(host: Aggregates, one: Asked, shares: Mapping[int, float]) -> None:
+    """Add shares of a guest to domains, or take them off where negative; never below 0."""
+    added = traffic(host, one) or 0
+    for at, share in shares.items():
+        host.vcpus[at] = max(0, host.vcpus[at] + share * one.vcpus)
+        host.guests[at] = max(0, host.guests[at] + share)
+        host.promised_mib[at] = max(0, host.promised_mib[at] + round(share * one.memory_mib))
+        wanted = host.demand[at] if host.demand else None
+        if host.demand and wanted is not None:
+            host.demand[at] = max(0, wanted + share * one.demand_cores)
+        served = host.bandwidth[at] if host.bandwidth else None
+        if host.bandwidth and served is not None:
+            host.bandwidth[at] = max(0, served + share * added)

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a guest would leave of a host: the decision as the scheduler asks it.
+
+The same decision as :func:`placement.place`, on :class:`aggregates.Aggregates`. The usual
+case, a single node of a host that knows what it knows of all its nodes, is computed here
+without records, since place() takes as long as Nova's own weighers do for three hosts; the
+rest goes through place()'s own parts. A property test holds both against place().
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_traffic
+from nova_numa_pmc.core.placement import candidates, ranking
+from nova_numa_pmc.core.placement.placement import decide
+from nova_numa_pmc.core.placement.ranking import ABSURD
+from nova_numa_pmc.core.scheduling.aggregates import MIB
+from nova_numa_pmc.record import Record
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nova_numa_pmc.core.scheduling.aggregates import Aggregates, Usual
+
+#: What rounding may be in a difference of pressures.
+_NOISE = 1e-6
+#: Policies by which a guest goes to one node where one has room.
+_WHOLE = model.AUTO, model.ONE_NODE
+
+
+class Asked(Record):
+    """A guest that is to be scheduled, the same for all hosts.
+
+    :param vcpus, memory_mib: of its flavor; the mean of several guests has parts of vCPUs
+    :param demand_cores: what it is expected to want [cores]
+    :param policy: one of :data:`model.POLICIES`
+    :param intensity: its traffic relative to the host's mean per core
+    """
+
+    vcpus: float
+    memory_mib: int
+    demand_cores: float
+    policy: str = model.AUTO
+    intensity: float = 1.0
+
+
+class Outcome(Record):
+    """What a guest would leave of a host.
+
+    :param code: why it would go there, as place() says: 'one_node', 'span', 'spread',
+        'cpus_only'; anything else: it would be left floating
+    :param used: pressures of the domains that it would use, highest first, never empty;
+        :data:`ranking.ABSURD` on a host without a CPU that guests may use
+    :param rest: pressures of the others, highest first
+    :param at: positions of the domains used
+    :param cpus, mems: the positions among them for the CPUs and for the memory,
+        the latter empty where that may lie anywhere
+    """
+
+    code: str
+    used: tuple[float, ...]
+    rest: Sequence[float]
+    at: tuple[int, ...]
+    cpus: tuple[int, ...]
+    mems: tuple[int, ...]
+
+
+def outcome(host: Aggregates, asked: Asked, limits: model.Limits) -> Outcome:
+    """Return what a guest would leave of a host."""
+    _, _, wanted, policy, intensity = asked
+    if host.usual and policy in _WHOLE and limits.pressure_step > 0:
+        known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
+        # Without maxima there is no utilisation that traffic could add to.
+        added = None
+        if known.maximum and known.bandwidth and known.rate is not None:
+            added = expected_traffic(wanted, intensity, known.rate)
+        present = known.demand
+        if present is None:
+            present = [PRIOR_CORES_PER_VCPU * vcpus for vcpus in known.vcpus]
+        charged = _charged(known, present, wanted, added or 0)
+        best = _best(known, asked, charged, added, limits)
+        if best is not None:
+            rest: Sequence[float]
+            if len(charged) == 2:
+                rest = (_now(known, present, 1 - best),)
+            else:
+                rest = sorted(
+                    (
+                        _now(known, present, other)
+                        for other in range(len(charged))
+                        if other != best
+                    ),
+                    reverse=True,
+                )
+            # A record's own check of its arguments takes as long as the rest of this branch.
+            at, pressed = (best,), (charged[best],)
+            return tuple.__new__(Outcome, ('one_node', pressed, rest, at, at, at))
+    return ask_place(host, asked, limits)
+
+
+def unseen(
+    vcpus: float,
+    memory_mib: int,
+    policy: str = model.AUTO,
+    intensity: float = 1.0,
+    cores_per_vcpu: float = PRIOR_CORES_PER_VCPU,
+) -> Asked:
+    """Return :class:`Asked` for a guest that nobody has measured."""
+    return Asked(vcpus, memory_mib, cores_per_vcpu * vcpus, policy, intensity)
+
+
+def expecting(asked: Asked, cores_per_vcpu: float) -> Asked:
+    """Return :class:`Asked` with another estimate of what the guest wants per vCPU [cores]."""
+    vcpus, memory_mib, _, policy, intensity = asked
+    return tuple.__new__(Asked, (vcpus, memory_mib, cores_per_vcpu * vcpus, policy, intensity))
+
+
+def _charged(host: Usual, present: Sequence[float], wanted: float, added: float) -> list[float]:
+    """List each domain's pressure with the guest on it."""
+    charged = [(cores + wanted) / capacity for cores, capacity in zip(present, host.cores)]
+    if host.maximum and host.bandwidth:
+        charged = [
+            max(pressure, (bandwidth + added) / maximum)
+            for pressure, bandwidth, maximum in zip(charged, host.bandwidth, host.maximum)
+        ]
+    return list(map(max, charged, host.link)) if host.link else charged
+
+
+def _now(host: Usual, present: Sequence[float], at: int) -> float:
+    """Return a domain's pressure as it is."""
+    pressure = present[at] / host.cores[at]
+    if host.maximum and host.bandwidth:
+        pressure = max(pressure, host.bandwidth[at] / host.maximum[at])
+    return max(pressure, host.link[at]) if host.link else pressure
+
+
+def _best(
+    host: Usual, asked: Asked, charged: Sequence[float], added: float | None, limits: model.Limits
+) -> int | None:
+    """Find the position of the best single domain, None: the guest fits on none.
+
+    Of ranking.KEY_PARTS the floor drops out (steps are monotone, so that the lower
+    pressure never has the higher floored one), and so does distance.
+    """
+    vcpus, memory_mib, promised = asked.vcpus or 1, asked.memory_mib, host.promised_mib
+    capacity = host.capacity_mib
+    fits = [
+        at
+        for at, threads in enumerate(host.threads)
+        if threads >= vcpus and capacity[at] - promised[at] >= memory_mib
+    ]
+    maximum = host.maximum
+    if added and maximum and asked.policy == model.AUTO and min(maximum) < added:
+        # A guest that alone exceeds a node's maximum, as in candidates.
+        need = min(added, sum(maximum))
+        fits = [at for at in fits if maximum[at] >= need]
+    if len(fits) < 2:
+        return fits[0] if fits else None
+    step = limits.pressure_step
+    # What is lower by more than a step is so in steps, too.
+    if len(fits) == 2:
+        one, two = fits
+        apart = charged[one] - charged[two]
+        if apart > step + _NOISE and charged[one] < ABSURD:
+            return two
+        if apart < -step - _NOISE and charged[two] < ABSURD:
+            return one
+    steps = [
+        int(charged[at] / step + 1e-9) if charged[at] <= 1 else ranking.steps(charged[at], limits)
+        for at in fits
+    ]
+    least = min(steps)
+    if steps.count(least) == 1:
+        return fits[steps.index(least)]
+    return min(
+        (at for at, count in zip(fits, steps) if count == least),
+        key=lambda at: (
+            round((host.vcpus[at] + asked.vcpus) / host.cores[at], 9),
+            round((promised[at] + memory_mib) / host.capacity_mib[at], 6),
+            round(host.guests[at], 9),
+            (at - host.turn) % len(host.cores),
+        ),
+    )
+
+
+def traffic(host: Aggregates, asked: Asked) -> float | None:
+    """Estimate a guest's traffic from the host's own [bytes/s]; None: unknown."""
+    return expected_traffic(asked.demand_cores, asked.intensity, host.rate)
+
+
+def request(host: Aggregates, asked: Asked) -> model.Request:
+    """Turn it into what :func:`placement.place` takes, as it is on this host."""
+    return model.Request(
+        asked.vcpus,  # type: ignore[arg-type]  # parts of one as a mean
+        asked.memory_mib * MIB,
+        policy=asked.policy,
+        demand_cores=asked.demand_cores,
+        bandwidth_bytes_per_sec=traffic(host, asked),
+    )
+
+
+def ask_place(host: Aggregates, asked: Asked, limits: model.Limits) -> Outcome:
+    """Return what a guest would leave of a host, by :func:`placement.decide`.
+
+    A guest that would be left alone is taken to float over all nodes that have CPUs.
+    """
+    view = host.view()
+    ask = candidates.Ask(
+        view, tuple((at,) for at in range(len(view.nodes))), view, request(host, asked)
+    )
+    decided = decide(ask, limits)
+    if decided.ranks:
+        best = decided.ranks[0].candidate
+    else:
+        cpus = tuple(at for at, cores in enumerate(host.cores) if cores)
+        if not cpus:  # the guest can't run there at all
+            return Outcome(decided.reason.code, (ABSURD,), (), (0,), (0,), ())
+        best = candidates.Candidate(cpus, (), False)
+    used, rest = ranking.left(ask, best)
+    at = tuple(sorted({*best.cpus, *best.mems}))
+    return Outcome(decided.reason.code, tuple(used), rest, at, best.cpus, best.mems)

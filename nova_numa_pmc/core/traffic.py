@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What guests read and write of DRAM, from whatever was counted of them."""
+
+from __future__ import annotations
+
+from nova_numa_pmc.core.pressure import LINE_BYTES
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nova_numa_pmc import model
+    from nova_numa_pmc.measurement import GuestSample, NodeSample
+
+
+def lines_per_sec(sample: GuestSample) -> float | None:
+    """Return DRAM accesses per second; a source that counts bytes only tells them too."""
+    if sample.local_per_sec is not None and sample.remote_per_sec is not None:
+        return sample.local_per_sec + sample.remote_per_sec
+    if sample.bandwidth_bytes_per_sec is not None:
+        return sample.bandwidth_bytes_per_sec / LINE_BYTES
+    return None
+
+
+def bytes_per_line(
+    samples: Sequence[GuestSample], nodes: Sequence[model.NodeView | NodeSample]
+) -> float | None:
+    """Return the host's DRAM traffic per access that its guests' counters saw; None: unknown.
+
+    Events of retired loads see neither prefetches nor stores, so that an access stands for
+    more than its 64 bytes; what the memory controllers served is shared out by accesses.
+    """
+    lines = sum(lines_per_sec(each) or 0.0 for each in samples)
+    served = [
+        node.bandwidth_bytes_per_sec for node in nodes if node.bandwidth_bytes_per_sec is not None
+    ]
+    return sum(served) / lines if lines and len(served) == len(nodes) else None
+
+
+def traffic_of(samples: Sequence[GuestSample], nodes: Sequence[NodeSample]) -> dict[str, float]:
+    """Return {uuid: DRAM traffic in bytes/s}; a guest whose traffic is unknown is left out."""
+    rate = bytes_per_line(samples, nodes)
+    found = {each.uuid: bytes_per_sec(each, rate) for each in samples}
+    return {uuid: traffic for uuid, traffic in found.items() if traffic is not None}
+
+
+def bytes_per_sec(sample: GuestSample, rate: float | None) -> float | None:
+    """Return a guest's DRAM traffic: as counted, else by its accesses; None: unknown [bytes/s].
+
+    :param rate: :func:`bytes_per_line`
+    """
+    lines = lines_per_sec(sample)
+    if sample.bandwidth_bytes_per_sec is not None or lines is None or rate is None:
+        return sample.bandwidth_bytes_per_sec
+    return lines * rate

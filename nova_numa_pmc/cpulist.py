@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel's list format of CPUs and nodes, '0-3,8': read and written; and nodes in words.
+
+Imported by the libvirt hook at every guest start: light modules only.
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc.exceptions import CpuListError
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+#: Highest CPU or node number accepted plus one: libvirt's VIR_DOMAIN_CPUMASK_LEN,
+#: twice what the largest kernels are built for.
+MAX_CPUS = 16384
+
+#: What may surround a list. RHEL 7's ``nohz_full`` and a node's ``cpulist`` of early 5.15 on Arm
+#: have a NUL at their end.
+BLANK = ' \t\n\r\v\f\0'
+
+
+def parse_cpulist(text: str) -> frozenset[int]:
+    """Turn the kernel's list format '0-3,8' into a frozenset of ints.
+
+    Surrounding white space and NULs are ignored; an empty list is an empty set.
+
+    :raises CpuListError: on anything but ascending ranges of numbers below
+        :data:`MAX_CPUS`
+    """
+    text = text.strip(BLANK)
+    if not text:
+        return frozenset()
+    numbers: list[int] = []
+    previous = -1
+    for item in text.split(','):
+        first, dash, last = item.partition('-')
+        low = _list_number(first, item)
+        high = _list_number(last, item) if dash else low
+        if not previous < low <= high:
+            raise CpuListError(f'{item[:40]!a} does not ascend')
+        numbers += range(low, high + 1)
+        previous = high
+    return frozenset(numbers)
+
+
+def _list_number(digits: str, item: str) -> int:
+    # str.isdigit alone takes other scripts' digits, and int() takes '_', '+' and spaces.
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 9:
+        raise CpuListError(f'{item[:40]!a} is neither a number nor a range')
+    number = int(digits)
+    if number >= MAX_CPUS:
+        raise CpuListError(f'{item[:40]!a} is beyond the highest number accepted, {MAX_CPUS - 1}')
+    return number
+
+
+def format_cpulist(numbers: Iterable[int]) -> str:
+    """Turn a set of ints into the kernel's list format, ascending and in the fewest ranges."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ','.join(str(low) if low == high else f'{low}-{high}' for low, high in ranges)
+
+
+def format_nodes(ids: Iterable[int]) -> str:
+    """Return node ids as messages have them, '0,1': each, in the order given."""
+    return ','.join(map(str, ids))
+
+
+def name_nodes(ids: Collection[int]) -> str:
+    """Return 'node 0' or 'nodes 0,1'."""
+    return ('node ' if len(ids) == 1 else 'nodes ') + format_nodes(ids)

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hold a guest to its CPUs before its first instruction, while libvirt starts it.
+
+libvirt calls its hook's ``started`` after the guest's CPUs run: what they have touched by then
+lies wherever they ran. So ``start`` leaves a process behind that waits for QEMU. libvirt unlinks
+the guest's pid file before ``start`` and writes it before QEMU is executed; from then on, until
+it has asked the monitor for the vCPUs' threads, it touches no cpuset and no affinity
+(qemuProcessLaunch() in its src/qemu/qemu_process.c).
+
+On v2 ``libvirt/`` is narrowed in that time, and ``started`` hands over to the groups below. A
+vCPU's set may be larger than that, and so may the mask of its sched_setaffinity(2). On v1 both
+would be refused and the start fail: there each group is narrowed, and those of the vCPUs once
+libvirt is done with them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from nova_numa_pmc import model
+from nova_numa_pmc.conf import settings
+from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
+from nova_numa_pmc.exceptions import CpusetError, GuestGone, StateError
+from nova_numa_pmc.host import cgroups, cpuset, guests, writes
+from nova_numa_pmc.state import promises_file
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    #: What tells a file from a later one: inode, time of change [ns].
+    Identity = tuple[int, int]
+
+#: How often to look: at first, when most starts are under way, and after that time [s].
+POLL_S, PATIENT_POLL_S, PATIENT_AFTER_S = 0.005, 0.1, 10.0
+#: How often to look whether the start is over, as that reads the record of promises [s].
+OVER_POLL_S = 0.1
+#: v1: libvirt writes a vCPU's group, adds its thread and sets the thread's affinity in one go;
+#: what has not changed for so long is done with [s].
+SETTLED_S = 0.05
+
+
+class EarlyHold:
+    """One guest's.
+
+    :param promise: what its start has reserved
+    :param guest: from the XML of its start
+    :param cpus: to hold it to
+    :param stale: :func:`pid_file` before the start
+    :param write: as :func:`writes.write`
+    """
+
+    def __init__(
+        self,
+        promise: model.Promise,
+        guest: model.Guest,
+        cpus: frozenset[int],
+        options: settings.Settings,
+        root: str = '/',
+        stale: Identity | None = None,
+        write: writes.Writer = writes.write,
+    ) -> None:
+        self._promise, self._guest, self._cpus, self._root = promise, guest, cpus, root
+        self._options, self._stale, self._write = options, stale, write
+        self._groups: cgroups.Groups | None = None
+        self._seen: tuple[tuple[str, str, bool], ...] | None = None
+        self._seen_s = 0.0
+        self._file: tuple[int, int, int] | None = None
+
+    def step(self, now_s: float) -> bool:
+        """Do what can be done by now; return whether there is more to come.
+
+        :param now_s: of a clock that never goes back
+        """
+        try:
+            if self._groups is None:
+                self._groups = self._find()
+                if self._groups is None:
+                    return True
+                if self._groups.version == 2 and self._groups.target != self._groups.scope:
+                    cpuset.narrow_early(self._groups, self._cpus, self._write)
+                    return False
+                self._narrow(self._groups.main)
+            return not self._is_done_each(self._groups, now_s)
+        except GuestGone:
+            return False
+
+    def is_over(self) -> bool:
+        """Say whether the start has ended: its promise is gone, settled, or a newer start's."""
+        directory = settings.below(self._root, self._options.state_dir)
+        try:
+            found = os.stat(os.path.join(directory, promises_file.FILE))
+            identity = found.st_ino, found.st_mtime_ns, found.st_size
+            if identity == self._file:
+                return False
+            self._file = identity
+            promise = promises_file.read_one(
+                directory, self._promise.uuid, promises_file.read_boot_id(self._root)
+            )
+        except (OSError, StateError):
+            return True
+        return promise is None or promise.started or promise.since_ns != self._promise.since_ns
+
+    def _find(self) -> cgroups.Groups | None:
+        """Find the groups of a QEMU that has been executed, None: not yet."""
+        if pid_file(self._guest.name, self._root) in (None, self._stale):
+            return None
+        try:
+            return cgroups.find(guests.qemu_pid(self._guest, self._root), self._root)
+        except (CpusetError, GuestGone):
+            return None  # the file is being written, or QEMU not executed yet
+
+    def _is_done_each(self, groups: cgroups.Groups, now_s: float) -> bool:
+        """Narrow the vCPUs' groups once libvirt has set all of them up (v1)."""
+        children = cgroups.children(groups.target)
+        seen = tuple((child, self._own(child), bool(_tasks(child))) for child in children)
+        if seen != self._seen:
+            self._seen, self._seen_s = seen, now_s
+        names = [os.path.basename(child) for child, _, tasks in seen if tasks]
+        complete = (
+            sum(name.startswith('vcpu') for name in names) >= self._guest.vcpus
+            and sum(name.startswith('iothread') for name in names) >= self._guest.iothreads
+        )
+        if not complete or now_s - self._seen_s < SETTLED_S:
+            return False
+        for child in children:
+            self._narrow(child)
+        return True
+
+    def _own(self, child: str) -> str:
+        try:
+            return cgroups.read_text(os.path.join(child, 'cpuset.cpus')).strip()
+        except OSError:
+            return ''
+
+    def _narrow(self, child: str) -> None:
+        own = self._own(child)
+        # An empty set is a v2 group's that inherits; a narrower one is somebody's pin.
+        if not own or parse_cpulist(own) > self._cpus:
+            self._write(os.path.join(child, 'cpuset.cpus'), format_cpulist(self._cpus))
+
+
+def _tasks(directory: str) -> str:
+    for name in ('cgroup.threads', 'tasks'):
+        try:
+            return cgroups.read_text(os.path.join(directory, name)).strip()
+        except OSError:
+            continue
+    return ''
+
+
+def pid_file(name: str, root: str = '/') -> Identity | None:
+    """Return what tells a guest's pid file apart from a later one, None: there is none."""
+    try:
+        found = os.stat(os.path.join(root, guests.STATUS_FILES, name + '.pid'))
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def run(
+    hold: EarlyHold,
+    grace_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> None:
+    """Step until there is no more to do, the start is over, or the time is."""
+    began_s = now_s = looked_s = clock()
+    while hold.step(now_s) and now_s - began_s < grace_s:
+        if now_s - looked_s >= OVER_POLL_S:
+            looked_s = now_s
+            if hold.is_over():
+                return
+        sleep(POLL_S if now_s - began_s < PATIENT_AFTER_S else PATIENT_POLL_S)
+        now_s = clock()
+
+
+def follow(
+    promise: model.Promise,
+    guest: model.Guest,
+    cpus: frozenset[int],
+    options: settings.Settings,
+    root: str,
+    stale: Identity | None,
+) -> None:
+    """Run in a child of the hook, from its fork to its end.
+
+    :raises OSError, CpuListError: as the kernel says; the guest is held at ``started``
+    """
+    run(EarlyHold(promise, guest, cpus, options, root, stale), options.start_grace_s)

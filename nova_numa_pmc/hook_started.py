@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write a guest's place once its QEMU runs (the hook's ``started``).
+
+CPUs follow the decision of its start, and memory follows the CPUs: the agent fetches what lies
+elsewhere, within its budgets. Where memory can't be moved, or there is too much of it, the CPUs
+follow it.
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc import model, promises
+from nova_numa_pmc.cpulist import format_cpulist
+from nova_numa_pmc.exceptions import (
+    CpusetError,
+    GuestGone,
+    PinnedByOthers,
+    StateError,
+    TopologyError,
+)
+from nova_numa_pmc.host import cgroups, cpuset, guests, journal
+from nova_numa_pmc.host.held import Held
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nova_numa_pmc.conf.settings import Settings
+    from nova_numa_pmc.hook import Call
+
+
+def settle(call: Call, xml: bytes) -> None:
+    """Write what was decided at the start, or decide now where nothing was.
+
+    :param xml: the domain's
+    :raises NumaPmcError: the guest is left as it is, and its promise says so
+    """
+    guest = guests.parse(xml)
+    decision = promises.recall(guest, call.options, call.root)
+    if decision is None:
+        decision = promises.decide(guest, call.options, call.root, call.lock_timeout_s())
+    if decision.promise.origin != model.PLACED:
+        _leave(call, decision, told=bool(decision.problems))
+        return
+    groups, early_cpus = None, decision.cpus
+    try:
+        if early_cpus is None:
+            early_cpus = promises.cpus_of(decision.promise, guest, call.root)
+            decision = decision._replace(cpus=early_cpus)
+        groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
+        there, pool = lying(guest, groups, call.root)
+        decision = beside_memory(
+            guest, decision, there, call.options, call.root, call.lock_timeout_s()
+        )
+        if decision.cpus is None:  # since its start somebody has asked for that, or taken them
+            _take_back_early(groups, early_cpus)
+            _leave(call, decision, told=True)
+            return
+        applied = _apply(call, guest, groups, decision, pool, early_cpus)
+    except (CpusetError, TopologyError) as error:
+        _take_back_early(groups, early_cpus)
+        # What somebody has pinned, and who has gone, is nobody's to place.
+        missed = not isinstance(error, (PinnedByOthers, GuestGone))
+        promises.settle(
+            decision.promise._replace(
+                cpu_nodes=(), mem_nodes=(), origin=model.FLOATING, missed=missed
+            ),
+            call.options,
+            call.root,
+            call.lock_timeout_s(),
+        )
+        raise
+    call.log_decision(decision, _before(applied), _after(applied, decision.promise, there))
+    try:
+        promises.settle(
+            decision.promise._replace(bound=applied.memory == cpuset.BOUND),
+            call.options,
+            call.root,
+            call.lock_timeout_s(),
+        )
+    except StateError as error:
+        call.log(journal.WARNING, '%s; the guest is placed, but not recorded as started' % error)
+
+
+def _leave(call: Call, decision: promises.Decision, told: bool) -> None:
+    """Record that a guest has started and that its CPUs are left alone."""
+    promises.settle(decision.promise, call.options, call.root, call.lock_timeout_s())
+    if told:
+        call.log_decision(decision)
+
+
+def lying(
+    guest: model.Guest, groups: cgroups.Groups, root: str
+) -> tuple[dict[int, int], dict[int, int] | None]:
+    """Return where a guest's memory lies: {node id: bytes}, and of it that in huge pages.
+
+    The latter is None where that isn't told.
+    """
+    pool = None
+    if guest.page_bytes:
+        from nova_numa_pmc.host.paging import hugetlb  # few guests have such pages
+
+        pool = hugetlb.bytes_by_node(groups.pid, root) or None
+    there = dict(cgroups.memory_by_node(groups) or {})
+    for node, size in (pool or {}).items():
+        there[node] = there.get(node, 0) + size
+    return there, pool
+
+
+def beside_memory(
+    guest: model.Guest,
+    decision: promises.Decision,
+    there: Mapping[int, int],
+    options: Settings,
+    root: str,
+    lock_timeout_s: float,
+) -> promises.Decision:
+    """Decide again where memory lies already that can't be moved, or is too much for that.
+
+    :param there: {node id: bytes}, as :func:`lying` tells
+    :returns: the decision that was given where memory may follow it
+    :raises NumaPmcError: as :func:`promises.decide`
+    """
+    homes = decision.promise.mem_nodes or decision.promise.cpu_nodes
+    away = sum(size for node, size in there.items() if node not in homes)
+    stays = (
+        guest.locked
+        or guest.page_bytes
+        or guest.preallocated
+        or away > options.follow_memory_over_mib << 20
+    )
+    if not stays or 2 * away <= sum(there.values()):
+        return decision
+    return promises.decide(guest, options, root, lock_timeout_s, there)
+
+
+def _take_back_early(groups: cgroups.Groups | None, cpus: frozenset[int] | None) -> None:
+    """Widen what the start has narrowed; should that fail too, the agent does so."""
+    if groups and cpus:
+        try:
+            cpuset.widen_early(groups, cpus)
+        except CpusetError:
+            pass
+
+
+def _apply(
+    call: Call,
+    guest: model.Guest,
+    groups: cgroups.Groups,
+    decision: promises.Decision,
+    pool: Mapping[int, int] | None,
+    early_cpus: frozenset[int],
+) -> cpuset.Applied:
+    assert decision.cpus is not None
+    mems = None
+    # Of locked memory the kernel would try each page, in vain.
+    if call.options.bind and not guest.locked:
+        mems = frozenset(decision.promise.mem_nodes) or None
+    return cpuset.confine(
+        groups,
+        decision.cpus,
+        mems,
+        call.options.bring_over_limit_mib << 20,
+        stay_bound=mems is not None,
+        pool_by_node=pool,
+        ours=Held(early_cpus, frozenset()),
+    )
+
+
+def _before(applied: cpuset.Applied) -> str:
+    for change in applied.changes:
+        # What the start has narrowed is widened above the groups that hold it now.
+        if change.path.endswith('cpuset.cpus') and change.after == format_cpulist(applied.cpus):
+            return 'from %s to ' % (change.before or 'any')
+    return ''
+
+
+def _after(applied: cpuset.Applied, promise: model.Promise, there: Mapping[int, int]) -> str:
+    homes = promise.mem_nodes or promise.cpu_nodes
+    off_bytes = sum(size for node, size in there.items() if node not in homes)
+    told = ' (%s' % (
+        applied.memory
+        if applied.memory != cpuset.UNASKED
+        else 'local'
+        if not off_bytes
+        else 'wide'
+    )
+    if off_bytes:
+        told += ', %d of %d KiB lay elsewhere' % (
+            off_bytes + 1023 >> 10,
+            sum(there.values()) >> 10,
+        )
+    if applied.left_bytes:
+        told += ', %d KiB still do' % (applied.left_bytes + 1023 >> 10)
+    told += ')'
+    if applied.cpus_effective is not None and not applied.cpus_effective >= applied.cpus:
+        told += '; the kernel allows only cpus %s' % format_cpulist(applied.cpus_effective)
+    return told

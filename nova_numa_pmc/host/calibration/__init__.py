@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What memory delivers and how far it is: measured, or as the firmware says."""

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How large the CPUs' last-level caches are, from sysfs.
+
+Format: Documentation/ABI/testing/sysfs-devices-system-cpu, cache/indexN.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.cpulist import parse_cpulist
+from nova_numa_pmc.exceptions import CpuListError
+from nova_numa_pmc.host.cgroups import read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_CACHES = 'sys/devices/system/cpu/cpu%d/cache'
+_UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30}
+
+
+def last_level(cpu: int, root: str = '/') -> tuple[int, frozenset[int]] | None:
+    """Return (bytes, the CPUs that share it) of a CPU's last cache; None: not told."""
+    directory = os.path.join(root, _CACHES % cpu)
+    found = None
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return None
+    for name in names:
+        if name.startswith('index'):
+            cache = _cache(os.path.join(directory, name), cpu)
+            if cache is not None and (found is None or cache[0] > found[0]):
+                found = cache
+    return found and found[1:]
+
+
+def _cache(path: str, cpu: int) -> tuple[int, int, frozenset[int]] | None:
+    """Return a cache's (level, bytes, CPUs that share it); None: not told, or not understood."""
+    try:
+        level, size, shared = (
+            read_text(os.path.join(path, name)).strip()
+            for name in ('level', 'size', 'shared_cpu_list')
+        )
+        number = int(size[:-1]) * _UNITS[size[-1]]
+        cpus = parse_cpulist(shared)
+        if not (level.isascii() and level.isdigit()) or number <= 0 or cpu not in cpus:
+            return None
+        return int(level), number, cpus
+    except (OSError, KeyError, ValueError, IndexError, CpuListError):
+        return None
+
+
+def total_bytes(cpus: Iterable[int], root: str = '/') -> int:
+    """Return the sum of the distinct last-level caches of some CPUs; 0: none is told."""
+    found = {
+        shared: size for size, shared in filter(None, (last_level(cpu, root) for cpu in cpus))
+    }
+    return sum(found.values())

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read the firmware's latencies between nodes from ACPI's HMAT.
+
+sysfs shows only the best initiators' figures (``nodeN/access1``), never a remote latency; the
+whole matrix is in the raw table, which only root can read. Format: ACPI 6.5, 5.2.28.4, and
+Linux's drivers/acpi/numa/hmat.c for its units. The table names proximity domains; Linux
+numbers nodes as it meets these in SRAT, which is the same number on most hosts.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+from nova_numa_pmc.exceptions import CalibrationError
+
+_PATH = 'sys/firmware/acpi/tables/HMAT'
+_MAX_BYTES = 1 << 20
+_HEADER = struct.Struct('<4sIBB')
+_FIRST = 40
+# type, reserved, length; flags, data type, transfer size, reserved; initiators, targets,
+# reserved; base unit.
+_LOCALITY = struct.Struct('<HHIBBBBIIIQ')
+_LOCALITY_TYPE, _MEMORY = 1, 0
+_ACCESS_LATENCY, _READ_LATENCY = 0, 1
+_UNKNOWN = (0, 0xFFFF)
+_MAX_DOMAINS = 4096
+#: Sanity: no memory answers in less than a tenth of a nanosecond or more than a millisecond.
+_MIN_NS, _MAX_NS = 0.1, 1e6
+
+
+def read_latencies_ns(root: str = '/') -> dict[tuple[int, int], float]:
+    """Return {(initiator's domain, memory's domain): ns}; empty: the host has no HMAT.
+
+    Read latency where the table tells, else access latency.
+
+    :raises CalibrationError: the table can't be read or understood
+    """
+    path = os.path.join(root, _PATH)
+    try:
+        with open(path, 'rb') as file:
+            data = file.read(_MAX_BYTES)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise CalibrationError('%s: %s; run as root' % (path, error.strerror)) from None
+    try:
+        return parse(data)
+    except ValueError as error:
+        raise CalibrationError('%s: %s' % (path, error)) from None
+
+
+def parse(data: bytes) -> dict[tuple[int, int], float]:
+    """Return the latencies in a table's bytes.
+
+    :raises ValueError: they are no HMAT, damaged, or of an unknown revision
+    """
+    if len(data) < _FIRST:
+        raise ValueError('shorter than a table')
+    signature, length, revision, _checksum = _HEADER.unpack_from(data)
+    if signature != b'HMAT' or length != len(data) or sum(data) & 0xFF:
+        raise ValueError('no HMAT, or damaged')
+    # A revision's units in nanoseconds: Linux, hmat_normalize().
+    unit_ns = {1: 0.1, 2: 0.001}.get(revision)
+    if unit_ns is None:
+        raise ValueError('revision %d is unknown' % revision)
+    found: dict[int, dict[tuple[int, int], float]] = {_ACCESS_LATENCY: {}, _READ_LATENCY: {}}
+    at = _FIRST
+    while at < len(data):
+        if at + 8 > len(data):
+            raise ValueError('a structure is cut short')
+        kind, _reserved, size = struct.unpack_from('<HHI', data, at)
+        if size < 8 or at + size > len(data):
+            raise ValueError('a structure gives its length as %d' % size)
+        if kind == _LOCALITY_TYPE:
+            _add_locality(data[at : at + size], unit_ns, found)
+        at += size
+    return {**found[_ACCESS_LATENCY], **found[_READ_LATENCY]}
+
+
+def _add_locality(
+    data: bytes, unit_ns: float, found: dict[int, dict[tuple[int, int], float]]
+) -> None:
+    if len(data) < _LOCALITY.size:
+        raise ValueError('a structure of latencies is cut short')
+    (_kind, _r1, _size, flags, data_type, _least, _r2, rows, columns, _r3, base) = (
+        _LOCALITY.unpack_from(data)
+    )
+    if flags & 0xF != _MEMORY or data_type not in found:
+        return
+    needed = _LOCALITY.size + 4 * (rows + columns) + 2 * rows * columns
+    if rows > _MAX_DOMAINS or columns > _MAX_DOMAINS or needed > len(data):
+        raise ValueError('a structure of latencies is shorter than its domains')
+    initiators = struct.unpack_from('<%dI' % rows, data, _LOCALITY.size)
+    targets = struct.unpack_from('<%dI' % columns, data, _LOCALITY.size + 4 * rows)
+    entries = struct.unpack_from(
+        '<%dH' % (rows * columns), data, _LOCALITY.size + 4 * (rows + columns)
+    )
+    for row, initiator in enumerate(initiators):
+        for column, target in enumerate(targets):
+            entry = entries[row * columns + column]
+            value_ns = entry * base * unit_ns
+            if entry not in _UNKNOWN and _MIN_NS <= value_ns <= _MAX_NS:
+                found[data_type][initiator, target] = value_ns

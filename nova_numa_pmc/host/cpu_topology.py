@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read which CPUs share an L3 cache and a socket, from sysfs.
+
+The libvirt hook reads this at every guest start: a file for each L3 cache, and with more than two
+nodes one for each of them. What a kernel or a hypervisor does not tell, or tells in a way that
+can't be understood, is not known; no guest's start fails for it.
+
+Formats: the kernel's Documentation/ABI/testing/sysfs-devices-system-cpu (``cache/indexN``) and
+Documentation/ABI/stable/sysfs-devices-system-cpu (``topology``).
+"""
+
+from __future__ import annotations
+
+import os
+
+from nova_numa_pmc import model
+from nova_numa_pmc.cpulist import parse_cpulist
+from nova_numa_pmc.exceptions import CpuListError
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    #: The CPUs of each L3 cache.
+    _L3s = tuple[frozenset[int], ...]
+
+_CPU = 'sys/devices/system/cpu/cpu%d/'
+_L3 = 'cache/index3/'
+#: AMD makes at most four nodes of a socket by its memory controllers: with fewer in all nobody
+#: needs to know whose CPUs they are.
+_MANY_NODES = 4
+#: The first CPU's entry in /proc/cpuinfo has the vendor within its first 100 bytes.
+_CPUINFO_BYTES = 4096
+
+
+def read(host: model.Topology, root: str = '/') -> model.Topology:
+    """Return a host with its L3 caches, sockets and vendor.
+
+    :param host: as :func:`topology.read` returns it
+    """
+    with_cpus = [node.online_cpus for node in host.nodes if node.online_cpus]
+    if not with_cpus:
+        return host
+    l3s: tuple[_L3s, ...] = ()
+    if _text(root, _CPU % min(with_cpus[0]) + _L3 + 'level') == '3':
+        none: frozenset[int] = frozenset()
+        online = none.union(*with_cpus)
+        known: list[frozenset[int]] = []
+        l3s = tuple(_l3s_of(node.online_cpus, online, known, root) for node in host.nodes)
+    many = len(with_cpus) > _MANY_NODES
+    return host._replace(
+        l3s=l3s,
+        sockets=tuple(_socket(node.online_cpus, root) for node in host.nodes)
+        if len(with_cpus) > 2
+        else (),
+        vendor=_vendor(root) if many and l3s else '',
+    )
+
+
+def _l3s_of(
+    cpus: frozenset[int], online: frozenset[int], known: list[frozenset[int]], root: str
+) -> _L3s:
+    """Return the L3 caches that some CPUs have, () where one of these doesn't tell.
+
+    :param known: those found so far, added to
+    """
+    found: list[frozenset[int]] = []
+    left = cpus
+    while left:
+        cpu = min(left)
+        cache = next((each for each in known if cpu in each), None)
+        if cache is None:
+            cache = _cpus(root, _CPU % cpu + _L3 + 'shared_cpu_list') & online
+            if cpu not in cache:
+                return ()
+            known.append(cache)
+        found.append(cache)
+        left = left - cache
+    return tuple(found)
+
+
+def _socket(cpus: frozenset[int], root: str) -> int | None:
+    text = _text(root, _CPU % min(cpus) + 'topology/physical_package_id') if cpus else ''
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def _vendor(root: str) -> str:
+    for line in _text(root, 'proc/cpuinfo').splitlines():
+        name, _, value = line.partition(':')
+        if name.strip() == 'vendor_id':
+            return value.strip()
+    return ''
+
+
+def _cpus(root: str, path: str) -> frozenset[int]:
+    try:
+        return parse_cpulist(_text(root, path))
+    except CpuListError:
+        return frozenset()
+
+
+def _text(root: str, path: str) -> str:
+    """Return a file's first 4096 bytes, '' where there is none or it can't be read."""
+    try:
+        descriptor = os.open(os.path.join(root, path), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            text = os.read(descriptor, _CPUINFO_BYTES)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return ''
+    return text.decode('ascii', 'replace').strip(' \n\0')

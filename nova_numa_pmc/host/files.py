@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read small files of sysfs and procfs, texts, numbers, lists of CPUs or nodes; replace others.
+
+Imported by the libvirt hook at every guest start: light modules only.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nova_numa_pmc.cpulist import BLANK, parse_cpulist
+from nova_numa_pmc.exceptions import CpuListError, TopologyError
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+
+def read_cpus(root: str, path: str) -> frozenset[int] | None:
+    """Return the set of CPUs (or nodes) in a list file, None without the file.
+
+    :raises TopologyError: the file can't be read or understood
+    """
+    text = read_text(root, path)
+    # Kernels with nohz_full built in but not used print a null mask.
+    if text is None or text == '(null)':
+        return None if text is None else frozenset()
+    try:
+        return parse_cpulist(text)
+    except CpuListError as error:
+        raise TopologyError(f'{path_of(root, path)}: {error}') from error
+
+
+def read_text(root: str, path: str) -> str | None:
+    """Return a small file's text, stripped; None if the kernel has no such file (any more).
+
+    :raises TopologyError: the file can't be read
+    """
+    path = path_of(root, path)
+    try:
+        # A third of open()'s time, which counts with hundreds of files in the hook.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            # sysfs files are a page at most, but lists of CPUs and proc files may be longer.
+            text = os.read(descriptor, 1 << 16)
+        finally:
+            os.close(descriptor)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise TopologyError(f'{path}: {error.strerror}') from error
+    return text.decode('ascii', 'backslashreplace').strip(BLANK)
+
+
+def whole_number(root: str, path: str, digits: str, most: int) -> int:
+    """Return the number that a file's digits are.
+
+    :param path: of the file, for the error
+    :raises TopologyError: they are none, or it is above ``most``
+    """
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 20) or int(digits) > most:
+        raise TopologyError(f'{path_of(root, path)}: {digits[:40]!a} is not a number up to {most}')
+    return int(digits)
+
+
+def meminfo_bytes(root: str, path: str, wanted: Container[str]) -> dict[str, int] | None:
+    """Return {field: bytes} of a meminfo's wanted fields ('Node 0 MemTotal:  1024 kB').
+
+    :returns: None without the file
+    :raises TopologyError: it can't be read or understood
+    """
+    text = read_text(root, path)
+    if text is None:
+        return None
+    fields = {}
+    for line in text.splitlines():
+        name, colon, value = line.partition(':')
+        name = name.rpartition(' ')[2]
+        if not colon or name not in wanted:
+            continue
+        digits, _, unit = value.strip().partition(' ')
+        if unit != 'kB':
+            raise TopologyError(f'{path_of(root, path)}: {line[:80]!a} is not in kB')
+        fields[name] = whole_number(root, path, digits, 1 << 50) << 10
+    return fields
+
+
+def replace_file(
+    path: str,
+    data: bytes,
+    temporary: str,
+    mode: int = 0o644,
+    durable: bool = True,
+    directory_fd: int | None = None,
+) -> None:
+    """Put new bytes in a file's place in one step.
+
+    :param temporary: a name beside it that one writer at a time has; what is there is removed
+    :param mode: of the file, whatever the umask
+    :param durable: let it outlast a crash of the host; on a tmpfs nothing does
+    :param directory_fd: of the directory that both paths are relative to
+    :raises OSError: as the kernel says
+    """
+    try:
+        os.unlink(temporary, dir_fd=directory_fd)
+    except FileNotFoundError:
+        pass
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    fd = os.open(temporary, flags, 0o600, dir_fd=directory_fd)
+    try:
+        try:
+            while data:
+                data = data[os.write(fd, data) :]
+            os.fchmod(fd, mode)
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, path, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+    except BaseException:
+        try:
+            os.unlink(temporary, dir_fd=directory_fd)
+        except OSError:
+            pass  # what is raised says more
+        raise
+
+
+def path_of(root: str, path: str) -> str:
+    """Return a file's path below the root."""
+    return os.path.join(root, path)

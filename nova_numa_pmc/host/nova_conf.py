@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read the few options of Nova that matter here, as Nova's services would.
+
+By oslo.config itself (substitutions, lists, later files override earlier
+ones), with the defaults of Nova's own nova/conf/*.py. The files are not
+trusted: what is not a regular file of at most 1 MiB is not opened, and a value
+that can't be used is a finding, not an error.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from oslo_config import cfg
+
+from nova_numa_pmc import finding
+from nova_numa_pmc.conf import scheduler as scheduler_conf, settings
+from nova_numa_pmc.finding import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Any
+
+    from nova_numa_pmc.host.processes import Process
+
+MAX_BYTES = 1 << 20
+_MAX_DIRECTORY_FILES = 100
+
+#: Nova's defaults (29 to 34), by group; options without a default: None is "not set".
+OPTIONS: dict[str, Sequence[cfg.Opt]] = {
+    'DEFAULT': [
+        cfg.ListOpt('compute_monitors', default=[]),
+        cfg.IntOpt('update_resources_interval', default=0),
+        cfg.IntOpt('reserved_host_memory_mb', default=512),
+        cfg.FloatOpt('ram_allocation_ratio'),
+        cfg.FloatOpt('initial_ram_allocation_ratio', default=1.0),
+    ],
+    'compute': [cfg.StrOpt('cpu_shared_set'), cfg.StrOpt('cpu_dedicated_set')],
+    'scheduler': [cfg.IntOpt('max_placement_results', default=1000)],
+    'filter_scheduler': [
+        cfg.ListOpt('weight_classes', default=['nova.scheduler.weights.all_weighers']),
+        cfg.MultiStrOpt('available_filters', default=['nova.scheduler.filters.all_filters']),
+        cfg.ListOpt(
+            'enabled_filters',
+            default=[
+                'ComputeFilter',
+                'ComputeCapabilitiesFilter',
+                'ImagePropertiesFilter',
+                'ServerGroupAntiAffinityFilter',
+                'ServerGroupAffinityFilter',
+            ],
+        ),
+        cfg.IntOpt('host_subset_size', default=1),
+        cfg.BoolOpt('shuffle_best_same_weighed_hosts', default=False),
+    ],
+    # The placement service's own file.
+    'placement': [cfg.BoolOpt('randomize_allocation_candidates', default=False)],
+    # Ours, in the same file.
+    **{group.name: listed for group, listed in scheduler_conf.list_opts()},
+}
+
+
+class _Files(cfg.ConfigOpts):
+    """ConfigOpts that reads files only: ``config_source`` in one could name a URI to fetch."""
+
+    def _load_alternative_sources(self) -> None:
+        pass
+
+
+class NovaConf:
+    """Options as read from a service's files.
+
+    :ivar files: paths read, the last overriding
+    :ivar findings: what could not be read or used
+    """
+
+    def __init__(self, files: Iterable[str]) -> None:
+        self.findings: list[Finding] = []
+        self.files = [path for path in files if self._usable(path)]
+        try:
+            self._conf = _parsed(self.files)
+        except (cfg.Error, ValueError, RecursionError) as error:
+            self._unreadable(self.files[0], str(error))
+            self.files = []
+            self._conf = _parsed([])
+
+    def get(self, name: str, group: str = 'DEFAULT') -> Any:
+        """Return an option's value; its default, and a finding, where it can't be used."""
+        try:
+            return self._conf[name] if group == 'DEFAULT' else self._conf[group][name]
+        except (cfg.Error, ValueError, RecursionError) as error:
+            self._add(
+                'nova-conf-value',
+                finding.ERROR,
+                "[%s] %s can't be used: %s" % (group, name, error),
+                'correct it; Nova would not start with it',
+                self.where,
+            )
+            return next(opt for opt in OPTIONS[group] if opt.name == name).default
+
+    def file_of(self, name: str, group: str = 'DEFAULT') -> str:
+        """Return the last file that sets an option; the first file where none does."""
+        for path in reversed(self.files):
+            # Not ConfigOpts.get_location: that names the last file with the option's group.
+            sections: dict[str, dict[str, list[str]]] = {}
+            cfg.ConfigParser(path, sections).parse()
+            if name in sections.get(group, {}):
+                return path
+        return self.where
+
+    @property
+    def where(self) -> str:
+        """Return the file to look at first."""
+        return self.files[0] if self.files else ''
+
+    def _usable(self, path: str) -> bool:
+        try:
+            status = os.stat(path)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+                raise OSError(None, 'not a regular file of at most %d bytes' % MAX_BYTES)
+            with open(path, 'rb') as stream:
+                stream.read(MAX_BYTES).decode('utf-8')
+        except FileNotFoundError:
+            self._unreadable(path, 'no such file')
+        except UnicodeDecodeError as error:
+            self._unreadable(path, str(error))
+        except OSError as error:
+            self._unreadable(path, str(error.strerror))
+        else:
+            return True
+        return False
+
+    def _unreadable(self, path: str, why: str) -> None:
+        self._add(
+            'nova-conf-unreadable',
+            finding.ERROR,
+            '%s: %s' % (path, why),
+            'run as root, or name the file with --nova-conf',
+            path,
+        )
+
+    def _add(self, code: str, severity: str, what: str, remedy: str, file: str) -> None:
+        self.findings.append(Finding(code, severity, ' '.join(what.split()), remedy, file))
+
+
+def _parsed(files: list[str]) -> cfg.ConfigOpts:
+    conf = _Files()
+    for group, listed in OPTIONS.items():
+        conf.register_opts(listed, group=None if group == 'DEFAULT' else group)
+    # Not this process's environment: the service has one of its own.
+    conf([], project='nova', default_config_files=files, default_config_dirs=[], use_env=False)
+    return conf
+
+
+def files_of(process: Process | None, service: str, root: str) -> list[str]:
+    """List the files that a service reads, in the order in which later ones override.
+
+    :param process: None: not running; the files that it was started with are believed, else
+        those that oslo.config looks for
+    :param service: 'nova-compute', 'nova-scheduler'
+    """
+    command = process.command if process else ()
+    named = list(_arguments(command, '--config-file'))
+    directories = list(_arguments(command, '--config-dir'))
+    base = process.root if process else root
+    if not named:
+        named = [
+            path
+            for path in ('/etc/nova/nova.conf', '/etc/nova/%s.conf' % service)
+            if os.path.exists(settings.below(base, path))
+        ]
+    if not directories:
+        directories = ['/etc/nova/nova.conf.d', '/etc/nova/%s.conf.d' % service]
+    paths = [settings.below(base, path) for path in named]
+    for directory in directories:
+        paths += _of_directory(settings.below(base, directory))
+    return paths
+
+
+def _arguments(command: Sequence[str], option: str) -> Iterator[str]:
+    for at, part in enumerate(command):
+        if part == option and at + 1 < len(command):
+            yield command[at + 1]
+        elif part.startswith(option + '='):
+            yield part.partition('=')[2]
+
+
+def _of_directory(directory: str) -> list[str]:
+    try:
+        names = sorted(name for name in os.listdir(directory) if name.endswith('.conf'))
+    except OSError:
+        return []
+    return [os.path.join(directory, name) for name in names[:_MAX_DIRECTORY_FILES]]

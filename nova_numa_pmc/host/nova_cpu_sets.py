@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Nova's configuration says of a host's CPUs: ``cpu_shared_set`` and ``cpu_dedicated_set``.
+
+For the agent and the commands: the libvirt hook can't afford oslo.config, and reads what the
+agent has published.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nova_numa_pmc.exceptions import DomainError
+from nova_numa_pmc.host import domain_values, nova_conf, processes
+from nova_numa_pmc.record import Record
+
+#: nova-compute reads its files when it starts; whether they are others now is asked so often.
+_MAX_AGE_NS = 60 * 10**9
+#: To find its process takes a look at all of them; it may start after the agent.
+_SEARCH_MAX_AGE_NS = 600 * 10**9
+
+
+class Sets(Record):
+    """Nova's two sets of CPUs.
+
+    :param shared, dedicated: None: not set, or no file of nova-compute is readable
+    :param files: paths of those read
+    """
+
+    shared: frozenset[int] | None = None
+    dedicated: frozenset[int] | None = None
+    files: tuple[str, ...] = ()
+
+
+class Reader:
+    """Reads them again and again; a file is parsed anew only when it is another one.
+
+    :param root: where proc and etc are (tests)
+    """
+
+    def __init__(self, root: str = '/') -> None:
+        self._root = root
+        self._sets = Sets()
+        self._problems: tuple[str, ...] = ()
+        self._process: processes.Process | None = None
+        self._searched_ns: int | None = None
+        self._read_ns: int | None = None
+        self._seen: tuple[object, ...] = ()
+
+    def read(self, now_ns: int) -> tuple[Sets, tuple[str, ...]]:
+        """Return (:class:`Sets`, problems).
+
+        :param now_ns: CLOCK_MONOTONIC
+        """
+        if self._read_ns is not None and 0 <= now_ns - self._read_ns < _MAX_AGE_NS:
+            return self._sets, self._problems
+        self._read_ns = now_ns
+        files = self._files(now_ns)
+        seen = tuple(_identity(path) for path in files)
+        if seen != self._seen:
+            self._seen = seen
+            self._sets, self._problems = parsed(files)
+        return self._sets, self._problems
+
+    def _files(self, now_ns: int) -> list[str]:
+        files = self._existing()
+        if (
+            self._searched_ns is None
+            or not files
+            and (now_ns - self._searched_ns >= _SEARCH_MAX_AGE_NS)
+        ):
+            self._searched_ns = now_ns
+            self._process = processes.find(self._root, processes.NOVA_COMPUTE)
+            files = self._existing()
+        return files
+
+    def _existing(self) -> list[str]:
+        return [
+            path
+            for path in nova_conf.files_of(self._process, processes.NOVA_COMPUTE, self._root)
+            if os.path.exists(path)
+        ]
+
+
+def parsed(files: list[str]) -> tuple[Sets, tuple[str, ...]]:
+    """Return (:class:`Sets`, problems) of what files of nova-compute say."""
+    conf = nova_conf.NovaConf(files)
+    problems: list[str] = []
+    found: list[frozenset[int] | None] = []
+    for name in ('cpu_shared_set', 'cpu_dedicated_set'):
+        try:
+            text = conf.get(name, 'compute')
+            found.append(domain_values.cpuset(name, [text]) if text else None)
+        except DomainError as error:
+            problems.append('%s: [compute] %s: write it as 4-12,^8,15' % (conf.where, error))
+            found.append(None)
+    problems += ['%s: %s' % (each.what, each.remedy) for each in conf.findings]
+    shared, dedicated = found
+    return Sets(shared, dedicated, tuple(conf.files)), tuple(problems)
+
+
+def _identity(path: str) -> tuple[str, tuple[int, int, int, int] | None]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return path, None
+    return path, (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)

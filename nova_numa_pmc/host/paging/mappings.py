@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process's mappings that may hold a guest's memory, and which parts of them are there.
+
+``/proc/PID/maps`` names them without a look at page tables, which ``smaps`` and
+``numa_maps`` walk for each mapping at once, with the address space's lock held. Only for a
+guest on huge pages of a pool, whose page tables are short, ``numa_maps`` tells the page size.
+
+Formats: Documentation/filesystems/proc.rst and Documentation/admin-guide/mm/pagemap.rst.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.exceptions import GuestGone, MigrationError
+from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+PAGE_BYTES = os.sysconf('SC_PAGE_SIZE')
+#: 65,530 mappings (vm.max_map_count) of a hundred bytes.
+_READ_MAX_BYTES = 16 << 20
+_PRESENT = 0x80  # in the last byte of a pagemap entry
+
+
+class Mapping(Record):
+    """A range of addresses that a process may write.
+
+    :param shared: pages that other processes map move as well (memfd and files of the
+        guest's own: vhost-user). Not so in /dev/shm, where guests share memory (ivshmem)
+    :param page_bytes: the step at which pages lie
+    """
+
+    start: int
+    end: int
+    shared: bool
+    page_bytes: int
+
+
+def read(pid: int, root: str = '/', huge: bool = False) -> list[Mapping]:
+    """Read a process's writable mappings, ascending.
+
+    :param huge: it has pages of a pool
+    :raises GuestGone: there is no such process any more
+    :raises MigrationError: the file can't be read or understood
+    """
+    path = os.path.join(root, 'proc/%d/maps' % pid)
+    sizes = _pool_page_bytes(os.path.join(root, 'proc/%d/numa_maps' % pid)) if huge else {}
+    found = []
+    for line in _lines(path):
+        fields = line.rstrip('\n').split(None, 5)
+        try:
+            start, end = (int(word, 16) for word in fields[0].split('-'))
+            mode, inode = fields[1], int(fields[4])
+            if not 0 <= start < end < 1 << 64 or (start | end) % PAGE_BYTES or len(mode) != 4:
+                raise ValueError
+        except (ValueError, IndexError):
+            raise MigrationError('%s: not a mapping: %.80r' % (path, line)) from None
+        name = fields[5] if len(fields) > 5 else ''
+        if mode.startswith('rw') and not _is_device(name):
+            own = mode[3] == 's' and inode and not name.startswith('/dev/shm/')
+            found.append(Mapping(start, end, bool(own), sizes.get(start, PAGE_BYTES)))
+    return found
+
+
+def start_ticks(pid: int, root: str = '/') -> int:
+    """Return when a process started [ticks since boot]; this tells a reused pid apart.
+
+    :raises GuestGone: it is gone, or a zombie whose memory is
+    :raises MigrationError: the file can't be understood
+    """
+    path = os.path.join(root, 'proc/%d/stat' % pid)
+    text = ''.join(_lines(path))
+    fields = text.rpartition(')')[2].split()
+    if not (len(fields) > 19 and fields[19].isdecimal()):
+        raise MigrationError('%s: contains no start time: %.80r' % (path, text))
+    if fields[0] in 'ZX':
+        raise GuestGone('%s: the process has ended' % path)
+    return int(fields[19])
+
+
+class Presence:
+    """Skip what a guest never touched: a range without a page costs a hundredth to ask for."""
+
+    def __init__(self, pid: int, root: str = '/') -> None:
+        """Open a process's pagemap; where that is denied, all of it may be present."""
+        try:
+            self._fd: int | None = os.open(
+                os.path.join(root, 'proc/%d/pagemap' % pid), os.O_RDONLY | os.O_CLOEXEC
+            )
+        except OSError:
+            self._fd = None
+
+    def any(self, start: int, end: int) -> bool:
+        """Return whether a page of the range may be present."""
+        if self._fd is None:
+            return True
+        wanted = (end - start) // PAGE_BYTES * 8
+        try:
+            entries = os.pread(self._fd, wanted, start // PAGE_BYTES * 8)
+        except OSError:
+            return True
+        flags = entries[7::8]
+        return len(entries) < wanted or (flags.count(0) < len(flags) and max(flags) >= _PRESENT)
+
+    def of(self, addresses: Sequence[int]) -> list[bool]:
+        """Return for each page of a range whether it is present; where that is denied, for none.
+
+        :param addresses: of pages one after the other
+        """
+        entries = b''
+        if self._fd is not None:
+            try:
+                entries = os.pread(self._fd, 8 * len(addresses), addresses[0] // PAGE_BYTES * 8)
+            except OSError:
+                pass
+        found = [flags >= _PRESENT for flags in entries[7::8]]
+        return found + [False] * (len(addresses) - len(found))
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def _is_device(name: str) -> bool:
+    return name.startswith('anon_inode:') or (
+        name.startswith('/dev/') and not name.startswith(('/dev/shm/', '/dev/hugepages'))
+    )
+
+
+def _pool_page_bytes(path: str) -> dict[int, int]:
+    """Return {start address: page size} of mappings on a pool's pages."""
+    sizes = {}
+    for line in _lines(path):
+        words = line.split()
+        if 'huge' not in words:
+            continue
+        try:
+            size = next(
+                int(word[18:]) << 10 for word in words if word.startswith('kernelpagesize_kB=')
+            )
+            if size < PAGE_BYTES or size & size - 1:
+                raise ValueError
+            sizes[int(words[0], 16)] = size
+        except (ValueError, StopIteration):
+            raise MigrationError('%s: not a mapping: %.80r' % (path, line)) from None
+    return sizes
+
+
+def _lines(path: str) -> Iterator[str]:
+    """Yield a kernel file's lines, up to a size that no such file reaches."""
+    left = _READ_MAX_BYTES
+    try:
+        with open(path, encoding='utf-8', errors='surrogateescape') as file:
+            for line in iter(lambda: file.readline(65536), ''):
+                left -= len(line)
+                if left < 0:
+                    raise MigrationError('%s: larger than 16 MiB' % path)
+                yield line
+    except OSError as e:
+        gone = e.errno in (errno.ENOENT, errno.ESRCH)
+        if gone:
+            raise GuestGone('%s: the process has ended' % path) from None
+        raise MigrationError(
+            "%s: %s: reading another user's process needs CAP_SYS_PTRACE" % (path, e.strerror or e)
+        ) from None

@@ -1,0 +1,423 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Move a running guest to other nodes: its CPUs at once, then its memory bit by bit.
+
+``cpuset.mems`` stays wide meanwhile: narrowing it would let the kernel move everything in its
+one ordered queue, which every cpuset and cgroup.procs write of the host waits for. Instead
+batches of pages go by move_pages(2), each when the rate allows it, and between two of them
+nothing is held or pending. Nothing is written down either: what is left to do is what lies
+elsewhere, so an interrupted move is resumed by starting it again.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.core import page_choice
+from nova_numa_pmc.core.token_bucket import TokenBucket
+from nova_numa_pmc.exceptions import GuestGone, MigrationError, MigrationRefused
+from nova_numa_pmc.host import cgroups, cpuset
+from nova_numa_pmc.host.held import Held
+from nova_numa_pmc.host.paging import hugetlb, mappings, node_room
+from nova_numa_pmc.host.paging.page_mover import PageMover, thp_bytes
+from nova_numa_pmc.host.paging.port import HOST, Port
+from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+
+    from nova_numa_pmc.host.paging.page_mover import Moved
+    from nova_numa_pmc.host.writes import Change
+
+#: States of a move. MOVING is the only one that goes on.
+MOVING = 'moving'
+DONE = 'done'  # next to nothing lies elsewhere that could be moved
+PARTLY = 'partly'  # pages would not move: ``refused`` says why
+FULL = 'full'  # the nodes have no room for more
+CANCELLED = 'cancelled'
+FAILED = 'failed'  # an error was raised
+
+_WALKS = 3  # through all of a guest's memory, while each moves something
+_FEW_SHARE = 0.01  # refused of what moved: QEMU and libvirt share a page or two
+_UNSEEN_SHARE = 0.25  # of what was to move: more than a QEMU's own read-only pages
+_HOPELESS_BYTES = 64 << 20  # refused one after another: pinned, and so is the rest
+
+
+class Terms(Record):
+    """How a guest's memory is moved.
+
+    :param bytes_per_sec: the rate limit
+    :param batch_bytes: what one step looks at, and moves at most. Each call makes all CPUs of
+        the host give back the pages they hold (lru_cache_disable() in mm/swap.c), so not too
+        little; a cancellation waits for one, so not too much
+    :param reserve_bytes: available memory that is left on a node
+    """
+
+    bytes_per_sec: float = 256 << 20
+    batch_bytes: int = page_choice.BATCH_BYTES
+    reserve_bytes: int = 256 << 20
+
+
+class Progress(Record):
+    """How far a move is.
+
+    :param state: one of the constants above
+    :param moved_bytes: moved by this mover
+    :param left_bytes: what lies elsewhere still, None: unknown. In the end that may include
+        memory that QEMU has not mapped
+    :param refused: (errno's name, pages) that did not move in the last walk;
+        :class:`page_mover.Moved` explains the names
+    :param elapsed_s: since the first step; ``busy_s`` of it in the kernel's calls
+    :param wait_s: how long to wait before the next step, which does nothing before
+    :param walks: how often the guest's memory has been gone through
+    :param thp_before_bytes, thp_bytes: its transparent huge pages before and after, None:
+        unknown. They are split where the node has no room for one in a piece
+    :param mems_write: what a write of ``cpuset.mems`` did to the memory (``cpuset.BOUND``…),
+        None: there was none
+    :param left_at_first_bytes: ``left_bytes`` before the first walk
+    """
+
+    state: str
+    moved_bytes: int = 0
+    left_bytes: int | None = None
+    refused: tuple[tuple[str, int], ...] = ()
+    elapsed_s: float = 0.0
+    busy_s: float = 0.0
+    wait_s: float = 0.0
+    walks: int = 0
+    thp_before_bytes: int | None = None
+    thp_bytes: int | None = None
+    mems_write: str | None = None
+    left_at_first_bytes: int | None = None
+
+    @property
+    def brought_bytes(self) -> int:
+        """Return what came: moved by this mover, or by automatic NUMA balancing meanwhile."""
+        if self.left_bytes is None:
+            return self.moved_bytes
+        return max(self.moved_bytes, (self.left_at_first_bytes or 0) - self.left_bytes)
+
+    @property
+    def rate_bytes_per_sec(self) -> float | None:
+        """Return the bytes moved per second so far, None before the first."""
+        return self.moved_bytes / self.elapsed_s if self.elapsed_s > 0 else None
+
+
+class Mover:
+    """One guest's move, a step at a time.
+
+    ``step()`` until ``progress.state`` is not MOVING any more; wait ``wait_s`` between two.
+    Whatever it raises ends the move: GuestGone, CpusetError and PinnedByOthers (of the
+    CPUs: what was written is undone), MigrationError.
+
+    :ivar progress: after the last step
+    :ivar applied: of the CPUs, None: not yet
+    """
+
+    def __init__(
+        self,
+        groups: cgroups.Groups,
+        mems: Collection[int],
+        cpus: frozenset[int] | None = None,
+        mem_bytes: Collection[int] = (),
+        ours: Held | None = None,
+        bind: bool = False,
+        page_bytes: int | None = None,
+        terms: Terms | None = None,
+        since: int | None = None,
+        root: str = '/',
+        clock: Callable[[], float] = time.monotonic,
+        port: Port = HOST,
+    ) -> None:
+        """Prepare a move; nothing is written yet.
+
+        :param mems: node ids that the memory goes to, not empty
+        :param cpus: for its CPUs, None: they stay, and ``cpuset.mems`` is not
+            written either unless ``ours`` tells them
+        :param mem_bytes: parallel to ``mems``: how the memory is divided; empty: equally
+        :param ours: what the hook or an earlier move left: what may be changed
+        :param bind: hold ``cpuset.mems`` at ``mems`` in the end
+        :param page_bytes: its huge page size, None: normal pages
+        :param since: QEMU's start (:func:`mappings.start_ticks`) where known from before
+        :param clock: returns seconds that never go back
+        :raises GuestGone: it has ended, or its pid is another process's
+        :raises MigrationError: a node has no memory
+        """
+        if not mems or mem_bytes and len(mem_bytes) != len(mems):
+            raise MigrationError(
+                '%s: asked for no node, or for a share on some only' % groups.target
+            )
+        self._groups, self._root, self._clock, self._port = groups, root, clock, port
+        self._mems, self._mem_bytes, self._cpus = tuple(mems), tuple(mem_bytes), cpus
+        self._ours = ours or Held(frozenset(), frozenset())
+        self._bind, self._page_bytes, self._terms = bind, page_bytes, terms or Terms()
+        for node in self._mems:
+            node_room.available_bytes(node, root)
+        self._since = mappings.start_ticks(groups.pid, root) if since is None else since
+        self._check_alive()
+        self._pages = PageMover(groups.pid, frozenset(self._mems), root, port)
+        self._cancelled = False
+        self._began_s: float | None = None
+        self._refused: dict[str, int] = {}
+        self._present: dict[int, int] = {}
+        self._wanted: Mapping[int, int] = {}
+        self._refused_bytes = 0  # in the walk in hand, as is _refused
+        self.applied: cpuset.Applied | None = None
+        self.progress = Progress(MOVING)
+        self._steps = self._run()
+
+    def step(self) -> Progress:
+        """Do the next bit, for the time of one batch."""
+        if self._began_s is None:
+            self._began_s = self._clock()
+        try:
+            next(self._steps, None)
+        except BaseException:
+            self._tell(self.progress._replace(state=FAILED, wait_s=0.0))
+            raise
+        return self.progress
+
+    def cancel(self) -> None:
+        """End the move with the next step; what is moved stays where it is."""
+        self._cancelled = True
+
+    def undo_cpus(self) -> tuple[Change, ...]:
+        """Give the CPUs back what they had before this move.
+
+        :raises GuestGone, CpusetError: as :func:`cpuset.undo`
+        """
+        return cpuset.undo(
+            self._groups, self.applied.changes if self.applied else (), write=self._port.write
+        )
+
+    def _run(self) -> Iterator[None]:
+        off_bytes = self._off_bytes()
+        self._tell(
+            self.progress._replace(
+                left_bytes=off_bytes,
+                left_at_first_bytes=off_bytes,
+                thp_before_bytes=thp_bytes(self._groups),
+            )
+        )
+        state = CANCELLED
+        if not self._cancelled:
+            self._hold_cpus()
+            yield
+            try:
+                state = yield from self._walk_until_settled()
+            except MigrationRefused:
+                if not self._is_little():
+                    raise
+                state = self._narrow()
+            if state == DONE and self._unseen():
+                state = PARTLY
+        if self._bind and self._ours.cpus and state in (DONE, PARTLY):
+            self._write_mems(stay_bound=True)
+        self._tell(
+            self.progress._replace(
+                state=state,
+                left_bytes=self._off_bytes(),
+                wait_s=0.0,
+                thp_bytes=thp_bytes(self._groups),
+            )
+        )
+
+    def _unseen(self) -> bool:
+        """Return whether much stayed that no walk has met: what it met not is no refusal."""
+        self._tell(self.progress._replace(left_bytes=self._off_bytes()))
+        left_bytes = self.progress.left_bytes or 0
+        return left_bytes > _UNSEEN_SHARE * (left_bytes + self.progress.brought_bytes)
+
+    def _hold_cpus(self) -> None:
+        if self._cpus:
+            self.applied = cpuset.confine(
+                self._groups, self._cpus, ours=self._ours, write=self._port.write
+            )
+            self._ours = self._ours._replace(cpus=self._cpus)
+        if self._ours.mems:  # A guest that is bound elsewhere is given no page here.
+            cpuset.release_memory(self._groups, self._ours.mems, write=self._port.write)
+            self._ours = self._ours._replace(mems=frozenset())
+
+    def _walk_until_settled(self) -> Generator[None, None, str]:
+        bucket = TokenBucket(self._terms.bytes_per_sec, self._terms.batch_bytes, self._clock())
+        state = DONE
+        for walk in range(1, _WALKS + 1):
+            moved_before = self.progress.moved_bytes
+            self._refused, self._refused_bytes = {}, 0
+            self._tell(
+                self.progress._replace(walks=walk, left_bytes=self._off_bytes(), refused=())
+            )
+            if self.progress.left_bytes == 0:
+                return DONE
+            self._present = self._by_node() or {}
+            self._wanted = page_choice.shares(
+                self._mems, self._mem_bytes, sum(self._present.values())
+            )
+            state = yield from self._walk(bucket)
+            if state != PARTLY or self.progress.moved_bytes == moved_before:
+                break
+        if state == PARTLY and self._refused_bytes <= _FEW_SHARE * self.progress.moved_bytes:
+            return DONE
+        return state
+
+    def _walk(self, bucket: TokenBucket) -> Generator[None, None, str]:
+        """Go through the guest's memory once; return the state it leaves."""
+        hopeless_bytes = 0
+        presence = mappings.Presence(self._groups.pid, self._root)
+        try:
+            for mapping, start, end in self._windows():
+                wait_s = bucket.wait_s(self._clock())
+                while wait_s and not self._cancelled:
+                    self._tell(self.progress._replace(wait_s=wait_s))
+                    yield
+                    wait_s = bucket.wait_s(self._clock())
+                self._tell(self.progress._replace(wait_s=0.0))
+                if self._cancelled:
+                    return CANCELLED
+                self._check_alive()
+                if not presence.any(start, end):
+                    yield
+                    continue
+                target = self._target(mapping)
+                if target is None:
+                    return FULL
+                moved = self._move(bucket, mapping, start, end, target, presence)
+                hopeless_bytes = 0 if moved.moved_bytes else hopeless_bytes + moved.refused_bytes
+                if hopeless_bytes >= _HOPELESS_BYTES:
+                    break
+                yield
+        finally:
+            presence.close()
+        return PARTLY if self._refused else DONE
+
+    def _windows(self) -> Iterator[tuple[mappings.Mapping, int, int]]:
+        for mapping in mappings.read(self._groups.pid, self._root, bool(self._page_bytes)):
+            step_bytes = max(self._terms.batch_bytes, mapping.page_bytes)
+            for start, end in page_choice.windows(mapping.start, mapping.end, step_bytes):
+                yield mapping, start, end
+
+    def _target(self, mapping: mappings.Mapping) -> int | None:
+        room_bytes = self._terms.reserve_bytes + self._terms.batch_bytes
+        # A pool's pages don't come from free memory.
+        return page_choice.next_target(
+            self._wanted,
+            self._present,
+            [
+                node
+                for node in self._mems
+                if mapping.page_bytes > mappings.PAGE_BYTES
+                or node_room.available_bytes(node, self._root) >= room_bytes
+            ],
+        )
+
+    def _move(
+        self,
+        bucket: TokenBucket,
+        mapping: mappings.Mapping,
+        start: int,
+        end: int,
+        target: int,
+        presence: mappings.Presence,
+    ) -> Moved:
+        began_s = self._clock()
+        moved = self._pages.move(mapping, start, end, target, presence)
+        now_s = self._clock()
+        # What does not move has been tried, several times: it costs as well.
+        bucket.spend(moved.moved_bytes + moved.refused_bytes, now_s)
+        self._present[target] = self._present.get(target, 0) + moved.moved_bytes
+        self._refused_bytes += moved.refused_bytes
+        for code, pages in moved.refused:
+            self._refused[code] = self._refused.get(code, 0) + pages
+        progress = self.progress
+        left_bytes = progress.left_bytes
+        self._tell(
+            progress._replace(
+                moved_bytes=progress.moved_bytes + moved.moved_bytes,
+                wait_s=0.0,
+                left_bytes=left_bytes and max(0, left_bytes - moved.moved_bytes),
+                busy_s=progress.busy_s + max(0.0, now_s - began_s),
+                refused=tuple(sorted(self._refused.items())),
+            )
+        )
+        return moved
+
+    def _is_little(self) -> bool:
+        off_bytes = self._off_bytes()
+        return (
+            off_bytes is not None
+            and off_bytes <= cpuset.BRING_OVER_LIMIT_BYTES
+            and bool(self._ours.cpus)
+        )
+
+    def _narrow(self) -> str:
+        """Let one write bring over what is little, where move_pages is denied."""
+        off_bytes = self._off_bytes() or 0
+        left_bytes = self._write_mems(stay_bound=False).left_bytes or 0
+        progress = self.progress
+        self._tell(
+            progress._replace(moved_bytes=progress.moved_bytes + max(0, off_bytes - left_bytes))
+        )
+        return PARTLY if left_bytes else DONE
+
+    def _write_mems(self, stay_bound: bool) -> cpuset.Applied:
+        written = cpuset.confine(
+            self._groups,
+            self._ours.cpus,
+            frozenset(self._mems),
+            stay_bound=stay_bound,
+            ours=self._ours,
+            pool_by_node=self._pool_by_node(),
+            write=self._port.write,
+        )
+        self._tell(self.progress._replace(mems_write=written.memory))
+        return written
+
+    def _check_alive(self) -> None:
+        if mappings.start_ticks(self._groups.pid, self._root) != self._since:
+            raise GuestGone(
+                '%s: the process has ended and its id has been reused' % self._groups.proc
+            )
+
+    def _by_node(self) -> dict[int, int] | None:
+        """Return {node id: bytes} of what can be moved, None: the kernel doesn't tell."""
+        by_node = cgroups.memory_by_node(self._groups)
+        if by_node is not None:
+            for node, size in self._pool_by_node().items():
+                by_node[node] = by_node.get(node, 0) + size
+        return by_node
+
+    def _pool_by_node(self) -> dict[int, int]:
+        return hugetlb.bytes_by_node(self._groups.pid, self._root) if self._page_bytes else {}
+
+    def _off_bytes(self) -> int | None:
+        by_node = self._by_node()
+        return (
+            None
+            if by_node is None
+            else sum(size for node, size in by_node.items() if node not in self._mems)
+        )
+
+    def _tell(self, progress: Progress) -> None:
+        elapsed_s = 0.0 if self._began_s is None else max(0.0, self._clock() - self._began_s)
+        self.progress = progress._replace(elapsed_s=elapsed_s)
+
+
+def run(
+    mover: Mover,
+    sleep: Callable[[float], object] = time.sleep,
+    report: Callable[[Progress], object] | None = None,
+) -> Progress:
+    """Step to the end of a move.
+
+    :param sleep: waits so many seconds
+    :param report: called after each step
+    :returns: the last progress
+    :raises GuestGone, CpusetError, MigrationError: as :class:`Mover`
+    """
+    while mover.progress.state == MOVING:
+        progress = mover.step()
+        if report:
+            report(progress)
+        if progress.wait_s:
+            sleep(progress.wait_s)
+    return mover.progress

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tell and change the node of a process's pages: move_pages(2), and what it fails to see.
+
+libnuma's ``move_pages`` where it is installed, through py-libnuma's handle where that is
+(it has no function of its own for this), else the system call. Nothing else of py-libnuma is
+called: its functions take masks that they don't check, and an absent node ends the process.
+Here the kernel checks the node, and answers ENODEV.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import functools
+import os
+import platform
+from array import array
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.exceptions import GuestGone, MigrationError, MigrationRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Set
+
+    #: move_pages(pid, count, pages, nodes, statuses, flags), the arrays by their addresses.
+    MovePages = Callable[[int, int, int, int | None, int, int], int]
+
+_SYSCALLS = {'x86_64': 279, 'aarch64': 239, 'ppc64le': 301, 's390x': 310, 'riscv64': 239}
+_MOVE, _MOVE_ALL = 1 << 1, 1 << 2  # include/uapi/linux/mempolicy.h
+_POINTER, _INT = ctypes.c_void_p, ctypes.c_int
+#: Pages that one call touches: IOV_MAX of limits.h.
+_TOUCHED = 1024
+#: No kernel gives it: the page's status was not written.
+UNTOLD = -(1 << 31)
+
+_REMEDIES = {
+    errno.EPERM: 'it needs CAP_SYS_NICE and CAP_SYS_PTRACE',
+    errno.EACCES: 'the node is not in the cpuset.mems of the guest: widen it',
+    errno.ENODEV: 'there is no such node with memory',
+    errno.ENOSYS: 'this kernel or a seccomp filter has no move_pages',
+}
+
+
+def locate(pid: int, addresses: array[int]) -> array[int]:
+    """Return the node of each page.
+
+    :param addresses: array('Q'), multiples of the page size
+    :returns: array('i') of node ids, or negative errnos: -ENOENT where no page is present,
+        -EFAULT where the zero page or no memory is mapped; see :func:`touch`
+    :raises GuestGone, MigrationError: as :func:`move`
+    """
+    statuses = array('i', (UNTOLD,)) * len(addresses)
+    _call(pid, addresses, None, statuses, 0)
+    return statuses
+
+
+def move(
+    pid: int, addresses: array[int], node: int, shared: bool = False
+) -> tuple[int, array[int]]:
+    """Move pages to a node.
+
+    The kernel allocates on that node only, and reclaims its page cache for it, but never
+    kills for it.
+
+    :param shared: move also pages that other processes map (needs CAP_SYS_NICE)
+    :returns: (why, array('i')): a node id or a negative errno for each page, and 0. Where the
+        kernel stopped at pages that would not move, an errno, and :data:`UNTOLD` for those
+        from there on, whether or not they moved
+    :raises GuestGone: there is no such process any more
+    :raises MigrationRefused: the kernel lets us move nothing of it
+    :raises MigrationError: another error; pages may have moved
+    """
+    statuses = array('i', (UNTOLD,)) * len(addresses)
+    nodes = array('i', (node,)) * len(addresses)
+    why = _call(pid, addresses, nodes, statuses, _MOVE_ALL if shared else _MOVE)
+    return why, statuses
+
+
+def touch(pid: int, addresses: array[int], cpus: Set[int] = frozenset()) -> None:
+    """Read a byte of each page, so that those are seen that wait for a NUMA hinting fault.
+
+    Linux 6.1 to 6.5 take a page that automatic NUMA balancing has marked for an absent one,
+    and a huge page for the zero page (gup_can_follow_protnone() and no_page_table() in mm/gup.c;
+    "mm/gup: reintroduce FOLL_NUMA as FOLL_HONOR_NUMA_FAULT", 6.6). A page that can't be read
+    stays as it is: nothing is raised.
+
+    :param addresses: array('Q') of pages that are present: others would be allocated
+    :param cpus: CPUs of the node where pages belong: the fault may bring them to the node of the
+        CPU that touches them. It is done on one of these where this process may use it
+    """
+    read_part = _process_vm_readv()
+    with _on(cpus):
+        for first in range(0, len(addresses), _TOUCHED):
+            part = addresses[first : first + _TOUCHED]
+            read = ctypes.create_string_buffer(len(part))
+            here = _Range(ctypes.addressof(read), len(part))
+            there = (_Range * len(part))(*(_Range(address, 1) for address in part))
+            read_part(pid, ctypes.byref(here), 1, there, len(part), 0)
+
+
+@contextlib.contextmanager
+def _on(cpus: Set[int]) -> Iterator[None]:
+    """Hold this thread to those of the CPUs that it may use, if any."""
+    before = os.sched_getaffinity(0)
+    if before.isdisjoint(cpus):
+        yield
+        return
+    with contextlib.suppress(OSError):  # offline by now
+        os.sched_setaffinity(0, before & cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@functools.cache
+def _process_vm_readv() -> Callable[..., int]:
+    vector = ctypes.POINTER(_Range)
+    found = ctypes.CDLL(None).process_vm_readv
+    found.argtypes = (_INT, vector, ctypes.c_ulong, vector, ctypes.c_ulong, ctypes.c_ulong)
+    found.restype = ctypes.c_ssize_t
+    return found
+
+
+class _Range(ctypes.Structure):
+    """``struct iovec``."""
+
+    _fields_ = (('base', _POINTER), ('bytes', ctypes.c_size_t))
+
+
+def _call(
+    pid: int, addresses: array[int], nodes: array[int] | None, statuses: array[int], flags: int
+) -> int:
+    """Return 0, or an errno where the kernel stopped at pages that would not move."""
+    result = _function()(
+        pid,
+        len(addresses),
+        addresses.buffer_info()[0],
+        nodes.buffer_info()[0] if nodes else None,
+        statuses.buffer_info()[0],
+        flags,
+    )
+    if result >= 0:
+        return errno.EAGAIN if result else 0
+    code = ctypes.get_errno()
+    if code == errno.ENOMEM and nodes:
+        return code  # The node is full; a part of them may have moved.
+    told = 'move_pages of process %d%s: %s' % (
+        pid,
+        ' to node %d' % nodes[0] if nodes else '',
+        os.strerror(code),
+    )
+    # EINVAL: it has no memory any more, as it is ending (find_mm_struct() in mm/migrate.c).
+    if code in (errno.ESRCH, errno.EINVAL):
+        raise GuestGone(told)
+    if code in _REMEDIES:
+        raise MigrationRefused('%s: %s' % (told, _REMEDIES[code]))
+    raise MigrationError(told)
+
+
+_bound: list[MovePages] = []
+
+
+def _function() -> MovePages:
+    """Return the function, bound once."""
+    if not _bound:
+        _bound.append(_bind())
+    return _bound[0]
+
+
+def _bind() -> MovePages:
+    arguments = (_INT, ctypes.c_ulong, _POINTER, _POINTER, _POINTER, _INT)
+    # A prototype of our own: the handle's is shared with whoever else uses py-libnuma, and
+    # does not keep errno.
+    prototype = ctypes.CFUNCTYPE(ctypes.c_long, *arguments, use_errno=True)
+    for find in (_py_libnuma, _libnuma):
+        try:
+            return prototype(('move_pages', find()))
+        except Exception:
+            # Whatever its import may raise: without libnuma an AttributeError, and another
+            # distribution named numa has no such handle.
+            continue
+    number = _SYSCALLS.get(platform.machine())
+    if number is None:
+        raise MigrationRefused(
+            '%s: the system call number of move_pages is unknown: install libnuma'
+            % platform.machine()
+        )
+    # Variadic in C: each argument as wide as a register.
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+
+    def syscall(
+        pid: int, count: int, pages: int, nodes: int | None, statuses: int, flags: int
+    ) -> int:
+        result: int = libc.syscall(
+            ctypes.c_long(number),
+            ctypes.c_long(pid),
+            ctypes.c_ulong(count),
+            _POINTER(pages),
+            _POINTER(nodes),
+            _POINTER(statuses),
+            ctypes.c_long(flags),
+        )
+        return result
+
+    return syscall
+
+
+def _py_libnuma() -> ctypes.CDLL:
+    from numa import LIBNUMA
+
+    return LIBNUMA
+
+
+def _libnuma() -> ctypes.CDLL:
+    return ctypes.CDLL('libnuma.so.1')

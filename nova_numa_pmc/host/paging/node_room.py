@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much more a node can take before anybody on it suffers."""
+
+from __future__ import annotations
+
+from nova_numa_pmc.exceptions import MigrationError, TopologyError
+from nova_numa_pmc.host.files import meminfo_bytes, path_of
+
+_TOTAL, _FREE, _CACHES = 'MemTotal', 'MemFree', ('Active(file)', 'Inactive(file)')
+
+
+def available_bytes(node: int, root: str = '/') -> int:
+    """Return a node's free memory and half of its page cache.
+
+    Half, as the kernel assumes of MemAvailable at the least (si_mem_available() in
+    mm/show_mem.c), which it does not tell per node.
+
+    :raises MigrationError: there is no such node with memory, or its file is not understood
+    """
+    path = 'sys/devices/system/node/node%d/meminfo' % node
+    try:
+        found = meminfo_bytes(root, path, (_TOTAL, _FREE) + _CACHES)
+    except TopologyError as error:
+        raise MigrationError(str(error)) from None
+    path = path_of(root, path)
+    if found is None:
+        raise MigrationError('%s: No such file or directory: no node to move memory to' % path)
+    if found.get(_TOTAL) == 0:
+        raise MigrationError('%s: node %d has no memory to move any to' % (path, node))
+    if _FREE not in found:
+        raise MigrationError('%s: no MemFree in it' % path)
+    return found[_FREE] + sum(found.get(name, 0) for name in _CACHES) // 2

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Move what lies elsewhere of one range of a process's addresses, and tell why the rest stays.
+
+A page is asked for its node before it is moved: to a page that is there already, or absent,
+the call pays four times as much as to ask, and each breaks the kernel's batch in two.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from array import array
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.core import page_choice
+from nova_numa_pmc.host import cgroups, topology
+from nova_numa_pmc.host.paging import move_pages
+from nova_numa_pmc.host.paging.mappings import PAGE_BYTES
+from nova_numa_pmc.host.paging.port import HOST, Port
+from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nova_numa_pmc.host.cgroups import Groups
+    from nova_numa_pmc.host.paging.mappings import Mapping, Presence
+
+_ABSENT = frozenset((-errno.ENOENT, -errno.EFAULT))
+_PROBE_EVERY = 16  # ranges, after one without huge pages
+_CAP_SYS_NICE = 23
+
+
+class Moved(Record):
+    """What became of a range.
+
+    :param refused: (errno's name, pages) that did not move, by what move_pages(2) says of them:
+        EAGAIN in use, or pinned for DMA (VFIO, vDPA); EBUSY being moved or reclaimed by the
+        kernel; EACCES shared with another process (KSM, or no CAP_SYS_NICE); ENOMEM no free page
+        of its size on the node; EFAULT not memory that can move
+    """
+
+    moved_bytes: int = 0
+    refused: tuple[tuple[str, int], ...] = ()
+    refused_bytes: int = 0
+
+
+class PageMover:
+    """Moves ranges of one process."""
+
+    def __init__(
+        self, pid: int, homes: frozenset[int], root: str = '/', port: Port = HOST
+    ) -> None:
+        """Prepare; nothing is moved yet.
+
+        :param homes: node ids; what is on one of them stays
+        """
+        self._pid, self._homes, self._port = pid, homes, port
+        none: frozenset[int] = frozenset()
+        self._cpus = none.union(*(topology.cpus_of_node(n, root) for n in homes))
+        self._unit = _huge_page_bytes(root) // PAGE_BYTES
+        self._may_share = _has_capability(_CAP_SYS_NICE, root)
+        self._since_probe = _PROBE_EVERY
+
+    def move(
+        self, mapping: Mapping, start: int, end: int, target: int, presence: Presence
+    ) -> Moved:
+        """Move the pages of a range that lie elsewhere to a node.
+
+        :param mapping: that holds the range
+        :param presence: of the process
+        :raises GuestGone, MigrationError: as :func:`move_pages.move`
+        """
+        addresses = array('Q', range(start, end, mapping.page_bytes))
+        statuses = self._located(addresses, mapping, presence)
+        away = page_choice.away(statuses, self._homes)
+        if not away:
+            return Moved()
+        shared = mapping.shared and self._may_share
+        taken: frozenset[int] = frozenset()
+        if mapping.page_bytes == PAGE_BYTES:
+            taken = self._move_huge(addresses, statuses, target, shared)
+        refused = self._move([addresses[at] for at in away if at not in taken], target, shared)
+        refused_pages = sum(refused.values())
+        return Moved(
+            (len(away) - refused_pages) * mapping.page_bytes,
+            tuple(sorted(refused.items())),
+            refused_pages * mapping.page_bytes,
+        )
+
+    def _located(self, addresses: array[int], mapping: Mapping, presence: Presence) -> array[int]:
+        """Return the node of each page, also of those that wait for a NUMA hinting fault.
+
+        A huge page that waits answers as the zero page does; a touch is for all of it.
+        """
+        statuses = self._port.locate(self._pid, addresses)
+        if mapping.page_bytes == PAGE_BYTES and not _ABSENT.isdisjoint(statuses):
+            hidden = [
+                address
+                for at, (address, status, present) in enumerate(
+                    zip(addresses, statuses, presence.of(addresses))
+                )
+                if present
+                and (
+                    status == -errno.ENOENT
+                    or status == -errno.EFAULT
+                    and (not at or not address // PAGE_BYTES % self._unit)
+                )
+            ]
+            if hidden:
+                self._port.touch(self._pid, array('Q', hidden), self._cpus)
+                statuses = self._port.locate(self._pid, addresses)
+        return statuses
+
+    def _move_huge(
+        self, addresses: array[int], statuses: array[int], target: int, shared: bool
+    ) -> frozenset[int]:
+        """Move huge pages by their first addresses; return the positions that went with them.
+
+        The other addresses of one that is on its way count as busy and break the kernel's
+        batch. What may be a huge page is told by trying: its last page comes along.
+        """
+        if self._since_probe < _PROBE_EVERY:
+            self._since_probe += 1
+            return frozenset()
+        first = -(addresses[0] // PAGE_BYTES) % self._unit
+        heads = page_choice.whole_units(statuses, self._homes, first, self._unit)
+        if not heads:
+            return frozenset()
+        why, _ = self._port.move(
+            self._pid, array('Q', [addresses[at] for at in heads]), target, shared
+        )
+        if why:
+            return frozenset()  # Some may have been split: each page is tried by itself.
+        ends = self._port.locate(
+            self._pid, array('Q', [addresses[at + i] for at in heads for i in (0, self._unit - 1)])
+        )
+        whole = [at for i, at in enumerate(heads) if ends[2 * i] == ends[2 * i + 1] == target]
+        if not whole:
+            self._since_probe = 0
+        return frozenset(at + i for at in whole for i in range(self._unit))
+
+    def _move(self, addresses: Sequence[int], target: int, shared: bool) -> dict[str, int]:
+        """Move pages; return {errno's name: pages} of those that did not."""
+        if not addresses:
+            return {}
+        wanted = array('Q', addresses)
+        why, told = self._port.move(self._pid, wanted, target, shared)
+        now = self._port.locate(self._pid, wanted) if why else told
+        refused: dict[str, int] = {}
+        for node, status in zip(now, told):
+            # One that is gone or swapped out since we looked has not refused.
+            if node in self._homes or node == -errno.ENOENT:
+                continue
+            code = why if status == move_pages.UNTOLD or status >= 0 else -status
+            name = errno.errorcode.get(code, str(code))
+            refused[name] = refused.get(name, 0) + 1
+        return refused
+
+
+def thp_bytes(groups: Groups) -> int | None:
+    """Read how much of a guest's memory is transparent huge pages.
+
+    Source: ``memory.stat``, anon_thp and shmem_thp (v2), rss_huge (v1).
+
+    :returns: bytes, None: the kernel doesn't tell
+    """
+    wanted = ('anon_thp', 'shmem_thp') if groups.version == 2 else ('rss_huge',)
+    if groups.memory is None:
+        return None
+    try:
+        lines = cgroups.read_text(os.path.join(groups.memory, 'memory.stat')).splitlines()
+        sizes = dict(line.split(' ') for line in lines)
+        return sum(int(sizes[name]) for name in wanted if name in sizes)
+    except (OSError, ValueError):
+        return None
+
+
+def _huge_page_bytes(root: str) -> int:
+    """Return the size of a transparent huge page, the largest there is where not told."""
+    try:
+        return max(
+            2 * PAGE_BYTES,
+            int(
+                cgroups.read_text(
+                    os.path.join(root, 'sys/kernel/mm/transparent_hugepage/hpage_pmd_size')
+                )
+            ),
+        )
+    except (OSError, ValueError):
+        return 1 << 40
+
+
+def _has_capability(number: int, root: str) -> bool:
+    try:
+        for line in cgroups.read_text(os.path.join(root, 'proc/self/status')).splitlines():
+            if line.startswith('CapEff:'):
+                return bool(int(line.split()[1], 16) >> number & 1)
+    except (OSError, ValueError, IndexError):
+        pass
+    return False

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one way to the kernel for whoever moves guests; tests pass another that models it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.host import writes
+from nova_numa_pmc.host.paging import move_pages
+
+if TYPE_CHECKING:
+    from array import array
+
+
+class Port:
+    """What the kernel does to a guest: its control files, and a process's pages."""
+
+    def write(self, path: str, text: str) -> None:
+        """Write a control file, as :func:`writes.write`."""
+        writes.write(path, text)
+
+    def locate(self, pid: int, addresses: array[int]) -> array[int]:
+        """Tell the node of each page, as :func:`move_pages.locate`."""
+        return move_pages.locate(pid, addresses)
+
+    def move(
+        self, pid: int, addresses: array[int], node: int, shared: bool
+    ) -> tuple[int, array[int]]:
+        """Move pages to a node, as :func:`move_pages.move`."""
+        return move_pages.move(pid, addresses, node, shared)
+
+    def touch(self, pid: int, addresses: array[int], cpus: frozenset[int]) -> None:
+        """Read a byte of each page, as :func:`move_pages.touch`."""
+        move_pages.touch(pid, addresses, cpus)
+
+
+#: That of this host.
+HOST = Port()

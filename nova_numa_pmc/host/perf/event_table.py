@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which event counts what on which CPU, as data, with the document each code comes from.
+
+Codes are written as perf writes them (``event=0xd3,umask=0x2``). Each entry
+was compared with libpfm4 4.13 where that knows the CPU (the unit tests do it
+again) and with the kernel's own copy of the vendors' lists,
+``tools/perf/pmu-events/arch`` (Intel perfmon, AMD, Arm). Where the two
+disagree the entry says so.
+
+The same code changes its meaning between models: event 0x0F with umask 0x10
+is *remote* DRAM on Nehalem-EP and Westmere-DP, and *local* DRAM on
+Westmere-SP. So rows are keyed by model, never by code alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.core.counter_roles import (
+    CYCLES,
+    INSTRUCTIONS,
+    IO_HIT,
+    IO_MISS,
+    IO_READ,
+    IO_WRITE,
+    LINK_TX,
+    LLC_MISSES,
+    LOCAL_DRAM,
+    MEM_READ,
+    MEM_TRAFFIC,
+    MEM_WRITE,
+    READS_LOCAL,
+    READS_REMOTE,
+    REMOTE_CACHE,
+    REMOTE_DRAM,
+    STALLED_CYCLES,
+)
+from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    #: A umask, and libpfm4's name of it.
+    Umask = tuple[int, str | None]
+    #: As the kernel exports it: PMU pattern, event name, bytes that a count weighs, caveats.
+    SysfsName = tuple[str, str, int | None, tuple[str, ...]]
+
+SUBTRACT_REMOTE = 'includes remote: remote_dram is subtracted'
+RETIRED = 'retired loads only: prefetches and stores are left out, so this is not bandwidth'
+HITM = "remote home's modified lines are counted as DRAM"
+SNC = 'with sub-NUMA clustering remote means another cluster, not only another socket'
+NPS = 'remote means another NUMA node, so NPS and L3-as-NUMA decide what is counted'
+PACKAGE = 'one sum for each package: with sub-NUMA clustering its nodes share it'
+
+
+class Entry(Record):
+    """One event of a row.
+
+    :param terms: perf terms, ``event=0xd3,umask=0x1``
+    :param document: where the code comes from
+    :param pfm: its libpfm4 name without the PMU's prefix; None: libpfm4 lacks it
+    :param caveats: what the number leaves out or adds
+    :param pmu: the kernel's PMU, a shell pattern (several boxes are added up)
+    :param bytes_per_count: None: not an amount of data
+    :param minus: a role whose count is subtracted
+    """
+
+    role: str
+    terms: str
+    document: str
+    pfm: str | None = None
+    caveats: tuple[str, ...] = ()
+    pmu: str = 'cpu'
+    bytes_per_count: float | None = None
+    minus: str | None = None
+
+
+class Row(Record):
+    """One CPU model.
+
+    :param cpuid: regular expression on ``vendor-family-model-stepping`` in the
+        form of perf's mapfile.csv (family decimal, the rest hexadecimal), for
+        Arm on ``implementer-part``
+    :param pfm: libpfm4's PMU prefix, None: 4.13 doesn't know it
+    """
+
+    key: str
+    title: str
+    cpuid: str
+    pfm: str | None
+    entries: tuple[Entry, ...]
+
+
+# Tables, laid out by hand.
+# fmt: off
+def _core(event: int, local: Umask, remote: Umask, document: str, pfm: str | None,
+          *caveats: str) -> tuple[Entry, ...]:
+    """Return the two retired-load entries, named after libpfm4's event."""
+    return tuple(
+        Entry(role, 'event=%#x,umask=%#x' % (event, umask), document,
+              '%s:%s' % (pfm, name) if pfm and name else None, (RETIRED,) + caveats)
+        for role, (umask, name) in ((LOCAL_DRAM, local), (REMOTE_DRAM, remote)))
+
+
+def _remote_cache(event: int, umasks: Iterable[Umask], document: str,
+                  pfm: str | None) -> tuple[Entry, ...]:
+    return tuple(Entry(REMOTE_CACHE, 'event=%#x,umask=%#x' % (event, umask), document,
+                       '%s:%s' % (pfm, name) if pfm else None, (RETIRED,))
+                 for umask, name in umasks)
+
+
+_SDM = 'Intel SDM vol. 3B, performance-monitoring events'
+
+
+def _intel(stall: str, stall_pfm: str, stall_caveat: str,
+           misses_pfm: str = 'LLC_MISSES') -> tuple[Entry, ...]:
+    """Return the architectural entries (Intel SDM vol. 3B, table 20-1) and the model's stalls."""
+    return (
+        Entry(CYCLES, 'event=0x3c', _SDM, 'UNHALTED_CORE_CYCLES'),
+        Entry(INSTRUCTIONS, 'event=0xc0', _SDM, 'INSTRUCTION_RETIRED'),
+        Entry(LLC_MISSES, 'event=0x2e,umask=0x41', _SDM, misses_pfm,
+              ('core-originated requests; hardware prefetches into the LLC are left out',)),
+        Entry(STALLED_CYCLES, stall, 'Intel perfmon', stall_pfm,
+              (stall_caveat,)))
+
+
+_RESOURCE = _intel('event=0xa2,umask=0x1', 'RESOURCE_STALLS:ANY',
+                   'any resource, not memory alone')
+_L2_PENDING = ('event=0xa3,umask=0x5,cmask=0x5', 'CYCLE_ACTIVITY:STALLS_L2_PENDING',
+               'stalls while a demand load misses L2')
+_SNB_CORE = _intel(*_L2_PENDING)
+_HSW_CORE = _intel(*_L2_PENDING, 'LONGEST_LAT_CACHE:MISS')
+_SKX_CORE = _intel('event=0xa3,umask=0x6,cmask=0x6', 'CYCLE_ACTIVITY:STALLS_L3_MISS',
+                   'stalls while a demand load misses L3', 'LONGEST_LAT_CACHE:MISS')
+
+
+def _imc(read: Iterable[str], write: Iterable[str], document: str) -> tuple[Entry, ...]:
+    return tuple(
+        Entry(role, terms, document, None, (PACKAGE,), 'uncore_imc_[0-9]*', 64)
+        for role, alternatives in ((MEM_READ, read), (MEM_WRITE, write))
+        for terms in alternatives)
+
+
+_IMC_CAS = _imc(('event=0x4,umask=0x3',), ('event=0x4,umask=0xc',),
+                'Intel perfmon, uncore: UNC_M_CAS_COUNT')
+_QPI = (
+    Entry(LINK_TX, 'event=0x102,umask=0x8', 'Intel Xeon E5 uncore manual, QPI TxL G1 DRS_DATA',
+          None, ('data flits of 8 bytes sent',), 'uncore_qpi_[0-9]*', 8),
+    Entry(LINK_TX, 'event=0x103,umask=0x4', 'Intel Xeon E5 uncore manual, QPI TxL G2 NCB_DATA',
+          None, ('data flits of 8 bytes sent',), 'uncore_qpi_[0-9]*', 8))
+_UPI = (
+    Entry(LINK_TX, 'event=0x2,umask=0xf', 'Intel perfmon, uncore: UNC_UPI_TxL_FLITS.ALL_DATA',
+          None, ('9 flits carry 64 bytes',), 'uncore_upi_[0-9]*', 64 / 9),)
+
+
+def _cha(local: str, remote: str, hit: str, miss: str, document: str) -> tuple[Entry, ...]:
+    entries = ((READS_LOCAL, local, 'demand data reads of cores that miss the LLC'),
+               (READS_REMOTE, remote, 'demand data reads of cores that miss the LLC'),
+               (IO_HIT, hit, 'all requests of devices (DDIO)'),
+               (IO_MISS, miss, 'all requests of devices (DDIO)'))
+    return tuple(Entry(role, terms, document, None, (caveat,), 'uncore_cha_[0-9]*')
+                 for role, terms, caveat in entries)
+
+
+_CHA_SKX = _cha('event=0x35,umask=0x21,config1=0x40432', 'event=0x35,umask=0x21,config1=0x40431',
+                'event=0x35,umask=0x14', 'event=0x35,umask=0x24',
+                'Intel perfmon, Skylake-SP uncore: UNC_CHA_TOR_INSERTS')
+_CHA_ICX = _cha('event=0x35,umask=0xc816fe01', 'event=0x35,umask=0xc8177e01',
+                'event=0x35,umask=0xc001fd04', 'event=0x35,umask=0xc001fe04',
+                'Intel perfmon, Ice Lake-SP uncore: UNC_CHA_TOR_INSERTS')
+
+
+def _iio(ch_mask: int) -> tuple[Entry, ...]:
+    document = 'Intel perfmon, uncore: UNC_IIO_DATA_REQ_OF_CPU'
+    return tuple(
+        Entry(role, 'event=0x83,umask=%#x,ch_mask=%#x,fc_mask=0x7' % (umask, ch_mask), document,
+              None, ('units of 4 bytes, all ports',), 'uncore_iio_[0-9]*', 4)
+        for role, umask in ((IO_READ, 0x4), (IO_WRITE, 0x1)))
+
+
+_SKX_UNCORE = _IMC_CAS + _UPI + _CHA_SKX + _iio(0x0f)
+_SPR_UNCORE = _imc(('event=0x5,umask=0xcf',), ('event=0x5,umask=0xf0',),
+                   'Intel perfmon, Sapphire Rapids uncore: UNC_M_CAS_COUNT'
+                   ) + _UPI + _CHA_ICX + _iio(0xff)
+
+_UNCORE_RETIRED = 'MEM_UNCORE_RETIRED'
+_LLC_MISS = 'MEM_LOAD_UOPS_LLC_MISS_RETIRED'
+_L3_MISS_UOPS = 'MEM_LOAD_UOPS_L3_MISS_RETIRED'
+_L3_MISS_LOADS = 'MEM_LOAD_L3_MISS_RETIRED'
+_DRAM = ((0x1, 'LOCAL_DRAM'), (0x4, 'REMOTE_DRAM'))
+_UOPS_REMOTE = ((0x10, 'REMOTE_HITM'), (0x20, 'REMOTE_FWD'))
+_LOADS_DRAM = ((0x1, 'LOCAL_DRAM'), (0x2, 'REMOTE_DRAM'))
+_LOADS_REMOTE = ((0x4, 'REMOTE_HITM'), (0x8, 'REMOTE_FWD'))
+
+
+def _server(key: str, title: str, cpuid: str, pfm: str | None,
+            uncore: tuple[Entry, ...]) -> Row:
+    """Return a row of Skylake-SP and its successors, whose core events stay the same."""
+    document = 'Intel perfmon, %s: %s' % (title, _L3_MISS_LOADS)
+    return Row(key, title, cpuid, pfm,
+               _core(0xd3, *_LOADS_DRAM, document, _L3_MISS_LOADS, SNC)
+               + _remote_cache(0xd3, _LOADS_REMOTE, document, _L3_MISS_LOADS)
+               + _SKX_CORE + uncore)
+
+
+def _amd_core(fills: int, pfm_prefix: str | None, names: Iterable[str] | None, misses: int,
+              document: str, caveat: str) -> tuple[Entry, ...]:
+    """Return AMD's fill counts by source; ``names``: libpfm4's of 0x08, 0x40 and 0x10."""
+    pfm = dict(zip((0x08, 0x40, 0x10), names)) if names else {}
+    return (
+        Entry(CYCLES, 'event=0x76', document, 'CYCLES_NOT_IN_HALT'),
+        Entry(INSTRUCTIONS, 'event=0xc0', document, 'RETIRED_INSTRUCTIONS'),
+    ) + tuple(
+        Entry(role, 'event=%#x,umask=%#x' % (fills, umask), document,
+              '%s:%s' % (pfm_prefix, pfm[umask]) if umask in pfm else None, (caveat, NPS))
+        for role, umask in ((LOCAL_DRAM, 0x08), (REMOTE_DRAM, 0x40), (REMOTE_CACHE, 0x10))
+    ) + (Entry(LLC_MISSES, 'event=%#x,umask=%#x' % (fills, misses), document, None,
+               (caveat,) + (('fills from DRAM alone: misses that another cache served are '
+                             'left out',) if misses == 0x48 else ())),)
+
+
+ANY_FILLS = 'any data cache fill, including prefetches; DRAM and I/O together'
+_DEMAND_FILLS = 'demand data cache fills: prefetches are left out; DRAM and I/O together'
+_AMD_DF = tuple(
+    Entry(MEM_TRAFFIC, 'event=%#x,umask=0x38' % code,
+          'AMD PPR family 17h: DRAM channel data controller', None,
+          (PACKAGE, 'read and write together'), 'amd_df', 64)
+    for code in (0x07, 0x47, 0x87, 0xc7, 0x107, 0x147, 0x187, 0x1c7)) + tuple(
+    Entry(LINK_TX, 'event=%#x,umask=0x2' % code,
+          'AMD PPR family 17h: remote link controller outbound data', None,
+          ('units of 32 bytes',), 'amd_df', 32)
+    for code in (0x7c7, 0x807, 0x847, 0x887))
+_AMD_UMC = tuple(
+    Entry(role, 'event=0xa,rdwrmask=%#x' % mask, 'AMD PPR family 19h model 11h: UMC CAS commands',
+          None, ('needs Linux 6.10',), 'amd_umc_[0-9]*', 64)
+    for role, mask in ((MEM_READ, 1), (MEM_WRITE, 2)))
+
+
+def _neoverse(key: str, title: str, part: int) -> Row:
+    document = 'Arm %s TRM, PMU events' % title
+
+    def entry(role: str, code: int, *caveats: str, minus: str | None = None) -> Entry:
+        return Entry(role, 'event=%#x' % code, document, None, caveats, 'armv8_*', None, minus)
+
+    return Row(key, title, 'ARM-0x41-%#x' % part, None, (
+        entry(CYCLES, 0x11),
+        entry(INSTRUCTIONS, 0x8),
+        entry(LOCAL_DRAM, 0x37, SUBTRACT_REMOTE,
+              'reads only; approximate, remote_dram counts remote caches too',
+              minus=REMOTE_DRAM),
+        entry(REMOTE_DRAM, 0x31, "another chip's memory or caches: DRAM and cache together"),
+        entry(LLC_MISSES, 0x37, 'reads only'),
+        entry(STALLED_CYCLES, 0x24, 'any back-end resource, not memory alone')))
+
+
+_NHM_DOC = 'Intel SDM vol. 3B, Nehalem: MEM_UNCORE_RETIRED'
+_WSM_DOC = 'Intel perfmon, %s: MEM_UNCORE_RETIRED'
+
+ROWS = (
+    Row('nehalem-ep', 'Nehalem-EP', r'GenuineIntel-6-1[AEF]', 'nhm',
+        _core(0x0f, (0x20, 'LOCAL_DRAM'), (0x10, 'REMOTE_DRAM'), _NHM_DOC, _UNCORE_RETIRED, HITM)
+        + _remote_cache(0x0f, ((0x8, 'REMOTE_CACHE_LOCAL_HOME_HIT'),), _NHM_DOC, _UNCORE_RETIRED)
+        + _RESOURCE),
+    Row('nehalem-ex', 'Nehalem-EX', r'GenuineIntel-6-2E', 'nhm_ex',
+        _core(0x0f, (0x20, 'LOCAL_DRAM'), (0x10, 'REMOTE_DRAM'), _NHM_DOC, _UNCORE_RETIRED, HITM)
+        + _remote_cache(0x0f, ((0x8, 'REMOTE_CACHE_LOCAL_HOME_HIT'),), _NHM_DOC, _UNCORE_RETIRED)
+        + _RESOURCE),
+    Row('westmere-dp', 'Westmere-DP', r'GenuineIntel-6-2C', 'wsm_dp',
+        _core(0x0f, (0x08, 'LOCAL_DRAM_AND_REMOTE_CACHE_HIT'), (0x10, 'REMOTE_DRAM'),
+              _WSM_DOC % 'Westmere-EP-DP', _UNCORE_RETIRED, HITM,
+              'local_dram counts remote cache hits too')
+        + _remote_cache(0x0f, ((0x4, 'REMOTE_HITM'),), _WSM_DOC % 'Westmere-EP-DP',
+                        _UNCORE_RETIRED)
+        + _RESOURCE),
+    Row('westmere-sp', 'Westmere-SP', r'GenuineIntel-6-25', 'wsm',
+        _core(0x0f, (0x10, 'LOCAL_DRAM'), (0x20, 'REMOTE_DRAM'), _WSM_DOC % 'Westmere-EP-SP',
+              _UNCORE_RETIRED, HITM)
+        + _remote_cache(0x0f, ((0x8, 'REMOTE_CACHE_LOCAL_HOME_HIT'),),
+                        _WSM_DOC % 'Westmere-EP-SP', _UNCORE_RETIRED)
+        + _RESOURCE),
+    # libpfm4 counts Westmere-EX among wsm_dp, where REMOTE_DRAM is 0x10; Intel's
+    # list has 0x20. So its two DRAM events have no libpfm4 name here.
+    Row('westmere-ex', 'Westmere-EX', r'GenuineIntel-6-2F', 'wsm_dp',
+        _core(0x0f, (0x08, None), (0x20, None), _WSM_DOC % 'Westmere-EX', None, HITM,
+              'local_dram counts remote cache hits too')
+        + _remote_cache(0x0f, ((0x4, 'REMOTE_HITM'),), _WSM_DOC % 'Westmere-EX', _UNCORE_RETIRED)
+        + _RESOURCE),
+    Row('sandybridge-ep', 'Sandy Bridge-EP', r'GenuineIntel-6-2D', 'snb_ep',
+        _core(0xd3, *_DRAM, 'Intel perfmon, Jaketown: ' + _LLC_MISS, _LLC_MISS)
+        + _SNB_CORE + _IMC_CAS + _QPI),
+    # libpfm4's LOCAL_DRAM is 0x01 here (snoop not needed or missed); Intel's list
+    # has 0x03, with snoops that hit but did not forward. So it has no libpfm4 name.
+    Row('ivybridge-ep', 'Ivy Bridge-EP', r'GenuineIntel-6-3E', 'ivb_ep',
+        _core(0xd3, (0x3, None), (0xc, 'REMOTE_DRAM'), 'Intel perfmon, Ivytown: ' + _LLC_MISS,
+              _LLC_MISS)
+        + _remote_cache(0xd3, _UOPS_REMOTE, 'Intel perfmon, Ivytown: ' + _LLC_MISS, _LLC_MISS)
+        + _SNB_CORE + _IMC_CAS + _QPI),
+    Row('haswell-ep', 'Haswell-EP', r'GenuineIntel-6-3F', 'hsw_ep',
+        _core(0xd3, *_DRAM, 'Intel perfmon, Haswell-X: ' + _L3_MISS_UOPS, _L3_MISS_UOPS,
+              'errata HSM30, HSM74 may undercount')
+        + _remote_cache(0xd3, _UOPS_REMOTE, 'Intel perfmon, Haswell-X: ' + _L3_MISS_UOPS,
+                        _L3_MISS_UOPS)
+        + _HSW_CORE + _IMC_CAS + _QPI),
+    Row('broadwell-ep', 'Broadwell-EP', r'GenuineIntel-6-4F', 'bdw_ep',
+        _core(0xd3, *_DRAM, 'Intel perfmon, Broadwell-X: ' + _L3_MISS_UOPS, _L3_MISS_UOPS,
+              'erratum BDE70 may undercount')
+        + _remote_cache(0xd3, _UOPS_REMOTE, 'Intel perfmon, Broadwell-X: ' + _L3_MISS_UOPS,
+                        _L3_MISS_UOPS)
+        + _HSW_CORE + _IMC_CAS + _QPI),
+    _server('skylake-sp', 'Skylake-SP', r'GenuineIntel-6-55-[01234]', 'skx', _SKX_UNCORE),
+    _server('cascadelake-sp', 'Cascade Lake-SP', r'GenuineIntel-6-55-[56789ABCDEF]', 'clx',
+            _SKX_UNCORE),
+    _server('icelake-sp', 'Ice Lake-SP', r'GenuineIntel-6-6[AC]', 'icx',
+            _imc(('event=0x4,umask=0xf',), ('event=0x4,umask=0x30',),
+                 'Intel perfmon, Ice Lake-SP uncore: UNC_M_CAS_COUNT')
+            + _UPI + _CHA_ICX + _iio(0xff)),
+    _server('sapphirerapids', 'Sapphire Rapids', r'GenuineIntel-6-8F', 'spr', _SPR_UNCORE),
+    _server('emeraldrapids', 'Emerald Rapids', r'GenuineIntel-6-CF', None, _SPR_UNCORE),
+    _server('graniterapids', 'Granite Rapids', r'GenuineIntel-6-A[DE]', None,
+            _imc(('event=0x5,umask=0xcf', 'event=0x6,umask=0xcf'),
+                 ('event=0x5,umask=0xf0', 'event=0x6,umask=0xf0'),
+                 'Intel perfmon, Granite Rapids uncore: UNC_M_CAS_COUNT_SCH0, _SCH1')
+            + _UPI + _CHA_ICX + _iio(0xff)),
+    Row('zen1', 'AMD Zen 1', r'AuthenticAMD-23-([12]?[0-9A-F])', 'amd64_fam17h_zen1',
+        _amd_core(0x43, None, None, 0x48, 'AMD PPR family 17h, PMCx043, by analogy with Zen 2',
+                  _DEMAND_FILLS + '; neither libpfm4 nor Linux lists it for Zen 1')
+        + _AMD_DF),
+    Row('zen2', 'AMD Zen 2', r'AuthenticAMD-23-[3-9A-F][0-9A-F]', 'amd64_fam17h_zen2',
+        _amd_core(0x43, 'DATA_CACHE_REFILLS_FROM_SYSTEM',
+                  ('LS_MABRESP_LCL_DRAM', 'LS_MABRESP_RMT_DRAM', 'LS_MABRESP_RMT_CACHE'), 0x48,
+                  'AMD PPR family 17h model 31h, PMCx043', _DEMAND_FILLS)
+        + _AMD_DF),
+    Row('zen3', 'AMD Zen 3', r'AuthenticAMD-25-([245]?[0-9A-F])', 'amd64_fam19h_zen3',
+        _amd_core(0x44, 'ANY_DATA_CACHE_FILLS_FROM_SYSTEM',
+                  ('MEM_IO_LCL', 'MEM_IO_RMT', 'EXT_CACHE_RMT'), 0x5c,
+                  'AMD PPR family 19h model 01h, PMCx044', ANY_FILLS)
+        + _AMD_DF),
+    Row('zen4', 'AMD Zen 4', r'AuthenticAMD-25-([167A][0-9A-F])', 'amd64_fam19h_zen4',
+        _amd_core(0x44, 'ANY_DATA_CACHE_FILLS_FROM_SYSTEM',
+                  ('DRAM_IO_NEAR', 'DRAM_IO_FAR', 'FAR_CACHE_NEAR_FAR'), 0x5c,
+                  'AMD PPR family 19h model 11h, PMCx044', ANY_FILLS)
+        + _AMD_UMC),
+    Row('zen5', 'AMD Zen 5', r'AuthenticAMD-26-[0-9A-F]+', None,
+        _amd_core(0x44, None, None, 0x5c, 'AMD PPR family 1Ah, PMCx044', ANY_FILLS) + _AMD_UMC),
+    _neoverse('neoverse-n1', 'Neoverse N1', 0xd0c),
+    _neoverse('neoverse-v1', 'Neoverse V1', 0xd40),
+    _neoverse('neoverse-n2', 'Neoverse N2', 0xd49),
+    _neoverse('neoverse-v2', 'Neoverse V2', 0xd4f),
+)
+
+#: Names that kernels export in ``/sys/bus/event_source/devices/PMU/events``, by
+#: role: (PMU pattern, event name, what a count weighs in bytes or None, caveats).
+#: Where the kernel tells a scale in MiB it is used instead of our bytes. The names
+#: ``local_dram``, ``remote_dram``, ``cas_reads`` and ``cas_writes`` are ours: any
+#: PMU driver that can tell them (the emulated machine's does) may export them, the
+#: last two from one PMU for each node whose name ends in the node's number.
+NODE_IN_NAME = 'node in name'
+SYSFS_NAMES: dict[str, tuple[SysfsName, ...]] = {
+    LOCAL_DRAM: (('*', 'local_dram', None, ()),),
+    REMOTE_DRAM: (('*', 'remote_dram', None, ()),
+                  ('armv8_*', 'remote_access', None,
+                   ("another chip's memory or caches: DRAM and cache together",))),
+    CYCLES: (('cpu', 'cpu-cycles', None, ()), ('armv8_*', 'cpu_cycles', None, ()),
+             ('*', 'cycles', None, ())),
+    INSTRUCTIONS: (('cpu', 'instructions', None, ()), ('armv8_*', 'inst_retired', None, ()),
+                   ('*', 'instructions', None, ())),
+    STALLED_CYCLES: (('cpu', 'stalled-cycles-backend', None,
+                      ('any back-end resource, not memory alone',)),
+                     ('armv8_*', 'stall_backend', None,
+                      ('any back-end resource, not memory alone',))),
+    LLC_MISSES: (('armv8_*', 'll_cache_miss_rd', None, ('reads only',)),),
+    MEM_READ: (('uncore_imc_[0-9]*', 'cas_count_read', 64, (PACKAGE,)),
+               ('uncore_imc_[0-9]*', 'cas_count_read_sch0', 64, (PACKAGE,)),
+               ('uncore_imc_[0-9]*', 'cas_count_read_sch1', 64, (PACKAGE,)),
+               ('uncore', 'qmc_normal_reads_any', 64, (PACKAGE,)),
+               ('*_imc_[0-9]*', 'cas_reads', 64, (NODE_IN_NAME,))),
+    MEM_WRITE: (('uncore_imc_[0-9]*', 'cas_count_write', 64, (PACKAGE,)),
+                ('uncore_imc_[0-9]*', 'cas_count_write_sch0', 64, (PACKAGE,)),
+                ('uncore_imc_[0-9]*', 'cas_count_write_sch1', 64, (PACKAGE,)),
+                ('uncore', 'qmc_writes_full_any', 64, (PACKAGE, 'partial writes are left out')),
+                ('*_imc_[0-9]*', 'cas_writes', 64, (NODE_IN_NAME,))),
+    LINK_TX: (('uncore_qpi_[0-9]*', 'drs_data', 8, ()), ('uncore_qpi_[0-9]*', 'ncb_data', 8, ())),
+    IO_WRITE: tuple(('uncore_iio_free_running_[0-9]*', 'bw_in_port%d' % port, 4, ())
+                    for port in range(8)),
+}
+
+#: Layouts of core PMUs that are not on this machine, so that ``--cpu`` can encode
+#: for another one (Documentation/ABI/testing/sysfs-bus-event_source-devices-format).
+#: An uncore box's layout differs between models: its terms are shown as they are.
+DEFAULT_FORMATS: tuple[tuple[str, dict[str, str]], ...] = (
+    ('cpu', {'event': 'config:0-7', 'umask': 'config:8-15', 'cmask': 'config:24-31'}),
+    ('armv8_*', {'event': 'config:0-15'}),
+)

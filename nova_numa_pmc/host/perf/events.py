@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choose the events to count on this CPU: what each means, its code, where that comes from.
+
+For every role (:data:`counter_roles.ROLES`) the first of these that has it:
+the operator's override, names that the kernel exports, libpfm4, our table.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import exceptions
+from nova_numa_pmc.core import counter_roles
+from nova_numa_pmc.host.perf import event_table, pmu
+from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nova_numa_pmc.host.perf.pfm import Libpfm
+
+    Missing = list[tuple[str, str]]
+
+OVERRIDE, KERNEL, LIBPFM, TABLE = 'override', 'kernel', 'libpfm4', 'table'
+
+#: Core PMUs of x86: KVM's mediated vPMU takes their counters for guests.
+_X86_CORE_PMUS = ('cpu', 'cpu_core', 'cpu_atom')
+_RAW_TYPE = 4  # PERF_TYPE_RAW: perf_event.h
+_NODE_NUMBER = re.compile(r'_(\d{1,5})$')
+
+
+class Cpu(Record):
+    """A CPU model.
+
+    :param cpuid: ``GenuineIntel-6-2C-2`` (see :class:`event_table.Row`); '': unknown
+    :param name: what the CPU calls itself
+    """
+
+    cpuid: str
+    name: str
+
+
+class Event(Record):
+    """One event, ready to open.
+
+    :param type, config, config1, config2: of perf_event_attr; type None: not on this machine;
+        config None: its layout is not known here
+    :param cpus: CPUs to count an uncore event on; None: a core event
+    :param node: the node an uncore event belongs to where its PMU's name tells it;
+        None: the node of the CPU it is counted on
+    :param bytes_per_count: None: not an amount of data
+    :param minus: a role to subtract, or None
+    :param source: one of override, kernel, libpfm4, table
+    """
+
+    role: str
+    name: str
+    pmu: str
+    type: int | None = None
+    config: int | None = None
+    config1: int = 0
+    config2: int = 0
+    cpus: tuple[int, ...] | None = None
+    node: int | None = None
+    bytes_per_count: float | None = None
+    minus: str | None = None
+    source: str = TABLE
+    document: str = ''
+    caveats: tuple[str, ...] = ()
+
+
+class Selection(Record):
+    """What can be counted.
+
+    :param row: None: a CPU that the table doesn't know
+    :param events: what is counted; one role may have several, to be added up
+    :param missing: (role, why)
+    """
+
+    cpu: Cpu
+    row: event_table.Row | None
+    events: tuple[Event, ...]
+    missing: tuple[tuple[str, str], ...]
+
+
+def read_cpu(root: str = '/') -> Cpu:
+    """Return the machine's model from ``/proc/cpuinfo``, of its first processor."""
+    try:
+        with open(os.path.join(root, 'proc/cpuinfo'), encoding='ascii', errors='replace') as file:
+            text = file.read(16384)
+    except OSError:
+        return Cpu('', 'unknown')
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        name, colon, value = line.partition(':')
+        if colon:
+            fields.setdefault(name.strip(), value.strip())
+    return Cpu(_cpuid(fields), fields.get('model name', 'unknown'))
+
+
+def _cpuid(fields: Mapping[str, str]) -> str:
+    if 'CPU implementer' in fields:
+        return 'ARM-%s-%s' % (
+            fields['CPU implementer'].lower(),
+            fields.get('CPU part', '').lower(),
+        )
+    numbers = [fields.get(name, '') for name in ('cpu family', 'model', 'stepping')]
+    if not all(re.fullmatch(r'\d{1,4}', number, re.ASCII) for number in numbers):
+        return ''
+    family, model, stepping = (int(number) for number in numbers)
+    return '%s-%d-%X-%X' % (fields.get('vendor_id', ''), family, model, stepping)
+
+
+def find_row(cpuid: str) -> event_table.Row | None:
+    """Return the table's row of a CPU, or None; takes a row's key (``skylake-sp``) too."""
+    for row in event_table.ROWS:
+        if row.key == cpuid or re.match('(?:%s)(?:-|$)' % row.cpuid, cpuid):
+            return row
+    return None
+
+
+def mediated_vpmu(root: str = '/') -> bool:
+    """Return whether KVM hands the core's counters to its guests (Linux 7.0, off by default).
+
+    Then an open event that counts guest mode makes the next guest's first vCPU
+    fail with EBUSY, and a running guest makes such an event fail with EOPNOTSUPP
+    (kernel/events/core.c, mediated_pmu_account_event). Both vendors' modules
+    have the parameter ``enable_mediated_pmu``.
+    """
+    for module in ('kvm_intel', 'kvm_amd', 'kvm'):
+        path = os.path.join(root, 'sys/module', module, 'parameters/enable_mediated_pmu')
+        try:
+            with open(path, encoding='ascii', errors='replace') as file:
+                if file.read(8).strip() in ('Y', 'y', '1'):
+                    return True
+        except OSError:
+            continue
+    return False
+
+
+def select(
+    root: str = '/',
+    cpu: str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    libpfm: Libpfm | None = None,
+) -> Selection:
+    """Choose the events of every role.
+
+    :param cpu: cpuid or key of another CPU, to show what would be counted there
+        (nothing of it can be opened here); None: this machine's
+    :param overrides: role → event as perf writes it (``cpu/event=0xd3,umask=0x1/``,
+        ``cpu/instructions/``, ``r53100f``) or a libpfm4 name with its prefix
+        (``skx::EVENT:UMASK``); 'none': don't count the role
+    :param libpfm: None: it is not there
+    :raises EventError: an override that names no role or no event
+    """
+    here = cpu is None
+    known = read_cpu(root) if cpu is None else Cpu(cpu, 'unknown')
+    pmus = pmu.read_pmus(root) if here else {}
+    row = find_row(known.cpuid)
+    if row and not here:
+        known = known._replace(name=row.title)
+    overrides = overrides or {}
+    unknown = sorted(set(overrides) - set(counter_roles.ROLES))
+    if unknown:
+        raise exceptions.EventError(
+            'no such event role: %s; choose from %s'
+            % (', '.join(unknown), ', '.join(counter_roles.ROLES))
+        )
+    chosen: list[Event] = []
+    missing: Missing = []
+    for role in counter_roles.ROLES:
+        found, reason = _find(role, pmus, row, overrides, libpfm, here)
+        chosen.extend(found)
+        if not found:
+            missing.append((role, reason))
+    if here and mediated_vpmu(root):
+        chosen, missing = _without_core(chosen, missing)
+    return Selection(known, row, tuple(chosen), tuple(missing))
+
+
+def _without_core(chosen: list[Event], missing: Missing) -> tuple[list[Event], Missing]:
+    reason = (
+        "KVM's mediated vPMU is enabled: an open core event would stop guests from "
+        'starting; load kvm_intel or kvm_amd with enable_mediated_pmu=0 to count it'
+    )
+    refused = {event.role for event in chosen if event.pmu in _X86_CORE_PMUS}
+    return (
+        [event for event in chosen if event.pmu not in _X86_CORE_PMUS],
+        missing + [(role, reason) for role in counter_roles.ROLES if role in refused],
+    )
+
+
+def _find(
+    role: str,
+    pmus: Mapping[str, pmu.Pmu],
+    row: event_table.Row | None,
+    overrides: Mapping[str, str],
+    libpfm: Libpfm | None,
+    here: bool,
+) -> tuple[tuple[Event, ...], str]:
+    """Return (events, why there are none)."""
+    if role in overrides:
+        spec = overrides[role].strip()
+        if spec.lower() == 'none':
+            return (), 'switched off by the configuration'
+        return _from_override(role, spec, pmus, libpfm), ''
+    found = _from_kernel(role, pmus)
+    if found:
+        return found, ''
+    entries = [entry for entry in row.entries if entry.role == role] if row else []
+    if not row:
+        return (), (
+            'this CPU is not in the table and the kernel exports no name for it: '
+            'software sources are used'
+        )
+    if not entries:
+        return (), 'no event of %s is known for it' % row.title
+    events = tuple(
+        event for entry in entries for event in _from_entry(entry, row, pmus, libpfm, here)
+    )
+    if not events:
+        return (), 'there is no PMU %s (no driver, or a virtual machine)' % entries[0].pmu
+    return events, ''
+
+
+def _from_override(
+    role: str, spec: str, pmus: Mapping[str, pmu.Pmu], libpfm: Libpfm | None
+) -> tuple[Event, ...]:
+    match = re.fullmatch(r'r([0-9a-fA-F]{1,16})', spec)
+    if match:
+        return (
+            Event(
+                role, spec, 'cpu', _RAW_TYPE, int(match[1], 16) & ~_REGISTER_BITS, source=OVERRIDE
+            ),
+        )
+    match = re.fullmatch(r'([A-Za-z0-9_*?\[\]-]+)/([^/]+)/', spec)
+    if match:
+        boxes = pmu.matching(pmus, match[1])
+        if not boxes:
+            raise exceptions.EventError('%s: no PMU %s here' % (role, match[1]))
+        return tuple(
+            _event(
+                role,
+                spec,
+                box,
+                box.events.get(match[2], match[2]),
+                source=OVERRIDE,
+                weight=box.bytes_per_count.get(match[2]),
+            )
+            for box in boxes
+        )
+    code = libpfm.encode(spec) if libpfm and '::' in spec else None
+    if code:
+        return (Event(role, spec, 'cpu', *code, source=OVERRIDE, document='libpfm4'),)
+    raise exceptions.EventError(
+        '%s: %.80r is not an event; write cpu/event=0xd3,umask=0x1/, r53100f or, with libpfm4 '
+        'installed, PMU::EVENT:UMASK' % (role, spec)
+    )
+
+
+#: Bits 16-17, 20 and 22 of IA32_PERFEVTSELx (user, kernel, interrupt, enable):
+#: the deck's r53100f names them, the kernel sets them itself and refuses them
+#: in ``config`` (arch/x86/include/asm/perf_event.h).
+_REGISTER_BITS = 0x530000
+
+
+def register_code(event: Event) -> int:
+    """Return the code as written in the event-select register, 0x53100f for 0x100f."""
+    return (event.config or 0) | _REGISTER_BITS
+
+
+def _event(
+    role: str,
+    name: str,
+    box: pmu.Pmu,
+    terms: str,
+    source: str,
+    weight: float | None = None,
+    node: int | None = None,
+    document: str = '',
+    caveats: tuple[str, ...] = (),
+    minus: str | None = None,
+) -> Event:
+    return Event(
+        role,
+        name,
+        box.name,
+        box.type,
+        *pmu.encode(box, terms),
+        box.cpus,
+        node,
+        weight,
+        minus,
+        source,
+        document,
+        caveats,
+    )
+
+
+def _from_kernel(role: str, pmus: Mapping[str, pmu.Pmu]) -> tuple[Event, ...]:
+    uncore = role in counter_roles.UNCORE_ROLES
+    found = []
+    for pattern, name, weight, caveats in event_table.SYSFS_NAMES.get(role, ()):
+        for box in pmu.matching(pmus, pattern):
+            if name not in box.events or uncore != (box.cpus is not None):
+                continue
+            try:
+                found.append(_kernel_event(role, name, box, weight, caveats))
+            except exceptions.EventError:
+                continue  # needs a parameter, or sysfs is garbage: the next source may know it
+        if found and not uncore:
+            break
+    return tuple(found if uncore else found[:1])
+
+
+def _kernel_event(
+    role: str, name: str, box: pmu.Pmu, weight: float | None, caveats: tuple[str, ...]
+) -> Event:
+    node = None
+    if event_table.NODE_IN_NAME in caveats:
+        number = _NODE_NUMBER.search(box.name)
+        node = int(number[1]) if number else None
+        caveats = ()
+    return _event(
+        role,
+        name,
+        box,
+        box.events[name],
+        KERNEL,
+        box.bytes_per_count.get(name, weight),
+        node,
+        'sysfs: %s/events/%s' % (box.name, name),
+        caveats,
+    )
+
+
+def _from_entry(
+    entry: event_table.Entry,
+    row: event_table.Row,
+    pmus: Mapping[str, pmu.Pmu],
+    libpfm: Libpfm | None,
+    here: bool,
+) -> list[Event]:
+    """Return an entry's events, one for each box of its PMU."""
+    uncore = entry.role in counter_roles.UNCORE_ROLES
+    if not here and uncore:
+        return [_plain(entry, entry.pmu)]
+    boxes = [box for box in pmu.matching(pmus, entry.pmu) if uncore == (box.cpus is not None)]
+    if not here:
+        boxes = [pmu.absent(entry.pmu)]
+    name = '%s::%s' % (row.pfm, entry.pfm)
+    named = libpfm.encode(name) if libpfm and entry.pfm and row.pfm else None
+    if named:
+        return [
+            _plain(entry, box.name)._replace(
+                name=name,
+                type=box.type,
+                config=named[1],
+                config1=named[2],
+                config2=named[3],
+                source=LIBPFM,
+            )
+            for box in boxes[:1]
+        ]
+    found = []
+    for box in boxes if uncore else boxes[:1]:
+        layout = box if box.formats else box._replace(formats=pmu.absent(box.name).formats)
+        try:
+            found.append(
+                _event(
+                    entry.role,
+                    entry.terms,
+                    layout,
+                    entry.terms,
+                    TABLE,
+                    entry.bytes_per_count,
+                    None,
+                    entry.document,
+                    entry.caveats,
+                    entry.minus,
+                )
+            )
+        except exceptions.EventError:
+            continue  # this kernel's driver lacks a term: the role is then missing, with a reason
+    return found
+
+
+def _plain(entry: event_table.Entry, pmu_name: str) -> Event:
+    return Event(
+        entry.role,
+        entry.terms,
+        pmu_name,
+        bytes_per_count=entry.bytes_per_count,
+        minus=entry.minus,
+        document=entry.document,
+        caveats=entry.caveats,
+    )

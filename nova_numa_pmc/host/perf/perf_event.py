@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open, read and close hardware counters: a thin binding of perf_event_open(2).
+
+PyPI has no kept-up binding that reads groups and counts control groups
+(performance-features: 2023, whole processes only; perfmon: unmaintained, per
+thread; python3-libpfm is not packaged for Debian), so this is one, with ctypes.
+
+Structures: include/uapi/linux/perf_event.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import functools
+import os
+import platform
+import resource
+import struct
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import exceptions
+from nova_numa_pmc.core.rates import Count
+from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from nova_numa_pmc.host.perf.events import Event
+
+    #: Of a group's events, in their order; None: not told.
+    Counts = tuple[Count | None, ...]
+
+_SYSCALLS = {'x86_64': 298, 'aarch64': 241, 'ppc64le': 319, 's390x': 331, 'riscv64': 241}
+# type, size, config, sample_period, sample_type, read_format, flags, wakeup, bp_type, config1,
+# config2, then what this doesn't use up to PERF_ATTR_SIZE_VER5.
+_ATTR = struct.Struct('=IIQQQQQIIQQ40x')
+# TOTAL_TIME_ENABLED | TOTAL_TIME_RUNNING | ID | GROUP
+_READ_FORMAT = 1 | 2 | 4 | 8
+# No exclude_* bit is set: what a guest does is to be counted (perf sets
+# exclude_guest by default, so that `perf stat -e event:GH` is what compares).
+_DISABLED = 1
+_FD_CLOEXEC, _PID_CGROUP = 8, 4
+_IOC_ENABLE, _IOC_DISABLE, _IOC_ID = 0x2400, 0x2401, 0x80082407
+_IOC_FLAG_GROUP = 1
+
+CPU, THREAD, CGROUP = 'cpu', 'thread', 'cgroup'
+
+
+class Target(Record):
+    """What is counted.
+
+    :param kind: CPU: all that runs on a CPU; THREAD: a thread wherever it runs;
+        CGROUP: a control group and those below it, on one CPU
+    :param id: thread id; path of a directory of the perf_event hierarchy (v1) or of v2
+    :param cpu: for CPU and CGROUP
+    :param since: tells apart two holders of one id: a thread's start time
+        (:func:`thread`), a control group's inode (:func:`cgroup`)
+    """
+
+    kind: str
+    id: int | str | None
+    cpu: int = -1
+    since: int | None = None
+
+
+def on_cpu(cpu: int) -> Target:
+    """Return the target of a CPU."""
+    return Target(CPU, None, cpu)
+
+
+def thread(tid: int, root: str = '/') -> Target | None:
+    """Return a thread's target; None when it is gone.
+
+    Reads ``/proc/TID/task/TID/stat``: ``/proc/TID/stat`` sums over all threads of
+    the process, so that reading it for each of them takes quadratic time.
+    """
+    try:
+        with open(
+            '%s/proc/%d/task/%d/stat' % (root.rstrip('/'), tid, tid), 'rb', buffering=0
+        ) as file:
+            fields = file.read(4096).rpartition(b')')[2].split()
+        return Target(THREAD, tid, since=int(fields[19]))
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def cgroup(path: str, cpu: int) -> Target | None:
+    """Return a control group's target on one CPU; None when it is gone."""
+    try:
+        return Target(CGROUP, path, cpu, os.stat(path).st_ino)
+    except OSError:
+        return None
+
+
+def pack_attr(event: Event, disabled: bool = False) -> bytes:
+    """Return an event's perf_event_attr."""
+    return _ATTR.pack(
+        event.type,
+        _ATTR.size,
+        event.config,
+        0,
+        0,
+        _READ_FORMAT,
+        _DISABLED if disabled else 0,
+        0,
+        0,
+        event.config1,
+        event.config2,
+    )
+
+
+def open_event(event: Event, target: Target, group_fd: int = -1, disabled: bool = False) -> int:
+    """Open one counter and return its descriptor.
+
+    :raises CounterError: one of its subclasses, by what can be done about it
+    """
+    number = _SYSCALLS.get(platform.machine())
+    if number is None or event.type is None:
+        raise exceptions.CounterUnsupported('%s: not on this machine' % event.name)
+    directory = -1
+    pid, flags = -1, _FD_CLOEXEC
+    try:
+        if isinstance(target.id, str):  # of a CGROUP
+            directory = pid = _open_cgroup(target.id, target)
+            flags |= _PID_CGROUP
+        elif target.id is not None:  # of a THREAD
+            pid = target.id
+        attr = pack_attr(event, disabled)
+        fd: int = _libc().syscall(number, attr, pid, target.cpu, group_fd, flags)
+        if fd < 0:
+            raise _explain(ctypes.get_errno(), event, target)
+        return fd
+    finally:
+        if directory >= 0:
+            os.close(directory)
+
+
+def _open_cgroup(path: str, target: Target) -> int:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _explain(error.errno or 0, None, target) from error
+    if target.since is not None and os.fstat(fd).st_ino != target.since:
+        os.close(fd)
+        raise exceptions.CounterTargetGone('%s: another control group has this name' % path)
+    return fd
+
+
+_library: list[ctypes.CDLL] = []
+
+
+def _libc() -> ctypes.CDLL:
+    if not _library:
+        library = ctypes.CDLL(None, use_errno=True)
+        library.syscall.restype = ctypes.c_long
+        library.syscall.argtypes = (
+            ctypes.c_long,
+            ctypes.c_char_p,
+            ctypes.c_long,
+            ctypes.c_long,
+            ctypes.c_long,
+            ctypes.c_ulong,
+        )
+        _library.append(library)
+    return _library[0]
+
+
+def paranoid(root: str = '/') -> int | None:
+    """Return kernel.perf_event_paranoid; None: this kernel has no perf events."""
+    try:
+        with open(
+            os.path.join(root, 'proc/sys/kernel/perf_event_paranoid'), encoding='ascii'
+        ) as file:
+            return int(file.read(16))
+    except (OSError, ValueError):
+        return None
+
+
+def _explain(number: int, event: Event | None, target: Target) -> exceptions.CounterError:
+    """Return the exception that says what can be done about an errno."""
+    name = event.name if event else 'counters'
+    where = {CPU: 'CPU %s' % target.cpu, THREAD: 'thread %s' % target.id}.get(
+        target.kind, '%s on CPU %s' % (target.id, target.cpu)
+    )
+    text = '%s on %s: %s' % (name, where, os.strerror(number))
+    if number in (errno.EACCES, errno.EPERM):
+        return exceptions.CounterRefused(
+            '%s; kernel.perf_event_paranoid is %s: run with CAP_PERFMON (CAP_SYS_ADMIN before '
+            'Linux 5.8, and on Debian and Ubuntu while that is above 2), or set the sysctl to '
+            '-1, and in a container allow perf_event_open in its seccomp profile'
+            % (text, paranoid())
+        )
+    if number == errno.ENOSYS:
+        return exceptions.CounterUnsupported(text + '; this kernel has no perf events')
+    if number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        return exceptions.CountersExhausted(
+            '%s; raise LimitNOFILE of the service or count fewer guests' % text
+        )
+    if (
+        number == errno.ESRCH
+        or (number in (errno.ENODEV, errno.ENXIO) and target.kind == CPU)
+        or (
+            number in (errno.ENOENT, errno.EBADF, errno.ENODEV, errno.ENOTDIR)
+            and target.kind == CGROUP
+        )
+    ):
+        return exceptions.CounterTargetGone(text)
+    if number == errno.EBUSY:
+        return exceptions.CounterUnsupported(text + '; another user holds the counter')
+    if number == errno.EOPNOTSUPP:
+        return exceptions.CounterUnsupported(
+            "%s; the PMU can't count this way (a guest with KVM's mediated vPMU?)" % text
+        )
+    return exceptions.CounterUnsupported(text)
+
+
+def raise_descriptor_limit() -> bool:
+    """Raise this process's soft limit of descriptors to its hard one; tell whether it rose."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return False
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return True
+
+
+@functools.cache
+def _words(number: int) -> struct.Struct:
+    return struct.Struct('=%dQ' % number)
+
+
+def parse_group(data: bytes, ids: Sequence[int]) -> Counts:
+    """Return a group's counts in the order of ``ids``; None where one is not in it.
+
+    :param data: what read(2) gave: nr, enabled, running, then value and id of each
+    :returns: all None when the data is no group
+    """
+    nothing = (None,) * len(ids)
+    if len(data) < 24 or len(data) % 8:
+        return nothing
+    words = _words(len(data) // 8).unpack(data)
+    number, enabled, running = words[:3]
+    # running > enabled can't be; a leader in error or of another format reads like that
+    if len(words) != 3 + 2 * number or running > enabled:
+        return nothing
+    if words[4::2] == tuple(ids):  # nearly always: the kernel keeps the order of opening
+        # Not Count(...): a named tuple's own constructor takes twice the time.
+        return tuple([tuple.__new__(Count, (value, enabled, running)) for value in words[3::2]])
+    by_id = dict(zip(words[4::2], words[3::2]))
+    return tuple(Count(by_id[one], enabled, running) if one in by_id else None for one in ids)
+
+
+class Group:
+    """Events that the hardware counts together on one target."""
+
+    def __init__(self, events: Iterable[Event], target: Target, disabled: bool = False) -> None:
+        """Open the events; on an error none stays open.
+
+        :raises CounterError: see :func:`open_event`
+        """
+        self.events = tuple(events)
+        self.target = target
+        self.fds: list[int] = []
+        self.ids: list[int] = []
+        #: What was read last, and its counts.
+        self._last: tuple[bytes | None, Counts] = None, ()
+        try:
+            for event in self.events:
+                self.add(event, disabled and not self.fds)
+        except exceptions.CounterError:
+            self.close()
+            raise
+
+    def add(self, event: Event, disabled: bool = False) -> None:
+        """Open one more event in this group; ``events`` is the caller's to extend."""
+        fd = open_event(event, self.target, self.fds[0] if self.fds else -1, disabled)
+        try:
+            self.ids.append(struct.unpack('=Q', fcntl.ioctl(fd, _IOC_ID, bytes(8)))[0])
+        except OSError as error:
+            os.close(fd)
+            raise _explain(error.errno or 0, event, self.target) from error
+        self.fds.append(fd)
+
+    def read(self) -> Counts:
+        """Return the counts so far, in the order of ``events``.
+
+        It is the same object as before while the target has not run.
+        """
+        try:
+            data = os.read(self.fds[0], 24 + 16 * len(self.fds))
+        except (OSError, IndexError):
+            return (None,) * len(self.events)
+        if data != self._last[0]:
+            self._last = data, parse_group(data, self.ids)
+        return self._last[1]
+
+    def enable(self) -> None:
+        """Start counting."""
+        fcntl.ioctl(self.fds[0], _IOC_ENABLE, _IOC_FLAG_GROUP)
+
+    def disable(self) -> None:
+        """Stop counting; what was counted stays readable."""
+        fcntl.ioctl(self.fds[0], _IOC_DISABLE, _IOC_FLAG_GROUP)
+
+    def close(self) -> None:
+        """Close the counters, members before their leader."""
+        for fd in reversed(self.fds):
+            os.close(fd)
+        self.fds = []
+
+
+def fit_together(events: Iterable[Event], cpu: int) -> bool:
+    """Return whether the hardware could count all of these at once on a CPU.
+
+    :raises CounterError: anything else than a refusal of the group
+    """
+    try:
+        Group(events, on_cpu(cpu), disabled=True).close()
+    except exceptions.CounterUnsupported:
+        return False
+    return True
+
+
+def open_groups(
+    events: Iterable[Event], target: Target, disabled: bool = False
+) -> tuple[tuple[Group, ...], tuple[tuple[Event, exceptions.CounterUnsupported], ...]]:
+    """Open events in as few groups as the hardware allows, in their order.
+
+    A group that could never be counted at once is refused by the kernel
+    (EINVAL): the event then begins the next group, and the kernel rotates.
+    An event that this machine doesn't have is left out of the groups.
+
+    :returns: (groups, (event left out, its error) of each)
+    :raises CounterError: anything else than an unsupported event; nothing stays open
+    """
+    groups: list[Group] = []
+    missing: list[tuple[Event, exceptions.CounterUnsupported]] = []
+    try:
+        for event in events:
+            try:
+                _place(event, groups, target, disabled)
+            except exceptions.CounterUnsupported as error:
+                missing.append((event, error))
+    except exceptions.CounterError:
+        for group in groups:
+            group.close()
+        raise
+    return tuple(groups), tuple(missing)
+
+
+def _place(event: Event, groups: list[Group], target: Target, disabled: bool) -> None:
+    if groups:
+        try:
+            groups[-1].add(event)
+            groups[-1].events += (event,)
+            return
+        except exceptions.CounterUnsupported:
+            pass  # doesn't fit, or not supported at all: alone it shows which
+    groups.append(Group((event,), target, disabled))

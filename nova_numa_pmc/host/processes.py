@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the services that run on a host, and the root that each of them sees."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from nova_numa_pmc.conf import settings
+from nova_numa_pmc.host import confinement
+from nova_numa_pmc.record import Record
+
+NOVA_COMPUTE, NOVA_SCHEDULER, NUMAD = 'nova-compute', 'nova-scheduler', 'numad'
+AGENT = 'nova-numa-agent'
+_MAX_COMMAND_BYTES = 1 << 16
+# What oslo.service and cotyledon make of the command line where setproctitle is installed.
+_TITLE = re.compile(r'\S+: master process \[(?P<command>[^\0]*)\][ \0]*')
+
+
+class Process(Record):
+    """A running service.
+
+    :param command: its arguments with the program
+    :param uid, gid: real ids of its owner
+    :param started_s: seconds since the epoch, None: not told
+    :param root: where its file system root is for us
+    :param same_root: that is the host's own (False: a container)
+    """
+
+    name: str
+    pid: int
+    command: tuple[str, ...]
+    uid: int
+    gid: int
+    started_s: float | None
+    root: str
+    same_root: bool
+
+    def path(self, path: str) -> str:
+        """Return where we see an absolute path of the process."""
+        return settings.below(self.root, path)
+
+
+def find(root: str, name: str) -> Process | None:
+    """Return the first process of a service, None without one.
+
+    Services started through an interpreter are found by the script that it runs, those that
+    have titled themselves by the command line in the title.
+    """
+    proc = os.path.join(root, 'proc')
+    try:
+        pids = sorted(int(entry) for entry in os.listdir(proc) if entry.isdigit())
+    except OSError:
+        return None
+    for pid in pids:
+        process = _described(root, os.path.join(proc, str(pid)), pid, name)
+        if process is not None:
+            return process
+    return None
+
+
+def _described(root: str, directory: str, pid: int, name: str) -> Process | None:
+    try:
+        with open(os.path.join(directory, 'cmdline'), 'rb') as stream:
+            raw = stream.read(_MAX_COMMAND_BYTES)
+        owner = os.stat(directory)
+    except OSError:
+        return None  # ended meanwhile
+    text = raw.decode('utf-8', 'replace')
+    title = _TITLE.fullmatch(text)
+    parts = title['command'].split(' ') if title else text.split('\0')
+    command = tuple(part for part in parts if part)
+    # The program itself, or the script of an interpreter: not the argument of an editor.
+    script = (
+        [part for part in command[1:] if not part.startswith('-')][:1]
+        if command and os.path.basename(command[0]).startswith('python')
+        else []
+    )
+    if name not in [os.path.basename(part) for part in (*command[:1], *script)]:
+        return None
+    same_root = confinement.same_root(root, directory)
+    return Process(
+        name,
+        pid,
+        command,
+        owner.st_uid,
+        owner.st_gid,
+        confinement.started_s(root, directory),
+        root if same_root else os.path.join(directory, 'root'),
+        same_root,
+    )

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was measured on a host over one interval: per node and per guest.
+
+The one record between those who measure (``host/``, the agent) and those who read
+(``top``, ``record``, ``report``, the published host state). ``None`` is unknown, never 0.
+Rates are per second of the interval; accesses are DRAM accesses (cache lines).
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc.record import Record
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from typing import Any
+
+#: How sure a source of evidence is: it counted accesses; it shared out what others counted;
+#: it concluded from where pages lie and CPUs ran.
+COUNTED, ATTRIBUTED, INFERRED = 'counted', 'attributed', 'inferred'
+
+
+class NodeSample(Record):
+    """One node.
+
+    :param id: the kernel's node id
+    :param capacity_cores, demand_cores: C_n and D_n of the floating pool's CPUs [cores]
+        (``core/pressure.py``)
+    :param cpu_ratio, bandwidth_ratio, link_ratio: utilisations, 1 saturated
+    :param pressure: the highest of the known utilisations
+    :param local_per_sec, remote_per_sec: DRAM accesses of the node's CPUs
+    :param remote_ratio: remote over all of these, 0 to 1
+    :param cpi: cycles per instruction; not to be relied on unless ``cpi_reliable``
+    :param waiting_cores, distance_cores: the loss L_n in its two parts [cores]
+    :param io_miss_ratio: inbound device writes that missed the cache (DDIO), 0 to 1
+    :param memory_bytes, free_bytes: MemTotal and MemFree
+    :param promised_bytes: what its guests may grow to (``model.NodeView``)
+    :param stolen_cores: what the host's own hypervisor gave to others; ``capacity_cores`` is
+        without it
+    """
+
+    id: int
+    capacity_cores: float | None = None
+    demand_cores: float | None = None
+    cpu_ratio: float | None = None
+    bandwidth_bytes_per_sec: float | None = None
+    bandwidth_max_bytes_per_sec: float | None = None
+    bandwidth_ratio: float | None = None
+    link_ratio: float | None = None
+    pressure: float | None = None
+    local_per_sec: float | None = None
+    remote_per_sec: float | None = None
+    remote_ratio: float | None = None
+    cpi: float | None = None
+    cpi_reliable: bool = False
+    waiting_cores: float | None = None
+    distance_cores: float | None = None
+    io_miss_ratio: float | None = None
+    memory_bytes: int | None = None
+    free_bytes: int | None = None
+    promised_bytes: int | None = None
+    stolen_cores: float | None = None
+
+
+class DeviceSample(Record):
+    """A guest's device.
+
+    :param address: PCI address '0000:3b:00.1', or the host's name of it ('eth0', 'nvme0')
+    :param node: the node id it sits on, None: the platform does not tell
+    :param local: the guest's CPUs ran on that node for most of the interval; None: unknown
+    """
+
+    address: str
+    node: int | None
+    local: bool | None
+
+
+class GuestSample(Record):
+    """One guest.
+
+    :param source: the rung that told about its memory accesses, '' none did
+    :param sure: :data:`COUNTED`, :data:`ATTRIBUTED` or :data:`INFERRED`; '' no source
+    :param cores: CPU time that its threads got, vCPUs and all others [cores];
+        ``waiting_cores``: that they wanted and did not get though no quota forbade it
+    :param cores_by_node: (node id, cores it ran there), ascending ids; empty: unknown
+    :param bytes_by_node: (node id, bytes of its memory there); empty: unknown
+    :param local_per_sec, remote_per_sec: DRAM accesses, None: the source has only a ratio
+    :param remote_ratio: remote over all, 0 to 1
+    :param bandwidth_bytes_per_sec: DRAM traffic where the source counts bytes
+    :param intensity: DRAM accesses per 1,000 instructions
+    :param counted_share: the smallest share of the interval that its counters ran, 1: no
+        multiplexing; None: no counters
+    """
+
+    uuid: str
+    name: str
+    source: str
+    sure: str
+    cores: float | None = None
+    waiting_cores: float | None = None
+    cores_by_node: tuple[tuple[int, float], ...] = ()
+    bytes_by_node: tuple[tuple[int, int], ...] = ()
+    local_per_sec: float | None = None
+    remote_per_sec: float | None = None
+    remote_ratio: float | None = None
+    bandwidth_bytes_per_sec: float | None = None
+    cpi: float | None = None
+    cpi_reliable: bool = False
+    intensity: float | None = None
+    counted_share: float | None = None
+    devices: tuple[DeviceSample, ...] = ()
+
+
+class PoolSample(Record):
+    """A pool of CPUs beside the floating one (:mod:`nova_numa_pmc.core.pools`).
+
+    :param cpus: its CPUs, ascending
+    :param demand_by_node: (node id, cores wanted of its CPUs there, None: unknown)
+    :param stolen_by_node: (node id, cores that another host took of them, likewise)
+    """
+
+    cpus: tuple[int, ...]
+    demand_by_node: tuple[tuple[int, float | None], ...]
+    stolen_by_node: tuple[tuple[int, float | None], ...]
+
+
+class Sample(Record):
+    """A host over one interval.
+
+    :param taken_s: CLOCK_REALTIME at its end [s since the epoch]
+    :param elapsed_s: its length [s]
+    :param source: the best rung in use, '' none
+    :param nodes: in the order of their ids
+    :param guests: in the order of their names
+    :param problems: what could not be measured, with its remedy
+    :param pools: those beside the floating one; nodes tell of the floating pool
+    :param pool_source: who says which CPUs the floating pool has: 'nova.conf', 'guests',
+        'kernel'; '' not told
+    """
+
+    taken_s: float
+    elapsed_s: float
+    source: str
+    nodes: tuple[NodeSample, ...] = ()
+    guests: tuple[GuestSample, ...] = ()
+    problems: tuple[str, ...] = ()
+    pools: tuple[PoolSample, ...] = ()
+    pool_source: str = ''
+
+
+def to_data(sample: Sample) -> dict[str, Any]:
+    """Return a sample as plain dicts and lists, ready for JSON."""
+    data = sample._asdict()
+    data['nodes'] = [node._asdict() for node in sample.nodes]
+    data['pools'] = [pool._asdict() for pool in sample.pools]
+    data['guests'] = [
+        dict(guest._asdict(), devices=[d._asdict() for d in guest.devices])
+        for guest in sample.guests
+    ]
+    return data

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Let guests that wait for the CPUs of their L3 cache use all of their nodes.
+
+At its start a guest is held to a cache that promised vCPUs leave room on
+(``core/placement/l3.py``). What they want may grow: then they would wait beside idle CPUs, and
+static pins fall behind floating guests. Who was widened stays so until it is moved or started
+anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import model, promises
+from nova_numa_pmc.conf.settings import Settings
+from nova_numa_pmc.core import pools
+from nova_numa_pmc.core.host_view import capacity_cores
+from nova_numa_pmc.cpulist import format_nodes
+from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
+from nova_numa_pmc.state.promises_format import Promises
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nova_numa_pmc.agent.stages import Tick
+    from nova_numa_pmc.measurement import NodeSample, Sample
+
+    #: Node ids and CPUs of a promise.
+    _Cache = tuple[tuple[int, ...], tuple[int, ...]]
+
+#: A guest is widened once those of its cache have waited so long beside idle CPUs (assumed: a few
+#: times what the cold caches of such a change cost) [core-seconds].
+ENOUGH_CORE_SEC = 10.0
+#: Waiting of one cache that is noise [cores].
+NOISE_CORES = 0.1
+#: A sample speaks for no longer than this, however late the next is [s].
+LONGEST_S = 60.0
+
+
+class CrowdedCaches:
+    """What guests have waited for on each cache beside idle CPUs of their nodes."""
+
+    def __init__(self, options: Settings, root: str, log: logging.Logger) -> None:
+        self.options = options
+        self._root, self._log = root, log
+        self._waited: dict[_Cache, float] = {}  # [core-seconds]
+
+    def widen(self, tick: Tick) -> Tick:
+        """Widen the guest that waits most on each cache where that has gone on; return the tick.
+
+        :param tick: with sample, host and record
+        :raises StateError: a promise can't be written
+        """
+        assert tick.sample is not None and tick.host is not None and tick.record is not None
+        waiting = self._waiting(tick.sample, tick.record, tick.host, tick.guests)
+        guests: dict[_Cache, list[tuple[float, model.Promise]]] = {}
+        for guest, waits in waiting:
+            guests.setdefault((guest.cpu_nodes, guest.cpus), []).append((waits, guest))
+        elapsed_s = min(tick.sample.elapsed_s or 0.0, LONGEST_S)
+        cores = dict(
+            zip(
+                (node.id for node in tick.host.nodes),
+                capacity_cores(tick.host, self.options.limits),
+            )
+        )
+        before, self._waited = self._waited, {}
+        widened: dict[str, model.Promise] = {}
+        for key, found in guests.items():
+            waits = sum(each for each, _ in found)  # which is in what is wanted of the nodes, too
+            spared = min(waits, max(0.0, self._room(tick.sample.nodes, key[0], cores) + waits))
+            waited = max(0.0, before.get(key, 0.0) + (spared - NOISE_CORES) * elapsed_s)
+            if waited < ENOUGH_CORE_SEC:
+                self._waited[key] = waited
+                continue
+            most, promise = max(found, key=lambda each: (each[0], each[1].uuid))
+            after = promise._replace(cpus=())
+            promises.settle(after, self.options, self._root, LOCK_TIMEOUT_S)
+            widened[promise.uuid] = after
+            self._log.info(
+                'guest %s: given all CPUs of node %s: it is short of %.1f cores on its L3 cache '
+                'while others are idle',
+                promise.name,
+                format_nodes(promise.cpu_nodes),
+                most,
+            )
+        if not widened:
+            return tick
+        return tick._replace(
+            record=Promises({**tick.record.promises, **widened}, tick.record.rotation)
+        )
+
+    @staticmethod
+    def _waiting(
+        sample: Sample, record: Promises, host: model.Topology, running: Iterable[model.Guest]
+    ) -> list[tuple[model.Promise, float]]:
+        """List (promise, cores that it waits for) of the guests held to a cache, where known.
+
+        One that has grown beyond its cache has all CPUs of its nodes already.
+        """
+        found, waits = [], {each.uuid: each.waiting_cores for each in sample.guests}
+        for guest in running:
+            promise, cores = record.promises.get(guest.uuid), waits.get(guest.uuid)
+            if (
+                promise is not None
+                and promise.cpus
+                and promise.started
+                and promise.origin == model.PLACED
+                and cores is not None
+                and pools.cpus_held(promise, host, guest)
+                < pools.cpus_on(promise.cpu_nodes, host, guest)
+            ):
+                found.append((promise, cores))
+        return found
+
+    @staticmethod
+    def _room(
+        samples: Iterable[NodeSample], nodes: tuple[int, ...], cores: Mapping[int, float]
+    ) -> float:
+        """Return what some nodes have less what is wanted of them [cores].
+
+        Where that isn't known it is as if nothing idled.
+        """
+        room = 0.0
+        for node in samples:
+            if node.id in nodes:
+                if node.demand_cores is None:
+                    return float('-inf')
+                room += cores.get(node.id, 0.0) - node.demand_cores
+        return room

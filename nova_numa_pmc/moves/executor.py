@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make planned moves, a bit at a time: promise, then CPUs, then memory.
+
+The new place is promised before anything is written, so that a start of another guest counts
+it, and an agent that comes back after a kill knows what is right. A move whose memory would not
+follow is taken back.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import promises
+from nova_numa_pmc.core import pools
+from nova_numa_pmc.core.rebalance import eligibility, moves
+from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_why
+from nova_numa_pmc.cpulist import format_nodes
+from nova_numa_pmc.exceptions import GuestGone, MigrationError, NumaPmcError
+from nova_numa_pmc.host.paging import migrate
+from nova_numa_pmc.host.paging.port import HOST, Port
+from nova_numa_pmc.moves.parts import Leg, has_followed, told
+from nova_numa_pmc.moves.reservations import Order, Reservations
+from nova_numa_pmc.moves.widened import Widened
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.state import history
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from nova_numa_pmc import model
+    from nova_numa_pmc.conf.agent import Options
+    from nova_numa_pmc.core import pools
+
+#: How a move ends: as planned, undone, or not begun.
+MADE, TAKEN_BACK, REFUSED = RESULTS = ('made', 'taken_back', 'refused')
+#: What can't be taken back stands.
+_COUNTED_AS = {history.PARTLY: MADE, history.TAKEN_BACK: TAKEN_BACK, history.REFUSED: REFUSED}
+
+
+class Totals(Record):
+    """What has been moved since the agent began.
+
+    :param ended: {(kind of :data:`moves.KINDS`, one of :data:`RESULTS`): moves that ended so};
+        replaced when it changes, as other threads read it
+    :param in_hand: guests that are being moved
+    """
+
+    ended: dict[tuple[str, str], int] = {}
+    moved_bytes: int = 0
+    in_hand: int = 0
+
+
+class Moving:
+    """The moves in hand and to come.
+
+    :param who, batch: as the history has them
+    :param record: called when a move begins and when it has ended; None: it is written down
+    :ivar reservations: whose options are in force
+    :ivar widened: guests that are held to more nodes than were promised
+    :ivar pool: the floating pool; None: as it is published
+    :ivar failed: uuids of guests whose moves were not made or taken back; whoever plans
+        empties it
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        root: str,
+        log: logging.Logger,
+        clock: Callable[[], float] = time.monotonic,
+        who: str = history.AGENT,
+        batch: str = '',
+        record: Callable[[history.Entry], object] | None = None,
+        port: Port = HOST,
+    ) -> None:
+        self._root, self._log, self._clock = root, log, clock
+        self._who, self._batch = who, batch
+        self._record = record or history.Writer(root, log).append
+        self.reservations = Reservations(options, root, clock, who, port)
+        self.widened = Widened()
+        self.pool: pools.Pool | None = None
+        self._queue: collections.deque[Order] = collections.deque()
+        self._move: moves.Move  # the one in hand or the last one
+        self._id = ''
+        self._legs: tuple[Leg, ...] = ()
+        self.failed: set[str] = set()
+        self._ended: dict[tuple[str, str], int] = {}
+        self._moved_bytes = 0
+
+    @property
+    def busy(self) -> bool:
+        """Return whether there is anything in hand or to come."""
+        return bool(self._queue or self._legs)
+
+    @property
+    def totals(self) -> Totals:
+        """Return what has been moved until now."""
+        return Totals(self._ended, self._moved_bytes, len(self._legs))
+
+    @property
+    def waiting(self) -> int:
+        """Return how many moves are to come."""
+        return len(self._queue)
+
+    @property
+    def in_hand(self) -> tuple[tuple[str, migrate.Progress], ...]:
+        """Return ((a guest's name, how far it is), …) of the move in hand."""
+        return tuple((leg.step.name, leg.mover.progress) for leg in self._legs)
+
+    def _count(self, result: str, legs: Iterable[Leg]) -> None:
+        key = self._move.kind, result
+        self._ended = {**self._ended, key: self._ended.get(key, 0) + 1}
+        self._moved_bytes += sum(leg.mover.progress.moved_bytes for leg in legs)
+
+    def begin(
+        self,
+        plan: moves.Plan,
+        promised: Mapping[str, model.Promise],
+        targets: Mapping[str, model.Promise] | None = None,
+    ) -> None:
+        """Take over a plan's moves; ``step()`` makes them.
+
+        :param promised, targets: as in :class:`Order`
+        """
+        self._queue.extend(Order(move, promised, targets or {}) for move in plan.moves)
+
+    def mind(self, running: Iterable[model.Guest], promised: Mapping[str, model.Promise]) -> None:
+        """Look at who runs now: end the move of whom libvirt works on, forget who was replaced."""
+        busy = {guest.uuid for guest in running if eligibility.why_not_now(guest)}
+        if any(leg.step.uuid in busy for leg in self._legs):
+            self._cancel()
+        self.widened.mind(running, promised)
+
+    def step(self) -> float | None:
+        """Do the next bit.
+
+        :returns: after how many seconds to do the next one; None: all is done
+        """
+        if not self._legs:
+            if not self._queue:
+                return None
+            self._start(self._queue.popleft())
+            return 0.0
+        try:
+            waits = [
+                leg.mover.step().wait_s
+                for leg in self._legs
+                if leg.mover.progress.state == migrate.MOVING
+            ]
+        except Exception as error:  # of whichever leg: the move is one
+            self._give_up(error)
+            return 0.0
+        if all(leg.mover.progress.state != migrate.MOVING for leg in self._legs):
+            self._end()
+            return 0.0
+        return min(waits)
+
+    def drop_waiting(self) -> None:
+        """Give up what is to come."""
+        self._queue.clear()
+
+    def abandon(self) -> None:
+        """Give up what is to come, and end what is in hand: kept where most has moved."""
+        self.drop_waiting()
+        self._cancel()
+        while self._legs:
+            self.step()
+
+    def _cancel(self) -> None:
+        for leg in self._legs:
+            leg.mover.cancel()
+
+    def _start(self, order: Order) -> None:
+        """Promise the new places and write the CPUs."""
+        self._move, self._id = order.move, history.new_id()
+        self.widened.begin()
+        try:
+            self._legs = self._reserved(order)
+            for leg in self._legs:
+                leg.mover.step()
+        except Exception as error:
+            self._give_up(error)
+            return
+        for leg in self._legs:
+            self.widened.note(order.move.kind, leg)
+
+    def _reserved(self, order: Order) -> tuple[Leg, ...]:
+        """Record the promises of a move's guests, all or none; return its legs."""
+        host = promises.usable_host(self._root, self.pool)
+        legs = self.reservations.legs(order, host)
+        # Before the promises are: a kill leaves no move that the history does not know. And not
+        # under their lock: a start of a guest must not wait for a disk.
+        self._keep(legs, history.BEGUN, 'in progress, or the process that made it was killed')
+        self.reservations.promise(legs, host)
+        return legs
+
+    def _end(self) -> None:
+        """Keep a move whose memory has followed, else take it back."""
+        left = [leg for leg in self._legs if not has_followed(leg.mover.progress)]
+        if left:
+            words = ', '.join('%s: %s' % (leg.step.name, told(leg.mover.progress)) for leg in left)
+            self._give_up(MigrationError('most of its memory stays where it was (%s)' % words))
+            return
+        for leg in self._legs:
+            progress = leg.mover.progress
+            self._log.info(
+                'guest %s: %s: node %s to %s, %d MiB in %.0f ms%s; %s',
+                leg.step.name,
+                self._move.kind,
+                format_nodes(leg.step.from_nodes) or 'any',
+                format_nodes(leg.step.to_nodes) or 'any',
+                progress.moved_bytes >> 20,
+                1e3 * (self._clock() - leg.began_s),
+                '' if progress.state == migrate.DONE else ' (%s)' % told(progress),
+                explain_move(self._move),
+            )
+        self._count(MADE, self._legs)
+        legs, self._legs = self._legs, ()
+        states = [
+            told(leg.mover.progress) for leg in legs if leg.mover.progress.state != migrate.DONE
+        ]
+        self._keep(
+            legs,
+            history.PARTLY if states else history.DONE,
+            '; '.join(states) or explain_why(self._move),
+        )
+
+    def _give_up(self, error: Exception) -> None:
+        """Take promises and CPUs back; what has moved of the memory stays.
+
+        A promise that can't be had back keeps its CPUs: the guest is where it is promised, and
+        its memory is for the next plan.
+        """
+        legs, self._legs = self._legs, ()
+        self.failed.update(step.uuid for step in self._move.steps)
+        unknown = not isinstance(error, (NumaPmcError, OSError))
+        result = history.TAKEN_BACK if legs else history.REFUSED
+        for leg in legs:
+            try:
+                self.reservations.take_back(leg)
+                leg.mover.undo_cpus()
+                self.widened.take_back(leg.step.uuid)
+            except GuestGone:
+                pass
+            except NumaPmcError as another:
+                self._log.warning('guest %s: %s', leg.step.name, another)
+                result = history.PARTLY
+        self._count(_COUNTED_AS[result], legs)
+        if isinstance(error, GuestGone):
+            self._log.info('not moved: %s', error)
+        else:
+            self._log.warning(
+                'not moved: %s: %s', _names(self._move), error, exc_info=error if unknown else None
+            )
+        self._keep(legs, result, str(error))
+
+    def _keep(self, legs: Sequence[Leg], result: str, why: str) -> None:
+        """Write down that a move begins, or what came of it."""
+        self._record(
+            history.entry(
+                self._id,
+                self._move,
+                [
+                    history.Part(
+                        leg.step.uuid,
+                        leg.step.name,
+                        leg.before.since_ns,
+                        history.place(leg.before),
+                        history.place(leg.after),
+                        leg.mover.progress.moved_bytes,
+                    )
+                    for leg in legs
+                ],
+                self._who,
+                self._batch,
+                max((self._clock() - leg.began_s for leg in legs), default=0),
+                result,
+                why,
+            )
+        )
+
+
+def _names(move: moves.Move) -> str:
+    return ', '.join(step.name for step in move.steps)

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Do for a guest what its start has not: give it a place, hold it, fetch its memory.
+
+The hook may be killed, wait for the record's lock in vain, or find a cpuset that can't be
+written just then. Guests that ran before the hook was installed are not placed: nobody has
+asked for that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import hook_started, model, promises
+from nova_numa_pmc.conf import settings
+from nova_numa_pmc.core.rebalance import eligibility, moves
+from nova_numa_pmc.cpulist import format_nodes
+from nova_numa_pmc.exceptions import CpusetError, GuestGone, NumaPmcError
+from nova_numa_pmc.host import cgroups
+from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
+from nova_numa_pmc.state import overrides
+from nova_numa_pmc.state.promises_format import Promises
+
+if TYPE_CHECKING:
+    import logging
+
+    from nova_numa_pmc.agent.stages import Tick
+
+#: Less than this of a guest's memory on other nodes is not worth a walk through it: the pages
+#: that QEMU and libvirt share stay there anyhow.
+FEW_BYTES, FEW_RATIO = 256 << 10, 0.01
+#: As long as libvirt waits for the hook by default ([hook] timeout_s): by the second tick.
+PATIENCE_NS = 2 * 10**9
+
+
+class LateStarts:
+    """The guests whose starts are not finished.
+
+    : how many starts were finished since the agent began
+    """
+
+    def __init__(self, options: settings.Settings, root: str, log: logging.Logger) -> None:
+        self.options, self._root, self._log = options, root, log
+        self._seen: dict[tuple[str, int | None], int] = {}  # (uuid, pid) → first seen so [ns]
+        self._fetched: set[tuple[str, int | None]] = set()  # looked at
+        self.taken_over = 0
+
+    def finish(self, tick: Tick) -> Tick:
+        """Place the guests whose starts could not; return the tick with the record as it is now.
+
+        A start is finished once its guest has been seen to run for :data:`PATIENCE_NS` without
+        libvirt working on it: the hook may be about to.
+
+        :param tick: with host and record
+        """
+        assert tick.record is not None
+        seen, self._seen = self._seen, {}
+        finished: dict[str, model.Promise] = {}
+        if not self.options.enabled:
+            return tick
+        for guest in tick.guests:
+            promise = tick.record.promises.get(guest.uuid)
+            if (
+                promise is None
+                or guest.job
+                or guest.override == overrides.IGNORE
+                or (promise.started and not promise.missed)
+            ):
+                continue
+            key, now_ns = (guest.uuid, guest.pid), tick.now.monotonic_ns
+            self._seen[key] = seen.get(key, now_ns)
+            if now_ns - self._seen[key] >= PATIENCE_NS:
+                after = self._finish(guest, promise)
+                if after:
+                    finished[guest.uuid] = after
+        if not finished:
+            return tick
+        return tick._replace(
+            record=Promises({**tick.record.promises, **finished}, tick.record.rotation)
+        )
+
+    def _finish(self, guest: model.Guest, promise: model.Promise) -> model.Promise | None:
+        """Finish one start; return the guest's promise, None where that must wait."""
+        try:
+            if promise.missed and not guest.placed_by:
+                return self._place(guest)
+            after = promise._replace(started=True, missed=False)
+            promises.settle(after, self.options, self._root, LOCK_TIMEOUT_S)
+        except GuestGone:
+            return None
+        except NumaPmcError as error:
+            self._log.warning('guest %s: its start could not be finished: %s', guest.name, error)
+            return None
+        if not promise.started and promise.origin == model.PLACED:
+            self._tell(guest, after, 'as reserved at its start')
+        return after
+
+    def _place(self, guest: model.Guest) -> model.Promise:
+        decision = promises.decide(guest, self.options, self._root, LOCK_TIMEOUT_S)
+        if decision.promise.origin == model.PLACED:
+            groups = cgroups.find(guest.pid, self._root)
+            decision = hook_started.beside_memory(
+                guest,
+                decision,
+                hook_started.lying(guest, groups, self._root)[0],
+                self.options,
+                self._root,
+                LOCK_TIMEOUT_S,
+            )
+        for problem in decision.problems:
+            self._log.warning('guest %s: %s', guest.name, problem)
+        after = decision.promise._replace(started=True)
+        promises.settle(after, self.options, self._root, LOCK_TIMEOUT_S)
+        if after.origin == model.PLACED:
+            self._tell(guest, after, decision.why)
+        else:
+            self._log.info(
+                'guest %s: its start could not place it, and it stays as it is: %s',
+                guest.name,
+                decision.why,
+            )
+        return after
+
+    def _tell(self, guest: model.Guest, promise: model.Promise, why: str) -> None:
+        self.taken_over += 1
+        self._log.warning(
+            'guest %s: its start could not place it (see the journal of nova-numa-pmc): placed '
+            'now on node %s: %s',
+            guest.name,
+            format_nodes(promise.cpu_nodes),
+            why,
+        )
+
+    def fetches(self, tick: Tick, terms: moves.Terms) -> moves.Plan:
+        """Plan to bring what a guest had on other nodes when it started; each guest once.
+
+        :param tick: with host and record
+        :param terms: no more is set in motion at once than they allow a plan
+        """
+        assert tick.record is not None
+        alive = {(guest.uuid, guest.pid) for guest in tick.guests}
+        self._fetched &= alive
+        planned: list[moves.Move] = []
+        size_bytes = 0
+        for guest in tick.guests:
+            promise = tick.record.promises.get(guest.uuid)
+            key = guest.uuid, guest.pid
+            if (
+                key in self._fetched
+                or promise is None
+                or not promise.started
+                or eligibility.why_not_now(guest)
+            ):
+                continue
+            off_bytes = self._off_bytes(guest, promise, tick.now.boottime_ns)
+            if off_bytes and planned and size_bytes + off_bytes > terms.bytes_per_tick:
+                continue  # in another tick
+            self._fetched.add(key)
+            if off_bytes:
+                size_bytes += off_bytes
+                planned.append(_fetch(guest, promise, off_bytes))
+        return moves.Plan(tuple(planned))
+
+    def _off_bytes(self, guest: model.Guest, promise: model.Promise, boottime_ns: int) -> int:
+        """Return how much of a guest that was started of late is to be fetched [bytes]."""
+        age_ns = boottime_ns - promise.since_ns
+        if (
+            promise.origin != model.PLACED
+            or not promise.mem_nodes
+            or promise.bound
+            or guest.placed_by
+            or guest.locked
+            or guest.devices
+            or guest.page_bytes
+            or age_ns > self.options.start_grace_s * 10**9
+        ):
+            return 0
+        try:
+            lying = cgroups.memory_by_node(cgroups.find(guest.pid, self._root)) or {}
+        except CpusetError:
+            return 0
+        off_bytes = sum(size for node, size in lying.items() if node not in promise.mem_nodes)
+        few_bytes = max(FEW_BYTES, FEW_RATIO * sum(lying.values()))
+        return off_bytes if off_bytes > few_bytes else 0
+
+
+def _fetch(guest: model.Guest, promise: model.Promise, off_bytes: int) -> moves.Move:
+    step = moves.Step(
+        guest.uuid, guest.name, promise.cpu_nodes, promise.cpu_nodes, promise.mem_nodes, off_bytes
+    )
+    return moves.Move(
+        moves.FETCH,
+        (step,),
+        0.0,
+        0.0,
+        0.0,
+        off_bytes,
+        (model.Reason(moves.ASKED, (('why', 'its memory was there when the guest started'),)),),
+    )

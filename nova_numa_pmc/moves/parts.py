@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One guest's part of a move: what is promised after it, did it follow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import host_view, pools
+from nova_numa_pmc.core.placement import l3
+from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.host import cpuset
+from nova_numa_pmc.host.paging import migrate
+from nova_numa_pmc.moves.reassertion import left_by_us
+from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nova_numa_pmc.host.cgroups import Groups
+    from nova_numa_pmc.host.paging.port import Port
+    from nova_numa_pmc.host.writes import Change
+
+
+class Leg(Record):
+    """One guest's part of a move in hand.
+
+    :param mover: moves its memory; only CPUs where no memory is to follow
+    """
+
+    step: moves.Step
+    before: model.Promise
+    after: model.Promise
+    mover: migrate.Mover | OfCpus
+    began_s: float
+
+
+class OfCpus:
+    """A mover of CPUs alone, with what is used here of :class:`migrate.Mover`.
+
+    :param cpus: None: let them go wherever the guest's parent may
+    """
+
+    def __init__(self, groups: Groups, cpus: frozenset[int] | None, port: Port) -> None:
+        self._groups, self._cpus, self._port = groups, cpus, port
+        self._changes: tuple[Change, ...] = ()
+        self.progress = migrate.Progress(migrate.MOVING)
+
+    def step(self) -> migrate.Progress:
+        """Write the CPUs, and be done."""
+        if self._cpus is None:
+            self._changes = cpuset.release_cpus(self._groups, write=self._port.write)
+        else:
+            self._changes = cpuset.confine(
+                self._groups, self._cpus, ours=left_by_us(self._groups), write=self._port.write
+            ).changes
+        self.progress = migrate.Progress(migrate.DONE)
+        return self.progress
+
+    def cancel(self) -> None:
+        """Do nothing: it is done."""
+
+    def undo_cpus(self) -> tuple[Change, ...]:
+        """Give the CPUs back what they had."""
+        return cpuset.undo(self._groups, self._changes, write=self._port.write)
+
+
+def promised_after(move: moves.Move, step: moves.Step, before: model.Promise) -> model.Promise:
+    """Return a guest's promise once a move is made."""
+    if move.kind == moves.WIDEN:
+        return before
+    after = before
+    if move.kind != moves.FETCH:
+        after = after._replace(cpu_nodes=tuple(step.to_nodes), origin=model.PLACED)
+    if step.mem_nodes:
+        after = after._replace(mem_nodes=tuple(step.mem_nodes), mem_bytes=())
+    return after
+
+
+def within_l3(
+    after: model.Promise,
+    guest: model.Guest,
+    host: model.Topology,
+    others: Sequence[model.Promise],
+    limits: model.Limits,
+) -> model.Promise:
+    """Return a promise with the L3 cache that a moved guest gets on its new nodes, if any.
+
+    By promises: a guest's own demand is looked at by whoever plans its move.
+
+    :param others: the host's other promises
+    """
+    if not pools.has_l3s(host, after.cpu_nodes):
+        return after._replace(cpus=())
+    own = pools.of_guest(guest, host)
+    seen = host_view.view(own, others, limits)
+    place = {
+        seen.domains[at] if seen.domains else at
+        for at, node in enumerate(seen.nodes)
+        if node.id in after.cpu_nodes
+    }
+    request = model.Request(
+        max(guest.vcpus, guest.vcpus_max or 0), guest.memory_bytes, allowed_cpus=guest.allowed_cpus
+    )
+    cpus: tuple[int, ...] = ()
+    if len(place) == 1:
+        cpus, _ = l3.choose(own, seen, tuple(others), after.cpu_nodes, request, limits)
+    return after._replace(cpus=cpus)
+
+
+def has_followed(progress: migrate.Progress) -> bool:
+    """Return whether at least half of what was to be moved has been, by whomever."""
+    if progress.state == migrate.DONE:
+        return True
+    return progress.left_bytes is not None and progress.brought_bytes >= progress.left_bytes
+
+
+def told(progress: migrate.Progress) -> str:
+    """Return in words how far an unfinished move has come."""
+    left = (
+        'an unknown amount'
+        if progress.left_bytes is None
+        else ('%d MiB' % (progress.left_bytes >> 20))
+    )
+    refused = ', '.join('%d pages %s' % (count, name) for name, count in progress.refused)
+    return '%s, %s left%s' % (progress.state, left, '; ' + refused if refused else '')

@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hold guests to their places: read their cpusets back, and write again what was reset.
+
+A restart of libvirt and systemd's daemon-reload set groups back; CPUs come online; vCPUs are
+plugged; an agent or a hook that was killed leaves a promise whose cpuset was not written. The
+promise tells what is right: it is recorded before anything is written.
+
+What an operator has set is his word, and stays: a pin in libvirt's live XML, and a set of a
+single group that was ours before. A set that is wider is none, as libvirt and systemd leave it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import model, promises
+from nova_numa_pmc.conf import settings
+from nova_numa_pmc.core import page_choice, pools
+from nova_numa_pmc.core.placement import l3
+from nova_numa_pmc.cpulist import format_cpulist, format_nodes
+from nova_numa_pmc.exceptions import GuestGone, NumaPmcError
+from nova_numa_pmc.host import cgroups, cpuset, guests, pins
+from nova_numa_pmc.host.held import Held, contradicting, current, own_cpus
+from nova_numa_pmc.host.paging import node_room
+from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
+from nova_numa_pmc.state import overrides, promises_file
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Container, Iterable, Mapping, Set
+
+    from nova_numa_pmc.agent.problem_log import Troubles
+    from nova_numa_pmc.agent.stages import Now, Tick
+    from nova_numa_pmc.conf.settings import Settings
+    from nova_numa_pmc.host.writes import Change
+
+    #: A guest's uuid and the id of its process.
+    _Key = tuple[str, int | None]
+
+#: Somebody who resets a guest's sets more often than so many times in a time [s] wants it so.
+_FIGHT_WRITES, _FIGHT_S = 6, 600.0
+_STAGE = 'holding guest %s'
+
+
+class Reassertion:
+    """What is read back of each guest, tick by tick."""
+
+    def __init__(
+        self, options: Settings, root: str, log: logging.Logger, troubles: Troubles
+    ) -> None:
+        self.options = options
+        self._root, self._log, self._troubles = root, log, troubles
+        self._alive: dict[_Key, str] = {}  # names
+        self._groups: dict[_Key, cgroups.Groups] = {}
+        self._written: dict[str, list[float]] = {}  # uuid → when something was written, of late
+        #: CPUs that all groups but the operator's were seen to hold.
+        self._held: dict[_Key, frozenset[int]] = {}
+        #: Names of groups left to the operator, as told.
+        self._theirs: dict[_Key, frozenset[str]] = {}
+
+    def hold(
+        self,
+        tick: Tick,
+        places: Mapping[str, tuple[int, ...]] | None = None,
+        covered: Set[int] | None = None,
+        only_widen: bool = False,
+        whom: Container[str] | None = None,
+    ) -> set[str]:
+        """Write what is not as promised; what fails of one guest is told, the others go on.
+
+        :param tick: with host and record
+        :param places: {uuid: node ids} of guests that are held to other nodes' CPUs than was
+            promised: widened for a while
+        :param covered: ids of the nodes whose promises their memory covers; None: all
+        :param only_widen: a command moves guests, and fills nodes: hold nobody, but let the
+            memory of those spill whose nodes grow too small
+        :param whom: uuids of those whose groups are read; None: all
+        :returns: uuids of those for whom it failed, or was given up for a while
+        """
+        assert tick.host is not None and tick.record is not None
+        failed: set[str] = set()
+        none: frozenset[int] = frozenset()
+        online = none.union(*(node.online_cpus for node in tick.host.nodes))
+        room = _Room(self.options.limits.reserve_bytes, self._root)
+        self._forget(tick.guests)
+        for guest in tick.guests:
+            promise = tick.record.promises.get(guest.uuid)
+            if whom is not None and guest.uuid not in whom:
+                continue
+            # What libvirt works on is looked at again once it is done.
+            if guest.job or promise is None or not self._is_ours(guest, promise, tick.now):
+                continue
+            nodes = (places or {}).get(guest.uuid) or promise.cpu_nodes
+            cpus = (
+                pools.cpus_held(promise, tick.host, guest)
+                if nodes == promise.cpu_nodes
+                else pools.cpus_on(nodes, tick.host, guest)
+            )
+            if not cpus:
+                continue
+            failed.add(guest.uuid)
+            with self._troubles.stage(_STAGE % guest.name):
+                try:
+                    if only_widen or self._hold(
+                        guest, promise, nodes, cpus, tick.now, tick.host, online
+                    ):
+                        failed.discard(guest.uuid)
+                    self._mind_memory(guest, promise, cpus, covered, room, only_widen)
+                except GuestGone:
+                    self._groups.pop((guest.uuid, guest.pid), None)  # or made anew elsewhere
+        return failed
+
+    def _forget(self, present: Iterable[model.Guest]) -> None:
+        """Drop what is kept of guests that have gone."""
+        alive = {(guest.uuid, guest.pid): guest.name for guest in present}
+        for key in self._alive.keys() - alive.keys():
+            self._troubles.forget(_STAGE % self._alive[key])
+            for kept in (self._groups, self._held, self._theirs):
+                kept.pop(key, None)
+            self._written.pop(key[0], None)
+        self._alive = alive
+
+    def _is_ours(self, guest: model.Guest, promise: model.Promise, now: Now) -> bool:
+        if (
+            promise.origin != model.PLACED
+            or not pins.may_hold(guest)
+            or guest.override == overrides.IGNORE
+        ):
+            return False
+        # The hook writes at `started`; where it never came to that, it is taken over.
+        age_ns = now.boottime_ns - promise.since_ns
+        return bool(promise.cpu_nodes) and (
+            promise.started or age_ns >= self.options.start_grace_s * 10**9
+        )
+
+    def _hold(
+        self,
+        guest: model.Guest,
+        promise: model.Promise,
+        nodes: tuple[int, ...],
+        cpus: frozenset[int],
+        now: Now,
+        host: model.Topology,
+        online: frozenset[int],
+    ) -> bool:
+        """Return whether it is held now; False: somebody else writes it."""
+        key, groups = (guest.uuid, guest.pid), self._find(guest)
+        keep = frozenset(name for name, _ in guest.pins)
+        # What is inside of the place is a pin, or the place before CPUs came online.
+        if is_held(groups, cpus, online, keep, exactly=self._held.get(key) != cpus):
+            self._held[key] = cpus
+            self._tell_theirs(key, guest, keep)
+            return True
+        held = current(groups)
+        left = self._left_by_us(key, guest, groups, held, cpus, host)
+        theirs = keep | frozenset.intersection(
+            *(frozenset(contradicting(groups, held, cpus, each)) for each in left)
+        )
+        self._tell_theirs(key, guest, theirs)
+        now_s = now.monotonic_ns / 1e9
+        recent = [at for at in self._written.get(guest.uuid, ()) if now_s - at < _FIGHT_S]
+        if len(recent) >= _FIGHT_WRITES:
+            self._troubles.problems(
+                [
+                    'guest %s: its cpuset was reset %d times in %.0f minutes: left as it is; '
+                    'something else writes it' % (guest.name, len(recent), _FIGHT_S / 60)
+                ]
+            )
+            return False
+        changes: list[Change] = []
+        for each in left:
+            others = frozenset(contradicting(groups, held, cpus, each))
+            changes += cpuset.confine(
+                groups, cpus, ours=Held(each, frozenset()), keep=theirs | others
+            ).changes
+        if changes:
+            if self._held.get(key) == cpus:  # it was so, and somebody has changed it
+                self._written[guest.uuid] = recent + [now_s]
+            was = [each.before for each in changes if each.before != format_cpulist(cpus)]
+            self._log.info(
+                'guest %s: held to node %s again: cpus %s%s',
+                guest.name,
+                format_nodes(nodes),
+                was[0] + ' to ' if was else '',
+                format_cpulist(cpus),
+            )
+        self._held[key] = cpus
+        if not promise.started:
+            promises.settle(promise, self.options, self._root, LOCK_TIMEOUT_S)
+        return True
+
+    def _left_by_us(
+        self,
+        key: _Key,
+        guest: model.Guest,
+        groups: cgroups.Groups,
+        held: dict[str, Held],
+        cpus: frozenset[int],
+        host: model.Topology,
+    ) -> tuple[frozenset[int], ...]:
+        """List the sets that groups may hold of ours: (empty set,) where there is none.
+
+        What was held when we last looked is known. Before that, sets of whole nodes are ours:
+        those of a place before, which whoever moved the guest was killed in the middle of.
+        """
+        last = self._held.get(key)
+        if last is not None:
+            return (last if last != cpus else frozenset(),)
+        uniform = left_by_us(groups)
+        found = [uniform.cpus] if uniform else []
+        for name in contradicting(groups, held, cpus):
+            own = held[os.path.join(groups.target, name)].cpus
+            if own not in found and _is_of_nodes(own, host, guest):
+                found.append(own)
+        above = held[groups.target].cpus
+        if (
+            groups.version == 2
+            and above
+            and above not in found
+            and (_is_of_nodes(above, host, guest))
+        ):
+            found.append(above)
+        return tuple(found) or (frozenset(),)
+
+    def _tell_theirs(self, key: _Key, guest: model.Guest, theirs: frozenset[str]) -> None:
+        """Log once which groups are left to the operator."""
+        if theirs == self._theirs.get(key, frozenset()):
+            return
+        self._theirs[key] = theirs
+        self._log.info(
+            'guest %s: %s',
+            guest.name,
+            'pinned by others and left alone: %s' % ', '.join(sorted(theirs))
+            if theirs
+            else 'none of its threads is pinned by others any more',
+        )
+
+    def _find(self, guest: model.Guest) -> cgroups.Groups:
+        key = guest.uuid, guest.pid
+        groups = self._groups.get(key)
+        # vCPUs that were plugged since have groups of their own.
+        if groups is None or cgroups.children(groups.target) != groups.children:
+            groups = self._groups[key] = cgroups.find(guest.pid, self._root)
+        return groups
+
+    def _mind_memory(
+        self,
+        guest: model.Guest,
+        promise: model.Promise,
+        cpus: frozenset[int],
+        covered: Set[int] | None,
+        room: _Room,
+        only_widen: bool,
+    ) -> None:
+        """Keep a bound guest bound while its nodes hold what it is promised, else widen it."""
+        if not promise.bound or not promise.mem_nodes or 'numatune' in guest.placed_by:
+            return
+        groups, mems = self._find(guest), frozenset(promise.mem_nodes)
+        if not self.options.bind:
+            why = 'the option bind is off'
+        elif covered is not None and not mems <= covered:
+            why = 'more memory is promised there than fits'
+        else:
+            why = room.why_too_small(promise, cgroups.memory_by_node(groups) or {})
+        if not why:
+            if not only_widen and any(own.mems != mems for own in _own(groups)):
+                applied = cpuset.confine(
+                    groups, cpus, mems, stay_bound=True, ours=left_by_us(groups)
+                )
+                if applied.changes:
+                    self._log.info(
+                        'guest %s: bound to the memory of node %s again',
+                        guest.name,
+                        format_cpulist(mems),
+                    )
+            return
+        cpuset.release_memory(groups, mems)
+        promises.settle(promise._replace(bound=False), self.options, self._root, LOCK_TIMEOUT_S)
+        self._log.info(
+            'guest %s: no longer bound to the memory of node %s: %s',
+            guest.name,
+            format_cpulist(mems),
+            why,
+        )
+
+
+class _Room:
+    """What is left of the nodes for bound guests in one tick, whoever has taken the rest.
+
+    The watermark is the reserve: below it the kernel soon kills whoever may not go elsewhere.
+
+    :param reserve_bytes: of each node, kept for the host
+    """
+
+    def __init__(self, reserve_bytes: int, root: str) -> None:
+        self._reserve_bytes, self._root = reserve_bytes, root
+        self._left: dict[int, int] = {}  # node id → bytes
+
+    def why_too_small(self, promise: model.Promise, held: Mapping[int, int]) -> str:
+        """Take what a guest has yet to touch from its nodes' room; say why that can't be, or ''.
+
+        :param held: {node id: bytes} that it has
+        """
+        if promise.page_bytes:
+            return ''  # its pool is taken already
+        wanted = page_choice.shares(promise.mem_nodes, promise.mem_bytes, promise.memory_bytes)
+        for node, promised_bytes in wanted.items():
+            if node not in self._left:
+                self._left[node] = (
+                    node_room.available_bytes(node, self._root) - self._reserve_bytes
+                )
+            more = max(0, promised_bytes - held.get(node, 0))
+            if more > self._left[node]:
+                return '%d MiB more are promised there, but %d MiB are left' % (
+                    more >> 20,
+                    max(0, self._left[node] >> 20),
+                )
+            self._left[node] -= more
+        return ''
+
+
+def is_held(
+    groups: cgroups.Groups,
+    cpus: frozenset[int],
+    online: frozenset[int],
+    keep: Container[str] = frozenset(),
+    exactly: bool = False,
+) -> bool:
+    """Return whether a guest's groups hold it to ``cpus``, whatever they say of offline CPUs.
+
+    :param keep: names of groups that others have set
+    :param exactly: a set inside of ``cpus`` does not do
+    :raises GuestGone, CpusetError: as :func:`held.own_cpus`
+    """
+    own = own_cpus(groups)
+    above = own.pop(groups.target)
+    if groups.covers:
+        return above & online == cpus
+    if groups.version == 2 and above and above & online <= cpus != online:
+        return False  # what the start has narrowed is in the way of libvirt's commands
+    # A new vCPU has all CPUs.
+    return all(
+        each and (each & online == cpus or not exactly and each & online <= cpus)
+        for directory, each in own.items()
+        if os.path.basename(directory) not in keep
+    )
+
+
+def _is_of_nodes(cpus: frozenset[int], host: model.Topology, guest: model.Guest) -> bool:
+    """Return whether a set is all that a guest may have of some nodes: such are the sets we write.
+
+    Or all of the usable ones, as before it was known which of them plain guests may use; or those
+    of an L3 cache.
+    """
+    wide = pools.restricted(host, None)
+    nodes = tuple(node.id for node in wide.nodes if node.cpus & cpus)
+    own = pools.cpus_on(nodes, host, guest)
+    return (
+        cpus in (own, pools.cpus_on(nodes, wide, guest))
+        or any(cpus == own & cache for caches in host.l3s for cache in caches)
+        and not l3.is_single_core(cpus, host)
+    )
+
+
+def widen_bound(options: Settings, root: str, log: logging.Logger) -> None:
+    """Let the memory of all bound guests spill: nobody watches their nodes any more.
+
+    Their promises stay bound, so that an agent that comes back binds them again.
+    """
+    record = promises_file.read(
+        settings.below(root, options.state_dir), promises_file.read_boot_id(root)
+    )
+    bound = {each.uuid: each for each in record.promises.values() if each.bound} if record else {}
+    for guest in guests.read_running(root)[0] if bound else ():
+        promise = bound.get(guest.uuid)
+        if promise is None:
+            continue
+        try:
+            changes = cpuset.release_memory(
+                cgroups.find(guest.pid, root), frozenset(promise.mem_nodes)
+            )
+        except GuestGone:
+            continue
+        except NumaPmcError as error:
+            log.warning('guest %s: stays bound: %s', guest.name, error)
+            continue
+        if changes:
+            log.info('guest %s: no longer bound: the agent has ended', guest.name)
+
+
+def _own(groups: cgroups.Groups) -> list[Held]:
+    held = current(groups)
+    return [
+        held[directory]
+        for directory in ((groups.target,) if groups.covers else groups.children)
+        if directory in held
+    ]
+
+
+def left_by_us(groups: cgroups.Groups) -> Held | None:
+    """Return what an earlier write may have left: one set in all groups.
+
+    None: there is no such set.
+    """
+    sets = {own.cpus for own in _own(groups)}
+    return Held(sets.pop(), frozenset()) if len(sets) == 1 else None

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Promise the guests of a planned move their new places, if what it was planned on still holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import promises
+from nova_numa_pmc.core import host_view, pools
+from nova_numa_pmc.core.rebalance import eligibility, moves
+from nova_numa_pmc.exceptions import GuestGone, MigrationError
+from nova_numa_pmc.host import cgroups, guests
+from nova_numa_pmc.host.paging import migrate
+from nova_numa_pmc.moves.parts import Leg, OfCpus, promised_after, within_l3
+from nova_numa_pmc.moves.reassertion import left_by_us
+from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.state import history, overrides
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from nova_numa_pmc import model
+    from nova_numa_pmc.conf.agent import Options
+    from nova_numa_pmc.host.paging.port import Port
+    from nova_numa_pmc.state.promises_format import Promises
+
+
+class Refused(MigrationError):
+    """A planned move is not made: what it was planned on holds no longer."""
+
+
+class Order(Record):
+    """A move to come, and what it was planned of.
+
+    :param promised: by uuid, before it
+    :param targets: by uuid, after it where the move alone doesn't tell: it takes another one
+        back
+    """
+
+    move: moves.Move
+    promised: Mapping[str, model.Promise]
+    targets: Mapping[str, model.Promise]
+
+
+class Reservations:
+    """What is promised to guests that are moved.
+
+    :param who: as the history has it; an order of the operator's about one guest
+        (:data:`history.PIN`) overrules what was said of it before
+    """
+
+    def __init__(
+        self, options: Options, root: str, clock: Callable[[], float], who: str, port: Port
+    ) -> None:
+        self.options, self._root, self._clock = options, root, clock
+        self._who, self._port = who, port
+        self._files = guests.StatusFiles(root)
+
+    def legs(self, order: Order, host: model.Topology) -> tuple[Leg, ...]:
+        """Return the parts of a move's guests; nothing is promised or written yet.
+
+        :raises GuestGone, Refused, CpusetError, MigrationError: it is not to be made
+        """
+        move, promised, targets = order
+        found: Iterable[model.Guest] = self._files.read()[0]
+        if self._who != history.PIN:
+            found, _ = overrides.marked(found, self._root)
+        running = {guest.uuid: guest for guest in found}
+        legs: list[Leg] = []
+        for step in move.steps:
+            guest = running.get(step.uuid)
+            if guest is None:
+                raise GuestGone('guest %s: ended before it was moved' % step.name)
+            why_not = eligibility.why_not_now(guest)
+            if why_not:
+                raise Refused(
+                    'guest %s: %s'
+                    % (step.name, why_not if guest.override else guest.job or guest.state)
+                )
+            before = promised.get(step.uuid)
+            if before is None:
+                raise Refused('guest %s: nothing is promised to it' % step.name)
+            after = targets.get(step.uuid) or promised_after(move, step, before)
+            if after.cpu_nodes != before.cpu_nodes:
+                others = {**promised, **{leg.step.uuid: leg.after for leg in legs}}
+                del others[step.uuid]
+                after = within_l3(
+                    after, guest, host, list(others.values()), self.options.shared.limits
+                )
+            legs.append(
+                Leg(
+                    step, before, after, self._mover(move, step, guest, host, after), self._clock()
+                )
+            )
+        return tuple(legs)
+
+    def promise(self, legs: Sequence[Leg], host: model.Topology) -> None:
+        """Record the promises of a move's guests, all or none.
+
+        :raises Refused: others have changed since, or the room is taken
+        """
+        with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as ledger:
+            for leg in legs:
+                if ledger.promises.get(leg.step.uuid) != leg.before:
+                    raise Refused('guest %s: its promise has changed since' % leg.step.name)
+                ledger.put(leg.after)
+            self._check_room(legs, ledger, host)
+
+    def take_back(self, leg: Leg) -> None:
+        """Promise a guest its former place again, unless somebody has promised another since."""
+        with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as ledger:
+            if ledger.promises.get(leg.step.uuid) == leg.after:
+                ledger.put(leg.before)
+
+    def _mover(
+        self,
+        move: moves.Move,
+        step: moves.Step,
+        guest: model.Guest,
+        host: model.Topology,
+        after: model.Promise,
+    ) -> migrate.Mover | OfCpus:
+        groups = cgroups.find(guest.pid, self._root)
+        cpus = None
+        if move.kind != moves.FETCH and step.to_nodes:
+            cpus = (
+                pools.cpus_held(after, host, guest)
+                if tuple(step.to_nodes) == after.cpu_nodes
+                else pools.cpus_on(step.to_nodes, host, guest)
+            )
+            if not cpus:
+                raise Refused(
+                    'guest %s: none of the CPUs allowed to it is on these nodes now' % step.name
+                )
+        if not step.mem_nodes:
+            return OfCpus(groups, cpus, self._port)
+        count = sum(1 for each in move.steps if each.mem_nodes)
+        terms = self.options.terms
+        return migrate.Mover(
+            groups,
+            step.mem_nodes,
+            cpus,
+            ours=left_by_us(groups),
+            root=self._root,
+            terms=migrate.Terms(
+                bytes_per_sec=max(1, terms.bytes_per_sec // count),
+                reserve_bytes=terms.reserve_bytes,
+            ),
+            clock=self._clock,
+            port=self._port,
+        )
+
+    def _check_room(self, legs: Sequence[Leg], ledger: Promises, host: model.Topology) -> None:
+        """Refuse where a start has taken the room since; raised under the lock: not recorded."""
+        seen = host_view.view(host, ledger.promises.values(), self.options.shared.limits)
+        wanted = {node for leg in legs for node in leg.step.mem_nodes}
+        for node in seen.nodes:
+            if node.id in wanted and node.promised_bytes > node.capacity_bytes:
+                raise Refused(
+                    'node %d has no room left for %s'
+                    % (node.id, ', '.join(leg.step.name for leg in legs))
+                )

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guests that are held to more nodes than were promised to them, until these have room again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.core.rebalance import moves
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nova_numa_pmc import model
+    from nova_numa_pmc.moves.parts import Leg
+
+    #: Node ids, and what was promised when the guest was widened.
+    _Place = tuple[tuple[int, ...], model.Promise]
+
+
+class Widened:
+    """Who is widened, and who was until the move in hand."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, _Place] = {}
+        self._narrowed: dict[str, _Place] = {}
+
+    @property
+    def places(self) -> dict[str, tuple[int, ...]]:
+        """Return {uuid: node ids}."""
+        return {uuid: nodes for uuid, (nodes, _) in self._held.items()}
+
+    def clear(self) -> None:
+        """Forget all: whoever was widened goes home."""
+        self._held.clear()
+
+    def mind(self, running: Iterable[model.Guest], promised: Mapping[str, model.Promise]) -> None:
+        """Forget who was replaced, and of whom the operator has said something: these go home."""
+        said = {guest.uuid for guest in running if guest.override}
+        self._held = {
+            uuid: (nodes, promise)
+            for uuid, (nodes, promise) in self._held.items()
+            if uuid not in said and promised.get(uuid) == promise
+        }
+
+    def begin(self) -> None:
+        """Let another move be in hand: nobody was narrowed by it yet."""
+        self._narrowed = {}
+
+    def note(self, kind: str, leg: Leg) -> None:
+        """Remember where a guest is held whose CPUs were written.
+
+        :param kind: of :data:`moves.KINDS`
+        """
+        uuid = leg.step.uuid
+        if kind == moves.WIDEN:
+            self._held[uuid] = tuple(leg.step.to_nodes), leg.after
+        elif kind != moves.FETCH and uuid in self._held:
+            self._narrowed[uuid] = self._held.pop(uuid)
+
+    def take_back(self, uuid: str) -> None:
+        """Let a guest be widened again whom the move in hand has narrowed."""
+        if uuid in self._narrowed:
+            self._held[uuid] = self._narrowed[uuid]

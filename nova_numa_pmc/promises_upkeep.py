@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep the record of promises true while guests come and go.
+
+The hook does so at each start; without a start, promises of guests that ended while the hook
+was away, and guests that started without it, would stay uncounted.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import promises
+from nova_numa_pmc.conf import settings
+from nova_numa_pmc.cpulist import format_nodes
+from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.host import guests
+from nova_numa_pmc.state import promises_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from logging import Logger
+
+    from nova_numa_pmc import model
+    from nova_numa_pmc.conf.settings import Settings
+
+#: How long to wait for the record's lock: starts of guests go first.
+LOCK_TIMEOUT_S = 0.25
+#: Guests whose status file can't be read are looked at again after this time [s].
+_RETRY_S = 60.0
+
+
+class Bookkeeping:
+    """Reads the record of promises; takes its lock only where something has changed."""
+
+    def __init__(self, options: Settings, root: str, log: Logger) -> None:
+        self.options, self._root, self._log = options, root, log
+        #: Names of the guests whose status files can't be read.
+        self._unclear: frozenset[str] = frozenset()
+        self._tried_s = 0.0
+        #: Identity of the file, None: there is none; the record in it.
+        self._kept: tuple[tuple[int, ...] | None, promises_file.Promises] | None = None
+        #: By uuid and pid who has placed the guest, when it was last seen.
+        self._placed: dict[tuple[str, int | None], tuple[str, ...]] = {}
+
+    def heard(self, names: Iterable[str]) -> None:
+        """Have status files that could not be read tried again: something was heard of them.
+
+        :param names: of guests
+        """
+        if self._unclear.intersection(names):
+            self._unclear = frozenset()
+
+    def read(self, host: model.Topology, now_ns: int) -> tuple[promises_file.Promises, list[str]]:
+        """Return the record, and problems.
+
+        :param now_ns: CLOCK_BOOTTIME
+        :raises StateError: the running guests or the record can't be read
+        """
+        record = self._unlocked()
+        if record is not None and self._holds(record, now_ns):
+            return record, []
+        before = dict(record.promises) if record else {}
+        try:
+            with promises.locked(self.options, self._root, LOCK_TIMEOUT_S) as ledger:
+                problems = promises.reconcile(
+                    ledger, host, self.options, self._root, now_ns=now_ns
+                )
+        except StateError as error:  # busy, or the file system is full
+            if record is None:
+                raise
+            return record, [str(error)]  # the next tick tries again
+        self._unclear = self._names() - {each.name for each in ledger.promises.values()}
+        self._tried_s = now_ns / 1e9
+        self._tell(before, ledger.promises)
+        return promises_file.Promises(ledger.promises, ledger.rotation), problems
+
+    def follow(
+        self, record: promises_file.Promises, running: Iterable[model.Guest], host: model.Topology
+    ) -> promises_file.Promises:
+        """Record what was plugged into guests, or taken out, since they were promised.
+
+        Not while one is moved: its promise is compared with what it was when that began.
+
+        :returns: the record as it is now
+        """
+        changed = []
+        self._tell_placed(running)
+        for guest in running:
+            before = record.promises.get(guest.uuid)
+            if before and before.started:
+                after = promises.followed(before, guest, host, self.options.limits)
+                if after != before:
+                    changed.append((before, after))
+        if not changed:
+            return record
+        try:
+            with promises.locked(self.options, self._root, LOCK_TIMEOUT_S) as ledger:
+                changed = [
+                    (before, after)
+                    for before, after in changed
+                    if ledger.promises.get(before.uuid) == before
+                ]
+                for _, after in changed:
+                    ledger.put(after)
+        except StateError:
+            return record  # the next tick tries again
+        for before, after in changed:
+            if before.cpu_nodes != after.cpu_nodes:
+                self._log.info(
+                    'guest %s: numatune has bound its memory to node %s: its CPUs follow',
+                    after.name,
+                    format_nodes(after.mem_nodes),
+                )
+            if (before.vcpus, before.memory_bytes) == (after.vcpus, after.memory_bytes):
+                continue
+            self._log.info(
+                'guest %s: now has %d vCPUs and %d MiB; %d and %d were promised',
+                after.name,
+                after.vcpus,
+                after.memory_bytes >> 20,
+                before.vcpus,
+                before.memory_bytes >> 20,
+            )
+        return promises_file.Promises(ledger.promises, ledger.rotation)
+
+    def _tell_placed(self, running: Iterable[model.Guest]) -> None:
+        """Log where others have pinned a guest since it was last seen, or no longer do."""
+        before, self._placed = self._placed, {}
+        for guest in running:
+            key = guest.uuid, guest.pid
+            self._placed[key] = guest.placed_by
+            if before.get(key, guest.placed_by) != guest.placed_by:
+                self._log.info(
+                    'guest %s: now placed by others: %s',
+                    guest.name,
+                    ', '.join(guest.placed_by) or 'no longer',
+                )
+
+    def _unlocked(self) -> promises_file.Promises | None:
+        """Read the record, if it is not the one that was read last: parsing it is dear."""
+        identity: tuple[int, ...] | None
+        directory = settings.below(self._root, self.options.state_dir)
+        try:
+            found = os.stat(os.path.join(directory, promises_file.FILE))
+            identity = (
+                found.st_dev,
+                found.st_ino,
+                found.st_mtime_ns,
+                found.st_ctime_ns,
+                found.st_size,
+            )
+        except OSError:
+            identity = None
+        if identity is not None and self._kept and self._kept[0] == identity:
+            return self._kept[1]
+        try:
+            record = (
+                promises_file.read(directory, promises_file.read_boot_id(self._root))
+                or promises_file.Promises()
+            )
+        except StateError:
+            return None  # it is set aside, and told, under the lock
+        self._kept = identity, record  # what replaces it meanwhile has another identity
+        return record
+
+    def _holds(self, record: promises_file.Promises, now_ns: int) -> bool:
+        """Return whether the record speaks of the running guests and nobody else."""
+        names = self._names()
+        running = [uuid for uuid, each in record.promises.items() if each.name in names]
+        kept = promises_file.prune(
+            record.promises, running, now_ns, self.options.start_grace_s * 10**9
+        )
+        unknown = names - {each.name for each in record.promises.values()}
+        tried = unknown == self._unclear and 0 <= now_ns / 1e9 - self._tried_s < _RETRY_S
+        return len(kept) == len(record.promises) and (not unknown or tried)
+
+    def _names(self) -> frozenset[str]:
+        directory = os.path.join(self._root, guests.STATUS_FILES)
+        try:
+            return frozenset(name[:-4] for name in os.listdir(directory) if name.endswith('.xml'))
+        except FileNotFoundError:
+            return frozenset()
+        except OSError as error:
+            raise StateError(
+                '%s: %s: the running guests are unknown' % (directory, error.strerror)
+            ) from None
+
+    def _tell(
+        self, before: Mapping[str, model.Promise], after: Mapping[str, model.Promise]
+    ) -> None:
+        for uuid, promise in before.items():
+            if uuid not in after:
+                self._log.info(
+                    'guest %s: its promise of %d MiB is dropped: the guest has gone',
+                    promise.name,
+                    promise.memory_bytes >> 20,
+                )
+        for uuid, promise in after.items():
+            if uuid not in before:
+                self._log.info(
+                    'guest %s: runs without a promise: counted as %s on node %s, %d MiB',
+                    promise.name,
+                    promise.origin,
+                    format_nodes(promise.cpu_nodes) or 'any',
+                    promise.memory_bytes >> 20,
+                )

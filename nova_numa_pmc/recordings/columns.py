@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turn a sample into columns of plain values and back, checked.
+
+Columns, because their names are then said once for all guests, and because values of a
+kind compress well beside each other. A column that this release does not know is passed
+over, one that is missing has its field's default: older and newer writers can be read.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import checked
+from nova_numa_pmc.exceptions import RecordingError
+from nova_numa_pmc.measurement import DeviceSample, GuestSample, NodeSample, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, TypeVar
+
+    from nova_numa_pmc.record import Record
+
+    _Row = TypeVar('_Row', NodeSample, GuestSample)
+
+#: A measured rate has no more digits than this that mean anything.
+SIGNIFICANT_DIGITS = 6
+
+_NUMBER, _COUNT, _FLAG, _TEXT, _TEXTS, _SHARES, _DEVICES = range(7)
+#: Kinds of fields; all others are numbers or None.
+_KINDS: dict[type[Record], dict[str, int]] = {
+    NodeSample: {'id': _COUNT, 'cpi_reliable': _FLAG},
+    GuestSample: {
+        'uuid': _TEXT,
+        'name': _TEXT,
+        'source': _TEXT,
+        'sure': _TEXT,
+        'cores_by_node': _SHARES,
+        'bytes_by_node': _SHARES,
+        'cpi_reliable': _FLAG,
+        'devices': _DEVICES,
+    },
+    Sample: {'source': _TEXT, 'problems': _TEXTS},
+}
+#: Inclusive; beyond any real rate.
+_MAX_NODE, _MAX_NUMBER = 16383, 1e30
+
+
+def to_columns(sample: Sample) -> dict[str, Any]:
+    """Return a sample as dicts, lists and scalars, floats cut to six significant digits.
+
+    Times keep their milliseconds.
+    """
+    return {
+        'taken_s': round(sample.taken_s, 3),
+        'elapsed_s': round(sample.elapsed_s, 3),
+        'source': sample.source,
+        'problems': list(sample.problems),
+        'nodes': _columns(sample.nodes, NodeSample),
+        'guests': _columns(sample.guests, GuestSample),
+    }
+
+
+def from_columns(data: Any) -> Sample:
+    """Return the sample of what :func:`to_columns` made.
+
+    :raises RecordingError: it is something else
+    """
+    try:
+        scalars = {
+            name: _value(_KINDS[Sample].get(name, _NUMBER), data[name])
+            for name in ('taken_s', 'elapsed_s', 'source', 'problems')
+        }
+        if scalars['taken_s'] is None or scalars['elapsed_s'] is None:
+            raise ValueError('it has no time')
+        return Sample(
+            nodes=_rows(data['nodes'], NodeSample),
+            guests=_rows(data['guests'], GuestSample),
+            **scalars,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RecordingError('not a sample: %s' % error) from None
+
+
+def _columns(records: Sequence[_Row], kind: type[_Row]) -> dict[str, list[Any]]:
+    return {
+        name: [_plain(value) for value in column]
+        for name, column in zip(kind._fields, zip(*records))
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        return float('%.*g' % (SIGNIFICANT_DIGITS, value))
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _rows(columns: Any, kind: type[_Row]) -> tuple[_Row, ...]:
+    known = {
+        name: checked.of(list, columns[name])
+        for name in kind._fields
+        if name in checked.of(dict, columns)
+    }
+    if len({len(column) for column in known.values()}) > 1:
+        raise ValueError('columns of unequal length')
+    kinds = _KINDS[kind]
+    rows = [
+        [_value(kinds.get(name, _NUMBER), value) for value in column]
+        for name, column in known.items()
+    ]
+    return tuple(kind(**dict(zip(known, row))) for row in zip(*rows))
+
+
+def _value(kind: int, value: Any) -> Any:
+    if kind == _NUMBER:
+        return None if value is None else _number(value)
+    if kind == _COUNT:
+        return _node(value)
+    if kind == _FLAG:
+        return checked.of(bool, value)
+    if kind == _TEXT:
+        return checked.of(str, value)
+    if kind == _TEXTS:
+        return tuple(checked.of(str, text) for text in checked.of(list, value))
+    if kind == _SHARES:
+        return tuple((_node(node), _number(share)) for node, share in checked.of(list, value))
+    return tuple(
+        DeviceSample(
+            checked.of(str, address),
+            None if node is None else _node(node),
+            None if local is None else checked.of(bool, local),
+        )
+        for address, node, local, *_ in checked.of(list, value)
+    )
+
+
+def _number(value: object) -> float:
+    return checked.number(value, _MAX_NUMBER, -_MAX_NUMBER)
+
+
+def _node(value: object) -> int:
+    return checked.whole(value, _MAX_NODE)

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples that were taken before, or elsewhere, from a file.
+
+Four forms, told apart by how they begin: a recording (``nova-numa-rebalance record``); JSON, a
+sample a line (``top --json``); JSON of one table of counts, ``{"elapsed_sec": …, "counts":
+{event: number}}``; and what ``perf stat -x, -I`` wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.core import counter_roles, pressure, rates
+from nova_numa_pmc.core.rates import Delta
+from nova_numa_pmc.exceptions import RecordingError
+from nova_numa_pmc.measurement import COUNTED, GuestSample, NodeSample, Sample
+from nova_numa_pmc.recordings import columns, perf_stat, recording
+from nova_numa_pmc.recordings.perf_stat import CPU, HOST, NODE, Interval, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from typing import Any, TextIO
+
+    #: By role.
+    _Counts = dict[str, list[Delta | None]]
+
+MAX_BYTES = 1 << 30
+_MAX_LINE_BYTES = 16 << 20
+SOURCE = 'perf stat'
+
+
+class Replay:
+    """Hand out a file's samples one by one, as a sampler does.
+
+    The arguments are those of :func:`read`.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        damaged: Callable[[str], object] | None = None,
+        cpu: str | None = None,
+        node_of_cpu: Mapping[int, int] | None = None,
+    ) -> None:
+        self._samples = read(path, damaged, cpu, node_of_cpu)
+
+    def sample(self) -> Sample | None:
+        """Return the next sample; None: there is none any more."""
+        return next(self._samples, None)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._samples.close()
+
+    def __enter__(self) -> Replay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read(
+    path: str,
+    damaged: Callable[[str], object] | None = None,
+    cpu: str | None = None,
+    node_of_cpu: Mapping[int, int] | None = None,
+) -> Generator[Sample, None, None]:
+    """Yield the samples of a file.
+
+    :param damaged: called with a line of text for each stretch that can't be understood
+    :param cpu: the CPU that counts are of ('westmere-dp', 'GenuineIntel-6-2C-2'), which tells
+        what its raw events are
+    :param node_of_cpu: node ids, for counts by CPU
+    :raises RecordingError: it is none of the forms, or can't be read
+    """
+    # Of a recording only a rotated part may be there, or its newest be empty yet.
+    begin = _begin(path) if os.path.exists(path) else b''
+    if not begin or begin.startswith(recording.MARKER[:3]):
+        yield from recording.read(path, damaged)
+        return
+    tell = damaged or (lambda text: None)
+    with open(path, encoding='utf-8', errors='replace') as file:
+        if not begin.lstrip().startswith(b'{'):
+            yield from _perf_stat(path, file, tell, cpu, node_of_cpu or {})
+            return
+        table = _table(file)
+        if table is not None:
+            yield _counted(table, perf_stat.role_names(cpu), {})
+            return
+        file.seek(0)
+        yield from _lines(path, file, tell)
+
+
+def _begin(path: str) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise RecordingError('%s: %s' % (path, error.strerror)) from None
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+            raise RecordingError('%s: not a regular file of at most %d bytes' % (path, MAX_BYTES))
+        return os.read(fd, 4096)
+    finally:
+        os.close(fd)
+
+
+def _lines(path: str, file: TextIO, tell: Callable[[str], object]) -> Iterator[Sample]:
+    any_found = False
+    for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), ''), 1):
+        if not line.strip():
+            continue
+        try:
+            found = from_data(json.loads(line))
+        except (ValueError, RecursionError, RecordingError) as error:
+            tell('%s: line %d: %s' % (path, number, error))
+            continue
+        any_found = True
+        yield found
+    if not any_found:
+        raise RecordingError(
+            '%s: no line of it is a sample (nova-numa-rebalance top --json)' % path
+        )
+
+
+def from_data(data: Any) -> Sample:
+    """Return the sample of what :func:`nova_numa_pmc.measurement.to_data` made.
+
+    :raises RecordingError: it is something else
+    """
+    try:
+        rows = [
+            dict(
+                guest,
+                devices=[
+                    [device['address'], device['node'], device['local']]
+                    for device in guest.get('devices', ())
+                ],
+            )
+            for guest in data['guests']
+        ]
+        data = dict(
+            data, nodes=_columns(data['nodes'], NodeSample), guests=_columns(rows, GuestSample)
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RecordingError('not a sample: %s' % error) from None
+    return columns.from_columns(data)
+
+
+def _columns(rows: Sequence[Any], kind: type[NodeSample] | type[GuestSample]) -> dict[str, Any]:
+    """Turn a list of dicts into a dict of lists; a field of a later release may be absent."""
+    if not rows:
+        return {name: [] for name in kind._fields}
+    return {name: [row[name] for row in rows] for name in kind._fields if name in rows[0]}
+
+
+def _table(file: TextIO) -> Interval | None:
+    """Return the interval of a JSON table of counts; None: the file is something else."""
+    try:
+        data = json.loads(file.read(_MAX_LINE_BYTES))
+        elapsed_s = float(data['elapsed_sec'])
+        counts = {str(name): float(value) for name, value in data['counts'].items()}
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return None
+    if not 0 < elapsed_s < 1e9 or not all(0 <= value < 2**64 for value in counts.values()):
+        return None
+    return Interval(
+        elapsed_s,
+        elapsed_s,
+        tuple(Row(HOST, None, '', name, '', Delta(value, 1.0)) for name, value in counts.items()),
+    )
+
+
+def _perf_stat(
+    path: str,
+    file: TextIO,
+    tell: Callable[[str], object],
+    cpu: str | None,
+    node_of_cpu: Mapping[int, int],
+) -> Iterator[Sample]:
+    names, any_found = perf_stat.role_names(cpu), False
+    intervals = perf_stat.parse(
+        iter(lambda: file.readline(_MAX_LINE_BYTES), ''),
+        lambda number, line: tell(
+            '%s: line %d is not from perf stat -x: %r' % (path, number, line)
+        ),
+    )
+    for interval in intervals:
+        any_found = True
+        yield _counted(interval, names, node_of_cpu)
+    if not any_found:
+        raise RecordingError(
+            '%s: neither a recording, nor samples, nor output of perf stat -x, -I' % path
+        )
+
+
+def _counted(
+    interval: Interval, names: Mapping[str, str], node_of_cpu: Mapping[int, int]
+) -> Sample:
+    """Return the sample of what perf counted.
+
+    Nodes are from what is counted in no control group, or in the root's '/', guests from the
+    other groups, by their paths. Counts of the whole host, or of a CPU whose node is not told,
+    are put on node 0, which is said.
+    """
+    nodes: dict[int, _Counts] = {}
+    guests: dict[str, _Counts] = {}
+    problems: dict[str, None] = {}
+    for row in interval.rows:
+        role = perf_stat.role_of(row.event, names)
+        if not row.supported:
+            problems['perf stat: %s is not supported there' % row.event] = None
+        if role is None:
+            continue
+        node = (
+            row.id
+            if row.scope == NODE
+            else node_of_cpu.get(row.id)
+            if (row.scope == CPU and row.id is not None)
+            else None
+        )
+        if row.cgroup in ('', '/') and node is None:
+            problems['perf stat: nodes are not distinguished: everything is put on node 0'] = None
+        owner = (
+            nodes.setdefault(node or 0, {})
+            if row.cgroup in ('', '/')
+            else (guests.setdefault(row.cgroup, {}))
+        )
+        owner.setdefault(role, []).append(perf_stat.amount(row, role))
+    elapsed_ns = interval.elapsed_s * 1e9
+    return Sample(
+        interval.at_s,
+        interval.elapsed_s,
+        SOURCE,
+        tuple(_node(node, _rates(nodes[node], elapsed_ns)) for node in sorted(nodes)),
+        tuple(_guest(path, guests[path], elapsed_ns) for path in sorted(guests)),
+        tuple(problems),
+    )
+
+
+def _rates(counts: _Counts, elapsed_ns: float) -> dict[str, float | None]:
+    """Return {role: per second, None: unknown} of {role: deltas}."""
+    return {role: rates.per_sec(rates.add(deltas), elapsed_ns) for role, deltas in counts.items()}
+
+
+def _node(number: int, found: Mapping[str, float | None]) -> NodeSample:
+    local, remote = found.get(counter_roles.LOCAL_DRAM), found.get(counter_roles.REMOTE_DRAM)
+    cpi, _ = rates.cycles_per_instruction(
+        found.get(counter_roles.CYCLES), found.get(counter_roles.INSTRUCTIONS), None
+    )
+    return NodeSample(
+        number,
+        local_per_sec=local,
+        remote_per_sec=remote,
+        remote_ratio=rates.remote_ratio(local, remote),
+        cpi=cpi,
+        bandwidth_bytes_per_sec=pressure.bandwidth_bytes_per_sec(
+            found.get(counter_roles.MEM_READ), found.get(counter_roles.MEM_WRITE), 10**9
+        ),
+    )
+
+
+def _guest(path: str, counts: _Counts, elapsed_ns: float) -> GuestSample:
+    found = _rates(counts, elapsed_ns)
+    local, remote = found.get(counter_roles.LOCAL_DRAM), found.get(counter_roles.REMOTE_DRAM)
+    cpi, _ = rates.cycles_per_instruction(
+        found.get(counter_roles.CYCLES), found.get(counter_roles.INSTRUCTIONS), None
+    )
+    known = None not in (local, remote)
+    shares = [delta.share for deltas in counts.values() for delta in deltas if delta]
+    return GuestSample(
+        path,
+        path.rpartition('/')[2] or path,
+        SOURCE if known else '',
+        COUNTED if known else '',
+        local_per_sec=local,
+        remote_per_sec=remote,
+        remote_ratio=rates.remote_ratio(local, remote),
+        cpi=cpi,
+        intensity=rates.memory_intensity(local, remote, found.get(counter_roles.INSTRUCTIONS)),
+        counted_share=min(shares, default=None),
+    )

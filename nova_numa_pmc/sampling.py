@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure a host: read everything once a tick, difference it with the tick before.
+
+:class:`Sampler` is the one door for ``top``, ``record`` and the agent.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import usable_cpus
+from nova_numa_pmc.conf import counters as counters_conf, settings
+from nova_numa_pmc.core import cache_hierarchy, host_view, measurements, pools, pressure
+from nova_numa_pmc.exceptions import StateError, TopologyError
+from nova_numa_pmc.host import cpu_times, nova_cpu_sets, running, topology
+from nova_numa_pmc.host.perf import events, pfm
+from nova_numa_pmc.host.sources import (
+    Tick,
+    cpu_counters,
+    guest_counters,
+    ladder,
+    numa_faults,
+    pages,
+    resctrl,
+    uncore,
+)
+from nova_numa_pmc.measurement import PoolSample, Sample
+from nova_numa_pmc.state import promises_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any, TypeVar
+
+    from nova_numa_pmc import model
+    from nova_numa_pmc.core.measurements import Counts
+    from nova_numa_pmc.host.sources import Running
+    from nova_numa_pmc.measurement import NodeSample
+
+    _T = TypeVar('_T')
+
+
+class Sampler:
+    """Read a host again and again; each reading is over the time since the one before.
+
+    :param options: None: the defaults
+    :param root: where proc, sys and run are (tests)
+    :ivar pool: the floating pool of the last sample; None: there was none
+    :ivar mlp: how many misses of those that the last sample counted a core waits for together
+    """
+
+    def __init__(self, options: counters_conf.Options | None = None, root: str = '/') -> None:
+        self._options = options or counters_conf.Options()
+        self._root = root
+        self._guests = running.Guests(root)
+        self._cpu_sets = nova_cpu_sets.Reader(root)
+        self.pool: pools.Pool | None = None
+        self._cpus = cpu_counters.CpuCounters(self._select, root)
+        self._by_guest = guest_counters.GuestCounters(self._select, self._options.scope, root)
+        self._uncore = uncore.Uncore(self._select, self._options.write_weight, root)
+        self._resctrl = resctrl.Resctrl(self._options.resctrl_path, root)
+        self._trials = ladder.Trials()
+        self._ladder = ladder.Ladder(self._rungs())
+        self._libpfm: pfm.Libpfm | None = None
+        self._before_ns: int | None = None
+        self._times = cpu_times.Times()
+        self._devices: dict[str, int | None] = {}  # PCI address or name → node id
+        self.mlp: float = pressure.MLP_DEMAND
+
+    def sample(self, now_ns: int | None = None, taken_s: float | None = None) -> Sample:
+        """Return what was measured since the last call; all rates of a first one are None.
+
+        It never sleeps and never raises for what can't be read: that is in ``problems``.
+
+        :param now_ns: CLOCK_MONOTONIC; None: now
+        :param taken_s: CLOCK_REALTIME [s]; None: now
+        """
+        now_ns = time.monotonic_ns() if now_ns is None else now_ns
+        taken_s = time.time() if taken_s is None else taken_s
+        before_ns, self._before_ns = self._before_ns, now_ns
+        elapsed_ns = 0 if before_ns is None else max(0, now_ns - before_ns)
+        try:
+            host = usable_cpus.partitioned_host(self._root)
+        except TopologyError as error:
+            self._before_ns = None  # nothing else was read: the next reading is a first one
+            return Sample(taken_s, elapsed_ns / 1e9, '', problems=(str(error),))
+        guests, problems = self._guests.read(host, now_ns, elapsed_ns)
+        problems += host.problems
+        self.pool = self._floating(host, guests, now_ns, problems)
+        host = pools.restricted(host, self.pool)
+        busy, demand, stolen, others = self._cpu_use(host, guests, elapsed_ns)
+        counts, uncore_uses = self._count(host, elapsed_ns, problems)
+        found = self._ladder.sample(
+            Tick(before_ns, now_ns, host, guests, _at_least(busy, guests), counts)
+        )
+        problems += found.problems
+        told = tuple(
+            measurements.guest_sample(
+                one, found.evidence.get(one.guest.uuid), self._device_nodes(one.guest, problems)
+            )
+            for one in guests
+        )
+        moved = {} if counts else self._resctrl.nodes_at(now_ns)
+        counts = (
+            counts
+            or moved
+            or measurements.counts_of_guests(
+                guests, found.evidence, [node.id for node in host.nodes]
+            )
+        )
+        uses = [
+            _use(node, counts.get(node.id), uncore_uses.get(node.id, uncore.Use()))._replace(
+                demand_cores=demand[node.id],
+                busy_cores=busy[node.id],
+                stolen_cores=stolen[node.id],
+            )
+            for node in host.nodes
+        ]
+        abilities = self._abilities(host, stolen, bool(moved))
+        self.mlp = abilities.mlp
+        nodes, _ = measurements.node_samples(host.nodes, uses, abilities, told, bool(moved))
+        nodes = self._with_promised(host, nodes, problems)
+        return Sample(
+            taken_s,
+            elapsed_ns / 1e9,
+            found.source,
+            nodes,
+            told,
+            tuple(dict.fromkeys(problems)),
+            others,
+            self.pool.source,
+        )
+
+    def _rungs(self) -> list[Any]:
+        make: dict[str, Callable[[], Any]] = {
+            counters_conf.GUESTS: lambda: self._by_guest,
+            counters_conf.CPUS: cpu_counters.CpuShare,
+            counters_conf.RESCTRL: lambda: self._resctrl,
+            counters_conf.NUMA_FAULTS: lambda: numa_faults.NumaFaults(self._root),
+            counters_conf.PAGES: pages.Pages,
+        }
+        names = [
+            name
+            for name in self._options.sources
+            if (self._options.enabled or name not in (counters_conf.GUESTS, counters_conf.CPUS))
+        ]
+        return [make[name]() for name in names]
+
+    def _select(self) -> events.Selection:
+        """Choose the events of this host."""
+        if self._libpfm is None:
+            self._libpfm = pfm.load()
+        return events.select(self._root, overrides=dict(self._options.events), libpfm=self._libpfm)
+
+    def _floating(
+        self, host: model.Topology, guests: Iterable[Running], now_ns: int, problems: list[str]
+    ) -> pools.Pool:
+        """Find the floating pool; what could not be read of Nova's sets is a problem."""
+        sets, unread = self._cpu_sets.read(now_ns)
+        problems += unread
+        return pools.floating(
+            host, tuple(one.guest for one in guests), sets.shared, sets.dedicated
+        )
+
+    def _cpu_use(
+        self, host: model.Topology, guests: Sequence[Running], elapsed_ns: int
+    ) -> tuple[
+        dict[int, float | None],
+        dict[int, float | None],
+        dict[int, float | None],
+        tuple[PoolSample, ...],
+    ]:
+        """Return what nodes' CPUs were busy, wanted for and robbed of, each {node id: cores}.
+
+        The last two are of the floating pool; for other pools, a tuple of :class:`PoolSample`
+        comes behind. Wanted is what ran on a pool's CPUs, and what guests' threads waited for
+        there: others' waiting is no demand. None in them: unknown.
+        """
+        before, self._times = self._times, cpu_times.read(self._root)
+        busy, stolen = (cpu_times.passed(*each, elapsed_ns) for each in zip(before, self._times))
+        waiting: dict[int, float] = {}
+        for one in guests:
+            for cpu, cores in one.waiting_by_cpu.items():
+                waiting[cpu] = waiting.get(cpu, 0.0) + cores
+
+        def wanted(cpus: frozenset[int]) -> float | None:
+            ran = cpu_times.summed(busy, cpus)
+            return (
+                None
+                if ran is None or not elapsed_ns
+                else ran + sum(waiting.get(cpu, 0.0) for cpu in cpus)
+            )
+
+        others = tuple(
+            PoolSample(
+                tuple(sorted(cpus)),
+                tuple((node.id, wanted(node.online_cpus & cpus)) for node in host.nodes),
+                tuple(
+                    (node.id, cpu_times.summed(stolen, node.online_cpus & cpus))
+                    for node in host.nodes
+                ),
+            )
+            for cpus in pools.own_sets(tuple(one.guest for one in guests), host)
+        )
+        return (
+            {node.id: cpu_times.summed(busy, node.online_cpus) for node in host.nodes},
+            {node.id: wanted(node.cpus) for node in host.nodes},
+            {node.id: cpu_times.summed(stolen, node.cpus) for node in host.nodes},
+            others,
+        )
+
+    def _count(
+        self, host: model.Topology, elapsed_ns: int, problems: list[str]
+    ) -> tuple[dict[int, Counts], dict[int, uncore.Use]]:
+        """Return what CPUs and what memory controllers counted, by node; {}: nothing."""
+        if not self._options.enabled:
+            return {}, {}
+        uses = self._trials.sample(self._uncore, problems, host, elapsed_ns) or {}
+        if counters_conf.GUESTS in self._options.sources:
+            self._cpus.limit(self._by_guest.room(min(host.cores[0])))
+        if not self._cpus.roles:
+            problems.append(
+                'CPUs: not counted: the hardware has too few counters for them '
+                'beside the guests, whose sums stand for them'
+            )
+            return {}, uses
+        return self._trials.sample(self._cpus, problems, host, elapsed_ns) or {}, uses
+
+    def _device_nodes(
+        self, guest: model.Guest, problems: list[str]
+    ) -> list[tuple[str, int | None]]:
+        found = []
+        for read, names in (
+            (topology.device_node, guest.devices),
+            (topology.host_device_node, guest.host_devices),
+        ):
+            for name in names:
+                if name not in self._devices:
+                    try:
+                        self._devices[name] = read(name, self._root)
+                    except TopologyError as error:
+                        problems.append(str(error))
+                found.append((name.removeprefix('/dev/'), self._devices.get(name)))
+        return found
+
+    def _with_promised(
+        self, host: model.Topology, nodes: tuple[NodeSample, ...], problems: list[str]
+    ) -> tuple[NodeSample, ...]:
+        directory = settings.below(self._root, self._options.state_dir)
+        try:
+            record = promises_file.read(directory, promises_file.read_boot_id(self._root))
+        except StateError as error:
+            problems.append(str(error))
+            return nodes
+        if record is None:  # no guest was placed since the host came up
+            return nodes
+        seen = host_view.view(host, record.promises.values(), self._options.limits)
+        return tuple(
+            node._replace(promised_bytes=one.promised_bytes)
+            for node, one in zip(nodes, seen.nodes)
+        )
+
+    def _abilities(
+        self, host: model.Topology, stolen: Mapping[int, float | None], all_traffic: bool
+    ) -> measurements.Abilities:
+        with_prefetch = all_traffic or self._cpus.with_prefetch
+        options = self._options
+        return measurements.Abilities(
+            [
+                host_view.less_stolen(cores, stolen[node.id])
+                for node, cores in zip(host.nodes, host_view.capacity_cores(host, options.limits))
+            ],
+            _by_position(host, options.bandwidth_max),
+            _by_position(host, options.link_max),
+            self.latencies_ns(host),
+            pressure.MLP_WITH_PREFETCH if with_prefetch else pressure.MLP_DEMAND,
+        )
+
+    def latencies_ns(self, host: model.Topology) -> tuple[tuple[float, ...], ...]:
+        """Return unloaded latencies by position, rows: from the CPUs.
+
+        Where they were not measured they follow the distances that guests are placed by.
+        """
+        rows = tuple(
+            row
+            for row in _by_position(host, self._options.latencies_ns)
+            if row is not None and len(row) == len(host.nodes)
+        )
+        if len(rows) == len(host.nodes):
+            return rows
+        return pressure.slit_latencies_ns(
+            cache_hierarchy.distances(host), self._options.local_latency_ns
+        )
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._ladder.close()
+        self._cpus.close()
+        self._uncore.close()
+        self._guests.close()
+
+    def __enter__(self) -> Sampler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _by_position(host: model.Topology, pairs: Iterable[tuple[int, _T]]) -> tuple[_T | None, ...]:
+    values = dict(pairs)
+    return tuple(values.get(node.id) for node in host.nodes)
+
+
+def _at_least(busy: Mapping[int, float | None], guests: Iterable[Running]) -> dict[int, float]:
+    """Return busy cores by node, at least what the guests ran there.
+
+    The host's times are in ticks of 10 ms, theirs are finer.
+    """
+    ran = {node: 0.0 for node in busy}
+    for one in guests:
+        for node, cores in one.cores_by_node.items():
+            ran[node] = ran.get(node, 0.0) + cores
+    return {node: max(cores, busy.get(node) or 0.0) for node, cores in ran.items()}
+
+
+def _use(node: model.Node, counts: Counts | None, use: uncore.Use) -> measurements.NodeUse:
+    """Return what is known of a node, but for its CPU time."""
+    if counts is None:
+        # A node of memory only reaches none.
+        none = None if node.online_cpus else 0.0
+        counts = measurements.Counts(none, none, None, None, None)
+    incoming = None
+    if use.read_lines_per_sec is not None and counts.local_per_sec is not None:
+        incoming = max(0.0, use.read_lines_per_sec - counts.local_per_sec)
+    return measurements.NodeUse(
+        None,
+        None,
+        counts.local_per_sec,
+        counts.remote_per_sec,
+        counts.cycles_per_sec,
+        counts.instructions_per_sec,
+        use.bandwidth_bytes_per_sec,
+        incoming,
+        use.link_bytes_per_sec,
+        use.io_miss_ratio,
+    )

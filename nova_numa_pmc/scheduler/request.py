@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From Nova's RequestSpec and HostState to the decision's question and answer.
+
+Imports nothing of Nova: what it is given has their attributes, from Nova or from a file.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nova_numa_pmc import extra_specs, model
+from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.core.host_view import INTENSITY, PRIOR_CORES_PER_VCPU, expected_per_vcpu
+from nova_numa_pmc.core.placement.ranking import ABSURD
+from nova_numa_pmc.core.scheduling.charges import charge, relieve
+from nova_numa_pmc.core.scheduling.outcome import expecting, outcome, unseen
+from nova_numa_pmc.cpulist import format_nodes
+from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping
+
+    from nova_numa_pmc.core.scheduling.aggregates import Aggregates
+    from nova_numa_pmc.core.scheduling.outcome import Asked, Outcome
+
+    #: What an answer depends on, beside the metrics: vCPUs and MiB that came since, whether
+    #: the guest is there, the question.
+    _Key = tuple[float, float, bool, Asked]
+
+#: Under this name a HostState keeps its decoded metrics and the last answer. Nova makes
+#: HostStates anew for each request, so that they end with it.
+_KEPT = '_numa_pmc_answer'
+
+
+class Flavor(Protocol):
+    """What is read of a flavor; ``extra_specs`` where it is set."""
+
+    @property
+    def vcpus(self) -> int:
+        """Return how many vCPUs it has."""
+
+    @property
+    def memory_mb(self) -> int:
+        """Return its memory [MiB]."""
+
+
+class Spec(Protocol):
+    """What is read of a RequestSpec; ``instance_uuid``, ``numa_topology`` where they are set."""
+
+    @property
+    def flavor(self) -> Flavor:
+        """Return the guest's flavor."""
+
+
+class Host(Protocol):
+    """What is read of a HostState."""
+
+    @property
+    def metrics(self) -> object:
+        """Return what :func:`metrics.decode` takes."""
+
+    @property
+    def instances(self) -> Container[str]:
+        """Return the uuids of its guests."""
+
+    @property
+    def vcpus_used(self) -> float:
+        """Return the vCPUs of its guests."""
+
+    @property
+    def total_usable_ram_mb(self) -> float:
+        """Return its memory [MiB]."""
+
+    @property
+    def free_ram_mb(self) -> float:
+        """Return that less its guests' [MiB]."""
+
+
+class Question(Record):
+    """A request, as far as it matters here.
+
+    :param instance_uuid: of the guest that is to move, be resized…
+    :param neutral: why nothing is to be said of it, None: something is
+    :param pinned: by what Nova pins it itself, None: it doesn't. Which nodes it will choose isn't
+        known here: the guest is taken to use all, and refusing hosts is left to
+        NUMATopologyFilter
+    """
+
+    asked: Asked | None = None
+    instance_uuid: str | None = None
+    neutral: str | None = None
+    wishes: extra_specs.Wishes = extra_specs.Wishes()
+    pinned: str | None = None
+
+
+class Rules(Record):
+    """The operator's rules for what is to be believed of a host; see ``options.py``."""
+
+    stale_after: float = 5.0
+    charge_new_guests: bool = True
+
+
+class Terms(Record):
+    """On which terms a host is refused; see ``options.py``.
+
+    :param ceiling: highest pressure on the nodes that the guest would use, 0: none
+    """
+
+    one_node: bool = False
+    ceiling: float = 0.0
+    refuse_unknown: bool = False
+
+
+class Answer(Record):
+    """What is known of a host for a question.
+
+    :param outcome: what the guest would leave, None: not known
+    :param unknown: why not
+    :param charged_vcpus: vCPUs of guests that came since the metrics were recorded
+    :param newcomers: the same per core of the host
+    :param measured: the CPU wanted on the host's nodes is measured, not guessed
+    :param members: node ids of each position in ``outcome.at``
+    :param history: (guests, sum of their cores per vCPU) by which the host expects new ones,
+        None: nothing is known
+    :param host: what was asked, None: unknown
+    """
+
+    outcome: Outcome | None
+    unknown: str | None
+    charged_vcpus: float = 0
+    newcomers: float = 0.0
+    measured: bool = False
+    members: tuple[tuple[int, ...], ...] = ()
+    history: tuple[int, float] | None = None
+    host: Aggregates | None = None
+
+
+def question(spec: Spec) -> Question:
+    """Read a RequestSpec; whatever is odd about it, the question is neutral."""
+    try:
+        flavor = spec.flavor
+        specs = _optional(flavor, 'extra_specs') or {}
+        wishes = extra_specs.parse(specs)
+        neutral = pinned = None
+        if wishes.policy == model.NONE:
+            neutral = f'{extra_specs.POLICY}={model.NONE}'
+        if _optional(spec, 'numa_topology') is not None:
+            pinned = 'image properties'
+        pinned = ', '.join(extra_specs.pinned_by_nova(specs)) or pinned
+        asked = unseen(
+            int(flavor.vcpus),
+            int(flavor.memory_mb),
+            wishes.policy,
+            INTENSITY[wishes.memory_intensity],
+        )
+        if pinned:
+            # Its memory may be huge pages, which aren't counted in what is promised.
+            asked = asked._replace(memory_mib=0, policy=model.SPREAD)
+        return Question(asked, _optional(spec, 'instance_uuid'), neutral, wishes, pinned)
+    except Exception as error:  # nothing in a request may end in an error of ours
+        return Question(neutral=f'request not understood: {error!r:.200}')
+
+
+def answer(host_state: Host, question: Question, rules: Rules, now_s: float) -> Answer:
+    """Return what the guest would leave of a host.
+
+    The same question of the same host, by the filter and then the weigher or for the next
+    instance of one request, costs a look-up unless the host has changed.
+
+    :param now_s: CLOCK_REALTIME [s since the epoch]
+    """
+    reported = host_state.metrics
+    kept: _Kept | None = host_state.__dict__.get(_KEPT)
+    if kept is None or kept.reported is not reported:
+        kept = _Kept(reported)
+        setattr(host_state, _KEPT, kept)
+    found = kept.found
+    if found is None:
+        return Answer(None, 'no metrics from nova-numa-pmc')
+    asked = question.asked
+    if asked is None:
+        return Answer(None, question.neutral)
+    age_s = now_s - found.taken_s
+    # A clock that is ahead is as wrong as one that is behind.
+    if abs(age_s) > rules.stale_after * found.interval_s:
+        return Answer(None, f'metrics are {age_s:.0f} s old')
+    vcpus: float = 0
+    memory_mb: float = 0
+    if rules.charge_new_guests:
+        vcpus = host_state.vcpus_used - found.vcpus_used
+        memory_mb = _memory_mb_used(host_state) - found.memory_mb_used
+    own = question.instance_uuid is not None and question.instance_uuid in host_state.instances
+    key = (vcpus, memory_mb, own, asked)
+    told = kept.answer
+    if told is None or kept.key != key:
+        told = kept.answer = _answer(found, *key)
+        kept.key = key
+    return told
+
+
+class _Kept:
+    """A host's metrics, decoded, and the last answer."""
+
+    __slots__ = ('reported', 'found', 'key', 'answer')
+
+    def __init__(self, reported: object) -> None:
+        self.reported = reported
+        self.found = metrics.decode(reported)
+        self.key: _Key | None = None
+        self.answer: Answer | None = None
+
+
+def _answer(
+    found: metrics.HostMetrics, vcpus: float, memory_mb: float, own: bool, asked: Asked
+) -> Answer:
+    host, limits = found.aggregates, found.limits
+    history, cores_per_vcpu = found.history, PRIOR_CORES_PER_VCPU
+    if history is not None:
+        cores_per_vcpu = expected_per_vcpu(*history)
+        asked = expecting(asked, cores_per_vcpu)
+    if own:
+        host = relieve(host, asked)
+    came, newcomers = max(0, vcpus), 0.0
+    if vcpus > 0 or memory_mb > 0:
+        host = charge(host, vcpus, memory_mb, asked, limits, cores_per_vcpu)
+        newcomers = came / (sum(host.cores) or 1.0)
+    # As in outcome(): without the record's own check of its arguments.
+    return tuple.__new__(
+        Answer,
+        (
+            outcome(host, asked, limits),
+            None,
+            came,
+            newcomers,
+            host.demand is not None,
+            host.members,
+            history,
+            host,
+        ),
+    )
+
+
+def _memory_mb_used(host_state: Host) -> float:
+    # Nova's own sum: HostState has no memory_mb_used (nova/scheduler/host_manager.py).
+    return host_state.total_usable_ram_mb - host_state.free_ram_mb
+
+
+def _optional(versioned: object, name: str) -> Any:
+    """Read a field of a versioned object that may be unset, where reading would raise."""
+    is_set = getattr(versioned, 'obj_attr_is_set', None)
+    if is_set is not None and not is_set(name):
+        return None
+    return getattr(versioned, name, None)
+
+
+def terms(question: Question, conf: Mapping[str, Any]) -> Terms:
+    """Put the operator's and the flavor's terms together.
+
+    :param conf: option → value, of the group ``[numa_pmc]``
+    """
+    wishes = question.wishes
+    return Terms(
+        conf['require_one_node'] or wishes.policy == model.ONE_NODE,
+        conf['max_pressure'] if wishes.max_pressure is None else wishes.max_pressure,
+        conf['refuse_unknown'],
+    )
+
+
+def objection(answer: Answer, terms: Terms) -> str:
+    """Return why a host is refused, '' it isn't: the unknown passes, unless told otherwise."""
+    if answer.outcome is None:
+        return 'its pressure is unknown' if terms.refuse_unknown else ''
+    if terms.one_node and answer.outcome.code != 'one_node':
+        return 'the guest does not fit on one node'
+    # Nothing is refused for a guess.
+    if terms.ceiling and answer.measured and answer.outcome.used[0] > terms.ceiling:
+        return f'above the ceiling of {terms.ceiling:g}'
+    return ''
+
+
+def describe(answer: Answer) -> str:
+    """Put an answer into words, one line."""
+    found = answer.outcome
+    if found is None:
+        return f'unknown: {answer.unknown}'
+    if found.used[0] >= ABSURD:
+        return 'no CPU there that guests may use'
+    nodes = format_nodes(node for at in found.at for node in answer.members[at])
+    since = ''
+    if answer.charged_vcpus:
+        since = f'; with {answer.charged_vcpus} vCPUs that have arrived since it was measured'
+    return (
+        f'{found.code} on node {nodes}: leaves pressure {_listed(found.used)} there, '
+        f'{_listed(found.rest) or "none"} elsewhere{since}'
+    )
+
+
+def _listed(pressures: Iterable[float]) -> str:
+    return ','.join(f'{pressure:.2f}' for pressure in pressures)

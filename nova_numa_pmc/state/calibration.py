@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the memory of a host's nodes can deliver and how far it is: the record and its file.
+
+A JSON file that survives a reboot. What the operator wrote into ``[counters]`` goes before it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from nova_numa_pmc import checked
+from nova_numa_pmc.core.pressure import slit_latencies_ns
+from nova_numa_pmc.exceptions import CalibrationError
+from nova_numa_pmc.host import files
+from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nova_numa_pmc.conf.counters import Options
+
+PATH = '/var/lib/nova-numa-pmc/calibration.json'
+_FORMAT, _MAJOR, _MINOR = 'nova-numa-pmc-calibration', 1, 0
+_MAX_BYTES, _MAX_NODES = 1 << 24, 1024
+#: Where a latency is from: measured here, the firmware's own figure, or its SLIT distance
+#: times a local latency.
+MEASURED, HMAT, SLIT = 'measured', 'hmat', 'slit'
+_SOURCES = (MEASURED, HMAT, SLIT)
+#: Where none was measured at all (two-socket servers: 60 to 100 ns).
+_LOCAL_NS = 80.0
+
+
+class Calibration(Record):
+    """What was measured, by position in ``nodes``.
+
+    :param nodes: node ids, ascending
+    :param read_bytes_per_sec: what each node's memory delivers; None: not measured
+    :param latencies_ns: without load, rows from a node's CPUs to each node's memory
+    :param sources: likewise, :data:`MEASURED`, :data:`HMAT` or :data:`SLIT`
+    """
+
+    taken_s: float
+    nodes: tuple[int, ...]
+    read_bytes_per_sec: tuple[float | None, ...]
+    latencies_ns: tuple[tuple[float, ...], ...]
+    sources: tuple[tuple[str, ...], ...]
+
+
+def complete_matrix(
+    measured_ns: Sequence[Sequence[float | None]],
+    distances: Sequence[Sequence[int]],
+    firmware_ns: Sequence[Sequence[float | None]],
+) -> tuple[tuple[tuple[float, ...], ...], tuple[tuple[str, ...], ...]]:
+    """Return (latencies, sources): what is not measured is the firmware's, else from SLIT.
+
+    ℓ_nm = ℓ_nn · d_nm / d_nn, with the median of the known ℓ_nn where n's is unknown.
+
+    :param measured_ns, firmware_ns: matrices by position, None in them: unknown
+    """
+    size = range(len(distances))
+    known = [
+        [
+            (measured_ns[n][m], MEASURED)
+            if measured_ns[n][m] is not None
+            else (firmware_ns[n][m], HMAT)
+            for m in size
+        ]
+        for n in size
+    ]
+    locals_ns = sorted(ns for ns in (known[n][n][0] for n in size) if ns is not None)
+    usual = locals_ns[len(locals_ns) // 2] if locals_ns else _LOCAL_NS
+    full = []
+    for n in size:
+        local = known[n][n][0]
+        estimates = slit_latencies_ns(distances, usual if local is None else local)[n]
+        full.append(
+            [
+                (estimate, SLIT) if value is None else (value, source)
+                for (value, source), estimate in zip(known[n], estimates)
+            ]
+        )
+    return (
+        tuple(tuple(ns for ns, _ in row) for row in full),
+        tuple(tuple(source for _, source in row) for row in full),
+    )
+
+
+def complete(options: Options, calibration: Calibration) -> Options:
+    """Return the options with what the operator left unset taken from a calibration."""
+    bandwidth = {
+        node: value
+        for node, value in zip(calibration.nodes, calibration.read_bytes_per_sec)
+        if value is not None
+    }
+    bandwidth.update(options.bandwidth_max)
+    latencies = dict(zip(calibration.nodes, calibration.latencies_ns))
+    latencies.update(options.latencies_ns)
+    return options._replace(
+        bandwidth_max=tuple(sorted(bandwidth.items())),
+        latencies_ns=tuple(sorted(latencies.items())),
+    )
+
+
+def completed(options: Options, path: str = PATH) -> tuple[Options, str | None]:
+    """Return (options, problem): completed from the host's file; a bad one is a problem."""
+    try:
+        made = read(path)
+    except CalibrationError as error:
+        return options, str(error)
+    return (complete(options, made) if made else options), None
+
+
+def config_lines(calibration: Calibration) -> list[str]:
+    """Return the lines of ``[counters]`` that say the same."""
+    lines = ['[counters]']
+    known = [
+        '%d:%.0f' % (node, value / 1e6)
+        for node, value in zip(calibration.nodes, calibration.read_bytes_per_sec)
+        if value is not None
+    ]
+    if known:
+        lines.append('node_bandwidth_max = ' + ','.join(known))
+    lines.append(
+        'latency_ns = '
+        + ','.join(
+            '%d:%s' % (node, ' '.join('%.1f' % value for value in row))
+            for node, row in zip(calibration.nodes, calibration.latencies_ns)
+        )
+    )
+    return lines
+
+
+def to_data(calibration: Calibration) -> dict[str, Any]:
+    """Return a calibration as plain data."""
+    return dict(calibration._asdict(), format=_FORMAT, version=[_MAJOR, _MINOR])
+
+
+def encode(calibration: Calibration) -> str:
+    """Return the file's text."""
+    return json.dumps(to_data(calibration), indent=1, allow_nan=False) + '\n'
+
+
+def decode(text: str) -> Calibration:
+    """Return the :class:`Calibration` in a file's text.
+
+    :raises CalibrationError: with the reason
+    """
+    try:
+        data = json.loads(text)
+        if data['format'] != _FORMAT:
+            raise ValueError('it is not a calibration')
+        if data['version'][0] != _MAJOR:
+            raise ValueError(
+                'its format is %.20r, this release reads %d' % (data['version'][0], _MAJOR)
+            )
+        return _checked(data)
+    except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
+        raise CalibrationError('%.200s' % (error,)) from None
+
+
+def _checked(data: Any) -> Calibration:
+    nodes = tuple(checked.whole(node, 16383) for node in data['nodes'])
+    count = len(nodes)
+    if not 0 < count <= _MAX_NODES or list(nodes) != sorted(set(nodes)):
+        raise ValueError('its nodes do not ascend')
+    bandwidths = tuple(
+        None if value is None else float(checked.number(value, 1e14, 1e6))
+        for value in checked.sequence(data['read_bytes_per_sec'], count, count)
+    )
+    latencies = tuple(
+        tuple(float(checked.number(value, 1e6, 0.1)) for value in row)
+        for row in _square(data['latencies_ns'], count)
+    )
+    sources = tuple(
+        tuple(checked.one_of(source, _SOURCES) for source in row)
+        for row in _square(data['sources'], count)
+    )
+    taken_s = float(checked.number(data['taken_s'], 1e12))
+    return Calibration(taken_s, nodes, bandwidths, latencies, sources)
+
+
+def _square(rows: Any, count: int) -> list[list[Any]]:
+    return [checked.sequence(row, count, count) for row in checked.sequence(rows, count, count)]
+
+
+def read(path: str = PATH) -> Calibration | None:
+    """Return the host's :class:`Calibration`, None where none was made.
+
+    :raises CalibrationError: the file can't be used; the message names it and the remedy
+    """
+    try:
+        with open(path, encoding='utf-8') as file:
+            text = file.read(_MAX_BYTES)
+        return decode(text)
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError, CalibrationError) as error:
+        raise CalibrationError(
+            '%s: %s; create it again with nova-numa-rebalance calibrate, or remove it'
+            % (path, error)
+        ) from None
+
+
+def write(calibration: Calibration, path: str = PATH) -> None:
+    """Replace the file, whole or not at all."""
+    directory = os.path.dirname(os.path.abspath(path))
+    os.makedirs(directory, mode=0o755, exist_ok=True)
+    files.replace_file(path, encode(calibration).encode(), '%s.%d' % (path, os.getpid()))

@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep what was moved, by whom and why: lines of JSON that outlast a reboot.
+
+Each line is an object with a schema version ``major.minor``: a reader takes any minor version
+of its major one. A line is appended by one write(2); what a crash or a full file system has torn
+costs that line only. At about 1 MiB the file is renamed to ``history.1``, in place of the one
+before. Whoever writes has the turn to move guests (:mod:`turn`), so that there is one.
+
+A move has two lines of one id: when it begins, and when it ends. Where a kill has come between
+them the first one stands: guests are promised their new places, and their memory may be between.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import os
+import time
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import checked, model
+from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.exceptions import DomainError, NumaPmcError, StateError
+from nova_numa_pmc.host import domain_values
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.state import promises_file
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Iterable
+    from typing import Any
+
+DIRECTORY, FILE = 'var/lib/nova-numa-pmc', 'history'
+ROTATE_BYTES = 1 << 20
+_MAJOR, _MINOR = '1', '0'
+_SIZE_MAX_BYTES, _LINE_MAX_BYTES, _TEXT_MAX, _NODES_MAX = 4 << 20, 1 << 16, 1000, 1024
+#: Beyond any real amount; a line that says more is damaged.
+_AMOUNT_MAX = 1e18
+#: Who moves: the agent, or a command.
+AGENT, APPLY, UNDO, PIN = 'agent', 'apply', 'undo', 'pin'
+#: What came of it: all memory followed, most of it; all was taken back; it was not begun; it is
+#: in hand, or whoever made it was killed.
+DONE, PARTLY, TAKEN_BACK, REFUSED, BEGUN = RESULTS = (
+    'done',
+    'partly',
+    'taken_back',
+    'refused',
+    'begun',
+)
+
+
+class Place(Record):
+    """Where a guest is promised to be, as :class:`model.Promise` has it."""
+
+    cpu_nodes: tuple[int, ...]
+    mem_nodes: tuple[int, ...] = ()
+    mem_bytes: tuple[int, ...] = ()
+    origin: str = model.PLACED
+
+
+class Part(Record):
+    """What happened to one guest.
+
+    :param since_ns: of its promise, which tells one start of a guest from the next
+    :param before, after: where it was and is; of a move not begun, where it was to be
+    """
+
+    uuid: str
+    name: str
+    since_ns: int
+    before: Place
+    after: Place
+    moved_bytes: int = 0
+
+
+class Entry(Record):
+    """One move, at its end or, :data:`BEGUN`, before it.
+
+    :param id: 8 hexadecimal digits
+    :param taken_s: CLOCK_REALTIME [s since the epoch]
+    :param who: :data:`AGENT`, :data:`APPLY`, :data:`UNDO` or :data:`PIN`
+    :param batch: the same for all moves of one command, '' of the agent's
+    :param kind: one of :data:`moves.KINDS`
+    :param gain_cores, cost_core_sec: as planned
+    :param moved_bytes: of all parts; ``seconds``: how long it took
+    :param result: one of :data:`RESULTS`
+    :param why: why it was made, or why it was not or not whole
+    """
+
+    id: str
+    taken_s: float
+    who: str
+    batch: str
+    kind: str
+    parts: tuple[Part, ...]
+    gain_cores: float
+    cost_core_sec: float
+    moved_bytes: int
+    seconds: float
+    result: str
+    why: str = ''
+
+    @property
+    def stands(self) -> bool:
+        """Return whether guests are elsewhere by it."""
+        return self.result in (DONE, PARTLY, BEGUN)
+
+
+def new_id() -> str:
+    """Return an id for an entry or a batch."""
+    return binascii.hexlify(os.urandom(4)).decode()
+
+
+def place(promise: model.Promise) -> Place:
+    """Return the place in a promise."""
+    return Place(promise.cpu_nodes, promise.mem_nodes, promise.mem_bytes, promise.origin)
+
+
+class Writer:
+    """Appends entries; one that can't be written costs a warning, and never a move."""
+
+    def __init__(self, root: str, log: logging.Logger) -> None:
+        self._root, self._log, self._failing = root, log, False
+
+    def append(self, entry: Entry) -> None:
+        """Append an entry; nothing is raised."""
+        try:
+            append(entry, self._root)
+        except (NumaPmcError, OSError) as error:
+            if not self._failing:
+                self._log.warning('moves are not being recorded in the history: %s', error)
+            self._failing = True
+        else:
+            self._failing = False
+
+
+def append(entry: Entry, root: str = '/') -> None:
+    """Append an entry.
+
+    :raises StateError: the directory or the file can't be trusted
+    :raises OSError: as the kernel says
+    """
+    directory = os.path.join(root, DIRECTORY)
+    line = encode(entry)
+    directory_fd = promises_file.open_directory(directory, create=True)
+    try:
+        size, torn = _end(directory_fd, directory)
+        if size and size + len(line) > ROTATE_BYTES:
+            os.rename(FILE, FILE + '.1', src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+        elif torn:
+            line = b'\n' + line
+        fd = os.open(
+            FILE,
+            os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC,
+            0o644,
+            dir_fd=directory_fd,
+        )
+        try:
+            if os.write(fd, line) < len(line):
+                raise StateError('%s: its file system is full' % os.path.join(directory, FILE))
+        finally:
+            os.close(fd)
+    finally:
+        os.close(directory_fd)
+
+
+def _end(directory_fd: int, directory: str) -> tuple[int, bool]:
+    """Look at the file as who reads it does; return (size [bytes], whether its end is torn)."""
+    opened = promises_file.open_file(directory_fd, directory, FILE, _SIZE_MAX_BYTES)
+    if opened is None:
+        return 0, False
+    fd, size = opened
+    try:
+        return size, bool(size) and os.pread(fd, 1, size - 1) != b'\n'
+    finally:
+        os.close(fd)
+
+
+def read(root: str = '/') -> tuple[list[Entry], int]:
+    """Read all that is kept, the oldest first; of a move its last line.
+
+    :returns: (entries, how many lines were none)
+    :raises StateError: a file can't be trusted or read
+    """
+    directory = os.path.join(root, DIRECTORY)
+    try:
+        fd = promises_file.open_directory(directory, create=False)
+    except FileNotFoundError:
+        return [], 0
+    try:
+        texts = [
+            promises_file.read_file(fd, directory, name, _SIZE_MAX_BYTES) or b''
+            for name in (FILE + '.1', FILE)
+        ]
+    finally:
+        os.close(fd)
+    entries: list[Entry] = []
+    begun: dict[str, int] = {}  # id → index
+    broken = 0
+    for line in b'\n'.join(texts).split(b'\n'):
+        if line:
+            try:
+                one = decode(line)
+            except ValueError:
+                broken += 1
+                continue
+            if one.id in begun:
+                entries[begun.pop(one.id)] = one
+            else:
+                entries.append(one)
+            if one.result == BEGUN:
+                begun[one.id] = len(entries) - 1
+    return entries, broken
+
+
+def encode(entry: Entry) -> bytes:
+    """Render an entry as a line, with its end."""
+    data = dict(to_data(entry), schema='%s.%s' % (_MAJOR, _MINOR))
+    return json.dumps(data, separators=(',', ':'), allow_nan=False).encode() + b'\n'
+
+
+def to_data(entry: Entry) -> dict[str, Any]:
+    """Return an entry as plain dicts and lists."""
+    return dict(
+        entry._asdict(),
+        parts=[
+            dict(part._asdict(), before=part.before._asdict(), after=part.after._asdict())
+            for part in entry.parts
+        ],
+    )
+
+
+def decode(line: bytes) -> Entry:
+    """Parse a line.
+
+    :raises ValueError: with the reason
+    """
+    try:
+        if len(line) > _LINE_MAX_BYTES:
+            raise ValueError('too long')
+        data = json.loads(line)
+        if str(data['schema']).partition('.')[0] != _MAJOR:
+            raise ValueError('another schema')
+        parts = tuple(map(_part, checked.of(list, data['parts'])))
+        if not parts:
+            raise ValueError('no guest was moved')
+        return Entry(
+            _text(data['id']),
+            _amount(data['taken_s']),
+            _text(data['who']),
+            _text(data['batch']),
+            checked.one_of(data['kind'], moves.KINDS),
+            parts,
+            _amount(data['gain_cores'], -1e9),
+            _amount(data['cost_core_sec']),
+            _whole(data['moved_bytes']),
+            _amount(data['seconds']),
+            checked.one_of(data['result'], RESULTS),
+            _text(data['why']),
+        )
+    except (KeyError, TypeError, AttributeError, RecursionError, DomainError) as error:
+        raise ValueError('%.200s' % (error,)) from None
+
+
+def _part(data: dict[str, Any]) -> Part:
+    return Part(
+        domain_values.uuid(_text(data['uuid'])),
+        domain_values.name(checked.of(str, data['name'])),
+        _whole(data['since_ns']),
+        _place(data['before']),
+        _place(data['after']),
+        _whole(data['moved_bytes']),
+    )
+
+
+def _place(data: dict[str, Any]) -> Place:
+    return Place(
+        _wholes(data['cpu_nodes']),
+        _wholes(data['mem_nodes']),
+        _wholes(data['mem_bytes']),
+        checked.one_of(data['origin'], (model.PLACED, model.PINNED, model.FLOATING)),
+    )
+
+
+def _text(value: object) -> str:
+    return checked.text(value, _TEXT_MAX)
+
+
+def _amount(value: object, least: float = 0) -> float:
+    return checked.number(value, _AMOUNT_MAX, least)
+
+
+def _whole(value: object) -> int:
+    return checked.whole(value, _AMOUNT_MAX)
+
+
+def _wholes(value: object) -> tuple[int, ...]:
+    return tuple(map(_whole, checked.sequence(value, _NODES_MAX)))
+
+
+def entry(
+    entry_id: str,
+    move: moves.Move,
+    parts: Iterable[Part],
+    who: str,
+    batch: str,
+    seconds: float,
+    result: str,
+    why: str,
+    taken_s: float | None = None,
+) -> Entry:
+    """Put a move and what came of it together.
+
+    :param entry_id: as from :func:`new_id`, the same when it begins and when it ends
+    :param parts: empty: it was not begun
+    """
+    parts = tuple(parts) or tuple(
+        Part(
+            step.uuid,
+            step.name,
+            0,
+            Place(tuple(step.from_nodes)),
+            Place(tuple(step.to_nodes), tuple(step.mem_nodes)),
+        )
+        for step in move.steps
+    )
+    return Entry(
+        entry_id,
+        round(time.time() if taken_s is None else taken_s, 3),
+        who,
+        batch,
+        move.kind,
+        parts,
+        round(move.gain_cores, 3),
+        round(move.cost_core_sec, 3),
+        sum(part.moved_bytes for part in parts),
+        round(max(0.0, seconds), 3),
+        result,
+        ''.join(char if char.isprintable() else '?' for char in why[:_TEXT_MAX]),
+    )

@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent publishes of its host: the file ``host`` in the state directory.
+
+JSON, one object with a schema version ``major.minor``: a reader takes any minor version of
+its major one and ignores members that it doesn't know, so that agent and nova-compute can be
+upgraded one after the other. Replaced by rename(2), readable by all; nothing else locks it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc import checked, model
+from nova_numa_pmc.core import memory_domains
+from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
+from nova_numa_pmc.exceptions import CpuListError, StateError
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.state import pool_loads, promises_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, NoReturn
+
+    from nova_numa_pmc.measurement import Sample
+
+FILE = 'host'
+FRESH, STALE, FUTURE = 'fresh', 'stale', 'from the future'
+_MAJOR, _MINOR = 1, 3
+#: The kernel's own limit (MAX_NUMNODES) and a host of that many nodes with all its distances.
+NODES_MAX, _SIZE_MAX_BYTES = 1024, 8 << 20
+_POOLS_MAX = 1024
+#: Beyond any real amount; a file that says more is damaged.
+_AMOUNT_MAX, _DISTANCE_MAX, _HUGE_SIZES_MAX = 2**60, 255, 16
+_NAME_MAX, _REASON_MAX, _GUESTS_MAX = 64, 256, 1023
+
+_LIMITS = ('pressure_floor', 'pressure_step')
+#: Before 1.3 nodes nearer than this were one domain, unless ``limits`` said otherwise.
+_DOMAIN_DISTANCE = 'domain_distance'
+#: Members of a node that are numbers; those of the second line may be unknown (null).
+_KNOWN = ('cores', 'threads', 'capacity_bytes', 'promised_bytes', 'guests', 'vcpus')
+_OPTIONAL = (
+    'demand_cores',
+    'bandwidth_bytes_per_sec',
+    'bandwidth_max_bytes_per_sec',
+    'link_ratio',
+)
+_HISTORY = 'guests', 'cores_per_vcpu_sum'
+_WHOLE = ('id', 'threads', 'capacity_bytes', 'promised_bytes')
+
+
+class HostState(Record):
+    """A host as it was published.
+
+    :param taken_s: CLOCK_REALTIME of the measurement [s since the epoch]
+    :param interval_s: over which it was measured, and so how often it is published [s]
+    :param view: with nodes without their CPUs; what they are wanted for
+        is over the longer horizon (:mod:`core.longer`)
+    :param remote_ratios: by position: remote over all DRAM accesses of the node's CPUs,
+        None: unknown
+    :param source: the best rung of evidence in use, '' none
+    :param limits: of placements; the file carries what :func:`placement.place` reads
+        of them: floor and step
+    :param pools: what was measured of each, the floating pool first: what plain guests
+        may use, of which ``view`` is. The hook reads them from a file of their own
+        (:mod:`pool_loads`)
+    :param demand_now_cores: by position: cores wanted in the interval, None in it:
+        unknown; empty: not told
+    :param pool_source: who says which CPUs the floating pool has: 'nova.conf', 'guests' (their
+        XML), 'kernel' (all that are usable); '' not told
+    :param guests_by: by what the agent knows its guests: 'libvirt', or 'status files' and why;
+        '' not told
+    :param history: of the host's guests, by which new ones are expected
+    """
+
+    taken_s: float
+    interval_s: float
+    view: model.HostView
+    remote_ratios: tuple[float | None, ...]
+    source: str = ''
+    limits: model.Limits = model.Limits()
+    pools: tuple[model.PoolLoad, ...] = ()
+    demand_now_cores: tuple[float | None, ...] = ()
+    pool_source: str = ''
+    guests_by: str = ''
+    history: model.History = model.History()
+
+
+def freshness(host_state: HostState, now_s: float) -> str:
+    """Return how fresh a host's state is.
+
+    :param now_s: CLOCK_REALTIME [s since the epoch]
+    :returns: :data:`FRESH`, :data:`STALE` or :data:`FUTURE`: the clock was set back since
+    """
+    age_s = now_s - host_state.taken_s
+    if age_s < -pool_loads.STALE_MIN_S:
+        return FUTURE
+    return FRESH if age_s <= pool_loads.stale_after_s(host_state.interval_s) else STALE
+
+
+def from_sample(view: model.HostView, sample: Sample, limits: model.Limits) -> HostState:
+    """Put a host's view and what was measured on it together.
+
+    :param view: of the same moment
+    :param limits: that the host decides by
+    """
+    remote = {node.id: node.remote_ratio for node in sample.nodes}
+    now = {node.id: node.demand_cores for node in sample.nodes}
+    return HostState(
+        sample.taken_s,
+        sample.elapsed_s,
+        view._replace(nodes=tuple(node._replace(cpus=None) for node in view.nodes)),
+        tuple(remote.get(node.id) for node in view.nodes),
+        sample.source,
+        limits,
+        pool_loads_of(view, sample),
+        tuple(now.get(node.id) for node in view.nodes),
+        sample.pool_source,
+    )
+
+
+def floating_pool(
+    view: model.HostView, stolen: Mapping[int, float | None] | None = None
+) -> model.PoolLoad:
+    """Return what was measured of the CPUs that a view is of.
+
+    :param stolen: by node id, cores that another host took of them; None: not told
+    """
+    stolen = stolen or {}
+    return model.PoolLoad(
+        frozenset().union(*(node.cpus or () for node in view.nodes)),
+        tuple(
+            (
+                node.id,
+                model.NodeLoad(
+                    stolen_cores=stolen.get(node.id),
+                    **{name: getattr(node, name) for name in _OPTIONAL},
+                ),
+            )
+            for node in view.nodes
+        ),
+        tuple((node.id, node.vcpus) for node in view.nodes),
+    )
+
+
+def pool_loads_of(view: model.HostView, sample: Sample) -> tuple[model.PoolLoad, ...]:
+    """Return what was measured of the CPUs that a view is of, and of others.
+
+    vCPUs are those that promises tell of, as whoever decides charges what came since by them:
+    of pools with none of the view's CPUs they tell none.
+    """
+    floating = floating_pool(view, {node.id: node.stolen_cores for node in sample.nodes})
+    loads, found = dict(floating.loads), [floating]
+    for pool in sample.pools:
+        robbed = dict(pool.stolen_by_node)
+        found.append(
+            model.PoolLoad(
+                frozenset(pool.cpus),
+                tuple(
+                    (node, loads[node]._replace(demand_cores=cores, stolen_cores=robbed.get(node)))
+                    for node, cores in pool.demand_by_node
+                    if node in loads
+                ),
+                floating.vcpus
+                if floating.cpus.intersection(pool.cpus)
+                else tuple((node, 0) for node in loads),
+            )
+        )
+    return tuple(found)
+
+
+def encode(host_state: HostState) -> bytes:
+    """Render a host's state as the file's bytes."""
+    nodes = []
+    now_cores = host_state.demand_now_cores or (None,) * len(host_state.view.nodes)
+    for node, remote, now in zip(host_state.view.nodes, host_state.remote_ratios, now_cores):
+        members = node._asdict()
+        del members['cpus']
+        nodes.append(dict(members, remote_ratio=remote, demand_now_cores=now))
+    return (
+        json.dumps(
+            {
+                'schema': f'{_MAJOR}.{_MINOR}',
+                'taken_s': host_state.taken_s,
+                'interval_s': host_state.interval_s,
+                'source': host_state.source,
+                'guests_by': host_state.guests_by[:_REASON_MAX],
+                'limits': {
+                    _DOMAIN_DISTANCE: memory_domains.threshold(host_state.view)[0],
+                    **{name: getattr(host_state.limits, name) for name in _LIMITS},
+                },
+                'rotation': host_state.view.rotation,
+                'distances': host_state.view.distances,
+                'domains': host_state.view.domains,
+                'nodes': nodes,
+                'pools': [_pool_members(pool) for pool in host_state.pools],
+                'pool_source': host_state.pool_source,
+                'history': {name: getattr(host_state.history, name) for name in _HISTORY},
+            },
+            allow_nan=False,
+        ).encode()
+        + b'\n'
+    )
+
+
+def decode(data: bytes) -> HostState:
+    """Parse the file's bytes.
+
+    :raises StateError: it is not such a file, is damaged, or a later major version wrote it
+    """
+    try:
+        found = _members(json.loads(data, parse_constant=_refuse))
+        major = found.text('schema', _NAME_MAX).partition('.')[0]
+        if major != str(_MAJOR):
+            raise ValueError(f'its schema is {major}, this release reads {_MAJOR}')
+        nodes = [_members(node) for node in found.sequence('nodes', NODES_MAX)]
+        views = tuple(map(_node, nodes))
+        ids = [view.id for view in views]
+        if not ids or ids != sorted(set(ids)):
+            raise ValueError('its nodes are none, out of order or there twice')
+        limits = _members(found.get('limits', {}))
+        now_cores = tuple(node.number('demand_now_cores', None) for node in nodes)
+        return HostState(
+            found.number('taken_s'),
+            found.number('interval_s'),
+            _view(found, views, limits),
+            tuple(node.number('remote_ratio', None, most=1.0) for node in nodes),
+            found.text('source', _NAME_MAX, ''),
+            _limits(limits),
+            tuple(_pool(_members(pool)) for pool in found.sequence('pools', _POOLS_MAX, ())),
+            () if now_cores.count(None) == len(now_cores) else now_cores,
+            found.text('pool_source', _NAME_MAX, ''),
+            found.text('guests_by', _REASON_MAX, ''),
+            _history(_members(found.get('history', {}))),
+        )
+    except (ValueError, RecursionError) as error:  # JSON's and Unicode's errors are ValueErrors
+        raise StateError(str(error)[:200]) from None
+
+
+def write(directory: str, host_state: HostState) -> None:
+    """Replace the file in the state directory.
+
+    :raises StateError: the directory can't be trusted or the file not be written
+    """
+    fd = promises_file.open_directory(directory, create=True)
+    try:
+        promises_file.replace_file(fd, directory, FILE, encode(host_state))
+    finally:
+        os.close(fd)
+
+
+def read(directory: str) -> HostState:
+    """Read the file in the state directory.
+
+    :raises StateError: there is none, or it can't be trusted or understood; names file and remedy
+    """
+    path = os.path.join(directory, FILE)
+    try:
+        fd = promises_file.open_directory(directory, create=False)
+    except FileNotFoundError:
+        raise StateError(f'{path}: no such file: start nova-numa-agent') from None
+    try:
+        data = promises_file.read_file(fd, directory, FILE, _SIZE_MAX_BYTES)
+    finally:
+        os.close(fd)
+    if data is None:
+        raise StateError(f'{path}: no such file: start nova-numa-agent')
+    try:
+        return decode(data)
+    except StateError as error:
+        raise StateError(
+            f'{path}: {error}: nova-numa-agent replaces it; are both of the same release?'
+        ) from None
+
+
+def _node(members: checked.Members) -> model.NodeView:
+    values: dict[str, Any] = {name: members.number(name) for name in _KNOWN}
+    values.update((name, members.number(name, None)) for name in _OPTIONAL)
+    values.update((name, members.whole(name)) for name in _WHOLE)
+    huge = []
+    for pool in members.sequence('huge_free_bytes', _HUGE_SIZES_MAX, ()):
+        size, free = _wholes('huge_free_bytes', pool, 2)
+        huge.append((size, free))
+    return model.NodeView(huge_free_bytes=tuple(huge), **values)
+
+
+def _view(
+    members: checked.Members, views: tuple[model.NodeView, ...], limits: checked.Members
+) -> model.HostView:
+    """Return the view of nodes; before 1.3 distances told their domains."""
+    distances = _distances(members, len(views))
+    if members.get('domains', None) is None:
+        found = memory_domains.near(
+            distances, limits.number(_DOMAIN_DISTANCE, memory_domains.NEAR_DEFAULT)
+        )
+    else:
+        shared = members.sequence('domains', len(views))
+        if shared and len(shared) != len(views):
+            raise ValueError(f'its domains are not {len(views)}')
+        found = memory_domains.labelled(_wholes('domains', shared, len(shared)))
+    return model.HostView(views, distances, members.whole('rotation', 0), found)
+
+
+def _limits(members: checked.Members) -> model.Limits:
+    values: dict[str, Any] = {
+        name: members.number(name, model.Limits._field_defaults[name]) for name in _LIMITS
+    }
+    return model.Limits(**values)
+
+
+def _distances(members: checked.Members, count: int) -> tuple[tuple[int, ...], ...]:
+    """Read the square of distances; a host whose firmware tells none has an empty one."""
+    rows = members.sequence('distances', count, ())
+    if rows and len(rows) != count:
+        raise ValueError(f'its distances are not {count} by {count}')
+    return tuple(_wholes('distances', row, count, _DISTANCE_MAX) for row in rows)
+
+
+def _pool_members(pool: model.PoolLoad) -> dict[str, Any]:
+    vcpus = dict(pool.vcpus)
+    return {
+        'cpus': format_cpulist(pool.cpus),
+        'nodes': [
+            dict(load._asdict(), id=node, vcpus=vcpus.get(node, 0)) for node, load in pool.loads
+        ],
+    }
+
+
+def _pool(members: checked.Members) -> model.PoolLoad:
+    nodes = [_members(node) for node in members.sequence('nodes', NODES_MAX)]
+    try:
+        cpus = parse_cpulist(members.text('cpus', _SIZE_MAX_BYTES, ''))
+    except CpuListError as error:
+        raise ValueError(f'its cpus: {error}') from None
+    return model.PoolLoad(
+        cpus,
+        tuple(
+            (
+                node.whole('id'),
+                model.NodeLoad(
+                    *(node.number(name, None) for name in (*_OPTIONAL, 'stolen_cores'))
+                ),
+            )
+            for node in nodes
+        ),
+        tuple((node.whole('id'), node.number('vcpus')) for node in nodes),
+    )
+
+
+def _history(members: checked.Members) -> model.History:
+    guests, total = (
+        members.number(name, 0, most) for name, most in zip(_HISTORY, (_GUESTS_MAX, _AMOUNT_MAX))
+    )
+    return model.History(checked.whole(guests), total)
+
+
+def _wholes(name: str, values: object, count: int, most: int = _AMOUNT_MAX) -> tuple[int, ...]:
+    """Check a list of so many whole numbers.
+
+    :param name: of the member that it is from
+    """
+    try:
+        return tuple(checked.whole(each, most) for each in checked.sequence(values, count, count))
+    except ValueError as error:
+        raise ValueError(f'its {name}: {error}') from None
+
+
+def _members(value: object) -> checked.Members:
+    return checked.Members(value, _AMOUNT_MAX)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f'{constant} is not a number')

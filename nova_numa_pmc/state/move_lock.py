@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Let one process at a time move a host's guests: the agent, or one command of the operator's.
+
+A lock of its own, because it is held for as long as a move takes; starts of guests wait for the
+promises' lock only.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.exceptions import StateBusy, StateError
+from nova_numa_pmc.state import promises_file
+
+if TYPE_CHECKING:
+    import logging
+
+#: A file in the state directory; its text names who holds its lock.
+LOCK = 'moves'
+_NAME_MAX = 200
+
+
+class Turn:
+    """The right to move guests, taken and given back.
+
+    :param directory: the state directory's path
+    :param who: what others are told: 'nova-numa-agent', 'nova-numa-rebalance apply'
+    """
+
+    def __init__(self, directory: str, who: str) -> None:
+        self.directory, self._who = directory, who
+        self._lock: int | None = None  # its descriptor
+
+    def take(self, timeout_s: float = 0.0) -> None:
+        """Take it, or keep it.
+
+        :raises StateBusy: somebody else has it for longer than ``timeout_s``; says who
+        :raises StateError: the state directory can't be trusted or made
+        """
+        if self._lock is not None:
+            return
+        fd = promises_file.open_directory(self.directory, create=True)
+        try:
+            self._lock = promises_file.take_lock(fd, self.directory, timeout_s, LOCK)
+        except StateBusy:
+            raise StateBusy('%s is moving guests' % self._holder()) from None
+        finally:
+            os.close(fd)
+        try:
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, ('%s (process %d)' % (self._who, os.getpid())).encode(), 0)
+        except OSError:
+            pass  # the file system is full: others are told less
+
+    def _holder(self) -> str:
+        try:
+            with open(os.path.join(self.directory, LOCK), encoding='utf-8') as file:
+                text = file.read(_NAME_MAX)
+        except (OSError, UnicodeDecodeError):
+            text = ''
+        return text if text.isprintable() and text else 'another process'
+
+    def end(self) -> None:
+        """Give it back; not having it is fine."""
+        if self._lock is not None:
+            os.close(self._lock)  # which releases the lock
+            self._lock = None
+
+    def __enter__(self) -> Turn:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+class AgentTurn:
+    """The agent's: it never waits, and tells when a command has the turn and when no more."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log, self._turn, self._waiting = log, Turn('', 'nova-numa-agent'), False
+
+    def take(self, directory: str) -> bool:
+        """Return whether guests may be held and moved in this tick.
+
+        Where no lock is to be had, no command has it either; whoever reads the promises tells
+        what is wrong with the directory.
+
+        :param directory: the state directory's path
+        """
+        self._turn.directory = directory
+        try:
+            self._turn.take()
+        except StateBusy as error:
+            if not self._waiting:
+                self._log.info('%s: meanwhile the agent neither holds nor moves any', error)
+            self._waiting = True
+            return False
+        except StateError:
+            pass
+        if self._waiting:
+            self._log.info('the agent holds and moves guests again')
+        self._waiting = False
+        return True
+
+    def end(self) -> None:
+        """Give it back."""
+        self._turn.end()

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the operator has said of single guests, kept over reboots: pinned, or to be ignored.
+
+A text file, one guest a line: ``UUID pin|ignore NAME``. The name is for who reads the file; '-'
+where it is not known. The libvirt hook reads it at each start of a guest: light imports only.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nova_numa_pmc.exceptions import DomainError, StateError
+from nova_numa_pmc.host import domain_values
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.state import promises_file
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nova_numa_pmc.model import Guest
+
+DIRECTORY, FILE, LOCK = 'var/lib/nova-numa-pmc', 'guests', 'guests.lock'
+#: Held to its place and never moved; neither held nor moved, nor placed at its next start.
+PIN, IGNORE = 'pin', 'ignore'
+UNNAMED = '-'
+_SIZE_MAX_BYTES = 4 << 20
+#: Two commands that change the file take turns of milliseconds.
+_LOCK_TIMEOUT_S = 5.0
+
+
+class Override(Record):
+    """One line: ``what`` is :data:`PIN` or :data:`IGNORE`."""
+
+    uuid: str
+    what: str
+    name: str
+
+
+def read(root: str = '/') -> tuple[dict[str, Override], list[str]]:
+    """Read the file; a line that is none is left out and told.
+
+    :returns: ({uuid: :class:`Override`}, problems)
+    :raises StateError: it can't be trusted or read
+    """
+    directory = os.path.join(root, DIRECTORY)
+    try:
+        fd = promises_file.open_directory(directory, create=False)
+    except FileNotFoundError:
+        return {}, []
+    try:
+        data = promises_file.read_file(fd, directory, FILE, _SIZE_MAX_BYTES)
+    finally:
+        os.close(fd)
+    return _parse(data, os.path.join(directory, FILE)) if data else ({}, [])
+
+
+def _parse(data: bytes, path: str) -> tuple[dict[str, Override], list[str]]:
+    found: dict[str, Override] = {}
+    problems = []
+    for number, line in enumerate(data.decode('utf-8', 'surrogateescape').splitlines(), 1):
+        if not line or line[0] == '#':
+            continue
+        try:
+            one = _override(*line.split(' ', 2))
+        except (DomainError, TypeError):
+            problems.append('%s: line %d is not "UUID pin|ignore NAME": left out' % (path, number))
+        else:
+            found[one.uuid] = one
+    return found, problems
+
+
+def _override(uuid: str, what: str, name: str) -> Override:
+    if what not in (PIN, IGNORE):
+        raise DomainError('%.40r is neither %s nor %s' % (what, PIN, IGNORE))
+    return Override(domain_values.uuid(uuid), what, domain_values.name(name))
+
+
+def marked(guests: Iterable[Guest], root: str = '/') -> tuple[tuple[Guest, ...], list[str]]:
+    """Tell guests what the operator has said of them.
+
+    :returns: (the guests, problems)
+    :raises StateError: as :func:`read`
+    """
+    said, problems = read(root)
+    return tuple(
+        guest._replace(override=said[guest.uuid].what) if guest.uuid in said else guest
+        for guest in guests
+    ), problems
+
+
+def put(override: Override, root: str = '/') -> None:
+    """Say something of a guest, in place of what was said before.
+
+    :raises StateError: the file can't be trusted or written
+    """
+    _change(override.uuid, override, root)
+
+
+def drop(uuid: str, root: str = '/') -> Override | None:
+    """Forget what was said of a guest.
+
+    :returns: what was dropped, None: there was none
+    :raises StateError: the file can't be trusted or written
+    """
+    return _change(uuid, None, root)
+
+
+def _change(uuid: str, override: Override | None, root: str) -> Override | None:
+    directory = os.path.join(root, DIRECTORY)
+    fd = promises_file.open_directory(directory, create=True)
+    try:
+        lock = promises_file.take_lock(fd, directory, _LOCK_TIMEOUT_S, LOCK)
+        try:
+            found, problems = read(root)
+            if problems:
+                raise StateError('%s; correct the file first' % problems[0])
+            before = found.pop(uuid, None)
+            if override:
+                found[uuid] = override
+            if override != before:
+                promises_file.replace_file(
+                    fd,
+                    directory,
+                    FILE,
+                    ''.join('%s %s %s\n' % each for each in found.values()).encode(
+                        'utf-8', 'surrogateescape'
+                    ),
+                    durable=True,
+                )
+            return before
+        finally:
+            os.close(lock)
+    finally:
+        os.close(fd)

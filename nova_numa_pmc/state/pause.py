@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep the agent from moving guests: a file in the state directory, until a reboot at most.
+
+Its text: seconds since the epoch, a space, and why. While there is such a file, whatever is in
+it, the agent is paused.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.state import promises_file
+
+if TYPE_CHECKING:
+    import logging
+
+FILE = 'paused'
+_SIZE_MAX_BYTES = 4096
+REASON_MAX = 200
+
+
+class Paused(Record):
+    """That the agent is paused: CLOCK_REALTIME [s], None: not told; and why, '' not told."""
+
+    since_s: float | None
+    reason: str
+
+    def __str__(self) -> str:
+        return 'paused' + (': ' + self.reason if self.reason else '')
+
+
+def read(directory: str) -> Paused | None:
+    """Return since when and why the agent is paused, None: it is not.
+
+    :param directory: the state directory's path
+    """
+    try:
+        fd = promises_file.open_directory(directory, create=False)
+    except FileNotFoundError:
+        return None
+    except StateError as error:
+        return Paused(None, str(error))
+    try:
+        data = promises_file.read_file(fd, directory, FILE, _SIZE_MAX_BYTES)
+    except StateError as error:
+        return Paused(None, str(error))
+    finally:
+        os.close(fd)
+    return None if data is None else _parse(data.decode('utf-8', 'replace'))
+
+
+def _parse(text: str) -> Paused:
+    since, _, reason = text.rstrip('\n').partition(' ')
+    known = since.isascii() and since.isdigit() and len(since) < 20
+    return Paused(
+        int(since) if known else None,
+        ''.join(char if char.isprintable() else '?' for char in reason[:REASON_MAX]),
+    )
+
+
+def begin(directory: str, reason: str = '', now_s: float | None = None) -> Paused:
+    """Pause the agent, or tell another reason.
+
+    :returns: as it was written: somebody may have ended it since
+    :raises StateError: the state directory can't be trusted or written
+    """
+    fd = promises_file.open_directory(directory, create=True)
+    try:
+        since_s = time.time() if now_s is None else now_s
+        text = '%d %s\n' % (since_s, reason)
+        promises_file.replace_file(fd, directory, FILE, text.encode())
+    finally:
+        os.close(fd)
+    return _parse(text)
+
+
+def end(directory: str) -> bool:
+    """Let the agent go on.
+
+    :returns: whether it was paused
+    :raises StateError: the state directory can't be trusted or the file not be removed
+    """
+    try:
+        fd = promises_file.open_directory(directory, create=False)
+    except FileNotFoundError:
+        return False
+    try:
+        os.unlink(FILE, dir_fd=fd)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StateError(
+            '%s: %s: remove it' % (os.path.join(directory, FILE), error.strerror)
+        ) from None
+    finally:
+        os.close(fd)
+    return True
+
+
+class Watch:
+    """Looks for the file in each tick; tells in the log when it comes and when it goes."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._known: Paused | None = None
+
+    def look(self, directory: str) -> Paused | None:
+        """Read the file; None: the agent is not paused."""
+        found = read(directory)
+        if found and not self._known:
+            self._log.info('%s; guests are held, and none is moved', found)
+        elif self._known and not found:
+            self._log.info('resumed')
+        self._known = found
+        return found

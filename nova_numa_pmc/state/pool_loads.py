@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent measured, for the libvirt hook: the file ``pools`` in the state directory.
+
+The same figures as in the published host state, as text of tab-separated columns, because
+importing a JSON parser costs the hook as much as a Python start::
+
+    nova-numa-pmc-pools  1.2  <boot id>  <measured: CLOCK_BOOTTIME, ns>  <interval, ms>
+    pool  <CPU list>
+    node  <id>  <demand>  <bandwidth>  <its maximum>  <link>  <vCPUs>  <stolen>
+    guests  <how many>  <cores per vCPU>
+    end   <rows>
+
+A ``pool`` is followed by its nodes. ``guests`` tells of how many guests it is known what they
+wanted, and the sum over them of that per vCPU. Amounts are whole numbers of the units of Nova's
+metrics: 0.01 cores, MB/s, 0.001 of the link, 0.01 vCPUs; ``-`` is unknown. A reader takes any
+minor version of its major one, ignores rows of other kinds and columns beyond those it knows: a
+node's last came with 1.1, ``guests`` with 1.2. Replaced by rename(2), readable by all.
+
+Imported by the libvirt hook at every guest start: light modules only.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nova_numa_pmc import model
+from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
+from nova_numa_pmc.exceptions import CpuListError, StateError
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.state import promises_file
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FILE = 'pools'
+MB = 10**6
+#: What is published is stale when so many publications are overdue, but not before
+#: :data:`STALE_MIN_S`; no interval counts for more than the last figure [s].
+_OVERDUE, STALE_MIN_S, _INTERVAL_MAX_S = 3, 30.0, 600.0
+
+_MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-pools', 1, 2
+_SIZE_MAX_BYTES = 4 << 20
+_AMOUNT_MAX, _NUMBER_LENGTH_MAX = 2**60, 19
+_COLUMNS = 7
+
+
+class Published(Record):
+    """What the file says.
+
+    :param boot_id: of the kernel that it was measured on
+    :param taken_ns: CLOCK_BOOTTIME of the measurement
+    :param interval_s: over which it was measured, and so how often it is published [s]
+    :param pools: what was measured of each, the floating pool first
+    :param history: of the host's guests, by which new ones are expected
+    """
+
+    boot_id: str
+    taken_ns: int
+    interval_s: float
+    pools: tuple[model.PoolLoad, ...]
+    history: model.History = model.History()
+
+
+def stale_after_s(interval_s: float) -> float:
+    """Return the age above which what is published each ``interval_s`` is stale [s]."""
+    return max(STALE_MIN_S, _OVERDUE * min(interval_s, _INTERVAL_MAX_S))
+
+
+class Evidence(Record):
+    """What a decision on this host goes by.
+
+    :param told: in words: 'pressure measured 3 s ago', 'promises: nothing published'
+    :param loads: by node id; empty: nothing to be relied on
+    :param vcpus: (node id, vCPUs of the guests that are in these figures)
+    :param problems: what is to be logged
+    :param history: as in :class:`Published`
+    """
+
+    told: str
+    loads: tuple[tuple[int, model.NodeLoad], ...] = ()
+    vcpus: tuple[tuple[int, float], ...] = ()
+    problems: tuple[str, ...] = ()
+    history: model.History = model.History()
+
+
+def evidence(
+    directory: str,
+    boot_id: str,
+    now_ns: int,
+    own_cpus: frozenset[int] | None = None,
+    apart: bool = False,
+) -> Evidence:
+    """Return what a guest's start is decided by; whatever is wrong with the file, promises.
+
+    :param now_ns: CLOCK_BOOTTIME
+    :param own_cpus: those of the guest's own pool; None, or a pool that isn't published: the
+        floating pool
+    :param apart: they are none of the floating pool's, whose figures say nothing of them
+    """
+    try:
+        found = read(directory)
+    except StateError as error:
+        return Evidence('promises: what is published cannot be read', problems=(str(error),))
+    if found is None or not found.pools:
+        return Evidence('promises: nothing published')
+    age_s = (now_ns - found.taken_ns) / 1e9
+    if found.boot_id != boot_id or age_s < -STALE_MIN_S:
+        return Evidence('promises: what is published is from another boot')
+    if age_s > stale_after_s(found.interval_s):
+        return Evidence('promises: what is published is %.0f s old' % age_s)
+    pool = None if apart else found.pools[0]
+    for other in found.pools[1:] if own_cpus else ():
+        if other.cpus == own_cpus:
+            pool = other
+    if pool is None:
+        return Evidence('promises: its own CPUs were not measured')
+    return Evidence(
+        'pressure measured %.0f s ago' % max(0, age_s),
+        pool.loads,
+        pool.vcpus,
+        history=found.history,
+    )
+
+
+def encode(published: Published) -> bytes:
+    """Render it as the file's bytes."""
+    lines = [
+        '%s\t%d.%d\t%s\t%d\t%d'
+        % (
+            _MAGIC,
+            _MAJOR,
+            _MINOR,
+            published.boot_id,
+            published.taken_ns,
+            round(1000 * published.interval_s),
+        )
+    ]
+    for pool in published.pools:
+        lines.append('pool\t' + format_cpulist(pool.cpus))
+        vcpus = dict(pool.vcpus)
+        for node, load in pool.loads:
+            lines.append(
+                'node\t%d\t%s\t%s\t%s\t%s\t%d\t%s'
+                % (
+                    node,
+                    _amount(load.demand_cores, 100),
+                    _amount(load.bandwidth_bytes_per_sec, 1 / MB),
+                    _amount(load.bandwidth_max_bytes_per_sec, 1 / MB),
+                    _amount(load.link_ratio, 1000),
+                    round(100 * vcpus.get(node, 0)),
+                    _amount(load.stolen_cores, 100),
+                )
+            )
+    if published.history.guests:
+        lines.append(
+            'guests\t%d\t%d'
+            % (published.history.guests, round(100 * published.history.cores_per_vcpu_sum))
+        )
+    lines.append('end\t%d\n' % (len(lines) - 1))
+    return '\n'.join(lines).encode('ascii')
+
+
+def decode(data: bytes) -> Published:
+    """Parse the file's bytes.
+
+    :raises StateError: it is not such a file, is cut short, or a later major version wrote it
+    """
+    try:
+        return _decode(data.decode('ascii').split('\n'))
+    except (ValueError, IndexError, CpuListError) as error:
+        raise StateError('%s' % error) from None
+
+
+def write(directory: str, published: Published) -> None:
+    """Replace the file in the state directory.
+
+    :raises StateError: the directory can't be trusted or the file not be written
+    """
+    fd = promises_file.open_directory(directory, create=True)
+    try:
+        promises_file.replace_file(fd, directory, FILE, encode(published))
+    finally:
+        os.close(fd)
+
+
+def read(directory: str) -> Published | None:
+    """Read the file in the state directory; None: there is none.
+
+    :raises StateError: it can't be trusted or understood; names the file and the remedy
+    """
+    try:
+        fd = promises_file.open_directory(directory, create=False)
+    except FileNotFoundError:
+        return None
+    try:
+        data = promises_file.read_file(fd, directory, FILE, _SIZE_MAX_BYTES)
+    finally:
+        os.close(fd)
+    if data is None:
+        return None
+    try:
+        return decode(data)
+    except StateError as error:
+        raise StateError(
+            "%s: %s: nova-numa-agent replaces it; is it of the hook's release?"
+            % (os.path.join(directory, FILE), error)
+        ) from None
+
+
+def _decode(lines: Sequence[str]) -> Published:
+    header = lines[0].split('\t')
+    if header[0] != _MAGIC or len(header) < 5:
+        raise ValueError('its first line is not ours')
+    _, version, boot_id, taken_ns, interval_ms = header[:5]
+    if version.partition('.')[0] != '%d' % _MAJOR:
+        raise ValueError('its format is %.9s, this release reads %d.x' % (version, _MAJOR))
+    if lines[-1] or lines[-2].split('\t') != ['end', '%d' % (len(lines) - 3)]:
+        raise ValueError('it is cut short')
+    history = model.History()
+    pools: list[
+        tuple[frozenset[int], list[tuple[int, model.NodeLoad]], list[tuple[int, float]]]
+    ] = []
+    for line in lines[1:-2]:
+        columns = line.split('\t')
+        if columns[0] == 'pool':
+            pools.append((parse_cpulist(columns[1]), [], []))
+        elif columns[0] == 'node':
+            node, load, vcpus = _node(columns)
+            pools[-1][1].append((node, load))
+            pools[-1][2].append((node, vcpus))
+        elif columns[0] == 'guests':
+            history = model.History(_whole(columns[1]), _whole(columns[2]) / 100)
+    return Published(
+        boot_id,
+        _whole(taken_ns),
+        _whole(interval_ms) / 1000,
+        tuple(model.PoolLoad(cpus, tuple(loads), tuple(vcpus)) for cpus, loads, vcpus in pools),
+        history,
+    )
+
+
+def _node(columns: Sequence[str]) -> tuple[int, model.NodeLoad, float]:
+    """Return (node id, its load, vCPUs counted there)."""
+    if len(columns) < _COLUMNS:
+        raise ValueError('a node has %d columns' % len(columns))
+    node, demand, bandwidth, maximum, link, vcpus = map(_known, columns[1:_COLUMNS])
+    stolen = _known(columns[_COLUMNS]) if len(columns) > _COLUMNS else None
+    if node is None or vcpus is None:
+        raise ValueError('a node has no id, or no vCPUs')
+    return (
+        node,
+        model.NodeLoad(
+            None if demand is None else demand / 100,
+            None if bandwidth is None else bandwidth * MB,
+            None if maximum is None else maximum * MB,
+            None if link is None else link / 1000,
+            None if stolen is None else stolen / 100,
+        ),
+        vcpus / 100,
+    )
+
+
+def _amount(value: float | None, per_unit: float) -> str:
+    return '-' if value is None else '%d' % round(value * per_unit)
+
+
+def _known(text: str) -> int | None:
+    return None if text == '-' else _whole(text)
+
+
+def _whole(text: str) -> int:
+    # str.isdigit alone would take other scripts' digits, and int() '_', '+' and spaces.
+    if not (
+        text.isascii()
+        and text.isdigit()
+        and len(text) <= _NUMBER_LENGTH_MAX
+        and int(text) <= _AMOUNT_MAX
+    ):
+        raise ValueError('%.40r is out of place' % text)
+    return int(text)

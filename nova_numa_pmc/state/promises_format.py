@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The format of the promises file.
+
+A text file of tab-separated columns, by name, so that a newer writer's extra columns are
+ignored and an older one's missing columns take their defaults::
+
+    nova-numa-pmc-promises  1.2  <boot id>  <rotation>
+    uuid  name  cpu_nodes  ...
+    6ba7b810-...  instance-0000002a  0  ...
+    end  <rows>
+
+Not JSON: importing it costs the libvirt hook as much as a Python start.
+"""
+
+from __future__ import annotations
+
+from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
+from nova_numa_pmc.exceptions import CpuListError, StateError
+from nova_numa_pmc.model import Promise
+
+TYPE_CHECKING = False  # not typing's, which is dear to import
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any, NoReturn
+
+_MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-promises', 1, 2
+_PLAIN = frozenset(b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-')
+
+
+class Promises:
+    """What one file says.
+
+    :ivar promises: {guest uuid: :class:`~nova_numa_pmc.model.Promise`}
+    :ivar rotation: how many placements were made; breaks ties between equal nodes
+    """
+
+    def __init__(self, promises: Mapping[str, Promise] | None = None, rotation: int = 0) -> None:
+        self.promises = dict(promises or {})
+        self.rotation = rotation
+
+
+def encode(promises: Iterable[Promise], rotation: int, boot_id: str) -> bytes:
+    """Render promises as the file's bytes.
+
+    :raises StateError: a value that :func:`decode` would refuse
+    """
+    try:
+        return _encode(promises, rotation, boot_id)
+    except (AttributeError, TypeError, ValueError) as e:
+        raise StateError("a promise can't be written: %s" % e) from None
+
+
+def _encode(promises: Iterable[Promise], rotation: int, boot_id: str) -> bytes:
+    lines = [
+        '%s\t%d.%d\t%s\t%s' % (_MAGIC, _MAJOR, _MINOR, _escape(boot_id), _number(rotation)),
+        '\t'.join(Promise._fields),
+    ]
+    for promise in promises:
+        lines.append(
+            '\t'.join(_CODECS[field][0](value) for field, value in zip(Promise._fields, promise))
+        )
+    lines.append('end\t%d\n' % (len(lines) - 2))
+    return '\n'.join(lines).encode('ascii')
+
+
+def decode(data: bytes) -> tuple[str, Promises]:
+    """Parse the file's bytes.
+
+    :returns: (boot id, :class:`Promises`)
+    :raises StateError: it is not such a file, is cut short, or a newer release wrote it
+    """
+    try:
+        lines = data.decode('ascii').split('\n')
+        boot_id, rotation = _boot_id(lines[0])
+        if lines[-1] or lines[-2].split('\t') != ['end', '%d' % (len(lines) - 4)]:
+            raise ValueError('it is cut short')
+        columns = lines[1].split('\t')
+        promises = {}
+        for line in lines[2:-2]:
+            promise = _to_promise(columns, line.split('\t'))
+            if promise.uuid in promises:
+                raise ValueError('it has two promises to %.80r' % promise.uuid)
+            promises[promise.uuid] = promise
+        return boot_id, Promises(promises, _to_int(rotation))
+    except (ValueError, IndexError) as e:
+        raise StateError('%s' % e) from None
+
+
+def decode_one(data: bytes, uuid: str) -> tuple[str, Promise | None]:
+    """Parse one guest's row of the file's bytes.
+
+    :returns: (boot id, the promise, None: there is none)
+    :raises StateError: as :func:`decode`, as far as that row tells
+    """
+    try:
+        first, columns = data.split(b'\n', 2)[:2]
+        boot_id = _boot_id(first.decode('ascii'))[0]
+        if not columns.startswith(b'uuid\t'):  # another writer's order
+            return boot_id, decode(data)[1].promises.get(uuid)
+        rows, end = len(first) + len(columns) + 1, data.rindex(b'\nend\t') + 1
+        at = data.find(('\n%s\t' % _escape(uuid)).encode('ascii'), rows, end)
+        if at < 0:
+            return boot_id, None
+        row = data[at + 1 : data.index(b'\n', at + 1)].decode('ascii')
+        return boot_id, _to_promise(columns.decode('ascii').split('\t'), row.split('\t'))
+    except (ValueError, IndexError) as e:
+        raise StateError('%s' % e) from None
+
+
+def _boot_id(line: str) -> tuple[str, str]:
+    """Return (boot id, rotation as text) of the first line."""
+    magic, version, boot_id, rotation = line.split('\t')[:4]
+    major, _, minor = version.partition('.')
+    if magic != _MAGIC or not minor.isdigit():
+        raise ValueError('its first line is not ours')
+    if _to_int(major) != _MAJOR:
+        raise ValueError('its format is %s.x, this release reads %d.x' % (major, _MAJOR))
+    return _unescape(boot_id), rotation
+
+
+def _to_promise(columns: list[str], values: list[str]) -> Promise:
+    if len(columns) != len(values):
+        raise ValueError('a row has %d columns, not %d' % (len(values), len(columns)))
+    row = {
+        column: _CODECS[column][1](value)
+        for column, value in zip(columns, values)
+        if column in _CODECS
+    }
+    missing = [
+        field
+        for field in Promise._fields
+        if field not in row and field not in Promise._field_defaults
+    ]
+    if missing:
+        raise ValueError('it lacks the column %s' % missing[0])
+    if not row['uuid']:
+        raise ValueError('it names no guest')
+    return Promise(**row)
+
+
+def _escape(text: str) -> str:
+    """Percent-escape all but a few plain characters; any str survives, also lone surrogates."""
+    return ''.join(
+        chr(byte) if byte in _PLAIN else '%%%02x' % byte
+        for byte in text.encode('utf-8', 'surrogatepass')
+    )
+
+
+def _unescape(text: str) -> str:
+    first, *parts = text.split('%')
+    plain = bytearray(first, 'ascii')
+    for part in parts:
+        plain += bytes.fromhex(part[:2]) if len(part[:2].strip()) == 2 else _refuse(text)
+        plain += part[2:].encode('ascii')
+    return plain.decode('utf-8', 'surrogatepass')
+
+
+def _to_int(text: str) -> int:
+    # str.isdigit alone would take other scripts' digits, and int() '_', '+' and spaces.
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        _refuse(text)
+    return int(text)
+
+
+def _number(value: int) -> str:
+    return '%d' % _to_int(f'{value:d}')
+
+
+def _to_bool(text: str) -> bool:
+    return text == '1' if text in ('0', '1') else _refuse(text)
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError('%.80r is out of place' % text)
+
+
+def _to_numbers(text: str) -> tuple[int, ...]:
+    return tuple(_to_int(part) for part in text.split(',')) if text else ()
+
+
+def _to_cpus(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(sorted(parse_cpulist(text)))
+    except CpuListError as error:
+        raise ValueError('%s' % error) from None
+
+
+_TEXT = _escape, _unescape
+_INT = _number, _to_int
+_BOOL = _number, _to_bool
+_NUMBERS = (lambda numbers: ','.join(map(_number, numbers))), _to_numbers
+_OPTIONAL_INT = (
+    (lambda value: '-' if value is None else _number(value)),
+    (lambda text: None if text == '-' else _to_int(text)),
+)
+#: For each field of a promise: to text, from text.
+_CODECS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
+    'uuid': _TEXT,
+    'name': _TEXT,
+    'cpu_nodes': _NUMBERS,
+    'mem_nodes': _NUMBERS,
+    'vcpus': _INT,
+    'memory_bytes': _INT,
+    'page_bytes': _OPTIONAL_INT,
+    'bound': _BOOL,
+    'origin': _TEXT,
+    'since_ns': _INT,
+    'started': _BOOL,
+    'mem_bytes': _NUMBERS,
+    'missed': _BOOL,
+    'cpus': (format_cpulist, _to_cpus),
+}

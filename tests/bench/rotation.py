@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Count more events than there are counters: sets of events in turn.
+
+The kernel rotates groups too, every few milliseconds; sets decide *which*
+events are seen together, so that a ratio (CPI, remote to local) is of one
+time, and switch as seldom as the caller steps. As in the deck of eBay's KVM
+tuning (2013) and CERN openlab's talks on perfmon event sets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.core.rates import Count
+from nova_numa_pmc.host.perf import perf_event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from nova_numa_pmc.host.perf.events import Event
+
+
+def plan_sets(
+    events: Iterable[Event], counters: int, in_each: Sequence[Event] = ()
+) -> tuple[tuple[Event, ...], ...]:
+    """Deal events into sets of at most ``counters``, each with ``in_each`` in it.
+
+    :param events: in order; neighbours stay together as far as they fit, so give
+        pairs to be compared (local and remote) side by side
+    :param counters: how many the hardware has, at least one more than ``in_each``
+    """
+    rest = [event for event in events if event not in in_each]
+    room = counters - len(in_each)
+    if room < 1 and rest:
+        raise ValueError(
+            '%d counters leave no room beside %d events in each set' % (counters, len(in_each))
+        )
+    sets = (
+        [tuple(in_each) + tuple(rest[first : first + room]) for first in range(0, len(rest), room)]
+        if rest
+        else []
+    )
+    return tuple(sets) or ((tuple(in_each),) if in_each else ())
+
+
+class Rotation:
+    """Sets of events on one target, of which one counts at a time."""
+
+    def __init__(self, sets: Iterable[Sequence[Event]], target: perf_event.Target) -> None:
+        """Open all sets, none counting; :meth:`step` starts.
+
+        :raises CounterError: a set that can't be opened; nothing stays open
+        """
+        self._groups: list[perf_event.Group] = []
+        self._current = -1
+        try:
+            for events in sets:
+                self._groups.append(perf_event.Group(events, target, disabled=True))
+        except Exception:
+            self.close()
+            raise
+
+    def step(self) -> None:
+        """Stop the current set and start the next."""
+        if self._current >= 0:
+            self._groups[self._current].disable()
+        self._current = (self._current + 1) % len(self._groups)
+        self._groups[self._current].enable()
+
+    def stop(self) -> None:
+        """Stop counting."""
+        if self._current >= 0:
+            self._groups[self._current].disable()
+            self._current = -1
+
+    def read(self, window_ns: int) -> dict[Event, Count | None]:
+        """Return event → count (None: unknown) over a window in which the sets took turns.
+
+        :param window_ns: time since the first step: every event was to count all
+            of it, so that ``rates.difference`` scales by window over time counted
+        """
+        totals: dict[Event, Count | None] = {}
+        for group in self._groups:
+            for event, count in zip(group.events, group.read()):
+                if count is None:
+                    totals[event] = None
+                else:
+                    so_far = totals.get(event, Count(0, 0, 0))
+                    if so_far is not None:
+                        totals[event] = Count(
+                            so_far.value + count.value,
+                            window_ns,
+                            so_far.running_ns + count.running_ns,
+                        )
+        return totals
+
+    def close(self) -> None:
+        """Close all sets."""
+        for group in self._groups:
+            group.close()
+        self._groups = []
+        self._current = -1

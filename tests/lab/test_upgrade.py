@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package is replaced under a host that works, and taken back again: guests feel nothing.
+
+Between the two versions every module has another name or place, so that a process of one finds
+none of its late imports once the other is there.
+"""
+
+import concurrent.futures
+import contextlib
+import json
+import subprocess
+
+import pytest
+from machine import image
+from machine.agent import UNIT, Agent
+from machine.guests import HOOK_PROCESS, home, home_share
+from machine.vm import LAB_DIR
+
+pytestmark = pytest.mark.full  # minutes: `make lab-full` runs them
+
+FORMER_COMMIT = '66c23f5'
+FORMER, PRESENT = 'former', 'present'
+CPUS = {0: '0-1', 1: '2-3'}
+SPEC = {'memory_mib': 32, 'cmdline': 'duty=5'}
+HOOK = '/etc/libvirt/hooks/qemu.d/50-nova-numa-pmc'
+LOCK = '/run/nova-numa-pmc/lock'
+#: What a package manager takes away: the files that it has put there, and no directories.
+REMOVE = (
+    "cd / && python3 -c 'import importlib.metadata as metadata\n"
+    'for file in metadata.files("nova-numa-pmc"): file.locate().unlink(missing_ok=True)\''
+)
+
+
+def former_wheel(directory):
+    """Return the wheel of the former version's tree, which is unpacked into a directory."""
+    archive = directory / 'former.tar'
+    done = subprocess.run(
+        ['git', 'archive', '-o', str(archive), FORMER_COMMIT],
+        cwd=image.CHECKOUT,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        pytest.skip(f'commit {FORMER_COMMIT} is not in this clone: {done.stderr.strip()}')
+    tree = directory / 'tree'
+    tree.mkdir()
+    subprocess.run(['tar', '-xf', str(archive), '-C', str(tree)], check=True)
+    return image.wheel(tree)
+
+
+class Host:
+    """A host whose package is replaced.
+
+    :param lab: the machine's ``conftest.Lab``
+    """
+
+    def __init__(self, lab):
+        self.lab, self.run, self.agent = lab, lab.run, None
+
+    def unpack(self, version, wheel):
+        """Lay a version ready beside the installed one, compiled."""
+        place = f'{LAB_DIR}/{version}'
+        self.run(f'mkdir -p {place}')
+        self.lab.machine.push([wheel], place)
+        self.run(f'python3 -m installer --destdir {place}/root {place}/{wheel.name}')
+
+    def put(self, version):
+        """Install a version that lies ready where none is installed."""
+        self.run(f'cp -a {LAB_DIR}/{version}/root/. /')
+
+    def wait(self, condition, seconds=60):
+        """Wait until a shell condition holds."""
+        self.run(
+            f'for i in $(seq {seconds * 5}); do if {condition}; then exit 0; fi; sleep 0.2; done; '
+            'exit 1',
+            timeout=seconds * 3,
+        )
+
+    @contextlib.contextmanager
+    def locked(self):
+        """Hold the lock of the promises: starts wait for it."""
+        self.run(
+            f'systemd-run -q --unit=lab-lock flock {LOCK} sleep 600; '
+            f'while flock -n {LOCK} true; do sleep 0.1; done'
+        )
+        try:
+            yield
+        finally:
+            self.run('systemctl stop lab-lock')
+
+    def replace(self, version, starting, without, placed):
+        """Replace the package meanwhile.
+
+        :param starting: guest whose ``start`` asks the version before, ``started`` the next
+        :param without: guest that starts where no package is installed
+        :param placed: guest for whom the version before is called, and imports late what is gone
+        :returns: what the hook has logged, a list of lines
+        """
+        before = len(self.lab.journal())
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            with self.locked():
+                started = pool.submit(self.lab.guests.start, [{**SPEC, 'name': starting}])
+                self.wait(
+                    f"for p in $(pgrep -f '{HOOK_PROCESS}.* {starting} start'); "
+                    f'do readlink /proc/$p/fd/*; done | grep -qx {LOCK}'
+                )
+                self.run(
+                    f'rm -f /run/late /run/late.now; virsh dumpxml {placed} >/run/late.xml; '
+                    "systemd-run -q --unit=lab-late sh -c '"
+                    '(until [ -e /run/late.now ]; do sleep 0.2; done; cat /run/late.xml) | '
+                    f"{HOOK} {placed} started begin -; echo $? >/run/late'"
+                )
+                self.wait(
+                    f"for p in $(pgrep -f '{HOOK_PROCESS}.* {placed} started'); "
+                    'do cat /proc/$p/wchan; done | grep -q pipe_read'
+                )
+                self.run(REMOVE)
+                self.lab.guests.start([{**SPEC, 'name': without, 'paused': True}])
+                self.put(version)
+            self.run('touch /run/late.now')
+            started.result()
+        self.wait('[ -s /run/late ]')
+        assert self.run('cat /run/late').stdout.strip() == '0'
+        self.lab.wait_for_hooks()
+        lines = self.lab.journal()[before:]
+        print(f'{version}, the hook:', *lines, sep='\n')
+        return lines
+
+    def restart(self):
+        """Restart the daemon and the agent, as the documents say after an upgrade."""
+        self.run(f'systemctl restart libvirtd && systemctl restart {UNIT}', timeout=200)
+        for name in self.lab.running():
+            self.run(f'virsh dommemstat {name}', timeout=100)
+
+    def places(self):
+        """Return {guest: where it is} once the hook is found valid and the promises are read."""
+        done = self.run('nova-numa-rebalance hook status --json', check=False)
+        told = json.loads(done.stdout)
+        assert done.returncode == 0 and not told['problems'], told['problems']
+        assert told['installed']['current'] and told['trial']['ok'], told
+        promised = {one['name']: one for one in told['decisions']}
+        found = self.lab.guests.report()
+        assert sorted(found) == sorted(promised) == self.lab.running()
+        print({name: (guest['bytes'], guest['cpus']) for name, guest in found.items()})
+        cpusets = self.lab.cpusets()
+        return {
+            name: {
+                'pid': guest['pid'],
+                'cpus': guest['cpus'],
+                'mems': guest['mems'],
+                'home': home(guest),
+                'at_home': home_share(guest),
+                'promise': {
+                    what: promised[name][what]
+                    for what in ('uuid', 'origin', 'cpu_nodes', 'mem_nodes', 'memory_bytes')
+                },
+                'cpusets': {p: text for p, text in cpusets.items() if f'x2d{name}.scope/' in p},
+            }
+            for name, guest in found.items()
+        }
+
+    def assert_as(self, before, step):
+        """Whoever had a place has it still: by promise, cpusets and memory; nobody was moved."""
+        after = self.places()
+        for name, place in before.items():
+            assert place['cpus'] == [CPUS[place['home']]], (step, name, place)
+            assert place['promise']['cpu_nodes'] == [place['home']], (step, name, place)
+            now = after[name]
+            assert now['at_home'] >= place['at_home'] - 0.02, (step, name, now, place)
+            assert {**now, 'at_home': place['at_home']} == place, (step, name)
+        kept = self.run('nova-numa-rebalance history --json')
+        assert not kept.stderr, kept.stderr
+        moved = [
+            part
+            for line in kept.stdout.splitlines()
+            for part in json.loads(line)['parts']
+            if part['before'] != part['after']  # not what was fetched home
+        ]
+        assert not moved, (step, moved)
+        return after
+
+    def told_since(self, line):
+        """Return what the agent has logged from that line on, two intervals later."""
+        self.agent.after(2)
+        lines = self.agent.journal()[line:]
+        print('the agent:', *lines, sep='\n')
+        return lines
+
+
+@pytest.fixture
+def host(lab, tmp_path):
+    """Give a host with the former version, its hook and its agent; three guests run there."""
+    wheels = {FORMER: former_wheel(tmp_path), PRESENT: image.wheel()}
+    made = Host(lab)
+    for version, wheel in wheels.items():
+        made.unpack(version, wheel)
+    lab.run(REMOVE)
+    made.put(FORMER)
+    # A start waits for the lock for three quarters of that: longer than a replacement takes.
+    lab.install_hook(timeout_s=60)
+    made.agent = Agent(lab)
+    made.agent.start()
+    lab.guests.start([{**SPEC, 'name': name} for name in 'abc'])
+    lab.wait_for_hooks()
+    made.agent.after(2)
+    yield made
+    made.agent.stop()
+    lab.run(REMOVE)
+    made.put(PRESENT)
+
+
+def test_replaced_and_taken_back(host):
+    """Promises, places and memory outlast both ways, while guests start and processes are old."""
+    before, agent = host.places(), host.agent
+    assert {place['home'] for place in before.values()} == {0, 1}
+    for version, starting, without, placed in (
+        (PRESENT, 'up', 'gap', 'a'),
+        (FORMER, 'down', 'hole', 'b'),
+    ):
+        pid, line = agent.show('MainPID'), len(agent.journal())
+        told = host.replace(version, starting, without, placed)
+        # What fails in the hook is told, and never a guest's start.
+        assert [s for s in told if f'guest {without}: hook start ended with' in s], told
+        assert [s for s in told if f'guest {placed}: started: ImportError' in s], told
+        host.told_since(line)
+        # The agent of the version before goes on.
+        assert (agent.show('MainPID'), agent.show('ActiveState')) == (pid, 'active')
+        after = host.assert_as(before, f'{version} put in place')
+        assert without in after
+        before[starting] = after[starting]  # as placed as all others
+        line = len(agent.journal())
+        host.restart()
+        lines = host.told_since(line)
+        assert not [told for told in lines if ' fails: ' in told], lines
+        host.assert_as(before, f'{version} restarted')

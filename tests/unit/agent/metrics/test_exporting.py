@@ -1,0 +1,548 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Prometheus gets to see, over real sockets; and that the agent does not mind who asks."""
+
+import http.client
+import json
+import logging
+import os
+import re
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+from nova_numa_pmc import measurement, model
+from nova_numa_pmc.agent import stages
+from nova_numa_pmc.agent.metrics import exporting
+from nova_numa_pmc.conf import metrics as metrics_conf
+from nova_numa_pmc.exceptions import SettingsError
+from nova_numa_pmc.moves import executor
+from nova_numa_pmc.state import host_state
+from tests.unit.agent.test_stages import AgentCase
+from tests.unit.test_imports import TOP
+
+try:
+    import prometheus_client  # noqa: F401 -- an extra
+except ImportError:
+    raise unittest.SkipTest('prometheus_client is not installed')
+
+LOG = logging.getLogger('nova_numa_pmc.agent')
+DASHBOARD = TOP / 'etc/grafana/nova-numa-pmc.json'
+GUIDE = TOP / 'doc/source/admin/metrics.rst'
+ANY_PORT = metrics_conf.Address('', '127.0.0.1', 0)
+NOW = stages.Now(5 * 10**9, 6 * 10**9, 1700000000.0)
+GUEST = measurement.GuestSample(
+    'e4a1',
+    'instance-1',
+    'guests',
+    'counted',
+    1.5,
+    0.25,
+    ((0, 1.5),),
+    ((0, 4096), (1, 8192)),
+    1e6,
+    1e5,
+    0.1,
+    7e7,
+)
+NODES = tuple(
+    measurement.NodeSample(
+        node,
+        4.5,
+        3.25,
+        0.72,
+        2e9,
+        2e10,
+        0.1,
+        0.05,
+        0.72,
+        1e6,
+        2e5,
+        0.17,
+        1.5,
+        True,
+        0.5,
+        0.25,
+        0.3,
+        1 << 33,
+        1 << 32,
+        1 << 31,
+    )
+    for node in (0, 1)
+)
+FULL = stages.Tick(
+    NOW,
+    measurement.Sample(1700000000.0, 5.0, 'guests', NODES, (GUEST,), ('no uncore',)),
+    model.Topology((), (), ()),
+    None,
+    (model.Guest('e4a1', 'instance-1', 2, 1 << 30),),
+    host_state.HostState(
+        1.0,
+        5.0,
+        model.HostView(
+            tuple(model.NodeView(node, 4.5, 6, 1 << 34, 1 << 31, 1.5, 3) for node in (0, 1)), ()
+        ),
+        (0.17, 0.17),
+        'guests',
+    ),
+    executor.Totals({('move', 'made'): 3, ('swap', 'taken_back'): 1}, 1 << 30, 1),
+    2,
+    source='libvirt',
+)
+EMPTY = stages.Tick(NOW)
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path):
+        super().__init__('localhost', timeout=20)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+def get(address, path='/metrics', method='GET', **headers):
+    """Ask an address; return (status, text)."""
+    connection = (
+        UnixConnection(address.path)
+        if address.path
+        else http.client.HTTPConnection(address.host, address.port, timeout=20)
+    )
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def values(text):
+    """Parse Prometheus' text format into {name with labels: value}."""
+    return {
+        line.rpartition(' ')[0]: float(line.rpartition(' ')[2])
+        for line in text.splitlines()
+        if not line.startswith('#')
+    }
+
+
+def names(text):
+    """List the metrics that have values."""
+    return {name.partition('{')[0] for name in values(text)}
+
+
+class ParseTest(unittest.TestCase):
+    def test_addresses(self):
+        for text, remote, wanted in (
+            ('', False, None),
+            ('127.0.0.1:19877', False, ('', '127.0.0.1', 19877)),
+            ('localhost:80', False, ('', '127.0.0.1', 80)),
+            ('[::1]:19877', False, ('', '::1', 19877)),
+            ('0.0.0.0:19877', True, ('', '0.0.0.0', 19877)),
+            (
+                'unix:/run/nova-numa-pmc/metrics.sock',
+                False,
+                ('/run/nova-numa-pmc/metrics.sock', '', 0),
+            ),
+        ):
+            with self.subTest(text):
+                found = metrics_conf.parse(text, remote)
+                self.assertEqual(wanted and metrics_conf.Address(*wanted), found)
+                if found and 'localhost' not in text:
+                    self.assertEqual(text, str(found))
+
+    def test_what_is_refused(self):
+        for text, said in (
+            ('0.0.0.0:19877', 'metrics_remote'),
+            ('[::]:19877', 'metrics_remote'),
+            ('192.0.2.1:1', 'metrics_remote'),
+            ('19877', 'neither'),
+            ('x:1', 'neither'),
+            ('127.0.0.1:', 'neither'),
+            ('127.0.0.1:0', 'neither'),
+            ('127.0.0.1:65536', 'neither'),
+            ('127.0.0.1:-1', 'neither'),
+            ('unix:', 'absolute'),
+            ('unix:run/x', 'absolute'),
+            ('unix:/' + 'x' * 107, '107 bytes'),
+            ('unix:/a\0b', 'absolute'),
+        ):
+            with self.subTest(text), self.assertRaisesRegex(SettingsError, said):
+                metrics_conf.parse(text, False)
+
+
+class ExporterCase(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = directory.name
+        self.path = os.path.join(self.directory, 'metrics.sock')
+        self.by_path = metrics_conf.Options(metrics_conf.Address(self.path))
+
+    def open(self, options=None, tick=FULL):
+        made = exporting.Exporter(LOG, options or metrics_conf.Options(ANY_PORT))
+        self.addCleanup(made.close)
+        made.show(tick, 0.25)
+        return made
+
+    def scrape(self, made):
+        status, text = get(made.address)
+        self.assertEqual(200, status)
+        return text
+
+
+class ContentTest(ExporterCase):
+    def test_what_a_tick_has_found(self):
+        made = self.open()
+        made.show(FULL, 0.5)
+        found = values(self.scrape(made))
+        for name, value in (
+            ('node_capacity_cores{node="0"}', 4.5),
+            ('node_demand_cores{node="1"}', 3.25),
+            ('node_pressure_ratio{node="0",part="cpu"}', 0.72),
+            ('node_pressure_ratio{node="0",part="bandwidth"}', 0.1),
+            ('node_loss_cores{node="1",part="waiting"}', 0.5),
+            ('node_dram_accesses_per_second{node="1",target="remote"}', 2e5),
+            ('node_promised_bytes{node="0"}', 1 << 31),
+            ('node_promisable_bytes{node="0"}', 1 << 34),
+            ('node_guests{node="0"}', 1.5),
+            ('source_info{source="guests"}', 1),
+            ('sample_interval_seconds', 5),
+            ('guests', 1),
+            ('moving_guests', 1),
+            ('agent_troubles', 2),
+            ('agent_problems', 1),
+            ('agent_tick_seconds_count', 2),
+            ('agent_tick_seconds_sum', 0.75),
+            ('agent_last_tick_timestamp_seconds', 1700000000),
+            ('moves_total{kind="move",result="made"}', 3),
+            ('moves_total{kind="swap",result="made"}', 0),
+            ('agent_libvirt_connected', 1),
+            ('moved_bytes_total', 1 << 30),
+        ):
+            with self.subTest(name):
+                self.assertEqual(value, found['nova_numa_' + name])
+        self.assertIn('process_resident_memory_bytes', found)
+
+    def test_unknown_is_absent(self):
+        found = names(self.scrape(self.open(tick=EMPTY)))
+        self.assertEqual(
+            {
+                'agent_info',
+                'agent_tick_seconds_count',
+                'agent_tick_seconds_sum',
+                'agent_troubles',
+                'agent_paused',
+                'agent_last_tick_timestamp_seconds',
+                'moving_guests',
+                'moves_total',
+                'moved_bytes_total',
+                'starts_taken_over_total',
+            },
+            {name[len('nova_numa_') :] for name in found if name.startswith('nova_numa_')},
+        )
+        unknown = FULL._replace(
+            sample=FULL.sample._replace(
+                nodes=(measurement.NodeSample(0, capacity_cores=4.0, cpi=1.5), NODES[1])
+            )
+        )
+        found = values(self.scrape(self.open(tick=unknown)))
+        self.assertEqual(
+            ['nova_numa_node_capacity_cores{node="0"}'],
+            [
+                name
+                for name in found
+                if 'node="0"' in name
+                and re.search('cores|ratio|per_second|instruction|node_memory', name)
+            ],
+        )
+
+    def test_no_guest_is_named_unless_asked_for(self):
+        self.assertNotRegex(self.scrape(self.open()), 'e4a1|instance-1|guest_')
+        found = values(self.scrape(self.open(metrics_conf.Options(ANY_PORT, True))))
+        labels = '{name="instance-1",uuid="e4a1"}'
+        self.assertEqual(
+            (1.5, 0.25),
+            (
+                found['nova_numa_guest_cores' + labels],
+                found['nova_numa_guest_waiting_cores' + labels],
+            ),
+        )
+        self.assertEqual(
+            8192, found['nova_numa_guest_memory_bytes{name="instance-1",node="1",uuid="e4a1"}']
+        )
+
+    def test_openmetrics_and_one_name(self):
+        made = self.open()
+        status, text = get(made.address, Accept='application/openmetrics-text; version=1.0.0')
+        self.assertEqual((200, '# EOF\n'), (status, text[-6:]))
+        _, text = get(made.address, '/metrics?name[]=nova_numa_guests')
+        self.assertEqual({'nova_numa_guests': 1}, values(text))
+
+
+class AgentTest(AgentCase):
+    def test_a_host_that_is_measured(self):
+        made = self.open()
+        self.launch(1)
+        self.promise(1, 0)
+        with exporting.Exporter(LOG, metrics_conf.Options(ANY_PORT)) as exporter:
+            for at_s in (0, 5):
+                self.busy(at_s, at_s, 0)
+                exporter.show(self.tick(made, at_s), 0.01)
+            found = values(get(exporter.address)[1])
+        self.assertEqual(
+            (1.0, 0.0, 1.0, 512 << 20, 1.0),
+            tuple(
+                found['nova_numa_' + name]
+                for name in (
+                    'node_demand_cores{node="0"}',
+                    'node_lasting_demand_cores{node="1"}',
+                    'node_guests{node="0"}',
+                    'node_promised_bytes{node="0"}',
+                    'guests',
+                )
+            ),
+        )
+
+
+class UnixTest(ExporterCase):
+    def test_its_mode_and_its_end(self):
+        made = self.open(self.by_path)
+        self.assertEqual(0o660, stat.S_IMODE(os.stat(self.path).st_mode))
+        self.assertIn('nova_numa_guests 1.0', self.scrape(made))
+        made.close()
+        self.assertEqual([], os.listdir(self.directory))
+
+    def test_one_that_a_killed_agent_left(self):
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(self.path)
+        self.assertIn('nova_numa_guests', self.scrape(self.open(self.by_path)))
+
+    def test_what_is_not_ours_is_left(self):
+        with open(self.path, 'w'):
+            pass
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            self.assertIsNone(self.open(self.by_path).address)
+        self.assertIn('not a socket', logs.output[0])
+        self.assertTrue(os.path.exists(self.path))
+        os.unlink(self.path)
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(self.path)
+            other.listen()
+            with self.assertLogs(LOG, 'WARNING') as logs:
+                self.open(self.by_path).close()
+            self.assertIn('another process', logs.output[0])
+            self.assertTrue(os.path.exists(self.path))
+
+    def test_who_took_the_path_meanwhile_keeps_it(self):
+        made = self.open(self.by_path)
+        os.unlink(self.path)
+        with open(self.path, 'w'):
+            pass
+        made.close()
+        self.assertTrue(os.path.exists(self.path))
+
+    def test_a_directory_that_comes_later(self):
+        path = os.path.join(self.directory, 'later', 'metrics.sock')
+        with self.assertLogs(LOG, 'INFO') as logs:
+            made = self.open(metrics_conf.Options(metrics_conf.Address(path)))
+            made.show(FULL, 0.1)
+            self.assertIsNone(made.address)
+            os.mkdir(os.path.dirname(path))
+            made.show(FULL, 0.1)
+        self.assertIn('nova_numa_guests', self.scrape(made))
+        self.assertEqual(
+            ['fails', 'served at', 'works again'],
+            [re.search('fails|served at|works again', text).group() for text in logs.output],
+        )
+
+
+class ClientTest(ExporterCase):
+    """Clients that do what they should not."""
+
+    def connect(self, made):
+        client = socket.create_connection((made.address.host, made.address.port), 20)
+        self.addCleanup(client.close)
+        return client
+
+    def test_malformed_requests(self):
+        made = self.open()
+        for text in (
+            b'\0\xff\r\n\r\n',
+            b'GET\r\n\r\n',
+            b'GET / HTTP/9.9\r\n\r\n',
+            b'GET /' + b'x' * 70000 + b' HTTP/1.1\r\n\r\n',
+            b'GET / HTTP/1.1\r\n' + b'a: b\r\n' * 200 + b'\r\n',
+            b'GET / HTTP/1.1\r\n' + b'a' * 70000,
+            b'GET /?name[]=%ff&&=%zz HTTP/1.0\r\nAccept: ;;q=x,,\r\n\r\n',
+            b'',
+        ):
+            with self.subTest(text[:20]):
+                client = self.connect(made)
+                client.sendall(text)
+                client.shutdown(socket.SHUT_WR)
+                try:
+                    while client.recv(65536):
+                        pass
+                except ConnectionError:
+                    pass  # it hung up on what it did not read
+        for method in ('POST', 'PUT', 'DELETE'):
+            self.assertEqual(501, get(made.address, method=method)[0])
+        self.assertIn('nova_numa_guests', self.scrape(made))
+
+    def test_many_that_say_nothing(self):
+        made = self.open()
+        idle = [self.connect(made) for _ in range(8)]
+        turned_away = self.connect(made)
+        self.assertEqual(b'', turned_away.recv(1))
+        made.show(FULL, 0.1)  # the loop does not notice
+        for client in idle:
+            client.close()
+        for _ in range(1000):
+            try:
+                self.assertIn('nova_numa_guests', self.scrape(made))
+                return
+            except (ConnectionError, http.client.HTTPException):
+                pass  # threads have to see that their clients went away
+        raise AssertionError('no place became free')
+
+    def test_a_collector_that_fails(self):
+        made = self.open(tick=FULL._replace(sample='nonsense'))  # type: ignore[arg-type]
+        with self.assertLogs(LOG, 'ERROR') as logs:
+            for _ in range(2):
+                with self.assertRaises((ConnectionError, http.client.HTTPException)):
+                    get(made.address)
+        self.assertEqual(1, len(logs.records))
+        made.show(FULL, 0.1)
+        self.assertIn('nova_numa_guests', self.scrape(made))
+
+
+class ReloadTest(ExporterCase):
+    def test_on_moved_with_guests_and_off(self):
+        made = self.open(metrics_conf.Options())
+        self.assertIsNone(made.address)
+        made.reload(metrics_conf.Options(ANY_PORT))
+        made.show(FULL, 0.1)
+        first = made.address
+        made.reload(metrics_conf.Options(ANY_PORT, True))
+        made.show(FULL, 0.1)
+        self.assertEqual(first, made.address)
+        self.assertIn('instance-1', self.scrape(made))
+        made.reload(self.by_path)
+        made.show(FULL, 0.1)
+        self.assertNotIn('instance-1', self.scrape(made))
+        with self.assertRaises(ConnectionError):
+            get(first)
+        made.reload(metrics_conf.Options())
+        made.show(FULL, 0.1)
+        self.assertEqual([], os.listdir(self.directory))
+
+    def test_a_port_that_is_taken_is_tried_again(self):
+        with socket.create_server(('127.0.0.1', 0)) as other:
+            address = ANY_PORT._replace(port=other.getsockname()[1])
+            with self.assertLogs(LOG, 'WARNING') as logs:
+                made = self.open(metrics_conf.Options(address))
+                made.show(FULL, 0.1)
+        self.assertEqual(1, len(logs.records))
+        self.assertIn('in use', logs.output[0])
+        made.show(FULL, 0.1)
+        self.assertIn('nova_numa_guests', self.scrape(made))
+
+    def test_a_thread_that_can_not_be_started_leaves_nothing_behind(self):
+        with mock.patch('threading.Thread.start', side_effect=RuntimeError('no more')):
+            with self.assertLogs(LOG, 'WARNING'):
+                made = self.open(self.by_path)
+        self.assertEqual([], os.listdir(self.directory))
+        made.show(FULL, 0.1)
+        self.assertIn('nova_numa_guests', self.scrape(made))
+
+    def test_a_socket_that_can_not_be_removed(self):
+        made = self.open(self.by_path)
+        with mock.patch('os.unlink', side_effect=OSError(30, 'Read-only file system')):
+            with self.assertLogs(LOG, 'WARNING'):
+                made.reload(metrics_conf.Options())
+        self.assertIsNone(made.address)
+
+    def test_without_prometheus_client_it_is_said_once(self):
+        script = (
+            'import logging, sys\n'
+            'sys.modules["prometheus_client"] = None\n'
+            'from nova_numa_pmc.agent.metrics import exporting\n'
+            'from nova_numa_pmc.conf import metrics as metrics_conf\n'
+            'made = exporting.Exporter(logging.getLogger(), metrics_conf.Options('
+            'metrics_conf.Address("", "127.0.0.1", 0)))\n'
+            'made.show(None, 0.1); made.show(None, 0.1); made.close()\n'
+        )
+        done = subprocess.run(
+            [sys.executable, '-c', script], cwd=TOP, capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual((0, 1), (done.returncode, done.stderr.count('\n')), done.stderr)
+        self.assertIn('pip install nova-numa-pmc[metrics]', done.stderr)
+
+
+class DashboardTest(ExporterCase):
+    """The dashboard in etc/ shows what is served, and nothing else."""
+
+    #: Served, and not on the dashboard: the interval is an option.
+    ABSENT = {'nova_numa_sample_interval_seconds'}
+
+    def test_its_metrics_are_those_that_are_served(self):
+        served = {
+            name
+            for name in names(self.scrape(self.open(metrics_conf.Options(ANY_PORT, True))))
+            if name.startswith(('nova_numa_', 'process_'))
+        }
+        shown = set()
+        for panel in self.dashboard()['panels']:
+            for target in panel.get('targets', ()):
+                found = set(re.findall(r'\b(?:nova_numa|process)_\w+', target['expr']))
+                self.assertTrue(found, target)
+                shown |= found
+        self.assertEqual(set(), shown - served)
+        self.assertEqual(
+            self.ABSENT, {name for name in served - shown if name.startswith('nova_numa_')}
+        )
+
+    def test_the_operators_guide_names_each(self):
+        told = set(re.findall('``([a-z_]+)``', GUIDE.read_text(encoding='utf-8')))
+        for name in names(self.scrape(self.open(metrics_conf.Options(ANY_PORT, True)))):
+            if name.startswith('nova_numa_'):
+                self.assertIn(re.sub('^nova_numa_|_(?:sum|count)$', '', name), told)
+
+    def test_labels_in_its_expressions_and_legends_exist(self):
+        labels = {'instance', 'job'} | set(
+            re.findall(
+                r'[{,](\w+)="', self.scrape(self.open(metrics_conf.Options(ANY_PORT, True)))
+            )
+        )
+        for panel in self.dashboard()['panels']:
+            for target in panel.get('targets', ()):
+                used = set(re.findall(r'{{(\w+)}}', target['legendFormat']))
+                for group in re.findall(r'\b(?:by|on) \(([^)]*)\)', target['expr']):
+                    used |= set(group.split(', '))
+                self.assertEqual(set(), used - labels, target)
+
+    def test_panels_have_places_of_their_own(self):
+        taken = set()
+        for panel in self.dashboard()['panels']:
+            at = panel['gridPos']
+            cells = {
+                (x, y)
+                for x in range(at['x'], at['x'] + at['w'])
+                for y in range(at['y'], at['y'] + at['h'])
+            }
+            self.assertEqual(set(), taken & cells, panel['title'])
+            self.assertLessEqual(at['x'] + at['w'], 24)
+            taken |= cells
+        ids = [panel['id'] for panel in self.dashboard()['panels']]
+        self.assertEqual(sorted(set(ids)), sorted(ids))
+
+    @staticmethod
+    def dashboard():
+        return json.loads(DASHBOARD.read_text(encoding='utf-8'))

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent remembers of guests: what it publishes by it, and its file."""
+
+import json
+import os
+import stat
+
+from nova_numa_pmc.cli import host_status
+from nova_numa_pmc.cmd import agent
+from tests.unit.agent.test_stages import START_NS, AgentCase
+
+MINUTE = 60
+
+
+class RememberingCase(AgentCase):
+    def setUp(self):
+        super().setUp()
+        self.library = os.path.join(self.root, 'var/lib')
+        self.file = os.path.join(self.library, 'nova-numa-pmc/demand')
+        self.at_s, self.ran_s = 0, {}
+        self.made = self.open()
+
+    def start(self, number, node=0):
+        self.launch(number)
+        self.promise(number, node)
+        self.ran_s[number] = 0.0
+
+    def minutes(self, count, wanted):
+        """Let guests want cores for so many minutes, each on its promise's node.
+
+        :param wanted: {number: (cores, node)}
+        :returns: the last tick
+        """
+        self.tick(self.made, self.at_s)
+        for _ in range(count):
+            self.at_s += MINUTE
+            for number, (cores, node) in wanted.items():
+                self.ran_s[number] += cores * MINUTE
+                self.run_to(number, self.ran_s[number], cpu=4 * node)
+            ran = [
+                sum(self.ran_s[number] for number, (_, node) in wanted.items() if node == at)
+                for at in (0, 1)
+            ]
+            self.busy(self.at_s, *ran)
+            told = self.tick(self.made, self.at_s)
+        return told
+
+    def demand(self):
+        found = self.published()
+        return ([node.demand_cores for node in found.view.nodes], list(found.demand_now_cores))
+
+    def again(self):
+        """Restart the agent."""
+        self.made.close()
+        self.made = self.open()
+
+    def assertDemand(self, longer, now):
+        for wanted, found in zip((longer, now), self.demand()):
+            for each, other in zip(wanted, found):
+                self.assertAlmostEqual(each, other, places=1)
+
+
+class PublishTest(RememberingCase):
+    def test_the_longer_horizon_decides_and_the_interval_is_told(self):
+        self.start(1)
+        self.minutes(30, {1: (2.0, 0)})
+        self.minutes(1, {1: (0.0, 0)})
+        longer, now = self.demand()
+        self.assertGreater(longer[0], 1.8)
+        self.assertEqual(0.0, now[0])
+
+    def test_it_goes_with_a_guest_that_moves(self):
+        self.start(1)
+        self.start(2)
+        self.minutes(10, {1: (2.0, 0), 2: (1.0, 0)})
+        self.assertDemand((3.0, 0.0), (3.0, 0.0))
+        self.promise(1, 1)
+        self.tick(self.made, self.at_s + 1)
+        longer, _ = self.demand()
+        self.assertAlmostEqual(1.0, longer[0], places=1)
+        self.assertAlmostEqual(2.0, longer[1], places=1)
+
+    def test_a_guest_that_just_came_counts_as_expected_once(self):
+        self.tick(self.made, 0)
+        self.launch(1)
+        self.promise(1, 1, since_ns=START_NS)
+        self.tick(self.made, 5)
+        self.assertEqual(([0.0, 1.0], [0.0, 0.0]), self.demand())
+
+    def test_status_and_once_tell_both(self):
+        self.start(1)
+        self.minutes(30, {1: (2.0, 0)})
+        self.minutes(1, {1: (0.0, 0)})
+        found = host_status._published(self.published())[0]
+        self.assertGreater(found['demand_cores'], 1.8)
+        self.assertEqual(0.0, found['demand_now_cores'])
+        self.assertIn('(now 0.00)', agent.as_lines(self.published())[1])
+
+    def test_what_fails_leaves_the_interval(self):
+        self.start(1)
+        self.minutes(1, {1: (2.0, 0)})
+        self.made._remembering.histories = object()
+        with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
+            self.minutes(2, {1: (1.0, 0)})
+        self.assertEqual(1, sum('remembering what guests wanted' in text for text in logs.output))
+        self.assertDemand((1.0, 0.0), (1.0, 0.0))
+
+
+class FileTest(RememberingCase):
+    def test_it_outlasts_a_restart(self):
+        self.start(1)
+        self.minutes(10, {1: (2.0, 0)})
+        self.again()
+        self.minutes(1, {1: (0.0, 0)})
+        longer, now = self.demand()
+        self.assertGreater(longer[0], 1.7)
+        self.assertEqual(0.0, now[0])
+        self.assertEqual(0o644, stat.S_IMODE(os.stat(self.file).st_mode))
+
+    def test_it_is_written_every_few_minutes(self):
+        self.start(1)
+        self.minutes(4, {1: (2.0, 0)})
+        self.assertFalse(os.path.exists(self.file))
+        self.minutes(1, {1: (2.0, 0)})
+        before = os.stat(self.file).st_ino, os.stat(self.file).st_mtime_ns
+        self.minutes(4, {1: (2.0, 0)})
+        self.assertEqual(before, (os.stat(self.file).st_ino, os.stat(self.file).st_mtime_ns))
+        self.minutes(1, {1: (2.0, 0)})
+        with open(self.file) as file:
+            self.assertEqual(10 * MINUTE, json.load(file)['clock_s'])
+
+    def test_hardly_anything_is_not_written(self):
+        self.tick(self.made, 0)
+        self.tick(self.made, 5)
+        self.made.close()
+        self.assertFalse(os.path.exists(self.file))
+
+    def test_who_does_not_publish_does_not_write(self):
+        self.made = self.open(publish=False)
+        self.start(1)
+        self.minutes(10, {1: (2.0, 0)})
+        self.made.close()
+        self.assertFalse(os.path.exists(self.file))
+
+    def test_a_damaged_file_is_told_once_and_replaced(self):
+        for content in (b'', b'{', b'[]', b'{"schema":"2.0"}', b'\xff', b'[' * 100000):
+            with self.subTest(content[:20]):
+                os.makedirs(os.path.dirname(self.file), exist_ok=True)
+                with open(self.file, 'wb') as file:
+                    file.write(content)
+                self.made = self.open()
+                with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
+                    self.minutes(6, {})
+                (told,) = (text for text in logs.output if 'what guests wanted' in text)
+                self.assertIn(self.file, told)
+                with open(self.file) as file:
+                    self.assertEqual('1.0', json.load(file)['schema'])
+
+    def test_a_file_that_others_may_write_is_not_believed(self):
+        self.start(1)
+        self.minutes(5, {1: (2.0, 0)})
+        os.chmod(self.file, 0o666)
+        self.made = self.open()
+        with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
+            self.minutes(1, {1: (0.0, 0)})
+        self.assertEqual(1, sum('others than root' in text for text in logs.output))
+        self.assertDemand((0.0, 0.0), (0.0, 0.0))
+
+    def test_a_file_that_can_not_be_written_costs_one_warning(self):
+        self.start(1)
+        self.minutes(1, {1: (2.0, 0)})
+        os.makedirs(os.path.dirname(self.file), exist_ok=True)
+        os.chmod(os.path.dirname(self.file), 0o777)
+        with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
+            self.minutes(15, {1: (2.0, 0)})
+        self.assertEqual(1, sum('is not kept across a restart' in text for text in logs.output))
+        os.chmod(os.path.dirname(self.file), 0o755)
+        self.minutes(5, {1: (2.0, 0)})
+        self.assertTrue(os.path.exists(self.file))

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is heard of guests, and who has to be read although nothing was."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import tempfile
+import unittest
+from unittest import mock
+
+from nova_numa_pmc.agent import guest_events
+from nova_numa_pmc.host import guests, inotify, libvirt_events
+from tests.fixtures import host
+
+LOG = logging.getLogger('nova_numa_pmc.watching')
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 100.0
+
+    def __call__(self):
+        return self.now_s
+
+
+class Listener:
+    """One that hears what a test says."""
+
+    def __init__(self):
+        self.why, self.told, self.asked = '', [], []
+        self._ends = os.pipe()
+
+    def fileno(self):
+        return self._ends[0]
+
+    def take(self):
+        told, self.told = self.told, []
+        return told
+
+    def ask(self, name):
+        self.asked.append(name)
+
+    def close(self):
+        for end in self._ends:
+            os.close(end)
+
+
+class WatchingTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root, self.clock = directory.name, Clock()
+        self.host = host.FakeHost(self.root)
+        self.addCleanup(self.host.close)
+        self.trees = {number: self.host.launch(number) for number in (1, 2)}
+
+    def open(self, listener=None):
+        self.made = guest_events.Watching(self.root, LOG, listener, self.clock)
+        self.addCleanup(self.made.close)
+        self.heard()
+        return self.made
+
+    def heard(self):
+        """Return the numbers of the guests of whom was heard since the last call."""
+        self.made.gather()
+        names = self.made.take()
+        return [number for number in (1, 2, 3) if host.name_of(number) in names]
+
+    def watch(self):
+        found = guests.read_running(self.root)[0]
+        watched = self.made.watch(found)
+        return [number for number in (1, 2, 3) if host.uuid_of(number) in watched]
+
+    def write(self, number, group, name='cpuset.cpus'):
+        tree = self.trees[number]
+        tree.put(os.path.join(group or tree.target, name), '0-7\n')
+
+    def test_everybody_at_first_and_then_who_comes_changes_and_goes(self):
+        made = guest_events.Watching(self.root, LOG, None, self.clock)
+        self.addCleanup(made.close)
+        self.made = made
+        self.assertEqual([1, 2], self.heard())
+        self.assertEqual([], self.heard())
+        self.trees[3] = self.host.launch(3)
+        self.assertEqual([3], self.heard())
+        path = self.host.path('run/libvirt/qemu/%s.xml' % host.name_of(2))
+        os.link(path, path + '.new')
+        os.rename(path + '.new', path[:-4] + '.xml')
+        self.host.end(1)
+        self.assertEqual([1], self.heard())
+
+    def test_a_directory_that_libvirt_makes_later_or_anew(self):
+        moved = self.host.path('run/libvirt/old')
+        os.rename(self.host.path('run/libvirt/qemu'), moved)
+        self.open()
+        os.rename(moved, self.host.path('run/libvirt/qemu'))
+        self.assertEqual([1, 2], self.heard())
+
+    def test_groups_of_those_who_are_watched(self):
+        self.open()
+        self.write(1, None)
+        self.assertEqual([], self.heard())
+        self.assertEqual([1, 2], self.watch())
+        for group in (
+            self.trees[1].emulator,
+            self.trees[1].vcpus[0],
+            os.path.dirname(self.trees[1].target),
+        ):
+            self.write(1, group)
+            self.assertEqual([1], self.heard())
+        self.write(1, None, 'memory.events')
+        self.assertEqual([], self.heard())
+
+    def test_a_group_that_is_made_is_watched_in_turn(self):
+        self.open()
+        self.watch()
+        plugged = os.path.join(self.trees[2].target, 'vcpu2')
+        self.trees[2].add_group(plugged)
+        self.assertEqual([2], self.heard())
+        self.assertEqual([1, 2], self.watch())
+        self.heard()
+        self.write(2, plugged)
+        self.assertEqual([2], self.heard())
+
+    def test_who_has_gone_is_watched_no_longer(self):
+        self.open()
+        self.watch()
+        self.host.end(1)
+        self.assertEqual([1], self.heard())
+        self.assertEqual([2], self.watch())
+        self.write(1, None)
+        self.assertEqual([], self.heard())
+
+    def test_what_comes_together_is_one_occasion(self):
+        made = self.open()
+        self.watch()
+        self.assertIsNone(made.due_s())
+        self.write(1, None)
+        made.gather()
+        self.clock.now_s += 0.15
+        self.write(2, None)
+        made.gather()
+        self.assertAlmostEqual(0.05, made.due_s())
+        self.clock.now_s += 1
+        self.assertEqual(0.0, made.due_s())
+        self.assertEqual({host.name_of(1), host.name_of(2)}, made.take())
+        self.assertIsNone(made.due_s())
+
+    def test_where_watches_are_used_up_guests_are_read(self):
+        self.open()
+        add = inotify.Inotify.add
+        groups = []
+
+        def few(one, directory, mask):
+            groups.append(directory)
+            if len(groups) > 6:
+                raise OSError(errno.ENOSPC, 'no space', directory)
+            return add(one, directory, mask)
+
+        with mock.patch.object(inotify.Inotify, 'add', few):
+            self.assertEqual([1], self.watch())
+            count = len(groups)
+            self.assertEqual([1], self.watch())
+        self.assertEqual(count, len(groups))
+
+    def test_without_inotify(self):
+        with mock.patch.object(inotify, 'Inotify', side_effect=OSError(errno.EMFILE, 'too many')):
+            with self.assertLogs(LOG, 'WARNING'):
+                made = guest_events.Watching(self.root, LOG, None, self.clock)
+        self.made = made
+        self.assertEqual(([], [], []), (self.heard(), self.watch(), made.descriptors))
+        made.close()
+
+    def test_what_was_lost_is_looked_for_everywhere(self):
+        self.open()
+        self.watch()
+        lost = inotify.Heard(-1, inotify.OVERFLOW, '')
+        with mock.patch.object(inotify.Inotify, 'read', return_value=[lost]):
+            self.assertEqual([1, 2], self.heard())
+
+    def test_libvirts_word_and_what_is_said_of_it(self):
+        listener = Listener()
+        listener.why = libvirt_events.CONNECTING
+        made = self.open(listener)
+        self.assertEqual(2, len(made.descriptors))
+        with self.assertLogs(LOG, 'INFO') as logs:
+            for listener.why in ('', '', libvirt_events.HANGS, ''):
+                self.heard()
+        self.assertEqual(
+            [
+                'learning of guests from libvirt',
+                'learning of guests from status files: libvirt does not answer',
+                'learning of guests from libvirt',
+            ],
+            [record.getMessage() for record in logs.records],
+        )
+        listener.told = [libvirt_events.Told(host.name_of(2))]
+        self.assertEqual([2], self.heard())
+        made.guests.read()
+        self.assertEqual([host.name_of(1), host.name_of(2)], listener.asked)

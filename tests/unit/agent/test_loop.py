@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's loop: its pace, what signals do, what systemd is told."""
+
+import collections
+import logging
+import os
+import signal
+import tempfile
+import threading
+import unittest
+from unittest import mock
+
+from nova_numa_pmc import model
+from nova_numa_pmc.agent import loop, stages
+from nova_numa_pmc.conf import (
+    agent as agent_conf,
+    counters as counters_conf,
+    metrics as metrics_conf,
+)
+from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.exceptions import SettingsError, StateBusy
+from nova_numa_pmc.state import history, host_state, pause
+from tests.fixtures import host
+from tests.unit.agent.test_rebalancer import RebalancingCase
+
+LOG = logging.getLogger('nova_numa_pmc.serving')
+
+
+class Agent:
+    """Notes when it is called; has a move in hand and one that waits, of so many steps each."""
+
+    def __init__(self, clock, tick_s=0.0, steps=(), interval_s=5.0, waiting=()):
+        self.clock, self.tick_s, self.steps = clock, tick_s, collections.deque(steps)
+        self.waiting = collections.deque(waiting)
+        self.options = agent_conf.Options(None, counters_conf.Options(interval_s=interval_s))
+        self.ticks, self.reloaded, self.abandoned = [], [], 0
+
+    def tick(self):
+        self.ticks.append(self.clock.now_s)
+        self.clock.now_s += self.tick_s
+        return stages.Tick(None)
+
+    def attend(self):
+        return None
+
+    def step(self):
+        steps = self.steps or self.waiting
+        return steps.popleft() if steps else None
+
+    def drop_waiting(self):
+        self.waiting.clear()
+
+    def reload(self, options):
+        self.reloaded.append(options)
+        self.options = options
+
+    def abandon(self):
+        self.abandoned += 1
+        self.steps.clear()
+
+
+class Clock:
+    """Time that passes while somebody waits; signals come at their times."""
+
+    def __init__(self, signals=(), early=1.0):
+        self.now_s, self.signals, self.waits = 0.0, collections.deque(signals), []
+        self.early = early  # the part of a wait after which it ends
+
+    def __call__(self):
+        return self.now_s
+
+    def wait(self, seconds):
+        self.waits.append(seconds)
+        end_s = self.now_s + max(self.early * seconds, min(seconds, 0.001))
+        if self.signals and self.signals[0][0] <= end_s:
+            at_s, number = self.signals.popleft()
+            self.now_s = max(self.now_s, at_s)
+            return number
+        self.now_s = end_s
+        return None
+
+
+class ServiceTest(unittest.TestCase):
+    def serve(self, signals, read_options=None, watchdog_s=None, exporter=None, early=1.0, **more):
+        self.clock, self.told = Clock(signals, early), []
+        self.agent = Agent(self.clock, **more)
+        loop.Service(
+            self.agent,  # type: ignore[arg-type]
+            read_options,
+            LOG,
+            self.clock.wait,
+            self.clock,
+            lambda *texts: self.told.append((self.clock.now_s, *texts)),
+            watchdog_s,
+            exporter,
+        ).run()
+
+    def when(self, text):
+        return [told[0] for told in self.told if text in told]
+
+    def test_soon_a_second_time_and_then_at_its_pace(self):
+        self.serve([(17, signal.SIGTERM)], tick_s=0.25)
+        self.assertEqual([0, 1.25, 6.25, 11.25, 16.25], self.agent.ticks)
+        self.assertEqual([1.5], self.when('READY=1'))
+        self.assertEqual([17], self.when('STOPPING=1'))
+
+    def test_a_tick_that_takes_longer_than_an_interval(self):
+        self.serve([(40, signal.SIGINT)], tick_s=7)
+        self.assertEqual([0, 8, 20, 32], self.agent.ticks)
+
+    def test_the_watchdog_hears_of_it_twice_in_its_time(self):
+        self.serve([(300, signal.SIGTERM)], interval_s=100.0, watchdog_s=90)
+        heard = self.when('WATCHDOG=1')
+        self.assertLessEqual(max(b - a for a, b in zip(heard, heard[1:])), 45)
+
+    def test_moves_go_on_between_ticks(self):
+        self.serve([(7, signal.SIGTERM)], steps=[0.0, 0.5, 0.25])
+        self.assertEqual([0, 1, 6], self.agent.ticks)
+        self.assertEqual([0.0, 0.5, 0.25], self.clock.waits[:3])
+
+    def test_those_who_were_heard_of_are_attended_to_when_it_is_time(self):
+        attended = []
+
+        def attend():
+            attended.append(self.clock.now_s)
+            return 0.2 if self.clock.now_s == 1 else None
+
+        with mock.patch.object(Agent, 'attend', lambda agent: attend()):
+            self.serve([(7, signal.SIGTERM)])
+        self.assertEqual([0, 1, 1.2, 6], [each for each in attended if each != 7])
+
+    def test_reload(self):
+        new = agent_conf.Options(None, counters_conf.Options(interval_s=2.0))
+        self.serve([(3, signal.SIGHUP), (9, signal.SIGTERM)], lambda: (new, ['a problem']))
+        self.assertEqual([new], self.agent.reloaded)
+        self.assertEqual([0, 1, 6, 8], self.agent.ticks)
+        self.assertEqual([3], self.when('RELOADING=1'))
+        self.assertEqual([1, 3], self.when('READY=1'))
+
+    def test_each_tick_is_shown_with_what_it_took(self):
+        new = agent_conf.Options(None, metrics=metrics_conf.Options(guests=True))
+        shown, reloaded = [], []
+
+        class Exporter:
+            show = staticmethod(lambda tick, seconds: shown.append((self.clock(), seconds)))
+            reload = reloaded.append
+
+        self.serve(
+            [(3, signal.SIGHUP), (9, signal.SIGTERM)],
+            lambda: (new, []),
+            tick_s=0.25,
+            exporter=Exporter,
+        )
+        self.assertEqual([(0.25, 0.25), (1.5, 0.25), (6.5, 0.25)], shown)
+        self.assertEqual([new.metrics], reloaded)
+
+    def test_a_wait_that_ends_early(self):
+        """As it does where the agent is stopped for a while or traced."""
+        self.serve([(12, signal.SIGTERM)], early=0.7)
+        self.assertEqual([0, 1, 6, 11], [round(at_s, 2) for at_s in self.agent.ticks])
+
+    def test_wrong_options_change_nothing(self):
+        def wrong():
+            raise SettingsError('[agent] rebalance')
+
+        with self.assertLogs(LOG, 'ERROR'):
+            self.serve([(3, signal.SIGHUP), (9, signal.SIGTERM)], wrong)
+        self.assertEqual([], self.agent.reloaded)
+        self.assertEqual([1, 3], self.when('READY=1'))
+
+    def test_at_the_end_moves_are_finished_or_given_up(self):
+        self.serve([(0, signal.SIGTERM)], steps=[0.5] * 12)
+        self.assertEqual((0, 0), (self.agent.abandoned, len(self.agent.steps)))
+        self.serve([(0, signal.SIGTERM)], steps=[1.0] * 1000)
+        self.assertEqual(1, self.agent.abandoned)
+        self.assertLessEqual(self.clock.now_s, 10)
+
+    def test_at_the_end_only_the_move_in_hand_goes_on(self):
+        self.serve([(0, signal.SIGTERM)], steps=[0.5] * 4, waiting=[0.5] * 4)
+        self.assertEqual((0, 0), (self.agent.abandoned, len(self.agent.steps)))
+        self.assertEqual([0.5] * 4, self.clock.waits)
+
+
+class StopTest(RebalancingCase):
+    def test_no_further_move_of_a_plan_is_begun(self):
+        made, clock = self.open(), Clock([(0, signal.SIGTERM)])
+        made._moving.begin(
+            moves.Plan(
+                tuple(
+                    moves.Move(
+                        moves.MOVE,
+                        (
+                            moves.Step(
+                                host.uuid_of(number), host.name_of(number), (0,), (1,), (1,), 0
+                            ),
+                        ),
+                        1.0,
+                        1.0,
+                        1.0,
+                        0,
+                    )
+                    for number in (1, 2)
+                )
+            ),
+            self.promises(),
+        )
+        loop.Service(made, None, LOG, clock.wait, clock, lambda *texts: None).run()
+        self.assertEqual({1: self.AWAY, 2: self.HOME, 3: self.HOME}, self.places())
+        self.assertEqual([history.DONE], [each.result for each in history.read(self.root)[0]])
+
+
+class StatusTest(unittest.TestCase):
+    def test_guests_source_and_demand(self):
+        nodes = (
+            model.NodeView(0, 4.0, 4, 0, 0, 1.5, 3, 2.25),
+            model.NodeView(1, 4.0, 4, 0, 0, 0.5, 1),
+        )
+        self.assertEqual(
+            '2 guests, by pages; cores wanted: node 0: 2.25 of 4, node 1: unknown of 4',
+            loop.status(
+                host_state.HostState(0.0, 5.0, model.HostView(nodes, ()), (None, None), 'pages')
+            ),
+        )
+        self.assertIn('see the journal', loop.status(None))
+        self.assertTrue(
+            loop.status(None, pause.Paused(7, 'firmware')).startswith('paused: firmware; ')
+        )
+
+
+class SignalsTest(unittest.TestCase):
+    def test_they_wait_for_whom_waits(self):
+        with loop.signals() as wait:
+            # To this thread: another one, of another test, would be ended by it.
+            signal.pthread_kill(threading.get_ident(), signal.SIGHUP)
+            self.assertEqual(signal.SIGHUP, wait(0))
+            self.assertIsNone(wait(-1))
+        self.assertNotIn(signal.SIGHUP, signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+    def test_a_descriptor_ends_the_wait_and_a_signal_before_it_does(self):
+        here, there = os.pipe()
+        with loop.signals() as wait:
+            wait.also(here)
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+            signal.pthread_kill(threading.get_ident(), signal.SIGHUP)
+            os.write(there, b'.')
+            self.assertEqual({signal.SIGTERM, signal.SIGHUP}, {wait(60), wait(60)})
+            self.assertIsNone(wait(60))
+            os.read(here, 1)
+            self.assertIsNone(wait(0))
+        os.close(here)
+        os.close(there)
+
+    def test_all_is_as_it_was_afterwards(self):
+        handler = signal.getsignal(signal.SIGTERM)
+        with loop.signals():
+            self.assertIsNot(handler, signal.getsignal(signal.SIGTERM))
+        self.assertIs(handler, signal.getsignal(signal.SIGTERM))
+        self.assertEqual(-1, signal.set_wakeup_fd(-1))
+
+
+class OnlyAgentTest(unittest.TestCase):
+    def test_one_at_a_time(self):
+        with tempfile.TemporaryDirectory() as directory:
+            directory = os.path.join(directory, 'state')
+            for _ in range(2):
+                with loop.only_agent(directory):
+                    with self.assertRaisesRegex(StateBusy, 'another nova-numa-agent is running'):
+                        with loop.only_agent(directory):
+                            pass

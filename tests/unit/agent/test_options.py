@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import re
+import tempfile
+import unittest
+
+from nova_numa_pmc.agent import options as agent_options
+from nova_numa_pmc.conf import (
+    agent as agent_conf,
+    counters as counters_conf,
+    metrics as metrics_conf,
+    settings,
+)
+from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.exceptions import SettingsError
+from tests.unit.conf.test_opts import SAMPLE
+
+FILE = """\
+[agent]
+publish = no
+reassert = no
+rebalance = dry-run
+bytes_per_tick_mib = 100
+moves_per_hour = 3
+changes_per_hour = 4
+move_mib_per_s = 50
+min_gain_cores = 0.5
+widen = no
+stop_timeout_s = 2
+metrics = 192.0.2.7:19877
+metrics_remote = yes
+metrics_guests = yes
+[counters]
+interval_s = 7
+[hook]
+bind = maybe
+[state]
+dir = /run/elsewhere
+"""
+
+
+class ReadTest(unittest.TestCase):
+    def read(self, text):
+        with tempfile.NamedTemporaryFile('w', suffix='.conf') as file:
+            file.write(text)
+            file.flush()
+            return agent_options.read(file.name, '/nonexistent/calibration')
+
+    def test_defaults_move_nobody(self):
+        found, problems = self.read('')
+        self.assertEqual(agent_conf.Options(settings.read(os.devnull)), found)
+        self.assertEqual(
+            (True, True, 'off', [], moves.Terms()),
+            (found.publish, found.reassert, found.rebalance, problems, found.terms),
+        )
+
+    def test_all_set(self):
+        found, problems = self.read(FILE)
+        self.assertEqual(
+            (
+                False,
+                False,
+                'dry-run',
+                moves.Terms(
+                    bytes_per_tick=100 << 20,
+                    moves_per_hour=3,
+                    changes_per_hour=4,
+                    bytes_per_sec=50 << 20,
+                    min_gain_cores=0.5,
+                    widen=False,
+                ),
+                2.0,
+                metrics_conf.Options(metrics_conf.Address('', '192.0.2.7', 19877), True),
+            ),
+            found[2:],
+        )
+        self.assertEqual(
+            (7.0, '/run/elsewhere'), (found.counting.interval_s, found.shared.state_dir)
+        )
+        self.assertEqual(1, len(problems))
+        self.assertIn('bind', problems[0])
+
+    def test_the_sample_with_its_defaults_set_says_the_same(self):
+        with open(SAMPLE, encoding='utf-8') as file:
+            text = re.sub(r'(?m)^#(\w+ =)', r'\1', file.read())
+        self.assertEqual(self.read(''), self.read(text))
+
+    def test_wrong_values_are_named(self):
+        for line in (
+            'rebalance = maybe',
+            'moves_per_hour = -1',
+            'min_gain_cores = x',
+            'metrics = 0.0.0.0:19877',
+        ):
+            with self.subTest(line), self.assertRaisesRegex(SettingsError, line.split(' ')[0]):
+                self.read('[agent]\n%s\n' % line)
+
+    def test_a_bad_calibration_is_a_problem_only(self):
+        with tempfile.NamedTemporaryFile('w') as file:
+            file.write('x')
+            file.flush()
+            found, problems = agent_options.read('/nonexistent', file.name)
+        self.assertEqual((counters_conf.Options(), 1), (found.counting, len(problems)))

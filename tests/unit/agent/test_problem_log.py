@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+import logging
+import unittest
+
+from nova_numa_pmc.agent.problem_log import Troubles
+from nova_numa_pmc.exceptions import StateError
+
+LOG = logging.getLogger('nova_numa_pmc.troubles')
+
+
+class TroublesTest(unittest.TestCase):
+    def setUp(self):
+        self.now_s = 0.0
+        self.troubles = Troubles(LOG, lambda: self.now_s)
+
+    def failing(self, *errors):
+        """Run a stage once for each error, None: it works; return what is logged."""
+        with self.assertLogs(LOG) as logs:
+            for error in errors:
+                with self.troubles.stage('reading'):
+                    if error:
+                        raise error
+        return logs.records
+
+    def test_once_per_kind_and_at_the_end(self):
+        told = self.failing(None, StateError('a'), StateError('b'), OSError('c'), None, None)
+        self.assertEqual(
+            ['reading fails: a', 'reading fails: c', 'reading works again'],
+            [record.getMessage() for record in told],
+        )
+
+    def test_a_bug_is_told_with_its_trace(self):
+        (told,) = self.failing(KeyError('x'))
+        self.assertEqual("reading fails: KeyError: 'x'", told.getMessage())
+        self.assertIsNotNone(told.exc_info)
+
+    def test_what_ends_the_process_passes(self):
+        with self.assertRaises(KeyboardInterrupt), self.troubles.stage('reading'):
+            raise KeyboardInterrupt
+
+    def test_problems_again_after_an_hour(self):
+        with self.assertLogs(LOG) as logs:
+            for self.now_s in (0.0, 5.0, 3599.0, 3600.0, 3605.0):
+                self.troubles.problems(['p', 'p'])
+        self.assertEqual(2, len(logs.output))
+
+    def test_many_problems_are_not_kept_for_ever(self):
+        logging.disable(logging.CRITICAL)
+        self.addCleanup(logging.disable, logging.NOTSET)
+        self.troubles.problems(str(number) for number in range(5000))
+        self.assertLessEqual(len(self.troubles._told), 1000)

@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guests are moved when the load has changed, and are where the record says whatever happens."""
+
+import os
+import shutil
+
+from nova_numa_pmc.agent import rebalancer
+from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.host.paging.port import Port
+from tests.fixtures import host
+from tests.fixtures.guest_memory import GuestMemory
+from tests.unit.agent.test_stages import SECOND, START_NS, AgentCase
+
+LOG = 'nova_numa_pmc.agent'
+PAGES = 300
+
+
+class TwoNodes(GuestMemory):
+    """A guest's pages on a host that has no third node."""
+
+    def tell(self):
+        super().tell()
+        shutil.rmtree(os.path.join(self.tree.root, 'sys/devices/system/node/node2'))
+
+
+class Kernel(Port):
+    """move_pages(2) and writes of cpusets for several guests."""
+
+    def __init__(self):
+        self.memories = {}
+        self.before = lambda: None  # called before and after whatever changes something
+
+    def locate(self, pid, addresses):
+        return self.memories[pid].locate(pid, addresses)
+
+    def move(self, pid, *rest):
+        self.before()
+        moved = self.memories[pid].move(pid, *rest)
+        self.before()
+        return moved
+
+    def write(self, path, text):
+        self.before()
+        [tree] = [
+            each.tree for each in self.memories.values() if path.startswith(each.tree.scope + '/')
+        ]
+        tree.write(path, text)
+        self.before()
+
+
+class RebalancingCase(AgentCase):
+    """Three guests that want two cores more than their node has, beside an idle node."""
+
+    NUMBERS: tuple[int, ...] = (1, 2, 3)
+
+    def setUp(self):
+        super().setUp()
+        self.kernel = Kernel()
+        for number in self.NUMBERS:
+            self.promise(number, 0)
+            tree = self.host.launch(number, xml=self.xml(number))
+            self.kernel.memories[tree.pid] = TwoNodes(tree, [0] * PAGES)
+        self.load(0)
+
+    def xml(self, number):
+        return host.domain_xml(number)
+
+    def open(self, rebalance=agent_conf.ON, **more):
+        made = super().open(rebalance=rebalance, **more)
+        made.close()
+        made = type(made)(made.options, self.root, port=self.kernel)
+        self.addCleanup(made.close)
+        return made
+
+    def load(self, at_s):
+        """Let node 0 be full and its guests wait, for so long."""
+        for number in self.NUMBERS:
+            self.run_to(number, at_s * 4 / 3, at_s * 2 / 3)
+        self.host.busy(
+            {cpu: at_s if cpu < 4 else 0 for cpu in range(8)},
+            {cpu: at_s / 2 if cpu < 4 else 0 for cpu in range(8)},
+        )
+
+    def until_moved(self, made, ticks=6):
+        """Tick and step until something is in hand; return the time."""
+        for turn in range(ticks):
+            self.load(5 * turn)
+            self.tick(made, 5 * turn)
+            if made.step() is not None:
+                return 5 * turn
+        raise AssertionError('nothing was moved')
+
+    def finish(self, made):
+        for _ in range(1000):
+            if made.step() is None:
+                return
+        raise AssertionError('it does not end')
+
+    def places(self):
+        """Return {number: (node ids promised, cpus held, nodes of its pages)}."""
+        found = {}
+        for number in self.NUMBERS:
+            promise = self.promises()[host.uuid_of(number)]
+            memory = self.kernel.memories[4000 + number]
+            found[number] = (promise.cpu_nodes, memory.tree.held(), set(memory.nodes))
+        return found
+
+    HOME, AWAY = ((0,), '0-3', {0}), ((1,), '4-7', {1})
+
+    def assert_held_after_a_kill(self, kill_at, work):
+        """Kill a process that does work(case) at a write; a new agent puts everything right.
+
+        :returns: whether it came so far
+        """
+        case = type(self)()
+        case.setUp()
+        try:
+            pid = os.fork()
+            if not pid:
+                left = [kill_at]
+
+                def before():
+                    if not left[0]:
+                        os._exit(9)
+                    left[0] -= 1
+
+                try:
+                    case.kernel.before = before
+                    work(case)
+                finally:
+                    os._exit(0)
+            _, status = os.waitpid(pid, 0)
+            case.tick(case.open(agent_conf.OFF), 100)
+            for promised, cpus, _ in case.places().values():
+                self.assertEqual({(0,): '0-3', (1,): '4-7'}[promised], cpus)
+            self.assertEqual(3, len(case.promises()))
+            return bool(status)
+        finally:
+            case.doCleanups()
+
+
+class RebalancingTest(RebalancingCase):
+    def test_off_unless_asked_for(self):
+        made = self.open(agent_conf.OFF)
+        for at_s in (0, 5, 10, 15, 20):
+            self.load(at_s)
+            self.tick(made, at_s)
+            self.assertIsNone(made.step())
+        self.assertEqual([self.HOME] * 3, list(self.places().values()))
+
+    def test_a_dry_run_tells_a_plan_once_and_moves_nobody(self):
+        made = self.open(agent_conf.DRY_RUN)
+        with self.assertLogs(LOG, 'INFO') as logs:
+            for at_s in range(0, 60, 5):
+                self.load(at_s)
+                self.tick(made, at_s)
+                self.assertIsNone(made.step())
+        told = [text for text in logs.output if 'dry run' in text]
+        self.assertEqual(1, len(told), told)
+        self.assertIn('moves from node 0 to node 1', told[0])
+        self.assertIn('waiting for CPUs', told[0])
+        self.assertEqual([self.HOME] * 3, list(self.places().values()))
+
+    def test_one_of_three_goes_to_the_idle_node_with_its_memory(self):
+        made = self.open()
+        with self.assertLogs(LOG, 'INFO') as logs:
+            self.until_moved(made)
+            self.finish(made)
+        self.assertEqual(
+            [self.AWAY, self.HOME, self.HOME], sorted(self.places().values(), reverse=True)
+        )
+        [told] = [text for text in logs.output if ': move: node 0 to 1' in text]
+        self.assertIn('waiting for CPUs', told)
+
+    def test_another_agent_goes_on_with_what_was_paid(self):
+        made = self.open()
+        self.load(5)
+        self.tick(made, 0)
+        self.tick(made, 5)
+        self.assertTrue(os.path.exists(os.path.join(self.directory, 'ledger')))
+        for damage in (None, b'{', b'[]', b'{"boot_id": "x"}'):
+            if damage:
+                with open(os.path.join(self.directory, 'ledger'), 'wb') as file:
+                    file.write(damage)
+            self.tick(self.open(), 10)
+
+    def test_what_can_not_be_written_down_is_neither_made_nor_counted(self):
+        made, ledger = self.open(), os.path.join(self.directory, 'ledger')
+        self.tick(made, 0)
+        os.mkdir(ledger)
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            for at_s in range(5, 60, 5):
+                self.load(at_s)
+                self.tick(made, at_s)
+                self.assertIsNone(made.step())
+        self.assertIn('rebalancing fails: %s' % ledger, ' '.join(logs.output))
+        self.assertEqual([self.HOME] * 3, list(self.places().values()))
+        kept = made._rebalancing._ledger
+        self.assertEqual(((), ()), (kept.moved_s, kept.trials))
+        os.rmdir(ledger)
+        self.load(60)
+        self.tick(made, 60)
+        self.assertEqual(1, len(made._rebalancing._ledger.moved_s))
+        self.finish(made)
+        self.assertIn(self.AWAY, self.places().values())
+
+    def test_half_of_the_page_cache_is_room_for_a_move(self):
+        made = self.open(agent_conf.OFF)
+        tick = self.tick(made, 0)
+        self.host.write(
+            'sys/devices/system/node/node0/meminfo',
+            ''.join(
+                'Node 0 %s: %d kB\n' % each
+                for each in (
+                    ('MemTotal', 64 << 20),
+                    ('MemFree', 1 << 20),
+                    ('Active(file)', 3 << 20),
+                    ('Inactive(file)', 1 << 20),
+                    ('AnonPages', 7 << 20),
+                )
+            ),
+        )
+        os.unlink(self.host.path('sys/devices/system/node/node1/meminfo'))
+        seen = rebalancer.situation(tick, made._sampler, made.options.shared.limits, self.root)
+        self.assertEqual(((0, 3 << 30),), seen.free_bytes)
+
+    def test_pages_that_stay_take_their_guest_back(self):
+        for memory in self.kernel.memories.values():
+            memory.pinned = set(range(PAGES))
+        made = self.open()
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            self.until_moved(made)
+            self.finish(made)
+        self.assertIn('most of its memory stays where it was', ' '.join(logs.output))
+        self.assertEqual([self.HOME] * 3, list(self.places().values()))
+
+    def test_given_up_early_it_is_taken_back_and_late_it_is_kept(self):
+        for kept in (False, True):
+            with self.subTest(kept=kept):
+                made = self.open()
+                self.until_moved(made)
+                if kept:
+                    self.finish(made)
+                made.abandon()
+                self.assertIsNone(made.step())
+                self.assertEqual(kept, self.AWAY in self.places().values())
+
+    def test_whose_promise_was_changed_meanwhile_is_not_touched(self):
+        made = self.open()
+        for turn in range(6):
+            self.load(5 * turn)
+            self.tick(made, 5 * turn)
+            if made._moving.busy:
+                break
+        for number in self.NUMBERS:
+            self.promise(number, 0, since_ns=7)
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            self.finish(made)
+        self.assertIn('its promise has changed since', ' '.join(logs.output))
+        self.assertEqual([self.HOME] * 3, list(self.places().values()))
+
+    def test_a_guest_that_ends_on_the_way(self):
+        made = self.open()
+        self.until_moved(made)
+        for number in self.NUMBERS:
+            shutil.rmtree(self.host.path('proc/%d' % (4000 + number)))
+            shutil.rmtree(self.kernel.memories[4000 + number].tree.scope)
+            self.host.end(number)
+        self.finish(made)
+        self.tick(made, 60)
+        self.assertEqual({}, self.promises())
+
+    def test_killed_anywhere_every_guest_is_where_the_record_says(self):
+        for kill_at in range(12):
+            with self.subTest(kill_at=kill_at):
+                self.assert_held_after_a_kill(kill_at, lambda case: self._work(case))
+
+    @staticmethod
+    def _work(case):
+        made = case.open()
+        case.until_moved(made)
+        case.finish(made)
+
+
+class JustPlacedTest(RebalancingCase):
+    def test_who_got_its_place_since_the_interval_began_is_left_there(self):
+        made = self.open()
+        for turn in range(6):
+            for number in self.NUMBERS:  # all were placed while the last interval went on
+                self.promise(number, 0, since_ns=START_NS + (5 * turn - 2) * SECOND)
+            self.load(5 * turn)
+            self.tick(made, 5 * turn)
+            self.assertIsNone(made.step())
+        self.load(30)
+        self.tick(made, 30)
+        self.load(35)
+        self.tick(made, 35)
+        self.assertIsNotNone(made.step())
+
+
+class OtherPoolTest(RebalancingCase):
+    """The same guests may use CPUs that plain guests may not."""
+
+    def xml(self, number):
+        return host.domain_xml(number, cpuset='0-7')
+
+    def setUp(self):
+        super().setUp()
+        self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-2,4-6\n')
+
+    def test_they_are_left_alone_and_are_no_part_of_the_pool(self):
+        made = self.open()
+        for at_s in range(0, 60, 5):
+            self.load(at_s)
+            tick = self.tick(made, at_s)
+            self.assertIsNone(made.step())
+        found = rebalancer.situation(tick, made._sampler, made.options.shared.limits, self.root)
+        self.assertEqual(
+            {('other_pool', None)}, {(each.fixed, each.demand_cores) for each in found.guests}
+        )
+        self.assertEqual((3, 3.0), (found.view.nodes[0].threads, found.view.nodes[0].cores))
+
+    def test_in_the_floating_pool_they_are_moved(self):
+        self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-7\n')
+        self.until_moved(self.open())

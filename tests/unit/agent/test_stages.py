@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's ticks on a host whose guests come, run and go."""
+
+import logging
+import os
+import random
+import shutil
+import tempfile
+import unittest
+
+from nova_numa_pmc import model
+from nova_numa_pmc.agent import stages
+from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, settings
+from nova_numa_pmc.state import host_state, pool_loads, promises_file
+from tests.fixtures import host, measured
+
+SECOND = measured.SECOND_NS
+MIB = 1 << 20
+START_NS = 10**15
+
+
+class AgentCase(unittest.TestCase):
+    """A host of two nodes with four CPUs each, without a PMU, and its agent."""
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+        self.host = measured.MeasuredHost(self.root)
+        self.addCleanup(self.host.close)
+        self.host.idle()
+        self.directory = os.path.join(self.root, 'run/nova-numa-pmc')
+
+    def open(self, **options):
+        shared = settings.read(os.path.join(self.root, settings.PATH[1:]))
+        made = stages.Agent(
+            agent_conf.Options(shared, counters_conf.Options(), **options), self.root
+        )
+        self.addCleanup(made.close)
+        return made
+
+    def tick(self, made, at_s, realtime_s=None):
+        return made.tick(
+            stages.Now(
+                at_s * SECOND,
+                START_NS + at_s * SECOND,
+                1000.0 + at_s if realtime_s is None else realtime_s,
+            )
+        )
+
+    def launch(self, number, **more):
+        tree = self.host.launch(number, {0: MIB, 1: MIB}, **more)
+        self.run_to(number, 0)
+        return tree
+
+    def run_to(self, number, run_s, wait_s=0.0, cpu=0):
+        self.host.thread(4000 + number, 5000 + number, run_s, wait_s, cpu)
+
+    def promise(self, number, node, started=True, since_ns=START_NS - 1500 * SECOND, **more):
+        promised = model.Promise(
+            host.uuid_of(number),
+            host.name_of(number),
+            (node,),
+            (node,),
+            2,
+            512 * MIB,
+            since_ns=since_ns,
+            started=started,
+        )._replace(**more)
+        with promises_file.locked(
+            self.directory, 1.0, promises_file.read_boot_id(self.root)
+        ) as ledger:
+            ledger.put(promised)
+        return promised
+
+    def promises(self):
+        record = promises_file.read(self.directory, promises_file.read_boot_id(self.root))
+        return record.promises if record else {}
+
+    def busy(self, at_s, node0, node1):
+        """Let the CPUs of each node have been busy for so many seconds in all."""
+        self.host.busy(
+            {cpu: (node0 if cpu < 4 else node1) / 4 for cpu in range(8)},
+            dict.fromkeys(range(8), 0),
+        )
+
+    def published(self):
+        return host_state.read(self.directory)
+
+
+class PublishTest(AgentCase):
+    def test_load_promises_and_when(self):
+        made = self.open()
+        for number in (1, 2):
+            self.launch(number)
+            self.promise(number, 0)
+        self.assertIsNone(self.tick(made, 0).host_state)  # no rates yet
+        self.assertFalse(os.path.exists(os.path.join(self.directory, 'host')))
+        for number in (1, 2):
+            self.run_to(number, 5)
+        self.busy(5, 10, 0)
+        self.tick(made, 5)
+        found = self.published()
+        self.assertEqual((1005.0, 5.0, 'pages'), (found.taken_s, found.interval_s, found.source))
+        busy, idle = found.view.nodes
+        self.assertEqual((2.0, 0.0), (busy.demand_cores, idle.demand_cores))
+        self.assertEqual((1024 * MIB, 0), (busy.promised_bytes, idle.promised_bytes))
+        self.assertEqual((2, 4), (busy.guests, busy.vcpus))
+        for_hook = pool_loads.read(self.directory)
+        self.assertEqual(
+            (promises_file.read_boot_id(self.root), START_NS + 5 * SECOND, 5.0),
+            (for_hook.boot_id, for_hook.taken_ns, for_hook.interval_s),
+        )
+        self.assertEqual(found.pools, for_hook.pools)
+        self.assertEqual(model.History(), for_hook.history)  # it is too young to tell
+        self.assertEqual(frozenset(range(8)), for_hook.pools[0].cpus)
+
+    def test_what_guests_wanted_is_told_to_whoever_expects_others(self):
+        made = self.open()
+        self.launch(1)
+        self.promise(1, 0)
+        self.tick(made, 0)
+        for at_s in (200, 400):
+            self.run_to(1, at_s)
+            self.busy(at_s, at_s, 0)
+            self.tick(made, at_s)
+        found = self.published().history
+        self.assertEqual(1, found.guests)
+        self.assertGreater(found.cores_per_vcpu_sum, 0)
+        self.assertEqual(found, pool_loads.read(self.directory).history)
+
+    def test_bandwidth_by_node(self):
+        made = self.open()
+        self.host.caches({cpu: cpu // 4 for cpu in range(8)})
+        self.launch(1)
+        for at_s in (0, 5):
+            self.run_to(1, at_s)
+            self.host.monitor('', {0: (at_s * 64_000_000, at_s * 32_000_000), 1: (0, 0)})
+            self.tick(made, at_s)
+        self.assertEqual(
+            [32_000_000, 32_000_000],
+            [node.bandwidth_bytes_per_sec for node in self.published().view.nodes],
+        )
+
+    def test_young_guests_count_as_expected_beside_what_is_measured(self):
+        made = self.open()
+        self.launch(1)
+        self.promise(1, 1, since_ns=START_NS)
+        self.tick(made, 0)
+        self.tick(made, 5)
+        self.assertEqual([0.0, 1.0], [node.demand_cores for node in self.published().view.nodes])
+
+    def test_a_clock_that_is_set_does_not_change_rates(self):
+        made = self.open()
+        self.tick(made, 0)
+        self.busy(5, 5, 0)
+        self.tick(made, 5, realtime_s=5.0)
+        self.assertEqual(
+            (5.0, 5.0, 1.0),
+            (
+                self.published().taken_s,
+                self.published().interval_s,
+                self.published().view.nodes[0].demand_cores,
+            ),
+        )
+
+    def test_not_where_the_operator_does_not_want_it(self):
+        made = self.open(publish=False)
+        self.tick(made, 0)
+        self.assertIsNotNone(self.tick(made, 5).host_state)
+        self.assertFalse(os.path.exists(os.path.join(self.directory, 'host')))
+
+    def test_other_counters_after_a_reload(self):
+        made = self.open()
+        self.tick(made, 0)
+        made.reload(
+            made.options._replace(counting=counters_conf.Options(sources=('numa_faults',)))
+        )
+        self.assertIsNone(self.tick(made, 5).host_state)
+        self.assertEqual('', self.tick(made, 10).host_state.source)
+
+
+class TroubleTest(AgentCase):
+    def test_what_fails_is_told_once_and_when_it_works_again(self):
+        made = self.open()
+        self.tick(made, 0)
+        cpulist = 'sys/devices/system/node/node0/cpulist'
+        with self.assertLogs('nova_numa_pmc.agent', 'INFO') as logs:
+            for at_s, text in ((5, 'x'), (10, 'x'), (15, '0-3'), (20, '0-3')):
+                self.host.write(cpulist, text + '\n')
+                self.tick(made, at_s)
+        told = [record.getMessage() for record in logs.records]
+        self.assertEqual(1, sum(text.startswith('reading the host fails: ') for text in told))
+        self.assertEqual(1, told.count('reading the host works again'))
+        self.assertEqual(1020.0, self.published().taken_s)
+
+    def test_a_state_directory_that_can_not_be_trusted_stops_publishing_only(self):
+        made = self.open()
+        self.tick(made, 0)
+        os.makedirs(self.directory, exist_ok=True)
+        os.chmod(self.directory, 0o777)
+        with self.assertLogs('nova_numa_pmc.agent', 'WARNING') as logs:
+            for at_s in (5, 10):
+                self.assertIsNotNone(self.tick(made, at_s).sample)
+        self.assertEqual(1, sum(' fails: ' in text for text in logs.output))
+        os.chmod(self.directory, 0o755)
+        self.tick(made, 15)
+        self.assertEqual(1015.0, self.published().taken_s)
+
+    def test_a_held_lock_delays_the_books_and_nothing_else(self):
+        made = self.open()
+        self.promise(1, 0)
+        self.launch(1)
+        self.tick(made, 0)
+        self.host.end(1)
+        with promises_file.locked(self.directory, 1.0, promises_file.read_boot_id(self.root)):
+            with self.assertLogs('nova_numa_pmc.agent', 'WARNING'):
+                self.tick(made, 5)
+            self.assertEqual(1005.0, self.published().taken_s)
+            self.assertEqual(1, len(self.promises()))
+        self.tick(made, 10)
+        self.assertEqual({}, self.promises())
+
+
+class BookkeepingTest(AgentCase):
+    def test_promises_follow_the_guests(self):
+        made = self.open()
+        self.promise(1, 0)
+        self.promise(2, 1, started=False, since_ns=START_NS)
+        self.launch(3)
+        with self.assertLogs('nova_numa_pmc.agent', 'INFO') as logs:
+            self.tick(made, 0)
+            self.tick(made, 5)
+        self.assertEqual({host.uuid_of(2), host.uuid_of(3)}, self.promises().keys())
+        self.assertEqual(2, sum('guest ' in text for text in logs.output))
+        told = ' '.join(logs.output)
+        self.assertIn('guest %s: its promise of 512 MiB is dropped' % host.name_of(1), told)
+        self.assertIn('guest %s: runs without a promise' % host.name_of(3), told)
+
+    def test_a_start_that_never_came_is_dropped_after_its_grace(self):
+        made = self.open()
+        self.promise(1, 0, started=False, since_ns=START_NS)
+        self.tick(made, 899)
+        self.assertEqual(1, len(self.promises()))
+        self.tick(made, 901)
+        self.assertEqual({}, self.promises())
+
+    def test_a_guest_that_can_not_be_read_is_not_looked_at_in_each_tick(self):
+        made = self.open()
+        self.launch(1, xml=b'<domain/>')
+        self.tick(made, 0)
+        with promises_file.locked(self.directory, 1.0, promises_file.read_boot_id(self.root)):
+            self.tick(made, 5)
+        self.assertEqual(1005.0, self.published().taken_s)
+
+    def test_without_libvirt(self):
+        os.rmdir(os.path.join(self.root, 'run/libvirt/qemu'))
+        made = self.open()
+        self.tick(made, 0)
+        self.tick(made, 5)
+        self.assertEqual([0, 0], [node.guests for node in self.published().view.nodes])
+
+
+class SoakTest(AgentCase):
+    """Guests come, go, load and break at random; nothing is lost, nothing is left over."""
+
+    def test_hundreds_of_ticks(self):
+        chance, running, trees = random.Random(11), set(), {}
+        made = self.open(rebalance=agent_conf.DRY_RUN)
+        logging.disable(logging.CRITICAL)
+        self.addCleanup(logging.disable, logging.NOTSET)
+        for turn in range(300):
+            for _ in range(chance.randrange(3)):
+                number = chance.randrange(1, 9)
+                if number in running:
+                    running.remove(number)
+                    self.end(number, chance)
+                else:
+                    running.add(number)
+                    trees[number] = self.launch(number)
+                    if chance.random() < 0.8:  # else the hook was not there
+                        self.promise(number, chance.randrange(2))
+            for number in running:
+                self.run_to(number, 5 * turn * chance.random(), cpu=chance.randrange(8))
+                if chance.random() < 0.1:
+                    trees[number].set_all(chance.choice(('0-7', '', '5')))
+            broken = chance.random() < 0.1
+            cpulist = 'sys/devices/system/node/node1/cpulist'
+            self.host.write(cpulist, 'x\n' if broken else '4-7\n')
+            told = self.tick(made, 5 * turn).host_state
+            if not broken:
+                self.assertEqual(
+                    {host.uuid_of(number) for number in running}, self.promises().keys()
+                )
+            if told:
+                self.assertEqual(
+                    len(running), round(sum(node.guests for node in self.published().view.nodes))
+                )
+        self.assertLessEqual(
+            len(made._troubles._failing)
+            + len(made._reassertion._groups)
+            + len(made._reassertion._written),
+            3 * 8,
+        )
+
+    def end(self, number, chance):
+        """Let a guest end, its process before the tick or after it."""
+        self.host.end(number)
+        if chance.random() < 0.5:
+            shutil.rmtree(self.host.path('proc/%d' % (4000 + number)))

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is shown while guests are moved."""
+
+import importlib.util
+import io
+import unittest
+
+from nova_numa_pmc.cli.render import progress
+from nova_numa_pmc.host.paging.migrate import DONE, MOVING, Progress
+
+
+class ProgressTest(unittest.TestCase):
+    def show(self, bars):
+        """Let two guests move and end, the second of unknown size."""
+        with bars:
+            for in_hand, waiting in (
+                ((('a', Progress(MOVING)),), 1),
+                ((('a', Progress(MOVING, 1 << 20, 3 << 20)),), 1),
+                ((('a', Progress(DONE, 4 << 20, 0)), ('b', Progress(MOVING))), 0),
+                ((), 0),
+            ):
+                bars.show(in_hand, waiting)
+            bars.say('a [bold] 1 was moved')
+
+    def test_lines(self):
+        stream = io.StringIO()
+        bars = progress.open_bars(stream)
+        self.assertIs(progress.Lines, type(bars))
+        self.show(bars)
+        self.assertEqual('a [bold] 1 was moved\n', stream.getvalue())
+
+    def test_bars(self):
+        if importlib.util.find_spec('rich') is None:
+            self.skipTest('rich is not installed')
+        stream = io.StringIO()
+        self.show(progress.Bars(stream))
+        self.assertIn('a [bold] 1 was moved\n', stream.getvalue())

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+import importlib.util
+import io
+import os
+import pty
+import termios
+import unittest
+import unittest.mock
+
+from nova_numa_pmc.cli.render import screen
+from nova_numa_pmc.cli.verbs import top
+from tests.fixtures import samples
+
+PARTS = top.as_parts(samples.sample(problems=('no PMU: load it',)), 'name', 30)
+
+
+class Terminal(io.StringIO):
+    """A terminal as far as a program can ask it."""
+
+    def isatty(self):
+        return True
+
+
+class TestScreens(unittest.TestCase):
+    def drawn(self, made, parts=PARTS):
+        stream = Terminal()
+        with (
+            unittest.mock.patch.dict(
+                os.environ, {'COLUMNS': '160', 'LINES': '30', 'TERM': 'xterm'}
+            ),
+            made(stream) as shown,
+        ):
+            shown.draw(parts)
+        return stream.getvalue()
+
+    def test_plain_text_shows_everything_and_leaves_the_terminal_as_it_was(self):
+        text = self.drawn(screen.PlainScreen)
+        for expected in ('instance-00000001', 'pressure', 'no PMU: load it', '@1 remote'):
+            self.assertIn(expected, text)
+        self.assertTrue(text.startswith('\x1b[?1049h'))
+        self.assertTrue(text.endswith('\x1b[?1049l'))
+
+    @unittest.skipUnless(importlib.util.find_spec('rich'), 'rich is not installed')
+    def test_rich_shows_the_same(self):
+        text = self.drawn(screen.RichScreen)
+        for expected in ('instance-00000001', 'pressure', 'no PMU: load it', '@1 remote'):
+            self.assertIn(expected, text)
+
+    @unittest.skipUnless(importlib.util.find_spec('rich'), 'rich is not installed')
+    def test_a_name_is_no_markup(self):
+        sample = samples.sample(guests=(samples.guest()._replace(name='[red]x[/nonsense]'),))
+        self.assertIn(
+            '[red]x[/nonsense]', self.drawn(screen.RichScreen, top.as_parts(sample, 'name'))
+        )
+
+    def test_without_rich_it_is_plain(self):
+        with unittest.mock.patch.object(screen, 'rich', None):
+            self.assertIsInstance(screen.open_screen(io.StringIO()), screen.PlainScreen)
+
+
+class TestKeys(unittest.TestCase):
+    def setUp(self):
+        self.ours, theirs = pty.openpty()
+        self.terminal = os.fdopen(theirs, 'r')
+        self.addCleanup(self.terminal.close)
+        self.settings = termios.tcgetattr(theirs)
+
+    def test_a_key_counts_at_once_and_the_settings_come_back(self):
+        with screen.keys(self.terminal) as key:
+            os.write(self.ours, b's')
+            self.assertEqual('s', key(60))
+            self.assertEqual('', key(0))
+            self.assertNotEqual(self.settings, termios.tcgetattr(self.terminal))
+        self.assertEqual(self.settings, termios.tcgetattr(self.terminal))
+        os.close(self.ours)
+
+    def test_without_a_terminal_it_only_waits(self):
+        os.close(self.ours)
+        with screen.keys(io.StringIO()) as key:
+            self.assertEqual('', key(0))

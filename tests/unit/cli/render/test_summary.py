@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import math
+import pathlib
+import statistics
+import unittest
+
+from hypothesis import given, strategies as st
+
+from nova_numa_pmc.cli.render import summary
+from tests.fixtures import samples
+
+DECK = pathlib.Path(__file__).resolve().parents[3] / 'fixtures' / 'deck'
+FLOATS = st.floats(0, 1e6, width=32)
+
+
+def deck(name):
+    """Return the deck's counts per second of one of its two tables."""
+    with open(DECK / (name + '.json'), encoding='utf-8') as file:
+        table = json.load(file)
+    return {event: count / table['elapsed_sec'] for event, count in table['counts'].items()}
+
+
+class TestSummary(unittest.TestCase):
+    @given(st.lists(FLOATS, min_size=1, max_size=30))
+    def test_medians_and_percentiles(self, values):
+        spread = summary.spread([*values, math.nan])
+        self.assertAlmostEqual(statistics.median(values), spread.median, delta=1e-3)
+        self.assertLessEqual(spread.median, spread.p95 + 1e-6)
+        self.assertLessEqual(spread.p95, max(values))
+        self.assertEqual(len(values), spread.samples)
+
+    def test_what_is_never_known_has_no_spread(self):
+        self.assertEqual(summary.Spread(None, None, None, 0), summary.spread([math.nan]))
+
+    def test_samples_are_of_a_window_and_each_time_counts_once(self):
+        recorded = summary.gather(
+            (samples.sample(taken_s) for taken_s in (1.0, 2.0, 3.0, 2.5, 3.0, 4.0, 5.0)), 2.0, 4.0
+        )
+        self.assertEqual(
+            (3, 2, 2.0, 4.0),
+            (recorded.samples, recorded.repeated, recorded.first_s, recorded.last_s),
+        )
+
+    def test_means_are_over_time(self):
+        recorded = summary.gather(
+            [
+                samples.sample(10.0, 1.0, nodes=(samples.node(waiting_cores=4.0),)),
+                samples.sample(20.0, 3.0, nodes=(samples.node(waiting_cores=0.0),)),
+                samples.sample(30.0, 9.0, nodes=(samples.node(waiting_cores=None),)),
+            ]
+        )
+        self.assertEqual(1.0, summary.of_host(recorded)['waiting_cores'])
+
+    def test_a_cpi_that_can_not_be_relied_on_is_left_out(self):
+        recorded = summary.gather(
+            [
+                samples.sample(
+                    nodes=(samples.node(0, cpi=9.0, cpi_reliable=False), samples.node(1, cpi=2.0))
+                )
+            ]
+        )
+        self.assertEqual(0.5, summary.of_host(recorded)['ipc'])
+
+    def test_instructions_per_cycle_is_of_all_cycles(self):
+        # 3 core-seconds at 1 instruction a cycle and 1 at a quarter: 3.25 of 4.
+        guests = [samples.guest(1, cores=3.0, cpi=1.0), samples.guest(1, cores=1.0, cpi=4.0)]
+        recorded = summary.gather(
+            samples.sample(float(at), 1.0, guests=(guest,)) for at, guest in enumerate(guests)
+        )
+        (series,) = recorded.guests.values()
+        self.assertAlmostEqual(3.25 / 4, summary.of_guest(series)['ipc'])
+
+    def test_a_source_that_has_only_ratios(self):
+        guests = [
+            samples.guest(1, cores=3.0, remote_ratio=0.5, local_per_sec=None),
+            samples.guest(1, cores=1.0, remote_ratio=0.1, local_per_sec=None),
+        ]
+        recorded = summary.gather(
+            samples.sample(float(at), 1.0, guests=(guest,)) for at, guest in enumerate(guests)
+        )
+        (series,) = recorded.guests.values()
+        self.assertAlmostEqual(0.4, summary.of_guest(series)['remote_ratio'], places=6)
+
+    def test_a_host_is_not_known_by_half(self):
+        recorded = summary.gather(
+            [
+                samples.sample(
+                    nodes=(samples.node(0), samples.node(1, local_per_sec=None, remote_ratio=None))
+                )
+            ]
+        )
+        host = summary.of_host(recorded)
+        self.assertIsNone(host['local_per_sec'])
+        self.assertEqual(0.1, round(host['remote_ratio'], 6))
+
+    def test_the_decks_two_tables(self):
+        def sample(taken_s, name):
+            per_sec = deck(name)
+            cpi = per_sec['cpu-cycles'] / per_sec['instructions']
+            return samples.sample(
+                taken_s,
+                10.0,
+                nodes=tuple(
+                    samples.node(
+                        n,
+                        demand_cores=11.6,
+                        cpi=cpi,
+                        remote_per_sec=per_sec['r53100f'] / 2,
+                        local_per_sec=per_sec['r53080f'] / 2,
+                    )
+                    for n in (0, 1)
+                ),
+            )
+
+        recorded = summary.gather([sample(10.0, 'unpinned'), sample(20.0, 'pinned')])
+        before = summary.of_host(recorded, 5.0, 15.0)
+        after = summary.of_host(recorded, 15.0, 25.0)
+        self.assertEqual((0.42, 0.47), (round(before['ipc'], 2), round(after['ipc'], 2)))
+        self.assertAlmostEqual(56.0, before['remote_per_sec'] / after['remote_per_sec'], delta=0.1)
+        self.assertEqual(
+            (0.528, 0.0098), (round(before['remote_ratio'], 3), round(after['remote_ratio'], 4))
+        )

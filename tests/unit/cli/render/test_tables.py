@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+import unittest
+
+from hypothesis import given, strategies as st
+
+from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.measurement import DeviceSample, GuestSample, NodeSample
+from tests.fixtures import samples
+
+
+def row(table, number=0):
+    return {heading: cell for (heading, _left), cell in zip(table.headings, table.rows[number])}
+
+
+class TestTables(unittest.TestCase):
+    def test_a_node(self):
+        cells = row(tables.nodes(samples.sample(nodes=(samples.node(0, pressure=1.2),))))
+        self.assertEqual(
+            {
+                'node': '0',
+                'pressure': '1.20',
+                'cpu': '0.50',
+                'bw': '0.40',
+                'link': '-',
+                'cores': '6.0/12.0',
+                'GB/s': '8.0/20.0',
+                'promised': '24G',
+                'free': '8.0G/36G',
+                'local/s': '9.0M',
+                'remote/s': '1.0M',
+                'rem%': '10.0',
+                'CPI': '2.00',
+                'wait': '0.25',
+                'dist': '0.04',
+                'iomiss%': '-',
+            },
+            {heading: cell.text for heading, cell in cells.items()},
+        )
+        self.assertEqual(
+            (tables.BAD, tables.WARN, tables.PLAIN),
+            (cells['pressure'].level, cells['rem%'].level, cells['cpu'].level),
+        )
+
+    def test_a_guest(self):
+        cells = row(tables.guests(samples.sample()))
+        self.assertEqual(
+            {
+                'guest': 'instance-00000001',
+                'source': 'perf by thread, counted 75%',
+                'cores': '2.50',
+                'wait': '0.10',
+                'runs on': '0',
+                'memory': '0:3.0G 1:1.0G',
+                'rem%': '25.0',
+                'MB/s': '-',
+                'CPI': '1.50',
+                'acc/kI': '4.20',
+                'devices': '0000:3b:00.1@1 remote',
+            },
+            {heading: cell.text for heading, cell in cells.items()},
+        )
+
+    def test_nothing_known_is_not_nought(self):
+        known = {'node', 'guest'}
+        for cells in (
+            row(tables.nodes(samples.sample(nodes=(NodeSample(0),)))),
+            row(tables.guests(samples.sample(guests=(GuestSample('u', 'n', '', ''),)))),
+        ):
+            self.assertEqual(
+                {tables.UNKNOWN},
+                {cell.text for heading, cell in cells.items() if heading not in known},
+            )
+
+    def test_a_cpi_of_idle_cpus_is_marked(self):
+        self.assertEqual('8.53?', tables.cpi(8.53, False))
+        self.assertEqual('-', tables.cpi(None, False))
+
+    def test_where_a_guest_runs(self):
+        for cores, expected in (
+            ((), '-'),
+            (((0, 0.0), (1, 0.0)), '-'),
+            (((1, 2.0),), '1'),
+            (((0, 0.01), (1, 3.99)), '1'),
+            (((0, 3.0), (1, 1.0)), '0:75% 1:25%'),
+        ):
+            self.assertEqual(expected, tables.runs_on(samples.guest(cores_by_node=cores)))
+
+    def test_devices(self):
+        self.assertEqual(
+            'eth0@0 local, nvme1@-',
+            tables.devices(
+                samples.guest(
+                    devices=(DeviceSample('eth0', 0, True), DeviceSample('nvme1', None, None))
+                )
+            ),
+        )
+
+    def test_sorts_the_highest_first_and_the_unknown_last(self):
+        guests = (
+            samples.guest(1, remote_ratio=None),
+            samples.guest(2, remote_ratio=0.1),
+            samples.guest(3, remote_ratio=0.9),
+            samples.guest(4, remote_ratio=0.0),
+        )
+        order = [g.name[-1] for g in tables.sorted_guests(guests, 'remote')]
+        self.assertEqual(['3', '2', '4', '1'], order)
+        for sort in tables.SORTS:
+            self.assertEqual(4, len(tables.sorted_guests(guests, sort)))
+
+    def test_a_name_can_not_steer_the_terminal(self):
+        shown = '\n'.join(
+            tables.text(
+                tables.guests(
+                    samples.sample(
+                        guests=(samples.guest()._replace(name='\x1b[2Jevil\n\u202e\ud800'),)
+                    )
+                )
+            )
+        )
+        self.assertIn('?[2Jevil???', shown)
+        shown.encode()
+
+    @given(st.floats(0, 1e14) | st.integers(0, 1 << 50), st.sampled_from([1000, 1024]))
+    def test_scaled_numbers_are_short_and_right(self, value, base):
+        text = tables.scaled(value, base)
+        self.assertLessEqual(len(text), 5)
+        factor = base ** ' kMGT'.find(text[-1]) if text[-1].isalpha() else 1
+        self.assertAlmostEqual(
+            value, float(text.rstrip('kMGT')) * factor, delta=max(0.051, value * 0.0501)
+        )
+
+    def test_lines_are_cut_to_a_terminals_width(self):
+        for line in tables.text(tables.guests(samples.sample()), 40):
+            self.assertLessEqual(len(line), 40)

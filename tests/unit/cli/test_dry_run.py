@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import shutil
+import tempfile
+import unittest
+
+from nova_numa_pmc import model, promises
+from nova_numa_pmc.cli import dry_run
+from nova_numa_pmc.conf import settings
+from nova_numa_pmc.exceptions import UnknownGuest
+from nova_numa_pmc.host import guests
+from tests.fixtures import host as hosts, sysfs
+from tests.fixtures.hosts import two_level
+
+MIB = 1 << 20
+
+
+class HostTest(unittest.TestCase):
+    def setUp(self):
+        self.root = tempfile.mkdtemp(prefix='preview-')
+        self.addCleanup(shutil.rmtree, self.root)
+        self.host = hosts.FakeHost(self.root)
+        self.addCleanup(self.host.close)
+        self.options = settings.read(self.host.path('absent'))
+
+    def start(self, number, **domain):
+        """Decide and record, as the hook does."""
+        return promises.decide(
+            guests.parse(hosts.domain_xml(number, **domain)), self.options, self.root, 1
+        )
+
+    def record(self):
+        path = self.host.path('run/nova-numa-pmc/promises')
+        if not os.path.exists(path):
+            return None
+        with open(path, 'rb') as stream:
+            return stream.read()
+
+
+class PreviewTest(HostTest):
+    def test_it_is_what_the_start_then_does(self):
+        for number in range(6):
+            guest = guests.parse(hosts.domain_xml(number))
+            before = self.record()
+            said, recorded = dry_run.decide(guest, self.options, self.root)
+            self.assertEqual(before, self.record())
+            self.assertIsNone(recorded)
+            done = self.start(number)
+            self.assertEqual(
+                (done.promise.cpu_nodes, done.cpus, done.why),
+                (said.promise.cpu_nodes, said.cpus, said.why),
+            )
+
+    def test_a_host_without_state_counts_its_guests_and_makes_none(self):
+        self.host.launch(1)
+        said, _ = dry_run.decide(guests.parse(hosts.domain_xml(2)), self.options, self.root)
+        self.assertEqual(
+            [1.0, 1.0],
+            [
+                sum(node.guests for node in said.view.nodes),
+                sum(node.vcpus for node in said.view.nodes) / 2,
+            ],
+        )
+        self.assertFalse(os.path.exists(self.host.path('run/nova-numa-pmc')))
+
+    def test_a_running_guest_is_taken_off_first(self):
+        self.host.launch(1)
+        first = self.start(1)
+        said, recorded = dry_run.decide(
+            dry_run.running(hosts.name_of(1), self.root), self.options, self.root
+        )
+        self.assertEqual(first.promise.cpu_nodes, recorded.cpu_nodes)
+        self.assertEqual(0, sum(node.guests for node in said.view.nodes))
+
+    def test_a_record_that_cant_be_read_is_named(self):
+        self.start(1)
+        self.host.write('run/nova-numa-pmc/promises', 'x')
+        said, _ = dry_run.decide(guests.parse(hosts.domain_xml(2)), self.options, self.root)
+        self.assertIn('promises', said.problems[0])
+        self.assertEqual(b'x', self.record())
+
+    def test_running_guests_by_name_and_uuid(self):
+        self.host.launch(1)
+        for name in (hosts.name_of(1), hosts.uuid_of(1), '7'):
+            self.assertEqual(hosts.uuid_of(1), dry_run.running(name, self.root).uuid)
+        with self.assertRaisesRegex(UnknownGuest, 'no guest .* guests here: instance-00000001'):
+            dry_run.running('other', self.root)
+
+
+class PlacesTest(HostTest):
+    def places(self, guest):
+        said, _ = dry_run.decide(guest, self.options, self.root)
+        return said, dry_run.places(said, self.options.limits)
+
+    def test_the_first_is_the_one_chosen(self):
+        self.start(1)
+        said, places = self.places(guests.parse(hosts.domain_xml(2)))
+        self.assertEqual([(1,), (0,)], [cpus for cpus, *_ in places])
+        self.assertEqual(said.promise.cpu_nodes, places[0][0])
+        self.assertLess(places[0][2], places[1][2])
+
+    def test_spans_name_all_their_nodes(self):
+        _, places = self.places(guests.parse(hosts.domain_xml(2, vcpus=6)))
+        self.assertEqual([((0, 1), (0, 1))], [place[:2] for place in places])
+
+    def test_none_of_a_guest_that_is_left_alone(self):
+        guest = guests.parse(hosts.domain_xml(2))
+        for change in (
+            {'placed_by': ('vcpupin',)},
+            {'vcpus': 99},
+            {'hints': (('numa_pmc:policy', model.NONE),)},
+        ):
+            with self.subTest(change):
+                self.assertEqual([], self.places(guest._replace(**change))[1])
+
+    def test_nodes_that_share_their_channels_are_one_place(self):
+        sysfs.build_sysfs(
+            self.root,
+            sysfs.equal_nodes(10),
+            distances=two_level(10, 5, near=11),
+            l3s=[node.cpus for node in sysfs.equal_nodes(10)],
+            sockets=(0,) * 5 + (1,) * 5,
+            vendor='AuthenticAMD',
+        )
+        _, places = self.places(guests.parse(hosts.domain_xml(2)))
+        self.assertEqual([(0, 1, 2, 3, 4), (5, 6, 7, 8, 9)], [cpus for cpus, *_ in places])

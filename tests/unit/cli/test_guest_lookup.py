@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guests as operators name them."""
+
+import unittest
+
+from nova_numa_pmc import model
+from nova_numa_pmc.cli import guest_lookup
+from nova_numa_pmc.exceptions import UnknownGuest
+
+#: (uuid, name, id): one guest's name is another one's id.
+GUESTS = [
+    model.Guest(uuid, name, 1, 1, id=number)
+    for uuid, name, number in (
+        ('u1', 'web-1', 1),
+        ('u2', 'web-2', 2),
+        ('u3', '2', 3),
+        ('u4', 'database', None),
+    )
+]
+
+
+class FindTest(unittest.TestCase):
+    def test_name_then_uuid_then_id(self):
+        for text, uuid in (('web-2', 'u2'), ('u1', 'u1'), ('2', 'u3'), ('1', 'u1'), ('3', 'u3')):
+            with self.subTest(text):
+                self.assertEqual(uuid, guest_lookup.find(text, GUESTS).uuid)
+
+    def test_unknown(self):
+        for text, running, told in (
+            ('wbe-1', GUESTS, 'similar names: web-1'),
+            ('base', GUESTS, 'similar names: database'),
+            ('None', GUESTS, 'guests here: 2, database, web-1, web-2$'),
+            ('', GUESTS, 'guests here: 2'),
+            ('zz', [], 'guests here: none'),
+            ('zz', [GUESTS[0]._replace(name='g%02d' % n) for n in range(20)], 'g07 and 12 more'),
+        ):
+            with self.subTest(text), self.assertRaisesRegex(UnknownGuest, told):
+                guest_lookup.find(text, running)
+        with self.assertRaisesRegex(UnknownGuest, 'a.xml: damaged'):
+            guest_lookup.find('zz', [], ['a.xml: damaged'])

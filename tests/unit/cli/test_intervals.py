@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+import datetime
+import unittest
+
+from hypothesis import given, strategies as st
+
+from nova_numa_pmc.cli import intervals
+from nova_numa_pmc.exceptions import NumaPmcError
+
+
+class Clock:
+    """Time that passes only when somebody waits or works."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+    def wait(self, seconds):
+        self.now += seconds
+
+
+class TestPace(unittest.TestCase):
+    def taken(self, costs, interval_s=5.0):
+        """Return when samples were taken that took so long."""
+        clock, left, times = Clock(), iter(costs), []
+
+        def take():
+            times.append(clock.now)
+            clock.now += next(left)
+
+        stream = intervals.paced(take, interval_s, clock.wait, clock)
+        for _ in range(len(costs) - 1):
+            next(stream)
+        return times
+
+    def test_the_pace_does_not_drift_by_what_a_sample_costs(self):
+        self.assertEqual([100.0, 105.5, 110.5, 115.5], self.taken([0.5, 1.0, 4.0, 0.0]))
+
+    def test_after_one_that_took_too_long_a_whole_interval_passes(self):
+        self.assertEqual([100.0, 105.0, 122.0, 127.0], self.taken([0.0, 12.0, 1.0, 0.0]))
+
+    def test_ends_when_told_while_waiting(self):
+        self.assertEqual([], list(intervals.paced(lambda: 1, 5.0, lambda _s: True, Clock())))
+
+    def test_a_replay_waits_between_samples_only(self):
+        waited = []
+        self.assertEqual([1, 2, 3], list(intervals.replayed(iter([1, 2, 3]), 2.0, waited.append)))
+        self.assertEqual([2.0, 2.0], waited)
+
+
+class TestTimes(unittest.TestCase):
+    def test_durations(self):
+        for text, expected in (
+            ('90', 90),
+            ('1.5s', 1.5),
+            ('15m', 900),
+            ('2h', 7200),
+            ('7d', 604800),
+            ('1w', 604800),
+        ):
+            self.assertEqual(expected, intervals.duration_s(text))
+
+    @given(st.text(max_size=6) | st.sampled_from(['-1', '0', 'nan', 'inf', '1e999d', 'm', '']))
+    def test_what_is_no_duration(self, text):
+        try:
+            self.assertGreater(intervals.duration_s(text), 0)
+        except ValueError:
+            pass
+
+    def test_times(self):
+        local = datetime.datetime(2026, 11, 21, 14, 0).timestamp()
+        for text, expected in (
+            ('+2h', 8200.0),
+            ('-30m', 3200.0),
+            ('@17.5', 17.5),
+            ('', None),
+            ('2026-11-21T14:00', local),
+            ('2026-11-21 14:00:00', local),
+            ('1970-01-01T00:01:00+00:00', 60.0),
+        ):
+            self.assertEqual(expected, intervals.time_s(text, 1000.0, 5000.0))
+
+    def test_windows(self):
+        self.assertEqual((None, 4600.0), intervals.window_s('..+1h', 1000.0, 9000.0))
+        self.assertEqual((8940.0, None), intervals.window_s('-1m..', 1000.0, 9000.0))
+
+    def test_what_is_no_time_says_how_to_write_one(self):
+        for text in ('yesterday', '+', '-x', '@inf', '@', '2026-13-01', '99999999999999999'):
+            with self.assertRaisesRegex(NumaPmcError, 'write 2026'):
+                intervals.time_s(text, 0.0, 1.0)
+        with self.assertRaisesRegex(NumaPmcError, r'write A\.\.B'):
+            intervals.window_s('+1h', 0.0, 1.0)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a move is taken back, and who is left alone."""
+
+import unittest
+
+from nova_numa_pmc import model
+from nova_numa_pmc.cli import undo_plan
+from nova_numa_pmc.cli.undo_plan import UndoError
+from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.state import history
+from nova_numa_pmc.state.history import Place
+
+HOME, AWAY = Place((0,), (0,)), Place((1,), (1,))
+FLOATING = Place((), (), (), model.FLOATING)
+SPANS = Place((0, 1), (0, 1), (3, 5))
+
+
+def entry(*parts, number=1, kind=moves.MOVE, batch='b', result=history.DONE, who='apply'):
+    return history.Entry(
+        '%08x' % number,
+        1000.0,
+        who,
+        batch,
+        kind,
+        tuple(history.Part('u%d' % each[0], 'g%d' % each[0], 7, *each[1:]) for each in parts),
+        1.0,
+        1.0,
+        0,
+        1.0,
+        result,
+        'why',
+    )
+
+
+def promise(number, place, since_ns=7):
+    return model.Promise(
+        'u%d' % number,
+        'g%d' % number,
+        vcpus=1,
+        memory_bytes=1,
+        since_ns=since_ns,
+        started=True,
+        **place._asdict(),
+    )
+
+
+def plan(entries, *promises, gone=(), said=None):
+    guests = [
+        model.Guest(each.uuid, each.name, 1, 1, override=(said or {}).get(each.uuid, ''))
+        for each in promises
+        if each.uuid not in gone
+    ]
+    return undo_plan.plan(entries, guests, {each.uuid: each for each in promises})
+
+
+class PlanTest(unittest.TestCase):
+    def test_back_to_exactly_what_was_promised(self):
+        for before, after, kind, mem_nodes in (
+            (HOME, AWAY, moves.MOVE, (0,)),
+            (SPANS, AWAY, moves.MOVE, (0, 1)),
+            (FLOATING, AWAY, moves.MOVE, ()),
+            (Place((0,), (1,)), Place((1,), (1,)), moves.MOVE, ()),
+            (Place((0,), (1,)), Place((0,), (0,)), moves.FETCH, (1,)),
+            (Place((0,), ()), HOME, moves.MOVE, ()),
+            (Place((0,), ()), AWAY, moves.MOVE, ()),
+        ):
+            with self.subTest(before=before, after=after):
+                found = plan([entry((1, before, after))], promise(1, after))
+                [move] = found.plan.moves
+                [step] = move.steps
+                self.assertEqual(
+                    (kind, after.cpu_nodes, before.cpu_nodes, mem_nodes),
+                    (move.kind, step.from_nodes, step.to_nodes, step.mem_nodes),
+                )
+                self.assertEqual({'u1': promise(1, before)}, found.targets)
+                self.assertEqual((), found.left)
+
+    def test_left_alone(self):
+        moved = entry((1, HOME, AWAY))
+        for told, found in (
+            ('ended', plan([moved])),
+            ('ended', plan([moved], promise(1, AWAY), gone=['u1'])),
+            ('restarted since', plan([moved], promise(1, AWAY, since_ns=8))),
+            ('another place', plan([moved], promise(1, HOME))),
+            ('did not change', plan([entry((1, HOME, HOME), kind=moves.WIDEN)], promise(1, HOME))),
+            ('pinned', plan([moved], promise(1, AWAY), said={'u1': 'pin'})),
+            ('ignored', plan([moved], promise(1, AWAY), said={'u1': 'ignore'})),
+        ):
+            with self.subTest(told):
+                self.assertEqual((), found.plan.moves)
+                self.assertEqual(1, len(found.left))
+                self.assertIn(told, found.left[0][1])
+
+    def test_of_a_swap_both_go_or_the_one_that_is_left(self):
+        swap = entry((1, HOME, AWAY), (2, AWAY, HOME), kind=moves.SWAP)
+        both = promise(1, AWAY), promise(2, HOME)
+        self.assertEqual([moves.SWAP], [move.kind for move in plan([swap], *both).plan.moves])
+        found = plan([swap], *both, gone=['u2'])
+        self.assertEqual([moves.MOVE], [move.kind for move in found.plan.moves])
+        self.assertEqual(('g2',), tuple(name for name, _ in found.left))
+
+    def test_the_last_comes_first(self):
+        found = plan(
+            [entry((1, HOME, AWAY), number=1), entry((2, HOME, AWAY), number=2)],
+            promise(1, AWAY),
+            promise(2, AWAY),
+        )
+        self.assertEqual(['g2', 'g1'], [move.steps[0].name for move in found.plan.moves])
+
+
+class ChosenTest(unittest.TestCase):
+    ENTRIES = [
+        entry((1, HOME, AWAY), number=1, batch='a'),
+        entry((2, HOME, AWAY), number=2, batch='b'),
+        entry((3, HOME, AWAY), number=3, batch='b'),
+        entry((4, HOME, AWAY), number=4, batch='b', result=history.TAKEN_BACK),
+        entry((5, HOME, AWAY), number=5, batch='', who='agent'),
+        entry((6, HOME, AWAY), number=6, batch='c', result=history.REFUSED),
+    ]
+
+    def ids(self, *args):
+        return [int(one.id, 16) for one in undo_plan.chosen(self.ENTRIES, *args)]
+
+    def test_the_last_batch_of_which_something_stands(self):
+        self.assertEqual([2, 3], self.ids())
+
+    def test_one_by_its_id(self):
+        self.assertEqual([5], self.ids('00000005'))
+
+    def test_none(self):
+        for args in (
+            ([],),
+            (self.ENTRIES[4:],),
+            (self.ENTRIES, '00000009'),
+            (self.ENTRIES, '00000004'),
+            (self.ENTRIES, '00000006'),
+        ):
+            with self.subTest(args), self.assertRaises(UndoError):
+                undo_plan.chosen(*args)

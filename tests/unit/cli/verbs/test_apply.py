@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""plan, apply and undo on a host with an uneven load, from arguments to what becomes of guests."""
+
+import argparse
+import contextlib
+import importlib
+import io
+import json
+import os
+import shutil
+import signal
+import threading
+import unittest.mock
+
+from nova_numa_pmc.cli import context, exits, run_moves
+from nova_numa_pmc.cli.undo_plan import UndoError
+from nova_numa_pmc.cmd import rebalance
+from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.exceptions import StateBusy, UnknownGuest
+from nova_numa_pmc.state import history, move_lock, overrides
+from tests.fixtures import host
+from tests.unit.agent.test_rebalancer import PAGES, RebalancingCase
+
+
+class OperatingCase(RebalancingCase):
+    """Three guests that want two cores more than their node has, beside an idle node."""
+
+    def setUp(self):
+        super().setUp()
+        self.now_s, self.answers, self.asked, self.signals = 0, [], [], []
+        self.steps = 0
+        for number in self.NUMBERS:
+            self.hold(number, '0-3')
+
+    def hold(self, number, cpus):
+        """Let a guest's cpuset be so, whoever has written it."""
+        tree = self.kernel.memories[4000 + number].tree
+        for directory in tree.children:
+            tree.write(os.path.join(directory, 'cpuset.cpus'), cpus)
+
+    def here(self, terminal=False):
+        @contextlib.contextmanager
+        def signals():
+            yield lambda seconds: self.step()
+
+        made = context.Here(
+            self.root, self.wait, self.ask, signals, lambda: self.now_s * 10**9, port=self.kernel
+        )
+        made.terminal = terminal
+        return made
+
+    def wait(self, seconds):
+        self.now_s += seconds
+        self.load(self.now_s)
+
+    def ask(self, question):
+        self.asked.append(question)
+        return self.answers.pop(0)
+
+    def step(self):
+        """Between two steps of a move; the test's signals come at their steps."""
+        self.steps += 1
+        return (
+            self.signals.pop(0)[1] if self.signals and self.signals[0][0] <= self.steps else None
+        )
+
+    def run_it(self, *argv, terminal=False, answers=()):
+        """Run a command; return (exit code, stdout, stderr)."""
+        self.answers, self.steps = list(answers), 0
+        out, err = io.StringIO(), io.StringIO()
+        module = importlib.import_module('nova_numa_pmc.cli.verbs.' + argv[0])
+        parser = argparse.ArgumentParser()
+        module.configure(parser)
+        here = {} if argv[0] == 'history' else {'here': self.here(terminal)}
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = module.run(parser.parse_args([*argv[1:], '--root', self.root]), **here)
+        return code, out.getvalue(), err.getvalue()
+
+    def json(self, *argv):
+        code, out, _ = self.run_it(*argv, '--json')
+        return code, json.loads(out, parse_constant=self.fail)
+
+    def end(self, number):
+        shutil.rmtree(self.host.path('proc/%d' % (4000 + number)))
+        self.host.end(number)
+
+    def moved(self):
+        """Return the numbers of the guests that are on the other node."""
+        return [number for number, place in self.places().items() if place == self.AWAY]
+
+    def entries(self):
+        return history.read(self.root)[0]
+
+
+class PlanTest(OperatingCase):
+    def test_what_would_pay_and_nothing_is_written(self):
+        before = self.places()
+        code, out, _ = self.run_it('plan')
+        self.assertEqual(exits.NOT_EMPTY, code)
+        self.assertIn('moves from node 0 to node 1', out)
+        self.assertIn('waiting for CPUs', out)
+        self.assertNotIn('lost so far', out)
+        self.assertEqual((before, []), (self.places(), self.entries()))
+
+    def test_as_json(self):
+        code, said = self.json('plan')
+        self.assertEqual(
+            (2, 1, ['move']), (code, len(said['moves']), [move['kind'] for move in said['moves']])
+        )
+        self.assertGreater(said['loss_cores'], said['loss_after_cores'])
+
+    def test_nothing_would_pay(self):
+        self.wait = lambda seconds: setattr(self, 'now_s', self.now_s + seconds)
+        code, out, _ = self.run_it('plan')
+        self.assertEqual(exits.OK, code)
+        self.assertIn('nothing to move', out)
+
+    def test_only_of_guests_that_are_named(self):
+        _, said = self.json('plan', host.name_of(3))
+        self.assertEqual(
+            [host.name_of(3)], [step['name'] for move in said['moves'] for step in move['steps']]
+        )
+        with self.assertRaisesRegex(UnknownGuest, 'instance-00000001'):
+            self.run_it('plan', 'instance-0000000x')
+
+    def test_whose_cpuset_is_wider_than_promised_is_seen_on_all_of_it(self):
+        """The agent has widened it, or something has reset it."""
+        for number in (1, 2):
+            self.hold(number, '0-7')
+        self.hold(3, '2-3')
+        situation = self.here().measure(5).situation
+        self.assertEqual(
+            [((0, 1), (0,))] * 2 + [((0,), (0,))],
+            [(each.cpu_nodes, each.home_nodes) for each in situation.guests],
+        )
+
+    def test_a_guest_that_the_hook_never_saw_is_counted_and_nothing_written(self):
+        shutil.rmtree(self.directory)
+        self.run_it('plan')
+        self.assertFalse(os.path.exists(self.directory))
+
+    def test_who_is_pinned_or_ignored_is_left(self):
+        for number, what in ((1, 'pin'), (2, 'ignore')):
+            overrides.put(
+                overrides.Override(host.uuid_of(number), what, host.name_of(number)), self.root
+            )
+        _, out, _ = self.run_it('plan')
+        self.assertIn(host.name_of(3) + ' moves', out)
+        self.assertIn('(pinned by the operator): ' + host.name_of(1), out)
+        self.assertIn('(ignored by the operator): ' + host.name_of(2), out)
+
+
+class ApplyTest(OperatingCase):
+    def test_without_asking(self):
+        code, out, _ = self.run_it('apply', '--yes')
+        self.assertEqual((exits.OK, 1), (code, len(self.moved())))
+        self.assertIn('1 of 1 moves made', out)
+        [entry] = self.entries()
+        self.assertEqual(
+            ('apply', 'done', PAGES * 4096), (entry.who, entry.result, entry.moved_bytes)
+        )
+        self.assertIn('waiting for CPUs', entry.why)
+
+    def test_asking(self):
+        self.assertEqual(exits.NOT_EMPTY, self.run_it('apply', terminal=True, answers=['n'])[0])
+        self.assertEqual([], self.moved())
+        self.assertEqual(exits.OK, self.run_it('apply', terminal=True, answers=['y'])[0])
+        self.assertEqual((1, 2), (len(self.moved()), len(self.asked)))
+
+    def test_nobody_to_ask(self):
+        for more in ([], ['--json']):
+            code, _, err = self.run_it('apply', *more, terminal=bool(more))
+            self.assertEqual(exits.USAGE, code)
+            self.assertIn('--yes', err)
+        self.assertEqual(0, self.now_s)  # told before anything is measured
+
+    def test_nothing_would_pay(self):
+        self.wait = lambda seconds: setattr(self, 'now_s', self.now_s + seconds)
+        self.assertEqual(exits.OK, self.run_it('apply', '--yes')[0])
+        self.assertEqual(
+            (exits.OK, None),
+            (lambda code, said: (code, said['outcome']))(*self.json('apply', '--yes')),
+        )
+
+    def test_pages_that_stay(self):
+        for memory in self.kernel.memories.values():
+            memory.pinned = set(range(PAGES))
+        code, said = self.json('apply', '--yes')
+        self.assertEqual((exits.PROBLEM, []), (code, self.moved()))
+        self.assertEqual(['taken_back'], [each['result'] for each in said['outcome']['entries']])
+
+    def test_some_pages_that_stay(self):
+        for memory in self.kernel.memories.values():
+            memory.pinned = set(range(PAGES // 4))
+        code, out, _ = self.run_it('apply', '--yes')
+        self.assertEqual(exits.PARTLY, code)
+        self.assertIn('partly', out)
+
+    def test_a_signal_takes_back_what_is_in_hand(self):
+        self.signals = [(1, signal.SIGTERM)]
+        code, out, _ = self.run_it('apply', '--yes')
+        self.assertEqual((exits.PROBLEM, []), (code, self.moved()))
+        self.assertIn('ended by signal 15', out)
+        self.assertEqual(['taken_back'], [each.result for each in self.entries()])
+
+    def test_a_history_that_can_not_be_written_costs_a_warning(self):
+        os.makedirs(os.path.join(self.root, history.DIRECTORY, history.FILE))
+        code, _, err = self.run_it('apply', '--yes')
+        self.assertEqual((exits.OK, 1), (code, len(self.moved())))
+        self.assertIn('not being recorded in the history', err)
+
+    def test_beside_another_command(self):
+        with move_lock.Turn(self.directory, 'nova-numa-rebalance undo') as other:
+            other.take()
+            with self.assertRaisesRegex(
+                StateBusy, 'rebalance undo .* is moving guests: nothing was'
+            ):
+                self.run_it('apply', '--yes', '--wait', '0.1')
+        self.assertEqual([], self.moved())
+        self.assertEqual(exits.OK, self.run_it('apply', '--yes', '--wait', '0.1')[0])
+
+    def test_waits_for_its_turn(self):
+        other, mine = move_lock.Turn(self.directory, 'nova-numa-rebalance undo'), []
+        other.take()
+        waiting = threading.Thread(
+            target=lambda: mine.append(run_moves.hold_turn(self.here(), 'apply', 30))
+        )
+        waiting.start()
+        other.end()
+        waiting.join(60)
+        with mine[0], self.assertRaises(StateBusy):
+            other.take()
+
+    def test_beside_the_agent(self):
+        made = self.open(agent_conf.ON)
+        self.now_s = self.until_moved(made)
+        with self.assertRaisesRegex(StateBusy, 'nova-numa-agent .* pause'):
+            self.run_it('apply', '--yes', '--wait', '0.1')
+        self.finish(made)
+        self.assertEqual(1, len(self.moved()))
+
+    def test_what_another_one_has_moved_meanwhile_is_not_moved_again(self):
+        def answer(question):
+            self.ask = lambda question: 'y'
+            self.run_it('apply', '--yes')
+            return 'y'
+
+        self.ask = answer
+        code, _, err = self.run_it('apply', terminal=True)
+        self.assertEqual((exits.PROBLEM, 1), (code, len(self.moved())))
+        self.assertIn('its promise has changed since', err)
+        self.assertEqual(['done', 'refused'], [each.result for each in self.entries()])
+
+
+class UndoTest(OperatingCase):
+    def test_there_and_back_and_there_again(self):
+        self.run_it('apply', '--yes')
+        there = self.places()
+        code, out, _ = self.run_it('undo', '--yes')
+        self.assertEqual((exits.OK, []), (code, self.moved()))
+        self.assertIn('as before move %s' % self.entries()[0].id, out)
+        self.assertEqual(exits.OK, self.run_it('undo', '--yes')[0])
+        self.assertEqual(there, self.places())
+        self.assertEqual(['apply', 'undo', 'undo'], [each.who for each in self.entries()])
+
+    def test_who_has_ended_or_was_started_anew_is_left(self):
+        self.run_it('apply', '--yes')
+        [number] = self.moved()
+        self.promise(number, 1, since_ns=7)
+        code, out, _ = self.run_it('undo', '--yes')
+        self.assertEqual((exits.PROBLEM, [number]), (code, self.moved()))
+        self.assertIn('%s: left alone: it has been restarted since' % host.name_of(number), out)
+        self.end(number)
+        code, said = self.json('undo', '--yes')
+        self.assertEqual(
+            (exits.PROBLEM, {host.name_of(number): 'it has ended'}), (code, said['left_alone'])
+        )
+
+    def test_who_is_pinned_by_now_is_left(self):
+        self.run_it('apply', '--yes')
+        [number] = self.moved()
+        self.run_it('pin', host.name_of(number))
+        code, out, _ = self.run_it('undo', '--yes')
+        self.assertEqual(exits.PROBLEM, code)
+        self.assertIn('unpin it first', out)
+
+    def test_one_of_the_agents(self):
+        made = self.open(agent_conf.ON)
+        self.until_moved(made)
+        self.finish(made)
+        [entry] = self.entries()
+        self.assertEqual(('agent', ''), (entry.who, entry.batch))
+        with self.assertRaisesRegex(UndoError, 'undo --move ID'):
+            self.run_it('undo', '--yes')
+        code, _, _ = self.run_it('undo', '--yes', '--move', entry.id)
+        self.assertEqual((exits.OK, []), (code, self.moved()))
+
+    def test_what_is_not_there(self):
+        with self.assertRaisesRegex(UndoError, 'no move'):
+            self.run_it('undo', '--yes', '--move', '12345678')
+        for memory in self.kernel.memories.values():
+            memory.pinned = set(range(PAGES))
+        self.run_it('apply', '--yes')
+        with self.assertRaisesRegex(UndoError, 'taken back at once'):
+            self.run_it('undo', '--yes', '--move', self.entries()[0].id)
+
+    def test_asking(self):
+        self.assertEqual(exits.USAGE, self.run_it('undo')[0])
+        self.run_it('apply', '--yes')
+        self.assertEqual(exits.NOT_EMPTY, self.run_it('undo', terminal=True, answers=[''])[0])
+        self.assertEqual(1, len(self.moved()))
+
+
+class OverviewTest(OperatingCase):
+    def test_ends_after_the_plan_where_nobody_can_be_asked(self):
+        code, out, _ = self.run_it('overview')
+        self.assertEqual((exits.NOT_EMPTY, [], []), (code, self.moved(), self.asked))
+        self.assertIn('agent: ', out)
+        self.assertIn('moves from node 0', out)
+        code, said = self.json('overview')
+        self.assertEqual((exits.NOT_EMPTY, {'status', 'plan'}), (code, said.keys()))
+
+    def test_asks(self):
+        self.assertEqual(exits.NOT_EMPTY, self.run_it('overview', terminal=True, answers=['n'])[0])
+        self.assertEqual(exits.OK, self.run_it('overview', terminal=True, answers=['yes'])[0])
+        self.assertEqual(1, len(self.moved()))
+
+    def test_is_what_is_done_without_a_command(self):
+        for argv in ([], ['--interval', '3']):
+            with unittest.mock.patch(
+                'nova_numa_pmc.cli.verbs.overview.run', return_value=7
+            ) as ran:
+                self.assertEqual(7, rebalance.main(argv))
+            self.assertEqual(3.0 if argv else 5.0, ran.call_args[0][0].interval)
+
+    def test_wrong_usage(self):
+        for argv in (
+            ['--no-such'],
+            ['no-such'],
+            ['plan', '--interval', 'x'],
+            ['pin'],
+            ['history', '--last', '0'],
+            ['pause', '--reason', 'a\nb'],
+        ):
+            with (
+                self.subTest(argv),
+                self.assertRaises(SystemExit) as ended,
+                contextlib.redirect_stderr(io.StringIO()),
+            ):
+                rebalance.main(argv)
+            self.assertEqual(exits.USAGE, ended.exception.code)

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+import argparse
+import contextlib
+import io
+import json
+import os
+import tempfile
+import unittest
+
+from nova_numa_pmc import model
+from nova_numa_pmc.cli.verbs import calibrate
+from nova_numa_pmc.exceptions import CalibrationError
+from nova_numa_pmc.state import calibration
+from nova_numa_pmc.state.calibration import MEASURED, SLIT
+from tests.fixtures import sysfs
+
+GIB = 1 << 30
+
+
+def host(nodes=2, memory_only=(), free_bytes=8 * GIB):
+    """Return a host of nodes with two cores of two threads."""
+    cores = tuple(frozenset((cpu, cpu + 1)) for cpu in range(0, 4 * nodes, 2))
+    cpus = [frozenset(() if n in memory_only else range(4 * n, 4 * n + 4)) for n in range(nodes)]
+    return model.Topology(
+        tuple(model.Node(n, cpus[n], 16 * GIB, free_bytes) for n in range(nodes)),
+        tuple(
+            tuple(10 if a == b else 20 + abs(a - b) for b in range(nodes)) for a in range(nodes)
+        ),
+        cores,
+    )
+
+
+class Probe:
+    """A machine whose node n delivers n + 1 GB/s, with latencies of 80 and 140 ns."""
+
+    def __init__(self, broken=()):
+        self.broken, self.reads = broken, []
+
+    def read_bytes_per_sec(self, cpus, node, slice_bytes):
+        if node in self.broken:
+            raise CalibrationError('no room')
+        self.reads.append((cpus, node))
+        return 1e9 * ((node or 0) + 1)
+
+    def Chain(self, node, chain_bytes, flush_bytes):  # noqa: N802 -- stands for the class
+        @contextlib.contextmanager
+        def chain():
+            class Followed:
+                @staticmethod
+                def latency_ns(cpu):
+                    return 80.0 if node in (None, cpu // 4) else 140.0
+
+            yield Followed
+
+        return chain()
+
+
+class TestCalibrate(unittest.TestCase):
+    def measure(self, machine, probe):
+        plans = calibrate.plan(machine, '/nowhere')
+        return calibrate.measure(machine, plans, lambda line: None, probe, '/nowhere')
+
+    def test_one_thread_a_core(self):
+        plans = calibrate.plan(host(), '/nowhere')
+        self.assertEqual([(0, 2), (4, 6)], [one.cpus for one in plans])
+
+    def test_two_nodes(self):
+        result, problems = self.measure(host(), Probe())
+        self.assertEqual([], problems)
+        self.assertEqual((1e9, 2e9), result.read_bytes_per_sec)
+        self.assertEqual(((80.0, 140.0), (140.0, 80.0)), result.latencies_ns)
+        self.assertEqual({MEASURED}, {source for row in result.sources for source in row})
+
+    def test_one_node_needs_no_binding(self):
+        probe = Probe()
+        result, _problems = self.measure(host(1), probe)
+        self.assertEqual([((0, 2), None)], probe.reads)
+        self.assertEqual(((80.0,),), result.latencies_ns)
+
+    def test_memory_without_cpus_is_read_from_the_nearest_node(self):
+        result, _problems = self.measure(host(3, memory_only=(2,)), Probe())
+        self.assertEqual((1, 2, 3), tuple(int(v / 1e9) for v in result.read_bytes_per_sec))
+        self.assertEqual((MEASURED,) * 3, result.sources[0])
+        self.assertEqual((SLIT,) * 3, result.sources[2])
+
+    def test_memory_that_is_kept_from_guests_is_not_read(self):
+        """A GPU's: that could wake it, and nobody needs to know what it delivers."""
+        machine, probe = host(3, memory_only=(2,)), Probe()
+        gpu = machine.nodes[2]._replace(memory=model.NodeMemory(model.DEVICE, 'GPU 0000:01:00.0'))
+        machine = machine._replace(nodes=(*machine.nodes[:2], gpu))
+        result, problems = self.measure(machine, probe)
+        self.assertEqual([0, 1], [node for _cpus, node in probe.reads])
+        self.assertEqual(((1e9, 2e9, None), []), (result.read_bytes_per_sec, problems))
+        self.assertEqual((MEASURED, MEASURED, SLIT), result.sources[0])
+        said = '\n'.join(
+            calibrate.intentions(
+                calibrate.plan(machine, '/nowhere'), '/var/x', calibrate.kept(machine, '/nowhere')
+            )
+        )
+        self.assertIn("node 2: not read, its memory is a device's (GPU 0000:01:00.0)", said)
+
+    def test_the_operator_says_whose_memory_it_is(self):
+        machine = host(3, memory_only=(2,))
+        with tempfile.TemporaryDirectory() as root:
+            for option, expected in (('device', [0, 1]), ('guest', [0, 1, 2])):
+                sysfs.write(
+                    root,
+                    'etc/nova-numa-pmc/nova-numa-pmc.conf',
+                    f'[placement]\n{option}_memory_nodes = 2\n',
+                )
+                self.assertEqual(expected, [one.id for one in calibrate.plan(machine, root)])
+
+    def test_a_node_that_can_not_be_measured_is_estimated_and_told(self):
+        result, problems = self.measure(host(), Probe(broken=(1,)))
+        self.assertEqual((1e9, None), result.read_bytes_per_sec)
+        self.assertEqual((SLIT, SLIT), (result.sources[0][1], result.sources[1][1]))
+        self.assertEqual(['node 1: no room'], problems)
+
+    def test_nothing_measured_is_an_error(self):
+        with self.assertRaisesRegex(CalibrationError, 'no room'):
+            self.measure(host(), Probe(broken=(0, 1)))
+
+    def test_a_node_is_never_filled(self):
+        calibrate.refuse_without_room(calibrate.plan(host(), '/nowhere'))
+        with self.assertRaisesRegex(CalibrationError, 'drop its page cache'):
+            calibrate.refuse_without_room(calibrate.plan(host(free_bytes=GIB // 2), '/nowhere'))
+
+    def test_a_busy_host_is_left_alone(self):
+        calibrate.refuse_if_busy(0.05)
+        for ratio in (0.5, None):
+            with self.assertRaisesRegex(CalibrationError, '--force'):
+                calibrate.refuse_if_busy(ratio)
+
+    def test_how_busy_it_is(self):
+        times, clock = iter([{0: 0, 1: 0, 2: 5}, {0: 10**9, 1: 5 * 10**8}]), iter([0.0, 1.0])
+        self.assertEqual(
+            0.75, calibrate.busy_ratio(lambda: next(times), lambda _s: None, lambda: next(clock))
+        )
+        self.assertIsNone(calibrate.busy_ratio(lambda: None, lambda _s: None))
+
+    def test_says_what_it_will_do(self):
+        lines = list(calibrate.intentions(calibrate.plan(host(), '/nowhere'), '/var/x'))
+        self.assertIn('disturbs guests', lines[0])
+        self.assertIn('2 threads of node 1', lines[2])
+        self.assertIn('/var/x', lines[3])
+
+
+class TestCommand(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.path = os.path.join(directory.name, 'calibration.json')
+
+    def run_it(self, *arguments, ask=None):
+        parser = argparse.ArgumentParser()
+        calibrate.configure(parser)
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = calibrate.run(
+                parser.parse_args(['--out', self.path, *arguments]), ask, host, Probe()
+            )
+        return code, out.getvalue(), err.getvalue()
+
+    def test_a_dry_run_does_nothing(self):
+        code, out, err = self.run_it('--dry-run')
+        self.assertEqual((0, '', False), (code, out, os.path.exists(self.path)))
+        self.assertIn('read at full speed', err)
+
+    def test_asks_first(self):
+        code, out, _err = self.run_it('--force', ask=lambda _question: '')
+        self.assertEqual((1, '', False), (code, out, os.path.exists(self.path)))
+        code, out, _err = self.run_it('--force', ask=lambda _question: 'y')
+        self.assertEqual(0, code)
+        self.assertIn('node_bandwidth_max = 0:1000,1:2000', out)
+        self.assertEqual((1e9, 2e9), calibration.read(self.path).read_bytes_per_sec)
+
+    def test_ctrl_c_keeps_nothing(self):
+        def ask(_question):
+            raise KeyboardInterrupt
+
+        code, _out, err = self.run_it('--force', ask=ask)
+        self.assertEqual((1, False), (code, os.path.exists(self.path)))
+        self.assertIn('nothing is kept', err)
+
+    def test_nobody_to_ask(self):
+        def ask(_question):
+            raise EOFError
+
+        with self.assertRaisesRegex(CalibrationError, '--yes'):
+            self.run_it('--force', ask=ask)
+
+    def test_json(self):
+        _code, out, _err = self.run_it('--yes', '--force', '--json')
+        self.assertEqual([], json.loads(out)['problems'])

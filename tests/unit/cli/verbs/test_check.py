@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+import argparse
+import contextlib
+import io
+import json
+import os
+import shutil
+import tempfile
+import time
+import unittest
+
+from nova_numa_pmc.checks import interpreter, monitor, scheduler
+from nova_numa_pmc.cli.verbs import check
+from nova_numa_pmc.cmd import rebalance
+from nova_numa_pmc.state import host_state
+from tests.fixtures import host as fixture, hosts
+from tests.fixtures.services import add_process
+
+GOOD_NOVA = """[DEFAULT]
+compute_monitors = cpu.numa_pmc
+ram_allocation_ratio = 1.5
+[filter_scheduler]
+available_filters = nova.scheduler.filters.all_filters
+available_filters = %s
+enabled_filters = ComputeFilter,NUMAPressureFilter
+weight_classes = nova.scheduler.weights.all_weighers,%s
+shuffle_best_same_weighed_hosts = true
+""" % (scheduler.FILTER, scheduler.WEIGHER)
+SEEN = interpreter.Answer(
+    '/usr/bin/python3',
+    ('/n',),
+    ('/n/m',),
+    '/n/m/numa_pmc.py',
+    '/p',
+    (('numa_pmc', monitor.TARGET + ':Monitor'),),
+)
+
+
+class CheckCommandTest(unittest.TestCase):
+    def setUp(self):
+        self.root = tempfile.mkdtemp(prefix='check-')
+        self.addCleanup(shutil.rmtree, self.root)
+        self.host = fixture.FakeHost(self.root)
+        self.addCleanup(self.host.close)
+
+    def call(self, *arguments):
+        """Run the command with --json; return (exit code, {code: finding})."""
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            code = rebalance.main(['check', *arguments, '--root', self.root, '--json'])
+        said = json.loads(out.getvalue())
+        return code, said['roles'], {found['code']: found for found in said['findings']}
+
+    def good_host(self):
+        add_process(self.root, 900, ('/usr/sbin/libvirtd',), started_s=time.time() + 60)
+        add_process(
+            self.root,
+            901,
+            ('/usr/bin/python3', '/usr/bin/nova-compute'),
+            started_s=int(time.time()) + 60,
+        )
+        with contextlib.redirect_stdout(io.StringIO()):
+            rebalance.main(['hook', 'install', '--root', self.root])
+        self.host.configure('[placement]\nram_allocation_ratio = 1.5\n')
+        self.host.write('etc/nova/nova.conf', GOOD_NOVA)
+        host_state.write(
+            self.host.path('run/nova-numa-pmc'),
+            host_state.HostState(
+                time.time(), 10, hosts.host(hosts.node(0, guests=0, vcpus=0)), (None,)
+            ),
+        )
+
+    def test_a_good_compute_host(self):
+        self.good_host()
+        self.assertEqual((0, ['compute'], {}), self.call())
+
+    def test_a_good_controller(self):
+        add_process(
+            self.root,
+            902,
+            ('/usr/bin/python3', '/usr/bin/nova-scheduler'),
+            started_s=int(time.time()) + 60,
+        )
+        self.host.write('etc/nova/nova.conf', GOOD_NOVA)
+        self.assertEqual((0, ['controller'], {}), self.call())
+
+    def test_nothing_set_up(self):
+        self.host.write('etc/nova/nova.conf', '[DEFAULT]\n')
+        code, roles, found = self.call('--role', 'compute')
+        self.assertEqual((1, ['compute']), (code, roles))
+        self.assertLessEqual(
+            {
+                'monitor-not-enabled',
+                'hook-not-installed',
+                'state-missing',
+                'nova-compute-not-running',
+            },
+            found.keys(),
+        )
+        code, _, found = self.call('--role', 'controller')
+        self.assertEqual(1, code)
+        self.assertLessEqual({'weigher-not-enabled', 'filter-not-enabled'}, found.keys())
+        self.assertEqual(
+            self.host.path('etc/nova/nova.conf'), found['weigher-not-enabled']['file']
+        )
+
+    def test_each_thing_broken_is_found(self):
+        self.good_host()
+        for path, text, expected in (
+            ('proc/sys/kernel/numa_balancing', '1\n', 'numa-balancing'),
+            (
+                'etc/nova/nova.conf',
+                GOOD_NOVA.replace('cpu.numa_pmc', 'virt_driver'),
+                'monitor-not-enabled',
+            ),
+            (
+                'etc/nova/nova.conf',
+                GOOD_NOVA + '[compute]\ncpu_shared_set = x\n',
+                'cpu-shared-set-invalid',
+            ),
+            ('etc/nova/nova.conf', 'torn', 'nova-conf-unreadable'),
+            ('etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\n', 'ram-ratio'),
+            ('run/nova-numa-pmc/host', '{}', 'state-unreadable'),
+            ('etc/libvirt/hooks/qemu.d/50-nova-numa-pmc', '#!/bin/sh\n', 'hook-outdated'),
+        ):
+            with self.subTest(expected):
+                with open(self.host.path(path), 'a+', encoding='utf-8') as stream:
+                    stream.seek(0)
+                    before = stream.read()
+                self.host.write(path, text)
+                self.assertIn(expected, self.call()[2])
+                self.host.write(path, before)
+        os.chmod(self.host.path('etc/libvirt/hooks/qemu.d/50-nova-numa-pmc'), 0o644)
+        self.assertIn('hook-not-executable', self.call()[2])
+
+    def test_libvirt_in_a_container(self):
+        add_process(
+            self.root, 900, ('/usr/sbin/libvirtd',), inside='image', cgroup='0::/kubepods/x\n'
+        )
+        found = self.call()[2]
+        self.assertIn('hook-not-in-container', found)
+        self.assertNotIn('hook-not-installed', found)
+        image = self.host.path('image')
+        with contextlib.redirect_stdout(io.StringIO()):
+            rebalance.main(['hook', 'install', '--root', image])
+        hook = os.path.join(image, 'etc/libvirt/hooks/qemu.d/50-nova-numa-pmc')
+        self.host.write('image/proc/sys/kernel/random/boot_id', 'x\n')
+        self.assertFalse([code for code in self.call()[2] if code.startswith('hook-')])
+        os.chmod(hook, 0o644)
+        self.assertTrue(
+            self.call()[2]['hook-not-executable']['file'].endswith(
+                'proc/900/root/etc/libvirt/hooks/qemu.d/50-nova-numa-pmc'
+            )
+        )
+
+    def test_no_role(self):
+        code, roles, found = self.call()
+        self.assertEqual((1, [], ['role-unknown']), (code, roles, list(found)))
+
+    def test_what_novas_python_sees(self):
+        self.good_host()
+        args = argparse.Namespace(root=self.root, nova_conf=[], placement_conf=None)
+        asked = []
+
+        def ask(python, owner):
+            asked.append((python, owner[0]))
+            return SEEN._replace(shim=None)
+
+        self.assertEqual(
+            ['monitor-shim-missing'], [f.code for f in check.collect(args, ('compute',), ask)]
+        )
+        self.assertEqual([('/usr/bin/python3', os.geteuid())], asked)
+
+    def test_text(self):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            rebalance.main(
+                [
+                    'check',
+                    '--root',
+                    self.root,
+                    '--role',
+                    'controller',
+                    '--nova-conf',
+                    self.root + '/absent',
+                ]
+            )
+        self.assertIn('absent: no such file [nova-conf-unreadable]\n  remedy: ', out.getvalue())
+        self.assertIn('checked as controller: 1 error', out.getvalue())

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each command says how it is used, as the manual page does."""
+
+import importlib
+import re
+import unittest
+
+from nova_numa_pmc.cli import exits
+from nova_numa_pmc.cmd import rebalance
+from tests.unit.test_imports import TOP
+
+
+class DocumentedTest(unittest.TestCase):
+    def test_the_manual_page_has_each_command_and_no_other(self):
+        text = (TOP / 'doc/source/man/nova-numa-rebalance.rst').read_text(encoding='utf-8')
+        commands = text[text.index('COMMANDS\n---') : text.index('EXIT STATUS\n---')]
+        named = {
+            name
+            for line in commands.splitlines()
+            if line.startswith('**')
+            for name in re.findall(r'(?:^|, )\*\*([a-z]+)\*\*', line)
+        }
+        self.assertEqual(set(rebalance.COMMANDS), named - {'reason'})
+
+    def test_each_has_examples_and_its_exit_codes(self):
+        for name in (*rebalance.COMMANDS, rebalance.NO_COMMAND):
+            with self.subTest(name):
+                text = importlib.import_module('nova_numa_pmc.cli.verbs.' + name).__doc__
+                self.assertIn('\nexamples:\n  nova-numa-rebalance', text)
+                told = re.search(r'\nexit codes: (.*)\Z', text, re.S).group(1)
+                self.assertRegex(told.replace('\n', ' '), r'%d usage error' % exits.USAGE)
+
+    def test_the_guide_and_the_manual_page_have_the_same_exit_codes(self):
+        for path in ('admin/operating.rst', 'man/nova-numa-rebalance.rst'):
+            text = (TOP / 'doc/source' / path).read_text(encoding='utf-8')
+            codes = re.findall(r'^(\d+)   ?[a-z]', text, re.M)
+            self.assertEqual(
+                [exits.OK, exits.PROBLEM, exits.NOT_EMPTY, exits.PARTLY, exits.USAGE],
+                [int(code) for code in codes],
+                path,
+            )

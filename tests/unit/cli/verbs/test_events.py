@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+import argparse
+import contextlib
+import io
+import json
+import unittest
+
+from nova_numa_pmc.cli.verbs import events
+
+
+def run(*arguments):
+    parser = argparse.ArgumentParser()
+    events.configure(parser)
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        code = events.run(parser.parse_args(arguments))
+    return code, output.getvalue()
+
+
+class TestEvents(unittest.TestCase):
+    def test_shows_the_decks_register_code_and_the_caveats(self):
+        code, text = run('--cpu', 'westmere-dp')
+        self.assertEqual(0, code)
+        self.assertIn('r53100f', text)
+        self.assertIn('prefetches and stores are left out', text)
+
+    def test_json(self):
+        code, text = run('--cpu', 'GenuineIntel-6-55-4', '--json')
+        self.assertEqual(0, code)
+        report = json.loads(text)
+        self.assertEqual('Skylake-SP', report['known_as'])
+        self.assertIn('mem_traffic', report['missing'])
+
+    def test_unknown_cpu_names_what_is_known(self):
+        code, text = run('--cpu', 'GenuineIntel-6-99-1')
+        self.assertEqual(0, code)
+        self.assertIn('not in the table', text)
+        self.assertIn('skylake-sp', text)
+
+    def test_this_machine(self):
+        self.assertEqual(0, run()[0])

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+import argparse
+import contextlib
+import io
+import json
+import os
+import shutil
+import tempfile
+import unittest
+
+from nova_numa_pmc.cli.verbs import explain
+from nova_numa_pmc.cmd import rebalance
+from tests.fixtures import host as hosts, sysfs
+
+GIB = 1 << 30
+FLAVOR = {
+    'name': 'm1',
+    'vcpus': 2,
+    'ram': 1024,
+    'disk': 1,
+    'properties': {'numa_pmc:policy': 'one_node', 'trait:X': 'required'},
+}
+
+
+class ExplainTest(unittest.TestCase):
+    def setUp(self):
+        self.root = tempfile.mkdtemp(prefix='explain-')
+        self.addCleanup(shutil.rmtree, self.root)
+        self.host = hosts.FakeHost(self.root)
+        self.addCleanup(self.host.close)
+
+    def text(self, *arguments):
+        """Run the command; return (exit code, what it printed)."""
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            code = rebalance.main(['explain', *arguments, '--root', self.root])
+        return code, out.getvalue()
+
+    def call(self, *arguments):
+        code, out = self.text(*arguments, '--json')
+        return code, json.loads(out, parse_constant=self.fail)
+
+    def flavor(self, content):
+        self.host.write(
+            'flavor.json', content if isinstance(content, str) else json.dumps(content)
+        )
+        return self.host.path('flavor.json')
+
+    def test_a_size(self):
+        code, said = self.call('--vcpus', '2', '--memory', '1G')
+        self.assertEqual(0, code)
+        self.assertEqual([0], said['decision']['cpu_nodes'])
+        self.assertEqual([0, 1, 2, 3], said['decision']['cpus'])
+        self.assertIn('promises: nothing published', said['decision']['evidence'])
+        self.assertEqual(2, len(said['nodes']))
+        self.assertEqual([[0], [1]], [place['cpu_nodes'] for place in said['places']])
+        self.assertFalse(os.path.exists(self.host.path('run/nova-numa-pmc')))
+
+    def test_no_place(self):
+        code, said = self.call('--vcpus', '64', '--memory', '1G')
+        self.assertEqual((1, []), (code, said['places']))
+        self.assertIn('64 vCPUs, only 8 CPUs', said['decision']['why'])
+
+    def test_a_flavor_and_what_overrides_it(self):
+        path = self.flavor(FLAVOR)
+        _, said = self.call('--flavor', path)
+        self.assertEqual(
+            {
+                'name': 'new guest',
+                'vcpus': 2,
+                'memory_bytes': GIB,
+                'extra_specs': {'numa_pmc:policy': 'one_node'},
+                'placed_by': [],
+            },
+            said['guest'],
+        )
+        _, said = self.call('--flavor', path, '--vcpus', '6', '--spec', 'numa_pmc:policy=spread')
+        self.assertEqual([0, 1], said['decision']['cpu_nodes'])
+
+    def test_flavors_that_nova_pins(self):
+        _, said = self.call('--vcpus', '2', '--memory', '512', '--spec', 'hw:numa_nodes=2')
+        self.assertEqual(['hw:numa_nodes=2'], said['guest']['placed_by'])
+        self.assertIn('placed by others', said['decision']['why'])
+
+    def test_more_than_the_host_could_give(self):
+        most = "  <maxMemory slots='16' unit='TiB'>1024</maxMemory>\n"
+        self.host.launch(1, xml=hosts.domain_xml(1, extra=most))
+        _, said = self.call('--guest', hosts.name_of(1))
+        self.assertEqual([0], said['decision']['cpu_nodes'])
+        self.assertIn('may grow to 1073741824 MiB', ' '.join(said['problems']))
+
+    def test_a_running_guest(self):
+        self.host.launch(1)
+        code, said = self.call('--guest', hosts.name_of(1))
+        self.assertEqual((0, None), (code, said['recorded']))
+        code, out = self.text('--guest', 'other')
+        self.assertEqual(1, code)
+        self.assertIn('guests here: instance-00000001', out)
+
+    def test_text(self):
+        code, out = self.text('--vcpus', '2', '--memory', '1G', '--spec', 'numa_pmc:policy=x')
+        self.assertEqual(0, code)
+        lines = out.splitlines()
+        self.assertIn('new guest, 2 vCPUs, 1.0G: node 0: fits on one node', lines[0])
+        self.assertIn("numa_pmc:policy='x'", lines[1])
+        self.assertIn('node  cores', out)
+        self.assertIn('place  CPUs', out)
+
+    def test_memory_that_is_not_for_guests(self):
+        sysfs.build_sysfs(
+            self.root,
+            [sysfs.FakeNode(0, '0-3'), sysfs.FakeNode(1, '4-7'), sysfs.FakeNode(2, '', 96 * GIB)],
+        )
+        sysfs.device_memory(self.root, [2])
+        _, out = self.text('--vcpus', '2', '--memory', '20G')
+        self.assertIn("node 2: its 96G are a device's (GPU 0000:01:00.0), and not for guests", out)
+        _, said = self.call('--vcpus', '2', '--memory', '20G')
+        self.assertEqual(
+            [{'node': 2, 'bytes': 96 * GIB, 'kind': 'device', 'source': 'GPU 0000:01:00.0'}],
+            said['memory_kept'],
+        )
+        self.assertEqual([0, 1], said['decision']['mem_nodes'])
+        self.host.configure('[placement]\nguest_memory_nodes = 2\n')
+        _, said = self.call('--vcpus', '2', '--memory', '20G')
+        self.assertEqual(([], [0, 2]), (said['memory_kept'], said['decision']['mem_nodes']))
+
+    def test_no_size_and_wrong_sizes(self):
+        self.assertEqual(1, self.text()[0])
+        self.assertEqual(1, self.text('--vcpus', '2')[0])
+        self.assertEqual(1, self.text('--guest', 'a', '--hosts', 'b')[0])
+        for arguments in (
+            ('--vcpus', '0'),
+            ('--vcpus', '٣'),
+            ('--memory', '8X'),
+            ('--memory', 'G'),
+            ('--memory', '0'),
+            ('--memory', '-1G'),
+            ('--memory', '9' * 30),
+            ('--spec', 'policy'),
+            ('--spec', '=x'),
+        ):
+            with self.subTest(arguments), self.assertRaises(SystemExit) as caught:
+                self.text(*arguments)
+            self.assertEqual(64, caught.exception.code)
+
+    def test_memory_units(self):
+        for text, size in (
+            ('1', 1 << 20),
+            ('8G', 8 << 30),
+            ('512m', 512 << 20),
+            ('2T', 2 << 40),
+            ('64k', 64 << 10),
+        ):
+            with self.subTest(text):
+                self.assertEqual(size, explain._memory_bytes(text))
+
+    def test_flavor_files(self):
+        old = dict(FLAVOR, properties="numa_pmc:policy='spread', hw:x='1'")
+        self.assertEqual(
+            {'numa_pmc:policy': 'spread', 'hw:x': '1'},
+            explain.read_flavor(self.flavor(old))['specs'],
+        )
+        none = dict(FLAVOR, properties=None)
+        self.assertEqual({}, explain.read_flavor(self.flavor(none))['specs'])
+        for content in (
+            '',
+            '[]',
+            '{}',
+            '{"vcpus": "x", "ram": 1}',
+            '{"vcpus": 1}',
+            'null',
+            dict(FLAVOR, ram=-1),
+            dict(FLAVOR, ram='1G'),
+            dict(FLAVOR, properties=3),
+            dict(FLAVOR, properties='x'),
+        ):
+            with self.subTest(content), self.assertRaises(explain.FlavorError):
+                explain.read_flavor(self.flavor(content))
+        with self.assertRaises(explain.FlavorError):
+            explain.read_flavor(self.host.path('absent'))
+
+    def test_guest_of_the_options(self):
+        guest = explain.new_guest(
+            argparse.Namespace(
+                flavor=None, vcpus=2, memory=GIB, spec=[('numa_pmc:policy', 'none'), ('a', 'b')]
+            )
+        )
+        self.assertEqual((('numa_pmc:policy', 'none'),), guest.hints)

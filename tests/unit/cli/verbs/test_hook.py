@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+import contextlib
+import io
+import json
+import os
+import shutil
+import tempfile
+import unittest
+
+from nova_numa_pmc import model
+from nova_numa_pmc.cli.verbs import hook
+from nova_numa_pmc.cmd import rebalance
+from nova_numa_pmc.host import confinement, hook_files
+from nova_numa_pmc.state import promises_file
+from tests.fixtures import host as hosts
+
+FORMER = b'#!/bin/sh\nexit 0\n'
+
+
+class HookCommandTest(unittest.TestCase):
+    def setUp(self):
+        self.root = tempfile.mkdtemp(prefix='hook-')
+        self.addCleanup(shutil.rmtree, self.root)
+        self.host = hosts.FakeHost(self.root)
+        self.addCleanup(self.host.close)
+        self.host.write('proc/stat', 'cpu  1 2 3\nbtime 1700000000\n')
+        self.ours = self.host.path(os.path.join(hook_files.HOOKS, hook_files.OURS))
+
+    def call(self, *arguments):
+        """Run the command with --json; return (exit code, report)."""
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            code = rebalance.main(['hook', *arguments, '--root', self.root, '--json'])
+        return code, json.loads(out.getvalue())
+
+    def problems(self):
+        """Return the exit code and problems of ``hook status``, joined."""
+        code, report = self.call('status')
+        return code, '\n'.join(problem['problem'] for problem in report['problems'])
+
+    def daemon(self, pid=900, started_s=1700000000, name='libvirtd', label='libvirtd (enforce)\n'):
+        ticks = (started_s - 1700000000) * os.sysconf('SC_CLK_TCK')
+        self.host.write('proc/%d/comm' % pid, name + '\n')
+        self.host.write('proc/%d/attr/current' % pid, label)
+        self.host.write(
+            'proc/%d/stat' % pid, '%d (a) b) S %s %d 0' % (pid, ' '.join(['0'] * 18), ticks)
+        )
+        os.symlink(self.root, self.host.path('proc/%d/root' % pid))
+
+    def test_install_and_status_and_remove(self):
+        code, report = self.call('install')
+        self.assertEqual((0, []), (code, report['problems']))
+        self.assertTrue(os.access(self.ours, os.X_OK))
+        self.assertEqual((0, ''), self.problems())
+        self.assertEqual(0, self.call('remove')[0])
+        self.assertFalse(os.path.exists(self.ours))
+        code, problems = self.problems()
+        self.assertEqual(1, code)
+        self.assertIn('not installed', problems)
+
+    def test_install_twice(self):
+        self.call('install')
+        self.assertEqual(['nothing to change'], self.call('install')[1]['changes'])
+
+    def test_the_scripts_limit_is_above_the_hooks_bound(self):
+        self.host.configure('[hook]\ntimeout_s = 7.5\n')
+        self.call('install')
+        with open(self.ours) as stream:
+            self.assertIn('\nlimit=9\n', stream.read())
+        self.host.configure('[hook]\ntimeout_s = 2\n')
+        self.assertIn('not what this version', self.problems()[1])
+
+    def test_old_libvirt_chains(self):
+        main = self.host.path('etc/libvirt/hooks/qemu')
+        self.host.write('etc/libvirt/hooks/qemu', FORMER)
+        self.call('install', '--libvirt-version', '6.4.0')
+        with open(main, 'rb') as stream:
+            self.assertNotEqual(FORMER, stream.read())
+        code, report = self.call('status', '--libvirt-version', '6.4.0')
+        self.assertEqual(0, code)
+        self.assertTrue(report['installed']['chained'])
+        self.call('remove')
+        with open(main, 'rb') as stream:
+            self.assertEqual(FORMER, stream.read())
+
+    def test_status_on_old_libvirt_without_dispatcher(self):
+        self.call('install')
+        code, report = self.call('status', '--libvirt-version', '5.0.0')
+        self.assertEqual(1, code)
+        self.assertIn('does not read hooks/qemu.d', report['problems'][0]['problem'])
+
+    def test_status_names_what_is_wrong_with_the_file(self):
+        self.call('install')
+        with open(self.ours, 'ab') as stream:
+            stream.write(b'\r\n')
+        self.assertIn('not what this version', self.problems()[1])
+        os.chmod(self.ours, 0o644)
+        self.assertIn('not executable', self.problems()[1])
+
+    def test_daemon_older_than_the_hook(self):
+        self.daemon()
+        self.call('install')
+        code, problems = self.problems()
+        self.assertEqual(1, code)
+        self.assertIn('libvirtd (pid 900) has been running since before', problems)
+
+    def test_daemon_younger_than_the_hook(self):
+        self.call('install')
+        self.daemon(started_s=int(os.stat(self.ours).st_ctime) + 5)
+        self.assertEqual((0, ''), self.problems())
+
+    def test_a_guest_that_came_through_shows_that_the_daemon_sees_it(self):
+        self.daemon()
+        self.call('install')
+        since_s = os.stat(self.ours).st_ctime - 1700000000 + 5
+        with promises_file.locked(
+            self.host.path('run/nova-numa-pmc'), 1, promises_file.read_boot_id(self.root)
+        ) as ledger:
+            ledger.put(
+                model.Promise(
+                    hosts.uuid_of(1),
+                    'one',
+                    (0,),
+                    (0,),
+                    2,
+                    1 << 20,
+                    since_ns=int(since_s * 1e9),
+                    started=True,
+                )
+            )
+        code, report = self.call('status')
+        self.assertEqual((0, []), (code, report['problems']))
+        self.assertEqual(['one'], [row['name'] for row in report['decisions']])
+
+    def test_daemon_in_a_container(self):
+        self.call('install')
+        self.daemon()
+        os.unlink(self.host.path('proc/900/root'))
+        os.symlink(self.host.path('proc'), self.host.path('proc/900/root'))
+        self.assertIn('container', self.problems()[1])
+
+    def test_record_that_can_not_be_read(self):
+        self.call('install')
+        os.mkdir(self.host.path('run/nova-numa-pmc'))
+        self.host.write('run/nova-numa-pmc/promises', 'garbage')
+        code, report = self.call('status')
+        self.assertEqual(1, code)
+        self.assertIn('promises', report['problems'][0]['problem'])
+
+    def test_text_output(self):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            self.assertEqual(1, rebalance.main(['hook', 'status', '--root', self.root]))
+        self.assertIn('remedy: nova-numa-rebalance hook install', out.getvalue())
+
+    def test_usage(self):
+        for arguments in (['hook'], ['hook', 'install', '--libvirt-version', 'new'], ['no-such']):
+            with (
+                self.subTest(arguments),
+                self.assertRaises(SystemExit) as raised,
+                contextlib.redirect_stderr(io.StringIO()),
+            ):
+                rebalance.main(arguments)
+            self.assertEqual(64, raised.exception.code)
+
+    def test_errors_are_told_and_end_with_1(self):
+        shutil.rmtree(self.host.path('dev'))
+        self.host.write('etc/libvirt', 'a file')
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            self.assertEqual(1, rebalance.main(['hook', 'install', '--root', self.root]))
+        self.assertIn('nova-numa-rebalance: ', said.getvalue())
+
+
+class TrialTest(unittest.TestCase):
+    def test_outcomes(self):
+        for ok, expected in ((True, []), (False, ['does not let']), (None, ['could not'])):
+            with self.subTest(ok=ok):
+                problems = hook.problems_of_trial(confinement.Trial(ok, 'libvirtd', 'said'))
+                self.assertEqual(len(expected), len(problems))
+                for words, problem in zip(expected, problems):
+                    self.assertIn(words, problem['problem'])

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator says of guests and of the agent, and what he is shown."""
+
+import json
+import os
+import subprocess
+import time
+
+from nova_numa_pmc import model
+from nova_numa_pmc.cli import exits
+from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.exceptions import MigrationError, NumaPmcError, SettingsError, UnknownGuest
+from nova_numa_pmc.state import host_state, overrides, pause
+from tests.fixtures import domains, host, sysfs
+from tests.unit.agent.test_rebalancer import PAGES, TwoNodes
+from tests.unit.cli.verbs.test_apply import OperatingCase
+
+
+class UnpinTest(OperatingCase):
+    """Threads that were pinned since their guest was placed."""
+
+    PIN = "  <cputune><vcpupin vcpu='0' cpuset='6'/><emulatorpin cpuset='5'/></cputune>\n"
+
+    def setUp(self):
+        super().setUp()
+        self.commands, self.fails = [], False
+
+    def here(self, terminal=False):
+        made = super().here(terminal)
+        made.run = self.virsh
+        return made
+
+    def virsh(self, command, **_options):
+        self.commands.append(' '.join(command[4:]))
+        return subprocess.CompletedProcess(command, int(self.fails), '', 'error: no\n')
+
+    def pin(self, cpuset=None):
+        """As virsh vcpupin and emulatorpin do it, and a hand on the other vCPU."""
+        self.host.launch(1, xml=host.domain_xml(1, cpuset=cpuset, extra=self.PIN))
+        self.hold(1, '0-3')
+        tree = self.kernel.memories[4001].tree
+        for directory, cpus in zip(tree.children, '562'):
+            tree.write(os.path.join(directory, 'cpuset.cpus'), cpus)
+
+    def test_shown_how_much_of_its_memory_is_promised(self):
+        most = "  <maxMemory slots='16' unit='TiB'>1024</maxMemory>\n"
+        self.host.launch(1, xml=host.domain_xml(1, extra=most))
+        self.promise(1, 0)
+        why = {each['uuid']: each['why'] for each in self.json('status')[1]['guests']}
+        self.assertIn('promised 512M of the 1024T that it may grow to', why[host.uuid_of(1)])
+
+    def test_shown_and_given_back_by_libvirt(self):
+        for cpuset, wide in ((None, '0-7'), ('0-6', '0-6')):
+            with self.subTest(cpuset=cpuset):
+                self.pin(cpuset)
+                [shown] = [
+                    each
+                    for each in self.json('status')[1]['guests']
+                    if each['uuid'] == host.uuid_of(1)
+                ]
+                self.assertEqual({'emulator': '5', 'vcpu0': '6', 'vcpu1': '2'}, shown['pinned'])
+                self.assertIn('vcpu0 on 6', shown['why'])
+                self.commands.clear()
+                self.assertEqual(
+                    (exits.OK, ['emulator', 'vcpu0', 'vcpu1']),
+                    (exits.OK, self.json('unpin', host.name_of(1))[1]['restored']),
+                )
+                self.assertEqual(
+                    [
+                        'emulatorpin %s %s --live' % (host.uuid_of(1), wide),
+                        'vcpupin %s 0 %s --live' % (host.uuid_of(1), wide),
+                        'vcpupin %s 1 %s --live' % (host.uuid_of(1), wide),
+                    ],
+                    self.commands,
+                )
+
+    def test_libvirt_refuses(self):
+        self.pin()
+        self.fails = True
+        with self.assertRaisesRegex(NumaPmcError, 'emulatorpin .* --live: error: no'):
+            self.run_it('unpin', host.name_of(1))
+
+    def test_nothing_is_pinned(self):
+        self.assertIn('neither pinned', self.run_it('unpin', host.name_of(1))[1])
+        self.hold(2, '0-7')  # somebody has reset it, or widened it
+        self.assertIn('neither pinned', self.run_it('unpin', host.name_of(2))[1])
+        self.assertEqual([], self.commands)
+
+
+class PinTest(OperatingCase):
+    def whats(self):
+        return {uuid: each.what for uuid, each in overrides.read(self.root)[0].items()}
+
+    def test_where_it_is(self):
+        code, said = self.json('pin', '7')  # libvirt's id, which all have here
+        self.assertEqual((exits.OK, 'pin', None), (code, said['what'], said['outcome']))
+        self.assertEqual({said['uuid']: 'pin'}, self.whats())
+
+    def test_on_a_node(self):
+        code, _, _ = self.run_it('pin', host.uuid_of(2), '--node', '1')
+        self.assertEqual((exits.OK, [2]), (code, self.moved()))
+        self.assertEqual({host.uuid_of(2): 'pin'}, self.whats())
+        self.assertEqual('pin', self.entries()[0].who)
+        self.assertEqual(exits.OK, self.run_it('pin', host.uuid_of(2), '--node', '1')[0])
+        self.assertEqual(1, len(self.entries()))  # it is there
+        self.assertEqual(exits.OK, self.run_it('pin', host.uuid_of(2), '--node', '0')[0])
+        self.assertEqual([], self.moved())
+
+    def test_memory_that_lies_elsewhere_is_brought(self):
+        """A move was ended, or it has spilled; the promise is of the node already."""
+        tree = self.kernel.memories[4001].tree
+        for mib, expected in ((4, []), (24, [('pin', 'done', 24 << 20)])):
+            with self.subTest(mib=mib):
+                pages = mib << 20 >> 12
+                memory = TwoNodes(tree, [0] * PAGES + [1] * pages)
+                self.kernel.memories[4001] = memory
+                code, _, _ = self.run_it('pin', host.name_of(1), '--node', '0')
+                self.assertEqual(
+                    (exits.OK, expected),
+                    (code, [(each.who, each.result, each.moved_bytes) for each in self.entries()]),
+                )
+                self.assertEqual(0 if expected else pages, memory.nodes.count(1))
+                self.assertEqual(((0,), '0-3'), self.places()[1][:2])
+
+    def test_on_a_node_without_memory_its_memory_may_be_anywhere(self):
+        tree = self.kernel.memories[4001].tree
+        self.promise(1, 1)
+        self.hold(1, '4-7')
+        TwoNodes(tree, [0] * (24 << 8))
+        self.host.write(
+            'sys/devices/system/node/node1/meminfo',
+            'Node 1 MemTotal: 0 kB\nNode 1 MemFree: 0 kB\n',
+        )
+        self.assertEqual(exits.OK, self.run_it('pin', host.name_of(1), '--node', '1')[0])
+        self.assertEqual([], self.entries())
+
+    def test_where_it_can_not_be(self):
+        with self.assertRaisesRegex(MigrationError, 'nodes that have: 0, 1'):
+            self.run_it('pin', host.name_of(1), '--node', '7')
+        self.kernel.memories[4001].pinned = set(range(PAGES))
+        with self.assertRaisesRegex(MigrationError, 'not pinned: most of its memory stays'):
+            self.run_it('pin', host.name_of(1), '--node', '1')
+        self.assertEqual({}, self.whats())
+
+    def test_one_that_does_not_run(self):
+        self.run_it('pin', host.uuid_of(9))
+        self.run_it('ignore', host.name_of(1))
+        self.end(1)
+        self.assertEqual({host.uuid_of(9): 'pin', host.uuid_of(1): 'ignore'}, self.whats())
+        self.assertIn('not running', self.run_it('status')[1])
+        for name in (host.uuid_of(9), host.name_of(1)):
+            self.assertIn('no longer', self.run_it('unpin', name)[1])
+        self.assertEqual({}, self.whats())
+        self.assertIn('neither', self.run_it('unpin', host.name_of(2))[1])
+        with self.assertRaises(UnknownGuest):
+            self.run_it('pin', 'no-such')
+
+    def test_ignored_and_released(self):
+        self.run_it('ignore', host.name_of(1))
+        self.tick(self.open(agent_conf.OFF), 0)
+        self.run_it('ignore', host.name_of(2), '--release')
+        places = self.places()
+        self.assertEqual(((), '0-7', {0}), places[2])
+        self.tick(self.open(agent_conf.OFF), 0)
+        self.assertEqual((places[2], '0-3'), (self.places()[2], self.places()[3][1]))
+
+
+class PauseTest(OperatingCase):
+    def test_it_is_told(self):
+        self.run_it('pause', '--reason', 'firmware')
+        self.assertEqual('firmware', pause.read(self.directory).reason)
+        self.assertIn('paused: firmware', self.run_it('status')[1])
+        self.assertEqual('firmware', self.json('status')[1]['agent']['paused']['reason'])
+        self.assertEqual((0, {'was_paused': True}), self.json('resume'))
+        self.assertEqual((0, {'was_paused': False}), self.json('resume'))
+
+    def test_as_json(self):
+        code, told = self.json('pause', '--reason', 'firmware')
+        self.assertEqual(0, code)
+        self.assertEqual(pause.read(self.directory)._asdict(), told)
+
+    def test_also_where_an_option_is_wrong(self):
+        self.host.configure('[agent]\nrebalance = maybe\n')
+        self.assertEqual(exits.OK, self.run_it('pause')[0])
+        self.assertTrue(pause.read(self.directory))
+        self.run_it('ignore', host.name_of(1), '--release')
+        self.assertEqual(exits.OK, self.run_it('resume')[0])
+        with self.assertRaisesRegex(SettingsError, 'rebalance'):
+            self.run_it('status')
+
+
+class StatusTest(OperatingCase):
+    def test_without_an_agent(self):
+        self.tick(self.open(agent_conf.OFF, publish=False), 0)
+        code, out, _ = self.run_it('status')
+        self.assertEqual(exits.OK, code)
+        for text in ('agent: not running', 'load unknown', 'placed ', host.name_of(3)):
+            self.assertIn(text, out)
+        _, said = self.json('status')
+        self.assertEqual([None, None], [node['pressure'] for node in said['nodes']])
+        self.assertEqual([[0]] * 3, [guest['held_nodes'] for guest in said['guests']])
+        self.assertEqual([1.0] * 3, [guest['home_ratio'] for guest in said['guests']])
+
+    def test_which_cpus_plain_guests_may_use(self):
+        self.assertIn('CPUs of plain guests: 0-7, all that are', self.run_it('status')[1])
+        self.host.write('etc/nova/nova.conf', '[compute]\ncpu_shared_set = 0-1,4-5\n')
+        self.assertIn('CPUs of plain guests: 0-1,4-5, as nova.conf says', self.run_it('status')[1])
+
+    def test_by_what_the_agent_knows_guests(self):
+        view = model.HostView((model.NodeView(0, 4.0, 4, 1 << 30, 0),), ())
+        for age_s, shown in ((0.0, True), (1000.0, False)):
+            host_state.write(
+                self.directory,
+                host_state.HostState(
+                    time.time() - age_s,
+                    5.0,
+                    view,
+                    (None,),
+                    guests_by='status files: libvirt does not answer',
+                ),
+            )
+            self.assertEqual(
+                shown,
+                'learns of guests from status files: libvirt does not answer'
+                in self.run_it('status')[1],
+            )
+
+    def test_memory_that_is_not_for_guests(self):
+        self.host.write(
+            'etc/nova-numa-pmc/nova-numa-pmc.conf', '[placement]\ndevice_memory_nodes = 2\n'
+        )
+        sysfs.build_sysfs(self.root, [*sysfs.equal_nodes(2), sysfs.FakeNode(2, '', 96 << 30)])
+        self.assertIn(
+            "node 2: its 96G are a device's (device_memory_nodes), and not for guests",
+            self.run_it('status')[1],
+        )
+        node = self.json('status')[1]['nodes'][2]
+        self.assertEqual(
+            ('device', 'device_memory_nodes', 96 << 30, 0),
+            (
+                node['memory_kind'],
+                node['memory_source'],
+                node['memory_bytes'],
+                node['capacity_bytes'],
+            ),
+        )
+
+    def test_measured(self):
+        _, said = self.json('status', '--interval', '5')
+        self.assertGreater(said['nodes'][0]['pressure'], 1)
+        self.assertEqual(0, said['nodes'][1]['demand_cores'])
+
+    def test_what_guests_have_wanted(self):
+        made = self.open(agent_conf.OFF)
+        for at_s in (0, 60, 120, 180):
+            self.load(at_s)
+            told = self.tick(made, at_s)
+        self.assertEqual({}, self.json('status')[1]['guests'][0]['demand_cores'])
+        made.close()
+        (_, said), (_, out, _) = self.json('status'), self.run_it('status')
+        wanted = told.sample.guests[0].cores + told.sample.guests[0].waiting_cores
+        for horizon in ('minutes', 'day'):
+            found = said['guests'][0]['demand_cores'][horizon]
+            self.assertAlmostEqual(wanted, found['mean'], places=3)
+            self.assertAlmostEqual(wanted, found['p95'], delta=0.1 * wanted)
+        self.assertIn('%.1f/' % wanted, out)
+
+    def test_a_damaged_file_of_what_they_wanted(self):
+        os.makedirs(os.path.join(self.root, 'var/lib/nova-numa-pmc'), exist_ok=True)
+        with open(os.path.join(self.root, 'var/lib/nova-numa-pmc/demand'), 'w') as file:
+            file.write('{')
+        code, _, err = self.run_it('status')
+        self.assertEqual(exits.OK, code)
+        self.assertIn('var/lib/nova-numa-pmc/demand: ', err)
+
+    def test_who_was_moved_and_why(self):
+        self.run_it('apply', '--yes')
+        [number] = self.moved()
+        why = {guest['name']: guest['why'] for guest in self.json('status')[1]['guests']}
+        self.assertIn('moved by apply', why[host.name_of(number)])
+        self.assertIn('waiting for CPUs', why[host.name_of(number)])
+
+    def test_what_the_operator_said(self):
+        self.run_it('pin', host.name_of(1))
+        self.assertIn('pinned by the operator', self.run_it('status')[1])
+
+    def test_a_cpuset_that_somebody_has_reset(self):
+        tree = self.kernel.memories[4001].tree
+        tree.set_all('4-7')
+        self.assertIn('not on node 0', self.run_it('status')[1])
+
+
+class HistoryTest(OperatingCase):
+    def test_who_moved_what(self):
+        self.assertIn('no guest was moved', self.run_it('history')[1])
+        self.run_it('apply', '--yes')
+        self.run_it('undo', '--yes')
+        first, second = self.entries()
+        _, out, _ = self.run_it('history')
+        self.assertEqual(3, len(out.splitlines()))
+        self.assertIn(first.id, out)
+        _, out, _ = self.run_it('history', '--last', '1', '--json')
+        self.assertEqual(second.id, json.loads(out)['id'])
+        self.assertEqual('no guest was moved\n', self.run_it('history', '--guest', 'x')[1])
+
+    def test_of_one_guest_by_whichever_of_its_names(self):
+        domains.write_status(
+            self.root, host.name_of(2), self.xml(2).replace(b"id='7'", b"id='8'"), 4002
+        )
+        for number in (1, 2):
+            self.run_it('pin', host.name_of(number), '--node', '1')
+        for number, libvirts in ((1, '7'), (2, '8')):
+            for name in (host.name_of(number), host.uuid_of(number), libvirts):
+                with self.subTest(name):
+                    _, out, _ = self.run_it('history', '--guest', name, '--json')
+                    self.assertEqual(
+                        [host.uuid_of(number)], [part['uuid'] for part in json.loads(out)['parts']]
+                    )
+        self.end(2)
+        self.assertEqual('no guest was moved\n', self.run_it('history', '--guest', '8')[1])
+        self.assertIn(host.name_of(2), self.run_it('history', '--guest', host.uuid_of(2))[1])
+
+
+class WatchTest(OperatingCase):
+    def test_prints_plans_until_it_is_ended(self):
+        def wait(seconds):
+            if self.now_s >= 10:
+                raise KeyboardInterrupt
+            self.now_s += seconds
+            self.load(self.now_s)
+
+        self.wait = wait
+        code, out, _ = self.run_it('watch', '--json')
+        self.assertEqual(
+            (exits.OK, [1, 1]),
+            (code, [len(json.loads(line)['moves']) for line in out.splitlines()]),
+        )

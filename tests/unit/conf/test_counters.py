@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import re
+import tempfile
+import unittest
+
+from nova_numa_pmc.conf import counters as counters_conf
+from nova_numa_pmc.exceptions import SettingsError
+from tests.unit.conf.test_opts import SAMPLE
+
+FILE = """\
+[placement]
+smt_ratio = 0.5
+
+[counters]
+enabled = no
+interval_s = 2.5
+scope = cgroup
+sources = resctrl, pages
+event = remote_dram=cpu/event=0xd3,umask=0x2/
+event = local_dram = r53080f
+resctrl_path = /mnt/resctrl
+node_bandwidth_max = 0:76000,1:38.5
+node_link_max = 1:20000
+latency_ns = 0:60 100, 1:100 60
+local_latency_ns = 95
+write_weight = 1.5
+
+[state]
+dir = /run/elsewhere
+"""
+
+
+class ReadTest(unittest.TestCase):
+    def read(self, text):
+        with tempfile.NamedTemporaryFile('w', suffix='.conf') as file:
+            file.write(text)
+            file.flush()
+            return counters_conf.read(file.name)
+
+    def test_defaults(self):
+        self.assertEqual(counters_conf.Options(), self.read(''))
+        self.assertEqual(counters_conf.Options(), counters_conf.read('/nonexistent/file.conf'))
+
+    def test_all_set(self):
+        found = self.read(FILE)
+        self.assertEqual(
+            (
+                False,
+                2.5,
+                'cgroup',
+                ('resctrl', 'pages'),
+                (('remote_dram', 'cpu/event=0xd3,umask=0x2/'), ('local_dram', 'r53080f')),
+                '/mnt/resctrl',
+                ((0, 76e9), (1, 38.5e6)),
+                ((1, 2e10),),
+                ((0, (60.0, 100.0)), (1, (100.0, 60.0))),
+                95.0,
+                1.5,
+            ),
+            found[:11],
+        )
+        self.assertEqual((0.5, '/run/elsewhere'), (found.limits.smt_ratio, found.state_dir))
+
+    def test_the_sample_with_its_defaults_set_says_the_same(self):
+        with open(SAMPLE, encoding='utf-8') as file:
+            text = re.sub(r'(?m)^#(\w+ =)', r'\1', file.read())
+        self.assertEqual(counters_conf.Options(), self.read(text))
+
+    def test_wrong_values_are_named(self):
+        for line in (
+            'scope = guest',
+            'sources = perf',
+            'sources =',
+            'interval_s = 0',
+            'event = remote=r1',
+            'event = r1',
+            'event = remote_dram=',
+            'node_bandwidth_max = a:1',
+            'node_bandwidth_max = 0:-1',
+            'node_bandwidth_max = 0:nan',
+            'node_link_max = 0:x',
+            'latency_ns = 0:60 y',
+        ):
+            with (
+                self.subTest(line=line),
+                self.assertRaisesRegex(SettingsError, line.split(' ')[0]),
+            ):
+                self.read('[counters]\n%s\n' % line)
+        for text in ('no group\n', '[counters\n', '\x00'):
+            with self.subTest(text=text), self.assertRaises(SettingsError):
+                self.read(text)
+        with self.assertRaises(SettingsError), tempfile.TemporaryDirectory() as directory:
+            os.chmod(directory, 0o700)
+            counters_conf.read(directory)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import re
+import tempfile
+import unittest
+
+from oslo_config import cfg
+
+from nova_numa_pmc.conf import opts as options, settings
+
+SAMPLE = os.path.join(
+    os.path.dirname(__file__),
+    '..',
+    '..',
+    '..',
+    'etc',
+    'nova-numa-pmc',
+    'nova-numa-pmc.conf.sample',
+)
+
+FILE = """\
+# as an operator writes it
+[placement]
+ram_allocation_ratio = 1.5
+reserve_mb: 1024
+smt_ratio = "0.3"
+domain_distance=14
+pressure_floor =0.65
+pressure_step= 0.1
+device_memory_nodes = 2,4-5
+guest_memory_nodes = "3"
+
+[hook]
+enabled = FALSE
+timeout_s = 4
+bind = Yes
+bring_over_limit_mib = 0
+follow_memory_over_mib = 0
+strict = on
+start_grace_s = 30
+start_grace_s = 120
+a_later_release_knows_this = 1
+
+[State]
+dir = '/run/elsewhere'
+"""
+
+
+def values_of(path):
+    """Read the file by oslo.config: {(group, name): value}."""
+    conf = cfg.ConfigOpts()
+    options.register_opts(conf)
+    conf(
+        ['--config-file', path] if path else [],
+        project='nova-numa-pmc',
+        default_config_files=[],
+        default_config_dirs=[],
+    )
+    return {(o.group, o.name): conf[o.group][o.name] for o in settings.OPTIONS}
+
+
+class AgreementTest(unittest.TestCase):
+    """The hook's parser and oslo.config read the same file alike."""
+
+    def assert_alike(self, text):
+        with tempfile.NamedTemporaryFile('w', suffix='.conf') as file:
+            file.write(text)
+            file.flush()
+            ours, problems = settings.parse(text)
+            self.assertEqual([], problems)
+            self.assertEqual(values_of(file.name), ours)
+        return ours
+
+    def test_options_and_defaults(self):
+        listed = [
+            (group.name, opt.name, opt.default)
+            for group, opts in options.list_opts()
+            for opt in opts
+            if group.name in dict(settings.GROUPS)
+        ]
+        self.assertEqual([(o.group, o.name, o.default) for o in settings.OPTIONS], listed)
+        self.assert_alike('')
+
+    def test_an_operators_file(self):
+        ours = self.assert_alike(FILE)
+        for option in settings.OPTIONS:
+            with self.subTest(option=option.name):
+                self.assertNotEqual(option.default, ours[option.group, option.name])
+
+    def test_the_shipped_sample_and_the_same_with_all_options_set(self):
+        with open(SAMPLE, encoding='utf-8') as file:
+            sample = file.read()
+        self.assert_alike(sample)
+        self.assert_alike(re.sub(r'(?m)^#(\w+ = )', r'\1', sample))
+
+    def test_both_refuse_what_is_out_of_bounds(self):
+        for option in settings.OPTIONS:
+            if option.minimum is None:
+                continue
+            for value in (option.minimum - 1, option.maximum + 1):
+                text = f'[{option.group}]\n{option.name} = {value}\n'
+                with self.subTest(text=text), tempfile.NamedTemporaryFile('w') as file:
+                    file.write(text)
+                    file.flush()
+                    with self.assertRaises(cfg.ConfigFileValueError):
+                        values_of(file.name)
+                    self.assertEqual(1, len(settings.parse(text)[1]))
+
+
+class SampleTest(unittest.TestCase):
+    def test_it_shows_every_option_with_its_default(self):
+        """A stale sample misleads: `make config` writes it anew."""
+        with open(SAMPLE, encoding='utf-8') as file:
+            lines = file.read().splitlines()
+        for option in settings.OPTIONS:
+            default = str(option.default).lower() if option.kind is bool else option.default
+            self.assertIn(f'#{option.name} = {default}'.rstrip(), lines)
+        listed = {opt.name for _, opts in options.list_opts() for opt in opts}
+        self.assertEqual(
+            listed, {line[1:].split(' ')[0] for line in lines if re.match(r'#\w+ =', line)}
+        )

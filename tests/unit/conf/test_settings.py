@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import shutil
+import tempfile
+import unittest
+
+from hypothesis import given, settings as hypothesis_settings, strategies as st
+
+from nova_numa_pmc import model
+from nova_numa_pmc.conf import settings
+
+
+class DefaultsTest(unittest.TestCase):
+    def test_an_empty_file_gives_the_defaults(self):
+        values, problems = settings.parse('')
+        self.assertEqual([], problems)
+        self.assertEqual({(o.group, o.name): o.default for o in settings.OPTIONS}, values)
+
+    def test_limits_default_to_the_cores_own(self):
+        self.assertEqual(model.Limits(), settings.read('/nonexistent/file').limits)
+
+    def test_every_option_belongs_to_a_described_group(self):
+        self.assertEqual(
+            {name for name, _ in settings.GROUPS}, {option.group for option in settings.OPTIONS}
+        )
+
+    def test_defaults_pass_their_own_check(self):
+        for option in settings.OPTIONS:
+            with self.subTest(option=option.name):
+                self.assertEqual(option.default, settings.convert(option, str(option.default)))
+
+
+class SyntaxTest(unittest.TestCase):
+    def values(self, text):
+        values, problems = settings.parse(text)
+        self.assertEqual([], problems)
+        return values
+
+    def test_separators_quotes_comments_and_blanks(self):
+        values = self.values(
+            '# a comment\n; another\n\n[hook]\nenabled: no\n'
+            'timeout_s=  0.5\n[STATE]\ndir = "/run/other"\n'
+        )
+        self.assertIs(False, values['hook', 'enabled'])
+        self.assertEqual(0.5, values['hook', 'timeout_s'])
+        self.assertEqual('/run/other', values['state', 'dir'])
+
+    def test_a_colon_after_the_equals_sign_belongs_to_the_value(self):
+        self.assertEqual('/run/a:b', self.values('[state]\ndir = /run/a:b')['state', 'dir'])
+
+    def test_the_last_assignment_counts(self):
+        self.assertEqual(
+            7.0, self.values('[hook]\ntimeout_s=1\n[hook]\ntimeout_s=7')['hook', 'timeout_s']
+        )
+
+    def test_windows_line_ends(self):
+        self.assertIs(True, self.values('[hook]\r\nbind = on\r\n')['hook', 'bind'])
+
+    def test_unknown_groups_and_options_are_ignored(self):
+        values = self.values('debug = true\n[other]\nbind = nonsense\n[hook]\nfuture = 1')
+        self.assertIs(False, values['hook', 'bind'])
+
+    def test_an_option_in_the_wrong_group_is_ignored(self):
+        self.assertIs(False, self.values('[placement]\nbind = true')['hook', 'bind'])
+
+
+class BadValueTest(unittest.TestCase):
+    def test_each_gives_the_default_and_one_problem(self):
+        for group, line in [
+            ('hook', 'enabled = maybe'),
+            ('hook', 'enabled ='),
+            ('hook', 'timeout_s = 0'),
+            ('hook', 'timeout_s = nan'),
+            ('hook', 'timeout_s = inf'),
+            ('hook', 'timeout_s = two'),
+            ('hook', 'start_grace_s = 1.5'),
+            ('hook', 'bring_over_limit_mib = 65'),
+            ('hook', 'start_grace_s = 900\n  1'),
+            ('placement', 'reserve_mb = -1'),
+            ('placement', 'smt_ratio = 1.01'),
+            ('placement', 'domain_distance = 255'),
+            ('placement', 'device_memory_nodes = 2-1'),
+            ('placement', 'guest_memory_nodes = GPU'),
+            ('state', 'dir = run'),
+            ('state', 'dir ='),
+            ('state', 'dir = /run/a\0b'),
+            ('state', 'dir = /run\n  /more'),
+        ]:
+            with self.subTest(line=line):
+                values, problems = settings.parse(f'[{group}]\n{line}\n', 'here.conf')
+                name = line.split(' ')[0]
+                default = {o.name: o.default for o in settings.OPTIONS}[name]
+                self.assertEqual(default, values[group, name])
+                self.assertEqual(1, len(problems), problems)
+                self.assertIn('here.conf', problems[0])
+                self.assertIn(name, problems[0])
+                self.assertNotIn('\n', problems[0])
+
+    def test_a_bad_line_is_named_and_the_rest_still_counts(self):
+        for line in ('no assignment here', '= value', '[hook', '[]', '  continues nothing'):
+            with self.subTest(line=line):
+                values, problems = settings.parse(f'{line}\n[hook]\nbind = true\n', 'here.conf')
+                self.assertIs(True, values['hook', 'bind'])
+                self.assertEqual(1, len(problems), problems)
+                self.assertIn('line 1', problems[0])
+
+    def test_options_after_a_broken_group_belong_to_none(self):
+        values, problems = settings.parse('[hook\nbind = true\n')
+        self.assertIs(False, values['hook', 'bind'])
+        self.assertEqual(1, len(problems))
+
+    @hypothesis_settings(max_examples=200)
+    @given(st.text(st.sampled_from('[]hook=:# \t\n\r"\'bind strue0.5-\0é'), max_size=80))
+    def test_no_text_raises_or_loses_an_option(self, text):
+        values, _ = settings.parse('[hook]\n' + text)
+        self.assertEqual({(o.group, o.name) for o in settings.OPTIONS}, set(values))
+        for option in settings.OPTIONS:
+            self.assertIs(option.kind, type(values[option.group, option.name]))
+
+
+class ReadTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.path = os.path.join(directory.name, 'some.conf')
+
+    def write(self, data):
+        with open(self.path, 'wb') as file:
+            file.write(data)
+
+    def test_every_field_follows_its_option(self):
+        self.write(
+            b'[placement]\nram_allocation_ratio=1.5\nreserve_mb=512\nsmt_ratio=0.5\n'
+            b'domain_distance=15\npressure_floor=0.6\npressure_step=0.1\n'
+            b'[hook]\nenabled=false\ntimeout_s=3\nbind=true\nbring_over_limit_mib=32\n'
+            b'follow_memory_over_mib=512\nstrict=true\nstart_grace_s=60\n[state]\ndir=/run/x\n'
+        )
+        self.assertEqual(
+            settings.Settings(
+                limits=model.Limits(
+                    ram_ratio=1.5,
+                    reserve_bytes=512 << 20,
+                    smt_ratio=0.5,
+                    domain_distance=15,
+                    pressure_floor=0.6,
+                    pressure_step=0.1,
+                ),
+                enabled=False,
+                timeout_s=3.0,
+                bind=True,
+                bring_over_limit_mib=32,
+                follow_memory_over_mib=512,
+                strict=True,
+                start_grace_s=60,
+                state_dir='/run/x',
+                problems=(),
+            ),
+            settings.read(self.path),
+        )
+
+    def test_no_file_is_no_problem(self):
+        self.assertEqual((), settings.read(self.path).problems)
+
+    def test_an_unusable_file_gives_the_defaults_and_says_so(self):
+        for name, data in (
+            ('not UTF-8', b'[hook]\nbind = true\n\xff'),
+            ('too long', b'#' * (settings.MAX_BYTES + 1)),
+        ):
+            with self.subTest(name):
+                self.write(data)
+                found = settings.read(self.path)
+                self.assertIs(False, found.bind)
+                self.assertEqual(1, len(found.problems))
+                self.assertIn(self.path, found.problems[0])
+
+    def test_a_directory_in_place_of_the_file(self):
+        os.mkdir(self.path)
+        self.assertIn(self.path, settings.read(self.path).problems[0])
+
+    def test_of_a_host_elsewhere(self):
+        root = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, root)
+        path = settings.below(root, settings.PATH)
+        self.assertEqual(root + settings.PATH, path)
+        os.makedirs(os.path.dirname(path))
+        with open(path, 'w') as file:
+            file.write('[state]\ndir = /run/x\n')
+        self.assertEqual('/run/x', settings.of_host(root).state_dir)
+        self.assertEqual('/run/x', settings.below('/', settings.of_host(root).state_dir))

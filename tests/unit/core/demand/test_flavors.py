@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+import unittest
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core.demand import demand_history, flavors as subject
+from tests.fixtures import samples
+
+
+def running(number, vcpus=4, flavor='m1'):
+    uuid = samples.guest(number).uuid
+    return {uuid: model.Guest(uuid, 'g%d' % number, vcpus, 1 << 30, flavor=flavor)}
+
+
+class FlavorTest(unittest.TestCase):
+    def fed(self, *guests, promises=None):
+        histories = demand_history.Histories()
+        for number, (cores, elapsed_s, fields) in enumerate(guests, 1):
+            histories.feed(
+                samples.sample(
+                    elapsed_s=elapsed_s,
+                    nodes=(samples.node(0, demand_cores=6.0),),
+                    guests=(
+                        samples.guest(
+                            number, cores=cores, waiting_cores=0.0, cores_by_node=((0, cores),)
+                        ),
+                    ),
+                ),
+                running(number, **fields),
+                promises or {},
+            )
+        return histories
+
+    def test_guests_of_the_flavor_else_all(self):
+        histories = self.fed(
+            (2.0, 600.0, {}), (4.0, 600.0, {'flavor': 'm2'}), (3.0, 600.0, {'flavor': None})
+        )
+        self.assertEqual((1, 0.5), subject.of_flavor(histories, 'm1')[:2])
+        for flavor in ('m3', None):
+            self.assertEqual((3, 2.25), subject.of_flavor(histories, flavor)[:2])
+        self.assertEqual(model.History(3, 2.25), subject.published(histories))
+
+    def test_a_guest_that_boots_tells_nothing(self):
+        histories = self.fed((4.0, 299.0, {}))
+        self.assertEqual(
+            model.History(), subject.of_flavor(histories, 'm1')._replace(bytes_per_core_sec=None)
+        )
+        self.assertEqual(model.History(), subject.published(histories))
+
+    def test_a_guest_on_cpus_of_its_own_tells_nothing_of_those_that_share(self):
+        uuid = samples.guest(1).uuid
+        apart = {uuid: model.Promise(uuid, 'g1', (0,), (0,), 0, 1 << 30, started=True)}
+        self.assertEqual(
+            model.History(), subject.published(self.fed((4.0, 600.0, {}), promises=apart))
+        )
+
+    def test_traffic_per_core_of_the_host(self):
+        def rate(cores):  # of a node that serves 8 GB/s
+            return subject.of_flavor(self.fed((cores, 600.0, {})), None).bytes_per_core_sec
+
+        self.assertAlmostEqual(4e9, rate(2.0))
+        self.assertIsNone(rate(0.4))
+
+    def test_forgotten_guests_count(self):
+        histories = self.fed((2.0, 600.0, {}))
+        histories.flavors.update({'m1': (2.5, 1.0), None: (2.5, 1.0)})
+        self.assertEqual((3.5, 1.5), subject.of_flavor(histories, 'm1')[:2])
+
+    def test_of_many_guests_so_many_count_that_one_host_does_not_decide_for_all(self):
+        histories = demand_history.Histories()
+        histories.flavors[None] = (50, 20.0)
+        for number in range(1, 31):
+            histories.guests['%d' % number] = each = demand_history.GuestHistory(
+                None, 4, 0.0, 600.0
+            )
+            each.demand.add(0.8, (1.0, 1.0))
+        self.assertEqual(model.History(50, 16.25), subject.published(histories))

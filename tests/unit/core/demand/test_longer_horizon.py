@@ -1,0 +1,437 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The longer horizon against what is true of constant, changing and moving loads."""
+
+import random
+import unittest
+
+from hypothesis import assume, given, settings, strategies as st
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import host_view
+from nova_numa_pmc.core.demand import demand_history, longer_horizon as subject
+from nova_numa_pmc.core.placement import placement
+from nova_numa_pmc.core.rebalance import moves, planner
+from nova_numa_pmc.measurement import GuestSample, NodeSample, PoolSample, Sample
+from tests.fixtures.hosts import GIB, LIMITS, guest, topology
+from tests.sim.constant import Constant, load
+
+OLD_NS, NOW_NS = 0, 10**15
+SETTLED = (60.0,) * 30
+
+
+class Here:
+    """A host whose guests want what a test says.
+
+    :ivar guests: {name: [cores wanted, {node: share of its CPUs and memory}, bytes/s or None]}
+    """
+
+    def __init__(self, cores=(16, 16), others=(0.0, 0.0)):
+        self.host = topology(cores, (256 * GIB,) * len(cores))
+        self.guests, self.promises, self.others = {}, {}, list(others)
+        self.histories, self.sample, self.known = demand_history.Histories(), None, {}
+
+    def add(
+        self,
+        name,
+        cores,
+        node=0,
+        vcpus=4,
+        bytes_per_sec=None,
+        since_ns=OLD_NS,
+        flavor=None,
+        **promise,
+    ):
+        self.guests[name] = [cores, {node: 1.0}, bytes_per_sec]
+        self.known[name] = guest(name, vcpus, flavor=flavor)
+        fields = dict(cpu_nodes=(node,), mem_nodes=(node,), started=True)
+        self.promises[name] = model.Promise(
+            name, name, vcpus=vcpus, memory_bytes=GIB, since_ns=since_ns, **{**fields, **promise}
+        )
+
+    def move(self, name, node):
+        self.guests[name][1] = {node: 1.0}
+        self.promises[name] = self.promises[name]._replace(cpu_nodes=(node,), mem_nodes=(node,))
+
+    def run(self, *intervals_s):
+        for elapsed_s in intervals_s:
+            demand, traffic, found = list(self.others), [0.0] * len(self.others), []
+            for name, (cores, shares, bytes_per_sec) in self.guests.items():
+                for node, share in shares.items():
+                    if cores is not None:
+                        demand[node] += cores * share
+                    traffic[node] += (bytes_per_sec or 0.0) * share
+                found.append(
+                    GuestSample(
+                        name,
+                        name,
+                        '',
+                        '',
+                        cores=cores,
+                        waiting_cores=None if cores is None else 0.0,
+                        cores_by_node=tuple(
+                            (node, (cores or 0.0) * share) for node, share in shares.items()
+                        )
+                        if cores
+                        else (),
+                        bytes_by_node=tuple(
+                            (node, int(GIB * share)) for node, share in shares.items()
+                        ),
+                        bandwidth_bytes_per_sec=bytes_per_sec,
+                    )
+                )
+            self.sample = Sample(
+                0.0,
+                elapsed_s,
+                '',
+                tuple(
+                    NodeSample(
+                        at,
+                        demand_cores=demand[at],
+                        bandwidth_bytes_per_sec=traffic[at],
+                        bandwidth_max_bytes_per_sec=1e11,
+                    )
+                    for at in range(len(demand))
+                ),
+                tuple(found),
+            )
+            self.histories.feed(self.sample, self.known, self.promises)
+
+    def loads(self):
+        return subject.node_loads(
+            self.histories, self.sample, self.host, self.known, self.promises, LIMITS, NOW_NS
+        )
+
+    def demand(self):
+        return [each.demand_cores for each in self.loads().values()]
+
+
+class TestCase(unittest.TestCase):
+    def assertDemand(self, wanted, here, places=6):
+        for expected, found in zip(wanted, here.demand()):
+            self.assertAlmostEqual(expected, found, places=places)
+
+
+class ComposeTest(TestCase):
+    def test_a_guest_takes_its_past_with_it(self):
+        here = Here(others=(1.0, 0.5))
+        here.add('a', 4.0)
+        here.add('b', 2.0)
+        here.run(*SETTLED)
+        here.guests['a'][0] = 1.0  # calm just now
+        here.run(5.0)
+        before = here.demand()
+        here.move('a', 1)
+        here.run(5.0)
+        after = here.demand()
+        self.assertGreater(before[0], 6.9)
+        self.assertAlmostEqual(before[0] - after[0], after[1] - before[1], places=1)
+        self.assertAlmostEqual(3.0, after[0], places=6)
+
+    def test_what_is_stolen_now_comes_off_the_capacity(self):
+        here = Here()
+        here.run(*SETTLED)
+        here.sample = here.sample._replace(
+            nodes=tuple(node._replace(stolen_cores=1.0) for node in here.sample.nodes)
+        )
+        seen = host_view.view(here.host, (), LIMITS, here.loads())
+        self.assertEqual([15.0, 15.0], [node.cores for node in seen.nodes])
+
+    def test_a_guest_that_ends_leaves_nothing(self):
+        here = Here(others=(1.0, 0.0))
+        here.add('a', 4.0)
+        here.run(*SETTLED)
+        del here.guests['a'], here.promises['a']
+        here.run(5.0)
+        self.assertDemand((1.0, 0.0), here)
+
+    def test_a_guest_that_comes_back_brings_its_past(self):
+        here = Here()
+        here.add('a', 3.0)
+        here.run(*SETTLED)
+        del here.guests['a']
+        gone = here.promises.pop('a')
+        here.run(60.0)
+        here.promises['a'] = gone._replace(cpu_nodes=(1,), started=False, since_ns=NOW_NS)
+        here.run(5.0)
+        self.assertDemand((0.0, 3.0), here)
+
+    def test_a_floating_guest_counts_where_it_has_run(self):
+        here = Here()
+        here.add('a', 4.0, cpu_nodes=(), mem_nodes=())
+        for share in (0.9, 0.1) * 30:
+            here.guests['a'][1] = {0: share, 1: 1 - share}
+            here.run(60.0)
+        self.assertDemand((2.0, 2.0), here, places=0)
+
+    def test_one_that_has_not_run_counts_by_cores(self):
+        here = Here((12, 4))
+        here.add('a', 0.0, vcpus=4, cpu_nodes=(), mem_nodes=(), since_ns=NOW_NS)
+        here.run(5.0)
+        self.assertDemand((1.5, 0.5), here)
+
+    def test_a_paused_guest_is_expected_back(self):
+        here = Here()
+        here.add('a', 4.0)
+        here.run(*SETTLED)
+        here.known['a'] = here.known['a']._replace(state='paused')
+        here.guests['a'][0] = 0.0
+        here.run(*SETTLED)
+        self.assertDemand((4.0, 0.0), here)
+
+    def test_traffic_follows_the_memory(self):
+        here = Here()
+        here.add('a', 2.0, bytes_per_sec=8e9)
+        here.add('b', 2.0, bytes_per_sec=1e9)
+        here.run(*SETTLED)
+        here.guests['a'][1] = {0: 0.5, 1: 0.5}
+        here.run(5.0)
+        for wanted, load_ in zip((5e9, 4e9), here.loads().values()):
+            self.assertAlmostEqual(wanted, load_.bandwidth_bytes_per_sec, delta=1e7)
+
+    def test_where_the_traffic_of_guests_is_unknown_the_interval_stands(self):
+        here = Here()
+        here.add('a', 2.0, bytes_per_sec=8e9)
+        here.add('b', 2.0)
+        here.run(*SETTLED)
+        here.guests['a'][2] = 2e9
+        here.run(5.0)
+        self.assertEqual(2e9, here.loads()[0].bandwidth_bytes_per_sec)
+
+    def test_unknown_stays_unknown(self):
+        here = Here()
+        here.run(5.0)
+        nodes = tuple(node._replace(demand_cores=None) for node in here.sample.nodes)
+        here.sample = here.sample._replace(nodes=nodes)
+        self.assertEqual([None, None], here.demand())
+
+    def test_a_guest_on_cpus_of_its_own_counts_nowhere(self):
+        here = Here(others=(1.0, 0.0))
+        here.add('a', 4.0, vcpus=0)
+        here.run(*SETTLED)
+        self.assertDemand((5.0, 0.0), here)  # what the node's CPUs ran, nothing beside it
+
+
+class PoolTest(TestCase):
+    def pools(self, here, *demand_by_node):
+        """Return (node, cores) over the longer horizon of a pool of CPUs 0 and 16."""
+        here.sample = here.sample._replace(
+            pools=(PoolSample((0, 16), demand_by_node, ((0, 0.0), (1, 0.0))),)
+        )
+        (found,) = subject.pool_demands(
+            here.histories, here.sample, here.host, here.known, here.promises, LIMITS, NOW_NS
+        )
+        self.assertEqual((0, 16), found.cpus)
+        return found.demand_by_node
+
+    def of_pool(self, here, name):
+        here.known[name] = here.known[name]._replace(allowed_cpus=frozenset({0, 16, 999}))
+
+    def test_its_guests_histories_stand_for_their_interval(self):
+        here = Here()
+        here.add('a', 4.0, vcpus=0)
+        here.add('b', 2.0)
+        self.of_pool(here, 'a')
+        here.run(*(60.0,) * 600)
+        here.guests['a'][0] = 1.0
+        here.run(5.0)
+        (_, near), (_, far) = self.pools(here, (0, 1.5), (1, 0.25))
+        self.assertAlmostEqual(4.5, near, places=1)
+        self.assertEqual(0.25, far)
+
+    def test_a_young_one_counts_as_expected(self):
+        here = Here()
+        here.add('a', None, node=1, vcpus=0, since_ns=NOW_NS)
+        self.of_pool(here, 'a')
+        here.known['a'] = here.known['a']._replace(vcpus=4)
+        here.run(5.0)
+        self.assertEqual(((0, 0.5), (1, 2.0)), self.pools(here, (0, 0.5), (1, 0.0)))
+
+    def test_unknown_stays_unknown_and_nothing_is_below_zero(self):
+        here = Here()
+        here.add('a', 0.0, vcpus=0)
+        self.of_pool(here, 'a')
+        here.run(*(60.0,) * 60)
+        here.guests['a'][0] = 4.0
+        here.run(5.0)
+        self.assertEqual(((0, 0.0), (1, None)), self.pools(here, (0, 1.0), (1, None)))
+
+    def test_without_other_pools(self):
+        here = Here()
+        here.run(5.0)
+        self.assertEqual(
+            (),
+            subject.pool_demands(here.histories, here.sample, here.host, {}, {}, LIMITS, NOW_NS),
+        )
+
+
+class YoungTest(TestCase):
+    def test_the_larger_of_measured_and_expected(self):
+        here = Here()
+        here.add('calm', 0.5, vcpus=4, since_ns=NOW_NS - 119 * 10**9)
+        here.add('busy', 4.0, node=1, vcpus=4, since_ns=NOW_NS - 119 * 10**9)
+        here.run(5.0)
+        self.assertDemand((2.0, 4.0), here)
+
+    def test_by_what_its_flavor_has_wanted(self):
+        here = Here()
+        for at in range(5):
+            here.add('f%d' % at, 4.0, vcpus=4, flavor='hot')
+            here.add('o%d' % at, 0.0, vcpus=4, flavor='cold')
+        here.run(*SETTLED)
+        here.add('young', None, node=1, vcpus=4, since_ns=NOW_NS, flavor='hot')
+        here.run(5.0)
+        self.assertAlmostEqual(4 * (5 * 0.5 + 5 * 1.0) / 10, here.demand()[1], places=6)
+
+    def test_a_start_under_way_counts(self):
+        here = Here()
+        here.add('a', None, vcpus=4, started=False)
+        del here.guests['a'], here.known['a']
+        here.run(5.0)
+        self.assertDemand((2.0, 0.0), here)
+
+    def test_beside_the_interval_where_the_longer_is_not_known(self):
+        here = Here()
+        here.add('odd', 2.0)
+        here.guests['odd'][1] = {}  # where it ran is not told, and so not what others want
+        here.add('young', None, vcpus=4, since_ns=NOW_NS)
+        here.others = [3.0, 0.0]
+        here.run(5.0)
+        self.assertDemand((5.0, 0.0), here)
+
+
+class HorizonTest(TestCase):
+    def test_a_load_that_has_come_counts_within_minutes(self):
+        here = Here()
+        here.add('a', 0.5)
+        here.run(*(60.0,) * 1440)
+        here.guests['a'][0] = 4.0
+        here.run(*(60.0,) * 15)
+        self.assertGreater(here.demand()[0], 0.5 + 0.5 * 3.5)
+        here.run(*(60.0,) * 30)
+        self.assertGreater(here.demand()[0], 0.5 + 0.8 * 3.5)
+
+    def test_one_that_stays_for_two_minutes_counts_in_full(self):
+        here = Here()
+        here.add('a', 0.5)
+        here.run(*(5.0,) * 120)
+        here.others = [6.0, 0.0]
+        here.run(*(5.0,) * 23)
+        self.assertLess(here.demand()[0], 4.0)
+        here.run(5.0)
+        self.assertDemand((6.5, 0.0), here)
+        here.others = [0.0, 0.0]
+        here.run(5.0)
+        self.assertLess(here.demand()[0], 4.0)
+
+    def test_what_was_unknown_was_not_sustained(self):
+        here = Here(others=(6.0, 1.0))
+        here.run(*(5.0,) * 24)
+        self.assertEqual((6.0, 0.0), here.histories.sustained(0))
+        here.others = [8.0, 1.0]
+        here.run(5.0)
+        nodes = tuple(node._replace(demand_cores=None) for node in here.sample.nodes)
+        here.histories.feed(here.sample._replace(nodes=nodes), {}, {})
+        self.assertEqual((None, 0.0), here.histories.sustained(0))
+        self.assertEqual((None, None), here.histories.sustained(9))
+
+    def test_what_was_not_a_guests_is_gone_within_minutes(self):
+        here = Here(others=(8.0, 0.0))  # as while the host is set up
+        here.add('a', 1.0)
+        here.run(*(60.0,) * 600)
+        here.others = [0.0, 0.0]
+        here.run(*(60.0,) * 45)
+        self.assertLess(here.demand()[0], 1.5)
+
+    def test_one_that_has_gone_counts_for_hours(self):
+        here = Here()
+        here.add('a', 4.0)
+        here.run(*(60.0,) * 1440)
+        here.guests['a'][0] = 0.0
+        here.run(*(60.0,) * 60)
+        self.assertGreater(here.demand()[0], 0.9 * 4)
+
+    def test_bursts_alone_raise_nobody(self):
+        here, rng, highest = Here(), random.Random(1), 0.0
+        for at in range(8):
+            here.add('g%d' % at, 0.0)
+        for at in range(3000):
+            for each in here.guests.values():
+                each[0] = 4.0 * (rng.random() < 0.125)
+            here.run(15.0)
+            if at >= 2000:
+                highest = max(highest, here.demand()[0])
+        self.assertLess(highest, 4.0 + 0.8)  # a step of 16 cores
+
+
+GUEST = st.tuples(st.integers(0, 3), st.integers(1, 8), st.floats(0, 1), st.floats(0, 4e9))
+HOST = st.tuples(
+    st.lists(st.sampled_from((8, 16)), min_size=2, max_size=4),
+    st.lists(GUEST, max_size=10),
+    st.floats(0, 2),
+)
+
+
+class LevelTest(unittest.TestCase):
+    def test_of_a_guest_of_which_minutes_tell_nothing_the_day_counts(self):
+        series = demand_history.Series(1.0)
+        series.day.add(2.0, 1.0, 1)
+        level = subject.Level()
+        level.add(series, 0.5)
+        self.assertEqual(1.0, level.longer())
+
+
+class PropertyTest(unittest.TestCase):
+    @settings(max_examples=50, deadline=None)
+    @given(HOST)
+    def test_of_a_constant_load_it_is_what_the_interval_says(self, drawn):
+        here = self.built(drawn)
+        for node, found in zip(here.sample.nodes, here.loads().values()):
+            self.assertAlmostEqual(node.demand_cores, found.demand_cores, places=6)
+            self.assertAlmostEqual(
+                node.bandwidth_bytes_per_sec / 1e9, found.bandwidth_bytes_per_sec / 1e9, places=6
+            )
+
+    @settings(max_examples=50, deadline=None)
+    @given(HOST, st.integers(1, 8))
+    def test_a_guest_just_placed_is_not_moved_on_unchanged_load(self, drawn, vcpus):
+        """Chosen by the longer horizon, and then judged by the intervals; nodes of one size."""
+        sizes, wanted, others = drawn
+        here = self.built((sizes[:1] * len(sizes), wanted, others))
+        seen = host_view.view(here.host, here.promises.values(), LIMITS, here.loads())
+        request = host_view.request(guest('new', vcpus), LIMITS)
+        placed = placement.place(seen, request, LIMITS)
+        assume(len(placed.nodes) == 1)
+        here.add('new', request.demand_cores, placed.nodes[0], vcpus)
+        host = Constant(
+            [node.cores for node in seen.nodes],
+            [node.capacity_bytes for node in seen.nodes],
+            [
+                load(
+                    name,
+                    here.promises[name].vcpus,
+                    next(iter(shares)),
+                    cores,
+                    GIB,
+                    fixed='' if name == 'new' else 'kept',
+                )
+                for name, (cores, shares, _) in here.guests.items()
+            ]
+            + [
+                load('others-%d' % at, 1, at, cores, GIB, fixed='kept')
+                for at, cores in enumerate(here.others)
+            ],
+        )
+        terms = moves.Terms(widen=False)
+        plans, _ = host.run(terms, 60, 60.0)
+        self.assertEqual([], [move for plan in plans for move in plan.moves])
+        # Nor ever: within a day no move would pay.
+        self.assertEqual((), planner.propose(host.situation(), terms, 86400.0).moves)
+
+    @staticmethod
+    def built(drawn):
+        cores, wanted, others = drawn
+        here = Here(cores, (others,) * len(cores))
+        for at, (node, vcpus, busy, traffic) in enumerate(wanted):
+            here.add('g%d' % at, vcpus * busy, node % len(cores), vcpus, vcpus * busy * traffic)
+        here.run(*(60.0,) * 5)
+        return here

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which L3 cache of its place a guest is held to."""
+
+import unittest
+
+from hypothesis import given, strategies as st
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core.placement import l3, placement
+from tests.fixtures.hosts import GIB, LIMITS, MIB, guest, topology
+
+NODES, CACHES, CPUS = 2, 4, 4
+
+
+def machine(threads=1):
+    """Build two nodes of four caches with four CPUs each."""
+    each = CACHES * CPUS
+    host = topology([each] * NODES, [64 * GIB] * NODES, threads=threads)
+    return host._replace(
+        l3s=tuple(
+            tuple(
+                frozenset(range(node * each + at * CPUS, node * each + (at + 1) * CPUS))
+                for at in range(CACHES)
+            )
+            for node in range(NODES)
+        )
+    )
+
+
+class Host:
+    """A host on which guests start one after the other."""
+
+    def __init__(self, host=None, loads=None):
+        self.host, self.loads, self.promises = host or machine(), loads, []
+        self.told: tuple[model.Reason, ...] = ()
+
+    def start(self, vcpus, **fields):
+        """Place a guest; return the CPUs that it is held to, None: it is left alone."""
+        new = guest(f'{len(self.promises)}', vcpus, MIB, **fields)
+        view = placement.view(self.host, self.promises, LIMITS, self.loads, len(self.promises))
+        request = placement.request(new, LIMITS)
+        placed = placement.place(view, request, LIMITS)
+        cpus, self.told = l3.choose(self.host, view, self.promises, placed.nodes, request, LIMITS)
+        self.promises.append(placement.promise(new, placed, 0)._replace(cpus=cpus))
+        return placed.cpus.intersection(cpus) or placed.cpus
+
+
+class ChooseTest(unittest.TestCase):
+    def test_guests_are_spread_evenly_over_nodes_and_their_caches(self):
+        host = Host()
+        held = [host.start(2) for _ in range(NODES * CACHES)]
+        self.assertEqual({cache for caches in host.host.l3s for cache in caches}, set(held))
+        self.assertEqual([0, 1] * 4, [min(cpus) // 16 for cpus in held])
+
+    def test_the_same_again_is_decided_the_same(self):
+        first, second = (
+            [host.start(vcpus) for vcpus in (1, 3, 2, 4, 1, 2)] for host in (Host(), Host())
+        )
+        self.assertEqual(first, second)
+
+    def test_the_cache_with_fewer_vcpus_is_taken(self):
+        host = Host(machine())
+        sizes = [host.start(vcpus, allowed_cpus=frozenset(range(16))) for vcpus in (3, 1, 2, 2)]
+        self.assertEqual(4, len(set(sizes)))
+        self.assertEqual(sizes[1], host.start(1, allowed_cpus=frozenset(range(16))))
+
+    def test_a_guest_that_no_cache_fits_has_its_nodes_cpus(self):
+        host = Host()
+        self.assertEqual(16, len(host.start(5)))
+        self.assertEqual((), host.told)
+
+    def test_nor_one_that_could_want_more_cores_than_a_cache_has(self):
+        # Four threads are two and a half cores.
+        self.assertEqual(
+            (4, 16), tuple(len(Host(machine(threads=2)).start(vcpus)) for vcpus in (2, 3))
+        )
+
+    def test_a_crowded_cache_gives_way_to_the_nodes(self):
+        host = Host()
+        held = [host.start(4) for _ in range(24)]
+        self.assertEqual([4] * 8 + [16] * 16, [len(cpus) for cpus in held])
+        self.assertEqual([l3.CROWDED], [reason.code for reason in host.told])
+
+    def test_what_was_measured_says_how_crowded_it_is(self):
+        for demand, expected in ((0.4, 4), (15.0, 16)):
+            host = Host(loads={at: model.NodeLoad(demand) for at in range(NODES)})
+            for _ in range(15):
+                host.start(4)
+            self.assertEqual(expected, len(host.start(4)))
+
+    def test_guests_that_use_several_caches_count_in_parts(self):
+        host = Host()
+        host.promises.append(model.Promise('w', 'w', (0,), (0,), 8, MIB))
+        host.promises.append(
+            model.Promise('n', 'n', (0,), (0,), 2, MIB, cpus=tuple(host.host.l3s[0][0]))
+        )
+        self.assertEqual(host.host.l3s[0][1], host.start(1, allowed_cpus=frozenset(range(16))))
+
+    def test_a_cache_that_is_not_on_the_promised_nodes_is_no_place(self):
+        host = Host()
+        host.promises.append(
+            model.Promise('m', 'm', (0,), (0,), 4, MIB, cpus=tuple(host.host.l3s[1][0]))
+        )
+        self.assertEqual(host.host.l3s[1][0], host.start(1, allowed_cpus=frozenset(range(16, 32))))
+
+    def test_of_cpus_kept_from_guests_none_is_counted(self):
+        host = machine()
+        host = host._replace(
+            nodes=tuple(node._replace(cpus=node.cpus - {0, 1, 2}) for node in host.nodes)
+        )
+        self.assertEqual({4, 5, 6, 7}, Host(host).start(2, allowed_cpus=frozenset(range(16))))
+
+    def test_one_cache_or_none_known_is_no_choice(self):
+        host = machine()
+        for l3s in ((), ((), ()), tuple((node.cpus,) for node in host.nodes)):
+            with self.subTest(l3s=l3s):
+                self.assertEqual(16, len(Host(host._replace(l3s=l3s)).start(2)))
+
+    def test_a_cache_of_a_single_core_is_no_place(self):
+        """QEMU gives each socket of a guest one, and a compute host may be a guest."""
+        for threads in (1, 2):
+            with self.subTest(threads=threads):
+                host = machine(threads)
+                host = host._replace(
+                    l3s=tuple(
+                        tuple(core for core in host.cores if core <= node.cpus)
+                        for node in host.nodes
+                    )
+                )
+                self.assertEqual([16, 16], [len(Host(host).start(vcpus)) for vcpus in (1, 2)])
+
+    def test_nor_one_of_which_a_single_core_is_left_to_guests(self):
+        host = machine()
+        host = host._replace(
+            nodes=tuple(node._replace(cpus=node.cpus - {0, 1, 2}) for node in host.nodes)
+        )
+        started = Host(host)
+        held = [started.start(1, allowed_cpus=frozenset(range(16))) for _ in range(12)]
+        self.assertNotIn({3}, held)
+
+    def test_a_cache_of_several_nodes_is_no_choice(self):
+        host = machine()
+        both = host.nodes[0].cpus | host.nodes[1].cpus
+        self.assertEqual(16, len(Host(host._replace(l3s=((both,), (both,)))).start(2)))
+
+    @given(st.lists(st.integers(1, 6), max_size=30), st.none() | st.floats(0, 40))
+    def test_no_cache_is_more_crowded_than_its_node_beyond_the_floor(self, sizes, demand):
+        host = Host(
+            loads=None if demand is None else {at: model.NodeLoad(demand) for at in range(NODES)}
+        )
+        for vcpus in sizes:
+            cpus = host.start(vcpus)
+            reasons = dict(host.told[0].values) if host.told else {}
+            self.assertGreaterEqual(len(cpus), vcpus)
+            if len(cpus) == CPUS:
+                view = placement.view(host.host, host.promises, LIMITS, host.loads)
+                node = view.nodes[min(cpus) // 16]
+                together = (node.demand_cores or 0.5 * node.vcpus) + 0.5 * vcpus
+                self.assertLessEqual(reasons['pressure'], max(0.7, together / node.cores) + 1e-6)

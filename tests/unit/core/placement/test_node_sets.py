@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+import unittest
+from unittest import mock
+
+from hypothesis import given, settings, strategies as st
+
+from nova_numa_pmc.core.placement import node_sets
+
+ROOM = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=9)
+
+
+def apart(a, b):
+    return 10 if a == b else 20
+
+
+class SmallestTest(unittest.TestCase):
+    def test_all_of_the_smallest_size(self):
+        room = [(2, 4), (2, 1), (2, 3), (2, 0)]
+        self.assertEqual([(0, 1), (0, 2)], node_sets.smallest(room, (4, 5), apart)[:2])
+
+    def test_none_where_all_do_not_suffice(self):
+        self.assertEqual([], node_sets.smallest([(1, 1)] * 3, (1, 4), apart))
+        self.assertEqual([], node_sets.smallest([], (1, 1), apart))
+
+    @settings(max_examples=100)
+    @given(ROOM, st.tuples(st.integers(1, 30), st.integers(0, 30)))
+    def test_growing_misses_no_feasible_need(self, room, need):
+        exact = node_sets.smallest(room, need, apart)
+        with mock.patch.object(node_sets, 'MAX_ENUMERATED', 0):
+            grown = node_sets.smallest(room, need, apart)
+        self.assertEqual(bool(exact), bool(grown))
+        for chosen in grown:
+            self.assertTrue(
+                all(sum(room[at][kind] for at in chosen) >= need[kind] for kind in (0, 1))
+            )
+            self.assertLessEqual(len(exact[0]), len(chosen))
+
+    def test_growing_keeps_near_and_starts_anywhere(self):
+        room = [(1, 1)] * 32
+        with mock.patch.object(node_sets, 'MAX_ENUMERATED', 0):
+            grown = node_sets.smallest(room, (4, 4), lambda a, b: 10 if a // 4 == b // 4 else 20)
+        self.assertLessEqual({tuple(range(at, at + 4)) for at in range(0, 32, 4)}, set(grown))
+
+    @settings(max_examples=100)
+    @given(
+        st.lists(
+            st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 5)),
+            min_size=2,
+            max_size=12,
+        ),
+        st.tuples(st.integers(1, 30), st.integers(0, 30)),
+    )
+    def test_with_costs_what_is_found_holds_the_guest_too(self, drawn, need):
+        room, costs = [each[:2] for each in drawn], [each[2:] for each in drawn]
+        with mock.patch.object(node_sets, 'MAX_ENUMERATED', 0):
+            found = node_sets.smallest(room, need, apart, costs)
+        self.assertEqual(bool(node_sets.smallest(room, need, apart)), bool(found))
+        for chosen in found:
+            self.assertEqual(sorted(set(chosen)), list(chosen))
+            for kind in (0, 1):
+                self.assertGreaterEqual(sum(room[at][kind] for at in chosen), need[kind])
+
+    def test_among_equal_nodes_the_cheapest_are_found(self):
+        room, costs = [(2, 4)] * 24, [(at * 7 % 24,) for at in range(24)]
+        cheapest = tuple(sorted(sorted(range(24), key=costs.__getitem__)[:4]))
+        self.assertIn(cheapest, node_sets.smallest(room, (8, 8), apart, costs))
+
+    def test_in_each_socket_the_cheapest_are_found(self):
+        room, costs = [(2, 4)] * 24, [(at % 12,) for at in range(24)]
+        found = node_sets.smallest(
+            room, (6, 6), lambda a, b: 11 if a // 12 == b // 12 else 32, costs
+        )
+        self.assertLessEqual({(0, 1, 2), (12, 13, 14)}, set(found))
+
+    def test_of_many_sets_the_cheapest_and_nearest_are_returned(self):
+        room, costs = [(1, 1)] * 24, [(at % 12,) for at in range(24)]
+        found = node_sets.smallest(
+            room, (2, 0), lambda a, b: 11 if a // 12 == b // 12 else 32, costs
+        )
+        self.assertEqual(node_sets.MAX_RETURNED, len(found))
+        self.assertLessEqual({(0, 1), (12, 13), (0, 12)}, set(found))
+        self.assertEqual(sorted(found), found)

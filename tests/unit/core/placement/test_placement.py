@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+import unittest
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core.placement import placement
+from tests.fixtures.hosts import GIB, LIMITS, MIB, guest, host, node, topology, two_level
+
+
+def place(view, vcpus=1, memory=GIB, limits=LIMITS, **fields):
+    return placement.place(view, model.Request(vcpus, memory, **fields), limits)
+
+
+def code(placed):
+    return placed.reasons[0].code
+
+
+class OneNodeTest(unittest.TestCase):
+    def test_takes_the_node_under_less_pressure(self):
+        placed = place(host(node(0, demand_cores=3.5), node(1, demand_cores=1.0)))
+        self.assertEqual(((1,), (1,), True), (placed.nodes, placed.mem_nodes, placed.bind))
+
+    def test_a_pinned_hot_node_hides_no_gain_among_the_others(self):
+        view = host(
+            node(0, demand_cores=9.0), node(1, demand_cores=4.0), node(2, demand_cores=3.5)
+        )
+        self.assertEqual((2,), place(view).nodes)
+
+    def test_free_memory_does_not_outweigh_pressure(self):
+        view = host(
+            node(0, capacity=64 * GIB, demand_cores=4.0),
+            node(1, capacity=2 * GIB, demand_cores=0.5),
+        )
+        self.assertEqual((1,), place(view).nodes)
+
+    def test_memory_must_fit_even_under_pressure(self):
+        view = host(node(0, demand_cores=8.0), node(1, promised=8 * GIB, demand_cores=0.0))
+        self.assertEqual((0,), place(view).nodes)
+
+    def test_other_guests_vcpus_are_no_limit(self):
+        placed = place(host(node(0, vcpus=40), node(1, vcpus=44)), vcpus=4)
+        self.assertEqual(('one_node', (0,)), (code(placed), placed.nodes))
+
+    def test_equal_candidates_rotate(self):
+        nodes = [node(at) for at in range(3)]
+        self.assertEqual(
+            [(0,), (1,), (2,), (0,)],
+            [place(host(*nodes, rotation=turn)).nodes for turn in range(4)],
+        )
+
+    def test_noise_below_a_step_does_not_tip_equal_guests(self):
+        view = host(
+            node(0, vcpus=3, guests=3, demand_cores=0.011),
+            node(1, vcpus=2, guests=2, demand_cores=0.013),
+        )
+        self.assertEqual((1,), place(view).nodes)
+
+    def test_unequal_nodes_fill_in_proportion_to_their_cores(self):
+        cores, vcpus = (12, 4), [0, 0]
+        for _ in range(16):
+            view = host(*(node(at, cores[at], vcpus=vcpus[at]) for at in (0, 1)))
+            vcpus[place(view, memory=0).nodes[0]] += 1
+        self.assertEqual([12, 4], vcpus)
+
+
+class BandwidthTest(unittest.TestCase):
+    def loaded(self, used, maximum=100, **fields):
+        return {'bandwidth_bytes_per_sec': used, 'bandwidth_max_bytes_per_sec': maximum, **fields}
+
+    def test_a_saturated_memory_controller_is_avoided(self):
+        view = host(
+            node(0, demand_cores=0.0, **self.loaded(90)),
+            node(1, demand_cores=3.0, **self.loaded(10)),
+        )
+        self.assertEqual((1,), place(view).nodes)
+
+    def test_unknown_on_one_candidate_is_assumed_as_on_the_others(self):
+        view = host(
+            node(0, demand_cores=1.0, **self.loaded(90)),
+            node(1, demand_cores=0.0, **self.loaded(10, None)),
+        )
+        placed = place(view)
+        self.assertEqual(0.9, dict(placed.reasons[0].values)['instead_pressure'])
+        self.assertIn(model.Reason('bandwidth_assumed'), placed.reasons)
+
+    def test_without_any_maximum_bandwidth_is_left_out(self):
+        placed = place(host(*(node(at, **self.loaded(90, None)) for at in range(2))))
+        self.assertIn(model.Reason('bandwidth_dropped'), placed.reasons)
+
+    def test_unknown_on_a_node_that_is_no_candidate_drops_nothing(self):
+        view = host(
+            node(0, demand_cores=1.0, **self.loaded(95)),
+            node(1, demand_cores=2.0, **self.loaded(5)),
+            node(2, promised=8 * GIB),
+        )
+        self.assertEqual((1,), place(view).nodes)
+
+    def test_demand_unknown_on_one_candidate_is_assumed_as_on_the_others(self):
+        # By promises alone it would look idle.
+        view = host(node(0, demand_cores=4.0, vcpus=1), node(1, vcpus=2))
+        placed = place(view)
+        self.assertEqual((0,), placed.nodes)
+        self.assertIn(model.Reason('demand_assumed'), placed.reasons)
+
+    def test_what_a_node_can_not_have_is_not_missing(self):
+        view = host(
+            node(0, demand_cores=1.0, **self.loaded(10)),
+            node(1, demand_cores=1.0, capacity=0),
+            node(2, 0, **self.loaded(20)),
+        )
+        self.assertEqual([], [reason.code for reason in place(view).reasons[1:]])
+
+    def test_a_busy_link_counts(self):
+        view = host(
+            node(0, demand_cores=0.0, link_ratio=0.9), node(1, demand_cores=1.0, link_ratio=0.1)
+        )
+        self.assertEqual((1,), place(view).nodes)
+
+    def test_a_hog_spreads_over_nodes(self):
+        view = host(*(node(at, **self.loaded(0)) for at in range(4)))
+        self.assertEqual(2, len(place(view, bandwidth_bytes_per_sec=150).nodes))
+        self.assertEqual(4, len(place(view, bandwidth_bytes_per_sec=900).nodes))
+        self.assertEqual(1, len(place(view, bandwidth_bytes_per_sec=100).nodes))
+
+
+class SpanTest(unittest.TestCase):
+    def test_larger_than_a_node_spans_the_closest_pair(self):
+        nodes = [node(at, capacity=(4 + (at == 2)) * GIB) for at in range(4)]
+        placed = place(host(*nodes, distances=two_level(4, 2)), 2, 6 * GIB)
+        self.assertEqual(('span', True), (code(placed), placed.bind))
+        self.assertIn(placed.nodes, ((0, 1), (2, 3)))
+        self.assertEqual('no_node_fits', placed.reasons[1].code)
+
+    def test_spans_for_vcpus_too(self):
+        self.assertEqual((0, 1), place(host(node(0), node(1)), vcpus=6).nodes)
+
+    def test_pressure_comes_before_closeness(self):
+        nodes = [node(at, vcpus=8 * (at == 0)) for at in range(3)]
+        distances = ((10, 12, 21), (12, 10, 21), (21, 21, 10))
+        self.assertEqual((1, 2), place(host(*nodes, distances=distances), vcpus=6).nodes)
+
+    def test_sixteen_and_more_nodes(self):
+        for count, wanted in ((16, 7), (64, 33)):
+            nodes = [node(at, capacity=GIB) for at in range(count)]
+            placed = place(host(*nodes, distances=two_level(count, 8)), 1, wanted * GIB)
+            self.assertEqual(wanted, len(placed.nodes))
+
+    def test_nothing_fits_leaves_memory_wide(self):
+        placed = place(host(node(0, vcpus=4), node(1)), memory=99 * GIB)
+        self.assertEqual(
+            ('cpus_only', (1,), (), False),
+            (code(placed), placed.nodes, placed.mem_nodes, placed.bind),
+        )
+
+    def test_nothing_fits_and_vcpus_exceed_a_node(self):
+        placed = place(host(*(node(at) for at in range(3))), vcpus=7, memory=99 * GIB)
+        self.assertEqual(('cpus_only', 2), (code(placed), len(placed.nodes)))
+
+    def test_more_vcpus_than_the_host_is_left_alone(self):
+        placed = place(host(node(0), node(1)), vcpus=9)
+        self.assertEqual(('too_few_cpus', ()), (code(placed), placed.nodes))
+
+
+class ShapeTest(unittest.TestCase):
+    def test_a_memory_only_node_is_no_home(self):
+        view = host(node(0, promised=7 * GIB), node(1, cores=0, capacity=64 * GIB))
+        self.assertEqual((0,), place(view).nodes)
+
+    def test_a_memory_only_node_helps_a_guest_that_spans(self):
+        view = host(
+            node(0, cpus=frozenset({0, 1, 2, 3})),
+            node(1, cpus=frozenset({4, 5, 6, 7})),
+            node(2, cores=0, capacity=64 * GIB, cpus=frozenset()),
+            distances=((10, 21, 14), (21, 10, 24), (14, 24, 10)),
+        )
+        placed = place(view, memory=9 * GIB)
+        self.assertEqual(
+            ((0, 2), (0, 2), frozenset({0, 1, 2, 3})),
+            (placed.nodes, placed.mem_nodes, placed.cpus),
+        )
+
+    def test_a_cpu_only_node_takes_guests_with_memory_of_the_nearest(self):
+        view = host(
+            node(0, vcpus=8),
+            node(1, capacity=0),
+            node(2, vcpus=8),
+            distances=((10, 12, 21), (12, 10, 21), (21, 21, 10)),
+        )
+        placed = place(view)
+        self.assertEqual(((1,), (0,), False), (placed.nodes, placed.mem_nodes, placed.bind))
+
+    def test_nodes_that_share_their_channels_are_one(self):
+        nodes = [node(at, cpus=frozenset(range(4 * at, 4 * at + 4))) for at in range(4)]
+        view = host(*nodes, distances=two_level(4, 2, near=11))
+        shared = view._replace(domains=(0, 0, 2, 2))
+        placed = place(shared, vcpus=6, memory=12 * GIB)
+        self.assertEqual(
+            ('one_node', (0, 1), frozenset(range(8))), (code(placed), placed.nodes, placed.cpus)
+        )
+        self.assertEqual('span', code(place(view, 6, 12 * GIB)))
+
+    def test_no_memory_is_expected_on_a_node_without_any(self):
+        view = host(node(0), node(1, capacity=0), node(2))
+        placed = place(view, 2, GIB, policy=model.SPREAD)
+        self.assertEqual(((0, 1, 2), (0, 2)), (placed.nodes, placed.mem_nodes))
+        self.assertEqual(GIB, sum(placed.mem_bytes))
+        shared = view._replace(domains=(0, 0, 2))
+        placed = place(shared, 6, GIB)
+        self.assertEqual(((0, 1), (0,)), (placed.nodes, placed.mem_nodes))
+
+    def test_odd_views_never_raise(self):
+        for view in (
+            model.HostView((), ()),
+            host(node(0, cores=0), node(1, cores=0)),
+            host(node(0, capacity=0), node(1, capacity=0)),
+            model.HostView((node(0), node(1)), ()),
+            model.HostView((node(0), node(5)), ((10,), ())),
+        ):
+            for policy in model.POLICIES:
+                for memory in (0, GIB, 99 * GIB):
+                    placed = place(view, 2, memory, policy=policy)
+                    self.assertTrue(placement.explain(placed))
+
+
+class AllowedTest(unittest.TestCase):
+    VIEW = host(node(0, cpus=frozenset({0, 1, 2, 3})), node(1, cpus=frozenset({4, 5, 6, 7})))
+
+    def test_stays_within_the_cpus_it_may_use(self):
+        placed = place(self.VIEW, vcpus=2, allowed_cpus=frozenset({3, 5, 6}))
+        self.assertEqual(((1,), frozenset({5, 6})), (placed.nodes, placed.cpus))
+
+    def test_spans_when_what_is_allowed_is_split(self):
+        placed = place(self.VIEW, vcpus=2, allowed_cpus=frozenset({3, 5}))
+        self.assertEqual(((0, 1), frozenset({3, 5})), (placed.nodes, placed.cpus))
+
+    def test_no_allowed_cpu_is_left_alone(self):
+        self.assertEqual('too_few_cpus', code(place(self.VIEW, allowed_cpus=frozenset({99}))))
+
+    def test_off_the_host_no_cpus_are_named(self):
+        placed = place(host(node(0), node(1)), allowed_cpus=frozenset({99}))
+        self.assertEqual((True, None), (bool(placed.nodes), placed.cpus))
+
+
+class HugePagesTest(unittest.TestCase):
+    def test_fit_by_their_own_pool(self):
+        view = host(
+            node(0, huge_free_bytes=((2 * MIB, 4 * GIB),)),
+            node(1, capacity=0, huge_free_bytes=((2 * MIB, 8 * GIB), (GIB, 64 * GIB))),
+        )
+        self.assertEqual((1,), place(view, memory=6 * GIB, page_bytes=2 * MIB).nodes)
+        self.assertEqual((0, 1), place(view, memory=9 * GIB, page_bytes=2 * MIB).nodes)
+
+    def test_normal_memory_is_no_substitute(self):
+        placed = place(host(node(0), node(1)), page_bytes=2 * MIB)
+        self.assertEqual(('cpus_only', False), (code(placed), placed.bind))
+
+
+class DeviceTest(unittest.TestCase):
+    def test_a_device_draws_its_guest_while_its_node_is_fine(self):
+        self.assertEqual((1,), place(host(node(0), node(1, vcpus=3)), device_nodes=(1,)).nodes)
+
+    def test_not_into_pressure(self):
+        self.assertEqual((0,), place(host(node(0), node(1, vcpus=8)), device_nodes=(1,)).nodes)
+
+    def test_an_unknown_device_node_is_ignored(self):
+        self.assertEqual((0,), place(host(node(0), node(1)), device_nodes=(-1, 9)).nodes)
+
+
+class PolicyTest(unittest.TestCase):
+    VIEW = host(node(0), node(1), node(2, cores=0, capacity=64 * GIB))
+
+    def test_spread_takes_every_node_with_cpus(self):
+        placed = place(self.VIEW, policy=model.SPREAD)
+        self.assertEqual(((0, 1), (0, 1), True), (placed.nodes, placed.mem_nodes, placed.bind))
+
+    def test_one_node_never_spans(self):
+        placed = place(self.VIEW, memory=12 * GIB, policy=model.ONE_NODE)
+        self.assertEqual((1, False), (len(placed.nodes), placed.bind))
+        self.assertEqual('no_single_node', code(place(self.VIEW, vcpus=6, policy=model.ONE_NODE)))
+
+    def test_none_is_left_alone(self):
+        self.assertEqual('policy_none', code(place(self.VIEW, policy=model.NONE)))
+
+    def test_what_others_placed_is_left_alone(self):
+        placed = place(self.VIEW, placed_by=('numatune', 'vcpupin'))
+        self.assertEqual(
+            ((), 'left alone: placed by others (numatune, vcpupin)'),
+            (placed.nodes, placement.explain(placed)),
+        )
+
+
+class PromiseTest(unittest.TestCase):
+    def test_of_a_placed_guest(self):
+        placed = model.Placement((1,), None, True, (), (1,))
+        made = placement.promise(guest(vcpus=2), placed, 7)
+        self.assertEqual(
+            ((1,), (1,), 2, 300 * MIB, 'placed', 7, False),
+            (
+                made.cpu_nodes,
+                made.mem_nodes,
+                made.vcpus,
+                made.memory_bytes,
+                made.origin,
+                made.since_ns,
+                made.bound,
+            ),
+        )
+
+    def test_of_a_spanning_guest_divides_its_memory_over_what_is_left(self):
+        view = host(node(0, promised=6 * GIB), node(1))
+        wide = guest(memory=9 * GIB)
+        placed = placement.place(view, placement.request(wide, LIMITS), LIMITS)
+        made = placement.promise(wide, placed, 7)
+        self.assertEqual((9 * GIB // 5, 9 * GIB - 9 * GIB // 5), made.mem_bytes)
+
+    def test_of_a_guest_pinned_by_others(self):
+        pinned = guest(placed_by=('numatune',), mem_nodes=(0,))
+        made = placement.promise(pinned, model.Placement(()), 7)
+        self.assertEqual(((), (0,), 'pinned'), (made.cpu_nodes, made.mem_nodes, made.origin))
+
+    def test_memory_that_numatune_does_not_bind_is_where_the_pinned_vcpus_run(self):
+        pinned = guest(placed_by=('vcpupin',), cpu_nodes=(1,))
+        self.assertEqual((1,), placement.promise(pinned, model.Placement(()), 7).mem_nodes)
+
+    def test_vcpus_are_those_online(self):
+        made = placement.promise(guest(vcpus=1, vcpus_max=4), model.Placement(()), 7)
+        self.assertEqual(1, made.vcpus)
+
+    def test_of_a_guest_left_alone(self):
+        self.assertEqual('floating', placement.promise(guest(), model.Placement(()), 7).origin)
+
+
+class ExplainTest(unittest.TestCase):
+    def test_a_choice(self):
+        placed = place(host(node(0, vcpus=4), node(1)), memory=2 * GIB)
+        self.assertEqual(
+            'node 1: fits on one node; pressure 0.12, 25 % of memory promised; '
+            'preferred by pressure to node 0 (pressure 0.62)',
+            placement.explain(placed),
+        )
+
+    def test_nothing_fits(self):
+        said = placement.explain(place(host(node(0)), memory=9 * GIB))
+        self.assertIn('memory fits nowhere', said)
+        self.assertIn(
+            'no single node fits 1 vCPUs and 9216 MiB: at most 4 CPUs and 8192 MiB', said
+        )
+
+    def test_a_reason_of_a_newer_version(self):
+        newer = model.Placement((), reasons=(model.Reason('moon_phase'),))
+        self.assertEqual('moon_phase', placement.explain(newer))
+
+    def test_whole_path_from_a_topology(self):
+        view = placement.view(topology(), (), LIMITS)
+        placed = placement.place(view, placement.request(guest(), LIMITS), LIMITS)
+        self.assertEqual(frozenset({0, 1}), placed.cpus)

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds for every host and every order of starts."""
+
+import unittest
+from itertools import chain, combinations
+
+from hypothesis import given, settings, strategies as st
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import memory_domains
+from nova_numa_pmc.core.placement import placement
+from tests.fixtures.hosts import LIMITS, MIB, guest, host, node, topology, two_level
+
+QUICK = settings(max_examples=150)
+PARTS = st.none() | st.floats(0, 50)
+TWO_TO_FOUR, ANY_CORES = st.integers(2, 4), st.integers(1, 16)
+
+distances = st.sampled_from(
+    [
+        two_level(4, 2),
+        two_level(4, 4),
+        two_level(4, 1),
+        ((10, 16, 28, 22), (16, 10, 22, 28), (28, 22, 10, 16), (22, 28, 16, 10)),
+    ]
+)
+
+
+@st.composite
+def hosts(draw, count=TWO_TO_FOUR, measured=False, cores=ANY_CORES):
+    """Draw a host's view: unequal cores, memory, promises; measured or not."""
+    nodes = []
+    for at in range(draw(count)):
+        has = draw(cores)
+        capacity = draw(st.integers(0, 64)) * MIB
+        nodes.append(
+            node(
+                at,
+                has,
+                capacity=capacity,
+                promised=draw(st.integers(0, 64)) * MIB,
+                guests=draw(st.integers(0, 9)),
+                vcpus=draw(st.integers(0, 40)),
+                demand_cores=draw(st.floats(0, 30) if measured else PARTS),
+                bandwidth_bytes_per_sec=draw(st.floats(0, 50) if measured else PARTS),
+                bandwidth_max_bytes_per_sec=50 if measured else draw(PARTS),
+                link_ratio=draw(st.floats(0, 1.5) if measured else PARTS),
+            )
+        )
+    return host(
+        *nodes,
+        distances=tuple(row[: len(nodes)] for row in draw(distances)[: len(nodes)]),
+        rotation=draw(st.integers(0, 7)),
+    )
+
+
+requests = st.builds(model.Request, st.integers(1, 24), st.integers(0, 99).map(MIB.__mul__))
+
+
+def start(host_topology, promises, new, limits=LIMITS):
+    view = placement.view(host_topology, promises, limits, rotation=len(promises))
+    placed = placement.place(view, placement.request(new, limits), limits)
+    return view, placed
+
+
+def feasible(view, new):
+    """Whether any set of nodes holds the guest, tried one by one."""
+    sizes = range(1, len(view.nodes) + 1)
+    return any(
+        sum(one.capacity_bytes - one.promised_bytes for one in chosen) >= new.memory_bytes
+        and sum(one.threads for one in chosen) >= new.vcpus
+        for chosen in chain.from_iterable(combinations(view.nodes, k) for k in sizes)
+    )
+
+
+class PropertyTest(unittest.TestCase):
+    @QUICK
+    @given(
+        st.lists(st.tuples(st.integers(1, 6), st.integers(1, 64)), min_size=2, max_size=4),
+        st.lists(st.tuples(st.integers(1, 6), st.integers(1, 40), st.booleans()), max_size=14),
+    )
+    def test_promises_stay_within_capacity_while_something_fits(self, shape, steps):
+        machine = topology([cpus for cpus, _ in shape], [size * MIB for _, size in shape])
+        promises = []
+        for turn, (vcpus, size, departs) in enumerate(steps):
+            if departs and promises:
+                promises.pop(size % len(promises))
+                continue
+            new = guest(str(turn), vcpus, size * MIB)
+            view, placed = start(machine, promises, new)
+            self.assertEqual(feasible(view, new), placed.bind)
+            if placed.bind:
+                promises.append(placement.promise(new, placed, turn))
+            for kept in placement.view(machine, promises, LIMITS).nodes:
+                self.assertLessEqual(kept.promised_bytes, kept.capacity_bytes)
+
+    @QUICK
+    @given(st.integers(2, 6), st.integers(1, 96), st.integers(1, 8), st.data())
+    def test_equal_guests_on_equal_nodes_differ_by_at_most_one(self, count, cpus, vcpus, data):
+        guests = data.draw(st.integers(1, 8 * count))
+        least = -(-guests // count)
+        memory = [data.draw(st.integers(least, 9 * least)) * MIB for _ in range(count)]
+        machine = topology(
+            [cpus] * count,
+            [9 * least * MIB] * count,
+            unreclaimable=[9 * least * MIB - left for left in memory],
+        )
+        machine = machine._replace(
+            nodes=tuple(
+                one._replace(free_bytes=data.draw(st.integers(0, 9 * least)) * MIB)
+                for one in machine.nodes
+            )
+        )
+        promises, turn = [], data.draw(st.integers(0, 9))
+        for at in range(guests):
+            new = guest(str(at), min(vcpus, cpus), MIB)
+            view = placement.view(machine, promises, LIMITS, rotation=turn + at)
+            placed = placement.place(view, placement.request(new, LIMITS), LIMITS)
+            promises.append(placement.promise(new, placed, at))
+            on = [sum(kept.cpu_nodes == (n,) for kept in promises) for n in range(count)]
+            self.assertEqual(at + 1, sum(on))
+            self.assertLessEqual(max(on) - min(on), 1)
+
+    @QUICK
+    @given(hosts(), requests, st.randoms(use_true_random=False))
+    def test_permuting_nodes_permutes_the_result(self, view, request, random):
+        order = list(range(len(view.nodes)))
+        random.shuffle(order)
+        moved = model.HostView(
+            tuple(view.nodes[at]._replace(id=to) for to, at in enumerate(order)),
+            tuple(tuple(view.distances[a][b] for b in order) for a in order),
+        )
+
+        def outcomes(view, name):
+            # Equals rotate by position: compare what all turns give.
+            placed = [
+                placement.place(view._replace(rotation=turn), request, LIMITS)
+                for turn in range(len(order))
+            ]
+            return {
+                (
+                    frozenset(map(name, one.nodes)),
+                    frozenset(map(name, one.mem_nodes)),
+                    one.bind,
+                    one.reasons[0].code,
+                )
+                for one in placed
+            }
+
+        first, second = outcomes(view, int), outcomes(moved, order.__getitem__)
+        self.assertEqual(first, second)
+
+    @QUICK
+    @given(hosts(measured=True), requests, st.data())
+    def test_more_pressure_never_attracts(self, view, request, data):
+        request = request._replace(
+            policy=model.ONE_NODE,
+            device_nodes=data.draw(st.sampled_from([(), (0,), (1,)])),
+            bandwidth_bytes_per_sec=data.draw(st.none() | st.floats(0, 50)),
+        )
+        before = placement.place(view, request, LIMITS)
+        at = data.draw(st.integers(0, len(view.nodes) - 1))
+        field = data.draw(
+            st.sampled_from(
+                ['demand_cores', 'bandwidth_bytes_per_sec', 'link_ratio', 'vcpus', 'guests']
+            )
+        )
+        more = view.nodes[at]._replace(
+            **{field: getattr(view.nodes[at], field) + data.draw(st.floats(0, 20))}
+        )
+        after = placement.place(
+            view._replace(nodes=view.nodes[:at] + (more,) + view.nodes[at + 1 :]), request, LIMITS
+        )
+        if at not in before.nodes:
+            self.assertEqual(before.nodes, after.nodes)
+
+    @QUICK
+    @given(
+        hosts(count=st.integers(1, 3)),
+        requests,
+        st.none() | st.floats(0, 300),
+        st.lists(st.none() | st.floats(0, 300), min_size=1, max_size=2),
+    )
+    def test_nodes_without_anything_for_guests_change_no_place(self, view, request, traffic, more):
+        request = request._replace(bandwidth_bytes_per_sec=traffic)
+        kept = tuple(
+            node(9 + at, 0, capacity=0, bandwidth_max_bytes_per_sec=most)
+            for at, most in enumerate(more)
+        )
+        count = len(view.nodes) + len(kept)
+        with_kept = model.HostView(
+            tuple(one._replace(link_ratio=None) for one in view.nodes) + kept,
+            tuple(
+                tuple(
+                    view.distances[a][b] if max(a, b) < len(view.nodes) else 10 if a == b else 80
+                    for b in range(count)
+                )
+                for a in range(count)
+            ),
+        )
+        alone = model.HostView(with_kept.nodes[: len(view.nodes)], view.distances)
+        first, second = (placement.place(one, request, LIMITS) for one in (alone, with_kept))
+        self.assertEqual(first[:3] + first[4:], second[:3] + second[4:])
+        self.assertEqual(first.reasons[:1], second.reasons[:1])
+
+    @QUICK
+    @given(
+        hosts(count=st.integers(0, 4), cores=st.integers(0, 3)),
+        requests,
+        st.sampled_from(model.POLICIES),
+        st.none() | st.floats(0, 99),
+        st.sampled_from([None, 4096]),
+        st.integers(0, 30),
+    )
+    def test_odd_hosts_never_raise(self, view, request, policy, traffic, page_bytes, near):
+        view = view._replace(domains=memory_domains.near(view.distances, near))
+        placed = placement.place(
+            view,
+            request._replace(
+                policy=policy,
+                bandwidth_bytes_per_sec=traffic,
+                page_bytes=page_bytes,
+                device_nodes=(0, 7),
+            ),
+            LIMITS,
+        )
+        self.assertTrue(placement.explain(placed))
+        self.assertLessEqual(set(placed.nodes) | set(placed.mem_nodes), {0, 1, 2, 3})

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a guest must not be touched."""
+
+import unittest
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core.rebalance import eligibility
+from nova_numa_pmc.state import overrides
+from tests.fixtures.hosts import guest
+
+PROMISE = model.Promise('uuid-g', 'g', (0,), (0,), 2, 1 << 30, since_ns=7, started=True)
+#: CPU 3 is no plain guest's.
+HOST = model.Topology(
+    (
+        model.Node(0, frozenset({0, 1}), 1 << 30),
+        model.Node(1, frozenset({2}), 1 << 30, usable_cpus=frozenset({2, 3})),
+    ),
+    (),
+    (),
+)
+#: (code, the guest, its promise) of each rule, in the table's order.
+CASES = (
+    ('kept', guest('g', override=overrides.PIN), PROMISE),
+    ('ignored', guest('g', override=overrides.IGNORE), PROMISE),
+    ('active_job', guest('g', job='migration out', state='running'), PROMISE),
+    ('paused', guest('g', state='paused'), PROMISE),
+    ('other_pool', guest('g', allowed_cpus=frozenset({1, 3})), PROMISE),
+    ('unknown', guest('g'), None),
+    ('starting', guest('g'), PROMISE._replace(started=False)),
+    ('pinned', guest('g', placed_by=('numatune',)), PROMISE),
+    ('opted_out', guest('g', hints=(('numa_pmc:policy', 'none'),)), PROMISE),
+    ('spread', guest('g', hints=(('numa_pmc:policy', 'spread'),)), PROMISE),
+    ('locked', guest('g', locked=True), PROMISE),
+    ('huge_pages', guest('g', page_bytes=2 << 20), PROMISE),
+    ('bound', guest('g'), PROMISE._replace(bound=True)),
+)
+
+
+class WhyNotTest(unittest.TestCase):
+    def test_each_rule(self):
+        self.assertEqual([rule.code for rule in eligibility.RULES], [code for code, *_ in CASES])
+        for code, one, promise in CASES:
+            with self.subTest(code):
+                self.assertEqual(code, eligibility.why_not(one, promise, HOST))
+
+    def test_other_reasons_of_the_same_code(self):
+        for code, one, promise in (
+            ('unknown', None, PROMISE),
+            ('unknown', None, None),
+            ('pinned', guest('g'), PROMISE._replace(origin=model.PINNED)),
+            ('locked', guest('g', devices=('0000:3b:00.1',)), PROMISE),
+            ('huge_pages', guest('g'), PROMISE._replace(page_bytes=1 << 30)),
+        ):
+            with self.subTest(code):
+                self.assertEqual(code, eligibility.why_not(one, promise, HOST))
+
+    def test_a_guest_that_may_be_touched(self):
+        for one in (
+            guest('g'),
+            guest('g', state='running'),
+            guest('g', hints=(('numa_pmc:policy', 'one_node'),)),
+            guest('g', allowed_cpus=frozenset({0, 2})),
+        ):
+            self.assertEqual('', eligibility.why_not(one, PROMISE, HOST))
+
+    def test_the_first_rule_is_told(self):
+        one = guest('g', override='pin', job='save', state='paused', locked=True)
+        self.assertEqual('kept', eligibility.why_not(one, None, HOST))
+        self.assertEqual('active_job', eligibility.why_not(one._replace(override=''), None, HOST))
+        one = guest('g', locked=True, allowed_cpus=frozenset({3}))
+        self.assertEqual('other_pool', eligibility.why_not(one, None, HOST))
+        self.assertEqual('unknown', eligibility.why_not(one, None))
+        self.assertEqual('locked', eligibility.why_not(one, PROMISE))
+
+    def test_a_guest_placed_since_the_interval_began_is_starting(self):
+        for began_ns, code in ((None, ''), (6, 'starting'), (7, '')):
+            self.assertEqual(code, eligibility.why_not(guest('g'), PROMISE, HOST, began_ns))
+
+    def test_now_it_is_only_who_has_it_in_hand(self):
+        for code, one, _ in CASES[:4]:
+            with self.subTest(code):
+                self.assertEqual(code, eligibility.why_not_now(one))
+        for code, one, _ in CASES[4:]:
+            with self.subTest(code):
+                self.assertEqual('', eligibility.why_not_now(one))
+
+    def test_pinned_by_others_is_no_matter_of_the_pool(self):
+        one = guest('g', allowed_cpus=frozenset({3}), placed_by=('vcpupin',))
+        self.assertTrue(eligibility.is_in_pool(one, HOST))
+        self.assertEqual('pinned', eligibility.why_not(one, PROMISE, HOST))
+
+
+class WordsTest(unittest.TestCase):
+    def test_each_code_has_words_of_its_own(self):
+        codes = [rule.code for rule in eligibility.RULES] + [eligibility.NOT_NAMED]
+        self.assertEqual(codes, list(eligibility.WORDS))
+        self.assertEqual(len(codes), len(set(eligibility.WORDS.values())))
+
+    def test_who_was_not_named_is_not_worth_a_word(self):
+        self.assertEqual(
+            [eligibility.NOT_NAMED],
+            [code for code, words in eligibility.WORDS.items() if not words],
+        )

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator reads of a plan."""
+
+import unittest
+
+from nova_numa_pmc.core.rebalance import moves, planner, regrets
+from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
+from nova_numa_pmc.model import Reason
+from tests.sim.constant import GIB, Constant, load
+
+
+def told(host, ticks=20, **terms):
+    plans, _ = host.run(moves.Terms(**terms), ticks)
+    return [explain_move(move) for plan in plans for move in plan.moves]
+
+
+class ExplainTest(unittest.TestCase):
+    def test_a_move(self):
+        host = Constant(
+            (12, 12),
+            (64 * GIB,) * 2,
+            [load(f'g{at}', 4, 0 if at < 4 else 1, 4.0, resident=GIB) for at in range(5)],
+        )
+        self.assertEqual(
+            [
+                'g0 moves from node 0 to node 1 (1.0 GiB): gains 4.6 cores (waiting for CPUs 4, '
+                'an uneven use of full nodes 0.6), costs 5.0 core-seconds, 22.8 lost so far'
+            ],
+            told(host),
+        )
+
+    def test_a_swap_names_both(self):
+        guests = [
+            load('a', 4, 0, 4.0, 4 * GIB),
+            load('b', 4, 0, 3.0, 4 * GIB),
+            load('c', 4, 1, 0.5, 4 * GIB),
+            load('d', 4, 1, 0.5, 4 * GIB),
+        ]
+        (line,) = told(Constant((4, 4), (9 * GIB,) * 2, guests), 40, widen=False)
+        self.assertIn('swaps from node 0 to node 1 (4.0 GiB); ', line)
+        self.assertIn('swaps from node 1 to node 0 (4.0 GiB)', line)
+
+    def test_each_kind_has_words(self):
+        step = moves.Step('u', 'g', (), (0, 1), (0,), 1 << 20)
+        for kind in moves.KINDS:
+            with self.subTest(kind):
+                line = explain_move(moves.Move(kind, (step,), 0.5, 1.0, 2.0, 1 << 20))
+                self.assertTrue(line.startswith('g '), line)
+                self.assertIn('gains 0.5 cores, costs 1.0 core-seconds', line)
+
+    def test_remarks(self):
+        host = Constant((4, 4), (GIB,) * 2, [])
+        plan, _ = planner.plan(host.situation(), regrets.Ledger(), moves.Terms(), 5.0, 0.0)
+        self.assertEqual(
+            ['bandwidth left out: traffic or maximum is unknown on some nodes'],
+            [explain_remark(reason) for reason in plan.reasons],
+        )
+        self.assertEqual(
+            'held back: the moves allowed per hour are used up',
+            explain_remark(Reason('budget', (('of', 'moves_per_hour'), ('used', 20)))),
+        )
+        self.assertIn('nodes 0,2', explain_remark(Reason('demand_unknown', (('nodes', (0, 2)),))))

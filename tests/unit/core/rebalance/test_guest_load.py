@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rebalancer is told of each guest."""
+
+import unittest
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core.rebalance import guest_load
+from nova_numa_pmc.measurement import GuestSample
+from tests.fixtures.hosts import GIB, guest, host, node
+
+VIEW = host(
+    node(0, cpus=frozenset({0, 1}), bandwidth_bytes_per_sec=6e9),
+    node(1, cpus=frozenset({2, 3}), bandwidth_bytes_per_sec=2e9),
+)
+PROMISE = model.Promise('uuid-g', 'g', (0,), (0,), 2, GIB, started=True)
+
+
+def told(sample, one=None, promise=PROMISE, view=VIEW, **more):
+    one = one or guest('g', 2, GIB)
+    (found,) = guest_load.guest_loads([sample], {one.uuid: one}, {one.uuid: promise}, view, **more)
+    return found
+
+
+def sample(**fields):
+    return GuestSample('uuid-g', 'g', '', '', **fields)
+
+
+class GuestLoadTest(unittest.TestCase):
+    def test_demand_is_what_ran_and_what_waited(self):
+        found = told(sample(cores=1.5, waiting_cores=0.5))
+        self.assertEqual((2.0, 1.5), (found.demand_cores, found.served_cores))
+        self.assertEqual(1.5, told(sample(cores=1.5)).demand_cores)
+        self.assertIsNone(told(sample()).demand_cores)
+
+    def test_a_guest_that_we_have_just_placed_is_young(self):
+        now_ns = 10**15
+        for since_ns, origin, young in (
+            (now_ns - 899 * 10**9, model.PLACED, True),
+            (now_ns, model.PLACED, True),
+            (now_ns - 900 * 10**9, model.PLACED, False),
+            (now_ns, model.FLOATING, False),
+        ):
+            promise = PROMISE._replace(since_ns=since_ns, origin=origin)
+            self.assertEqual(young, told(sample(), promise=promise, now_ns=now_ns).young)
+        self.assertFalse(told(sample(), promise=PROMISE._replace(since_ns=now_ns)).young)
+
+    def test_unknown_accesses_stay_unknown(self):
+        found = told(sample(cores=1.0, remote_ratio=0.5))
+        self.assertIsNone(found.lines_per_sec)
+        self.assertIsNone(found.bandwidth_bytes_per_sec)
+
+    def test_controllers_traffic_is_shared_out_by_accesses(self):
+        # 8e9 bytes per second served, 5e7 accesses counted: 160 bytes each.
+        found = told(sample(local_per_sec=4e7, remote_per_sec=1e7))
+        self.assertEqual(5e7, found.lines_per_sec)
+        self.assertAlmostEqual(8e9, found.bandwidth_bytes_per_sec)
+
+    def test_counted_bytes_count(self):
+        found = told(sample(bandwidth_bytes_per_sec=6.4e9))
+        self.assertEqual((1e8, 6.4e9), (found.lines_per_sec, found.bandwidth_bytes_per_sec))
+
+    def test_without_controllers_traffic_is_unknown(self):
+        view = VIEW._replace(
+            nodes=tuple(each._replace(bandwidth_bytes_per_sec=None) for each in VIEW.nodes)
+        )
+        found = told(sample(local_per_sec=4e7, remote_per_sec=1e7), view=view)
+        self.assertIsNone(found.bandwidth_bytes_per_sec)
+
+    def test_a_guest_may_run_where_its_cpus_are(self):
+        self.assertEqual(
+            (1,), told(sample(), guest('g', 2, GIB, allowed_cpus=frozenset({2}))).allowed_nodes
+        )
+        self.assertIsNone(told(sample()).allowed_nodes)
+
+    def test_a_widened_guest_has_a_home(self):
+        found = told(sample(), held={'uuid-g': (0, 1)})
+        self.assertEqual(((0, 1), (0,)), (found.cpu_nodes, found.home_nodes))
+
+    def test_who_must_not_be_touched(self):
+        self.assertEqual('', told(sample(cores=1.0)).fixed)
+        self.assertEqual('paused', told(sample(), guest('g', 2, GIB, state='paused')).fixed)
+
+    def test_vcpus_that_may_be_plugged_need_a_thread_too(self):
+        self.assertEqual(4, told(sample(), guest('g', 2, GIB, vcpus_max=4)).vcpus)
+
+
+class WaitingTest(unittest.TestCase):
+    def test_waiting_is_divided_as_guests_ran(self):
+        samples = [
+            sample(waiting_cores=1.0, cores_by_node=((0, 3.0), (1, 1.0))),
+            sample(waiting_cores=0.5, cores_by_node=((1, 2.0),)),
+        ]
+        self.assertEqual(((0, 0.75), (1, 0.75)), guest_load.waiting_cores(samples))
+
+    def test_a_node_where_one_is_unknown_is_left_out(self):
+        samples = [
+            sample(waiting_cores=1.0, cores_by_node=((0, 1.0), (1, 1.0))),
+            sample(cores_by_node=((1, 2.0),)),
+            sample(waiting_cores=1.0),
+            sample(waiting_cores=1.0, cores_by_node=((0, 0.0),)),
+        ]
+        self.assertEqual(((0, 0.5),), guest_load.waiting_cores(samples))

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was just placed is not moved again on the same evidence."""
+
+import unittest
+
+from hypothesis import assume, given, settings, strategies as st
+
+from nova_numa_pmc.core.placement import placement
+from nova_numa_pmc.core.rebalance import moves, planner, regrets as ledgers
+from tests.fixtures.hosts import GIB, LIMITS, guest, host, node
+
+INTERVAL_S = 5.0
+
+
+@st.composite
+def hosts(draw, equal, bandwidth):
+    """Draw a host and a guest that asks.
+
+    :param equal: its nodes are of one size
+    :param bandwidth: of all of them, beside CPU; else of none
+    """
+    sizes = [draw(st.sampled_from((4, 8, 16, 32))) for _ in range(draw(st.integers(2, 4)))]
+    maxima = [draw(st.sampled_from((5e10, 1e11))) for _ in sizes]
+    if equal:
+        sizes, maxima = sizes[:1] * len(sizes), maxima[:1] * len(sizes)
+    view = host(
+        *(
+            node(
+                at,
+                cores,
+                capacity=64 * GIB,
+                promised=draw(st.integers(0, 40)) * GIB,
+                vcpus=draw(st.integers(0, 40)),
+                guests=draw(st.integers(0, 9)),
+                demand_cores=draw(st.integers(0, 140 * cores)) / 100,
+                **(
+                    {
+                        'bandwidth_bytes_per_sec': draw(st.integers(0, 140)) / 100 * maxima[at],
+                        'bandwidth_max_bytes_per_sec': maxima[at],
+                    }
+                    if bandwidth
+                    else {}
+                ),
+            )
+            for at, cores in enumerate(sizes)
+        ),
+        rotation=draw(st.integers(0, 3)),
+    )
+    return view, guest(
+        vcpus=draw(st.sampled_from((1, 2, 4))), memory=draw(st.sampled_from((1, 4, 8))) * GIB
+    )
+
+
+def placed(view, new, *, young=False):
+    """Return the situation with the guest on its node, wanting what it was expected to.
+
+    None: one that wants more bandwidth than a node has spans.
+    """
+    request = placement.request(new, LIMITS, (), placement.history(view))
+    nodes = placement.place(view, request, LIMITS).nodes
+    if len(nodes) > 1:
+        return None
+    at, traffic = nodes[0], request.bandwidth_bytes_per_sec
+    after = view._replace(
+        nodes=tuple(
+            one
+            if one.id != at
+            else one._replace(
+                demand_cores=one.demand_cores + request.demand_cores,
+                bandwidth_bytes_per_sec=traffic and one.bandwidth_bytes_per_sec + traffic,
+                promised_bytes=one.promised_bytes + new.memory_bytes,
+                vcpus=one.vcpus + new.vcpus,
+            )
+            for one in view.nodes
+        )
+    )
+    return moves.Situation(
+        after,
+        (
+            moves.GuestLoad(
+                new.uuid,
+                new.name,
+                new.vcpus,
+                new.memory_bytes,
+                (at,),
+                (at,),
+                (at,),
+                (),
+                ((at, GIB),),
+                ((at, request.demand_cores),),
+                request.demand_cores,
+                request.demand_cores,
+                traffic and traffic / 64,
+                None,
+                traffic,
+                young=young,
+            ),
+        ),
+    )
+
+
+class JustPlacedTest(unittest.TestCase):
+    def assertStays(self, situation):
+        assume(situation is not None)
+        terms = moves.Terms(widen=False)
+        for plan in (
+            planner.propose(situation, terms),
+            planner.propose(situation, terms, 86400.0),
+            planner.plan(situation, ledgers.Ledger(), terms, INTERVAL_S, 0.0)[0],
+        ):
+            self.assertEqual((), plan.moves)
+
+    @settings(max_examples=200, deadline=None)
+    @given(hosts(equal=True, bandwidth=False))
+    def test_where_cpu_alone_decides_it_goes_nowhere_however_old_it_is(self, drawn):
+        self.assertStays(placed(*drawn))
+
+    @settings(max_examples=300, deadline=None)
+    @given(st.booleans().flatmap(lambda equal: hosts(equal, bandwidth=True)))
+    def test_where_bandwidth_decides_it_goes_nowhere_while_it_is_young(self, drawn):
+        self.assertStays(placed(*drawn, young=True))
+
+    @settings(max_examples=200, deadline=None)
+    @given(hosts(equal=False, bandwidth=False))
+    def test_among_nodes_of_several_sizes_likewise(self, drawn):
+        self.assertStays(placed(*drawn, young=True))
+
+    def of_two(self, young):
+        """Return a situation where the loss of queues says node 1, and pressure node 0."""
+        view = host(
+            *(
+                node(
+                    at,
+                    16,
+                    capacity=64 * GIB,
+                    demand_cores=cores,
+                    bandwidth_bytes_per_sec=served,
+                    bandwidth_max_bytes_per_sec=1e11,
+                )
+                for at, (cores, served) in enumerate(((2.0, 0.95e11), (18.0, 0.2e11)))
+            )
+        )
+        return placed(view, guest(vcpus=4, memory=GIB), young=young)
+
+    def test_it_does_go_where_placement_would_now_put_it(self):
+        situation = self.of_two(young=True)
+        self.assertEqual((), planner.propose(situation, moves.Terms(widen=False)).moves)
+        here, there = situation.view.nodes
+        calmer = situation._replace(
+            view=situation.view._replace(
+                nodes=(here._replace(demand_cores=30.0), there._replace(demand_cores=2.0))
+            )
+        )
+        plan = planner.propose(calmer, moves.Terms(widen=False))
+        self.assertEqual([(1,)], [move.steps[0].to_nodes for move in plan.moves])

@@ -1,0 +1,424 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which moves are planned, when, and which never."""
+
+import json
+import unittest
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core.rebalance import moves, planner, regrets as ledgers, regrets_format
+from tests.sim.constant import GIB, MIB, Constant, load
+
+TICK_S = 5.0
+TERMS = moves.Terms()
+
+
+def skewed(**fields):
+    """Six equal guests, five on node 0 and one on node 1, as numad leaves them."""
+    return Constant(
+        (12, 12),
+        (64 * GIB, 64 * GIB),
+        [load(f'g{at}', 4, 0 if at < 5 else 1, 4.0, resident=GIB, **fields) for at in range(6)],
+    )
+
+
+def count(host):
+    return [sum(guest.cpu_nodes == (n,) for guest in host.guests) for n in host.ids]
+
+
+def kinds(plans):
+    return [move.kind for plan in plans for move in plan.moves]
+
+
+class FiveToOneTest(unittest.TestCase):
+    def test_two_guests_move_and_no_more_bytes_than_theirs(self):
+        host = skewed()
+        plans, _ = host.run(TERMS, 20)
+        self.assertEqual([3, 3], count(host))
+        self.assertEqual(['move', 'move'], kinds(plans))
+        self.assertEqual(2 * GIB, sum(move.bytes for plan in plans for move in plan.moves))
+
+    def test_a_move_waits_until_regret_covers_its_cost(self):
+        host = skewed()
+        host.guests = [
+            guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
+            for guest in host.guests
+        ]
+        terms = TERMS._replace(bytes_per_tick=64 * GIB)
+        plans, _ = host.run(terms, 20)
+        first = next(at for at, plan in enumerate(plans) if plan.moves)
+        move = plans[first].moves[0]
+        self.assertGreaterEqual(move.regret_core_sec, move.cost_core_sec)
+        spared = (move.gain_cores - TERMS.min_gain_cores) * TICK_S
+        self.assertLess(spared * first, move.cost_core_sec)
+        self.assertEqual([], [at for at, plan in enumerate(plans) if plan.moves][2:])
+        self.assertEqual([3, 3], count(host))
+
+    def test_pending_moves_say_how_far_they_are(self):
+        host = skewed()
+        host.guests = [
+            guest._replace(bytes_by_node=((guest.cpu_nodes[0], 60 * GIB),))
+            for guest in host.guests
+        ]
+        (plan, *_), _ = host.run(TERMS, 1)
+        self.assertEqual((), plan.moves)
+        nearest = plan.pending[0]
+        self.assertEqual('move', nearest.kind)
+        self.assertLess(0, nearest.regret_core_sec)
+        self.assertLess(nearest.regret_core_sec, nearest.cost_core_sec)
+        reason, other = nearest.reasons
+        self.assertEqual(('waiting', 'crowding'), (reason.code, other.code))
+        self.assertAlmostEqual(4.0, dict(reason.values)['cores'])
+
+    def test_loss_before_and_after_is_told(self):
+        plans, _ = skewed().run(TERMS, 1)
+        self.assertAlmostEqual(8.0, plans[0].loss_cores)
+        self.assertAlmostEqual(0.0, plans[0].loss_after_cores)
+
+    def test_full_nodes_are_shared_evenly_though_as_many_cores_are_missing(self):
+        guests = [load(f'g{at}', 1, 0 if at < 5 else 1, 1.0, 300 * MIB) for at in range(6)]
+        host = Constant((2, 2), (2 * GIB, 2 * GIB), guests)
+        plans, _ = host.run(TERMS, 20)
+        self.assertEqual([3, 3], count(host))
+        self.assertEqual(['move', 'move'], kinds(plans))
+
+    def test_an_operator_needs_no_regret(self):
+        plan = planner.propose(skewed().situation(), TERMS)
+        self.assertEqual(['move', 'move'], [move.kind for move in plan.moves])
+        nothing = planner.propose(skewed().situation(), TERMS, horizon_s=0.05)
+        self.assertEqual([], [move for move in nothing.moves if move.bytes])
+
+
+class GroundTest(unittest.TestCase):
+    """On which grounds guests move."""
+
+    def test_memory_bound_guests_are_parted_though_counts_are_equal(self):
+        guests = [load(f'm{at}', 4, 0, 2.0, lines=60e6) for at in range(3)]
+        guests += [load(f'c{at}', 4, 1, 2.0) for at in range(3)]
+        host = Constant((12, 12), (64 * GIB, 64 * GIB), guests, bandwidth_max=12e9)
+        plans, _ = host.run(TERMS, 60)
+        bound = [guest.cpu_nodes for guest in host.guests if guest.name.startswith('m')]
+        self.assertEqual({(0,), (1,)}, set(bound))
+        first = next(move for plan in plans for move in plan.moves)
+        self.assertEqual('bandwidth', first.reasons[0].code)
+
+    def test_without_a_maximum_bandwidth_is_no_ground(self):
+        guests = [load(f'm{at}', 4, 0, 2.0, lines=60e6) for at in range(3)]
+        plans, _ = Constant((12, 12), (64 * GIB,) * 2, guests).run(TERMS, 10)
+        self.assertEqual([], kinds(plans))
+        self.assertIn('bandwidth_dropped', [reason.code for reason in plans[0].reasons])
+
+    def test_cpus_go_where_the_memory_is(self):
+        guests = [load('g', 2, 0, 1.0, lines=5e6, lies=((0, 8 * MIB), (1, GIB)))]
+        host = Constant((4, 4), (8 * GIB,) * 2, guests)
+        plans, _ = host.run(TERMS, 20)
+        self.assertEqual(['move'], kinds(plans))
+        self.assertEqual((1,), host.guests[0].cpu_nodes)
+        self.assertEqual(8 * MIB, plans[[len(p.moves) for p in plans].index(1)].moves[0].bytes)
+
+    def test_memory_is_fetched_where_the_cpus_can_not_go(self):
+        guests = [
+            load('g', 2, 0, 1.0, lines=5e6, lies=((0, 8 * MIB), (1, GIB)), allowed_nodes=(0,))
+        ]
+        host = Constant((4, 4), (8 * GIB,) * 2, guests)
+        plans, _ = host.run(TERMS, 60)
+        self.assertEqual(['fetch'], kinds(plans))
+        self.assertEqual(((0, GIB + 8 * MIB),), host.guests[0].bytes_by_node)
+
+    @staticmethod
+    def tight():
+        """Two busy guests beside two idle ones, on nodes without room for a third."""
+        guests = [
+            load('a', 4, 0, 4.0, 4 * GIB),
+            load('b', 4, 0, 3.0, 4 * GIB),
+            load('c', 4, 1, 0.5, 4 * GIB),
+            load('d', 4, 1, 0.5, 4 * GIB),
+        ]
+        return Constant((4, 4), (9 * GIB,) * 2, guests)
+
+    def test_two_guests_swap_where_neither_fits_alone(self):
+        host = self.tight()
+        terms = TERMS._replace(widen=False)
+        plans, _ = host.run(terms, 40)
+        self.assertEqual(['swap'], kinds(plans))
+        self.assertEqual(2, len({guest.cpu_nodes for guest in host.guests if guest.name in 'ab'}))
+
+    def test_a_swap_needs_room_for_a_first_step_on_either_node(self):
+        enough = TERMS.reserve_bytes + 16 * MIB
+        for free, expected in (
+            ((enough, enough), ['swap']),
+            ((enough - 1, enough), []),
+            ((enough, enough - 1), []),
+            ((0, 64 * GIB), []),
+        ):
+            with self.subTest(free=free):
+                seen = self.tight().situation()._replace(free_bytes=tuple(enumerate(free)))
+                plan = planner.propose(seen, TERMS._replace(widen=False))
+                self.assertEqual(expected, kinds([plan]))
+
+    def test_floating_guests_are_narrowed_for_locality(self):
+        guests = [load(f'g{at}', 2, (0, 1), 1.5, lines=5e6) for at in range(4)]
+        host = Constant((4, 4), (16 * GIB,) * 2, guests)
+        plans, _ = host.run(TERMS, 60)
+        self.assertEqual({'narrow'}, set(kinds(plans)))
+        self.assertEqual([2, 2], count(host))
+
+
+class WidenTest(unittest.TestCase):
+    def host(self, lines=(1e5, 1e6, 1e6)):
+        """Three guests that no division over two nodes satisfies."""
+        guests = [
+            load(f'g{at}', 4, 0 if at < 2 else 1, 2.7, 4 * GIB, lines=each)
+            for at, each in enumerate(lines)
+        ]
+        return Constant((4, 4), (9 * GIB,) * 2, guests)
+
+    def test_the_calmest_guest_gets_idle_cores_elsewhere(self):
+        host = self.host()
+        plans, _ = host.run(TERMS, 20)
+        self.assertEqual(['widen'], kinds(plans))
+        self.assertEqual((0, 1), host.guests[0].cpu_nodes)
+        self.assertEqual((0,), host.guests[0].home_nodes)
+        self.assertEqual(0, plans[[len(p.moves) for p in plans].index(1)].moves[0].bytes)
+
+    def test_it_goes_home_when_there_is_room(self):
+        host = self.host()
+        _, ledger = host.run(TERMS, 20)
+        host.guests[1:] = [
+            guest._replace(demand_cores=0.5, served_cores=0.5) for guest in host.guests[1:]
+        ]
+        plans, _ = host.run(TERMS, 60, ledger=ledger)
+        self.assertEqual(['narrow'], kinds(plans))
+        self.assertEqual((0,), host.guests[0].cpu_nodes)
+
+    def test_it_stays_wide_where_home_would_be_crowded(self):
+        host = self.host()
+        _, ledger = host.run(TERMS, 20)
+        host.guests[1] = host.guests[1]._replace(demand_cores=1.1, served_cores=1.1)
+        plans, _ = host.run(TERMS, 60, ledger=ledger)
+        self.assertEqual([], kinds(plans))
+
+    def test_bursts_are_shared_whether_or_not_nodes_are_full(self):
+        for each, bursting, calm in ((1.2, 0.6, 0.0), (1.5, 1.0, 0.5)):
+            guests = [load(f'g{at}', 2, at // 3, each, lines=1e4) for at in range(6)]
+            host = Constant((4, 4), (64 * GIB,) * 2, guests)
+            for waiting, wanted in ((bursting, {'widen'}), (calm, set())):
+                with self.subTest(each=each, waiting=waiting):
+                    seen = host.situation()._replace(waiting_cores=((0, waiting), (1, waiting)))
+                    plan, _ = planner.plan(seen, ledgers.Ledger(), TERMS, TICK_S, 0.0)
+                    self.assertEqual(wanted, set(kinds([plan])))
+
+    def test_bursts_of_full_nodes_are_not_shared_where_accesses_are_not_counted(self):
+        guests = [load(f'g{at}', 2, at // 3, 1.5, lines_per_sec=None) for at in range(6)]
+        seen = (
+            Constant((4, 4), (64 * GIB,) * 2, guests)
+            .situation()
+            ._replace(waiting_cores=((0, 1.0), (1, 1.0)))
+        )
+        plan, _ = planner.plan(seen, ledgers.Ledger(), TERMS, TICK_S, 0.0)
+        self.assertEqual((), plan.moves)
+
+    def test_an_operator_may_forbid_it(self):
+        plans, _ = self.host().run(TERMS._replace(widen=False), 20)
+        self.assertEqual([], kinds(plans))
+
+
+class LeftAloneTest(unittest.TestCase):
+    def test_a_fixed_guest_is_never_touched(self):
+        for why in ('pinned', 'opted_out', 'locked', 'huge_pages', 'active_job', 'bound'):
+            with self.subTest(why):
+                plans, _ = skewed(fixed=why).run(TERMS, 20)
+                self.assertEqual([], kinds(plans))
+                self.assertAlmostEqual(8.0, plans[0].loss_cores)  # but it counts
+
+    def test_fixed_guests_are_no_partners_in_swaps(self):
+        guests = [
+            load('a', 4, 0, 4.0, 4 * GIB),
+            load('b', 4, 0, 3.0, 4 * GIB),
+            load('c', 4, 1, 0.5, 4 * GIB, fixed='locked'),
+            load('d', 4, 1, 0.5, 4 * GIB, fixed='pinned'),
+        ]
+        plans, _ = Constant((4, 4), (9 * GIB,) * 2, guests).run(TERMS._replace(widen=False), 40)
+        self.assertEqual([], kinds(plans))
+
+    def test_unknown_demand_is_no_ground(self):
+        guests = skewed().guests
+        unknown = [guest._replace(demand_cores=None, served_cores=None) for guest in guests]
+        seen = skewed().situation()._replace(guests=tuple(unknown))
+        plan, _ = planner.plan(seen, ledgers.Ledger(), TERMS, 60.0, 0.0)
+        self.assertEqual(((), ()), (plan.moves, plan.pending))
+
+    def test_no_move_between_nodes_of_which_one_is_unmeasured(self):
+        seen = skewed().situation()
+        nodes = seen.view.nodes
+        for at in (0, 1):
+            with self.subTest(node=at):
+                cut = tuple(
+                    node._replace(demand_cores=None) if node.id == at else node for node in nodes
+                )
+                plan, _ = planner.plan(
+                    seen._replace(view=seen.view._replace(nodes=cut)),
+                    ledgers.Ledger(),
+                    TERMS,
+                    60.0,
+                    0.0,
+                )
+                self.assertEqual((), plan.moves)
+                self.assertIn(model.Reason('demand_unknown', (('nodes', (at,)),)), plan.reasons)
+
+    def test_no_move_of_memory_whose_place_is_unknown(self):
+        plans, _ = skewed(lies=()).run(TERMS._replace(widen=False), 20)
+        self.assertEqual([], kinds(plans))
+
+    def test_what_gains_nothing_any_more_is_neither_planned_nor_pending(self):
+        """Though the regret of before stays where no gain is too small."""
+        host = skewed()
+        terms = TERMS._replace(min_gain_cores=0.0, moves_per_hour=0, changes_per_hour=0)
+        for ticks in (1, 40):
+            with self.subTest(ticks=ticks):
+                plans, ledger = host.run(terms, ticks)
+                self.assertEqual([], kinds(plans))
+                self.assertTrue(ledger.regrets)
+                calm = [
+                    guest._replace(demand_cores=0.0, served_cores=0.0) for guest in host.guests
+                ]
+                plan, later = planner.plan(
+                    host.situation(calm),
+                    ledger,
+                    terms._replace(moves_per_hour=20, changes_per_hour=20),
+                    TICK_S,
+                    2000.0,
+                )
+                self.assertTrue(later.regrets)
+                self.assertEqual(((), ()), (plan.moves, plan.pending))
+
+    def test_a_full_target_takes_nothing(self):
+        host = skewed()
+        host.capacity_bytes = (64 * GIB, 3 * GIB)
+        plans, _ = host.run(TERMS._replace(widen=False), 20)
+        self.assertEqual([], kinds(plans))
+
+    def test_free_memory_is_left_on_the_target(self):
+        seen = skewed().situation()
+        for free, moved in (
+            (GIB, 0),
+            (GIB + TERMS.reserve_bytes, 1),
+            (2 * GIB + TERMS.reserve_bytes, 2),
+        ):
+            with self.subTest(free=free):
+                plan, _ = planner.plan(
+                    seen._replace(free_bytes=((1, free),)),
+                    ledgers.Ledger(),
+                    TERMS._replace(widen=False),
+                    60.0,
+                    0.0,
+                )
+                self.assertEqual(moved, len(plan.moves))
+
+    def test_guests_stay_where_they_may_run(self):
+        plans, _ = skewed(allowed_nodes=(0,)).run(TERMS, 20)
+        self.assertEqual([], kinds(plans))
+
+    def test_a_guest_needs_a_thread_for_each_vcpu(self):
+        guests = [load(f'g{at}', 6, 0, 4.0) for at in range(2)]
+        plans, _ = Constant((6, 4), (64 * GIB,) * 2, guests).run(TERMS._replace(widen=False), 20)
+        self.assertEqual([], kinds(plans))
+
+
+class BudgetTest(unittest.TestCase):
+    def test_bytes_of_a_tick(self):
+        plans, _ = skewed().run(TERMS._replace(bytes_per_tick=GIB), 20)
+        self.assertEqual([1, 1], [len(plan.moves) for plan in plans if plan.moves])
+
+    def test_a_guest_larger_than_a_tick_goes_alone_and_is_paid_for(self):
+        plans, _ = skewed().run(TERMS._replace(bytes_per_tick=GIB // 4), 20)
+        first, second = (at for at, plan in enumerate(plans) if plan.moves)
+        self.assertEqual(4, second - first)
+        held = plans[first + 1].reasons
+        self.assertIn('bytes_per_tick', [dict(reason.values).get('of') for reason in held])
+
+    def test_moves_of_an_hour(self):
+        terms = TERMS._replace(moves_per_hour=1, widen=False)
+        plans, ledger = skewed().run(terms, 20)
+        self.assertEqual(['move'], kinds(plans))
+        self.assertEqual(1, len(ledger.moved_s))
+        host = skewed()
+        plans, _ = host.run(terms, 130, elapsed_s=60.0)
+        self.assertEqual([3, 3], count(host))
+
+    def test_a_late_tick_does_not_multiply_one_sample(self):
+        host = skewed()
+        host.guests = [
+            guest._replace(bytes_by_node=((guest.cpu_nodes[0], 160 * GIB),))
+            for guest in host.guests
+        ]
+        plan, _ = planner.plan(
+            host.situation(), ledgers.Ledger(), TERMS._replace(widen=False), 86400.0, 0.0
+        )
+        self.assertEqual((), plan.moves)
+
+
+class LedgerTest(unittest.TestCase):
+    def test_it_survives_a_restart(self):
+        host = skewed()
+        host.guests = [
+            guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
+            for guest in host.guests
+        ]
+        _, ledger = host.run(TERMS, 2)
+        self.assertTrue(ledger.regrets)
+        kept = json.loads(json.dumps(regrets_format.to_data(ledger)))
+        self.assertEqual(ledger, regrets_format.from_data(kept))
+
+    def test_a_move_that_does_not_pay_makes_the_guest_cautious(self):
+        host = skewed()
+        plans, ledger = host.run(TERMS, 1)
+        moved = {step.uuid for move in plans[0].moves for step in move.steps}
+        self.assertEqual({uuid: 2.0 for uuid in moved}, ledgers.caution(ledger))
+        # The load goes: what was moved spares nothing any more.
+        host.guests = [guest._replace(demand_cores=0.1, served_cores=0.1) for guest in host.guests]
+        _, later = host.run(TERMS, 5, ledger=ledger)
+        self.assertEqual(moved, set(ledgers.caution(later)))
+
+    def test_a_move_that_pays_restores_trust(self):
+        _, ledger = skewed().run(TERMS, 20)
+        self.assertEqual({}, ledgers.caution(ledger))
+        self.assertEqual((), ledger.trials)
+
+    def test_what_failed_can_be_forgotten(self):
+        plans, ledger = skewed().run(TERMS, 1)
+        moved = [step.uuid for move in plans[0].moves for step in move.steps]
+        self.assertEqual((), ledgers.forgotten(ledger, moved).trials)
+
+    def test_guests_and_nodes_that_are_gone_are_dropped(self):
+        host = skewed()
+        host.guests = [
+            guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
+            for guest in host.guests
+        ]
+        _, ledger = host.run(TERMS, 2)
+        host.guests = host.guests[5:]
+        _, ledger = host.run(TERMS, 1, ledger=ledger)
+        self.assertEqual((), ledger.regrets)
+
+    def test_a_clock_that_goes_back_keeps_nothing_for_ever(self):
+        _, ledger = skewed().run(TERMS, 1)
+        _, ledger = planner.plan(
+            skewed().situation(), ledger, TERMS._replace(widen=False), 0.0, 1.0
+        )
+        self.assertEqual(((), ()), (ledger.moved_s, ledger.trials))
+
+
+class DomainTest(unittest.TestCase):
+    def test_nodes_that_share_their_channels_are_one_place(self):
+        near = ((10, 11, 20, 20), (11, 10, 20, 20), (20, 20, 10, 11), (20, 20, 11, 10))
+        guests = [load(f'g{at}', 4, 0 if at < 3 else 2, 3.0) for at in range(3)]
+        host = Constant(
+            (6, 6, 6, 6), (16 * GIB,) * 4, guests, distances=near, domains=(0, 0, 2, 2)
+        )
+        plans, _ = host.run(TERMS, 20)
+        self.assertEqual([], kinds(plans))  # nine cores wanted, twelve on the first pair
+
+    def test_an_empty_host_has_an_empty_plan(self):
+        plans, ledger = Constant((4, 4), (GIB, GIB), []).run(TERMS, 2)
+        self.assertEqual([], kinds(plans))
+        self.assertEqual(ledgers.Ledger(), ledger)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rebalancer's memory survives a restart, and nothing else is taken for it."""
+
+import json
+import unittest
+
+from nova_numa_pmc.core.rebalance import regrets_format
+from nova_numa_pmc.core.rebalance.regrets import Caution, Ledger, Regret, Trial
+
+FULL = Ledger(
+    (
+        Regret((('uuid-a', (1,), (1,)), ('uuid-b', (0,), (0,))), 12.5),
+        Regret((('uuid-c', (0, 1), ()),), 0.25),
+    ),
+    (Trial((('uuid-a', (0,), ((0, 0.75), (1, 0.25)), (1,)),), 5.0, -1.0, 100.0),),
+    (Caution('uuid-a', 4.0, 100.0),),
+    (100.0, 105.0),
+    (90.0,),
+    1 << 30,
+)
+
+
+class LedgerFormatTest(unittest.TestCase):
+    def test_round_trip(self):
+        for ledger in (Ledger(), FULL):
+            data = json.loads(json.dumps(regrets_format.to_data(ledger)))
+            self.assertEqual(ledger, regrets_format.from_data(data))
+
+    def test_a_newer_writer_may_add_fields(self):
+        data = dict(regrets_format.to_data(FULL), more='?')
+        data['regrets'] = [dict(each, why='?') for each in data['regrets']]
+        self.assertEqual(FULL, regrets_format.from_data(data))
+
+    def test_what_is_malformed_is_refused(self):
+        good = regrets_format.to_data(FULL)
+        for name, value in (
+            ('version', 2),
+            ('regrets', None),
+            ('regrets', [{}]),
+            ('regrets', [{'key': [['a']], 'core_sec': 1}]),
+            ('trials', [[]]),
+            ('cautions', [{'uuid': 'a', 'factor': 'x'}]),
+            ('moved_s', [float('nan')]),
+            ('owed_bytes', float('inf')),
+            ('changed_s', [True]),
+            ('owed_bytes', None),
+        ):
+            with self.subTest(name=name, value=value), self.assertRaises(ValueError):
+                regrets_format.from_data(dict(good, **{name: value}))
+        for data in (None, [], 'x', {}):
+            with self.subTest(data), self.assertRaises(ValueError):
+                regrets_format.from_data(data)

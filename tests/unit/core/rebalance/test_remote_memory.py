@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What remote memory is worth: without counters something, and never more than the guest runs."""
+
+from __future__ import annotations
+
+import unittest
+from typing import Any
+
+from hypothesis import given, settings, strategies as st
+
+from nova_numa_pmc.core.rebalance import moves, planner, regrets as ledgers
+from nova_numa_pmc.core.rebalance.explain_move import explain_move
+from nova_numa_pmc.core.rebalance.host_model import Ground, Place
+from tests.sim.constant import GIB, Constant, load
+
+TERMS = moves.Terms()
+TICK_S, FOUR_HOURS_S = 60.0, 4 * 3600.0
+FAR = ((10, 21), (21, 10))
+
+
+def remote(lines_per_sec: float | None, cores: float = 2.0, **fields) -> Constant:
+    """Lay out a host whose one guest of 64 GiB runs on node 0, with all its memory on node 1."""
+    guest = load(
+        'g',
+        4,
+        0,
+        cores,
+        64 * GIB,
+        lies=((1, 64 * GIB),),
+        mem_nodes=(0,),
+        lines_per_sec=lines_per_sec,
+        bandwidth_bytes_per_sec=None,
+        remote_ratio=1.0,
+        **fields,
+    )
+    return Constant((8, 8), (128 * GIB,) * 2, [guest], distances=FAR)
+
+
+def moved(host: Constant) -> list[moves.Move]:
+    plans, _ = host.run(TERMS, int(FOUR_HOURS_S / TICK_S), TICK_S)
+    return [move for plan in plans for move in plan.moves]
+
+
+class WithoutRatesTest(unittest.TestCase):
+    def test_memory_comes_home_within_four_hours(self):
+        host = remote(None, allowed_nodes=(0,))
+        made = moved(host)
+        self.assertEqual(['fetch'], [move.kind for move in made])
+        self.assertEqual(((0, 64 * GIB),), host.guests[0].bytes_by_node)
+
+    def test_the_move_says_that_its_rate_is_assumed(self):
+        (fetched,) = moved(remote(None, allowed_nodes=(0,)))
+        self.assertIn('distance of memory, at an assumed rate of accesses,', explain_move(fetched))
+        (fetched,) = moved(remote(4e6, allowed_nodes=(0,)))
+        self.assertIn('distance of memory 0.35', explain_move(fetched))
+
+    def test_a_counted_rate_is_what_it_is(self):
+        self.assertEqual([], moved(remote(0.0)))
+
+    def test_a_guest_that_hardly_runs_stays(self):
+        self.assertEqual([], moved(remote(None, cores=0.1)))
+
+    def test_an_assumed_rate_queues_nowhere(self):
+        host = remote(None)
+        host.bandwidth_max = 1e9
+        mover = Ground(host.situation(), TERMS).movers['g']
+        _, distance, queueing, traffic, reaching = map(sum, zip(*mover.effect.columns))
+        self.assertLess(0.0, distance)
+        self.assertEqual((0.0, 0.0, 0.0), (queueing, traffic, reaching))
+
+
+class NoMoreThanItRunsTest(unittest.TestCase):
+    def test_one_core_gains_at_most_one(self):
+        plan, _ = planner.plan(
+            remote(6e7, cores=1.0).situation(), ledgers.Ledger(), TERMS, TICK_S, 0.0
+        )
+        gains: list[Any] = [
+            dict(reason.values)['cores']
+            for move in plan.moves + plan.pending
+            for reason in move.reasons
+            if reason.code == 'distance'
+        ]
+        self.assertLess(0.9, gains[0])
+        for gain in gains:
+            self.assertLessEqual(gain, 1.0)
+
+    def test_less_distance_is_better_however_much_is_reached(self):
+        latencies = ((80.0, 100.0, 300.0),) * 3
+        lies = [
+            load('g', 4, 0, 1.0, 4 * GIB, lines=1e8, lies=((node, 4 * GIB),)) for node in (1, 2)
+        ]
+        near, far = (
+            Ground(
+                Constant((4,) * 3, (64 * GIB,) * 3, [each], latencies_ns=latencies).situation(),
+                TERMS,
+            ).balance.loss()
+            for each in lies
+        )
+        self.assertLess(near, far)
+
+    @settings(max_examples=200, deadline=None)
+    @given(
+        st.floats(0.05, 4.0),
+        st.floats(1.0, 8.0),
+        st.none() | st.floats(0, 1e9),
+        st.floats(0, 1),
+        st.sampled_from((13, 21, 31, 200)),
+    )
+    def test_the_distance_of_a_move_is_within_what_the_guest_runs(
+        self, served, wanted_ratio, lines, part, distance
+    ):
+        guest = load(
+            'g',
+            4,
+            0,
+            served * wanted_ratio,
+            8 * GIB,
+            lies=((0, int(part * 8 * GIB)), (1, int((1 - part) * 8 * GIB))),
+            lines_per_sec=lines,
+            served_cores=served,
+        )
+        host = Constant(
+            (4, 4), (64 * GIB,) * 2, [guest], distances=((10, distance), (distance, 10))
+        )
+        ground = Ground(host.situation(), TERMS)
+        mover = ground.movers['g']
+        for place in (Place((0,), 0), Place((1,), 1), Place((1,), None)):
+            now, then = (
+                ground.balance.parts(),
+                ground.balance.parts((mover.effect,), (ground.effect(mover, place),)),
+            )
+            self.assertLessEqual(now[1] - then[1], served + 1e-9)

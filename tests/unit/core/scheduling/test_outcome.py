@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler's short way agrees with place() on every host."""
+
+import unittest
+
+from hypothesis import given, settings, strategies as st
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core.placement import placement, ranking
+from nova_numa_pmc.core.scheduling import outcome
+from nova_numa_pmc.core.scheduling.aggregates import aggregate
+from tests.fixtures.hosts import LIMITS, MIB, host, node
+from tests.unit.core.placement.test_placement_properties import hosts
+
+asked = st.builds(
+    outcome.Asked,
+    st.integers(1, 24),
+    st.integers(0, 99),
+    st.floats(0, 20),
+    st.sampled_from((model.AUTO, model.AUTO, model.ONE_NODE, model.SPREAD)),
+    st.sampled_from((0.3, 1.0, 3.0)),
+)
+#: As hosts are: they know the same of all their nodes.
+even = st.builds(
+    lambda view, demand, bandwidth, link: view._replace(
+        nodes=tuple(
+            one._replace(
+                demand_cores=one.demand_cores if demand else None,
+                bandwidth_bytes_per_sec=one.bandwidth_bytes_per_sec if bandwidth else None,
+                link_ratio=one.link_ratio if link else None,
+            )
+            for one in view.nodes
+        )
+    ),
+    hosts(measured=True),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+
+
+def domains_of(found, columns):
+    return {node for at in found.at for node in columns.members[at]}
+
+
+class OutcomeTest(unittest.TestCase):
+    @settings(max_examples=150, deadline=None)
+    @given(even | hosts(), asked)
+    def test_it_is_where_place_would_go(self, view, wanted):
+        columns = aggregate(view)
+        found = outcome.outcome(columns, wanted, LIMITS)
+        placed = placement.place(view, outcome.request(columns, wanted), LIMITS)
+        if placed.nodes:
+            self.assertEqual({*placed.nodes, *placed.mem_nodes}, domains_of(found, columns))
+            self.assertEqual(placed.reasons[0].code, found.code)
+            self.assertEqual(dict(placed.reasons[0].values)['pressure'], found.used[0])
+        else:
+            self.assertEqual(placed.reasons[0].code, found.code)
+            self.assertEqual(
+                {at for at, cores in enumerate(columns.cores) if cores}, set(found.at)
+            )
+
+    @settings(max_examples=150, deadline=None)
+    @given(even | hosts(), asked)
+    def test_the_short_way_agrees_with_the_long_one(self, view, wanted):
+        columns = aggregate(view)
+        short = outcome.outcome(columns, wanted, LIMITS)
+        long = outcome.ask_place(columns, wanted, LIMITS)
+        self.assertEqual(long.code, short.code)
+        self.assertEqual(long.at, short.at)
+        self.assertEqual(long.used, tuple(short.used))
+        self.assertEqual(list(long.rest), list(short.rest))
+
+    def test_an_ordinary_host_takes_the_short_way(self):
+        columns = aggregate(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
+        self.assertTrue(columns.usual)
+        found = outcome.outcome(columns, outcome.unseen(2, 4), LIMITS)
+        self.assertEqual(('one_node', (0.25,), (0.0,), (0,), (0,), (0,)), tuple(found))
+
+    def test_a_guest_too_large_for_a_node_spans(self):
+        columns = aggregate(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
+        found = outcome.outcome(columns, outcome.unseen(6, 4), LIMITS)
+        self.assertEqual(('span', (0.375, 0.375), []), tuple(found)[:3])
+
+    def test_a_guest_too_large_for_the_host_floats_over_all_nodes(self):
+        columns = aggregate(host(node(0, 4, capacity=9 * MIB), node(1, 4, capacity=9 * MIB)))
+        found = outcome.outcome(columns, outcome.unseen(16, 4), LIMITS)
+        self.assertEqual(('too_few_cpus', (1.0, 1.0), []), tuple(found)[:3])
+
+    def test_a_host_without_a_usable_cpu_is_beyond_any_pressure(self):
+        columns = aggregate(
+            host(*(node(at, 0, threads=0, capacity=9 * MIB, demand_cores=30.0) for at in range(2)))
+        )
+        found = outcome.outcome(columns, outcome.unseen(2, 4), LIMITS)
+        self.assertEqual(('too_few_cpus', (ranking.ABSURD,)), tuple(found)[:2])

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which nodes share their memory channels, and which are near, by caches and sockets."""
+
+import unittest
+
+from hypothesis import given, strategies as st
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import cache_hierarchy, memory_domains
+from nova_numa_pmc.core.placement import placement
+from tests.fixtures.hosts import GIB, LIMITS, guest, topology, two_level
+
+AMD, INTEL, HYGON = 'AuthenticAMD', 'GenuineIntel', 'HygonGenuine'
+
+
+def machine(nodes, cpus_per_node, cpus_per_l3, per_socket, vendor, near=11, far=21):
+    """Build a host of equal nodes, with its caches and sockets."""
+    count = nodes * cpus_per_node
+    caches = [
+        frozenset(range(first, first + cpus_per_l3)) for first in range(0, count, cpus_per_l3)
+    ]
+    host = topology(
+        [cpus_per_node] * nodes,
+        [8 * GIB] * nodes,
+        distances=two_level(nodes, per_socket, near, far),
+    )
+    return host._replace(
+        l3s=tuple(tuple(cache for cache in caches if cache & node.cpus) for node in host.nodes),
+        sockets=tuple(at // per_socket for at in range(nodes)),
+        vendor=vendor,
+    )
+
+
+#: As kernels show them: (host, domains).
+SHAPES = {
+    'one node a socket': (machine(2, 8, 8, 1, INTEL), ()),
+    'SNC-2': (machine(4, 4, 8, 2, INTEL), ()),
+    'SNC-4': (machine(8, 4, 16, 4, INTEL), ()),
+    'cluster-on-die of many nodes': (machine(16, 2, 16, 8, INTEL), ()),
+    'NPS1, many caches': (machine(2, 16, 4, 1, AMD), ()),
+    'NPS4, three caches a node': (machine(8, 12, 4, 4, AMD), ()),
+    'NPS4, a cache a node': (machine(8, 8, 8, 4, AMD), ()),
+    'L3 as NUMA, eight a socket': (machine(16, 4, 4, 8, AMD), (0,) * 8 + (8,) * 8),
+    'L3 as NUMA, twelve a socket': (machine(24, 8, 8, 12, AMD), (0,) * 12 + (12,) * 12),
+    'L3 as NUMA, one socket': (machine(8, 4, 4, 8, HYGON, far=11), (0,) * 8),
+    'as many nodes a socket, not AMD': (machine(16, 4, 4, 8, 'HiSilicon'), ()),
+    'caches not known': (machine(16, 4, 4, 8, AMD)._replace(l3s=()), ()),
+    'sockets not known': (machine(16, 4, 4, 8, AMD)._replace(sockets=(None,) * 16), ()),
+}
+
+
+class DomainsTest(unittest.TestCase):
+    def test_each_shape(self):
+        for name, (host, expected) in SHAPES.items():
+            with self.subTest(name):
+                self.assertEqual(expected, cache_hierarchy.domains(host, LIMITS))
+
+    def test_the_operator_may_say_otherwise(self):
+        host, _ = SHAPES['SNC-2']
+        self.assertEqual(
+            (0, 0, 2, 2), cache_hierarchy.domains(host, LIMITS._replace(domain_distance=12))
+        )
+        host, _ = SHAPES['L3 as NUMA, eight a socket']
+        self.assertEqual((), cache_hierarchy.domains(host, LIMITS._replace(domain_distance=10)))
+
+    def test_memory_of_devices_beside_them_is_its_own(self):
+        host, expected = SHAPES['L3 as NUMA, eight a socket']
+        host = host._replace(
+            nodes=(*host.nodes, model.Node(16, frozenset(), GIB)),
+            l3s=(*host.l3s, ()),
+            sockets=(*host.sockets, None),
+            distances=tuple((*row, 80) for row in host.distances) + ((80,) * 16 + (10,),),
+        )
+        self.assertEqual((*expected, 16), cache_hierarchy.domains(host, LIMITS))
+
+    def test_a_node_with_cpus_kept_from_guests_is_still_one_cache(self):
+        host, expected = SHAPES['L3 as NUMA, eight a socket']
+        host = host._replace(
+            nodes=tuple(
+                node._replace(cpus=node.cpus - {0, 1}, online_cpus=node.cpus)
+                for node in host.nodes
+            )
+        )
+        self.assertEqual(expected, cache_hierarchy.domains(host, LIMITS))
+
+    def test_a_guest_spans_clusters_that_have_controllers_of_their_own(self):
+        # It was put "on one node", 1 and 3, because their distance is below 12.
+        host = machine(4, 2, 4, 2, INTEL)
+        view = placement.view(host, (), LIMITS)
+        new = guest(vcpus=4)
+        placed = placement.place(view, placement.request(new, LIMITS), LIMITS)
+        self.assertEqual('span', placed.reasons[0].code)
+        self.assertIn(placed.nodes, ((0, 1), (2, 3)))
+        self.assertEqual(
+            1, len(placement.place(view, placement.request(guest(), LIMITS), LIMITS).nodes)
+        )
+
+    def test_nodes_that_share_channels_are_one_place(self):
+        host = machine(24, 8, 8, 12, AMD)
+        view = placement.view(host, (), LIMITS)
+        placed = placement.place(view, placement.request(guest(vcpus=12), LIMITS), LIMITS)
+        self.assertEqual(('one_node', tuple(range(12))), (placed.reasons[0].code, placed.nodes))
+
+
+class DistancesTest(unittest.TestCase):
+    def test_a_slit_that_tells_sockets_apart_stays(self):
+        for name, (host, _) in SHAPES.items():
+            with self.subTest(name):
+                self.assertIs(host.distances, cache_hierarchy.distances(host))
+
+    def test_a_flat_one_is_told_by_sockets(self):
+        flat = machine(4, 2, 4, 2, INTEL, near=20, far=20)
+        self.assertEqual(two_level(4, 2, 20, 21), cache_hierarchy.distances(flat))
+        placed = placement.place(
+            placement.view(flat, (), LIMITS, rotation=1),
+            placement.request(guest(vcpus=4), LIMITS),
+            LIMITS,
+        )
+        self.assertIn(placed.nodes, ((0, 1), (2, 3)))
+
+    def test_what_is_not_known_stays(self):
+        flat = machine(4, 2, 4, 2, INTEL, near=20, far=20)
+        for sockets in ((), (None,) * 4, (0, 1, 2, 3), (0, 0)):
+            with self.subTest(sockets=sockets):
+                host = flat._replace(sockets=sockets)
+                self.assertEqual(flat.distances, cache_hierarchy.distances(host))
+        self.assertEqual((), cache_hierarchy.distances(flat._replace(distances=())))
+
+
+labels = st.lists(st.integers(0, 5), max_size=9)
+squares = st.integers(0, 7).flatmap(
+    lambda count: st.lists(
+        st.lists(st.integers(10, 25), min_size=count, max_size=count).map(tuple),
+        min_size=count,
+        max_size=count,
+    ).map(tuple)
+)
+
+
+class LabelTest(unittest.TestCase):
+    @given(labels)
+    def test_equal_labels_are_one_domain_named_by_its_first(self, drawn):
+        found = memory_domains.labelled(drawn) or tuple(range(len(drawn)))
+        self.assertEqual([drawn.index(label) for label in drawn], list(found))
+        self.assertEqual(memory_domains.labelled(found), memory_domains.labelled(drawn))
+
+    @given(squares, st.integers(9, 26))
+    def test_near_nodes_and_those_between_are_one_domain(self, distances, threshold):
+        found = memory_domains.near(distances, threshold) or tuple(range(len(distances)))
+        for a, row in enumerate(distances):
+            for b, distance in enumerate(row):
+                if a != b and distance < threshold:
+                    self.assertEqual(found[a], found[b])
+        if threshold <= 10:
+            self.assertEqual(tuple(range(len(distances))), found)
+
+    @given(squares, st.data())
+    def test_a_threshold_says_all_or_nothing(self, distances, data):
+        drawn = memory_domains.labelled(
+            data.draw(
+                st.lists(st.integers(0, 3), min_size=len(distances), max_size=len(distances))
+            )
+        )
+        view = model.HostView((), distances, domains=drawn)
+        told, whole = memory_domains.threshold(view)
+        self.assertEqual(drawn if whole else (), memory_domains.near(distances, told))

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+import unittest
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import host_view as subject
+from tests.fixtures.hosts import GIB, LIMITS, MIB, guest, topology
+
+
+def promised(name, mem_nodes=(), memory=GIB, cpu_nodes=None, vcpus=1, **fields):
+    return model.Promise(
+        name,
+        name,
+        mem_nodes if cpu_nodes is None else cpu_nodes,
+        mem_nodes,
+        vcpus,
+        memory,
+        **fields,
+    )
+
+
+class CapacityTest(unittest.TestCase):
+    def test_pools_unreclaimable_and_reserve_come_off_before_the_ratio(self):
+        node = model.Node(
+            0,
+            frozenset({0}),
+            16 * GIB,
+            0,
+            GIB,
+            (model.HugePages(2 * MIB, 1024, 10), model.HugePages(GIB, 2, 2)),
+        )
+        limits = model.Limits(ram_ratio=1.5, reserve_bytes=GIB)
+        self.assertEqual(15 * GIB, subject.capacity_bytes(node, limits))
+
+    def test_never_negative(self):
+        node = model.Node(0, frozenset({0}), GIB, 0, GIB)
+        self.assertEqual(0, subject.capacity_bytes(node, model.Limits()))
+
+    def test_free_memory_now_does_not_count(self):
+        node = model.Node(0, frozenset({0}), GIB, 0)
+        self.assertEqual(GIB, subject.capacity_bytes(node, LIMITS))
+
+
+class CoresTest(unittest.TestCase):
+    def cores(self, host, **limits):
+        return [node.cores for node in subject.view(host, (), LIMITS._replace(**limits)).nodes]
+
+    def test_a_sibling_adds_a_quarter(self):
+        self.assertEqual([5.0, 2.5], self.cores(topology((8, 4), threads=2)))
+        self.assertEqual([4.0, 2.0], self.cores(topology((8, 4), threads=2), smt_ratio=0))
+
+    def test_a_core_with_one_usable_thread_is_a_whole_core(self):
+        host = topology((4, 4), threads=2)
+        first = host.nodes[0]._replace(cpus=frozenset({1, 2, 3}))
+        self.assertEqual([2.25, 2.5], self.cores(host._replace(nodes=(first, host.nodes[1]))))
+
+    def test_cpus_without_a_core_count_as_cores(self):
+        self.assertEqual([3.0, 1.0], self.cores(topology((3, 1))._replace(cores=())))
+
+    def test_a_memory_only_node_has_none(self):
+        node = subject.view(topology((2, 0)), (), LIMITS).nodes[1]
+        self.assertEqual((0, 0), (node.cores, node.threads))
+
+
+class PromisesTest(unittest.TestCase):
+    def promised(self, host, *promises):
+        return [node.promised_bytes for node in subject.view(host, promises, LIMITS).nodes]
+
+    def test_a_floating_guest_spreads_in_proportion_to_capacity(self):
+        host = topology((2, 2), (3 * GIB, GIB))
+        self.assertEqual([3 * GIB // 4, GIB // 4], self.promised(host, promised('a')))
+
+    def test_a_spanning_guest_fills_what_is_left(self):
+        host = topology((2, 2), (4 * GIB, 4 * GIB))
+        self.assertEqual(
+            [4 * GIB, 4 * GIB],
+            self.promised(host, promised('wide', (0, 1), 5 * GIB), promised('one', (0,), 3 * GIB)),
+        )
+
+    def test_a_recorded_division_stays(self):
+        host = topology((2, 2), (4 * GIB, 4 * GIB))
+        wide = promised('wide', (0, 1), 5 * GIB, mem_bytes=(GIB, 4 * GIB))
+        self.assertEqual([GIB, 4 * GIB], self.promised(host, wide))
+        moved = wide._replace(mem_nodes=(0,))  # and the division with it no longer parallel
+        self.assertEqual([5 * GIB, 0], self.promised(host, moved))
+
+    def test_more_than_fits_is_still_counted(self):
+        host = topology((2, 2), (GIB, GIB))
+        self.assertEqual(
+            [4 * GIB, 3 * GIB],
+            self.promised(host, promised('wide', (0, 1), 6 * GIB), promised('one', (0,), GIB)),
+        )
+
+    def test_a_node_that_is_gone_leaves_the_guest_floating(self):
+        self.assertEqual([GIB // 2] * 2, self.promised(topology(), promised('a', (7,))))
+
+    def test_no_capacity_anywhere_spreads_evenly(self):
+        self.assertEqual([GIB // 2] * 2, self.promised(topology(memory=(0, 0)), promised('a')))
+
+    def test_vcpus_spread_in_proportion_to_cores(self):
+        host = topology((6, 2))
+        nodes = subject.view(
+            host, [promised('a', cpu_nodes=(), vcpus=4), promised('b', (1,), vcpus=2)], LIMITS
+        ).nodes
+        self.assertEqual([3.0, 3.0], [node.vcpus for node in nodes])
+        self.assertEqual([0.75, 1.25], [node.guests for node in nodes])
+
+    def test_huge_pages_count_against_their_pool_only(self):
+        pools = tuple((model.HugePages(2 * MIB, total, total),) for total in (1024, 0))
+        host = topology(memory=(4 * GIB, 4 * GIB), huge_pages=pools)
+        nodes = subject.view(host, [promised('a', (0,), page_bytes=2 * MIB)], LIMITS).nodes
+        self.assertEqual([0, 0], [node.promised_bytes for node in nodes])
+        self.assertEqual([2 * GIB, 4 * GIB], [node.capacity_bytes for node in nodes])
+        self.assertEqual(((2 * MIB, GIB),), nodes[0].huge_free_bytes)
+
+    def test_huge_pages_taken_by_others_are_not_free(self):
+        host = topology(memory=(4 * GIB, 4 * GIB), huge_pages=((model.HugePages(GIB, 3, 1),), ()))
+        self.assertEqual(((GIB, GIB),), subject.view(host, (), LIMITS).nodes[0].huge_free_bytes)
+
+
+class MeasuredTest(unittest.TestCase):
+    def test_unmeasured_is_none(self):
+        nodes = subject.view(topology(), (), LIMITS, {1: model.NodeLoad(0.0)}).nodes
+        self.assertEqual([None, 0.0], [node.demand_cores for node in nodes])
+
+    def test_young_guests_are_charged_beside_what_is_measured(self):
+        now = 10**12
+        promises = [
+            promised('old', (0,), vcpus=4, since_ns=now - 121 * 10**9),
+            promised('young', (0,), vcpus=2, since_ns=now - 119 * 10**9),
+        ]
+        node = subject.view(
+            topology(), promises, LIMITS, {0: model.NodeLoad(1.5)}, now_ns=now
+        ).nodes[0]
+        self.assertEqual(2.5, node.demand_cores)
+
+
+class RequestTest(unittest.TestCase):
+    def test_share_without_history(self):
+        request = subject.request(guest(vcpus=4), LIMITS)
+        self.assertEqual(2.0, request.demand_cores)
+        self.assertIsNone(request.bandwidth_bytes_per_sec)
+
+    def test_share_with_history(self):
+        history = model.History(5, 4.5, 10**9)
+        hints = (('numa_pmc:memory_intensity', 'high'),)
+        request = subject.request(guest(vcpus=2, hints=hints), LIMITS, history=history)
+        self.assertEqual(2 * 45 / 64, request.demand_cores)  # 0.7, rounded to 1/64
+        self.assertAlmostEqual(3e9 * 2 * 45 / 64, request.bandwidth_bytes_per_sec)
+
+    def test_hints(self):
+        for value, policy in (
+            ('spread', 'spread'),
+            ('one_node', 'one_node'),
+            ('none', 'none'),
+            ('auto', 'auto'),
+            ('SPREAD!', 'auto'),
+            ('', 'auto'),
+        ):
+            with self.subTest(value):
+                hints = (('numa_pmc:policy', value), ('numa_pmc:memory_intensity', 'x'))
+                self.assertEqual(policy, subject.request(guest(hints=hints), LIMITS).policy)
+
+    def test_asks_for_the_vcpus_it_may_plug_but_is_charged_those_online(self):
+        request = subject.request(guest(vcpus=2, vcpus_max=8), LIMITS)
+        self.assertEqual((8, 1.0), (request.vcpus, request.demand_cores))

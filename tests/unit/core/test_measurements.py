@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+import unittest
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import measurements
+from nova_numa_pmc.core.measurements import Abilities, NodeUse
+from nova_numa_pmc.host.sources import Evidence, Running
+from nova_numa_pmc.measurement import COUNTED, INFERRED, DeviceSample
+
+NODES = tuple(model.Node(id, frozenset(range(4 * id, 4 * id + 4)), 1000, 600) for id in (0, 1))
+ABLE = Abilities((4.0, 4.0), (1e9, None), (None, None), ((60.0, 100.0), (100.0, 60.0)), 1)
+UNABLE = Abilities((4.0, 4.0), (None, None), (None, None), None, 1)
+GUEST = Running(
+    model.Guest('u', 'g', 2, 1, devices=('0000:3b:00.1',)),
+    {},
+    1.0,
+    0.25,
+    {0: 0.75, 1: 0.25},
+    {0: 10, 1: 30},
+)
+EVIDENCE = Evidence('perf by thread', COUNTED, 300.0, 100.0, 0.25, None, 2000.0, 1000.0, 0.5)
+
+
+class NodeSamplesTest(unittest.TestCase):
+    def test_all_known(self):
+        uses = (NodeUse(3.0, 2.0, 3e6, 1e6, 2e9, 1e9, 5e8), NodeUse(6.0, 4.0, 4e6, 0.0))
+        (first, second), traffic = measurements.node_samples(NODES, uses, ABLE, ())
+        self.assertEqual(
+            (0.75, 0.5, 0.75), (first.cpu_ratio, first.bandwidth_ratio, first.pressure)
+        )
+        self.assertEqual((0.25, 2.0, True), (first.remote_ratio, first.cpi, first.cpi_reliable))
+        # Queueing on node 0 at u = 0.5: 0.15 · 60 ns on each of its own lines.
+        self.assertAlmostEqual((3e6 * 9 + 1e6 * 40) / 1e9, first.distance_cores)
+        self.assertEqual((0.0, 2.0), (first.waiting_cores, second.waiting_cores))
+        self.assertEqual((1000, 600), (second.memory_bytes, second.free_bytes))
+        self.assertEqual((None, 1.5), (second.bandwidth_ratio, second.pressure))
+        self.assertEqual(((3e6, 1e6), (0.0, 4e6)), traffic.lines_per_sec)
+
+    def test_unknown_stays_unknown(self):
+        for node in measurements.node_samples(NODES, (NodeUse(), NodeUse()), UNABLE, ())[0]:
+            told = node._asdict()
+            for name in ('id', 'capacity_cores', 'memory_bytes', 'free_bytes'):
+                told.pop(name)
+            self.assertEqual({False, None}, set(told.values()))
+
+    def test_cpi_of_an_idle_node_is_not_reliable(self):
+        uses = (NodeUse(0.1, 0.1, cycles_per_sec=8.0, instructions_per_sec=1.0), NodeUse())
+        (first, _), _ = measurements.node_samples(NODES, uses, UNABLE, ())
+        self.assertEqual((8.0, False), (first.cpi, first.cpi_reliable))
+
+    def test_bandwidth_follows_from_all_traffic(self):
+        uses = (
+            NodeUse(local_per_sec=3e6, remote_per_sec=1e6),
+            NodeUse(local_per_sec=0.0, remote_per_sec=2e6, bandwidth_bytes_per_sec=7.0),
+        )
+        (first, second), _ = measurements.node_samples(NODES, uses, ABLE, (), all_traffic=True)
+        self.assertEqual(
+            (64 * 5e6, 7.0), (first.bandwidth_bytes_per_sec, second.bandwidth_bytes_per_sec)
+        )
+        self.assertIsNone(measurements.node_samples(NODES, uses, ABLE, ())[0][0].bandwidth_ratio)
+
+    def test_remote_accesses_go_where_guests_pages_are(self):
+        nodes = NODES + (model.Node(2, frozenset()),)
+        uses = (
+            NodeUse(local_per_sec=0.0, remote_per_sec=100.0),
+            NodeUse(local_per_sec=0.0, remote_per_sec=0.0),
+            NodeUse(local_per_sec=0.0, remote_per_sec=0.0),
+        )
+        able = Abilities((4, 4, 0), (None,) * 3, (None,) * 3, None, 1)
+        guest = measurements.guest_sample(
+            GUEST._replace(bytes_by_node={0: 5, 1: 10, 2: 30}), EVIDENCE, ()
+        )
+        _, traffic = measurements.node_samples(nodes, uses, able, (guest,))
+        self.assertEqual([0.0, 25.0, 75.0], [round(x, 6) for x in traffic.lines_per_sec[0]])
+
+
+class CountsOfGuestsTest(unittest.TestCase):
+    def counts(self, *guests, **evidence):
+        return {
+            node: tuple(counts[:2])
+            for node, counts in measurements.counts_of_guests(guests, evidence, (0, 1)).items()
+        }
+
+    def test_by_where_they_ran(self):
+        other = GUEST._replace(guest=GUEST.guest._replace(uuid='v'), cores_by_node={1: 1.0})
+        self.assertEqual(
+            {0: (225.0, 75.0), 1: (375.0, 125.0)},
+            self.counts(GUEST, other, u=EVIDENCE, v=EVIDENCE),
+        )
+        idle = other._replace(cores=0.0, cores_by_node={1: 0.0})
+        self.assertEqual({0: (225.0, 75.0), 1: (75.0, 25.0)}, self.counts(GUEST, idle, u=EVIDENCE))
+
+    def test_a_guest_that_was_not_counted_hides_its_nodes(self):
+        other = GUEST._replace(guest=GUEST.guest._replace(uuid='v'), cores_by_node={1: 1.0})
+        for told in (
+            {},
+            {'v': EVIDENCE._replace(sure=INFERRED)},
+            {'v': EVIDENCE._replace(local_per_sec=None)},
+        ):
+            self.assertEqual({0: (225.0, 75.0)}, self.counts(GUEST, other, u=EVIDENCE, **told))
+        lost = other._replace(cores_by_node={})
+        self.assertEqual({}, self.counts(GUEST, lost, u=EVIDENCE, v=EVIDENCE))
+        self.assertEqual({}, self.counts())
+
+
+class GuestSampleTest(unittest.TestCase):
+    def test_counted(self):
+        told = measurements.guest_sample(
+            GUEST, EVIDENCE, (('0000:3b:00.1', 1), ('0000:3c:00.0', 0), ('0000:3d:00.0', None))
+        )
+        self.assertEqual(('u', 'g', 'perf by thread', COUNTED, 1.0, 0.25), told[:6])
+        self.assertEqual(
+            (((0, 0.75), (1, 0.25)), ((0, 10), (1, 30))), (told.cores_by_node, told.bytes_by_node)
+        )
+        self.assertEqual(
+            (0.25, 2.0, True, 400.0, 0.5),
+            (told.remote_ratio, told.cpi, told.cpi_reliable, told.intensity, told.counted_share),
+        )
+        self.assertEqual(
+            (
+                DeviceSample('0000:3b:00.1', 1, False),
+                DeviceSample('0000:3c:00.0', 0, True),
+                DeviceSample('0000:3d:00.0', None, None),
+            ),
+            told.devices,
+        )
+
+    def test_a_ratio_alone(self):
+        told = measurements.guest_sample(GUEST, Evidence('pages', INFERRED, remote_ratio=0.5), ())
+        self.assertEqual(('pages', INFERRED, 0.5), (told.source, told.sure, told.remote_ratio))
+        self.assertEqual(
+            (None, None, None, None),
+            (told.local_per_sec, told.cpi, told.intensity, told.counted_share),
+        )
+
+    def test_execution_alone_is_no_source_of_memory_accesses(self):
+        told = measurements.guest_sample(
+            GUEST,
+            EVIDENCE._replace(local_per_sec=None, remote_per_sec=None, remote_ratio=None),
+            (),
+        )
+        self.assertEqual(('', '', 2.0), (told.source, told.sure, told.cpi))
+
+    def test_nothing_known(self):
+        told = measurements.guest_sample(
+            GUEST._replace(cores=None, waiting_cores=None, cores_by_node={}, bytes_by_node={}),
+            None,
+            (('0000:3b:00.1', 1),),
+        )
+        self.assertEqual(('', '', None, None, (), ()), told[2:8])
+        self.assertIsNone(told.devices[0].local)
+
+    def test_cpi_of_an_idle_guest_is_not_reliable(self):
+        told = measurements.guest_sample(GUEST._replace(cores=0.09), EVIDENCE, ())
+        self.assertEqual((2.0, False), (told.cpi, told.cpi_reliable))

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which CPUs guests share, and whom they load."""
+
+import unittest
+
+from hypothesis import given, strategies as st
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import pools
+
+NODES = (frozenset(range(8)), frozenset(range(8, 16)))
+ALL = NODES[0] | NODES[1]
+
+
+def host(*usable):
+    """Build a host of two nodes of eight CPUs."""
+    sets = usable or NODES
+    return model.Topology(
+        tuple(
+            model.Node(at, cpus, online_cpus=NODES[at], usable_cpus=cpus)
+            for at, cpus in enumerate(sets)
+        ),
+        (),
+        (),
+    )
+
+
+def guest(number=1, allowed=None, pins=(), flavor='m1.small', placed_by=(), vcpus=2):
+    """Build a guest; ``pins``: a CPU for each vCPU that has one of its own."""
+    return model.Guest(
+        'u%d' % number,
+        'g%d' % number,
+        vcpus,
+        1,
+        flavor=flavor,
+        allowed_cpus=None if allowed is None else frozenset(allowed),
+        placed_by=placed_by or (('vcpupin', 'emulatorpin') if pins else ()),
+        pinned_cpus=frozenset(pins) or None,
+        pins=tuple(('vcpu%d' % at, frozenset((cpu,))) for at, cpu in enumerate(sorted(pins))),
+    )
+
+
+class NodesTest(unittest.TestCase):
+    def test_of_some_cpus(self):
+        for cpus, nodes in (
+            (None, ()),
+            ((), ()),
+            ((0,), (0,)),
+            ((7, 8), (0, 1)),
+            ((15,), (1,)),
+            ((77,), ()),
+        ):
+            with self.subTest(cpus):
+                found = None if cpus is None else frozenset(cpus)
+                self.assertEqual(nodes, pools.nodes_of(found, host()))
+
+    def test_of_cpus_that_guests_may_not_use(self):
+        self.assertEqual((0,), pools.nodes_of(frozenset((4,)), host(frozenset((0,)), NODES[1])))
+
+
+class FloatingTest(unittest.TestCase):
+    def found(self, *guests, usable=(), **sets):
+        pool = pools.floating(
+            host(*usable), guests, **{name: frozenset(cpus) for name, cpus in sets.items()}
+        )
+        return sorted(pool.cpus), pool.source
+
+    def test_nova_says(self):
+        dedicated = guest(1, pins=(2, 3))
+        self.assertEqual(
+            ([0, 1, 8, 9], 'nova.conf'),
+            self.found(dedicated, shared=(0, 1, 8, 9), dedicated=(2, 3)),
+        )
+        self.assertEqual(([*range(8)], 'nova.conf'), self.found(dedicated, dedicated=range(8, 16)))
+
+    def test_isolated_cpus_are_in_no_pool(self):
+        usable = (frozenset((0, 1)), NODES[1])
+        self.assertEqual(([0, 8], 'nova.conf'), self.found(usable=usable, shared=(0, 4, 8)))
+        self.assertEqual(([0, 1, *range(8, 16)], 'kernel'), self.found(usable=usable))
+
+    def test_a_set_that_has_none_of_the_usable_cpus_is_not_believed(self):
+        self.assertEqual(([*range(16)], 'kernel'), self.found(shared=(77,)))
+        self.assertEqual(([*range(16)], 'kernel'), self.found(dedicated=range(16)))
+
+    def test_what_all_of_novas_guests_have(self):
+        shared = (0, 1, 8, 9)
+        alike = [guest(1, shared), guest(2, shared), guest(3, pins=(2, 3))]
+        self.assertEqual((list(shared), 'guests'), self.found(*alike))
+        # One that may run anywhere, or elsewhere: there is no such set.
+        for other in (guest(4), guest(4, (0, 1))):
+            self.assertEqual(
+                ([cpu for cpu in range(16) if cpu not in (2, 3)], 'guests'),
+                self.found(*alike, other),
+            )
+
+    def test_a_set_that_is_not_novas_is_that_guests_own(self):
+        self.assertEqual(([*range(16)], 'kernel'), self.found(guest(1, (0, 1), flavor=None)))
+
+    def test_without_the_cpus_of_dedicated_guests(self):
+        without = ([0, 1, *range(4, 16)], 'guests')
+        for dedicated in (
+            guest(pins=(2, 3)),
+            guest(pins=(2, 3), flavor=None),
+            guest(pins=(2, 3), vcpus=4, placed_by=('vcpupin', 'dedicated')),
+        ):
+            self.assertEqual(without, self.found(dedicated))
+
+    def test_a_vcpu_pinned_by_hand_takes_no_cpu_from_others(self):
+        for by_hand in (
+            guest(pins=(2,), vcpus=2),
+            guest(pins=(2, 3), flavor=None, placed_by=('vcpupin',)),
+        ):
+            self.assertEqual(([*range(16)], 'kernel'), self.found(by_hand))
+
+    def test_cpus_that_several_are_pinned_to_are_nobodys_own(self):
+        found, _ = self.found(guest(1, pins=(2, 4)), guest(2, pins=(4, 5)))
+        self.assertEqual([cpu for cpu in range(16) if cpu not in (2, 5)], found)
+
+    def test_never_empty(self):
+        self.assertEqual(([*range(16)], 'kernel'), self.found(guest(pins=range(16), vcpus=16)))
+
+    @given(
+        st.lists(
+            st.builds(
+                guest,
+                st.integers(1, 9),
+                st.none() | st.frozensets(st.integers(0, 20)),
+                st.frozensets(st.integers(0, 20)),
+                st.sampled_from((None, 'm1')),
+            )
+        ),
+        st.none() | st.frozensets(st.integers(0, 20)),
+        st.none() | st.frozensets(st.integers(0, 20)),
+    )
+    def test_some_of_the_usable_cpus_whatever_is_said(self, guests, shared, dedicated):
+        pool = pools.floating(host(), tuple(guests), shared, dedicated)
+        self.assertTrue(pool.cpus and pool.cpus <= ALL)
+        nodes = pools.restricted(host(), pool).nodes
+        self.assertEqual(pool.cpus, nodes[0].cpus | nodes[1].cpus)
+
+
+class GuestsPoolTest(unittest.TestCase):
+    POOL = pools.Pool(frozenset((0, 1, 8, 9)), pools.NOVA)
+
+    def setUp(self):
+        self.host = pools.restricted(host(), self.POOL)
+
+    def test_a_guest_may_use_its_own_set_or_the_floating_pool(self):
+        for allowed, cpus in ((None, {0, 1}), ((0, 4, 12), {0, 4}), ((12, 13), set())):
+            self.assertEqual(cpus, pools.cpus_on((0,), self.host, guest(allowed=allowed)))
+
+    def test_a_pool_of_before_a_hotplug_is_ignored(self):
+        found = pools.restricted(host(), pools.Pool(frozenset((77,)), pools.AGENT))
+        self.assertEqual(list(NODES), [node.cpus for node in found.nodes])
+        self.assertEqual(found, pools.restricted(host(), None))
+
+    def test_who_loads_none_of_the_floating_pool(self):
+        for one, apart in (
+            (guest(), False),
+            (guest(allowed=(1, 2)), False),
+            (guest(allowed=(4, 5)), True),
+            (guest(pins=(4, 5)), True),
+            (guest(pins=(0, 1)), True),  # dedicated, by whatever set
+            (guest(pins=(4,)), False),  # its other vCPU is not pinned
+            (guest(pins=(0, 1), flavor=None, placed_by=('vcpupin',)), False),
+        ):
+            with self.subTest(one=one):
+                self.assertEqual(apart, pools.is_apart(one, self.host))
+
+    def test_how_many_vcpus_load_it(self):
+        mixed = guest(pins=(4, 5), vcpus=4, placed_by=('vcpupin', 'dedicated'))
+        for one, vcpus in (
+            (guest(), 2),
+            (guest(allowed=(4, 5)), 0),
+            (mixed, 2),
+            (guest(pins=(4, 5)), 0),
+            (guest(pins=(4,)), 1),
+            (guest(pins=(0,)), 2),
+        ):
+            with self.subTest(one=one):
+                self.assertEqual(vcpus, pools.loading_vcpus(one, self.host))
+
+    def test_pools_beside_the_floating_one(self):
+        guests = (
+            guest(1, (0, 1, 8, 9)),
+            guest(2, (4, 5, 99)),
+            guest(3, (4, 5)),
+            guest(4),
+            guest(5, (77,)),
+            guest(6, pins=(6, 7)),
+        )
+        self.assertEqual((frozenset((4, 5)),), pools.own_sets(guests, self.host))
+
+    def test_of_many_pools_those_of_most_guests(self):
+        wide = model.Topology((model.Node(0, frozenset(range(99))),), (), ())
+        guests = [guest(at, (at,)) for at in range(80)] + [guest(90, (70,))]
+        found = pools.own_sets(tuple(guests), wide)
+        self.assertEqual([*range(31), 70], [min(cpus) for cpus in found])

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The picture of the rooms is what the imports are."""
+
+import subprocess
+import sys
+import textwrap
+import unittest
+
+from tests.unit.docs.glossary import TOP
+
+PAGE = TOP / 'doc/source/contributor/architecture.rst'
+
+
+def rooms(*inside):
+    """Return the lines of tools/rooms."""
+    return subprocess.run(
+        [sys.executable, 'tools/rooms', *inside],
+        cwd=TOP,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+
+
+class RoomsTest(unittest.TestCase):
+    def test_the_page_lists_the_arrows(self):
+        listed = textwrap.indent(rooms(), '    ')
+        self.assertIn(listed, PAGE.read_text(encoding='utf-8'), 'paste the output of tools/rooms')
+
+    def test_inside_of_a_room(self):
+        self.assertIn('placement', [line.split()[0] for line in rooms('core').splitlines()])
+
+    def test_each_folder_says_in_one_sentence_what_lives_in_it(self):
+        for path in sorted((TOP / 'nova_numa_pmc').glob('**/__init__.py')):
+            with self.subTest(str(path.relative_to(TOP))):
+                self.assertRegex(path.read_text(encoding='utf-8'), r'(?m)^""".+\.(""")?$')

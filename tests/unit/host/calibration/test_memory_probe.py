@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""That the probes do what they say; how fast this machine's memory is, is no test's business."""
+
+import os
+import tempfile
+import unittest
+
+from hypothesis import given, strategies as st
+
+from nova_numa_pmc.exceptions import CalibrationError
+from nova_numa_pmc.host.calibration import caches, memory_probe
+
+MIB = 1 << 20
+CPU = min(os.sched_getaffinity(0))
+
+
+class TestChain(unittest.TestCase):
+    @given(st.integers(1, 3000), st.sampled_from([64, 128, 1024, 2048]))
+    def test_each_part_of_the_memory_is_visited_once_in_a_line_of_its_own(self, lines, stride):
+        offsets = memory_probe.order(lines * stride, lines)
+        self.assertEqual(list(range(lines)), sorted(offset // stride for offset in offsets))
+        self.assertEqual({0}, {offset % memory_probe.LINE_BYTES for offset in offsets})
+
+    def test_neighbours_do_not_follow_each_other(self):
+        offsets = memory_probe.order(256 * MIB, 1 << 17)
+        near = sum(abs(a - b) < 8192 for a, b in zip(offsets, offsets[1:]))
+        self.assertLess(near, len(offsets) / 100)
+
+    def test_the_whole_chain_is_followed(self):
+        # Each line is one step, so a chain of ten times the lines takes longer than a tenth
+        # would; what is checked is that the end is reached and the time is no nonsense.
+        with memory_probe.Chain(None, 4 * MIB, 2 * MIB, lines=2048) as chain:
+            self.assertEqual(2048, chain.lines)
+            self.assertGreater(chain.latency_ns(CPU, passes=3), 0.2)
+
+    def test_memory_is_on_the_node_asked_for_or_refused(self):
+        try:
+            memory_probe.Memory(2 * MIB, 0).close()
+        except CalibrationError as error:
+            self.assertIn('mbind', str(error))  # A sandbox without it.
+        with self.assertRaises(CalibrationError):
+            memory_probe.Memory(2 * MIB, 1000)
+
+    def test_bandwidth(self):
+        rate = memory_probe.read_bytes_per_sec([CPU], None, 2 * MIB, runs=1, run_s=0.001)
+        self.assertGreater(rate, 1e6)
+
+    def test_a_cpu_out_of_reach_is_refused(self):
+        with self.assertRaisesRegex(CalibrationError, 'CPU 9999'):
+            memory_probe.read_bytes_per_sec([CPU, 9999], None, 2 * MIB, runs=1, run_s=0.001)
+
+    def test_what_a_thread_raises_is_raised(self):
+        def fail():
+            raise ValueError('here')
+
+        with self.assertRaisesRegex(ValueError, 'here'):
+            memory_probe.on_cpus([CPU], [fail])
+
+    def test_sizes_follow_the_caches(self):
+        small = memory_probe.sizes(8 * MIB, 8 * MIB, 4)
+        self.assertEqual((256 * MIB, 16 * MIB, 8 * MIB), small)
+        self.assertEqual(272 * MIB, small.total_bytes(4))
+        large = memory_probe.sizes(32 * MIB, 512 * MIB, 8)
+        self.assertEqual((256 * MIB, 64 * MIB, 256 * MIB), large)
+        self.assertEqual(2048 * MIB, large.total_bytes(8))
+
+
+class TestCaches(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+
+    def cache(self, cpu, index, level, size, shared):
+        path = os.path.join(self.root, 'sys/devices/system/cpu/cpu%d/cache/index%d' % (cpu, index))
+        os.makedirs(path)
+        for name, text in (('level', level), ('size', size), ('shared_cpu_list', shared)):
+            with open(os.path.join(path, name), 'w') as file:
+                file.write(text + '\n')
+
+    def test_the_last_of_each_and_the_sum_of_distinct_ones(self):
+        for cpu, shared in ((0, '0-1'), (1, '0-1'), (2, '2')):
+            self.cache(cpu, 0, '1', '32K', str(cpu))
+            self.cache(cpu, 3, '3', '16384K', shared)
+        self.assertEqual((16 * MIB, frozenset((0, 1))), caches.last_level(1, self.root))
+        self.assertEqual(32 * MIB, caches.total_bytes((0, 1, 2), self.root))
+
+    def test_what_is_not_told_or_garbage(self):
+        self.assertIsNone(caches.last_level(0, self.root))
+        self.assertEqual(0, caches.total_bytes((0, 1), self.root))
+        for cpu, values in enumerate(
+            (
+                ('3', 'big', '0'),
+                ('x', '8K', '1'),
+                ('3', '8K', '9-1'),
+                ('3', '', '3'),
+                ('3', '8K', '7'),
+            )
+        ):
+            self.cache(cpu, 3, *values)
+            self.assertIsNone(caches.last_level(cpu, self.root))
+
+    def test_this_machine(self):
+        found = caches.last_level(CPU)
+        if found is not None:
+            self.assertIn(CPU, found[1])

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mappings that may hold a guest's memory, from good, odd, vanished and hostile files."""
+
+import os
+import shutil
+import struct
+import tempfile
+import unittest
+
+from hypothesis import given, strategies as st
+
+from nova_numa_pmc.exceptions import GuestGone, MigrationError
+from nova_numa_pmc.host.paging import mappings
+from nova_numa_pmc.host.paging.mappings import PAGE_BYTES, Mapping
+
+QEMU = r"""55d0c0000000-55d0c0400000 r--p 00000000 08:01 7    /usr/bin/qemu-system-x86_64
+55d0c1000000-55d0c1010000 rw-p 00e00000 08:01 7          /usr/bin/qemu-system-x86_64
+55d0c2000000-55d0c3000000 rw-p 00000000 00:00 0          [heap]
+7f0000000000-7f0040000000 rw-p 00000000 00:00 0
+7f0050000000-7f0060000000 rw-s 00000000 00:01 1030       /memfd:pc.ram (deleted)
+7f0060000000-7f0060001000 rw-s 00000000 00:0f 1031       anon_inode:kvm-vcpu:0
+7f0060010000-7f0060020000 rw-s 00000000 00:0f 1032       /dev/vfio/7
+7f0070000000-7f0070400000 rw-s 00000000 00:1a 1033       /dev/shm/between guests\012x
+7f0080000000-7f00c0000000 rw-s 00000000 00:1b 1034       /dev/hugepages/libvirt/qemu/1-g/ram
+7f00d0000000-7f00d0001000 ---p 00000000 00:00 0
+7ffe00000000-7ffe00021000 rw-p 00000000 00:00 0          [stack]
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0  [vsyscall]
+"""
+HUGE = (
+    '7f0000000000 default anon=9 dirty=9 N0=9 kernelpagesize_kB=4\n'
+    '7f0080000000 default file=/x huge dirty=512 N1=512 kernelpagesize_kB=2048\n'
+)
+
+
+class MappingsTest(unittest.TestCase):
+    def setUp(self):
+        self.root = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.root)
+        os.makedirs(self.root + '/proc/7')
+
+    def put(self, name, text):
+        with open(self.root + '/proc/7/' + name, 'wb') as file:
+            file.write(text if isinstance(text, bytes) else text.encode())
+
+    def test_what_qemu_may_write_and_no_device(self):
+        self.put('maps', QEMU)
+        found = mappings.read(7, self.root)
+        self.assertEqual(
+            [
+                Mapping(0x55D0C1000000, 0x55D0C1010000, False, PAGE_BYTES),
+                Mapping(0x55D0C2000000, 0x55D0C3000000, False, PAGE_BYTES),
+                Mapping(0x7F0000000000, 0x7F0040000000, False, PAGE_BYTES),
+                Mapping(0x7F0050000000, 0x7F0060000000, True, PAGE_BYTES),
+                Mapping(0x7F0070000000, 0x7F0070400000, False, PAGE_BYTES),
+                Mapping(0x7F0080000000, 0x7F00C0000000, True, PAGE_BYTES),
+                Mapping(0x7FFE00000000, 0x7FFE00021000, False, PAGE_BYTES),
+            ],
+            found,
+        )
+
+    def test_steps_of_a_pools_pages(self):
+        self.put('maps', QEMU)
+        self.put('numa_maps', HUGE)
+        sizes = {m.start: m.page_bytes for m in mappings.read(7, self.root, huge=True)}
+        self.assertEqual(2 << 20, sizes.pop(0x7F0080000000))
+        self.assertEqual({PAGE_BYTES}, set(sizes.values()))
+
+    def test_gone(self):
+        for ask in (mappings.read, mappings.start_ticks):
+            with self.subTest(ask.__name__), self.assertRaises(GuestGone):
+                ask(8, self.root)
+
+    def test_malformed(self):
+        for text in (
+            'x\n',
+            '1000-2000\n',
+            '2000-1000 rw-p 0 0:0 0\n',
+            '1-2 rw-p 0 0:0 0\n',
+            '1000-2000-3000 rw-p 0 0:0 0\n',
+            '1000-2000 rw-p 0 0:0 z\n',
+            '-1000-2000 rw-p 0 0:0 0\n',
+            '0-1%s000 rw-p 0 0:0 0\n' % ('0' * 16),
+            b'\xff\xfe\0',
+            '\n',
+        ):
+            self.put('maps', text)
+            with self.subTest(text[:20]), self.assertRaisesRegex(MigrationError, 'proc/7/maps'):
+                mappings.read(7, self.root)
+        self.put('maps', QEMU)
+        for size in (
+            '',
+            ' kernelpagesize_kB=x',
+            ' kernelpagesize_kB=3',
+            ' kernelpagesize_kB=-2048',
+            ' kernelpagesize_kB=0',
+        ):
+            self.put('numa_maps', '7f0080000000 default huge N0=1%s\n' % size)
+            with self.subTest(size), self.assertRaisesRegex(MigrationError, 'numa_maps'):
+                mappings.read(7, self.root, huge=True)
+
+    def test_too_large(self):
+        self.put('maps', b'a' * ((16 << 20) + 1))
+        with self.assertRaises(MigrationError):
+            mappings.read(7, self.root)
+
+    @given(st.binary(max_size=200))
+    def test_any_bytes_give_a_named_error_or_mappings(self, data):
+        self.put('maps', data)
+        self.put('numa_maps', data)
+        self.put('stat', data)
+        for ask in (
+            lambda: mappings.read(7, self.root, huge=True),
+            lambda: mappings.start_ticks(7, self.root),
+        ):
+            try:
+                ask()
+            except (MigrationError, GuestGone) as e:
+                self.assertIn(self.root, str(e))
+
+    def test_start(self):
+        self.put('stat', '7 (qemu) (x) y) S ' + ' '.join(str(n) for n in range(4, 53)))
+        self.assertEqual(22, mappings.start_ticks(7, self.root))
+        self.put('stat', '7 (qemu) Z ' + ' '.join(str(n) for n in range(4, 53)))
+        with self.assertRaises(GuestGone):
+            mappings.start_ticks(7, self.root)
+
+    def test_presence(self):
+        page = PAGE_BYTES
+        soft_dirty, swapped, present = 1 << 55, 1 << 62, 1 << 63
+        self.put('pagemap', struct.pack('=8Q', 0, soft_dirty, swapped, present, 0, 0, 0, 0))
+        there = mappings.Presence(7, self.root)
+        self.addCleanup(there.close)
+        for start, end, expected in (
+            (0, 2, False),
+            (0, 3, False),
+            (0, 4, True),
+            (3, 4, True),
+            (4, 8, False),
+            (7, 9, True),
+        ):
+            with self.subTest((start, end)):
+                self.assertEqual(expected, there.any(start * page, end * page))
+        self.assertEqual(
+            [False, False, True, False], there.of([page, 2 * page, 3 * page, 4 * page])
+        )
+        self.assertEqual([False, False], there.of([7 * page, 8 * page]), 'the file ends there')
+        there.close()
+        self.assertTrue(there.any(0, page), 'what cannot be told may be there')
+        self.assertEqual([False], there.of([3 * page]), 'what cannot be told is not touched')
+
+    def test_our_own(self):
+        found = mappings.read(os.getpid())
+        self.assertTrue(found)
+        there = mappings.Presence(os.getpid())
+        self.addCleanup(there.close)
+        self.assertTrue(any(there.any(m.start, m.end) for m in found))
+        self.assertGreater(mappings.start_ticks(os.getpid()), 0)

@@ -1,0 +1,476 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest's move, step by step, on a model of the kernel's pages and control groups."""
+
+import errno
+import os
+import random
+import shutil
+import tempfile
+import unittest
+from array import array
+
+from hypothesis import given, settings, strategies as st
+
+from nova_numa_pmc.cpulist import format_cpulist
+from nova_numa_pmc.exceptions import (
+    CpusetError,
+    GuestGone,
+    MigrationError,
+    MigrationRefused,
+    PinnedByOthers,
+)
+from nova_numa_pmc.host import cgroups, cpuset
+from nova_numa_pmc.host.held import Held, current
+from nova_numa_pmc.host.paging import migrate, move_pages
+from nova_numa_pmc.host.paging.mappings import PAGE_BYTES
+from nova_numa_pmc.host.paging.port import Port
+from tests.fixtures.cgroups import Tree
+from tests.fixtures.guest_memory import START, GuestMemory
+from tests.fixtures.paged_child import PagedChild, usable
+
+TERMS = migrate.Terms(
+    bytes_per_sec=100 * PAGE_BYTES, batch_bytes=16 * PAGE_BYTES, reserve_bytes=1 << 20
+)
+HOME, AWAY = 0, 1
+CPUS = frozenset({0, 1})
+
+
+class Clock:
+    """Time that passes only when somebody waits."""
+
+    def __init__(self):
+        self.now, self.slept = 100.0, []
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+class MigrateTest(unittest.TestCase):
+    def setUp(self):
+        self.clock = Clock()
+
+    def guest(self, nodes, version=2, **memory):
+        root = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, root)
+        self.tree = Tree(root, version=version)
+        self.memory = GuestMemory(self.tree, nodes, **memory)
+        self.groups = cgroups.find(self.tree.pid, root)
+        return self.memory
+
+    def mover(self, mems=(HOME,), **more):
+        more = {
+            'cpus': CPUS,
+            'terms': TERMS,
+            'root': self.tree.root,
+            'clock': self.clock,
+            'port': self.memory,
+            **more,
+        }
+        return migrate.Mover(self.groups, mems, **more)
+
+    def run_to_end(self, mover):
+        return migrate.run(mover, self.clock.sleep)
+
+    def test_cpus_first_then_all_memory(self):
+        self.guest([AWAY] * 100 + [HOME] * 20 + [None] * 30)
+        mover = self.mover()
+        first = mover.step()
+        self.assertEqual(
+            (migrate.MOVING, 0, 100 * PAGE_BYTES),
+            (first.state, first.moved_bytes, first.left_bytes),
+        )
+        self.assertEqual(format_cpulist(CPUS), self.tree.held())
+        end = self.run_to_end(mover)
+        self.assertEqual(
+            (migrate.DONE, 100 * PAGE_BYTES, 0, ()),
+            (end.state, end.moved_bytes, end.left_bytes, end.refused),
+        )
+        self.assertEqual({HOME, None}, set(self.memory.nodes))
+        for directory in [self.tree.target] + self.tree.children:
+            self.assertFalse(self.tree.read(directory, 'cpuset.mems'), 'memory stays wide')
+        self.assertEqual(end, mover.step(), 'a finished move does nothing more')
+
+    def test_rate_is_held_by_waiting(self):
+        self.guest([AWAY] * 400)
+        end = self.run_to_end(self.mover())
+        # 100 pages a second, and a batch of 16 beforehand and one on debt
+        self.assertAlmostEqual((400 - 32) / 100, end.elapsed_s, delta=0.2)
+        self.assertAlmostEqual(end.elapsed_s, sum(self.clock.slept))
+        self.assertAlmostEqual(400 * PAGE_BYTES / end.elapsed_s, end.rate_bytes_per_sec)
+        self.assertLessEqual(max(pages for pages, _, _ in self.memory.calls), 16)
+
+    def test_a_wait_is_not_told_again_for_windows_without_memory(self):
+        elapsed_s = []
+        for gap in (0, 160):
+            # A page that NUMA balancing has marked, so that there is a pagemap to skip by.
+            self.guest([AWAY] * 48 + [None] * gap + [AWAY] * 16, hinted=(0,))
+            end = self.run_to_end(self.mover())
+            self.assertEqual((migrate.DONE, 64 * PAGE_BYTES), (end.state, end.moved_bytes))
+            elapsed_s.append(end.elapsed_s)
+        self.assertGreater(elapsed_s[0], 0)
+        self.assertAlmostEqual(*elapsed_s)
+
+    def test_a_step_that_comes_early_does_nothing(self):
+        self.guest([AWAY] * 400)
+        mover = self.mover()
+        while not mover.step().wait_s:
+            pass
+        moved = mover.progress.moved_bytes
+        for _ in range(3):
+            self.assertGreater(mover.step().wait_s, 0)
+        self.assertEqual(moved, mover.progress.moved_bytes)
+
+    def test_nothing_to_do_reads_no_page(self):
+        self.guest([HOME] * 50)
+        self.memory.locate = None
+        self.assertEqual(migrate.DONE, self.run_to_end(self.mover()).state)
+
+    def test_what_stays_is_counted_by_reason(self):
+        self.guest([AWAY] * 64, pinned=(3, 40), busy=(20,), shared=(50, 51))
+        end = self.run_to_end(self.mover())
+        self.assertEqual(migrate.PARTLY, end.state)
+        self.assertEqual({'EAGAIN': 2, 'EBUSY': 1, 'EACCES': 2}, dict(end.refused))
+        self.assertEqual((59 * PAGE_BYTES, 5 * PAGE_BYTES), (end.moved_bytes, end.left_bytes))
+
+    def test_a_page_in_a_hundred_may_stay(self):
+        for stay, state in ((7, migrate.DONE), (8, migrate.PARTLY)):
+            with self.subTest(stay):
+                self.guest([AWAY] * 720, shared=range(stay))
+                end = self.run_to_end(self.mover())
+                self.assertEqual((state, (('EACCES', stay),)), (end.state, end.refused))
+
+    def test_pages_that_wait_for_a_hinting_fault_move_too(self):
+        nodes = [None if at % 7 == 3 else 1 for at in range(3000)]
+        memory = self.guest(nodes, hinted=range(0, 3000, 2))
+        self.tree.put('sys/devices/system/node/node%d/cpulist' % HOME, '4-5\n')
+        self.assertEqual(migrate.DONE, self.run_to_end(self.mover()).state)
+        self.assertEqual({HOME, None}, set(memory.nodes))
+        self.assertEqual({4, 5}, memory.touched_from)
+
+    def test_a_huge_page_that_waits_for_a_hinting_fault_moves_too(self):
+        # From within a huge page to within another one, in windows that divide them.
+        memory = self.guest([1] * 64, huge=32, hinted=range(64))
+        end = self.run_to_end(self.mover(terms=TERMS._replace(batch_bytes=24 * PAGE_BYTES)))
+        self.assertEqual((migrate.DONE, 0), (end.state, end.left_bytes))
+        self.assertEqual({HOME}, set(memory.nodes))
+        self.assertEqual(2, memory.touched, 'one touch is for all of it')
+
+    def test_what_numa_balancing_brings_meanwhile_counts_as_brought(self):
+        memory = self.guest([AWAY] * 64, pinned=range(48, 64))
+        mover = self.mover()
+        mover.step()
+
+        def other():
+            memory.nodes[:40] = [HOME] * 40
+
+        memory.before_move = other
+        end = self.run_to_end(mover)
+        self.assertEqual((migrate.PARTLY, 16 * PAGE_BYTES), (end.state, end.left_bytes))
+        self.assertLess(end.moved_bytes, 40 * PAGE_BYTES)
+        self.assertEqual(48 * PAGE_BYTES, end.brought_bytes)
+
+    def test_what_stays_unseen_is_not_called_done(self):
+        memory = self.guest([1] * 3000, hinted=range(2000))
+        memory.touch = lambda pid, addresses, cpus: None
+        ended = self.run_to_end(self.mover())
+        self.assertEqual((migrate.PARTLY, 2000 * PAGE_BYTES), (ended.state, ended.left_bytes))
+
+    def test_a_pinned_guest_is_given_up(self):
+        pages = 3 * migrate._HOPELESS_BYTES // PAGE_BYTES
+        self.guest([AWAY] * pages, pinned=range(pages))
+        terms = TERMS._replace(batch_bytes=16 << 20, bytes_per_sec=1 << 40)
+        end = self.run_to_end(self.mover(terms=terms))
+        self.assertEqual((migrate.PARTLY, 0, 1), (end.state, end.moved_bytes, end.walks))
+        self.assertEqual((('EAGAIN', migrate._HOPELESS_BYTES // PAGE_BYTES),), end.refused)
+
+    def test_pages_of_other_processes_move_only_in_files_of_its_own(self):
+        for mode, name, expected in (
+            ('rw-s', '/memfd:pc.ram (deleted)', migrate.DONE),
+            ('rw-s', '/dev/shm/between-guests', migrate.PARTLY),
+            ('rw-p', '', migrate.PARTLY),
+        ):
+            with self.subTest(name):
+                self.guest([AWAY] * 8, shared=(5,), mode=mode, name=name)
+                end = self.run_to_end(self.mover())
+                self.assertEqual(expected, end.state)
+        self.guest([AWAY] * 8, shared=(5,), mode='rw-s', name='/memfd:pc.ram (deleted)')
+        self.tree.put('proc/self/status', 'CapEff:\t0000000000000000\n')
+        self.assertEqual((('EACCES', 1),), self.run_to_end(self.mover()).refused)
+
+    def test_huge_pages_move_by_their_first_address(self):
+        self.guest([AWAY] * 64, huge=8)
+        end = self.run_to_end(self.mover())
+        self.assertEqual((migrate.DONE, 64 * PAGE_BYTES), (end.state, end.moved_bytes))
+        self.assertEqual({2}, {pages for pages, _, _ in self.memory.calls})
+
+    def test_a_probe_for_huge_pages_is_rare_where_there_are_none(self):
+        self.guest([AWAY] * 16 * 16)
+        self.tree.put(
+            'sys/kernel/mm/transparent_hugepage/hpage_pmd_size', '%d\n' % (8 * PAGE_BYTES)
+        )
+        end = self.run_to_end(self.mover())
+        self.assertEqual(migrate.DONE, end.state)
+        self.assertEqual(17, len(self.memory.calls))
+
+    def test_a_full_node_is_left_its_reserve(self):
+        self.guest([AWAY] * 100, room={HOME: 40})
+        end = self.run_to_end(self.mover())
+        self.assertEqual((migrate.FULL, 32 * PAGE_BYTES), (end.state, end.moved_bytes))
+
+    def test_a_node_that_fills_meanwhile(self):
+        self.guest([AWAY] * 100, room={HOME: 16})
+        self.memory.reserve = 1 << 30
+        self.memory.tell()
+        end = self.run_to_end(self.mover())
+        self.assertEqual((migrate.PARTLY, 16 * PAGE_BYTES), (end.state, end.moved_bytes))
+        self.assertEqual((('ENOMEM', 84),), end.refused)
+
+    def test_memory_is_divided_as_promised(self):
+        self.guest([2] * 160)
+        end = self.run_to_end(self.mover(mems=(0, 1), mem_bytes=(3 << 30, 1 << 30)))
+        self.assertEqual(migrate.DONE, end.state)
+        self.assertAlmostEqual(120, self.memory.nodes.count(0), delta=16)
+        self.assertAlmostEqual(40, self.memory.nodes.count(1), delta=16)
+
+    def test_a_full_node_of_two_is_passed_by(self):
+        self.guest([2] * 64, room={0: 0})
+        end = self.run_to_end(self.mover(mems=(0, 1)))
+        self.assertEqual((migrate.DONE, 64), (end.state, self.memory.nodes.count(1)))
+
+    def test_cancelled_anywhere_the_cpusets_are_whole(self):
+        for version in (1, 2):
+            for steps in range(12):
+                with self.subTest(version=version, steps=steps):
+                    self.guest([AWAY] * 100, version)
+                    mover = self.mover()
+                    for _ in range(steps):
+                        self.clock.sleep(mover.step().wait_s)
+                    mover.cancel()
+                    ended = mover.step()
+                    self.assertEqual(migrate.CANCELLED, ended.state)
+                    self.assertEqual(ended.moved_bytes, self.memory.nodes.count(HOME) * PAGE_BYTES)
+                    held = {
+                        own.cpus
+                        for directory, own in current(self.groups).items()
+                        if directory != self.groups.target or self.groups.covers
+                    }
+                    self.assertLessEqual(
+                        held - {frozenset()}, {CPUS} if steps else {frozenset(range(4))}
+                    )
+                    mover.undo_cpus()
+                    wide = {own.cpus for own in current(self.groups).values()}
+                    self.assertLessEqual(wide, {frozenset(range(4)), frozenset()})
+
+    def test_cancelled_while_it_waits(self):
+        self.guest([AWAY] * 400)
+        mover = self.mover()
+        while not mover.step().wait_s:
+            pass
+        mover.cancel()
+        ended = mover.step()
+        self.assertEqual((migrate.CANCELLED, 0), (ended.state, ended.wait_s))
+
+    @settings(max_examples=25, deadline=None)
+    @given(
+        st.lists(st.sampled_from([None, 0, 1, 2]), min_size=1, max_size=120),
+        st.sampled_from([1, 4]),
+        st.integers(0, 12),
+        st.integers(0, 99),
+    )
+    def test_resumed_from_where_the_pages_are(self, nodes, huge, killed_after, seed):
+        """However often it is killed, a move started again ends as one that never was."""
+        rng = random.Random(seed)
+        pinned = {at for at in range(len(nodes)) if not rng.randrange(20)}
+        self.guest(nodes, huge=huge, pinned=pinned)
+        mover = self.mover()
+        for _ in range(killed_after):
+            if mover.progress.state == migrate.MOVING:
+                self.clock.sleep(mover.step().wait_s)
+        del mover
+        end = self.run_to_end(self.mover(ours=Held(CPUS, frozenset())))
+        left = [at for at, node in enumerate(self.memory.nodes) if node not in (HOME, None)]
+        # A pinned page may hold back the huge page it is in, nothing else.
+        self.assertLessEqual(
+            set(left),
+            {at for page in pinned for at in range(page - page % huge, page - page % huge + huge)},
+        )
+        self.assertEqual(len(left) * PAGE_BYTES, end.left_bytes)
+        self.assertEqual(migrate.PARTLY if left else migrate.DONE, end.state)
+        self.assertEqual(
+            [node is None for node in nodes], [node is None for node in self.memory.nodes]
+        )
+        self.assertEqual(format_cpulist(CPUS), self.tree.held())
+
+    def test_a_bound_guest_is_widened_and_bound_again(self):
+        self.guest([AWAY] * 40)
+        ours = Held(frozenset({2, 3}), frozenset({AWAY}))
+        cpuset.confine(self.groups, ours.cpus, ours.mems, stay_bound=True, write=self.tree.write)
+        mover = self.mover(ours=ours, bind=True)
+        mover.step()
+        self.assertEqual('0-1', self.tree.held('mems'))
+        end = self.run_to_end(mover)
+        self.assertEqual((migrate.DONE, cpuset.BOUND), (end.state, end.mems_write))
+        self.assertEqual(str(HOME), self.tree.held('mems'))
+
+    def test_without_the_call_a_write_brings_over_what_is_little(self):
+        self.guest([AWAY] * 40)
+
+        def denied(*_args):
+            raise MigrationRefused('denied')
+
+        self.memory.locate = denied
+        written = []
+
+        def write(path, text):
+            self.tree.write(path, text)
+            if path.endswith('mems') and text == '0':
+                written.append(path)
+                self.memory.nodes = [HOME] * 40
+                self.memory.tell()
+
+        self.memory.write = write
+        end = self.run_to_end(self.mover())
+        self.assertEqual(
+            (migrate.DONE, 40 * PAGE_BYTES, cpuset.BROUGHT),
+            (end.state, end.moved_bytes, end.mems_write),
+        )
+        self.assertEqual(1, len(written))
+
+    def test_no_write_brings_over_much(self):
+        pages = cpuset.BRING_OVER_LIMIT_BYTES // PAGE_BYTES + 1
+        self.guest([AWAY] * pages)
+
+        def denied(*_args):
+            raise MigrationRefused('denied')
+
+        self.memory.locate = denied
+        mover = self.mover()
+        with self.assertRaisesRegex(MigrationRefused, 'denied'):
+            self.run_to_end(mover)
+        self.assertEqual(migrate.FAILED, mover.progress.state)
+        self.assertFalse(self.tree.read(self.tree.target, 'cpuset.mems'))
+
+    def test_a_guest_that_ends_on_the_way(self):
+        def reused():
+            self.memory.put_start(START + 1)
+
+        def zombie():
+            self.memory.put_start(START, 'Z')
+
+        def gone():
+            shutil.rmtree(self.tree.root + '/proc/%d' % self.tree.pid)
+
+        for end in (reused, zombie, gone):
+            with self.subTest(end.__name__):
+                self.guest([AWAY] * 100)
+                mover = self.mover()
+                for _ in range(3):
+                    self.clock.sleep(mover.step().wait_s)
+                end()
+                with self.assertRaises(GuestGone):
+                    self.run_to_end(mover)
+                self.assertEqual(migrate.FAILED, mover.progress.state)
+                self.assertEqual(migrate.FAILED, mover.step().state)
+
+    def test_another_process_has_its_id(self):
+        self.guest([AWAY] * 10)
+        with self.assertRaises(GuestGone):
+            self.mover(since=START - 1)
+
+    def test_nodes_without_memory_and_odd_requests(self):
+        self.guest([AWAY] * 10)
+        for mems, mem_bytes in (((9,), ()), ((), ()), ((0, 1), (5,))):
+            with self.subTest(mems=mems), self.assertRaises(MigrationError):
+                self.mover(mems=mems, mem_bytes=mem_bytes)
+
+    def test_pins_of_others_stop_it_before_any_page(self):
+        self.guest([AWAY] * 10)
+        self.tree.write(self.tree.vcpus[0] + '/cpuset.cpus', '2')
+        mover = self.mover()
+        with self.assertRaises(PinnedByOthers):
+            self.run_to_end(mover)
+        self.assertEqual([], self.memory.calls)
+
+    def test_a_write_that_fails_moves_no_page(self):
+        self.guest([AWAY] * 10)
+
+        def write(path, text):
+            raise OSError(errno.EACCES, 'no')
+
+        self.memory.write = write
+        with self.assertRaises(CpusetError):
+            self.run_to_end(self.mover())
+        self.assertEqual([], self.memory.calls)
+
+    def test_memory_alone(self):
+        self.guest([AWAY] * 10)
+        end = self.run_to_end(self.mover(cpus=None))
+        self.assertEqual((migrate.DONE, 10 * PAGE_BYTES), (end.state, end.moved_bytes))
+        self.assertFalse(self.tree.held())
+
+    def test_unknown_bytes_per_node_are_told_as_unknown(self):
+        self.guest([AWAY] * 10)
+        self.tree.put(self.tree.memory + '/memory.numa_stat', 'garbage\n')
+        self.memory.tell = lambda: None
+        end = self.run_to_end(self.mover())
+        self.assertEqual((migrate.DONE, None), (end.state, end.left_bytes))
+        self.assertEqual(10 * PAGE_BYTES, end.moved_bytes)
+
+    @unittest.skipUnless(usable(), 'move_pages(2) is not to be had here')
+    def test_a_real_process(self):
+        """Gone through with the kernel's own answers: all of it lies where it belongs."""
+        root = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, root)
+        child = PagedChild()
+        self.addCleanup(child.end)
+        node = move_pages.locate(child.pid, array('Q', [child.start]))[0]
+        tree = Tree(root, pid=child.pid, bytes_by_node={node + 1: 1 << 20})
+        for path in ['proc/%d/%s' % (child.pid, name) for name in ('maps', 'stat', 'pagemap')]:
+            os.symlink('/' + path, os.path.join(root, path))
+        tree.put('sys/devices/system/node/node%d/meminfo' % node, 'Node 0 MemFree: 9999999 kB')
+        port = Port()
+        port.write = tree.write
+        mover = migrate.Mover(
+            cgroups.find(child.pid, root), (node,), CPUS, root=root, clock=self.clock, port=port
+        )
+        end = self.run_to_end(mover)
+        # Where its control group counts pages is a fixture's word, and goes on to say: elsewhere.
+        self.assertEqual((migrate.PARTLY, 0, ()), (end.state, end.moved_bytes, end.refused))
+        self.assertEqual(0, child.end(), 'its memory changed')
+
+    def test_pages_of_a_pool(self):
+        """Each moves by its first address, from the target's pool and not its free memory."""
+
+        def tell():
+            self.tree.put(
+                'proc/%d/numa_maps' % self.tree.pid,
+                '7f0000000000 default file=/x huge N%d=4 kernelpagesize_kB=2048\n'
+                % self.memory.nodes[-1],
+            )
+
+        def move(**memory):
+            self.guest([AWAY] * 512 * 4, huge=512, **memory)
+            self.tree.put_bytes({})
+            self.tree.put('sys/devices/system/node/node0/meminfo', 'Node 0 MemFree: 0 kB')
+            self.memory.tell = tell
+            tell()
+            return self.run_to_end(self.mover(page_bytes=2 << 20))
+
+        end = move()
+        self.assertEqual((migrate.DONE, 8 << 20), (end.state, end.moved_bytes))
+        self.assertEqual([1] * 4, [pages for pages, _, _ in self.memory.calls])
+        end = move(pinned=(0,))  # one page, but a quarter of it all
+        self.assertEqual((migrate.PARTLY, 6 << 20), (end.state, end.moved_bytes))
+        self.assertEqual((('EAGAIN', 1),), end.refused)
+
+    def test_transparent_huge_pages_before_and_after(self):
+        self.guest([AWAY] * 10)
+        self.tree.put(
+            self.tree.memory + '/memory.stat', 'anon 9\nanon_thp 4194304\nshmem_thp 2097152\n'
+        )
+        end = self.run_to_end(self.mover())
+        self.assertEqual((6 << 20, 6 << 20), (end.thp_before_bytes, end.thp_bytes))

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The call itself, on this kernel: what it tells of a child's pages, and what it refuses."""
+
+import ctypes
+import errno
+import os
+import sys
+import types
+import unittest
+from array import array
+from unittest import mock
+
+from nova_numa_pmc.exceptions import GuestGone, MigrationError, MigrationRefused
+from nova_numa_pmc.host.paging import mappings, move_pages
+from nova_numa_pmc.host.paging.mappings import PAGE_BYTES
+from nova_numa_pmc.host.paging.page_mover import PageMover
+from tests.fixtures.paged_child import PAGES, PagedChild, usable
+
+ABSENT_NODE = 1021
+
+
+@unittest.skipUnless(usable(), 'move_pages(2) is not to be had here')
+class KernelTest(unittest.TestCase):
+    def setUp(self):
+        self.child = PagedChild()
+        self.addCleanup(self.child.end)
+        self.start = self.child.start
+        self.pages = array('Q', range(self.start, self.start + PAGES * PAGE_BYTES, PAGE_BYTES))
+        self.beyond = array('Q', (page + PAGES * PAGE_BYTES for page in self.pages))
+
+    def nodes(self):
+        return move_pages.locate(self.child.pid, self.pages)
+
+    def test_where_pages_are_and_are_not(self):
+        self.assertGreaterEqual(min(self.nodes()), 0)
+        self.assertEqual({-errno.ENOENT}, set(move_pages.locate(self.child.pid, self.beyond)))
+        self.assertEqual(
+            [-errno.EFAULT], list(move_pages.locate(self.child.pid, array('Q', [PAGE_BYTES])))
+        )
+
+    def test_a_move_to_where_they_are(self):
+        node = self.nodes()[0]
+        why, told = move_pages.move(self.child.pid, self.pages, node)
+        self.assertEqual((0, {node}), (why, set(told)))
+
+    def test_an_absent_node_is_an_error(self):
+        for node in (ABSENT_NODE, -1, (1 << 31) - 1):
+            with self.subTest(node), self.assertRaisesRegex(MigrationRefused, 'no such node'):
+                move_pages.move(self.child.pid, self.pages, node)
+        self.assertGreaterEqual(min(self.nodes()), 0)
+
+    def test_a_process_that_ended(self):
+        self.assertEqual(0, self.child.end())
+        with self.assertRaises(GuestGone):
+            move_pages.move(self.child.pid, self.pages, 0)
+        with self.assertRaises(GuestGone):
+            move_pages.locate(self.child.pid, self.pages)
+
+    def test_each_way_to_the_call_tells_the_same(self):
+        expected = list(self.nodes())
+        handle = types.SimpleNamespace()
+        for name, module in (('system call', None), ('py-libnuma', handle), ('no libnuma', None)):
+            try:
+                handle.LIBNUMA = ctypes.CDLL('libnuma.so.1')
+            except OSError:
+                handle.LIBNUMA = ctypes.CDLL(None)
+            without = mock.patch.object(move_pages, '_libnuma', side_effect=OSError)
+            with (
+                self.subTest(name),
+                mock.patch.object(move_pages, '_bound', []),
+                mock.patch.dict(sys.modules, {'numa': module}),
+                without,
+            ):
+                self.assertEqual(expected, list(self.nodes()))
+                with self.assertRaises(MigrationRefused):
+                    move_pages.move(self.child.pid, self.pages, ABSENT_NODE)
+
+    def test_another_distribution_named_numa(self):
+        with (
+            mock.patch.object(move_pages, '_bound', []),
+            mock.patch.dict(sys.modules, {'numa': types.ModuleType('numa')}),
+        ):
+            self.assertGreaterEqual(min(self.nodes()), 0)
+
+    def test_a_range_through_the_page_mover(self):
+        """Nothing lies elsewhere, and the child's bytes are as they were."""
+        node = self.nodes()[0]
+        found = next(m for m in mappings.read(self.child.pid) if m.start <= self.start < m.end)
+        there = mappings.Presence(self.child.pid)
+        self.addCleanup(there.close)
+        moved = PageMover(self.child.pid, frozenset({node})).move(
+            found, self.start, self.start + 2 * PAGES * PAGE_BYTES, node, there
+        )
+        self.assertEqual((0, (), 0), tuple(moved))
+        self.assertEqual(0, self.child.end(), 'its memory changed')
+
+    def test_a_touch_is_made_on_cpus_that_this_process_may_use(self):
+        usable, seen = os.sched_getaffinity(0), []
+
+        def read(*_):
+            seen.append(os.sched_getaffinity(0))
+
+        with mock.patch.object(move_pages, '_process_vm_readv', lambda: read):
+            for cpus in ({min(usable)}, {min(usable), 4095}, {4095}, frozenset()):
+                move_pages.touch(self.child.pid, self.pages, frozenset(cpus))
+                self.assertEqual(usable, os.sched_getaffinity(0))
+        self.assertEqual([{min(usable)}] * 2 + [usable] * 2, seen)
+
+    def test_touched_pages_are_as_they_were(self):
+        before = self.nodes()
+        move_pages.touch(self.child.pid, self.pages)
+        self.assertEqual(before, self.nodes())
+        move_pages.touch(self.child.pid, array('Q', [PAGE_BYTES]))  # not mapped
+        self.assertEqual(0, self.child.end(), 'its memory changed')
+        move_pages.touch(self.child.pid, self.pages)  # not there any more
+
+    @unittest.skipUnless(os.path.exists('/sys/devices/system/node/node1/meminfo'), 'one node only')
+    def test_there_and_back(self):
+        nodes = [
+            int(name[4:])
+            for name in os.listdir('/sys/devices/system/node')
+            if name[:4] == 'node' and name[4:].isdigit()
+        ]
+        for node in sorted(nodes)[:2] * 2:
+            why, _ = move_pages.move(self.child.pid, self.pages, node)
+            self.assertEqual((0, {node}), (why, set(self.nodes())))
+
+
+class RefusalTest(unittest.TestCase):
+    def test_errors_name_what_to_do(self):
+        def failing(code):
+            def call(*_args):
+                ctypes.set_errno(code)
+                return -1
+
+            return call
+
+        pages = array('Q', [PAGE_BYTES])
+        for code, kind, said in (
+            (errno.EPERM, MigrationRefused, 'CAP_SYS_NICE'),
+            (errno.EACCES, MigrationRefused, 'widen'),
+            (errno.ENOSYS, MigrationRefused, 'seccomp'),
+            (errno.ESRCH, GuestGone, 'process 5'),
+            (errno.EINVAL, GuestGone, 'process 5'),
+            (errno.E2BIG, MigrationError, 'node 3'),
+        ):
+            with (
+                self.subTest(said),
+                mock.patch.object(move_pages, '_bound', [failing(code)]),
+                self.assertRaisesRegex(kind, said),
+            ):
+                move_pages.move(5, pages, 3)
+        with mock.patch.object(move_pages, '_bound', [failing(errno.ENOMEM)]):
+            why, told = move_pages.move(5, pages, 3)
+            self.assertEqual((errno.ENOMEM, [move_pages.UNTOLD]), (why, list(told)))
+
+    def test_a_machine_whose_call_is_unknown(self):
+        with (
+            mock.patch.object(move_pages, '_bound', []),
+            mock.patch.object(move_pages, '_libnuma', side_effect=OSError),
+            mock.patch.object(move_pages, '_py_libnuma', side_effect=AttributeError),
+            mock.patch('platform.machine', return_value='vax'),
+            self.assertRaisesRegex(MigrationRefused, 'vax'),
+        ):
+            move_pages.locate(5, array('Q', [PAGE_BYTES]))

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a node can take."""
+
+import os
+import shutil
+import tempfile
+import unittest
+
+from nova_numa_pmc.exceptions import MigrationError
+from nova_numa_pmc.host.paging import node_room
+
+
+class NodeRoomTest(unittest.TestCase):
+    def setUp(self):
+        self.root = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.root)
+
+    def put(self, text):
+        directory = os.path.join(self.root, 'sys/devices/system/node/node1')
+        os.makedirs(directory, exist_ok=True)
+        with open(directory + '/meminfo', 'w', encoding='utf-8') as file:
+            file.write(text)
+
+    def test_free_and_half_of_the_cache(self):
+        self.put(
+            'Node 1 MemTotal:       1000 kB\nNode 1 MemFree:         100 kB\n'
+            'Node 1 Active(anon):     7 kB\nNode 1 Active(file):     30 kB\n'
+            'Node 1 Inactive(file):   10 kB\nNode 1 HugePages_Free:  4\n'
+        )
+        self.assertEqual(120 << 10, node_room.available_bytes(1, self.root))
+
+    def test_a_node_without_memory(self):
+        self.put('Node 1 MemTotal: 0 kB\nNode 1 MemFree: 0 kB\n')
+        with self.assertRaisesRegex(MigrationError, 'node 1 has no memory'):
+            node_room.available_bytes(1, self.root)
+
+    def test_absent_and_malformed(self):
+        with self.assertRaisesRegex(MigrationError, 'node7'):
+            node_room.available_bytes(7, self.root)
+        for text in ('', 'Node 1 MemFree:\n', 'Node 1 MemFree: x kB\n', 'Node 1 MemTotal: 1 kB\n'):
+            self.put(text)
+            with self.subTest(text), self.assertRaisesRegex(MigrationError, 'node1/meminfo'):
+                node_room.available_bytes(1, self.root)

@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counters on the software events of the kernel that runs the tests."""
+
+import contextlib
+import mmap
+import os
+import struct
+import subprocess
+import sys
+import unittest
+
+from hypothesis import given, strategies as st
+
+from nova_numa_pmc import exceptions
+from nova_numa_pmc.core.rates import Count, difference
+from nova_numa_pmc.host.perf import counters, events, perf_event
+from tests.bench import rotation
+
+FAULTS = events.Event('faults', 'page-faults', 'software', 1, 2)
+SWITCHES = events.Event('switches', 'context-switches', 'software', 1, 3)
+CLOCK = events.Event('clock', 'cpu-clock', 'software', 1, 0)
+ABSENT = events.Event('absent', 'absent', 'software', 1, 0xFFF)
+ROOT = os.path.dirname(
+    os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
+)
+
+
+class Child:
+    """A forked process that works only when told to, so that what it did is known."""
+
+    def __init__(self, work):
+        go_read, self._go = os.pipe()
+        self._done, done_write = os.pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            os.close(self._go)
+            with contextlib.suppress(BaseException):
+                while os.read(go_read, 1) == b'g':
+                    work()
+                    os.write(done_write, b'd')
+            os._exit(0)
+        os.close(go_read)
+        os.close(done_write)
+        self.run()
+
+    def run(self):
+        """Work once and wait until that is done and the child sleeps again."""
+        os.write(self._go, b'g')
+        os.read(self._done, 1)
+        while self.field(0) not in (b'S', b'Z'):
+            os.sched_yield()
+
+    def field(self, number):
+        """Return a field of /proc/PID/stat after the name: 0 state, 7 minor faults."""
+        with open('/proc/%d/stat' % self.pid, 'rb') as file:
+            return file.read().rpartition(b')')[2].split()[number]
+
+    def switches(self):
+        with open('/proc/%d/status' % self.pid, encoding='ascii') as file:
+            return sum(int(line.split()[1]) for line in file if 'ctxt_switches' in line)
+
+    def end(self):
+        with contextlib.suppress(OSError):
+            os.close(self._go)
+            os.close(self._done)
+            os.waitpid(self.pid, 0)
+
+
+def touch(pages):
+    """Fault in a number of fresh pages."""
+    with mmap.mmap(-1, pages * mmap.PAGESIZE) as memory:
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+        for page in range(pages):
+            memory[page * mmap.PAGESIZE] = 1
+
+
+class Counting(unittest.TestCase):
+    def setUp(self):
+        try:
+            perf_event.Group((CLOCK,), perf_event.on_cpu(0)).close()
+        except exceptions.CounterError as error:
+            self.skipTest(str(error))
+
+    def child(self, work):
+        child = Child(work)
+        self.addCleanup(child.end)
+        return child
+
+    def counters(self, wanted):
+        counting = counters.Counters()
+        self.addCleanup(counting.close)
+        return counting, counting.update(wanted)
+
+
+class TestThread(Counting):
+    def test_page_faults_are_those_that_the_kernel_accounts(self):
+        child = self.child(lambda: touch(3000))
+        group = perf_event.Group((FAULTS, SWITCHES), perf_event.thread(child.pid))
+        self.addCleanup(group.close)
+        faults, switches, before = int(child.field(7)), child.switches(), group.read()
+        child.run()
+        after = group.read()
+        self.assertEqual(int(child.field(7)) - faults, difference(before[0], after[0]).value)
+        self.assertEqual(child.switches() - switches, difference(before[1], after[1]).value)
+        self.assertGreaterEqual(difference(before[0], after[0]).value, 3000)
+
+    def test_a_group_shares_one_time(self):
+        child = self.child(lambda: touch(10))
+        group = perf_event.Group((FAULTS, SWITCHES, CLOCK), perf_event.thread(child.pid))
+        self.addCleanup(group.close)
+        child.run()
+        self.assertEqual(1, len({count[1:] for count in group.read()}))
+
+    def test_a_thread_that_slept_did_nothing(self):
+        child = self.child(lambda: None)
+        group = perf_event.Group((FAULTS,), perf_event.thread(child.pid))
+        self.addCleanup(group.close)
+        [before], [after] = group.read(), group.read()
+        self.assertEqual((0.0, 1.0), difference(before, after, idle_is_zero=True))
+
+    def test_an_ended_thread(self):
+        child = self.child(lambda: None)
+        target = perf_event.thread(child.pid)
+        child.end()
+        self.assertIsNone(perf_event.thread(child.pid))
+        with self.assertRaises(exceptions.CounterTargetGone):
+            perf_event.Group((FAULTS,), target)
+        counting, problems = self.counters({'gone': (target, (FAULTS,))})
+        self.assertEqual(((), {}), (problems, counting.read()))
+
+    def test_a_thread_id_used_again_is_not_counted_as_the_old_one(self):
+        child = self.child(lambda: None)
+        imposter = perf_event.thread(child.pid)._replace(since=1)
+        counting, problems = self.counters({'old': (imposter, (FAULTS,))})
+        self.assertEqual(((), {}), (problems, counting.read()))
+
+
+class TestCpu(Counting):
+    def test_what_cannot_be_counted_is_none_beside_what_can(self):
+        counting, problems = self.counters({0: (perf_event.on_cpu(0), (CLOCK, ABSENT, FAULTS))})
+        [clock, absent, faults] = counting.read()[0]
+        self.assertIsNone(absent)
+        self.assertIsNotNone(clock)
+        self.assertIsNotNone(faults)
+        self.assertEqual([exceptions.CounterUnsupported], [type(error) for error in problems])
+
+    def test_what_is_missing_is_told_once(self):
+        counting, _ = self.counters({0: (perf_event.on_cpu(0), (ABSENT,))})
+        counting.update({})
+        self.assertEqual((), counting.update({0: (perf_event.on_cpu(0), (ABSENT,))}))
+
+    def test_no_event_is_a_valid_empty_result(self):
+        counting, problems = self.counters({0: (perf_event.on_cpu(0), ())})
+        self.assertEqual(((), {0: ()}), (problems, counting.read()))
+
+    def test_a_counter_that_stopped_is_opened_again(self):
+        # What a CPU that went offline and came back leaves: counters whose time stands still.
+        wanted = {0: (perf_event.on_cpu(0), (CLOCK,))}
+        counting, _ = self.counters(wanted)
+        counting._open[0][2][0].disable()
+        first, second = counting.read()[0][0], counting.read()[0][0]
+        self.assertIsNone(difference(first, second))
+        self.assertEqual({}, counting.read())
+        counting.update(wanted)
+        first, second = counting.read()[0][0], counting.read()[0][0]
+        self.assertIsNotNone(difference(first, second))
+
+    def test_targets_that_left_are_closed(self):
+        counting, _ = self.counters({0: (perf_event.on_cpu(0), (CLOCK, FAULTS))})
+        self.assertEqual(2, len(counting))
+        counting.update({})
+        self.assertEqual((0, {}), (len(counting), counting.read()))
+
+    def test_uncore_boxes_are_read_once_per_package(self):
+        box = CLOCK._replace(pmu='uncore_imc_0', cpus=(0, 24))
+        other = FAULTS._replace(pmu='uncore_imc_1', cpus=(0,))
+        self.assertEqual(
+            {
+                ('uncore_imc_0', 0): (perf_event.on_cpu(0), (box,)),
+                ('uncore_imc_0', 24): (perf_event.on_cpu(24), (box,)),
+                ('uncore_imc_1', 0): (perf_event.on_cpu(0), (other,)),
+            },
+            counters.uncore_targets((box, other, SWITCHES)),
+        )
+
+
+class TestCgroup(Counting):
+    def setUp(self):
+        super().setUp()
+        with open('/proc/self/mounts', encoding='utf-8') as file:
+            mounts = [line.split() for line in file]
+        roots = [
+            mount[1]
+            for mount in mounts
+            if mount[2] == 'cgroup2' or mount[2] == 'cgroup' and 'perf_event' in mount[3]
+        ]
+        self.path = None
+        for root in roots:
+            path = os.path.join(root, 'numa-pmc-test-%d' % os.getpid())
+            try:
+                os.mkdir(path)
+                self.path = path
+                self.addCleanup(self.remove)
+                perf_event.Group((CLOCK,), perf_event.cgroup(path, 0)).close()
+                return
+            except (OSError, exceptions.CounterError):
+                self.remove()
+        self.skipTest('no control group that can be counted')
+
+    def remove(self):
+        with contextlib.suppress(OSError):
+            os.rmdir(self.path)
+
+    def test_counts_what_runs_in_it(self):
+        child = self.child(lambda: touch(2000))
+        with open(os.path.join(self.path, 'cgroup.procs'), 'w', encoding='ascii') as file:
+            file.write(str(child.pid))
+        cpus = sorted(os.sched_getaffinity(0))
+        wanted = {cpu: (perf_event.cgroup(self.path, cpu), (FAULTS, SWITCHES)) for cpu in cpus}
+        counting, problems = self.counters(wanted)
+        self.assertEqual((), problems)
+        faults, before = int(child.field(7)), counting.read()
+        child.run()
+        faults, after = int(child.field(7)) - faults, counting.read()
+        deltas = [difference(before[cpu][0], after[cpu][0], idle_is_zero=True) for cpu in cpus]
+        self.assertEqual(faults, sum(delta.value for delta in deltas))
+        child.end()
+
+    def test_created_again_under_its_name(self):
+        counting, _ = self.counters({'g': (perf_event.cgroup(self.path, 0), (CLOCK,))})
+        old = perf_event.cgroup(self.path, 0)
+        os.rmdir(self.path)
+        self.assertIsNone(perf_event.cgroup(self.path, 0))
+        os.mkdir(self.path)
+        with self.assertRaises(exceptions.CounterTargetGone):
+            perf_event.Group((CLOCK,), old)
+        before = counting._open['g'][2][0].fds
+        counting.update({'g': (perf_event.cgroup(self.path, 0), (CLOCK,))})
+        self.assertNotEqual(before, [])
+        self.assertEqual(perf_event.cgroup(self.path, 0), counting._open['g'][0])
+
+
+class TestRefusals(Counting):
+    def run_python(self, code, **kwargs):
+        code = (
+            'import sys; sys.path.insert(0, %r)\n'
+            % ROOT
+            + 'from nova_numa_pmc.host.perf import counters, events, perf_event\n'
+            'CLOCK = events.Event("clock", "cpu-clock", "software", 1, 0)\n' + code
+        )
+        return subprocess.run(
+            [sys.executable, '-c', code],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+            **kwargs,
+        ).stdout
+
+    def test_descriptors_run_out_and_the_limit_is_raised(self):
+        output = self.run_python(
+            'import resource\n'
+            'resource.setrlimit(resource.RLIMIT_NOFILE, (8, 64))\n'
+            'counting = counters.Counters()\n'
+            'print(counting.update({n: (perf_event.on_cpu(0), (CLOCK,)) for n in range(20)}))\n'
+            'print(len(counting.read()), resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n'
+        )
+        self.assertEqual('()\n20 64\n', output)
+
+    def test_descriptors_run_out_for_good(self):
+        output = self.run_python(
+            'import resource\n'
+            'resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))\n'
+            'counting = counters.Counters()\n'
+            '[problem] = counting.update({n: (perf_event.on_cpu(0), (CLOCK,))'
+            ' for n in range(40)})\n'
+            'print(type(problem).__name__, problem)\n'
+            'first, second = counting.read(), counting.read()\n'
+            'print(5 < len(second) < 14, all(second[n][0].value > first[n][0].value\n'
+            '                                for n in second))\n'
+        )
+        self.assertIn('CountersExhausted', output)
+        self.assertIn('LimitNOFILE', output)
+        self.assertIn('True True', output)
+
+    def test_without_the_capability_the_remedy_is_told(self):
+        if os.geteuid() or (perf_event.paranoid() or 0) < 1:
+            self.skipTest('needs root, and a kernel that refuses others')
+        output = self.run_python(
+            'import os\n'
+            'os.setgroups([]); os.setgid(65534); os.setuid(65534)\n'
+            'counting = counters.Counters()\n'
+            '[problem] = counting.update({n: (perf_event.on_cpu(0), (CLOCK,))'
+            ' for n in range(2)})\n'
+            'print(type(problem).__name__, problem, counting.read())\n'
+        )
+        self.assertIn('CounterRefused', output)
+        self.assertIn('CAP_PERFMON', output)
+        self.assertIn('{}', output)
+
+
+class TestRotation(Counting):
+    def test_sets_take_turns(self):
+        child = self.child(lambda: touch(500))
+        turns = rotation.Rotation(
+            ((FAULTS, CLOCK), (SWITCHES, CLOCK)), perf_event.thread(child.pid)
+        )
+        self.addCleanup(turns.close)
+        faults = int(child.field(7))
+        turns.step()
+        child.run()
+        seen = int(child.field(7)) - faults
+        turns.step()
+        child.run()
+        turns.stop()
+        child.run()
+        counts = turns.read(10**9)
+        self.assertEqual(seen, counts[FAULTS].value)
+        self.assertEqual(10**9, counts[CLOCK].enabled_ns)
+        self.assertEqual(
+            counts[FAULTS].running_ns + counts[SWITCHES].running_ns, counts[CLOCK].running_ns
+        )
+
+    def test_an_absent_event_leaves_nothing_open(self):
+        before = len(os.listdir('/proc/self/fd'))
+        with self.assertRaises(exceptions.CounterUnsupported):
+            rotation.Rotation(((CLOCK,), (ABSENT,)), perf_event.on_cpu(0))
+        self.assertEqual(before, len(os.listdir('/proc/self/fd')))
+
+
+class TestPlanSets(unittest.TestCase):
+    def sets(self, events, room, in_each=()):
+        """Plan with letters for events."""
+        return rotation.plan_sets(events, room, in_each)
+
+    def test_fits_at_once(self):
+        self.assertEqual((('a', 'b'),), self.sets('ab', 4))
+
+    def test_what_is_in_each_set_is_in_each(self):
+        self.assertEqual((('i', 'a', 'b'), ('i', 'c')), self.sets('iabc', 3, 'i'))
+
+    def test_no_room(self):
+        with self.assertRaises(ValueError):
+            self.sets('iabc', 1, 'i')
+
+    def test_nothing_to_count(self):
+        self.assertEqual((), self.sets('', 4))
+
+
+class TestAttr(unittest.TestCase):
+    def test_guests_are_counted(self):
+        attr = perf_event.pack_attr(CLOCK._replace(type=4, config=0x1D3, config1=0x730004477))
+        self.assertEqual(112, len(attr))
+        kind, size, config = struct.unpack_from('=IIQ', attr)
+        self.assertEqual((4, 112, 0x1D3), (kind, size, config))
+        (flags,) = struct.unpack_from('=Q', attr, 40)
+        self.assertEqual(0, flags)  # exclude_guest is bit 20
+        self.assertEqual(0x730004477, struct.unpack_from('=Q', attr, 56)[0])
+
+    def test_an_event_of_another_machine(self):
+        with self.assertRaises(exceptions.CounterUnsupported):
+            perf_event.open_event(CLOCK._replace(type=None), perf_event.on_cpu(0))
+
+
+class TestParseGroup(unittest.TestCase):
+    def data(self, *words):
+        return struct.pack('=%dQ' % len(words), *words)
+
+    def test_by_id_and_not_by_order(self):
+        self.assertEqual(
+            (Count(30, 9, 8), Count(40, 9, 8)),
+            perf_event.parse_group(self.data(2, 9, 8, 40, 2, 30, 1), (1, 2)),
+        )
+
+    def test_a_member_that_the_kernel_took_out(self):
+        # A CPU that goes offline detaches its events: the leader is alone then.
+        self.assertEqual(
+            (Count(30, 9, 8), None), perf_event.parse_group(self.data(1, 9, 8, 30, 1), (1, 2))
+        )
+
+    def test_garbage(self):
+        for data in (
+            b'',
+            b'\0' * 8,
+            b'x' * 25,
+            self.data(9, 9, 8, 30, 1),
+            self.data(1, 8, 9, 30, 1),
+            self.data(2, 9, 8, 30, 1),
+        ):
+            self.assertEqual((None,), perf_event.parse_group(data, (1,)))
+
+    @given(st.binary(max_size=80))
+    def test_fuzz(self, data):
+        counts = perf_event.parse_group(data, (1, 2))
+        self.assertEqual(2, len(counts))

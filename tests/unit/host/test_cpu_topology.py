@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which CPUs share an L3 cache and a socket, read from trees as kernels show them."""
+
+import os
+import tempfile
+import unittest
+from unittest import mock
+
+from nova_numa_pmc.host import cpu_topology, topology
+from tests.fixtures import sysfs
+
+
+class HierarchyCase(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+
+    def read(self, nodes, **shape):
+        sysfs.build_sysfs(self.root, nodes, **shape)
+        return self.again()
+
+    def again(self):
+        return cpu_topology.read(topology.read(self.root), self.root)
+
+    def opened(self):
+        """Count the files that reading takes beside those of the topology."""
+        host = topology.read(self.root)
+        with mock.patch.object(os, 'open', side_effect=os.open) as opening:
+            cpu_topology.read(host, self.root)
+        return opening.call_count
+
+
+class ReadTest(HierarchyCase):
+    def test_two_sockets_of_one_cache_each(self):
+        found = self.read(sysfs.equal_nodes(2), l3s=['0-3', '4-7'])
+        self.assertEqual((({0, 1, 2, 3},), ({4, 5, 6, 7},)), found.l3s)
+        self.assertEqual(((), ''), (found.sockets, found.vendor))
+        self.assertEqual(3, self.opened())
+
+    def test_a_cache_of_several_nodes_is_read_once(self):
+        found = self.read(sysfs.equal_nodes(4, 2), l3s=['0-3', '4-7'], sockets=(0, 0, 1, 1))
+        self.assertEqual((({0, 1, 2, 3},),) * 2 + (({4, 5, 6, 7},),) * 2, found.l3s)
+        self.assertEqual((0, 0, 1, 1), found.sockets)
+        self.assertEqual(1 + 2 + 4, self.opened())
+
+    def test_many_caches_of_a_node_siblings_far_apart(self):
+        # A socket of EPYC 9654: 12 caches of 8 cores, whose second threads come behind.
+        l3s = [f'{8 * at}-{8 * at + 7},{96 + 8 * at}-{103 + 8 * at}' for at in range(12)]
+        found = self.read([sysfs.FakeNode(0, '0-191')], l3s=l3s)
+        self.assertEqual([16] * 12, [len(cpus) for cpus in found.l3s[0]])
+        self.assertIn(103, found.l3s[0][0])
+        self.assertEqual(1 + 12, self.opened())
+
+    def test_the_vendor_is_read_where_there_are_many_nodes(self):
+        shape = dict(l3s=[f'{at}' for at in range(8)], sockets=(0,) * 8, vendor='AuthenticAMD')
+        self.assertEqual('AuthenticAMD', self.read(sysfs.equal_nodes(8, 1), **shape).vendor)
+
+    def test_offline_cpus_are_in_no_cache(self):
+        found = self.read(sysfs.equal_nodes(2), l3s=['0-3', '4-7'], offline='0,5')
+        self.assertEqual((({1, 2, 3},), ({4, 6, 7},)), found.l3s)
+
+    def test_a_node_without_cpus_has_no_cache_and_no_socket(self):
+        nodes = [*sysfs.equal_nodes(3, 1), sysfs.FakeNode(3)]
+        found = self.read(nodes, l3s=['0', '1', '2'], sockets=(0, 0, 1, 0))
+        self.assertEqual(((), None), (found.l3s[3], found.sockets[3]))
+
+    def test_what_is_not_told_is_not_known(self):
+        found = self.read(sysfs.equal_nodes(4))
+        self.assertEqual(((), (None,) * 4, ''), (found.l3s, found.sockets, found.vendor))
+
+    def test_what_can_not_be_understood_is_not_known(self):
+        cpu4 = 'sys/devices/system/cpu/cpu4/'
+        for path, text in (
+            ('cache/index3/shared_cpu_list', 'x'),
+            ('cache/index3/shared_cpu_list', ''),
+            ('cache/index3/shared_cpu_list', '5-7'),
+            ('cache/index3/shared_cpu_list', '\0'),
+            ('cache/index3/shared_cpu_list', b'\xff\xfe'),
+        ):
+            with self.subTest(text=text):
+                self.read(sysfs.equal_nodes(2), l3s=['0-3', '4-7'])
+                sysfs.write(self.root, cpu4 + path, text)
+                self.assertEqual((({0, 1, 2, 3},), ()), self.again().l3s)
+        for text in ('-1', '', '1' * 20, 'x', '²'):
+            with self.subTest(text=text):
+                self.read(sysfs.equal_nodes(3), sockets=(0, 1, 2))
+                sysfs.write(self.root, cpu4 + 'topology/physical_package_id', text)
+                self.assertEqual((0, None, 2), self.again().sockets)
+
+    def test_index3_that_is_no_third_level_is_not_taken_for_it(self):
+        self.read(sysfs.equal_nodes(2), l3s=['0-3', '4-7'])
+        sysfs.write(self.root, 'sys/devices/system/cpu/cpu0/cache/index3/level', '2\n')
+        self.assertEqual((), self.again().l3s)
+
+    def test_a_directory_for_a_file_is_not_known(self):
+        self.read(sysfs.equal_nodes(2), l3s=['4-7'])
+        os.makedirs(os.path.join(self.root, 'sys/devices/system/cpu/cpu0/cache/index3/level'))
+        self.assertEqual((), self.again().l3s)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that are replaced whole or not at all."""
+
+import os
+import shutil
+import stat
+import tempfile
+import unittest
+
+from nova_numa_pmc.host import files
+
+
+class ReplaceTest(unittest.TestCase):
+    def setUp(self):
+        self.directory = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.directory)
+        self.path = os.path.join(self.directory, 'file')
+        self.temporary = self.path + '.tmp'
+
+    def replace(self, data=b'new', **how):
+        files.replace_file(self.path, data, self.temporary, **how)
+
+    def test_made_and_replaced(self):
+        for data in (b'old', b'new' * 100000, b''):
+            self.replace(data)
+            with open(self.path, 'rb') as file:
+                self.assertEqual(data, file.read())
+            self.assertEqual(['file'], os.listdir(self.directory))
+
+    def test_its_mode_whatever_the_umask(self):
+        self.addCleanup(os.umask, os.umask(0o077))
+        for mode in (0o644, 0o755):
+            self.replace(mode=mode)
+            self.assertEqual(mode, stat.S_IMODE(os.stat(self.path).st_mode))
+
+    def test_what_a_crash_has_left_is_removed(self):
+        os.symlink('elsewhere', self.temporary)
+        self.replace()
+        self.assertEqual(['file'], os.listdir(self.directory))
+        self.assertFalse(os.path.islink(self.path))
+
+    def test_nothing_is_left_where_it_fails(self):
+        os.mkdir(self.path)
+        with self.assertRaises(OSError):
+            self.replace()
+        self.assertEqual(['file'], os.listdir(self.directory))
+
+    def test_below_an_open_directory(self):
+        fd = os.open(self.directory, os.O_RDONLY)
+        self.addCleanup(os.close, fd)
+        files.replace_file('file', b'new', 'file.tmp', durable=False, directory_fd=fd)
+        self.assertEqual(['file'], os.listdir(self.directory))

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import socket
+import tempfile
+import unittest
+
+from hypothesis import given, settings, strategies
+
+from nova_numa_pmc.host import nova_conf, processes
+from tests.fixtures.services import add_process
+from tests.fixtures.sysfs import write
+
+
+class NovaConfTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+
+    def read(self, *texts):
+        paths = []
+        for number, text in enumerate(texts):
+            write(self.root, '%d.conf' % number, text)
+            paths.append(os.path.join(self.root, '%d.conf' % number))
+        return nova_conf.NovaConf(paths)
+
+    def test_novas_defaults(self):
+        conf = self.read('')
+        self.assertEqual([], conf.get('compute_monitors'))
+        self.assertEqual(
+            ['nova.scheduler.weights.all_weighers'], conf.get('weight_classes', 'filter_scheduler')
+        )
+        self.assertIsNone(conf.get('ram_allocation_ratio'))
+        self.assertEqual(conf.files[0], conf.file_of('compute_monitors'))
+        self.assertEqual([], conf.findings)
+
+    def test_as_oslo_reads_them(self):
+        conf = self.read(
+            '[DEFAULT]\nram_allocation_ratio = 1.5\nsite = x\ncompute_monitors = a,\n  b\n'
+            '[filter_scheduler]\navailable_filters = one\navailable_filters = two\n'
+            'weight_classes = y, z\n',
+            '[DEFAULT]\nram_allocation_ratio = 2\n[filter_scheduler]\nhost_subset_size = 3\n',
+        )
+        self.assertEqual(2.0, conf.get('ram_allocation_ratio'))
+        self.assertEqual(['one', 'two'], conf.get('available_filters', 'filter_scheduler'))
+        self.assertEqual(['a', 'b'], conf.get('compute_monitors'))
+        self.assertEqual(conf.files[1], conf.file_of('ram_allocation_ratio'))
+        self.assertEqual(conf.files[0], conf.file_of('weight_classes', 'filter_scheduler'))
+
+    def test_the_checkers_environment_is_not_the_services(self):
+        os.environ['OS_DEFAULT__COMPUTE_MONITORS'] = 'cpu.numa_pmc'
+        self.addCleanup(os.environ.pop, 'OS_DEFAULT__COMPUTE_MONITORS')
+        self.assertEqual([], self.read('').get('compute_monitors'))
+
+    def test_a_value_that_cant_be_used(self):
+        conf = self.read('[filter_scheduler]\nhost_subset_size = many\n')
+        self.assertEqual(1, conf.get('host_subset_size', 'filter_scheduler'))
+        self.assertEqual(['nova-conf-value'], [f.code for f in conf.findings])
+        self.assertNotIn('\n', conf.findings[0].what)
+
+    def test_a_value_that_names_itself(self):
+        conf = self.read(
+            '[filter_scheduler]\nhost_subset_size = $host_subset_size\n'
+            '[DEFAULT]\nhost_subset_size = $host_subset_size\n'
+            'compute_monitors = $compute_monitors\n'
+        )
+        self.assertEqual([], conf.get('compute_monitors'))
+        self.assertEqual(1, conf.get('host_subset_size', 'filter_scheduler'))
+        self.assertTrue(conf.findings)
+
+    def test_nothing_is_fetched(self):
+        with socket.create_server(('127.0.0.1', 0)) as server:
+            server.settimeout(0)
+            conf = self.read(
+                '[DEFAULT]\nconfig_source = far\n[far]\ndriver = remote_file\n'
+                'uri = http://127.0.0.1:%d/x\n' % server.getsockname()[1]
+            )
+            self.assertEqual([], conf.get('compute_monitors'))
+            self.assertRaises(BlockingIOError, server.accept)
+        self.assertEqual([], conf.findings)
+
+    @settings(max_examples=150, deadline=None)
+    @given(
+        strategies.lists(
+            strategies.sampled_from(
+                (
+                    '[DEFAULT]',
+                    '[compute]',
+                    '[filter_scheduler]',
+                    '[numa_pmc]',
+                    '[',
+                    '[]',
+                    '=',
+                    ':',
+                    'a',
+                    ' continued',
+                    'compute_monitors',
+                    'compute_monitors = ',
+                    'cpu_shared_set = ^0-',
+                    'update_resources_interval = 1e9',
+                    'host_subset_size = -1',
+                    'weight_step = nan',
+                    'enabled_filters = $enabled_filters',
+                    'weight_classes = ${a.b}',
+                    '$',
+                    '\x00',
+                    '#x',
+                    'ram_allocation_ratio = inf',
+                    'max_pressure = ',
+                    'unknown_weight = x',
+                )
+            )
+            | strategies.text(max_size=30)
+        )
+    )
+    def test_any_text(self, lines):
+        conf = self.read('\n'.join(lines).encode('utf-8', 'surrogatepass'))
+        for group, options in nova_conf.OPTIONS.items():
+            for option in options:
+                conf.get(option.name, group)
+                conf.file_of(option.name, group)
+        for found in conf.findings:
+            self.assertNotIn('\n', found.what)
+
+    def test_files_that_cant_be_used(self):
+        os.mkfifo(os.path.join(self.root, 'fifo'))
+        write(self.root, 'long', '#' * (nova_conf.MAX_BYTES + 1))
+        write(self.root, 'bytes', b'[DEFAULT]\nx = \xff\xfe\n')
+        write(self.root, 'torn', '[DEFAULT\nx = 1\n')
+        write(self.root, 'words', 'some words\n')
+        for name in ('fifo', 'long', 'bytes', 'torn', 'words', 'absent', '.'):
+            with self.subTest(name):
+                conf = nova_conf.NovaConf([os.path.join(self.root, name)])
+                self.assertEqual(['nova-conf-unreadable'], [f.code for f in conf.findings])
+                self.assertEqual([], conf.get('compute_monitors'))
+
+
+class FilesTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+
+    def files(self, process=None, service='nova-compute'):
+        return [
+            os.path.relpath(path, self.root)
+            for path in nova_conf.files_of(process, service, self.root)
+        ]
+
+    def test_where_oslo_looks(self):
+        self.assertEqual([], self.files())
+        write(self.root, 'etc/nova/nova.conf', '')
+        write(self.root, 'etc/nova/nova-compute.conf', '')
+        write(self.root, 'etc/nova/nova.conf.d/b.conf', '')
+        write(self.root, 'etc/nova/nova.conf.d/a.conf', '')
+        write(self.root, 'etc/nova/nova.conf.d/README', '')
+        self.assertEqual(
+            [
+                'etc/nova/nova.conf',
+                'etc/nova/nova-compute.conf',
+                'etc/nova/nova.conf.d/a.conf',
+                'etc/nova/nova.conf.d/b.conf',
+            ],
+            self.files(),
+        )
+
+    def test_what_it_was_started_with(self):
+        write(self.root, 'etc/nova/nova.conf', '')
+        write(self.root, 'etc/nova/d/x.conf', '')
+        add_process(
+            self.root,
+            9,
+            (
+                '/usr/bin/python3',
+                '/usr/bin/nova-compute',
+                '--config-file',
+                '/etc/nova/nova-cpu.conf',
+                '--config-file=/etc/other.conf',
+                '--config-dir=/etc/nova/d',
+            ),
+        )
+        process = processes.find(self.root, 'nova-compute')
+        self.assertEqual(
+            ['etc/nova/nova-cpu.conf', 'etc/other.conf', 'etc/nova/d/x.conf'], self.files(process)
+        )
+
+    def test_in_its_container(self):
+        write(self.root, 'image/etc/nova/nova.conf', '')
+        add_process(self.root, 9, ('/usr/bin/python3', '/usr/bin/nova-compute'), inside='image')
+        process = processes.find(self.root, 'nova-compute')
+        self.assertEqual(['proc/9/root/etc/nova/nova.conf'], self.files(process))

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import tempfile
+import unittest
+
+from nova_numa_pmc.host import nova_cpu_sets
+from tests.fixtures import sysfs
+
+SECOND = 10**9
+CONF = 'etc/nova/nova.conf'
+
+
+class ReaderTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+        self.reader = nova_cpu_sets.Reader(self.root)
+
+    def write(self, text, path=CONF):
+        sysfs.write(self.root, path, text)
+
+    def read(self, at_s=0):
+        sets, problems = self.reader.read(at_s * SECOND)
+        return sets.shared, sets.dedicated, problems
+
+    def test_no_file(self):
+        self.assertEqual((None, None, ()), self.read())
+
+    def test_both_sets(self):
+        self.write('[compute]\ncpu_shared_set = 0-3,^2\ncpu_dedicated_set = 4-5\n')
+        self.assertEqual(({0, 1, 3}, {4, 5}, ()), self.read())
+
+    def test_a_later_file_overrides(self):
+        self.write('[compute]\ncpu_shared_set = 0-3\n')
+        self.write('[compute]\ncpu_shared_set = 8-9\n', 'etc/nova/nova.conf.d/pools.conf')
+        self.assertEqual({8, 9}, self.read()[0])
+
+    def test_a_file_that_has_changed_is_read_again_after_a_minute(self):
+        self.write('[compute]\ncpu_shared_set = 0-3\n')
+        self.read()
+        self.write('[compute]\ncpu_shared_set = 0-1,4\n')
+        self.assertEqual([{0, 1, 2, 3}, {0, 1, 4}], [self.read(30)[0], self.read(61)[0]])
+        os.unlink(os.path.join(self.root, CONF))
+        self.assertIsNone(self.read(122)[0])
+
+    def test_novas_files_in_a_container_are_found_by_its_process(self):
+        self.write('[compute]\ncpu_shared_set = 3\n', 'proc/71/root/etc/nova/other.conf')
+        self.write(
+            '/usr/bin/nova-compute\0--config-file\0/etc/nova/other.conf\0', 'proc/71/cmdline'
+        )
+        self.assertEqual({3}, self.read()[0])
+
+    def test_nova_that_starts_later_is_found_after_a_while(self):
+        self.read()
+        self.write('[compute]\ncpu_shared_set = 3\n', 'proc/71/root/etc/nova/nova.conf')
+        self.write('/usr/bin/nova-compute\0', 'proc/71/cmdline')
+        self.assertEqual([None, {3}], [self.read(300)[0], self.read(700)[0]])
+
+    def test_what_can_not_be_used_is_a_problem_and_no_set(self):
+        for text in ('[compute]\ncpu_shared_set = a-b\n', '[compute\n', b'\xff\xfe'):
+            with self.subTest(text=text):
+                self.write(text)
+                self.reader = nova_cpu_sets.Reader(self.root)
+                shared, dedicated, problems = self.read()
+                self.assertEqual((None, None), (shared, dedicated))
+                self.assertIn(CONF, ' '.join(problems))

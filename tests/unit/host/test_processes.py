@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+import tempfile
+import unittest
+
+from nova_numa_pmc.checks import layout
+from nova_numa_pmc.host import processes
+from tests.fixtures.services import add_process
+from tests.fixtures.sysfs import write
+
+
+class ProcessesTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+
+    def test_found_by_program_or_script(self):
+        add_process(self.root, 20, ('/usr/bin/numad', '-i', '15'))
+        add_process(
+            self.root,
+            30,
+            (
+                '/opt/stack/venv/bin/python3',
+                '/opt/stack/bin/nova-compute',
+                '--config-file=/etc/nova/nova.conf',
+            ),
+        )
+        self.assertEqual(20, processes.find(self.root, 'numad').pid)
+        found = processes.find(self.root, 'nova-compute')
+        self.assertEqual((30, 2_000, True), (found.pid, found.started_s, found.same_root))
+        self.assertEqual(self.root + '/etc/nova/nova.conf', found.path('/etc/nova/nova.conf'))
+        self.assertIsNone(processes.find(self.root, 'nova-scheduler'))
+
+    def test_found_by_its_title(self):
+        add_process(
+            self.root,
+            20,
+            (
+                'nova-scheduler: master process [/opt/nova/bin/nova-scheduler --config-file '
+                '/etc/nova/nova.conf]   ',
+                '',
+                '',
+            ),
+        )
+        add_process(self.root, 21, ('nova-scheduler: ServiceWrapper worker(0)  ', ''))
+        found = processes.find(self.root, 'nova-scheduler')
+        self.assertEqual(
+            (20, ('/opt/nova/bin/nova-scheduler', '--config-file', '/etc/nova/nova.conf')),
+            (found.pid, found.command),
+        )
+
+    def test_an_editor_of_its_log_is_no_service(self):
+        add_process(self.root, 20, ('/usr/bin/less', '/var/log/nova/nova-compute'))
+        add_process(self.root, 21, ('/usr/bin/python3', '-m', 'x', '/usr/bin/nova-compute.log'))
+        self.assertIsNone(processes.find(self.root, 'nova-compute'))
+
+    def test_kernel_threads_and_what_ended_are_passed_over(self):
+        write(self.root, 'proc/2/cmdline', '')
+        write(self.root, 'proc/3/comm', 'ended\n')
+        write(self.root, 'proc/stat', 'cpu  1 2 3\n')
+        self.assertIsNone(processes.find(self.root, 'numad'))
+
+    def test_no_proc(self):
+        self.assertIsNone(processes.find(self.root + '/nowhere', 'numad'))
+
+    def test_in_a_container(self):
+        add_process(
+            self.root,
+            30,
+            ('/usr/bin/python3', '/usr/bin/nova-compute'),
+            inside='image',
+            cgroup='0::/machine.slice/libpod-123.scope/container\n',
+        )
+        found = processes.find(self.root, 'nova-compute')
+        self.assertFalse(found.same_root)
+        self.assertEqual(self.root + '/proc/30/root/etc/nova', found.path('/etc/nova'))
+        self.assertEqual(['service-in-container'], [f.code for f in layout.check_container(found)])
+        self.assertEqual('kolla (podman)', layout.deployment(self.root, 30))
+
+
+class LayoutTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+
+    def codes(self):
+        return [found.code for found in layout.check_libvirt(self.root)]
+
+    def test_no_daemon(self):
+        self.assertEqual(['libvirt-not-running'], self.codes())
+
+    def test_monolithic_and_modular(self):
+        add_process(self.root, 40, ('/usr/sbin/libvirtd',))
+        self.assertEqual([], self.codes())
+        add_process(self.root, 41, ('/usr/sbin/virtqemud', '--timeout', '120'))
+        self.assertEqual(['libvirt-modular'], self.codes())
+
+    def test_containers(self):
+        for cgroup, deployed_by in (
+            ('0::/kubepods.slice/kubepods-burstable.slice/cri-1.scope\n', 'openstack-helm'),
+            ('12:cpuset:/docker/0123\n', 'kolla (docker)'),
+            ('0::/system.slice\n', 'deployment unknown'),
+        ):
+            with self.subTest(deployed_by), tempfile.TemporaryDirectory() as root:
+                add_process(root, 40, ('/usr/sbin/libvirtd',), inside='image', cgroup=cgroup)
+                (found,) = layout.check_libvirt(root)
+                self.assertEqual('hook-not-in-container', found.code)
+                self.assertIn(deployed_by, found.what)
+                write(root, 'image/etc/libvirt/hooks/qemu.d/50-nova-numa-pmc', '#!/bin/sh\n')
+                self.assertEqual([], list(layout.check_libvirt(root)))

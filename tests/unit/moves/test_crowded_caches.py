@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guests that wait on their L3 cache beside idle CPUs get all of their node's."""
+
+import logging
+
+from nova_numa_pmc import measurement, model, promises
+from nova_numa_pmc.agent import stages
+from nova_numa_pmc.conf import settings
+from nova_numa_pmc.moves import crowded_caches
+from nova_numa_pmc.state import promises_file
+from tests.fixtures import host, sysfs
+from tests.unit.agent.test_stages import AgentCase
+
+LOG = logging.getLogger('nova_numa_pmc.agent')
+CACHE = (4, 5)
+
+
+class CrowdedCachesTest(AgentCase):
+    def setUp(self):
+        super().setUp()
+        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
+        self.subject = crowded_caches.CrowdedCaches(settings.read('/dev/null'), self.root, LOG)
+        for number, cpus in ((1, CACHE), (2, CACHE), (3, ())):
+            self.promise(number, 1, cpus=cpus)
+
+    def look(self, waits, demand=2.0, elapsed_s=5.0, vcpus=2):
+        """Let guests 1 to 3 wait for so many cores; return who is held to its cache then."""
+        guests = tuple(
+            model.Guest(host.uuid_of(at), host.name_of(at), vcpus, 1 << 29) for at in (1, 2, 3)
+        )
+        tick = stages.Tick(
+            None,
+            measurement.Sample(
+                0.0,
+                elapsed_s,
+                'cpus',
+                tuple(measurement.NodeSample(node, demand_cores=demand) for node in (0, 1)),
+                tuple(
+                    measurement.GuestSample(host.uuid_of(at), host.name_of(at), '', '', 1.0, wait)
+                    for at, wait in enumerate(waits, 1)
+                ),
+            ),
+            promises.usable_host(self.root),
+            record=promises_file.read(self.directory, promises_file.read_boot_id(self.root)),
+            guests=guests,
+        )
+        after = self.subject.widen(tick)
+        self.assertEqual(self.promises(), after.record.promises)
+        return {at for at in (1, 2, 3) if self.promises()[host.uuid_of(at)].cpus}
+
+    def test_who_waits_most_is_widened_once_it_has_gone_on_for_a_while(self):
+        self.assertEqual([{1, 2}, {1, 2}, {1}], [self.look((0.3, 0.5, 0.0)) for _ in range(3)])
+        self.assertEqual([{1}, {1}], [self.look((0.0, 0.5, 0.0)) for _ in range(2)])
+
+    def test_not_beside_a_node_that_has_nothing_to_spare(self):
+        for demand in (None, 5.0, 9.0):
+            with self.subTest(demand=demand):
+                for _ in range(9):
+                    self.assertEqual({1, 2}, self.look((0.5, 0.5, 0.0), demand))
+
+    def test_noise_and_what_is_not_known_add_up_to_nothing(self):
+        for waits in ((0.05, 0.05, 0.0), (None, None, None), (0.0, 0.0, 3.0)):
+            for _ in range(99):
+                self.assertEqual({1, 2}, self.look(waits))
+
+    def test_who_has_all_of_its_node_does_not_wait_on_a_cache(self):
+        for _ in range(9):  # a vCPU was plugged, and the cache has too few CPUs for it
+            self.assertEqual({1, 2}, self.look((9.0, 9.0, 0.0), vcpus=3))
+        self.assertEqual({1}, self.look((2.0, 9.0, 0.0)))
+
+    def test_a_late_sample_does_not_speak_for_the_time_before(self):
+        self.assertEqual({1, 2}, self.look((0.1, 0.1, 0.0), elapsed_s=3600.0))
+        self.assertEqual({1, 2}, self.look((0.0, 0.0, 0.0), elapsed_s=None))
+
+    def test_a_start_that_goes_on_is_left_alone(self):
+        self.promise(1, 1, started=False, cpus=CACHE)
+        for _ in range(9):
+            self.look((9.0, 0.0, 0.0))
+        self.assertEqual(CACHE, self.promises()[host.uuid_of(1)].cpus)

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Single moves, made as asked: swaps, CPUs alone, memory alone, and what stands in their way."""
+
+import logging
+import os
+
+from nova_numa_pmc import model
+from nova_numa_pmc.conf import agent as agent_conf, settings
+from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.host import guests
+from nova_numa_pmc.moves import executor
+from nova_numa_pmc.state import history, promises_file
+from tests.fixtures import domains, host, sysfs
+from tests.unit.agent.test_rebalancer import PAGES, RebalancingCase
+from tests.unit.agent.test_stages import START_NS
+
+LOG = logging.getLogger('nova_numa_pmc.moving')
+
+
+class MovingTest(RebalancingCase):
+    def setUp(self):
+        super().setUp()
+        self.promise(2, 1)
+        self.kernel.memories[4002].nodes = [1] * PAGES
+        self.kernel.memories[4002].tell()
+        self.moving = executor.Moving(
+            agent_conf.Options(settings.read('/dev/null')),
+            self.root,
+            LOG,
+            clock=lambda: 0.0,
+            port=self.kernel,
+        )
+        self.tick(self.open(agent_conf.OFF), 0)  # holds each to its place
+
+    def step_of(self, number, before, after, memory=True):
+        return moves.Step(
+            host.uuid_of(number), host.name_of(number), before, after, after if memory else (), 0
+        )
+
+    def begin(self, kind, *steps):
+        self.moving.begin(
+            moves.Plan((moves.Move(kind, steps, 1.0, 1.0, 1.0, 0),)), self.promises()
+        )
+
+    def make(self, kind, *steps):
+        self.begin(kind, *steps)
+        return self.end()
+
+    def end(self):
+        for _ in range(1000):
+            if self.moving.step() is None:
+                return self.places()
+        raise AssertionError('it does not end')
+
+    def lock(self, timeout_s=1.0):
+        return promises_file.locked(
+            self.directory, timeout_s, promises_file.read_boot_id(self.root)
+        )
+
+    def swap(self):
+        return self.make(moves.SWAP, self.step_of(1, (0,), (1,)), self.step_of(2, (1,), (0,)))
+
+    def test_swap(self):
+        self.assertEqual({1: self.AWAY, 2: self.HOME, 3: self.HOME}, self.swap())
+        self.assertEqual(set(), self.moving.failed)
+        self.assertEqual(
+            executor.Totals({('swap', 'made'): 1}, 2 * PAGES * 4096), self.moving.totals
+        )
+
+    def test_where_nodes_have_several_caches_a_guest_gets_one_of_them_and_comes_home_to_it(self):
+        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
+        self.promise(1, 0, cpus=(2, 3))
+        found = self.make(moves.WIDEN, self.step_of(1, (0,), (0, 1), memory=False))
+        self.assertEqual('0-7', found[1][1])
+        found = self.make(moves.NARROW, self.step_of(1, (0, 1), (0,), memory=False))
+        self.assertEqual('2-3', found[1][1])
+        self.promise(2, 1, cpus=(4, 5))
+        found = self.make(moves.MOVE, self.step_of(1, (0,), (1,)))
+        self.assertEqual(((1,), '6-7', {1}), found[1])
+        self.assertEqual((6, 7), self.promises()[host.uuid_of(1)].cpus)
+
+    def test_a_move_is_written_down_before_anything_else_is(self):
+        self.begin(moves.MOVE, self.step_of(1, (0,), (1,)))
+        self.moving.step()
+        (begun,), _ = history.read(self.root)
+        self.assertEqual(
+            (history.BEGUN, (0,), (1,)),
+            (begun.result, begun.parts[0].before.cpu_nodes, begun.parts[0].after.cpu_nodes),
+        )
+        while self.moving.step() is not None:
+            pass
+        (ended,), _ = history.read(self.root)
+        self.assertEqual((begun.id, history.DONE), (ended.id, ended.result))
+
+    def test_nothing_is_written_down_while_the_promises_are_locked(self):
+        """A start of a guest waits for the promises, and must not for a disk."""
+        kept = []
+
+        def record(entry):
+            with self.lock(0.0):
+                kept.append((entry.id, entry.result))
+
+        self.moving = executor.Moving(
+            agent_conf.Options(settings.read('/dev/null')),
+            self.root,
+            LOG,
+            clock=lambda: 0.0,
+            record=record,
+            port=self.kernel,
+        )
+        self.make(moves.MOVE, self.step_of(1, (0,), (1,)))
+        (first, begun), (second, ended) = kept
+        self.assertEqual((first, history.BEGUN, history.DONE), (second, begun, ended))
+
+    def test_a_move_that_is_refused_ends_with_a_line_of_its_id(self):
+        self.fill(1)
+        with self.assertLogs(LOG, 'WARNING'):
+            self.make(moves.MOVE, self.step_of(1, (0,), (1,)))
+        with open(os.path.join(self.root, history.DIRECTORY, history.FILE), 'rb') as file:
+            begun, refused = map(history.decode, file)
+        self.assertEqual(
+            (history.BEGUN, history.REFUSED, begun.id), (begun.result, refused.result, refused.id)
+        )
+        self.assertEqual([refused], history.read(self.root)[0])
+
+    def test_where_the_promise_can_not_be_had_back_the_cpus_stay_with_it(self):
+        self.kernel.memories[4001].pinned = set(range(PAGES))
+        self.begin(moves.MOVE, self.step_of(1, (0,), (1,)))
+        self.moving.step()
+        with self.lock(), self.assertLogs(LOG, 'WARNING') as logs:
+            found = self.end()
+        self.assertIn('locked by another process', ' '.join(logs.output))
+        self.assertEqual(((1,), '4-7', {0}), found[1])
+        (entry,), _ = history.read(self.root)
+        self.assertEqual(history.PARTLY, entry.result)
+        self.assertEqual({(moves.MOVE, executor.MADE): 1}, self.moving.totals.ended)
+        self.assertEqual({host.uuid_of(1)}, self.moving.failed)
+        self.tick(self.open(agent_conf.OFF), 5)
+        self.assertEqual('4-7', self.places()[1][1])
+
+    def test_what_waits_can_be_given_up_and_what_is_in_hand_goes_on(self):
+        self.begin(moves.MOVE, self.step_of(1, (0,), (1,)))
+        self.begin(moves.MOVE, self.step_of(3, (0,), (1,)))
+        self.moving.step()
+        self.moving.drop_waiting()
+        self.assertEqual((True, 0), (self.moving.busy, self.moving.waiting))
+        found = self.end()
+        self.assertEqual((self.AWAY, self.HOME), (found[1], found[3]))
+
+    def test_a_swap_of_which_one_half_fails_is_none(self):
+        self.kernel.memories[4002].pinned = set(range(PAGES))
+        with self.assertLogs(LOG, 'WARNING'):
+            found = self.swap()
+        self.assertEqual((self.HOME[:2], self.AWAY), (found[1][:2], found[2]))
+        self.assertEqual({host.uuid_of(1), host.uuid_of(2)}, self.moving.failed)
+        self.assertEqual(
+            executor.Totals({('swap', 'taken_back'): 1}, PAGES * 4096), self.moving.totals
+        )
+
+    def test_a_group_that_others_pinned(self):
+        tree = self.kernel.memories[4002].tree
+        tree.put(tree.vcpus[0] + '/cpuset.cpus', '6\n')
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            found = self.swap()
+        self.assertIn('not ours', logs.output[0])
+        self.assertEqual((self.HOME, ((1,), '4-7 6 4-7', {1})), (found[1], found[2]))
+
+    def fill(self, node):
+        with self.lock() as ledger:
+            ledger.put(
+                model.Promise('new', 'new', (node,), (node,), 1, 1 << 50, since_ns=START_NS)
+            )
+
+    def test_room_that_a_start_has_taken(self):
+        self.fill(1)
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            found = self.make(moves.MOVE, self.step_of(1, (0,), (1,)))
+        self.assertIn('no room left', logs.output[0])
+        self.assertEqual(executor.Totals({('move', 'refused'): 1}), self.moving.totals)
+        self.assertEqual(self.HOME, found[1])
+
+    def test_a_widened_guest_is_held_to_its_wider_place_until_it_goes_home(self):
+        found = self.make(moves.WIDEN, self.step_of(1, (0,), (0, 1), memory=False))
+        self.assertEqual(((0,), '0-7', {0}), found[1])
+        self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.widened.places)
+        found = self.make(moves.NARROW, self.step_of(1, (0, 1), (0,), memory=False))
+        self.assertEqual((self.HOME, {}), (found[1], self.moving.widened.places))
+
+    def test_a_widened_guest_whose_move_is_taken_back_is_wide_again(self):
+        self.make(moves.WIDEN, self.step_of(1, (0,), (0, 1), memory=False))
+        self.kernel.memories[4001].pinned = set(range(PAGES))
+        self.begin(moves.MOVE, self.step_of(1, (0, 1), (1,)))
+        self.moving.step()
+        self.assertEqual({}, self.moving.widened.places)
+        with self.assertLogs(LOG, 'WARNING'):
+            found = self.end()
+        self.assertEqual(((0,), '0-7', {0}), found[1])
+        self.moving.mind((), self.promises())
+        self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.widened.places)
+
+    def test_a_guest_that_went_home_stays_there_when_its_next_move_can_not_begin(self):
+        self.make(moves.WIDEN, self.step_of(1, (0,), (0, 1), memory=False))
+        self.make(moves.NARROW, self.step_of(1, (0, 1), (0,), memory=False))
+        tree = self.kernel.memories[4001].tree
+        tree.put(tree.vcpus[0] + '/cpuset.cpus', '2\n')
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            self.make(moves.MOVE, self.step_of(1, (0,), (1,)))
+        self.assertIn('not ours', logs.output[0])
+        self.assertEqual({}, self.moving.widened.places)
+
+    def test_a_widened_guest_that_was_started_anew_is_held_as_promised_then(self):
+        self.make(moves.WIDEN, self.step_of(1, (0,), (0, 1), memory=False))
+        self.moving.mind((), self.promises())
+        self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.widened.places)
+        self.promise(1, 1, since_ns=START_NS)
+        self.moving.mind((), self.promises())
+        self.assertEqual({}, self.moving.widened.places)
+
+    def test_a_job_of_libvirts_before_and_while_it_is_moved(self):
+        for steps in (0, 1):
+            domains.write_status(self.root, host.name_of(1), self.xml(1), 4001)
+            self.begin(moves.MOVE, self.step_of(1, (0,), (1,)))
+            for _ in range(steps):
+                self.moving.step()
+            domains.write_status(
+                self.root,
+                host.name_of(1),
+                self.xml(1),
+                4001,
+                before="<job type='none' async='migration out'/>\n",
+            )
+            self.moving.mind(guests.read_running(self.root)[0], self.promises())
+            with self.assertLogs(LOG, 'WARNING'):
+                while self.moving.step() is not None:
+                    pass
+            self.assertEqual(self.HOME, self.places()[1])
+
+    def test_memory_alone(self):
+        self.kernel.memories[4001].nodes = [1] * PAGES
+        self.kernel.memories[4001].tell()
+        found = self.make(
+            moves.FETCH, moves.Step(host.uuid_of(1), host.name_of(1), (0,), (0,), (0,), 0)
+        )
+        self.assertEqual(self.HOME, found[1])
+
+    def test_a_start_that_holds_the_lock_goes_first(self):
+        with promises_file.locked(self.directory, 1.0, promises_file.read_boot_id(self.root)):
+            with self.assertLogs(LOG, 'WARNING'):
+                found = self.swap()
+        self.assertEqual((self.HOME, self.AWAY), (found[1], found[2]))
+
+    def test_half_of_the_memory_decides(self):
+        for pinned, kept in ((PAGES // 3, True), (2 * PAGES // 3, False)):
+            self.kernel.memories[4001].nodes = [0] * PAGES
+            self.kernel.memories[4001].pinned = set(range(pinned))
+            self.kernel.memories[4001].tell()
+            with self.assertLogs(LOG, 'INFO'):
+                found = self.make(moves.MOVE, self.step_of(1, (0,), (1,)))
+            self.assertEqual(kept, found[1][:2] == self.AWAY[:2])
+            if kept:
+                self.promise(1, 0)
+                self.tick(self.open(agent_conf.OFF), 0)
+
+    def test_killed_anywhere_in_a_swap(self):
+        killed = 0
+        for kill_at in range(40):
+            with self.subTest(kill_at=kill_at):
+                if not self.assert_held_after_a_kill(kill_at, lambda case: case.swap()):
+                    break
+                killed += 1
+        self.assertLess(5, killed)

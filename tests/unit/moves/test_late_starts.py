@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guests whose hook failed are placed by the agent, and their memory is fetched, once."""
+
+import os
+
+from nova_numa_pmc import hook, promises
+from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.host import hook_files
+from nova_numa_pmc.state import overrides, promises_file
+from tests.fixtures import domains, host
+from tests.unit.agent.test_rebalancer import RebalancingCase
+from tests.unit.agent.test_stages import MIB, START_NS, AgentCase
+from tests.unit.test_hook import OPTED_OUT
+
+LOG = 'nova_numa_pmc.agent'
+JOB = "  <job type='none' async='start' phase='none'/>\n"
+
+
+class PlaceTest(AgentCase):
+    def install_hook(self):
+        self.host.write(promises.HOOK, '#!/bin/sh\n')
+
+    def began(self, number, after_hook=True):
+        """Let QEMU have been executed since the hook was installed, or long before."""
+        now_s = promises._boottime_ns() / 1e9
+        began = (now_s + 5 if after_hook else now_s - 5) * os.sysconf('SC_CLK_TCK')
+        self.host.write(
+            'proc/%d/stat' % (4000 + number),
+            '%d (qemu) S %s %d 0\n' % (4000 + number, ' '.join('0' * 18), began),
+        )
+
+    def placed(self, number):
+        promise = self.promises()[host.uuid_of(number)]
+        return promise.origin, promise.cpu_nodes, promise.started, promise.missed
+
+    def test_within_two_ticks_where_nothing_was_recorded(self):
+        self.install_hook()
+        made = self.open()
+        trees = [self.launch(number) for number in (1, 2)]
+        for number in (1, 2):
+            self.began(number)
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            self.tick(made, 0)
+            self.assertEqual(
+                [('floating', (), True, True)] * 2, [self.placed(number) for number in (1, 2)]
+            )
+            last = self.tick(made, 5)
+        self.assertEqual(
+            [('placed', (0,), True, False), ('placed', (1,), True, False)],
+            [self.placed(number) for number in (1, 2)],
+        )
+        self.assertEqual(['0-3', '4-7'], [tree.held() for tree in trees])
+        self.assertEqual(2, last.taken_over)
+        self.assertEqual(2, sum('placed now on node' in text for text in logs.output))
+
+    def test_within_two_ticks_where_the_hook_was_killed_after_it_had_decided(self):
+        made = self.open()
+        tree = self.launch(1)
+        self.promise(1, 1, started=False, since_ns=START_NS)
+        self.tick(made, 0)
+        self.assertEqual('', tree.held())
+        self.assertEqual(1, self.tick(made, 5).taken_over)
+        self.assertEqual('4-7', tree.held())
+        self.assertEqual(('placed', (1,), True, False), self.placed(1))
+        self.assertEqual(1, self.tick(made, 10).taken_over)
+
+    def test_not_while_libvirt_starts_it(self):
+        made = self.open()
+        tree = self.launch(1)
+        path = self.host.path('run/libvirt/qemu/%s.xml' % host.name_of(1))
+        with open(path) as file:
+            text = file.read()
+        self.host.write(path, text.replace("'>\n", "'>\n" + JOB, 1))
+        self.promise(1, 1, started=False, since_ns=START_NS)
+        for at_s in range(0, 60, 5):
+            self.tick(made, at_s)
+        self.assertEqual(('', False), (tree.held(), self.placed(1)[2]))
+
+    def test_not_what_ran_before_the_hook_was_installed_or_is_not_ours(self):
+        for why, hooked, after, more in (
+            ('no hook', False, True, {}),
+            ('before the hook', True, False, {}),
+            ('pinned', True, True, {'extra': domains.NUMA_NODES_1}),
+            ('opted out', True, True, {'extra': OPTED_OUT}),
+        ):
+            with self.subTest(why):
+                if hooked:
+                    self.install_hook()
+                made = self.open()
+                tree = self.launch(1, xml=host.domain_xml(1, **more))
+                self.began(1, after)
+                for at_s in (0, 5, 10):
+                    self.tick(made, at_s)
+                self.assertEqual(('', 0), (tree.held(), self.tick(made, 15).taken_over))
+                with promises.locked(made.options.shared, self.root, 1.0) as ledger:
+                    ledger.drop(host.uuid_of(1))
+
+    def test_not_whom_the_operator_ignores_nor_with_the_hook_off(self):
+        for off in (False, True):
+            self.host.configure('[hook]\nenabled = %s\n' % ('false' if off else 'true'))
+            if not off:
+                overrides.put(overrides.Override(host.uuid_of(1), 'ignore', 'g'), self.root)
+            made = self.open()
+            tree = self.launch(1)
+            self.promise(1, 1, started=False, since_ns=START_NS)
+            for at_s in (0, 5, 10):
+                self.tick(made, at_s)
+            self.assertEqual('', tree.held())
+            overrides.drop(host.uuid_of(1), self.root)
+
+    def test_a_start_whose_cpusets_could_not_be_written(self):
+        made = self.open()
+        tree = self.launch(1)
+        groups = self.host.path('proc/4001/cgroup')
+        with open(groups) as file:
+            right = file.read()
+        for text in ('0::/elsewhere\n', right):
+            self.host.write(groups, text)
+            if text != right:
+                self.call('start')
+                self.call('started')
+                self.assertEqual(('floating', (), True, True), self.placed(1))
+        self.tick(made, 0)
+        self.tick(made, 5)
+        self.assertEqual(('placed', (1,), True, False), self.placed(1))
+        self.assertEqual('4-7', tree.held())
+
+    def call(self, operation):
+        reader, writer = os.pipe()
+        os.write(writer, host.domain_xml(1))
+        os.close(writer)
+        hook.run(host.name_of(1), operation, reader, self.root)
+        os.close(reader)
+
+    def test_cpus_follow_memory_that_can_not_be_moved(self):
+        self.install_hook()
+        made = self.open()
+        tree = self.host.launch(
+            1,
+            {0: 10 * MIB, 1: 400 * MIB},
+            xml=host.domain_xml(1, extra='  <memoryBacking><locked/></memoryBacking>\n'),
+        )
+        self.run_to(1, 0)
+        self.began(1)
+        self.tick(made, 0)
+        self.tick(made, 5)
+        self.assertEqual('4-7', tree.held())
+
+    def test_an_older_release_reads_the_record(self):
+        self.promise(1, 1, missed=True)
+        with open(os.path.join(self.directory, promises_file.FILE)) as file:
+            self.assertIn('\tmissed\tcpus\n', file.read())
+        self.assertEqual(hook_files.HOOKS + '/' + hook_files.OURS, promises.HOOK)
+
+
+class FetchTest(RebalancingCase):
+    """Also while rebalancing is off."""
+
+    NUMBERS = (1,)
+
+    def test_what_lies_elsewhere_is_fetched_once(self):
+        self.guest_lies_elsewhere()
+        made = self.open(agent_conf.OFF)
+        self.tick(made, 0)
+        self.finish(made)
+        self.assertEqual({0}, set(self.kernel.memories[4001].nodes))
+        self.assertEqual(1, made._moving.totals.ended['fetch', 'made'])
+        self.guest_lies_elsewhere()
+        self.tick(made, 5)
+        self.finish(made)
+        self.assertEqual({1}, set(self.kernel.memories[4001].nodes))
+
+    def guest_lies_elsewhere(self, **promised):
+        memory = self.kernel.memories[4001]
+        memory.nodes[:] = [1] * len(memory.nodes)
+        memory.tell()
+        promise = self.promises()[host.uuid_of(1)]._replace(**{'since_ns': START_NS, **promised})
+        with promises_file.locked(
+            self.directory, 1.0, promises_file.read_boot_id(self.root)
+        ) as ledger:
+            ledger.put(promise)
+
+    def test_whom_it_leaves_where_it_is(self):
+        for why, promised in (
+            ('old', {'since_ns': START_NS - 10**12}),
+            ('bound', {'bound': True}),
+            ('not started', {'started': False}),
+            ('floating', {'origin': 'floating'}),
+        ):
+            with self.subTest(why):
+                self.guest_lies_elsewhere(**promised)
+                made = self.open(agent_conf.OFF)
+                self.tick(made, 0)
+                self.assertIsNone(made.step())

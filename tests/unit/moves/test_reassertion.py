@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guests are held to their places whatever resets their cpusets."""
+
+import logging
+import os
+
+from nova_numa_pmc.conf import settings
+from nova_numa_pmc.moves import reassertion
+from nova_numa_pmc.state import move_lock, promises_file
+from tests.fixtures import domains, host, sysfs
+from tests.unit.agent.test_stages import MIB, START_NS, AgentCase
+
+LOG = 'nova_numa_pmc.agent'
+
+
+class ReassertionTest(AgentCase):
+    def cpus(self, tree):
+        return tree.held()
+
+    def test_what_was_reset_is_written_in_the_next_tick_and_told_once(self):
+        made = self.open()
+        self.promise(1, 1)
+        tree = self.launch(1)
+        with self.assertLogs(LOG, 'INFO') as logs:
+            for at_s, reset in ((0, None), (5, None), (10, '0-7'), (15, None)):
+                if reset:
+                    tree.set_all(reset)
+                self.tick(made, at_s)
+                self.assertEqual('4-7', self.cpus(tree))
+        held = [text for text in logs.output if 'held to node 1 again' in text]
+        self.assertEqual(2, len(held))
+        self.assertIn('cpus 0-7 to 4-7', held[1])
+
+    def test_a_place_whose_writer_was_killed(self):
+        """The promise is newer than the cpuset: it says what is right."""
+        made = self.open()
+        tree = self.launch(1)
+        tree.set_all('0-3')
+        self.promise(1, 1)
+        self.tick(made, 0)
+        self.assertEqual('4-7', self.cpus(tree))
+
+    def test_a_hook_that_never_came_to_started(self):
+        made = self.open()
+        tree = self.launch(1)
+        self.promise(1, 1, started=False, since_ns=START_NS)
+        for at_s, cpus in ((100, ''), (901, '4-7')):
+            self.tick(made, at_s)
+            self.assertEqual(cpus, self.cpus(tree))
+        self.assertTrue(self.promises()[host.uuid_of(1)].started)
+
+    def test_cpus_that_come_and_go(self):
+        made = self.open()
+        self.promise(1, 1)
+        tree = self.launch(1)
+        for at_s, online, cpus in ((0, '0-6', '4-6'), (5, '0-7', '4-7'), (10, '0-5', '4-7')):
+            self.host.write('sys/devices/system/cpu/online', online + '\n')
+            self.host.write('sys/devices/system/node/node1/cpulist', '4-%s\n' % online[-1])
+            self.tick(made, at_s)
+            self.assertEqual(cpus, self.cpus(tree))
+
+    def test_the_cpus_of_a_cache(self):
+        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=['0-1', '2-3', '4-5', '6-7'])
+        made = self.open()
+        self.promise(1, 1, cpus=(6, 7))
+        tree = self.launch(1)
+        for at_s, reset in ((0, None), (5, '0-7'), (10, '4-7')):
+            if reset:
+                tree.set_all(reset)
+            self.tick(made, at_s)
+            self.assertEqual('6-7', self.cpus(tree))
+        with self.subTest('moved, by somebody who was killed'):
+            self.promise(1, 0)
+            self.tick(self.open(), 0)
+            self.assertEqual('0-3', self.cpus(tree))
+
+    def test_of_a_cache_that_has_too_few_cpus_left_those_of_the_node(self):
+        made = self.open()
+        self.promise(1, 1, cpus=(6, 7))
+        tree = self.launch(1)
+        self.tick(made, 0)
+        self.assertEqual('6-7', self.cpus(tree))
+        self.host.write('sys/devices/system/cpu/online', '0-6\n')
+        self.host.write('sys/devices/system/node/node1/cpulist', '4-6\n')
+        self.tick(made, 5)
+        self.assertEqual('4-6', self.cpus(tree))
+
+    def test_each_group_where_there_is_no_common_one(self):
+        made = self.open()
+        self.promise(1, 1)
+        tree = self.launch(1, version=1)
+        self.tick(made, 0)
+        plugged = os.path.join(tree.target, 'vcpu2')
+        tree.add_group(plugged)
+        tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '5\n')
+        self.tick(made, 5)
+        self.assertEqual(
+            ['4-7', '5', '4-7', '4-7'],
+            [tree.read(group, 'cpuset.cpus') for group in (tree.emulator, *tree.vcpus, plugged)],
+        )
+
+    def test_whom_it_leaves_alone(self):
+        for why, more, promised in (
+            (
+                'pinned',
+                {
+                    'xml': domains.domain(
+                        host.name_of(1), host.uuid_of(1), placement=domains.NUMA_NODES_1
+                    )
+                },
+                {},
+            ),
+            ('floating', {}, {'origin': 'floating'}),
+        ):
+            with self.subTest(why):
+                made = self.open()
+                self.promise(1, 1, **promised)
+                tree = self.launch(1, **more)
+                self.tick(made, 0)
+                self.assertEqual('', self.cpus(tree))
+        made = self.open(reassert=False)
+        self.promise(1, 1)
+        self.tick(made, 0)
+        self.assertEqual('', self.cpus(tree))
+
+    def test_who_is_gone_and_who_fails_do_not_hinder_the_others(self):
+        made = self.open()
+        for number in (1, 2, 3):
+            self.promise(number, 1)
+        first, second, third = (self.launch(number) for number in (1, 2, 3))
+        self.host.write('proc/4001/cgroup', '0::/system.slice/other.service\n')
+        os.unlink(self.host.path('proc/4002/cgroup'))
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            self.tick(made, 0)
+            self.tick(made, 5)
+        self.assertEqual(('', '', '4-7'), tuple(map(self.cpus, (first, second, third))))
+        self.assertEqual(1, sum('holding guest' in text for text in logs.output))
+
+    def test_a_fight_is_given_up(self):
+        made = self.open()
+        self.promise(1, 1)
+        tree = self.launch(1)
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            for turn in range(9):
+                tree.set_all('0-7')
+                self.tick(made, 5 * turn)
+        self.assertEqual('0-7', self.cpus(tree))
+        self.assertEqual(1, sum('something else writes it' in text for text in logs.output))
+        self.tick(made, 700)
+        self.assertEqual('4-7', self.cpus(tree))
+
+
+PIN = "  <cputune><vcpupin vcpu='%d' cpuset='%s'/></cputune>\n"
+
+
+class OperatorsWordTest(AgentCase):
+    """What an operator has set by libvirt's commands, or by hand, stays; the rest stays held."""
+
+    def held(self, tree, made, at_s):
+        self.tick(made, at_s)
+        return tree.held()
+
+    def test_a_pinned_vcpu_is_left_and_the_others_are_held(self):
+        for version in (1, 2):
+            with self.subTest(version=version):
+                made = self.open()
+                self.promise(1, 1)
+                tree = self.launch(1, version=version)
+                self.assertEqual('4-7', self.held(tree, made, 0))
+                self.launch(1, version=version, xml=host.domain_xml(1, extra=PIN % (0, '2')))
+                tree.set_all('0-7')  # a reset, too
+                tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '2\n')
+                with self.assertLogs(LOG, 'INFO') as logs:
+                    self.assertEqual('4-7 2 4-7', self.held(tree, made, 5))
+                    self.assertEqual('4-7 2 4-7', self.held(tree, made, 10))
+                self.assertEqual(1, sum('alone: vcpu0' in text for text in logs.output))
+                self.assertEqual('4-7 2 4-7', self.held(tree, self.open(), 15))
+
+    def test_a_pin_that_is_taken_back_is_none(self):
+        """vcpupin GUEST 0 r: to all CPUs that it may have."""
+        made = self.open()
+        self.promise(1, 1)
+        for cpuset, wide in ((None, '0-7'), ('2-6', '2-6')):
+            with self.subTest(cpuset=cpuset):
+                tree = self.launch(1, xml=host.domain_xml(1, cpuset=cpuset, extra=PIN % (0, wide)))
+                tree.set_all(wide)
+                self.assertEqual('4-7' if cpuset is None else '4-6', self.held(tree, made, 0))
+
+    def test_a_set_written_by_hand(self):
+        made = self.open()
+        self.promise(1, 1)
+        tree = self.launch(1)
+        self.held(tree, made, 0)
+        for cpus in ('2', '0-3', '5'):  # also a whole node's, and one that is inside
+            tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), cpus + '\n')
+            self.assertEqual('4-7 %s 4-7' % cpus, self.held(tree, made, 5))
+        tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '0-7\n')
+        self.assertEqual('4-7', self.held(tree, made, 10))
+
+    def test_what_was_written_by_hand_before_the_agent_began(self):
+        self.promise(1, 1)
+        tree = self.launch(1)
+        tree.set_all('4-7')
+        tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '2\n')
+        made = self.open()
+        for at_s in (0, 5):
+            self.assertEqual('4-7 2 4-7', self.held(tree, made, at_s))
+
+    def test_that_of_one_cpu_is_none_of_ours_where_each_has_its_own_cache(self):
+        sysfs.build_sysfs(self.root, sysfs.equal_nodes(2), l3s=[str(cpu) for cpu in range(8)])
+        self.test_what_was_written_by_hand_before_the_agent_began()
+
+    def test_a_move_that_was_killed_between_two_groups(self):
+        self.promise(1, 1)
+        tree = self.launch(1)
+        tree.set_all('0-3')
+        tree.put(os.path.join(tree.emulator, 'cpuset.cpus'), '4-7\n')
+        self.assertEqual('4-7', self.held(tree, self.open(), 0))
+
+    def test_the_place_of_a_guest_that_a_command_has_moved(self):
+        made = self.open()
+        self.promise(1, 0)
+        tree = self.launch(1)
+        self.assertEqual('0-3', self.held(tree, made, 0))
+        self.promise(1, 1)
+        self.assertEqual('4-7', self.held(tree, made, 5))
+
+    def test_what_a_start_or_an_older_release_has_narrowed_is_handed_over(self):
+        made = self.open()
+        self.promise(1, 1)
+        tree = self.launch(1)
+        for at_s, cpus in ((0, '4-7'), (5, '0-3')):  # the latter's move was killed
+            tree.set_all('')
+            tree.put(os.path.join(tree.target, 'cpuset.cpus'), cpus + '\n')
+            self.assertEqual('4-7', self.held(tree, self.open(), at_s))
+            self.assertEqual('0-7', tree.read(tree.target, 'cpuset.cpus'))
+        self.tick(made, 10)
+
+    def test_cpus_follow_memory_that_numatune_has_bound(self):
+        made = self.open()
+        self.promise(1, 1)
+        tree = self.launch(1)
+        self.assertEqual('4-7', self.held(tree, made, 0))
+        for at_s, nodes, cpus in ((5, '0', '0-3'), (10, '0-1', '0-3'), (15, '1', '4-7')):
+            self.launch(
+                1,
+                xml=host.domain_xml(
+                    1,
+                    extra=(
+                        "  <numatune><memory mode='strict' nodeset='%s'/></numatune>\n" % nodes
+                    ),
+                ),
+            )
+            self.assertEqual(cpus, self.held(tree, made, at_s))
+
+    def test_it_leaves_its_l3_cache_with_that(self):
+        made = self.open()
+        self.promise(1, 1, cpus=(4, 5))
+        tree = self.launch(1)
+        self.assertEqual('4-5', self.held(tree, made, 0))
+        for at_s, node, cpus in ((5, 0, '0-3'), (10, 1, '4-7')):
+            self.launch(
+                1,
+                xml=host.domain_xml(
+                    1,
+                    extra=("  <numatune><memory mode='strict' nodeset='%d'/></numatune>\n" % node),
+                ),
+            )
+            self.assertEqual(cpus, self.held(tree, made, at_s))
+            self.assertEqual((), self.promises()[host.uuid_of(1)].cpus)
+
+    def test_a_vcpu_that_is_plugged(self):
+        made = self.open()
+        self.promise(1, 1)
+        tree = self.launch(1)
+        self.tick(made, 0)
+        plugged = os.path.join(tree.target, 'vcpu2')
+        tree.add_group(plugged)
+        self.tick(made, 5)
+        self.assertEqual('4-7', tree.read(plugged, 'cpuset.cpus'))
+
+
+class BoundTest(AgentCase):
+    def setUp(self):
+        super().setUp()
+        self.host.configure('[hook]\nbind = true\n')
+        self.promise(1, 1, bound=True)
+        self.tree = self.host.launch(1, {0: 0, 1: MIB})
+        self.run_to(1, 0)
+
+    def mems(self):
+        return self.tree.held('mems')
+
+    def test_bound_again_and_widened_when_the_agent_ends(self):
+        self.tick(self.open(), 0)
+        self.assertEqual('1', self.mems())
+        shared = settings.read(os.path.join(self.root, settings.PATH[1:]))
+        reassertion.widen_bound(shared, self.root, logging.getLogger(LOG))
+        self.assertEqual('0-1', self.mems())
+        self.assertTrue(self.promises()[host.uuid_of(1)].bound)
+        self.tick(self.open(), 5)
+        self.assertEqual('1', self.mems())
+
+    def test_not_where_more_is_promised_than_there_is(self):
+        made = self.open()
+        self.tick(made, 0)
+        self.promise(2, 1, started=False, since_ns=START_NS)
+        promised = self.promises()[host.uuid_of(2)]._replace(memory_bytes=1 << 50)
+        with promises_file.locked(
+            self.directory, 1.0, promises_file.read_boot_id(self.root)
+        ) as ledger:
+            ledger.put(promised)
+        self.tick(made, 5)
+        self.assertEqual('0-1', self.mems())
+        self.assertFalse(self.promises()[host.uuid_of(1)].bound)
+
+    def leave(self, free_mib):
+        """Let node 1 have so much available memory."""
+        self.host.write(
+            'sys/devices/system/node/node1/meminfo',
+            ''.join(
+                f'Node 1 {name}: {mib << 10} kB\n'
+                for name, mib in (
+                    ('MemTotal', 65536),
+                    ('MemFree', free_mib - 100),
+                    ('Active(file)', 150),
+                    ('Inactive(file)', 50),
+                )
+            ),
+        )
+
+    def test_not_where_somebody_else_has_taken_the_memory(self):
+        made = self.open()
+        self.tick(made, 0)
+        # 512 MiB are promised, of which it has 1; 256 MiB of each node are the host's.
+        for free_mib, mems in ((256 + 511, '1'), (256 + 510, '0-1')):
+            self.leave(free_mib)
+            self.tick(made, 5)
+            self.assertEqual(mems, self.mems())
+        self.assertFalse(self.promises()[host.uuid_of(1)].bound)
+
+    def test_while_a_command_moves_guests_it_may_spill_and_no_more_is_written(self):
+        made = self.open()
+        self.tick(made, 0)
+        for kind, text in (('cpus', '0-7'), ('mems', '0-1')):
+            self.tree.set_all(text, kind)
+        before = self.tree.snapshot()
+        with move_lock.Turn(self.directory, 'apply') as command:
+            command.take()
+            self.tick(made, 5)
+            self.assertEqual(before, self.tree.snapshot())
+        self.tick(made, 10)
+        self.assertEqual(('4-7', '1'), (self.tree.held(), self.mems()))
+        self.tree.set_all('0-7')
+        with move_lock.Turn(self.directory, 'apply') as command:
+            command.take()
+            self.leave(256 + 510)
+            self.tick(made, 15)
+        self.assertEqual(('0-7', '0-1'), (self.tree.held(), self.mems()))
+        self.assertFalse(self.promises()[host.uuid_of(1)].bound)
+
+    def test_as_many_stay_bound_as_the_memory_is_enough_for(self):
+        made = self.open()
+        self.promise(2, 1, bound=True)
+        second = self.host.launch(2, {0: 0, 1: MIB})
+        self.run_to(2, 0)
+        self.tick(made, 0)
+        self.host.write(
+            'sys/devices/system/node/node1/meminfo',
+            (f'Node 1 MemTotal: {64 << 20} kB\nNode 1 MemFree: {(256 + 600) << 10} kB\n'),
+        )
+        self.tick(made, 5)
+        self.assertEqual(['0-1', '1'], sorted((self.mems(), second.held('mems'))))
+
+    def test_not_once_the_option_is_off(self):
+        self.tick(self.open(), 0)
+        self.host.configure('')
+        self.tick(self.open(), 5)
+        self.assertEqual('0-1', self.mems())

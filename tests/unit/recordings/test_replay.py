@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import os
+import pathlib
+import tempfile
+import unittest
+
+from hypothesis import given, strategies as st
+
+from nova_numa_pmc.exceptions import RecordingError
+from nova_numa_pmc.measurement import COUNTED, to_data
+from nova_numa_pmc.recordings import recording, replay
+from tests.fixtures import samples
+
+DECK = pathlib.Path(__file__).resolve().parents[2] / 'fixtures' / 'deck'
+GROUP = 'machine.slice/machine-qemu\\x2d1\\x2dx.scope'
+FEED = f"""\
+1.000000001,N0,2,300,,local_dram,/,2000000000,100.00,,
+1.000000001,N0,2,100,,remote_dram,/,2000000000,100.00,,
+1.000000001,N1,2,0,,remote_dram,/,2000000000,100.00,,
+1.000000001,N0,2,30,,local_dram,{GROUP},2000000000,50.00,,
+1.000000001,N1,2,0,,local_dram,{GROUP},2000000000,100.00,,
+1.000000001,N0,2,10,,remote_dram,{GROUP},2000000000,100.00,,
+1.000000001,N0,2,4000,,instructions:GH,{GROUP},2000000000,100.00,,
+1.000000001,N0,2,8000,,cycles:GH,{GROUP},2000000000,100.00,,
+"""
+
+
+class ReplayTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.path = os.path.join(directory.name, 'file')
+
+    def read(self, text, **how):
+        with open(self.path, 'wb') as file:
+            file.write(text.encode('utf-8', 'surrogatepass') if isinstance(text, str) else text)
+        self.broken = []
+        return list(replay.read(self.path, self.broken.append, **how))
+
+    def test_samples_as_json_lines(self):
+        taken = [samples.sample(1000.0), samples.sample(1005.0, guests=())]
+        text = '\n'.join(json.dumps(to_data(one)) for one in taken)
+        self.assertEqual((taken, []), (self.read(text + '\n'), self.broken))
+        self.assertEqual(taken[:1], self.read(text[:-40]))
+        self.assertEqual(1, len(self.broken))
+
+    def test_a_recording(self):
+        taken = samples.sample()
+        self.assertEqual([taken], self.read(recording.encode(taken)))
+        os.rename(self.path, self.path + '.1')
+        self.assertEqual([taken], list(replay.read(self.path)))
+        self.assertEqual([taken], self.read(''))
+
+    def test_the_decks_tables(self):
+        found = []
+        for name in ('unpinned', 'pinned'):
+            with replay.Replay(str(DECK / (name + '.json')), cpu='westmere-dp') as source:
+                found.append(source.sample())
+                self.assertIsNone(source.sample())
+        before, after = (one.nodes[0] for one in found)
+        self.assertEqual((0.42, 0.47), (round(1 / before.cpi, 2), round(1 / after.cpi, 2)))
+        self.assertAlmostEqual(56.0, before.remote_per_sec / after.remote_per_sec, delta=0.06)
+        self.assertAlmostEqual(0.528, before.remote_ratio, places=3)
+        self.assertIn('not distinguished', found[0].problems[0])
+
+    def test_perf_stat_by_node_and_group(self):
+        [found] = self.read(FEED)
+        self.assertEqual([], self.broken)
+        first, second = found.nodes
+        self.assertEqual((0, 0.25, 1), (first.id, first.remote_ratio, second.id))
+        self.assertIsNone(second.remote_ratio)
+        [guest] = found.guests
+        self.assertEqual((GROUP, GROUP.rpartition('/')[2], 'perf stat', COUNTED), guest[:4])
+        self.assertEqual(
+            (0.25, 2.0, 0.5, 10.0),
+            (guest.remote_ratio, guest.cpi, guest.counted_share, guest.intensity),
+        )
+        self.assertAlmostEqual(30, guest.local_per_sec, places=3)
+
+    def test_not_counted_in_a_part_is_unknown(self):
+        text = FEED.replace(',10,,remote_dram', ',<not counted>,,remote_dram')
+        [guest] = self.read(text)[0].guests
+        self.assertEqual(
+            ('', None, None), (guest.source, guest.remote_per_sec, guest.remote_ratio)
+        )
+
+    def test_perf_stat_by_cpu(self):
+        text = ''.join(
+            '2.5,CPU%d,%d,,%s,9,100.00,,\n' % (cpu, cpu, event)
+            for cpu in (0, 5)
+            for event in ('local_dram', 'remote_dram')
+        )
+        [found] = self.read(text, node_of_cpu={0: 0, 5: 1})
+        self.assertEqual(
+            [(0, 0.0, None), (1, 2.0, 0.5)],
+            [(node.id, node.remote_per_sec, node.remote_ratio) for node in found.nodes],
+        )
+        [alone] = self.read(text)
+        self.assertEqual([0], [node.id for node in alone.nodes])
+        self.assertIn('not distinguished', alone.problems[0])
+
+    def test_bandwidth(self):
+        [found] = self.read(
+            '1.0,N1,1,64,MiB,uncore_imc/cas_count_read/,9,100.00,,\n'
+            '1.0,N1,1,16,MiB,uncore_imc/cas_count_write/,9,100.00,,\n'
+        )
+        self.assertEqual(80 << 20, found.nodes[0].bandwidth_bytes_per_sec)
+
+    def test_what_is_none_of_them(self):
+        for text in (
+            'hello\n',
+            '{"counts": {}}',
+            '{"elapsed_sec": 0, "counts": {"a": 1}}',
+            '{"elapsed_sec": 1, "counts": {"a": -1}}',
+            '{',
+            '[]',
+            '{"nodes": 1}',
+        ):
+            with self.subTest(text=text), self.assertRaisesRegex(RecordingError, self.path):
+                self.read(text)
+        for path in (self.path + '-absent', os.path.dirname(self.path)):
+            with self.assertRaises(RecordingError):
+                list(replay.read(path))
+
+    @given(st.text(max_size=120))
+    def test_garbage(self, text):
+        whole = json.dumps(to_data(samples.sample()))
+        for content in (
+            text,
+            '{' + text,
+            whole[: len(text)] + text + whole[2 * len(text) :],
+            FEED[: len(text)] + text + FEED[len(text) :],
+        ):
+            try:
+                self.read(content)
+            except RecordingError:
+                pass

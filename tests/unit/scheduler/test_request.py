@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the scheduler asks and is told, with things that look like Nova's."""
+
+import math
+import os
+import random
+import types
+import unittest
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core.scheduling import outcome
+from nova_numa_pmc.scheduler import comparison, request as subject, weights
+from tests.fixtures.metrics import listed, mutated, state
+
+NOW_S = 1700000000
+RULES = subject.Rules()
+#: `NUMA_PMC_FUZZ=100000` for the long run.
+MUTATIONS = int(os.environ.get('NUMA_PMC_FUZZ', '2000'))
+
+
+def host(*pressures, vcpus=16, memory_mb=16384, instances=(), **fields):
+    """Build what looks like Nova's HostState; its metrics recorded 16 vCPUs and 16 GiB."""
+    published = state(*pressures, **fields)
+    return types.SimpleNamespace(
+        metrics=listed(published),
+        vcpus_used=vcpus,
+        instances=dict.fromkeys(instances),
+        total_usable_ram_mb=131072,
+        free_ram_mb=131072 - memory_mb,
+    )
+
+
+def spec(vcpus=2, memory_mb=2048, uuid='u', numa_topology=None, **extra_specs):
+    """Build what looks like Nova's RequestSpec; 'hw__x' stands for 'hw:x'."""
+    specs = {key.replace('__', ':'): value for key, value in extra_specs.items()}
+    return types.SimpleNamespace(
+        instance_uuid=uuid,
+        numa_topology=numa_topology,
+        flavor=types.SimpleNamespace(vcpus=vcpus, memory_mb=memory_mb, extra_specs=specs),
+    )
+
+
+def ask(host_state, request=None, rules=RULES, now_s=NOW_S):
+    return subject.answer(host_state, subject.question(request or spec()), rules, now_s)
+
+
+def key_of(answer, step=0.05):
+    return weights.key(answer.outcome, answer.newcomers, step)
+
+
+class Versioned:
+    """Like Nova's objects: reading an unset field raises."""
+
+    def __init__(self, **fields):
+        self.__dict__.update(fields)
+
+    def obj_attr_is_set(self, name):
+        return name in self.__dict__
+
+    def __getattr__(self, name):
+        raise NotImplementedError(name)
+
+
+class QuestionTest(unittest.TestCase):
+    def test_a_plain_flavor_asks_for_its_size(self):
+        found = subject.question(spec(4, 8192))
+        self.assertEqual(outcome.Asked(4, 8192, 2.0, model.AUTO, 1.0), found.asked)
+        self.assertIsNone(found.neutral or found.pinned)
+
+    def test_wishes_are_taken(self):
+        found = subject.question(
+            spec(
+                numa_pmc__policy='one_node',
+                numa_pmc__memory_intensity='high',
+                numa_pmc__max_pressure='0.5',
+            )
+        )
+        self.assertEqual(('one_node', 3.0), (found.asked.policy, found.asked.intensity))
+        self.assertEqual(0.5, found.wishes.max_pressure)
+
+    def test_a_flavor_may_opt_out(self):
+        self.assertIn('policy=none', subject.question(spec(numa_pmc__policy='none')).neutral)
+
+    def test_guests_that_nova_pins_are_known_by_extra_specs_and_by_images(self):
+        for request in (
+            spec(hw__numa_nodes='2'),
+            spec(hw__cpu_policy='dedicated'),
+            spec(hw__mem_page_size='large'),
+            spec(numa_topology=object()),
+        ):
+            found = subject.question(request)
+            self.assertTrue(found.pinned)
+            self.assertEqual((model.SPREAD, 0), (found.asked.policy, found.asked.memory_mib))
+
+    def test_unset_fields_are_not_read(self):
+        found = subject.question(Versioned(flavor=Versioned(vcpus=2, memory_mb=2048)))
+        self.assertEqual(2, found.asked.vcpus)
+        self.assertIsNone(found.instance_uuid)
+
+    def test_an_odd_request_is_neutral(self):
+        for request in (None, Versioned(), spec(vcpus='x'), spec(vcpus=None)):
+            self.assertIn('not understood', subject.question(request).neutral)
+
+
+class AnswerTest(unittest.TestCase):
+    def test_it_is_where_the_guest_would_go(self):
+        found = ask(host(0.5, 0.25))
+        self.assertEqual(('one_node', (1,)), (found.outcome.code, found.outcome.at))
+        self.assertAlmostEqual(0.35, found.outcome.used[0])
+        self.assertAlmostEqual(0.5, found.outcome.rest[0])
+
+    def test_old_metrics_are_unknown_and_so_are_those_of_tomorrow(self):
+        for now_s, known in ((NOW_S + 299, True), (NOW_S + 301, False), (NOW_S - 301, False)):
+            self.assertEqual(known, ask(host(0.5, 0.5), now_s=now_s).outcome is not None)
+
+    def test_a_host_without_metrics_is_unknown(self):
+        blank = host(0.5, 0.5)
+        for blank.metrics in (None, [], [{'name': 'cpu.percent', 'value': 1}]):
+            self.assertIsNone(ask(blank).outcome)
+
+    def test_guests_that_came_since_are_charged_where_they_went(self):
+        since = ask(host(0.5, 0.25, vcpus=20, memory_mb=20480))
+        # Both went to node 1, 0.25 + 0.1 + 0.1; so would this one, to 0.55.
+        self.assertEqual(4, since.charged_vcpus)
+        self.assertAlmostEqual(0.55, since.outcome.used[0])
+        self.assertAlmostEqual(0.25 + 0.1, ask(host(0.5, 0.25)).outcome.used[0])
+
+    def test_charging_can_be_turned_off(self):
+        found = ask(host(0.5, 0.25, vcpus=20), rules=subject.Rules(charge_new_guests=False))
+        self.assertAlmostEqual(0.35, found.outcome.used[0])
+
+    def test_guests_that_left_are_not_taken_off(self):
+        self.assertAlmostEqual(0.35, ask(host(0.5, 0.25, vcpus=8)).outcome.used[0])
+
+    def test_memory_that_came_since_is_promised(self):
+        # 56 GiB are left on each node; 40 GiB more on one of them.
+        found = ask(host(0.25, 0.25, vcpus=18, memory_mb=16384 + 40960), spec(memory_mb=50000))
+        self.assertEqual('one_node', found.outcome.code)
+        found = ask(host(0.25, 0.25, vcpus=20, memory_mb=16384 + 81920), spec(memory_mb=50000))
+        self.assertEqual('cpus_only', found.outcome.code)
+
+    def test_a_guest_that_is_there_already_does_not_count_twice(self):
+        here, elsewhere = host(0.5, 0.5, instances=['u']), host(0.5, 0.5)
+        self.assertAlmostEqual(0.6, ask(elsewhere).outcome.used[0])
+        # Half of its core is taken off each node before it comes to one.
+        self.assertAlmostEqual(0.55, ask(here).outcome.used[0])
+
+    def test_a_question_asked_again_is_not_worked_out_again(self):
+        one = host(0.5, 0.25)
+        self.assertIs(ask(one), ask(one))
+
+    def test_a_host_that_changed_is_asked_again(self):
+        one = host(0.5, 0.25)
+        before = ask(one).outcome.used[0]
+        one.vcpus_used += 2
+        self.assertLess(before, ask(one).outcome.used[0])
+        one.metrics = host(0.1, 0.1).metrics
+        self.assertAlmostEqual(0.2, ask(one).outcome.used[0])
+
+    def test_words_are_one_line(self):
+        for answer in (
+            ask(host(0.5, 0.25)),
+            ask(host(0.5, 0.25, vcpus=40)),
+            ask(host(0.5, 0.25), now_s=0),
+        ):
+            self.assertNotIn('\n', subject.describe(answer))
+        self.assertEqual(
+            'one_node on node 1: leaves pressure 0.35 there, 0.50 elsewhere',
+            subject.describe(ask(host(0.5, 0.25))),
+        )
+
+
+class ObjectionTest(unittest.TestCase):
+    def objection(self, host_state, request=None, **conf):
+        conf = {'require_one_node': False, 'max_pressure': 1.0, 'refuse_unknown': False, **conf}
+        question = subject.question(request or spec())
+        return subject.objection(
+            subject.answer(host_state, question, RULES, NOW_S), subject.terms(question, conf)
+        )
+
+    def test_a_ceiling_is_for_the_nodes_that_the_guest_would_use(self):
+        self.assertEqual('', self.objection(host(5.0, 0.85)))
+        self.assertIn('ceiling of 1', self.objection(host(5.0, 0.95)))
+        self.assertEqual('', self.objection(host(5.0, 0.95), max_pressure=0.0))
+
+    def test_a_flavor_has_its_own_ceiling(self):
+        self.assertIn(
+            'ceiling of 0.5', self.objection(host(0.45, 0.45), spec(numa_pmc__max_pressure='0.5'))
+        )
+
+    def test_one_node_only_if_asked(self):
+        large = spec(vcpus=20)
+        self.assertEqual('', self.objection(host(0, 0), large, max_pressure=0))
+        self.assertIn('one node', self.objection(host(0, 0), large, require_one_node=True))
+        self.assertIn(
+            'one node', self.objection(host(0, 0), spec(vcpus=20, numa_pmc__policy='one_node'))
+        )
+
+    def test_the_unknown_passes_unless_told_otherwise(self):
+        blank = host(0.5, 0.5)
+        blank.metrics = []
+        self.assertEqual('', self.objection(blank))
+        self.assertIn('unknown', self.objection(blank, refuse_unknown=True))
+
+    def test_a_guess_is_no_reason(self):
+        # 400 vCPUs promised to 20 cores, but nobody measured what they want.
+        nodes = tuple(model.NodeView(at, 10.0, 16, 1 << 36, 0, 40, 200) for at in range(2))
+        self.assertEqual('', self.objection(host(nodes=nodes)))
+
+
+class WeightsTest(unittest.TestCase):
+    def keys(self, *hosts, request=None, step=0.05):
+        return [key_of(ask(host_state, request), step) for host_state in hosts]
+
+    def test_the_nodes_that_the_guest_would_use_come_first(self):
+        calm, split, busy = self.keys(host(0.5, 0.5), host(0.9, 0.4), host(0.6, 0.6))
+        self.assertLess(split, calm)
+        self.assertLess(calm, busy)
+
+    def test_then_one_node_before_several(self):
+        one, several = (
+            outcome.Outcome(code, (0.5,), (), (0,), (0,), (0,)) for code in ('one_node', 'span')
+        )
+        self.assertLess(weights.key(one, 0, 0.05), weights.key(several, 0, 0.05))
+
+    def test_then_the_rest(self):
+        better, worse = self.keys(host(0.4, 0.5), host(0.4, 0.9))
+        self.assertLess(better, worse)
+
+    def test_noise_below_the_step_vanishes(self):
+        one, other = self.keys(host(0.41, 0.62), host(0.42, 0.64))
+        self.assertEqual(one, other)
+
+    def test_old_promises_do_not_outvote_other_weighers(self):
+        # Nova would stretch the difference to the whole multiplier.
+        nodes = [
+            tuple(model.NodeView(at, 10.0, 16, 1 << 36, 0, vcpus, vcpus, 1.0) for at in range(2))
+            for vcpus in (0, 40)
+        ]
+        self.assertEqual(1, len(set(self.keys(*(host(nodes=each) for each in nodes)))))
+
+    def test_equal_hosts_take_turns(self):
+        hosts = [host(0.2, 0.2, cores=100.0) for _ in range(4)]
+        for _ in range(20):
+            found = self.keys(*hosts)
+            hosts[found.index(min(found))].vcpus_used += 2
+        counts = [(one.vcpus_used - 16) // 2 for one in hosts]
+        self.assertLessEqual(max(counts) - min(counts), 1)
+
+    def test_without_the_charge_all_go_to_one(self):
+        hosts = [host(0.2, 0.2, cores=100.0) for _ in range(4)]
+        rules = subject.Rules(charge_new_guests=False)
+        for _ in range(20):
+            found = [key_of(ask(one, rules=rules)) for one in hosts]
+            hosts[found.index(min(found))].vcpus_used += 2
+        self.assertEqual(56, max(one.vcpus_used for one in hosts))
+
+    def test_the_unknown_weighs_as_the_known_do_on_average(self):
+        best, unknown, worst = weights.weights([2 * weights.UNIT, None, 4 * weights.UNIT])
+        self.assertEqual((-2.0, -3.0, -4.0), (best, unknown, worst))
+        self.assertEqual(
+            -4.0, weights.weights([2 * weights.UNIT, None, 4 * weights.UNIT], 'worst')[1]
+        )
+
+    def test_the_mean_of_equals_is_their_equal(self):
+        (key,) = self.keys(host(0.123, 0.456))
+        self.assertEqual(1, len(set(weights.weights([key] * 7 + [None]))))
+
+    def test_nothing_known_is_all_equal(self):
+        self.assertEqual([0.0, 0.0], weights.weights([None, None]))
+
+    def test_an_absurd_pressure_is_a_finite_weight(self):
+        for used in (1e300, float('inf'), float('nan')):
+            found = outcome.Outcome('one_node', (used,), (used,), (0,), (0,), (0,))
+            self.assertTrue(math.isfinite(weights.weights([weights.key(found, 0, 0.05)])[0]))
+
+    def test_a_hopeless_host_is_a_step_behind_and_stretches_nothing(self):
+        self.assertEqual(
+            [-2.0, -4.0, -5.0],
+            weights.weights([2 * weights.UNIT, 4 * weights.UNIT, weights.HOPELESS]),
+        )
+        self.assertEqual([0.0, -1.0], weights.weights([None, weights.HOPELESS]))
+
+
+class FuzzTest(unittest.TestCase):
+    def test_mutated_metrics_cannot_hurt(self):
+        rng, question = random.Random(4), subject.question(spec())
+        neighbours = [host(0.2, 0.3), host(0.9, 0.8)]
+        terms = subject.Terms(False, 1.0, False)
+        original, odd, unknown = listed(state(0.5, 0.25)), host(0.5, 0.5), 0
+        for at in range(MUTATIONS):
+            odd.metrics = mutated(rng, original)
+            answers = [subject.answer(one, question, RULES, NOW_S) for one in [odd, *neighbours]]
+            found = weights.weights(comparison.keys(answers, question.asked, 0.05))
+            self.assertTrue(all(map(math.isfinite, found)), at)
+            if answers[0].outcome is None:
+                unknown += 1
+                self.assertAlmostEqual(sum(found[1:]) / 2, found[0], 6)
+                self.assertEqual('', subject.objection(answers[0], terms))
+        self.assertGreater(unknown, MUTATIONS / 3)

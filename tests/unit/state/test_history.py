@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was moved is kept, a line each; damage costs the lines it touches."""
+
+import json
+import logging
+import os
+import random
+import tempfile
+import unittest
+
+from hypothesis import given, settings, strategies as st
+
+from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.state import history
+from tests.fixtures import host
+
+LOG = logging.getLogger('nova_numa_pmc.history')
+
+NODES = st.lists(st.integers(0, 1023), max_size=4).map(tuple)
+AMOUNTS = st.floats(0, 1e9)
+TEXTS = st.text(st.characters(exclude_categories=('C', 'Z')), min_size=1, max_size=40)
+PLACES = st.builds(
+    history.Place, NODES, NODES, NODES, st.sampled_from(('placed', 'pinned', 'floating'))
+)
+PARTS = st.builds(
+    history.Part,
+    st.uuids().map(str).filter(lambda text: set(text) - set('0-')),
+    TEXTS.filter(
+        lambda text: '/' not in text and text not in ('.', '..') and len(text.encode()) < 200
+    ),
+    st.integers(0, 10**18),
+    PLACES,
+    PLACES,
+    st.integers(0, 1 << 50),
+)
+ENTRIES = st.builds(
+    history.Entry,
+    TEXTS,
+    AMOUNTS,
+    TEXTS,
+    TEXTS,
+    st.sampled_from(moves.KINDS),
+    st.lists(PARTS, min_size=1, max_size=3).map(tuple),
+    st.floats(-1e6, 1e6),
+    AMOUNTS,
+    st.integers(0, 1 << 50),
+    AMOUNTS,
+    st.sampled_from(history.RESULTS),
+    TEXTS,
+)
+
+
+def entry(number=1, who=history.AGENT, batch='', result=history.DONE, why='why'):
+    part = history.Part(
+        host.uuid_of(number),
+        host.name_of(number),
+        7,
+        history.Place((0,), (0,)),
+        history.Place((1,), (1,)),
+        4096,
+    )
+    return history.Entry(
+        '%08x' % number, 1000.0, who, batch, 'move', (part,), 1.0, 5.0, 4096, 2.0, result, why
+    )
+
+
+class LineTest(unittest.TestCase):
+    @settings(max_examples=60, deadline=None)
+    @given(ENTRIES)
+    def test_what_is_written_is_read(self, one):
+        line = history.encode(one)
+        self.assertEqual((1, True), (line.count(b'\n'), line.endswith(b'\n')))
+        self.assertEqual(one, history.decode(line))
+
+    def test_names_as_libvirt_takes_them(self):
+        for name in ('a\u3000b', '\U0001f469\u200d\U0001f4bb', '\U0001fae9'):
+            one = entry()
+            one = one._replace(parts=(one.parts[0]._replace(name=name),))
+            self.assertEqual(one, history.decode(history.encode(one)))
+
+    def test_a_newer_minor_version_and_members_unknown(self):
+        data = json.loads(history.encode(entry()))
+        self.assertEqual(
+            entry(), history.decode(json.dumps(dict(data, schema='1.7', more=[1])).encode())
+        )
+        with self.assertRaises(ValueError):
+            history.decode(json.dumps(dict(data, schema='2.0')).encode())
+
+    def test_values_out_of_place(self):
+        data = json.loads(history.encode(entry()))
+        part = data['parts'][0]
+        for wrong in (
+            {'id': 7},
+            {'taken_s': -1},
+            {'taken_s': float('nan')},
+            {'taken_s': True},
+            {'who': 'a\x1b[2J'},
+            {'kind': 'x'},
+            {'result': None},
+            {'why': 'x' * 2000},
+            {'moved_bytes': 1.5},
+            {'parts': []},
+            {'parts': {}},
+            {'parts': [None]},
+            {'parts': [dict(part, uuid='x')]},
+            {'parts': [dict(part, name='a/b')]},
+            {'parts': [dict(part, before=[])]},
+            {'parts': [dict(part, after=dict(part['after'], cpu_nodes=[-1]))]},
+            {'parts': [dict(part, after=dict(part['after'], origin='us'))]},
+        ):
+            with self.subTest(wrong), self.assertRaises(ValueError):
+                history.decode(json.dumps(dict(data, **wrong)).encode())
+
+    def test_mutated_lines_are_read_or_refused(self):
+        chance, line = random.Random(5), history.encode(entry())
+        for _ in range(2000):
+            mutated = bytearray(line)
+            for _ in range(chance.randrange(1, 4)):
+                at = chance.randrange(len(mutated))
+                mutated[at : at + chance.randrange(3)] = bytes(
+                    chance.randrange(256) for _ in range(chance.randrange(3))
+                )
+            try:
+                history.decode(bytes(mutated))
+            except ValueError:
+                pass
+
+
+class FileTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+        os.makedirs(os.path.join(self.root, 'var/lib'))
+        self.path = os.path.join(self.root, history.DIRECTORY, history.FILE)
+
+    def ids(self):
+        entries, broken = history.read(self.root)
+        return [int(each.id, 16) for each in entries], broken
+
+    def test_none(self):
+        self.assertEqual(([], 0), history.read(self.root))
+
+    def test_torn_and_foreign_lines_cost_themselves_only(self):
+        history.append(entry(1), self.root)
+        for torn in (history.encode(entry(9))[:40], b'\xff\xfe', b'[]\n\n', b'x' * 70000):
+            with open(self.path, 'ab') as file:
+                file.write(torn)
+            history.append(entry(2), self.root)
+        self.assertEqual(([1, 2, 2, 2, 2], 4), self.ids())
+
+    def test_of_a_move_its_last_line(self):
+        for number, result in (
+            (1, history.BEGUN),
+            (2, history.DONE),
+            (1, history.PARTLY),
+            (3, history.BEGUN),
+        ):
+            history.append(entry(number, result=result), self.root)
+        found, _ = history.read(self.root)
+        self.assertEqual(
+            [(1, history.PARTLY, True), (2, history.DONE, True), (3, history.BEGUN, True)],
+            [(int(one.id, 16), one.result, one.stands) for one in found],
+        )
+
+    def test_rotates_and_reads_both(self):
+        long = 'x' * 900
+        for number in range(1, 1500):
+            history.append(entry(number, why=long), self.root)
+        self.assertLessEqual(os.path.getsize(self.path), history.ROTATE_BYTES)
+        found, broken = self.ids()
+        self.assertEqual((1499, 0), (found[-1], broken))
+        self.assertEqual(list(range(found[0], 1500)), found)
+        self.assertEqual(['history', 'history.1'], sorted(os.listdir(os.path.dirname(self.path))))
+
+    def test_a_file_that_others_can_write(self):
+        history.append(entry(), self.root)
+        os.chmod(self.path, 0o666)
+        with self.assertRaises(StateError):
+            history.read(self.root)
+
+    def test_what_can_not_be_written_costs_one_warning(self):
+        writer = history.Writer(self.root, LOG)
+        os.mkdir(os.path.dirname(self.path))
+        os.mkdir(self.path)
+        with self.assertLogs(LOG, 'WARNING') as logs:
+            writer.append(entry(1))
+            writer.append(entry(2))
+            os.rmdir(self.path)
+            writer.append(entry(3))
+            os.unlink(self.path)
+            os.mkdir(self.path)
+            writer.append(entry(4))
+        self.assertEqual(2, len(logs.output), logs.output)

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file that the agent publishes: whole, tolerant of newer writers, and of nobody else."""
+
+import json
+import os
+import stat
+import tempfile
+import unittest
+
+from hypothesis import given, settings, strategies as st
+
+from nova_numa_pmc import measurement, model
+from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.state import host_state
+from nova_numa_pmc.state.host_state import HostState
+from tests.fixtures.hosts import host, node
+
+STATE = HostState(
+    1700000000.5,
+    10.0,
+    host(
+        node(0, 4, promised=5, guests=1.5, vcpus=3, demand_cores=0.5, huge_free_bytes=((4, 8),)),
+        node(2, 0, link_ratio=0.25, bandwidth_bytes_per_sec=1e9, bandwidth_max_bytes_per_sec=2e9),
+        rotation=3,
+    ),
+    (None, 0.25),
+    'counters',
+    model.Limits(pressure_floor=0.5, pressure_step=0.125),
+    (
+        model.PoolLoad(
+            frozenset({0, 1, 5}), ((0, model.NodeLoad(0.5, None, None, 0.25)),), ((0, 3.0),)
+        ),
+    ),
+    (0.25, None),
+    'nova.conf',
+    'libvirt',
+    model.History(7, 2.5),
+)
+
+
+def changed(**members):
+    """Return the file's bytes with members of the object changed."""
+    return json.dumps({**json.loads(host_state.encode(STATE)), **members}).encode()
+
+
+def node_changed(**members):
+    nodes = json.loads(host_state.encode(STATE))['nodes']
+    nodes[0].update(members)
+    return changed(nodes=nodes)
+
+
+class FreshnessTest(unittest.TestCase):
+    def test_stale_after_three_intervals_and_half_a_minute(self):
+        for interval_s, age_s, wanted in (
+            (5, 0, host_state.FRESH),
+            (5, 30, host_state.FRESH),
+            (5, 31, host_state.STALE),
+            (60, 180, host_state.FRESH),
+            (60, 181, host_state.STALE),
+            (10**9, 1800, host_state.FRESH),
+            (10**9, 1801, host_state.STALE),
+            (5, -30, host_state.FRESH),
+            (5, -31, host_state.FUTURE),
+        ):
+            with self.subTest(interval_s=interval_s, age_s=age_s):
+                published = STATE._replace(interval_s=interval_s)
+                self.assertEqual(
+                    wanted, host_state.freshness(published, published.taken_s + age_s)
+                )
+
+
+class CodecTest(unittest.TestCase):
+    def test_what_was_encoded_is_decoded(self):
+        self.assertEqual(STATE, host_state.decode(host_state.encode(STATE)))
+
+    def test_an_older_writer_does_not_say_by_what_guests_are_known(self):
+        members = json.loads(host_state.encode(STATE))
+        del members['guests_by']
+        self.assertEqual(
+            STATE._replace(guests_by=''), host_state.decode(json.dumps(members).encode())
+        )
+
+    def test_a_newer_writer_may_say_more(self):
+        self.assertEqual(STATE, host_state.decode(changed(schema='1.9', new=[1])))
+        older = json.loads(changed(schema='1.0'))
+        del older['pools']
+        self.assertEqual(STATE._replace(pools=()), host_state.decode(json.dumps(older).encode()))
+        self.assertEqual(STATE, host_state.decode(node_changed(new={'a': 1})))
+
+    def test_an_older_writer_says_less(self):
+        data = json.loads(host_state.encode(STATE))
+        for each in data['nodes']:
+            del each['demand_now_cores']
+        self.assertEqual(
+            STATE._replace(demand_now_cores=()),
+            host_state.decode(json.dumps(dict(data, schema='1.0')).encode()),
+        )
+
+    def test_before_1_3_distances_told_which_nodes_are_a_domain(self):
+        apart = STATE._replace(view=STATE.view._replace(distances=((10, 11), (11, 10))))
+        shared = apart._replace(view=apart.view._replace(domains=(0, 0)))
+        for published, told in ((apart, 10), (shared, 12)):
+            members = json.loads(host_state.encode(published))
+            self.assertEqual(told, members['limits']['domain_distance'])
+            del members['domains']
+            self.assertEqual(published, host_state.decode(json.dumps(members).encode()))
+
+    def test_domains_come_out_again(self):
+        for domains in ((), (0, 0)):
+            published = STATE._replace(view=STATE.view._replace(domains=domains))
+            self.assertEqual(published, host_state.decode(host_state.encode(published)))
+
+    def test_another_major_version_is_refused(self):
+        with self.assertRaisesRegex(StateError, 'schema is 2'):
+            host_state.decode(changed(schema='2.0'))
+
+    def test_damage_is_refused(self):
+        whole = host_state.encode(STATE)
+        for name, data in {
+            'empty': b'',
+            'cut short': whole[:-9],
+            'not JSON': b'\xff\x00',
+            'a list': b'[]',
+            'null': b'null',
+            'deep': b'[' * 100000,
+            'no nodes': changed(nodes=[]),
+            'too many nodes': changed(nodes=[{}] * 1025),
+            'nodes of text': changed(nodes='ab'),
+            'a node twice': changed(nodes=json.loads(whole)['nodes'][:1] * 2),
+            'NaN': whole.replace(b'10.0', b'NaN'),
+            'infinity': whole.replace(b'10.0', b'1e999'),
+            'a boolean time': changed(taken_s=True),
+            'a text time': changed(taken_s='1'),
+            'negative cores': node_changed(cores=-1),
+            'no cores': node_changed(cores=None),
+            'a huge amount': node_changed(promised_bytes=2**61),
+            'half a thread': node_changed(threads=0.5),
+            'a negative demand': node_changed(demand_now_cores=-1),
+            'remote beyond all': node_changed(remote_ratio=1.5),
+            'unpaired pools': node_changed(huge_free_bytes=[[1]]),
+            'pools of text': node_changed(huge_free_bytes=['ab']),
+            'a domain too few': changed(domains=[0]),
+            'odd domains': changed(domains=['a', 0]),
+            'a row too few': changed(distances=[[10, 20]]),
+            'a row too short': changed(distances=[[10], [20]]),
+            'far distances': changed(distances=[[10, 256], [20, 10]]),
+            'half a distance': changed(distances=[[10, 20.5], [20, 10]]),
+            'a long name': changed(source='x' * 65),
+            'a newline': changed(source='a\nb'),
+            'limits of text': changed(limits='a'),
+            'too many guests': changed(history={'guests': 1024}),
+            'half a guest': changed(history={'guests': 0.5}),
+            'odd CPUs': changed(pools=[{'cpus': '5-1', 'nodes': []}]),
+            'a pool without nodes': changed(pools=[{'cpus': '5'}]),
+        }.items():
+            with self.subTest(name), self.assertRaises(StateError):
+                host_state.decode(data)
+
+    @settings(max_examples=200)
+    @given(st.data())
+    def test_a_damaged_byte_is_refused_or_harmless(self, data):
+        whole = bytearray(host_state.encode(STATE))
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+        try:
+            self.assertIsInstance(host_state.decode(bytes(whole)), HostState)
+        except StateError:
+            pass
+
+    def test_a_sample_joins_a_view(self):
+        view = host(
+            node(0, cpus=frozenset({1}), vcpus=3, demand_cores=0.5), node(2, cpus=frozenset())
+        )
+        measured = measurement.Sample(
+            5.0, 10.0, 'counters', (measurement.NodeSample(2, remote_ratio=0.5, demand_cores=1.5),)
+        )
+        found = host_state.from_sample(view, measured, model.Limits())
+        self.assertEqual((None, 0.5), found.remote_ratios)
+        self.assertEqual((None, 1.5), found.demand_now_cores)
+        self.assertEqual([None, None], [one.cpus for one in found.view.nodes])
+        self.assertEqual((5.0, 10.0, 'counters'), (found.taken_s, found.interval_s, found.source))
+        self.assertEqual(
+            (
+                model.PoolLoad(
+                    frozenset({1}),
+                    ((0, model.NodeLoad(0.5)), (2, model.NodeLoad())),
+                    ((0, 3), (2, 0)),
+                ),
+            ),
+            found.pools,
+        )
+
+
+class FileTest(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.directory = os.path.join(scratch.name, 'state')
+        self.path = os.path.join(self.directory, host_state.FILE)
+
+    def test_what_was_written_is_read(self):
+        host_state.write(self.directory, STATE)
+        host_state.write(self.directory, STATE._replace(taken_s=7))
+        self.assertEqual(7, host_state.read(self.directory).taken_s)
+        self.assertEqual([host_state.FILE], os.listdir(self.directory))
+
+    def test_everybody_may_read_it_whatever_the_umask(self):
+        self.addCleanup(os.umask, os.umask(0o077))
+        host_state.write(self.directory, STATE)
+        self.assertEqual(0o644, stat.S_IMODE(os.stat(self.path).st_mode))
+        self.assertEqual(0o755, stat.S_IMODE(os.stat(self.directory).st_mode))
+
+    def test_a_missing_file_names_the_remedy(self):
+        for made in (False, True):
+            if made:
+                os.mkdir(self.directory)
+            with (
+                self.subTest(made),
+                self.assertRaisesRegex(
+                    StateError, f'{self.path}: no such file: start nova-numa-agent'
+                ),
+            ):
+                host_state.read(self.directory)
+
+    def test_a_file_that_others_may_write_is_refused(self):
+        host_state.write(self.directory, STATE)
+        os.chmod(self.path, 0o666)
+        with self.assertRaisesRegex(StateError, 'others than root'):
+            host_state.read(self.directory)
+
+    def test_a_damaged_file_names_itself(self):
+        host_state.write(self.directory, STATE)
+        with open(self.path, 'w') as file:
+            file.write('{')
+        with self.assertRaisesRegex(StateError, self.path):
+            host_state.read(self.directory)
+
+    def test_what_is_no_file_is_refused_without_waiting(self):
+        for make in (os.mkfifo, os.mkdir, lambda path: os.symlink('/dev/zero', path)):
+            host_state.write(self.directory, STATE)
+            os.unlink(self.path)
+            make(self.path)
+            with self.assertRaises(StateError):
+                host_state.read(self.directory)
+            (os.rmdir if make is os.mkdir else os.unlink)(self.path)
+
+    def test_a_file_too_long_is_refused(self):
+        host_state.write(self.directory, STATE)
+        os.truncate(self.path, 9 << 20)
+        with self.assertRaisesRegex(StateError, 'at most'):
+            host_state.read(self.directory)

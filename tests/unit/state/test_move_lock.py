@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One process at a time moves guests; the agent tells when it is not its turn."""
+
+import logging
+import os
+import tempfile
+import unittest
+
+from nova_numa_pmc.exceptions import StateBusy, StateError
+from nova_numa_pmc.state import move_lock
+
+LOG = logging.getLogger('nova_numa_pmc.turn')
+
+
+class TurnTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = os.path.join(directory.name, 'state')
+
+    def turn(self, who='apply'):
+        made = move_lock.Turn(self.directory, who)
+        self.addCleanup(made.end)
+        return made
+
+    def test_one_has_it_until_it_ends(self):
+        first, second = self.turn(), self.turn('undo')
+        first.take()
+        first.take()  # kept
+        with self.assertRaisesRegex(
+            StateBusy, r'^apply \(process %d\) is moving guests' % os.getpid()
+        ):
+            second.take()
+        first.end()
+        first.end()
+        second.take()
+        with self.assertRaisesRegex(StateBusy, '^undo '):
+            first.take()
+
+    def test_a_holder_that_did_not_say_who_it_is(self):
+        for text in (b'', b'\xff', b'a\x1b[2J'):
+            first = self.turn()
+            first.take()
+            with open(os.path.join(self.directory, move_lock.LOCK), 'wb') as file:
+                file.write(text)
+            with self.assertRaisesRegex(StateBusy, '^another process is moving guests'):
+                self.turn().take()
+            first.end()
+
+    def test_the_agent_tells_once_that_it_waits_and_once_that_it_goes_on(self):
+        ours, command = move_lock.AgentTurn(LOG), self.turn()
+        self.addCleanup(ours.end)
+        command.take()
+        with self.assertLogs(LOG, 'INFO') as logs:
+            self.assertEqual([False, False], [ours.take(self.directory) for _ in range(2)])
+            command.end()
+            self.assertEqual([True, True], [ours.take(self.directory) for _ in range(2)])
+        self.assertEqual(2, len(logs.output), logs.output)
+        with self.assertRaisesRegex(StateBusy, '^nova-numa-agent '):
+            command.take()
+
+    def test_where_no_lock_is_to_be_had_the_agent_goes_on_and_a_command_does_not(self):
+        os.mkdir(self.directory)
+        os.chmod(self.directory, 0o777)
+        self.assertTrue(move_lock.AgentTurn(LOG).take(self.directory))
+        with self.assertRaises(StateError):
+            self.turn().take()

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the operator has said of single guests: the file, and who heeds it."""
+
+import os
+import tempfile
+import unittest
+
+from nova_numa_pmc import model
+from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.state import overrides
+from tests.fixtures import host
+
+UUIDS = [host.uuid_of(number) for number in range(4)]
+
+
+class OverridesTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+        os.makedirs(os.path.join(self.root, 'var/lib'))
+        self.path = os.path.join(self.root, overrides.DIRECTORY, overrides.FILE)
+
+    def put(self, number, what, name='g'):
+        overrides.put(overrides.Override(UUIDS[number], what, name), self.root)
+
+    def write(self, text):
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        with open(self.path, 'wb') as file:
+            file.write(text)
+
+    def whats(self):
+        return {uuid: each.what for uuid, each in overrides.read(self.root)[0].items()}
+
+    def test_none_said(self):
+        self.assertEqual(({}, []), overrides.read(self.root))
+        self.assertIsNone(overrides.drop(UUIDS[0], self.root))
+        self.assertEqual({}, self.whats())
+
+    def test_the_last_word_counts(self):
+        self.put(0, overrides.PIN, 'web 1')
+        self.put(1, overrides.IGNORE)
+        self.put(0, overrides.IGNORE, 'web 1')
+        self.assertEqual({UUIDS[0]: 'ignore', UUIDS[1]: 'ignore'}, self.whats())
+        self.assertEqual('web 1', overrides.drop(UUIDS[0], self.root).name)
+        with open(self.path) as file:
+            self.assertEqual('%s ignore g\n' % UUIDS[1], file.read())
+
+    def test_names_as_libvirt_takes_them(self):
+        for name in ('a\u3000b\xa0c ', '\U0001f469\u200d\U0001f4bb', '\U0001fae9'):
+            self.put(0, overrides.PIN, name)
+            self.assertEqual(name, overrides.read(self.root)[0][UUIDS[0]].name)
+
+    def test_lines_that_are_none_are_told_and_never_written_over(self):
+        good = '%s pin web 1\n' % UUIDS[0]
+        for line in (
+            'x pin g',
+            UUIDS[1],
+            UUIDS[1] + ' pin',
+            UUIDS[1] + ' hold g',
+            UUIDS[1] + ' pin a/b',
+            UUIDS[1] + '  pin g',
+            UUIDS[1] + ' pin \udcff',
+        ):
+            with self.subTest(line):
+                text = ('# by hand\n\n%s\n%s' % (line, good)).encode('utf-8', 'surrogateescape')
+                self.write(text)
+                found, [problem] = overrides.read(self.root)
+                self.assertEqual([UUIDS[0]], list(found))
+                self.assertIn('line 3', problem)
+                with self.assertRaises(StateError):
+                    self.put(2, overrides.PIN)
+                with open(self.path, 'rb') as file:
+                    self.assertEqual(text, file.read())
+
+    def test_a_file_that_others_can_write_is_refused(self):
+        self.put(0, overrides.PIN)
+        os.chmod(self.path, 0o666)
+        with self.assertRaises(StateError):
+            overrides.read(self.root)
+
+    def test_guests_are_marked_by_uuid(self):
+        self.put(0, overrides.PIN)
+        guests = [model.Guest(uuid, 'g', 1, 1) for uuid in UUIDS[:2]]
+        marked, problems = overrides.marked(guests, self.root)
+        self.assertEqual((['pin', ''], []), ([each.override for each in marked], problems))

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file that keeps the agent from moving guests."""
+
+import logging
+import os
+import tempfile
+import unittest
+
+from nova_numa_pmc.state import pause
+
+LOG = logging.getLogger('nova_numa_pmc.pausing')
+
+
+class PausingTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = os.path.join(directory.name, 'state')
+
+    def write(self, data):
+        os.makedirs(self.directory, exist_ok=True)
+        with open(os.path.join(self.directory, pause.FILE), 'wb') as file:
+            file.write(data)
+
+    def test_begin_and_end(self):
+        self.assertIsNone(pause.read(self.directory))
+        self.assertFalse(pause.end(self.directory))
+        pause.begin(self.directory, 'firmware update', now_s=1000.7)
+        self.assertEqual((1000, 'firmware update'), tuple(pause.read(self.directory)))
+        self.assertEqual('paused: firmware update', str(pause.read(self.directory)))
+        pause.begin(self.directory)
+        self.assertEqual('paused', str(pause.read(self.directory)))
+        self.assertTrue(pause.end(self.directory))
+        self.assertIsNone(pause.read(self.directory))
+
+    def test_begin_tells_what_it_wrote_whoever_ends_it_then(self):
+        begun = pause.begin(self.directory, 'firmware\x1b update', now_s=1000.7)
+        self.assertEqual(begun, pause.read(self.directory))
+        pause.end(self.directory)
+        self.assertEqual((1000, 'firmware? update'), tuple(begun))
+
+    def test_whatever_is_in_it_it_pauses(self):
+        for data, expected in (
+            (b'', (None, '')),
+            (b'soon x', (None, 'x')),
+            (b'7 a\x1b[2J\xff\n', (7, 'a?[2J\ufffd')),
+            (b'9' * 30, (None, '')),
+            (b'1 ' + b'x' * 4000, (1, 'x' * pause.REASON_MAX)),
+        ):
+            with self.subTest(data[:20]):
+                self.write(data)
+                self.assertEqual(expected, tuple(pause.read(self.directory)))
+        self.write(b'x' * 5000)
+        self.assertIsNone(pause.read(self.directory).since_s)
+        os.chmod(os.path.join(self.directory, pause.FILE), 0o666)
+        self.assertIn('others than root', pause.read(self.directory).reason)
+        os.chmod(self.directory, 0o777)
+        self.assertIn('others than root', pause.read(self.directory).reason)
+
+    def test_told_when_it_comes_and_when_it_goes(self):
+        watch = pause.Watch(LOG)
+        with self.assertLogs(LOG, 'INFO') as logs:
+            self.assertIsNone(watch.look(self.directory))
+            pause.begin(self.directory, 'why')
+            for _ in range(3):
+                self.assertTrue(watch.look(self.directory))
+            pause.end(self.directory)
+            for _ in range(3):
+                self.assertIsNone(watch.look(self.directory))
+        self.assertEqual(2, len(logs.output), logs.output)

@@ -1,0 +1,444 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Promises survive crowds, crashes and hostile files, or an error says what to do."""
+
+import contextlib
+import fcntl
+import os
+import random
+import shutil
+import signal
+import tempfile
+import unittest
+
+from hypothesis import given, strategies as st
+
+from nova_numa_pmc.exceptions import StateBusy, StateError
+from nova_numa_pmc.model import Promise
+from nova_numa_pmc.state import promises_file, promises_format
+
+BOOT = '5d0b1c6e-7d4d-4d4c-9f5c-2f9f5a3e0b11'
+GUEST = Promise(
+    '6ba7b810-9dad-11d1-80b4-00c04fd430c8', 'instance-0000002a', (0,), (0,), 4, 8 << 30, since_ns=5
+)
+
+_numbers = st.integers(0, 2**63 - 1)
+_nodes = st.lists(st.integers(0, 65535), max_size=4).map(tuple)
+# Any str, lone surrogates as well: a name may be what os.fsdecode() made of any bytes.
+_texts = st.text(st.characters(), max_size=20)
+_promises = st.builds(
+    Promise,
+    uuid=_texts.filter(bool),
+    name=_texts,
+    cpu_nodes=_nodes,
+    mem_nodes=_nodes,
+    vcpus=_numbers,
+    memory_bytes=_numbers,
+    page_bytes=st.none() | _numbers,
+    bound=st.booleans(),
+    origin=_texts,
+    since_ns=_numbers,
+    started=st.booleans(),
+    mem_bytes=st.lists(_numbers, max_size=4).map(tuple),
+    missed=st.booleans(),
+    cpus=st.frozensets(st.integers(0, 16383), max_size=9).map(sorted).map(tuple),
+)
+_ledgers = st.lists(_promises, max_size=4, unique_by=lambda promise: promise.uuid)
+
+
+class FormatTest(unittest.TestCase):
+    @given(_ledgers, _numbers, _texts)
+    def test_round_trip(self, promises, rotation, boot_id):
+        boot, record = promises_format.decode(promises_format.encode(promises, rotation, boot_id))
+        self.assertEqual(
+            (boot_id, rotation, promises), (boot, record.rotation, list(record.promises.values()))
+        )
+
+    @given(_ledgers, _texts, st.booleans())
+    def test_one_row_is_read_as_with_all_others(self, promises, boot_id, turned):
+        data = promises_format.encode(promises, 1, boot_id)
+        if turned:  # a newer writer's columns are in another order
+            lines = data.decode().split('\n')
+            lines[1:-2] = ['\t'.join(reversed(line.split('\t'))) for line in lines[1:-2]]
+            data = '\n'.join(lines).encode()
+        for promise in promises:
+            self.assertEqual((boot_id, promise), promises_format.decode_one(data, promise.uuid))
+        self.assertEqual((boot_id, None), promises_format.decode_one(data, 'nobody else'))
+
+    def test_every_field_has_a_codec(self):
+        self.assertEqual(set(Promise._fields), set(promises_format._CODECS))
+
+    @given(_ledgers, st.data())
+    def test_cut_short_anywhere_is_noticed(self, promises, data):
+        whole = promises_format.encode(promises, 1, BOOT)
+        cut = data.draw(st.integers(0, len(whole) - 1))
+        with self.assertRaises(StateError):
+            promises_format.decode(whole[:cut])
+
+    @given(_ledgers, st.data())
+    def test_damage_is_an_error_or_another_record(self, promises, data):
+        damaged = bytearray(promises_format.encode(promises, 1, BOOT))
+        for _ in range(data.draw(st.integers(1, 3))):
+            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(
+                st.sampled_from(b'\t\n%0-,x\xff\0') | st.integers(0, 255)
+            )
+        with contextlib.suppress(StateError):
+            promises_format.decode(bytes(damaged))
+
+    @given(st.binary(max_size=300))
+    def test_any_bytes_are_refused(self, data):
+        with self.assertRaises(StateError):
+            promises_format.decode(data)
+
+    def edited(self, old, new):
+        return promises_format.decode(promises_format.encode([GUEST], 1, BOOT).replace(old, new))[
+            1
+        ].promises
+
+    def test_a_newer_minor_version_with_more_columns_is_read(self):
+        text = promises_format.encode([GUEST], 1, BOOT).decode()
+        lines = text.replace('1.2', '1.7', 1).split('\n')
+        lines[0] += '\tlater'
+        lines[1] = 'colour\t' + lines[1] + '\tweight'
+        lines[2] = 'red\t' + lines[2] + '\t%%%'
+        _, record = promises_format.decode('\n'.join(lines).encode())
+        self.assertEqual({GUEST.uuid: GUEST}, record.promises)
+
+    def test_an_older_writers_missing_columns_take_their_defaults(self):
+        plain = Promise('u', 'n', (0,), (0,), 4, 8)
+        lines = promises_format.encode([plain], 1, BOOT).decode().split('\n')
+        lines[1:3] = ['\t'.join(line.split('\t')[:6]) for line in lines[1:3]]
+        _, record = promises_format.decode('\n'.join(lines).encode())
+        self.assertEqual({'u': plain}, record.promises)
+        lines[1:3] = ['\t'.join(line.split('\t')[:5]) for line in lines[1:3]]
+        with self.assertRaisesRegex(StateError, 'lacks the column memory_bytes'):
+            promises_format.decode('\n'.join(lines).encode())
+
+    def test_another_major_version_is_refused_by_name(self):
+        with self.assertRaisesRegex(StateError, r'its format is 2\.x, this release reads 1\.x'):
+            self.edited(b'\t1.2\t', b'\t2.0\t')
+
+    def test_values_out_of_place(self):
+        for old, new in (
+            (b'\t4\t', b'\t-4\t'),
+            (b'\t4\t', b'\t4.0\t'),
+            (b'\t4\t', b'\t1_0\t'),
+            (b'\t4\t', b'\t' + b'9' * 20 + b'\t'),
+            (b'instance', b'%zz'),
+            (b'instance', b'%4'),
+            (b'instance', b'%ff'),
+            (b'\tplaced', b''),
+            (GUEST.uuid.encode(), b''),
+            (b'end\t1', b'end\t2'),
+        ):
+            with self.subTest(new=new), self.assertRaises(StateError):
+                self.edited(old, new)
+        row = promises_format.encode([GUEST], 1, BOOT).split(b'\n')[2] + b'\n'
+        with self.assertRaisesRegex(StateError, 'two promises'):
+            self.edited(row + b'end\t1', row + row + b'end\t2')
+
+    def test_what_could_not_be_read_back_is_not_written(self):
+        for changed in (
+            {'vcpus': -1},
+            {'vcpus': 1.5},
+            {'vcpus': None},
+            {'name': None},
+            {'memory_bytes': 2**70},
+            {'cpu_nodes': None},
+            {'cpu_nodes': ('0',)},
+        ):
+            with self.subTest(changed=changed), self.assertRaises(StateError):
+                promises_format.encode([GUEST._replace(**changed)], 1, BOOT)
+
+
+class PruneTest(unittest.TestCase):
+    @given(_ledgers, st.sets(_texts, max_size=3), _numbers, st.integers(0, 2**40))
+    def test_kept_exactly_while_claimed(self, promises, strangers, now_ns, grace_ns):
+        running = strangers | {promise.uuid for promise in promises[::2]}
+        kept = promises_file.prune({p.uuid: p for p in promises}, running, now_ns, grace_ns)
+        for promise in promises:
+            age_ns = now_ns - promise.since_ns
+            self.assertEqual(
+                promise.uuid in running or (not promise.started and age_ns < grace_ns),
+                kept.get(promise.uuid) == promise,
+            )
+
+    def test_a_start_in_progress_has_a_grace(self):
+        waiting = {GUEST.uuid: GUEST}
+        started = {GUEST.uuid: GUEST._replace(started=True)}
+        late_ns = GUEST.since_ns + 900
+        self.assertEqual(waiting, promises_file.prune(waiting, (), late_ns - 1, 900))
+        self.assertEqual({}, promises_file.prune(waiting, (), late_ns, 900))
+        self.assertEqual(waiting, promises_file.prune(waiting, [GUEST.uuid], late_ns, 900))
+        self.assertEqual({}, promises_file.prune(started, (), GUEST.since_ns, 900))
+
+    def test_a_start_recorded_after_the_clock_was_read_is_kept(self):
+        waiting = {GUEST.uuid: GUEST}
+        self.assertEqual(waiting, promises_file.prune(waiting, (), GUEST.since_ns - 10**9, 900))
+
+
+class StateTestCase(unittest.TestCase):
+    def setUp(self):
+        super().setUp()
+        parent = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, parent)
+        self.directory = os.path.join(parent, 'nova-numa-pmc')
+        self.file = os.path.join(self.directory, promises_file.FILE)
+
+    def locked(self, timeout_s=10.0, boot_id=BOOT):
+        return promises_file.locked(self.directory, timeout_s, boot_id)
+
+    def read(self):
+        return promises_file.read(self.directory, BOOT)
+
+    def record(self, *promises):
+        with self.locked() as ledger:
+            for promise in promises or (GUEST,):
+                ledger.put(promise)
+
+
+class LockedTest(StateTestCase):
+    def test_records_and_forgets(self):
+        self.assertIsNone(self.read())
+        with self.locked() as ledger:
+            self.assertEqual({}, ledger.promises)
+            ledger.put(GUEST)
+            ledger.rotation += 1
+        record = self.read()
+        self.assertEqual(({GUEST.uuid: GUEST}, 1), (record.promises, record.rotation))
+        with self.locked() as ledger:
+            ledger.drop(GUEST.uuid)
+            ledger.drop('never there')
+        self.assertEqual(({}, 1), (self.read().promises, self.read().rotation))
+
+    def test_readable_by_all_writable_by_its_owner_under_any_umask(self):
+        for umask in (0, 0o077):
+            with self.subTest(umask=umask):
+                before = os.umask(umask)
+                try:
+                    self.record()
+                finally:
+                    os.umask(before)
+                self.assertEqual(
+                    [0o755, 0o644],
+                    [os.stat(path).st_mode & 0o7777 for path in (self.directory, self.file)],
+                )
+                self.assertEqual(
+                    0, os.stat(os.path.join(self.directory, promises_file.LOCK)).st_mode & 0o077
+                )
+                shutil.rmtree(self.directory)
+
+    def test_nothing_changed_is_not_written(self):
+        self.record()
+        inode = os.stat(self.file).st_ino
+        self.record()
+        self.assertEqual(inode, os.stat(self.file).st_ino)
+
+    def test_a_block_that_raises_records_nothing(self):
+        with contextlib.suppress(KeyError), self.locked() as ledger:
+            ledger.put(GUEST)
+            raise KeyError
+        self.assertIsNone(self.read())
+        self.record()  # and the lock is free again
+
+    def test_another_boots_record_does_not_count(self):
+        self.record()
+        self.assertIsNone(promises_file.read(self.directory, 'another'))
+        with self.locked(boot_id='another') as ledger:
+            self.assertEqual(({}, None), (ledger.promises, ledger.problem))
+            ledger.put(GUEST)
+        self.assertIsNone(self.read())
+
+    def test_the_kernels_boot_id(self):
+        self.assertRegex(promises_file.read_boot_id(), '^[0-9a-f-]{36}$')
+        with self.assertRaisesRegex(StateError, 'boot_id'):
+            promises_file.read_boot_id(self.directory)
+
+    def test_a_wait_ends(self):
+        with self.locked():
+            with self.assertRaisesRegex(StateBusy, 'lock: locked by another process'):
+                with self.locked(timeout_s=0.003):
+                    self.fail('entered twice')
+        self.record()
+
+    def test_a_full_file_system_is_an_error_and_the_old_record_stays(self):
+        self.record()
+        os.mkdir(self.file + '.tmp')  # as good a reason as any not to be able to write
+        with self.assertRaisesRegex(StateError, "can't be written"):
+            self.record(GUEST._replace(uuid='b'))
+        self.assertEqual([GUEST.uuid], list(self.read().promises))
+
+
+class HostileTest(StateTestCase):
+    def spoilers(self):
+        """Yield (name, function that puts something in the file's place)."""
+
+        def replace(make):
+            def spoil():
+                os.unlink(self.file)
+                make(self.file)
+
+            return spoil
+
+        def append(data):
+            def spoil():
+                with open(self.file, 'ab') as f:
+                    f.write(data)
+
+            return spoil
+
+        yield 'symlink', replace(lambda path: os.symlink('/etc/hostname', path))
+        yield 'dangling', replace(lambda path: os.symlink('/nowhere', path))
+        yield 'fifo', replace(os.mkfifo)
+        yield 'directory', replace(os.mkdir)
+        yield 'garbage', append(b'\xff\0')
+        yield 'huge', lambda: os.truncate(self.file, 1 << 40)
+        yield 'empty', lambda: os.truncate(self.file, 0)
+        yield 'half', lambda: os.truncate(self.file, 100)
+        yield 'open to all', lambda: os.chmod(self.file, 0o666)
+        if not os.geteuid():
+            yield 'another owner', lambda: os.chown(self.file, 4321, -1)
+
+    def test_a_file_not_to_be_trusted_is_named_and_set_aside(self):
+        for name, spoil in self.spoilers():
+            with self.subTest(name):
+                self.record()
+                spoil()
+                with self.assertRaises(StateError) as caught:
+                    self.read()
+                for word in (self.file, 'remove it'):
+                    self.assertIn(word, str(caught.exception))
+                spoiled = os.lstat(self.file).st_ino
+                with self.locked() as ledger:
+                    self.assertEqual({}, ledger.promises)
+                    self.assertEqual(str(caught.exception), ledger.problem)
+                    ledger.put(GUEST)
+                self.assertEqual({GUEST.uuid: GUEST}, self.read().promises)
+                self.assertEqual(spoiled, os.lstat(self.file + '.bad').st_ino)
+                shutil.rmtree(self.directory)
+
+    def test_what_can_not_be_set_aside_is_an_error(self):
+        self.record()
+        os.truncate(self.file, 0)
+        os.mkdir(self.file + '.bad')
+        with self.assertRaisesRegex(StateError, 'set aside'), self.locked():
+            self.fail('entered')
+
+    def test_a_directory_not_to_be_trusted_is_not_entered(self):
+        elsewhere = self.directory + '.elsewhere'
+        os.mkdir(elsewhere)
+        for name, make in (
+            ('symlink', lambda: os.symlink(elsewhere, self.directory)),
+            ('file', lambda: os.mknod(self.directory)),
+            ('open to all', lambda: (os.mkdir(self.directory), os.chmod(self.directory, 0o777))),
+        ):
+            with self.subTest(name):
+                make()
+                for enter in (self.read, self.locked().__enter__):
+                    with self.assertRaisesRegex(StateError, self.directory + ': '):
+                        enter()
+                self.assertEqual([], os.listdir(elsewhere))
+                if os.path.isdir(self.directory) and not os.path.islink(self.directory):
+                    os.rmdir(self.directory)
+                else:
+                    os.unlink(self.directory)
+        self.directory = os.path.join(self.directory, 'no', 'parent')
+        with self.assertRaisesRegex(StateError, self.directory), self.locked():
+            self.fail('entered')
+
+    def test_a_lock_not_to_be_trusted_is_not_taken(self):
+        lock = os.path.join(self.directory, promises_file.LOCK)
+        for name, make in (
+            ('symlink', lambda: os.symlink('/tmp/elsewhere', lock)),
+            ('fifo', lambda: os.mkfifo(lock, 0o600)),
+            ('directory', lambda: os.mkdir(lock)),
+        ):
+            with self.subTest(name):
+                os.mkdir(self.directory)
+                make()
+                with self.assertRaisesRegex(StateError, lock + ': .*remove it'), self.locked():
+                    self.fail('entered')
+                shutil.rmtree(self.directory)
+
+
+class CrowdTest(StateTestCase):
+    def fork(self, work):
+        """Run ``work()`` in a child, which ends with 0 if it returns."""
+        pid = os.fork()
+        if not pid:
+            code = 1
+            try:
+                work()
+                code = 0
+            finally:
+                os._exit(code)
+        return pid
+
+    def test_sixteen_at_once_lose_nothing_and_never_share_a_view(self):
+        def start(number, fd):
+            with self.locked() as ledger:
+                os.write(fd, b'%d\n' % ledger.rotation)
+                ledger.rotation += 1
+                ledger.put(GUEST._replace(uuid='guest-%d' % number))
+
+        reader, writer = os.pipe()
+        children = [self.fork(lambda number=number: start(number, writer)) for number in range(16)]
+        self.assertEqual([0] * 16, [os.waitpid(pid, 0)[1] for pid in children])
+        os.close(writer)
+        with open(reader, encoding='ascii') as f:
+            self.assertEqual(list(range(16)), sorted(map(int, f)))
+        record = self.read()
+        self.assertEqual(16, record.rotation)
+        self.assertEqual({'guest-%d' % number for number in range(16)}, set(record.promises))
+
+    def test_killed_anywhere_leaves_the_old_record_or_the_new(self):
+        chance = random.Random(7)
+
+        def write_on(fd):
+            while True:
+                with self.locked() as ledger:
+                    ledger.rotation += 1
+                    ledger.promises = {
+                        str(i): GUEST._replace(uuid=str(i), since_ns=ledger.rotation)
+                        for i in range(20)
+                    }
+                os.write(fd, b'.')
+
+        self.record()
+        last = 0
+        for _ in range(40):
+            reader, writer = os.pipe()
+            pid = self.fork(lambda fd=writer: write_on(fd))
+            os.read(reader, 1)
+            for _ in range(chance.randrange(8)):
+                self.read()
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            os.close(reader)
+            os.close(writer)
+            record = self.read()
+            self.assertGreater(record.rotation, last)
+            self.assertEqual(
+                {record.rotation}, {promise.since_ns for promise in record.promises.values()}
+            )
+            last = record.rotation
+            with self.locked(timeout_s=0) as ledger:  # its lock went with it
+                self.assertIsNone(ledger.problem)
+
+    def test_children_do_not_inherit_the_lock(self):
+        with self.locked() as ledger:
+            flags = fcntl.fcntl(ledger._lock_fd, fcntl.F_GETFD)
+            self.assertTrue(flags & fcntl.FD_CLOEXEC)
+
+    def test_descriptors_are_closed_on_every_way_out(self):
+        before = os.listdir('/proc/self/fd')
+        self.record()
+        with contextlib.suppress(StateBusy), self.locked(), self.locked(timeout_s=0):
+            pass
+        os.truncate(self.file, 1)
+        with contextlib.suppress(StateError):
+            self.read()
+        self.record()
+        os.chmod(self.directory, 0o777)
+        with contextlib.suppress(StateError), self.locked():
+            pass
+        self.assertEqual(len(before), len(os.listdir('/proc/self/fd')))

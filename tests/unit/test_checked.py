@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+import math
+import unittest
+
+from nova_numa_pmc import checked
+
+
+class CheckedTest(unittest.TestCase):
+    def refused(self, function, values, *arguments):
+        for value in values:
+            with self.subTest(value=value), self.assertRaises(ValueError) as caught:
+                function(value, *arguments)
+            self.assertLess(len(str(caught.exception)), 120)
+
+    def test_exactly_a_type(self):
+        self.assertIs(True, checked.of(bool, True))
+        self.assertEqual('a', checked.of(str, 'a'))
+        for kind, value in ((int, True), (int, 1.0), (float, 1), (str, None), (list, ())):
+            with self.subTest(value=value), self.assertRaises(ValueError):
+                checked.of(kind, value)
+
+    def test_a_number(self):
+        for value in (0, 0.5, 1, checked.NUMBER_MAX):
+            self.assertIs(value, checked.number(value))
+        self.assertIs(int, type(checked.number(1)))
+        self.refused(
+            checked.number, (-1, math.nan, math.inf, -math.inf, 10**400, True, None, '1', [1])
+        )
+
+    def test_a_number_in_bounds(self):
+        for value in (-2, 3.5):
+            self.assertEqual(value, checked.number(value, 3.5, -2))
+        self.refused(checked.number, (-2.5, 3.6, math.nan, -math.inf), 3.5, -2)
+
+    def test_a_whole_number(self):
+        for value in (0, 7):
+            self.assertEqual(value, checked.whole(value, 7))
+        self.refused(checked.whole, (-1, 8, 1.0, True, None, '1', math.nan), 7)
+
+    def test_a_text(self):
+        for value in ('', 'guest-1', 'a name', 'é' * 7):
+            self.assertEqual(value, checked.text(value, 7))
+        self.refused(checked.text, ('a' * 8, 'a\n', '\0', b'a', None, 1), 7)
+
+    def test_one_of_the_known(self):
+        self.assertEqual('done', checked.one_of('done', ('begun', 'done')))
+        self.refused(checked.one_of, ('', 'don', 1, None, ['done']), ('begun', 'done'))
+
+    def test_a_list(self):
+        self.assertEqual([1, None], checked.sequence([1, None], 2))
+        self.assertEqual([], checked.sequence([], 2))
+        self.refused(checked.sequence, ([1, 2, 3], (1,), {}, 'ab', None), 2)
+        self.refused(checked.sequence, ([], [1], [1, 2, 3]), 2, 2)
+
+    def test_an_object(self):
+        self.assertEqual({'a': 1}, checked.mapping({'a': 1}, 1))
+        self.refused(checked.mapping, ({'a': 1, 'b': 2}, [], None), 1)
+
+    def test_a_reason_shows_but_the_beginning(self):
+        with self.assertRaisesRegex(ValueError, "^'a{39} is not a number from 0 to 9$"):
+            checked.number('a' * 5000, 9)
+
+
+class MembersTest(unittest.TestCase):
+    def setUp(self):
+        self.members = checked.Members(
+            {'cores': 1.5, 'id': 3, 'name': 'a', 'nodes': [1, 2], 'unknown': None}, 10
+        )
+
+    def test_checked_as_they_are_taken(self):
+        self.assertEqual(1.5, self.members.number('cores'))
+        self.assertEqual(3, self.members.whole('id'))
+        self.assertEqual('a', self.members.text('name', 5))
+        self.assertEqual([1, 2], self.members.sequence('nodes', 2))
+        self.assertIsNone(self.members.get('unknown'))
+
+    def test_one_that_may_be_unknown(self):
+        self.assertIsNone(self.members.number('unknown', None))
+        self.assertIsNone(self.members.number('absent', None))
+        self.assertEqual(1.5, self.members.number('cores', None))
+
+    def test_one_that_is_absent(self):
+        self.assertEqual(7, self.members.whole('absent', 7))
+        self.assertEqual('', self.members.text('absent', 5, ''))
+        self.assertEqual((), self.members.sequence('absent', 5, ()))
+        with self.assertRaisesRegex(ValueError, '^it lacks absent$'):
+            self.members.number('absent')
+
+    def test_the_reason_names_it(self):
+        for name, take in (
+            ('unknown', self.members.number),
+            ('cores', self.members.whole),
+            ('id', lambda name: self.members.text(name, 5)),
+            ('name', lambda name: self.members.sequence(name, 5)),
+        ):
+            with self.subTest(name), self.assertRaisesRegex(ValueError, '^its %s: ' % name):
+                take(name)
+
+    def test_above_the_most(self):
+        with self.assertRaisesRegex(ValueError, '^its cores: 1.5 is not a number from 0 to 1$'):
+            self.members.number('cores', most=1)
+        with self.assertRaisesRegex(ValueError, '^its id: '):
+            checked.Members({'id': 11}, 10).whole('id')
+
+    def test_of_no_object(self):
+        for value in ([], None, 'a', 1):
+            with self.subTest(value=value), self.assertRaisesRegex(ValueError, 'is not an object'):
+                checked.Members(value)

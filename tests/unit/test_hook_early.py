@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest's CPUs are narrow before they run, and not in the way of what libvirt still writes."""
+
+import os
+import shutil
+import tempfile
+import unittest
+
+from nova_numa_pmc import hook, hook_early, promises
+from nova_numa_pmc.conf import settings
+from nova_numa_pmc.host import guests
+from tests.fixtures import host as hosts
+
+
+class EarlyCase(unittest.TestCase):
+    def setUp(self):
+        self.root = tempfile.mkdtemp(prefix='early-')
+        self.addCleanup(shutil.rmtree, self.root)
+        self.host = hosts.FakeHost(self.root)
+        self.addCleanup(self.host.close)
+        self.options = settings.read(self.host.path('none'))
+        self.written = []
+
+    def start(self, number=1, stale=None, **xml):
+        """Decide as ``start`` does; return what its child does."""
+        guest = guests.parse(hosts.domain_xml(number, **xml))
+        decision = promises.decide(guest, self.options, self.root, 1.0)
+        return hook_early.EarlyHold(
+            decision.promise, guest, decision.cpus, self.options, self.root, stale, self.write
+        )
+
+    def write(self, path, text):
+        self.written.append((os.path.basename(os.path.dirname(path)), text))
+        with open(path, 'w') as file:
+            file.write(text)
+
+    def launch(self, vcpus=0, executed=True, version=2):
+        """Let QEMU be forked; by then libvirt has made the groups but those of the vCPUs."""
+        tree = self.host.launch(1, version=version, status=False)
+        for vcpu in tree.vcpus[vcpus:]:
+            shutil.rmtree(vcpu)
+        if not executed:
+            self.host.write('proc/4001/cmdline', 'libvirtd\0--timeout\0')
+        return tree
+
+
+class Version2Test(EarlyCase):
+    def test_it_waits_for_qemu_itself(self):
+        hold = self.start()
+        self.assertTrue(hold.step(0.0))
+        self.launch(executed=False)
+        self.assertTrue(hold.step(0.1))
+        self.assertEqual([], self.written)
+        self.launch()
+        self.assertFalse(hold.step(0.2))
+        self.assertEqual([('libvirt', '0-3')], self.written)
+
+    def test_not_the_process_of_an_earlier_start(self):
+        self.launch()
+        stale = hook_early.pid_file(hosts.name_of(1), self.root)
+        hold = self.start(stale=stale)
+        self.assertTrue(hold.step(0.0))
+        self.host.end(1)
+        self.assertTrue(hold.step(0.1))
+        self.launch()
+        self.assertFalse(hold.step(0.2))
+        self.assertEqual([('libvirt', '0-3')], self.written)
+
+    def test_not_once_libvirt_sets_up_vcpus(self):
+        """It is calling sched_setaffinity(2), which a narrowing meanwhile may refuse."""
+        hold = self.start()
+        self.launch(vcpus=1)
+        self.assertFalse(hold.step(0.0))
+        self.assertEqual([], self.written)
+
+    def test_started_hands_over(self):
+        tree = self.launch()
+        self.assertFalse(self.start().step(0.0))
+        for vcpu in tree.vcpus:
+            tree.add_group(vcpu)
+        with tempfile.TemporaryFile() as stream:
+            stream.write(hosts.domain_xml(1))
+            stream.seek(0)
+            hook.run(hosts.name_of(1), 'started', stream.fileno(), self.root)
+        self.assertEqual(('0-3', '0-7'), (tree.held(), tree.read(tree.target, 'cpuset.cpus')))
+
+    def test_taken_back_where_the_guest_is_not_held_after_all(self):
+        tree = self.launch()
+        self.assertFalse(self.start().step(0.0))
+        for vcpu in tree.vcpus:
+            tree.add_group(vcpu)
+        tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '3-4\n')  # another hook's
+        tree.put(os.path.join(tree.vcpus[0], 'cpuset.cpus.effective'), '3\n')
+        with tempfile.TemporaryFile() as stream:
+            stream.write(hosts.domain_xml(1))
+            stream.seek(0)
+            hook.run(hosts.name_of(1), 'started', stream.fileno(), self.root)
+        self.assertIn('not ours', self.host.logged()[-1])
+        self.assertEqual(('- 3-4 -', '0-7'), (tree.held(), tree.read(tree.target, 'cpuset.cpus')))
+
+    def test_a_guest_that_ends(self):
+        hold = self.start()
+        tree = self.launch()
+        shutil.rmtree(tree.scope)
+        self.assertTrue(hold.step(0.0))
+        self.host.end(1)
+        self.assertTrue(hold.step(0.1))
+        self.assertEqual([], self.written)
+
+
+class Version1Test(EarlyCase):
+    def launch_and_narrow_qemu(self, hold):
+        tree = self.launch(version=1)
+        self.assertTrue(hold.step(0.0))
+        self.assertEqual([('emulator', '0-3')], self.written)
+        return tree
+
+    def add_vcpu(self, tree, number, cpus='0-7'):
+        tree.add_group(tree.vcpus[number])
+        tree.put(os.path.join(tree.vcpus[number], 'cpuset.cpus'), cpus)
+        tree.put(os.path.join(tree.vcpus[number], 'tasks'), '5000\n')
+
+    def test_vcpus_once_libvirt_is_done_with_all_of_them(self):
+        hold = self.start()
+        tree = self.launch_and_narrow_qemu(hold)
+        self.add_vcpu(tree, 0)
+        tree.put(os.path.join(tree.emulator, 'tasks'), '4001\n')
+        self.assertTrue(hold.step(0.1))
+        self.assertTrue(hold.step(1.0))  # the other vCPU is to come
+        self.add_vcpu(tree, 1)
+        self.assertTrue(hold.step(1.1))
+        self.assertTrue(hold.step(1.12))
+        self.assertEqual(1, len(self.written))
+        self.assertFalse(hold.step(1.2))
+        self.assertEqual([('vcpu0', '0-3'), ('vcpu1', '0-3')], self.written[1:])
+        self.assertEqual('0-7', tree.read(tree.target, 'cpuset.cpus'))
+
+    def test_a_change_by_libvirt_begins_the_time_anew(self):
+        hold = self.start(cpuset='0-5')
+        tree = self.launch_and_narrow_qemu(hold)
+        for number in range(2):
+            self.add_vcpu(tree, number)
+        self.assertTrue(hold.step(0.1))
+        self.add_vcpu(tree, 1, '0-5')
+        self.assertTrue(hold.step(0.16))
+        self.assertFalse(hold.step(0.22))
+        self.assertEqual('0-3', tree.read(tree.vcpus[1], 'cpuset.cpus'))
+
+    def test_a_pin_is_left(self):
+        hold = self.start()
+        tree = self.launch_and_narrow_qemu(hold)
+        for number, cpus in enumerate(('0-7', '6')):
+            self.add_vcpu(tree, number, cpus)
+        hold.step(0.1)
+        hold.step(0.2)
+        self.assertEqual([('vcpu0', '0-3')], self.written[1:])
+
+
+class OverTest(EarlyCase):
+    def run_on(self, hold, grace_s=900.0):
+        """Run it on a clock of its own; return how long it took [s]."""
+        self.now_s = 0.0
+
+        def sleep(seconds):
+            self.now_s += seconds
+
+        hook_early.run(hold, grace_s, lambda: self.now_s, sleep)
+        return self.now_s
+
+    def test_it_ends_with_the_start(self):
+        promise = self.start()._promise
+        for what in ('release', 'started', 'a newer start', 'the record is gone'):
+            with self.subTest(what):
+                hold = self.start()
+                with promises.locked(self.options, self.root, 1.0) as ledger:
+                    if what == 'release':
+                        ledger.drop(promise.uuid)
+                    elif what == 'started':
+                        ledger.put(hold._promise._replace(started=True))
+                    elif what == 'a newer start':
+                        ledger.put(hold._promise._replace(since_ns=1))
+                if what == 'the record is gone':
+                    os.unlink(self.host.path('run/nova-numa-pmc/promises'))
+                self.assertLess(self.run_on(hold), 0.2)
+
+    def test_it_ends_after_the_grace_and_sleeps_longer_by_then(self):
+        hold, looked = self.start(), []
+        step = hold.step
+        hold.step = lambda now_s: looked.append(now_s) or step(now_s)
+        self.assertAlmostEqual(900.0, self.run_on(hold), delta=0.2)
+        self.assertLess(len(looked), 10 / 0.005 + 890 / 0.1 + 10)
+
+    def test_others_starts_cost_no_parsing_of_all_promises(self):
+        hold = self.start()
+        for number in range(2, 5):
+            self.start(number)
+            self.assertFalse(hold.is_over())
+
+
+class HookTest(EarlyCase):
+    def call(self, operation, leave_behind, **xml):
+        with tempfile.TemporaryFile() as stream:
+            stream.write(hosts.domain_xml(1, **xml))
+            stream.seek(0)
+            return hook.run(hosts.name_of(1), operation, stream.fileno(), self.root, leave_behind)
+
+    def test_only_a_start_that_has_a_place_leaves_a_process(self):
+        for operation, vcpus, left in (
+            ('start', 2, True),
+            ('migrate', 2, False),
+            ('restore', 2, False),
+            ('start', 99, False),
+        ):
+            with self.subTest(operation, vcpus=vcpus):
+                works = []
+                self.assertEqual(
+                    0,
+                    self.call(
+                        operation,
+                        lambda work, report, works=works: works.append(work),
+                        vcpus=vcpus,
+                    ),
+                )
+                self.assertEqual(left, bool(works))
+
+    def test_without_a_process_the_start_goes_on(self):
+        def none(_work, _report):
+            raise OSError(11, 'Resource temporarily unavailable')
+
+        self.assertEqual(0, self.call('start', none))
+        self.assertIn('CPUs are held once they run', self.host.logged()[-1])

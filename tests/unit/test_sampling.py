@@ -1,0 +1,438 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sampler on a host without a PMU, and on software events of this kernel."""
+
+import os
+import tempfile
+import unittest
+from unittest import mock
+
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from nova_numa_pmc import exceptions, model, sampling
+from nova_numa_pmc.conf import counters as counters_conf
+from nova_numa_pmc.host import threads
+from nova_numa_pmc.host.perf import perf_event
+from nova_numa_pmc.measurement import COUNTED, INFERRED, DeviceSample, to_data
+from nova_numa_pmc.state import promises_file
+from tests.fixtures import domains, host, measured, sysfs
+from tests.unit.host.perf.test_perf_event import Child, touch
+from tests.unit.host.sources.test_counters import CYCLES
+
+SECOND = measured.SECOND_NS
+MIB = 1 << 20
+
+
+class WithoutPmu(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+        self.host = measured.MeasuredHost(
+            self.root, devices={'0000:af:00.0': 1, '0000:3b:02.1': -1}
+        )
+        self.addCleanup(self.host.close)
+        self.host.idle()
+        self.sampler = self.open()
+
+    def open(self, **options):
+        sampler = sampling.Sampler(counters_conf.Options(**options), self.root)
+        self.addCleanup(sampler.close)
+        return sampler
+
+    def sample(self, at_s):
+        return self.sampler.sample(at_s * SECOND, 1000.0 + at_s)
+
+    def launch(self, number, bytes_by_node, **more):
+        tree = self.host.launch(number, bytes_by_node, **more)
+        self.run_to(number, 0)
+        return tree
+
+    def run_to(self, number, run_s, wait_s=0.0, cpu=0):
+        self.host.thread(4000 + number, 5000 + number, run_s, wait_s, cpu)
+
+
+class SamplerTest(WithoutPmu):
+    def test_the_first_sample_has_no_rates(self):
+        self.launch(1, {0: MIB, 1: MIB})
+        first = self.sample(5)
+        self.assertEqual((1005.0, 0.0), (first.taken_s, first.elapsed_s))
+        [guest] = first.guests
+        self.assertEqual(
+            (None, None, (), None, ''),
+            (
+                guest.cores,
+                guest.waiting_cores,
+                guest.cores_by_node,
+                guest.remote_ratio,
+                guest.source,
+            ),
+        )
+        self.assertEqual(((0, MIB), (1, MIB)), guest.bytes_by_node)
+        self.assertEqual(
+            [(0, 4.0, None, None), (1, 4.0, None, None)],
+            [
+                (node.id, node.capacity_cores, node.demand_cores, node.pressure)
+                for node in first.nodes
+            ],
+        )
+
+    def test_guests_and_nodes_by_pages(self):
+        self.launch(1, {0: MIB, 1: 3 * MIB})
+        self.launch(2, {0: MIB, 1: 0})
+        self.sample(0)
+        self.run_to(1, 5, 2.5)
+        self.run_to(2, 10, cpu=1)
+        self.host.busy(
+            {cpu: 5 if cpu < 4 else 1 for cpu in range(8)}, dict.fromkeys(range(8), 2.5)
+        )
+        found = self.sample(5)
+        self.assertEqual(('pages', 5.0), (found.source, found.elapsed_s))
+        first, second = found.guests
+        self.assertEqual(
+            ('pages', INFERRED, 1.0, 0.5, 0.75),
+            (first.source, first.sure, first.cores, first.waiting_cores, first.remote_ratio),
+        )
+        self.assertEqual((((0, 2.0),), 0.0), (second.cores_by_node, second.remote_ratio))
+        busy, idle = found.nodes
+        # The CPUs were busy for 4 cores; 2 more waited there, of which a guest half a one.
+        self.assertEqual(
+            (4.5, 1.125, 1.125, 0.5),
+            (busy.demand_cores, busy.cpu_ratio, busy.pressure, busy.waiting_cores),
+        )
+        self.assertAlmostEqual(0.8, idle.demand_cores)
+        self.assertEqual(
+            (None, None, None), (idle.remote_ratio, idle.bandwidth_ratio, idle.distance_cores)
+        )
+        self.assertEqual(3 << 30, idle.free_bytes)
+        self.assertTrue(any(text.startswith('perf by thread: ') for text in found.problems))
+
+    def test_another_socket_is_further_than_ones_own_where_the_slit_is_flat(self):
+        nodes = tuple(model.Node(at, frozenset((at,)), MIB) for at in range(4))
+        for distance in (10, 20):  # firmware without a SLIT, and with a flat one
+            with self.subTest(distance=distance):
+                flat = tuple(tuple(10 if a == b else distance for b in range(4)) for a in range(4))
+                found = self.sampler.latencies_ns(
+                    model.Topology(nodes, flat, (), sockets=(0, 0, 1, 1))
+                )
+                self.assertEqual(
+                    [found[0][1]] * 4, [found[a][b] for a, b in ((0, 1), (1, 0), (2, 3), (3, 2))]
+                )
+                self.assertLess(found[0][1], found[0][2])
+                self.assertEqual(found[0][2], found[3][1])
+
+    def test_what_others_than_guests_wait_is_no_demand(self):
+        self.launch(1, {0: MIB})
+        self.sample(0)
+        self.run_to(1, 5, 2.5)
+        self.host.thread(77, 77, 5, 500.0, cpu=0, name='backup')
+        self.host.busy(dict.fromkeys(range(8), 2))
+        found = self.sample(5)
+        self.assertAlmostEqual(4 * 0.4 + 0.5, found.nodes[0].demand_cores)
+        self.assertAlmostEqual(4 * 0.4, found.nodes[1].demand_cores)
+
+    def test_a_guest_waits_where_its_thread_was_last(self):
+        self.launch(1, {0: MIB})
+        self.sample(0)
+        self.run_to(1, 0, 5, cpu=4)
+        self.host.busy(dict.fromkeys(range(8), 0))
+        self.assertEqual([0.5, 0.5], [node.demand_cores for node in self.sample(5).nodes])
+        self.run_to(1, 0, 10, cpu=4)
+        self.assertEqual([0.0, 1.0], [node.demand_cores for node in self.sample(10).nodes])
+
+    def test_what_another_host_took_comes_off_the_capacity(self):
+        self.sample(0)
+        self.host.busy(dict.fromkeys(range(8), 2), stolen_by_cpu={0: 5, 1: 5, 4: 1})
+        first, second = self.sample(5).nodes
+        self.assertEqual(
+            (2.0, 2.0, 0.8), (first.capacity_cores, first.stolen_cores, round(first.cpu_ratio, 3))
+        )
+        self.assertEqual((3.8, 0.2), (second.capacity_cores, second.stolen_cores))
+        self.host.busy(dict.fromkeys(range(8), 2), stolen_by_cpu=dict.fromkeys(range(8), 10))
+        self.assertEqual(0.2, self.sample(10).nodes[0].capacity_cores)  # never memory only
+
+    def test_a_quota_holds_back_and_is_no_waiting(self):
+        tree = self.launch(1, {0: MIB})
+        for directory, text in ((tree.vcpus[0], '5000 100000'), (tree.emulator, 'max 100000')):
+            tree.put(os.path.join(directory, 'cpu.max'), text + '\n')
+        tree.put(os.path.join(tree.vcpus[0], 'cgroup.threads'), '5001\n')
+
+        def run_to(run_s, wait_s, throttled_s):
+            tree.put(
+                os.path.join(tree.vcpus[0], 'cpu.stat'),
+                'usage_usec 9\nnr_throttled 8\nthrottled_usec %d\n' % (throttled_s * 1e6),
+            )
+            self.run_to(1, run_s, wait_s)
+
+        run_to(0, 0, 0)
+        self.sample(0)
+        run_to(0.25, 4.745, 4.65)
+        found = self.sample(5)
+        self.assertAlmostEqual(0.05, found.guests[0].cores)
+        self.assertEqual((0.0, 0.0), (found.guests[0].waiting_cores, found.nodes[0].demand_cores))
+        # It gets half of its quota only, as others run: of that it was not held back.
+        run_to(0.375, 9.5, 9.0)
+        found = self.sample(10)
+        self.assertAlmostEqual(0.025, found.guests[0].waiting_cores)
+        self.assertAlmostEqual(0.025, found.nodes[0].demand_cores)
+
+    def test_all_threads_of_a_guest_are_its_demand(self):
+        tree = self.launch(1, {0: MIB})
+        tree.put(os.path.join(tree.emulator, 'cgroup.threads'), '4001\n4002\n777\n')
+        threads_of = ((4001, 4001, 'qemu'), (4001, 4002, 'IO iothread1'), (777, 777, 'vhost-4001'))
+        for at_s in (0, 5):
+            self.run_to(1, at_s)
+            for pid, tid, name in threads_of:
+                self.host.thread(pid, tid, at_s / 10, at_s / 20, cpu=1, name=name)
+            found = self.sample(at_s)
+        [guest] = found.guests
+        self.assertAlmostEqual(1.3, guest.cores)
+        self.assertAlmostEqual(0.15, guest.waiting_cores)
+
+    def test_resctrl_gives_nodes_their_bandwidth(self):
+        self.sampler = self.open(bandwidth_max=((0, 1e6), (1, 1e6)))
+        self.host.caches({cpu: cpu // 4 for cpu in range(8)})
+        self.launch(1, {0: MIB})
+        for at_s in (0, 5):
+            self.host.monitor('', {0: (at_s * 640_000, at_s * 320_000), 1: (0, 0)})
+            self.run_to(1, at_s)
+            found = self.sample(at_s)
+            self.host.busy(dict.fromkeys(range(8), at_s + 5), dict.fromkeys(range(8), 0))
+        self.assertEqual('resctrl', found.source)
+        self.assertEqual((1250.0, 1250.0, 0.5), found.guests[0][8:11])  # one core of four
+        self.assertEqual(
+            [320_000.0, 320_000.0], [node.bandwidth_bytes_per_sec for node in found.nodes]
+        )
+        self.assertEqual([0.32, 0.32], [node.bandwidth_ratio for node in found.nodes])
+        self.assertLess(0, found.nodes[0].distance_cores)
+
+    def test_devices_on_the_node_that_the_guest_runs_on_or_not(self):
+        xml = domains.domain(
+            host.name_of(1), host.uuid_of(1), devices=domains.SRIOV + domains.HOST_DEVICES
+        )
+        self.host.write('sys/class/net/eth0/device/numa_node', '0\n')
+        self.launch(1, {0: MIB}, xml=xml)
+        self.sample(0)
+        for at_s, cpu, local in ((5, 0, False), (10, 4, None), (15, 4, True)):
+            self.run_to(1, at_s, cpu=cpu)
+            [guest] = self.sample(at_s).guests
+            if local is not None:
+                self.assertEqual(
+                    (
+                        DeviceSample('0000:3b:02.1', None, None),
+                        DeviceSample('0000:af:00.0', 1, local),
+                        DeviceSample('nvme0n1', None, None),
+                        DeviceSample('eth0', 0, not local),
+                    ),
+                    guest.devices,
+                )
+
+    def test_what_nodes_have_promised(self):
+        self.assertEqual([None, None], [node.promised_bytes for node in self.sample(0).nodes])
+        with promises_file.locked(
+            os.path.join(self.root, 'run/nova-numa-pmc'),
+            1.0,
+            promises_file.read_boot_id(self.root),
+        ) as ledger:
+            ledger.put(model.Promise('u', 'n', (1,), (1,), 2, 7 * MIB))
+        self.assertEqual([0, 7 * MIB], [node.promised_bytes for node in self.sample(5).nodes])
+
+    def test_a_guest_that_vanishes_and_comes_again_under_its_name(self):
+        self.launch(1, {0: MIB})
+        self.sample(0)
+        self.run_to(1, 5)
+        self.assertEqual(1.0, self.sample(5).guests[0].cores)
+        self.host.end(1)
+        self.assertEqual((), self.sample(10).guests)
+        self.launch(1, {1: MIB})
+        self.run_to(1, 90)
+        [guest] = self.sample(15).guests
+        self.assertEqual((None, None), (guest.cores, guest.remote_ratio))
+
+    def test_a_cpu_that_goes_offline_and_comes_back(self):
+        self.launch(1, {0: MIB})
+        self.sample(0)
+        for at_s, online, known in (
+            (5, '0-6', False),
+            (10, '0-6', True),
+            (15, '0-7', False),
+            (20, '0-7', True),
+        ):
+            self.host.write('sys/devices/system/cpu/online', online + '\n')
+            self.host.write('sys/devices/system/node/node1/cpulist', '4-%s\n' % online[-1])
+            cpus = dict.fromkeys(range(int(online[-1]) + 1), at_s / 2)
+            self.host.busy(cpus, cpus)
+            nodes = self.sample(at_s).nodes
+            with self.subTest(at_s=at_s):
+                self.assertEqual(
+                    (True, known or online == '0-6'),
+                    (nodes[0].demand_cores is not None, nodes[1].demand_cores is not None),
+                )
+
+    def test_no_topology_is_a_problem(self):
+        self.host.write('sys/devices/system/node/node0/cpulist', 'x')
+        found = self.sample(0)
+        self.assertEqual(((), ()), (found.nodes, found.guests))
+        self.assertIn('node0/cpulist', found.problems[0])
+
+    def test_after_a_tick_without_topology_nothing_is_compared(self):
+        self.launch(1, {0: MIB})
+        self.sample(0)
+        for at_s, text, cores in ((5, 'x', None), (10, '0-3', None), (15, '0-3', 1.0)):
+            self.host.write('sys/devices/system/node/node0/cpulist', text + '\n')
+            self.run_to(1, at_s)
+            self.host.busy(dict.fromkeys(range(8), at_s), dict.fromkeys(range(8), 0))
+            found = self.sample(at_s)
+            self.assertEqual([cores] * len(found.guests), [one.cores for one in found.guests])
+            self.assertEqual(
+                [4 * cores if cores else None] * len(found.nodes),
+                [node.demand_cores for node in found.nodes],
+            )
+
+    def test_time_that_does_not_pass(self):
+        self.launch(1, {0: MIB})
+        for at_s in (5, 5, 4):
+            found = self.sample(at_s)
+            self.assertEqual(
+                (0.0, None, None),
+                (found.elapsed_s, found.guests[0].cores, found.nodes[0].demand_cores),
+            )
+
+    @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=40)
+    @given(
+        st.sampled_from(
+            (
+                'proc/stat',
+                'proc/schedstat',
+                'proc/4001/task/5001/stat',
+                'proc/4001/cgroup',
+                'proc/4001/task/5001/schedstat',
+                'proc/4001/task/5001/sched',
+                'proc/self/mountinfo',
+                'run/libvirt/qemu/instance-00000001.xml',
+                'sys/devices/system/node/node1/meminfo',
+                'sys/bus/pci/devices/0000:af:00.0/numa_node',
+                'proc/sys/kernel/numa_balancing',
+                'sys/fs/resctrl/mon_data/mon_L3_00/mbm_local_bytes',
+                'proc/cpuinfo',
+                'run/nova-numa-pmc/promises',
+                'sys/devices/system/cpu/online',
+                'sys/bus/event_source/devices/cpu/type',
+            )
+        ),
+        st.binary(max_size=60),
+    )
+    def test_garbage_is_unknown_or_a_problem(self, path, garbage):
+        with tempfile.TemporaryDirectory() as root:
+            there = measured.MeasuredHost(root)
+            self.addCleanup(there.close)
+            there.idle()
+            there.launch(1, {0: MIB})
+            with sampling.Sampler(root=root) as sampler:
+                for at_s in (0, 5):
+                    there.thread(4001, 5001, at_s)
+                    if at_s:
+                        there.write(path, garbage)
+                    found = sampler.sample(at_s * SECOND, 0.0)
+            self.assertEqual({'nodes', 'guests'}, {'nodes', 'guests'} & to_data(found).keys())
+            for guest in found.guests:
+                self.assertTrue(guest.cores is None or 0 <= guest.cores)
+                self.assertTrue(guest.remote_ratio is None or 0 <= guest.remote_ratio <= 1)
+
+
+class WithCounters(unittest.TestCase):
+    """Page faults stand for local accesses, major ones (none) for remote."""
+
+    OPTIONS = counters_conf.Options(
+        events=(
+            ('local_dram', 'software/config=0x5/'),
+            ('remote_dram', 'software/config=0x6/'),
+            ('cycles', 'software/config=0x0/'),
+            ('instructions', 'software/config=0x1/'),
+        )
+    )
+
+    def setUp(self):
+        try:
+            perf_event.Group((CYCLES,), perf_event.on_cpu(0)).close()
+        except exceptions.CounterError as error:
+            self.skipTest(str(error))
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+        for name in ('proc', 'sys'):
+            os.symlink('/' + name, os.path.join(self.root, name))
+
+    def launch(self, number):
+        child = Child(lambda: touch(1000 * number))
+        self.addCleanup(child.end)
+        xml = (
+            domains.status(host.domain_xml(number), child.pid)
+            .replace(b"pid='4711'", b"pid='%d'" % child.pid)
+            .replace(b"<vcpu id='1' pid='4712'/>", b'')
+        )
+        sysfs.write(self.root, 'run/libvirt/qemu/%s.xml' % host.name_of(number), xml)
+        return child
+
+    def test_six_guests_at_once_each_right(self):
+        guests = [self.launch(number) for number in range(1, 7)]
+        with sampling.Sampler(self.OPTIONS, self.root) as sampler:
+            sampler.sample(0)
+            before = [int(guest.field(7)) for guest in guests]
+            ran = [threads.read(guest.pid, guest.pid).run_ns for guest in guests]
+            for guest in guests:
+                guest.run()
+            faults = [int(guest.field(7)) - old for guest, old in zip(guests, before)]
+            found = sampler.sample(2 * SECOND)
+            self.assertEqual('perf by thread', found.source)
+            for at, told in enumerate(found.guests):
+                self.assertEqual(
+                    ('perf by thread', COUNTED, faults[at] / 2, 0.0, 0.0),
+                    (told.source, told.sure, *told[8:11]),
+                )
+                now = threads.read(guests[at].pid, guests[at].pid).run_ns
+                self.assertAlmostEqual((now - ran[at]) / (2 * SECOND), told.cores, places=6)
+                self.assertIsNotNone(told.cpi)
+            self.assertLessEqual(sum(faults) / 2, sum(node.local_per_sec for node in found.nodes))
+
+    def test_a_guest_started_meanwhile_is_counted_from_its_second_tick(self):
+        with sampling.Sampler(self.OPTIONS, self.root) as sampler:
+            sampler.sample(0)
+            guest = self.launch(3)
+            sources = []
+            for at_s in (1, 2, 3):
+                guest.run()
+                sources.append(sampler.sample(at_s * SECOND).guests[0].source)
+        self.assertEqual(['', 'perf by thread', 'perf by thread'], sources)
+
+    def test_no_descriptor_stays_open(self):
+        before = len(os.listdir('/proc/self/fd'))
+        self.launch(1)
+        after = len(os.listdir('/proc/self/fd'))
+        for _ in range(2):
+            with sampling.Sampler(self.OPTIONS, self.root) as sampler:
+                sampler.sample(0)
+                self.assertLess(after, len(os.listdir('/proc/self/fd')))
+            self.assertEqual(after, len(os.listdir('/proc/self/fd')))
+        self.assertLessEqual(before, after)
+
+    def test_where_cpus_can_not_be_counted_as_well_guests_stand_for_them(self):
+        guests = [self.launch(number) for number in (1, 2)]
+        with mock.patch.object(perf_event, 'fit_together', return_value=False):
+            with sampling.Sampler(self.OPTIONS, self.root) as sampler:
+                sampler.sample(0)
+                for guest in guests:
+                    guest.run()
+                found = sampler.sample(SECOND)
+        self.assertEqual('perf by thread', found.source)
+        self.assertAlmostEqual(
+            sum(guest.local_per_sec for guest in found.guests),
+            sum(node.local_per_sec for node in found.nodes),
+        )
+        self.assertIn('too few counters', ' '.join(found.problems))
+
+    def test_switched_off(self):
+        self.launch(1)
+        with sampling.Sampler(self.OPTIONS._replace(enabled=False), self.root) as sampler:
+            sampler.sample(0)
+            found = sampler.sample(SECOND)
+        self.assertNotIn('perf', ' '.join((found.source, *found.problems)))
