@@ -64,7 +64,7 @@ def test_no_such_machine():
         (['--distances', '10,9;20,10'], '10 on the diagonal'),
         (['--nodes', '40'], '1 to 16'),
         (['--cpus-per-node', '3', '--threads', '2'], 'whole cores'),
-        (['--name', '../x'], 'no name'),
+        (['--name', '../x'], 'is not a name'),
     ],
 )
 def test_impossible_shapes(words, message):
