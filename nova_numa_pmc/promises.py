@@ -157,7 +157,7 @@ def decide(
     guest, beyond = promise_limit.bounded(guest, host, options.limits)
     counted, asked = _located(guest, host), pools.of_guest(guest, host)
     problems += unread + [beyond] * bool(beyond)
-    with ledger or locked(options, root, timeout_s) as ledger:
+    with ledger or locked(options, root, timeout_s) as ledger:  # noqa: PLR1704 -- locked by now
         problems += reconcile(ledger, host, options, root, guest)
         for uuid, other in list(ledger.promises.items()):
             if uuid == guest.uuid or other.name == guest.name:

@@ -67,8 +67,7 @@ class Attention:
                 or guest.uuid in self._again
                 or guest.uuid not in watched
                 or before.get(guest.uuid) != known
-                or promise is not None
-                and (promise.bound or not promise.started)
+                or (promise is not None and (promise.bound or not promise.started))
             ):
                 found.add(guest.uuid)
         self._woken, self._again = set(), set()

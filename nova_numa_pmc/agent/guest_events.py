@@ -185,6 +185,5 @@ class Watching:
 
     def _unwatch(self, key: _Key) -> None:
         for watch in self._watches.pop(key, {}).values():
-            if self._names.pop(watch, None) is not None:
-                if self._inotify is not None:
-                    self._inotify.remove(watch)
+            if self._names.pop(watch, None) is not None and self._inotify is not None:
+                self._inotify.remove(watch)

@@ -48,7 +48,7 @@ def replayed(
     """Yield recorded samples with so many seconds between them."""
     for number in itertools.count():
         sample = next(samples, None)
-        if sample is None or number and wait(interval_s):
+        if sample is None or (number and wait(interval_s)):
             return
         yield sample
 

@@ -243,7 +243,7 @@ def log_to_stderr(config_file: str, level: int) -> None:
     asked = conf is not None and (
         conf.log_file or conf.log_dir or conf.use_syslog or conf.use_journal or conf.use_stderr
     )
-    if conf is None or not asked and os.environ.get('JOURNAL_STREAM'):
+    if conf is None or (not asked and os.environ.get('JOURNAL_STREAM')):
         log_plainly(logging.DEBUG if conf is not None and conf.debug else level)
         return
     from oslo_log import log

@@ -88,7 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; return its exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    if not argv or argv[0].startswith('-') and argv[0] not in ('-h', '--help'):
+    if not argv or (argv[0].startswith('-') and argv[0] not in ('-h', '--help')):
         argv.insert(0, NO_COMMAND)
     args = build_parser().parse_args(argv)
     try:

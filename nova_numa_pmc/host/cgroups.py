@@ -113,7 +113,7 @@ def find(pid: int | None, root: str = '/') -> Groups:
     own = children(target)
     # Written as a whole only where nothing else can be: libvirt's own commands write the threads'
     # groups, and fail where a group above them is narrower.
-    covers = version == 2 and (not own or nested and main not in own)
+    covers = version == 2 and (not own or (nested and main not in own))
     if covers and not _has_cpuset(target):
         target = scope
     if not _has_cpuset(target) or not (covers or main in own):
@@ -293,10 +293,8 @@ def _locate(path: str, controller: str, mounts: str, root: str) -> tuple[str, li
 
 
 def _is_machine(name: str) -> bool:
-    return (
-        name.startswith('machine-qemu')
-        and name.endswith('.scope')
-        or name.endswith('.libvirt-qemu')
+    return (name.startswith('machine-qemu') and name.endswith('.scope')) or name.endswith(
+        '.libvirt-qemu'
     )
 
 

@@ -51,7 +51,7 @@ def find_daemon(root: str = '/') -> Daemon | None:
     """Return the daemon that runs on the host at ``root``, or None."""
     proc = os.path.join(root, 'proc')
     try:
-        entries = sorted((int(name) for name in os.listdir(proc) if name.isdigit()))
+        entries = sorted(int(name) for name in os.listdir(proc) if name.isdigit())
     except OSError:
         return None
     found: dict[str, int] = {}

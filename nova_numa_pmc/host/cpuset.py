@@ -103,7 +103,7 @@ def confine(
     :raises GuestGone: the guest ended meanwhile
     :raises CpusetError: names the file, the value, the error and what was undone, or not
     """
-    if not cpus or mems is not None and not mems:
+    if not cpus or (mems is not None and not mems):
         raise CpusetError('%s: asked for an empty set' % groups.target)
     ours = ours or Held(frozenset(), frozenset())
     if mems is not None:
@@ -336,7 +336,7 @@ def _memory_steps(
 def _rest(groups: Groups, held: Mapping[str, Held]) -> str:
     """Return what the main thread's group is to hold once memory has been brought over."""
     own = format_cpulist(held[groups.main].mems)
-    return own or groups.version == 2 and _wide_mems(groups) or ''
+    return own or (groups.version == 2 and _wide_mems(groups)) or ''
 
 
 def _bring_the_rest(

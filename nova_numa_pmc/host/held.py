@@ -31,7 +31,7 @@ def current(groups: Groups) -> dict[str, Held]:
     :raises GuestGone, CpusetError: the target can't be read
     """
     held = {}
-    for directory in (groups.target,) + groups.children:
+    for directory in (groups.target, *groups.children):
         try:
             held[directory] = Held(
                 *(parse_cpulist(read_text(file_of(directory, kind))) for kind in Held._fields)
@@ -50,7 +50,7 @@ def own_cpus(groups: Groups) -> dict[str, frozenset[int]]:
     :raises GuestGone, CpusetError: the target can't be read
     """
     found = {}
-    for directory in (groups.target,) + groups.children:
+    for directory in (groups.target, *groups.children):
         try:
             found[directory] = parse_cpulist(read_text(file_of(directory, 'cpus')))
         except (OSError, CpuListError) as e:

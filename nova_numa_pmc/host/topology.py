@@ -205,7 +205,7 @@ def _node_numbers(root: str) -> tuple[int, ...]:
 def _read_node(
     root: str, number: int, cpus: frozenset[int], online_cpus: frozenset[int], meminfo: str
 ) -> model.Node:
-    fields = meminfo_bytes(root, meminfo, ('MemTotal', 'MemFree') + UNRECLAIMABLE_FIELDS)
+    fields = meminfo_bytes(root, meminfo, ('MemTotal', 'MemFree', *UNRECLAIMABLE_FIELDS))
     if fields is None:
         return model.Node(number, cpus, online_cpus=online_cpus)
     if 'MemTotal' not in fields or 'MemFree' not in fields:

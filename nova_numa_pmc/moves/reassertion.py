@@ -176,7 +176,7 @@ class Reassertion:
             ).changes
         if changes:
             if self._held.get(key) == cpus:  # it was so, and somebody has changed it
-                self._written[guest.uuid] = recent + [now_s]
+                self._written[guest.uuid] = [*recent, now_s]
             was = [each.before for each in changes if each.before != format_cpulist(cpus)]
             self._log.info(
                 'guest %s: held to node %s again: cpus %s%s',
@@ -341,7 +341,7 @@ def is_held(
         return False  # what the start has narrowed is in the way of libvirt's commands
     # A new vCPU has all CPUs.
     return all(
-        each and (each & online == cpus or not exactly and each & online <= cpus)
+        each and (each & online == cpus or (not exactly and each & online <= cpus))
         for directory, each in own.items()
         if os.path.basename(directory) not in keep
     )
@@ -356,9 +356,8 @@ def _is_of_nodes(cpus: frozenset[int], host: model.Topology, guest: model.Guest)
     wide = pools.restricted(host, None)
     nodes = tuple(node.id for node in wide.nodes if node.cpus & cpus)
     own = pools.cpus_on(nodes, host, guest)
-    return (
-        cpus in (own, pools.cpus_on(nodes, wide, guest))
-        or any(cpus == own & cache for caches in host.l3s for cache in caches)
+    return cpus in (own, pools.cpus_on(nodes, wide, guest)) or (
+        any(cpus == own & cache for caches in host.l3s for cache in caches)
         and not l3.is_single_core(cpus, host)
     )
 

@@ -255,11 +255,8 @@ class Writer:
         data = _load(self.path)
         end = max((found.end for found in decode(data) if found.sample is not None), default=0)
         tail = data[end:]
-        if (
-            tail
-            and not end
-            and not (tail.startswith(MARKER) or MARKER.startswith(tail))
-            or (tail.startswith(_PREFIX) and tail[3:4].isdigit() and tail[3:4] != MARKER[3:])
+        if (tail and not end and not (tail.startswith(MARKER) or MARKER.startswith(tail))) or (
+            tail.startswith(_PREFIX) and tail[3:4].isdigit() and tail[3:4] != MARKER[3:]
         ):
             raise RecordingError(
                 '%s: contains something other than what this release records; it is left as it '

@@ -129,8 +129,7 @@ def _estimated(
         if known.demand and known.bandwidth and known.maximum:  # _of_domain() in short
             pressure = (known.demand[where] + cores) / known.cores[where]
             ratio = (known.bandwidth[where] + traffic) / known.maximum[where]
-            if ratio > pressure:
-                pressure = ratio
+            pressure = max(pressure, ratio)
             if known.link and known.link[where] > pressure:
                 pressure = known.link[where]
         else:

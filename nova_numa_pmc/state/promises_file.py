@@ -18,7 +18,12 @@ import time
 
 from nova_numa_pmc.exceptions import StateBusy, StateError
 from nova_numa_pmc.host import files
-from nova_numa_pmc.state.promises_format import Promises as Promises, decode, decode_one, encode
+from nova_numa_pmc.state.promises_format import (
+    Promises as Promises,  # noqa: PLC0414 -- whoever reads the file has it from here
+    decode,
+    decode_one,
+    encode,
+)
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
 
@@ -178,7 +183,7 @@ def prune(
     return {
         uuid: promise
         for uuid, promise in promises.items()
-        if uuid in running or not promise.started and now_ns - promise.since_ns < grace_ns
+        if uuid in running or (not promise.started and now_ns - promise.since_ns < grace_ns)
     }
 
 

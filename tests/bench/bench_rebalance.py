@@ -160,7 +160,7 @@ def small_host(rng):
     skew, guests, promised = rng.uniform(1, 3), [], 0
     for at, part in enumerate(parts):
         demand = wanted * part / sum(parts)
-        vcpus = min(int(demand) + 1, min(cores))
+        vcpus = min(int(demand) + 1, *cores)
         demand, size = min(demand, vcpus), vcpus * rng.choice((1, 2, 4)) * GIB
         promised += size
         node, resident = min(int(rng.random() ** skew * count), count - 1), rng.uniform(0.2, 1)

@@ -160,7 +160,7 @@ def scopes(chosen, worker, cpu):
     with open('/proc/self/mounts', encoding='utf-8') as file:
         mounts = [line.split() for line in file]
     for mount in mounts:
-        if mount[2] == 'cgroup2' or mount[2] == 'cgroup' and 'perf_event' in mount[3]:
+        if mount[2] == 'cgroup2' or (mount[2] == 'cgroup' and 'perf_event' in mount[3]):
             path = os.path.join(mount[1], name)
             try:
                 os.mkdir(path)

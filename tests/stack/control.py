@@ -258,13 +258,13 @@ def has_package(layout):
 
 def _note_package(layout, with_package):
     """Remember whether the package is in use; refuse to change that while the stack is up."""
-    if any(Service(layout, name).pid() for name in NAMES):
-        if has_package(layout) != with_package:
-            raise StackError(
-                'the stack is up '
-                + ('without' if with_package else 'with')
-                + ' the package: make stack-down'
-            )
+    is_up = any(Service(layout, name).pid() for name in NAMES)
+    if is_up and has_package(layout) != with_package:
+        raise StackError(
+            'the stack is up '
+            + ('without' if with_package else 'with')
+            + ' the package: make stack-down'
+        )
     layout.conf('package.json').write_text(json.dumps(with_package))
 
 

@@ -335,7 +335,7 @@ class SamplerTest(WithoutPmu):
                     found = sampler.sample(at_s * SECOND, 0.0)
             self.assertEqual({'nodes', 'guests'}, {'nodes', 'guests'} & to_data(found).keys())
             for guest in found.guests:
-                self.assertTrue(guest.cores is None or 0 <= guest.cores)
+                self.assertTrue(guest.cores is None or guest.cores >= 0)
                 self.assertTrue(guest.remote_ratio is None or 0 <= guest.remote_ratio <= 1)
 
 

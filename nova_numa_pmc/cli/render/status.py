@@ -195,7 +195,7 @@ def why(one: Standing, now_s: float, boottime_s: float) -> str:
 
 
 def _origin(one: Standing, promise: model.Promise, now_s: float, boottime_s: float) -> str:
-    if promise.origin == model.PINNED or one.guest.placed_by and not one.pinned:
+    if promise.origin == model.PINNED or (one.guest.placed_by and not one.pinned):
         return 'placed by others' + (
             ': ' + ', '.join(one.guest.placed_by) if one.guest.placed_by else ''
         )

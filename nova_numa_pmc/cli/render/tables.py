@@ -68,7 +68,7 @@ def scaled(value: float | None, base: int = 1000) -> str:
         if abs(value) < (999.5 if base == 1000 else 1000) or suffix == 'T':
             break
         value /= base
-    digits = 0 if abs(value) >= 9.95 or not suffix and value == int(value) else 1
+    digits = 0 if abs(value) >= 9.95 or (not suffix and value == int(value)) else 1
     return '%.*f%s' % (digits, value, suffix)
 
 

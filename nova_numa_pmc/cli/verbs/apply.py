@@ -82,7 +82,7 @@ def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
 
 def may_ask(args: argparse.Namespace, here: context.Here) -> bool:
     """Return whether it was said not to ask, or somebody can be asked; tell where neither is."""
-    if args.yes or here.terminal and not args.json:
+    if args.yes or (here.terminal and not args.json):
         return True
     print(
         'nova-numa-rebalance: not a terminal: use --yes to make the moves without asking',

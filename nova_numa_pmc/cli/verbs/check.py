@@ -282,7 +282,7 @@ def _answer(
 ) -> interpreter.Answer | None:
     """Ask the service's Python, unless it belongs to another root than this one."""
     service = _SERVICES[role]
-    if ask is None or process is not None and not process.same_root:
+    if ask is None or (process is not None and not process.same_root):
         return None
     python = interpreter.of(process, '/usr/bin/' + service, args.root)
     if python is None:

@@ -156,7 +156,7 @@ def _print_all(args: argparse.Namespace) -> None:
     if not args.replay and sys.stderr.isatty():
         print('measuring for %g s …' % args.interval, file=sys.stderr)
     told: set[str] = set()
-    for shown in _samples(args, lambda waiting_s: time.sleep(waiting_s)):
+    for shown in _samples(args, time.sleep):
         shown = only(shown, args.guest)
         if args.json:
             print(json.dumps(measurement.to_data(shown)), flush=True)

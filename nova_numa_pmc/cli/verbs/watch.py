@@ -47,7 +47,7 @@ def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
 
 def _print_all(args: argparse.Namespace, here: context.Here) -> None:
     told: set[str] = set()
-    for seen in here.samples(args.interval, lambda seconds: here.wait(seconds)):
+    for seen in here.samples(args.interval, here.wait):
         plan, situation = here.propose(seen, args.horizon, args.guest)
         if args.json:
             print(json.dumps(plans.to_data(plan, situation, seen)), flush=True)

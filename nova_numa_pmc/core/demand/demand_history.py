@@ -242,7 +242,7 @@ class Histories:
             history.flavor = guest.flavor
         moved = history.settle(promise)
         wanted = demand_of(sample)
-        if wanted is None or guest and guest.state == 'paused':
+        if wanted is None or (guest and guest.state == 'paused'):
             return
         if counts(promise):
             history.measured_s += seconds
@@ -322,7 +322,7 @@ def others_of(
             for node, part in each.cores_by_node:
                 cores[node] = cores.get(node, 0.0) + wanted * part / ran
         lies = sum(size for _, size in each.bytes_by_node)
-        if bytes_per_sec is None or bytes_per_sec and not lies:
+        if bytes_per_sec is None or (bytes_per_sec and not lies):
             served = None
         if served is not None and bytes_per_sec is not None and lies:
             for node, size in each.bytes_by_node:

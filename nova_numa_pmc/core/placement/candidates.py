@@ -200,7 +200,7 @@ def _spans(
     ]
     need: tuple[float, ...] = (max(1, ask.request.vcpus), ask.request.memory_bytes)
     if bandwidth:
-        room = [kinds + (most or 0.0,) for kinds, most in zip(room, _maxima(ask))]
+        room = [(*kinds, most or 0.0) for kinds, most in zip(room, _maxima(ask))]
         need += (bandwidth,)
     nodes = ask.view.nodes
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], Candidate] = {}

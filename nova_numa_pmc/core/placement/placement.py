@@ -166,7 +166,7 @@ def _placement(
         nodes,
         _cpus(ask, best),
         best.bind,
-        (_verdict(code, decided.ranks, ids),) + _remarks(ask, code, decided.assumed),
+        (_verdict(code, decided.ranks, ids), *_remarks(ask, code, decided.assumed)),
         mem_nodes,
         _division(host_view, ask.request, mem_nodes) if len(mem_nodes) > 1 else (),
     )
@@ -235,7 +235,7 @@ def _remarks(ask: Ask, code: str, assumed: tuple[str, ...]) -> tuple[model.Reaso
                     ('vcpus', ask.request.vcpus),
                     ('threads', max(ask.threads)),
                     ('memory_bytes', ask.request.memory_bytes),
-                    ('free_bytes', max(0, max(ask.free_bytes))),
+                    ('free_bytes', max(0, *ask.free_bytes)),
                 ),
             ),
         )

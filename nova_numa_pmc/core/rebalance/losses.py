@@ -158,8 +158,7 @@ def levelled(
         if rank == len(order) or level <= demand[order[rank]] / cores[order[rank]]:
             break
     for n in order:
-        if demand[n] < level * cores[n]:
-            demand[n] = level * cores[n]
+        demand[n] = max(demand[n], level * cores[n])
 
 
 def _wait(demand: float, cores: float, burst: float) -> float:

@@ -133,12 +133,14 @@ def booked(ledger: Ledger, made: Move, trial: Trial, now_s: float) -> Ledger:
             for each in ledger.regrets
             if not uuids.intersection(uuid for uuid, *_ in each.key)
         ),
-        trials=tuple(
-            each
-            for each in ledger.trials
-            if not uuids.intersection(uuid for uuid, *_ in each.steps)
-        )
-        + (trial,),
+        trials=(
+            *tuple(
+                each
+                for each in ledger.trials
+                if not uuids.intersection(uuid for uuid, *_ in each.steps)
+            ),
+            trial,
+        ),
         cautions=tuple(factors.values()),
         moved_s=ledger.moved_s + (count if made.bytes else ()),
         changed_s=ledger.changed_s + (() if made.bytes else count),

@@ -102,8 +102,7 @@ class Aggregates:
             usual = not (
                 0 in cores
                 or 0 in capacity_mib
-                or maximum
-                and 0 in maximum
+                or (maximum and 0 in maximum)
                 or any(None in column for column in (demand, bandwidth, maximum, link) if column)
             )
         self.demand, self.bandwidth, self.maximum, self.link = demand, bandwidth, maximum, link
@@ -201,6 +200,6 @@ def aggregate(view: model.HostView) -> Aggregates:
 
 def _uniform(column: Column) -> Column:
     """Return None for a column that knows nothing."""
-    if column is None or column[0] is None and column.count(None) == len(column):
+    if column is None or (column[0] is None and column.count(None) == len(column)):
         return None
     return column

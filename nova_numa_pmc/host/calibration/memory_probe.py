@@ -239,7 +239,7 @@ def on_cpus(cpus: Collection[int], jobs: Collection[Callable[[], object]]) -> No
         try:
             os.sched_setaffinity(0, {cpu})  # 0 is the calling thread.
             job()
-        except BaseException as error:  # noqa: B036 -- raised again below
+        except BaseException as error:
             failed.append(error)
 
     # Refused here, one thread would leave the others waiting at their barrier.

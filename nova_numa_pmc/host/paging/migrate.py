@@ -143,7 +143,7 @@ class Mover:
         :raises GuestGone: it has ended, or its pid is another process's
         :raises MigrationError: a node has no memory
         """
-        if not mems or mem_bytes and len(mem_bytes) != len(mems):
+        if not mems or (mem_bytes and len(mem_bytes) != len(mems)):
             raise MigrationError(
                 '%s: asked for no node, or for a share on some only' % groups.target
             )

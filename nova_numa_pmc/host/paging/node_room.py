@@ -19,7 +19,7 @@ def available_bytes(node: int, root: str = '/') -> int:
     """
     path = 'sys/devices/system/node/node%d/meminfo' % node
     try:
-        found = meminfo_bytes(root, path, (_TOTAL, _FREE) + _CACHES)
+        found = meminfo_bytes(root, path, (_TOTAL, _FREE, *_CACHES))
     except TopologyError as error:
         raise MigrationError(str(error)) from None
     path = path_of(root, path)

@@ -102,8 +102,10 @@ class PageMover:
                 if present
                 and (
                     status == -errno.ENOENT
-                    or status == -errno.EFAULT
-                    and (not at or not address // PAGE_BYTES % self._unit)
+                    or (
+                        status == -errno.EFAULT
+                        and (not at or not address // PAGE_BYTES % self._unit)
+                    )
                 )
             ]
             if hidden:

@@ -56,8 +56,7 @@ class Counters(Generic[_K]):
             key
             for key, (target, events, _, _) in self._open.items()
             if wanted.get(key, (None, None))[0] != target
-            or wanted[key][1] is not events
-            and wanted[key][1] != events
+            or (wanted[key][1] is not events and wanted[key][1] != events)
         ]:
             self._close(key)
         problems: list[exceptions.CounterError] = []
@@ -156,5 +155,5 @@ def uncore_targets(events: Iterable[Event]) -> dict[tuple[str, int], Wanted]:
     for event in events:
         for cpu in event.cpus or ():
             target, chosen = wanted.get((event.pmu, cpu), (perf_event.on_cpu(cpu), ()))
-            wanted[event.pmu, cpu] = target, chosen + (event,)
+            wanted[event.pmu, cpu] = target, (*chosen, event)
     return wanted

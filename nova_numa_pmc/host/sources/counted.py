@@ -154,8 +154,7 @@ def _add(
         else:
             value, share = delta
             so_far[0] += value * (event.bytes_per_count or 1)
-            if share < so_far[1]:
-                so_far[1] = share
+            so_far[1] = min(so_far[1], share)
 
 
 def add_up(

@@ -160,7 +160,7 @@ class Resctrl:
                 '%s", if the CPU has it (cqm_mbm_total and cqm_mbm_local in /proc/cpuinfo)'
                 % (self._path, self._path)
             )
-        controls = [self._path] + self._below(self._path)
+        controls = [self._path, *self._below(self._path)]
         every = controls + [
             group
             for control in controls

@@ -123,8 +123,10 @@ class Uncore:
             node.id
             for node in topology.nodes
             if cpu in node.online_cpus
-            or package is not None
-            and any(self._package(other) == package for other in sorted(node.online_cpus)[:1])
+            or (
+                package is not None
+                and any(self._package(other) == package for other in sorted(node.online_cpus)[:1])
+            )
         ]
         return homes[0] if len(homes) == 1 else None
 

@@ -56,7 +56,7 @@ class Shape:
         cpu_nodes = self.nodes - self.memory_only
         checks = [
             (1 <= self.nodes <= MAX_NODES, f'--nodes: 1 to {MAX_NODES}'),
-            (1 <= cpu_nodes, '--memory-only-node: at least one node needs CPUs'),
+            (cpu_nodes >= 1, '--memory-only-node: at least one node needs CPUs'),
             (cpu_nodes * self.cpus_per_node <= MAX_CPUS, f'at most {MAX_CPUS} CPUs in all'),
             (self.cpus_per_node % self.threads == 0, '--cpus-per-node must be whole cores'),
             (len(self.memory_mib) == self.nodes, f'--mem-per-node: {self.nodes} sizes'),

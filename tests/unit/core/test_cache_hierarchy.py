@@ -69,7 +69,7 @@ class DomainsTest(unittest.TestCase):
             nodes=(*host.nodes, model.Node(16, frozenset(), GIB)),
             l3s=(*host.l3s, ()),
             sockets=(*host.sockets, None),
-            distances=tuple((*row, 80) for row in host.distances) + ((80,) * 16 + (10,),),
+            distances=(*tuple((*row, 80) for row in host.distances), (80,) * 16 + (10,)),
         )
         self.assertEqual((*expected, 16), cache_hierarchy.domains(host, LIMITS))
 

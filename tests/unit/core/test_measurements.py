@@ -60,7 +60,7 @@ class NodeSamplesTest(unittest.TestCase):
         self.assertIsNone(measurements.node_samples(NODES, uses, ABLE, ())[0][0].bandwidth_ratio)
 
     def test_remote_accesses_go_where_guests_pages_are(self):
-        nodes = NODES + (model.Node(2, frozenset()),)
+        nodes = (*NODES, model.Node(2, frozenset()))
         uses = (
             NodeUse(local_per_sec=0.0, remote_per_sec=100.0),
             NodeUse(local_per_sec=0.0, remote_per_sec=0.0),

@@ -146,7 +146,7 @@ class FindTest(GroupsTestCase):
 
     def test_the_nearest_own_group_with_a_cpuset_is_written(self):
         tree = self.tree(2)
-        for directory in [tree.target] + tree.children:
+        for directory in [tree.target, *tree.children]:
             os.unlink(os.path.join(directory, 'cpuset.cpus'))
         groups = self.find(tree)
         self.assertEqual(

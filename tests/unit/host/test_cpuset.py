@@ -245,7 +245,7 @@ class ConfineTest(TreeTestCase):
         """The nodes each group of a tree may allocate on: {directory: text}."""
         name = 'cpuset.mems' if tree.version == 1 else 'cpuset.mems.effective'
         return {
-            directory: tree.read(directory, name) for directory in [tree.target] + tree.children
+            directory: tree.read(directory, name) for directory in [tree.target, *tree.children]
         }
 
     def test_a_bind_lapses_and_a_move_without_it_widens(self):
@@ -358,7 +358,7 @@ class ConfineTest(TreeTestCase):
 
     def test_v1_widens_the_guests_own_upper_levels_first(self):
         tree, groups = self.tree(1, MODERN)
-        for directory in tree.children + [tree.target, tree.scope]:
+        for directory in [*tree.children, tree.target, tree.scope]:
             tree.put(os.path.join(directory, 'cpuset.cpus'), '0-1\n')  # 2-3 were offline once
         cpuset.confine(groups, NODE1, ours=Held(NODE0, frozenset()), write=self.logged(tree))
         self.assertEqual([('cpuset.cpus', '0-3'), ('libvirt/cpuset.cpus', '0-3')], self.log[:2])
@@ -488,7 +488,7 @@ class FaultTest(TreeTestCase):
 
         def write(path, text):
             self.calls += 1
-            if self.calls == index + 1 or forever and self.calls > index:
+            if self.calls == index + 1 or (forever and self.calls > index):
                 self.path = path
                 raise OSError(code, os.strerror(code))
             tree.write(path, text)
@@ -595,7 +595,7 @@ class FaultTest(TreeTestCase):
 
     def test_v1_a_node_the_parents_lack_is_refused_and_the_cpus_come_back(self):
         tree, groups = self.tree(1, MODERN, bytes_by_node={0: MIB, 1: 0})
-        for directory in tree.children + [tree.target]:
+        for directory in [*tree.children, tree.target]:
             tree.put(os.path.join(directory, 'cpuset.mems'), '0\n')
         before = tree.snapshot()
         with self.assertRaisesRegex(CpusetError, 'EACCES'):

@@ -96,7 +96,7 @@ class NovaShapesTest(unittest.TestCase):
                         metadata=domains.nova_metadata(extra_specs={'numa_pmc:policy': text})
                     )
                 )
-                ((key, kept),) = guest.hints
+                ((_, kept),) = guest.hints
                 self.assertTrue(kept.isprintable() and len(kept) < 255)
                 self.assertEqual(1, len(extra_specs.parse(guest.hints).problems))
 

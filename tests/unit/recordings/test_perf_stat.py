@@ -122,7 +122,7 @@ class ParseTest(unittest.TestCase):
                 self.assertLess(0, interval.elapsed_s)
                 for row in interval.rows:
                     self.assertTrue(
-                        row.delta is None or row.delta.value >= 0 and 0 < row.delta.share <= 1
+                        row.delta is None or (row.delta.value >= 0 and 0 < row.delta.share <= 1)
                     )
 
 

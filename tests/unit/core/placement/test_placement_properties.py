@@ -168,7 +168,7 @@ class PropertyTest(unittest.TestCase):
             **{field: getattr(view.nodes[at], field) + data.draw(st.floats(0, 20))}
         )
         after = placement.place(
-            view._replace(nodes=view.nodes[:at] + (more,) + view.nodes[at + 1 :]), request, LIMITS
+            view._replace(nodes=(*view.nodes[:at], more, *view.nodes[at + 1 :])), request, LIMITS
         )
         if at not in before.nodes:
             self.assertEqual(before.nodes, after.nodes)

@@ -90,7 +90,7 @@ class MigrateTest(unittest.TestCase):
             (end.state, end.moved_bytes, end.left_bytes, end.refused),
         )
         self.assertEqual({HOME, None}, set(self.memory.nodes))
-        for directory in [self.tree.target] + self.tree.children:
+        for directory in [self.tree.target, *self.tree.children]:
             self.assertFalse(self.tree.read(directory, 'cpuset.mems'), 'memory stays wide')
         self.assertEqual(end, mover.step(), 'a finished move does nothing more')
 

@@ -192,7 +192,7 @@ class TestCgroup(Counting):
         roots = [
             mount[1]
             for mount in mounts
-            if mount[2] == 'cgroup2' or mount[2] == 'cgroup' and 'perf_event' in mount[3]
+            if mount[2] == 'cgroup2' or (mount[2] == 'cgroup' and 'perf_event' in mount[3])
         ]
         self.path = None
         for root in roots:
