@@ -143,20 +143,44 @@ class PageMover:
 
     def _move(self, addresses: Sequence[int], target: int, shared: bool) -> dict[str, int]:
         """Move pages; return {errno's name: pages} of those that did not."""
-        if not addresses:
-            return {}
-        wanted = array('Q', addresses)
-        why, told = self._port.move(self._pid, wanted, target, shared)
-        now = self._port.locate(self._pid, wanted) if why else told
         refused: dict[str, int] = {}
-        for node, status in zip(now, told):
-            # One that is gone or swapped out since we looked has not refused.
-            if node in self._homes or node == -errno.ENOENT:
-                continue
-            code = why if status == move_pages.UNTOLD or status >= 0 else -status
-            name = errno.errorcode.get(code, str(code))
-            refused[name] = refused.get(name, 0) + 1
+        while addresses:
+            wanted = array('Q', addresses)
+            why, told = self._port.move(self._pid, wanted, target, shared)
+            now = self._port.locate(self._pid, wanted) if why else told
+            tried = self._tried(wanted, told) if why == errno.EAGAIN else len(wanted)
+            for node, status in zip(now[:tried], told):
+                # One that is gone or swapped out since we looked has not refused.
+                if node in self._homes or node == -errno.ENOENT:
+                    continue
+                code = why if status == move_pages.UNTOLD or status >= 0 else -status
+                name = errno.errorcode.get(code, str(code))
+                refused[name] = refused.get(name, 0) + 1
+            addresses = wanted[tried:]
         return refused
+
+    def _tried(self, addresses: array[int], told: array[int]) -> int:
+        """Return how many of the pages the kernel has tried.
+
+        It says at once what becomes of a page that can't join those which it has collected, then
+        moves these, and stops there when one of them stays (do_pages_move() in mm/migrate.c): a
+        huge page that is pinned would hold back all behind it. The rest of that huge page is
+        taken for tried.
+        """
+        stopped = max(
+            (at for at, status in enumerate(told) if status != move_pages.UNTOLD), default=0
+        )
+        if move_pages.UNTOLD not in told[:stopped]:
+            return len(addresses)
+        unit = addresses[stopped] // PAGE_BYTES // self._unit
+        return next(
+            (
+                at
+                for at in range(stopped + 1, len(addresses))
+                if addresses[at] // PAGE_BYTES // self._unit != unit
+            ),
+            len(addresses),
+        )
 
 
 def thp_bytes(groups: Groups) -> int | None:

@@ -9,7 +9,7 @@ import tempfile
 import unittest
 from array import array
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import (
@@ -281,6 +281,7 @@ class MigrateTest(unittest.TestCase):
         st.integers(0, 12),
         st.integers(0, 99),
     )
+    @example([1] * 5, 4, 0, 39)  # a pinned huge page before a page of its own
     def test_resumed_from_where_the_pages_are(self, nodes, huge, killed_after, seed):
         """However often it is killed, a move started again ends as one that never was."""
         rng = random.Random(seed)
