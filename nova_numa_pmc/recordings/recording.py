@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keep samples in a file, for days, so that a reader gets every one that was written whole.
 
-A recording is a sequence of frames and nothing else; each is one sample::
+A recording is a gzip file with one member for each sample (RFC 1952); a member's text is one line
+of JSON, ``{"v":[major,minor], …the columns of a sample…}``. ``zcat FILE | jq`` reads it.
 
-    marker  4 bytes   f5 'N' 'R' '1'   the last is the format's major version
-    length  4 bytes   of the payload, little endian
-    crc32   4 bytes   of length and payload
-    payload           zlib of JSON: the columns of a sample, and "v": [major, minor]
-
-A frame is one write(2) to a file opened for appending, so a writer killed at any time leaves
-whole frames and at most one torn one at the end. Each is compressed by itself: a stream over
-many samples (gzip of JSON lines) would lose what its last block still held, and all after a
-damaged byte. A reader that meets damage looks for the next marker and goes on. There is no
-fsync(2): a *host* that crashes may lose what its kernel had not written yet (half a minute).
+A member is one write(2) to a file opened for appending, so a writer killed at any time leaves
+whole members and at most one torn one at the end. Each is compressed by itself, as a stream over
+many samples would lose what its last block still held, and all after a damaged byte. A reader
+that meets damage looks for the next member and goes on; gzip's own CRC says which are whole.
+There is no fsync(2): a *host* that crashes may lose what its kernel had not written yet (half a
+minute).
 """
 
 from __future__ import annotations
@@ -22,10 +19,10 @@ import fcntl
 import json
 import os
 import stat
-import struct
 import zlib
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc import checked
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.recordings import columns
@@ -36,11 +33,18 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.measurement import Sample
 
-_PREFIX, _MAJOR, _MINOR = b'\xf5NR', 1, 0
-MARKER = _PREFIX + b'%d' % _MAJOR
-_HEAD = struct.Struct('<4sII')
+_MAJOR, _MINOR = 2, 0
+#: gzip's magic number and its only method: how each member begins.
+MARKER = b'\x1f\x8b\x08'
+#: How each sample began in the format before this one.
+OLD_MARKER = b'\xf5NR1'
+_LINE_BEGIN = b'{"v":['
+_OUR_LINE_BEGIN = _LINE_BEGIN + b'%d,' % _MAJOR
+_GZIP = 31  # zlib's window bits for it
 #: 10,000 guests take 0.6 MB, and 4 MB as text; what says more is damaged, or hostile.
-_PAYLOAD_MAX_BYTES, _TEXT_MAX_BYTES = 4 << 20, 32 << 20
+_MEMBER_MAX_BYTES, _TEXT_MAX_BYTES = 4 << 20, 32 << 20
+#: What is unpacked at once, to at most 1,032 times as much text.
+_PIECE_BYTES = 16 << 10
 #: A part is read as a whole.
 PART_MAX_BYTES = 1 << 30
 #: Rotated parts beyond this number are not looked for.
@@ -57,56 +61,69 @@ class Found(Record):
 
 
 def encode(sample: Sample) -> bytes:
-    """Return a sample as one frame's bytes."""
-    data = dict(columns.to_columns(sample), v=[_MAJOR, _MINOR])
-    text = json.dumps(data, separators=(',', ':'), allow_nan=False)
-    payload = zlib.compress(text.encode(), 9)
-    length = struct.pack('<I', len(payload))
-    return MARKER + length + struct.pack('<I', zlib.crc32(length + payload)) + payload
+    """Return a sample as one gzip member."""
+    data = {'v': [_MAJOR, _MINOR], **columns.to_columns(sample)}
+    line = json.dumps(data, separators=(',', ':'), allow_nan=False) + '\n'
+    pack = zlib.compressobj(9, zlib.DEFLATED, _GZIP)
+    return pack.compress(line.encode()) + pack.flush()
 
 
 def decode(data: bytes) -> Iterator[Found]:
     """Yield what is found in all of a recording's bytes, in order and without gaps."""
     start = position = 0
     while position < len(data):
-        frame = _frame(data, position)
-        if frame is None:
+        member = _member(data, position)
+        if member is None:
             position = data.find(MARKER, position + 1)
             if position < 0:
                 break
             continue
         if position > start:
             yield Found(start, position, None)
-        yield frame
-        start = position = frame.end
+        yield member
+        start = position = member.end
     if start < len(data):
         yield Found(start, len(data), None)
 
 
-def _frame(data: bytes, position: int) -> Found | None:
-    """Return the frame that begins here, None where none does."""
-    head = data[position : position + _HEAD.size]
-    if len(head) < _HEAD.size:
-        return None
-    marker, length, checksum = _HEAD.unpack(head)
-    end = position + _HEAD.size + length
-    if marker != MARKER or length > _PAYLOAD_MAX_BYTES or end > len(data):
-        return None
-    payload = data[position + _HEAD.size : end]
-    if zlib.crc32(head[4:8] + payload) != checksum:
+def _member(recorded: bytes, position: int) -> Found | None:
+    """Return the sample that begins here, None where none does."""
+    text, end = _unpacked(recorded, position)
+    if end is None:
         return None
     try:
-        return Found(position, end, columns.from_columns(_parse(payload)))
-    except (RecordingError, ValueError, zlib.error, RecursionError):
+        data = json.loads(text)
+        if _major(data) != _MAJOR:
+            return None
+        return Found(position, end, columns.from_columns(data))
+    except (RecordingError, ValueError, RecursionError):
         return None
 
 
-def _parse(payload: bytes) -> Any:
-    unpack = zlib.decompressobj()
-    text = unpack.decompress(payload, _TEXT_MAX_BYTES)
-    if not unpack.eof:
-        raise ValueError('too long, or cut')
-    return json.loads(text)
+def _unpacked(data: bytes, position: int) -> tuple[bytes, int | None]:
+    """Return a member's text and its end; of a torn or damaged one the text it has, and None."""
+    unpack = zlib.decompressobj(_GZIP)
+    texts: list[bytes] = []
+    size, end = 0, position
+    if not data.startswith(MARKER, position):
+        return b'', None
+    while not unpack.eof:
+        piece = data[end : end + _PIECE_BYTES]
+        try:
+            texts.append(unpack.decompress(piece))
+        except zlib.error:
+            return b''.join(texts), None
+        size += len(texts[-1])
+        end += len(piece)
+        if not piece or size > _TEXT_MAX_BYTES or end - position > _MEMBER_MAX_BYTES:
+            return b''.join(texts), None
+    return b''.join(texts), end - len(unpack.unused_data)
+
+
+def _major(data: Any) -> int:
+    """Return the major version of a line's format."""
+    major, *_ = checked.of(list, checked.of(dict, data).get('v'))
+    return checked.whole(major)
 
 
 def parts(path: str) -> list[str]:
@@ -162,14 +179,32 @@ def read(path: str, damaged: Callable[[str], object] | None = None) -> Iterator[
 
 
 def _why_nothing(name: str, data: bytes) -> str:
-    other = data.find(_PREFIX)
-    version = data[other + 3 : other + 4]
-    if other >= 0 and version.isdigit() and version != MARKER[3:]:
+    if data.startswith(OLD_MARKER):
         return (
-            '%s: its format is %s.x, this release reads %d.x; read it with the release that '
-            'wrote it' % (name, version.decode(), _MAJOR)
+            '%s: recorded by an older release, whose format this one does not read; read it with '
+            'that release, or move it away and record anew' % name
+        )
+    try:
+        version = _major(json.loads(_unpacked(data, 0)[0]))
+    except (ValueError, RecursionError):
+        version = _MAJOR
+    if version != _MAJOR:
+        return (
+            '%s: its format is %d.x, this release reads %d.x; read it with the release that '
+            'wrote it' % (name, version, _MAJOR)
         )
     return '%s: not a recording of nova-numa-rebalance record, or no sample in it is whole' % name
+
+
+def _is_other(data: bytes, end: int) -> bool:
+    """Return whether what follows the last whole sample was not torn off one of ours."""
+    text, whole = _unpacked(data, end)
+    if whole is not None:
+        return True
+    ours = _OUR_LINE_BEGIN.startswith(text[: len(_OUR_LINE_BEGIN)])
+    if end:  # Damage, unless another release began a sample here.
+        return text.startswith(_LINE_BEGIN) and not ours
+    return not ours or not MARKER.startswith(data[: len(MARKER)])
 
 
 def _load(name: str) -> bytes:
@@ -186,12 +221,12 @@ def _load(name: str) -> bytes:
 
 
 class Writer:
-    """Append samples to a recording; a torn frame at its end is cut off first.
+    """Append samples to a recording; a torn sample at its end is cut off first.
 
     :param path: the file; full ones are renamed to ``path.1``, ``path.2``, the oldest last
     :param max_bytes: a part's size, at most :data:`PART_MAX_BYTES`
     :param keep: how many parts are kept, the current one included
-    :ivar cut_bytes: how much of a torn frame was cut off
+    :ivar cut_bytes: how much of a torn sample was cut off
 
     :raises RecordingError: the file is no recording, or another recorder writes to it
     """
@@ -212,12 +247,12 @@ class Writer:
         :returns: the bytes it took
         :raises RecordingError: the file system is full or failing; the file is as before
         """
-        frame = encode(sample)
-        if self._size and self._size + len(frame) > self.max_bytes:
+        member = encode(sample)
+        if self._size and self._size + len(member) > self.max_bytes:
             self._rotate()
         try:
-            written = os.write(self._fd, frame)
-            if written < len(frame):
+            written = os.write(self._fd, member)
+            if written < len(member):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             os.ftruncate(self._fd, self._size)
@@ -251,13 +286,13 @@ class Writer:
         return fd
 
     def _mend(self) -> int:
-        """Cut a torn frame off the end; return the size that is left."""
+        """Cut a torn sample off the end; return the size that is left."""
         data = _load(self.path)
         end = max((found.end for found in decode(data) if found.sample is not None), default=0)
         tail = data[end:]
-        if (tail and not end and not (tail.startswith(MARKER) or MARKER.startswith(tail))) or (
-            tail.startswith(_PREFIX) and tail[3:4].isdigit() and tail[3:4] != MARKER[3:]
-        ):
+        if data.startswith(OLD_MARKER):
+            raise RecordingError(_why_nothing(self.path, data))
+        if tail and _is_other(data, end):
             raise RecordingError(
                 '%s: contains something other than what this release records; it is left as it '
                 'is, record to another file' % self.path

@@ -78,7 +78,7 @@ def read(
     """
     # Of a recording only a rotated part may be there, or its newest be empty yet.
     begin = _begin(path) if os.path.exists(path) else b''
-    if not begin or begin.startswith(recording.MARKER[:3]):
+    if not begin or begin.startswith((recording.MARKER, recording.OLD_MARKER)):
         yield from recording.read(path, damaged)
         return
     tell = damaged or (lambda text: None)

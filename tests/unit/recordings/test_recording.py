@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+import gzip
 import json
 import os
-import struct
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -65,7 +66,14 @@ def whole(data):
     return [found.sample for found in recording.decode(data) if found.sample is not None]
 
 
-class TestFrames(unittest.TestCase):
+def of_next_release(member):
+    """Return a sample's member as the next major version might write it."""
+    text = zlib.decompress(member, 31).replace(b'{"v":[2,', b'{"v":[3,')
+    pack = zlib.compressobj(9, zlib.DEFLATED, 31)
+    return pack.compress(text) + pack.flush()
+
+
+class TestMembers(unittest.TestCase):
     @given(st.lists(SAMPLES, max_size=3))
     def test_what_is_written_is_read(self, given_samples):
         data = b''.join(map(recording.encode, given_samples))
@@ -90,8 +98,8 @@ class TestFrames(unittest.TestCase):
         self.assertEqual((None, None), (read.nodes[0].cpi, read.nodes[0].pressure))
 
     def test_a_cut_at_any_byte_loses_only_the_sample_it_is_in(self):
-        frames = [recording.encode(samples.sample(float(at), nodes=())) for at in range(3)]
-        data, ends = b''.join(frames), [sum(map(len, frames[:n])) for n in range(4)]
+        members = [recording.encode(samples.sample(float(at), nodes=())) for at in range(3)]
+        data, ends = b''.join(members), [sum(map(len, members[:n])) for n in range(4)]
         for length in range(len(data) + 1):
             expected = [float(at) for at in range(3) if ends[at + 1] <= length]
             self.assertEqual(expected, [s.taken_s for s in whole(data[:length])])
@@ -99,8 +107,8 @@ class TestFrames(unittest.TestCase):
     @given(st.data())
     def test_damage_never_gives_a_wrong_sample_and_spares_the_rest(self, data):
         written = [samples.sample(float(at)) for at in range(4)]
-        frames = [recording.encode(sample) for sample in written]
-        clean = b''.join(frames)
+        members = [recording.encode(sample) for sample in written]
+        clean = b''.join(members)
         at = data.draw(st.integers(0, len(clean) - 1))
         junk = data.draw(st.binary(min_size=1, max_size=40))
         damaged = clean[:at] + junk + clean[at + len(junk) :]
@@ -109,10 +117,10 @@ class TestFrames(unittest.TestCase):
         for sample in read:
             self.assertEqual(written[int(sample.taken_s)], sample)
         start = 0
-        for sample, frame in zip(written, frames):
-            if start + len(frame) <= at or start >= at + len(junk):
+        for sample, member in zip(written, members):
+            if start + len(member) <= at or start >= at + len(junk):
                 self.assertIn(sample, read)
-            start += len(frame)
+            start += len(member)
 
     @given(st.binary(max_size=300))
     def test_garbage_holds_nothing(self, data):
@@ -128,23 +136,50 @@ class TestFrames(unittest.TestCase):
         self.assertEqual(len(junk), len([s for s in spans if s.sample is not None]))
         self.assertEqual(len(data), sum(found.end - found.start for found in spans))
 
-    def frame(self, payload):
-        length = struct.pack('<I', len(payload))
-        checksum = struct.pack('<I', zlib.crc32(length + payload))
-        return recording.MARKER + length + checksum + payload
+    def member(self, text):
+        pack = zlib.compressobj(9, zlib.DEFLATED, 31)
+        return pack.compress(text) + pack.flush()
+
+    def test_zcat_gives_a_line_of_json_for_each_sample(self):
+        zcat = shutil.which('zcat')
+        if zcat is None:
+            self.skipTest('no zcat here')
+        written = [samples.sample(float(at)) for at in range(3)]
+        text = subprocess.run(
+            [zcat],
+            input=b''.join(map(recording.encode, written)),
+            capture_output=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        self.assertTrue(text.endswith(b'\n'))
+        lines = [json.loads(line) for line in text.splitlines()]
+        self.assertEqual([[2, 0]] * 3, [line['v'] for line in lines])
+        self.assertEqual(written, [columns.from_columns(line) for line in lines])
+
+    def test_a_sample_longer_than_what_is_unpacked_at_once(self):
+        written = [
+            samples.sample(float(at), problems=(os.urandom(60000).hex(),)) for at in range(2)
+        ]
+        self.assertEqual(written, whole(b''.join(map(recording.encode, written))))
 
     def test_hostile_payloads_with_a_right_checksum(self):
-        good = columns.to_columns(samples.sample())
-        for payload in (
+        good = dict(columns.to_columns(samples.sample()), v=[2, 0])
+        self.assertEqual([samples.sample()], whole(self.member(json.dumps(good).encode())))
+        for text in (
             b'',
             b'x',
-            zlib.compress(b''),
-            zlib.compress(b'[' * 100000),
-            zlib.compress(b'{"taken_s":' + b'9' * 5000 + b'}'),
-            zlib.compress(b' ' * (40 << 20)),
+            b'[' * 100000,
+            b'{"v":[2,0],"taken_s":' + b'9' * 5000 + b'}',
+            b' ' * (40 << 20),
             *(
-                zlib.compress(json.dumps(dict(good, **changes)).encode())
+                json.dumps(dict(good, **changes)).encode()
                 for changes in (
+                    {'v': None},
+                    {'v': []},
+                    {'v': ['2', 0]},
+                    {'v': [1, 0]},
+                    {'v': [3, 0]},
                     {'taken_s': None},
                     {'taken_s': float('nan')},
                     {'elapsed_s': '5'},
@@ -161,13 +196,13 @@ class TestFrames(unittest.TestCase):
                 )
             ),
         ):
-            self.assertEqual([], whole(self.frame(payload)))
+            self.assertEqual([], whole(self.member(text)))
 
     def test_columns_of_other_releases(self):
-        data = columns.to_columns(samples.sample())
+        data = dict(columns.to_columns(samples.sample()), v=[2, 7])
         data['nodes']['from_the_future'] = [1, 2]
         del data['nodes']['io_miss_ratio']
-        (read,) = whole(self.frame(zlib.compress(json.dumps(data).encode())))
+        (read,) = whole(self.member(json.dumps(data).encode()))
         self.assertEqual(samples.sample(), read)
 
 
@@ -197,9 +232,9 @@ class TestFile(unittest.TestCase):
         self.assertEqual([1.0, 2.0, 3.0], self.times())
 
     def test_a_torn_end_is_cut_before_the_next_sample(self):
-        frame = recording.encode(samples.sample(1.0))
-        for torn in range(1, len(frame)):
-            self.put(frame + frame[:torn])
+        member = recording.encode(samples.sample(1.0))
+        for torn in range(1, len(member)):
+            self.put(member + member[:torn])
             self.assertEqual(torn, self.write([2.0]).cut_bytes)
             self.assertEqual([1.0, 2.0], self.times())
 
@@ -210,9 +245,9 @@ class TestFile(unittest.TestCase):
             self.assertEqual([2.0], self.times())
 
     def test_damage_in_the_middle_is_told_and_stays(self):
-        frames = [recording.encode(samples.sample(float(at))) for at in range(3)]
-        frames[1] = frames[1][:30] + b'damage' + frames[1][36:]
-        self.put(b''.join(frames))
+        members = [recording.encode(samples.sample(float(at))) for at in range(3)]
+        members[1] = members[1][:30] + b'damage' + members[1][36:]
+        self.put(b''.join(members))
         self.write([3.0])
         damage = []
         read = [sample.taken_s for sample in recording.read(self.path, damage.append)]
@@ -221,24 +256,24 @@ class TestFile(unittest.TestCase):
         self.assertIn(self.path, damage[0])
 
     def test_rotates_and_keeps_the_newest(self):
-        frame = len(recording.encode(samples.sample(10.0)))
-        self.write(map(float, range(10, 20)), max_bytes=2 * frame + 9, keep=3)
+        member = len(recording.encode(samples.sample(10.0)))
+        self.write(map(float, range(10, 20)), max_bytes=2 * member + 9, keep=3)
         self.assertEqual([14.0, 15.0, 16.0, 17.0, 18.0, 19.0], self.times())
         self.assertEqual(
             [self.path + '.2', self.path + '.1', self.path], recording.parts(self.path)
         )
-        self.write([20.0], max_bytes=frame, keep=1)
+        self.write([20.0], max_bytes=member, keep=1)
         self.assertEqual([20.0], self.times())
 
     def test_a_rotation_that_was_killed_half_way(self):
-        frame = len(recording.encode(samples.sample(10.0)))
-        self.write(map(float, range(10, 13)), max_bytes=frame, keep=9)
+        member = len(recording.encode(samples.sample(10.0)))
+        self.write(map(float, range(10, 13)), max_bytes=member, keep=9)
         os.rename(self.path + '.2', self.path + '.3')
         os.rename(self.path + '.1', self.path + '.2')
         with open(self.path + '.old', 'w') as file:
             file.write('none of ours')
         self.assertEqual([10.0, 11.0, 12.0], self.times())
-        self.write([13.0], max_bytes=frame, keep=4)
+        self.write([13.0], max_bytes=member, keep=4)
         self.assertEqual([11.0, 12.0, 13.0], self.times())
         self.assertTrue(os.path.exists(self.path + '.old'))
 
@@ -249,8 +284,13 @@ class TestFile(unittest.TestCase):
             recording.Writer(self.path, 1 << 20, 2)
 
     def test_other_files_are_neither_read_nor_touched(self):
-        newer = recording.encode(samples.sample()).replace(b'NR1', b'NR2')
-        for data, why in ((b'root:x:0:0\n', 'not a recording'), (newer, 'format is 2.x')):
+        newer = of_next_release(recording.encode(samples.sample()))
+        for data, why in (
+            (b'root:x:0:0\n', 'not a recording'),
+            (gzip.compress(b'root:x:0:0\n'), 'not a recording'),
+            (gzip.compress(b'root:x:0:0\n')[:-1], 'not a recording'),
+            (newer, 'format is 3.x'),
+        ):
             self.put(data)
             with self.assertRaisesRegex(RecordingError, why) as caught:
                 self.times()
@@ -261,11 +301,23 @@ class TestFile(unittest.TestCase):
                 self.assertEqual(data, file.read())
 
     def test_samples_of_a_newer_release_behind_ours_are_not_cut_off(self):
-        frame = recording.encode(samples.sample(1.0))
-        self.put(frame + frame.replace(b'NR1', b'NR2'))
-        with self.assertRaisesRegex(RecordingError, 'record to another file'):
-            self.write([2.0])
-        self.assertEqual([1.0], self.times())
+        member = recording.encode(samples.sample(1.0))
+        newer = of_next_release(member)
+        for cut in (0, 1):
+            self.put(member + newer[: len(newer) - cut])
+            with self.assertRaisesRegex(RecordingError, 'record to another file'):
+                self.write([2.0])
+            self.assertEqual([1.0], self.times())
+
+    def test_a_recording_of_the_former_format(self):
+        former = recording.OLD_MARKER + b'\x05\0\0\0' + bytes(9)
+        self.put(former)
+        for use in (self.times, lambda: self.write([1.0])):
+            with self.assertRaisesRegex(RecordingError, 'older release.*move it away') as caught:
+                use()
+            self.assertIn(self.path, str(caught.exception))
+        with open(self.path, 'rb') as file:
+            self.assertEqual(former, file.read())
 
     def test_no_file_and_no_regular_file(self):
         with self.assertRaisesRegex(RecordingError, 'no such file'):
@@ -283,7 +335,7 @@ class TestFile(unittest.TestCase):
 
     def test_a_full_file_system_leaves_whole_samples(self):
         # A limit of the file's size stands for it: write(2) is cut short just so.
-        frame = len(recording.encode(samples.sample(1.0)))
+        member = len(recording.encode(samples.sample(1.0)))
         script = textwrap.dedent(
             """
             import resource, signal, sys
@@ -299,11 +351,11 @@ class TestFile(unittest.TestCase):
             except exceptions.RecordingError as error:
                 print(error)
             """
-            % (frame + 50, frame + 50)
+            % (member + 50, member + 50)
         )
         done = subprocess.run(
             [sys.executable, '-c', script, self.path], capture_output=True, text=True, timeout=60
         )
         self.assertIn('make room', done.stdout, done.stderr)
-        self.assertEqual(frame, os.path.getsize(self.path))
+        self.assertEqual(member, os.path.getsize(self.path))
         self.assertEqual([1.0], self.times())

@@ -52,6 +52,12 @@ class ReplayTest(unittest.TestCase):
         self.assertEqual([taken], list(replay.read(self.path)))
         self.assertEqual([taken], self.read(''))
 
+    def test_a_recording_of_the_former_format(self):
+        with open(self.path, 'wb') as file:
+            file.write(recording.OLD_MARKER + bytes(20))
+        with self.assertRaisesRegex(RecordingError, self.path + '.*move it away'):
+            list(replay.read(self.path))
+
     def test_the_decks_tables(self):
         found = []
         for name in ('unpinned', 'pinned'):

@@ -195,7 +195,7 @@ class TestRecord(Viewing):
         _code, _out, err = self.record_it(
             Sampler(self.prepared(100, problems=('no PMU',))), clock, '--duration', '30s'
         )
-        self.assertIn('cut 4 bytes', err)
+        self.assertIn('cut 3 bytes', err)
         self.assertEqual(1, err.count('no PMU'))
 
     def test_killed_it_loses_the_last_sample_at_most(self):
