@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tell and change the node of a process's pages: move_pages(2), and what it fails to see.
 
-libnuma's ``move_pages`` where it is installed, through py-libnuma's handle where that is
-(it has no function of its own for this), else the system call. Nothing else of py-libnuma is
-called: its functions take masks that they don't check, and an absent node ends the process.
-Here the kernel checks the node, and answers ENODEV.
+libnuma's ``move_pages`` through py-libnuma's handle where that is installed (it has no function
+of its own for this), which knows the call on every machine that libnuma is built for; else the
+system call, whose numbers are here for those that hosts commonly are, and which needs nothing
+installed. libnuma without py-libnuma would serve no host that these two don't, but for a rare
+machine, where py-libnuma can be installed.
+
+Nothing else of py-libnuma is called: its functions take masks that they don't check, and an
+absent node ends the process. Here the kernel checks the node, and answers ENODEV.
 """
 
 from __future__ import annotations
@@ -174,17 +178,14 @@ def _bind() -> MovePages:
     # A prototype of our own: the handle's is shared with whoever else uses py-libnuma, and
     # does not keep errno.
     prototype = ctypes.CFUNCTYPE(ctypes.c_long, *arguments, use_errno=True)
-    for find in (_py_libnuma, _libnuma):
-        try:
-            return prototype(('move_pages', find()))
-        except Exception:
-            # Whatever its import may raise: without libnuma an AttributeError, and another
-            # distribution named numa has no such handle.
-            continue
+    # Whatever its import may raise: without libnuma an AttributeError, and another distribution
+    # named numa has no such handle.
+    with contextlib.suppress(Exception):
+        return prototype(('move_pages', _py_libnuma()))
     number = _SYSCALLS.get(platform.machine())
     if number is None:
         raise MigrationRefused(
-            '%s: the system call number of move_pages is unknown: install libnuma'
+            '%s: the system call number of move_pages is unknown: install py-libnuma'
             % platform.machine()
         )
     # Variadic in C: each argument as wide as a register.
@@ -212,7 +213,3 @@ def _py_libnuma() -> ctypes.CDLL:
     from numa import LIBNUMA
 
     return LIBNUMA
-
-
-def _libnuma() -> ctypes.CDLL:
-    return ctypes.CDLL('libnuma.so.1')
