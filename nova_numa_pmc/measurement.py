@@ -90,6 +90,9 @@ class GuestSample(Record):
     :param intensity: DRAM accesses per 1,000 instructions
     :param counted_share: the smallest share of the interval that its counters ran, 1: no
         multiplexing; None: no counters
+    :param remote_cache_per_sec: hits in caches of other nodes, None: not counted
+    :param stalled_ratio: cycles in which it waited (on most CPUs for memory: ``events`` says
+        which) over all, 0 to 1; None: not counted. Both are counted in turns of their own
     """
 
     uuid: str
@@ -109,6 +112,8 @@ class GuestSample(Record):
     intensity: float | None = None
     counted_share: float | None = None
     devices: tuple[DeviceSample, ...] = ()
+    remote_cache_per_sec: float | None = None
+    stalled_ratio: float | None = None
 
 
 class PoolSample(Record):

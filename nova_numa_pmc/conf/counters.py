@@ -220,12 +220,14 @@ def _events(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
     chosen = []
     for text in filter(None, texts):  # the sample's line has none
         role, equals, event = text.partition('=')
-        if not equals or role.strip() not in counter_roles.ROLES or not event.strip():
+        known = role.strip() in counter_roles.ROLES + counter_roles.FORMER_ROLES
+        if not equals or not known or not event.strip():
             raise SettingsError(
                 '[counters] event: %.80r is not ROLE=EVENT with a role from %s'
                 % (text, ', '.join(counter_roles.ROLES))
             )
-        chosen.append((role.strip(), event.strip()))
+        if role.strip() in counter_roles.ROLES:
+            chosen.append((role.strip(), event.strip()))
     return tuple(dict(chosen).items())
 
 

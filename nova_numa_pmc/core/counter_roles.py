@@ -6,34 +6,19 @@ from __future__ import annotations
 # What an event tells us; several events of one role on one scope are added up.
 LOCAL_DRAM, REMOTE_DRAM, REMOTE_CACHE = 'local_dram', 'remote_dram', 'remote_cache'
 CYCLES, INSTRUCTIONS = 'cycles', 'instructions'
-STALLED_CYCLES, LLC_MISSES = 'stalled_cycles', 'llc_misses'
+STALLED_CYCLES = 'stalled_cycles'
 MEM_READ, MEM_WRITE, MEM_TRAFFIC = 'mem_read', 'mem_write', 'mem_traffic'
 LINK_TX = 'link_tx'
-READS_LOCAL, READS_REMOTE = 'reads_local', 'reads_remote'
-IO_READ, IO_WRITE, IO_HIT, IO_MISS = 'io_read', 'io_write', 'io_hit', 'io_miss'
+IO_READ, IO_HIT, IO_MISS = 'io_read', 'io_hit', 'io_miss'
 
 #: Counted on a core: per CPU, per thread, per control group.
-CORE_ROLES = (
-    CYCLES,
-    INSTRUCTIONS,
-    LOCAL_DRAM,
-    REMOTE_DRAM,
-    REMOTE_CACHE,
-    STALLED_CYCLES,
-    LLC_MISSES,
-)
+CORE_ROLES = (CYCLES, INSTRUCTIONS, LOCAL_DRAM, REMOTE_DRAM, REMOTE_CACHE, STALLED_CYCLES)
+#: Of these counted on guests alone, each in a group of its own, which takes turns with the
+#: others where the hardware has too few counters.
+GUEST_ROLES = (REMOTE_CACHE, STALLED_CYCLES)
 #: Counted in a package's uncore, for all that happens there. ``mem_traffic`` is
 #: read and write together, where hardware doesn't tell them apart.
-UNCORE_ROLES = (
-    MEM_READ,
-    MEM_WRITE,
-    MEM_TRAFFIC,
-    LINK_TX,
-    READS_LOCAL,
-    READS_REMOTE,
-    IO_READ,
-    IO_WRITE,
-    IO_HIT,
-    IO_MISS,
-)
+UNCORE_ROLES = (MEM_READ, MEM_WRITE, MEM_TRAFFIC, LINK_TX, IO_READ, IO_HIT, IO_MISS)
 ROLES = CORE_ROLES + UNCORE_ROLES
+#: Of earlier releases, which nothing was counted for; an operator's event for one is passed over.
+FORMER_ROLES = ('llc_misses', 'reads_local', 'reads_remote', 'io_write')

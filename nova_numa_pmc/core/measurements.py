@@ -49,6 +49,12 @@ if TYPE_CHECKING:
         def counted_share(self) -> float | None: ...
 
         @property
+        def remote_cache_per_sec(self) -> float | None: ...
+
+        @property
+        def stalled_cycles_per_sec(self) -> float | None: ...
+
+        @property
         def of_memory(self) -> bool: ...
 
     class Running(Protocol):
@@ -94,13 +100,18 @@ class NodeUse(Record):
 
 
 class Counts(Record):
-    """What CPUs did; None: unknown. ``share`` is the smallest share of the time counted."""
+    """What CPUs did; None: unknown. ``share`` is the smallest share of the time counted.
+
+    The last two are counted on guests alone, in turns of their own: ``share`` is without them.
+    """
 
     local_per_sec: float | None
     remote_per_sec: float | None
     cycles_per_sec: float | None
     instructions_per_sec: float | None
     share: float | None
+    remote_cache_per_sec: float | None = None
+    stalled_cycles_per_sec: float | None = None
 
 
 class Abilities(Record):
@@ -125,6 +136,7 @@ class _Nothing:
     source = sure = ''
     local_per_sec = remote_per_sec = remote_ratio = bandwidth_bytes_per_sec = None
     cycles_per_sec = instructions_per_sec = counted_share = None
+    remote_cache_per_sec = stalled_cycles_per_sec = None
 
 
 _NOTHING = _Nothing()
@@ -308,6 +320,8 @@ def guest_sample(
             DeviceSample(address, node, is_local(node, running.cores_by_node))
             for address, node in devices
         ),
+        told.remote_cache_per_sec,
+        rates.stalled_ratio(told.stalled_cycles_per_sec, told.cycles_per_sec),
     )
 
 

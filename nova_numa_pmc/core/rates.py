@@ -135,6 +135,15 @@ def cycles_per_instruction(
     return cpi, cpi is not None and busy_ratio is not None and busy_ratio >= CPI_MIN_BUSY
 
 
+def stalled_ratio(stalled: float | None, cycles: float | None) -> float | None:
+    """Return stalled cycles over all cycles, 0 to 1; None: unknown.
+
+    They were counted in turns, so that the part can come out larger than the whole.
+    """
+    share = ratio(stalled, cycles)
+    return None if share is None else min(1.0, share)
+
+
 def memory_intensity(
     local: float | None, remote: float | None, instructions: float | None
 ) -> float | None:

@@ -282,4 +282,8 @@ def _guest(path: str, counts: _Counts, elapsed_ns: float) -> GuestSample:
         cpi=cpi,
         intensity=rates.memory_intensity(local, remote, found.get(counter_roles.INSTRUCTIONS)),
         counted_share=min(shares, default=None),
+        remote_cache_per_sec=found.get(counter_roles.REMOTE_CACHE),
+        stalled_ratio=rates.stalled_ratio(
+            found.get(counter_roles.STALLED_CYCLES), found.get(counter_roles.CYCLES)
+        ),
     )

@@ -45,6 +45,8 @@ GUEST_METRICS = (
     'bandwidth_bytes_per_sec',
     'cpi',
     'intensity',
+    'stalled_ratio',
+    'remote_cache_per_sec',
 )
 #: What is compared between windows; of the host, the sums over its nodes.
 COMPARED = (

@@ -146,6 +146,8 @@ _GUESTS: tuple[tuple[str, Callable[[GuestSample], Cell]], ...] = (
     ('CPI', lambda g: Cell(cpi(g.cpi, g.cpi_reliable))),
     ('acc/kI', lambda g: Cell(number(g.intensity))),
     ('source', lambda g: Cell(source(g))),
+    ('stall%', lambda g: Cell(percent(g.stalled_ratio))),
+    ('rcache/s', lambda g: Cell(scaled(g.remote_cache_per_sec))),
     (
         'devices',
         lambda g: Cell(
@@ -173,6 +175,7 @@ LEGEND = (
     'cores lost to waiting and to distance',
     'rem%: remote share of DRAM accesses   CPI?: CPUs below 5 % busy   '
     'acc/kI: DRAM accesses per 1,000 instructions   -: unknown',
+    'stall%: share of cycles that waited (events says for what)   rcache: hits in remote caches',
 )
 
 

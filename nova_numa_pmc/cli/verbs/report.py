@@ -49,6 +49,8 @@ _SPREAD: dict[str, tuple[str, float]] = {
     'cpi': ('CPI', 1),
     'io_miss_ratio': ('iomiss%', 100),
     'intensity': ('acc/kI', 1),
+    'stalled_ratio': ('stall%', 100),
+    'remote_cache_per_sec': ('rcache/s [M]', 1e-6),
 }
 _COMPARED = {
     'ipc': 'instructions per cycle',

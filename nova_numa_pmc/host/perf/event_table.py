@@ -22,15 +22,11 @@ from nova_numa_pmc.core.counter_roles import (
     IO_HIT,
     IO_MISS,
     IO_READ,
-    IO_WRITE,
     LINK_TX,
-    LLC_MISSES,
     LOCAL_DRAM,
     MEM_READ,
     MEM_TRAFFIC,
     MEM_WRITE,
-    READS_LOCAL,
-    READS_REMOTE,
     REMOTE_CACHE,
     REMOTE_DRAM,
     STALLED_CYCLES,
@@ -112,14 +108,11 @@ def _remote_cache(event: int, umasks: Iterable[Umask], document: str,
 _SDM = 'Intel SDM vol. 3B, performance-monitoring events'
 
 
-def _intel(stall: str, stall_pfm: str, stall_caveat: str,
-           misses_pfm: str = 'LLC_MISSES') -> tuple[Entry, ...]:
+def _intel(stall: str, stall_pfm: str, stall_caveat: str) -> tuple[Entry, ...]:
     """Return the architectural entries (Intel SDM vol. 3B, table 20-1) and the model's stalls."""
     return (
         Entry(CYCLES, 'event=0x3c', _SDM, 'UNHALTED_CORE_CYCLES'),
         Entry(INSTRUCTIONS, 'event=0xc0', _SDM, 'INSTRUCTION_RETIRED'),
-        Entry(LLC_MISSES, 'event=0x2e,umask=0x41', _SDM, misses_pfm,
-              ('core-originated requests; hardware prefetches into the LLC are left out',)),
         Entry(STALLED_CYCLES, stall, 'Intel perfmon', stall_pfm,
               (stall_caveat,)))
 
@@ -129,9 +122,8 @@ _RESOURCE = _intel('event=0xa2,umask=0x1', 'RESOURCE_STALLS:ANY',
 _L2_PENDING = ('event=0xa3,umask=0x5,cmask=0x5', 'CYCLE_ACTIVITY:STALLS_L2_PENDING',
                'stalls while a demand load misses L2')
 _SNB_CORE = _intel(*_L2_PENDING)
-_HSW_CORE = _intel(*_L2_PENDING, 'LONGEST_LAT_CACHE:MISS')
 _SKX_CORE = _intel('event=0xa3,umask=0x6,cmask=0x6', 'CYCLE_ACTIVITY:STALLS_L3_MISS',
-                   'stalls while a demand load misses L3', 'LONGEST_LAT_CACHE:MISS')
+                   'stalls while a demand load misses L3')
 
 
 def _imc(read: Iterable[str], write: Iterable[str], document: str) -> tuple[Entry, ...]:
@@ -153,29 +145,24 @@ _UPI = (
           None, ('9 flits carry 64 bytes',), 'uncore_upi_[0-9]*', 64 / 9),)
 
 
-def _cha(local: str, remote: str, hit: str, miss: str, document: str) -> tuple[Entry, ...]:
-    entries = ((READS_LOCAL, local, 'demand data reads of cores that miss the LLC'),
-               (READS_REMOTE, remote, 'demand data reads of cores that miss the LLC'),
-               (IO_HIT, hit, 'all requests of devices (DDIO)'),
+def _cha(hit: str, miss: str, document: str) -> tuple[Entry, ...]:
+    entries = ((IO_HIT, hit, 'all requests of devices (DDIO)'),
                (IO_MISS, miss, 'all requests of devices (DDIO)'))
     return tuple(Entry(role, terms, document, None, (caveat,), 'uncore_cha_[0-9]*')
                  for role, terms, caveat in entries)
 
 
-_CHA_SKX = _cha('event=0x35,umask=0x21,config1=0x40432', 'event=0x35,umask=0x21,config1=0x40431',
-                'event=0x35,umask=0x14', 'event=0x35,umask=0x24',
+_CHA_SKX = _cha('event=0x35,umask=0x14', 'event=0x35,umask=0x24',
                 'Intel perfmon, Skylake-SP uncore: UNC_CHA_TOR_INSERTS')
-_CHA_ICX = _cha('event=0x35,umask=0xc816fe01', 'event=0x35,umask=0xc8177e01',
-                'event=0x35,umask=0xc001fd04', 'event=0x35,umask=0xc001fe04',
+_CHA_ICX = _cha('event=0x35,umask=0xc001fd04', 'event=0x35,umask=0xc001fe04',
                 'Intel perfmon, Ice Lake-SP uncore: UNC_CHA_TOR_INSERTS')
 
 
 def _iio(ch_mask: int) -> tuple[Entry, ...]:
     document = 'Intel perfmon, uncore: UNC_IIO_DATA_REQ_OF_CPU'
-    return tuple(
-        Entry(role, 'event=0x83,umask=%#x,ch_mask=%#x,fc_mask=0x7' % (umask, ch_mask), document,
-              None, ('units of 4 bytes, all ports',), 'uncore_iio_[0-9]*', 4)
-        for role, umask in ((IO_READ, 0x4), (IO_WRITE, 0x1)))
+    return (
+        Entry(IO_READ, 'event=0x83,umask=0x4,ch_mask=%#x,fc_mask=0x7' % ch_mask, document,
+              None, ('units of 4 bytes, all ports',), 'uncore_iio_[0-9]*', 4),)
 
 
 _SKX_UNCORE = _IMC_CAS + _UPI + _CHA_SKX + _iio(0x0f)
@@ -203,7 +190,7 @@ def _server(key: str, title: str, cpuid: str, pfm: str | None,
                + _SKX_CORE + uncore)
 
 
-def _amd_core(fills: int, pfm_prefix: str | None, names: Iterable[str] | None, misses: int,
+def _amd_core(fills: int, pfm_prefix: str | None, names: Iterable[str] | None,
               document: str, caveat: str) -> tuple[Entry, ...]:
     """Return AMD's fill counts by source; ``names``: libpfm4's of 0x08, 0x40 and 0x10."""
     pfm = dict(zip((0x08, 0x40, 0x10), names)) if names else {}
@@ -214,9 +201,7 @@ def _amd_core(fills: int, pfm_prefix: str | None, names: Iterable[str] | None, m
         Entry(role, 'event=%#x,umask=%#x' % (fills, umask), document,
               '%s:%s' % (pfm_prefix, pfm[umask]) if umask in pfm else None, (caveat, NPS))
         for role, umask in ((LOCAL_DRAM, 0x08), (REMOTE_DRAM, 0x40), (REMOTE_CACHE, 0x10))
-    ) + (Entry(LLC_MISSES, 'event=%#x,umask=%#x' % (fills, misses), document, None,
-               (caveat,) + (('fills from DRAM alone: misses that another cache served are '
-                             'left out',) if misses == 0x48 else ())),)
+    )
 
 
 ANY_FILLS = 'any data cache fill, including prefetches; DRAM and I/O together'
@@ -249,7 +234,6 @@ def _neoverse(key: str, title: str, part: int) -> Row:
               'reads only; approximate, remote_dram counts remote caches too',
               minus=REMOTE_DRAM),
         entry(REMOTE_DRAM, 0x31, "another chip's memory or caches: DRAM and cache together"),
-        entry(LLC_MISSES, 0x37, 'reads only'),
         entry(STALLED_CYCLES, 0x24, 'any back-end resource, not memory alone')))
 
 
@@ -300,13 +284,13 @@ ROWS = (
               'errata HSM30, HSM74 may undercount')
         + _remote_cache(0xd3, _UOPS_REMOTE, 'Intel perfmon, Haswell-X: ' + _L3_MISS_UOPS,
                         _L3_MISS_UOPS)
-        + _HSW_CORE + _IMC_CAS + _QPI),
+        + _SNB_CORE + _IMC_CAS + _QPI),
     Row('broadwell-ep', 'Broadwell-EP', r'GenuineIntel-6-4F', 'bdw_ep',
         _core(0xd3, *_DRAM, 'Intel perfmon, Broadwell-X: ' + _L3_MISS_UOPS, _L3_MISS_UOPS,
               'erratum BDE70 may undercount')
         + _remote_cache(0xd3, _UOPS_REMOTE, 'Intel perfmon, Broadwell-X: ' + _L3_MISS_UOPS,
                         _L3_MISS_UOPS)
-        + _HSW_CORE + _IMC_CAS + _QPI),
+        + _SNB_CORE + _IMC_CAS + _QPI),
     _server('skylake-sp', 'Skylake-SP', r'GenuineIntel-6-55-[01234]', 'skx', _SKX_UNCORE),
     _server('cascadelake-sp', 'Cascade Lake-SP', r'GenuineIntel-6-55-[56789ABCDEF]', 'clx',
             _SKX_UNCORE),
@@ -322,26 +306,26 @@ ROWS = (
                  'Intel perfmon, Granite Rapids uncore: UNC_M_CAS_COUNT_SCH0, _SCH1')
             + _UPI + _CHA_ICX + _iio(0xff)),
     Row('zen1', 'AMD Zen 1', r'AuthenticAMD-23-([12]?[0-9A-F])', 'amd64_fam17h_zen1',
-        _amd_core(0x43, None, None, 0x48, 'AMD PPR family 17h, PMCx043, by analogy with Zen 2',
+        _amd_core(0x43, None, None, 'AMD PPR family 17h, PMCx043, by analogy with Zen 2',
                   _DEMAND_FILLS + '; neither libpfm4 nor Linux lists it for Zen 1')
         + _AMD_DF),
     Row('zen2', 'AMD Zen 2', r'AuthenticAMD-23-[3-9A-F][0-9A-F]', 'amd64_fam17h_zen2',
         _amd_core(0x43, 'DATA_CACHE_REFILLS_FROM_SYSTEM',
-                  ('LS_MABRESP_LCL_DRAM', 'LS_MABRESP_RMT_DRAM', 'LS_MABRESP_RMT_CACHE'), 0x48,
+                  ('LS_MABRESP_LCL_DRAM', 'LS_MABRESP_RMT_DRAM', 'LS_MABRESP_RMT_CACHE'),
                   'AMD PPR family 17h model 31h, PMCx043', _DEMAND_FILLS)
         + _AMD_DF),
     Row('zen3', 'AMD Zen 3', r'AuthenticAMD-25-([245]?[0-9A-F])', 'amd64_fam19h_zen3',
         _amd_core(0x44, 'ANY_DATA_CACHE_FILLS_FROM_SYSTEM',
-                  ('MEM_IO_LCL', 'MEM_IO_RMT', 'EXT_CACHE_RMT'), 0x5c,
+                  ('MEM_IO_LCL', 'MEM_IO_RMT', 'EXT_CACHE_RMT'),
                   'AMD PPR family 19h model 01h, PMCx044', ANY_FILLS)
         + _AMD_DF),
     Row('zen4', 'AMD Zen 4', r'AuthenticAMD-25-([167A][0-9A-F])', 'amd64_fam19h_zen4',
         _amd_core(0x44, 'ANY_DATA_CACHE_FILLS_FROM_SYSTEM',
-                  ('DRAM_IO_NEAR', 'DRAM_IO_FAR', 'FAR_CACHE_NEAR_FAR'), 0x5c,
+                  ('DRAM_IO_NEAR', 'DRAM_IO_FAR', 'FAR_CACHE_NEAR_FAR'),
                   'AMD PPR family 19h model 11h, PMCx044', ANY_FILLS)
         + _AMD_UMC),
     Row('zen5', 'AMD Zen 5', r'AuthenticAMD-26-[0-9A-F]+', None,
-        _amd_core(0x44, None, None, 0x5c, 'AMD PPR family 1Ah, PMCx044', ANY_FILLS) + _AMD_UMC),
+        _amd_core(0x44, None, None, 'AMD PPR family 1Ah, PMCx044', ANY_FILLS) + _AMD_UMC),
     _neoverse('neoverse-n1', 'Neoverse N1', 0xd0c),
     _neoverse('neoverse-v1', 'Neoverse V1', 0xd40),
     _neoverse('neoverse-n2', 'Neoverse N2', 0xd49),
@@ -368,7 +352,6 @@ SYSFS_NAMES: dict[str, tuple[SysfsName, ...]] = {
                       ('any back-end resource, not memory alone',)),
                      ('armv8_*', 'stall_backend', None,
                       ('any back-end resource, not memory alone',))),
-    LLC_MISSES: (('armv8_*', 'll_cache_miss_rd', None, ('reads only',)),),
     MEM_READ: (('uncore_imc_[0-9]*', 'cas_count_read', 64, (PACKAGE,)),
                ('uncore_imc_[0-9]*', 'cas_count_read_sch0', 64, (PACKAGE,)),
                ('uncore_imc_[0-9]*', 'cas_count_read_sch1', 64, (PACKAGE,)),
@@ -380,8 +363,6 @@ SYSFS_NAMES: dict[str, tuple[SysfsName, ...]] = {
                 ('uncore', 'qmc_writes_full_any', 64, (PACKAGE, 'partial writes are left out')),
                 ('*_imc_[0-9]*', 'cas_writes', 64, (NODE_IN_NAME,))),
     LINK_TX: (('uncore_qpi_[0-9]*', 'drs_data', 8, ()), ('uncore_qpi_[0-9]*', 'ncb_data', 8, ())),
-    IO_WRITE: tuple(('uncore_iio_free_running_[0-9]*', 'bw_in_port%d' % port, 4, ())
-                    for port in range(8)),
 }
 
 #: Layouts of core PMUs that are not on this machine, so that ``--cpu`` can encode

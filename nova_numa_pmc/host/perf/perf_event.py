@@ -21,6 +21,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import exceptions
+from nova_numa_pmc.core import counter_roles
 from nova_numa_pmc.core.rates import Count
 from nova_numa_pmc.record import Record
 
@@ -328,7 +329,8 @@ def open_groups(
     """Open events in as few groups as the hardware allows, in their order.
 
     A group that could never be counted at once is refused by the kernel
-    (EINVAL): the event then begins the next group, and the kernel rotates.
+    (EINVAL): the event then begins the next group, and the kernel rotates. So does one of
+    :data:`counter_roles.GUEST_ROLES`, that it keeps no counter from the others.
     An event that this machine doesn't have is left out of the groups.
 
     :returns: (groups, (event left out, its error) of each)
@@ -349,8 +351,13 @@ def open_groups(
     return tuple(groups), tuple(missing)
 
 
+def _together(role: str, other: str) -> bool:
+    alone = counter_roles.GUEST_ROLES
+    return role == other or role not in alone and other not in alone
+
+
 def _place(event: Event, groups: list[Group], target: Target, disabled: bool) -> None:
-    if groups:
+    if groups and _together(groups[-1].events[-1].role, event.role):
         try:
             groups[-1].add(event)
             groups[-1].events += (event,)

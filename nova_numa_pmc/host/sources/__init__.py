@@ -43,6 +43,8 @@ class Evidence(Record):
     cycles_per_sec: float | None = None
     instructions_per_sec: float | None = None
     counted_share: float | None = None
+    remote_cache_per_sec: float | None = None
+    stalled_cycles_per_sec: float | None = None
 
     @property
     def of_memory(self) -> bool:

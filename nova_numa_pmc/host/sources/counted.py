@@ -50,6 +50,16 @@ def core_events(selection: Selection) -> tuple[Event, ...]:
     return chosen
 
 
+def guest_events(selection: Selection) -> tuple[Event, ...]:
+    """Return the events to count on guests beside those."""
+    return tuple(
+        event
+        for role in counter_roles.GUEST_ROLES
+        for event in selection.events
+        if event.role == role and event.cpus is None
+    )
+
+
 def why_no_memory_events(selection: Selection) -> str | None:
     """Return why local and remote accesses can't be told apart; None: they can."""
     missing = dict(selection.missing)
@@ -164,12 +174,13 @@ def add_up(
 
     :param chosen: the events, of :func:`core_events`
     """
-    totals = {role: deltas.get(role) for role in ROLES}
+    totals = {role: deltas.get(role) for role in ROLES + counter_roles.GUEST_ROLES}
     for event in chosen:
         if event.minus is not None:
             totals[event.role] = rates.subtract(totals[event.role], totals.get(event.minus))
-    known = [delta.share for delta in totals.values() if delta is not None]
-    local, remote, instructions, cycles = (
-        rates.per_sec(totals[role], elapsed_ns) for role in ROLES
+    known = [delta.share for role in ROLES for delta in (totals[role],) if delta is not None]
+    local, remote, instructions, cycles, remote_cache, stalled = (
+        rates.per_sec(delta, elapsed_ns) for delta in totals.values()
     )
-    return Counts(local, remote, cycles, instructions, min(known, default=None))
+    share = min(known, default=None)
+    return Counts(local, remote, cycles, instructions, share, remote_cache, stalled)

@@ -8,6 +8,9 @@ and all of its threads are counted.
 Counters on CPUs go before counters on threads: the kernel places the former first and takes
 turns only among events of one kind (ctx_sched_in, kernel/events/core.c). Where the hardware
 has too few for both, threads would never be counted: see :meth:`GuestCounters.room`.
+
+Stalled cycles and hits in remote caches are counted in groups of their own, which take turns
+with the first where the hardware has too few counters for all.
 """
 
 from __future__ import annotations
@@ -62,6 +65,7 @@ class GuestCounters:
         self._last_ns: int | None = None
         self._left = False  # it failed, and was not tried again yet
         self._room = 0  # which of _ROOMS
+        self._unfit: tuple[str, ...] = ()  # roles that don't fit beside those
         self.problems: tuple[str, ...] = ()
 
     def room(self, cpu: int) -> tuple[str, ...]:
@@ -74,23 +78,30 @@ class GuestCounters:
         if self._events is None:
             try:
                 events = self._choose()
+                first = _of(events, counted.ROLES)
                 self._room = next(
                     at
                     for at, roles in enumerate(_ROOMS)
-                    if not roles
-                    or (
-                        perf_event.fit_together(
-                            events + tuple(event for event in events if event.role in roles), cpu
-                        )
-                    )
+                    if not roles or perf_event.fit_together(first + _of(first, roles), cpu)
                 )
+                # The kernel tries no further group in the turn of one that does not fit.
+                beside = _of(first, _ROOMS[self._room])
+                self._unfit = tuple(
+                    role
+                    for role in dict.fromkeys(event.role for event in events)
+                    if role not in counted.ROLES
+                    and not perf_event.fit_together(beside + _of(events, (role,)), cpu)
+                )
+                self._events = tuple(event for event in events if event.role not in self._unfit)
             except NumaPmcError:
                 return _ROOMS[0]  # why is told by its sample
         return _ROOMS[self._room]
 
     def _choose(self) -> tuple[Event, ...]:
         selection = self._select()
-        events = self._events = counted.core_events(selection)
+        events = self._events = counted.core_events(selection) + tuple(
+            event for event in counted.guest_events(selection) if event.role not in self._unfit
+        )
         lack = counted.why_no_memory_events(selection)
         self._lack = ('%s: %s' % (self.name, lack),) if lack else ()
         return events
@@ -146,6 +157,8 @@ class GuestCounters:
             counts.cycles_per_sec,
             counts.instructions_per_sec,
             counts.share,
+            counts.remote_cache_per_sec,
+            counts.stalled_cycles_per_sec,
         )
 
     def _threads(
@@ -195,4 +208,10 @@ class GuestCounters:
 
 def _is_unknown(deltas: counted.Deltas | None) -> bool:
     """Return whether of a guest that is counted nothing is known."""
-    return deltas is not None and set(deltas.values()) == {None}
+    if deltas is None:
+        return False
+    return {delta for role, delta in deltas.items() if role in counted.ROLES} == {None}
+
+
+def _of(events: tuple[Event, ...], roles: tuple[str, ...]) -> tuple[Event, ...]:
+    return tuple(event for event in events if event.role in roles)

@@ -19,6 +19,7 @@ scope = cgroup
 sources = resctrl, pages
 event = remote_dram=cpu/event=0xd3,umask=0x2/
 event = local_dram = r53080f
+event = llc_misses = r41
 resctrl_path = /mnt/resctrl
 node_bandwidth_max = 0:76000,1:38.5
 node_link_max = 1:20000

@@ -125,6 +125,15 @@ class GuestSampleTest(unittest.TestCase):
             told.devices,
         )
 
+    def test_what_is_counted_in_turns(self):
+        told = EVIDENCE._replace(remote_cache_per_sec=7.0, stalled_cycles_per_sec=500.0)
+        guest = measurements.guest_sample(GUEST, told, ())
+        self.assertEqual((7.0, 0.25), (guest.remote_cache_per_sec, guest.stalled_ratio))
+        more = told._replace(stalled_cycles_per_sec=2100.0)
+        self.assertEqual(1.0, measurements.guest_sample(GUEST, more, ()).stalled_ratio)
+        guest = measurements.guest_sample(GUEST, EVIDENCE, ())
+        self.assertEqual((None, None), (guest.remote_cache_per_sec, guest.stalled_ratio))
+
     def test_a_ratio_alone(self):
         told = measurements.guest_sample(GUEST, Evidence('pages', INFERRED, remote_ratio=0.5), ())
         self.assertEqual(('pages', INFERRED, 0.5), (told.source, told.sure, told.remote_ratio))

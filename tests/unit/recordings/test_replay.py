@@ -83,6 +83,17 @@ class ReplayTest(unittest.TestCase):
             (guest.remote_ratio, guest.cpi, guest.counted_share, guest.intensity),
         )
         self.assertAlmostEqual(30, guest.local_per_sec, places=3)
+        self.assertEqual((None, None), (guest.remote_cache_per_sec, guest.stalled_ratio))
+
+    def test_perf_stat_of_stalled_cycles_and_remote_cache_hits(self):
+        text = FEED + ''.join(
+            '1.000000001,N0,2,%s,%s,2000000000,100.00,,\n' % (counted, GROUP)
+            for counted in ('2000,,r53014c', '7,,r53040f', '5,,r5301a2')
+        )
+        [found] = self.read(text, cpu='westmere-dp')
+        [guest] = found.guests
+        self.assertEqual(5 / 8000, guest.stalled_ratio)
+        self.assertAlmostEqual(7, guest.remote_cache_per_sec, places=3)
 
     def test_not_counted_in_a_part_is_unknown(self):
         text = FEED.replace(',10,,remote_dram', ',<not counted>,,remote_dram')

@@ -55,6 +55,8 @@ class TestTables(unittest.TestCase):
                 'MB/s': '-',
                 'CPI': '1.50',
                 'acc/kI': '4.20',
+                'stall%': '30.0',
+                'rcache/s': '200k',
                 'devices': '0000:3b:00.1@1 remote',
             },
             {heading: cell.text for heading, cell in cells.items()},

@@ -6,6 +6,7 @@ import json
 import unittest
 
 from nova_numa_pmc.cli.verbs import events
+from nova_numa_pmc.core import counter_roles
 
 
 def run(*arguments):
@@ -23,6 +24,13 @@ class TestEvents(unittest.TestCase):
         self.assertEqual(0, code)
         self.assertIn('r53100f', text)
         self.assertIn('prefetches and stores are left out', text)
+
+    def test_what_no_source_counts_is_not_shown(self):
+        _code, text = run('--cpu', 'skylake-sp')
+        self.assertIn('stalled_cycles', text)
+        self.assertIn('remote_cache', text)
+        for role in counter_roles.FORMER_ROLES:
+            self.assertNotIn(role, text)
 
     def test_json(self):
         code, text = run('--cpu', 'GenuineIntel-6-55-4', '--json')

@@ -173,7 +173,7 @@ class TestAgainstLibpfm(unittest.TestCase):
                     ]
                     self.assertEqual(code, (4, ours.config, ours.config1, ours.config2))
                     compared += 1
-        self.assertGreater(compared, 100)
+        self.assertGreater(compared, 90)
 
     def test_where_libpfm_is_known_to_differ(self):
         # Intel's own lists have 0x03 and 0x20 (event_table says why these have no name there).
@@ -284,7 +284,7 @@ class TestThisMachine(Machine):
                 'remote_dram': 'r53100f',
                 'local_dram': 'cpu/event=0xd3,umask=0x1/',
                 'cycles': 'cpu/instructions/',
-                'llc_misses': 'none',
+                'stalled_cycles': 'none',
             }
         )
         self.assertEqual(
@@ -292,7 +292,7 @@ class TestThisMachine(Machine):
         )
         self.assertEqual(0x1D3, roles['local_dram'][0].config)
         self.assertEqual(0xC0, roles['cycles'][0].config)
-        self.assertNotIn('llc_misses', roles)
+        self.assertNotIn('stalled_cycles', roles)
 
     def test_bad_overrides_are_named(self):
         self.add_pmu('cpu', CPU_PMU)

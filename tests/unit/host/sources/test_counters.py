@@ -28,6 +28,10 @@ def event(role, code, kind=1, **more):
 LOCAL, REMOTE = event(counter_roles.LOCAL_DRAM, 2), event(counter_roles.REMOTE_DRAM, 6)
 CYCLES, INSTRUCTIONS = event(counter_roles.CYCLES, 0), event(counter_roles.INSTRUCTIONS, 3)
 ABSENT = event(counter_roles.REMOTE_DRAM, 0xFFF)
+STALLED, REMOTE_CACHE = (
+    event(counter_roles.STALLED_CYCLES, 1),
+    event(counter_roles.REMOTE_CACHE, 2),
+)
 
 
 def selecting(*chosen, missing=()):
@@ -129,6 +133,24 @@ class GuestCountersTest(Counting):
         self.assertLess(0, told.cycles_per_sec)
         self.assertIn('not on this CPU', rung.problems[0])
 
+    def test_stalled_cycles_and_remote_cache_hits_in_groups_of_their_own(self):
+        rung = self.rung(STALLED, LOCAL, REMOTE, REMOTE_CACHE, INSTRUCTIONS, CYCLES)
+        rung.sample(self.tick(0, self.child.pid))
+        [(_, _, groups, _)] = rung._owners._counters._open.values()
+        self.assertEqual([4, 1, 1], [len(group.events) for group in groups])
+        before = int(self.child.field(7))
+        self.child.run()
+        [told] = rung.sample(self.tick(1, self.child.pid)).values()
+        self.assertEqual(int(self.child.field(7)) - before, told.remote_cache_per_sec)
+        self.assertEqual(told.local_per_sec, told.remote_cache_per_sec)
+        self.assertLess(0, told.stalled_cycles_per_sec)
+
+    def test_without_them_they_are_unknown(self):
+        rung = self.rung(LOCAL, REMOTE, CYCLES)
+        rung.sample(self.tick(0, self.child.pid))
+        [told] = rung.sample(self.tick(1, self.child.pid)).values()
+        self.assertEqual((None, None), (told.remote_cache_per_sec, told.stalled_cycles_per_sec))
+
     def test_an_event_that_is_refused_is_unknown_not_0(self):
         rung = self.rung(LOCAL, ABSENT)
         for at_s in (0, 1, 2):
@@ -222,6 +244,23 @@ class OwnersTest(unittest.TestCase):
                 counts = counted.add_up((LOCAL, REMOTE), told['n'], SECOND)
                 self.assertEqual((None, 4.0, 1.0), (*counts[:2], counts.share))
 
+    def test_turns_of_their_own_leave_the_share_alone(self):
+        told = {
+            'local_dram': Delta(9.0, 0.5),
+            'remote_cache': Delta(8.0, 0.2),
+            'stalled_cycles': None,
+        }
+        counts = counted.add_up((LOCAL, REMOTE_CACHE, STALLED), told, SECOND)
+        self.assertEqual(
+            (9.0, 0.5, 8.0, None),
+            (
+                counts.local_per_sec,
+                counts.share,
+                counts.remote_cache_per_sec,
+                counts.stalled_cycles_per_sec,
+            ),
+        )
+
     def test_minus(self):
         local = LOCAL._replace(minus=counter_roles.REMOTE_DRAM)
         counts = counted.add_up(
@@ -230,6 +269,12 @@ class OwnersTest(unittest.TestCase):
             SECOND,
         )
         self.assertEqual((6.0, 4.0, 0.5), (*counts[:2], counts.share))
+
+
+class RolesTest(unittest.TestCase):
+    def test_each_role_that_is_shown_is_counted_by_a_source(self):
+        opened = {*counted.ROLES, *counter_roles.GUEST_ROLES, *uncore._ROLES}
+        self.assertEqual(opened, set(counter_roles.ROLES))
 
 
 class Replayed:
@@ -387,6 +432,31 @@ class CrowdedTest(Counting):
                 rung = self.rung(*chosen)
                 self.assertEqual([room] * 2, [rung.room(0), rung.room(0)])
 
+    def test_what_does_not_fit_beside_cpus_takes_no_turn(self):
+        chosen = (LOCAL, REMOTE, INSTRUCTIONS, CYCLES, REMOTE_CACHE, REMOTE_CACHE, STALLED)
+        for fits, room, unfit in (
+            (8, counted.ROLES, set()),
+            (6, counted.ROLES[:2], set()),
+            (5, (), set()),
+        ):
+            self.asked(chosen, fits, room, unfit)
+        # A role's events are one group, of which nothing fits beside two that CPUs have.
+        self.asked(
+            (LOCAL, REMOTE, *[REMOTE_CACHE] * 3, STALLED), 4, counted.ROLES, {'remote_cache'}
+        )
+
+    def asked(self, chosen, fits, room, unfit):
+        with mock.patch.object(
+            perf_event, 'fit_together', lambda events, cpu: len(events) <= fits
+        ):
+            rung = self.rung(*chosen)
+            self.assertEqual(room, rung.room(0))
+        for again in range(2):
+            roles = {event.role for event in rung._events}
+            self.assertEqual({event.role for event in chosen} - unfit, roles)
+            rung.close()  # as the ladder does with a rung that failed
+            rung.sample(self.tick(again))
+
     def test_software_events_all_fit_and_one_that_is_none_does_not(self):
         self.assertTrue(perf_event.fit_together((LOCAL, REMOTE) * 2, 0))
         self.assertFalse(perf_event.fit_together((LOCAL, ABSENT), 0))
@@ -402,7 +472,9 @@ class CrowdedTest(Counting):
         rung.sample(tick)
         self.assertEqual(counted.ROLES, rung.room(0))
         [uuid] = [running.guest.uuid for running in tick.guests]
-        starved = {uuid: {'local_dram': None, 'remote_dram': None}}
+        starved = {
+            uuid: {'local_dram': None, 'remote_dram': None, 'stalled_cycles': Delta(1.0, 1.0)}
+        }
         with mock.patch.object(counted.Owners, 'sample', return_value=(starved, ())):
             for room in (counted.ROLES[:2], (), ()):
                 self.assertEqual({}, rung.sample(tick))

@@ -75,6 +75,8 @@ class LadderTest(unittest.TestCase):
                     cycles_per_sec=3.0,
                     instructions_per_sec=2.0,
                     counted_share=0.5,
+                    remote_cache_per_sec=4.0,
+                    stalled_cycles_per_sec=1.0,
                 )
             },
         )
@@ -82,7 +84,13 @@ class LadderTest(unittest.TestCase):
         found = ladder.Ladder([best, Rung('other', {'a': ratio(0.1)})]).sample(TICK)
         self.assertEqual(('other', ('no event for remote_dram',)), (found.source, found.problems))
         self.assertEqual(
-            ratio(0.1)._replace(cycles_per_sec=3.0, instructions_per_sec=2.0, counted_share=0.5),
+            ratio(0.1)._replace(
+                cycles_per_sec=3.0,
+                instructions_per_sec=2.0,
+                counted_share=0.5,
+                remote_cache_per_sec=4.0,
+                stalled_cycles_per_sec=1.0,
+            ),
             found.evidence['a'],
         )
 
