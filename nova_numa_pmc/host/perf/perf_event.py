@@ -353,7 +353,7 @@ def open_groups(
 
 def _together(role: str, other: str) -> bool:
     alone = counter_roles.GUEST_ROLES
-    return role == other or role not in alone and other not in alone
+    return role == other or (role not in alone and other not in alone)
 
 
 def _place(event: Event, groups: list[Group], target: Target, disabled: bool) -> None:
