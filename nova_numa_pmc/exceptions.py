@@ -40,7 +40,7 @@ class CpuListError(NumaPmcError):
 
 
 class TopologyError(NumaPmcError):
-    """What the kernel shows of the host's nodes and CPUs can't be understood."""
+    """The host's nodes and CPUs, as the kernel shows them, can't be understood."""
 
 
 class DomainError(NumaPmcError):
@@ -88,7 +88,7 @@ class RecordingError(NumaPmcError):
 
 
 class CalibrationError(NumaPmcError):
-    """What memory can deliver can't be measured here, or its file not be trusted."""
+    """The bandwidth of memory can't be measured here, or its file not be trusted."""
 
 
 class MigrationError(NumaPmcError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a flavor may ask for, by extra specs of the namespace ``numa_pmc``.
+"""Read what a flavor asks for by extra specs of the namespace ``numa_pmc``.
 
 Import-light: the libvirt hook reads the same from a domain's metadata, where Nova writes it.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check says."""
+"""Findings of checks."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def main(argv: list[str], root: str = '/') -> NoReturn:
     :param argv: as libvirt calls a hook: script, guest, operation, sub-operation, extra
     :param root: where the host's file systems begin
     """
-    status, lines = 0, journal.Lines(root)
+    status, lines = 0, journal.JournalLines(root)
     try:
         status = run(argv[1], argv[2], 0, root, hook_worker.leave_behind, lines)
     except BaseException as error:
@@ -85,7 +85,7 @@ def run(
     stdin: int,
     root: str,
     leave_behind: LeaveBehind | None = None,
-    lines: journal.Lines | None = None,
+    lines: journal.JournalLines | None = None,
 ) -> int:
     """Run one operation, waiting for it no longer than the operator allows.
 
@@ -97,7 +97,7 @@ def run(
     :param lines: to log to; None: those of the host at ``root``
     :returns: the exit status: 0, or :data:`STRICT_STATUS`
     """
-    call = Call(name, operation, root, leave_behind, lines or journal.Lines(root))
+    call = Call(name, operation, root, leave_behind, lines or journal.JournalLines(root))
     if operation == 'selftest':
         return _selftest(call)
     if operation not in _OPERATIONS or not call.options.enabled:
@@ -125,7 +125,7 @@ class Call:
         operation: str,
         root: str,
         leave_behind: LeaveBehind | None,
-        lines: journal.Lines,
+        lines: journal.JournalLines,
     ) -> None:
         self.name, self.operation, self.root = name, operation, root
         self.leave_behind, self._lines = leave_behind, lines
@@ -197,15 +197,15 @@ class Call:
         """
         promise = decision.promise
         self._problems += decision.problems
-        told = decision.why
+        line = decision.why
         if promise.origin == model.PLACED:
-            told += '; cpus %s%s; memory on %s%s' % (
+            line += '; cpus %s%s; memory on %s%s' % (
                 before,
                 format_cpulist(decision.cpus or ()),
                 format_nodes(promise.mem_nodes) or 'any node',
                 after,
             )
-        self.log(journal.INFO, '%s; %d MiB promised' % (told, promise.memory_bytes >> 20))
+        self.log(journal.INFO, '%s; %d MiB promised' % (line, promise.memory_bytes >> 20))
 
 
 def _reserve(call: Call, xml: bytes) -> bytes:
@@ -260,10 +260,10 @@ def _free(call: Call, xml: bytes) -> bytes:
     return _OK
 
 
-def _settle(call: Call, xml: bytes) -> bytes:
+def _hold(call: Call, xml: bytes) -> bytes:
     from nova_numa_pmc import hook_started  # half of all imports, for this operation only
 
-    hook_started.settle(call, xml)
+    hook_started.hold(call, xml)
     return _OK
 
 
@@ -271,7 +271,7 @@ _OPERATIONS = {
     'start': _reserve,
     'migrate': _reserve,
     'restore': _reserve,
-    'started': _settle,
+    'started': _hold,
     'stopped': _free,
     'release': _free,
 }
@@ -284,7 +284,7 @@ def _selftest(call: Call) -> int:
 
         host = promises.usable_host(call.root)
         running, problems = guests.read_running(call.root)
-        told = 'ok, version %s, python %s, nodes %s, %d guests, %d unreadable, label %s' % (
+        line = 'ok, version %s, python %s, nodes %s, %d guests, %d unreadable, label %s' % (
             _version(),
             sys.version.split()[0],
             format_nodes(node.id for node in host.nodes),
@@ -293,8 +293,8 @@ def _selftest(call: Call) -> int:
             _label(call.root),
         )
     except (NumaPmcError, OSError) as error:
-        told = 'failed: ' + _describe(error)
-    os.write(2, ('selftest: %s\n' % told).encode('utf-8', 'backslashreplace'))
+        line = 'failed: ' + _describe(error)
+    os.write(2, ('selftest: %s\n' % line).encode('utf-8', 'backslashreplace'))
     return 0
 
 

@@ -39,7 +39,7 @@ POLL_S, PATIENT_POLL_S, PATIENT_AFTER_S = 0.005, 0.1, 10.0
 OVER_POLL_S = 0.1
 #: v1: libvirt writes a vCPU's group, adds its thread and sets the thread's affinity in one go;
 #: what has not changed for so long is done with [s].
-SETTLED_S = 0.05
+QUIET_S = 0.05
 
 
 class EarlyHold:
@@ -88,7 +88,7 @@ class EarlyHold:
             return False
 
     def is_over(self) -> bool:
-        """Say whether the start has ended: its promise is gone, settled, or a newer start's."""
+        """Return whether the start has ended: its promise is gone, started or a newer start's."""
         directory = settings.below(self._root, self._options.state_dir)
         try:
             found = os.stat(os.path.join(directory, promises_file.FILE))
@@ -123,7 +123,7 @@ class EarlyHold:
             sum(name.startswith('vcpu') for name in names) >= self._guest.vcpus
             and sum(name.startswith('iothread') for name in names) >= self._guest.iothreads
         )
-        if not complete or now_s - self._seen_s < SETTLED_S:
+        if not complete or now_s - self._seen_s < QUIET_S:
             return False
         for child in children:
             self._narrow(child)

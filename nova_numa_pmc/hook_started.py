@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.hook import Call
 
 
-def settle(call: Call, xml: bytes) -> None:
+def hold(call: Call, xml: bytes) -> None:
     """Write what was decided at the start, or decide now where nothing was.
 
     :param xml: the domain's
@@ -40,7 +40,7 @@ def settle(call: Call, xml: bytes) -> None:
     if decision is None:
         decision = promises.decide(guest, call.options, call.root, call.lock_timeout_s())
     if decision.promise.origin != model.PLACED:
-        _leave(call, decision, told=bool(decision.problems))
+        _leave(call, decision, logged=bool(decision.problems))
         return
     groups, early_cpus = None, decision.cpus
     try:
@@ -54,14 +54,14 @@ def settle(call: Call, xml: bytes) -> None:
         )
         if decision.cpus is None:  # since its start somebody has asked for that, or taken them
             _take_back_early(groups, early_cpus)
-            _leave(call, decision, told=True)
+            _leave(call, decision, logged=True)
             return
         applied = _apply(call, guest, groups, decision, pool, early_cpus)
     except (CpusetError, TopologyError) as error:
         _take_back_early(groups, early_cpus)
         # What somebody has pinned, and who has gone, is nobody's to place.
         missed = not isinstance(error, (PinnedByOthers, GuestGone))
-        promises.settle(
+        promises.record_started(
             decision.promise._replace(
                 cpu_nodes=(), mem_nodes=(), origin=model.FLOATING, missed=missed
             ),
@@ -72,7 +72,7 @@ def settle(call: Call, xml: bytes) -> None:
         raise
     call.log_decision(decision, _before(applied), _after(applied, decision.promise, there))
     try:
-        promises.settle(
+        promises.record_started(
             decision.promise._replace(bound=applied.memory == cpuset.BOUND),
             call.options,
             call.root,
@@ -82,10 +82,10 @@ def settle(call: Call, xml: bytes) -> None:
         call.log(journal.WARNING, '%s; the guest is placed, but not recorded as started' % error)
 
 
-def _leave(call: Call, decision: promises.Decision, told: bool) -> None:
+def _leave(call: Call, decision: promises.Decision, logged: bool) -> None:
     """Record that a guest has started and that its CPUs are left alone."""
-    promises.settle(decision.promise, call.options, call.root, call.lock_timeout_s())
-    if told:
+    promises.record_started(decision.promise, call.options, call.root, call.lock_timeout_s())
+    if logged:
         call.log_decision(decision)
 
 
@@ -178,7 +178,7 @@ def _before(applied: cpuset.Applied) -> str:
 def _after(applied: cpuset.Applied, promise: model.Promise, there: Mapping[int, int]) -> str:
     homes = promise.mem_nodes or promise.cpu_nodes
     off_bytes = sum(size for node, size in there.items() if node not in homes)
-    told = ' (%s' % (
+    text = ' (%s' % (
         applied.memory
         if applied.memory != cpuset.UNASKED
         else 'local'
@@ -186,13 +186,13 @@ def _after(applied: cpuset.Applied, promise: model.Promise, there: Mapping[int, 
         else 'wide'
     )
     if off_bytes:
-        told += ', %d of %d KiB lay elsewhere' % (
+        text += ', %d of %d KiB lay elsewhere' % (
             off_bytes + 1023 >> 10,
             sum(there.values()) >> 10,
         )
     if applied.left_bytes:
-        told += ', %d KiB still do' % (applied.left_bytes + 1023 >> 10)
-    told += ')'
+        text += ', %d KiB still do' % (applied.left_bytes + 1023 >> 10)
+    text += ')'
     if applied.cpus_effective is not None and not applied.cpus_effective >= applied.cpus:
-        told += '; the kernel allows only cpus %s' % format_cpulist(applied.cpus_effective)
-    return told
+        text += '; the kernel allows only cpus %s' % format_cpulist(applied.cpus_effective)
+    return text

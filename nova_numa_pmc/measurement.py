@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured on a host over one interval: per node and per guest.
+"""Measurements of a host over one interval: per node and per guest.
 
 The one record between those who measure (``host/``, the agent) and those who read
 (``top``, ``record``, ``report``, the published host state). ``None`` is unknown, never 0.
@@ -78,7 +78,7 @@ class DeviceSample(Record):
 class GuestSample(Record):
     """One guest.
 
-    :param source: the rung that told about its memory accesses, '' none did
+    :param source: the source that told about its memory accesses, '' none did
     :param sure: :data:`COUNTED`, :data:`ATTRIBUTED` or :data:`INFERRED`; '' no source
     :param cores: CPU time that its threads got, vCPUs and all others [cores];
         ``waiting_cores``: that they wanted and did not get though no quota forbade it
@@ -134,7 +134,7 @@ class Sample(Record):
 
     :param taken_s: CLOCK_REALTIME at its end [s since the epoch]
     :param elapsed_s: its length [s]
-    :param source: the best rung in use, '' none
+    :param source: the best source in use, '' none
     :param nodes: in the order of their ids
     :param guests: in the order of their names
     :param problems: what could not be measured, with its remedy

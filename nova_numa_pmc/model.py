@@ -155,7 +155,7 @@ class Guest(Record):
 
 
 class Promise(Record):
-    """What a host has promised to one guest, whether or not it has touched it yet.
+    """Nodes, vCPUs and memory promised to one guest, whether or not it has touched it yet.
 
     :param cpu_nodes: node ids its vCPUs are held to; empty: floating over all
     :param mem_nodes: node ids its memory is expected on; empty: spread over all
@@ -165,7 +165,7 @@ class Promise(Record):
     :param bound: its memory is hard-bound to ``mem_nodes`` (else wide at rest)
     :param origin: :data:`PLACED` by us, :data:`PINNED` by others, :data:`FLOATING`
     :param since_ns: CLOCK_BOOTTIME when promised
-    :param started: its start was seen (else it is a reservation of a start in progress)
+    :param started: its start was seen (else the start is in progress)
     :param mem_bytes: parallel to ``mem_nodes``: how a spanning guest's memory was
         divided when promised; empty: not recorded
     :param missed: the hook was there when it started and could not place it: the agent does
@@ -222,7 +222,7 @@ class NodeView(Record):
 
 
 class NodeLoad(Record):
-    """What was measured on one node; the fields are :class:`NodeView`'s, None: unknown.
+    """Measurements of one node; the fields are :class:`NodeView`'s, None: unknown.
 
     :param stolen_cores: what the host's own hypervisor gave to others; it comes off ``cores``
     """
@@ -235,7 +235,7 @@ class NodeLoad(Record):
 
 
 class PoolLoad(Record):
-    """What was measured of one pool of CPUs: those that the same guests may use.
+    """Measurements of one pool of CPUs: those that the same guests may use.
 
     :param cpus: the CPUs that it consists of
     :param loads: (node id, :class:`NodeLoad`), ascending ids; the demand is what the
@@ -249,7 +249,7 @@ class PoolLoad(Record):
 
 
 class History(Record):
-    """What earlier guests of a flavor used (else: all guests of the host).
+    """Use by earlier guests of a flavor (else: all guests of the host).
 
     :param guests: N, how many they were; forgotten ones count in parts
     :param cores_per_vcpu_sum: Σκ, the sum over them of what each wanted per vCPU [cores]

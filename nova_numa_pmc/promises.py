@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.conf.settings import Settings
 
-    class Ledger(Protocol):
+    class PromiseRecord(Protocol):
         """The record of promises to decide in: :class:`state.locked`, or a draft of it.
 
         :ivar problem: why the record could not be read, else None
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         def drop(self, uuid: str) -> None:
             """Forget a guest's promise."""
 
-        def __enter__(self) -> Ledger: ...
+        def __enter__(self) -> PromiseRecord: ...
 
         def __exit__(
             self,
@@ -71,13 +71,13 @@ __all__ = [
     'locked',
     'recall',
     'reconcile',
-    'settle',
+    'record_started',
     'usable_host',
 ]
 
 
 class Decision(Record):
-    """What was decided for a guest, and recorded.
+    """Decision for a guest, recorded.
 
     :param cpus: what to hold it to; None: leave its CPUs alone
     :param why: the reasons, rendered
@@ -95,7 +95,7 @@ class Decision(Record):
     failed: bool = False
     view: model.HostView | None = None
     request: model.Request | None = None
-    evidence: pool_loads.Evidence | None = None
+    evidence: pool_loads.PlacementEvidence | None = None
 
 
 def locked(options: Settings, root: str, timeout_s: float) -> promises_file.locked:
@@ -135,14 +135,14 @@ def decide(
     root: str,
     timeout_s: float,
     lying: Mapping[int, int] | None = None,
-    ledger: Ledger | None = None,
+    record: PromiseRecord | None = None,
 ) -> Decision:
     """Decide where a guest belongs and promise it, in place of its earlier promise.
 
     :param timeout_s: how long to wait for the record's lock [s]
     :param lying: {node id: bytes} of memory that is there already and stays there: the CPUs
         follow it. None: its memory is still to come
-    :param ledger: what to decide in; None: the record, locked
+    :param record: what to decide in; None: the record, locked
     :raises NumaPmcError: no decision, and nothing recorded
     """
     from nova_numa_pmc.core.placement import (  # not where the decision is recalled
@@ -157,15 +157,15 @@ def decide(
     guest, beyond = promise_limit.bounded(guest, host, options.limits)
     counted, asked = _located(guest, host), pools.of_guest(guest, host)
     problems += unread + [beyond] * bool(beyond)
-    with ledger or locked(options, root, timeout_s) as ledger:  # noqa: PLR1704 -- locked by now
-        problems += reconcile(ledger, host, options, root, guest)
-        for uuid, other in list(ledger.promises.items()):
+    with record or locked(options, root, timeout_s) as record:  # noqa: PLR1704 -- locked by now
+        problems += reconcile(record, host, options, root, guest)
+        for uuid, other in list(record.promises.items()):
             if uuid == guest.uuid or other.name == guest.name:
-                ledger.drop(uuid)
+                record.drop(uuid)
         evidence = _evidence(pools.cpus_of(asked), pools.is_apart(guest, host), options, root)
-        loading = _loading(ledger.promises.values(), guest, host)
+        loading = _loading(record.promises.values(), guest, host)
         view = placement.view(
-            asked, loading, options.limits, dict(evidence.loads), ledger.rotation
+            asked, loading, options.limits, dict(evidence.loads), record.rotation
         )
         request = placement.request(
             guest, options.limits, devices, placement.history(view, evidence.history)
@@ -186,10 +186,10 @@ def decide(
             (),
             promise.origin == model.FLOATING and request.policy != model.NONE,
         )
-        ledger.put(decision.promise)
-        ledger.rotation += 1
+        record.put(decision.promise)
+        record.rotation += 1
     if promise.origin != model.PINNED and request.policy != model.NONE:
-        decision = decision._replace(why='%s; by %s' % (decision.why, evidence.told))
+        decision = decision._replace(why='%s; by %s' % (decision.why, evidence.summary))
     return decision._replace(
         problems=(*problems, *evidence.problems), view=view, request=request, evidence=evidence
     )
@@ -212,22 +212,22 @@ def _within_l3(
         return placed, ()
     from nova_numa_pmc.core.placement import l3  # few hosts have several on a node
 
-    cpus, told = l3.choose(host, view, tuple(promises), placed.nodes, request, limits)
+    cpus, reasons = l3.choose(host, view, tuple(promises), placed.nodes, request, limits)
     return placed._replace(
-        cpus=placed.cpus.intersection(cpus) or placed.cpus, reasons=placed.reasons + told
+        cpus=placed.cpus.intersection(cpus) or placed.cpus, reasons=placed.reasons + reasons
     ), cpus
 
 
-def settle(promise: model.Promise, options: Settings, root: str, timeout_s: float) -> None:
+def record_started(promise: model.Promise, options: Settings, root: str, timeout_s: float) -> None:
     """Record that a guest's start was seen, and how it is placed now.
 
     A guest that ended meanwhile (and may have been started again) overtook a late worker:
     what is recorded of it stays.
     """
-    with locked(options, root, timeout_s) as ledger:
-        now = ledger.promises.get(promise.uuid)
+    with locked(options, root, timeout_s) as record:
+        now = record.promises.get(promise.uuid)
         if now and now.since_ns == promise.since_ns:
-            ledger.put(promise._replace(started=True))
+            record.put(promise._replace(started=True))
 
 
 def followed(
@@ -260,14 +260,14 @@ def followed(
 
 def forget(name: str, options: Settings, root: str, timeout_s: float) -> None:
     """Free what was promised to the guest of this name."""
-    with locked(options, root, timeout_s) as ledger:
-        for uuid, promise in list(ledger.promises.items()):
+    with locked(options, root, timeout_s) as record:
+        for uuid, promise in list(record.promises.items()):
             if promise.name == name:
-                ledger.drop(uuid)
+                record.drop(uuid)
 
 
 def reconcile(
-    ledger: Ledger,
+    record: PromiseRecord,
     host: model.Topology,
     options: Settings,
     root: str,
@@ -279,14 +279,14 @@ def reconcile(
     Those were started while the hook was not there, was off or gave up; where the
     record was lost they are all of them.
 
-    :param ledger: held, where it is the record itself
+    :param record: held, where it is the record itself
     :param starting: the guest that is being decided on; it is not counted
     :param now_ns: CLOCK_BOOTTIME; None: now
     :returns: problems
     :raises StateError: the running guests can't be listed: with them unknown, any decision
         might break a promise
     """
-    problems = [ledger.problem] if ledger.problem else []
+    problems = [record.problem] if record.problem else []
     directory = os.path.join(root, guests.STATUS_FILES)
     try:
         names = {name[:-4] for name in os.listdir(directory) if name.endswith('.xml')}
@@ -296,14 +296,14 @@ def reconcile(
         raise StateError(
             '%s: %s: the running guests are unknown' % (directory, error.strerror)
         ) from None
-    running = [uuid for uuid, promise in ledger.promises.items() if promise.name in names]
-    ledger.promises = promises_file.prune(
-        ledger.promises,
+    running = [uuid for uuid, promise in record.promises.items() if promise.name in names]
+    record.promises = promises_file.prune(
+        record.promises,
         running,
         _boottime_ns() if now_ns is None else now_ns,
         options.start_grace_s * 10**9,
     )
-    unknown = names - {promise.name for promise in ledger.promises.values()}
+    unknown = names - {promise.name for promise in record.promises.values()}
     if starting:
         unknown.discard(starting.name)
     if unknown:
@@ -315,7 +315,7 @@ def reconcile(
             if guest.name in unknown:
                 guest, beyond = promise_limit.bounded(guest, host, options.limits)
                 problems += ['guest %s: %s' % (guest.name, beyond)] * bool(beyond)
-                ledger.put(_observed(_located(guest, host), host, options, root))
+                record.put(_observed(_located(guest, host), host, options, root))
     return problems
 
 
@@ -376,7 +376,7 @@ def _follow(
 
 def _evidence(
     cpus: frozenset[int], apart: bool, options: Settings, root: str
-) -> pool_loads.Evidence:
+) -> pool_loads.PlacementEvidence:
     """Return the evidence of the CPUs that a guest may use."""
     return pool_loads.evidence(
         settings.below(root, options.state_dir),
@@ -447,7 +447,7 @@ def _ignored(hints: tuple[tuple[str, str], ...]) -> list[str]:
 
 
 def _overridden(guest: model.Guest, root: str) -> tuple[model.Guest, list[str]]:
-    """Tell the guest what the operator has said of it; without the file it is as any other."""
+    """Return the guest with the operator's override; without the file it is as any other."""
     try:
         (guest,), problems = overrides.marked((guest,), root)
     except StateError as error:

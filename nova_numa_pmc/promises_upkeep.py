@@ -62,18 +62,18 @@ class Bookkeeping:
             return record, []
         before = dict(record.promises) if record else {}
         try:
-            with promises.locked(self.options, self._root, LOCK_TIMEOUT_S) as ledger:
+            with promises.locked(self.options, self._root, LOCK_TIMEOUT_S) as locked_record:
                 problems = promises.reconcile(
-                    ledger, host, self.options, self._root, now_ns=now_ns
+                    locked_record, host, self.options, self._root, now_ns=now_ns
                 )
         except StateError as error:  # busy, or the file system is full
             if record is None:
                 raise
             return record, [str(error)]  # the next tick tries again
-        self._unclear = self._names() - {each.name for each in ledger.promises.values()}
+        self._unclear = self._names() - {each.name for each in locked_record.promises.values()}
         self._tried_s = now_ns / 1e9
-        self._tell(before, ledger.promises)
-        return promises_file.Promises(ledger.promises, ledger.rotation), problems
+        self._tell(before, locked_record.promises)
+        return promises_file.Promises(locked_record.promises, locked_record.rotation), problems
 
     def follow(
         self, record: promises_file.Promises, running: Iterable[model.Guest], host: model.Topology
@@ -95,14 +95,14 @@ class Bookkeeping:
         if not changed:
             return record
         try:
-            with promises.locked(self.options, self._root, LOCK_TIMEOUT_S) as ledger:
+            with promises.locked(self.options, self._root, LOCK_TIMEOUT_S) as locked_record:
                 changed = [
                     (before, after)
                     for before, after in changed
-                    if ledger.promises.get(before.uuid) == before
+                    if locked_record.promises.get(before.uuid) == before
                 ]
                 for _, after in changed:
-                    ledger.put(after)
+                    locked_record.put(after)
         except StateError:
             return record  # the next tick tries again
         for before, after in changed:
@@ -122,7 +122,7 @@ class Bookkeeping:
                 before.vcpus,
                 before.memory_bytes >> 20,
             )
-        return promises_file.Promises(ledger.promises, ledger.rotation)
+        return promises_file.Promises(locked_record.promises, locked_record.rotation)
 
     def _tell_placed(self, running: Iterable[model.Guest]) -> None:
         """Log where others have pinned a guest since it was last seen, or no longer do."""

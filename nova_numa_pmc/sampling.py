@@ -16,7 +16,7 @@ from nova_numa_pmc.exceptions import StateError, TopologyError
 from nova_numa_pmc.host import cpu_times, nova_cpu_sets, running, topology
 from nova_numa_pmc.host.perf import events, pfm
 from nova_numa_pmc.host.sources import (
-    Tick,
+    SourceTick,
     cpu_counters,
     guest_counters,
     ladder,
@@ -49,8 +49,10 @@ class Sampler:
     :ivar mlp: how many misses of those that the last sample counted a core waits for together
     """
 
-    def __init__(self, options: counters_conf.Options | None = None, root: str = '/') -> None:
-        self._options = options or counters_conf.Options()
+    def __init__(
+        self, options: counters_conf.CounterOptions | None = None, root: str = '/'
+    ) -> None:
+        self._options = options or counters_conf.CounterOptions()
         self._root = root
         self._guests = running.Guests(root)
         self._cpu_sets = nova_cpu_sets.Reader(root)
@@ -60,7 +62,7 @@ class Sampler:
         self._uncore = uncore.Uncore(self._select, self._options.write_weight, root)
         self._resctrl = resctrl.Resctrl(self._options.resctrl_path, root)
         self._trials = ladder.Trials()
-        self._ladder = ladder.Ladder(self._rungs())
+        self._ladder = ladder.Ladder(self._sources())
         self._libpfm: pfm.Libpfm | None = None
         self._before_ns: int | None = None
         self._times = cpu_times.Times()
@@ -91,10 +93,10 @@ class Sampler:
         busy, demand, stolen, others = self._cpu_use(host, guests, elapsed_ns)
         counts, uncore_uses = self._count(host, elapsed_ns, problems)
         found = self._ladder.sample(
-            Tick(before_ns, now_ns, host, guests, _at_least(busy, guests), counts)
+            SourceTick(before_ns, now_ns, host, guests, _at_least(busy, guests), counts)
         )
         problems += found.problems
-        told = tuple(
+        guest_samples = tuple(
             measurements.guest_sample(
                 one, found.evidence.get(one.guest.uuid), self._device_nodes(one.guest, problems)
             )
@@ -118,20 +120,22 @@ class Sampler:
         ]
         abilities = self._abilities(host, stolen, bool(moved))
         self.mlp = abilities.mlp
-        nodes, _ = measurements.node_samples(host.nodes, uses, abilities, told, bool(moved))
+        nodes, _ = measurements.node_samples(
+            host.nodes, uses, abilities, guest_samples, bool(moved)
+        )
         nodes = self._with_promised(host, nodes, problems)
         return Sample(
             taken_s,
             elapsed_ns / 1e9,
             found.source,
             nodes,
-            told,
+            guest_samples,
             tuple(dict.fromkeys(problems)),
             others,
             self.pool.source,
         )
 
-    def _rungs(self) -> list[Any]:
+    def _sources(self) -> list[Any]:
         make: dict[str, Callable[[], Any]] = {
             counters_conf.GUESTS: lambda: self._by_guest,
             counters_conf.CPUS: cpu_counters.CpuShare,

@@ -25,7 +25,7 @@ EVERY_S = 60.0
 
 
 class Attention:
-    """What was known of each guest when it was last looked at."""
+    """State of each guest when it was last looked at."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Known] = {}
@@ -37,7 +37,7 @@ class Attention:
         """Have guests looked at next time, by their names."""
         self._woken.update(names)
 
-    def whom(
+    def due(
         self, tick: Tick, places: Mapping[str, tuple[int, ...]], watched: set[str]
     ) -> set[str]:
         """Return the uuids of those to look at now.

@@ -21,7 +21,7 @@ from nova_numa_pmc.state.history import DIRECTORY
 
 if TYPE_CHECKING:
     from nova_numa_pmc.agent.stages import Tick
-    from nova_numa_pmc.conf.agent import Options
+    from nova_numa_pmc.conf.agent import AgentOptions
     from nova_numa_pmc.measurement import PoolSample
 
 FILE = 'demand'
@@ -43,7 +43,7 @@ class Remembering:
         self._saved_s, self._failing = 0.0, False
 
     def feed(
-        self, tick: Tick, options: Options
+        self, tick: Tick, options: AgentOptions
     ) -> tuple[dict[int, model.NodeLoad], tuple[PoolSample, ...]]:
         """Add a tick's interval; say what the host is wanted for over the longer horizon.
 
@@ -74,7 +74,7 @@ class Remembering:
         """Return what new guests are expected by, as :func:`flavors.published`."""
         return flavors.published(self.histories) if self.histories else model.History()
 
-    def close(self, options: Options) -> None:
+    def close(self, options: AgentOptions) -> None:
         """Write what was measured since the last time, unless it is hardly anything."""
         if self.histories is None or not options.publish:
             return

@@ -32,7 +32,7 @@ STATUS_FILES = 'status files'
 
 
 class Watching:
-    """What was heard and has not been looked at.
+    """Changes of guests that were heard of and not looked at yet.
 
     :param listener: one that was started; None: nobody listens
     """
@@ -51,7 +51,7 @@ class Watching:
         self._directory: int | None = None  # the watch of the status directory
         self._names: dict[int, str] = {}  # watch of a group → guest's name
         self._watches: dict[_Key, dict[str, int]] = {}  # {path: watch}
-        self._told = ''
+        self._logged_source = ''
         try:
             self._inotify: inotify.Inotify | None = inotify.Inotify()
         except OSError as error:
@@ -77,9 +77,9 @@ class Watching:
         """Take in what was heard, without waiting."""
         heard: set[str] = set()
         if self._listener is not None:
-            for told in self._listener.take():
-                self.guests.tell(told)
-                heard.add(told.name)
+            for change in self._listener.take():
+                self.guests.tell(change)
+                heard.add(change.name)
             self._tell_source()
         if self._inotify is not None:
             self._watch_directory(self._inotify)
@@ -128,8 +128,8 @@ class Watching:
 
     def _tell_source(self) -> None:
         source = self.source
-        if source != self._told and libvirt_events.CONNECTING not in source:
-            self._told = source
+        if source != self._logged_source and libvirt_events.CONNECTING not in source:
+            self._logged_source = source
             self._log.info('learning of guests from %s', source)
 
     def _watch_directory(self, watcher: inotify.Inotify) -> None:
@@ -144,7 +144,7 @@ class Watching:
         self._since_s = self._clock()
 
     def _names_of(self, event: inotify.Heard) -> set[str]:
-        """Return whom an event is about."""
+        """Return the names of the guests that an event is about."""
         if event.mask & inotify.OVERFLOW:
             return {name for name, _ in self._watches}
         if event.mask & inotify.IGNORED:

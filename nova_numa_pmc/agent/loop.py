@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from nova_numa_pmc.agent.stages import Agent
-    from nova_numa_pmc.conf.agent import Options
+    from nova_numa_pmc.conf.agent import AgentOptions
     from nova_numa_pmc.state.host_state import HostState
     from nova_numa_pmc.state.pause import Paused
 
@@ -124,7 +124,7 @@ class Service:
     def __init__(
         self,
         agent: Agent,
-        read_options: Callable[[], tuple[Options, list[str]]],
+        read_options: Callable[[], tuple[AgentOptions, list[str]]],
         log: logging.Logger,
         wait: Callable[[float], int | None],
         clock: Callable[[], float] = time.monotonic,
@@ -206,17 +206,17 @@ class Service:
         self._agent.abandon()
 
 
-def status(told: HostState | None, paused: Paused | None = None) -> str:
+def status(state: HostState | None, paused: Paused | None = None) -> str:
     """Return what ``systemctl status`` shows.
 
-    :param told: None: nothing was measured
+    :param state: None: nothing was measured
     :param paused: None: it is not
     """
     if paused:
-        return '%s; %s' % (paused, status(told))
-    if told is None:
+        return '%s; %s' % (paused, status(state))
+    if state is None:
         return 'nothing measured yet, or nothing to measure: see the journal'
-    guests = sum(node.guests for node in told.view.nodes)
+    guests = sum(node.guests for node in state.view.nodes)
     demand = ', '.join(
         'node %d: %s of %.3g'
         % (
@@ -224,6 +224,6 @@ def status(told: HostState | None, paused: Paused | None = None) -> str:
             'unknown' if node.demand_cores is None else '%.2f' % node.demand_cores,
             node.cores,
         )
-        for node in told.view.nodes[:8]
+        for node in state.view.nodes[:8]
     )
-    return '%.0f guests, by %s; cores wanted: %s' % (guests, told.source or 'no source', demand)
+    return '%.0f guests, by %s; cores wanted: %s' % (guests, state.source or 'no source', demand)

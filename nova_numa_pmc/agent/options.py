@@ -9,7 +9,7 @@ from nova_numa_pmc.state import calibration
 
 def read(
     path: str = settings.PATH, calibration_path: str = calibration.PATH
-) -> tuple[agent_conf.Options, list[str]]:
+) -> tuple[agent_conf.AgentOptions, list[str]]:
     """Return (options, problems that cost no more than a default).
 
     :raises SettingsError: the file can't be read, or a value is wrong

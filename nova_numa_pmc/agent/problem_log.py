@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Iterable, Iterator
 
-#: A trouble that comes and goes is told again after this time at the earliest [s].
+#: A problem that comes and goes is told again after this time at the earliest [s].
 REPEAT_S = 3600.0
 _KEPT = 1000
 
 
-class Troubles:
-    """What has been told.
+class ProblemLog:
+    """Log problems when they begin, and once in a while after that.
 
     :param clock: returns seconds that never go back
     """
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float]) -> None:
         self._log, self._clock = log, clock
-        self._failing: dict[str, str] = {}  # stage → kind of its trouble
-        self._told: dict[str, float] = {}  # text → when
+        self._failing: dict[str, str] = {}  # stage → kind of its problem
+        self._logged_s: dict[str, float] = {}  # text → when
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -61,9 +61,9 @@ class Troubles:
         """Warn of each problem that was not told within the last hour."""
         now_s = self._clock()
         for text in texts:
-            if text in self._told and now_s - self._told[text] < REPEAT_S:
+            if text in self._logged_s and now_s - self._logged_s[text] < REPEAT_S:
                 continue
-            if len(self._told) >= _KEPT:
-                self._told.clear()
-            self._told[text] = now_s
+            if len(self._logged_s) >= _KEPT:
+                self._logged_s.clear()
+            self._logged_s[text] = now_s
             self._log.warning('%s', text)

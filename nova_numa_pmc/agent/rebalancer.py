@@ -10,15 +10,9 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.conf import agent as agent_conf, settings
 from nova_numa_pmc.core import host_view, pools
-from nova_numa_pmc.core.rebalance import (
-    eligibility,
-    guest_load,
-    moves,
-    planner,
-    regrets as ledgers,
-    regrets_format,
-)
+from nova_numa_pmc.core.rebalance import eligibility, guest_load, moves, planner, regrets_format
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
+from nova_numa_pmc.core.rebalance.regrets import Regrets, forgotten
 from nova_numa_pmc.exceptions import MigrationError, StateError
 from nova_numa_pmc.host.paging import node_room
 from nova_numa_pmc.state import promises_file
@@ -29,15 +23,15 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from nova_numa_pmc import model
-    from nova_numa_pmc.agent.problem_log import Troubles
+    from nova_numa_pmc.agent.problem_log import ProblemLog
     from nova_numa_pmc.agent.stages import Tick
     from nova_numa_pmc.measurement import GuestSample, Sample
     from nova_numa_pmc.moves.executor import Moving
     from nova_numa_pmc.sampling import Sampler
     from nova_numa_pmc.state.promises_format import Promises
 
-    class Seen(Protocol):
-        """What a tick, or a command that looks once, has found; None: could not be had."""
+    class Observation(Protocol):
+        """Findings of a tick, or of a command that looks once; None: could not be had."""
 
         @property
         def sample(self) -> Sample | None: ...
@@ -49,27 +43,28 @@ if TYPE_CHECKING:
         def guests(self) -> tuple[model.Guest, ...]: ...
 
 
-#: The rebalancer's memory in the state directory, kept over a restart of the agent.
+#: The rebalancer's memory in the state directory, kept over a restart of the agent. The name is
+#: that of the files which hosts have.
 FILE = 'ledger'
 _SIZE_MAX_BYTES = 4 << 20
 
 
 class Rebalancing:
-    """What the rebalancer remembers."""
+    """Plan moves by what a tick has found, log or begin them, and keep the regrets."""
 
     def __init__(
         self,
-        options: agent_conf.Options,
+        options: agent_conf.AgentOptions,
         moving: Moving,
         root: str,
         log: logging.Logger,
-        troubles: Troubles,
+        problem_log: ProblemLog,
     ) -> None:
         self.options, self._moving = options, moving
-        self._root, self._log, self._troubles = root, log, troubles
-        self._ledger: ledgers.Ledger | None = None
-        #: The plan that was told: each move's kind, and its guests with their nodes.
-        self._told: tuple[
+        self._root, self._log, self._problem_log = root, log, problem_log
+        self._regrets: Regrets | None = None
+        #: The plan that was logged: each move's kind, and its guests with their nodes.
+        self._logged: tuple[
             tuple[str, tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]], ...
         ] = ()
 
@@ -83,14 +78,14 @@ class Rebalancing:
         :returns: None: no plan was made
         """
         assert tick.sample is not None and tick.record is not None
-        if self._ledger is None:
-            self._ledger = self._load()
+        if self._regrets is None:
+            self._regrets = self._load()
         if self._moving.failed:
-            self._ledger = ledgers.forgotten(self._ledger, self._moving.failed)
+            self._regrets = forgotten(self._regrets, self._moving.failed)
             self._moving.failed.clear()
         if self._moving.busy or not tick.sample.elapsed_s:
             return None
-        plan, ledger = planner.plan(
+        plan, regrets = planner.plan(
             situation(
                 tick,
                 sampler,
@@ -100,21 +95,21 @@ class Rebalancing:
                 tick.now.boottime_ns - int(tick.sample.elapsed_s * 1e9),
                 tick.now.boottime_ns,
             ),
-            self._ledger,
+            self._regrets,
             self.options.terms,
             tick.sample.elapsed_s,
             tick.now.boottime_ns / 1e9,
         )
         if self.options.rebalance == agent_conf.DRY_RUN:
             if not plan.moves:  # else it assumes that they are made
-                self._ledger = ledger
+                self._regrets = regrets
             self._tell(plan)
             return plan
         if not plan.moves:
-            self._ledger = ledger
-        self._save(ledger)
-        self._ledger = ledger  # moves that can't be written down are not made, nor counted
-        self._troubles.problems(
+            self._regrets = regrets
+        self._save(regrets)
+        self._regrets = regrets  # moves that can't be written down are not made, nor counted
+        self._problem_log.problems(
             'rebalance: ' + explain_remark(reason)
             for reason in plan.reasons
             if reason.code == 'budget'
@@ -124,19 +119,19 @@ class Rebalancing:
 
     def _tell(self, plan: moves.Plan) -> None:
         """Log a plan once, until another one takes its place."""
-        told = tuple(
+        shown = tuple(
             (move.kind, tuple((step.uuid, step.to_nodes, step.mem_nodes) for step in move.steps))
             for move in plan.moves
         )
-        if told == self._told:
+        if shown == self._logged:
             return
-        self._told = told
+        self._logged = shown
         for move in plan.moves:
             self._log.info('dry run: %s', explain_move(move))
-        if not told:
+        if not shown:
             self._log.info('dry run: nothing would be moved now')
 
-    def _load(self) -> ledgers.Ledger:
+    def _load(self) -> Regrets:
         try:
             fd = promises_file.open_directory(self._directory(), create=True)
             try:
@@ -145,7 +140,7 @@ class Rebalancing:
                 os.close(fd)
             found = json.loads(data) if data else {}
             if found.get('boot_id') != promises_file.read_boot_id(self._root):
-                return ledgers.Ledger()  # its times are of another clock
+                return Regrets()  # its times are of another clock
             return regrets_format.from_data(found['ledger'])
         except (ValueError, AttributeError, KeyError, RecursionError, StateError) as error:
             self._log.warning(
@@ -153,9 +148,9 @@ class Rebalancing:
                 os.path.join(self._directory(), FILE),
                 error,
             )
-            return ledgers.Ledger()
+            return Regrets()
 
-    def _save(self, ledger: ledgers.Ledger) -> None:
+    def _save(self, regrets: Regrets) -> None:
         fd = promises_file.open_directory(self._directory(), create=True)
         try:
             promises_file.replace_file(
@@ -165,7 +160,7 @@ class Rebalancing:
                 json.dumps(
                     {
                         'boot_id': promises_file.read_boot_id(self._root),
-                        'ledger': regrets_format.to_data(ledger),
+                        'ledger': regrets_format.to_data(regrets),
                     }
                 ).encode(),
             )
@@ -177,7 +172,7 @@ class Rebalancing:
 
 
 def situation(
-    tick: Seen,
+    tick: Observation,
     sampler: Sampler,
     limits: model.Limits,
     root: str,

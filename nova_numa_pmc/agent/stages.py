@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises, promises_upkeep, sampling
 from nova_numa_pmc.agent import attention, demand_records, guest_events, rebalancer
-from nova_numa_pmc.agent.problem_log import Troubles
+from nova_numa_pmc.agent.problem_log import ProblemLog
 from nova_numa_pmc.conf import agent as agent_conf, settings
 from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.host.paging.port import HOST, Port
-from nova_numa_pmc.moves import crowded_caches, executor, late_starts, reassertion
+from nova_numa_pmc.moves import cache_widening, executor, late_starts, reassertion
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import host_state, move_lock, overrides, pause, pool_loads, promises_file
 
@@ -47,7 +47,7 @@ class Now(Record):
 
 
 class Tick(Record):
-    """What a tick has found; None: could not be had.
+    """Findings of a tick; None: could not be had.
 
     :param record: what was promised
     :param guests: those that run
@@ -73,7 +73,7 @@ class Tick(Record):
 
 
 class Agent:
-    """What one host's agent does in a tick.
+    """The agent of one host.
 
     :param root: where proc, sys and run are (tests)
     :param listener: one that was started; None: libvirt is not asked
@@ -82,30 +82,30 @@ class Agent:
 
     def __init__(
         self,
-        options: agent_conf.Options,
+        options: agent_conf.AgentOptions,
         root: str = '/',
         listener: Listener | None = None,
         port: Port = HOST,
     ) -> None:
         """Open nothing yet but what tells of guests."""
         self.options, self._root = options, root
-        self._troubles = Troubles(LOG, time.monotonic)
+        self._problem_log = ProblemLog(LOG, time.monotonic)
         self._watching = guest_events.Watching(root, LOG, listener)
         self._last: Tick | None = None
         self._attention = attention.Attention()
         self._sampler = sampling.Sampler(options.counting, root)
         self._books = promises_upkeep.Bookkeeping(options.shared, root, LOG)
-        self._reassertion = reassertion.Reassertion(options.shared, root, LOG, self._troubles)
+        self._reassertion = reassertion.Reassertion(options.shared, root, LOG, self._problem_log)
         self._late_starts = late_starts.LateStarts(options.shared, root, LOG)
-        self._crowded = crowded_caches.CrowdedCaches(options.shared, root, LOG)
+        self._cache_widening = cache_widening.CacheWidening(options.shared, root, LOG)
         self._moving = executor.Moving(options, root, LOG, port=port)
         self._rebalancing = rebalancer.Rebalancing(
-            options, self._moving, root, LOG, self._troubles
+            options, self._moving, root, LOG, self._problem_log
         )
-        self._turn, self._pause = move_lock.AgentTurn(LOG), pause.Watch(LOG)
+        self._move_lock, self._pause = move_lock.AgentMoveLock(LOG), pause.Watch(LOG)
         self._remembering = demand_records.Remembering(root, LOG)
 
-    def reload(self, options: agent_conf.Options) -> None:
+    def reload(self, options: agent_conf.AgentOptions) -> None:
         """Go on with other options; counters are opened anew where theirs have changed."""
         if options.counting != self.options.counting:
             self._sampler.close()
@@ -114,8 +114,8 @@ class Agent:
             self.abandon()
             self._moving.widened.clear()  # whoever was widened goes home
         self._books.options = self._reassertion.options = options.shared
-        self._late_starts.options = self._crowded.options = options.shared
-        self.options = self._moving.reservations.options = self._rebalancing.options = options
+        self._late_starts.options = self._cache_widening.options = options.shared
+        self.options = self._moving.promises.options = self._rebalancing.options = options
 
     def tick(self, now: Now | None = None) -> Tick:
         """Do everything once; nothing is raised.
@@ -126,9 +126,9 @@ class Agent:
         self._heed()
         tick = self._collect(now or Now.read())
         # Before the promises are read: then they say what a command has moved.
-        ours = self._turn.take(self._directory)
+        ours = self._move_lock.take(self._directory)
         tick = self._with_promises(tick)
-        with self._troubles.stage('publishing'):
+        with self._problem_log.stage('publishing'):
             tick = tick._replace(host_state=self._host_state(tick))
             if self.options.publish and tick.host_state:
                 host_state.write(self._directory, tick.host_state)
@@ -142,7 +142,7 @@ class Agent:
                         tick.host_state.history,
                     ),
                 )
-        tick = self._keep(tick, ours)
+        tick = self._record_and_hold(tick, ours)
         if (
             ours
             and tick.record
@@ -150,13 +150,13 @@ class Agent:
             and not tick.paused
             and self.options.rebalance != agent_conf.OFF
         ):
-            with self._troubles.stage('rebalancing'):
+            with self._problem_log.stage('rebalancing'):
                 self._rebalancing.consider(tick, self._sampler)
-        self._end_turn()
+        self._release_move_lock()
         self._last = tick._replace(sample=None)
         return tick._replace(
             totals=self._moving.totals,
-            failing=self._troubles.failing,
+            failing=self._problem_log.failing,
             taken_over=self._late_starts.taken_over,
         )
 
@@ -174,15 +174,15 @@ class Agent:
             return due_s or None
         self._heed()
         tick = self._last._replace(now=now or Now.read(), record=None, guests=())
-        with self._troubles.stage('reading the guests'):
+        with self._problem_log.stage('reading the guests'):
             tick = tick._replace(guests=self._guests())
-            ours = self._turn.take(self._directory)
-            self._last = self._keep(self._with_promises(tick), ours)
-        self._end_turn()
+            ours = self._move_lock.take(self._directory)
+            self._last = self._record_and_hold(self._with_promises(tick), ours)
+        self._release_move_lock()
         return None
 
     def _hear(self) -> None:
-        with self._troubles.stage('receiving guest events'):
+        with self._problem_log.stage('receiving guest events'):
             self._watching.gather()
 
     def _heed(self) -> None:
@@ -196,7 +196,7 @@ class Agent:
         """Return the descriptors that become readable where :meth:`attend` has something to do."""
         return self._watching.descriptors
 
-    def _keep(self, tick: Tick, ours: bool) -> Tick:
+    def _record_and_hold(self, tick: Tick, ours: bool) -> Tick:
         """Keep books of the guests and hold them to their places.
 
         :param ours: no command moves guests
@@ -204,23 +204,23 @@ class Agent:
         """
         if tick.host is None or tick.record is None:
             return tick
-        self._moving.mind(tick.guests, tick.record.promises)
+        self._moving.observe(tick.guests, tick.record.promises)
         if ours and not self._moving.busy:
-            with self._troubles.stage('following guests'):
+            with self._problem_log.stage('following guests'):
                 tick = tick._replace(
                     record=self._books.follow(tick.record, tick.guests, tick.host)
                 )
         if self.options.reassert:
             if ours:
-                with self._troubles.stage('finishing starts'):
+                with self._problem_log.stage('finishing starts'):
                     tick = self._late_starts.finish(tick)
                 if tick.sample and not (self._moving.busy or tick.paused):
-                    with self._troubles.stage('widening guests'):
-                        tick = self._crowded.widen(tick)
-            with self._troubles.stage('holding guests'):
+                    with self._problem_log.stage('widening guests'):
+                        tick = self._cache_widening.widen(tick)
+            with self._problem_log.stage('holding guests'):
                 self._hold(tick, ours)
         if ours and tick.record and not (self._moving.busy or tick.paused):
-            with self._troubles.stage('fetching memory'):
+            with self._problem_log.stage('fetching memory'):
                 self._moving.begin(
                     self._late_starts.fetches(tick, self.options.terms), tick.record.promises
                 )
@@ -236,16 +236,14 @@ class Agent:
             uuid for uuid, each in tick.record.promises.items() if each.origin == model.PLACED
         }
         watched = self._watching.watch(each for each in tick.guests if each.uuid in placed)
-        whom = self._attention.whom(tick, self._moving.widened.places, watched)
+        due = self._attention.due(tick, self._moving.widened.places, watched)
         self._attention.again(
-            self._reassertion.hold(
-                tick, self._moving.widened.places, self._covered(tick), whom=whom
-            )
+            self._reassertion.hold(tick, self._moving.widened.places, self._covered(tick), due=due)
         )
 
-    def _end_turn(self) -> None:
+    def _release_move_lock(self) -> None:
         if not self._moving.busy:
-            self._turn.end()
+            self._move_lock.end()
 
     @property
     def _directory(self) -> str:
@@ -255,11 +253,11 @@ class Agent:
         tick = Tick(now, paused=self._pause.look(self._directory))
         if tick.paused:
             self.abandon()
-        with self._troubles.stage('measuring'):
+        with self._problem_log.stage('measuring'):
             sample = self._sampler.sample(now.monotonic_ns, now.realtime_s)
             tick = tick._replace(sample=sample)
-            self._troubles.problems(sample.problems)
-        with self._troubles.stage('reading the host'):
+            self._problem_log.problems(sample.problems)
+        with self._problem_log.stage('reading the host'):
             self._tell_pool(self._moving.pool, self._sampler.pool)
             self._moving.pool = self._sampler.pool
             tick = tick._replace(host=promises.usable_host(self._root, self._sampler.pool))
@@ -280,15 +278,15 @@ class Agent:
         found, _ = self._watching.guests.read()  # the sample has told what could not be read
         # Where these can't be told, nobody is held or moved: it may be against them.
         marked, problems = overrides.marked(found, self._root)
-        self._troubles.problems(problems)
+        self._problem_log.problems(problems)
         return marked
 
     def _with_promises(self, tick: Tick) -> Tick:
         if tick.host is not None:
-            with self._troubles.stage('keeping the promises'):
+            with self._problem_log.stage('keeping the promises'):
                 record, problems = self._books.read(tick.host, tick.now.boottime_ns)
                 tick = tick._replace(record=record)
-                self._troubles.problems(problems)
+                self._problem_log.problems(problems)
         return tick
 
     def _host_state(self, tick: Tick) -> HostState | None:
@@ -305,7 +303,7 @@ class Agent:
         loads: Mapping[int, model.NodeLoad | NodeSample] | None = None
         now_ns: int | None = None
         history = model.History()
-        with self._troubles.stage('remembering what guests wanted'):
+        with self._problem_log.stage('remembering what guests wanted'):
             loads, pools = self._remembering.feed(tick, self.options)
             sample, history = sample._replace(pools=pools), self._remembering.expected()
         if loads is None:  # by the interval, to which guests that just came are to be added
@@ -332,9 +330,9 @@ class Agent:
         :returns: after how many seconds to do the next one; None: there is none
         """
         pause_s = None
-        with self._troubles.stage('moving'):
+        with self._problem_log.stage('moving'):
             pause_s = self._moving.step()
-        self._end_turn()
+        self._release_move_lock()
         return pause_s
 
     def drop_waiting(self) -> None:
@@ -343,14 +341,14 @@ class Agent:
 
     def abandon(self) -> None:
         """End the moves in hand: kept where most of the memory has moved, else taken back."""
-        with self._troubles.stage('moving'):
+        with self._problem_log.stage('moving'):
             self._moving.abandon()
-        self._end_turn()
+        self._release_move_lock()
 
     def close(self) -> None:
         """Close what is open; what is to be remembered is written."""
-        self._turn.end()
-        with self._troubles.stage('remembering what guests wanted'):
+        self._move_lock.end()
+        with self._problem_log.stage('remembering what guests wanted'):
             self._remembering.close(self.options)
         self._sampler.close()
         self._watching.close()

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Nova's API loads from us."""
+"""Plug-ins that Nova's API loads."""

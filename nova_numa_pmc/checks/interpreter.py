@@ -46,8 +46,8 @@ print(json.dumps({"nova": paths("nova"), "monitors": monitors, "shim": shim and 
 """
 
 
-class Answer(Record):
-    """What an interpreter sees.
+class InterpreterAnswer(Record):
+    """The modules and versions that an interpreter sees.
 
     :param python: its path
     :param nova: directories of the package ``nova``; empty: it has none
@@ -90,7 +90,9 @@ def of(process: Process | None, script: str = '', root: str = '/') -> str | None
     return None
 
 
-def ask(python: str, owner: tuple[int, int] | None = None, timeout_s: float = 20) -> Answer:
+def ask(
+    python: str, owner: tuple[int, int] | None = None, timeout_s: float = 20
+) -> InterpreterAnswer:
     """Ask a Python, as the user that the service runs as; return its answer.
 
     :param owner: (uid, gid) to ask as when we are root: the interpreter may be theirs
@@ -109,7 +111,7 @@ def ask(python: str, owner: tuple[int, int] | None = None, timeout_s: float = 20
             **as_owner,
         )
         said = json.loads(done.stdout)
-        return Answer(
+        return InterpreterAnswer(
             python,
             tuple(said['nova']),
             tuple(said['monitors']),
@@ -118,9 +120,11 @@ def ask(python: str, owner: tuple[int, int] | None = None, timeout_s: float = 20
             tuple((name, target) for name, target in said['points']),
         )
     except subprocess.TimeoutExpired:
-        return Answer(python, problem='no answer within %d s' % timeout_s)
+        return InterpreterAnswer(python, problem='no answer within %d s' % timeout_s)
     except (OSError, subprocess.SubprocessError) as error:
-        return Answer(python, problem=str(error))
+        return InterpreterAnswer(python, problem=str(error))
     except (ValueError, KeyError, TypeError):
         last = done.stderr.decode('utf-8', 'replace').strip().splitlines()[-1:]
-        return Answer(python, problem='\n'.join(last) or 'exit status %d' % done.returncode)
+        return InterpreterAnswer(
+            python, problem='\n'.join(last) or 'exit status %d' % done.returncode
+        )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of the kernel, or of other daemons, moves guests and pages beside us, or slows them.
+"""Check what of the kernel, or of daemons, moves guests and pages beside us, or slows them.
 
 Figures quoted are those of eBay's KVM tuning deck (2013).
 """

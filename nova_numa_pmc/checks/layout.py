@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How libvirt and Nova are deployed, where that changes what has to be done.
+"""Check how libvirt and Nova are deployed, where that changes what has to be done.
 
 kolla and openstack-helm run libvirt and nova-compute in containers with the
 host's pid and cgroup namespaces: each has a file system of its own, in which

@@ -16,7 +16,7 @@ from nova_numa_pmc.finding import Finding
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from nova_numa_pmc.checks.interpreter import Answer
+    from nova_numa_pmc.checks.interpreter import InterpreterAnswer
     from nova_numa_pmc.host.nova_conf import NovaConf
     from nova_numa_pmc.host.processes import Process
 
@@ -86,7 +86,7 @@ def check_interval(conf: NovaConf) -> Iterator[Finding]:
         )
 
 
-def check_loadable(answer: Answer, installed: str | None = None) -> Iterator[Finding]:
+def check_loadable(answer: InterpreterAnswer, installed: str | None = None) -> Iterator[Finding]:
     """Check that nova-compute's Python finds the entry point, the shim and the package.
 
     :param installed: path that the shim was installed to, None: nowhere
@@ -158,7 +158,7 @@ def check_restarted(
         )
 
 
-def _shim_missing(answer: Answer, installed: str | None, pip: str) -> Finding:
+def _shim_missing(answer: InterpreterAnswer, installed: str | None, pip: str) -> Finding:
     read = ', '.join(answer.monitors) or 'nowhere'
     if installed is None:
         what = 'the module numa_pmc is missing from %s' % read

@@ -15,7 +15,7 @@ from nova_numa_pmc.finding import Finding
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nova_numa_pmc.checks.interpreter import Answer
+    from nova_numa_pmc.checks.interpreter import InterpreterAnswer
     from nova_numa_pmc.host.nova_conf import NovaConf
 
 WEIGHER = 'nova_numa_pmc.scheduler.weigher.NUMAPressureWeigher'
@@ -145,7 +145,7 @@ def check_candidates(conf: NovaConf, placement_conf: NovaConf | None) -> Iterato
     )
 
 
-def check_importable(answer: Answer) -> Iterator[Finding]:
+def check_importable(answer: InterpreterAnswer) -> Iterator[Finding]:
     """Check that nova-scheduler's Python can import the package."""
     if answer.problem or not answer.nova:
         yield Finding(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.state import promises_file
 
 
-class Seen(Record):
+class ObservedHost(Record):
     """A host at one moment, or over an interval.
 
     :param record: the promises, with guests that run without a promise
@@ -86,7 +86,7 @@ class Here:
         )
 
     @functools.cached_property
-    def options(self) -> agent_conf.Options:
+    def options(self) -> agent_conf.AgentOptions:
         """Return the agent's options: pausing an agent must not need them.
 
         :raises SettingsError: a value is wrong
@@ -140,10 +140,10 @@ class Here:
                 pass
             raise
 
-    def look(self, keep: bool = False, pool: pools.Pool | None = None) -> Seen:
+    def look(self, write_promises: bool = False, pool: pools.Pool | None = None) -> ObservedHost:
         """Read the host, its guests and its promises.
 
-        :param keep: write it down where a guest runs without a promise
+        :param write_promises: write it down where a guest runs without a promise
         :param pool: the floating pool; None: as it is published, or else found
         :raises NumaPmcError: something can't be read
         """
@@ -154,12 +154,12 @@ class Here:
         problems = [*self.problems, *host.problems, *problems]
         record: promises_file.locked | dry_run.Draft = (
             promises.locked(shared, self.root, LOCK_TIMEOUT_S)
-            if keep
+            if write_promises
             else dry_run.Draft(shared, self.root)
         )
-        with record as ledger:
-            problems += promises.reconcile(ledger, host, shared, self.root)
-        return Seen(host, record, found, tuple(problems), pool)
+        with record:
+            problems += promises.reconcile(record, host, shared, self.root)
+        return ObservedHost(host, record, found, tuple(problems), pool)
 
     def _pool(self, guests: tuple[model.Guest, ...]) -> pools.Pool:
         """Find the floating pool as the agent would."""
@@ -168,7 +168,9 @@ class Here:
             usable_cpus.partitioned_host(self.root), guests, sets.shared, sets.dedicated
         )
 
-    def samples(self, interval_s: float, wait: Callable[[float], bool | None]) -> Iterator[Seen]:
+    def samples(
+        self, interval_s: float, wait: Callable[[float], bool | None]
+    ) -> Iterator[ObservedHost]:
         """Measure, and yield what is seen at the end of each interval.
 
         :param wait: waits so many seconds and returns whether to end
@@ -182,10 +184,10 @@ class Here:
             ):
                 yield self._joined(self.look(pool=sampler.pool), sample, sampler)
 
-    def measure(self, interval_s: float, keep: bool = False) -> Seen:
+    def measure(self, interval_s: float, write_promises: bool = False) -> ObservedHost:
         """Measure for a time.
 
-        :param keep: as in :meth:`look`
+        :param write_promises: as in :meth:`look`
         """
         if sys.stderr.isatty():
             print('measuring for %g s …' % interval_s, file=sys.stderr, flush=True)
@@ -193,9 +195,11 @@ class Here:
             sampler.sample(self._clock_ns())
             self.wait(interval_s)
             sample = sampler.sample(self._clock_ns())
-            return self._joined(self.look(keep, sampler.pool), sample, sampler)
+            return self._joined(self.look(write_promises, sampler.pool), sample, sampler)
 
-    def _joined(self, seen: Seen, sample: Sample, sampler: sampling.Sampler) -> Seen:
+    def _joined(
+        self, seen: ObservedHost, sample: Sample, sampler: sampling.Sampler
+    ) -> ObservedHost:
         seen = seen._replace(
             sample=sample, problems=tuple(dict.fromkeys((*seen.problems, *sample.problems)))
         )
@@ -210,7 +214,7 @@ class Here:
             )
         )
 
-    def _places(self, seen: Seen) -> dict[str, tuple[int, ...]]:
+    def _places(self, seen: ObservedHost) -> dict[str, tuple[int, ...]]:
         """Return {uuid: node ids} of guests that are held to more nodes than was promised.
 
         The agent has widened them, or something has reset their cpusets.
@@ -229,7 +233,7 @@ class Here:
         return found
 
     def propose(
-        self, seen: Seen, horizon_s: float, names: Collection[str] = ()
+        self, seen: ObservedHost, horizon_s: float, names: Collection[str] = ()
     ) -> tuple[moves.Plan, moves.Situation]:
         """Plan what pays within a time; widening is left to the agent, who remembers it.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.conf.settings import Settings
 
 
-class Place(Record):
+class PossiblePlace(Record):
     """Nodes that a guest could have.
 
     :param cpu_nodes, mem_nodes: node ids of the CPUs and of the memory
@@ -80,7 +80,7 @@ def decide(
     """
     draft = Draft(options, root)
     recorded = draft.promises.get(guest.uuid)
-    return promises.decide(guest, options, root, 0, ledger=draft), recorded
+    return promises.decide(guest, options, root, 0, record=draft), recorded
 
 
 def memory_kept(
@@ -93,7 +93,7 @@ def memory_kept(
     return node_memory.kept(promises.usable_host(root).nodes, limits)
 
 
-def places(decision: promises.Decision, limits: model.Limits) -> list[Place]:
+def places(decision: promises.Decision, limits: model.Limits) -> list[PossiblePlace]:
     """Order the places that were to be had.
 
     :param decision: not a recalled one
@@ -110,7 +110,7 @@ def places(decision: promises.Decision, limits: model.Limits) -> list[Place]:
         return tuple(sorted(nodes[member].id for at in positions for member in members[at]))
 
     return [
-        Place(
+        PossiblePlace(
             ids(rank.candidate.cpus),
             ids(rank.candidate.mems),
             rank.pressure,

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
     """
     hosts, saved_s = read(args.hosts)
     conf = options(args.nova_conf)
-    flavor = replay.Flavor(guest.vcpus, -(-guest.memory_bytes >> 20), specs(guest))
+    flavor = replay.SavedFlavor(guest.vcpus, -(-guest.memory_bytes >> 20), specs(guest))
     by_name = {host.host: host for host in hosts}
     rounds: list[list[replay.Verdict]] = []
     for _ in range(args.count):
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
     return exits.OK if rounds[-1][0].passes else exits.PROBLEM
 
 
-def read(path: str) -> tuple[list[replay.HostState], float]:
+def read(path: str) -> tuple[list[replay.SavedHost], float]:
     """Read a file of rows; see :func:`replay.read`."""
     try:
         with open(path, encoding='utf-8') as stream:
@@ -90,7 +90,7 @@ def chosen(verdicts: list[replay.Verdict]) -> str | None:
     return verdicts[0].host if verdicts[0].passes else None
 
 
-def as_dict(verdict: replay.Verdict, host: replay.HostState) -> dict[str, Any]:
+def as_dict(verdict: replay.Verdict, host: replay.SavedHost) -> dict[str, Any]:
     """Return a host's verdict as plain data."""
     answer = verdict.answer
     return {
@@ -106,7 +106,7 @@ def as_dict(verdict: replay.Verdict, host: replay.HostState) -> dict[str, Any]:
     }
 
 
-def render(rounds: list[list[replay.Verdict]], by_name: dict[str, replay.HostState]) -> str:
+def render(rounds: list[list[replay.Verdict]], by_name: dict[str, replay.SavedHost]) -> str:
     """Return the decision as text: hosts in order, then their nodes."""
     verdicts = rounds[0][:_HOSTS_SHOWN]
     rows: list[tuple[str, ...]] = [
@@ -139,20 +139,22 @@ def render(rounds: list[list[replay.Verdict]], by_name: dict[str, replay.HostSta
                 )
             )
     lines += ['', *tables.text(_table('host node cpu bw link promised% vcpus rem%', rows, (0,)))]
-    lines += ['', 'chosen: ' + _told(rounds)]
+    lines += ['', 'chosen: ' + _chosen_text(rounds)]
     return '\n'.join(lines)
 
 
-def _told(rounds: list[list[replay.Verdict]]) -> str:
+def _chosen_text(rounds: list[list[replay.Verdict]]) -> str:
     names = [chosen(verdicts) for verdicts in rounds]
     counts = {name: names.count(name) for name in names if name}
-    told = [
+    chosen_texts = [
         tables.printable(name) + (' %d' % count if len(rounds) > 1 else '')
         for name, count in sorted(counts.items())
     ]
     if names[-1] is None:
-        told.append('no host passes' + (' for number %d' % len(rounds) if len(rounds) > 1 else ''))
-    return ', '.join(told)
+        chosen_texts.append(
+            'no host passes' + (' for number %d' % len(rounds) if len(rounds) > 1 else '')
+        )
+    return ', '.join(chosen_texts)
 
 
 def _table(headings: str, rows: Iterable[Iterable[str]], left: tuple[int, ...]) -> tables.Table:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a host stands: its agent, and where each guest is, at this moment and quickly."""
+"""State of a host: its agent, and where each guest is, at this moment and quickly."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from nova_numa_pmc.measurement import Sample
 
 
-class Agent(Record):
-    """What is to be seen of the agent.
+class AgentStatus(Record):
+    """State of the agent as seen from outside.
 
     :param pid: its process, None: it does not run
     :param rebalance: its option
@@ -43,7 +43,7 @@ class Agent(Record):
     guests_by: str = ''
 
 
-class Node(Record):
+class NodeStatus(Record):
     """One node; what was measured is None where that is not known.
 
     :param demand_cores: as published, over the longer horizon; where it was measured, of that
@@ -91,13 +91,13 @@ class Standing(Record):
     bytes_by_node: dict[int, int] | None
     home_ratio: float | None
     fixed: str
-    moved: history.Entry | None = None
+    moved: history.HistoryEntry | None = None
     problem: str = ''
     wants: GuestHistory | None = None
     pinned: tuple[tuple[str, frozenset[int]], ...] = ()
 
 
-def agent(here: context.Here) -> tuple[Agent, host_state.HostState | None]:
+def agent(here: context.Here) -> tuple[AgentStatus, host_state.HostState | None]:
     """Look at the agent.
 
     :returns: (it, what it has published last: None: nothing that can be read)
@@ -111,7 +111,7 @@ def agent(here: context.Here) -> tuple[Agent, host_state.HostState | None]:
     except StateError as error:
         problem = str(error)
     fresh = published is not None and host_state.freshness(published, now_s) == host_state.FRESH
-    return Agent(
+    return AgentStatus(
         process and process.pid,
         here.options.rebalance,
         pause.read(here.directory),
@@ -123,8 +123,8 @@ def agent(here: context.Here) -> tuple[Agent, host_state.HostState | None]:
 
 
 def nodes(
-    here: context.Here, seen: context.Seen, published: host_state.HostState | None
-) -> tuple[Node, ...]:
+    here: context.Here, seen: context.ObservedHost, published: host_state.HostState | None
+) -> tuple[NodeStatus, ...]:
     """Return the nodes, by what was measured or else by what is published.
 
     :param published: None: none that may be relied on
@@ -146,7 +146,7 @@ def nodes(
     for node, there in zip(now.nodes, seen.host.nodes):
         memory = node_memory.memory_of(there, here.options.shared.limits)
         found.append(
-            Node(
+            NodeStatus(
                 id=node.id,
                 cores=node.cores,
                 promised_bytes=node.promised_bytes,
@@ -202,7 +202,9 @@ def _published(published: host_state.HostState | None) -> dict[int, dict[str, fl
     return found
 
 
-def guests(here: context.Here, seen: context.Seen) -> tuple[tuple[Standing, ...], list[str]]:
+def guests(
+    here: context.Here, seen: context.ObservedHost
+) -> tuple[tuple[Standing, ...], list[str]]:
     """Return (the guests by name, problems)."""
     try:
         entries, broken = history.read(here.root)
@@ -229,9 +231,9 @@ def guests(here: context.Here, seen: context.Seen) -> tuple[tuple[Standing, ...]
 
 def _standing(
     here: context.Here,
-    seen: context.Seen,
+    seen: context.ObservedHost,
     guest: model.Guest,
-    moved: dict[tuple[str, int, history.Place], history.Entry],
+    moved: dict[tuple[str, int, history.PromisedPlace], history.HistoryEntry],
 ) -> Standing:
     promise = seen.record.promises.get(guest.uuid)
     held: tuple[int, ...] | None = None
@@ -261,7 +263,7 @@ def _standing(
     )
 
 
-def unknown_overrides(here: context.Here, seen: context.Seen) -> list[overrides.Override]:
+def unknown_overrides(here: context.Here, seen: context.ObservedHost) -> list[overrides.Override]:
     """Return what was said of guests that do not run.
 
     :raises StateError: the file can't be read

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 LOG = logging.getLogger('nova_numa_pmc.cli.run_moves')
 #: How often it is looked whether libvirt works on a guest that is being moved [s].
 _MIND_S = 1.0
-#: The agent has the turn for less than that in a tick, and then it is not worth telling [s].
+#: The agent has the move lock for less than that in a tick, and then it is not worth telling [s].
 _TICK_S = 0.5
 
 
-class Outcome(Record):
-    """What came of it.
+class RunResult(Record):
+    """Result of a run of moves.
 
     :param batch: the id of it all in the history
     :param entries: of the history, one for each move that was tried
@@ -41,7 +41,7 @@ class Outcome(Record):
     """
 
     batch: str
-    entries: tuple[history.Entry, ...]
+    entries: tuple[history.HistoryEntry, ...]
     not_begun: int = 0
     signal: int | None = None
 
@@ -67,13 +67,13 @@ class _Teller(logging.Handler):
             self._say(tables.printable(record.getMessage()))
 
 
-def hold_turn(here: Here, who: str, wait_s: float) -> move_lock.Turn:
-    """Return the turn, taken: a context that gives it back.
+def hold_move_lock(here: Here, who: str, wait_s: float) -> move_lock.MoveLock:
+    """Return the move lock, taken: a context that gives it back.
 
     :param who: one of :data:`history.APPLY`…
     :raises StateBusy: somebody else has it for longer than ``wait_s``
     """
-    taken = move_lock.Turn(here.directory, 'nova-numa-rebalance ' + who)
+    taken = move_lock.MoveLock(here.directory, 'nova-numa-rebalance ' + who)
     try:
         taken.take(min(wait_s, _TICK_S))
     except StateBusy as error:
@@ -95,24 +95,24 @@ def make(
     who: str,
     wait_s: float = 0.0,
     targets: dict[str, model.Promise] | None = None,
-) -> Outcome:
+) -> RunResult:
     """Make the moves of a plan.
 
-    :param promised, targets: as in :class:`moving.Order`
+    :param promised, targets: as in :class:`move_promises.PlannedMove`
     :param who: one of :data:`history.APPLY`…
     :param wait_s: how long to wait for whoever else moves guests [s]
-    :raises StateBusy: somebody else has the turn for longer
+    :raises StateBusy: somebody else has the move lock for longer
     """
-    entries: list[history.Entry] = []
+    entries: list[history.HistoryEntry] = []
     batch = history.new_id()
-    writer = history.Writer(here.root, LOG)
+    writer = history.HistoryWriter(here.root, LOG)
 
-    def record(entry: history.Entry) -> None:
+    def record(entry: history.HistoryEntry) -> None:
         if entry.result != history.BEGUN:
             entries.append(entry)
         writer.append(entry)
 
-    with hold_turn(here, who, wait_s), here.signals() as wait, progress.open_bars() as shown:
+    with hold_move_lock(here, who, wait_s), here.signals() as wait, progress.open_bars() as shown:
         teller = _Teller(shown.say)
         former = LOG.level
         LOG.addHandler(teller)
@@ -130,11 +130,14 @@ def make(
         finally:
             LOG.setLevel(former)
             LOG.removeHandler(teller)
-    return Outcome(batch, tuple(entries), not_begun, signal)
+    return RunResult(batch, tuple(entries), not_begun, signal)
 
 
 def _run(
-    here: Here, mover: executor.Moving, wait: Callable[[float], int | None], shown: progress.Lines
+    here: Here,
+    mover: executor.Moving,
+    wait: Callable[[float], int | None],
+    shown: progress.LineProgress,
 ) -> int | None:
     """Step to the end; return the signal that came before it, or None."""
     files, looked_s = guests.StatusFiles(here.root), time.monotonic()
@@ -161,10 +164,10 @@ def _mind(here: Here, mover: executor.Moving, files: guests.StatusFiles) -> None
     except NumaPmcError as error:
         LOG.warning('%s', error)
         return
-    mover.mind(files.read()[0], record.promises)
+    mover.observe(files.read()[0], record.promises)
 
 
-def say_outcome(outcome: Outcome, say: Callable[[str], None]) -> None:
+def say_outcome(outcome: RunResult, say: Callable[[str], None]) -> None:
     """Return lines on what remains in place."""
     stands = [one for one in outcome.entries if one.stands]
     if outcome.signal:
@@ -195,7 +198,7 @@ def say_outcome(outcome: Outcome, say: Callable[[str], None]) -> None:
         say('take it back with: nova-numa-rebalance undo')
 
 
-def outcome_data(outcome: Outcome) -> dict[str, Any]:
+def outcome_data(outcome: RunResult) -> dict[str, Any]:
     """Return an outcome as plain data."""
     return {
         'batch': outcome.batch,

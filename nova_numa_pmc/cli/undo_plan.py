@@ -23,7 +23,7 @@ class UndoError(NumaPmcError):
 
 
 class Undo(Record):
-    """What to do.
+    """The moves that undo others.
 
     :param targets: {uuid: the promise after it}
     :param left: (a guest's name, why it is left alone)
@@ -34,7 +34,9 @@ class Undo(Record):
     left: tuple[tuple[str, str], ...]
 
 
-def chosen(entries: list[history.Entry], move_id: str | None = None) -> list[history.Entry]:
+def chosen(
+    entries: list[history.HistoryEntry], move_id: str | None = None
+) -> list[history.HistoryEntry]:
     """Return the entries to take back: those of the last command that moved guests, or one.
 
     :param entries: the oldest first
@@ -62,7 +64,7 @@ def chosen(entries: list[history.Entry], move_id: str | None = None) -> list[his
 
 
 def plan(
-    entries: Sequence[history.Entry],
+    entries: Sequence[history.HistoryEntry],
     running: Iterable[model.Guest],
     promised: Mapping[str, model.Promise],
 ) -> Undo:
@@ -118,7 +120,7 @@ def _step(part: history.Part) -> moves.Step:
     )
 
 
-def _move(one: history.Entry, steps: tuple[moves.Step, ...]) -> moves.Move:
+def _move(one: history.HistoryEntry, steps: tuple[moves.Step, ...]) -> moves.Move:
     kind = moves.MOVE
     if one.kind == moves.SWAP and len(steps) == len(one.parts):
         kind = moves.SWAP

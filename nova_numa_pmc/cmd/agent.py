@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
         return 1
 
 
-def _serve(args: argparse.Namespace, options: agent_conf.Options) -> int:
+def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
     # Threads of libvirt and the exporter begin with the signals blocked: none comes to them.
     with (
         loop.signals() as wait,
@@ -166,7 +166,7 @@ def _listener(root: str) -> libvirt_events.Listener:
 
 def _once(
     args: argparse.Namespace,
-    options: agent_conf.Options,
+    options: agent_conf.AgentOptions,
     directory: str,
     wait: Callable[[float], object],
 ) -> int:
@@ -184,22 +184,22 @@ def _once(
         agent = stack.enter_context(stages.Agent(options, args.root))
         agent.tick()
         wait(options.counting.interval_s)
-        told = agent.tick().host_state
-    if told is None:
+        state = agent.tick().host_state
+    if state is None:
         print('nova-numa-agent: nothing to publish: see the warnings above', file=sys.stderr)
         return 1
     if args.json:
-        print(json.dumps(json.loads(host_state.encode(told))))
+        print(json.dumps(json.loads(host_state.encode(state))))
     else:
-        print('\n'.join(as_lines(told)))
+        print('\n'.join(as_lines(state)))
     return 0
 
 
-def as_lines(told: host_state.HostState) -> list[str]:
+def as_lines(state: host_state.HostState) -> list[str]:
     """Return what is published of a host as lines of text."""
-    lines = ['over %.3g s, by %s' % (told.interval_s, told.source or 'no source')]
-    now_cores = told.demand_now_cores or (None,) * len(told.view.nodes)
-    for node, remote, now in zip(told.view.nodes, told.remote_ratios, now_cores):
+    lines = ['over %.3g s, by %s' % (state.interval_s, state.source or 'no source')]
+    now_cores = state.demand_now_cores or (None,) * len(state.view.nodes)
+    for node, remote, now in zip(state.view.nodes, state.remote_ratios, now_cores):
         demand = 'unknown' if node.demand_cores is None else '%.2f' % node.demand_cores
         traffic = (
             'unknown'

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nova-compute publishes: the metrics' keys, and Nova's plug-in that sends them."""
+"""Metrics that nova-compute publishes: their keys, and Nova's plug-in that sends them."""

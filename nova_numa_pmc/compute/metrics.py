@@ -127,7 +127,7 @@ _LINKED = _PLAIN[0], _getters(*_NOW, 'N', 'pmc.lN')
 
 
 class HostMetrics:
-    """What a host's metrics say.
+    """A host's metrics, decoded.
 
     :ivar aggregates: what the decision reads
     :ivar limits: with the host's floor and step
@@ -200,9 +200,9 @@ def to_values(
         'pmc.mb': int(memory_mb_used),
     }
     maximum = {'pmc.nodes': len(view.nodes)}
-    turn = view.rotation % max(1, len(merged(view)[1]))
-    if turn:
-        current['pmc.turn'] = turn
+    rotation = view.rotation % max(1, len(merged(view)[1]))
+    if rotation:
+        current['pmc.turn'] = rotation
     guests = min(int(host_state.history.guests), (1 << _GUESTS_BITS) - 1)
     if guests:
         current['pmc.k'] = (
@@ -268,7 +268,7 @@ def _decode(metrics: object) -> HostMetrics | None:
     )
     found.limits = _limits(maximum)
     distances, nearest = _distances(count, maximum)
-    turn = _whole(current['pmc.turn']) if 'pmc.turn' in current else 0
+    rotation = _whole(current['pmc.turn']) if 'pmc.turn' in current else 0
     at = _HEADER + 4 * count
     rest: tuple[_Column, _Column, _Column | None, _Distances, _Members, bool | None, int]
     if usual and known:
@@ -280,10 +280,10 @@ def _decode(metrics: object) -> HostMetrics | None:
             distances,
             _MEMBERS[count],
             0 not in maxima,
-            turn,
+            rotation,
         )
     else:
-        rest = (*_unusual(current, maximum, count, distances), None, turn)
+        rest = (*_unusual(current, maximum, count, distances), None, rotation)
     # Guests, vCPUs, demand: in one go, as each loop costs more than its few steps.
     live = [value / 100 for value in now[_HEADER + count : at]]
     demand = live[2 * count :]

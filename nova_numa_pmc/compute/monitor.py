@@ -44,7 +44,7 @@ class Monitor(virt_driver.Monitor):
     def __init__(self, resource_tracker: ResourceTracker) -> None:
         super().__init__(resource_tracker)
         self._directory: str | None = None
-        self._trouble: str | None = None
+        self._problem: str | None = None
 
     def populate_metrics(self, metric_list: objects.MonitorMetricList) -> None:
         """Append the CPU metrics and the NUMA metrics.
@@ -76,9 +76,9 @@ class Monitor(virt_driver.Monitor):
             return self._without(
                 'failed', 'this is a bug of nova-numa-pmc: %s: %s', type(error).__name__, error
             )
-        if self._trouble:
+        if self._problem:
             LOG.info('NUMA metrics are sent again')
-            self._trouble = None
+            self._problem = None
         return found
 
     def _metrics(self, published: host_state.HostState) -> list[objects.MonitorMetric]:
@@ -108,10 +108,10 @@ class Monitor(virt_driver.Monitor):
             self._directory = found.state_dir
         return self._directory
 
-    def _without(self, trouble: str, message: str, *values: object) -> list[objects.MonitorMetric]:
-        """Warn when trouble of this kind begins, and return no metrics."""
-        if trouble != self._trouble:
-            self._trouble = trouble
+    def _without(self, problem: str, message: str, *values: object) -> list[objects.MonitorMetric]:
+        """Warn when a problem of this kind begins, and return no metrics."""
+        if problem != self._problem:
+            self._problem = problem
             LOG.warning('No NUMA metrics are sent until this is fixed: ' + message, *values)
         return []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operator has set on the agent: the group ``[agent]``.
+"""Options of the agent: the group ``[agent]``.
 
 oslo.config's own types, as the libvirt hook needs none of it.
 """
@@ -16,15 +16,15 @@ from nova_numa_pmc.exceptions import SettingsError
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from nova_numa_pmc.conf.counters import Options as CountingOptions
+    from nova_numa_pmc.conf.counters import CounterOptions
 
 GROUP = cfg.OptGroup('agent', help='What nova-numa-agent does besides measuring.')
 #: Values of the option ``rebalance``.
 OFF, DRY_RUN, ON = 'off', 'dry-run', 'on'
-_TERMS = moves.Terms()
+_TERMS = moves.RebalanceTerms()
 
 
-class Options(Record):
+class AgentOptions(Record):
     """The group ``[agent]``, checked, and what the agent needs of the others.
 
     :param counting: of the group ``[counters]``
@@ -32,18 +32,18 @@ class Options(Record):
     """
 
     shared: settings.Settings
-    counting: CountingOptions = counters_conf.Options()
+    counting: CounterOptions = counters_conf.CounterOptions()
     publish: bool = True
     reassert: bool = True
     rebalance: str = OFF
-    terms: moves.Terms = _TERMS
+    terms: moves.RebalanceTerms = _TERMS
     stop_timeout_s: float = 10.0
-    metrics: metrics_conf.Options = metrics_conf.Options()
+    metrics: metrics_conf.MetricsOptions = metrics_conf.MetricsOptions()
 
 
 def list_opts() -> list[cfg.Opt]:
     """Return oslo.config's options of the group."""
-    default = Options(None)  # type: ignore[arg-type]  # only its own are read
+    default = AgentOptions(None)  # type: ignore[arg-type]  # only its own are read
     return [
         cfg.BoolOpt(
             'publish',
@@ -159,7 +159,7 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     conf.register_opts(list_opts(), group=GROUP)
 
 
-def read(path: str = settings.PATH) -> Options:
+def read(path: str = settings.PATH) -> AgentOptions:
     """Read the operator's file; without one, the defaults.
 
     :returns: ``counting`` as the file says, before the host's calibration
@@ -167,7 +167,7 @@ def read(path: str = settings.PATH) -> Options:
     """
     try:
         group = counters_conf.parsed(path, register_opts).agent
-        terms = moves.Terms(
+        terms = moves.RebalanceTerms(
             bytes_per_tick=group.bytes_per_tick_mib << 20,
             moves_per_hour=group.moves_per_hour,
             changes_per_hour=group.changes_per_hour,
@@ -175,7 +175,7 @@ def read(path: str = settings.PATH) -> Options:
             min_gain_cores=group.min_gain_cores,
             widen=group.widen,
         )
-        return Options(
+        return AgentOptions(
             settings.read(path),
             counters_conf.read(path),
             group.publish,
@@ -183,7 +183,7 @@ def read(path: str = settings.PATH) -> Options:
             group.rebalance,
             terms,
             group.stop_timeout_s,
-            metrics_conf.Options(
+            metrics_conf.MetricsOptions(
                 metrics_conf.parse(group.metrics, group.metrics_remote), group.metrics_guests
             ),
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operator has set on measuring: the group ``[counters]``.
+"""Options of measuring: the group ``[counters]``.
 
 oslo.config's own types, as the libvirt hook needs none of it.
 """
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 _T = TypeVar('_T')
 
 GROUP = cfg.OptGroup('counters', help='How a host is measured.')
-#: The rungs of the ladder of evidence, best first.
+#: The sources of the ladder of evidence, best first.
 GUESTS, CPUS, RESCTRL, NUMA_FAULTS, PAGES = 'guests', 'cpus', 'resctrl', 'numa_faults', 'pages'
 SOURCES = (GUESTS, CPUS, RESCTRL, NUMA_FAULTS, PAGES)
 THREAD, CGROUP = 'thread', 'cgroup'
 
 
-class Options(Record):
+class CounterOptions(Record):
     """The group ``[counters]``, checked.
 
     :param sources: some of :data:`SOURCES`, in the order in which they are tried
@@ -59,7 +59,7 @@ class Options(Record):
 
 def list_opts() -> list[cfg.Opt]:
     """Return oslo.config's options of the group."""
-    default = Options()
+    default = CounterOptions()
     return [
         cfg.BoolOpt(
             'enabled',
@@ -160,8 +160,8 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     conf.register_opts(list_opts(), group=GROUP)
 
 
-def from_conf(group: cfg.ConfigOpts.GroupAttr, shared: settings.Settings) -> Options:
-    """Return :class:`Options` from the values of the group.
+def from_conf(group: cfg.ConfigOpts.GroupAttr, shared: settings.Settings) -> CounterOptions:
+    """Return :class:`CounterOptions` from the values of the group.
 
     :param group: ``conf.counters``
     :param shared: of the same file
@@ -172,7 +172,7 @@ def from_conf(group: cfg.ConfigOpts.GroupAttr, shared: settings.Settings) -> Opt
         raise SettingsError(
             '[counters] sources: %.80r: choose from %s' % (','.join(unknown), ', '.join(SOURCES))
         )
-    return Options(
+    return CounterOptions(
         group.enabled,
         group.interval_s,
         group.scope,
@@ -205,7 +205,7 @@ def parsed(path: str, register: Callable[[cfg.ConfigOpts], object]) -> cfg.Confi
     return conf
 
 
-def read(path: str = settings.PATH) -> Options:
+def read(path: str = settings.PATH) -> CounterOptions:
     """Read the operator's file; without one, the defaults.
 
     :raises SettingsError: the file can't be read, or a value is wrong

@@ -28,8 +28,8 @@ class Address(Record):
         return ('[%s]:%d' if ':' in self.host else '%s:%d') % (self.host, self.port)
 
 
-class Options(Record):
-    """What is shown, and where.
+class MetricsOptions(Record):
+    """Which metrics are shown, and where.
 
     :param address: where; None: nowhere
     :param guests: with names and uuids of guests

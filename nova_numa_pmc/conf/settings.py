@@ -66,7 +66,7 @@ class Option(Record):
 
 
 class Settings(Record):
-    """What the operator has set, checked; a field is named as its option.
+    """Options of the operator's, checked; a field is named as its option.
 
     :param limits: the group ``[placement]``
     :param state_dir: ``dir`` of the group ``[state]``
@@ -297,7 +297,7 @@ def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], li
         (option.group, option.name): option.default for option in OPTIONS
     }
     problems: list[str] = []
-    found, broken = _assignments(text)
+    found, broken = _option_lines(text)
     problems.extend(f'{source}: line {number}: {why}; ignored' for number, why in broken)
     for option in OPTIONS:
         key = (option.group, option.name)
@@ -313,8 +313,8 @@ def parse(text: str, source: str = PATH) -> tuple[dict[tuple[str, str], Any], li
     return values, problems
 
 
-def _assignments(text: str) -> tuple[dict[tuple[str | None, str], str], list[tuple[int, str]]]:
-    """Split into {(group, name): text} of the last assignments, and [(line number, why)]."""
+def _option_lines(text: str) -> tuple[dict[tuple[str | None, str], str], list[tuple[int, str]]]:
+    """Split into {(group, name): text} as set last, and [(line number, why)]."""
     found: dict[tuple[str | None, str], str] = {}
     broken: list[tuple[int, str]] = []
     group: str | None = None

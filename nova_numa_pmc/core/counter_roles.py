@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is counted: the roles that events have, whatever CPU they are of."""
+"""The roles that counted events have, whatever CPU they are of."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.model import Guest, Node
 
-    class Evidence(Protocol):
-        """What a rung tells of one guest (:class:`nova_numa_pmc.host.sources.Evidence`)."""
+    class EvidenceLike(Protocol):
+        """Evidence of one guest by a source (:class:`nova_numa_pmc.host.sources.Evidence`)."""
 
         @property
         def source(self) -> str: ...
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         @property
         def of_memory(self) -> bool: ...
 
-    class Running(Protocol):
+    class RunningLike(Protocol):
         """A guest in one tick (:class:`nova_numa_pmc.host.sources.Running`)."""
 
         @property
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 
 
 class NodeUse(Record):
-    """What was measured of one node.
+    """Measurements of one node.
 
     :param demand_cores: D_n, of the CPUs that guests may use
     :param busy_cores: the time all its CPUs ran something
@@ -100,7 +100,7 @@ class NodeUse(Record):
 
 
 class Counts(Record):
-    """What CPUs did; None: unknown. ``share`` is the smallest share of the time counted.
+    """Counts of CPUs; None: unknown. ``share`` is the smallest share of the time counted.
 
     The last two are counted on guests alone, in turns of their own: ``share`` is without them.
     """
@@ -115,7 +115,7 @@ class Counts(Record):
 
 
 class Abilities(Record):
-    """What the nodes of a host can do; tuples by position.
+    """Capacities, bandwidths and latencies of a host's nodes; tuples by position.
 
     :param bandwidth_max, link_max: bytes per second, None in it: unknown
     :param latencies_ns: unloaded latency, rows: from; None: unknown
@@ -130,7 +130,7 @@ class Abilities(Record):
 
 
 class _Nothing:
-    """The evidence of a guest of which no rung told anything."""
+    """The evidence of a guest of which no source told anything."""
 
     of_memory = False
     source = sure = ''
@@ -217,7 +217,7 @@ def node_samples(
 
 
 def counts_of_guests(
-    guests: Sequence[Running], evidence: Mapping[str, Evidence], nodes: Sequence[int]
+    guests: Sequence[RunningLike], evidence: Mapping[str, EvidenceLike], nodes: Sequence[int]
 ) -> dict[int, Counts]:
     """Return {node id: :class:`Counts`}: what counted guests did, by where they ran.
 
@@ -230,17 +230,17 @@ def counts_of_guests(
     sums: dict[int, list[float | None]] = {node: [0.0] * 4 for node in nodes}
     unknown: set[int] = set()
     for running in guests:
-        told = evidence.get(running.guest.uuid)
+        known = evidence.get(running.guest.uuid)
         ran = running.cores
-        if ran is None or not running.cores_by_node or told is None or told.sure != COUNTED:
+        if ran is None or not running.cores_by_node or known is None or known.sure != COUNTED:
             if ran != 0:
                 unknown.update(running.cores_by_node or nodes)
             continue
         each = (
-            told.local_per_sec,
-            told.remote_per_sec,
-            told.cycles_per_sec,
-            told.instructions_per_sec,
+            known.local_per_sec,
+            known.remote_per_sec,
+            known.cycles_per_sec,
+            known.instructions_per_sec,
         )
         for node, cores in running.cores_by_node.items():
             for at, rate in enumerate(each if cores else ()):
@@ -284,19 +284,19 @@ def _traffic(
 
 
 def guest_sample(
-    running: Running, evidence: Evidence | None, devices: Iterable[tuple[str, int | None]]
+    running: RunningLike, evidence: EvidenceLike | None, devices: Iterable[tuple[str, int | None]]
 ) -> GuestSample:
     """Return one :class:`GuestSample`.
 
-    :param evidence: None: no rung told anything
+    :param evidence: None: no source told anything
     :param devices: (address, node id or None)
     """
     guest, cores = running.guest, running.cores
-    told = evidence or _NOTHING
-    source, sure = (told.source, told.sure) if told.of_memory else ('', '')
+    known = evidence or _NOTHING
+    source, sure = (known.source, known.sure) if known.of_memory else ('', '')
     busy = None if cores is None or not guest.vcpus else cores / guest.vcpus
     cpi, reliable = rates.cycles_per_instruction(
-        told.cycles_per_sec, told.instructions_per_sec, busy
+        known.cycles_per_sec, known.instructions_per_sec, busy
     )
     # By position: names cost a fifth of a sample's time with hundreds of guests.
     return GuestSample(
@@ -308,20 +308,22 @@ def guest_sample(
         running.waiting_cores,
         tuple(sorted(running.cores_by_node.items())),
         tuple(sorted(running.bytes_by_node.items())),
-        told.local_per_sec,
-        told.remote_per_sec,
-        told.remote_ratio,
-        told.bandwidth_bytes_per_sec,
+        known.local_per_sec,
+        known.remote_per_sec,
+        known.remote_ratio,
+        known.bandwidth_bytes_per_sec,
         cpi,
         reliable,
-        rates.memory_intensity(told.local_per_sec, told.remote_per_sec, told.instructions_per_sec),
-        told.counted_share,
+        rates.memory_intensity(
+            known.local_per_sec, known.remote_per_sec, known.instructions_per_sec
+        ),
+        known.counted_share,
         tuple(
             DeviceSample(address, node, is_local(node, running.cores_by_node))
             for address, node in devices
         ),
-        told.remote_cache_per_sec,
-        rates.stalled_ratio(told.stalled_cycles_per_sec, told.cycles_per_sec),
+        known.remote_cache_per_sec,
+        rates.stalled_ratio(known.stalled_cycles_per_sec, known.cycles_per_sec),
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Say how hard each NUMA node is pressed, and what that costs its guests.
+"""Derive the pressure of each NUMA node, and what that costs its guests.
 
 Pure. Units: cores are core-seconds per second, lines are cache lines of 64
 bytes, latencies are nanoseconds. Nodes are positions 0…N−1 in every sequence.
@@ -42,14 +42,14 @@ class NodePressure(Record):
 
 
 class Loss(Record):
-    """What a node's guests lose, to waiting for CPUs and to the latency of memory [cores]."""
+    """Loss of a node's guests, to waiting for CPUs and to the latency of memory [cores]."""
 
     waiting_cores: float | None
     distance_cores: float | None
 
 
 class Traffic(Record):
-    """Who reads whose memory.
+    """Accesses between nodes: who reads whose memory.
 
     :param lines_per_sec: rows: from a node's CPUs; columns: to a node's memory
     :param residual_ratio: how much the columns miss what the memory controllers saw,

@@ -36,7 +36,7 @@ class Count(Record):
 
 
 class Delta(Record):
-    """What a counter saw between two readings.
+    """Count of a counter between two readings.
 
     :param value: events (float), scaled to the whole time
     :param share: share of the time it counted, 1.0: all of it, nothing was estimated

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What guests read and write of DRAM, from whatever was counted of them."""
+"""Derive what guests read and write of DRAM, from whatever was counted of them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell what threads waited for a CPU from what their quota held back.
+"""Separate what threads waited for a CPU from what their quota held back.
 
 The kernel's ``run_delay`` grows while a thread is throttled: one with a quota of 0.05 cores that
 wants a whole one runs 0.05 and "waits" 0.95, on an idle host. Pure; times in ns.

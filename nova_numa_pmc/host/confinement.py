@@ -39,8 +39,8 @@ class Daemon(Record):
     same_root: bool
 
 
-class Trial(Record):
-    """What running a script under ``label`` gave; ``ok`` None: it could not be tried."""
+class LabelTrial(Record):
+    """Result of running a script under ``label`` gave; ``ok`` None: it could not be tried."""
 
     ok: bool | None
     label: str | None
@@ -80,7 +80,7 @@ def label_of_daemon(root: str = '/', daemon: Daemon | None = None) -> str | None
     return next((name for name in _PROFILES if name in loaded), UNCONFINED)
 
 
-def try_script(script: str, label: str, limit_seconds: float = 60) -> Trial:
+def try_script(script: str, label: str, limit_seconds: float = 60) -> LabelTrial:
     """Run ``script - selftest`` as a daemon with ``label`` would; return what that gave.
 
     A shell is put under the label first and executes the script from there:
@@ -111,12 +111,12 @@ def try_script(script: str, label: str, limit_seconds: float = 60) -> Trial:
             env={'LC_ALL': 'C', 'PATH': '/usr/sbin:/usr/bin:/sbin:/bin'},
         )
     except subprocess.TimeoutExpired:
-        return Trial(False, label, 'no answer within %d s' % limit_seconds)
+        return LabelTrial(False, label, 'no answer within %d s' % limit_seconds)
     except (OSError, subprocess.SubprocessError) as error:
-        return Trial(None, label, "can't enter the label %s: %s" % (label, error))
+        return LabelTrial(None, label, "can't enter the label %s: %s" % (label, error))
     said = done.stderr.decode(errors='replace').strip().splitlines()
     last = said[-1] if said else 'exit status %d without a message' % done.returncode
-    return Trial(done.returncode == 0 and last.startswith('selftest: ok'), label, last)
+    return LabelTrial(done.returncode == 0 and last.startswith('selftest: ok'), label, last)
 
 
 def _describe(root: str, name: str, pid: int) -> Daemon:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long each CPU was busy, and how long it was another host's, from procfs."""
+"""Read how long each CPU was busy, and how long it was another host's, from procfs."""
 
 from __future__ import annotations
 

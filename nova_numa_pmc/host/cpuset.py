@@ -55,7 +55,7 @@ BRING_OVER_LIMIT_BYTES = 64 << 20
 
 
 class Applied(Record):
-    """What :func:`confine` did.
+    """Result of :func:`confine`.
 
     :param changes: of files, in the order written;
         empty: all was as asked
@@ -85,7 +85,7 @@ def confine(
     ours: Held | None = None,
     write: Writer = writes.write,
     pool_by_node: Mapping[int, int] | None = None,
-    keep: Container[str] = frozenset(),
+    set_by_others: Container[str] = frozenset(),
 ) -> Applied:
     """Hold a guest to ``cpus`` and, unless ``mems`` is None, bring its memory to those nodes.
 
@@ -98,7 +98,7 @@ def confine(
         changed, any other set that doesn't contain the one asked for is somebody's pin
     :param pool_by_node: {node id: bytes} of its huge pages, which the groups don't tell; None:
         not known, so that any of them may have to move
-    :param keep: names of groups 'vcpu0' whose CPUs others have set, and that stay as they are
+    :param set_by_others: names of groups 'vcpu0' whose CPUs others have set; they stay
     :raises PinnedByOthers: nothing was written
     :raises GuestGone: the guest ended meanwhile
     :raises CpusetError: names the file, the value, the error and what was undone, or not
@@ -111,7 +111,9 @@ def confine(
 
         mems = allowed_mems.having_memory(groups, mems)
     held = current(groups)
-    theirs = [name for name in contradicting(groups, held, cpus, ours.cpus) if name not in keep]
+    theirs = [
+        name for name in contradicting(groups, held, cpus, ours.cpus) if name not in set_by_others
+    ]
     if theirs:
         raise PinnedByOthers(
             '%s contains %s, which is not ours: the guest is left alone'
@@ -120,7 +122,7 @@ def confine(
                 format_cpulist(held[os.path.join(groups.target, theirs[0])].cpus),
             )
         )
-    steps = _cpu_steps(groups, held, cpus, ours.cpus, keep)
+    steps = _cpu_steps(groups, held, cpus, ours.cpus, set_by_others)
     memory, off_bytes, memory_steps = _memory_steps(
         groups, held, mems, bring_over_limit_bytes, stay_bound, ours.mems, pool_by_node
     )
@@ -228,7 +230,7 @@ def _cpu_steps(
     held: Mapping[str, Held],
     cpus: frozenset[int],
     ours: frozenset[int],
-    keep: Container[str],
+    set_by_others: Container[str],
 ) -> Steps:
     text = format_cpulist(cpus)
     if groups.covers:
@@ -238,7 +240,7 @@ def _cpu_steps(
         (file_of(directory, 'cpus'), text)
         for directory, own in held.items()
         if directory != groups.target
-        and os.path.basename(directory) not in keep
+        and os.path.basename(directory) not in set_by_others
         and (not own.cpus or own.cpus >= cpus or own.cpus == ours or not own.cpus <= cpus)
     ]
     return steps + _handing_over(groups, held, (cpus, ours), 'cpus')

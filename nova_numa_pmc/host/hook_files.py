@@ -40,7 +40,7 @@ class HookError(exceptions.NumaPmcError):
 
 
 class Installed(Record):
-    """What lies in the hook directory.
+    """Files in the hook directory.
 
     :param path: of our script
     :param current: it is byte for byte what this package would install

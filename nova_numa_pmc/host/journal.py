@@ -36,7 +36,7 @@ def _wait(sender: _socket.socket, limit_s: float) -> float:
     return time.monotonic() - began_s
 
 
-class Lines:
+class JournalLines:
     """The lines of one process of the hook.
 
     :ivar lost: how many could not be sent

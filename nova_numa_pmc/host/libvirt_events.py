@@ -58,7 +58,7 @@ HANGS = 'libvirt does not answer'
 ABSENT = 'libvirt-python is not installed (pip install nova-numa-pmc[libvirt])'
 
 
-class Told(Record):
+class GuestChange(Record):
     """That something was heard of a domain, and what its live XML says.
 
     :param guest: as its XML has it, without what a process has; None: only heard of, or gone
@@ -87,7 +87,7 @@ class Listener:
         self._identify, self._uri, self._libvirt, self._clock = identify, uri, module, clock
         self._why: str = CONNECTING
         self._busy_since_s: float | None = None
-        self._told: collections.deque[Told] = collections.deque()
+        self._changes: collections.deque[GuestChange] = collections.deque()
         self._asked: collections.deque[str] = collections.deque(maxlen=_MOST_ASKED)
         self._wakes, self._wakes_out = _pipe()
         self._asks, self._asks_out = _pipe()
@@ -102,13 +102,13 @@ class Listener:
         """Return a descriptor that is readable once something was heard."""
         return self._wakes
 
-    def take(self) -> list[Told]:
+    def take(self) -> list[GuestChange]:
         """Return what was heard since the last call, without waiting."""
         _drain(self._wakes)
         found = []
         with contextlib.suppress(IndexError):
             while True:
-                found.append(self._told.popleft())
+                found.append(self._changes.popleft())
         return found
 
     def ask(self, name: str) -> None:
@@ -125,7 +125,7 @@ class Listener:
         return self._why
 
     def close(self) -> None:
-        """Tell the thread to end once it can; nobody waits for it."""
+        """Have the thread end once it can; nobody waits for it."""
         self._ended.set()
         _poke(self._asks_out)
 
@@ -195,7 +195,7 @@ class Listener:
     def _hear(self, _: virConnect, domain: virDomain, *__: object) -> None:
         """Take an event of whatever kind; libvirt is asked once this has returned."""
         name = domain.name()
-        self._tell(Told(name))
+        self._tell(GuestChange(name))
         self._asked.append(name)
 
     def _answer(self, connection: virConnect) -> None:
@@ -211,10 +211,10 @@ class Listener:
             # A domain that has gone or is unlike libvirt's is told without XML.
             with contextlib.suppress(libvirt.libvirtError, DomainError):
                 guest = guests.parse(connection.lookupByName(name).XMLDesc(0).encode())
-            self._tell(Told(name, guest, identity))
+            self._tell(GuestChange(name, guest, identity))
 
-    def _tell(self, told: Told) -> None:
-        self._told.append(told)
+    def _tell(self, change: GuestChange) -> None:
+        self._changes.append(change)
         _poke(self._wakes_out)
 
     def _say(self, why: str) -> None:

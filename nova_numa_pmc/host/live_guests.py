@@ -50,14 +50,14 @@ class LiveGuests:
     def __init__(self, root: str = '/', listener: libvirt_events.Listener | None = None) -> None:
         self._root, self._listener = root, listener
         self._files = guests.StatusFiles(root)
-        self._live: dict[str, libvirt_events.Told] = {}  # by name
+        self._live: dict[str, libvirt_events.GuestChange] = {}  # by name
         #: Identities for which libvirt was asked, by name.
         self._asked: dict[str, Identity | None] = {}
 
-    def tell(self, told: libvirt_events.Told) -> None:
+    def tell(self, change: libvirt_events.GuestChange) -> None:
         """Take in what libvirt has said of a guest."""
-        if told.guest is not None:
-            self._live[told.name] = told
+        if change.guest is not None:
+            self._live[change.name] = change
 
     def read(self) -> tuple[list[model.Guest], list[str]]:
         """Return (guests by file name, problems) as :meth:`guests.StatusFiles.read` does."""
@@ -81,13 +81,13 @@ class LiveGuests:
 
     def _of(self, name: str, identity: Identity | None) -> model.Guest | None:
         """Return what libvirt has said of this very file; else ask, once for each."""
-        told = self._live.get(name)
+        change = self._live.get(name)
         if (
-            told is not None
-            and told.identity == identity
-            and (told.guest is not None and told.guest.name == name)
+            change is not None
+            and change.identity == identity
+            and (change.guest is not None and change.guest.name == name)
         ):
-            return told.guest
+            return change.guest
         if self._listener is not None and self._asked.get(name) != identity:
             self._asked[name] = identity
             self._listener.ask(name)

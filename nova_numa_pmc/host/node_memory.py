@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell whose memory a node without CPUs has: the host's own, a device's, a slower tier's.
+"""Find out whose memory a node without CPUs has: the host's own, a device's, a slower tier's.
 
 Evidence, the first that tells:
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell systemd how the service is: sd_notify(3), without libsystemd."""
+"""Notify systemd of the service's state: sd_notify(3), without libsystemd."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 READY, STOPPING, WATCHDOG = 'READY=1', 'STOPPING=1', 'WATCHDOG=1'
 
 
-def notify(*assignments: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Send assignments to the service manager; where there is none, do nothing.
+def notify(*variables: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """Send variables to the service manager; where there is none, do nothing.
 
     :returns: whether they were sent
     """
@@ -25,7 +25,7 @@ def notify(*assignments: str, environment: Mapping[str, str] = os.environ) -> bo
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
             sender.settimeout(1.0)
             sender.connect('\0' + address[1:] if address[0] == '@' else address)
-            sender.sendall('\n'.join(assignments).encode('utf-8', 'backslashreplace'))
+            sender.sendall('\n'.join(variables).encode('utf-8', 'backslashreplace'))
     except OSError:
         return False
     return True

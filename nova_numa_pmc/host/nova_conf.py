@@ -62,7 +62,7 @@ OPTIONS: dict[str, Sequence[cfg.Opt]] = {
 }
 
 
-class _Files(cfg.ConfigOpts):
+class _FilesOnly(cfg.ConfigOpts):
     """ConfigOpts that reads files only: ``config_source`` in one could name a URI to fetch."""
 
     def _load_alternative_sources(self) -> None:
@@ -146,7 +146,7 @@ class NovaConf:
 
 
 def _parsed(files: list[str]) -> cfg.ConfigOpts:
-    conf = _Files()
+    conf = _FilesOnly()
     for group, listed in OPTIONS.items():
         conf.register_opts(listed, group=None if group == 'DEFAULT' else group)
     # Not this process's environment: the service has one of its own.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Nova's configuration says of a host's CPUs: ``cpu_shared_set`` and ``cpu_dedicated_set``.
+"""Read the host's CPUs from Nova's configuration: ``cpu_shared_set`` and ``cpu_dedicated_set``.
 
 For the agent and the commands: the libvirt hook can't afford oslo.config, and reads what the
 agent has published.

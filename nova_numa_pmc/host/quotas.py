@@ -17,7 +17,7 @@ from nova_numa_pmc.record import Record
 _MAX_THREADS = 65536
 
 
-class Group(Record):
+class QuotaGroup(Record):
     """A group with a quota.
 
     :param version: 1 or 2, of the hierarchy with the CPU controller
@@ -31,24 +31,24 @@ class Group(Record):
     tids: frozenset[int] | None = None
 
 
-class Found(Record):
-    """What a guest's groups say.
+class GuestQuotas(Record):
+    """Quotas of a guest's groups.
 
     :param groups: innermost first
     :param emulator_tids: the threads in the emulator's group, among them the
         kernel's vhost workers, which are no threads of QEMU before Linux 6.4
     """
 
-    groups: tuple[Group, ...] = ()
+    groups: tuple[QuotaGroup, ...] = ()
     emulator_tids: tuple[int, ...] = ()
 
 
-def find(pid: int | None, root: str = '/') -> Found:
+def find(pid: int | None, root: str = '/') -> GuestQuotas:
     """Look a guest's groups through; nothing is found where they can't be read."""
     try:
         version, scope, tail = cgroups.locate(pid, 'cpu', root)
     except CpusetError:
-        return Found()
+        return GuestQuotas()
     base = os.path.join(scope, 'libvirt') if tail[:1] == ['libvirt'] else scope
     try:
         names = [
@@ -61,12 +61,14 @@ def find(pid: int | None, root: str = '/') -> Found:
         directory = os.path.join(base, name)
         cores = quota_cores(directory, version)
         if cores is not None:
-            groups.append(Group(directory, version, cores, frozenset(_tids(directory, version))))
+            groups.append(
+                QuotaGroup(directory, version, cores, frozenset(_tids(directory, version)))
+            )
     for directory in dict.fromkeys((base, scope)):
         cores = quota_cores(directory, version)
         if cores is not None:
-            groups.append(Group(directory, version, cores))
-    return Found(tuple(groups), _tids(os.path.join(base, 'emulator'), version))
+            groups.append(QuotaGroup(directory, version, cores))
+    return GuestQuotas(tuple(groups), _tids(os.path.join(base, 'emulator'), version))
 
 
 def quota_cores(directory: str, version: int) -> float | None:
@@ -88,7 +90,7 @@ def quota_cores(directory: str, version: int) -> float | None:
     return quota_us / period_us if quota_us >= 0 and period_us > 0 else None
 
 
-def throttled_ns(group: Group) -> int | None:
+def throttled_ns(group: QuotaGroup) -> int | None:
     """Return how long a group was held back so far; None: the kernel does not tell."""
     key, unit = ('throttled_usec', 1000) if group.version == 2 else ('throttled_time', 1)
     try:

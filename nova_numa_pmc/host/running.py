@@ -30,7 +30,7 @@ GROUPS_MAX_AGE_NS = 60 * 10**9
 
 
 class Used(Record):
-    """What a guest's threads ran and waited in an interval; the fields are :class:`Running`'s."""
+    """Time that a guest's threads ran and waited; the fields are :class:`Running`'s."""
 
     cores: float | None = None
     waiting_cores: float | None = None
@@ -38,8 +38,8 @@ class Used(Record):
     waiting_by_cpu: dict[int, float] = {}
 
 
-class _Kept(Record):
-    """What is kept of a guest's threads from tick to tick.
+class _KeptThreads(Record):
+    """State of a guest's threads, kept from tick to tick.
 
     :param guest: for whom it was read
     :param read_ns: CLOCK_MONOTONIC when its groups were read
@@ -49,7 +49,7 @@ class _Kept(Record):
 
     guest: Guest
     read_ns: int
-    found: quotas.Found
+    found: quotas.GuestQuotas
     tasks: int | None
     helpers: frozenset[tuple[int, int]]
 
@@ -61,7 +61,7 @@ class Guests:
         self._root = root
         self._files = guests.StatusFiles(root)
         self._threads = threads.Threads(root)
-        self._kept: dict[_Life, _Kept] = {}
+        self._kept: dict[_Life, _KeptThreads] = {}
         #: Of all threads in the last tick, by uuid.
         self._ran: dict[str, dict[int, threads.Ran]] = {}
         #: How long a group was held back at the last reading [ns], by its directory.
@@ -120,7 +120,7 @@ class Guests:
             uuid: {key[1]: ran[key] for key in own if key in ran} for uuid, own in keys.items()
         }
 
-    def _looked_up(self, guest: Guest, vcpus: frozenset[threads.Key], now_ns: int) -> _Kept:
+    def _looked_up(self, guest: Guest, vcpus: frozenset[threads.Key], now_ns: int) -> _KeptThreads:
         """Return what is kept of a guest, as it was where nothing has changed."""
         before = self._kept.get((guest.uuid, guest.pid))
         if before is not None and (
@@ -133,7 +133,9 @@ class Guests:
             return before
         found = quotas.find(guest.pid, self._root) if before is None else before.found
         helpers = threads.helpers(guest.pid, found.emulator_tids, self._root) - vcpus
-        return _Kept(guest, now_ns if before is None else before.read_ns, found, tasks, helpers)
+        return _KeptThreads(
+            guest, now_ns if before is None else before.read_ns, found, tasks, helpers
+        )
 
     def _quotas(
         self, guest: Guest, before: _Ran, after: _Ran, throttled: Mapping[str, int | None]

@@ -106,7 +106,7 @@ def read(pid: int, tid: int, root: str = '/') -> Ran | None:
     the thread's own directory: ``/proc/TID/stat`` sums over the whole process.
     """
     try:
-        files = _Files(pid, tid, root)
+        files = _ThreadFiles(pid, tid, root)
     except OSError:
         return None
     try:
@@ -125,7 +125,7 @@ class Threads:
 
     def __init__(self, root: str = '/') -> None:
         self._root = root
-        self._kept: dict[Key, _Files] = {}
+        self._kept: dict[Key, _ThreadFiles] = {}
         self._room = 0  # how many more descriptors may be kept
 
     def read(self, wanted: Set[Key]) -> dict[Key, Ran]:
@@ -149,7 +149,7 @@ class Threads:
         if key in self._kept:
             self._kept.pop(key).close()
         try:
-            files = _Files(*key, self._root)
+            files = _ThreadFiles(*key, self._root)
         except OSError:
             return None
         ran = files.read()
@@ -167,7 +167,7 @@ class Threads:
         self._kept = {}
 
 
-class _Files:
+class _ThreadFiles:
     """A thread's open files, and what they said last.
 
     :ivar descriptors: how many are open

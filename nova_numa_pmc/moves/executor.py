@@ -20,8 +20,8 @@ from nova_numa_pmc.cpulist import format_nodes
 from nova_numa_pmc.exceptions import GuestGone, MigrationError, NumaPmcError
 from nova_numa_pmc.host.paging import migrate
 from nova_numa_pmc.host.paging.port import HOST, Port
-from nova_numa_pmc.moves.parts import Leg, has_followed, told
-from nova_numa_pmc.moves.reservations import Order, Reservations
+from nova_numa_pmc.moves.move_promises import MovePromises, PlannedMove
+from nova_numa_pmc.moves.parts import MovePart, has_followed, progress_text
 from nova_numa_pmc.moves.widened import Widened
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import history
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nova_numa_pmc import model
-    from nova_numa_pmc.conf.agent import Options
+    from nova_numa_pmc.conf.agent import AgentOptions
     from nova_numa_pmc.core import pools
 
 #: How a move ends: as planned, undone, or not begun.
@@ -41,7 +41,7 @@ _COUNTED_AS = {history.PARTLY: MADE, history.TAKEN_BACK: TAKEN_BACK, history.REF
 
 
 class Totals(Record):
-    """What has been moved since the agent began.
+    """Counts of moves since the agent began.
 
     :param ended: {(kind of :data:`moves.KINDS`, one of :data:`RESULTS`): moves that ended so};
         replaced when it changes, as other threads read it
@@ -67,25 +67,25 @@ class Moving:
 
     def __init__(
         self,
-        options: Options,
+        options: AgentOptions,
         root: str,
         log: logging.Logger,
         clock: Callable[[], float] = time.monotonic,
         who: str = history.AGENT,
         batch: str = '',
-        record: Callable[[history.Entry], object] | None = None,
+        record: Callable[[history.HistoryEntry], object] | None = None,
         port: Port = HOST,
     ) -> None:
         self._root, self._log, self._clock = root, log, clock
         self._who, self._batch = who, batch
-        self._record = record or history.Writer(root, log).append
-        self.reservations = Reservations(options, root, clock, who, port)
+        self._record = record or history.HistoryWriter(root, log).append
+        self.promises = MovePromises(options, root, clock, who, port)
         self.widened = Widened()
         self.pool: pools.Pool | None = None
-        self._queue: collections.deque[Order] = collections.deque()
+        self._queue: collections.deque[PlannedMove] = collections.deque()
         self._move: moves.Move  # the one in hand or the last one
         self._id = ''
-        self._legs: tuple[Leg, ...] = ()
+        self._parts: tuple[MovePart, ...] = ()
         self.failed: set[str] = set()
         self._ended: dict[tuple[str, str], int] = {}
         self._moved_bytes = 0
@@ -93,12 +93,12 @@ class Moving:
     @property
     def busy(self) -> bool:
         """Return whether there is anything in hand or to come."""
-        return bool(self._queue or self._legs)
+        return bool(self._queue or self._parts)
 
     @property
     def totals(self) -> Totals:
         """Return what has been moved until now."""
-        return Totals(self._ended, self._moved_bytes, len(self._legs))
+        return Totals(self._ended, self._moved_bytes, len(self._parts))
 
     @property
     def waiting(self) -> int:
@@ -108,12 +108,12 @@ class Moving:
     @property
     def in_hand(self) -> tuple[tuple[str, migrate.Progress], ...]:
         """Return ((a guest's name, how far it is), …) of the move in hand."""
-        return tuple((leg.step.name, leg.mover.progress) for leg in self._legs)
+        return tuple((part.step.name, part.mover.progress) for part in self._parts)
 
-    def _count(self, result: str, legs: Iterable[Leg]) -> None:
+    def _count(self, result: str, parts: Iterable[MovePart]) -> None:
         key = self._move.kind, result
         self._ended = {**self._ended, key: self._ended.get(key, 0) + 1}
-        self._moved_bytes += sum(leg.mover.progress.moved_bytes for leg in legs)
+        self._moved_bytes += sum(part.mover.progress.moved_bytes for part in parts)
 
     def begin(
         self,
@@ -123,37 +123,39 @@ class Moving:
     ) -> None:
         """Take over a plan's moves; ``step()`` makes them.
 
-        :param promised, targets: as in :class:`Order`
+        :param promised, targets: as in :class:`PlannedMove`
         """
-        self._queue.extend(Order(move, promised, targets or {}) for move in plan.moves)
+        self._queue.extend(PlannedMove(move, promised, targets or {}) for move in plan.moves)
 
-    def mind(self, running: Iterable[model.Guest], promised: Mapping[str, model.Promise]) -> None:
+    def observe(
+        self, running: Iterable[model.Guest], promised: Mapping[str, model.Promise]
+    ) -> None:
         """Look at who runs now: end the move of whom libvirt works on, forget who was replaced."""
         busy = {guest.uuid for guest in running if eligibility.why_not_now(guest)}
-        if any(leg.step.uuid in busy for leg in self._legs):
+        if any(part.step.uuid in busy for part in self._parts):
             self._cancel()
-        self.widened.mind(running, promised)
+        self.widened.observe(running, promised)
 
     def step(self) -> float | None:
         """Do the next bit.
 
         :returns: after how many seconds to do the next one; None: all is done
         """
-        if not self._legs:
+        if not self._parts:
             if not self._queue:
                 return None
             self._start(self._queue.popleft())
             return 0.0
         try:
             waits = [
-                leg.mover.step().wait_s
-                for leg in self._legs
-                if leg.mover.progress.state == migrate.MOVING
+                part.mover.step().wait_s
+                for part in self._parts
+                if part.mover.progress.state == migrate.MOVING
             ]
-        except Exception as error:  # of whichever leg: the move is one
+        except Exception as error:  # of whichever part: the move is one
             self._give_up(error)
             return 0.0
-        if all(leg.mover.progress.state != migrate.MOVING for leg in self._legs):
+        if all(part.mover.progress.state != migrate.MOVING for part in self._parts):
             self._end()
             return 0.0
         return min(waits)
@@ -166,64 +168,70 @@ class Moving:
         """Give up what is to come, and end what is in hand: kept where most has moved."""
         self.drop_waiting()
         self._cancel()
-        while self._legs:
+        while self._parts:
             self.step()
 
     def _cancel(self) -> None:
-        for leg in self._legs:
-            leg.mover.cancel()
+        for part in self._parts:
+            part.mover.cancel()
 
-    def _start(self, order: Order) -> None:
+    def _start(self, order: PlannedMove) -> None:
         """Promise the new places and write the CPUs."""
         self._move, self._id = order.move, history.new_id()
         self.widened.begin()
         try:
-            self._legs = self._reserved(order)
-            for leg in self._legs:
-                leg.mover.step()
+            self._parts = self._reserved(order)
+            for part in self._parts:
+                part.mover.step()
         except Exception as error:
             self._give_up(error)
             return
-        for leg in self._legs:
-            self.widened.note(order.move.kind, leg)
+        for part in self._parts:
+            self.widened.note(order.move.kind, part)
 
-    def _reserved(self, order: Order) -> tuple[Leg, ...]:
-        """Record the promises of a move's guests, all or none; return its legs."""
+    def _reserved(self, order: PlannedMove) -> tuple[MovePart, ...]:
+        """Record the promises of a move's guests, all or none; return its parts."""
         host = promises.usable_host(self._root, self.pool)
-        legs = self.reservations.legs(order, host)
+        parts = self.promises.parts(order, host)
         # Before the promises are: a kill leaves no move that the history does not know. And not
         # under their lock: a start of a guest must not wait for a disk.
-        self._keep(legs, history.BEGUN, 'in progress, or the process that made it was killed')
-        self.reservations.promise(legs, host)
-        return legs
+        self._write_history(
+            parts, history.BEGUN, 'in progress, or the process that made it was killed'
+        )
+        self.promises.promise(parts, host)
+        return parts
 
     def _end(self) -> None:
         """Keep a move whose memory has followed, else take it back."""
-        left = [leg for leg in self._legs if not has_followed(leg.mover.progress)]
+        left = [part for part in self._parts if not has_followed(part.mover.progress)]
         if left:
-            words = ', '.join('%s: %s' % (leg.step.name, told(leg.mover.progress)) for leg in left)
+            words = ', '.join(
+                '%s: %s' % (part.step.name, progress_text(part.mover.progress)) for part in left
+            )
             self._give_up(MigrationError('most of its memory stays where it was (%s)' % words))
             return
-        for leg in self._legs:
-            progress = leg.mover.progress
+        for part in self._parts:
+            progress = part.mover.progress
             self._log.info(
                 'guest %s: %s: node %s to %s, %d MiB in %.0f ms%s; %s',
-                leg.step.name,
+                part.step.name,
                 self._move.kind,
-                format_nodes(leg.step.from_nodes) or 'any',
-                format_nodes(leg.step.to_nodes) or 'any',
+                format_nodes(part.step.from_nodes) or 'any',
+                format_nodes(part.step.to_nodes) or 'any',
                 progress.moved_bytes >> 20,
-                1e3 * (self._clock() - leg.began_s),
-                '' if progress.state == migrate.DONE else ' (%s)' % told(progress),
+                1e3 * (self._clock() - part.began_s),
+                '' if progress.state == migrate.DONE else ' (%s)' % progress_text(progress),
                 explain_move(self._move),
             )
-        self._count(MADE, self._legs)
-        legs, self._legs = self._legs, ()
+        self._count(MADE, self._parts)
+        parts, self._parts = self._parts, ()
         states = [
-            told(leg.mover.progress) for leg in legs if leg.mover.progress.state != migrate.DONE
+            progress_text(part.mover.progress)
+            for part in parts
+            if part.mover.progress.state != migrate.DONE
         ]
-        self._keep(
-            legs,
+        self._write_history(
+            parts,
             history.PARTLY if states else history.DONE,
             '; '.join(states) or explain_why(self._move),
         )
@@ -234,30 +242,30 @@ class Moving:
         A promise that can't be had back keeps its CPUs: the guest is where it is promised, and
         its memory is for the next plan.
         """
-        legs, self._legs = self._legs, ()
+        parts, self._parts = self._parts, ()
         self.failed.update(step.uuid for step in self._move.steps)
         unknown = not isinstance(error, (NumaPmcError, OSError))
-        result = history.TAKEN_BACK if legs else history.REFUSED
-        for leg in legs:
+        result = history.TAKEN_BACK if parts else history.REFUSED
+        for part in parts:
             try:
-                self.reservations.take_back(leg)
-                leg.mover.undo_cpus()
-                self.widened.take_back(leg.step.uuid)
+                self.promises.take_back(part)
+                part.mover.undo_cpus()
+                self.widened.take_back(part.step.uuid)
             except GuestGone:
                 pass
             except NumaPmcError as another:
-                self._log.warning('guest %s: %s', leg.step.name, another)
+                self._log.warning('guest %s: %s', part.step.name, another)
                 result = history.PARTLY
-        self._count(_COUNTED_AS[result], legs)
+        self._count(_COUNTED_AS[result], parts)
         if isinstance(error, GuestGone):
             self._log.info('not moved: %s', error)
         else:
             self._log.warning(
                 'not moved: %s: %s', _names(self._move), error, exc_info=error if unknown else None
             )
-        self._keep(legs, result, str(error))
+        self._write_history(parts, result, str(error))
 
-    def _keep(self, legs: Sequence[Leg], result: str, why: str) -> None:
+    def _write_history(self, parts: Sequence[MovePart], result: str, why: str) -> None:
         """Write down that a move begins, or what came of it."""
         self._record(
             history.entry(
@@ -265,18 +273,18 @@ class Moving:
                 self._move,
                 [
                     history.Part(
-                        leg.step.uuid,
-                        leg.step.name,
-                        leg.before.since_ns,
-                        history.place(leg.before),
-                        history.place(leg.after),
-                        leg.mover.progress.moved_bytes,
+                        part.step.uuid,
+                        part.step.name,
+                        part.before.since_ns,
+                        history.place(part.before),
+                        history.place(part.after),
+                        part.mover.progress.moved_bytes,
                     )
-                    for leg in legs
+                    for part in parts
                 ],
                 self._who,
                 self._batch,
-                max((self._clock() - leg.began_s for leg in legs), default=0),
+                max((self._clock() - part.began_s for part in parts), default=0),
                 result,
                 why,
             )

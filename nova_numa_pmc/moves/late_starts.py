@@ -84,7 +84,7 @@ class LateStarts:
             if promise.missed and not guest.placed_by:
                 return self._place(guest)
             after = promise._replace(started=True, missed=False)
-            promises.settle(after, self.options, self._root, LOCK_TIMEOUT_S)
+            promises.record_started(after, self.options, self._root, LOCK_TIMEOUT_S)
         except GuestGone:
             return None
         except NumaPmcError as error:
@@ -109,7 +109,7 @@ class LateStarts:
         for problem in decision.problems:
             self._log.warning('guest %s: %s', guest.name, problem)
         after = decision.promise._replace(started=True)
-        promises.settle(after, self.options, self._root, LOCK_TIMEOUT_S)
+        promises.record_started(after, self.options, self._root, LOCK_TIMEOUT_S)
         if after.origin == model.PLACED:
             self._tell(guest, after, decision.why)
         else:
@@ -130,7 +130,7 @@ class LateStarts:
             why,
         )
 
-    def fetches(self, tick: Tick, terms: moves.Terms) -> moves.Plan:
+    def fetches(self, tick: Tick, terms: moves.RebalanceTerms) -> moves.Plan:
         """Plan to bring what a guest had on other nodes when it started; each guest once.
 
         :param tick: with host and record

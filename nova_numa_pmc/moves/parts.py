@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.writes import Change
 
 
-class Leg(Record):
+class MovePart(Record):
     """One guest's part of a move in hand.
 
     :param mover: moves its memory; only CPUs where no memory is to follow
@@ -31,12 +31,12 @@ class Leg(Record):
     step: moves.Step
     before: model.Promise
     after: model.Promise
-    mover: migrate.Mover | OfCpus
+    mover: migrate.GuestMove | OfCpus
     began_s: float
 
 
 class OfCpus:
-    """A mover of CPUs alone, with what is used here of :class:`migrate.Mover`.
+    """A mover of CPUs alone, with what is used here of :class:`migrate.GuestMove`.
 
     :param cpus: None: let them go wherever the guest's parent may
     """
@@ -115,7 +115,7 @@ def has_followed(progress: migrate.Progress) -> bool:
     return progress.left_bytes is not None and progress.brought_bytes >= progress.left_bytes
 
 
-def told(progress: migrate.Progress) -> str:
+def progress_text(progress: migrate.Progress) -> str:
     """Return in words how far an unfinished move has come."""
     left = (
         'an unknown amount'

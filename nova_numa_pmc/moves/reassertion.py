@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Container, Iterable, Mapping, Set
 
-    from nova_numa_pmc.agent.problem_log import Troubles
+    from nova_numa_pmc.agent.problem_log import ProblemLog
     from nova_numa_pmc.agent.stages import Now, Tick
     from nova_numa_pmc.conf.settings import Settings
     from nova_numa_pmc.host.writes import Change
@@ -44,13 +44,13 @@ _STAGE = 'holding guest %s'
 
 
 class Reassertion:
-    """What is read back of each guest, tick by tick."""
+    """Read back each guest's cpusets, tick by tick."""
 
     def __init__(
-        self, options: Settings, root: str, log: logging.Logger, troubles: Troubles
+        self, options: Settings, root: str, log: logging.Logger, problem_log: ProblemLog
     ) -> None:
         self.options = options
-        self._root, self._log, self._troubles = root, log, troubles
+        self._root, self._log, self._problem_log = root, log, problem_log
         self._alive: dict[_Key, str] = {}  # names
         self._groups: dict[_Key, cgroups.Groups] = {}
         self._written: dict[str, list[float]] = {}  # uuid → when something was written, of late
@@ -65,7 +65,7 @@ class Reassertion:
         places: Mapping[str, tuple[int, ...]] | None = None,
         covered: Set[int] | None = None,
         only_widen: bool = False,
-        whom: Container[str] | None = None,
+        due: Container[str] | None = None,
     ) -> set[str]:
         """Write what is not as promised; what fails of one guest is told, the others go on.
 
@@ -75,7 +75,7 @@ class Reassertion:
         :param covered: ids of the nodes whose promises their memory covers; None: all
         :param only_widen: a command moves guests, and fills nodes: hold nobody, but let the
             memory of those spill whose nodes grow too small
-        :param whom: uuids of those whose groups are read; None: all
+        :param due: uuids of those whose groups are read; None: all
         :returns: uuids of those for whom it failed, or was given up for a while
         """
         assert tick.host is not None and tick.record is not None
@@ -86,7 +86,7 @@ class Reassertion:
         self._forget(tick.guests)
         for guest in tick.guests:
             promise = tick.record.promises.get(guest.uuid)
-            if whom is not None and guest.uuid not in whom:
+            if due is not None and guest.uuid not in due:
                 continue
             # What libvirt works on is looked at again once it is done.
             if guest.job or promise is None or not self._is_ours(guest, promise, tick.now):
@@ -100,7 +100,7 @@ class Reassertion:
             if not cpus:
                 continue
             failed.add(guest.uuid)
-            with self._troubles.stage(_STAGE % guest.name):
+            with self._problem_log.stage(_STAGE % guest.name):
                 try:
                     if only_widen or self._hold(
                         guest, promise, nodes, cpus, tick.now, tick.host, online
@@ -115,7 +115,7 @@ class Reassertion:
         """Drop what is kept of guests that have gone."""
         alive = {(guest.uuid, guest.pid): guest.name for guest in present}
         for key in self._alive.keys() - alive.keys():
-            self._troubles.forget(_STAGE % self._alive[key])
+            self._problem_log.forget(_STAGE % self._alive[key])
             for kept in (self._groups, self._held, self._theirs):
                 kept.pop(key, None)
             self._written.pop(key[0], None)
@@ -146,22 +146,22 @@ class Reassertion:
     ) -> bool:
         """Return whether it is held now; False: somebody else writes it."""
         key, groups = (guest.uuid, guest.pid), self._find(guest)
-        keep = frozenset(name for name, _ in guest.pins)
+        set_by_others = frozenset(name for name, _ in guest.pins)
         # What is inside of the place is a pin, or the place before CPUs came online.
-        if is_held(groups, cpus, online, keep, exactly=self._held.get(key) != cpus):
+        if is_held(groups, cpus, online, set_by_others, exactly=self._held.get(key) != cpus):
             self._held[key] = cpus
-            self._tell_theirs(key, guest, keep)
+            self._tell_theirs(key, guest, set_by_others)
             return True
         held = current(groups)
         left = self._left_by_us(key, guest, groups, held, cpus, host)
-        theirs = keep | frozenset.intersection(
+        theirs = set_by_others | frozenset.intersection(
             *(frozenset(contradicting(groups, held, cpus, each)) for each in left)
         )
         self._tell_theirs(key, guest, theirs)
         now_s = now.monotonic_ns / 1e9
         recent = [at for at in self._written.get(guest.uuid, ()) if now_s - at < _FIGHT_S]
         if len(recent) >= _FIGHT_WRITES:
-            self._troubles.problems(
+            self._problem_log.problems(
                 [
                     'guest %s: its cpuset was reset %d times in %.0f minutes: left as it is; '
                     'something else writes it' % (guest.name, len(recent), _FIGHT_S / 60)
@@ -172,7 +172,7 @@ class Reassertion:
         for each in left:
             others = frozenset(contradicting(groups, held, cpus, each))
             changes += cpuset.confine(
-                groups, cpus, ours=Held(each, frozenset()), keep=theirs | others
+                groups, cpus, ours=Held(each, frozenset()), set_by_others=theirs | others
             ).changes
         if changes:
             if self._held.get(key) == cpus:  # it was so, and somebody has changed it
@@ -187,7 +187,7 @@ class Reassertion:
             )
         self._held[key] = cpus
         if not promise.started:
-            promises.settle(promise, self.options, self._root, LOCK_TIMEOUT_S)
+            promises.record_started(promise, self.options, self._root, LOCK_TIMEOUT_S)
         return True
 
     def _left_by_us(
@@ -276,7 +276,9 @@ class Reassertion:
                     )
             return
         cpuset.release_memory(groups, mems)
-        promises.settle(promise._replace(bound=False), self.options, self._root, LOCK_TIMEOUT_S)
+        promises.record_started(
+            promise._replace(bound=False), self.options, self._root, LOCK_TIMEOUT_S
+        )
         self._log.info(
             'guest %s: no longer bound to the memory of node %s: %s',
             guest.name,
@@ -286,7 +288,7 @@ class Reassertion:
 
 
 class _Room:
-    """What is left of the nodes for bound guests in one tick, whoever has taken the rest.
+    """Room left of the nodes for bound guests in one tick, whoever has taken the rest.
 
     The watermark is the reserve: below it the kernel soon kills whoever may not go elsewhere.
 
@@ -324,12 +326,12 @@ def is_held(
     groups: cgroups.Groups,
     cpus: frozenset[int],
     online: frozenset[int],
-    keep: Container[str] = frozenset(),
+    set_by_others: Container[str] = frozenset(),
     exactly: bool = False,
 ) -> bool:
     """Return whether a guest's groups hold it to ``cpus``, whatever they say of offline CPUs.
 
-    :param keep: names of groups that others have set
+    :param set_by_others: names of groups that others have set
     :param exactly: a set inside of ``cpus`` does not do
     :raises GuestGone, CpusetError: as :func:`held.own_cpus`
     """
@@ -343,7 +345,7 @@ def is_held(
     return all(
         each and (each & online == cpus or (not exactly and each & online <= cpus))
         for directory, each in own.items()
-        if os.path.basename(directory) not in keep
+        if os.path.basename(directory) not in set_by_others
     )
 
 

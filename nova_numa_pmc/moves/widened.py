@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nova_numa_pmc import model
-    from nova_numa_pmc.moves.parts import Leg
+    from nova_numa_pmc.moves.parts import MovePart
 
     #: Node ids, and what was promised when the guest was widened.
     _Place = tuple[tuple[int, ...], model.Promise]
 
 
 class Widened:
-    """Who is widened, and who was until the move in hand."""
+    """Guests that are widened, and that were until the move in hand."""
 
     def __init__(self) -> None:
         self._held: dict[str, _Place] = {}
@@ -33,7 +33,9 @@ class Widened:
         """Forget all: whoever was widened goes home."""
         self._held.clear()
 
-    def mind(self, running: Iterable[model.Guest], promised: Mapping[str, model.Promise]) -> None:
+    def observe(
+        self, running: Iterable[model.Guest], promised: Mapping[str, model.Promise]
+    ) -> None:
         """Forget who was replaced, and of whom the operator has said something: these go home."""
         said = {guest.uuid for guest in running if guest.override}
         self._held = {
@@ -46,14 +48,14 @@ class Widened:
         """Let another move be in hand: nobody was narrowed by it yet."""
         self._narrowed = {}
 
-    def note(self, kind: str, leg: Leg) -> None:
+    def note(self, kind: str, part: MovePart) -> None:
         """Remember where a guest is held whose CPUs were written.
 
         :param kind: of :data:`moves.KINDS`
         """
-        uuid = leg.step.uuid
+        uuid = part.step.uuid
         if kind == moves.WIDEN:
-            self._held[uuid] = tuple(leg.step.to_nodes), leg.after
+            self._held[uuid] = tuple(part.step.to_nodes), part.after
         elif kind != moves.FETCH and uuid in self._held:
             self._narrowed[uuid] = self._held.pop(uuid)
 

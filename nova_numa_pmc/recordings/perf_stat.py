@@ -41,7 +41,7 @@ _NAMES = {
 }
 
 
-class Row(Record):
+class PerfStatLine(Record):
     """One line.
 
     :param scope: :data:`HOST`, :data:`CPU` or :data:`NODE`; ``id``: the CPU's or node's
@@ -59,11 +59,11 @@ class Row(Record):
 
 
 class Interval(Record):
-    """What was counted over an interval that ended ``at_s`` seconds after perf began."""
+    """Counts of an interval that ended ``at_s`` seconds after perf began."""
 
     at_s: float
     elapsed_s: float
-    rows: tuple[Row, ...]
+    rows: tuple[PerfStatLine, ...]
 
 
 def _pattern(separator: str) -> re.Pattern[str]:
@@ -89,7 +89,7 @@ def parse(
     :raises RecordingError: lines without a time, so that no rate follows (perf's ``-I``)
     """
     pattern: re.Pattern[str] | None = None
-    rows: list[Row] = []
+    rows: list[PerfStatLine] = []
     before_s = now_s = 0.0
     for number, line in enumerate(lines, 1):
         line = line.rstrip('\r\n')
@@ -120,7 +120,7 @@ def _is_metric(line: str) -> bool:
     return re.fullmatch(r'[^,;]*[,;][^,;]*[,;]{3,}[^,;]*[,;][^,;]*', line) is not None
 
 
-def _row(match: re.Match[str]) -> Row:
+def _row(match: re.Match[str]) -> PerfStatLine:
     kind, number = match['kind'], match['id']
     scope = {'CPU': CPU, 'N': NODE, None: HOST}.get(kind)
     if scope is None or match['parts']:
@@ -132,7 +132,7 @@ def _row(match: re.Match[str]) -> Row:
     share = min(1.0, float(match['share']) / 100)
     if value not in (_NOT_COUNTED, _NOT_SUPPORTED) and share > 0:
         delta = Delta(float(value), share)
-    return Row(
+    return PerfStatLine(
         scope,
         None if number is None else int(number),
         match['cgroup'] or '',
@@ -175,7 +175,7 @@ def role_of(name: str, names: Mapping[str, str]) -> str | None:
     return None
 
 
-def amount(row: Row, role: str) -> Delta | None:
+def amount(row: PerfStatLine, role: str) -> Delta | None:
     """Return a row's delta with data in bytes; None: unknown."""
     if row.delta is None or role not in counter_roles.UNCORE_ROLES:
         return row.delta

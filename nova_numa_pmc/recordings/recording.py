@@ -52,8 +52,8 @@ PARTS_MAX = 1000
 _PART_NAMES = frozenset(map(str, range(1, PARTS_MAX + 1)))
 
 
-class Found(Record):
-    """What lies in a recording from byte ``start`` to ``end``: a sample, or None: damage."""
+class Segment(Record):
+    """Bytes ``start`` to ``end`` of a recording: a sample, or None: damage."""
 
     start: int
     end: int
@@ -68,7 +68,7 @@ def encode(sample: Sample) -> bytes:
     return pack.compress(line.encode()) + pack.flush()
 
 
-def decode(data: bytes) -> Iterator[Found]:
+def decode(data: bytes) -> Iterator[Segment]:
     """Yield what is found in all of a recording's bytes, in order and without gaps."""
     start = position = 0
     while position < len(data):
@@ -79,14 +79,14 @@ def decode(data: bytes) -> Iterator[Found]:
                 break
             continue
         if position > start:
-            yield Found(start, position, None)
+            yield Segment(start, position, None)
         yield member
         start = position = member.end
     if start < len(data):
-        yield Found(start, len(data), None)
+        yield Segment(start, len(data), None)
 
 
-def _member(recorded: bytes, position: int) -> Found | None:
+def _member(recorded: bytes, position: int) -> Segment | None:
     """Return the sample that begins here, None where none does."""
     text, end = _unpacked(recorded, position)
     if end is None:
@@ -95,7 +95,7 @@ def _member(recorded: bytes, position: int) -> Found | None:
         data = json.loads(text)
         if _major(data) != _MAJOR:
             return None
-        return Found(position, end, columns.from_columns(data))
+        return Segment(position, end, columns.from_columns(data))
     except (RecordingError, ValueError, RecursionError):
         return None
 
@@ -220,19 +220,19 @@ def _load(name: str) -> bytes:
     return data
 
 
-class Writer:
+class RecordingWriter:
     """Append samples to a recording; a torn sample at its end is cut off first.
 
     :param path: the file; full ones are renamed to ``path.1``, ``path.2``, the oldest last
     :param max_bytes: a part's size, at most :data:`PART_MAX_BYTES`
-    :param keep: how many parts are kept, the current one included
+    :param max_parts: how many parts are kept, the current one included
     :ivar cut_bytes: how much of a torn sample was cut off
 
     :raises RecordingError: the file is no recording, or another recorder writes to it
     """
 
-    def __init__(self, path: str, max_bytes: int, keep: int) -> None:
-        self.path, self.max_bytes, self.keep = path, max_bytes, keep
+    def __init__(self, path: str, max_bytes: int, max_parts: int) -> None:
+        self.path, self.max_bytes, self.max_parts = path, max_bytes, max_parts
         self.cut_bytes = 0
         self._fd = self._open()
         try:
@@ -303,10 +303,10 @@ class Writer:
         return end
 
     def _rotate(self) -> None:
-        """Rename every part one further; what is then beyond ``keep`` is removed."""
+        """Rename every part one further; what is then beyond ``max_parts`` is removed."""
         for number in sorted((0, *_rotated(self.path)), reverse=True):
             name = '%s.%d' % (self.path, number) if number else self.path
-            if number + 1 >= self.keep:
+            if number + 1 >= self.max_parts:
                 os.unlink(name)
             else:
                 os.rename(name, '%s.%d' % (self.path, number + 1))

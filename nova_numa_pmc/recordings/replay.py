@@ -18,7 +18,7 @@ from nova_numa_pmc.core.rates import Delta
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.measurement import COUNTED, GuestSample, NodeSample, Sample
 from nova_numa_pmc.recordings import columns, perf_stat, recording
-from nova_numa_pmc.recordings.perf_stat import CPU, HOST, NODE, Interval, Row
+from nova_numa_pmc.recordings.perf_stat import CPU, HOST, NODE, Interval, PerfStatLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -170,7 +170,10 @@ def _table(file: TextIO) -> Interval | None:
     return Interval(
         elapsed_s,
         elapsed_s,
-        tuple(Row(HOST, None, '', name, '', Delta(value, 1.0)) for name, value in counts.items()),
+        tuple(
+            PerfStatLine(HOST, None, '', name, '', Delta(value, 1.0))
+            for name, value in counts.items()
+        ),
     )
 
 

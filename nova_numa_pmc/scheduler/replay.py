@@ -32,7 +32,7 @@ class RowsError(NumaPmcError):
     """Saved rows of hosts can't be used."""
 
 
-class HostState:
+class SavedHost:
     """A saved host with the attributes of Nova's HostState that are read.
 
     :ivar host: its name
@@ -48,13 +48,13 @@ class HostState:
         self.total_usable_ram_mb, self.free_ram_mb = 0, -memory_mb_used
         self.instances: Container[str] = {}
 
-    def consume(self, flavor: Flavor) -> None:
+    def consume(self, flavor: SavedFlavor) -> None:
         """Count a guest as Nova does between the instances of one request."""
         self.vcpus_used += flavor.vcpus
         self.free_ram_mb -= flavor.memory_mb
 
 
-class Flavor(Record):
+class SavedFlavor(Record):
     """A flavor with the attributes of Nova's that are read."""
 
     vcpus: int
@@ -62,16 +62,16 @@ class Flavor(Record):
     extra_specs: dict[str, str] = {}
 
 
-class Spec(Record):
+class SavedRequest(Record):
     """A request with the attributes of Nova's RequestSpec that are read."""
 
-    flavor: Flavor
+    flavor: SavedFlavor
     instance_uuid: str | None = None
     numa_topology: object = None
 
 
 class Verdict(Record):
-    """What filter and weigher say of a host.
+    """Answers of filter and weigher about a host.
 
     :param passes: the filter passes it; ``why`` it doesn't, '' it does
     :param weight: the weigher's, the highest best; None: filtered out
@@ -86,7 +86,7 @@ class Verdict(Record):
     answer: request.Answer
 
 
-def read(text: str) -> tuple[list[HostState], float]:
+def read(text: str) -> tuple[list[SavedHost], float]:
     """Read saved rows: a JSON array of objects, or one object a line.
 
     :returns: (hosts, when they were saved [s since the epoch]: the latest ``saved_at`` of the
@@ -111,7 +111,7 @@ def read(text: str) -> tuple[list[HostState], float]:
 
 
 def judge(
-    hosts: Sequence[HostState], flavor: Flavor, conf: Mapping[str, Any], now_s: float
+    hosts: Sequence[SavedHost], flavor: SavedFlavor, conf: Mapping[str, Any], now_s: float
 ) -> list[Verdict]:
     """Return what filter and weigher say of hosts.
 
@@ -120,7 +120,7 @@ def judge(
     :returns: as Nova would try them: the best first, equals in their
         order, then those that are filtered out
     """
-    question = request.question(Spec(flavor))
+    question = request.question(SavedRequest(flavor))
     rules = request.Rules(conf['stale_after'], conf['charge_new_guests'])
     if question.neutral:
         answers = [request.Answer(None, question.neutral)] * len(hosts)
@@ -158,7 +158,7 @@ def defaults() -> dict[str, Any]:
     }
 
 
-def parts(host: HostState) -> list[dict[str, int | float | None]]:
+def parts(host: SavedHost) -> list[dict[str, int | float | None]]:
     """Return what a host's metrics tell of its nodes, without what came since.
 
     :returns: of each node the utilisations that make up pressure, what is promised, and the
@@ -197,14 +197,14 @@ def _rows(text: str) -> Iterator[Any]:
         raise RowsError('not JSON: %s' % error) from None
 
 
-def _host(row: Any) -> HostState:
+def _host(row: Any) -> SavedHost:
     name = row.get('host') or row.get('hypervisor_hostname')
     if type(name) is not str or not name.isprintable():
         raise ValueError('no host')
     reported = row['metrics']
     if type(reported) is str:
         reported = json.loads(reported)
-    return HostState(
+    return SavedHost(
         name[:255],
         reported or [],
         _amount(row, 'vcpus_used', 0),

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 _KEPT = '_numa_pmc_answer'
 
 
-class Flavor(Protocol):
-    """What is read of a flavor; ``extra_specs`` where it is set."""
+class FlavorLike(Protocol):
+    """Fields read of a flavor; ``extra_specs`` where it is set."""
 
     @property
     def vcpus(self) -> int:
@@ -44,16 +44,16 @@ class Flavor(Protocol):
         """Return its memory [MiB]."""
 
 
-class Spec(Protocol):
-    """What is read of a RequestSpec; ``instance_uuid``, ``numa_topology`` where they are set."""
+class RequestSpecLike(Protocol):
+    """Fields read of a RequestSpec; ``instance_uuid``, ``numa_topology`` where they are set."""
 
     @property
-    def flavor(self) -> Flavor:
+    def flavor(self) -> FlavorLike:
         """Return the guest's flavor."""
 
 
 class Host(Protocol):
-    """What is read of a HostState."""
+    """Fields read of a HostState."""
 
     @property
     def metrics(self) -> object:
@@ -100,7 +100,7 @@ class Rules(Record):
     charge_new_guests: bool = True
 
 
-class Terms(Record):
+class FilterTerms(Record):
     """On which terms a host is refused; see ``options.py``.
 
     :param ceiling: highest pressure on the nodes that the guest would use, 0: none
@@ -112,7 +112,7 @@ class Terms(Record):
 
 
 class Answer(Record):
-    """What is known of a host for a question.
+    """Answer about a host to a question.
 
     :param outcome: what the guest would leave, None: not known
     :param unknown: why not
@@ -135,7 +135,7 @@ class Answer(Record):
     host: Aggregates | None = None
 
 
-def question(spec: Spec) -> Question:
+def question(spec: RequestSpecLike) -> Question:
     """Read a RequestSpec; whatever is odd about it, the question is neutral."""
     try:
         flavor = spec.flavor
@@ -170,9 +170,9 @@ def answer(host_state: Host, question: Question, rules: Rules, now_s: float) -> 
     :param now_s: CLOCK_REALTIME [s since the epoch]
     """
     reported = host_state.metrics
-    kept: _Kept | None = host_state.__dict__.get(_KEPT)
+    kept: _KeptAnswer | None = host_state.__dict__.get(_KEPT)
     if kept is None or kept.reported is not reported:
-        kept = _Kept(reported)
+        kept = _KeptAnswer(reported)
         setattr(host_state, _KEPT, kept)
     found = kept.found
     if found is None:
@@ -191,14 +191,14 @@ def answer(host_state: Host, question: Question, rules: Rules, now_s: float) -> 
         memory_mb = _memory_mb_used(host_state) - found.memory_mb_used
     own = question.instance_uuid is not None and question.instance_uuid in host_state.instances
     key = (vcpus, memory_mb, own, asked)
-    told = kept.answer
-    if told is None or kept.key != key:
-        told = kept.answer = _answer(found, *key)
+    current = kept.answer
+    if current is None or kept.key != key:
+        current = kept.answer = _answer(found, *key)
         kept.key = key
-    return told
+    return current
 
 
-class _Kept:
+class _KeptAnswer:
     """A host's metrics, decoded, and the last answer."""
 
     __slots__ = ('reported', 'found', 'key', 'answer')
@@ -253,20 +253,20 @@ def _optional(versioned: object, name: str) -> Any:
     return getattr(versioned, name, None)
 
 
-def terms(question: Question, conf: Mapping[str, Any]) -> Terms:
+def terms(question: Question, conf: Mapping[str, Any]) -> FilterTerms:
     """Put the operator's and the flavor's terms together.
 
     :param conf: option → value, of the group ``[numa_pmc]``
     """
     wishes = question.wishes
-    return Terms(
+    return FilterTerms(
         conf['require_one_node'] or wishes.policy == model.ONE_NODE,
         conf['max_pressure'] if wishes.max_pressure is None else wishes.max_pressure,
         conf['refuse_unknown'],
     )
 
 
-def objection(answer: Answer, terms: Terms) -> str:
+def objection(answer: Answer, terms: FilterTerms) -> str:
     """Return why a host is refused, '' it isn't: the unknown passes, unless told otherwise."""
     if answer.outcome is None:
         return 'its pressure is unknown' if terms.refuse_unknown else ''

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the memory of a host's nodes can deliver and how far it is: the record and its file.
+"""Bandwidth and latency of the memory of a host's nodes: the record and its file.
 
 A JSON file that survives a reboot. What the operator wrote into ``[counters]`` goes before it.
 """
@@ -19,7 +19,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nova_numa_pmc.conf.counters import Options
+    from nova_numa_pmc.conf.counters import CounterOptions
 
 PATH = '/var/lib/nova-numa-pmc/calibration.json'
 _FORMAT, _MAJOR, _MINOR = 'nova-numa-pmc-calibration', 1, 0
@@ -33,7 +33,7 @@ _LOCAL_NS = 80.0
 
 
 class Calibration(Record):
-    """What was measured, by position in ``nodes``.
+    """Measurements by position in ``nodes``.
 
     :param nodes: node ids, ascending
     :param read_bytes_per_sec: what each node's memory delivers; None: not measured
@@ -87,7 +87,7 @@ def complete_matrix(
     )
 
 
-def complete(options: Options, calibration: Calibration) -> Options:
+def complete(options: CounterOptions, calibration: Calibration) -> CounterOptions:
     """Return the options with what the operator left unset taken from a calibration."""
     bandwidth = {
         node: value
@@ -103,7 +103,7 @@ def complete(options: Options, calibration: Calibration) -> Options:
     )
 
 
-def completed(options: Options, path: str = PATH) -> tuple[Options, str | None]:
+def completed(options: CounterOptions, path: str = PATH) -> tuple[CounterOptions, str | None]:
     """Return (options, problem): completed from the host's file; a bad one is a problem."""
     try:
         made = read(path)

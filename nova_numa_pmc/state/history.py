@@ -4,7 +4,7 @@
 Each line is an object with a schema version ``major.minor``: a reader takes any minor version
 of its major one. A line is appended by one write(2); what a crash or a full file system has torn
 costs that line only. At about 1 MiB the file is renamed to ``history.1``, in place of the one
-before. Whoever writes has the turn to move guests (:mod:`turn`), so that there is one.
+before. Whoever writes holds the move lock (:mod:`move_lock`), so that there is one.
 
 A move has two lines of one id: when it begins, and when it ends. Where a kill has come between
 them the first one stands: guests are promised their new places, and their memory may be between.
@@ -49,7 +49,7 @@ DONE, PARTLY, TAKEN_BACK, REFUSED, BEGUN = RESULTS = (
 )
 
 
-class Place(Record):
+class PromisedPlace(Record):
     """Where a guest is promised to be, as :class:`model.Promise` has it."""
 
     cpu_nodes: tuple[int, ...]
@@ -59,7 +59,7 @@ class Place(Record):
 
 
 class Part(Record):
-    """What happened to one guest.
+    """Part of a move: what happened to one guest.
 
     :param since_ns: of its promise, which tells one start of a guest from the next
     :param before, after: where it was and is; of a move not begun, where it was to be
@@ -68,12 +68,12 @@ class Part(Record):
     uuid: str
     name: str
     since_ns: int
-    before: Place
-    after: Place
+    before: PromisedPlace
+    after: PromisedPlace
     moved_bytes: int = 0
 
 
-class Entry(Record):
+class HistoryEntry(Record):
     """One move, at its end or, :data:`BEGUN`, before it.
 
     :param id: 8 hexadecimal digits
@@ -111,18 +111,18 @@ def new_id() -> str:
     return binascii.hexlify(os.urandom(4)).decode()
 
 
-def place(promise: model.Promise) -> Place:
+def place(promise: model.Promise) -> PromisedPlace:
     """Return the place in a promise."""
-    return Place(promise.cpu_nodes, promise.mem_nodes, promise.mem_bytes, promise.origin)
+    return PromisedPlace(promise.cpu_nodes, promise.mem_nodes, promise.mem_bytes, promise.origin)
 
 
-class Writer:
+class HistoryWriter:
     """Appends entries; one that can't be written costs a warning, and never a move."""
 
     def __init__(self, root: str, log: logging.Logger) -> None:
         self._root, self._log, self._failing = root, log, False
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: HistoryEntry) -> None:
         """Append an entry; nothing is raised."""
         try:
             append(entry, self._root)
@@ -134,7 +134,7 @@ class Writer:
             self._failing = False
 
 
-def append(entry: Entry, root: str = '/') -> None:
+def append(entry: HistoryEntry, root: str = '/') -> None:
     """Append an entry.
 
     :raises StateError: the directory or the file can't be trusted
@@ -176,7 +176,7 @@ def _end(directory_fd: int, directory: str) -> tuple[int, bool]:
         os.close(fd)
 
 
-def read(root: str = '/') -> tuple[list[Entry], int]:
+def read(root: str = '/') -> tuple[list[HistoryEntry], int]:
     """Read all that is kept, the oldest first; of a move its last line.
 
     :returns: (entries, how many lines were none)
@@ -194,7 +194,7 @@ def read(root: str = '/') -> tuple[list[Entry], int]:
         ]
     finally:
         os.close(fd)
-    entries: list[Entry] = []
+    entries: list[HistoryEntry] = []
     begun: dict[str, int] = {}  # id → index
     broken = 0
     for line in b'\n'.join(texts).split(b'\n'):
@@ -213,13 +213,13 @@ def read(root: str = '/') -> tuple[list[Entry], int]:
     return entries, broken
 
 
-def encode(entry: Entry) -> bytes:
+def encode(entry: HistoryEntry) -> bytes:
     """Render an entry as a line, with its end."""
     data = dict(to_data(entry), schema='%s.%s' % (_MAJOR, _MINOR))
     return json.dumps(data, separators=(',', ':'), allow_nan=False).encode() + b'\n'
 
 
-def to_data(entry: Entry) -> dict[str, Any]:
+def to_data(entry: HistoryEntry) -> dict[str, Any]:
     """Return an entry as plain dicts and lists."""
     return dict(
         entry._asdict(),
@@ -230,7 +230,7 @@ def to_data(entry: Entry) -> dict[str, Any]:
     )
 
 
-def decode(line: bytes) -> Entry:
+def decode(line: bytes) -> HistoryEntry:
     """Parse a line.
 
     :raises ValueError: with the reason
@@ -244,7 +244,7 @@ def decode(line: bytes) -> Entry:
         parts = tuple(map(_part, checked.of(list, data['parts'])))
         if not parts:
             raise ValueError('no guest was moved')
-        return Entry(
+        return HistoryEntry(
             _text(data['id']),
             _amount(data['taken_s']),
             _text(data['who']),
@@ -273,8 +273,8 @@ def _part(data: dict[str, Any]) -> Part:
     )
 
 
-def _place(data: dict[str, Any]) -> Place:
-    return Place(
+def _place(data: dict[str, Any]) -> PromisedPlace:
+    return PromisedPlace(
         _wholes(data['cpu_nodes']),
         _wholes(data['mem_nodes']),
         _wholes(data['mem_bytes']),
@@ -308,7 +308,7 @@ def entry(
     result: str,
     why: str,
     taken_s: float | None = None,
-) -> Entry:
+) -> HistoryEntry:
     """Put a move and what came of it together.
 
     :param entry_id: as from :func:`new_id`, the same when it begins and when it ends
@@ -319,12 +319,12 @@ def entry(
             step.uuid,
             step.name,
             0,
-            Place(tuple(step.from_nodes)),
-            Place(tuple(step.to_nodes), tuple(step.mem_nodes)),
+            PromisedPlace(tuple(step.from_nodes)),
+            PromisedPlace(tuple(step.to_nodes), tuple(step.mem_nodes)),
         )
         for step in move.steps
     )
-    return Entry(
+    return HistoryEntry(
         entry_id,
         round(time.time() if taken_s is None else taken_s, 3),
         who,

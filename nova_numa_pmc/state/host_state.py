@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent publishes of its host: the file ``host`` in the state directory.
+"""Publication of a host by its agent: the file ``host`` in the state directory.
 
 JSON, one object with a schema version ``major.minor``: a reader takes any minor version of
 its major one and ignores members that it doesn't know, so that agent and nova-compute can be
@@ -59,7 +59,7 @@ class HostState(Record):
         is over the longer horizon (:mod:`core.longer`)
     :param remote_ratios: by position: remote over all DRAM accesses of the node's CPUs,
         None: unknown
-    :param source: the best rung of evidence in use, '' none
+    :param source: the best source of evidence in use, '' none
     :param limits: of placements; the file carries what :func:`placement.place` reads
         of them: floor and step
     :param pools: what was measured of each, the floating pool first: what plain guests

@@ -21,7 +21,7 @@ LOCK = 'moves'
 _NAME_MAX = 200
 
 
-class Turn:
+class MoveLock:
     """The right to move guests, taken and given back.
 
     :param directory: the state directory's path
@@ -67,18 +67,18 @@ class Turn:
             os.close(self._lock)  # which releases the lock
             self._lock = None
 
-    def __enter__(self) -> Turn:
+    def __enter__(self) -> MoveLock:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.end()
 
 
-class AgentTurn:
-    """The agent's: it never waits, and tells when a command has the turn and when no more."""
+class AgentMoveLock:
+    """The agent's: it never waits, and tells when a command has the move lock and when no more."""
 
     def __init__(self, log: logging.Logger) -> None:
-        self._log, self._turn, self._waiting = log, Turn('', 'nova-numa-agent'), False
+        self._log, self._move_lock, self._waiting = log, MoveLock('', 'nova-numa-agent'), False
 
     def take(self, directory: str) -> bool:
         """Return whether guests may be held and moved in this tick.
@@ -88,9 +88,9 @@ class AgentTurn:
 
         :param directory: the state directory's path
         """
-        self._turn.directory = directory
+        self._move_lock.directory = directory
         try:
-            self._turn.take()
+            self._move_lock.take()
         except StateBusy as error:
             if not self._waiting:
                 self._log.info('%s: meanwhile the agent neither holds nor moves any', error)
@@ -105,4 +105,4 @@ class AgentTurn:
 
     def end(self) -> None:
         """Give it back."""
-        self._turn.end()
+        self._move_lock.end()

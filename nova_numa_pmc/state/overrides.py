@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operator has said of single guests, kept over reboots: pinned, or to be ignored.
+"""Overrides of the operator's for single guests, kept over reboots: pinned, or to be ignored.
 
 A text file, one guest a line: ``UUID pin|ignore NAME``. The name is for who reads the file; '-'
 where it is not known. The libvirt hook reads it at each start of a guest: light imports only.
@@ -78,7 +78,7 @@ def _override(uuid: str, what: str, name: str) -> Override:
 
 
 def marked(guests: Iterable[Guest], root: str = '/') -> tuple[tuple[Guest, ...], list[str]]:
-    """Tell guests what the operator has said of them.
+    """Mark guests with what the operator has said of them.
 
     :returns: (the guests, problems)
     :raises StateError: as :func:`read`
@@ -91,7 +91,7 @@ def marked(guests: Iterable[Guest], root: str = '/') -> tuple[tuple[Guest, ...],
 
 
 def put(override: Override, root: str = '/') -> None:
-    """Say something of a guest, in place of what was said before.
+    """Write an override of a guest, in place of an earlier one.
 
     :raises StateError: the file can't be trusted or written
     """

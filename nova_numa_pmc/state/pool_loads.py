@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent measured, for the libvirt hook: the file ``pools`` in the state directory.
+"""Publish measurements for the libvirt hook: the file ``pools`` in the state directory.
 
 The same figures as in the published host state, as text of tab-separated columns, because
 importing a JSON parser costs the hook as much as a Python start::
@@ -47,7 +47,7 @@ _COLUMNS = 7
 
 
 class Published(Record):
-    """What the file says.
+    """Content of the file.
 
     :param boot_id: of the kernel that it was measured on
     :param taken_ns: CLOCK_BOOTTIME of the measurement
@@ -68,17 +68,17 @@ def stale_after_s(interval_s: float) -> float:
     return max(STALE_MIN_S, _OVERDUE * min(interval_s, _INTERVAL_MAX_S))
 
 
-class Evidence(Record):
-    """What a decision on this host goes by.
+class PlacementEvidence(Record):
+    """Measurements that a decision on this host goes by.
 
-    :param told: in words: 'pressure measured 3 s ago', 'promises: nothing published'
+    :param summary: in words: 'pressure measured 3 s ago', 'promises: nothing published'
     :param loads: by node id; empty: nothing to be relied on
     :param vcpus: (node id, vCPUs of the guests that are in these figures)
     :param problems: what is to be logged
     :param history: as in :class:`Published`
     """
 
-    told: str
+    summary: str
     loads: tuple[tuple[int, model.NodeLoad], ...] = ()
     vcpus: tuple[tuple[int, float], ...] = ()
     problems: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ def evidence(
     now_ns: int,
     own_cpus: frozenset[int] | None = None,
     apart: bool = False,
-) -> Evidence:
+) -> PlacementEvidence:
     """Return what a guest's start is decided by; whatever is wrong with the file, promises.
 
     :param now_ns: CLOCK_BOOTTIME
@@ -102,21 +102,23 @@ def evidence(
     try:
         found = read(directory)
     except StateError as error:
-        return Evidence('promises: what is published cannot be read', problems=(str(error),))
+        return PlacementEvidence(
+            'promises: what is published cannot be read', problems=(str(error),)
+        )
     if found is None or not found.pools:
-        return Evidence('promises: nothing published')
+        return PlacementEvidence('promises: nothing published')
     age_s = (now_ns - found.taken_ns) / 1e9
     if found.boot_id != boot_id or age_s < -STALE_MIN_S:
-        return Evidence('promises: what is published is from another boot')
+        return PlacementEvidence('promises: what is published is from another boot')
     if age_s > stale_after_s(found.interval_s):
-        return Evidence('promises: what is published is %.0f s old' % age_s)
+        return PlacementEvidence('promises: what is published is %.0f s old' % age_s)
     pool = None if apart else found.pools[0]
     for other in found.pools[1:] if own_cpus else ():
         if other.cpus == own_cpus:
             pool = other
     if pool is None:
-        return Evidence('promises: its own CPUs were not measured')
-    return Evidence(
+        return PlacementEvidence('promises: its own CPUs were not measured')
+    return PlacementEvidence(
         'pressure measured %.0f s ago' % max(0, age_s),
         pool.loads,
         pool.vcpus,

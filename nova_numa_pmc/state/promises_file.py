@@ -40,7 +40,7 @@ _SIZE_MAX_BYTES = 4 << 20
 class locked(Promises):  # noqa: N801 -- a context manager, used like a function
     """Hold the lock over deciding and recording, and over nothing else.
 
-    ``with locked(…) as ledger:`` reads the file; leaving the block writes it if anything has
+    ``with locked(…) as record:`` reads the file; leaving the block writes it if anything has
     changed, and not if the block raised. Never call libvirt or wait inside: every other
     start waits here.
 

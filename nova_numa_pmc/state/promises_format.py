@@ -29,7 +29,7 @@ _PLAIN = frozenset(b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456
 
 
 class Promises:
-    """What one file says.
+    """Content of one file.
 
     :ivar promises: {guest uuid: :class:`~nova_numa_pmc.model.Promise`}
     :ivar rotation: how many placements were made; breaks ties between equal nodes

@@ -46,8 +46,8 @@ def main():
 def measure(there, root, args):
     """Tick so many times; return the means."""
     launch(there, root, args.guests)
-    options = agent_conf.Options(
-        settings.read('/dev/null'), counters_conf.Options(), rebalance=agent_conf.DRY_RUN
+    options = agent_conf.AgentOptions(
+        settings.read('/dev/null'), counters_conf.CounterOptions(), rebalance=agent_conf.DRY_RUN
     )
     with stages.Agent(options, root) as made:
         spent = {'sampling': 0.0}
@@ -81,11 +81,11 @@ def launch(there, root, count):
     """Start guests, placed on both nodes alike."""
     with promises_file.locked(
         root + '/run/nova-numa-pmc', 1.0, promises_file.read_boot_id(root)
-    ) as ledger:
+    ) as record:
         for number in range(1, count + 1):
             there.launch(number, {0: MIB, 1: MIB})
             node = number % 2
-            ledger.put(
+            record.put(
                 model.Promise(
                     host.uuid_of(number),
                     host.name_of(number),

@@ -68,7 +68,7 @@ def measure(chosen, work, slice_s, window_s, counters):
         stack.callback(os.waitpid, pid, 0)
         stack.callback(os.kill, pid, signal.SIGKILL)
         target = perf_event.thread(pid)
-        dedicated = stack.enter_context(contextlib.closing(perf_event.Group(chosen, target)))
+        dedicated = stack.enter_context(contextlib.closing(perf_event.EventGroup(chosen, target)))
         turns = stack.enter_context(
             contextlib.closing(rotation.Rotation(rotation.plan_sets(chosen, counters), target))
         )

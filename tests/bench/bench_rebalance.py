@@ -28,8 +28,9 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..'))
 
-from nova_numa_pmc.core.rebalance import moves, planner, regrets as ledgers
-from nova_numa_pmc.core.rebalance.host_model import Ground  # noqa: E402
+from nova_numa_pmc.core.rebalance import moves, planner
+from nova_numa_pmc.core.rebalance.host_model import HostModel  # noqa: E402
+from nova_numa_pmc.core.rebalance.regrets import Regrets
 from tests.bench.exact_rebalance import EQUAL_CORES, EQUAL_RATIO, Search  # noqa: E402
 from tests.sim.constant import GIB, Constant, load  # noqa: E402
 from tests.sim.loads import Scenario, total  # noqa: E402
@@ -37,7 +38,7 @@ from tests.sim.policies import Planned, Still, Threshold  # noqa: E402
 
 PLAN_MS_MAX, P50_LOSS_RATIO_MAX = 100.0, 1.05
 #: Without what would end the moves early: what counts is where they lead.
-FREE = moves.Terms(bytes_per_tick=1 << 50, moves_per_hour=10**6, widen=False)
+FREE = moves.RebalanceTerms(bytes_per_tick=1 << 50, moves_per_hour=10**6, widen=False)
 #: Seconds and number of ticks on constant load. At the longer all moves are paid for at once, and
 #: the order is by gain; at the shorter the cheap ones come first, as in operation.
 TICKS = ((5, 400), (60, 200))
@@ -114,13 +115,13 @@ def bound(host):
 
 def thousand(ticks=40):
     """Plan for 1,000 guests, make the moves, and go on."""
-    host, ledger = large_host(random.Random(1)), ledgers.Ledger()
-    terms = moves.Terms(bytes_per_tick=64 * GIB, moves_per_hour=1000)
+    host, regrets = large_host(random.Random(1)), Regrets()
+    terms = moves.RebalanceTerms(bytes_per_tick=64 * GIB, moves_per_hour=1000)
     cpu_ms, wall_ms, losses, made, size = [], [], [], 0, 0
     for tick in range(ticks):
         seen = host.situation()
         wall, cpu = time.perf_counter(), time.process_time()
-        plan, ledger = planner.plan(seen, ledger, terms, 5.0, 5.0 * tick)
+        plan, regrets = planner.plan(seen, regrets, terms, 5.0, 5.0 * tick)
         cpu_ms.append(1000 * (time.process_time() - cpu))
         wall_ms.append(1000 * (time.perf_counter() - wall))
         losses.append(plan.loss_cores)
@@ -196,7 +197,7 @@ def against_exact(hosts, seed=1):
             plans, _ = host.run(FREE, ticks, tick_s)
             ends.append(
                 (
-                    Ground(host.situation(), FREE).balance.burden(),
+                    HostModel(host.situation(), FREE).balance.burden(),
                     sum(move.bytes for plan in plans for move in plan.moves),
                 )
             )

@@ -104,7 +104,7 @@ class WholeSample:
 
     def __init__(self, root, copies, interval_s):
         self._sampler = sampling.Sampler(
-            counters_conf.Options(
+            counters_conf.CounterOptions(
                 events=tuple(
                     (event.role, 'software/config=%#x/' % event.config) for event in EVENTS
                 )
@@ -366,7 +366,7 @@ def main(argv=None):
     options = parse(argv)
     try:
         with running_guests.control_groups(['probe']) as groups:
-            perf_event.Group(EVENTS, perf_event.cgroup(groups['probe'][0], CPUS[0])).close()
+            perf_event.EventGroup(EVENTS, perf_event.cgroup(groups['probe'][0], CPUS[0])).close()
     except (OSError, exceptions.CounterError) as error:
         print('skipped: no control group can be counted: %s' % error, file=sys.stderr)
         return 1

@@ -6,7 +6,7 @@ burden (loss and crowding) is the planner's own definition; its loss is tested a
 ``core/pressure.py`` elsewhere.
 """
 
-from nova_numa_pmc.core.rebalance.host_model import Ground, Place
+from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
 
 #: Losses are equal within this part, or this many cores.
 EQUAL_RATIO, EQUAL_CORES = 0.01, 0.02
@@ -16,12 +16,12 @@ class Search:
     """One search; ``proven`` tells whether it was finished within its budget."""
 
     def __init__(self, situation, terms, budget=60000):
-        self.ground = Ground(situation, terms)
+        self.host_model = HostModel(situation, terms)
         self.budget = budget
         self.expanded = 0
-        self.balance = self.ground.balance
+        self.balance = self.host_model.balance
         self.movers = sorted(
-            (mover for mover in self.ground.movers.values() if mover.movable),
+            (mover for mover in self.host_model.movers.values() if mover.movable),
             key=lambda each: -(each.demand + 4 * each.traffic * 1e-10),
         )
         self.left = [
@@ -30,12 +30,12 @@ class Search:
         # A node that has promised more than it has may keep that, whoever has it.
         self.most = [
             max(capacity or 0, promised)
-            for capacity, promised in zip(self.ground.capacity, self.ground.promised)
+            for capacity, promised in zip(self.host_model.capacity, self.host_model.promised)
         ]
         for mover in self.movers:
             self.balance.put(mover.effect, -1)
             for at, size in mover.promise.items():
-                self.ground.promised[at] -= size
+                self.host_model.promised[at] -= size
         self.options = [self._options(mover) for mover in self.movers]
 
     @property
@@ -46,13 +46,13 @@ class Search:
     def _options(self, mover):
         """List (effect, bytes, {position: promise}); as it is first."""
         found = [(mover.effect, 0, mover.promise)]
-        for n in self.ground.running:
-            place = Place((n,), self.ground.memory_at[n])
-            size = self.ground.bytes_to_move(mover, place)
-            if self.ground.may(mover, place) and (size or place.cpus != mover.at):
+        for n in self.host_model.running:
+            place = Place((n,), self.host_model.memory_at[n])
+            size = self.host_model.bytes_to_move(mover, place)
+            if self.host_model.may(mover, place) and (size or place.cpus != mover.at):
                 found.append(
                     (
-                        self.ground.effect(mover, place),
+                        self.host_model.effect(mover, place),
                         size,
                         {place.memory: mover.guest.memory_bytes},
                     )
@@ -102,7 +102,7 @@ class Search:
     def _take(self, option):
         effect, _, promise = option
         self.balance.put(effect)
-        promised, fits = self.ground.promised, True
+        promised, fits = self.host_model.promised, True
         for n, amount in promise.items():
             promised[n] += amount
             fits = fits and promised[n] <= self.most[n]
@@ -112,7 +112,7 @@ class Search:
         effect, _, promise = option
         self.balance.put(effect, -1)
         for n, amount in promise.items():
-            self.ground.promised[n] -= amount
+            self.host_model.promised[n] -= amount
 
     def _bound(self, at):
         """No completion loses less: what is placed keeps its loss, the rest fills what idles."""

@@ -51,11 +51,11 @@ class Rotation:
 
         :raises CounterError: a set that can't be opened; nothing stays open
         """
-        self._groups: list[perf_event.Group] = []
+        self._groups: list[perf_event.EventGroup] = []
         self._current = -1
         try:
             for events in sets:
-                self._groups.append(perf_event.Group(events, target, disabled=True))
+                self._groups.append(perf_event.EventGroup(events, target, disabled=True))
         except Exception:
             self.close()
             raise

@@ -129,7 +129,7 @@ class MonitorTest(base.NovaTest):
         self.assertEqual(set(), NUMA & set(self.sent()))
         self.assertEqual('one', self.host_of(self.boot(self.flavor())))
 
-    def test_another_kind_of_trouble_is_told_too(self):
+    def test_another_kind_of_problem_is_told_too(self):
         path = os.path.join(self.state_dir('one'), host_state.FILE)
         self.publish('one', 0.1, 0.1, taken_s=time.time() - 3600)
         self._run_periodics()

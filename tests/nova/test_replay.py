@@ -27,7 +27,7 @@ class ReplayTest(base.NovaTest):
             rows = '\n'.join(row for (row,) in connection.execute(ROWS))
         hosts, saved_s = replay.read(rows)
         return replay.judge(
-            hosts, replay.Flavor(vcpus, memory_mb, extra_specs), replay.defaults(), saved_s
+            hosts, replay.SavedFlavor(vcpus, memory_mb, extra_specs), replay.defaults(), saved_s
         )
 
     def test_the_same_host(self):

@@ -2,7 +2,8 @@
 """Hosts whose guests want the same for ever: what a plan makes of them in the end."""
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.rebalance import moves, planner, regrets as ledgers
+from nova_numa_pmc.core.rebalance import moves, planner
+from nova_numa_pmc.core.rebalance.regrets import Regrets
 
 GIB, MIB = 1 << 30, 1 << 20
 LINE_BYTES = 64
@@ -93,20 +94,20 @@ class Constant:
             ]
         return sum(move.bytes for move in plan.moves)
 
-    def run(self, terms, ticks, elapsed_s=5.0, noise=None, ledger=None):
-        """Plan and make moves; returns (plans, ledger).
+    def run(self, terms, ticks, elapsed_s=5.0, noise=None, regrets=None):
+        """Plan and make moves; returns (plans, regrets).
 
         :param noise: ``noise(guest, tick)`` returns the guest as measured in a tick
         """
-        plans, ledger = [], ledger or ledgers.Ledger()
+        plans, regrets = [], regrets or Regrets()
         for tick in range(ticks):
             seen = [noise(guest, tick) for guest in self.guests] if noise else None
-            plan, ledger = planner.plan(
-                self.situation(seen), ledger, terms, elapsed_s, 1000.0 + tick * elapsed_s
+            plan, regrets = planner.plan(
+                self.situation(seen), regrets, terms, elapsed_s, 1000.0 + tick * elapsed_s
             )
             self.make(plan)
             plans.append(plan)
-        return plans, ledger
+        return plans, regrets
 
     @staticmethod
     def _moved(guest, step):

@@ -2,7 +2,8 @@
 """Who moves guests: nobody, a threshold rule, the planner. Each sees a noisy interval."""
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.rebalance import moves, planner, regrets as ledgers
+from nova_numa_pmc.core.rebalance import moves, planner
+from nova_numa_pmc.core.rebalance.regrets import Regrets
 
 GIB = 1 << 30
 
@@ -111,14 +112,14 @@ class Planned:
     """Ask the planner at each tick and do what it says."""
 
     def __init__(self, terms=None):
-        self.terms = terms or moves.Terms()
-        self.ledger = ledgers.Ledger()
+        self.terms = terms or moves.RebalanceTerms()
+        self.regrets = Regrets()
         self.kinds = {}
 
     def tick(self, host, now_s, elapsed_s, rng, noise):
         """Look at one interval and apply the plan."""
-        plan, self.ledger = planner.plan(
-            situation(host, rng, noise), self.ledger, self.terms, elapsed_s, now_s
+        plan, self.regrets = planner.plan(
+            situation(host, rng, noise), self.regrets, self.terms, elapsed_s, now_s
         )
         by_name = {guest.name: guest for guest in host.guests}
         for move in plan.moves:

@@ -274,7 +274,7 @@ class LogTest(HookTest):
                 'start',
                 stream.fileno(),
                 self.root,
-                lines=journal.Lines(self.root, self.wait),
+                lines=journal.JournalLines(self.root, self.wait),
             )
 
     def test_the_decision_first(self):
@@ -439,7 +439,7 @@ class StartedTest(HookTest):
         self.call('stopped', 1)
         self.call('start', 1)
         newer = self.promise(1)
-        promises.settle(late, options, self.root, 1)
+        promises.record_started(late, options, self.root, 1)
         self.assertEqual(newer, self.promise(1))
         self.assertFalse(newer.started)
 

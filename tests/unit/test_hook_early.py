@@ -172,13 +172,13 @@ class OverTest(EarlyCase):
         for what in ('release', 'started', 'a newer start', 'the record is gone'):
             with self.subTest(what):
                 hold = self.start()
-                with promises.locked(self.options, self.root, 1.0) as ledger:
+                with promises.locked(self.options, self.root, 1.0) as record:
                     if what == 'release':
-                        ledger.drop(promise.uuid)
+                        record.drop(promise.uuid)
                     elif what == 'started':
-                        ledger.put(hold._promise._replace(started=True))
+                        record.put(hold._promise._replace(started=True))
                     elif what == 'a newer start':
-                        ledger.put(hold._promise._replace(since_ns=1))
+                        record.put(hold._promise._replace(since_ns=1))
                 if what == 'the record is gone':
                     os.unlink(self.host.path('run/nova-numa-pmc/promises'))
                 self.assertLess(self.run_on(hold), 0.2)

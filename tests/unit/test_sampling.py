@@ -35,7 +35,7 @@ class WithoutPmu(unittest.TestCase):
         self.sampler = self.open()
 
     def open(self, **options):
-        sampler = sampling.Sampler(counters_conf.Options(**options), self.root)
+        sampler = sampling.Sampler(counters_conf.CounterOptions(**options), self.root)
         self.addCleanup(sampler.close)
         return sampler
 
@@ -232,8 +232,8 @@ class SamplerTest(WithoutPmu):
             os.path.join(self.root, 'run/nova-numa-pmc'),
             1.0,
             promises_file.read_boot_id(self.root),
-        ) as ledger:
-            ledger.put(model.Promise('u', 'n', (1,), (1,), 2, 7 * MIB))
+        ) as record:
+            record.put(model.Promise('u', 'n', (1,), (1,), 2, 7 * MIB))
         self.assertEqual([0, 7 * MIB], [node.promised_bytes for node in self.sample(5).nodes])
 
     def test_a_guest_that_vanishes_and_comes_again_under_its_name(self):
@@ -342,7 +342,7 @@ class SamplerTest(WithoutPmu):
 class WithCounters(unittest.TestCase):
     """Page faults stand for local accesses, major ones (none) for remote."""
 
-    OPTIONS = counters_conf.Options(
+    OPTIONS = counters_conf.CounterOptions(
         events=(
             ('local_dram', 'software/config=0x5/'),
             ('remote_dram', 'software/config=0x6/'),
@@ -353,7 +353,7 @@ class WithCounters(unittest.TestCase):
 
     def setUp(self):
         try:
-            perf_event.Group((CYCLES,), perf_event.on_cpu(0)).close()
+            perf_event.EventGroup((CYCLES,), perf_event.on_cpu(0)).close()
         except exceptions.CounterError as error:
             self.skipTest(str(error))
         directory = tempfile.TemporaryDirectory()

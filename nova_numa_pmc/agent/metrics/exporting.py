@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.agent.metrics.shown import Shown
-from nova_numa_pmc.agent.problem_log import Troubles
+from nova_numa_pmc.agent.problem_log import ProblemLog
 from nova_numa_pmc.conf import metrics as metrics_conf
 from nova_numa_pmc.exceptions import ExportError
 
@@ -31,9 +31,11 @@ class Exporter:
     It serves nothing before the first one.
     """
 
-    def __init__(self, log: logging.Logger, options: metrics_conf.Options | None = None) -> None:
-        self._log, self._options = log, options or metrics_conf.Options()
-        self._troubles = Troubles(log, time.monotonic)
+    def __init__(
+        self, log: logging.Logger, options: metrics_conf.MetricsOptions | None = None
+    ) -> None:
+        self._log, self._options = log, options or metrics_conf.MetricsOptions()
+        self._problem_log = ProblemLog(log, time.monotonic)
         self._endpoint: Endpoint | None = None
         self._installed = True
         self._ticks, self._seconds = 0, 0.0
@@ -53,15 +55,15 @@ class Exporter:
         self._shown = Shown(tick, self._options.guests, self._ticks, self._seconds)
         # Again at each tick: an address may come up later than the agent.
         if self._options.address and not self._endpoint and self._installed:
-            with self._troubles.stage(_STAGE):
+            with self._problem_log.stage(_STAGE):
                 self._open(self._options.address)
 
-    def reload(self, options: metrics_conf.Options) -> None:
+    def reload(self, options: metrics_conf.MetricsOptions) -> None:
         """Go on with other options; the next tick is shown by them."""
         former, self._options = self._options, options
         self._installed = True  # or so it may be by now
         if options.address != former.address:
-            self._troubles.forget(_STAGE)
+            self._problem_log.forget(_STAGE)
             self.close()
 
     def _open(self, address: metrics_conf.Address) -> None:
@@ -81,7 +83,7 @@ class Exporter:
         """Stop serving, within half a second; nothing is raised."""
         if self._endpoint:
             endpoint, self._endpoint = self._endpoint, None
-            with self._troubles.stage('stopping metrics'):
+            with self._problem_log.stage('stopping metrics'):
                 endpoint.close()
 
     def __enter__(self) -> Exporter:

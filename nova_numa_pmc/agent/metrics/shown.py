@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scrape is made of: handed over by the loop, without prometheus_client."""
+"""The values of a scrape: handed over by the loop, without prometheus_client."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class Shown(Record):
-    """What a scrape is made of.
+    """The values of a scrape.
 
-    :param guests: as in :class:`metrics_conf.Options`
+    :param guests: as in :class:`metrics_conf.MetricsOptions`
     :param ticks: how many there have been, and the ``seconds`` that all of them took
     """
 

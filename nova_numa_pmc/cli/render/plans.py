@@ -10,13 +10,15 @@ from nova_numa_pmc.core.rebalance import eligibility
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
 
 if TYPE_CHECKING:
-    from nova_numa_pmc.cli.context import Seen
+    from nova_numa_pmc.cli.context import ObservedHost
     from nova_numa_pmc.core.rebalance import moves
 
 _NAMES_SHOWN = 6
 
 
-def lines(plan: moves.Plan, situation: moves.Situation, horizon_s: float, seen: Seen) -> list[str]:
+def lines(
+    plan: moves.Plan, situation: moves.Situation, horizon_s: float, seen: ObservedHost
+) -> list[str]:
     """Return a plan as lines of text.
 
     :param situation: of which the plan was made; ``seen`` was measured
@@ -55,7 +57,7 @@ def lines(plan: moves.Plan, situation: moves.Situation, horizon_s: float, seen: 
     return found
 
 
-def to_data(plan: moves.Plan, situation: moves.Situation, seen: Seen) -> dict[str, Any]:
+def to_data(plan: moves.Plan, situation: moves.Situation, seen: ObservedHost) -> dict[str, Any]:
     """Return a plan, made of what was measured, as plain data."""
     assert seen.sample is not None
     return {

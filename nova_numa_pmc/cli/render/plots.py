@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from nova_numa_pmc.cli.render.summary import Recorded, Series
+    from nova_numa_pmc.cli.render.summary import MetricSeries, Recorded
 
 #: More points than a plot has pixels tell nothing.
 _POINTS = 1000
@@ -68,14 +68,14 @@ def draw(
     return drawn
 
 
-def _cores(series: Series) -> float:
+def _cores(series: MetricSeries) -> float:
     return math.fsum(value for value in series.values['cores'] if not math.isnan(value))
 
 
 def _draw(
     path: str,
     heading: str,
-    all_series: list[Series],
+    all_series: list[MetricSeries],
     panels: Sequence[tuple[str, str, float]],
     recorded: Recorded,
     windows: Iterable[tuple[float | None, float | None]],

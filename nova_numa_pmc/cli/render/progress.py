@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.paging import migrate
 
 
-class Lines:
+class LineProgress:
     """Only what is said, line by line."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> LineProgress:
         return self
 
     def __exit__(
@@ -49,7 +49,7 @@ class Lines:
         """
 
 
-class Bars(Lines):
+class Bars(LineProgress):
     """A bar for each guest in hand: bytes, rate and the time that is left."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -100,7 +100,7 @@ class Bars(Lines):
             )
 
 
-def open_bars(stream: TextIO | None = None) -> Lines:
+def open_bars(stream: TextIO | None = None) -> LineProgress:
     """Return what suits a stream, as a context."""
     stream = stream or sys.stderr
-    return Bars(stream) if rich is not None and stream.isatty() else Lines(stream)
+    return Bars(stream) if rich is not None and stream.isatty() else LineProgress(stream)

@@ -16,11 +16,11 @@ from nova_numa_pmc.cpulist import format_cpulist, format_nodes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nova_numa_pmc.cli.host_status import Agent, Node, Standing
+    from nova_numa_pmc.cli.host_status import AgentStatus, NodeStatus, Standing
     from nova_numa_pmc.core.demand.demand_history import GuestHistory
     from nova_numa_pmc.state.overrides import Override
 
-_NODES: tuple[tuple[str, Callable[[Node], str]], ...] = (
+_NODES: tuple[tuple[str, Callable[[NodeStatus], str]], ...] = (
     ('node', lambda n: str(n.id)),
     ('pressure', lambda n: number(n.pressure)),
     ('cpu', lambda n: number(n.cpu_ratio)),
@@ -43,7 +43,7 @@ _LEGEND = (
 )
 
 
-def agent_lines(agent: Agent, asked: bool) -> list[str]:
+def agent_lines(agent: AgentStatus, asked: bool) -> list[str]:
     """Return the lines about the agent.
 
     :param asked: the operator measures: what is published matters less
@@ -104,7 +104,7 @@ def memory_line(number: int, size_bytes: int | None, memory: model.NodeMemory) -
     )
 
 
-def memory_lines(nodes: Iterable[Node]) -> list[str]:
+def memory_lines(nodes: Iterable[NodeStatus]) -> list[str]:
     """List the nodes whose memory is not for guests."""
     return [
         memory_line(
@@ -123,7 +123,7 @@ def age(seconds: float) -> str:
     return '%.0f s' % seconds
 
 
-def node_table(nodes: Iterable[Node]) -> tables.Table:
+def node_table(nodes: Iterable[NodeStatus]) -> tables.Table:
     """Return nodes as a table."""
     return tables.Table(
         'nodes',
@@ -236,8 +236,8 @@ def _memory(by_node: dict[int, int] | None) -> str:
 
 
 def to_data(
-    agent: Agent,
-    nodes: Iterable[Node],
+    agent: AgentStatus,
+    nodes: Iterable[NodeStatus],
     guests: Iterable[Standing],
     absent: Iterable[Override],
     problems: Iterable[str],

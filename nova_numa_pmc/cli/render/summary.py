@@ -63,7 +63,7 @@ COMPARED = (
 
 
 class Spread(Record):
-    """How a value was spread over the samples that know it; None: none does."""
+    """Spread of a value over the samples that know it; None: none does."""
 
     median: float | None
     p95: float | None
@@ -71,7 +71,7 @@ class Spread(Record):
     samples: int
 
 
-class Series:
+class MetricSeries:
     """The values of one node or guest, a column for each metric; NaN is unknown."""
 
     def __init__(self, name: str, metrics: Iterable[str]) -> None:
@@ -107,8 +107,8 @@ class Recorded:
     """
 
     def __init__(self) -> None:
-        self.nodes: dict[int, Series] = {}
-        self.guests: dict[str, Series] = {}
+        self.nodes: dict[int, MetricSeries] = {}
+        self.guests: dict[str, MetricSeries] = {}
         self.sources: dict[str, int] = {}
         self.problems: dict[str, int] = {}
         self.samples = self.repeated = 0
@@ -131,9 +131,11 @@ class Recorded:
             self._series(self.guests, guest.uuid, guest.name, GUEST_METRICS).add(sample, guest)
 
     @staticmethod
-    def _series(where: dict[_Key, Series], key: _Key, name: str, metrics: Iterable[str]) -> Series:
+    def _series(
+        where: dict[_Key, MetricSeries], key: _Key, name: str, metrics: Iterable[str]
+    ) -> MetricSeries:
         if key not in where:
-            where[key] = Series(name, metrics)
+            where[key] = MetricSeries(name, metrics)
         return where[key]
 
 
@@ -168,7 +170,7 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def of_node(
-    series: Series, from_s: float | None = None, to_s: float | None = None
+    series: MetricSeries, from_s: float | None = None, to_s: float | None = None
 ) -> dict[str, float | None]:
     """Return {metric: mean over time or None} of a node in a window, as :data:`COMPARED`."""
     window = series.between(from_s, to_s)
@@ -176,7 +178,7 @@ def of_node(
 
 
 def of_guest(
-    series: Series, from_s: float | None = None, to_s: float | None = None
+    series: MetricSeries, from_s: float | None = None, to_s: float | None = None
 ) -> dict[str, float | None]:
     """Return likewise of a guest."""
     window = series.between(from_s, to_s)
@@ -195,7 +197,7 @@ def of_host(
     )
 
 
-def _columns(series: Series, window: slice, cores: array[float]) -> dict[str, array[float]]:
+def _columns(series: MetricSeries, window: slice, cores: array[float]) -> dict[str, array[float]]:
     unknown = array('f', [math.nan]) * len(series.taken_s)
     columns = {
         metric: series.values.get(metric, unknown)[window]

@@ -37,7 +37,7 @@ class Cell(Record):
 
 
 class Table(Record):
-    """What one table shows.
+    """Headings and cells of one table.
 
     :param headings: (text, whether it is aligned to the left)
     :param rows: tuple of tuples of :class:`Cell`, as many as headings

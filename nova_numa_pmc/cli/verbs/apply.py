@@ -57,7 +57,7 @@ def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
     if not may_ask(args, here):
         return exits.USAGE
     here.need_root()
-    seen = here.measure(args.interval, keep=True)
+    seen = here.measure(args.interval, write_promises=True)
     plan, situation = here.propose(seen, args.horizon, args.guest)
     if not args.json:
         plan_command.show(plan, situation, args.horizon, seen)

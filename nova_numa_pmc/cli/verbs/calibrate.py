@@ -52,7 +52,7 @@ _BANDWIDTH_S, _CHAIN_S, _PAIR_S = 1.6, 0.8, 0.3
 
 
 class NodePlan(Record):
-    """How one node is measured.
+    """CPUs and memory by which one node is measured.
 
     :param cpus: CPUs that read it, one a core
     :param from_node: the node of these CPUs: itself, or the nearest to one without CPUs
@@ -77,7 +77,7 @@ class LatencyProbe(Protocol):
 
 
 class Probe(Protocol):
-    """What measures, as :mod:`memory_probe`; a node None is wherever memory is."""
+    """A probe, as :mod:`memory_probe`; a node None is wherever memory is."""
 
     def read_bytes_per_sec(
         self, cpus: tuple[int, ...], node: int | None, slice_bytes: int

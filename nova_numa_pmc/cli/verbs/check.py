@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from typing import Optional
 
     #: Asks a service's Python as a user (uid, gid), None: as this one.
-    Ask = Callable[[str, Optional[tuple[int, int]]], interpreter.Answer]
+    Ask = Callable[[str, Optional[tuple[int, int]]], interpreter.InterpreterAnswer]
     #: One check.
     Check = Callable[[], Iterable[Finding]]
 
@@ -279,7 +279,7 @@ def _of_service(
 
 def _answer(
     args: argparse.Namespace, role: str, process: processes.Process | None, ask: Ask | None
-) -> interpreter.Answer | None:
+) -> interpreter.InterpreterAnswer | None:
     """Ask the service's Python, unless it belongs to another root than this one."""
     service = _SERVICES[role]
     if ask is None or (process is not None and not process.same_root):

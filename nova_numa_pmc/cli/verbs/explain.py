@@ -49,7 +49,7 @@ _NEW_UUID, _NEW_NAME = '', 'new guest'
 
 
 class Flavor(TypedDict, total=False):
-    """What of a flavor says how large a guest is, and its extra specs."""
+    """The size that a flavor gives a guest, and its extra specs."""
 
     vcpus: int
     memory_bytes: int
@@ -180,7 +180,7 @@ def as_dict(
     guest: model.Guest,
     decision: Decision,
     recorded: model.Promise | None,
-    places: Iterable[dry_run.Place],
+    places: Iterable[dry_run.PossiblePlace],
     kept: Sequence[tuple[model.Node, model.NodeMemory]] = (),
 ) -> dict[str, Any]:
     """Return the explanation as plain data.
@@ -204,7 +204,7 @@ def as_dict(
             'mem_nodes': promise.mem_nodes,
             'why': decision.why,
             'cpus': None if decision.cpus is None else sorted(decision.cpus),
-            'evidence': decision.evidence and decision.evidence.told,
+            'evidence': decision.evidence and decision.evidence.summary,
         },
         'problems': list(decision.problems),
         'memory_kept': [
@@ -232,7 +232,7 @@ def render(
     guest: model.Guest,
     decision: Decision,
     recorded: model.Promise | None,
-    places: Sequence[dry_run.Place],
+    places: Sequence[dry_run.PossiblePlace],
     kept: Sequence[tuple[model.Node, model.NodeMemory]] = (),
 ) -> str:
     """Return the explanation as text."""
@@ -279,7 +279,7 @@ def _nodes(view: model.HostView) -> tables.Table:
     return _table('node cores threads guests vcpus capacity promised left', rows)
 
 
-def _places(places: Sequence[dry_run.Place]) -> tables.Table:
+def _places(places: Sequence[dry_run.PossiblePlace]) -> tables.Table:
     rows = [
         (
             '%d.' % number,

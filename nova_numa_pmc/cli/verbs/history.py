@@ -75,7 +75,7 @@ def _uuid_of(text: str, root: str) -> list[str]:
         return []
 
 
-def table(entries: Sequence[history.Entry]) -> tables.Table:
+def table(entries: Sequence[history.HistoryEntry]) -> tables.Table:
     """Return entries as a table: a row for each guest that was moved."""
     headings = ('id', 'when', 'who', 'guest', 'from', 'to', 'moved', 'took', 'result', 'why')
     rows = [
@@ -101,7 +101,7 @@ def table(entries: Sequence[history.Entry]) -> tables.Table:
     )
 
 
-def _nodes(place: history.Place) -> str:
+def _nodes(place: history.PromisedPlace) -> str:
     """Return '0', or '0, memory 1' where they are apart."""
     cpus = format_nodes(place.cpu_nodes) or 'any'
     mems = format_nodes(place.mem_nodes) or 'any'

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     Problem = dict[str, str]
     Report = dict[str, Any]
-    TryScript = Callable[[str, str], confinement.Trial]
+    TryScript = Callable[[str, str], confinement.LabelTrial]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -223,16 +223,16 @@ def _problems_of_wiring(
 
 def _try(
     root: str, daemon: confinement.Daemon | None, script: str, try_script: TryScript
-) -> confinement.Trial:
+) -> confinement.LabelTrial:
     label = confinement.label_of_daemon(root, daemon)
     if label is None:
-        return confinement.Trial(
+        return confinement.LabelTrial(
             None, None, "the daemon's label is unknown while it is not running"
         )
     return try_script(script, label)
 
 
-def problems_of_trial(trial: confinement.Trial) -> list[Problem]:
+def problems_of_trial(trial: confinement.LabelTrial) -> list[Problem]:
     """Return what a trial says is wrong, as problems."""
     if trial.ok:
         return []

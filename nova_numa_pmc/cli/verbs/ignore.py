@@ -52,7 +52,7 @@ def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
         return exits.OK
     guest = here.find(args.guest)
     # In turn: an agent in the middle of a tick would write what is taken away here.
-    with run_moves.hold_turn(here, 'ignore', args.wait):
+    with run_moves.hold_move_lock(here, 'ignore', args.wait):
         pin.say(here, overrides.Override(guest.uuid, overrides.IGNORE, guest.name), args)
         _release(here, guest)
     return exits.OK
@@ -60,11 +60,11 @@ def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
 
 def _release(here: context.Here, guest: model.Guest) -> None:
     """Promise a guest no place and let it go wherever guests may; what others placed stays."""
-    with promises.locked(here.shared, here.root, LOCK_TIMEOUT_S) as ledger:
-        promise = ledger.promises.get(guest.uuid)
+    with promises.locked(here.shared, here.root, LOCK_TIMEOUT_S) as record:
+        promise = record.promises.get(guest.uuid)
         if promise is None or promise.origin != model.PLACED:
             return
-        ledger.put(
+        record.put(
             promise._replace(
                 cpu_nodes=(), mem_nodes=(), mem_bytes=(), bound=False, origin=model.FLOATING
             )

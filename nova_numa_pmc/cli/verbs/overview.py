@@ -43,7 +43,7 @@ def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
     """Show status and plan, ask, make the moves; return the exit code."""
     here = here or context.Here(args.root)
     asks = here.terminal and here.may_write and not args.json
-    seen = here.measure(args.interval, keep=asks)
+    seen = here.measure(args.interval, write_promises=asks)
     plan, situation = here.propose(seen, args.horizon)
     if args.json:
         print(

@@ -106,12 +106,12 @@ def say(
 
 def _bring(
     here: context.Here, guest: model.Guest, node_id: int, wait_s: float
-) -> run_moves.Outcome | None:
+) -> run_moves.RunResult | None:
     """Move a guest to a node; return what came of it, None: it is there.
 
     :raises MigrationError: it can't be there
     """
-    seen = here.look(keep=True)
+    seen = here.look(write_promises=True)
     node = next((node for node in seen.host.nodes if node.id == node_id), None)
     if node is None or not node.cpus:
         raise MigrationError(

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
 
 
 def show(
-    plan: moves.Plan, situation: moves.Situation, horizon_s: float, seen: context.Seen
+    plan: moves.Plan, situation: moves.Situation, horizon_s: float, seen: context.ObservedHost
 ) -> None:
     """Print a plan as text, and to stderr what could not be told."""
     print('\n'.join(plans.lines(plan, situation, horizon_s, seen)), flush=True)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _PART_MAX_MIB = recording.PART_MAX_BYTES >> 20
 
 
-class Sampler(Protocol):
+class RecordSampler(Protocol):
     """Measures a host, over the time since the sample before."""
 
     def sample(self) -> Sample:
@@ -94,12 +94,12 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
 
 def run(
     args: argparse.Namespace,
-    open_sampler: Callable[[], AbstractContextManager[Sampler]] = top.open_sampler,
+    open_sampler: Callable[[], AbstractContextManager[RecordSampler]] = top.open_sampler,
     wait: Callable[[float], bool | None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
     """Record until the duration is over or a signal comes."""
-    writer = recording.Writer(args.out, args.max_size << 20, args.keep)
+    writer = recording.RecordingWriter(args.out, args.max_size << 20, args.keep)
     sizes = array('L')
     try:
         if writer.cut_bytes:
@@ -109,12 +109,12 @@ def run(
             % (args.out, args.interval, '' if args.duration else '; Ctrl-C ends it')
         )
         with top.until_interrupted(), open_sampler() as sampler:
-            told: set[str] = set()
+            printed: set[str] = set()
             for sample in _until(
                 args.duration, intervals.paced(sampler.sample, args.interval, wait, clock), clock
             ):
                 sizes.append(writer.append(sample))
-                top.tell_once(sample.problems, told, _say)
+                top.print_once(sample.problems, printed, _say)
     finally:
         writer.close()
     _say(

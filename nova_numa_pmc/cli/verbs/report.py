@@ -241,11 +241,11 @@ def as_data(
     return data
 
 
-def _by_name(recorded: summary.Recorded) -> list[tuple[str, summary.Series]]:
+def _by_name(recorded: summary.Recorded) -> list[tuple[str, summary.MetricSeries]]:
     return sorted(recorded.guests.items(), key=lambda item: item[1].name)
 
 
-def _spreads(series: summary.Series) -> dict[str, Any]:
+def _spreads(series: summary.MetricSeries) -> dict[str, Any]:
     return {metric: summary.spread(values)._asdict() for metric, values in series.values.items()}
 
 
@@ -325,7 +325,7 @@ def _sources(recorded: summary.Recorded) -> str:
     )
 
 
-def _spread_table(title: str, all_series: Sequence[summary.Series]) -> tables.Table:
+def _spread_table(title: str, all_series: Sequence[summary.MetricSeries]) -> tables.Table:
     """Return medians and percentiles, with the columns that anything is known of."""
     spreads = [
         {

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
     return exits.OK
 
 
-def show(here: context.Here, seen: context.Seen) -> None:
+def show(here: context.Here, seen: context.ObservedHost) -> None:
     """Print how a host stands, and to stderr what could not be told."""
     agent, nodes, guests, absent, problems, source = _found(here, seen)
     lines = status.agent_lines(agent, seen.sample is not None)
@@ -72,7 +72,7 @@ def show(here: context.Here, seen: context.Seen) -> None:
         print('problem: ' + tables.printable(problem), file=sys.stderr)
 
 
-def to_data(here: context.Here, seen: context.Seen) -> dict[str, Any]:
+def to_data(here: context.Here, seen: context.ObservedHost) -> dict[str, Any]:
     """Return how a host stands as plain data."""
     agent, nodes, guests, absent, problems, source = _found(here, seen)
     return dict(
@@ -82,10 +82,10 @@ def to_data(here: context.Here, seen: context.Seen) -> dict[str, Any]:
 
 
 def _found(
-    here: context.Here, seen: context.Seen
+    here: context.Here, seen: context.ObservedHost
 ) -> tuple[
-    host_status.Agent,
-    tuple[host_status.Node, ...],
+    host_status.AgentStatus,
+    tuple[host_status.NodeStatus, ...],
     tuple[host_status.Standing, ...],
     list[Override],
     tuple[str, ...],

@@ -155,23 +155,23 @@ def _last(samples: Iterator[Sample], path: str) -> collections.deque[Sample]:
 def _print_all(args: argparse.Namespace) -> None:
     if not args.replay and sys.stderr.isatty():
         print('measuring for %g s …' % args.interval, file=sys.stderr)
-    told: set[str] = set()
+    printed: set[str] = set()
     for shown in _samples(args, time.sleep):
         shown = only(shown, args.guest)
         if args.json:
             print(json.dumps(measurement.to_data(shown)), flush=True)
         else:
-            tell_once(shown.problems, told, lambda line: print(line, file=sys.stderr))
+            print_once(shown.problems, printed, lambda line: print(line, file=sys.stderr))
             print('\n'.join(as_lines(shown, args.sort)) + '\n', flush=True)
         if args.once:
             return
 
 
-def tell_once(problems: Collection[str], told: set[str], say: Callable[[str], None]) -> None:
-    """Say each problem that is not in the set ``told`` yet."""
+def print_once(problems: Collection[str], printed: set[str], say: Callable[[str], None]) -> None:
+    """Print each problem that is not in the set ``printed`` yet."""
     for problem in problems:
-        if problem not in told:
-            told.add(problem)
+        if problem not in printed:
+            printed.add(problem)
             say('problem: ' + tables.printable(problem))
 
 
@@ -200,7 +200,7 @@ def _live(args: argparse.Namespace) -> None:
 
 
 class _View:
-    """What the live screen shows: the last sample, and how it is sorted."""
+    """State of the live screen: the last sample, and how it is sorted."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.sample: Sample | None = None

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
         return exits.USAGE
     here.need_root()
     entries, _ = history.read(here.root)
-    seen = here.look(keep=True)
+    seen = here.look(write_promises=True)
     found = undo_plan.plan(undo_plan.chosen(entries, args.move), seen.guests, seen.record.promises)
     if not args.json:
         _show(found)
@@ -77,7 +77,7 @@ def _show(found: undo_plan.Undo) -> None:
         print(tables.printable('%s: left alone: %s' % (name, why)))
 
 
-def _exit_code(found: undo_plan.Undo, outcome: run_moves.Outcome | None, said_no: bool) -> int:
+def _exit_code(found: undo_plan.Undo, outcome: run_moves.RunResult | None, said_no: bool) -> int:
     if said_no:
         return exits.NOT_EMPTY
     if outcome is None:

@@ -46,13 +46,13 @@ def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
 
 
 def _print_all(args: argparse.Namespace, here: context.Here) -> None:
-    told: set[str] = set()
+    printed: set[str] = set()
     for seen in here.samples(args.interval, here.wait):
         plan, situation = here.propose(seen, args.horizon, args.guest)
         if args.json:
             print(json.dumps(plans.to_data(plan, situation, seen)), flush=True)
         else:
-            top.tell_once(seen.problems, told, lambda line: print(line, file=sys.stderr))
+            top.print_once(seen.problems, printed, lambda line: print(line, file=sys.stderr))
             print('\n'.join(plans.lines(plan, situation, args.horizon, seen)) + '\n', flush=True)
 
 

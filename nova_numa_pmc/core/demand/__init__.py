@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What guests have wanted over minutes and over a day."""
+"""Demand of guests over minutes and over a day."""

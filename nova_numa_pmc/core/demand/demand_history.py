@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each guest, and everything else on each node, wanted over minutes and over a day.
+"""Demand of each guest, and of all else on each node, over minutes and over a day.
 
 Their clock is the time in which the host was measured: while the agent is stopped nothing ages.
 A guest that is paused, or of which an interval told nothing, keeps what is known of it.
@@ -71,7 +71,7 @@ class Series:
 
 
 class Wants:
-    """What one guest, or all else on one node, wanted.
+    """Demand of one guest, or of all else on one node.
 
     :ivar demand: [cores], what ran and waited
     :ivar traffic: [bytes/s] of DRAM
@@ -89,7 +89,7 @@ class Wants:
 
 
 class GuestHistory(Wants):
-    """What one guest wanted.
+    """Demand of one guest.
 
     :ivar flavor: name of its flavor, None: not told
     :ivar vcpus: as it was seen last
@@ -131,7 +131,7 @@ class GuestHistory(Wants):
             else (mean / self.vcpus)
         )
 
-    def settle(self, promise: model.Promise | None) -> bool:
+    def take_place(self, promise: model.Promise | None) -> bool:
         """Take its place over; return whether it had another one when the interval began."""
         moved = self._place is not None and self._place != _place(promise)
         self._place = _place(promise)
@@ -240,7 +240,7 @@ class Histories:
             history.vcpus = known.vcpus
         if guest and guest.flavor:
             history.flavor = guest.flavor
-        moved = history.settle(promise)
+        moved = history.take_place(promise)
         wanted = demand_of(sample)
         if wanted is None or (guest and guest.state == 'paused'):
             return
@@ -280,8 +280,8 @@ class Histories:
             return
         for name in {history.flavor, None}:
             count, total = self.flavors.pop(name, (0, 0.0))
-            keep = min(1.0, (FLAVOR_GUESTS_MAX - 1) / count) if count else 1.0
-            self.flavors[name] = count * keep + 1, total * keep + cores_per_vcpu
+            kept_share = min(1.0, (FLAVOR_GUESTS_MAX - 1) / count) if count else 1.0
+            self.flavors[name] = count * kept_share + 1, total * kept_share + cores_per_vcpu
         while len(self.flavors) > FLAVORS_MAX:
             del self.flavors[next(name for name in self.flavors if name is not None)]
 

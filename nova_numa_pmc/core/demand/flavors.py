@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What guests of a flavor wanted per vCPU, from the histories of those that are and were there."""
+"""Demand per vCPU of a flavor's guests, from the histories of those that are and were there."""
 
 from __future__ import annotations
 

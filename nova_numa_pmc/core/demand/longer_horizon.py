@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the nodes of a host are wanted for over the longer horizon.
+"""Demand for the nodes of a host over the longer horizon.
 
 Composed of the histories of the guests that are there and of all else, so that it moves with a
 guest. What new guests and hosts are decided by; moves go by the interval.
@@ -14,7 +14,7 @@ from nova_numa_pmc.core.demand import demand_history, flavors
 from nova_numa_pmc.core.host_view import (
     DEFAULT_INTENSITY,
     INTENSITY,
-    SETTLING_NS,
+    YOUNG_NS,
     capacity_cores,
     expected_cores,
 )
@@ -79,7 +79,7 @@ class Level:
 
 
 class Charge:
-    """What one guest counts for, by node.
+    """Demand that one guest counts for, by node.
 
     :ivar traffic: None: unknown
     :ivar cpus, mems: {node id: share}
@@ -213,7 +213,7 @@ def _composed(
 
 
 class Expected:
-    """What a young guest counts for: the larger of what it is expected to want and has wanted.
+    """Demand that a young guest counts for: what it is expected to want or has wanted, if more.
 
     :ivar most: that; ``excess``: by how much it is more than what has been measured
     """
@@ -226,7 +226,7 @@ class Expected:
 
 
 class _Charges:
-    """What each guest counts for, and where."""
+    """Demand that each guest counts for, and where."""
 
     def __init__(
         self,
@@ -281,7 +281,7 @@ class _Charges:
         demand: Amount
         traffic: Amount | None
         if promise is not None and (
-            not promise.started or promise.since_ns > self._now_ns - SETTLING_NS
+            not promise.started or promise.since_ns > self._now_ns - YOUNG_NS
         ):
             demand, traffic = self._expected(uuid, promise, history)
         elif sample is None or history is None or history.demand.day.mean is None:

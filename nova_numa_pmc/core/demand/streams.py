@@ -27,7 +27,7 @@ _LEAST_SHARE = 1e-4
 
 
 class Horizon:
-    """How much an observation of now weighs beside the earlier ones of the same horizon.
+    """Weight of an observation of now beside the earlier ones of the same horizon.
 
     :ivar horizon_s: after this time an observation weighs 1/e of a new one [s]
     :ivar scale: what a second of now weighs

@@ -81,10 +81,10 @@ def choose(
         added = PRIOR_CORES_PER_VCPU * request.vcpus
     crowding = (per_vcpu * best.vcpus + added) / best.cores
     together = (present + added) / (sum(node.cores for node in homes) or 1.0)
-    told = (('caches', len(caches)), ('pressure', crowding))
+    values = (('caches', len(caches)), ('pressure', crowding))
     if crowding > max(limits.pressure_floor, together) + 1e-9:
-        return (), (model.Reason(CROWDED, told),)
-    return tuple(sorted(best.cpus)), (model.Reason(SHARED, told),)
+        return (), (model.Reason(CROWDED, values),)
+    return tuple(sorted(best.cpus)), (model.Reason(SHARED, values),)
 
 
 def is_single_core(cpus: frozenset[int], host: model.Topology) -> bool:

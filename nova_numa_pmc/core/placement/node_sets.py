@@ -131,7 +131,7 @@ def _neighbourhoods(count: int, distances: Distances) -> Iterable[frozenset[int]
 
 
 class _Search:
-    """What each position has, as parts of the need, and what it costs."""
+    """Find positions by what each has, as parts of the need, and by its cost."""
 
     __slots__ = ('room', 'need', 'costs', 'values')
 

@@ -81,7 +81,7 @@ def place(
     return _placement(host_view, members, ask, decided)
 
 
-class Decision:
+class TierDecision:
     """Which tier of candidates it is, and their order.
 
     :ivar reason: the verdict's code alone where there are ``ranks``
@@ -97,17 +97,17 @@ class Decision:
         self.reason, self.ranks, self.assumed = reason, ranks, assumed
 
 
-def decide(ask: Ask, limits: model.Limits) -> Decision:
+def decide(ask: Ask, limits: model.Limits) -> TierDecision:
     """Order the places that a guest could have."""
     wanted = ask.request
     if sum(ask.threads) < max(1, wanted.vcpus):
-        return Decision(
+        return TierDecision(
             model.Reason('too_few_cpus', (('vcpus', wanted.vcpus), ('threads', sum(ask.threads))))
         )
     for code, places in candidates.tiers(ask, lambda: costs(ask, limits)):
         if places:
-            return Decision(model.Reason(code), *ranked(ask, places, limits))
-    return Decision(
+            return TierDecision(model.Reason(code), *ranked(ask, places, limits))
+    return TierDecision(
         model.Reason('no_single_node', (('vcpus', wanted.vcpus), ('threads', max(ask.threads))))
     )
 
@@ -146,7 +146,7 @@ def _left_alone(reason: model.Reason) -> model.Placement:
 
 
 def _placement(
-    host_view: model.HostView, members: Sequence[tuple[int, ...]], ask: Ask, decided: Decision
+    host_view: model.HostView, members: Sequence[tuple[int, ...]], ask: Ask, decided: TierDecision
 ) -> model.Placement:
     """Turn the best candidate into a placement with its reasons."""
     best, code = decided.ranks[0].candidate, decided.reason.code

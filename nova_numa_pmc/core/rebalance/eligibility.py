@@ -21,7 +21,7 @@ _NO_PROMISE = model.Promise('', '', (), (), 1, 0)
 
 
 class _Case(Record):
-    """What is known of a guest, as in :func:`why_not`."""
+    """A guest with its promise, as in :func:`why_not`."""
 
     guest: model.Guest
     promise: model.Promise = _NO_PROMISE
@@ -105,7 +105,7 @@ def why_not_now(guest: model.Guest) -> str:
 
 
 def is_in_pool(guest: model.Guest, host: model.Topology) -> bool:
-    """Say whether the CPUs of a guest that nobody pinned are all in the floating pool.
+    """Return whether the CPUs of a guest that nobody pinned are all in the floating pool.
 
     The rebalancer weighs the floating pool only, and leaves other guests where they are.
     """
@@ -120,7 +120,7 @@ def _first(rules: tuple[Rule, ...], case: _Case) -> str:
 
 
 def _is_new(case: _Case) -> bool:
-    """Say whether a guest got its place since the measured interval began.
+    """Return whether a guest got its place since the measured interval began.
 
     What was measured doesn't show it there: it was placed on this evidence.
     """

@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.rebalance import losses as balances, moves, regrets as ledgers
+from nova_numa_pmc.core.rebalance import losses as balances, moves
+from nova_numa_pmc.core.rebalance.regrets import Trial
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nova_numa_pmc.core.rebalance.host_model import Ground, Place
+    from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
     from nova_numa_pmc.core.rebalance.layout import Mover
     from nova_numa_pmc.core.rebalance.proposals import Change
     from nova_numa_pmc.core.rebalance.regrets import Key
@@ -27,7 +28,7 @@ AWAY_RATIO = 0.02
 TAKEN_UP = 0.25
 
 
-class Candidate:
+class MoveCandidate:
     """A change and what it is worth.
 
     :ivar kind: one of :data:`moves.KINDS`
@@ -37,19 +38,19 @@ class Candidate:
 
     __slots__ = ('steps', 'kind', 'gain', 'cost', 'bytes', 'regret', 'fresh', '_order')
 
-    def __init__(self, ground: Ground, steps: Change, gain: float) -> None:
+    def __init__(self, host_model: HostModel, steps: Change, gain: float) -> None:
         self.steps, self.kind, self.gain = steps, kind(steps), gain
-        self.cost = sum([ground.cost(mover, place) for mover, place in steps])
-        self.bytes = sum([ground.bytes_to_move(mover, place) for mover, place in steps])
+        self.cost = sum([host_model.cost(mover, place) for mover, place in steps])
+        self.bytes = sum([host_model.bytes_to_move(mover, place) for mover, place in steps])
         self.regret, self.fresh = 0.0, True
         # Equals go to the emptiest target; names come last.
         self._order = (
             self.bytes,
-            round(sum(ground.balance.pressure(place.cpus[0]) for _, place in steps), 6),
+            round(sum(host_model.balance.pressure(place.cpus[0]) for _, place in steps), 6),
             sorted((mover.guest.uuid, place.cpus) for mover, place in steps),
         )
 
-    def shares(self, other: Candidate) -> bool:
+    def shares(self, other: MoveCandidate) -> bool:
         """Return whether a guest is in both."""
         return any(one is two for one, _ in self.steps for two, _ in other.steps)
 
@@ -58,23 +59,23 @@ class Candidate:
         return (-round(self.gain * horizon_s - self.cost, 6), *self._order)
 
 
-def gain(ground: Ground, steps: Change) -> float:
+def gain(host_model: HostModel, steps: Change) -> float:
     """Return what some steps would gain [cores]."""
-    found = ground.balance.gain(
+    found = host_model.balance.gain(
         [mover.effect for mover, _ in steps],
-        [ground.effect(mover, place) for mover, place in steps],
+        [host_model.effect(mover, place) for mover, place in steps],
     )
-    return _adjusted(ground, *steps[0], found) if len(steps) == 1 else found
+    return _adjusted(host_model, *steps[0], found) if len(steps) == 1 else found
 
 
-def key(ground: Ground, steps: Change) -> Key:
+def key(host_model: HostModel, steps: Change) -> Key:
     """Name a change in a way that holds over ticks."""
     return tuple(
         sorted(
             (
                 mover.guest.uuid,
-                ground.node_ids(place.cpus),
-                () if place.memory is None else ground.ids[place.memory],
+                host_model.node_ids(place.cpus),
+                () if place.memory is None else host_model.ids[place.memory],
             )
             for mover, place in steps
         )
@@ -102,13 +103,13 @@ def kind(steps: Change) -> str:
     return moves.WIDEN if at < to else moves.NARROW if to < at else moves.MOVE
 
 
-def made(ground: Ground, candidate: Candidate) -> moves.Move:
+def made(host_model: HostModel, candidate: MoveCandidate) -> moves.Move:
     """Turn a candidate into a :class:`moves.Move`; call it before it is applied."""
     removed = [mover.effect for mover, _ in candidate.steps]
-    added = [ground.effect(mover, place) for mover, place in candidate.steps]
+    added = [host_model.effect(mover, place) for mover, place in candidate.steps]
     spared = [
         now - then
-        for now, then in zip(ground.balance.parts(), ground.balance.parts(removed, added))
+        for now, then in zip(host_model.balance.parts(), host_model.balance.parts(removed, added))
     ]
     spared.append(candidate.gain - sum(spared))
     reasons = sorted(
@@ -116,12 +117,12 @@ def made(ground: Ground, candidate: Candidate) -> moves.Move:
     )
     counted = all(mover.counted for mover, _ in candidate.steps)
     ends = (
-        ('from', ground.node_ids(candidate.steps[0][0].at)),
-        ('to', ground.node_ids(candidate.steps[0][1].cpus)),
+        ('from', host_model.node_ids(candidate.steps[0][0].at)),
+        ('to', host_model.node_ids(candidate.steps[0][1].cpus)),
     )
     return moves.Move(
         candidate.kind,
-        tuple(_step(ground, *each) for each in candidate.steps),
+        tuple(_step(host_model, *each) for each in candidate.steps),
         candidate.gain,
         candidate.cost,
         candidate.regret,
@@ -141,15 +142,15 @@ def made(ground: Ground, candidate: Candidate) -> moves.Move:
     )
 
 
-def trial(ground: Ground, candidate: Candidate, now_s: float) -> ledgers.Trial:
+def trial(host_model: HostModel, candidate: MoveCandidate, now_s: float) -> Trial:
     """Open the trial of a candidate; call it before it is applied."""
-    return ledgers.Trial(
+    return Trial(
         tuple(
             (
                 mover.guest.uuid,
-                ground.node_ids(mover.at),
-                tuple((ground.ids[at][0], share) for at, share in mover.mem_shares),
-                ground.node_ids(place.cpus),
+                host_model.node_ids(mover.at),
+                tuple((host_model.ids[at][0], share) for at, share in mover.mem_shares),
+                host_model.node_ids(place.cpus),
             )
             for mover, place in candidate.steps
         ),
@@ -159,35 +160,35 @@ def trial(ground: Ground, candidate: Candidate, now_s: float) -> ledgers.Trial:
     )
 
 
-def _step(ground: Ground, mover: Mover, place: Place) -> moves.Step:
+def _step(host_model: HostModel, mover: Mover, place: Place) -> moves.Step:
     guest = mover.guest
     return moves.Step(
         guest.uuid,
         guest.name,
         tuple(guest.cpu_nodes),
-        ground.node_ids(place.cpus),
-        () if place.memory is None else ground.memory_ids[place.memory],
-        ground.bytes_to_move(mover, place),
+        host_model.node_ids(place.cpus),
+        () if place.memory is None else host_model.memory_ids[place.memory],
+        host_model.bytes_to_move(mover, place),
     )
 
 
-def _adjusted(ground: Ground, mover: Mover, place: Place, gain: float) -> float:
+def _adjusted(host_model: HostModel, mover: Mover, place: Place, gain: float) -> float:
     """Correct the gain of widening and of going home again."""
     if set(mover.at) < set(place.cpus):
-        return gain + _pooled(ground, mover, place)
+        return gain + _pooled(host_model, mover, place)
     if set(place.cpus) < set(mover.at) and place.memory is None and place.cpus == mover.home:
-        return _homecoming(ground, mover, place, gain)
+        return _homecoming(host_model, mover, place, gain)
     return gain
 
 
-def _pooled(ground: Ground, mover: Mover, place: Place) -> float:
+def _pooled(host_model: HostModel, mover: Mover, place: Place) -> float:
     """Return what bursts of the guest's old nodes find idle on its new ones, beyond levelling.
 
     Independent bursts add as squares, so that nodes which share their guests wait for
     h(ΣD, ΣC, √Σv²) instead of Σ h(D, C, v). Guests that may use both take up a part of
     it (:data:`TAKEN_UP`); what is then left are bursts of both nodes together.
     """
-    balance = ground.balance
+    balance = host_model.balance
     if not any(balance.bursts[n] for n in place.cpus):
         return 0.0
     nodes = place.cpus
@@ -209,16 +210,16 @@ def _pooled(ground: Ground, mover: Mover, place: Place) -> float:
     return max(0.0, min(apart - together, TAKEN_UP * (shared + mover.demand)) - TAKEN_UP * shared)
 
 
-def _homecoming(ground: Ground, mover: Mover, place: Place, gain: float) -> float:
+def _homecoming(host_model: HostModel, mover: Mover, place: Place, gain: float) -> float:
     """Let a guest go home only where that leaves room; then even a small gain counts."""
-    balance = ground.balance
+    balance = host_model.balance
     others = dict(balance.wide)
     others[mover.at] = others.get(mover.at, 0.0) - mover.demand
     demand = balance.poured(wide=others)
     for n in place.cpus:
-        if demand[n] + mover.demand > ground.terms.narrow_below_ratio * balance.cores[n]:
+        if demand[n] + mover.demand > host_model.terms.narrow_below_ratio * balance.cores[n]:
             return 0.0
     if gain < 0:
         return gain
     away = sum(part for n, part in mover.cpu_shares if n not in place.cpus)
-    return max(gain, ground.min_gain + AWAY_RATIO * mover.demand * away)
+    return max(gain, host_model.min_gain + AWAY_RATIO * mover.demand * away)

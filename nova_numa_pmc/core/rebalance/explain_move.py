@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.model import Reason
 
-_GROUND = {
+_CAUSES = {
     'waiting': 'waiting for CPUs',
     'distance': 'distance of memory',
     'bandwidth': 'saturated memory',
@@ -44,8 +44,8 @@ def explain_why(move: moves.Move) -> str:
     asked = [_values(reason)['why'] for reason in move.reasons if reason.code == moves.ASKED]
     if asked:
         return str(asked[0])
-    grounds = [(_values(reason)['cores'], _ground(reason)) for reason in move.reasons]
-    shown = ', '.join(f'{ground} {cores:.2g}' for cores, ground in grounds if abs(cores) >= 0.005)
+    causes = [(_values(reason)['cores'], _cause(reason)) for reason in move.reasons]
+    shown = ', '.join(f'{cause} {cores:.2g}' for cores, cause in causes if abs(cores) >= 0.005)
     return (
         f'gains {move.gain_cores:.2g} cores'
         + (f' ({shown})' if shown else '')
@@ -54,11 +54,11 @@ def explain_why(move: moves.Move) -> str:
     )
 
 
-def _ground(reason: Reason) -> str:
-    ground = _GROUND.get(reason.code, reason.code)
+def _cause(reason: Reason) -> str:
+    cause = _CAUSES.get(reason.code, reason.code)
     if dict(reason.values).get('rate') == moves.ASSUMED:
-        ground += ', at an assumed rate of accesses,'
-    return ground
+        cause += ', at an assumed rate of accesses,'
+    return cause
 
 
 def explain_remark(reason: Reason) -> str:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What another place would mean for a guest: what it adds there, what it costs, if it fits."""
+"""Model of a host: what a guest would add to another place, what that costs, if it fits."""
 
 from __future__ import annotations
 
 from nova_numa_pmc.core.page_choice import BATCH_BYTES
 from nova_numa_pmc.core.rebalance import losses as balances
 from nova_numa_pmc.core.rebalance.layout import Layout
-from nova_numa_pmc.core.rebalance.placement_order import Order
+from nova_numa_pmc.core.rebalance.placement_order import NodeOrder
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
 
@@ -41,13 +41,13 @@ class Place:
         return hash((self.cpus, self.memory))
 
 
-class Ground(Layout):
+class HostModel(Layout):
     """A host with its guests, and what other places would mean for them."""
 
-    def __init__(self, situation: moves.Situation, terms: moves.Terms) -> None:
+    def __init__(self, situation: moves.Situation, terms: moves.RebalanceTerms) -> None:
         """Lay it out; see :class:`Layout`."""
         super().__init__(situation, terms)
-        self._order = Order(self.nodes, self.memory_at, self.latencies_ns, situation.limits)
+        self._order = NodeOrder(self.nodes, self.memory_at, self.latencies_ns, situation.limits)
 
     def effect(self, mover: Mover, place: Place) -> balances.Effect:
         """Return what a guest would add at a place; its memory all there, or as it lies."""

@@ -35,7 +35,7 @@ SMALLEST_SHARE = 0.004
 
 
 class Mover:
-    """One guest on the ground.
+    """One guest of the host model.
 
     :ivar at, home: ascending positions of its CPUs now, and of those promised
     :ivar bytes: {position: bytes of its memory}; None: unknown
@@ -92,7 +92,7 @@ class Layout:
         maximum are known
     """
 
-    def __init__(self, situation: moves.Situation, terms: moves.Terms) -> None:
+    def __init__(self, situation: moves.Situation, terms: moves.RebalanceTerms) -> None:
         """Lay it out."""
         view = situation.view
         merged, members = memory_domains.merged(view)

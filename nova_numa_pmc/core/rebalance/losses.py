@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host's guests lose, kept so that a change of one guest costs a few additions.
+"""Losses of a host's guests, kept so that a change of one guest costs a few additions.
 
 L = Σ_n waiting_n + Σ_m [ A_m + R_m · q(W_m / B_m) ] cores, which is the loss of
 ``core/pressure.py`` summed by the node of the *memory*:
@@ -36,7 +36,7 @@ _KNEE = QUEUEING_KNEE / (1 - QUEUEING_KNEE)
 
 
 class Effect:
-    """What one guest adds to its host at one place.
+    """Demand and traffic that one guest adds to its host at one place.
 
     :ivar cpus: positions that its CPUs may use, ascending
     :ivar demand: cores wanted

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rebalancer is told and what it answers.
+"""Input and output of the rebalancer.
 
 Records only. Beside :mod:`nova_numa_pmc.model` and not in it, because the libvirt hook loads
 that at every guest start and never moves a guest that runs. Cores are core-seconds per second.
@@ -92,7 +92,7 @@ class Situation(Record):
 LOCAL_NS = 80.0
 
 
-class Terms(Record):
+class RebalanceTerms(Record):
     """On what terms guests are moved; the operator's knobs of the rebalancer.
 
     :param bytes_per_tick: memory that one plan may set in motion. A larger guest goes alone,
@@ -126,7 +126,7 @@ class Terms(Record):
 
 
 class Step(Record):
-    """What happens to one guest.
+    """Part of a move: the new place of one guest.
 
     :param from_nodes, to_nodes: node ids for its CPUs; ``from_nodes`` empty: it floats
     :param mem_nodes: node ids that its memory is brought to; empty: it stays where it is
@@ -164,7 +164,7 @@ class Move(Record):
 
 
 class Plan(Record):
-    """What to do now.
+    """The moves to make now.
 
     :param moves: what is due, in order
     :param pending: moves that would gain but have not paid yet, or for

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a move agrees with the order by which guests are placed.
+"""Check whether a move agrees with the order by which guests are placed.
 
 Where it wastes least is judged by the host's loss, and where a guest is to start by pressure: on
 the same figures the two may differ, where bandwidth decides on one node and CPU on another, or
@@ -28,7 +28,7 @@ YOUNG_NS = 900 * 10**9
 _NOISE = 1e-6
 
 
-class Order:
+class NodeOrder:
     """The order of nodes for guests of a host, on what was measured of it.
 
     :param nodes: the host's domains

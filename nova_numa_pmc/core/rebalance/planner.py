@@ -9,10 +9,11 @@ files; both arguments and results are records.
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.rebalance import moves, regrets as ledgers
-from nova_numa_pmc.core.rebalance.evaluation import Candidate, distinct, gain, key, made, trial
-from nova_numa_pmc.core.rebalance.host_model import Ground, Place
+from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.core.rebalance.evaluation import MoveCandidate, distinct, gain, key, made, trial
+from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
 from nova_numa_pmc.core.rebalance.proposals import proposals
+from nova_numa_pmc.core.rebalance.regrets import Regret, Regrets, after_interval, booked, caution
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.rebalance.evaluation import Identity
     from nova_numa_pmc.core.rebalance.proposals import Change
-    from nova_numa_pmc.core.rebalance.regrets import Key, Ledger
+    from nova_numa_pmc.core.rebalance.regrets import Key, Regrets
 
 #: Regrets kept between ticks, and candidates shown that are not due.
 MOST_REGRETS, MOST_PENDING = 256, 8
@@ -34,8 +35,12 @@ MOST_PROPOSED = 200
 
 
 def plan(
-    situation: moves.Situation, ledger: Ledger, terms: moves.Terms, elapsed_s: float, now_s: float
-) -> tuple[moves.Plan, Ledger]:
+    situation: moves.Situation,
+    regrets: Regrets,
+    terms: moves.RebalanceTerms,
+    elapsed_s: float,
+    now_s: float,
+) -> tuple[moves.Plan, Regrets]:
     """Decide which guests to move now.
 
     Prepaid regret: R ← max(0, R + (G − min_gain) · Δt) for each candidate, which is due when
@@ -45,43 +50,43 @@ def plan(
     with the largest G · 600 s − K comes first; the others are weighed again as if it were made
     and keep the share of their regret that they would still gain.
 
-    :param ledger: that the last plan returned; an empty one at first
+    :param regrets: that the last plan returned; an empty one at first
     :param elapsed_s: length of the interval that was measured [s]
     :param now_s: a clock that does not jump [s]
-    :returns: (the plan, the next ledger, on the assumption that the moves are made; else call
-        :func:`ledger.forgotten`)
+    :returns: (the plan, the next regrets, on the assumption that the moves are made; else call
+        :func:`regrets.forgotten`)
     """
     elapsed_s = min(max(0.0, elapsed_s), terms.longest_tick_s)
-    ground = Ground(situation, terms)
-    ledger = ledgers.settled(ledger, ground, elapsed_s, now_s, terms)
-    candidates = _with_regrets(ground, ledger, elapsed_s)
-    before, chosen = ground.balance.loss(), []
+    host_model = HostModel(situation, terms)
+    regrets = after_interval(regrets, host_model, elapsed_s, now_s, terms)
+    candidates = _with_regrets(host_model, regrets, elapsed_s)
+    before, chosen = host_model.balance.loss(), []
     held: set[str] = set()
     while True:
-        best = _due(ground, candidates, ledger, held)
+        best = _due(host_model, candidates, regrets, held)
         if best is None:
             break
-        chosen.append(made(ground, best))
-        ledger = ledgers.booked(ledger, chosen[-1], trial(ground, best, now_s), now_s)
-        ground.apply(best.steps)
+        chosen.append(made(host_model, best))
+        regrets = booked(regrets, chosen[-1], trial(host_model, best, now_s), now_s)
+        host_model.apply(best.steps)
         candidates = [each for each in candidates if not best.shares(each)]
         for each in candidates:
             each.fresh = False
-    candidates = [each for each in candidates if _refreshed(ground, each)]
-    ledger = ledger._replace(
-        regrets=tuple(ledgers.Regret(key(ground, each.steps), each.regret) for each in candidates)
+    candidates = [each for each in candidates if _refreshed(host_model, each)]
+    regrets = regrets._replace(
+        regrets=tuple(Regret(key(host_model, each.steps), each.regret) for each in candidates)
     )
     return moves.Plan(
         tuple(chosen),
-        _pending(ground, candidates, ledger),
+        _pending(host_model, candidates, regrets),
         before,
-        ground.balance.loss(),
-        _remarks(ground, ledger, held),
-    ), ledger
+        host_model.balance.loss(),
+        _remarks(host_model, regrets, held),
+    ), regrets
 
 
 def propose(
-    situation: moves.Situation, terms: moves.Terms, horizon_s: float = HORIZON_S
+    situation: moves.Situation, terms: moves.RebalanceTerms, horizon_s: float = HORIZON_S
 ) -> moves.Plan:
     """List the moves that gain more than they cost within a time, best first, one by one.
 
@@ -90,20 +95,20 @@ def propose(
 
     :param horizon_s: for how long the load is taken to stay as it is [s]
     """
-    ground = Ground(situation, terms)
-    before = ground.balance.loss()
+    host_model = HostModel(situation, terms)
+    before = host_model.balance.loss()
     chosen: list[moves.Move] = []
-    settled: set[str] = set()
+    chosen_uuids: set[str] = set()
     while len(chosen) < MOST_PROPOSED:
         candidates = [
-            Candidate(ground, steps, gain(ground, steps))
-            for steps in distinct(proposals(ground)).values()
-            if settled.isdisjoint(mover.guest.uuid for mover, _ in steps)
+            MoveCandidate(host_model, steps, gain(host_model, steps))
+            for steps in distinct(proposals(host_model)).values()
+            if chosen_uuids.isdisjoint(mover.guest.uuid for mover, _ in steps)
         ]
         paying = [
             each
             for each in candidates
-            if each.gain >= ground.min_gain and each.gain * horizon_s > each.cost
+            if each.gain >= host_model.min_gain and each.gain * horizon_s > each.cost
         ]
         cures = _cures(paying)
         best = min(
@@ -113,67 +118,72 @@ def propose(
         )
         if best is None:
             break
-        chosen.append(made(ground, best))
-        settled.update(mover.guest.uuid for mover, _ in best.steps)
-        ground.apply(best.steps)
+        chosen.append(made(host_model, best))
+        chosen_uuids.update(mover.guest.uuid for mover, _ in best.steps)
+        host_model.apply(best.steps)
     return moves.Plan(
-        tuple(chosen), (), before, ground.balance.loss(), _remarks(ground, ledgers.Ledger(), ())
+        tuple(chosen), (), before, host_model.balance.loss(), _remarks(host_model, Regrets(), ())
     )
 
 
-def _with_regrets(ground: Ground, ledger: Ledger, elapsed_s: float) -> list[Candidate]:
+def _with_regrets(
+    host_model: HostModel, regrets: Regrets, elapsed_s: float
+) -> list[MoveCandidate]:
     """Weigh what is proposed and what has regrets already; keep what is nearest to being paid."""
-    recalled = [(_recalled(ground, each.key), each.core_sec) for each in ledger.regrets]
+    recalled = [(_recalled(host_model, each.key), each.core_sec) for each in regrets.regrets]
     known = {}
     for steps, core_sec in recalled:
         if steps:
             (identity,) = distinct((steps,))
             known[identity] = core_sec
     remembered = [steps for steps, _ in recalled if steps]
-    candidates = _weighed(ground, distinct(proposals(ground), remembered), known, elapsed_s)
+    candidates = _weighed(
+        host_model, distinct(proposals(host_model), remembered), known, elapsed_s
+    )
     candidates.sort(key=lambda each: (-each.regret / max(each.cost, 1e-9), each.order(HORIZON_S)))
     return candidates[:MOST_REGRETS]
 
 
 def _weighed(
-    ground: Ground,
+    host_model: HostModel,
     changes: Mapping[Identity, Change],
     known: Mapping[Identity, float],
     elapsed_s: float,
-) -> list[Candidate]:
+) -> list[MoveCandidate]:
     """Weigh changes and add the interval's regret to what is known; drop those without any."""
     candidates = []
     for identity, steps in changes.items():
-        now = gain(ground, steps)
-        regret = known.get(identity, 0.0) + (now - ground.min_gain) * elapsed_s
+        now = gain(host_model, steps)
+        regret = known.get(identity, 0.0) + (now - host_model.min_gain) * elapsed_s
         if regret > 0:
-            candidates.append(Candidate(ground, steps, now))
+            candidates.append(MoveCandidate(host_model, steps, now))
             candidates[-1].regret = regret
     return candidates
 
 
-def _recalled(ground: Ground, named: Key) -> Change | None:
+def _recalled(host_model: HostModel, named: Key) -> Change | None:
     """Turn a regret's key into steps; None: no longer possible."""
     steps = []
     for uuid, cpu_nodes, mem_nodes in named:
-        mover = ground.movers.get(uuid)
-        known = all(node in ground.position for node in cpu_nodes + mem_nodes)
+        mover = host_model.movers.get(uuid)
+        known = all(node in host_model.position for node in cpu_nodes + mem_nodes)
         if mover is None or not known:
             return None
         place = Place(
-            ground.positions(cpu_nodes), ground.position[mem_nodes[0]] if mem_nodes else None
+            host_model.positions(cpu_nodes),
+            host_model.position[mem_nodes[0]] if mem_nodes else None,
         )
-        if not ground.may(mover, place) or (
-            place.cpus == mover.at and not ground.bytes_to_move(mover, place)
+        if not host_model.may(mover, place) or (
+            place.cpus == mover.at and not host_model.bytes_to_move(mover, place)
         ):
             return None
         steps.append((mover, place))
-    return tuple(steps) if ground.fits(steps) else None
+    return tuple(steps) if host_model.fits(steps) else None
 
 
 def _due(
-    ground: Ground, candidates: list[Candidate], ledger: Ledger, held: set[str]
-) -> Candidate | None:
+    host_model: HostModel, candidates: list[MoveCandidate], regrets: Regrets, held: set[str]
+) -> MoveCandidate | None:
     """Return the best candidate that has paid and is within the budgets; None: there is none.
 
     Gains that moves of this plan have made out of date are looked at again only where they
@@ -181,13 +191,13 @@ def _due(
 
     :param held: gets the names of the budgets that held one back
     """
-    factors, terms = ledgers.caution(ledger), ground.terms
+    factors, terms = caution(regrets), host_model.terms
     while True:
-        soon = _soon(ground, candidates, ledger)
+        soon = _soon(host_model, candidates, regrets)
         due = []
         for each in candidates:
-            if _gains(ground, each) and _missing(each, factors) <= 0:
-                over = _budget_exceeded(each, ledger, terms)
+            if _gains(host_model, each) and _missing(each, factors) <= 0:
+                over = _budget_exceeded(each, regrets, terms)
                 if over:
                     held.add(over)
                 else:
@@ -199,16 +209,16 @@ def _due(
         )
         if best is None or best.fresh:
             return best
-        if not _refreshed(ground, best):
+        if not _refreshed(host_model, best):
             candidates.remove(best)
 
 
-def _gains(ground: Ground, candidate: Candidate) -> bool:
+def _gains(host_model: HostModel, candidate: MoveCandidate) -> bool:
     """Return whether it gains more than noise; where no gain is too small, more than nothing."""
-    return candidate.gain > 0 and candidate.gain >= ground.min_gain
+    return candidate.gain > 0 and candidate.gain >= host_model.min_gain
 
 
-def _missing(candidate: Candidate, factors: Mapping[str, float]) -> float:
+def _missing(candidate: MoveCandidate, factors: Mapping[str, float]) -> float:
     """Return what regret has yet to cover [core-seconds]; 0 or less: it is due."""
     return (
         candidate.cost * max(factors.get(mover.guest.uuid, 1.0) for mover, _ in candidate.steps)
@@ -217,20 +227,20 @@ def _missing(candidate: Candidate, factors: Mapping[str, float]) -> float:
 
 
 def _soon(
-    ground: Ground, candidates: Iterable[Candidate], ledger: Ledger
+    host_model: HostModel, candidates: Iterable[MoveCandidate], regrets: Regrets
 ) -> dict[tuple[int, ...], float]:
     """Return {place: gain} of the best move from it that is due, or will be shortly."""
-    factors = ledgers.caution(ledger)
+    factors = caution(regrets)
     return _cures(
         each
         for each in candidates
-        if each.gain >= ground.min_gain
+        if each.gain >= host_model.min_gain
         and _missing(each, factors) <= BRIDGE_S * each.gain
-        and _budget_exceeded(each, ledger, ground.terms) != 'moves_per_hour'
+        and _budget_exceeded(each, regrets, host_model.terms) != 'moves_per_hour'
     )
 
 
-def _cures(candidates: Iterable[Candidate]) -> dict[tuple[int, ...], float]:
+def _cures(candidates: Iterable[MoveCandidate]) -> dict[tuple[int, ...], float]:
     """Return {place: gain} of the best move from it."""
     best: dict[tuple[int, ...], float] = {}
     for each in candidates:
@@ -240,7 +250,7 @@ def _cures(candidates: Iterable[Candidate]) -> dict[tuple[int, ...], float]:
     return best
 
 
-def _superfluous(candidate: Candidate, soon: Mapping[tuple[int, ...], float]) -> bool:
+def _superfluous(candidate: MoveCandidate, soon: Mapping[tuple[int, ...], float]) -> bool:
     """Return whether it is a widening of which a move is about to spare at least half."""
     if candidate.kind != moves.WIDEN:
         return False
@@ -248,69 +258,73 @@ def _superfluous(candidate: Candidate, soon: Mapping[tuple[int, ...], float]) ->
     return soon.get(mover.at, 0.0) >= candidate.gain / 2
 
 
-def _budget_exceeded(candidate: Candidate, ledger: Ledger, terms: moves.Terms) -> str:
+def _budget_exceeded(
+    candidate: MoveCandidate, regrets: Regrets, terms: moves.RebalanceTerms
+) -> str:
     """Name the budget that a candidate would exceed; '' none."""
     count = len(candidate.steps)
     if not candidate.bytes:
         return (
-            'changes_per_hour' if (len(ledger.changed_s) + count > terms.changes_per_hour) else ''
+            'changes_per_hour' if (len(regrets.changed_s) + count > terms.changes_per_hour) else ''
         )
-    if len(ledger.moved_s) + count > terms.moves_per_hour:
+    if len(regrets.moved_s) + count > terms.moves_per_hour:
         return 'moves_per_hour'
-    alone = candidate.bytes > terms.bytes_per_tick and not ledger.owed_bytes
-    if not alone and ledger.owed_bytes + candidate.bytes > terms.bytes_per_tick:
+    alone = candidate.bytes > terms.bytes_per_tick and not regrets.owed_bytes
+    if not alone and regrets.owed_bytes + candidate.bytes > terms.bytes_per_tick:
         return 'bytes_per_tick'
     return ''
 
 
-def _refreshed(ground: Ground, candidate: Candidate) -> bool:
+def _refreshed(host_model: HostModel, candidate: MoveCandidate) -> bool:
     """Look again at a candidate after a move; its regret shrinks as its gain has.
 
     :returns: whether it is still to be considered
     """
     if not candidate.fresh:
-        if not ground.fits(candidate.steps):
+        if not host_model.fits(candidate.steps):
             return False
         before = candidate.gain
-        candidate.gain, candidate.fresh = gain(ground, candidate.steps), True
+        candidate.gain, candidate.fresh = gain(host_model, candidate.steps), True
         if before > 0:
             candidate.regret *= max(0.0, min(1.0, candidate.gain / before))
     return candidate.regret > 0
 
 
 def _pending(
-    ground: Ground, candidates: Iterable[Candidate], ledger: Ledger
+    host_model: HostModel, candidates: Iterable[MoveCandidate], regrets: Regrets
 ) -> tuple[moves.Move, ...]:
     """Show what is not due, one candidate per guest, the soonest first."""
-    factors = ledgers.caution(ledger)
+    factors = caution(regrets)
 
-    def seconds(each: Candidate) -> float:
+    def seconds(each: MoveCandidate) -> float:
         return max(0.0, _missing(each, factors)) / each.gain
 
-    shown: list[Candidate] = []
-    soon = _soon(ground, candidates, ledger)
+    shown: list[MoveCandidate] = []
+    soon = _soon(host_model, candidates, regrets)
     gaining = [
-        each for each in candidates if _gains(ground, each) and not _superfluous(each, soon)
+        each for each in candidates if _gains(host_model, each) and not _superfluous(each, soon)
     ]
     for each in sorted(gaining, key=lambda each: (seconds(each), each.order(HORIZON_S))):
         if len(shown) < MOST_PENDING and not any(each.shares(other) for other in shown):
             shown.append(each)
-    return tuple(made(ground, each) for each in shown)
+    return tuple(made(host_model, each) for each in shown)
 
 
-def _remarks(ground: Ground, ledger: Ledger, held: Collection[str]) -> tuple[model.Reason, ...]:
+def _remarks(
+    host_model: HostModel, regrets: Regrets, held: Collection[str]
+) -> tuple[model.Reason, ...]:
     """Return which budgets held moves back, and which parts are unknown."""
     remarks = []
     for name in sorted(held):
         value = {
-            'bytes_per_tick': ledger.owed_bytes,
-            'moves_per_hour': len(ledger.moved_s),
-            'changes_per_hour': len(ledger.changed_s),
+            'bytes_per_tick': regrets.owed_bytes,
+            'moves_per_hour': len(regrets.moved_s),
+            'changes_per_hour': len(regrets.changed_s),
         }[name]
         remarks.append(model.Reason('budget', (('of', name), ('used', value))))
-    unknown = ground.node_ids(n for n in ground.running if not ground.cpu_known[n])
+    unknown = host_model.node_ids(n for n in host_model.running if not host_model.cpu_known[n])
     if unknown:
         remarks.append(model.Reason('demand_unknown', (('nodes', unknown),)))
-    if not ground.bandwidth_known:
+    if not host_model.bandwidth_known:
         remarks.append(model.Reason('bandwidth_dropped'))
     return tuple(remarks)

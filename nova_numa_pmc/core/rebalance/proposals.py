@@ -18,7 +18,7 @@ TYPE_CHECKING = False  # not typing's, which is dear to import
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from nova_numa_pmc.core.rebalance.host_model import Ground
+    from nova_numa_pmc.core.rebalance.host_model import HostModel
     from nova_numa_pmc.core.rebalance.layout import Mover
 
     Change = tuple[tuple[Mover, Place], ...]
@@ -30,42 +30,44 @@ _MOVERS, _SWAPPERS, _NEAREST, _OTHERS = 8, 6, 2, 2
 _FEW = 16
 
 
-def proposals(ground: Ground) -> list[Change]:
+def proposals(host_model: HostModel) -> list[Change]:
     """List the changes to weigh, each a tuple of (Mover, Place)."""
-    movable = [mover for mover in ground.movers.values() if mover.movable]
-    bounds = {mover.guest.uuid: ground.balance.gain((mover.effect,), ()) for mover in movable}
-    promising = [mover for mover in movable if bounds[mover.guest.uuid] > ground.min_gain]
+    movable = [mover for mover in host_model.movers.values() if mover.movable]
+    bounds = {mover.guest.uuid: host_model.balance.gain((mover.effect,), ()) for mover in movable}
+    promising = [mover for mover in movable if bounds[mover.guest.uuid] > host_model.min_gain]
     few = len(movable) <= _FEW
     sources = _by_place(promising)
     found: list[Change] = []
     for at in sorted(sources):
-        chosen = sources[at] if few else _best(ground, sources[at], bounds, _MOVERS)
+        chosen = sources[at] if few else _best(host_model, sources[at], bounds, _MOVERS)
         for mover in chosen:
-            found.extend(((mover, place),) for place in single_places(ground, mover))
+            found.extend(((mover, place),) for place in single_places(host_model, mover))
     for mover in movable:
         home = Place(mover.home, None)
-        if set(mover.home) < set(mover.at) and ground.may(mover, home):
+        if set(mover.home) < set(mover.at) and host_model.may(mover, home):
             found.append(((mover, home),))  # what it left elsewhere is fetched later
-    found.extend(_swaps(ground, movable, sources, bounds, few))
-    if ground.terms.widen:
-        found.extend(_widenings(ground, movable))
+    found.extend(_swaps(host_model, movable, sources, bounds, few))
+    if host_model.terms.widen:
+        found.extend(_widenings(host_model, movable))
     return found
 
 
-def single_places(ground: Ground, mover: Mover) -> list[Place]:
+def single_places(host_model: HostModel, mover: Mover) -> list[Place]:
     """List the places on one position that a guest may have instead of its own."""
     found = []
-    for n in ground.running:
-        place = Place((n,), ground.memory_at[n])
+    for n in host_model.running:
+        place = Place((n,), host_model.memory_at[n])
         if mover.at == (n,):
-            if mover.bytes and ground.bytes_to_move(mover, place):
+            if mover.bytes and host_model.bytes_to_move(mover, place):
                 found.append(place)
         elif mover.home == mover.at or mover.home != (n,):
             found.append(place)
             if not mover.guest.mem_nodes:
                 found.append(Place((n,), None))  # its memory was promised nowhere
     return [
-        place for place in found if ground.may(mover, place) and ground.fits(((mover, place),))
+        place
+        for place in found
+        if host_model.may(mover, place) and host_model.fits(((mover, place),))
     ]
 
 
@@ -77,13 +79,13 @@ def _by_place(movers: Iterable[Mover]) -> dict[tuple[int, ...], list[Mover]]:
 
 
 def _best(
-    ground: Ground, movers: Iterable[Mover], bounds: Mapping[str, float], count: int
+    host_model: HostModel, movers: Iterable[Mover], bounds: Mapping[str, float], count: int
 ) -> list[Mover]:
     """Take the first by bound and by bound per cost."""
 
     def cost(mover: Mover) -> float:
         size = sum(mover.bytes.values()) if mover.bytes else 0
-        return size / ground.terms.bytes_per_sec + ground.terms.change_core_sec
+        return size / host_model.terms.bytes_per_sec + host_model.terms.change_core_sec
 
     by_bound = sorted(movers, key=lambda each: -bounds[each.guest.uuid])[:count]
     by_cost = sorted(movers, key=lambda each: -bounds[each.guest.uuid] / cost(each))[:count]
@@ -91,7 +93,7 @@ def _best(
 
 
 def _swaps(
-    ground: Ground,
+    host_model: HostModel,
     movable: list[Mover],
     sources: Mapping[tuple[int, ...], list[Mover]],
     bounds: Mapping[str, float],
@@ -103,24 +105,26 @@ def _swaps(
     for at in sorted(sources):
         if len(at) > 1:
             continue
-        chosen = sources[at] if few else _best(ground, sources[at], bounds, _SWAPPERS // 2)
+        chosen = sources[at] if few else _best(host_model, sources[at], bounds, _SWAPPERS // 2)
         for mover in chosen:
             for other in sorted(pools):
-                if other == at or not ground.may(mover, _place(ground, other)):
+                if other == at or not host_model.may(mover, _place(host_model, other)):
                     continue
                 partners = (
-                    pools[other].movers if few else pools[other].partners(ground, mover, other[0])
+                    pools[other].movers
+                    if few
+                    else pools[other].partners(host_model, mover, other[0])
                 )
                 for partner in partners:
                     pair = frozenset((mover.guest.uuid, partner.guest.uuid))
-                    steps = ((mover, _place(ground, other)), (partner, _place(ground, at)))
-                    if pair not in seen and ground.may(*steps[1]) and ground.fits(steps):
+                    steps = ((mover, _place(host_model, other)), (partner, _place(host_model, at)))
+                    if pair not in seen and host_model.may(*steps[1]) and host_model.fits(steps):
                         seen.add(pair)
                         yield steps
 
 
-def _place(ground: Ground, at: tuple[int, ...]) -> Place:
-    return Place(at, ground.memory_at[at[0]])
+def _place(host_model: HostModel, at: tuple[int, ...]) -> Place:
+    return Place(at, host_model.memory_at[at[0]])
 
 
 class _Pool:
@@ -137,9 +141,9 @@ class _Pool:
                 if share > 0.5 and at != each.at[0]:
                     self.returning.setdefault(at, []).append(each)
 
-    def partners(self, ground: Ground, mover: Mover, at: int) -> Iterable[Mover]:
+    def partners(self, host_model: HostModel, mover: Mover, at: int) -> Iterable[Mover]:
         """Take those nearest to the demand that should come back, the calmest, the returning."""
-        balance, here = ground.balance, mover.at[0]
+        balance, here = host_model.balance, mover.at[0]
         missing = balance.demand[here] - balance.cores[here]
         idle = balance.cores[at] - balance.demand[at]
         wanted = mover.demand - (min(missing, max(0.0, idle)) if missing > 0 else 0.0)
@@ -148,24 +152,24 @@ class _Pool:
         return dict.fromkeys(self.movers[first : first + _NEAREST] + self.calmest + returning)
 
 
-def _widenings(ground: Ground, movable: Iterable[Mover]) -> Iterator[Change]:
+def _widenings(host_model: HostModel, movable: Iterable[Mover]) -> Iterator[Change]:
     """Let the calmest guests of a node that waits also run where cores idle."""
-    balance = ground.balance
+    balance = host_model.balance
     poured = balance.poured() if balance.wide else balance.demand
     # Bursts leave cores idle where more is wanted on average than there is.
     idle = [
         n
-        for n in ground.running
-        if ground.cpu_known[n]
-        and (balance.wait(n, poured) + balance.cores[n] - poured[n] > ground.min_gain)
+        for n in host_model.running
+        if host_model.cpu_known[n]
+        and (balance.wait(n, poured) + balance.cores[n] - poured[n] > host_model.min_gain)
     ]
     if not idle:
         return
-    waiting = {n for n in ground.running if balance.wait(n, poured) > ground.min_gain}
+    waiting = {n for n in host_model.running if balance.wait(n, poured) > host_model.min_gain}
     for at, movers in sorted(_by_place(movable).items()):
         if not waiting.intersection(at):
             continue
-        wanting = [each for each in movers if each.demand > ground.min_gain]
+        wanting = [each for each in movers if each.demand > host_model.min_gain]
         wanting.sort(key=lambda each: (each.lines_sec / each.demand, -each.demand))
         for mover in wanting[:_SWAPPERS]:
             for n in idle:
@@ -173,5 +177,5 @@ def _widenings(ground: Ground, movable: Iterable[Mover]) -> Iterator[Change]:
                 worth = poured[n] < balance.cores[n] or mover.guest.lines_per_sec is not None
                 if n not in at and worth:
                     place = Place(tuple(sorted((*at, n))), None)
-                    if ground.may(mover, place):
+                    if host_model.may(mover, place):
                         yield ((mover, place),)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rebalancer remembers between ticks: regrets, budgets, whether moves paid.
+"""Memory of the rebalancer between ticks: regrets, budgets, whether moves paid.
 
 Immutable; a plan takes one and returns the next. All fields are numbers, strings and tuples
 of them, so that it can be kept over a restart. Times are seconds of a clock that does not
@@ -15,8 +15,8 @@ TYPE_CHECKING = False  # not typing's, which is dear to import
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nova_numa_pmc.core.rebalance.host_model import Ground
-    from nova_numa_pmc.core.rebalance.moves import Move, Terms
+    from nova_numa_pmc.core.rebalance.host_model import HostModel
+    from nova_numa_pmc.core.rebalance.moves import Move, RebalanceTerms
 
     #: Of each guest: uuid, node ids for the CPUs, node ids for the memory.
     Key = tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
@@ -28,7 +28,7 @@ MOST_FACTOR = 64.0
 
 
 class Regret(Record):
-    """What not having made a move has cost.
+    """Cost so far of not having made a move.
 
     :param key: (uuid, node ids for the CPUs, node ids for the memory), one per guest
     :param core_sec: R [core-seconds]
@@ -60,7 +60,7 @@ class Caution(Record):
     since_s: float
 
 
-class Ledger(Record):
+class Regrets(Record):
     """The rebalancer's memory.
 
     :param moved_s, changed_s: when guests' memory was moved, CPUs only were changed, within
@@ -76,20 +76,20 @@ class Ledger(Record):
     owed_bytes: int = 0
 
 
-def settled(
-    ledger: Ledger, ground: Ground, elapsed_s: float, now_s: float, terms: Terms
-) -> Ledger:
-    """Return the ledger after an interval: trials credited or closed, budgets refilled.
+def after_interval(
+    regrets: Regrets, host_model: HostModel, elapsed_s: float, now_s: float, terms: RebalanceTerms
+) -> Regrets:
+    """Return the regrets after an interval: trials credited or closed, budgets refilled.
 
     A move's credit grows by what its reverse would lose now. One that has covered its cost
     restores its guests' trust; one whose guest has gone or was moved by others is dropped; so
     is what is older than an hour.
 
-    :param ground: of now
+    :param host_model: of now
     """
-    trials, cautions = [], {each.uuid: each for each in ledger.cautions}
-    for trial in ledger.trials:
-        spared = _spared(trial, ground)
+    trials, cautions = [], {each.uuid: each for each in regrets.cautions}
+    for trial in regrets.trials:
+        spared = _spared(trial, host_model)
         if spared is None or not 0 <= now_s - trial.since_s <= HOUR_S:
             continue
         trial = trial._replace(credit_core_sec=trial.credit_core_sec + spared * elapsed_s)
@@ -99,98 +99,100 @@ def settled(
         for uuid, *_ in trial.steps:
             if uuid in cautions:
                 cautions[uuid] = cautions[uuid]._replace(factor=cautions[uuid].factor / 2)
-    return ledger._replace(
+    return regrets._replace(
         trials=tuple(trials),
-        cautions=_eased(cautions.values(), ground, now_s),
-        moved_s=_within_hour(ledger.moved_s, now_s),
-        changed_s=_within_hour(ledger.changed_s, now_s),
-        owed_bytes=max(0, ledger.owed_bytes - terms.bytes_per_tick),
+        cautions=_eased(cautions.values(), host_model, now_s),
+        moved_s=_within_hour(regrets.moved_s, now_s),
+        changed_s=_within_hour(regrets.changed_s, now_s),
+        owed_bytes=max(0, regrets.owed_bytes - terms.bytes_per_tick),
     )
 
 
-def caution(ledger: Ledger) -> dict[str, float]:
+def caution(regrets: Regrets) -> dict[str, float]:
     """Return {uuid: factor} of the guests whose moves cost more than they cost."""
-    return {each.uuid: each.factor for each in ledger.cautions}
+    return {each.uuid: each.factor for each in regrets.cautions}
 
 
-def booked(ledger: Ledger, made: Move, trial: Trial, now_s: float) -> Ledger:
-    """Return the ledger after a move.
+def booked(regrets: Regrets, made: Move, trial: Trial, now_s: float) -> Regrets:
+    """Return the regrets after a move.
 
     Its guests' next move costs twice as much until this one has paid for itself: a load that
     changes faster than moves pay would else be followed forever.
 
     :param trial: to open
     """
-    factors = {each.uuid: each for each in ledger.cautions}
+    factors = {each.uuid: each for each in regrets.cautions}
     uuids = {step.uuid for step in made.steps}
     for uuid in uuids:
         before = factors[uuid].factor if uuid in factors else 1.0
         factors[uuid] = Caution(uuid, min(MOST_FACTOR, 2 * before), now_s)
     count = (now_s,) * len(made.steps)
-    return ledger._replace(
+    return regrets._replace(
         regrets=tuple(
             each
-            for each in ledger.regrets
+            for each in regrets.regrets
             if not uuids.intersection(uuid for uuid, *_ in each.key)
         ),
         trials=(
             *tuple(
                 each
-                for each in ledger.trials
+                for each in regrets.trials
                 if not uuids.intersection(uuid for uuid, *_ in each.steps)
             ),
             trial,
         ),
         cautions=tuple(factors.values()),
-        moved_s=ledger.moved_s + (count if made.bytes else ()),
-        changed_s=ledger.changed_s + (() if made.bytes else count),
-        owed_bytes=ledger.owed_bytes + made.bytes,
+        moved_s=regrets.moved_s + (count if made.bytes else ()),
+        changed_s=regrets.changed_s + (() if made.bytes else count),
+        owed_bytes=regrets.owed_bytes + made.bytes,
     )
 
 
-def forgotten(ledger: Ledger, uuids: Iterable[str]) -> Ledger:
-    """Return the ledger without what it holds about guests: their move failed or was undone."""
+def forgotten(regrets: Regrets, uuids: Iterable[str]) -> Regrets:
+    """Return the regrets without what it holds about guests: their move failed or was undone."""
     uuids = frozenset(uuids)
 
-    return ledger._replace(
+    return regrets._replace(
         regrets=tuple(
-            each for each in ledger.regrets if uuids.isdisjoint(uuid for uuid, *_ in each.key)
+            each for each in regrets.regrets if uuids.isdisjoint(uuid for uuid, *_ in each.key)
         ),
         trials=tuple(
-            each for each in ledger.trials if uuids.isdisjoint(uuid for uuid, *_ in each.steps)
+            each for each in regrets.trials if uuids.isdisjoint(uuid for uuid, *_ in each.steps)
         ),
     )
 
 
-def _spared(trial: Trial, ground: Ground) -> float | None:
+def _spared(trial: Trial, host_model: HostModel) -> float | None:
     """Return what the reverse of a move would lose now [cores]; None: it is no longer in force."""
     removed, added = [], []
     for uuid, from_nodes, mem_shares, to_nodes in trial.steps:
-        mover = ground.movers.get(uuid)
-        if mover is None or mover.at != ground.positions(to_nodes):
+        mover = host_model.movers.get(uuid)
+        if mover is None or mover.at != host_model.positions(to_nodes):
             return None
         removed.append(mover.effect)
         added.append(
-            ground.as_it_was(
+            host_model.as_it_was(
                 mover,
-                ground.positions(from_nodes),
+                host_model.positions(from_nodes),
                 tuple(
-                    (ground.position[node], share)
+                    (host_model.position[node], share)
                     for node, share in mem_shares
-                    if node in ground.position
+                    if node in host_model.position
                 ),
             )
         )
-    return -ground.balance.gain(removed, added)
+    return -host_model.balance.gain(removed, added)
 
 
-def _eased(cautions: Iterable[Caution], ground: Ground, now_s: float) -> tuple[Caution, ...]:
+def _eased(
+    cautions: Iterable[Caution], host_model: HostModel, now_s: float
+) -> tuple[Caution, ...]:
     """Halve what is an hour old; drop what is back at 1 or about guests that have gone."""
     kept = []
     for each in cautions:
         if not 0 <= now_s - each.since_s <= HOUR_S:
             each = each._replace(factor=each.factor / 2, since_s=now_s)
-        if each.factor > 1 and each.uuid in ground.movers:
+        if each.factor > 1 and each.uuid in host_model.movers:
             kept.append(each)
     return tuple(kept)
 

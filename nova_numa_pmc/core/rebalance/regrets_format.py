@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nova_numa_pmc import checked
-from nova_numa_pmc.core.rebalance.regrets import Caution, Ledger, Regret, Trial
+from nova_numa_pmc.core.rebalance.regrets import Caution, Regret, Regrets, Trial
 
 TYPE_CHECKING = False  # not typing's, which is dear to import
 
@@ -18,31 +18,31 @@ if TYPE_CHECKING:
 VERSION = 1
 
 
-def to_data(ledger: Ledger) -> dict[str, Any]:
-    """Return a ledger as dicts, lists, strings and numbers, ready for JSON."""
+def to_data(regrets: Regrets) -> dict[str, Any]:
+    """Return a regrets as dicts, lists, strings and numbers, ready for JSON."""
     data = {
-        field: [each._asdict() for each in getattr(ledger, field)]
+        field: [each._asdict() for each in getattr(regrets, field)]
         for field in ('regrets', 'trials', 'cautions')
     }
     return dict(
         data,
         version=VERSION,
-        moved_s=list(ledger.moved_s),
-        changed_s=list(ledger.changed_s),
-        owed_bytes=ledger.owed_bytes,
+        moved_s=list(regrets.moved_s),
+        changed_s=list(regrets.changed_s),
+        owed_bytes=regrets.owed_bytes,
     )
 
 
-def from_data(data: Any) -> Ledger:
-    """Return the ledger that :func:`to_data` wrote, or a newer writer of the same version.
+def from_data(data: Any) -> Regrets:
+    """Return the regrets that :func:`to_data` wrote, or a newer writer of the same version.
 
-    :raises ValueError: it is none: malformed or of another version. An empty ledger is a
+    :raises ValueError: it is none: malformed or of another version. An empty regrets is a
         safe substitute: regrets start anew
     """
     try:
         if data['version'] != VERSION:
             raise ValueError(f'version {data["version"]!r}, not {VERSION}')
-        return Ledger(
+        return Regrets(
             tuple(
                 Regret(tuple(_key(*each) for each in regret['key']), _number(regret['core_sec']))
                 for regret in data['regrets']
@@ -65,7 +65,7 @@ def from_data(data: Any) -> Ledger:
             int(_number(data['owed_bytes'])),
         )
     except (AttributeError, KeyError, TypeError, OverflowError) as error:
-        raise ValueError(f'not a ledger of moves: {error!r}') from None
+        raise ValueError(f'not a regrets of moves: {error!r}') from None
 
 
 def _key(

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a guest would leave of a host, from the little that the scheduler knows of it."""
+"""Decide what a guest would leave of a host, from the little that the scheduler knows of it."""

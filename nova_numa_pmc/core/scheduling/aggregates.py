@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         maximum: list[float] | None
         link: list[float] | None
         rate: float | None
-        turn: int
+        rotation: int
 
 
 MIB = 1 << 20
@@ -49,7 +49,7 @@ class Aggregates:
     :ivar members: node ids
     :ivar rate: DRAM traffic per core that is wanted, as measured: what is charged later
         doesn't change it [bytes/core-second]; None: unknown, see :func:`view.traffic_rate`
-    :ivar turn: how many placements came before, modulo their number; breaks ties
+    :ivar rotation: how many placements came before, modulo their number; breaks ties
     :ivar usual: each part of pressure is known on all domains or on none, and each domain
         has CPUs and memory: the short way of :func:`outcome.outcome` holds
     """
@@ -68,7 +68,7 @@ class Aggregates:
         'distances',
         'members',
         'usual',
-        'turn',
+        'rotation',
         'rate',
     )
 
@@ -87,7 +87,7 @@ class Aggregates:
         distances: tuple[tuple[float, ...], ...],
         members: tuple[tuple[int, ...], ...],
         usual: bool | None = None,
-        turn: int = 0,
+        rotation: int = 0,
     ) -> None:
         """Take columns.
 
@@ -106,7 +106,12 @@ class Aggregates:
                 or any(None in column for column in (demand, bandwidth, maximum, link) if column)
             )
         self.demand, self.bandwidth, self.maximum, self.link = demand, bandwidth, maximum, link
-        self.distances, self.members, self.usual, self.turn = distances, members, usual, turn
+        self.distances, self.members, self.usual, self.rotation = (
+            distances,
+            members,
+            usual,
+            rotation,
+        )
         self.rate = None
         if not demand or not bandwidth:
             return
@@ -149,7 +154,7 @@ class Aggregates:
                 for at in range(count)
             ),
             self.distances,
-            self.turn,
+            self.rotation,
         )
 
     def copy(self) -> Aggregates:
@@ -168,7 +173,7 @@ class Aggregates:
             self.distances,
             self.members,
             self.usual,
-            self.turn,
+            self.rotation,
         )
         copy.rate = self.rate
         return copy
@@ -194,7 +199,7 @@ def aggregate(view: model.HostView) -> Aggregates:
         [node.link_ratio for node in nodes],
         merged.distances,
         tuple(tuple(view.nodes[at].id for at in group) for group in groups),
-        turn=view.rotation % len(groups) if groups else 0,
+        rotation=view.rotation % len(groups) if groups else 0,
     )
 
 

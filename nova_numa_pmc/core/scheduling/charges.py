@@ -56,7 +56,7 @@ def charge(
             one,
             {at: host.cores[at] / cores if cores else 1 / len(positions) for at in positions},
         )
-        host.turn = (host.turn + 1) % len(host.cores)
+        host.rotation = (host.rotation + 1) % len(host.cores)
     return host
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a guest would leave of a host: the decision as the scheduler asks it.
+"""Decide what a guest would leave of a host: the decision as the scheduler asks it.
 
 The same decision as :func:`placement.place`, on :class:`aggregates.Aggregates`. The usual
 case, a single node of a host that knows what it knows of all its nodes, is computed here
@@ -47,7 +47,7 @@ class Asked(Record):
 
 
 class Outcome(Record):
-    """What a guest would leave of a host.
+    """Pressures of a host with one more guest.
 
     :param code: why it would go there, as place() says: 'one_node', 'span', 'spread',
         'cpus_only'; anything else: it would be left floating
@@ -180,7 +180,7 @@ def _best(
             round((host.vcpus[at] + asked.vcpus) / host.cores[at], 9),
             round((promised[at] + memory_mib) / host.capacity_mib[at], 6),
             round(host.guests[at], 9),
-            (at - host.turn) % len(host.cores),
+            (at - host.rotation) % len(host.cores),
         ),
     )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large the CPUs' last-level caches are, from sysfs.
+"""Read how large the CPUs' last-level caches are, from sysfs.
 
 Format: Documentation/ABI/testing/sysfs-devices-system-cpu, cache/indexN.
 """

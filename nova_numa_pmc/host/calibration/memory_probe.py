@@ -68,7 +68,7 @@ _ALWAYS_RIGHT = ctypes.cast(_libc.abs, _pointer)
 
 
 class Sizes(Record):
-    """How much memory is used.
+    """Sizes of the memory that is used.
 
     :param chain_bytes: over which a chain is spread
     :param flush_bytes: what is read before each pass, to push the chain out of the caches

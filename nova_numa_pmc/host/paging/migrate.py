@@ -43,8 +43,8 @@ _UNSEEN_SHARE = 0.25  # of what was to move: more than a QEMU's own read-only pa
 _HOPELESS_BYTES = 64 << 20  # refused one after another: pinned, and so is the rest
 
 
-class Terms(Record):
-    """How a guest's memory is moved.
+class PagingTerms(Record):
+    """Limits by which a guest's memory is moved.
 
     :param bytes_per_sec: the rate limit
     :param batch_bytes: what one step looks at, and moves at most. Each call makes all CPUs of
@@ -59,7 +59,7 @@ class Terms(Record):
 
 
 class Progress(Record):
-    """How far a move is.
+    """Progress of a move.
 
     :param state: one of the constants above
     :param moved_bytes: moved by this mover
@@ -103,7 +103,7 @@ class Progress(Record):
         return self.moved_bytes / self.elapsed_s if self.elapsed_s > 0 else None
 
 
-class Mover:
+class GuestMove:
     """One guest's move, a step at a time.
 
     ``step()`` until ``progress.state`` is not MOVING any more; wait ``wait_s`` between two.
@@ -123,7 +123,7 @@ class Mover:
         ours: Held | None = None,
         bind: bool = False,
         page_bytes: int | None = None,
-        terms: Terms | None = None,
+        terms: PagingTerms | None = None,
         since: int | None = None,
         root: str = '/',
         clock: Callable[[], float] = time.monotonic,
@@ -150,7 +150,7 @@ class Mover:
         self._groups, self._root, self._clock, self._port = groups, root, clock, port
         self._mems, self._mem_bytes, self._cpus = tuple(mems), tuple(mem_bytes), cpus
         self._ours = ours or Held(frozenset(), frozenset())
-        self._bind, self._page_bytes, self._terms = bind, page_bytes, terms or Terms()
+        self._bind, self._page_bytes, self._terms = bind, page_bytes, terms or PagingTerms()
         for node in self._mems:
             node_room.available_bytes(node, root)
         self._since = mappings.start_ticks(groups.pid, root) if since is None else since
@@ -204,7 +204,7 @@ class Mover:
             self._hold_cpus()
             yield
             try:
-                state = yield from self._walk_until_settled()
+                state = yield from self._walk_until_done()
             except MigrationRefused:
                 if not self._is_little():
                     raise
@@ -238,7 +238,7 @@ class Mover:
             cpuset.release_memory(self._groups, self._ours.mems, write=self._port.write)
             self._ours = self._ours._replace(mems=frozenset())
 
-    def _walk_until_settled(self) -> Generator[None, None, str]:
+    def _walk_until_done(self) -> Generator[None, None, str]:
         bucket = TokenBucket(self._terms.bytes_per_sec, self._terms.batch_bytes, self._clock())
         state = DONE
         for walk in range(1, _WALKS + 1):
@@ -403,7 +403,7 @@ class Mover:
 
 
 def run(
-    mover: Mover,
+    mover: GuestMove,
     sleep: Callable[[float], object] = time.sleep,
     report: Callable[[Progress], object] | None = None,
 ) -> Progress:
@@ -412,7 +412,7 @@ def run(
     :param sleep: waits so many seconds
     :param report: called after each step
     :returns: the last progress
-    :raises GuestGone, CpusetError, MigrationError: as :class:`Mover`
+    :raises GuestGone, CpusetError, MigrationError: as :class:`GuestMove`
     """
     while mover.progress.state == MOVING:
         progress = mover.step()

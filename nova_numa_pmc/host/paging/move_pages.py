@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell and change the node of a process's pages: move_pages(2), and what it fails to see.
+"""Read and change the node of a process's pages: move_pages(2), and what it fails to see.
 
 libnuma's ``move_pages`` through py-libnuma's handle where that is installed (it has no function
 of its own for this), which knows the call on every machine that libnuma is built for; else the
@@ -150,17 +150,17 @@ def _call(
     code = ctypes.get_errno()
     if code == errno.ENOMEM and nodes:
         return code  # The node is full; a part of them may have moved.
-    told = 'move_pages of process %d%s: %s' % (
+    message = 'move_pages of process %d%s: %s' % (
         pid,
         ' to node %d' % nodes[0] if nodes else '',
         os.strerror(code),
     )
     # EINVAL: it has no memory any more, as it is ending (find_mm_struct() in mm/migrate.c).
     if code in (errno.ESRCH, errno.EINVAL):
-        raise GuestGone(told)
+        raise GuestGone(message)
     if code in _REMEDIES:
-        raise MigrationRefused('%s: %s' % (told, _REMEDIES[code]))
-    raise MigrationError(told)
+        raise MigrationRefused('%s: %s' % (message, _REMEDIES[code]))
+    raise MigrationError(message)
 
 
 _bound: list[MovePages] = []

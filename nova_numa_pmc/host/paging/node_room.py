@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much more a node can take before anybody on it suffers."""
+"""Find out how much more a node can take before anybody on it suffers."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _CAP_SYS_NICE = 23
 
 
 class Moved(Record):
-    """What became of a range.
+    """Result for a range.
 
     :param refused: (errno's name, pages) that did not move, by what move_pages(2) says of them:
         EAGAIN in use, or pinned for DMA (VFIO, vDPA); EBUSY being moved or reclaimed by the
@@ -146,10 +146,10 @@ class PageMover:
         refused: dict[str, int] = {}
         while addresses:
             wanted = array('Q', addresses)
-            why, told = self._port.move(self._pid, wanted, target, shared)
-            now = self._port.locate(self._pid, wanted) if why else told
-            tried = self._tried(wanted, told) if why == errno.EAGAIN else len(wanted)
-            for node, status in zip(now[:tried], told):
+            why, statuses = self._port.move(self._pid, wanted, target, shared)
+            now = self._port.locate(self._pid, wanted) if why else statuses
+            tried = self._tried(wanted, statuses) if why == errno.EAGAIN else len(wanted)
+            for node, status in zip(now[:tried], statuses):
                 # One that is gone or swapped out since we looked has not refused.
                 if node in self._homes or node == -errno.ENOENT:
                     continue
@@ -159,7 +159,7 @@ class PageMover:
             addresses = wanted[tried:]
         return refused
 
-    def _tried(self, addresses: array[int], told: array[int]) -> int:
+    def _tried(self, addresses: array[int], statuses: array[int]) -> int:
         """Return how many of the pages the kernel has tried.
 
         It says at once what becomes of a page that can't join those which it has collected, then
@@ -168,9 +168,9 @@ class PageMover:
         taken for tried.
         """
         stopped = max(
-            (at for at, status in enumerate(told) if status != move_pages.UNTOLD), default=0
+            (at for at, status in enumerate(statuses) if status != move_pages.UNTOLD), default=0
         )
-        if move_pages.UNTOLD not in told[:stopped]:
+        if move_pages.UNTOLD not in statuses[:stopped]:
             return len(addresses)
         unit = addresses[stopped] // PAGE_BYTES // self._unit
         return next(

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Port:
-    """What the kernel does to a guest: its control files, and a process's pages."""
+    """The kernel's side of a move: a guest's control files, and a process's pages."""
 
     def write(self, path: str, text: str) -> None:
         """Write a control file, as :func:`writes.write`."""
         writes.write(path, text)
 
     def locate(self, pid: int, addresses: array[int]) -> array[int]:
-        """Tell the node of each page, as :func:`move_pages.locate`."""
+        """Return the node of each page, as :func:`move_pages.locate`."""
         return move_pages.locate(pid, addresses)
 
     def move(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     _Open = tuple[
         perf_event.Target,
         tuple[Event, ...],
-        tuple[perf_event.Group, ...],
+        tuple[perf_event.EventGroup, ...],
         tuple[int | None, ...] | None,
     ]
 

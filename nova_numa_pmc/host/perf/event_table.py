@@ -129,8 +129,8 @@ _SKX_CORE = _intel('event=0xa3,umask=0x6,cmask=0x6', 'CYCLE_ACTIVITY:STALLS_L3_M
 def _imc(read: Iterable[str], write: Iterable[str], document: str) -> tuple[Entry, ...]:
     return tuple(
         Entry(role, terms, document, None, (PACKAGE,), 'uncore_imc_[0-9]*', 64)
-        for role, alternatives in ((MEM_READ, read), (MEM_WRITE, write))
-        for terms in alternatives)
+        for role, events in ((MEM_READ, read), (MEM_WRITE, write))
+        for terms in events)
 
 
 _IMC_CAS = _imc(('event=0x4,umask=0x3',), ('event=0x4,umask=0xc',),

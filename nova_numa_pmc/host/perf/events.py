@@ -72,7 +72,7 @@ class Event(Record):
 
 
 class Selection(Record):
-    """What can be counted.
+    """Events that can be counted.
 
     :param row: None: a CPU that the table doesn't know
     :param events: what is counted; one role may have several, to be added up

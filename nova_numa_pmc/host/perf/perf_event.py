@@ -50,7 +50,7 @@ CPU, THREAD, CGROUP = 'cpu', 'thread', 'cgroup'
 
 
 class Target(Record):
-    """What is counted.
+    """The threads or CPUs that are counted.
 
     :param kind: CPU: all that runs on a CPU; THREAD: a thread wherever it runs;
         CGROUP: a control group and those below it, on one CPU
@@ -252,7 +252,7 @@ def parse_group(data: bytes, ids: Sequence[int]) -> Counts:
     return tuple(Count(by_id[one], enabled, running) if one in by_id else None for one in ids)
 
 
-class Group:
+class EventGroup:
     """Events that the hardware counts together on one target."""
 
     def __init__(self, events: Iterable[Event], target: Target, disabled: bool = False) -> None:
@@ -317,7 +317,7 @@ def fit_together(events: Iterable[Event], cpu: int) -> bool:
     :raises CounterError: anything else than a refusal of the group
     """
     try:
-        Group(events, on_cpu(cpu), disabled=True).close()
+        EventGroup(events, on_cpu(cpu), disabled=True).close()
     except exceptions.CounterUnsupported:
         return False
     return True
@@ -325,7 +325,7 @@ def fit_together(events: Iterable[Event], cpu: int) -> bool:
 
 def open_groups(
     events: Iterable[Event], target: Target, disabled: bool = False
-) -> tuple[tuple[Group, ...], tuple[tuple[Event, exceptions.CounterUnsupported], ...]]:
+) -> tuple[tuple[EventGroup, ...], tuple[tuple[Event, exceptions.CounterUnsupported], ...]]:
     """Open events in as few groups as the hardware allows, in their order.
 
     A group that could never be counted at once is refused by the kernel
@@ -336,7 +336,7 @@ def open_groups(
     :returns: (groups, (event left out, its error) of each)
     :raises CounterError: anything else than an unsupported event; nothing stays open
     """
-    groups: list[Group] = []
+    groups: list[EventGroup] = []
     missing: list[tuple[Event, exceptions.CounterUnsupported]] = []
     try:
         for event in events:
@@ -356,7 +356,7 @@ def _together(role: str, other: str) -> bool:
     return role == other or (role not in alone and other not in alone)
 
 
-def _place(event: Event, groups: list[Group], target: Target, disabled: bool) -> None:
+def _place(event: Event, groups: list[EventGroup], target: Target, disabled: bool) -> None:
     if groups and _together(groups[-1].events[-1].role, event.role):
         try:
             groups[-1].add(event)
@@ -364,4 +364,4 @@ def _place(event: Event, groups: list[Group], target: Target, disabled: bool) ->
             return
         except exceptions.CounterUnsupported:
             pass  # doesn't fit, or not supported at all: alone it shows which
-    groups.append(Group((event,), target, disabled))
+    groups.append(EventGroup((event,), target, disabled))

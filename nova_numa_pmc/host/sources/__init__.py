@@ -6,14 +6,14 @@
 ``resctrl``          memory bandwidth monitoring: all traffic and that to local memory
 ``numa_faults``      the kernel's NUMA balancing: on which nodes threads hit pages
 ``pages``            on which nodes pages lie, by where the vCPUs ran
-``uncore``           not a rung: memory controllers, links and I/O of each node
-``counted``          what the counter rungs share: counts of owners made of several targets
-``ladder``           tries the rungs in order, leaves one that fails, comes back to it
+``uncore``           not a source: memory controllers, links and I/O of each node
+``counted``          what the counter sources share: counts of owners made of several targets
+``ladder``           tries the sources in order, leaves one that fails, comes back to it
 
-A rung has a ``name``, ``sample(tick)`` → {uuid: :class:`Evidence`}, ``problems`` and
-``close()`` (:class:`ladder.Rung`). It raises
+A source has a ``name``, ``sample(tick)`` → {uuid: :class:`Evidence`}, ``problems`` and
+``close()`` (:class:`ladder.Source`). It raises
 :class:`SourceUnavailable`, with the remedy, while it can't be used on this host. A guest it
-can tell nothing of in this tick is absent, and the next rung is asked about it.
+can tell nothing of in this tick is absent, and the next source is asked about it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Evidence(Record):
-    """What a rung tells of one guest; fields as :class:`nova_numa_pmc.measurement.GuestSample`.
+    """Evidence of one guest by a source; fields as :class:`nova_numa_pmc.measurement.GuestSample`.
 
     Idle guests have rates of 0 and no ratio. Neither rates nor ratio: it told of execution only.
     """
@@ -72,8 +72,8 @@ class Running(Record):
     waiting_by_cpu: dict[int, float] = {}
 
 
-class Tick(Record):
-    """One reading of a host, as the rungs get it.
+class SourceTick(Record):
+    """One reading of a host, as the sources get it.
 
     :param before_ns: CLOCK_MONOTONIC of the tick before, None: this is the first
     :param busy_cores: {node id: cores its CPUs were busy}, at least what the guests ran there

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.measurements import Counts
     from nova_numa_pmc.host.perf.events import Event, Selection
-    from nova_numa_pmc.host.sources import Tick
+    from nova_numa_pmc.host.sources import SourceTick
     from nova_numa_pmc.model import Topology
 
 
 class CpuCounters:
-    """Counts what ran on each node's CPUs; not a rung itself.
+    """Counts what ran on each node's CPUs; not a source itself.
 
     :param select: returns what can be counted on this host
     :ivar roles: what it counts at most
@@ -63,7 +63,10 @@ class CpuCounters:
         if problems and not len(self._owners):
             raise SourceUnavailable(problems[0])
         self.problems = problems
-        return {node: counted.add_up(events, told, elapsed_ns) for node, told in deltas.items()}
+        return {
+            node: counted.add_up(events, node_deltas, elapsed_ns)
+            for node, node_deltas in deltas.items()
+        }
 
     @property
     def with_prefetch(self) -> bool:
@@ -77,12 +80,12 @@ class CpuCounters:
 
 
 class CpuShare:
-    """The rung: a guest's share of a node's accesses is its share of the node's busy time."""
+    """The source: a guest's share of a node's accesses is its share of the node's busy time."""
 
     name = 'perf by CPU'
     problems: tuple[str, ...] = ()
 
-    def sample(self, tick: Tick) -> dict[str, Evidence]:
+    def sample(self, tick: SourceTick) -> dict[str, Evidence]:
         """Return {uuid: evidence}, as if all on a node reached memory alike.
 
         :raises SourceUnavailable: CPUs are not counted

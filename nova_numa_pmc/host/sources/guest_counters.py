@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.measurements import Counts
     from nova_numa_pmc.host.perf.counters import Wanted
     from nova_numa_pmc.host.perf.events import Event, Selection
-    from nova_numa_pmc.host.sources import Running, Tick
+    from nova_numa_pmc.host.sources import Running, SourceTick
     from nova_numa_pmc.model import Guest, Topology
 
     #: A thread's id and start time; or a control group's inode and a CPU.
@@ -44,7 +44,7 @@ _ROOMS = (counted.ROLES, counted.ROLES[:2], ())
 
 
 class GuestCounters:
-    """The rung.
+    """The source.
 
     :param select: returns what can be counted on this host
     :param scope: :data:`THREAD` or :data:`CGROUP`
@@ -106,7 +106,7 @@ class GuestCounters:
         self._lack = ('%s: %s' % (self.name, lack),) if lack else ()
         return events
 
-    def sample(self, tick: Tick) -> dict[str, Evidence]:
+    def sample(self, tick: SourceTick) -> dict[str, Evidence]:
         """Return {uuid: evidence}; without events for DRAM it is of execution only.
 
         :raises SourceUnavailable: nothing can be counted on any guest
@@ -137,8 +137,8 @@ class GuestCounters:
             # What the hardware can do is not all that is free (the NMI watchdog takes a counter).
             self._room = min(self._room + 1, len(_ROOMS) - 1)
         found = {}
-        for uuid, told in deltas.items():
-            counts = counted.add_up(events, told, tick.elapsed_ns)
+        for uuid, guest_deltas in deltas.items():
+            counts = counted.add_up(events, guest_deltas, tick.elapsed_ns)
             if counts.share is not None:
                 found[uuid] = self._evidence(counts)
         return found
@@ -177,7 +177,7 @@ class GuestCounters:
     ) -> dict[_Key, Wanted]:
         group = self._group(running.guest)
         if group is None:
-            return {}  # it is ending, or not in a group of libvirt's: another rung may tell
+            return {}  # it is ending, or not in a group of libvirt's: another source may tell
         return {
             (group.since, cpu): (
                 perf_event.Target(perf_event.CGROUP, group.id, cpu, group.since),

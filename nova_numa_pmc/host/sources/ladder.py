@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask the rungs in order until every guest has evidence."""
+"""Ask the sources in order until every guest has evidence."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
     from typing_extensions import ParamSpec
 
-    from nova_numa_pmc.host.sources import Evidence, Tick
+    from nova_numa_pmc.host.sources import Evidence, SourceTick
 
     _P = ParamSpec('_P')
     _T = TypeVar('_T')
     _T_co = TypeVar('_T_co', covariant=True)
 
     class Measuring(Protocol[_P, _T_co]):
-        """What measures, and may fail."""
+        """A measurement that may fail."""
 
         @property
         def name(self) -> str:
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
         def close(self) -> None:
             """Close what is open; it may be asked again."""
 
-    Rung = Measuring[[Tick], dict[str, Evidence]]
+    Source = Measuring[[SourceTick], dict[str, Evidence]]
 
-#: Ticks for which a rung that failed is left alone: a minute at the default interval.
+#: Ticks for which a source that failed is left alone: a minute at the default interval.
 RETRY_TICKS = 12
 
 
-class Found(Record):
-    """What the ladder found in one tick.
+class LadderResult(Record):
+    """Evidence that the ladder found in one tick.
 
     :param evidence: {uuid: :class:`Evidence`}; a guest may be absent
-    :param problems: rungs above the best in use, and what these lack
-    :param source: name of the best rung in use, '' none
+    :param problems: sources above the best in use, and what these lack
+    :param source: name of the best source in use, '' none
     """
 
     evidence: dict[str, Evidence]
@@ -93,50 +93,50 @@ class Trials:
 
 
 class Ladder:
-    """The rungs, best first: one that fails is left to the next in the same tick."""
+    """The sources, best first: one that fails is left to the next in the same tick."""
 
-    def __init__(self, rungs: Iterable[Rung], retry_ticks: int = RETRY_TICKS) -> None:
-        self._rungs = tuple(rungs)
+    def __init__(self, sources: Iterable[Source], retry_ticks: int = RETRY_TICKS) -> None:
+        self._sources = tuple(sources)
         self._trials = Trials(retry_ticks)
 
-    def sample(self, tick: Tick) -> Found:
-        """Return what was found. It does not raise for what a rung can't read.
+    def sample(self, tick: SourceTick) -> LadderResult:
+        """Return what was found. It does not raise for what a source can't read.
 
         The first evidence of memory accesses of a guest is taken; execution (cycles,
-        instructions) may be of a rung above.
+        instructions) may be of a source above.
         """
         evidence: dict[str, Evidence] = {}
         partial: dict[str, Evidence] = {}
         problems: list[str] = []
         source = ''
-        for rung in self._rungs:
+        for each in self._sources:
             waiting = tuple(
                 running for running in tick.guests if running.guest.uuid not in evidence
             )
             if tick.guests and not waiting:
                 break
-            found = self._trials.sample(rung, problems, tick)
+            found = self._trials.sample(each, problems, tick)
             if found is None:
                 continue
             if not tick.guests:  # still asked, so that its fitness is known
-                source = rung.name
+                source = each.name
                 break
             for running in waiting:
                 uuid = running.guest.uuid
-                told = found.get(uuid)
-                if told is None:
+                given = found.get(uuid)
+                if given is None:
                     continue
-                if told.of_memory:
-                    evidence[uuid] = _with_execution(told, partial.get(uuid))
-                    source = source or rung.name
+                if given.of_memory:
+                    evidence[uuid] = _with_execution(given, partial.get(uuid))
+                    source = source or each.name
                 else:
-                    partial.setdefault(uuid, told)
-        return Found({**partial, **evidence}, tuple(problems), source)
+                    partial.setdefault(uuid, given)
+        return LadderResult({**partial, **evidence}, tuple(problems), source)
 
     def close(self) -> None:
-        """Close all rungs."""
-        for rung in self._rungs:
-            rung.close()
+        """Close all sources."""
+        for each in self._sources:
+            each.close()
 
 
 def _with_execution(evidence: Evidence, partial: Evidence | None) -> Evidence:

@@ -20,13 +20,13 @@ from nova_numa_pmc.host.sources import Evidence
 from nova_numa_pmc.measurement import INFERRED
 
 if TYPE_CHECKING:
-    from nova_numa_pmc.host.sources import Tick
+    from nova_numa_pmc.host.sources import SourceTick
 
 _SWITCH = 'proc/sys/kernel/numa_balancing'
 
 
 class NumaFaults:
-    """The rung."""
+    """The source."""
 
     name = 'NUMA faults'
     problems: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class NumaFaults:
     def __init__(self, root: str = '/') -> None:
         self._root = root
 
-    def sample(self, tick: Tick) -> dict[str, Evidence]:
+    def sample(self, tick: SourceTick) -> dict[str, Evidence]:
         """Return {uuid: evidence}, a ratio without rates.
 
         :raises SourceUnavailable: NUMA balancing is off, or not built in

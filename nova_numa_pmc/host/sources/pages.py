@@ -11,16 +11,16 @@ from nova_numa_pmc.measurement import INFERRED
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nova_numa_pmc.host.sources import Tick
+    from nova_numa_pmc.host.sources import SourceTick
 
 
 class Pages:
-    """The rung: as if a guest reached all of its pages equally often."""
+    """The source: as if a guest reached all of its pages equally often."""
 
     name = 'pages'
     problems: tuple[str, ...] = ()
 
-    def sample(self, tick: Tick) -> dict[str, Evidence]:
+    def sample(self, tick: SourceTick) -> dict[str, Evidence]:
         """Return {uuid: evidence}, a ratio without rates."""
         found = {}
         for running in tick.guests:

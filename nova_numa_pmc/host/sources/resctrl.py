@@ -26,7 +26,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nova_numa_pmc.host.sources import Running, Tick
+    from nova_numa_pmc.host.sources import Running, SourceTick
     from nova_numa_pmc.model import Topology
 
     #: Bytes by L3 domain; None: not told.
@@ -47,7 +47,7 @@ class Bytes(Record):
 
 
 class Resctrl:
-    """The rung.
+    """The source.
 
     :param path: where resctrl is mounted, below ``root``
     """
@@ -69,7 +69,7 @@ class Resctrl:
         #: CLOCK_MONOTONIC, {node id: counts}.
         self._nodes: tuple[int | None, dict[int, Counts]] = (None, {})
 
-    def sample(self, tick: Tick) -> dict[str, Evidence]:
+    def sample(self, tick: SourceTick) -> dict[str, Evidence]:
         """Return {uuid: evidence}.
 
         :raises SourceUnavailable: not mounted, or without both kinds of bandwidth
@@ -106,7 +106,7 @@ class Resctrl:
         groups: Mapping[str, frozenset[int]],
         moved: Mapping[str, Domains],
         nodes: Mapping[int, Counts],
-        tick: Tick,
+        tick: SourceTick,
     ) -> Evidence | None:
         """Return a guest's evidence, by its own groups or by its share of the nodes."""
         tids = set(running.threads)

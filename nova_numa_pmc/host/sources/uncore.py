@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each node's memory controllers, socket links and I/O did, from the packages' own PMUs."""
+"""Count what each node's memory controllers, links and I/O did, by the packages' own PMUs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PACKAGE = 'sys/devices/system/cpu/cpu%d/topology/physical_package_id'
 
 
 class Use(Record):
-    """What one node's uncore did; None: not counted.
+    """Counts of one node's uncore; None: not counted.
 
     :param bandwidth_bytes_per_sec: read + ω · written
     :param read_lines_per_sec: read for CPUs, its own and others', without devices'
@@ -51,7 +51,7 @@ class Use(Record):
 
 
 class Uncore:
-    """Reads the uncore PMUs, each once for each package; not a rung itself.
+    """Reads the uncore PMUs, each once for each package; not a source itself.
 
     :param select: returns what can be counted on this host
     :param write_weight: ω
@@ -91,7 +91,7 @@ class Uncore:
         if problems and not len(self._owners):
             raise SourceUnavailable(problems[0])
         self.problems = self._shared + problems
-        return {node: self._use(told, elapsed_ns) for node, told in deltas.items()}
+        return {node: self._use(node_deltas, elapsed_ns) for node, node_deltas in deltas.items()}
 
     def _plan(self, topology: Topology) -> tuple[Plan, set[str]]:
         """Return (what to count, roles that nodes share)."""
@@ -136,11 +136,11 @@ class Uncore:
         except (OSError, ValueError):
             return None
 
-    def _use(self, told: Mapping[str, rates.Delta | None], elapsed_ns: int) -> Use:
+    def _use(self, node_deltas: Mapping[str, rates.Delta | None], elapsed_ns: int) -> Use:
         """Return a node's use from what its events saw."""
         amounts = {
             role: None if delta is None else delta.value
-            for role, delta in ((role, told.get(role)) for role in _ROLES)
+            for role, delta in ((role, node_deltas.get(role)) for role in _ROLES)
         }
         read, written, traffic = (
             amounts[role]
@@ -150,7 +150,7 @@ class Uncore:
                 counter_roles.MEM_TRAFFIC,
             )
         )
-        bandwidth = rates.per_sec(told.get(counter_roles.MEM_TRAFFIC), elapsed_ns)
+        bandwidth = rates.per_sec(node_deltas.get(counter_roles.MEM_TRAFFIC), elapsed_ns)
         if traffic is None:
             bandwidth = pressure.bandwidth_bytes_per_sec(
                 read, written, elapsed_ns, self._write_weight
@@ -166,7 +166,7 @@ class Uncore:
         return Use(
             bandwidth,
             lines,
-            rates.per_sec(told.get(counter_roles.LINK_TX), elapsed_ns),
+            rates.per_sec(node_deltas.get(counter_roles.LINK_TX), elapsed_ns),
             None if hit is None or miss is None else rates.ratio(miss, hit + miss),
         )
 

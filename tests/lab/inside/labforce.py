@@ -34,7 +34,7 @@ def place(name, node, host):
     groups = cgroups.find(labguests.pids()[name])
     (cpus,) = (each.cpus for each in host.nodes if each.id == node)
     cpuset.confine(groups, cpus, ours=left_by_us(groups))
-    promises.settle(
+    promises.record_started(
         promise(name)._replace(cpu_nodes=(node,), mem_nodes=(node,)),
         settings.read(settings.PATH),
         '/',

@@ -30,9 +30,9 @@ REST_S = 3  # watched before and after a move
 def move(request):
     """Move a guest to a node; tell of each step."""
     groups = cgroups.find(labguests.pids()[request['guest']])
-    terms = migrate.Terms(bytes_per_sec=request.get('mib_per_sec', 1 << 20) << 20)
+    terms = migrate.PagingTerms(bytes_per_sec=request.get('mib_per_sec', 1 << 20) << 20)
     cpus = request.get('cpus')
-    mover = migrate.Mover(
+    mover = migrate.GuestMove(
         groups,
         (request['node'],),
         parse_cpulist(cpus) if cpus else None,

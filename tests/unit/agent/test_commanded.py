@@ -60,7 +60,7 @@ class PauseTest(CommandedCase):
 
 class TurnsTest(CommandedCase):
     def test_while_a_command_moves_guests_they_are_neither_held_nor_planned_for(self):
-        made, command = self.open(), move_lock.Turn(self.directory, 'apply')
+        made, command = self.open(), move_lock.MoveLock(self.directory, 'apply')
         cpus = self.reset(2)
         with command:
             command.take()
@@ -73,7 +73,7 @@ class TurnsTest(CommandedCase):
         self.assertIn(self.AWAY, self.ticks(made).values())
 
     def test_a_command_waits_while_the_agent_moves(self):
-        made, command = self.open(), move_lock.Turn(self.directory, 'apply')
+        made, command = self.open(), move_lock.MoveLock(self.directory, 'apply')
         self.until_moved(made)
         with self.assertRaisesRegex(StateBusy, 'nova-numa-agent'):
             command.take()
@@ -82,7 +82,7 @@ class TurnsTest(CommandedCase):
             command.take()
 
     def test_an_agent_that_ends_gives_its_turn_back(self):
-        made, command = self.open(), move_lock.Turn(self.directory, 'apply')
+        made, command = self.open(), move_lock.MoveLock(self.directory, 'apply')
         self.until_moved(made)
         made.abandon()
         with command:

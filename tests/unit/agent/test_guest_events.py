@@ -196,7 +196,7 @@ class WatchingTest(unittest.TestCase):
             ],
             [record.getMessage() for record in logs.records],
         )
-        listener.told = [libvirt_events.Told(host.name_of(2))]
+        listener.told = [libvirt_events.GuestChange(host.name_of(2))]
         self.assertEqual([2], self.heard())
         made.guests.read()
         self.assertEqual([host.name_of(1), host.name_of(2)], listener.asked)

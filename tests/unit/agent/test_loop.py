@@ -32,7 +32,9 @@ class Agent:
     def __init__(self, clock, tick_s=0.0, steps=(), interval_s=5.0, waiting=()):
         self.clock, self.tick_s, self.steps = clock, tick_s, collections.deque(steps)
         self.waiting = collections.deque(waiting)
-        self.options = agent_conf.Options(None, counters_conf.Options(interval_s=interval_s))
+        self.options = agent_conf.AgentOptions(
+            None, counters_conf.CounterOptions(interval_s=interval_s)
+        )
         self.ticks, self.reloaded, self.abandoned = [], [], 0
 
     def tick(self):
@@ -130,7 +132,7 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual([0, 1, 1.2, 6], [each for each in attended if each != 7])
 
     def test_reload(self):
-        new = agent_conf.Options(None, counters_conf.Options(interval_s=2.0))
+        new = agent_conf.AgentOptions(None, counters_conf.CounterOptions(interval_s=2.0))
         self.serve([(3, signal.SIGHUP), (9, signal.SIGTERM)], lambda: (new, ['a problem']))
         self.assertEqual([new], self.agent.reloaded)
         self.assertEqual([0, 1, 6, 8], self.agent.ticks)
@@ -138,7 +140,7 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual([1, 3], self.when('READY=1'))
 
     def test_each_tick_is_shown_with_what_it_took(self):
-        new = agent_conf.Options(None, metrics=metrics_conf.Options(guests=True))
+        new = agent_conf.AgentOptions(None, metrics=metrics_conf.MetricsOptions(guests=True))
         shown, reloaded = [], []
 
         class Exporter:

@@ -48,9 +48,9 @@ class ReadTest(unittest.TestCase):
 
     def test_defaults_move_nobody(self):
         found, problems = self.read('')
-        self.assertEqual(agent_conf.Options(settings.read(os.devnull)), found)
+        self.assertEqual(agent_conf.AgentOptions(settings.read(os.devnull)), found)
         self.assertEqual(
-            (True, True, 'off', [], moves.Terms()),
+            (True, True, 'off', [], moves.RebalanceTerms()),
             (found.publish, found.reassert, found.rebalance, problems, found.terms),
         )
 
@@ -61,7 +61,7 @@ class ReadTest(unittest.TestCase):
                 False,
                 False,
                 'dry-run',
-                moves.Terms(
+                moves.RebalanceTerms(
                     bytes_per_tick=100 << 20,
                     moves_per_hour=3,
                     changes_per_hour=4,
@@ -70,7 +70,7 @@ class ReadTest(unittest.TestCase):
                     widen=False,
                 ),
                 2.0,
-                metrics_conf.Options(metrics_conf.Address('', '192.0.2.7', 19877), True),
+                metrics_conf.MetricsOptions(metrics_conf.Address('', '192.0.2.7', 19877), True),
             ),
             found[2:],
         )
@@ -100,4 +100,4 @@ class ReadTest(unittest.TestCase):
             file.write('x')
             file.flush()
             found, problems = agent_options.read('/nonexistent', file.name)
-        self.assertEqual((counters_conf.Options(), 1), (found.counting, len(problems)))
+        self.assertEqual((counters_conf.CounterOptions(), 1), (found.counting, len(problems)))

@@ -2,22 +2,22 @@
 import logging
 import unittest
 
-from nova_numa_pmc.agent.problem_log import Troubles
+from nova_numa_pmc.agent.problem_log import ProblemLog
 from nova_numa_pmc.exceptions import StateError
 
-LOG = logging.getLogger('nova_numa_pmc.troubles')
+LOG = logging.getLogger('nova_numa_pmc.problem_log')
 
 
-class TroublesTest(unittest.TestCase):
+class ProblemLogTest(unittest.TestCase):
     def setUp(self):
         self.now_s = 0.0
-        self.troubles = Troubles(LOG, lambda: self.now_s)
+        self.problem_log = ProblemLog(LOG, lambda: self.now_s)
 
     def failing(self, *errors):
         """Run a stage once for each error, None: it works; return what is logged."""
         with self.assertLogs(LOG) as logs:
             for error in errors:
-                with self.troubles.stage('reading'):
+                with self.problem_log.stage('reading'):
                     if error:
                         raise error
         return logs.records
@@ -35,17 +35,17 @@ class TroublesTest(unittest.TestCase):
         self.assertIsNotNone(told.exc_info)
 
     def test_what_ends_the_process_passes(self):
-        with self.assertRaises(KeyboardInterrupt), self.troubles.stage('reading'):
+        with self.assertRaises(KeyboardInterrupt), self.problem_log.stage('reading'):
             raise KeyboardInterrupt
 
     def test_problems_again_after_an_hour(self):
         with self.assertLogs(LOG) as logs:
             for self.now_s in (0.0, 5.0, 3599.0, 3600.0, 3605.0):
-                self.troubles.problems(['p', 'p'])
+                self.problem_log.problems(['p', 'p'])
         self.assertEqual(2, len(logs.output))
 
     def test_many_problems_are_not_kept_for_ever(self):
         logging.disable(logging.CRITICAL)
         self.addCleanup(logging.disable, logging.NOTSET)
-        self.troubles.problems(str(number) for number in range(5000))
-        self.assertLessEqual(len(self.troubles._told), 1000)
+        self.problem_log.problems(str(number) for number in range(5000))
+        self.assertLessEqual(len(self.problem_log._logged_s), 1000)

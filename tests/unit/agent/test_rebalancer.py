@@ -185,22 +185,22 @@ class RebalancingTest(RebalancingCase):
             self.tick(self.open(), 10)
 
     def test_what_can_not_be_written_down_is_neither_made_nor_counted(self):
-        made, ledger = self.open(), os.path.join(self.directory, 'ledger')
+        made, path = self.open(), os.path.join(self.directory, 'ledger')
         self.tick(made, 0)
-        os.mkdir(ledger)
+        os.mkdir(path)
         with self.assertLogs(LOG, 'WARNING') as logs:
             for at_s in range(5, 60, 5):
                 self.load(at_s)
                 self.tick(made, at_s)
                 self.assertIsNone(made.step())
-        self.assertIn('rebalancing fails: %s' % ledger, ' '.join(logs.output))
+        self.assertIn('rebalancing fails: %s' % path, ' '.join(logs.output))
         self.assertEqual([self.HOME] * 3, list(self.places().values()))
-        kept = made._rebalancing._ledger
+        kept = made._rebalancing._regrets
         self.assertEqual(((), ()), (kept.moved_s, kept.trials))
-        os.rmdir(ledger)
+        os.rmdir(path)
         self.load(60)
         self.tick(made, 60)
-        self.assertEqual(1, len(made._rebalancing._ledger.moved_s))
+        self.assertEqual(1, len(made._rebalancing._regrets.moved_s))
         self.finish(made)
         self.assertIn(self.AWAY, self.places().values())
 

@@ -34,7 +34,7 @@ class AgentCase(unittest.TestCase):
     def open(self, **options):
         shared = settings.read(os.path.join(self.root, settings.PATH[1:]))
         made = stages.Agent(
-            agent_conf.Options(shared, counters_conf.Options(), **options), self.root
+            agent_conf.AgentOptions(shared, counters_conf.CounterOptions(), **options), self.root
         )
         self.addCleanup(made.close)
         return made
@@ -69,8 +69,8 @@ class AgentCase(unittest.TestCase):
         )._replace(**more)
         with promises_file.locked(
             self.directory, 1.0, promises_file.read_boot_id(self.root)
-        ) as ledger:
-            ledger.put(promised)
+        ) as record:
+            record.put(promised)
         return promised
 
     def promises(self):
@@ -174,13 +174,13 @@ class PublishTest(AgentCase):
         made = self.open()
         self.tick(made, 0)
         made.reload(
-            made.options._replace(counting=counters_conf.Options(sources=('numa_faults',)))
+            made.options._replace(counting=counters_conf.CounterOptions(sources=('numa_faults',)))
         )
         self.assertIsNone(self.tick(made, 5).host_state)
         self.assertEqual('', self.tick(made, 10).host_state.source)
 
 
-class TroubleTest(AgentCase):
+class ProblemTest(AgentCase):
     def test_what_fails_is_told_once_and_when_it_works_again(self):
         made = self.open()
         self.tick(made, 0)
@@ -297,7 +297,7 @@ class SoakTest(AgentCase):
                     len(running), round(sum(node.guests for node in self.published().view.nodes))
                 )
         self.assertLessEqual(
-            len(made._troubles._failing)
+            len(made._problem_log._failing)
             + len(made._reassertion._groups)
             + len(made._reassertion._written),
             3 * 8,

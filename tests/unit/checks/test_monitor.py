@@ -11,7 +11,7 @@ from tests.fixtures.sysfs import write
 
 POINT = ('numa_pmc', monitor.TARGET + ':Monitor')
 STOCK = ('virt_driver', 'nova.compute.monitors.cpu.virt_driver:Monitor')
-SEEN = interpreter.Answer(
+SEEN = interpreter.InterpreterAnswer(
     '/usr/bin/python3',
     ('/usr/lib/nova',),
     ('/usr/lib/nova/compute/monitors/cpu',),

@@ -87,10 +87,10 @@ class SchedulerTest(unittest.TestCase):
 
     def test_importable(self):
         for answer, expected in (
-            (interpreter.Answer('p', ('/n',), package='/x'), []),
-            (interpreter.Answer('p', ('/n',)), ['scheduler-package-missing']),
-            (interpreter.Answer('p'), ['scheduler-not-asked']),
-            (interpreter.Answer('p', problem='late'), ['scheduler-not-asked']),
+            (interpreter.InterpreterAnswer('p', ('/n',), package='/x'), []),
+            (interpreter.InterpreterAnswer('p', ('/n',)), ['scheduler-package-missing']),
+            (interpreter.InterpreterAnswer('p'), ['scheduler-not-asked']),
+            (interpreter.InterpreterAnswer('p', problem='late'), ['scheduler-not-asked']),
         ):
             with self.subTest(answer):
                 self.assertEqual(expected, codes(scheduler.check_importable(answer)))

@@ -8,15 +8,15 @@ from nova_numa_pmc.cli import undo_plan
 from nova_numa_pmc.cli.undo_plan import UndoError
 from nova_numa_pmc.core.rebalance import moves
 from nova_numa_pmc.state import history
-from nova_numa_pmc.state.history import Place
+from nova_numa_pmc.state.history import PromisedPlace
 
-HOME, AWAY = Place((0,), (0,)), Place((1,), (1,))
-FLOATING = Place((), (), (), model.FLOATING)
-SPANS = Place((0, 1), (0, 1), (3, 5))
+HOME, AWAY = PromisedPlace((0,), (0,)), PromisedPlace((1,), (1,))
+FLOATING = PromisedPlace((), (), (), model.FLOATING)
+SPANS = PromisedPlace((0, 1), (0, 1), (3, 5))
 
 
 def entry(*parts, number=1, kind=moves.MOVE, batch='b', result=history.DONE, who='apply'):
-    return history.Entry(
+    return history.HistoryEntry(
         '%08x' % number,
         1000.0,
         who,
@@ -59,10 +59,10 @@ class PlanTest(unittest.TestCase):
             (HOME, AWAY, moves.MOVE, (0,)),
             (SPANS, AWAY, moves.MOVE, (0, 1)),
             (FLOATING, AWAY, moves.MOVE, ()),
-            (Place((0,), (1,)), Place((1,), (1,)), moves.MOVE, ()),
-            (Place((0,), (1,)), Place((0,), (0,)), moves.FETCH, (1,)),
-            (Place((0,), ()), HOME, moves.MOVE, ()),
-            (Place((0,), ()), AWAY, moves.MOVE, ()),
+            (PromisedPlace((0,), (1,)), PromisedPlace((1,), (1,)), moves.MOVE, ()),
+            (PromisedPlace((0,), (1,)), PromisedPlace((0,), (0,)), moves.FETCH, (1,)),
+            (PromisedPlace((0,), ()), HOME, moves.MOVE, ()),
+            (PromisedPlace((0,), ()), AWAY, moves.MOVE, ()),
         ):
             with self.subTest(before=before, after=after):
                 found = plan([entry((1, before, after))], promise(1, after))

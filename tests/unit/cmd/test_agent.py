@@ -82,8 +82,8 @@ class CommandTest(unittest.TestCase):
         self.host.thread(4001, 5001, 0)
         with promises_file.locked(
             self.directory, 1.0, promises_file.read_boot_id(self.root)
-        ) as ledger:
-            ledger.put(
+        ) as record:
+            record.put(
                 model.Promise(
                     host.uuid_of(1),
                     host.name_of(1),

@@ -184,7 +184,7 @@ class RoundTripTest(unittest.TestCase):
         near = near._replace(
             view=near.view._replace(rotation=7, distances=NEAR, domains=(0, 0, 2, 2))
         )
-        self.assertEqual(1, metrics.decode(listed(near)).aggregates.turn)
+        self.assertEqual(1, metrics.decode(listed(near)).aggregates.rotation)
         current, _ = metrics.to_values(self.published, 0, 0)
         self.assertNotIn('pmc.turn', current)
 

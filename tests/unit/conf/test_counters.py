@@ -40,8 +40,10 @@ class ReadTest(unittest.TestCase):
             return counters_conf.read(file.name)
 
     def test_defaults(self):
-        self.assertEqual(counters_conf.Options(), self.read(''))
-        self.assertEqual(counters_conf.Options(), counters_conf.read('/nonexistent/file.conf'))
+        self.assertEqual(counters_conf.CounterOptions(), self.read(''))
+        self.assertEqual(
+            counters_conf.CounterOptions(), counters_conf.read('/nonexistent/file.conf')
+        )
 
     def test_all_set(self):
         found = self.read(FILE)
@@ -66,7 +68,7 @@ class ReadTest(unittest.TestCase):
     def test_the_sample_with_its_defaults_set_says_the_same(self):
         with open(SAMPLE, encoding='utf-8') as file:
             text = re.sub(r'(?m)^#(\w+ =)', r'\1', file.read())
-        self.assertEqual(counters_conf.Options(), self.read(text))
+        self.assertEqual(counters_conf.CounterOptions(), self.read(text))
 
     def test_wrong_values_are_named(self):
         for line in (

@@ -181,7 +181,7 @@ class DomainTest(unittest.TestCase):
 
 class RebalanceTest(unittest.TestCase):
     def plans(self, host):
-        made, _ = host.run(moves.Terms(), 240, 60.0)
+        made, _ = host.run(moves.RebalanceTerms(), 240, 60.0)
         return [step for plan in made for move in plan.moves for step in move.steps]
 
     def test_memory_that_spilled_to_a_device_comes_home_and_none_goes_there(self):

@@ -73,7 +73,7 @@ def uses(name, phrase):
 
 
 def defined(path):
-    """Yield (line, name) of what a module defines: itself, classes, functions, variables."""
+    """Yield (line, name) of what a module names: itself, classes, functions, variables."""
     yield 1, path.stem
     for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -84,6 +84,8 @@ def defined(path):
             yield node.lineno, node.id
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield node.lineno, node.attr
+        elif isinstance(node, ast.alias) and node.asname:
+            yield node.lineno, node.asname
 
 
 def excluded_uses(found, package=PACKAGE):

@@ -103,7 +103,7 @@ class ConfineTest(TreeTestCase):
             with self.subTest(version=version):
                 tree, groups = self.tree(version)
                 tree.write(os.path.join(tree.vcpus[0], 'cpuset.cpus'), '1')
-                cpuset.confine(groups, NODE1, keep={'vcpu0'}, write=tree.write)
+                cpuset.confine(groups, NODE1, set_by_others={'vcpu0'}, write=tree.write)
                 self.assertEqual('2-3 1 2-3', tree.held())
 
     def test_early_only_while_there_are_no_vcpus_and_nobody_has_set_it(self):

@@ -17,7 +17,7 @@ class JournalTest(unittest.TestCase):
         self.waits_s = []
 
     def log(self, severity, message):
-        journal.Lines(self.root).log(severity, message)
+        journal.JournalLines(self.root).log(severity, message)
         return self.host.logged()
 
     def waiting(self, wait=lambda: None, share=1.0):
@@ -28,7 +28,7 @@ class JournalTest(unittest.TestCase):
             self.waits_s.append(limit_s)
             return share * limit_s
 
-        return journal.Lines(self.root, noted)
+        return journal.JournalLines(self.root, noted)
 
     def test_a_line_of_syslog(self):
         (line,) = self.log(journal.WARNING, 'guest é: 1 %s')
@@ -45,7 +45,7 @@ class JournalTest(unittest.TestCase):
 
     def test_nobody_listens(self):
         for root in (os.path.join(self.root, 'none'), '/nonexistent' + 'x' * 200):
-            lines = journal.Lines(root)
+            lines = journal.JournalLines(root)
             lines.log(journal.INFO, 'lost')
             self.assertEqual(1, lines.lost)
 
@@ -78,7 +78,7 @@ class JournalTest(unittest.TestCase):
     def test_the_wait_ends_with_the_time(self):
         """On the kernel's own clock: the daemon never reads."""
         self.host.fill_log()
-        lines = journal.Lines(self.root)
+        lines = journal.JournalLines(self.root)
         for _ in range(3):
             lines.log(journal.WARNING, 'lost')
         self.assertEqual(3, lines.lost)

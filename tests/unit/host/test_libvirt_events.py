@@ -224,7 +224,7 @@ class HangingTest(ListenerCase):
         self.fake.runs.clear()
         self.fake.heard.append(lambda: self.fake.callbacks[17](None, Domain('g', ''), {}, None))
         self.fake.rounds.release()
-        self.assertEqual([libvirt_events.Told('g')], self.until(lambda told: told))
+        self.assertEqual([libvirt_events.GuestChange('g')], self.until(lambda told: told))
         self.clock.now_s += libvirt_events.PATIENCE_S + 1
         self.until_why(libvirt_events.HANGS)
         self.fake.domains.append(Domain('g', host.domain_xml(1).decode()))

@@ -160,7 +160,7 @@ class HookTest(unittest.TestCase):
                 operation,
                 stream.fileno(),
                 self.root,
-                lines=journal.Lines(self.root, self.drain),
+                lines=journal.JournalLines(self.root, self.drain),
             )
 
     def drain(self, sender, limit_s):

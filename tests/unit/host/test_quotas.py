@@ -64,7 +64,7 @@ class QuotasTest(unittest.TestCase):
 
     def test_throttled(self):
         tree = self.tree()
-        group = quotas.Group(tree.vcpus[0], 2, 0.05)
+        group = quotas.QuotaGroup(tree.vcpus[0], 2, 0.05)
         self.assertIsNone(quotas.throttled_ns(group))
         for text, told in (
             ('nr_throttled 3\nthrottled_usec 12\n', 12000),

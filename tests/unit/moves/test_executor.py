@@ -24,7 +24,7 @@ class MovingTest(RebalancingCase):
         self.kernel.memories[4002].nodes = [1] * PAGES
         self.kernel.memories[4002].tell()
         self.moving = executor.Moving(
-            agent_conf.Options(settings.read('/dev/null')),
+            agent_conf.AgentOptions(settings.read('/dev/null')),
             self.root,
             LOG,
             clock=lambda: 0.0,
@@ -101,7 +101,7 @@ class MovingTest(RebalancingCase):
                 kept.append((entry.id, entry.result))
 
         self.moving = executor.Moving(
-            agent_conf.Options(settings.read('/dev/null')),
+            agent_conf.AgentOptions(settings.read('/dev/null')),
             self.root,
             LOG,
             clock=lambda: 0.0,
@@ -166,8 +166,8 @@ class MovingTest(RebalancingCase):
         self.assertEqual((self.HOME, ((1,), '4-7 6 4-7', {1})), (found[1], found[2]))
 
     def fill(self, node):
-        with self.lock() as ledger:
-            ledger.put(
+        with self.lock() as record:
+            record.put(
                 model.Promise('new', 'new', (node,), (node,), 1, 1 << 50, since_ns=START_NS)
             )
 
@@ -195,7 +195,7 @@ class MovingTest(RebalancingCase):
         with self.assertLogs(LOG, 'WARNING'):
             found = self.end()
         self.assertEqual(((0,), '0-7', {0}), found[1])
-        self.moving.mind((), self.promises())
+        self.moving.observe((), self.promises())
         self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.widened.places)
 
     def test_a_guest_that_went_home_stays_there_when_its_next_move_can_not_begin(self):
@@ -210,10 +210,10 @@ class MovingTest(RebalancingCase):
 
     def test_a_widened_guest_that_was_started_anew_is_held_as_promised_then(self):
         self.make(moves.WIDEN, self.step_of(1, (0,), (0, 1), memory=False))
-        self.moving.mind((), self.promises())
+        self.moving.observe((), self.promises())
         self.assertEqual({host.uuid_of(1): (0, 1)}, self.moving.widened.places)
         self.promise(1, 1, since_ns=START_NS)
-        self.moving.mind((), self.promises())
+        self.moving.observe((), self.promises())
         self.assertEqual({}, self.moving.widened.places)
 
     def test_a_job_of_libvirts_before_and_while_it_is_moved(self):
@@ -229,7 +229,7 @@ class MovingTest(RebalancingCase):
                 4001,
                 before="<job type='none' async='migration out'/>\n",
             )
-            self.moving.mind(guests.read_running(self.root)[0], self.promises())
+            self.moving.observe(guests.read_running(self.root)[0], self.promises())
             with self.assertLogs(LOG, 'WARNING'):
                 while self.moving.step() is not None:
                     pass

@@ -92,8 +92,8 @@ class PlaceTest(AgentCase):
                 for at_s in (0, 5, 10):
                     self.tick(made, at_s)
                 self.assertEqual(('', 0), (tree.held(), self.tick(made, 15).taken_over))
-                with promises.locked(made.options.shared, self.root, 1.0) as ledger:
-                    ledger.drop(host.uuid_of(1))
+                with promises.locked(made.options.shared, self.root, 1.0) as record:
+                    record.drop(host.uuid_of(1))
 
     def test_not_whom_the_operator_ignores_nor_with_the_hook_off(self):
         for off in (False, True):
@@ -177,8 +177,8 @@ class FetchTest(RebalancingCase):
         promise = self.promises()[host.uuid_of(1)]._replace(**{'since_ns': START_NS, **promised})
         with promises_file.locked(
             self.directory, 1.0, promises_file.read_boot_id(self.root)
-        ) as ledger:
-            ledger.put(promise)
+        ) as record:
+            record.put(promise)
 
     def test_whom_it_leaves_where_it_is(self):
         for why, promised in (

@@ -308,8 +308,8 @@ class BoundTest(AgentCase):
         promised = self.promises()[host.uuid_of(2)]._replace(memory_bytes=1 << 50)
         with promises_file.locked(
             self.directory, 1.0, promises_file.read_boot_id(self.root)
-        ) as ledger:
-            ledger.put(promised)
+        ) as record:
+            record.put(promised)
         self.tick(made, 5)
         self.assertEqual('0-1', self.mems())
         self.assertFalse(self.promises()[host.uuid_of(1)].bound)
@@ -345,14 +345,14 @@ class BoundTest(AgentCase):
         for kind, text in (('cpus', '0-7'), ('mems', '0-1')):
             self.tree.set_all(text, kind)
         before = self.tree.snapshot()
-        with move_lock.Turn(self.directory, 'apply') as command:
+        with move_lock.MoveLock(self.directory, 'apply') as command:
             command.take()
             self.tick(made, 5)
             self.assertEqual(before, self.tree.snapshot())
         self.tick(made, 10)
         self.assertEqual(('4-7', '1'), (self.tree.held(), self.mems()))
         self.tree.set_all('0-7')
-        with move_lock.Turn(self.directory, 'apply') as command:
+        with move_lock.MoveLock(self.directory, 'apply') as command:
             command.take()
             self.leave(256 + 510)
             self.tick(made, 15)

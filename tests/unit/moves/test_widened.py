@@ -5,45 +5,45 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import moves
-from nova_numa_pmc.moves.parts import Leg, OfCpus
+from nova_numa_pmc.moves.parts import MovePart, OfCpus
 from nova_numa_pmc.moves.widened import Widened
 from tests.fixtures.hosts import guest
 
 PROMISE = model.Promise('uuid-g', 'g', (0,), (0,), 2, 1 << 30)
 
 
-def leg(to_nodes):
+def part(to_nodes):
     step = moves.Step('uuid-g', 'g', (0,), to_nodes, (), 0)
-    return Leg(step, PROMISE, PROMISE, OfCpus(None, None, None), 0.0)
+    return MovePart(step, PROMISE, PROMISE, OfCpus(None, None, None), 0.0)
 
 
 class WidenedTest(unittest.TestCase):
     def setUp(self):
         self.widened = Widened()
         self.widened.begin()
-        self.widened.note(moves.WIDEN, leg((0, 1)))
+        self.widened.note(moves.WIDEN, part((0, 1)))
 
     def test_until_it_is_moved(self):
         self.assertEqual({'uuid-g': (0, 1)}, self.widened.places)
-        self.widened.note(moves.FETCH, leg(()))
+        self.widened.note(moves.FETCH, part(()))
         self.assertEqual({'uuid-g': (0, 1)}, self.widened.places)
-        self.widened.note(moves.MOVE, leg((1,)))
+        self.widened.note(moves.MOVE, part((1,)))
         self.assertEqual({}, self.widened.places)
 
     def test_again_when_the_move_is_taken_back(self):
-        self.widened.note(moves.MOVE, leg((1,)))
+        self.widened.note(moves.MOVE, part((1,)))
         self.widened.take_back('uuid-g')
         self.assertEqual({'uuid-g': (0, 1)}, self.widened.places)
 
     def test_not_for_a_move_that_did_not_narrow_it(self):
-        self.widened.note(moves.MOVE, leg((1,)))
+        self.widened.note(moves.MOVE, part((1,)))
         self.widened.begin()
         self.widened.take_back('uuid-g')
         self.assertEqual({}, self.widened.places)
 
     def test_while_it_is_promised_the_same_and_nobody_said_otherwise(self):
         one = guest('g')
-        self.widened.mind([one], {'uuid-g': PROMISE})
+        self.widened.observe([one], {'uuid-g': PROMISE})
         self.assertEqual({'uuid-g': (0, 1)}, self.widened.places)
         for running, promised in (
             ([one._replace(override='pin')], {'uuid-g': PROMISE}),
@@ -51,5 +51,5 @@ class WidenedTest(unittest.TestCase):
             ([], {}),
         ):
             self.setUp()
-            self.widened.mind(running, promised)
+            self.widened.observe(running, promised)
             self.assertEqual({}, self.widened.places)

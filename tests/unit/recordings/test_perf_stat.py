@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 from nova_numa_pmc.core.rates import Delta
 from nova_numa_pmc.exceptions import RecordingError
 from nova_numa_pmc.recordings import perf_stat
-from nova_numa_pmc.recordings.perf_stat import CPU, HOST, NODE, Row
+from nova_numa_pmc.recordings.perf_stat import CPU, HOST, NODE, PerfStatLine
 
 # As perf 6.1 writes them; the counts of hardware are of the same form on other machines.
 ALL = """\
@@ -48,11 +48,13 @@ class ParseTest(unittest.TestCase):
         self.assertEqual((0.303063611, 0.303063611), (first.at_s, first.elapsed_s))
         self.assertEqual(
             (
-                Row(HOST, None, '', 'context-switches', '', Delta(630.0, 1.0)),
-                Row(HOST, None, '', 'cpu-clock', 'msec', Delta(606.51, 1.0)),
-                Row(HOST, None, '', 'cycles', '', None, False),
-                Row(HOST, None, '', 'r53100f', '', None),
-                Row(HOST, None, '', 'uncore_imc_0/cas_count_read/', 'MiB', Delta(12.5, 1.0)),
+                PerfStatLine(HOST, None, '', 'context-switches', '', Delta(630.0, 1.0)),
+                PerfStatLine(HOST, None, '', 'cpu-clock', 'msec', Delta(606.51, 1.0)),
+                PerfStatLine(HOST, None, '', 'cycles', '', None, False),
+                PerfStatLine(HOST, None, '', 'r53100f', '', None),
+                PerfStatLine(
+                    HOST, None, '', 'uncore_imc_0/cas_count_read/', 'MiB', Delta(12.5, 1.0)
+                ),
             ),
             first.rows,
         )
@@ -149,7 +151,7 @@ class RoleTest(unittest.TestCase):
         self.assertIsNone(perf_stat.role_of('r53100f', perf_stat.role_names()))
 
     def test_amounts(self):
-        row = Row(HOST, None, '', 'x', 'MiB', Delta(2.0, 1.0))
+        row = PerfStatLine(HOST, None, '', 'x', 'MiB', Delta(2.0, 1.0))
         self.assertEqual(2 << 20, perf_stat.amount(row, 'mem_read').value)
         self.assertEqual(128.0, perf_stat.amount(row._replace(unit=''), 'mem_read').value)
         self.assertIsNone(perf_stat.amount(row._replace(unit='furlong'), 'mem_read'))

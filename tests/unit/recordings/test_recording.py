@@ -213,7 +213,7 @@ class TestFile(unittest.TestCase):
         self.path = os.path.join(directory.name, 'samples')
 
     def write(self, times, max_bytes=1 << 20, keep=9):
-        writer = recording.Writer(self.path, max_bytes, keep)
+        writer = recording.RecordingWriter(self.path, max_bytes, keep)
         for taken_s in times:
             writer.append(samples.sample(taken_s))
         writer.close()
@@ -278,10 +278,10 @@ class TestFile(unittest.TestCase):
         self.assertTrue(os.path.exists(self.path + '.old'))
 
     def test_a_second_recorder_is_refused(self):
-        writer = recording.Writer(self.path, 1 << 20, 2)
+        writer = recording.RecordingWriter(self.path, 1 << 20, 2)
         self.addCleanup(writer.close)
         with self.assertRaisesRegex(RecordingError, 'another recorder'):
-            recording.Writer(self.path, 1 << 20, 2)
+            recording.RecordingWriter(self.path, 1 << 20, 2)
 
     def test_other_files_are_neither_read_nor_touched(self):
         newer = of_next_release(recording.encode(samples.sample()))
@@ -344,7 +344,7 @@ class TestFile(unittest.TestCase):
             from tests.fixtures import samples
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (%d, %d))
-            writer = recording.Writer(sys.argv[1], 1 << 20, 2)
+            writer = recording.RecordingWriter(sys.argv[1], 1 << 20, 2)
             writer.append(samples.sample(1.0))
             try:
                 writer.append(samples.sample(2.0))

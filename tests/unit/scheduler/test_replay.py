@@ -11,7 +11,7 @@ from tests.fixtures import hosts
 
 GIB = 1 << 30
 NOW_S = 1_800_000_000
-FLAVOR = replay.Flavor(2, 1024)
+FLAVOR = replay.SavedFlavor(2, 1024)
 
 
 def row(name, *demand, taken_s=NOW_S, vcpus_used=4, memory_mb_used=4096, **changes):
@@ -69,7 +69,7 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual([], order(judge([row('half', 2.0, 2.0)], flavor)))
 
     def test_one_node(self):
-        large = replay.Flavor(4, 12_000)
+        large = replay.SavedFlavor(4, 12_000)
         rows = [row('a', 0.0, 0.0)]
         self.assertEqual(['a'], order(judge(rows, large)))
         one = large._replace(extra_specs={'numa_pmc:policy': 'one_node'})
@@ -182,4 +182,4 @@ class PartsTest(unittest.TestCase):
             (first['node'], first['cpu_ratio'], first['bandwidth_ratio'], first['vcpus']),
         )
         self.assertIsNone(second['cpu_ratio'])
-        self.assertEqual([], replay.parts(replay.HostState('b', [], 0, 0)))
+        self.assertEqual([], replay.parts(replay.SavedHost('b', [], 0, 0)))

@@ -286,7 +286,7 @@ class FuzzTest(unittest.TestCase):
     def test_mutated_metrics_cannot_hurt(self):
         rng, question = random.Random(4), subject.question(spec())
         neighbours = [host(0.2, 0.3), host(0.9, 0.8)]
-        terms = subject.Terms(False, 1.0, False)
+        terms = subject.FilterTerms(False, 1.0, False)
         original, odd, unknown = listed(state(0.5, 0.25)), host(0.5, 0.5), 0
         for at in range(MUTATIONS):
             odd.metrics = mutated(rng, original)

@@ -7,11 +7,11 @@ from itertools import product
 from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc.core.rebalance import moves
-from nova_numa_pmc.core.rebalance.host_model import Ground, Place
+from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
 from tests.bench.exact_rebalance import EQUAL_CORES, EQUAL_RATIO, Search
 from tests.sim.constant import GIB, MIB, Constant, load
 
-TERMS = moves.Terms()
+TERMS = moves.RebalanceTerms()
 GUESTS = st.lists(
     st.tuples(
         st.integers(0, 2),
@@ -29,13 +29,13 @@ def enumerate_all(situation):
     """Yield (burden, bytes) of every division that fits."""
     count = len(situation.guests)
     for homes in product((None, 0, 1, 2), repeat=count):
-        ground = Ground(situation, TERMS)
-        movers = [ground.movers[guest.uuid] for guest in situation.guests]
+        host_model = HostModel(situation, TERMS)
+        movers = [host_model.movers[guest.uuid] for guest in situation.guests]
         steps = [(mover, Place((n,), n)) for mover, n in zip(movers, homes) if n is not None]
-        if all(ground.may(*step) for step in steps) and ground.fits(steps):
-            size = sum(ground.bytes_to_move(*step) for step in steps)
-            ground.apply(steps)
-            yield ground.balance.burden(), size
+        if all(host_model.may(*step) for step in steps) and host_model.fits(steps):
+            size = sum(host_model.bytes_to_move(*step) for step in steps)
+            host_model.apply(steps)
+            yield host_model.balance.burden(), size
 
 
 class ExactRebalanceTest(unittest.TestCase):

@@ -58,7 +58,7 @@ class TestCalibration(unittest.TestCase):
         )
 
     def test_a_file_that_can_not_be_used_is_a_problem_and_no_more(self):
-        options = counters_conf.Options()
+        options = counters_conf.CounterOptions()
         self.assertEqual((options, None), calibration.completed(options, self.path))
         calibration.write(GOOD, self.path)
         self.assertEqual(((0, 25e9),), calibration.completed(options, self.path)[0].bandwidth_max)
@@ -70,7 +70,9 @@ class TestCalibration(unittest.TestCase):
 
     def test_options_of_the_operator_go_first(self):
         options = calibration.complete(
-            counters_conf.Options(bandwidth_max=((0, 1e9),), latencies_ns=((2, (150.0, 90.0)),)),
+            counters_conf.CounterOptions(
+                bandwidth_max=((0, 1e9),), latencies_ns=((2, (150.0, 90.0)),)
+            ),
             GOOD,
         )
         self.assertEqual(((0, 1e9),), options.bandwidth_max)

@@ -21,7 +21,7 @@ NODES = st.lists(st.integers(0, 1023), max_size=4).map(tuple)
 AMOUNTS = st.floats(0, 1e9)
 TEXTS = st.text(st.characters(exclude_categories=('C', 'Z')), min_size=1, max_size=40)
 PLACES = st.builds(
-    history.Place, NODES, NODES, NODES, st.sampled_from(('placed', 'pinned', 'floating'))
+    history.PromisedPlace, NODES, NODES, NODES, st.sampled_from(('placed', 'pinned', 'floating'))
 )
 PARTS = st.builds(
     history.Part,
@@ -35,7 +35,7 @@ PARTS = st.builds(
     st.integers(0, 1 << 50),
 )
 ENTRIES = st.builds(
-    history.Entry,
+    history.HistoryEntry,
     TEXTS,
     AMOUNTS,
     TEXTS,
@@ -56,11 +56,11 @@ def entry(number=1, who=history.AGENT, batch='', result=history.DONE, why='why')
         host.uuid_of(number),
         host.name_of(number),
         7,
-        history.Place((0,), (0,)),
-        history.Place((1,), (1,)),
+        history.PromisedPlace((0,), (0,)),
+        history.PromisedPlace((1,), (1,)),
         4096,
     )
-    return history.Entry(
+    return history.HistoryEntry(
         '%08x' % number, 1000.0, who, batch, 'move', (part,), 1.0, 5.0, 4096, 2.0, result, why
     )
 
@@ -181,7 +181,7 @@ class FileTest(unittest.TestCase):
             history.read(self.root)
 
     def test_what_can_not_be_written_costs_one_warning(self):
-        writer = history.Writer(self.root, LOG)
+        writer = history.HistoryWriter(self.root, LOG)
         os.mkdir(os.path.dirname(self.path))
         os.mkdir(self.path)
         with self.assertLogs(LOG, 'WARNING') as logs:

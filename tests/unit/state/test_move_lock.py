@@ -9,22 +9,22 @@ import unittest
 from nova_numa_pmc.exceptions import StateBusy, StateError
 from nova_numa_pmc.state import move_lock
 
-LOG = logging.getLogger('nova_numa_pmc.turn')
+LOG = logging.getLogger('nova_numa_pmc.move_lock')
 
 
-class TurnTest(unittest.TestCase):
+class MoveLockTest(unittest.TestCase):
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.directory = os.path.join(directory.name, 'state')
 
-    def turn(self, who='apply'):
-        made = move_lock.Turn(self.directory, who)
+    def lock(self, who='apply'):
+        made = move_lock.MoveLock(self.directory, who)
         self.addCleanup(made.end)
         return made
 
     def test_one_has_it_until_it_ends(self):
-        first, second = self.turn(), self.turn('undo')
+        first, second = self.lock(), self.lock('undo')
         first.take()
         first.take()  # kept
         with self.assertRaisesRegex(
@@ -39,16 +39,16 @@ class TurnTest(unittest.TestCase):
 
     def test_a_holder_that_did_not_say_who_it_is(self):
         for text in (b'', b'\xff', b'a\x1b[2J'):
-            first = self.turn()
+            first = self.lock()
             first.take()
             with open(os.path.join(self.directory, move_lock.LOCK), 'wb') as file:
                 file.write(text)
             with self.assertRaisesRegex(StateBusy, '^another process is moving guests'):
-                self.turn().take()
+                self.lock().take()
             first.end()
 
     def test_the_agent_tells_once_that_it_waits_and_once_that_it_goes_on(self):
-        ours, command = move_lock.AgentTurn(LOG), self.turn()
+        ours, command = move_lock.AgentMoveLock(LOG), self.lock()
         self.addCleanup(ours.end)
         command.take()
         with self.assertLogs(LOG, 'INFO') as logs:
@@ -62,6 +62,6 @@ class TurnTest(unittest.TestCase):
     def test_where_no_lock_is_to_be_had_the_agent_goes_on_and_a_command_does_not(self):
         os.mkdir(self.directory)
         os.chmod(self.directory, 0o777)
-        self.assertTrue(move_lock.AgentTurn(LOG).take(self.directory))
+        self.assertTrue(move_lock.AgentMoveLock(LOG).take(self.directory))
         with self.assertRaises(StateError):
-            self.turn().take()
+            self.lock().take()

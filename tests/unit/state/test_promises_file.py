@@ -42,18 +42,18 @@ _promises = st.builds(
     missed=st.booleans(),
     cpus=st.frozensets(st.integers(0, 16383), max_size=9).map(sorted).map(tuple),
 )
-_ledgers = st.lists(_promises, max_size=4, unique_by=lambda promise: promise.uuid)
+_records = st.lists(_promises, max_size=4, unique_by=lambda promise: promise.uuid)
 
 
 class FormatTest(unittest.TestCase):
-    @given(_ledgers, _numbers, _texts)
+    @given(_records, _numbers, _texts)
     def test_round_trip(self, promises, rotation, boot_id):
         boot, record = promises_format.decode(promises_format.encode(promises, rotation, boot_id))
         self.assertEqual(
             (boot_id, rotation, promises), (boot, record.rotation, list(record.promises.values()))
         )
 
-    @given(_ledgers, _texts, st.booleans())
+    @given(_records, _texts, st.booleans())
     def test_one_row_is_read_as_with_all_others(self, promises, boot_id, turned):
         data = promises_format.encode(promises, 1, boot_id)
         if turned:  # a newer writer's columns are in another order
@@ -67,14 +67,14 @@ class FormatTest(unittest.TestCase):
     def test_every_field_has_a_codec(self):
         self.assertEqual(set(Promise._fields), set(promises_format._CODECS))
 
-    @given(_ledgers, st.data())
+    @given(_records, st.data())
     def test_cut_short_anywhere_is_noticed(self, promises, data):
         whole = promises_format.encode(promises, 1, BOOT)
         cut = data.draw(st.integers(0, len(whole) - 1))
         with self.assertRaises(StateError):
             promises_format.decode(whole[:cut])
 
-    @given(_ledgers, st.data())
+    @given(_records, st.data())
     def test_damage_is_an_error_or_another_record(self, promises, data):
         damaged = bytearray(promises_format.encode(promises, 1, BOOT))
         for _ in range(data.draw(st.integers(1, 3))):
@@ -151,7 +151,7 @@ class FormatTest(unittest.TestCase):
 
 
 class PruneTest(unittest.TestCase):
-    @given(_ledgers, st.sets(_texts, max_size=3), _numbers, st.integers(0, 2**40))
+    @given(_records, st.sets(_texts, max_size=3), _numbers, st.integers(0, 2**40))
     def test_kept_exactly_while_claimed(self, promises, strangers, now_ns, grace_ns):
         running = strangers | {promise.uuid for promise in promises[::2]}
         kept = promises_file.prune({p.uuid: p for p in promises}, running, now_ns, grace_ns)
@@ -191,23 +191,23 @@ class StateTestCase(unittest.TestCase):
         return promises_file.read(self.directory, BOOT)
 
     def record(self, *promises):
-        with self.locked() as ledger:
+        with self.locked() as record:
             for promise in promises or (GUEST,):
-                ledger.put(promise)
+                record.put(promise)
 
 
 class LockedTest(StateTestCase):
     def test_records_and_forgets(self):
         self.assertIsNone(self.read())
-        with self.locked() as ledger:
-            self.assertEqual({}, ledger.promises)
-            ledger.put(GUEST)
-            ledger.rotation += 1
+        with self.locked() as record:
+            self.assertEqual({}, record.promises)
+            record.put(GUEST)
+            record.rotation += 1
         record = self.read()
         self.assertEqual(({GUEST.uuid: GUEST}, 1), (record.promises, record.rotation))
-        with self.locked() as ledger:
-            ledger.drop(GUEST.uuid)
-            ledger.drop('never there')
+        with self.locked() as record:
+            record.drop(GUEST.uuid)
+            record.drop('never there')
         self.assertEqual(({}, 1), (self.read().promises, self.read().rotation))
 
     def test_readable_by_all_writable_by_its_owner_under_any_umask(self):
@@ -234,8 +234,8 @@ class LockedTest(StateTestCase):
         self.assertEqual(inode, os.stat(self.file).st_ino)
 
     def test_a_block_that_raises_records_nothing(self):
-        with contextlib.suppress(KeyError), self.locked() as ledger:
-            ledger.put(GUEST)
+        with contextlib.suppress(KeyError), self.locked() as record:
+            record.put(GUEST)
             raise KeyError
         self.assertIsNone(self.read())
         self.record()  # and the lock is free again
@@ -243,9 +243,9 @@ class LockedTest(StateTestCase):
     def test_another_boots_record_does_not_count(self):
         self.record()
         self.assertIsNone(promises_file.read(self.directory, 'another'))
-        with self.locked(boot_id='another') as ledger:
-            self.assertEqual(({}, None), (ledger.promises, ledger.problem))
-            ledger.put(GUEST)
+        with self.locked(boot_id='another') as record:
+            self.assertEqual(({}, None), (record.promises, record.problem))
+            record.put(GUEST)
         self.assertIsNone(self.read())
 
     def test_the_kernels_boot_id(self):
@@ -308,10 +308,10 @@ class HostileTest(StateTestCase):
                 for word in (self.file, 'remove it'):
                     self.assertIn(word, str(caught.exception))
                 spoiled = os.lstat(self.file).st_ino
-                with self.locked() as ledger:
-                    self.assertEqual({}, ledger.promises)
-                    self.assertEqual(str(caught.exception), ledger.problem)
-                    ledger.put(GUEST)
+                with self.locked() as record:
+                    self.assertEqual({}, record.promises)
+                    self.assertEqual(str(caught.exception), record.problem)
+                    record.put(GUEST)
                 self.assertEqual({GUEST.uuid: GUEST}, self.read().promises)
                 self.assertEqual(spoiled, os.lstat(self.file + '.bad').st_ino)
                 shutil.rmtree(self.directory)
@@ -375,10 +375,10 @@ class CrowdTest(StateTestCase):
 
     def test_sixteen_at_once_lose_nothing_and_never_share_a_view(self):
         def start(number, fd):
-            with self.locked() as ledger:
-                os.write(fd, b'%d\n' % ledger.rotation)
-                ledger.rotation += 1
-                ledger.put(GUEST._replace(uuid='guest-%d' % number))
+            with self.locked() as record:
+                os.write(fd, b'%d\n' % record.rotation)
+                record.rotation += 1
+                record.put(GUEST._replace(uuid='guest-%d' % number))
 
         reader, writer = os.pipe()
         children = [self.fork(lambda number=number: start(number, writer)) for number in range(16)]
@@ -395,10 +395,10 @@ class CrowdTest(StateTestCase):
 
         def write_on(fd):
             while True:
-                with self.locked() as ledger:
-                    ledger.rotation += 1
-                    ledger.promises = {
-                        str(i): GUEST._replace(uuid=str(i), since_ns=ledger.rotation)
+                with self.locked() as record:
+                    record.rotation += 1
+                    record.promises = {
+                        str(i): GUEST._replace(uuid=str(i), since_ns=record.rotation)
                         for i in range(20)
                     }
                 os.write(fd, b'.')
@@ -421,12 +421,12 @@ class CrowdTest(StateTestCase):
                 {record.rotation}, {promise.since_ns for promise in record.promises.values()}
             )
             last = record.rotation
-            with self.locked(timeout_s=0) as ledger:  # its lock went with it
-                self.assertIsNone(ledger.problem)
+            with self.locked(timeout_s=0) as record:  # its lock went with it
+                self.assertIsNone(record.problem)
 
     def test_children_do_not_inherit_the_lock(self):
-        with self.locked() as ledger:
-            flags = fcntl.fcntl(ledger._lock_fd, fcntl.F_GETFD)
+        with self.locked() as record:
+            flags = fcntl.fcntl(record._lock_fd, fcntl.F_GETFD)
             self.assertTrue(flags & fcntl.FD_CLOEXEC)
 
     def test_descriptors_are_closed_on_every_way_out(self):

@@ -183,10 +183,10 @@ class ExporterCase(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.directory = directory.name
         self.path = os.path.join(self.directory, 'metrics.sock')
-        self.by_path = metrics_conf.Options(metrics_conf.Address(self.path))
+        self.by_path = metrics_conf.MetricsOptions(metrics_conf.Address(self.path))
 
     def open(self, options=None, tick=FULL):
-        made = exporting.Exporter(LOG, options or metrics_conf.Options(ANY_PORT))
+        made = exporting.Exporter(LOG, options or metrics_conf.MetricsOptions(ANY_PORT))
         self.addCleanup(made.close)
         made.show(tick, 0.25)
         return made
@@ -265,7 +265,7 @@ class ContentTest(ExporterCase):
 
     def test_no_guest_is_named_unless_asked_for(self):
         self.assertNotRegex(self.scrape(self.open()), 'e4a1|instance-1|guest_')
-        found = values(self.scrape(self.open(metrics_conf.Options(ANY_PORT, True))))
+        found = values(self.scrape(self.open(metrics_conf.MetricsOptions(ANY_PORT, True))))
         labels = '{name="instance-1",uuid="e4a1"}'
         self.assertEqual(
             (1.5, 0.25),
@@ -291,7 +291,7 @@ class AgentTest(AgentCase):
         made = self.open()
         self.launch(1)
         self.promise(1, 0)
-        with exporting.Exporter(LOG, metrics_conf.Options(ANY_PORT)) as exporter:
+        with exporting.Exporter(LOG, metrics_conf.MetricsOptions(ANY_PORT)) as exporter:
             for at_s in (0, 5):
                 self.busy(at_s, at_s, 0)
                 exporter.show(self.tick(made, at_s), 0.01)
@@ -351,7 +351,7 @@ class UnixTest(ExporterCase):
     def test_a_directory_that_comes_later(self):
         path = os.path.join(self.directory, 'later', 'metrics.sock')
         with self.assertLogs(LOG, 'INFO') as logs:
-            made = self.open(metrics_conf.Options(metrics_conf.Address(path)))
+            made = self.open(metrics_conf.MetricsOptions(metrics_conf.Address(path)))
             made.show(FULL, 0.1)
             self.assertIsNone(made.address)
             os.mkdir(os.path.dirname(path))
@@ -425,12 +425,12 @@ class ClientTest(ExporterCase):
 
 class ReloadTest(ExporterCase):
     def test_on_moved_with_guests_and_off(self):
-        made = self.open(metrics_conf.Options())
+        made = self.open(metrics_conf.MetricsOptions())
         self.assertIsNone(made.address)
-        made.reload(metrics_conf.Options(ANY_PORT))
+        made.reload(metrics_conf.MetricsOptions(ANY_PORT))
         made.show(FULL, 0.1)
         first = made.address
-        made.reload(metrics_conf.Options(ANY_PORT, True))
+        made.reload(metrics_conf.MetricsOptions(ANY_PORT, True))
         made.show(FULL, 0.1)
         self.assertEqual(first, made.address)
         self.assertIn('instance-1', self.scrape(made))
@@ -439,7 +439,7 @@ class ReloadTest(ExporterCase):
         self.assertNotIn('instance-1', self.scrape(made))
         with self.assertRaises(ConnectionError):
             get(first)
-        made.reload(metrics_conf.Options())
+        made.reload(metrics_conf.MetricsOptions())
         made.show(FULL, 0.1)
         self.assertEqual([], os.listdir(self.directory))
 
@@ -447,7 +447,7 @@ class ReloadTest(ExporterCase):
         with socket.create_server(('127.0.0.1', 0)) as other:
             address = ANY_PORT._replace(port=other.getsockname()[1])
             with self.assertLogs(LOG, 'WARNING') as logs:
-                made = self.open(metrics_conf.Options(address))
+                made = self.open(metrics_conf.MetricsOptions(address))
                 made.show(FULL, 0.1)
         self.assertEqual(1, len(logs.records))
         self.assertIn('in use', logs.output[0])
@@ -466,7 +466,7 @@ class ReloadTest(ExporterCase):
         made = self.open(self.by_path)
         with mock.patch('os.unlink', side_effect=OSError(30, 'Read-only file system')):
             with self.assertLogs(LOG, 'WARNING'):
-                made.reload(metrics_conf.Options())
+                made.reload(metrics_conf.MetricsOptions())
         self.assertIsNone(made.address)
 
     def test_without_prometheus_client_it_is_said_once(self):
@@ -475,7 +475,7 @@ class ReloadTest(ExporterCase):
             'sys.modules["prometheus_client"] = None\n'
             'from nova_numa_pmc.agent.metrics import exporting\n'
             'from nova_numa_pmc.conf import metrics as metrics_conf\n'
-            'made = exporting.Exporter(logging.getLogger(), metrics_conf.Options('
+            'made = exporting.Exporter(logging.getLogger(), metrics_conf.MetricsOptions('
             'metrics_conf.Address("", "127.0.0.1", 0)))\n'
             'made.show(None, 0.1); made.show(None, 0.1); made.close()\n'
         )
@@ -495,7 +495,7 @@ class DashboardTest(ExporterCase):
     def test_its_metrics_are_those_that_are_served(self):
         served = {
             name
-            for name in names(self.scrape(self.open(metrics_conf.Options(ANY_PORT, True))))
+            for name in names(self.scrape(self.open(metrics_conf.MetricsOptions(ANY_PORT, True))))
             if name.startswith(('nova_numa_', 'process_'))
         }
         shown = set()
@@ -511,14 +511,14 @@ class DashboardTest(ExporterCase):
 
     def test_the_operators_guide_names_each(self):
         told = set(re.findall('``([a-z_]+)``', GUIDE.read_text(encoding='utf-8')))
-        for name in names(self.scrape(self.open(metrics_conf.Options(ANY_PORT, True)))):
+        for name in names(self.scrape(self.open(metrics_conf.MetricsOptions(ANY_PORT, True)))):
             if name.startswith('nova_numa_'):
                 self.assertIn(re.sub('^nova_numa_|_(?:sum|count)$', '', name), told)
 
     def test_labels_in_its_expressions_and_legends_exist(self):
         labels = {'instance', 'job'} | set(
             re.findall(
-                r'[{,](\w+)="', self.scrape(self.open(metrics_conf.Options(ANY_PORT, True)))
+                r'[{,](\w+)="', self.scrape(self.open(metrics_conf.MetricsOptions(ANY_PORT, True)))
             )
         )
         for panel in self.dashboard()['panels']:

@@ -25,7 +25,7 @@ class ProgressTest(unittest.TestCase):
     def test_lines(self):
         stream = io.StringIO()
         bars = progress.open_bars(stream)
-        self.assertIs(progress.Lines, type(bars))
+        self.assertIs(progress.LineProgress, type(bars))
         self.show(bars)
         self.assertEqual('a [bold] 1 was moved\n', stream.getvalue())
 

@@ -210,7 +210,7 @@ class ApplyTest(OperatingCase):
         self.assertIn('not being recorded in the history', err)
 
     def test_beside_another_command(self):
-        with move_lock.Turn(self.directory, 'nova-numa-rebalance undo') as other:
+        with move_lock.MoveLock(self.directory, 'nova-numa-rebalance undo') as other:
             other.take()
             with self.assertRaisesRegex(
                 StateBusy, 'rebalance undo .* is moving guests: nothing was'
@@ -220,10 +220,10 @@ class ApplyTest(OperatingCase):
         self.assertEqual(exits.OK, self.run_it('apply', '--yes', '--wait', '0.1')[0])
 
     def test_waits_for_its_turn(self):
-        other, mine = move_lock.Turn(self.directory, 'nova-numa-rebalance undo'), []
+        other, mine = move_lock.MoveLock(self.directory, 'nova-numa-rebalance undo'), []
         other.take()
         waiting = threading.Thread(
-            target=lambda: mine.append(run_moves.hold_turn(self.here(), 'apply', 30))
+            target=lambda: mine.append(run_moves.hold_move_lock(self.here(), 'apply', 30))
         )
         waiting.start()
         other.end()

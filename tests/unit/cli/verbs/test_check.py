@@ -26,7 +26,7 @@ enabled_filters = ComputeFilter,NUMAPressureFilter
 weight_classes = nova.scheduler.weights.all_weighers,%s
 shuffle_best_same_weighed_hosts = true
 """ % (scheduler.FILTER, scheduler.WEIGHER)
-SEEN = interpreter.Answer(
+SEEN = interpreter.InterpreterAnswer(
     '/usr/bin/python3',
     ('/n',),
     ('/n/m',),

@@ -115,8 +115,8 @@ class HookCommandTest(unittest.TestCase):
         since_s = os.stat(self.ours).st_ctime - 1700000000 + 5
         with promises_file.locked(
             self.host.path('run/nova-numa-pmc'), 1, promises_file.read_boot_id(self.root)
-        ) as ledger:
-            ledger.put(
+        ) as record:
+            record.put(
                 model.Promise(
                     hosts.uuid_of(1),
                     'one',
@@ -176,7 +176,7 @@ class TrialTest(unittest.TestCase):
     def test_outcomes(self):
         for ok, expected in ((True, []), (False, ['does not let']), (None, ['could not'])):
             with self.subTest(ok=ok):
-                problems = hook.problems_of_trial(confinement.Trial(ok, 'libvirtd', 'said'))
+                problems = hook.problems_of_trial(confinement.LabelTrial(ok, 'libvirtd', 'said'))
                 self.assertEqual(len(expected), len(problems))
                 for words, problem in zip(expected, problems):
                     self.assertIn(words, problem['problem'])

@@ -53,7 +53,7 @@ class Viewing(unittest.TestCase):
         self.path = os.path.join(self.directory, 'samples')
 
     def record(self, *all_samples):
-        writer = recording.Writer(self.path, 1 << 20, 4)
+        writer = recording.RecordingWriter(self.path, 1 << 20, 4)
         self.addCleanup(writer.close)
         for sample in all_samples:
             writer.append(sample)
@@ -203,7 +203,7 @@ class TestRecord(Viewing):
             'import itertools, sys\n'
             'from nova_numa_pmc.recordings import recording\n'
             'from tests.fixtures import samples\n'
-            'writer = recording.Writer(sys.argv[1], 1 << 20, 3)\n'
+            'writer = recording.RecordingWriter(sys.argv[1], 1 << 20, 3)\n'
             'for at in itertools.count():\n'
             '    writer.append(samples.sample(float(at)))\n'
             '    print(at, flush=True)\n'
@@ -218,7 +218,7 @@ class TestRecord(Viewing):
         read = [sample.taken_s for sample in recording.read(self.path)]
         self.assertEqual([float(at) for at in range(len(read))], read)
         self.assertGreaterEqual(len(read), told)
-        recording.Writer(self.path, 1 << 20, 3).close()
+        recording.RecordingWriter(self.path, 1 << 20, 3).close()
 
     def test_wrong_usage(self):
         for arguments in (('--duration', '0'), ('--max-size', '0'), ('--keep', 'x')):
@@ -316,7 +316,7 @@ class TestReport(Viewing):
                 self.run_command(report, self.path + '0', *arguments)
 
     def test_sources_that_changed_are_told(self):
-        self.record_more = recording.Writer(self.path + '2', 1 << 20, 2)
+        self.record_more = recording.RecordingWriter(self.path + '2', 1 << 20, 2)
         self.addCleanup(self.record_more.close)
         for at, source in enumerate(('perf by thread', 'page residency')):
             self.record_more.append(samples.sample(BASE_S + at, source=source))

@@ -421,7 +421,7 @@ class PropertyTest(unittest.TestCase):
                 for at, cores in enumerate(here.others)
             ],
         )
-        terms = moves.Terms(widen=False)
+        terms = moves.RebalanceTerms(widen=False)
         plans, _ = host.run(terms, 60, 60.0)
         self.assertEqual([], [move for plan in plans for move in plan.moves])
         # Nor ever: within a day no move would pay.

@@ -3,14 +3,15 @@
 
 import unittest
 
-from nova_numa_pmc.core.rebalance import moves, planner, regrets
+from nova_numa_pmc.core.rebalance import moves, planner
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
+from nova_numa_pmc.core.rebalance.regrets import Regrets
 from nova_numa_pmc.model import Reason
 from tests.sim.constant import GIB, Constant, load
 
 
 def told(host, ticks=20, **terms):
-    plans, _ = host.run(moves.Terms(**terms), ticks)
+    plans, _ = host.run(moves.RebalanceTerms(**terms), ticks)
     return [explain_move(move) for plan in plans for move in plan.moves]
 
 
@@ -50,7 +51,7 @@ class ExplainTest(unittest.TestCase):
 
     def test_remarks(self):
         host = Constant((4, 4), (GIB,) * 2, [])
-        plan, _ = planner.plan(host.situation(), regrets.Ledger(), moves.Terms(), 5.0, 0.0)
+        plan, _ = planner.plan(host.situation(), Regrets(), moves.RebalanceTerms(), 5.0, 0.0)
         self.assertEqual(
             ['bandwidth left out: traffic or maximum is unknown on some nodes'],
             [explain_remark(reason) for reason in plan.reasons],

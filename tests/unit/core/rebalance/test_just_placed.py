@@ -6,7 +6,8 @@ import unittest
 from hypothesis import assume, given, settings, strategies as st
 
 from nova_numa_pmc.core.placement import placement
-from nova_numa_pmc.core.rebalance import moves, planner, regrets as ledgers
+from nova_numa_pmc.core.rebalance import moves, planner
+from nova_numa_pmc.core.rebalance.regrets import Regrets
 from tests.fixtures.hosts import GIB, LIMITS, guest, host, node
 
 INTERVAL_S = 5.0
@@ -102,11 +103,11 @@ def placed(view, new, *, young=False):
 class JustPlacedTest(unittest.TestCase):
     def assertStays(self, situation):
         assume(situation is not None)
-        terms = moves.Terms(widen=False)
+        terms = moves.RebalanceTerms(widen=False)
         for plan in (
             planner.propose(situation, terms),
             planner.propose(situation, terms, 86400.0),
-            planner.plan(situation, ledgers.Ledger(), terms, INTERVAL_S, 0.0)[0],
+            planner.plan(situation, Regrets(), terms, INTERVAL_S, 0.0)[0],
         ):
             self.assertEqual((), plan.moves)
 
@@ -144,12 +145,12 @@ class JustPlacedTest(unittest.TestCase):
 
     def test_it_does_go_where_placement_would_now_put_it(self):
         situation = self.of_two(young=True)
-        self.assertEqual((), planner.propose(situation, moves.Terms(widen=False)).moves)
+        self.assertEqual((), planner.propose(situation, moves.RebalanceTerms(widen=False)).moves)
         here, there = situation.view.nodes
         calmer = situation._replace(
             view=situation.view._replace(
                 nodes=(here._replace(demand_cores=30.0), there._replace(demand_cores=2.0))
             )
         )
-        plan = planner.propose(calmer, moves.Terms(widen=False))
+        plan = planner.propose(calmer, moves.RebalanceTerms(widen=False))
         self.assertEqual([(1,)], [move.steps[0].to_nodes for move in plan.moves])

@@ -5,11 +5,12 @@ import json
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.rebalance import moves, planner, regrets as ledgers, regrets_format
+from nova_numa_pmc.core.rebalance import moves, planner, regrets_format
+from nova_numa_pmc.core.rebalance.regrets import Regrets, caution, forgotten
 from tests.sim.constant import GIB, MIB, Constant, load
 
 TICK_S = 5.0
-TERMS = moves.Terms()
+TERMS = moves.RebalanceTerms()
 
 
 def skewed(**fields):
@@ -88,8 +89,8 @@ class FiveToOneTest(unittest.TestCase):
         self.assertEqual([], [move for move in nothing.moves if move.bytes])
 
 
-class GroundTest(unittest.TestCase):
-    """On which grounds guests move."""
+class CausesTest(unittest.TestCase):
+    """Why guests move."""
 
     def test_memory_bound_guests_are_parted_though_counts_are_equal(self):
         guests = [load(f'm{at}', 4, 0, 2.0, lines=60e6) for at in range(3)]
@@ -101,7 +102,7 @@ class GroundTest(unittest.TestCase):
         first = next(move for plan in plans for move in plan.moves)
         self.assertEqual('bandwidth', first.reasons[0].code)
 
-    def test_without_a_maximum_bandwidth_is_no_ground(self):
+    def test_without_a_maximum_bandwidth_is_no_reason(self):
         guests = [load(f'm{at}', 4, 0, 2.0, lines=60e6) for at in range(3)]
         plans, _ = Constant((12, 12), (64 * GIB,) * 2, guests).run(TERMS, 10)
         self.assertEqual([], kinds(plans))
@@ -182,19 +183,19 @@ class WidenTest(unittest.TestCase):
 
     def test_it_goes_home_when_there_is_room(self):
         host = self.host()
-        _, ledger = host.run(TERMS, 20)
+        _, regrets = host.run(TERMS, 20)
         host.guests[1:] = [
             guest._replace(demand_cores=0.5, served_cores=0.5) for guest in host.guests[1:]
         ]
-        plans, _ = host.run(TERMS, 60, ledger=ledger)
+        plans, _ = host.run(TERMS, 60, regrets=regrets)
         self.assertEqual(['narrow'], kinds(plans))
         self.assertEqual((0,), host.guests[0].cpu_nodes)
 
     def test_it_stays_wide_where_home_would_be_crowded(self):
         host = self.host()
-        _, ledger = host.run(TERMS, 20)
+        _, regrets = host.run(TERMS, 20)
         host.guests[1] = host.guests[1]._replace(demand_cores=1.1, served_cores=1.1)
-        plans, _ = host.run(TERMS, 60, ledger=ledger)
+        plans, _ = host.run(TERMS, 60, regrets=regrets)
         self.assertEqual([], kinds(plans))
 
     def test_bursts_are_shared_whether_or_not_nodes_are_full(self):
@@ -204,7 +205,7 @@ class WidenTest(unittest.TestCase):
             for waiting, wanted in ((bursting, {'widen'}), (calm, set())):
                 with self.subTest(each=each, waiting=waiting):
                     seen = host.situation()._replace(waiting_cores=((0, waiting), (1, waiting)))
-                    plan, _ = planner.plan(seen, ledgers.Ledger(), TERMS, TICK_S, 0.0)
+                    plan, _ = planner.plan(seen, Regrets(), TERMS, TICK_S, 0.0)
                     self.assertEqual(wanted, set(kinds([plan])))
 
     def test_bursts_of_full_nodes_are_not_shared_where_accesses_are_not_counted(self):
@@ -214,7 +215,7 @@ class WidenTest(unittest.TestCase):
             .situation()
             ._replace(waiting_cores=((0, 1.0), (1, 1.0)))
         )
-        plan, _ = planner.plan(seen, ledgers.Ledger(), TERMS, TICK_S, 0.0)
+        plan, _ = planner.plan(seen, Regrets(), TERMS, TICK_S, 0.0)
         self.assertEqual((), plan.moves)
 
     def test_an_operator_may_forbid_it(self):
@@ -240,11 +241,11 @@ class LeftAloneTest(unittest.TestCase):
         plans, _ = Constant((4, 4), (9 * GIB,) * 2, guests).run(TERMS._replace(widen=False), 40)
         self.assertEqual([], kinds(plans))
 
-    def test_unknown_demand_is_no_ground(self):
+    def test_unknown_demand_is_no_reason(self):
         guests = skewed().guests
         unknown = [guest._replace(demand_cores=None, served_cores=None) for guest in guests]
         seen = skewed().situation()._replace(guests=tuple(unknown))
-        plan, _ = planner.plan(seen, ledgers.Ledger(), TERMS, 60.0, 0.0)
+        plan, _ = planner.plan(seen, Regrets(), TERMS, 60.0, 0.0)
         self.assertEqual(((), ()), (plan.moves, plan.pending))
 
     def test_no_move_between_nodes_of_which_one_is_unmeasured(self):
@@ -256,11 +257,7 @@ class LeftAloneTest(unittest.TestCase):
                     node._replace(demand_cores=None) if node.id == at else node for node in nodes
                 )
                 plan, _ = planner.plan(
-                    seen._replace(view=seen.view._replace(nodes=cut)),
-                    ledgers.Ledger(),
-                    TERMS,
-                    60.0,
-                    0.0,
+                    seen._replace(view=seen.view._replace(nodes=cut)), Regrets(), TERMS, 60.0, 0.0
                 )
                 self.assertEqual((), plan.moves)
                 self.assertIn(model.Reason('demand_unknown', (('nodes', (at,)),)), plan.reasons)
@@ -275,15 +272,15 @@ class LeftAloneTest(unittest.TestCase):
         terms = TERMS._replace(min_gain_cores=0.0, moves_per_hour=0, changes_per_hour=0)
         for ticks in (1, 40):
             with self.subTest(ticks=ticks):
-                plans, ledger = host.run(terms, ticks)
+                plans, regrets = host.run(terms, ticks)
                 self.assertEqual([], kinds(plans))
-                self.assertTrue(ledger.regrets)
+                self.assertTrue(regrets.regrets)
                 calm = [
                     guest._replace(demand_cores=0.0, served_cores=0.0) for guest in host.guests
                 ]
                 plan, later = planner.plan(
                     host.situation(calm),
-                    ledger,
+                    regrets,
                     terms._replace(moves_per_hour=20, changes_per_hour=20),
                     TICK_S,
                     2000.0,
@@ -307,7 +304,7 @@ class LeftAloneTest(unittest.TestCase):
             with self.subTest(free=free):
                 plan, _ = planner.plan(
                     seen._replace(free_bytes=((1, free),)),
-                    ledgers.Ledger(),
+                    Regrets(),
                     TERMS._replace(widen=False),
                     60.0,
                     0.0,
@@ -338,9 +335,9 @@ class BudgetTest(unittest.TestCase):
 
     def test_moves_of_an_hour(self):
         terms = TERMS._replace(moves_per_hour=1, widen=False)
-        plans, ledger = skewed().run(terms, 20)
+        plans, regrets = skewed().run(terms, 20)
         self.assertEqual(['move'], kinds(plans))
-        self.assertEqual(1, len(ledger.moved_s))
+        self.assertEqual(1, len(regrets.moved_s))
         host = skewed()
         plans, _ = host.run(terms, 130, elapsed_s=60.0)
         self.assertEqual([3, 3], count(host))
@@ -352,42 +349,42 @@ class BudgetTest(unittest.TestCase):
             for guest in host.guests
         ]
         plan, _ = planner.plan(
-            host.situation(), ledgers.Ledger(), TERMS._replace(widen=False), 86400.0, 0.0
+            host.situation(), Regrets(), TERMS._replace(widen=False), 86400.0, 0.0
         )
         self.assertEqual((), plan.moves)
 
 
-class LedgerTest(unittest.TestCase):
+class RegretsTest(unittest.TestCase):
     def test_it_survives_a_restart(self):
         host = skewed()
         host.guests = [
             guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
             for guest in host.guests
         ]
-        _, ledger = host.run(TERMS, 2)
-        self.assertTrue(ledger.regrets)
-        kept = json.loads(json.dumps(regrets_format.to_data(ledger)))
-        self.assertEqual(ledger, regrets_format.from_data(kept))
+        _, regrets = host.run(TERMS, 2)
+        self.assertTrue(regrets.regrets)
+        kept = json.loads(json.dumps(regrets_format.to_data(regrets)))
+        self.assertEqual(regrets, regrets_format.from_data(kept))
 
     def test_a_move_that_does_not_pay_makes_the_guest_cautious(self):
         host = skewed()
-        plans, ledger = host.run(TERMS, 1)
+        plans, regrets = host.run(TERMS, 1)
         moved = {step.uuid for move in plans[0].moves for step in move.steps}
-        self.assertEqual({uuid: 2.0 for uuid in moved}, ledgers.caution(ledger))
+        self.assertEqual({uuid: 2.0 for uuid in moved}, caution(regrets))
         # The load goes: what was moved spares nothing any more.
         host.guests = [guest._replace(demand_cores=0.1, served_cores=0.1) for guest in host.guests]
-        _, later = host.run(TERMS, 5, ledger=ledger)
-        self.assertEqual(moved, set(ledgers.caution(later)))
+        _, later = host.run(TERMS, 5, regrets=regrets)
+        self.assertEqual(moved, set(caution(later)))
 
     def test_a_move_that_pays_restores_trust(self):
-        _, ledger = skewed().run(TERMS, 20)
-        self.assertEqual({}, ledgers.caution(ledger))
-        self.assertEqual((), ledger.trials)
+        _, regrets = skewed().run(TERMS, 20)
+        self.assertEqual({}, caution(regrets))
+        self.assertEqual((), regrets.trials)
 
     def test_what_failed_can_be_forgotten(self):
-        plans, ledger = skewed().run(TERMS, 1)
+        plans, regrets = skewed().run(TERMS, 1)
         moved = [step.uuid for move in plans[0].moves for step in move.steps]
-        self.assertEqual((), ledgers.forgotten(ledger, moved).trials)
+        self.assertEqual((), forgotten(regrets, moved).trials)
 
     def test_guests_and_nodes_that_are_gone_are_dropped(self):
         host = skewed()
@@ -395,17 +392,17 @@ class LedgerTest(unittest.TestCase):
             guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
             for guest in host.guests
         ]
-        _, ledger = host.run(TERMS, 2)
+        _, regrets = host.run(TERMS, 2)
         host.guests = host.guests[5:]
-        _, ledger = host.run(TERMS, 1, ledger=ledger)
-        self.assertEqual((), ledger.regrets)
+        _, regrets = host.run(TERMS, 1, regrets=regrets)
+        self.assertEqual((), regrets.regrets)
 
     def test_a_clock_that_goes_back_keeps_nothing_for_ever(self):
-        _, ledger = skewed().run(TERMS, 1)
-        _, ledger = planner.plan(
-            skewed().situation(), ledger, TERMS._replace(widen=False), 0.0, 1.0
+        _, regrets = skewed().run(TERMS, 1)
+        _, regrets = planner.plan(
+            skewed().situation(), regrets, TERMS._replace(widen=False), 0.0, 1.0
         )
-        self.assertEqual(((), ()), (ledger.moved_s, ledger.trials))
+        self.assertEqual(((), ()), (regrets.moved_s, regrets.trials))
 
 
 class DomainTest(unittest.TestCase):
@@ -419,6 +416,6 @@ class DomainTest(unittest.TestCase):
         self.assertEqual([], kinds(plans))  # nine cores wanted, twelve on the first pair
 
     def test_an_empty_host_has_an_empty_plan(self):
-        plans, ledger = Constant((4, 4), (GIB, GIB), []).run(TERMS, 2)
+        plans, regrets = Constant((4, 4), (GIB, GIB), []).run(TERMS, 2)
         self.assertEqual([], kinds(plans))
-        self.assertEqual(ledgers.Ledger(), ledger)
+        self.assertEqual(Regrets(), regrets)

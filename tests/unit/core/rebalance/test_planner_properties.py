@@ -7,13 +7,14 @@ import unittest
 from hypothesis import given, settings, strategies as st
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.rebalance import moves, planner, regrets as ledgers, regrets_format
+from nova_numa_pmc.core.rebalance import moves, planner, regrets_format
 from nova_numa_pmc.core.rebalance.explain_move import explain_move
-from nova_numa_pmc.core.rebalance.host_model import Ground
+from nova_numa_pmc.core.rebalance.host_model import HostModel
+from nova_numa_pmc.core.rebalance.regrets import Regrets
 from tests.sim.constant import GIB, MIB, Constant, load
 
 QUICK = settings(max_examples=25, deadline=None)
-TERMS = moves.Terms()
+TERMS = moves.RebalanceTerms()
 #: Nothing that would end the moves before they are through.
 UNBOUNDED = TERMS._replace(bytes_per_tick=1 << 50, moves_per_hour=10**6, changes_per_hour=10**6)
 MINUTE_S, DAY_S = 60.0, 86400.0
@@ -107,8 +108,8 @@ class PropertyTest(unittest.TestCase):
     def test_on_constant_input_the_plan_becomes_empty_and_stays_so(self, drawn):
         # Ticks of a day, so that a gain just above what counts has paid for its move.
         terms, host = UNBOUNDED._replace(longest_tick_s=DAY_S), build(drawn)
-        _, ledger = host.run(terms, 40, DAY_S)
-        plans, _ = host.run(terms, 20, DAY_S, ledger=ledger)
+        _, regrets = host.run(terms, 40, DAY_S)
+        plans, _ = host.run(terms, 20, DAY_S, regrets=regrets)
         self.assertEqual([], made(plans))
 
     @QUICK
@@ -116,9 +117,9 @@ class PropertyTest(unittest.TestCase):
     def test_each_move_spares_what_it_says(self, drawn):
         host = build(drawn)
         for _ in range(20):
-            before = Ground(host.situation(), UNBOUNDED).balance.burden()
+            before = HostModel(host.situation(), UNBOUNDED).balance.burden()
             (plan,), _ = host.run(UNBOUNDED, 1, MINUTE_S)
-            spared = before - Ground(host.situation(), UNBOUNDED).balance.burden()
+            spared = before - HostModel(host.situation(), UNBOUNDED).balance.burden()
             if any(move.kind in ('widen', 'narrow') for move in plan.moves):
                 break  # where a wide guest runs is measured, not known
             self.assertAlmostEqual(sum(move.gain_cores for move in plan.moves), spared, places=6)
@@ -139,7 +140,7 @@ class PropertyTest(unittest.TestCase):
     @given(HOSTS, st.integers(0, 99))
     def test_noise_moves_few_guests_and_those_only_where_it_pays(self, drawn, seed):
         host, rng = build(drawn), random.Random(seed)
-        _, ledger = host.run(UNBOUNDED, 100, MINUTE_S)
+        _, regrets = host.run(UNBOUNDED, 100, MINUTE_S)
 
         def noisy(guest, tick):
             factor = rng.uniform(0.8, 1.2)
@@ -147,7 +148,7 @@ class PropertyTest(unittest.TestCase):
             lines = guest.lines_per_sec and guest.lines_per_sec * rng.uniform(0.8, 1.2)
             return guest._replace(demand_cores=demand, served_cores=demand, lines_per_sec=lines)
 
-        plans, _ = host.run(TERMS, 120, 5.0, noise=noisy, ledger=ledger)
+        plans, _ = host.run(TERMS, 120, 5.0, noise=noisy, regrets=regrets)
         for move in made(plans):
             self.assertGreaterEqual(move.regret_core_sec, move.cost_core_sec)
         self.assertLessEqual(
@@ -167,7 +168,7 @@ class PropertyTest(unittest.TestCase):
         other.cores = [drawn[0][at] for at in order]
         terms = UNBOUNDED._replace(widen=False)
         ours, theirs = (
-            planner.plan(host.situation(), ledgers.Ledger(), terms, MINUTE_S, 0.0)[0]
+            planner.plan(host.situation(), Regrets(), terms, MINUTE_S, 0.0)[0]
             for host in (plain, other)
         )
         self.assertAlmostEqual(ours.loss_cores, theirs.loss_cores)
@@ -203,10 +204,10 @@ class PropertyTest(unittest.TestCase):
             waiting_cores=((0, 1.0), (3, 0.0), (99, 1.0)) if waited else (),
             free_bytes=((0, GIB),) if waited else (),
         )
-        ledger = ledgers.Ledger()
+        regrets = Regrets()
         for tick in range(3):
-            plan, ledger = planner.plan(situation, ledger, UNBOUNDED, MINUTE_S, MINUTE_S * tick)
-            regrets_format.from_data(regrets_format.to_data(ledger))
+            plan, regrets = planner.plan(situation, regrets, UNBOUNDED, MINUTE_S, MINUTE_S * tick)
+            regrets_format.from_data(regrets_format.to_data(regrets))
             for move in plan.moves + plan.pending:
                 explain_move(move)
                 self.assertTrue(all(step.to_nodes for step in move.steps))

@@ -5,9 +5,9 @@ import json
 import unittest
 
 from nova_numa_pmc.core.rebalance import regrets_format
-from nova_numa_pmc.core.rebalance.regrets import Caution, Ledger, Regret, Trial
+from nova_numa_pmc.core.rebalance.regrets import Caution, Regret, Regrets, Trial
 
-FULL = Ledger(
+FULL = Regrets(
     (
         Regret((('uuid-a', (1,), (1,)), ('uuid-b', (0,), (0,))), 12.5),
         Regret((('uuid-c', (0, 1), ()),), 0.25),
@@ -20,11 +20,11 @@ FULL = Ledger(
 )
 
 
-class LedgerFormatTest(unittest.TestCase):
+class RegretsFormatTest(unittest.TestCase):
     def test_round_trip(self):
-        for ledger in (Ledger(), FULL):
-            data = json.loads(json.dumps(regrets_format.to_data(ledger)))
-            self.assertEqual(ledger, regrets_format.from_data(data))
+        for regrets in (Regrets(), FULL):
+            data = json.loads(json.dumps(regrets_format.to_data(regrets)))
+            self.assertEqual(regrets, regrets_format.from_data(data))
 
     def test_a_newer_writer_may_add_fields(self):
         data = dict(regrets_format.to_data(FULL), more='?')

@@ -8,12 +8,13 @@ from typing import Any
 
 from hypothesis import given, settings, strategies as st
 
-from nova_numa_pmc.core.rebalance import moves, planner, regrets as ledgers
+from nova_numa_pmc.core.rebalance import moves, planner
 from nova_numa_pmc.core.rebalance.explain_move import explain_move
-from nova_numa_pmc.core.rebalance.host_model import Ground, Place
+from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
+from nova_numa_pmc.core.rebalance.regrets import Regrets
 from tests.sim.constant import GIB, Constant, load
 
-TERMS = moves.Terms()
+TERMS = moves.RebalanceTerms()
 TICK_S, FOUR_HOURS_S = 60.0, 4 * 3600.0
 FAR = ((10, 21), (21, 10))
 
@@ -63,7 +64,7 @@ class WithoutRatesTest(unittest.TestCase):
     def test_an_assumed_rate_queues_nowhere(self):
         host = remote(None)
         host.bandwidth_max = 1e9
-        mover = Ground(host.situation(), TERMS).movers['g']
+        mover = HostModel(host.situation(), TERMS).movers['g']
         _, distance, queueing, traffic, reaching = map(sum, zip(*mover.effect.columns))
         self.assertLess(0.0, distance)
         self.assertEqual((0.0, 0.0, 0.0), (queueing, traffic, reaching))
@@ -71,9 +72,7 @@ class WithoutRatesTest(unittest.TestCase):
 
 class NoMoreThanItRunsTest(unittest.TestCase):
     def test_one_core_gains_at_most_one(self):
-        plan, _ = planner.plan(
-            remote(6e7, cores=1.0).situation(), ledgers.Ledger(), TERMS, TICK_S, 0.0
-        )
+        plan, _ = planner.plan(remote(6e7, cores=1.0).situation(), Regrets(), TERMS, TICK_S, 0.0)
         gains: list[Any] = [
             dict(reason.values)['cores']
             for move in plan.moves + plan.pending
@@ -90,7 +89,7 @@ class NoMoreThanItRunsTest(unittest.TestCase):
             load('g', 4, 0, 1.0, 4 * GIB, lines=1e8, lies=((node, 4 * GIB),)) for node in (1, 2)
         ]
         near, far = (
-            Ground(
+            HostModel(
                 Constant((4,) * 3, (64 * GIB,) * 3, [each], latencies_ns=latencies).situation(),
                 TERMS,
             ).balance.loss()
@@ -122,11 +121,11 @@ class NoMoreThanItRunsTest(unittest.TestCase):
         host = Constant(
             (4, 4), (64 * GIB,) * 2, [guest], distances=((10, distance), (distance, 10))
         )
-        ground = Ground(host.situation(), TERMS)
-        mover = ground.movers['g']
+        host_model = HostModel(host.situation(), TERMS)
+        mover = host_model.movers['g']
         for place in (Place((0,), 0), Place((1,), 1), Place((1,), None)):
             now, then = (
-                ground.balance.parts(),
-                ground.balance.parts((mover.effect,), (ground.effect(mover, place),)),
+                host_model.balance.parts(),
+                host_model.balance.parts((mover.effect,), (host_model.effect(mover, place),)),
             )
             self.assertLessEqual(now[1] - then[1], served + 1e-9)

@@ -28,7 +28,7 @@ from tests.fixtures.cgroups import Tree
 from tests.fixtures.guest_memory import START, GuestMemory
 from tests.fixtures.paged_child import PagedChild, usable
 
-TERMS = migrate.Terms(
+TERMS = migrate.PagingTerms(
     bytes_per_sec=100 * PAGE_BYTES, batch_bytes=16 * PAGE_BYTES, reserve_bytes=1 << 20
 )
 HOME, AWAY = 0, 1
@@ -70,7 +70,7 @@ class MigrateTest(unittest.TestCase):
             'port': self.memory,
             **more,
         }
-        return migrate.Mover(self.groups, mems, **more)
+        return migrate.GuestMove(self.groups, mems, **more)
 
     def run_to_end(self, mover):
         return migrate.run(mover, self.clock.sleep)
@@ -435,7 +435,7 @@ class MigrateTest(unittest.TestCase):
         tree.put('sys/devices/system/node/node%d/meminfo' % node, 'Node 0 MemFree: 9999999 kB')
         port = Port()
         port.write = tree.write
-        mover = migrate.Mover(
+        mover = migrate.GuestMove(
             cgroups.find(child.pid, root), (node,), CPUS, root=root, clock=self.clock, port=port
         )
         end = self.run_to_end(mover)

@@ -77,7 +77,7 @@ def touch(pages):
 class Counting(unittest.TestCase):
     def setUp(self):
         try:
-            perf_event.Group((CLOCK,), perf_event.on_cpu(0)).close()
+            perf_event.EventGroup((CLOCK,), perf_event.on_cpu(0)).close()
         except exceptions.CounterError as error:
             self.skipTest(str(error))
 
@@ -95,7 +95,7 @@ class Counting(unittest.TestCase):
 class TestThread(Counting):
     def test_page_faults_are_those_that_the_kernel_accounts(self):
         child = self.child(lambda: touch(3000))
-        group = perf_event.Group((FAULTS, SWITCHES), perf_event.thread(child.pid))
+        group = perf_event.EventGroup((FAULTS, SWITCHES), perf_event.thread(child.pid))
         self.addCleanup(group.close)
         faults, switches, before = int(child.field(7)), child.switches(), group.read()
         child.run()
@@ -106,14 +106,14 @@ class TestThread(Counting):
 
     def test_a_group_shares_one_time(self):
         child = self.child(lambda: touch(10))
-        group = perf_event.Group((FAULTS, SWITCHES, CLOCK), perf_event.thread(child.pid))
+        group = perf_event.EventGroup((FAULTS, SWITCHES, CLOCK), perf_event.thread(child.pid))
         self.addCleanup(group.close)
         child.run()
         self.assertEqual(1, len({count[1:] for count in group.read()}))
 
     def test_a_thread_that_slept_did_nothing(self):
         child = self.child(lambda: None)
-        group = perf_event.Group((FAULTS,), perf_event.thread(child.pid))
+        group = perf_event.EventGroup((FAULTS,), perf_event.thread(child.pid))
         self.addCleanup(group.close)
         [before], [after] = group.read(), group.read()
         self.assertEqual((0.0, 1.0), difference(before, after, idle_is_zero=True))
@@ -124,7 +124,7 @@ class TestThread(Counting):
         child.end()
         self.assertIsNone(perf_event.thread(child.pid))
         with self.assertRaises(exceptions.CounterTargetGone):
-            perf_event.Group((FAULTS,), target)
+            perf_event.EventGroup((FAULTS,), target)
         counting, problems = self.counters({'gone': (target, (FAULTS,))})
         self.assertEqual(((), {}), (problems, counting.read()))
 
@@ -201,7 +201,7 @@ class TestCgroup(Counting):
                 os.mkdir(path)
                 self.path = path
                 self.addCleanup(self.remove)
-                perf_event.Group((CLOCK,), perf_event.cgroup(path, 0)).close()
+                perf_event.EventGroup((CLOCK,), perf_event.cgroup(path, 0)).close()
                 return
             except (OSError, exceptions.CounterError):
                 self.remove()
@@ -233,7 +233,7 @@ class TestCgroup(Counting):
         self.assertIsNone(perf_event.cgroup(self.path, 0))
         os.mkdir(self.path)
         with self.assertRaises(exceptions.CounterTargetGone):
-            perf_event.Group((CLOCK,), old)
+            perf_event.EventGroup((CLOCK,), old)
         before = counting._open['g'][2][0].fds
         counting.update({'g': (perf_event.cgroup(self.path, 0), (CLOCK,))})
         self.assertNotEqual(before, [])

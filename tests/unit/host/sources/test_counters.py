@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rungs that count, on software events of the kernel that runs the tests."""
+"""The sources that count, on software events of the kernel that runs the tests."""
 
 import os
 import tempfile
@@ -12,7 +12,14 @@ from nova_numa_pmc.core import counter_roles
 from nova_numa_pmc.core.rates import Count, Delta
 from nova_numa_pmc.host import threads, topology
 from nova_numa_pmc.host.perf import events, perf_event
-from nova_numa_pmc.host.sources import Running, Tick, counted, cpu_counters, guest_counters, uncore
+from nova_numa_pmc.host.sources import (
+    Running,
+    SourceTick,
+    counted,
+    cpu_counters,
+    guest_counters,
+    uncore,
+)
 from nova_numa_pmc.measurement import COUNTED
 from tests.fixtures import sysfs
 from tests.unit.host.perf.test_perf_event import Child, touch
@@ -41,7 +48,7 @@ def selecting(*chosen, missing=()):
 class Counting(unittest.TestCase):
     def setUp(self):
         try:
-            perf_event.Group((CYCLES,), perf_event.on_cpu(0)).close()
+            perf_event.EventGroup((CYCLES,), perf_event.on_cpu(0)).close()
         except exceptions.CounterError as error:
             self.skipTest(str(error))
         directory = tempfile.TemporaryDirectory()
@@ -65,7 +72,7 @@ class Counting(unittest.TestCase):
                     {},
                 )
             )
-        return Tick(
+        return SourceTick(
             (at_s - 1) * SECOND if at_s else None,
             at_s * SECOND,
             topology.read(),
@@ -74,10 +81,10 @@ class Counting(unittest.TestCase):
             {},
         )
 
-    def rung(self, *chosen, **more):
-        rung = guest_counters.GuestCounters(selecting(*chosen, **more), root=self.root)
-        self.addCleanup(rung.close)
-        return rung
+    def source(self, *chosen, **more):
+        source = guest_counters.GuestCounters(selecting(*chosen, **more), root=self.root)
+        self.addCleanup(source.close)
+        return source
 
     def mediate(self):
         path = 'sys/module/kvm_intel/parameters/enable_mediated_pmu'
@@ -87,12 +94,12 @@ class Counting(unittest.TestCase):
 
 class GuestCountersTest(Counting):
     def test_each_guest_by_its_threads(self):
-        rung, idle = self.rung(LOCAL, REMOTE, INSTRUCTIONS, CYCLES), Child(lambda: None)
+        source, idle = self.source(LOCAL, REMOTE, INSTRUCTIONS, CYCLES), Child(lambda: None)
         self.addCleanup(idle.end)
-        self.assertEqual({}, rung.sample(self.tick(0, self.child.pid, idle.pid)))
+        self.assertEqual({}, source.sample(self.tick(0, self.child.pid, idle.pid)))
         before = int(self.child.field(7))
         self.child.run()
-        found = rung.sample(self.tick(1, self.child.pid, idle.pid))
+        found = source.sample(self.tick(1, self.child.pid, idle.pid))
         told = found['u%d' % self.child.pid]
         self.assertEqual(
             ('perf by thread', COUNTED, 0.0, 0.0, 1.0),
@@ -104,7 +111,7 @@ class GuestCountersTest(Counting):
         self.assertEqual((0.0, 0.0, None), idle_told[2:5])
 
     def test_threads_that_come_or_go_make_a_guest_unknown_for_a_tick(self):
-        rung = self.rung(LOCAL, REMOTE)
+        source = self.source(LOCAL, REMOTE)
         one = self.tick(1, self.child.pid)._replace(before_ns=SECOND)
         [guest] = one.guests
         more = one._replace(
@@ -114,70 +121,70 @@ class GuestCountersTest(Counting):
                 ),
             )
         )
-        told = [bool(rung.sample(tick)) for tick in (one, one, more, more, one, one)]
+        told = [bool(source.sample(tick)) for tick in (one, one, more, more, one, one)]
         self.assertEqual([False, True, False, True, False, True], told)
 
     def test_counts_of_more_than_one_tick_tell_nothing(self):
-        rung = self.rung(LOCAL, REMOTE)
-        told = [bool(rung.sample(self.tick(at_s, self.child.pid))) for at_s in (0, 1, 3, 4)]
+        source = self.source(LOCAL, REMOTE)
+        told = [bool(source.sample(self.tick(at_s, self.child.pid))) for at_s in (0, 1, 3, 4)]
         self.assertEqual([False, True, False, True], told)
 
     def test_without_remote_accesses_execution_only(self):
-        rung = self.rung(
+        source = self.source(
             LOCAL, INSTRUCTIONS, CYCLES, missing=((counter_roles.REMOTE_DRAM, 'not on this CPU'),)
         )
-        rung.sample(self.tick(0, self.child.pid))
+        source.sample(self.tick(0, self.child.pid))
         self.child.run()
-        [told] = rung.sample(self.tick(1, self.child.pid)).values()
+        [told] = source.sample(self.tick(1, self.child.pid)).values()
         self.assertFalse(told.of_memory)
         self.assertLess(0, told.cycles_per_sec)
-        self.assertIn('not on this CPU', rung.problems[0])
+        self.assertIn('not on this CPU', source.problems[0])
 
     def test_stalled_cycles_and_remote_cache_hits_in_groups_of_their_own(self):
-        rung = self.rung(STALLED, LOCAL, REMOTE, REMOTE_CACHE, INSTRUCTIONS, CYCLES)
-        rung.sample(self.tick(0, self.child.pid))
-        [(_, _, groups, _)] = rung._owners._counters._open.values()
+        source = self.source(STALLED, LOCAL, REMOTE, REMOTE_CACHE, INSTRUCTIONS, CYCLES)
+        source.sample(self.tick(0, self.child.pid))
+        [(_, _, groups, _)] = source._owners._counters._open.values()
         self.assertEqual([4, 1, 1], [len(group.events) for group in groups])
         before = int(self.child.field(7))
         self.child.run()
-        [told] = rung.sample(self.tick(1, self.child.pid)).values()
+        [told] = source.sample(self.tick(1, self.child.pid)).values()
         self.assertEqual(int(self.child.field(7)) - before, told.remote_cache_per_sec)
         self.assertEqual(told.local_per_sec, told.remote_cache_per_sec)
         self.assertLess(0, told.stalled_cycles_per_sec)
 
     def test_without_them_they_are_unknown(self):
-        rung = self.rung(LOCAL, REMOTE, CYCLES)
-        rung.sample(self.tick(0, self.child.pid))
-        [told] = rung.sample(self.tick(1, self.child.pid)).values()
+        source = self.source(LOCAL, REMOTE, CYCLES)
+        source.sample(self.tick(0, self.child.pid))
+        [told] = source.sample(self.tick(1, self.child.pid)).values()
         self.assertEqual((None, None), (told.remote_cache_per_sec, told.stalled_cycles_per_sec))
 
     def test_an_event_that_is_refused_is_unknown_not_0(self):
-        rung = self.rung(LOCAL, ABSENT)
+        source = self.source(LOCAL, ABSENT)
         for at_s in (0, 1, 2):
-            found = rung.sample(self.tick(at_s, self.child.pid))
-            self.assertEqual(1, len(rung.problems))
+            found = source.sample(self.tick(at_s, self.child.pid))
+            self.assertEqual(1, len(source.problems))
         self.assertFalse(found['u%d' % self.child.pid].of_memory)
 
     def test_no_events(self):
         with self.assertRaisesRegex(exceptions.SourceUnavailable, 'no such CPU'):
-            self.rung(missing=((counter_roles.CYCLES, 'no such CPU'),)).sample(self.tick(0))
+            self.source(missing=((counter_roles.CYCLES, 'no such CPU'),)).sample(self.tick(0))
 
     def test_mediated_vpmu_switched_on_while_counting(self):
-        rung = self.rung(LOCAL, REMOTE)
-        rung.sample(self.tick(0, self.child.pid))
+        source = self.source(LOCAL, REMOTE)
+        source.sample(self.tick(0, self.child.pid))
         path = self.mediate()
         with self.assertRaisesRegex(exceptions.SourceUnavailable, 'enable_mediated_pmu=0'):
-            rung.sample(self.tick(1, self.child.pid))
-        rung.close()  # as the ladder does
+            source.sample(self.tick(1, self.child.pid))
+        source.close()  # as the ladder does
         os.unlink(path)
-        told = [bool(rung.sample(self.tick(at_s, self.child.pid))) for at_s in (2, 3)]
+        told = [bool(source.sample(self.tick(at_s, self.child.pid))) for at_s in (2, 3)]
         self.assertEqual([False, True], told)
 
     def test_by_control_group_a_process_outside_of_libvirts_is_not_counted(self):
-        rung = guest_counters.GuestCounters(selecting(LOCAL, REMOTE), guest_counters.CGROUP)
-        self.addCleanup(rung.close)
+        source = guest_counters.GuestCounters(selecting(LOCAL, REMOTE), guest_counters.CGROUP)
+        self.addCleanup(source.close)
         for at_s in (0, 1):
-            self.assertEqual({}, rung.sample(self.tick(at_s, self.child.pid)))
+            self.assertEqual({}, source.sample(self.tick(at_s, self.child.pid)))
 
 
 class CpuCountersTest(Counting):
@@ -429,8 +436,8 @@ class CrowdedTest(Counting):
             with mock.patch.object(
                 perf_event, 'fit_together', lambda events, cpu, fits=fits: len(events) <= fits
             ):
-                rung = self.rung(*chosen)
-                self.assertEqual([room] * 2, [rung.room(0), rung.room(0)])
+                source = self.source(*chosen)
+                self.assertEqual([room] * 2, [source.room(0), source.room(0)])
 
     def test_what_does_not_fit_beside_cpus_takes_no_turn(self):
         chosen = (LOCAL, REMOTE, INSTRUCTIONS, CYCLES, REMOTE_CACHE, REMOTE_CACHE, STALLED)
@@ -449,38 +456,38 @@ class CrowdedTest(Counting):
         with mock.patch.object(
             perf_event, 'fit_together', lambda events, cpu: len(events) <= fits
         ):
-            rung = self.rung(*chosen)
-            self.assertEqual(room, rung.room(0))
+            source = self.source(*chosen)
+            self.assertEqual(room, source.room(0))
         for again in range(2):
-            roles = {event.role for event in rung._events}
+            roles = {event.role for event in source._events}
             self.assertEqual({event.role for event in chosen} - unfit, roles)
-            rung.close()  # as the ladder does with a rung that failed
-            rung.sample(self.tick(again))
+            source.close()  # as the ladder does with a source that failed
+            source.sample(self.tick(again))
 
     def test_software_events_all_fit_and_one_that_is_none_does_not(self):
         self.assertTrue(perf_event.fit_together((LOCAL, REMOTE) * 2, 0))
         self.assertFalse(perf_event.fit_together((LOCAL, ABSENT), 0))
 
     def test_by_control_group_the_kernel_takes_turns(self):
-        rung = guest_counters.GuestCounters(selecting(LOCAL), guest_counters.CGROUP)
+        source = guest_counters.GuestCounters(selecting(LOCAL), guest_counters.CGROUP)
         with mock.patch.object(perf_event, 'fit_together', return_value=False):
-            self.assertEqual(counted.ROLES, rung.room(0))
+            self.assertEqual(counted.ROLES, source.room(0))
 
     def test_noticed_when_a_guest_ran_and_nothing_was_counted(self):
-        rung = self.rung(LOCAL, REMOTE)
+        source = self.source(LOCAL, REMOTE)
         tick = self.tick(1, self.child.pid)._replace(before_ns=SECOND)
-        rung.sample(tick)
-        self.assertEqual(counted.ROLES, rung.room(0))
+        source.sample(tick)
+        self.assertEqual(counted.ROLES, source.room(0))
         [uuid] = [running.guest.uuid for running in tick.guests]
         starved = {
             uuid: {'local_dram': None, 'remote_dram': None, 'stalled_cycles': Delta(1.0, 1.0)}
         }
         with mock.patch.object(counted.Owners, 'sample', return_value=(starved, ())):
             for room in (counted.ROLES[:2], (), ()):
-                self.assertEqual({}, rung.sample(tick))
-                self.assertEqual(room, rung.room(0))
-        rung.close()  # as the ladder does with a rung that failed
-        self.assertEqual(counted.ROLES, rung.room(0))
+                self.assertEqual({}, source.sample(tick))
+                self.assertEqual(room, source.room(0))
+        source.close()  # as the ladder does with a source that failed
+        self.assertEqual(counted.ROLES, source.room(0))
 
     def test_nothing_to_count_wants_nothing(self):
-        self.assertEqual(counted.ROLES, self.rung(missing=(('cycles', 'none'),)).room(0))
+        self.assertEqual(counted.ROLES, self.source(missing=(('cycles', 'none'),)).room(0))

@@ -3,10 +3,10 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import SourceUnavailable
-from nova_numa_pmc.host.sources import Evidence, Running, Tick, ladder
+from nova_numa_pmc.host.sources import Evidence, Running, SourceTick, ladder
 from nova_numa_pmc.measurement import COUNTED, INFERRED
 
-TICK = Tick(
+TICK = SourceTick(
     0,
     10**9,
     None,
@@ -16,8 +16,8 @@ TICK = Tick(
 )
 
 
-class Rung:
-    """A rung that tells what a test says, or fails with a text."""
+class Source:
+    """A source that tells what a test says, or fails with a text."""
 
     def __init__(self, name, told):
         self.name, self.told = name, told
@@ -40,22 +40,22 @@ def ratio(value, source='x', sure=INFERRED):
 
 class LadderTest(unittest.TestCase):
     def test_the_best_is_taken_and_the_others_are_not_asked(self):
-        best, other = Rung('best', {'a': ratio(0.1), 'b': ratio(0.2)}), Rung('other', {})
+        best, other = Source('best', {'a': ratio(0.1), 'b': ratio(0.2)}), Source('other', {})
         found = ladder.Ladder([best, other]).sample(TICK)
         self.assertEqual(({'a': ratio(0.1), 'b': ratio(0.2)}, (), 'best'), tuple(found))
         self.assertEqual(0, other.asked)
 
     def test_each_guest_has_the_best_that_tells_of_it(self):
         best, other = (
-            Rung('best', {'a': ratio(0.1)}),
-            Rung('other', {'a': ratio(0.9), 'b': ratio(0.2)}),
+            Source('best', {'a': ratio(0.1)}),
+            Source('other', {'a': ratio(0.9), 'b': ratio(0.2)}),
         )
         found = ladder.Ladder([best, other]).sample(TICK)
         self.assertEqual({'a': ratio(0.1), 'b': ratio(0.2)}, found.evidence)
         self.assertEqual('best', found.source)
 
-    def test_a_failing_rung_is_left_within_the_tick_and_tried_again_later(self):
-        best, other = Rung('best', 'broken'), Rung('other', {'a': ratio(0.1), 'b': ratio(0.2)})
+    def test_a_failing_source_is_left_within_the_tick_and_tried_again_later(self):
+        best, other = Source('best', 'broken'), Source('other', {'a': ratio(0.1), 'b': ratio(0.2)})
         steps = ladder.Ladder([best, other], retry_ticks=2)
         for _ in range(3):
             found = steps.sample(TICK)
@@ -65,8 +65,8 @@ class LadderTest(unittest.TestCase):
         best.told = {'a': ratio(0.3), 'b': ratio(0.4)}
         self.assertEqual(('best', ()), (steps.sample(TICK).source, steps.sample(TICK).problems))
 
-    def test_execution_of_a_better_rung_stays(self):
-        best = Rung(
+    def test_execution_of_a_better_source_stays(self):
+        best = Source(
             'best',
             {
                 'a': Evidence(
@@ -81,7 +81,7 @@ class LadderTest(unittest.TestCase):
             },
         )
         best.problems = ('no event for remote_dram',)
-        found = ladder.Ladder([best, Rung('other', {'a': ratio(0.1)})]).sample(TICK)
+        found = ladder.Ladder([best, Source('other', {'a': ratio(0.1)})]).sample(TICK)
         self.assertEqual(('other', ('no event for remote_dram',)), (found.source, found.problems))
         self.assertEqual(
             ratio(0.1)._replace(
@@ -95,9 +95,9 @@ class LadderTest(unittest.TestCase):
         )
 
     def test_nobody_tells(self):
-        found = ladder.Ladder([Rung('best', {}), Rung('other', 'broken')]).sample(TICK)
+        found = ladder.Ladder([Source('best', {}), Source('other', 'broken')]).sample(TICK)
         self.assertEqual(({}, ('other: broken',), ''), tuple(found))
 
     def test_without_guests_the_best_that_works_is_named(self):
-        steps = ladder.Ladder([Rung('best', 'broken'), Rung('other', {}), Rung('last', {})])
+        steps = ladder.Ladder([Source('best', 'broken'), Source('other', {}), Source('last', {})])
         self.assertEqual('other', steps.sample(TICK._replace(guests=())).source)

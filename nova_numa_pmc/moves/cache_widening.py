@@ -38,8 +38,8 @@ NOISE_CORES = 0.1
 LONGEST_S = 60.0
 
 
-class CrowdedCaches:
-    """What guests have waited for on each cache beside idle CPUs of their nodes."""
+class CacheWidening:
+    """Time that guests have waited on each cache beside idle CPUs of their nodes."""
 
     def __init__(self, options: Settings, root: str, log: logging.Logger) -> None:
         self.options = options
@@ -75,7 +75,7 @@ class CrowdedCaches:
                 continue
             most, promise = max(found, key=lambda each: (each[0], each[1].uuid))
             after = promise._replace(cpus=())
-            promises.settle(after, self.options, self._root, LOCK_TIMEOUT_S)
+            promises.record_started(after, self.options, self._root, LOCK_TIMEOUT_S)
             widened[promise.uuid] = after
             self._log.info(
                 'guest %s: given all CPUs of node %s: it is short of %.1f cores on its L3 cache '

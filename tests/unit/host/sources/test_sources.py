@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rungs that read no counters of their own."""
+"""The sources that read no counters of their own."""
 
 import tempfile
 import unittest
@@ -10,7 +10,14 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core.measurements import Counts
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host import topology
-from nova_numa_pmc.host.sources import Running, Tick, cpu_counters, numa_faults, pages, resctrl
+from nova_numa_pmc.host.sources import (
+    Running,
+    SourceTick,
+    cpu_counters,
+    numa_faults,
+    pages,
+    resctrl,
+)
 from nova_numa_pmc.host.threads import Ran
 from nova_numa_pmc.measurement import ATTRIBUTED, COUNTED, INFERRED
 from tests.fixtures import measured
@@ -60,7 +67,9 @@ class PagesTest(unittest.TestCase):
         self.assertTrue(ratio is None or 0 <= ratio <= 1)
 
     def test_says_what_it_is(self):
-        tick = Tick(0, SECOND, None, (guest(1, {0: 1.0}, {1: 5}), guest(2, {}, {1: 5})), {}, {})
+        tick = SourceTick(
+            0, SECOND, None, (guest(1, {0: 1.0}, {1: 5}), guest(2, {}, {1: 5})), {}, {}
+        )
         [(uuid, told)] = pages.Pages().sample(tick).items()
         self.assertEqual(
             ('u1', 'pages', INFERRED, 1.0, None),
@@ -72,7 +81,7 @@ class CpuShareTest(unittest.TestCase):
     COUNTS = {0: Counts(90.0, 10.0, None, None, 1.0), 1: Counts(0.0, 40.0, None, None, 0.5)}
 
     def sample(self, guests, busy, counts=COUNTS):
-        return cpu_counters.CpuShare().sample(Tick(0, SECOND, None, guests, busy, counts))
+        return cpu_counters.CpuShare().sample(SourceTick(0, SECOND, None, guests, busy, counts))
 
     def test_by_share_of_the_busy_time(self):
         found = self.sample((guest(1, {0: 1.0}), guest(2, {0: 0.5, 1: 0.5})), {0: 2.0, 1: 1.0})
@@ -108,7 +117,7 @@ class OnHost(unittest.TestCase):
         self.topology = topology.read(self.root)
 
     def tick(self, at_s, *guests):
-        return Tick(
+        return SourceTick(
             (at_s - 1) * SECOND, at_s * SECOND, self.topology, guests, {0: 2.0, 1: 1.0}, {}
         )
 
@@ -116,13 +125,13 @@ class OnHost(unittest.TestCase):
 class NumaFaultsTest(OnHost):
     def setUp(self):
         super().setUp()
-        self.rung = numa_faults.NumaFaults(self.root)
+        self.source = numa_faults.NumaFaults(self.root)
         self.host.write('proc/sys/kernel/numa_balancing', '1\n')
 
     def test_pages_met_on_other_nodes(self):
         self.host.write('proc/4001/task/5001/sched', SCHED % (20, 10, 5, 5))
         self.host.write('proc/4001/task/5002/sched', SCHED % (0, 0, 0, 40))
-        told = self.rung.sample(self.tick(1, guest(1, {0: 1.0}, tids=(5001, 5002, 5003))))['u1']
+        told = self.source.sample(self.tick(1, guest(1, {0: 1.0}, tids=(5001, 5002, 5003))))['u1']
         self.assertEqual(
             ('NUMA faults', INFERRED, 50 / 80, None),
             (told.source, told.sure, told.remote_ratio, told.local_per_sec),
@@ -133,7 +142,7 @@ class NumaFaultsTest(OnHost):
         self.host.write('proc/4002/task/5002/sched', SCHED % (1, 1, 1, 1))
         self.assertEqual(
             {},
-            self.rung.sample(
+            self.source.sample(
                 self.tick(
                     1,
                     guest(1, {0: 1.0}, tids=(5001,)),
@@ -146,7 +155,7 @@ class NumaFaultsTest(OnHost):
     def test_switched_off_or_not_built_in(self):
         self.host.write('proc/sys/kernel/numa_balancing', '0\n')
         with self.assertRaisesRegex(SourceUnavailable, 'kernel.numa_balancing'):
-            self.rung.sample(self.tick(1))
+            self.source.sample(self.tick(1))
         with self.assertRaises(SourceUnavailable):
             numa_faults.NumaFaults(self.root + '/absent').sample(self.tick(1))
 
@@ -165,7 +174,7 @@ class ResctrlTest(OnHost):
     def setUp(self):
         super().setUp()
         self.host.caches({cpu: cpu // 4 for cpu in range(8)})
-        self.rung = resctrl.Resctrl('/sys/fs/resctrl', self.root)
+        self.source = resctrl.Resctrl('/sys/fs/resctrl', self.root)
 
     def set(self, group, total_0, local_0, total_1=0, local_1=0, tasks=()):
         self.host.monitor(
@@ -173,17 +182,17 @@ class ResctrlTest(OnHost):
         )
 
     def nodes_at(self, at_s):
-        return {node: counts[:2] for node, counts in self.rung.nodes_at(at_s * SECOND).items()}
+        return {node: counts[:2] for node, counts in self.source.nodes_at(at_s * SECOND).items()}
 
     def test_not_mounted(self):
         with self.assertRaisesRegex(SourceUnavailable, 'mount -t resctrl'):
-            self.rung.sample(self.tick(1))
+            self.source.sample(self.tick(1))
 
     def test_by_share_of_a_domain(self):
         self.set('', 1000, 500)
-        self.assertEqual({}, self.rung.sample(self.tick(1, guest(1, {0: 1.0}))))
+        self.assertEqual({}, self.source.sample(self.tick(1, guest(1, {0: 1.0}))))
         self.set('', 1200, 650, 40, 0)
-        found = self.rung.sample(
+        found = self.source.sample(
             self.tick(2, guest(1, {0: 1.0}), guest(2, {1: 1.0}), guest(3, {}))
         )
         self.assertEqual(('resctrl', ATTRIBUTED, 75.0, 25.0, 0.25, 6400.0), found['u1'][:6])
@@ -198,7 +207,7 @@ class ResctrlTest(OnHost):
             self.set('qemu-1-x-vcpus_0-1', total, total // 4, tasks=(51, 52))
             self.set('qemu-1-x-vcpus_0-1/mon_groups/vcpus_0', total, 0, tasks=(51,))
             self.set('shared', 1, 1, tasks=(61, 99))
-            found = self.rung.sample(
+            found = self.source.sample(
                 self.tick(
                     1 + total // 100,
                     guest(1, {0: 1.0}, tids=(51, 52)),
@@ -210,11 +219,11 @@ class ResctrlTest(OnHost):
 
     def test_unknown_after_a_gap_a_step_back_an_error_a_new_group(self):
         def steps(first, second, at_s=2):
-            rung = resctrl.Resctrl('/sys/fs/resctrl', self.root)
+            source = resctrl.Resctrl('/sys/fs/resctrl', self.root)
             self.set('', first, 0)
-            rung.sample(self.tick(1, guest(1, {0: 1.0})))
+            source.sample(self.tick(1, guest(1, {0: 1.0})))
             second()
-            return rung.sample(self.tick(at_s, guest(1, {0: 1.0})))
+            return source.sample(self.tick(at_s, guest(1, {0: 1.0})))
 
         self.assertIn('u1', steps(10, lambda: self.set('', 20, 0)))
         self.assertEqual({}, steps(10, lambda: self.set('', 20, 0), at_s=3))
@@ -227,13 +236,13 @@ class ResctrlTest(OnHost):
     def test_without_local_bandwidth(self):
         self.host.monitor('', {0: (1, 'Error'), 1: (1, '')})
         with self.assertRaises(SourceUnavailable):
-            self.rung.sample(self.tick(1))
+            self.source.sample(self.tick(1))
 
     def test_nodes_that_share_a_domain(self):
         self.host.caches(dict.fromkeys(range(8), 0))
         for total in (0, 100):
             self.host.monitor('', {0: (6400 * total, 3200 * total)})
-            self.rung.sample(self.tick(1 + total // 100))
+            self.source.sample(self.tick(1 + total // 100))
         self.assertEqual({0: (2500.0, 2500.0), 1: (2500.0, 2500.0)}, self.nodes_at(2))
 
     @given(st.binary(max_size=30))
@@ -243,6 +252,6 @@ class ResctrlTest(OnHost):
             self.host.write('sys/fs/resctrl/mon_data/mon_L3_00/mbm_total_bytes', text)
             self.host.write('sys/fs/resctrl/g/mon_data/mon_L3_xx/mbm_total_bytes', text)
             self.host.write('sys/fs/resctrl/g/tasks', text)
-            found = self.rung.sample(self.tick(at_s, guest(1, {0: 1.0}, tids=(5,))))
+            found = self.source.sample(self.tick(at_s, guest(1, {0: 1.0}, tids=(5,))))
         for told in found.values():
             self.assertEqual((0.0, 0.0), told[2:4])

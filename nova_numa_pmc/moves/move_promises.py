@@ -11,7 +11,7 @@ from nova_numa_pmc.core.rebalance import eligibility, moves
 from nova_numa_pmc.exceptions import GuestGone, MigrationError
 from nova_numa_pmc.host import cgroups, guests
 from nova_numa_pmc.host.paging import migrate
-from nova_numa_pmc.moves.parts import Leg, OfCpus, promised_after, within_l3
+from nova_numa_pmc.moves.parts import MovePart, OfCpus, promised_after, within_l3
 from nova_numa_pmc.moves.reassertion import left_by_us
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
 from nova_numa_pmc.record import Record
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nova_numa_pmc import model
-    from nova_numa_pmc.conf.agent import Options
+    from nova_numa_pmc.conf.agent import AgentOptions
     from nova_numa_pmc.host.paging.port import Port
     from nova_numa_pmc.state.promises_format import Promises
 
@@ -30,7 +30,7 @@ class Refused(MigrationError):
     """A planned move is not made: what it was planned on holds no longer."""
 
 
-class Order(Record):
+class PlannedMove(Record):
     """A move to come, and what it was planned of.
 
     :param promised: by uuid, before it
@@ -43,21 +43,21 @@ class Order(Record):
     targets: Mapping[str, model.Promise]
 
 
-class Reservations:
-    """What is promised to guests that are moved.
+class MovePromises:
+    """Promise guests that are moved their new places.
 
     :param who: as the history has it; an order of the operator's about one guest
         (:data:`history.PIN`) overrules what was said of it before
     """
 
     def __init__(
-        self, options: Options, root: str, clock: Callable[[], float], who: str, port: Port
+        self, options: AgentOptions, root: str, clock: Callable[[], float], who: str, port: Port
     ) -> None:
         self.options, self._root, self._clock = options, root, clock
         self._who, self._port = who, port
         self._files = guests.StatusFiles(root)
 
-    def legs(self, order: Order, host: model.Topology) -> tuple[Leg, ...]:
+    def parts(self, order: PlannedMove, host: model.Topology) -> tuple[MovePart, ...]:
         """Return the parts of a move's guests; nothing is promised or written yet.
 
         :raises GuestGone, Refused, CpusetError, MigrationError: it is not to be made
@@ -67,7 +67,7 @@ class Reservations:
         if self._who != history.PIN:
             found, _ = overrides.marked(found, self._root)
         running = {guest.uuid: guest for guest in found}
-        legs: list[Leg] = []
+        parts: list[MovePart] = []
         for step in move.steps:
             guest = running.get(step.uuid)
             if guest is None:
@@ -83,35 +83,35 @@ class Reservations:
                 raise Refused('guest %s: nothing is promised to it' % step.name)
             after = targets.get(step.uuid) or promised_after(move, step, before)
             if after.cpu_nodes != before.cpu_nodes:
-                others = {**promised, **{leg.step.uuid: leg.after for leg in legs}}
+                others = {**promised, **{part.step.uuid: part.after for part in parts}}
                 del others[step.uuid]
                 after = within_l3(
                     after, guest, host, list(others.values()), self.options.shared.limits
                 )
-            legs.append(
-                Leg(
+            parts.append(
+                MovePart(
                     step, before, after, self._mover(move, step, guest, host, after), self._clock()
                 )
             )
-        return tuple(legs)
+        return tuple(parts)
 
-    def promise(self, legs: Sequence[Leg], host: model.Topology) -> None:
+    def promise(self, parts: Sequence[MovePart], host: model.Topology) -> None:
         """Record the promises of a move's guests, all or none.
 
         :raises Refused: others have changed since, or the room is taken
         """
-        with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as ledger:
-            for leg in legs:
-                if ledger.promises.get(leg.step.uuid) != leg.before:
-                    raise Refused('guest %s: its promise has changed since' % leg.step.name)
-                ledger.put(leg.after)
-            self._check_room(legs, ledger, host)
+        with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as record:
+            for part in parts:
+                if record.promises.get(part.step.uuid) != part.before:
+                    raise Refused('guest %s: its promise has changed since' % part.step.name)
+                record.put(part.after)
+            self._check_room(parts, record, host)
 
-    def take_back(self, leg: Leg) -> None:
+    def take_back(self, part: MovePart) -> None:
         """Promise a guest its former place again, unless somebody has promised another since."""
-        with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as ledger:
-            if ledger.promises.get(leg.step.uuid) == leg.after:
-                ledger.put(leg.before)
+        with promises.locked(self.options.shared, self._root, LOCK_TIMEOUT_S) as record:
+            if record.promises.get(part.step.uuid) == part.after:
+                record.put(part.before)
 
     def _mover(
         self,
@@ -120,7 +120,7 @@ class Reservations:
         guest: model.Guest,
         host: model.Topology,
         after: model.Promise,
-    ) -> migrate.Mover | OfCpus:
+    ) -> migrate.GuestMove | OfCpus:
         groups = cgroups.find(guest.pid, self._root)
         cpus = None
         if move.kind != moves.FETCH and step.to_nodes:
@@ -137,13 +137,13 @@ class Reservations:
             return OfCpus(groups, cpus, self._port)
         count = sum(1 for each in move.steps if each.mem_nodes)
         terms = self.options.terms
-        return migrate.Mover(
+        return migrate.GuestMove(
             groups,
             step.mem_nodes,
             cpus,
             ours=left_by_us(groups),
             root=self._root,
-            terms=migrate.Terms(
+            terms=migrate.PagingTerms(
                 bytes_per_sec=max(1, terms.bytes_per_sec // count),
                 reserve_bytes=terms.reserve_bytes,
             ),
@@ -151,13 +151,15 @@ class Reservations:
             port=self._port,
         )
 
-    def _check_room(self, legs: Sequence[Leg], ledger: Promises, host: model.Topology) -> None:
+    def _check_room(
+        self, parts: Sequence[MovePart], record: Promises, host: model.Topology
+    ) -> None:
         """Refuse where a start has taken the room since; raised under the lock: not recorded."""
-        seen = host_view.view(host, ledger.promises.values(), self.options.shared.limits)
-        wanted = {node for leg in legs for node in leg.step.mem_nodes}
+        seen = host_view.view(host, record.promises.values(), self.options.shared.limits)
+        wanted = {node for part in parts for node in part.step.mem_nodes}
         for node in seen.nodes:
             if node.id in wanted and node.promised_bytes > node.capacity_bytes:
                 raise Refused(
                     'node %d has no room left for %s'
-                    % (node.id, ', '.join(leg.step.name for leg in legs))
+                    % (node.id, ', '.join(part.step.name for part in parts))
                 )
