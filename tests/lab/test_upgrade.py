@@ -154,7 +154,12 @@ class Host:
                     what: promised[name][what]
                     for what in ('uuid', 'origin', 'cpu_nodes', 'mem_nodes', 'memory_bytes')
                 },
-                'cpusets': {p: text for p, text in cpusets.items() if f'x2d{name}.scope/' in p},
+                # Which of its groups holds it has changed between the versions.
+                'held': {
+                    text
+                    for path, text in cpusets.items()
+                    if f'x2d{name}.scope/' in path and path.endswith('cpuset.cpus') and text
+                },
             }
             for name, guest in found.items()
         }
