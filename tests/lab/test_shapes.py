@@ -54,7 +54,8 @@ def test_v1(lab_of):
     assert lab.running() == ['g0', 'g1', 'g2', 'g3']
 
 
-@pytest.mark.parametrize('each', [2, pytest.param(3, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize('each', [2, 3])
 def test_four_nodes(lab_of, each):
     """As many guests on each of four nodes."""
     lab = lab_of(**FOUR)
