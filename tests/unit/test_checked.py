@@ -2,7 +2,17 @@
 import math
 import unittest
 
+from hypothesis import given, strategies as st
+
 from nova_numa_pmc import checked
+
+#: Whatever json.loads returns.
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
+BOUND = st.integers(0, 9)
 
 
 class CheckedTest(unittest.TestCase):
@@ -106,3 +116,54 @@ class MembersTest(unittest.TestCase):
         for value in ([], None, 'a', 1):
             with self.subTest(value=value), self.assertRaisesRegex(ValueError, 'is not an object'):
                 checked.Members(value)
+
+
+class PropertyTest(unittest.TestCase):
+    def taken(self, function, *arguments):
+        """Return what a check returns, or None: it has refused the value in few words."""
+        try:
+            found = function(*arguments)
+        except ValueError as error:
+            self.assertLess(len(str(error)), 120)
+            return None
+        self.assertIs(arguments[0], found)
+        return (found,)
+
+    @given(ANYTHING, BOUND)
+    def test_a_value_is_taken_as_it_is_or_refused(self, value, bound):
+        kind = type(value)
+        is_number = kind in (int, float) and 0 <= value <= bound
+        for function, good in (
+            (checked.number, is_number),
+            (checked.whole, is_number and kind is int),
+            (checked.text, kind is str and len(value) <= bound and value.isprintable()),
+            (checked.sequence, kind is list and len(value) <= bound),
+            (checked.mapping, kind is dict and len(value) <= bound),
+        ):
+            taken = self.taken(function, value, bound) is not None
+            self.assertEqual(good, taken, function.__name__)
+
+    @given(st.dictionaries(st.sampled_from('abc'), ANYTHING), st.sampled_from('abc'), BOUND)
+    def test_a_member_is_as_its_value_alone(self, values, name, most):
+        members = checked.Members(values, most)
+        for take, function in (
+            (members.number, lambda value: checked.number(value, most)),
+            (members.whole, lambda value: checked.whole(value, most)),
+            (lambda name: members.text(name, most), lambda value: checked.text(value, most)),
+            (
+                lambda name: members.sequence(name, most),
+                lambda value: checked.sequence(value, most),
+            ),
+        ):
+            try:
+                expected = function(values[name])
+            except KeyError:
+                words = 'it lacks %s' % name
+            except ValueError as error:
+                words = 'its %s: %s' % (name, error)
+            else:
+                self.assertIs(expected, take(name))
+                continue
+            with self.assertRaises(ValueError) as caught:
+                take(name)
+            self.assertEqual(words, str(caught.exception))

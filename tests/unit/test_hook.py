@@ -13,14 +13,6 @@ from tests.fixtures import domains, host as hosts, sysfs
 
 MIB = 1 << 20
 LOCKED = '  <memoryBacking><locked/></memoryBacking>\n'
-OPTED_OUT = """  <metadata>
-    <nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1">
-      <nova:flavor name="loose"><nova:extraSpecs>
-        <nova:extraSpec name="numa_pmc:policy">none</nova:extraSpec>
-      </nova:extraSpecs></nova:flavor>
-    </nova:instance>
-  </metadata>
-"""
 HUGE = "  <memoryBacking><hugepages><page size='2048' unit='KiB'/></hugepages></memoryBacking>\n"
 
 
@@ -249,7 +241,7 @@ class StartTest(HookTest):
 
     def test_strict_lets_start_what_is_not_ours_to_place(self):
         self.host.configure('[hook]\nstrict = yes\n')
-        for extra in (OPTED_OUT, domains.NUMA_NODES_1):
+        for extra in (domains.OPTED_OUT, domains.NUMA_NODES_1):
             self.assertEqual(0, self.call('start', 1, hosts.domain_xml(1, extra=extra)))
             self.assertNotEqual('placed', self.promise(1).origin)
 
@@ -606,7 +598,7 @@ class BootstrapTest(HookTest):
         self.assertEqual((1,), self.promise(9).cpu_nodes)
 
     def test_running_guests_are_promised_as_starting_ones_are(self):
-        for extra in ('', OPTED_OUT, domains.NUMA_NODES_1):
+        for extra in ('', domains.OPTED_OUT, domains.NUMA_NODES_1):
             with self.subTest(extra):
                 xml = hosts.domain_xml(1, extra=extra).replace(
                     b'>2</vcpu>', b" current='1'>4</vcpu>"

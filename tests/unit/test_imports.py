@@ -8,7 +8,8 @@ import subprocess
 import sys
 import unittest
 
-TOP = pathlib.Path(__file__).resolve().parents[2]
+from tests.fixtures.checkout import TOP
+
 #: No files, clock, randomness or logging can be had from these.
 PURE = {
     '__future__',

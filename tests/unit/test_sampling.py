@@ -15,8 +15,8 @@ from nova_numa_pmc.host.perf import perf_event
 from nova_numa_pmc.measurement import COUNTED, INFERRED, DeviceSample, to_data
 from nova_numa_pmc.state import promises_file
 from tests.fixtures import domains, host, measured, sysfs
-from tests.unit.host.perf.test_perf_event import Child, touch
-from tests.unit.host.sources.test_counters import CYCLES
+from tests.fixtures.software_events import CYCLES
+from tests.fixtures.working_child import Child, touch
 
 SECOND = measured.SECOND_NS
 MIB = 1 << 20

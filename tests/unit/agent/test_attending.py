@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc.agent import attention, stages
+from tests.cases.agent import SECOND, START_NS, AgentCase
 from tests.fixtures import host
-from tests.unit.agent.test_guest_events import Clock
-from tests.unit.agent.test_stages import SECOND, START_NS, AgentCase
+from tests.fixtures.clock import Clock
 
 LOG = 'nova_numa_pmc.agent'
 

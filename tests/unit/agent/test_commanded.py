@@ -6,8 +6,8 @@ import os
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.exceptions import StateBusy
 from nova_numa_pmc.state import move_lock, overrides, pause
+from tests.cases.rebalancing import LOG, RebalancingCase
 from tests.fixtures import host
-from tests.unit.agent.test_rebalancer import LOG, RebalancingCase
 
 
 class CommandedCase(RebalancingCase):

@@ -7,7 +7,7 @@ import stat
 
 from nova_numa_pmc.cli import host_status
 from nova_numa_pmc.cmd import agent
-from tests.unit.agent.test_stages import START_NS, AgentCase
+from tests.cases.agent import START_NS, AgentCase
 
 MINUTE = 60
 

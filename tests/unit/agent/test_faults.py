@@ -8,9 +8,9 @@ import shutil
 
 from nova_numa_pmc.agent import stages
 from nova_numa_pmc.conf import agent as agent_conf
+from tests.cases.agent import MIB, SECOND, START_NS, AgentCase
+from tests.cases.rebalancing import RebalancingCase
 from tests.fixtures import host
-from tests.unit.agent.test_rebalancer import RebalancingCase
-from tests.unit.agent.test_stages import MIB, SECOND, START_NS, AgentCase
 
 LOG = 'nova_numa_pmc.agent'
 HOUR = 3600

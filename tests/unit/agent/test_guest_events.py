@@ -13,16 +13,9 @@ from unittest import mock
 from nova_numa_pmc.agent import guest_events
 from nova_numa_pmc.host import guests, inotify, libvirt_events
 from tests.fixtures import host
+from tests.fixtures.clock import Clock
 
 LOG = logging.getLogger('nova_numa_pmc.watching')
-
-
-class Clock:
-    def __init__(self):
-        self.now_s = 100.0
-
-    def __call__(self):
-        return self.now_s
 
 
 class Listener:

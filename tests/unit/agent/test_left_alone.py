@@ -4,8 +4,8 @@
 import os
 
 from nova_numa_pmc.conf import agent as agent_conf
+from tests.cases.rebalancing import RebalancingCase
 from tests.fixtures import domains, host
-from tests.unit.agent.test_rebalancer import RebalancingCase
 
 JOB = "  <job type='none' async='%s' phase='perform2' asyncStarted='1'/>\n"
 BACKED = '  <memoryBacking>\n    %s\n  </memoryBacking>\n'

@@ -20,8 +20,8 @@ from nova_numa_pmc.conf import (
 from nova_numa_pmc.core.rebalance import moves
 from nova_numa_pmc.exceptions import SettingsError, StateBusy
 from nova_numa_pmc.state import history, host_state, pause
+from tests.cases.rebalancing import RebalancingCase
 from tests.fixtures import host
-from tests.unit.agent.test_rebalancer import RebalancingCase
 
 LOG = logging.getLogger('nova_numa_pmc.serving')
 

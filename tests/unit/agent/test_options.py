@@ -13,7 +13,7 @@ from nova_numa_pmc.conf import (
 )
 from nova_numa_pmc.core.rebalance import moves
 from nova_numa_pmc.exceptions import SettingsError
-from tests.unit.conf.test_opts import SAMPLE
+from tests.fixtures.checkout import SAMPLE
 
 FILE = """\
 [agent]

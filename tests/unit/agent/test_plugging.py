@@ -5,9 +5,9 @@ import os
 
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.state import promises_file
+from tests.cases.agent import MIB, AgentCase
+from tests.cases.rebalancing import RebalancingCase
 from tests.fixtures import domains, host
-from tests.unit.agent.test_rebalancer import RebalancingCase
-from tests.unit.agent.test_stages import MIB, AgentCase
 
 DIMM = '    <memory model="dimm"><target><size unit="KiB">524288</size></target></memory>\n'
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CPUs that plain guests may use become others while guests run."""
 
+from tests.cases.agent import AgentCase
 from tests.fixtures import domains, host
-from tests.unit.agent.test_stages import AgentCase
 
 LOG = 'nova_numa_pmc.agent'
 NOVA_CONF = '[compute]\ncpu_dedicated_set = %s\n'

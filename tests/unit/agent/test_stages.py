@@ -5,87 +5,12 @@ import logging
 import os
 import random
 import shutil
-import tempfile
-import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.agent import stages
-from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, settings
-from nova_numa_pmc.state import host_state, pool_loads, promises_file
-from tests.fixtures import host, measured
-
-SECOND = measured.SECOND_NS
-MIB = 1 << 20
-START_NS = 10**15
-
-
-class AgentCase(unittest.TestCase):
-    """A host of two nodes with four CPUs each, without a PMU, and its agent."""
-
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.root = directory.name
-        self.host = measured.MeasuredHost(self.root)
-        self.addCleanup(self.host.close)
-        self.host.idle()
-        self.directory = os.path.join(self.root, 'run/nova-numa-pmc')
-
-    def open(self, **options):
-        shared = settings.read(os.path.join(self.root, settings.PATH[1:]))
-        made = stages.Agent(
-            agent_conf.AgentOptions(shared, counters_conf.CounterOptions(), **options), self.root
-        )
-        self.addCleanup(made.close)
-        return made
-
-    def tick(self, made, at_s, realtime_s=None):
-        return made.tick(
-            stages.Now(
-                at_s * SECOND,
-                START_NS + at_s * SECOND,
-                1000.0 + at_s if realtime_s is None else realtime_s,
-            )
-        )
-
-    def launch(self, number, **more):
-        tree = self.host.launch(number, {0: MIB, 1: MIB}, **more)
-        self.run_to(number, 0)
-        return tree
-
-    def run_to(self, number, run_s, wait_s=0.0, cpu=0):
-        self.host.thread(4000 + number, 5000 + number, run_s, wait_s, cpu)
-
-    def promise(self, number, node, started=True, since_ns=START_NS - 1500 * SECOND, **more):
-        promised = model.Promise(
-            host.uuid_of(number),
-            host.name_of(number),
-            (node,),
-            (node,),
-            2,
-            512 * MIB,
-            since_ns=since_ns,
-            started=started,
-        )._replace(**more)
-        with promises_file.locked(
-            self.directory, 1.0, promises_file.read_boot_id(self.root)
-        ) as record:
-            record.put(promised)
-        return promised
-
-    def promises(self):
-        record = promises_file.read(self.directory, promises_file.read_boot_id(self.root))
-        return record.promises if record else {}
-
-    def busy(self, at_s, node0, node1):
-        """Let the CPUs of each node have been busy for so many seconds in all."""
-        self.host.busy(
-            {cpu: (node0 if cpu < 4 else node1) / 4 for cpu in range(8)},
-            dict.fromkeys(range(8), 0),
-        )
-
-    def published(self):
-        return host_state.read(self.directory)
+from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf
+from nova_numa_pmc.state import pool_loads, promises_file
+from tests.cases.agent import MIB, SECOND, START_NS, AgentCase
+from tests.fixtures import host
 
 
 class PublishTest(AgentCase):

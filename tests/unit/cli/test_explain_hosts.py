@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 from nova_numa_pmc.cmd import rebalance
-from tests.unit.scheduler.test_replay import row
+from tests.fixtures.compute_nodes import row
 
 SIZE = ('--vcpus', '2', '--memory', '1G')
 

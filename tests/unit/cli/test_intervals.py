@@ -6,19 +6,7 @@ from hypothesis import given, strategies as st
 
 from nova_numa_pmc.cli import intervals
 from nova_numa_pmc.exceptions import NumaPmcError
-
-
-class Clock:
-    """Time that passes only when somebody waits or works."""
-
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
-
-    def wait(self, seconds):
-        self.now += seconds
+from tests.fixtures.clock import Clock
 
 
 class TestPace(unittest.TestCase):
@@ -27,8 +15,8 @@ class TestPace(unittest.TestCase):
         clock, left, times = Clock(), iter(costs), []
 
         def take():
-            times.append(clock.now)
-            clock.now += next(left)
+            times.append(clock.now_s)
+            clock.now_s += next(left)
 
         stream = intervals.paced(take, interval_s, clock.wait, clock)
         for _ in range(len(costs) - 1):

@@ -23,7 +23,7 @@ from nova_numa_pmc.cmd import agent
 from nova_numa_pmc.exceptions import SettingsError
 from nova_numa_pmc.state import host_state, promises_file
 from tests.fixtures import host, measured
-from tests.unit.test_imports import TOP
+from tests.fixtures.checkout import TOP
 
 UNIT = TOP / 'etc/systemd/nova-numa-agent.service'
 

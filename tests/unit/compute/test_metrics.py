@@ -14,8 +14,8 @@ from nova_numa_pmc.compute import metrics
 from nova_numa_pmc.core.host_view import quantised
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.state import host_state
+from tests.fixtures.host_views import hosts
 from tests.fixtures.metrics import GIB, listed, state
-from tests.unit.core.placement.test_placement_properties import hosts
 
 #: Nova's column on MySQL, and our own aim for hosts of two nodes.
 COLUMN_BYTES, TWO_NODES_BYTES = 65535, 2048

@@ -6,7 +6,7 @@ import unittest
 
 from nova_numa_pmc.conf import counters as counters_conf
 from nova_numa_pmc.exceptions import SettingsError
-from tests.unit.conf.test_opts import SAMPLE
+from tests.fixtures.checkout import SAMPLE
 
 FILE = """\
 [placement]

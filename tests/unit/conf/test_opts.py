@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import os
 import re
 import tempfile
 import unittest
@@ -7,16 +6,7 @@ import unittest
 from oslo_config import cfg
 
 from nova_numa_pmc.conf import opts as options, settings
-
-SAMPLE = os.path.join(
-    os.path.dirname(__file__),
-    '..',
-    '..',
-    '..',
-    'etc',
-    'nova-numa-pmc',
-    'nova-numa-pmc.conf.sample',
-)
+from tests.fixtures.checkout import SAMPLE
 
 FILE = """\
 # as an operator writes it

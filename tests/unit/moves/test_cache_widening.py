@@ -8,8 +8,8 @@ from nova_numa_pmc.agent import stages
 from nova_numa_pmc.conf import settings
 from nova_numa_pmc.moves import cache_widening
 from nova_numa_pmc.state import promises_file
+from tests.cases.agent import AgentCase
 from tests.fixtures import host, sysfs
-from tests.unit.agent.test_stages import AgentCase
 
 LOG = logging.getLogger('nova_numa_pmc.agent')
 CACHE = (4, 5)

@@ -10,9 +10,9 @@ from nova_numa_pmc.core.rebalance import moves
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.state import history, promises_file
+from tests.cases.agent import START_NS
+from tests.cases.rebalancing import PAGES, RebalancingCase
 from tests.fixtures import domains, host, sysfs
-from tests.unit.agent.test_rebalancer import PAGES, RebalancingCase
-from tests.unit.agent.test_stages import START_NS
 
 LOG = logging.getLogger('nova_numa_pmc.moving')
 

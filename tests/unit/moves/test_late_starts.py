@@ -7,10 +7,9 @@ from nova_numa_pmc import hook, promises
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.host import hook_files
 from nova_numa_pmc.state import overrides, promises_file
+from tests.cases.agent import MIB, START_NS, AgentCase
+from tests.cases.rebalancing import RebalancingCase
 from tests.fixtures import domains, host
-from tests.unit.agent.test_rebalancer import RebalancingCase
-from tests.unit.agent.test_stages import MIB, START_NS, AgentCase
-from tests.unit.test_hook import OPTED_OUT
 
 LOG = 'nova_numa_pmc.agent'
 JOB = "  <job type='none' async='start' phase='none'/>\n"
@@ -81,7 +80,7 @@ class PlaceTest(AgentCase):
             ('no hook', False, True, {}),
             ('before the hook', True, False, {}),
             ('pinned', True, True, {'extra': domains.NUMA_NODES_1}),
-            ('opted out', True, True, {'extra': OPTED_OUT}),
+            ('opted out', True, True, {'extra': domains.OPTED_OUT}),
         ):
             with self.subTest(why):
                 if hooked:

@@ -7,8 +7,8 @@ import os
 from nova_numa_pmc.conf import settings
 from nova_numa_pmc.moves import reassertion
 from nova_numa_pmc.state import move_lock, promises_file
+from tests.cases.agent import MIB, START_NS, AgentCase
 from tests.fixtures import domains, host, sysfs
-from tests.unit.agent.test_stages import MIB, START_NS, AgentCase
 
 LOG = 'nova_numa_pmc.agent'
 

@@ -4,36 +4,10 @@ import unittest
 
 from hypothesis import given, settings, strategies
 
-from nova_numa_pmc.compute import metrics
 from nova_numa_pmc.scheduler import replay
-from nova_numa_pmc.state import host_state
-from tests.fixtures import hosts
+from tests.fixtures.compute_nodes import NOW_S, row
 
-GIB = 1 << 30
-NOW_S = 1_800_000_000
 FLAVOR = replay.SavedFlavor(2, 1024)
-
-
-def row(name, *demand, taken_s=NOW_S, vcpus_used=4, memory_mb_used=4096, **changes):
-    """Return a host as a row of compute_nodes: nodes of 4 cores and 8 GiB."""
-    nodes = [
-        hosts.node(at, cores=4, capacity=8 * GIB, guests=1.0, vcpus=2.0, demand_cores=wanted)
-        for at, wanted in enumerate(demand)
-    ]
-    state = host_state.HostState(taken_s, 60, hosts.host(*nodes), (None,) * len(nodes))
-    current, maximum = metrics.to_values(state, 4, 4096)
-    column = [
-        {'name': 'cpu.percent', 'value': 3, 'timestamp': '', 'source': 'x'},
-        {'name': metrics.CURRENT, 'value': 1, 'numa_membw_values': current},
-        {'name': metrics.MAXIMUM, 'value': 1, 'numa_membw_values': maximum},
-    ]
-    return {
-        'host': name,
-        'metrics': json.dumps(column),
-        'vcpus_used': vcpus_used,
-        'memory_mb_used': memory_mb_used,
-        **changes,
-    }
 
 
 def judge(rows, flavor=FLAVOR, **conf):

@@ -21,8 +21,8 @@ from nova_numa_pmc.conf import metrics as metrics_conf
 from nova_numa_pmc.exceptions import SettingsError
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.state import host_state
-from tests.unit.agent.test_stages import AgentCase
-from tests.unit.test_imports import TOP
+from tests.cases.agent import AgentCase
+from tests.fixtures.checkout import TOP
 
 try:
     import prometheus_client  # noqa: F401 -- an extra

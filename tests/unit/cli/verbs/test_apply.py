@@ -1,95 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """plan, apply and undo on a host with an uneven load, from arguments to what becomes of guests."""
 
-import argparse
 import contextlib
-import importlib
 import io
-import json
 import os
 import shutil
 import signal
 import threading
 import unittest.mock
 
-from nova_numa_pmc.cli import context, exits, run_moves
+from nova_numa_pmc.cli import exits, run_moves
 from nova_numa_pmc.cli.undo_plan import UndoError
 from nova_numa_pmc.cmd import rebalance
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.exceptions import StateBusy, UnknownGuest
 from nova_numa_pmc.state import history, move_lock, overrides
+from tests.cases.operating import OperatingCase
+from tests.cases.rebalancing import PAGES
 from tests.fixtures import host
-from tests.unit.agent.test_rebalancer import PAGES, RebalancingCase
-
-
-class OperatingCase(RebalancingCase):
-    """Three guests that want two cores more than their node has, beside an idle node."""
-
-    def setUp(self):
-        super().setUp()
-        self.now_s, self.answers, self.asked, self.signals = 0, [], [], []
-        self.steps = 0
-        for number in self.NUMBERS:
-            self.hold(number, '0-3')
-
-    def hold(self, number, cpus):
-        """Let a guest's cpuset be so, whoever has written it."""
-        tree = self.kernel.memories[4000 + number].tree
-        for directory in tree.children:
-            tree.write(os.path.join(directory, 'cpuset.cpus'), cpus)
-
-    def here(self, terminal=False):
-        @contextlib.contextmanager
-        def signals():
-            yield lambda seconds: self.step()
-
-        made = context.Here(
-            self.root, self.wait, self.ask, signals, lambda: self.now_s * 10**9, port=self.kernel
-        )
-        made.terminal = terminal
-        return made
-
-    def wait(self, seconds):
-        self.now_s += seconds
-        self.load(self.now_s)
-
-    def ask(self, question):
-        self.asked.append(question)
-        return self.answers.pop(0)
-
-    def step(self):
-        """Between two steps of a move; the test's signals come at their steps."""
-        self.steps += 1
-        return (
-            self.signals.pop(0)[1] if self.signals and self.signals[0][0] <= self.steps else None
-        )
-
-    def run_it(self, *argv, terminal=False, answers=()):
-        """Run a command; return (exit code, stdout, stderr)."""
-        self.answers, self.steps = list(answers), 0
-        out, err = io.StringIO(), io.StringIO()
-        module = importlib.import_module('nova_numa_pmc.cli.verbs.' + argv[0])
-        parser = argparse.ArgumentParser()
-        module.configure(parser)
-        here = {} if argv[0] == 'history' else {'here': self.here(terminal)}
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = module.run(parser.parse_args([*argv[1:], '--root', self.root]), **here)
-        return code, out.getvalue(), err.getvalue()
-
-    def json(self, *argv):
-        code, out, _ = self.run_it(*argv, '--json')
-        return code, json.loads(out, parse_constant=self.fail)
-
-    def end(self, number):
-        shutil.rmtree(self.host.path('proc/%d' % (4000 + number)))
-        self.host.end(number)
-
-    def moved(self):
-        """Return the numbers of the guests that are on the other node."""
-        return [number for number, place in self.places().items() if place == self.AWAY]
-
-    def entries(self):
-        return history.read(self.root)[0]
 
 
 class PlanTest(OperatingCase):

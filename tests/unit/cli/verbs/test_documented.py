@@ -7,7 +7,7 @@ import unittest
 
 from nova_numa_pmc.cli import exits
 from nova_numa_pmc.cmd import rebalance
-from tests.unit.test_imports import TOP
+from tests.fixtures.checkout import TOP
 
 
 class DocumentedTest(unittest.TestCase):

@@ -11,9 +11,9 @@ from nova_numa_pmc.cli import exits
 from nova_numa_pmc.conf import agent as agent_conf
 from nova_numa_pmc.exceptions import MigrationError, NumaPmcError, SettingsError, UnknownGuest
 from nova_numa_pmc.state import host_state, overrides, pause
+from tests.cases.operating import OperatingCase
+from tests.cases.rebalancing import PAGES, TwoNodes
 from tests.fixtures import domains, host, sysfs
-from tests.unit.agent.test_rebalancer import PAGES, TwoNodes
-from tests.unit.cli.verbs.test_apply import OperatingCase
 
 
 class UnpinTest(OperatingCase):

@@ -18,7 +18,7 @@ from nova_numa_pmc.cli.verbs import record, report, top
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.recordings import recording
 from tests.fixtures import samples
-from tests.unit.cli.test_intervals import Clock
+from tests.fixtures.clock import Clock
 
 try:
     import matplotlib
@@ -177,7 +177,7 @@ class TestRecord(Viewing):
         clock = Clock()
 
         def wait(seconds):
-            if clock.now > 140:
+            if clock.now_s > 140:
                 signal.raise_signal(signal.SIGTERM)
             clock.wait(seconds)
 

@@ -165,6 +165,15 @@ class ForgetTest(unittest.TestCase):
             self.assertLessEqual(count, subject.FLAVOR_GUESTS_MAX)
             self.assertAlmostEqual(0.5, total / count)
 
+    def test_one_of_which_nothing_was_measured_teaches_its_flavor_nothing(self):
+        histories = subject.Histories()
+        self.feed(histories, 1, None, flavor='unmeasured')
+        self.assertIn(uuid(1), histories.guests)
+        for _ in range(146):
+            self.feed(histories, 2, 0.5)
+        self.assertNotIn(uuid(1), histories.guests)
+        self.assertEqual({}, histories.flavors)
+
     def test_so_have_flavors(self):
         histories = subject.Histories()
         for number in range(1, subject.GUESTS_MAX + subject.FLAVORS_MAX + 101):
@@ -243,6 +252,11 @@ class FormatTest(unittest.TestCase):
         found = history_format.from_data(data)
         self.assertFalse(found.guests[GUEST].tells)
         self.assertEqual({'m9': (3, 1.5)}, flavors.per_vcpu(found))
+
+    def test_a_flavor_that_no_guest_tells_of_is_left_out(self):
+        data = self.whole()
+        data['flavors'] = [['m8', 0, 1.5], ['m9', 3, 1.5]]
+        self.assertEqual({'m9': (3, 1.5)}, history_format.from_data(data).flavors)
 
     def test_damage_is_refused(self):
         def guest(**members):

@@ -255,6 +255,13 @@ class PoolTest(TestCase):
         here.run(5.0)
         self.assertEqual(((0, 0.0), (1, None)), self.pools(here, (0, 1.0), (1, None)))
 
+    def test_one_that_could_not_be_measured_adds_nothing(self):
+        here = Here()
+        here.add('a', None, vcpus=0)
+        self.of_pool(here, 'a')
+        here.run(5.0)
+        self.assertEqual(((0, 1.0), (1, 0.5)), self.pools(here, (0, 1.0), (1, 0.5)))
+
     def test_without_other_pools(self):
         here = Here()
         here.run(5.0)
@@ -281,6 +288,30 @@ class YoungTest(TestCase):
         here.add('young', None, node=1, vcpus=4, since_ns=NOW_NS, flavor='hot')
         here.run(5.0)
         self.assertAlmostEqual(4 * (5 * 0.5 + 5 * 1.0) / 10, here.demand()[1], places=6)
+
+    def expected_traffic(self, **promise):
+        """Return the traffic by node [bytes/s] where a guest starts beside those of its flavor."""
+        here = Here(cores=(16, 16, 0), others=(0.0,) * 3)
+        for at in range(5):
+            here.add('f%d' % at, 4.0, vcpus=4, bytes_per_sec=4e9, flavor='hot')
+        here.run(*SETTLED)
+        before = [each.bandwidth_bytes_per_sec for each in here.loads().values()]
+        here.add('young', None, node=1, since_ns=NOW_NS, flavor='hot', started=False, **promise)
+        del here.guests['young'], here.known['young']
+        here.run(5.0)
+        after = [each.bandwidth_bytes_per_sec for each in here.loads().values()]
+        return [round((late - early) / 1e9, 3) for early, late in zip(before, after)]
+
+    def test_traffic_is_expected_where_the_memory_is_promised(self):
+        near, far, none = self.expected_traffic()
+        self.assertEqual((0, 0), (near, none))
+        self.assertGreater(far, 0.5)
+        self.assertEqual([far / 2, far / 2, 0], self.expected_traffic(mem_nodes=(0, 1)))
+
+    def test_traffic_goes_to_memory_without_cpus(self):
+        near, far, none = self.expected_traffic(mem_nodes=(2,))
+        self.assertEqual((0, 0), (near, far))
+        self.assertGreater(none, 0.5)
 
     def test_a_start_under_way_counts(self):
         here = Here()

@@ -72,6 +72,14 @@ class SmallestTest(unittest.TestCase):
         )
         self.assertLessEqual({(0, 1, 2), (12, 13, 14)}, set(found))
 
+    def test_of_many_neighbourhoods_some_are_looked_at_and_the_whole_host(self):
+        # On a line each node's neighbourhoods are others than the next one's.
+        room = [(1, 1)] * 60
+        found = node_sets.smallest(room, (4, 4), lambda a, b: 10 + abs(a - b))
+        self.assertTrue(found)
+        for chosen in found:
+            self.assertEqual(4, len(chosen))
+
     def test_of_many_sets_the_cheapest_and_nearest_are_returned(self):
         room, costs = [(1, 1)] * 24, [(at % 12,) for at in range(24)]
         found = node_sets.smallest(

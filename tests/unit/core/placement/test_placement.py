@@ -348,6 +348,8 @@ class ExplainTest(unittest.TestCase):
     def test_a_reason_of_a_newer_version(self):
         newer = model.Placement((), reasons=(model.Reason('moon_phase'),))
         self.assertEqual('moon_phase', placement.explain(newer))
+        newer = model.Placement((1,), reasons=(model.Reason('moon_phase'),))
+        self.assertEqual('node 1: moon_phase', placement.explain(newer))
 
     def test_whole_path_from_a_topology(self):
         view = placement.view(topology(), (), LIMITS)

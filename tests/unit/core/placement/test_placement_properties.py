@@ -9,49 +9,10 @@ from hypothesis import given, settings, strategies as st
 from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.placement import placement
-from tests.fixtures.hosts import LIMITS, MIB, guest, host, node, topology, two_level
+from tests.fixtures.host_views import hosts
+from tests.fixtures.hosts import LIMITS, MIB, guest, node, topology
 
 QUICK = settings(max_examples=150)
-PARTS = st.none() | st.floats(0, 50)
-TWO_TO_FOUR, ANY_CORES = st.integers(2, 4), st.integers(1, 16)
-
-distances = st.sampled_from(
-    [
-        two_level(4, 2),
-        two_level(4, 4),
-        two_level(4, 1),
-        ((10, 16, 28, 22), (16, 10, 22, 28), (28, 22, 10, 16), (22, 28, 16, 10)),
-    ]
-)
-
-
-@st.composite
-def hosts(draw, count=TWO_TO_FOUR, measured=False, cores=ANY_CORES):
-    """Draw a host's view: unequal cores, memory, promises; measured or not."""
-    nodes = []
-    for at in range(draw(count)):
-        has = draw(cores)
-        capacity = draw(st.integers(0, 64)) * MIB
-        nodes.append(
-            node(
-                at,
-                has,
-                capacity=capacity,
-                promised=draw(st.integers(0, 64)) * MIB,
-                guests=draw(st.integers(0, 9)),
-                vcpus=draw(st.integers(0, 40)),
-                demand_cores=draw(st.floats(0, 30) if measured else PARTS),
-                bandwidth_bytes_per_sec=draw(st.floats(0, 50) if measured else PARTS),
-                bandwidth_max_bytes_per_sec=50 if measured else draw(PARTS),
-                link_ratio=draw(st.floats(0, 1.5) if measured else PARTS),
-            )
-        )
-    return host(
-        *nodes,
-        distances=tuple(row[: len(nodes)] for row in draw(distances)[: len(nodes)]),
-        rotation=draw(st.integers(0, 7)),
-    )
-
 
 requests = st.builds(model.Request, st.integers(1, 24), st.integers(0, 99).map(MIB.__mul__))
 

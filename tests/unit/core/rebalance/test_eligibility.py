@@ -2,6 +2,9 @@
 """Why a guest must not be touched."""
 
 import unittest
+from typing import Any
+
+from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import eligibility
@@ -34,6 +37,20 @@ CASES = (
     ('huge_pages', guest('g', page_bytes=2 << 20), PROMISE),
     ('bound', guest('g'), PROMISE._replace(bound=True)),
 )
+
+#: {code: (fields of a guest, fields of its promise)} of reasons that go together.
+REASONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    'kept': ({'override': overrides.PIN}, {}),
+    'active_job': ({'job': 'save'}, {}),
+    'paused': ({'state': 'paused'}, {}),
+    'other_pool': ({'allowed_cpus': frozenset({3})}, {}),
+    'starting': ({}, {'started': False}),
+    'pinned': ({'placed_by': ('vcpupin',)}, {}),
+    'opted_out': ({'hints': (('numa_pmc:policy', 'none'),)}, {}),
+    'locked': ({'locked': True}, {}),
+    'huge_pages': ({}, {'page_bytes': 2 << 20}),
+    'bound': ({}, {'bound': True}),
+}
 
 
 class WhyNotTest(unittest.TestCase):
@@ -88,6 +105,20 @@ class WhyNotTest(unittest.TestCase):
         one = guest('g', allowed_cpus=frozenset({3}), placed_by=('vcpupin',))
         self.assertTrue(eligibility.is_in_pool(one, HOST))
         self.assertEqual('pinned', eligibility.why_not(one, PROMISE, HOST))
+
+    @given(st.sets(st.sampled_from(sorted(REASONS))), st.booleans())
+    def test_of_several_the_first_in_the_table_is_told(self, reasons, known):
+        one, promise = guest('g'), PROMISE
+        for code in reasons:
+            of_guest, of_promise = REASONS[code]
+            one, promise = one._replace(**of_guest), promise._replace(**of_promise)
+        expected = reasons | ({'unknown'} if not known else set())
+        if 'pinned' in reasons:
+            expected = expected - {'other_pool'}
+        told = next((rule.code for rule in eligibility.RULES if rule.code in expected), '')
+        self.assertEqual(told, eligibility.why_not(one, promise if known else None, HOST))
+        now = eligibility.why_not_now(one)
+        self.assertEqual(told if told in [rule.code for rule in eligibility.NOW] else '', now)
 
 
 class WordsTest(unittest.TestCase):

@@ -49,6 +49,9 @@ class ExplainTest(unittest.TestCase):
                 self.assertTrue(line.startswith('g '), line)
                 self.assertIn('gains 0.5 cores, costs 1.0 core-seconds', line)
 
+    def test_a_remark_of_a_later_release_is_its_code(self):
+        self.assertEqual('moon_phase', explain_remark(Reason('moon_phase', ())))
+
     def test_remarks(self):
         host = Constant((4, 4), (GIB,) * 2, [])
         plan, _ = planner.plan(host.situation(), Regrets(), moves.RebalanceTerms(), 5.0, 0.0)

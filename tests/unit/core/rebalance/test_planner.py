@@ -397,6 +397,17 @@ class RegretsTest(unittest.TestCase):
         _, regrets = host.run(TERMS, 1, regrets=regrets)
         self.assertEqual((), regrets.regrets)
 
+    def test_a_guest_that_must_not_be_touched_any_more_is_not_regretted(self):
+        host = skewed()
+        host.guests = [
+            guest._replace(bytes_by_node=((guest.cpu_nodes[0], 16 * GIB),))
+            for guest in host.guests
+        ]
+        _, regrets = host.run(TERMS, 2)
+        host.guests = [guest._replace(fixed='pinned') for guest in host.guests]
+        plans, regrets = host.run(TERMS, 1, regrets=regrets)
+        self.assertEqual(((), []), (regrets.regrets, kinds(plans)))
+
     def test_a_clock_that_goes_back_keeps_nothing_for_ever(self):
         _, regrets = skewed().run(TERMS, 1)
         _, regrets = planner.plan(

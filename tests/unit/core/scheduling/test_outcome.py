@@ -9,8 +9,8 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core.placement import placement, ranking
 from nova_numa_pmc.core.scheduling import outcome
 from nova_numa_pmc.core.scheduling.aggregates import aggregate
+from tests.fixtures.host_views import hosts
 from tests.fixtures.hosts import LIMITS, MIB, host, node
-from tests.unit.core.placement.test_placement_properties import hosts
 
 asked = st.builds(
     outcome.Asked,

@@ -2,7 +2,6 @@
 """Counters on the software events of the kernel that runs the tests."""
 
 import contextlib
-import mmap
 import os
 import struct
 import subprocess
@@ -15,6 +14,7 @@ from nova_numa_pmc import exceptions
 from nova_numa_pmc.core.rates import Count, difference
 from nova_numa_pmc.host.perf import counters, events, perf_event
 from tests.bench import rotation
+from tests.fixtures.working_child import Child, touch
 
 FAULTS = events.Event('faults', 'page-faults', 'software', 1, 2)
 SWITCHES = events.Event('switches', 'context-switches', 'software', 1, 3)
@@ -23,55 +23,6 @@ ABSENT = events.Event('absent', 'absent', 'software', 1, 0xFFF)
 ROOT = os.path.dirname(
     os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
 )
-
-
-class Child:
-    """A forked process that works only when told to, so that what it did is known."""
-
-    def __init__(self, work):
-        go_read, self._go = os.pipe()
-        self._done, done_write = os.pipe()
-        self.pid = os.fork()
-        if not self.pid:
-            os.close(self._go)
-            with contextlib.suppress(BaseException):
-                while os.read(go_read, 1) == b'g':
-                    work()
-                    os.write(done_write, b'd')
-            os._exit(0)
-        os.close(go_read)
-        os.close(done_write)
-        self.run()
-
-    def run(self):
-        """Work once and wait until that is done and the child sleeps again."""
-        os.write(self._go, b'g')
-        os.read(self._done, 1)
-        while self.field(0) not in (b'S', b'Z'):
-            os.sched_yield()
-
-    def field(self, number):
-        """Return a field of /proc/PID/stat after the name: 0 state, 7 minor faults."""
-        with open('/proc/%d/stat' % self.pid, 'rb') as file:
-            return file.read().rpartition(b')')[2].split()[number]
-
-    def switches(self):
-        with open('/proc/%d/status' % self.pid, encoding='ascii') as file:
-            return sum(int(line.split()[1]) for line in file if 'ctxt_switches' in line)
-
-    def end(self):
-        with contextlib.suppress(OSError):
-            os.close(self._go)
-            os.close(self._done)
-            os.waitpid(self.pid, 0)
-
-
-def touch(pages):
-    """Fault in a number of fresh pages."""
-    with mmap.mmap(-1, pages * mmap.PAGESIZE) as memory:
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
-        for page in range(pages):
-            memory[page * mmap.PAGESIZE] = 1
 
 
 class Counting(unittest.TestCase):

@@ -22,23 +22,19 @@ from nova_numa_pmc.host.sources import (
 )
 from nova_numa_pmc.measurement import COUNTED
 from tests.fixtures import sysfs
-from tests.unit.host.perf.test_perf_event import Child, touch
+from tests.fixtures.software_events import (
+    ABSENT,
+    CYCLES,
+    INSTRUCTIONS,
+    LOCAL,
+    REMOTE,
+    REMOTE_CACHE,
+    STALLED,
+    event,
+)
+from tests.fixtures.working_child import Child, touch
 
 SECOND = 10**9
-
-
-def event(role, code, kind=1, **more):
-    """Return an event; by default a software one: 2 page faults, 3 context switches, 0 time."""
-    return events.Event(role, role, 'software', kind, code, **more)
-
-
-LOCAL, REMOTE = event(counter_roles.LOCAL_DRAM, 2), event(counter_roles.REMOTE_DRAM, 6)
-CYCLES, INSTRUCTIONS = event(counter_roles.CYCLES, 0), event(counter_roles.INSTRUCTIONS, 3)
-ABSENT = event(counter_roles.REMOTE_DRAM, 0xFFF)
-STALLED, REMOTE_CACHE = (
-    event(counter_roles.STALLED_CYCLES, 1),
-    event(counter_roles.REMOTE_CACHE, 2),
-)
 
 
 def selecting(*chosen, missing=()):

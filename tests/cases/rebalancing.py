@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host with an uneven load, whose agent may move guests and whose kernel moves pages."""
+
+import os
+import shutil
+
+from nova_numa_pmc.conf import agent as agent_conf
+from nova_numa_pmc.host.paging.port import Port
+from tests.cases.agent import AgentCase
+from tests.fixtures import host
+from tests.fixtures.guest_memory import GuestMemory
+
+LOG = 'nova_numa_pmc.agent'
+PAGES = 300
+
+
+class TwoNodes(GuestMemory):
+    """A guest's pages on a host that has no third node."""
+
+    def tell(self):
+        super().tell()
+        shutil.rmtree(os.path.join(self.tree.root, 'sys/devices/system/node/node2'))
+
+
+class Kernel(Port):
+    """move_pages(2) and writes of cpusets for several guests."""
+
+    def __init__(self):
+        self.memories = {}
+        self.before = lambda: None  # called before and after whatever changes something
+
+    def locate(self, pid, addresses):
+        return self.memories[pid].locate(pid, addresses)
+
+    def move(self, pid, *rest):
+        self.before()
+        moved = self.memories[pid].move(pid, *rest)
+        self.before()
+        return moved
+
+    def write(self, path, text):
+        self.before()
+        [tree] = [
+            each.tree for each in self.memories.values() if path.startswith(each.tree.scope + '/')
+        ]
+        tree.write(path, text)
+        self.before()
+
+
+class RebalancingCase(AgentCase):
+    """Three guests that want two cores more than their node has, beside an idle node."""
+
+    NUMBERS: tuple[int, ...] = (1, 2, 3)
+
+    def setUp(self):
+        super().setUp()
+        self.kernel = Kernel()
+        for number in self.NUMBERS:
+            self.promise(number, 0)
+            tree = self.host.launch(number, xml=self.xml(number))
+            self.kernel.memories[tree.pid] = TwoNodes(tree, [0] * PAGES)
+        self.load(0)
+
+    def xml(self, number):
+        return host.domain_xml(number)
+
+    def open(self, rebalance=agent_conf.ON, **more):
+        made = super().open(rebalance=rebalance, **more)
+        made.close()
+        made = type(made)(made.options, self.root, port=self.kernel)
+        self.addCleanup(made.close)
+        return made
+
+    def load(self, at_s):
+        """Let node 0 be full and its guests wait, for so long."""
+        for number in self.NUMBERS:
+            self.run_to(number, at_s * 4 / 3, at_s * 2 / 3)
+        self.host.busy(
+            {cpu: at_s if cpu < 4 else 0 for cpu in range(8)},
+            {cpu: at_s / 2 if cpu < 4 else 0 for cpu in range(8)},
+        )
+
+    def until_moved(self, made, ticks=6):
+        """Tick and step until something is in hand; return the time."""
+        for turn in range(ticks):
+            self.load(5 * turn)
+            self.tick(made, 5 * turn)
+            if made.step() is not None:
+                return 5 * turn
+        raise AssertionError('nothing was moved')
+
+    def finish(self, made):
+        for _ in range(1000):
+            if made.step() is None:
+                return
+        raise AssertionError('it does not end')
+
+    def places(self):
+        """Return {number: (node ids promised, cpus held, nodes of its pages)}."""
+        found = {}
+        for number in self.NUMBERS:
+            promise = self.promises()[host.uuid_of(number)]
+            memory = self.kernel.memories[4000 + number]
+            found[number] = (promise.cpu_nodes, memory.tree.held(), set(memory.nodes))
+        return found
+
+    HOME, AWAY = ((0,), '0-3', {0}), ((1,), '4-7', {1})
+
+    def assert_held_after_a_kill(self, kill_at, work):
+        """Kill a process that does work(case) at a write; a new agent puts everything right.
+
+        :returns: whether it came so far
+        """
+        case = type(self)()
+        case.setUp()
+        try:
+            pid = os.fork()
+            if not pid:
+                left = [kill_at]
+
+                def before():
+                    if not left[0]:
+                        os._exit(9)
+                    left[0] -= 1
+
+                try:
+                    case.kernel.before = before
+                    work(case)
+                finally:
+                    os._exit(0)
+            _, status = os.waitpid(pid, 0)
+            case.tick(case.open(agent_conf.OFF), 100)
+            for promised, cpus, _ in case.places().values():
+                self.assertEqual({(0,): '0-3', (1,): '4-7'}[promised], cpus)
+            self.assertEqual(3, len(case.promises()))
+            return bool(status)
+        finally:
+            case.doCleanups()

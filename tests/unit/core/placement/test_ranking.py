@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""By what the places for a guest are compared."""
+
+import math
+import unittest
+
+from hypothesis import given, strategies as st
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU
+from nova_numa_pmc.core.placement import ranking
+from tests.fixtures.hosts import node
+
+PRESSURES = st.floats(0, 20)
+#: 0: pressures are compared as they are.
+STEPS = st.sampled_from((0.0, 0.01, 0.05, 0.1))
+
+
+def steps(pressure, step=0.05):
+    return ranking.steps(pressure, model.Limits(pressure_step=step))
+
+
+class StepsTest(unittest.TestCase):
+    def test_up_to_one_whole_ones_count(self):
+        for pressure, count in ((0.0, 0), (0.049, 0), (0.05, 1), (0.75, 15), (1.0, 20)):
+            self.assertEqual(count, steps(pressure))
+
+    def test_above_thousandths_do(self):
+        self.assertLess(steps(1.002), steps(1.003))
+        self.assertEqual(steps(1.0021), steps(1.0024))
+
+    def test_without_a_step_any_difference_does(self):
+        self.assertLess(steps(0.5001, 0), steps(0.5002, 0))
+        self.assertEqual(steps(0.5, 0), steps(0.5 + 1e-12, 0))
+
+    @given(PRESSURES, PRESSURES, STEPS)
+    def test_more_pressure_is_never_fewer_steps(self, one, other, step):
+        less, more = sorted((one, other))
+        self.assertLessEqual(steps(less, step), steps(more, step))
+
+    @given(STEPS)
+    def test_the_absurd_is_one_worst_case(self, step):
+        worst = steps(ranking.ABSURD, step)
+        for pressure in (math.inf, math.nan, 2 * ranking.ABSURD):
+            self.assertEqual(worst, steps(pressure, step))
+
+
+class PartsTest(unittest.TestCase):
+    def test_each_is_what_is_wanted_of_what_there_is(self):
+        one = node(
+            0,
+            cores=4,
+            demand_cores=1.0,
+            bandwidth_bytes_per_sec=2.0,
+            bandwidth_max_bytes_per_sec=8.0,
+            link_ratio=0.25,
+        )
+        self.assertEqual((0.75, 0.5, 0.25), ranking.parts(one, 2.0, 2.0))
+        self.assertEqual((0.0, 0.5, 0.25), ranking.parts(one, None, 2.0))
+
+    def test_where_demand_is_unknown_promised_vcpus_stand_for_it(self):
+        cpu, bandwidth, link = ranking.parts(node(0, cores=4, vcpus=4), 1.0, 5.0)
+        self.assertEqual((1.0 + 4 * PRIOR_CORES_PER_VCPU) / 4, cpu)
+        self.assertEqual((0.0, 0.0), (bandwidth, link))
+
+    def test_memory_without_cpus_has_no_pressure_on_them(self):
+        self.assertEqual((0.0, 0.0, 0.0), ranking.parts(node(0, cores=0, threads=0), 1.0, 1.0))

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What another place would mean for a guest."""
+
+import unittest
+
+from nova_numa_pmc.core.rebalance import evaluation, host_model, moves
+from nova_numa_pmc.core.rebalance.host_model import Place
+from tests.sim.constant import GIB, Constant, load
+
+TERMS = moves.RebalanceTerms()
+
+
+def host_model(*guests, waiting_cores=()):
+    """Lay out three nodes of 12 cores."""
+    host = Constant((12,) * 3, (64 * GIB,) * 3, guests)
+    return host_model.HostModel(host.situation()._replace(waiting_cores=waiting_cores), TERMS)
+
+
+class PlaceTest(unittest.TestCase):
+    def test_it_is_what_it_names(self):
+        self.assertEqual(Place((0,), None), Place((0,), None))
+        self.assertEqual(1, len({Place((0, 1), 1), Place((0, 1), 1)}))
+        for other in (Place((1,), None), Place((0,), 0), (0,)):
+            self.assertNotEqual(Place((0,), None), other)
+
+
+class MayTest(unittest.TestCase):
+    def may(self, place, **fields):
+        laid_out = host_model(load('g', 4, fields.pop('at', 0), 2.0, **fields))
+        return laid_out.may(laid_out.movers['g'], place)
+
+    def test_a_guest_may_go_where_it_has_a_cpu_for_each_of_its_own(self):
+        self.assertTrue(self.may(Place((1,), 1)))
+        self.assertTrue(self.may(Place((0, 1), None)))
+        self.assertFalse(self.may(Place((1,), 1), allowed_nodes=(0, 2)))
+        laid_out = host_model(load('g', 16, (0, 1), 2.0))
+        self.assertFalse(laid_out.may(laid_out.movers['g'], Place((2,), 2)))
+
+    def test_one_that_must_not_be_touched_may_go_nowhere(self):
+        for place in (Place((0,), None), Place((1,), 1), Place((0, 1), None)):
+            self.assertFalse(self.may(place, fixed='pinned'))
+
+    def test_memory_of_which_nobody_knows_where_it_lies_stays(self):
+        self.assertFalse(self.may(Place((1,), 1), lies=()))
+        self.assertTrue(self.may(Place((1,), None), lies=()))
+
+    def test_one_just_placed_on_several_nodes_may_be_held_to_one_with_room(self):
+        self.assertTrue(self.may(Place((1,), None), at=(0, 1), home_nodes=(0,), young=True))
+
+    def test_one_just_placed_stays_where_another_node_is_no_better(self):
+        self.assertFalse(self.may(Place((1,), 1), young=True))
+        self.assertTrue(self.may(Place((0, 1), None), young=True))
+
+
+class WidenTest(unittest.TestCase):
+    def gain(self, at, to, *waiting_cores):
+        """Return what a guest beside two busy nodes' gains by more nodes than it has [cores]."""
+        beside = [load(f'b{n}{k}', 4, n, 3.5) for n in (0, 1) for k in range(3)]
+        laid_out = host_model(load('g', 4, at, 4.0), *beside, waiting_cores=waiting_cores)
+        return evaluation.gain(laid_out, ((laid_out.movers['g'], Place(to, None)),))
+
+    def test_each_further_node_helps_among_full_ones(self):
+        self.assertGreater(self.gain((0,), (0, 2)), 1.0)
+        self.assertGreater(self.gain((0, 1), (0, 1, 2)), 0.1)
+
+    def test_bursts_find_what_another_node_has_idle(self):
+        for at, to in (((0,), (0, 2)), ((0, 1), (0, 1, 2))):
+            steady = self.gain(at, to, (0, 2.6), (1, 0.0), (2, 0.0))
+            self.assertGreater(self.gain(at, to, (0, 4.0), (1, 2.0), (2, 0.0)), steady)

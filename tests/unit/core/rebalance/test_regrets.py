@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rebalancer keeps of its moves, and when it lets go of it."""
+
+import unittest
+
+from hypothesis import given, strategies as st
+
+from nova_numa_pmc.core.rebalance import host_model, moves, regrets
+from nova_numa_pmc.core.rebalance.regrets import Caution, Regret, Regrets, Trial
+from tests.sim.constant import GIB, Constant, load
+
+TERMS = moves.RebalanceTerms()
+NOW_S = 10_000.0
+#: Guest d went from node 0 to node 1, with its memory.
+STEPS = (('d', (0,), ((0, 1.0),), (1,)),)
+TRIAL = Trial(STEPS, 100.0, 0.0, NOW_S - 60)
+
+
+def host_model(at=1, demand=4.0, guests='abcd'):
+    """Lay out two nodes of 12 cores: d on one of them, the others on the first."""
+    return host_model.HostModel(
+        Constant(
+            (12, 12),
+            (64 * GIB,) * 2,
+            [load(name, 4, at if name == 'd' else 0, demand) for name in guests],
+        ).situation(),
+        TERMS,
+    )
+
+
+def after_interval(regrets, laid_out=None, elapsed_s=5.0, now_s=NOW_S, terms=TERMS):
+    return regrets.settled(regrets, laid_out or host_model(), elapsed_s, now_s, terms)
+
+
+def move(*uuids, size=0):
+    steps = tuple(moves.Step(uuid, uuid, (0,), (1,), (), size) for uuid in uuids)
+    return moves.Move(moves.MOVE, steps, 1.0, 0.5, 0.6, size * len(uuids))
+
+
+def trial(*uuids):
+    return Trial(tuple((uuid, (0,), (), (1,)) for uuid in uuids), 0.5, 0.0, NOW_S)
+
+
+class TrialTest(unittest.TestCase):
+    def credit(self, regrets):
+        [each] = regrets.trials
+        return each.credit_core_sec
+
+    def test_what_its_reverse_would_lose_is_credited_each_interval(self):
+        once = settled(Regrets(trials=(TRIAL,)))
+        # Back on node 0 there were 16 cores wanted of 12; bursts would wait as well.
+        self.assertGreater(self.credit(once), 4.0 * 5)
+        self.assertLess(self.credit(once), 5.0 * 5)
+        twice = self.credit(settled(once, elapsed_s=3.0))
+        self.assertAlmostEqual(self.credit(once) * 8 / 5, twice)
+
+    def test_a_load_that_went_away_credits_nothing(self):
+        self.assertLess(
+            self.credit(settled(Regrets(trials=(TRIAL,)), host_model(demand=0.1))), 0.1
+        )
+
+    def test_a_move_that_proves_wrong_is_debited(self):
+        wrong = TRIAL._replace(steps=(('d', (1,), ((1, 1.0),), (0,)),))
+        self.assertAlmostEqual(
+            -self.credit(settled(Regrets(trials=(TRIAL,)))),
+            self.credit(settled(Regrets(trials=(wrong,)), host_model(at=0))),
+        )
+
+    def test_one_that_has_paid_is_closed_and_halves_its_guests_caution(self):
+        paid = Regrets((), (TRIAL._replace(credit_core_sec=81.0),), (Caution('d', 8.0, NOW_S),))
+        self.assertEqual(Regrets(cautions=(Caution('d', 4.0, NOW_S),)), settled(paid))
+        self.assertEqual(Regrets(), settled(paid._replace(cautions=())))
+
+    def test_one_that_has_not_paid_leaves_the_caution(self):
+        kept = settled(Regrets((), (TRIAL,), (Caution('d', 8.0, NOW_S),)))
+        self.assertEqual((Caution('d', 8.0, NOW_S),), kept.cautions)
+
+    def test_one_whose_guest_has_gone_or_was_moved_is_dropped(self):
+        for why, laid_out in (('gone', host_model(guests='abc')), ('moved', host_model(at=0))):
+            with self.subTest(why):
+                self.assertEqual((), settled(Regrets(trials=(TRIAL,)), laid_out).trials)
+
+    def test_one_of_another_hour_or_of_the_future_is_dropped(self):
+        for since_s, kept in (
+            (NOW_S, True),
+            (NOW_S - regrets.HOUR_S, True),
+            (NOW_S - regrets.HOUR_S - 1, False),
+            (NOW_S + 1, False),
+        ):
+            with self.subTest(since_s):
+                regrets = settled(Regrets(trials=(TRIAL._replace(since_s=since_s),)))
+                self.assertEqual(kept, bool(regrets.trials))
+
+    def test_memory_of_a_node_that_is_no_more_is_left_out(self):
+        steps = (('d', (0,), ((0, 1.0), (7, 0.5)), (1,)),)
+        kept, cut = (Regrets(trials=(each,)) for each in (TRIAL, TRIAL._replace(steps=steps)))
+        self.assertEqual(self.credit(settled(kept)), self.credit(settled(cut)))
+
+
+class BudgetTest(unittest.TestCase):
+    def test_moves_count_for_an_hour(self):
+        times = (NOW_S - regrets.HOUR_S, NOW_S - regrets.HOUR_S + 1, NOW_S, NOW_S + 1)
+        regrets = settled(Regrets(moved_s=times, changed_s=times))
+        self.assertEqual((times[1:3],) * 2, (regrets.moved_s, regrets.changed_s))
+
+    def test_each_interval_pays_a_tick_of_what_a_large_guest_owes(self):
+        regrets = settled(
+            Regrets(owed_bytes=5 * GIB), terms=TERMS._replace(bytes_per_tick=4 * GIB)
+        )
+        self.assertEqual(GIB, regrets.owed_bytes)
+        self.assertEqual(0, settled(regrets).owed_bytes)
+
+    def test_caution_is_halved_each_hour_and_ends_at_one(self):
+        old = NOW_S - regrets.HOUR_S - 1
+        for before, after in (
+            (Caution('a', 8.0, old), (Caution('a', 4.0, NOW_S),)),
+            (Caution('a', 2.0, old), ()),
+            (Caution('a', 8.0, NOW_S + 1), (Caution('a', 4.0, NOW_S),)),
+            (Caution('a', 8.0, NOW_S), (Caution('a', 8.0, NOW_S),)),
+            (Caution('gone', 8.0, NOW_S), ()),
+        ):
+            with self.subTest(before):
+                self.assertEqual(after, settled(Regrets(cautions=(before,))).cautions)
+
+    def test_regrets_are_none_of_its_business(self):
+        kept = (Regret((('a', (1,), (1,)),), 2.5),)
+        self.assertEqual(kept, settled(Regrets(kept)).regrets)
+
+
+class BookedTest(unittest.TestCase):
+    def test_the_next_move_costs_twice_as_much_up_to_a_bound(self):
+        regrets, factors = Regrets(), []
+        for _ in range(8):
+            regrets = regrets.booked(regrets, move('a'), trial('a'), NOW_S)
+            factors.append(regrets.caution(regrets)['a'])
+        self.assertEqual([2, 4, 8, 16, 32, 64, 64, 64], factors)
+        self.assertEqual(1, len(regrets.trials))  # the later one, not both
+
+    def test_what_was_held_about_its_guests_is_replaced(self):
+        of_a, of_b, of_both = (
+            (('a', (1,), ()),),
+            (('b', (1,), ()),),
+            (('b', (), ()), ('a', (), ())),
+        )
+        before = Regrets(
+            tuple(Regret(key, 1.0) for key in (of_a, of_b, of_both)), (trial('b', 'a'), trial('b'))
+        )
+        after = regrets.booked(before, move('a'), trial('a'), NOW_S)
+        self.assertEqual((Regret(of_b, 1.0),), after.regrets)
+        self.assertEqual((trial('b'), trial('a')), after.trials)
+
+    def test_each_guest_of_a_swap_counts(self):
+        after = regrets.booked(Regrets(), move('a', 'b', size=GIB), trial('a', 'b'), NOW_S)
+        self.assertEqual(((NOW_S, NOW_S), ()), (after.moved_s, after.changed_s))
+        self.assertEqual({'a': 2.0, 'b': 2.0}, regrets.caution(after))
+        self.assertEqual(2 * GIB, after.owed_bytes)
+
+    def test_a_change_of_cpus_alone_has_a_budget_of_its_own(self):
+        after = regrets.booked(Regrets(moved_s=(1.0,)), move('a'), trial('a'), NOW_S)
+        self.assertEqual(((1.0,), (NOW_S,)), (after.moved_s, after.changed_s))
+        self.assertEqual(0, after.owed_bytes)
+
+
+NAMES = st.lists(st.sampled_from('abcdef'), min_size=1, max_size=3, unique=True)
+BOOKED = st.lists(st.tuples(NAMES, st.integers(0, GIB)), max_size=6)
+
+
+def after_moves(made):
+    """Return the regrets after moves of these guests, and a regret about each pair of them."""
+    regrets = Regrets()
+    for at, (uuids, size) in enumerate(made):
+        regrets = regrets.booked(regrets, move(*uuids, size=size), trial(*uuids), NOW_S + at)
+        key = tuple((uuid, (1,), (1,)) for uuid in uuids)
+        regrets = regrets._replace(regrets=(*regrets.regrets, Regret(key, 1.0)))
+    return regrets
+
+
+class PropertyTest(unittest.TestCase):
+    @given(BOOKED)
+    def test_a_guest_is_in_one_trial_at_most(self, made):
+        regrets = after_moves(made)
+        on_trial = [uuid for each in regrets.trials for uuid, *_ in each.steps]
+        self.assertEqual(len(on_trial), len(set(on_trial)))
+        self.assertEqual(
+            {uuid for uuids, _ in made for uuid in uuids}, set(regrets.caution(regrets))
+        )
+        self.assertEqual(sum(size * len(uuids) for uuids, size in made), regrets.owed_bytes)
+
+    @given(BOOKED, NAMES)
+    def test_what_failed_is_forgotten_and_nothing_else(self, made, failed):
+        regrets = after_moves(made)
+        after = regrets.forgotten(regrets, iter(failed))
+        for before, kept, guests in (
+            (regrets.regrets, after.regrets, lambda each: {uuid for uuid, *_ in each.key}),
+            (regrets.trials, after.trials, lambda each: {uuid for uuid, *_ in each.steps}),
+        ):
+            self.assertEqual([each for each in before if not guests(each) & set(failed)], [*kept])
+        # What it has cost, and that these guests were moved, remains.
+        self.assertEqual(
+            regrets._replace(regrets=(), trials=()), after._replace(regrets=(), trials=())
+        )
+
+    @given(BOOKED, st.floats(0, 3 * regrets.HOUR_S))
+    def test_time_adds_nothing(self, made, later_s):
+        regrets = after_moves(made)
+        after = settled(regrets, elapsed_s=0.0, now_s=NOW_S + later_s)
+        before = regrets.caution(regrets)
+        for uuid, factor in regrets.caution(after).items():
+            self.assertTrue(1 < factor <= before[uuid])
+        self.assertLessEqual(set(after.moved_s), set(regrets.moved_s))
+        self.assertLessEqual(after.owed_bytes, regrets.owed_bytes)
+        self.assertLessEqual(len(after.trials), len(regrets.trials))

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes that share their memory channels are one place to be."""
+
+import unittest
+
+from hypothesis import given, strategies as st
+
+from nova_numa_pmc import model
+from nova_numa_pmc.core import memory_domains
+from tests.fixtures.host_views import hosts
+from tests.fixtures.hosts import GIB, host, node
+
+PAIRS = ((10, 11, 20, 22), (11, 10, 20, 22), (20, 20, 10, 11), (22, 22, 11, 10))
+LABELS = st.lists(st.integers(0, 3), max_size=6)
+
+
+def paired(*nodes):
+    """Return a view of four nodes, of which the first and the last two are one domain."""
+    return host(*nodes, distances=PAIRS)._replace(domains=(0, 0, 2, 2))
+
+
+class MergedTest(unittest.TestCase):
+    def test_what_they_have_is_added_up(self):
+        nodes = (
+            node(at, 4, capacity=GIB, promised=at, vcpus=2, demand_cores=1.5) for at in range(4)
+        )
+        view, members = memory_domains.merged(paired(*nodes))
+        self.assertEqual(((0, 1), (2, 3)), members)
+        self.assertEqual(
+            [(8, 2 * GIB, 1, 4, 3.0), (8, 2 * GIB, 5, 4, 3.0)],
+            [
+                (
+                    each.cores,
+                    each.capacity_bytes,
+                    each.promised_bytes,
+                    each.vcpus,
+                    each.demand_cores,
+                )
+                for each in view.nodes
+            ],
+        )
+
+    def test_huge_pages_are_added_up_by_their_size(self):
+        free = (((2 << 20, GIB),), ((2 << 20, GIB), (GIB, 4 * GIB)), (), ((GIB, GIB),))
+        nodes = (node(at, huge_free_bytes=each) for at, each in enumerate(free))
+        view, _ = memory_domains.merged(paired(*nodes))
+        self.assertEqual(
+            [{2 << 20: 2 * GIB, GIB: 4 * GIB}, {GIB: GIB}],
+            [dict(each.huge_free_bytes) for each in view.nodes],
+        )
+
+    def test_what_one_does_not_know_its_domain_does_not(self):
+        nodes = (node(at, demand_cores=None if at == 1 else 1.0) for at in range(4))
+        view, _ = memory_domains.merged(paired(*nodes))
+        self.assertEqual([None, 2.0], [each.demand_cores for each in view.nodes])
+
+    def test_domains_are_as_far_apart_as_their_nodes_are_on_average(self):
+        view, _ = memory_domains.merged(paired(*map(node, range(4))))
+        self.assertEqual(((10, 21), (21, 10)), view.distances)
+
+    @given(hosts())
+    def test_where_each_node_is_a_domain_nothing_changes(self, view):
+        found, members = memory_domains.merged(view)
+        self.assertIs(view, found)
+        self.assertEqual([(at,) for at in range(len(view.nodes))], list(members))
+
+
+class LabelTest(unittest.TestCase):
+    @given(LABELS)
+    def test_equal_labels_are_one_domain_named_by_its_first(self, labels):
+        found = memory_domains.labelled(labels)
+        if len(set(labels)) == len(labels):
+            self.assertEqual((), found)
+        else:
+            self.assertEqual(tuple(map(labels.index, labels)), found)
+
+    @given(hosts(), st.integers(0, 40))
+    def test_a_threshold_tells_the_domains_that_it_made(self, view, threshold):
+        view = view._replace(domains=memory_domains.near(view.distances, threshold))
+        found, all_said = memory_domains.threshold(view)
+        self.assertTrue(all_said)
+        self.assertEqual(view.domains, memory_domains.near(view.distances, found))
+
+    def test_domains_that_no_distance_tells_are_kept_apart(self):
+        view = model.HostView(tuple(map(node, range(4))), PAIRS, domains=(0, 1, 0, 1))
+        found, all_said = memory_domains.threshold(view)
+        self.assertFalse(all_said)
+        self.assertEqual((), memory_domains.near(view.distances, found))

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests share is where CONTRIBUTING says, not in one of them."""
+
+import ast
+import unittest
+
+from tests.fixtures.checkout import TOP
+
+
+def imported(text):
+    """Yield every name that a module's imports are made of, part by part."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom):
+            yield from (node.module or '').split('.')
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                yield from alias.name.split('.')
+
+
+class LayoutTest(unittest.TestCase):
+    def test_no_test_module_is_imported(self):
+        modules = {path.stem for path in TOP.glob('tests/**/test_*.py')}
+        self.assertIn('test_layout', modules)
+        for path in sorted(TOP.glob('tests/**/*.py')):
+            found = modules.intersection(imported(path.read_text(encoding='utf-8')))
+            with self.subTest(str(path.relative_to(TOP))):
+                self.assertEqual(set(), found)
+
+    def test_every_way_to_import_one_is_seen(self):
+        for text in (
+            'import tests.unit.test_layout',
+            'from tests.unit import test_layout as other',
+            'from .test_layout import LayoutTest',
+            'def late():\n    from tests.unit.test_layout import LayoutTest',
+        ):
+            with self.subTest(text):
+                self.assertIn('test_layout', imported(text))

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record of promises is made true: who has gone is dropped, who runs is counted."""
+
+import os
+import shutil
+import tempfile
+import time
+import unittest
+
+from hypothesis import given, settings as examples, strategies as st
+
+from nova_numa_pmc import model, promises
+from nova_numa_pmc.conf import settings
+from nova_numa_pmc.exceptions import StateError
+from tests.fixtures import domains, host as hosts
+
+GRACE_S = 100
+NOW_NS = 10**15
+STATUS = 'run/libvirt/qemu'
+
+
+def promise(number, age_s=0, **fields):
+    """Return a guest's promise on node 0, a start in progress unless said otherwise."""
+    return model.Promise(
+        hosts.uuid_of(number),
+        hosts.name_of(number),
+        (0,),
+        (0,),
+        2,
+        512 * hosts.MIB,
+        since_ns=NOW_NS - age_s * 10**9,
+        **fields,
+    )
+
+
+class PromiseRecord:
+    """A record that is in no file."""
+
+    def __init__(self, *promised, problem=None):
+        self.promises, self.rotation = {each.uuid: each for each in promised}, 0
+        self.problem = problem
+
+    def put(self, made):
+        self.promises[made.uuid] = made
+
+    def drop(self, uuid):
+        self.promises.pop(uuid, None)
+
+    def numbers(self):
+        return {int(each.name[-8:], 16) for each in self.promises.values()}
+
+
+class ReconcileTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+        self.host = hosts.FakeHost(self.root)
+        self.addCleanup(self.host.close)
+        self.host.configure('[hook]\nstart_grace_s = %d\n' % GRACE_S)
+
+    def reconcile(self, record, starting=None, now_ns=NOW_NS):
+        options = settings.read(self.host.path(settings.PATH[1:]))
+        host = promises.usable_host(self.root)
+        return promises.reconcile(record, host, options, self.root, starting, now_ns)
+
+    def test_who_runs_keeps_the_promise_as_it_is(self):
+        for number in (1, 2):
+            self.host.launch(number)
+        record = PromiseRecord(promise(1, 10**6, started=True), promise(2, 10**6))
+        before = dict(record.promises)
+        self.assertEqual([], self.reconcile(record))
+        self.assertEqual(before, record.promises)
+
+    def test_who_does_not_run_has_one_only_while_starting(self):
+        for age_s, started, kept in (
+            (0, True, False),
+            (0, False, True),
+            (GRACE_S - 1, False, True),
+            (GRACE_S, False, False),
+            (-1, False, True),  # recorded after the caller looked at the clock
+        ):
+            with self.subTest(age_s=age_s, started=started):
+                record = PromiseRecord(promise(1, age_s, started=started))
+                self.assertEqual([], self.reconcile(record))
+                self.assertEqual(kept, bool(record.promises))
+
+    def test_the_time_is_now_unless_told(self):
+        record = PromiseRecord(
+            promise(1)._replace(since_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+        )
+        self.reconcile(record, now_ns=None)
+        self.assertEqual({1}, record.numbers())
+
+    def test_who_runs_without_one_is_counted_where_it_is_held(self):
+        self.host.launch(1).set_all('4-7')
+        self.host.launch(2)
+        record = PromiseRecord()
+        self.assertEqual([], self.reconcile(record))
+        held, free = (record.promises[hosts.uuid_of(number)] for number in (1, 2))
+        self.assertEqual((model.PLACED, (1,), (1,)), (held.origin, held.cpu_nodes, held.mem_nodes))
+        self.assertEqual((model.FLOATING, ()), (free.origin, free.cpu_nodes))
+        for each in (held, free):
+            self.assertEqual(
+                (True, 2, 512 * hosts.MIB), (each.started, each.vcpus, each.memory_bytes)
+            )
+
+    def test_who_floats_though_the_hook_was_there_was_missed(self):
+        began_after = self.host.launch(1)
+        self.host.launch(2, xml=hosts.domain_xml(2, extra=domains.OPTED_OUT))
+        ticks = (time.clock_gettime(time.CLOCK_BOOTTIME) + 60) * os.sysconf('SC_CLK_TCK')
+        for pid in (began_after.pid, began_after.pid + 1):
+            stat = '%d (qemu) S %s %d' % (pid, ' '.join('0' * 18), ticks)
+            self.host.write('proc/%d/stat' % pid, stat)
+        for hook, missed in ((False, {1: False, 2: False}), (True, {1: True, 2: False})):
+            if hook:
+                self.host.write(promises.HOOK, '')
+            record = PromiseRecord()
+            self.reconcile(record)
+            self.assertEqual(
+                missed,
+                {number: record.promises[hosts.uuid_of(number)].missed for number in missed},
+            )
+
+    def test_who_is_being_decided_on_is_not_counted(self):
+        for number in (1, 2):
+            self.host.launch(number)
+        record = PromiseRecord()
+        starting = model.Guest(hosts.uuid_of(1), hosts.name_of(1), 2, 512 * hosts.MIB)
+        self.assertEqual([], self.reconcile(record, starting))
+        self.assertEqual({2}, record.numbers())
+
+    def test_where_libvirt_has_no_directory_nobody_runs(self):
+        shutil.rmtree(self.host.path(STATUS))
+        record = PromiseRecord(promise(1, started=True), promise(2))
+        self.assertEqual([], self.reconcile(record))
+        self.assertEqual({2}, record.numbers())
+
+    def test_without_the_list_of_guests_nothing_is_dropped(self):
+        shutil.rmtree(self.host.path(STATUS))
+        self.host.write(STATUS, '')
+        record = PromiseRecord(promise(1, started=True))
+        with self.assertRaisesRegex(StateError, 'the running guests are unknown'):
+            self.reconcile(record)
+        self.assertEqual({1}, record.numbers())
+
+    def test_one_that_cannot_be_read_is_told_and_the_others_are_counted(self):
+        self.host.launch(1)
+        self.host.write(STATUS + '/odd.xml', '<domstatus pid="1"><domain/></domstatus>')
+        self.host.write('proc/1/cmdline', '')
+        record = PromiseRecord(problem='it was garbage')
+        first, second = self.reconcile(record)
+        self.assertEqual('it was garbage', first)
+        self.assertIn('odd.xml', second)
+        self.assertEqual({1}, record.numbers())
+
+    def test_one_that_may_grow_beyond_the_host_is_promised_what_it_has(self):
+        largest = "  <maxMemory slots='16' unit='TiB'>1</maxMemory>\n"
+        self.host.launch(1, xml=hosts.domain_xml(1, extra=largest))
+        record = PromiseRecord()
+        [told] = self.reconcile(record)
+        self.assertIn('guest %s: it may grow to 1048576 MiB' % hosts.name_of(1), told)
+        self.assertEqual(512 * hosts.MIB, record.promises[hosts.uuid_of(1)].memory_bytes)
+
+    @examples(max_examples=30, deadline=None)
+    @given(
+        st.dictionaries(
+            st.integers(1, 6), st.tuples(st.booleans(), st.integers(0, 2 * GRACE_S)), max_size=6
+        ),
+        st.sets(st.integers(1, 6)),
+    )
+    def test_promised_are_those_who_run_and_those_who_start(self, promised, running):
+        for number in range(1, 7):
+            self.host.end(number)
+        for number in running:
+            xml = hosts.domain_xml(number)
+            domains.write_status(self.root, hosts.name_of(number), xml, 4000 + number)
+        record = PromiseRecord(
+            *(promise(number, age_s, started=on) for number, (on, age_s) in promised.items())
+        )
+        before = dict(record.promises)
+        self.assertEqual([], self.reconcile(record))
+        starting = {n for n, (on, age_s) in promised.items() if not on and age_s < GRACE_S}
+        self.assertEqual(running | starting, record.numbers())
+        for uuid in before.keys() & record.promises.keys():
+            self.assertIs(before[uuid], record.promises[uuid])
+        after = dict(record.promises)
+        self.assertEqual([], self.reconcile(record))
+        self.assertEqual(after, record.promises)
