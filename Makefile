@@ -6,7 +6,7 @@ PYTHON = .venv/bin/python
 ARGS =
 
 .NOTPARALLEL:
-.PHONY: help demo test unit lab lab-full functional test-nova test-nova-all test-nova-29 \
+.PHONY: help demo test unit coverage lab lab-full functional test-nova test-nova-all test-nova-29 \
 	test-nova-31 test-nova-33 test-nova-34 test-nova-upstream lint docs bench bench-agent \
 	bench-hook bench-placement bench-multiplex bench-sampling bench-rebalance bench-skew \
 	bench-orders bench-weigher bench-horizons bench-oversubscription bench-balance bench-crowded \
@@ -19,10 +19,13 @@ help: ## List the targets
 demo: setup-lab ## Boot an emulated two-node host and compare floating, numad and placed guests
 	@$(PYTHON) -m tests.lab.demo --out build/demo $(ARGS)
 
-test: setup-lab unit lab ## Run the unit tests and the lab's tests
+test: setup-lab $(if $(COVERAGE),coverage,unit) lab ## Run the unit tests (COVERAGE=1: with coverage) and the lab's tests
 
 unit: setup ## Run the unit tests (ARGS: a regular expression of test ids)
 	@$(PYTHON) tools/unit-tests $(ARGS)
+
+coverage: setup ## Run the unit tests and say which part of the branches they take
+	@$(PYTHON) tools/coverage
 
 lab: setup-lab ## Run the tests on emulated hosts (ARGS: pytest's)
 	@$(PYTHON) -m pytest tests/lab -q --timeout 400 --reruns 1 -rfER --durations 10 $(ARGS)

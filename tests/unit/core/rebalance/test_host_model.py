@@ -10,7 +10,7 @@ from tests.sim.constant import GIB, Constant, load
 TERMS = moves.RebalanceTerms()
 
 
-def host_model(*guests, waiting_cores=()):
+def host_of(*guests, waiting_cores=()):
     """Lay out three nodes of 12 cores."""
     host = Constant((12,) * 3, (64 * GIB,) * 3, guests)
     return host_model.HostModel(host.situation()._replace(waiting_cores=waiting_cores), TERMS)
@@ -26,14 +26,14 @@ class PlaceTest(unittest.TestCase):
 
 class MayTest(unittest.TestCase):
     def may(self, place, **fields):
-        laid_out = host_model(load('g', 4, fields.pop('at', 0), 2.0, **fields))
+        laid_out = host_of(load('g', 4, fields.pop('at', 0), 2.0, **fields))
         return laid_out.may(laid_out.movers['g'], place)
 
     def test_a_guest_may_go_where_it_has_a_cpu_for_each_of_its_own(self):
         self.assertTrue(self.may(Place((1,), 1)))
         self.assertTrue(self.may(Place((0, 1), None)))
         self.assertFalse(self.may(Place((1,), 1), allowed_nodes=(0, 2)))
-        laid_out = host_model(load('g', 16, (0, 1), 2.0))
+        laid_out = host_of(load('g', 16, (0, 1), 2.0))
         self.assertFalse(laid_out.may(laid_out.movers['g'], Place((2,), 2)))
 
     def test_one_that_must_not_be_touched_may_go_nowhere(self):
@@ -56,7 +56,7 @@ class WidenTest(unittest.TestCase):
     def gain(self, at, to, *waiting_cores):
         """Return what a guest beside two busy nodes' gains by more nodes than it has [cores]."""
         beside = [load(f'b{n}{k}', 4, n, 3.5) for n in (0, 1) for k in range(3)]
-        laid_out = host_model(load('g', 4, at, 4.0), *beside, waiting_cores=waiting_cores)
+        laid_out = host_of(load('g', 4, at, 4.0), *beside, waiting_cores=waiting_cores)
         return evaluation.gain(laid_out, ((laid_out.movers['g'], Place(to, None)),))
 
     def test_each_further_node_helps_among_full_ones(self):

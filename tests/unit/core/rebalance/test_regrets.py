@@ -16,7 +16,7 @@ STEPS = (('d', (0,), ((0, 1.0),), (1,)),)
 TRIAL = Trial(STEPS, 100.0, 0.0, NOW_S - 60)
 
 
-def host_model(at=1, demand=4.0, guests='abcd'):
+def host_of(at=1, demand=4.0, guests='abcd'):
     """Lay out two nodes of 12 cores: d on one of them, the others on the first."""
     return host_model.HostModel(
         Constant(
@@ -28,8 +28,8 @@ def host_model(at=1, demand=4.0, guests='abcd'):
     )
 
 
-def after_interval(regrets, laid_out=None, elapsed_s=5.0, now_s=NOW_S, terms=TERMS):
-    return regrets.settled(regrets, laid_out or host_model(), elapsed_s, now_s, terms)
+def settled(known, laid_out=None, elapsed_s=5.0, now_s=NOW_S, terms=TERMS):
+    return regrets.after_interval(known, laid_out or host_of(), elapsed_s, now_s, terms)
 
 
 def move(*uuids, size=0):
@@ -42,8 +42,8 @@ def trial(*uuids):
 
 
 class TrialTest(unittest.TestCase):
-    def credit(self, regrets):
-        [each] = regrets.trials
+    def credit(self, known):
+        [each] = known.trials
         return each.credit_core_sec
 
     def test_what_its_reverse_would_lose_is_credited_each_interval(self):
@@ -55,15 +55,13 @@ class TrialTest(unittest.TestCase):
         self.assertAlmostEqual(self.credit(once) * 8 / 5, twice)
 
     def test_a_load_that_went_away_credits_nothing(self):
-        self.assertLess(
-            self.credit(settled(Regrets(trials=(TRIAL,)), host_model(demand=0.1))), 0.1
-        )
+        self.assertLess(self.credit(settled(Regrets(trials=(TRIAL,)), host_of(demand=0.1))), 0.1)
 
     def test_a_move_that_proves_wrong_is_debited(self):
         wrong = TRIAL._replace(steps=(('d', (1,), ((1, 1.0),), (0,)),))
         self.assertAlmostEqual(
             -self.credit(settled(Regrets(trials=(TRIAL,)))),
-            self.credit(settled(Regrets(trials=(wrong,)), host_model(at=0))),
+            self.credit(settled(Regrets(trials=(wrong,)), host_of(at=0))),
         )
 
     def test_one_that_has_paid_is_closed_and_halves_its_guests_caution(self):
@@ -76,7 +74,7 @@ class TrialTest(unittest.TestCase):
         self.assertEqual((Caution('d', 8.0, NOW_S),), kept.cautions)
 
     def test_one_whose_guest_has_gone_or_was_moved_is_dropped(self):
-        for why, laid_out in (('gone', host_model(guests='abc')), ('moved', host_model(at=0))):
+        for why, laid_out in (('gone', host_of(guests='abc')), ('moved', host_of(at=0))):
             with self.subTest(why):
                 self.assertEqual((), settled(Regrets(trials=(TRIAL,)), laid_out).trials)
 
@@ -88,8 +86,8 @@ class TrialTest(unittest.TestCase):
             (NOW_S + 1, False),
         ):
             with self.subTest(since_s):
-                regrets = settled(Regrets(trials=(TRIAL._replace(since_s=since_s),)))
-                self.assertEqual(kept, bool(regrets.trials))
+                known = settled(Regrets(trials=(TRIAL._replace(since_s=since_s),)))
+                self.assertEqual(kept, bool(known.trials))
 
     def test_memory_of_a_node_that_is_no_more_is_left_out(self):
         steps = (('d', (0,), ((0, 1.0), (7, 0.5)), (1,)),)
@@ -100,15 +98,13 @@ class TrialTest(unittest.TestCase):
 class BudgetTest(unittest.TestCase):
     def test_moves_count_for_an_hour(self):
         times = (NOW_S - regrets.HOUR_S, NOW_S - regrets.HOUR_S + 1, NOW_S, NOW_S + 1)
-        regrets = settled(Regrets(moved_s=times, changed_s=times))
-        self.assertEqual((times[1:3],) * 2, (regrets.moved_s, regrets.changed_s))
+        known = settled(Regrets(moved_s=times, changed_s=times))
+        self.assertEqual((times[1:3],) * 2, (known.moved_s, known.changed_s))
 
     def test_each_interval_pays_a_tick_of_what_a_large_guest_owes(self):
-        regrets = settled(
-            Regrets(owed_bytes=5 * GIB), terms=TERMS._replace(bytes_per_tick=4 * GIB)
-        )
-        self.assertEqual(GIB, regrets.owed_bytes)
-        self.assertEqual(0, settled(regrets).owed_bytes)
+        known = settled(Regrets(owed_bytes=5 * GIB), terms=TERMS._replace(bytes_per_tick=4 * GIB))
+        self.assertEqual(GIB, known.owed_bytes)
+        self.assertEqual(0, settled(known).owed_bytes)
 
     def test_caution_is_halved_each_hour_and_ends_at_one(self):
         old = NOW_S - regrets.HOUR_S - 1
@@ -129,12 +125,12 @@ class BudgetTest(unittest.TestCase):
 
 class BookedTest(unittest.TestCase):
     def test_the_next_move_costs_twice_as_much_up_to_a_bound(self):
-        regrets, factors = Regrets(), []
+        known, factors = Regrets(), []
         for _ in range(8):
-            regrets = regrets.booked(regrets, move('a'), trial('a'), NOW_S)
-            factors.append(regrets.caution(regrets)['a'])
+            known = regrets.booked(known, move('a'), trial('a'), NOW_S)
+            factors.append(regrets.caution(known)['a'])
         self.assertEqual([2, 4, 8, 16, 32, 64, 64, 64], factors)
-        self.assertEqual(1, len(regrets.trials))  # the later one, not both
+        self.assertEqual(1, len(known.trials))  # the later one, not both
 
     def test_what_was_held_about_its_guests_is_replaced(self):
         of_a, of_b, of_both = (
@@ -167,46 +163,46 @@ BOOKED = st.lists(st.tuples(NAMES, st.integers(0, GIB)), max_size=6)
 
 def after_moves(made):
     """Return the regrets after moves of these guests, and a regret about each pair of them."""
-    regrets = Regrets()
+    known = Regrets()
     for at, (uuids, size) in enumerate(made):
-        regrets = regrets.booked(regrets, move(*uuids, size=size), trial(*uuids), NOW_S + at)
+        known = regrets.booked(known, move(*uuids, size=size), trial(*uuids), NOW_S + at)
         key = tuple((uuid, (1,), (1,)) for uuid in uuids)
-        regrets = regrets._replace(regrets=(*regrets.regrets, Regret(key, 1.0)))
-    return regrets
+        known = known._replace(regrets=(*known.regrets, Regret(key, 1.0)))
+    return known
 
 
 class PropertyTest(unittest.TestCase):
     @given(BOOKED)
     def test_a_guest_is_in_one_trial_at_most(self, made):
-        regrets = after_moves(made)
-        on_trial = [uuid for each in regrets.trials for uuid, *_ in each.steps]
+        known = after_moves(made)
+        on_trial = [uuid for each in known.trials for uuid, *_ in each.steps]
         self.assertEqual(len(on_trial), len(set(on_trial)))
         self.assertEqual(
-            {uuid for uuids, _ in made for uuid in uuids}, set(regrets.caution(regrets))
+            {uuid for uuids, _ in made for uuid in uuids}, set(regrets.caution(known))
         )
-        self.assertEqual(sum(size * len(uuids) for uuids, size in made), regrets.owed_bytes)
+        self.assertEqual(sum(size * len(uuids) for uuids, size in made), known.owed_bytes)
 
     @given(BOOKED, NAMES)
     def test_what_failed_is_forgotten_and_nothing_else(self, made, failed):
-        regrets = after_moves(made)
-        after = regrets.forgotten(regrets, iter(failed))
+        known = after_moves(made)
+        after = regrets.forgotten(known, iter(failed))
         for before, kept, guests in (
-            (regrets.regrets, after.regrets, lambda each: {uuid for uuid, *_ in each.key}),
-            (regrets.trials, after.trials, lambda each: {uuid for uuid, *_ in each.steps}),
+            (known.regrets, after.regrets, lambda each: {uuid for uuid, *_ in each.key}),
+            (known.trials, after.trials, lambda each: {uuid for uuid, *_ in each.steps}),
         ):
             self.assertEqual([each for each in before if not guests(each) & set(failed)], [*kept])
         # What it has cost, and that these guests were moved, remains.
         self.assertEqual(
-            regrets._replace(regrets=(), trials=()), after._replace(regrets=(), trials=())
+            known._replace(regrets=(), trials=()), after._replace(regrets=(), trials=())
         )
 
     @given(BOOKED, st.floats(0, 3 * regrets.HOUR_S))
     def test_time_adds_nothing(self, made, later_s):
-        regrets = after_moves(made)
-        after = settled(regrets, elapsed_s=0.0, now_s=NOW_S + later_s)
-        before = regrets.caution(regrets)
+        known = after_moves(made)
+        after = settled(known, elapsed_s=0.0, now_s=NOW_S + later_s)
+        before = regrets.caution(known)
         for uuid, factor in regrets.caution(after).items():
             self.assertTrue(1 < factor <= before[uuid])
-        self.assertLessEqual(set(after.moved_s), set(regrets.moved_s))
-        self.assertLessEqual(after.owed_bytes, regrets.owed_bytes)
-        self.assertLessEqual(len(after.trials), len(regrets.trials))
+        self.assertLessEqual(set(after.moved_s), set(known.moved_s))
+        self.assertLessEqual(after.owed_bytes, known.owed_bytes)
+        self.assertLessEqual(len(after.trials), len(known.trials))

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator reads of a guest's place."""
+
+import unittest
+
+from nova_numa_pmc import model
+from nova_numa_pmc.cli import host_status
+from nova_numa_pmc.cli.render import status
+from tests.fixtures.hosts import GIB, guest
+
+BOOTTIME_S = 1000.0
+PROMISE = model.Promise(
+    'uuid-g', 'g', (0,), (0,), 2, GIB, since_ns=int((BOOTTIME_S - 300) * 1e9), started=True
+)
+
+
+def standing(promise=PROMISE, one=None, held=(0,), fixed='', **fields):
+    return host_status.Standing(
+        one or guest('g', 2, GIB), promise, held, {0: GIB}, 1.0, fixed, **fields
+    )
+
+
+def why(*arguments, **fields):
+    return status.why(standing(*arguments, **fields), 0.0, BOOTTIME_S)
+
+
+class WhyTest(unittest.TestCase):
+    def test_one_that_was_placed_says_when(self):
+        self.assertEqual('placed 5 min ago', why())
+
+    def test_what_could_not_be_read_comes_first(self):
+        self.assertEqual('its groups: gone', why(None, problem='its groups: gone'))
+        self.assertEqual('no promise', why(None))
+
+    def test_who_has_placed_it_where_we_have_not(self):
+        for origin, one, said in (
+            (model.PINNED, None, 'placed by others'),
+            (
+                model.PLACED,
+                guest('g', placed_by=('vcpupin', 'numatune')),
+                'placed by others: vcpupin, numatune',
+            ),
+            (model.FLOATING, None, 'floats'),
+        ):
+            with self.subTest(said):
+                self.assertEqual(said, why(PROMISE._replace(origin=origin), one))
+        self.assertEqual('runs unplaced', why(PROMISE._replace(cpu_nodes=()), held=()))
+
+    def test_where_it_is_held_elsewhere_than_promised(self):
+        for held, said in (
+            ((), '; widened from node 0'),
+            ((0, 1), '; widened from node 0'),
+            ((1,), '; not on node 0'),
+            (None, ''),
+        ):
+            with self.subTest(held):
+                self.assertEqual('placed 5 min ago' + said, why(held=held))
+
+    def test_what_keeps_it_there(self):
+        self.assertEqual('placed 5 min ago; bound to its nodes', why(fixed='bound'))
+        # Said already, or nothing that could be said.
+        for fixed in ('pinned', 'unknown'):
+            self.assertEqual('placed 5 min ago', why(fixed=fixed))
+
+    def test_who_may_grow_beyond_its_promise(self):
+        self.assertEqual(
+            'placed 5 min ago; promised 1.0G of the 4.0G that it may grow to',
+            why(PROMISE, guest('g', 2, 4 * GIB)),
+        )
+
+
+class TableTest(unittest.TestCase):
+    def row(self, one):
+        table = status.guest_table([one], 0.0, BOOTTIME_S)
+        [cells] = table.rows
+        return {name: cell.text for (name, _), cell in zip(table.headings, cells)}
+
+    def test_unknown_is_not_nothing(self):
+        known = self.row(standing(held=())._replace(bytes_by_node={0: 0}))
+        self.assertEqual(('any', '0'), (known['CPUs on'], known['memory on']))
+        unknown = self.row(standing(held=None)._replace(bytes_by_node=None, home_ratio=None))
+        self.assertEqual(
+            ('-', '-', '-', '-'),
+            tuple(unknown[name] for name in ('CPUs on', 'memory on', 'home%', 'day')),
+        )
