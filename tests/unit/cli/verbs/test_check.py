@@ -41,6 +41,7 @@ class CheckCommandTest(unittest.TestCase):
         self.root = tempfile.mkdtemp(prefix='check-')
         self.addCleanup(shutil.rmtree, self.root)
         self.host = fixture.FakeHost(self.root)
+        self.host.configure('')  # installed with the hook's own time limit
         self.addCleanup(self.host.close)
 
     def call(self, *arguments):
