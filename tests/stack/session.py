@@ -24,7 +24,7 @@ FLAVORS: dict[str, dict[str, Any]] = {
 IMAGES = {'walker': 'duty=3 touch=15', 'busy': 'duty=100 touch=15'}
 #: How long a change of a server, and what follows from it on a host, may take. Twice of what is
 #: usual, as emulated counters double it.
-BOOT_S, PROMISE_S, DEMAND_S, SERVICES_S, MOVES_S = 600, 120, 300, 600, 900
+BOOT_S, PROMISE_S, DEMAND_S, SERVICES_S, MOVES_S = 600, 120, 600, 600, 900
 #: What an idle host's nodes want at most, over what they have; emulated daemons are busy.
 QUIET = 0.3
 #: Then Nova's scheduler has a host's last metrics: update_resources_interval and its jitter, and
