@@ -41,7 +41,10 @@ class Mapping(Record):
 
 
 def read(pid: int, root: str = '/', huge: bool = False) -> list[Mapping]:
-    """Read a process's writable mappings, ascending.
+    """Read the mappings that hold pages of the process's own, ascending.
+
+    They are the writable ones, and before these what the linker has made read-only (RELRO: 3 MiB
+    of a QEMU with its libraries).
 
     :param huge: it has pages of a pool
     :raises GuestGone: there is no such process any more
@@ -49,7 +52,8 @@ def read(pid: int, root: str = '/', huge: bool = False) -> list[Mapping]:
     """
     path = os.path.join(root, 'proc/%d/maps' % pid)
     sizes = _pool_page_bytes(os.path.join(root, 'proc/%d/numa_maps' % pid)) if huge else {}
-    found = []
+    found: list[Mapping] = []
+    relocated: tuple[int, int, str] | None = None  # a file's read-only data, if these come next
     for line in _lines(path):
         fields = line.rstrip('\n').split(None, 5)
         try:
@@ -61,8 +65,11 @@ def read(pid: int, root: str = '/', huge: bool = False) -> list[Mapping]:
             raise MigrationError('%s: not a mapping: %.80r' % (path, line)) from None
         name = fields[5] if len(fields) > 5 else ''
         if mode.startswith('rw') and not _is_device(name):
+            if relocated and relocated[1:] == (start, name):
+                found.append(Mapping(relocated[0], start, False, PAGE_BYTES))
             own = mode[3] == 's' and inode and not name.startswith('/dev/shm/')
             found.append(Mapping(start, end, bool(own), sizes.get(start, PAGE_BYTES)))
+        relocated = (start, end, name) if mode == 'r--p' and inode else None
     return found
 
 

@@ -58,6 +58,28 @@ class MappingsTest(unittest.TestCase):
             found,
         )
 
+    def test_what_the_linker_has_made_read_only(self):
+        """Relocated data lies before a file's writable data; other read-only data is shared."""
+        lines = (
+            '7f5ece600000-7f5ece8a7000 r--p 00200000 08:01 9  /usr/lib/libcapstone.so.4',
+            '7f5ece8a7000-7f5ece9f0000 r--p 004a6000 08:01 9  /usr/lib/libcapstone.so.4',
+            '7f5ece9f0000-7f5ece9f1000 rw-p 005ef000 08:01 9  /usr/lib/libcapstone.so.4',
+            '7f5ece9f1000-7f5ece9f3000 r--p 00000000 08:01 10 /usr/lib/libz.so.1.2.13',
+            '7f5ece9f3000-7f5ece9f4000 rw-p 00000000 00:00 0',
+            '7f5ecea00000-7f5ecea01000 r--p 00000000 00:00 0',
+            '7f5ecea01000-7f5ecea02000 rw-p 00000000 00:00 0',
+        )
+        self.put('maps', '\n'.join(lines) + '\n')
+        self.assertEqual(
+            [
+                Mapping(0x7F5ECE8A7000, 0x7F5ECE9F0000, False, PAGE_BYTES),
+                Mapping(0x7F5ECE9F0000, 0x7F5ECE9F1000, False, PAGE_BYTES),
+                Mapping(0x7F5ECE9F3000, 0x7F5ECE9F4000, False, PAGE_BYTES),
+                Mapping(0x7F5ECEA01000, 0x7F5ECEA02000, False, PAGE_BYTES),
+            ],
+            mappings.read(7, self.root),
+        )
+
     def test_steps_of_a_pools_pages(self):
         self.put('maps', QEMU)
         self.put('numa_maps', HUGE)
