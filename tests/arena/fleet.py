@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A region's state in arrays: what is promised, what runs, what agents and Nova tell of it."""
+
+import numpy as np
+
+from tests.arena import hosts as shapes, parameters as p
+
+#: States of a guest.
+ABSENT, UNDER_WAY, RUNS, GONE, REFUSED = range(5)
+#: Columns of what a scheduler reads in Nova's database; see :class:`View`.
+COUNTED = ('vcpus_used', 'ram_used_mib', 'disk_used_gb', 'io_ops', 'instances')
+MEASURED = (
+    'taken_s',
+    'recorded_vcpus',
+    'recorded_mib',
+    'demand',
+    'traffic',
+    'promised_mib',
+    'node_guests',
+    'node_vcpus',
+    'turn',
+    'known_guests',
+    'known_sum',
+    'busy_ratio',
+    'busy_deviation',
+)
+
+
+class Fleet:
+    """Hosts and their guests.
+
+    Placement's promises are current (``taken_*``); Nova's counts (``columns``) lag behind by
+    what a claim takes to be saved, agents' figures in the same ``columns`` by up to an audit.
+    """
+
+    def __init__(self, hosts, trace, inside):
+        """Begin empty.
+
+        :param inside: one of :mod:`tests.arena.inside`
+        """
+        self.hosts, self.trace, self._inside = hosts, trace, inside
+        count, nodes, guests = hosts.count, hosts.nodes, len(trace.arrive_s)
+        self.distance_rows = tuple(map(tuple, hosts.distances.tolist()))
+        self.state = np.zeros(guests, np.int8)
+        self.host = np.full(guests, -1)
+        self.cpu_parts, self.memory_parts = np.zeros((2, guests, nodes))
+        self.far_ns, self.started_s = np.zeros((2, guests))
+        self.usual = np.zeros(guests)
+        self.taken_vcpus, self.taken_dedicated, self.taken_mib, self.taken_gb = np.zeros(
+            (4, count), np.int64
+        )
+        self._inventories = (
+            hosts.threads.sum(1),
+            hosts.dedicated.sum(1),
+            p.RAM_RATIO * hosts.ram_mib - p.RESERVED_MIB,
+        )
+        # As the host has them at this moment.
+        self.promised_mib = np.zeros((count, nodes), np.int64)
+        self.node_guests, self.node_vcpus = np.zeros((2, count, nodes))
+        self.node_demand, self.node_young, self.node_traffic = np.zeros((3, count, nodes))
+        self.placements = np.zeros(count, np.int64)
+        self.moves = 0
+        self.busy_mean, self.busy_variance = np.zeros((2, count))
+        self.known_guests, self.known_sum = np.zeros((2, count))
+        # What the oracle knows: of all guests that are claimed.
+        self.true_cores, self.true_bytes = np.zeros((2, count))
+        self.columns = {name: np.zeros(count, np.int64) for name in COUNTED}
+        for name in MEASURED:
+            wide = name in ('demand', 'traffic', 'promised_mib', 'node_guests', 'node_vcpus')
+            self.columns[name] = np.zeros((count, nodes) if wide else count)
+        self.columns['taken_s'][:] = -np.inf
+        self._means = trace.wants.mean(1) * trace.vcpus
+
+    # ---- Promises ------------------------------------------------------------------------
+
+    def candidates(self, guest):
+        """Return the hosts whose inventories have room, as Placement does."""
+        return np.flatnonzero(self._room(guest, slice(None)))
+
+    def _room(self, guest, at):
+        trace, (threads, dedicated, usable_mib) = self.trace, self._inventories
+        vcpus = trace.vcpus[guest]
+        room = (self.taken_mib[at] + trace.memory_mib[guest] <= usable_mib[at]) & (
+            self.taken_gb[at] + trace.disk_gb[guest] <= p.DISK_GB
+        )
+        if trace.dedicated[guest]:
+            return room & (self.taken_dedicated[at] + vcpus <= dedicated[at])
+        return (
+            room
+            & (self.taken_vcpus[at] + vcpus <= p.CPU_RATIO * threads[at])
+            & (vcpus <= threads[at])
+        )
+
+    def has_room(self, host, guest):
+        """Tell whether Placement lets a guest claim this host now."""
+        return bool(self._room(guest, host))
+
+    def claim(self, guest, host):
+        """Promise a host's room to a guest."""
+        self._promise(guest, host, 1)
+        self.host[guest], self.state[guest] = host, UNDER_WAY
+
+    def _promise(self, guest, host, sign):
+        trace = self.trace
+        pool = self.taken_dedicated if trace.dedicated[guest] else self.taken_vcpus
+        pool[host] += sign * trace.vcpus[guest]
+        self.taken_mib[host] += sign * trace.memory_mib[guest]
+        self.taken_gb[host] += sign * trace.disk_gb[guest]
+        self.true_cores[host] += sign * self._means[guest]
+        self.true_bytes[host] += sign * self._means[guest] * trace.lines[guest] * 64
+
+    def count(self, guest, sign, building):
+        """Let Nova's database tell of a guest, or of its end; ``building``: of its build."""
+        host, columns, trace = self.host[guest], self.columns, self.trace
+        columns['vcpus_used'][host] += sign * trace.vcpus[guest]
+        columns['ram_used_mib'][host] += sign * trace.memory_mib[guest]
+        columns['disk_used_gb'][host] += sign * trace.disk_gb[guest]
+        columns['instances'][host] += sign
+        columns['io_ops'][host] += sign * building
+
+    # ---- Guests --------------------------------------------------------------------------
+
+    def free_mib(self, host):
+        """Return what may still be promised on a host's nodes, at least 1 [MiB]."""
+        return np.maximum(1, self.hosts.memory_mib[host] - self.promised_mib[host])
+
+    def start(self, guest, now_s):
+        """Let a guest's domain begin to run on nodes of its host."""
+        host = self.host[guest]
+        cpus, memory = self._inside(self, host, guest)
+        self.cpu_parts[guest], self.memory_parts[guest] = cpus, memory
+        self.far_ns[guest] = cpus @ self.hosts.far_ns @ memory
+        self.state[guest], self.started_s[guest] = RUNS, now_s
+        self.usual[guest] = 0.0
+        self.placements[host] += 1
+        self._place(guest, host, 1)
+
+    def _place(self, guest, host, sign):
+        cpus, trace = self.cpu_parts[guest], self.trace
+        added = np.round(self.memory_parts[guest] * trace.memory_mib[guest]).astype(np.int64)
+        self.promised_mib[host] += sign * added
+        if not trace.dedicated[guest]:
+            self.node_guests[host] += sign * cpus
+            self.node_vcpus[host] += sign * cpus * trace.vcpus[guest]
+            if sign > 0 and not self.usual[guest]:  # half a core a vCPU, until it is measured
+                self.node_young[host] += cpus * trace.vcpus[guest] * p.PRIOR_CORES_PER_VCPU
+
+    def move(self, guest, node):
+        """Move a guest to a node of its host, its memory with it."""
+        host = self.host[guest]
+        self._place(guest, host, -1)
+        for parts in (self.cpu_parts, self.memory_parts):
+            parts[guest] = 0.0
+            parts[guest, node] = 1.0
+        self.far_ns[guest] = 0.0
+        self._place(guest, host, 1)
+        self.moves += 1
+
+    def end(self, guest):
+        """Take a guest off its host, running or under way."""
+        host = self.host[guest]
+        if self.state[guest] == RUNS:
+            self._place(guest, host, -1)
+        self._promise(guest, host, -1)
+        self.state[guest] = GONE
+
+    # ---- Figures -------------------------------------------------------------------------
+
+    def measure(self, running, traffic, now_s):
+        """Take up a tick's figures of the running guests, as their hosts' agents do."""
+        hosts, guests = self.hosts, running.guests
+        nodes = hosts.count * hosts.nodes
+        age_s = now_s - self.started_s[guests]
+        # A mean over the horizon, and over a shorter life.
+        weight = np.minimum(1.0, p.TICK_S / np.clip(age_s, p.TICK_S, p.HORIZON_S))
+        self.usual[guests] += weight * (running.want - self.usual[guests])
+        usual = np.where(running.waits, self.usual[guests], 0.0)
+        young = (age_s < p.SETTLING_S) & running.waits
+        shape = hosts.cores.shape
+        self.node_demand = running.on_nodes(usual, running.pairs, nodes).reshape(shape)
+        self.node_young = running.on_nodes(
+            young * running.vcpus * p.PRIOR_CORES_PER_VCPU, running.pairs, nodes
+        ).reshape(shape)
+        self.node_traffic = traffic.reshape(shape)
+        at = self.host[guests]
+        known = running.waits & (age_s >= p.SETTLING_S)
+        self.known_guests = np.bincount(at, known, hosts.count)
+        self.known_sum = np.bincount(at, known * usual / running.vcpus, hosts.count)
+        busy = np.bincount(at, running.want, hosts.count) / hosts.vcpus
+        change = busy - self.busy_mean
+        self.busy_mean += change * p.TICK_S / 900.0
+        self.busy_variance += p.TICK_S / 900.0 * (change**2 - self.busy_variance)
+
+    def publish(self, phase, now_s, rng):
+        """Let the agents whose audits have this phase publish, the broken ones wrongly."""
+        hosts, columns = self.hosts, self.columns
+        # All draw, whoever publishes: the same for each policy.
+        noise = 1 + p.NOISE * rng.standard_normal(hosts.cores.shape)
+        at = np.flatnonzero(
+            (hosts.phase == phase)
+            & hosts.agent
+            & ((hosts.broken != shapes.STALE) | (columns['taken_s'] == -np.inf))
+        )
+        broken = hosts.broken[at]
+        factor = np.where(broken == shapes.ABSURD, p.ABSURD_FACTOR, 1.0)
+        factor = np.where(broken == shapes.ZERO, 0.0, factor)
+        columns['taken_s'][at] = now_s + np.where(broken == shapes.SKEWED, p.SKEW_S, 0.0)
+        columns['recorded_vcpus'][at] = columns['vcpus_used'][at]
+        columns['recorded_mib'][at] = columns['ram_used_mib'][at]
+        demand = np.maximum(0, self.node_demand[at] * noise[at]) + self.node_young[at]
+        columns['demand'][at] = np.round(100 * demand * factor[:, None]) / 100
+        traffic = self.node_traffic[at] * factor[:, None]
+        columns['traffic'][at] = np.round(traffic / 1e6) * 1e6
+        columns['promised_mib'][at] = self.promised_mib[at]
+        columns['node_guests'][at] = np.round(100 * self.node_guests[at]) / 100
+        columns['node_vcpus'][at] = np.round(100 * self.node_vcpus[at]) / 100
+        columns['turn'][at] = self.placements[at] % hosts.nodes
+        columns['known_guests'][at] = np.minimum(1023, self.known_guests[at])
+        columns['known_sum'][at] = np.round(100 * self.known_sum[at]) / 100
+        columns['busy_ratio'][at] = np.minimum(1, self.busy_mean[at]) * factor
+        columns['busy_deviation'][at] = np.sqrt(self.busy_variance[at]) * factor
+
+
+class View:
+    """The candidates of a request as a scheduler sees them; all columns are of these.
+
+    Attributes are Nova's counts and the agents' figures (``COUNTED``, ``MEASURED``), and the
+    hosts' own: ``cores``, ``threads``, ``memory_mib``, ``bandwidth``, ``vcpus``, ``ram_mib``.
+
+    :ivar at: the candidates
+    :ivar now_s: when it was read
+    :ivar known: who has published figures
+    """
+
+    def __init__(self, fleet, at, now_s, columns=None):
+        """Look at candidates.
+
+        :param columns: the scheduler's own copy, where it has one
+        """
+        self.at, self.now_s, self.fleet = at, now_s, fleet
+        self._columns = fleet.columns if columns is None else columns
+
+    def __getattr__(self, name):
+        """Return a column."""
+        columns = self.__dict__['_columns']
+        whole = columns[name] if name in columns else getattr(self.fleet.hosts, name)
+        return whole[self.at]
+
+    @property
+    def known(self):
+        """Return who has published figures."""
+        return self.taken_s > -np.inf

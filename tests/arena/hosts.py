@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shapes of hosts, as arrays of hosts × nodes."""
+
+import numpy as np
+
+from tests.arena import parameters as p
+
+SHAPES = ('equal', 'generations', 'subnuma', 'pools')
+#: ``Hosts.broken``: 0 is sound, else one more than the position in BROKEN_KINDS.
+SOUND, ABSURD, STALE, ZERO, SKEWED = range(5)
+
+
+class Hosts:
+    """What a region's hosts are; nothing of it changes.
+
+    :ivar cores: capacity of the CPUs that guests share [cores], hosts × nodes, as are
+    :ivar threads: these CPUs
+    :ivar dedicated: CPUs for dedicated guests
+    :ivar memory_mib: memory
+    :ivar bandwidth: of its memory [bytes/s]
+    :ivar vcpus: all threads, of each host, as are
+    :ivar ram_mib: memory
+    :ivar agent: whether one publishes figures
+    :ivar broken: how these are wrong
+    :ivar phase: of its audits
+    :ivar distances: SLIT, nodes × nodes: one for all
+    :ivar far_ns: what memory there takes longer than local, likewise
+    """
+
+    def __init__(self, shape, count, rng):
+        """Make so many of a shape.
+
+        :param rng: draws who has no agent, who is broken, when audits are
+        """
+        kinds = {'generations': p.MIXED, 'subnuma': p.SUBNUMA}.get(shape, p.EQUAL)
+        rows = [kinds[at % len(kinds)] for at in range(count)]
+        nodes = rows[0][0]
+        ones = np.ones((count, nodes))
+        cores = ones * np.array([row[1] for row in rows])[:, None]
+        self.count, self.nodes, self.shape = count, nodes, shape
+        shared = 1 - p.DEDICATED_RATIO if shape == 'pools' else 1.0
+        whole = np.floor(cores * shared)
+        self.threads = (whole * p.THREADS_PER_CORE).astype(np.int64)
+        self.dedicated = ((cores - whole) * p.THREADS_PER_CORE).astype(np.int64)
+        # In whole hundredths, as it is published.
+        self.cores = np.round(whole * (1 + p.SMT_RATIO * (p.THREADS_PER_CORE - 1)), 2)
+        self.memory_mib = (ones * np.array([row[2] for row in rows])[:, None]).astype(np.int64)
+        self.bandwidth = ones * np.array([row[3] for row in rows])[:, None]
+        self.vcpus = (cores.sum(1) * p.THREADS_PER_CORE).astype(np.int64)
+        self.ram_mib = self.memory_mib.sum(1)
+        self.distances = _distances(nodes)
+        self.far_ns = (self.distances - p.DISTANCES[0]) * p.NS_PER_DISTANCE
+        self._draw_agents(rng)
+
+    def _draw_agents(self, rng):
+        order = rng.permutation(self.count)
+        blind = round(p.WITHOUT_AGENT * self.count)
+        wrong = max(1, round(p.BROKEN * self.count))
+        self.agent = np.ones(self.count, bool)
+        self.agent[order[:blind]] = False
+        self.broken = np.zeros(self.count, np.int64)
+        first = int(rng.integers(len(p.BROKEN_KINDS)))
+        for at, host in enumerate(order[blind : blind + wrong]):
+            self.broken[host] = 1 + (first + at) % len(p.BROKEN_KINDS)
+        self.phase = rng.integers(p.PHASES, size=self.count)
+
+
+def _distances(nodes):
+    """Return SLIT distances of two sockets with half of the nodes each."""
+    own, socket, other = p.DISTANCES
+    at = np.arange(nodes)
+    half = at // max(1, nodes // 2)
+    found = np.where(half[:, None] == half[None, :], socket, other)
+    return np.where(at[:, None] == at[None, :], own, found).astype(float)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces: who comes and leaves when, how large, what it wants. The same for all policies."""
+
+import numpy as np
+
+from tests.arena import parameters as p
+
+
+class Trace:
+    """Guests by the time they come, as arrays.
+
+    :ivar arrive_s, leave_s: when each is asked for and deleted
+    :ivar vcpus, memory_mib, disk_gb: its flavor
+    :ivar flavor: position in FLAVORS
+    :ivar dedicated: it wants CPUs of its own
+    :ivar request: guests of one request have the same number
+    :ivar build_s, visible_s: from its claim until it runs, until Nova's database tells
+    :ivar lines: DRAM lines per core-second
+    :ivar wants: cores per vCPU, guests × slots of SLOT_S
+    :ivar bursts: factors of mean 1, guests × 16, for the second model of losses
+    """
+
+    def __init__(self, cell, hosts, seed):
+        """Draw a cell's trace for its hosts."""
+        rng = np.random.default_rng((seed, cell.number, 1))
+        fill, mean = p.LOADS[cell.load]
+        end_s = cell.fill_s + cell.judged_s
+        self._sizes(rng, fill * hosts.ram_mib.sum(), cell, end_s)
+        if cell.storm:
+            self._storm(rng, round(p.STORM_GUESTS_PER_HOST * hosts.count), cell)
+        self._sort()
+        count = len(self.arrive_s)
+        self.vcpus, self.memory_mib, self.disk_gb = (
+            np.array([flavor[at] for flavor in p.FLAVORS], np.int64)[self.flavor]
+            for at in range(3)
+        )
+        chance = rng.random(count)
+        self.dedicated = (chance < p.DEDICATED_GUESTS) & (hosts.shape == 'pools')
+        self._requests(rng, cell.multi_create)
+        low, high = (cell.build_factor * bound for bound in p.BUILD_S)
+        # Uniform in its logarithm: most builds are short.
+        self.build_s = low * (high / low) ** rng.random(count)
+        self.visible_s = rng.uniform(*p.VISIBLE_S, size=count)
+        self.lines = p.LINES * np.exp(rng.normal(0, p.LINES_SIGMA, count))
+        self._demand(rng, cell, mean, end_s)
+
+    def _sizes(self, rng, target_mib, cell, end_s):
+        weights = np.array([flavor[3] for flavor in p.FLAVORS], float)
+        chances = weights / weights.sum()
+        memory = np.array([flavor[1] for flavor in p.FLAVORS])
+        first = int(target_mib / (memory * chances).sum())
+        flavors = rng.choice(len(p.FLAVORS), first, p=chances)
+        arrive = rng.uniform(0, cell.fill_s, first)
+        # Of those that are there at any time, most are long-lived.
+        leave = arrive + rng.exponential(p.LONG_S, first)
+        hours = end_s / 3600
+        parts = [(arrive, leave, flavors)]
+        for per_hour, lifetime_s in ((p.SHORT_PER_HOUR, p.SHORT_S), (p.LONG_PER_HOUR, p.LONG_S)):
+            count = rng.poisson(per_hour * first * hours)
+            came = rng.uniform(0, end_s, count)
+            parts.append(
+                (
+                    came,
+                    came + rng.exponential(lifetime_s, count),
+                    rng.choice(len(p.FLAVORS), count, p=chances),
+                )
+            )
+        self.arrive_s, self.leave_s, self.flavor = map(np.concatenate, zip(*parts))
+
+    def _storm(self, rng, count, cell):
+        """Add guests of one flavor that all come within a minute, halfway through."""
+        came = cell.fill_s + cell.judged_s / 2 + rng.uniform(0, 60, count)
+        self.arrive_s = np.concatenate((self.arrive_s, came))
+        self.leave_s = np.concatenate((self.leave_s, came + rng.exponential(p.LONG_S, count)))
+        self.flavor = np.concatenate((self.flavor, np.full(count, 3)))
+
+    def _sort(self):
+        order = np.argsort(self.arrive_s, kind='stable')
+        self.arrive_s, self.leave_s = self.arrive_s[order], self.leave_s[order]
+        self.flavor = self.flavor[order]
+
+    def _requests(self, rng, multi_create):
+        """Make some neighbours one request: they come together and have one flavor."""
+        count = len(self.arrive_s)
+        self.request = np.arange(count)
+        share = multi_create / p.MULTI_COUNT
+        for first in np.flatnonzero(rng.random(count) < share):
+            several = slice(first, min(count, first + p.MULTI_COUNT))
+            self.request[several] = self.request[first]
+            self.arrive_s[several] = self.arrive_s[first]
+            self.leave_s[several] = np.maximum(self.leave_s[several], self.arrive_s[several] + 1)
+            for column in (self.flavor, self.vcpus, self.memory_mib, self.disk_gb, self.dedicated):
+                column[several] = column[first]
+
+    def _demand(self, rng, cell, mean, end_s):
+        count, slots = len(self.arrive_s), int(end_s // p.SLOT_S) + 2
+        sigma = p.SIGMA[cell.follows] * self.vcpus**-p.SIGMA_FALL
+        level = mean * np.exp(rng.normal(0, sigma, count) - sigma**2 / 2)
+        keep = np.exp(-p.SLOT_S / p.OWN_S)
+        state = rng.normal(0, 1, count)
+        steps = rng.normal(0, np.sqrt(1 - keep**2), (slots, count))
+        day = rng.random() * 2 * np.pi
+        wants = np.empty((count, slots))
+        for slot in range(slots):
+            state = keep * state + steps[slot]
+            daily = 1 + p.DAY_AMPLITUDE * np.sin(day + 2 * np.pi * slot * p.SLOT_S / 86400)
+            wants[:, slot] = level * daily * np.exp(p.OWN_SIGMA * state - p.OWN_SIGMA**2 / 2)
+        self.wants = np.minimum(1.0, cell.want_factor * wants)
+        shape = 1 / (p.BURST * cell.burst_factor)
+        self.bursts = rng.gamma(shape, 1 / shape, (count, 16))
+
+    def want(self, guests, time_s):
+        """Return what guests want now [cores]."""
+        return self.vcpus[guests] * self.wants[guests, int(time_s // p.SLOT_S)]

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What guests lose to waiting and to distance, by two models that share no code.
+
+Both take the running guests as pairs (guest, node, part), a node being a position among all
+nodes of all hosts, and return for each guest what it wanted and couldn't use [cores].
+"""
+
+import numpy as np
+
+from nova_numa_pmc.core import pressure
+from tests.arena import parameters as p
+
+LINE_BYTES = 64
+
+
+class Running:
+    """The guests that run now.
+
+    :ivar guests: their numbers
+    :ivar pairs: (position in ``guests``, node, part) of their CPUs, three arrays
+    :ivar memory: likewise of their memory
+    :ivar want: what each wants [cores]
+    :ivar waits: whether it shares its CPUs; a dedicated one doesn't wait
+    """
+
+    def __init__(self, fleet, trace, guests, want):
+        """Take them from the arrays of a fleet."""
+        self.guests, self.want = guests, want
+        base = fleet.host[guests] * fleet.hosts.nodes
+        self.pairs = _pairs(fleet.cpu_parts[guests], base)
+        self.memory = _pairs(fleet.memory_parts[guests], base)
+        self.far_ns = fleet.far_ns[guests]
+        self.lines, self.vcpus = trace.lines[guests], trace.vcpus[guests]
+        self.waits = ~trace.dedicated[guests]
+
+    def on_nodes(self, amounts, pairs, nodes):
+        """Sum amounts of guests over nodes."""
+        guest, node, part = pairs
+        return np.bincount(node, amounts[guest] * part, nodes)
+
+    def of_guests(self, values, pairs):
+        """Average values of nodes over each guest's."""
+        guest, node, part = pairs
+        return np.bincount(guest, values[node] * part, len(self.guests))
+
+
+def _pairs(parts, base):
+    guest, node = np.nonzero(parts)
+    return guest, base[guest] + node, parts[guest, node]
+
+
+def waiting(excess, sigma):
+    """Return E[max(0, x + σZ)], x the excess: what waits for CPUs, bursts included [cores].
+
+    This is h of pressure.md: there v² is waiting · idle of an interval, which for a normal
+    demand are these very means. It is 0 where nobody wants anything.
+    """
+    z = excess / np.maximum(sigma, 1e-12)
+    clipped = np.clip(z, -8, 8)
+    # Φ to 1e-4 (Page 1977): no erf in numpy.
+    below = 1 / (1 + np.exp(-2 * clipped * (0.7988 + 0.03516 * clipped**2)))
+    density = np.exp(-(clipped**2) / 2) * 0.3989422804014327
+    found = np.maximum(0.0, sigma * density + excess * below)
+    return np.where(z > 8, excess, np.where(z < -8, 0.0, found))
+
+
+def by_pressure(running, hosts, burst_factor=1.0):
+    """Return (lost by each guest, traffic of nodes [bytes/s]) by the project's definitions.
+
+    Demand beyond capacity waits, all guests of a node alike; lines from n to m take
+    ℓ_nm(u_m) − ℓ_nn longer, at most what the guest runs.
+    """
+    nodes = hosts.count * hosts.nodes
+    shared = np.where(running.waits, running.want, 0.0)
+    demand = running.on_nodes(shared, running.pairs, nodes)
+    busy = running.want / running.vcpus
+    variance = shared * (1 - busy) * (1 + p.BURST * burst_factor * (running.vcpus - 1))
+    sigma = np.sqrt(running.on_nodes(variance, running.pairs, nodes))
+    waits = waiting(demand - hosts.cores.ravel(), sigma) / np.maximum(demand, 1e-9)
+    waited = shared * np.minimum(1.0, running.of_guests(waits, running.pairs))
+    served = running.want - waited
+    lines = served * running.lines
+    traffic = running.on_nodes(lines * LINE_BYTES, running.memory, nodes)
+    used = traffic / hosts.bandwidth.ravel()
+    knee = np.minimum(used, pressure.QUEUEING_KNEE)
+    queueing = knee / (1 - knee) + (used - knee) / (1 - knee) ** 2
+    queueing_ns = pressure.QUEUEING_FACTOR * p.LOCAL_NS * queueing
+    extra_ns = running.far_ns + running.of_guests(queueing_ns, running.memory)
+    distance = np.minimum(served, lines * extra_ns * 1e-9 / p.MLP)
+    return waited + distance, traffic
+
+
+class ProcessorSharing:
+    """The second model: nodes serve in proportion, stalls stretch work, traffic lags behind.
+
+    Written apart from the definitions, as tests/sim/host.py: several draws of bursts a tick; a
+    node that is wanted too much serves all in proportion; of what a guest is served a part is
+    stalled for memory that is far or busy; what is left makes the traffic of the next draw.
+    """
+
+    DRAWS = 2
+
+    def __init__(self, hosts):
+        """Begin with idle memory."""
+        self._hosts = hosts
+        self._used = np.zeros(hosts.count * hosts.nodes)
+        self._turn = 0
+
+    def lost(self, running, bursts):
+        """Return what each guest lost, the mean of this tick's draws."""
+        total = np.zeros(len(running.guests))
+        for _ in range(self.DRAWS):
+            self._turn += 1
+            factor = bursts[running.guests, self._turn % bursts.shape[1]]
+            total += self._draw(running, np.minimum(running.vcpus, running.want * factor))
+        return total / self.DRAWS
+
+    def _draw(self, running, asked):
+        capacity = self._hosts.cores.ravel()
+        wanted = running.on_nodes(asked * running.waits, running.pairs, len(capacity))
+        scale = np.minimum(1.0, capacity / np.maximum(wanted, 1e-9))
+        granted = np.where(running.waits, running.of_guests(scale, running.pairs), 1.0)
+        got = asked * np.minimum(1.0, granted)
+        # An open queue up to 0.9, then a line: another curve than the definitions' on purpose.
+        level = np.minimum(self._used, 0.9)
+        slower_ns = 0.15 * p.LOCAL_NS * (level / (1 - level) + 100 * (self._used - level))
+        stall_ns = running.far_ns + running.of_guests(slower_ns, running.memory)
+        done = got / (1 + running.lines * stall_ns * 1e-9 / p.MLP)
+        sent = running.on_nodes(done * running.lines * 64, running.memory, len(capacity))
+        self._used += 0.5 * (sent / self._hosts.bandwidth.ravel() - self._used)
+        return asked - done

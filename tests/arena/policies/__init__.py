@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ways to choose a host: one function each, behind one interface.
+
+A function takes a :class:`tests.arena.fleet.View`, columns of the hosts that have room, and an
+:class:`Asked`, and returns a score for each host, the highest best. Its docstring tells whose
+it is, in which version, the formula, and where it deviates; "-like" where its owner publishes
+none. Whether it chooses among the first few, and how equals are told apart, is a
+:class:`Policy`'s.
+
+What none of them models: other filters than Placement's inventories, aggregates, server groups.
+"""
+
+from tests.arena.policies import nova_weights, others, our_weigher
+
+
+class Asked:
+    """A guest that is to be given a host.
+
+    :ivar vcpus, memory_mib, disk_gb, dedicated: of its flavor
+    :ivar true_cores, true_bytes: what it will want on average, which only an oracle knows
+    """
+
+    def __init__(self, trace, guest):
+        """Read a trace."""
+        self.vcpus = int(trace.vcpus[guest])
+        self.memory_mib = int(trace.memory_mib[guest])
+        self.disk_gb = int(trace.disk_gb[guest])
+        self.dedicated = bool(trace.dedicated[guest])
+        self._trace, self._guest = trace, guest
+
+    @property
+    def true_cores(self):
+        """Return its mean [cores]."""
+        return float(self._trace.wants[self._guest].mean() * self.vcpus)
+
+    @property
+    def true_bytes(self):
+        """Return its mean traffic [bytes/s]."""
+        return self.true_cores * self._trace.lines[self._guest] * 64
+
+
+class Policy:
+    """A function and how its scores are used.
+
+    :ivar subset: how many of the first are chosen among (``host_subset_size``)
+    :ivar ties: 'first', as Nova, or 'random', as others, among equals
+    """
+
+    def __init__(self, name, function, subset=1, ties='first'):
+        """Take them."""
+        self.name, self.function, self.subset, self.ties = name, function, subset, ties
+
+    def scores(self, view, trace, guest):
+        """Return each candidate's score."""
+        return self.function(view, Asked(trace, guest))
+
+
+ORACLE, SPREAD, SPREAD_10, PACK, TODAY = 'oracle', 'stock-1', 'stock-10', 'pack', 'numa-pressure'
+
+#: By name. The contender is any of them; all others but the oracle are its rivals.
+POLICIES = {
+    policy.name: policy
+    for policy in (
+        Policy(ORACLE, others.oracle, ties='random'),
+        Policy(SPREAD, nova_weights.stock),
+        Policy(SPREAD_10, nova_weights.stock, subset=10),
+        Policy(PACK, nova_weights.pack),
+        Policy('metrics', nova_weights.metrics),
+        Policy('best-fit', others.best_fit),
+        Policy('random-of-10', others.least_pressed, subset=10),
+        Policy('target-load-packing', others.target_load_packing, ties='random'),
+        Policy('load-variation', others.load_variation_risk_balancing, ties='random'),
+        Policy('ovirt-even', others.ovirt_evenly_distributed, ties='random'),
+        Policy(TODAY, our_weigher.numa_pressure),
+        Policy('numa-pressure-10', our_weigher.numa_pressure, subset=10),
+        Policy('penalty-10', our_weigher.penalty, subset=10),
+    )
+}
+#: Variants of ours: no rivals of each other.
+OURS = (TODAY, 'numa-pressure-10', 'penalty-10')

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What others choose hosts by, simple rules, and an oracle."""
+
+import numpy as np
+
+from tests.arena import parameters as p
+
+
+def best_fit(view, asked):
+    """Take the fullest host that has room, by RAM: packing as textbooks have it.
+
+    Source: Johnson (1974), Fast Algorithms for Bin Packing, best fit. No vendor's.
+    Formula: − free RAM.
+    Deviations: one dimension, as RAM binds here before CPUs and disk.
+    """
+    del asked
+    return view.ram_used_mib - view.ram_mib
+
+
+def least_pressed(view, asked):
+    """Order by measured pressure, for a random choice of the first ten.
+
+    Source: Mitzenmacher (2001), The Power of Two Choices, with ten; no vendor's.
+    Formula: − the highest of a host's demand / cores, traffic / maximum over nodes; a host that
+    has published nothing has the mean.
+    Deviations: none.
+    """
+    del asked
+    pressed = np.maximum(view.demand / view.cores, view.traffic / view.bandwidth).max(1)
+    known = view.known
+    mean = pressed[known].mean() if known.any() else 0.0
+    return -np.where(known, pressed, mean)
+
+
+def target_load_packing(view, asked, target=40.0):
+    """Pack up to a CPU utilisation, then spread.
+
+    Source: kubernetes-sigs/scheduler-plugins 0404cc6,
+    https://github.com/kubernetes-sigs/scheduler-plugins/blob/master/pkg/trimaran/targetloadpacking/targetloadpacking.go.
+    Formula: u = CPU % + 100 · (guest's + missing ones' vCPUs) / CPUs; up to T = 40 (its
+    default) round((100 − T)·u/T + T), above round(T·(100 − u)/(100 − T)), above 100 and without
+    metrics 0. Equals at random, as kube-scheduler.
+    Deviations: a vCPU is a CPU of a container's limit; missing are guests counted since the
+    metrics, not a cache of pods; the mean is over 15 minutes as load-watcher's.
+    """
+    missing = np.maximum(0, view.vcpus_used - view.recorded_vcpus)
+    used = 100 * (view.busy_ratio + (asked.vcpus + missing) / view.vcpus)
+    below = np.rint((100 - target) * used / target + target)
+    above = np.rint(target * (100 - used) / (100 - target))
+    score = np.where(used > target, np.where(used > 100, 0, above), below)
+    return np.where(view.known, score, 0)
+
+
+def load_variation_risk_balancing(view, asked, margin=1.0):
+    """Level the mean and the deviation of load.
+
+    Source: kubernetes-sigs/scheduler-plugins 17c958c,
+    https://github.com/kubernetes-sigs/scheduler-plugins/blob/master/pkg/trimaran/loadvariationriskbalancing/analysis.go.
+    Formula: 100·(1 − (μ + √σ)/2), rounded, of CPU and of memory, the lower of both; μ with the
+    guest's request, both within 0 … 1; without metrics 0. Equals at random.
+    Deviations: memory is what is promised, its deviation 0.
+    """
+    cpu = np.clip(view.busy_ratio, 0, 1) + asked.vcpus / view.vcpus
+    memory = np.minimum(1, view.promised_mib.sum(1) / view.ram_mib)
+    memory = memory + asked.memory_mib / view.ram_mib
+    sigma = np.clip(margin * np.clip(view.busy_deviation, 0, 1), 0, 1)
+    scores = [
+        np.floor(100 * (1 - (np.clip(mean, 0, 1) + np.sqrt(deviation)) / 2) + 0.5)
+        for mean, deviation in ((cpu, sigma), (memory, 0.0))
+    ]
+    return np.where(view.known, np.minimum(*scores), 0)
+
+
+def ovirt_evenly_distributed(view, asked, most=1000, consumption=20.0):
+    """Take the host with the lowest CPU use: oVirt's evenly_distributed, its CPU part.
+
+    Source: oVirt/ovirt-engine 078256e, EvenDistributionCPUWeightPolicyUnit.java below
+    https://github.com/oVirt/ovirt-engine/tree/master/backend/manager/modules/bll/src/main/java/org/ovirt/engine/core/bll/scheduling/policyunits.
+    Formula: load = (CPU % · cores + 20 · (vCPUs + pending vCPUs)) / cores, the weight
+    min(round(load · 998 / 110) + 1, 999), the lowest best; without figures 999.
+    Deviations ("-like"): its unit for memory and the ranks that combine units are left out;
+    VcpuConsumptionPercentage 20 is assumed; pending are guests counted since the figures.
+    """
+    pending = np.maximum(0, view.vcpus_used - view.recorded_vcpus)
+    load = 100 * view.busy_ratio + consumption * (asked.vcpus + pending) / view.vcpus
+    weight = np.minimum(np.rint(load * (most - 2) / 110.0) + 1, most - 1)
+    return -np.where(view.known, weight, most - 1)
+
+
+def oracle(view, asked):
+    """Know what all guests will want on average, claims in flight included: the floor.
+
+    Source: none; nobody can have it.
+    Formula: − max(Σ cores, Σ bytes/s of all guests that are claimed and this one, over capacity).
+    Deviations: greedy, host by host: not the optimum over all requests, and blind to bursts.
+    """
+    fleet = view.fleet
+    cores = 0.0 if asked.dedicated else asked.true_cores
+    cpu = (fleet.true_cores[view.at] + cores) / view.cores.sum(1)
+    traffic = (fleet.true_bytes[view.at] + asked.true_bytes) / view.bandwidth.sum(1)
+    return -np.maximum(cpu, traffic)
+
+
+def prior_cores(asked):
+    """Return what a guest nobody knows is taken to want [cores]."""
+    return p.PRIOR_CORES_PER_VCPU * asked.vcpus

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop: requests, scheduler workers with stale views, claims, builds, measurements.
+
+A worker reads Nova's database when it takes up a request and claims when it has decided;
+Nova's counts tell of the claim a while later, the host runs the guest when it is built, and its
+agent publishes what it wants at audits after that. Whoever decides meanwhile sees none of it.
+"""
+
+import heapq
+
+import numpy as np
+
+from tests.arena import fleet as fleets, inside, losses, parameters as p
+
+REQUEST, COMMIT, VISIBLE, START, LEAVE, FORGET, AUDIT, TICK = range(8)
+
+
+class Result:
+    """What a run came to.
+
+    :ivar wanted, lost, lost_second: core-seconds of each guest while it was judged; ``lost``
+        by the definitions, ``lost_second`` by processor sharing
+    :ivar placed, refused: guests; ``large`` and ``large_placed`` of the large flavors
+    :ivar emptied: hosts without a guest, the mean over the time that was judged
+    :ivar most_new: the most guests that one host was given within ten seconds
+    """
+
+    def __init__(self, guests):
+        """Begin with nothing."""
+        self.wanted, self.lost, self.lost_second = np.zeros((3, guests))
+        self.placed = self.refused = self.large = self.large_placed = self.decisions = 0
+        self.emptied = 0.0
+        self.ticks = self.most_new = self.conflicts = 0
+        self.saturated = 0.0
+
+    def mean_loss(self, second=False):
+        """Return what was lost of what was wanted."""
+        return float((self.lost_second if second else self.lost).sum() / self.wanted.sum())
+
+    def ratios(self, second=False):
+        """Return each guest's loss, of those that wanted anything."""
+        lost = self.lost_second if second else self.lost
+        there = self.wanted > 0
+        return lost[there] / self.wanted[there]
+
+
+class Region:
+    """A run of one policy on one trace."""
+
+    def __init__(self, cell, hosts, trace, policy, seed, way=inside.placed, sampler=None):
+        """Prepare it.
+
+        :param policy: one of :mod:`tests.arena.policies`
+        :param way: how guests are placed inside of their hosts
+        :param sampler: called with (view, guest, scores) of each decision
+        """
+        self.cell, self.hosts, self.trace = cell, hosts, trace
+        self.fleet = fleets.Fleet(hosts, trace, way)
+        self._policy, self._sampler = policy, sampler
+        self._choices = np.random.default_rng((seed, cell.number, 2))
+        self._noise = np.random.default_rng((seed, cell.number, 3))
+        self._queue: list[tuple] = []
+        self._order = 0
+        self._free_s = [0.0] * cell.workers
+        self._second = losses.ProcessorSharing(hosts)
+        self._recent: list[tuple[float, int]] = []
+        self.result = Result(len(trace.arrive_s))
+
+    def run(self):
+        """Run it to its end; return the result."""
+        end_s = self.cell.fill_s + self.cell.judged_s
+        seconds = p.AUDIT_S / p.PHASES
+        for at in range(int(end_s / seconds)):
+            self._push((at + 1) * seconds, AUDIT, at % p.PHASES)
+        for at in range(int(end_s / p.TICK_S)):
+            self._push((at + 1) * p.TICK_S, TICK, None)
+        firsts = np.flatnonzero(np.diff(self.trace.request, prepend=-1))
+        several = np.split(np.arange(len(self.trace.request)), firsts[1:])
+        for guests in several:
+            self._push(self.trace.arrive_s[guests[0]], REQUEST, guests)
+        handlers = (
+            self._request,
+            self._commit,
+            self._visible,
+            self._start,
+            self._leave,
+            self._forget,
+            self._audit,
+            self._tick,
+        )
+        queue = self._queue
+        while queue and queue[0][0] <= end_s:
+            now_s, kind, _, payload = heapq.heappop(queue)
+            handlers[kind](now_s, payload)
+        return self.result
+
+    def _push(self, at_s, kind, payload):
+        self._order += 1
+        heapq.heappush(self._queue, (float(at_s), kind, self._order, payload))
+
+    # ---- Requests ------------------------------------------------------------------------
+
+    def _request(self, now_s, guests):
+        """Let a worker take it up; wait in the queue where none is free."""
+        free_s = self._free_s
+        worker = free_s.index(min(free_s))
+        if free_s[worker] > now_s:
+            self._push(free_s[worker], REQUEST, guests)
+            return
+        ends_s = now_s + p.DECIDE_S + p.DECIDE_HOST_S * self.hosts.count
+        free_s[worker] = ends_s
+        columns = self.fleet.columns
+        if len(guests) > 1:  # Nova's own, which it takes each instance off
+            columns = dict(columns)
+            for name in fleets.COUNTED:
+                columns[name] = columns[name].copy()
+        for guest in guests:
+            self._push(ends_s, COMMIT, (guest, self._decide(now_s, guest, columns)))
+
+    def _decide(self, now_s, guest, columns):
+        """Return hosts, the chosen one and its alternates."""
+        self.result.decisions += 1
+        at = self.fleet.candidates(guest)
+        if not len(at):
+            return at
+        view = fleets.View(self.fleet, at, now_s, columns)
+        scores = self._policy.scores(view, self.trace, guest)
+        if self._sampler is not None:
+            self._sampler(view, guest, scores)
+        chosen = at[choose(scores, self._policy, self._choices)]
+        if columns is not self.fleet.columns:
+            trace, host = self.trace, chosen[0]
+            columns['vcpus_used'][host] += trace.vcpus[guest]
+            columns['ram_used_mib'][host] += trace.memory_mib[guest]
+            columns['disk_used_gb'][host] += trace.disk_gb[guest]
+            columns['instances'][host] += 1
+            columns['io_ops'][host] += 1
+        return chosen
+
+    def _commit(self, now_s, payload):
+        guest, chosen = payload
+        result, trace = self.result, self.trace
+        large = trace.vcpus[guest] >= p.LARGE_VCPUS
+        judged = now_s >= self.cell.fill_s
+        result.large += large and judged
+        for at, host in enumerate(chosen):
+            if self.fleet.has_room(host, guest):
+                result.conflicts += at > 0
+                break
+        else:
+            self.fleet.state[guest] = fleets.REFUSED
+            result.refused += 1
+            return
+        self.fleet.claim(guest, host)
+        result.placed += 1
+        result.large_placed += large and judged
+        self._herd(now_s, host)
+        self._push(now_s + trace.visible_s[guest], VISIBLE, guest)
+        self._push(now_s + trace.visible_s[guest] + trace.build_s[guest], START, guest)
+
+    def _herd(self, now_s, host):
+        recent = self._recent = [one for one in self._recent if one[0] > now_s - 10]
+        recent.append((now_s, host))
+        most = sum(one[1] == host for one in recent)
+        self.result.most_new = max(self.result.most_new, most)
+
+    def _visible(self, now_s, guest):
+        del now_s
+        self.fleet.count(guest, 1, building=1)
+
+    def _start(self, now_s, guest):
+        self.fleet.start(guest, now_s)
+        self.fleet.columns['io_ops'][self.fleet.host[guest]] -= 1
+        self._push(max(now_s, self.trace.leave_s[guest]), LEAVE, guest)
+
+    def _leave(self, now_s, guest):
+        self.fleet.end(guest)
+        self._push(now_s + self.trace.visible_s[guest], FORGET, guest)
+
+    def _forget(self, now_s, guest):
+        del now_s
+        self.fleet.count(guest, -1, building=0)
+
+    # ---- Measurements --------------------------------------------------------------------
+
+    def _audit(self, now_s, phase):
+        self.fleet.publish(phase, now_s, self._noise)
+
+    def _tick(self, now_s, payload):
+        del payload
+        guests = np.flatnonzero(self.fleet.state == fleets.RUNS)
+        if not len(guests):
+            return
+        want = self.trace.want(guests, now_s)
+        running = losses.Running(self.fleet, self.trace, guests, want)
+        lost, traffic = losses.by_pressure(running, self.hosts, self.cell.burst_factor)
+        self.fleet.measure(running, traffic, now_s)
+        if now_s % p.MOVE_EVERY_S == 0:
+            inside.relieve(self.fleet, guests)
+        if now_s <= self.cell.fill_s:
+            return
+        result = self.result
+        result.wanted[guests] += want * p.TICK_S
+        result.lost[guests] += lost * p.TICK_S
+        result.lost_second[guests] += self._second.lost(running, self.trace.bursts) * p.TICK_S
+        taken = self.fleet.taken_mib
+        result.ticks += 1
+        result.emptied += (np.count_nonzero(taken == 0) - result.emptied) / result.ticks
+
+
+def choose(scores, policy, rng):
+    """Return positions: the chosen one, then the alternates, the best first.
+
+    As Nova: sorted with equals in their order, one of the first ``subset`` at random. Other
+    schedulers choose among equals at random (``policy.ties``).
+    """
+    if policy.ties == 'random':
+        order = np.lexsort((rng.random(len(scores)), -scores))
+    else:
+        order = np.argsort(-scores, kind='stable')
+    if policy.subset > 1:
+        pick = int(rng.integers(min(policy.subset, len(order))))
+        order = np.concatenate(
+            (order[pick : pick + 1], np.delete(order[: p.ALTERNATES + pick + 1], pick))
+        )
+    return order[: p.ALTERNATES]
