@@ -238,11 +238,11 @@ class View:
         :param columns: the scheduler's own copy, where it has one
         """
         self.at, self.now_s, self.fleet = at, now_s, fleet
-        self._columns = fleet.columns if columns is None else columns
+        self.columns = fleet.columns if columns is None else columns
 
     def __getattr__(self, name):
         """Return a column."""
-        columns = self.__dict__['_columns']
+        columns = self.__dict__['columns']
         whole = columns[name] if name in columns else getattr(self.fleet.hosts, name)
         return whole[self.at]
 

@@ -139,7 +139,10 @@ ALTERNATES = 3  # Nova's max_attempts
 
 #: A rival within this of the mean loss hasn't won, nor is a loss of large flavors less.
 MARGIN = 0.05
-BOOTSTRAPS = 2000
+#: Where stock and the oracle are nearer than this part of stock's loss, there is no gap to close.
+LEAST_GAP = 0.03
+#: Decisions that the referee takes again, at least.
+REFEREED = 10000
 
 
 def digest():

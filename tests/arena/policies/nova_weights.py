@@ -60,7 +60,9 @@ def metrics(view, asked):
     https://docs.openstack.org/nova/latest/admin/scheduling.html#metricsweigher.
     Formula: stock + 1.0 · stretched −cpu.percent; a host without the metric −10000 before
     stretching (``required = False``, else its boots fail).
-    Deviations: cpu.percent is a mean over 15 minutes; Nova's is one interval's.
+    Deviations: cpu.percent is a mean over 15 minutes; Nova's is one interval's. Nova keeps
+    whole per cents, and some of them one too low, as 0.29 · 100 is below 29.
     """
-    raw = np.where(view.known, -view.busy_ratio, UNAVAILABLE)
+    percent = np.floor(np.rint(100 * view.busy_ratio) / 100 * 100)
+    raw = np.where(view.known, -percent, UNAVAILABLE)
     return stock(view, asked) + normalized(raw)

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the arena: policies on cells and seeds, the referee, the table.
+
+The last line of output is one JSON object, also in OUT/result.json. The environment's
+ARENA_SEED replaces the first seed of the table. Exit code 1: the referee disagrees.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+from tests.arena import (
+    cells as conditions,
+    hosts,
+    loads,
+    parameters as p,
+    policies as registry,
+    region,
+    sampling,
+    statistics,
+)
+
+NOVA_PYTHON = pathlib.Path('.venv-nova-34/bin/python')
+#: With ``--quick``: hosts, filling and judged time [s].
+QUICK = 24, 1800, 1800
+#: Cells of ``--quick``, by number, and policies.
+QUICK_CELLS = 3, 19
+#: Dear, and no rival of its kin.
+LEFT_OUT = ('numa-pressure-10',)
+
+
+def arguments(args):
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(prog='python -m tests.arena', description=__doc__)
+    parser.add_argument('--quick', action='store_true', help='two cells, small, two seeds')
+    parser.add_argument('--seeds', type=int, help='how many (5)')
+    parser.add_argument('--tuning', action='store_true', help="seeds 1 … 100, not the table's")
+    parser.add_argument('--cells', default='', help='only cells whose names have this in them')
+    parser.add_argument('--policies', default='', help='only these, comma-separated')
+    parser.add_argument('--contender', default=registry.TODAY, choices=list(registry.POLICIES))
+    parser.add_argument('--no-referee', action='store_true', help="without Nova's own code")
+    parser.add_argument('--processes', type=int, default=os.cpu_count())
+    parser.add_argument('--out', default='build/arena', help='where the results go')
+    return parser.parse_args(args)
+
+
+def seeds(options):
+    """Return the seeds to run."""
+    first = p.SEEDS_TUNING[0] if options.tuning else p.SEEDS_TABLE[0]
+    first = int(os.environ.get('ARENA_SEED', first))
+    return range(first, first + (options.seeds or (2 if options.quick else len(p.SEEDS_TABLE))))
+
+
+def chosen_cells(options):
+    """Return the cells to run."""
+    found = [cell for cell in conditions.cells() if options.cells in cell.name]
+    if options.quick:
+        found = [cell.shortened(*QUICK) for cell in found if cell.number in QUICK_CELLS]
+    return found
+
+
+def chosen_policies(options):
+    """Return the names of policies to run; those that the figures need are always among them."""
+    wanted = [name for name in options.policies.split(',') if name]
+    needed = {registry.ORACLE, registry.SPREAD, registry.SPREAD_10, registry.PACK}
+    needed.add(options.contender)
+    return [
+        name
+        for name in registry.POLICIES
+        if name in needed or (name in wanted if wanted else name not in LEFT_OUT)
+    ]
+
+
+def run(task):
+    """Run all policies of a cell and seed on the same trace.
+
+    :returns: (cell's name, seed, summary, records for the referee, CPU seconds)
+    """
+    cell, seed, names, every = task
+    begun_s = time.process_time()
+    rng = np.random.default_rng((seed, cell.number, 0))
+    shape = hosts.Hosts(cell.shape, cell.hosts, rng)
+    trace = loads.Trace(cell, shape, seed)
+    results, records = {}, []
+    for turn, name in enumerate(names):
+        # The referee looks at the runs of one policy: each of them in turn.
+        mine = every and (cell.number + seed) % len(names) == turn
+        sampler = sampling.Sampler(every, seed) if mine else None
+        policy = registry.POLICIES[name]
+        results[name] = region.Region(cell, shape, trace, policy, seed, sampler=sampler).run()
+        records += sampler.kept if sampler else []
+    return (cell.name, seed, statistics.summary(results), records, time.process_time() - begun_s)
+
+
+def run_all(tasks, processes):
+    """Run tasks, a line for each; return ({(cell, seed): summary}, records)."""
+    runs, records = {}, []
+    begun_s = time.monotonic()
+    with multiprocessing.get_context('fork').Pool(processes) as pool:
+        for done, (name, seed, found, kept, cpu_s) in enumerate(
+            pool.imap_unordered(run, tasks), 1
+        ):
+            runs[name, seed] = found
+            records += kept
+            elapsed_s = time.monotonic() - begun_s
+            left_s = elapsed_s / done * (len(tasks) - done)
+            print(
+                f'arena: {done}/{len(tasks)} {name}, seed {seed}: {cpu_s:.0f} s of CPU; '
+                f'{elapsed_s:.0f} s, {left_s:.0f} s left',
+                flush=True,
+            )
+    return runs, records
+
+
+def refereed(records, out):
+    """Let Nova's own code decide again; return its figures, None without it."""
+    if not NOVA_PYTHON.exists():
+        print('arena: no referee: tools/setup nova34 makes its environment')
+        return None
+    path = out / 'decisions.pickle'
+    sampling.write(path, records)
+    done = subprocess.run(
+        [str(NOVA_PYTHON), '-m', 'tests.arena.referee', str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def show(table, contender):
+    """Print the table of policies, and where the contender loses."""
+    print(
+        f'\n{"policy":22}{"loss to stock-1":>24}{"second model":>14}{"gap closed":>12}'
+        f'{"p99":>8}{"p99.9":>8}{"large":>8}{"emptied":>9}{"most in 10 s":>14}'
+    )
+    large = table.total(registry.SPREAD, 'large_placed') or 1
+    count = len(table.runs)
+    for name in table.policies:
+        gaps = table.gaps(name)
+        gap = f'{sum(gaps.values()) / len(gaps):12.2f}' if gaps else f'{"":12}'
+        print(
+            f'{name:22}{table.ratio(name, registry.SPREAD)!s:>24}'
+            f'{table.ratio(name, registry.SPREAD, "loss_second").mean:14.3f}{gap}'
+            f'{table.pooled(name, 0.99):8.3f}{table.pooled(name, 0.999):8.3f}'
+            f'{table.total(name, "large_placed") / large:8.3f}'
+            f'{table.total(name, "emptied") / count:9.2f}'
+            f'{max(table.column(name, "most_new")):14}'
+        )
+    print(f'\n{contender} loses to:')
+    for (cell, rival), outcome in table.duels(contender).items():
+        if outcome == 'lost':
+            print(f'  {cell}: {rival}, {table.ratio(contender, rival, cell=cell)}')
+    print(f'\n{"cell":34}{"stock-1":>9}{"stock-10":>9}{"oracle":>9}{"ours":>9}{"gap":>7}')
+    gaps = table.gaps(contender)
+    for cell in table.cells:
+        means = [
+            sum(column) / len(column)
+            for column in (
+                table.column(name, 'loss', cell)
+                for name in (registry.SPREAD, registry.SPREAD_10, registry.ORACLE, contender)
+            )
+        ]
+        gap = f'{gaps[cell]:7.2f}' if cell in gaps else f'{"–":>7}'
+        print(f'{cell:34}' + ''.join(f'{mean:9.4f}' for mean in means) + gap)
+
+
+def main(args=None):
+    """Run; return the exit code."""
+    options = arguments(args)
+    out = pathlib.Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+    names, found = chosen_policies(options), chosen_cells(options)
+    tasks = [
+        (cell, seed, names, 0 if options.no_referee else (40 if options.quick else 0))
+        for seed in seeds(options)
+        for cell in found
+    ]
+    if not (options.no_referee or options.quick):
+        # About 4,500 decisions a run; each is looked at with several sets of weighers.
+        each = p.REFEREED / len(sampling.HELD) / len(tasks)
+        tasks = [(cell, seed, names, max(1, int(4000 / each))) for cell, seed, *_ in tasks]
+    begun_s = time.monotonic()
+    runs, records = run_all(tasks, options.processes)
+    table = statistics.Table(runs)
+    show(table, options.contender)
+    figures = table.figures(options.contender)
+    referee = None if options.no_referee else refereed(records, out)
+    figures['twin_disagreements'] = referee and referee['twin_disagreements']
+    figures['twin_decisions'] = referee and referee['decisions']
+    figures['parameters'] = p.digest()
+    print(f'\narena: {time.monotonic() - begun_s:.0f} s')
+    line = json.dumps(figures)
+    (out / 'result.json').write_text(line + '\n')
+    print('\n' + line)
+    return int(bool(figures['twin_disagreements']))
+
+
+if __name__ == '__main__':
+    sys.exit(main())

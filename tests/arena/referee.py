@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decide again by Nova's own HostWeightHandler and our real weigher; compare with the arrays.
+
+Run with Nova's environment: ``python -m tests.arena.referee FILE`` of :mod:`sampling`; prints
+one JSON object. HostStates carry metrics as the monitor encodes them and Nova decodes them.
+Two weights are the same within 1e-9, two choices where the first ten hosts are the same in
+order; hosts that differ by less than 1e-9 may change places.
+"""
+
+import json
+import sys
+import time
+import uuid
+import warnings
+
+warnings.filterwarnings('ignore')
+
+import nova.conf  # noqa: E402
+import numpy as np  # noqa: E402
+from nova import objects  # noqa: E402
+from nova.scheduler import host_manager, weights as nova_weights  # noqa: E402
+
+from nova_numa_pmc import model  # noqa: E402
+from nova_numa_pmc.compute import metrics  # noqa: E402
+from nova_numa_pmc.scheduler import weigher  # noqa: E402
+from nova_numa_pmc.state import host_state  # noqa: E402
+from tests.arena import parameters as p, sampling  # noqa: E402
+from tests.bench import nova_hosts  # noqa: E402
+
+CONF = nova.conf.CONF
+TOLERANCE, FIRST = 1e-9, 10
+#: The simulation's second 0 [s since the epoch].
+EPOCH_S = 1_700_000_000
+STAMP = '2026-01-01T00:00:00.000000'
+MIB = 1 << 20
+
+
+class Clock:
+    """Stands for the module time in the weigher."""
+
+    now_s = 0.0
+
+    def time(self):
+        """Return the simulation's time."""
+        return EPOCH_S + self.now_s
+
+
+def published(record, at):
+    """Return a host's state as its agent published it."""
+    nodes = tuple(
+        model.NodeView(
+            node,
+            record['cores'][at][node],
+            int(record['threads'][at][node]),
+            int(record['memory_mib'][at][node]) * MIB,
+            int(record['promised_mib'][at][node]) * MIB,
+            record['node_guests'][at][node],
+            record['node_vcpus'][at][node],
+            record['demand'][at][node],
+            record['traffic'][at][node],
+            record['bandwidth'][at][node],
+        )
+        for node in range(record['cores'].shape[1])
+    )
+    return host_state.HostState(
+        EPOCH_S + record['taken_s'][at],
+        float(p.AUDIT_S),
+        model.HostView(nodes, record['distances'], int(record['turn'][at])),
+        (None,) * len(nodes),
+        'perf',
+        history=model.History(int(record['known_guests'][at]), record['known_sum'][at]),
+    )
+
+
+def metric_list(record, at):
+    """Return the host's metrics as Nova decodes them; empty where it has no agent."""
+    if record['taken_s'][at] == -np.inf:
+        return objects.MonitorMetricList(objects=[])
+    sides = metrics.to_values(
+        published(record, at), int(record['recorded_vcpus'][at]), int(record['recorded_mib'][at])
+    )
+    listed = [
+        {
+            'name': name,
+            'timestamp': STAMP,
+            'source': 'numa_pmc',
+            'value': 1,
+            'numa_membw_values': values,
+        }
+        for name, values in zip((metrics.CURRENT, metrics.MAXIMUM), sides)
+    ]
+    percent = round(100 * float(record['busy_ratio'][at]))
+    listed.append(
+        {'name': 'cpu.percent', 'timestamp': STAMP, 'source': 'libvirt', 'value': percent / 100}
+    )
+    return objects.MonitorMetricList.from_json(json.dumps(listed))
+
+
+def host_states(record):
+    """Make a HostState of each candidate."""
+    found = []
+    for at, host in enumerate(record['at']):
+        state = host_manager.HostState(f'host{host}', f'host{host}', nova_hosts.CELL)
+        used_mib = int(record['ram_used_mib'][at])
+        state.vcpus_total = int(record['vcpus'][at])
+        state.vcpus_used = int(record['vcpus_used'][at])
+        state.cpu_allocation_ratio = p.CPU_RATIO
+        state.total_usable_ram_mb = int(record['ram_mib'][at]) - p.RESERVED_MIB
+        state.free_ram_mb = state.total_usable_ram_mb - used_mib
+        state.free_disk_mb = (p.DISK_GB - int(record['disk_used_gb'][at])) * 1024
+        state.num_io_ops = int(record['io_ops'][at])
+        state.num_instances = int(record['instances'][at])
+        state.hypervisor_version = 8000000
+        state.metrics = metric_list(record, at)
+        state.aggregates, state.instances, state.stats = [], {}, {}
+        state.uuid = str(uuid.UUID(int=int(host)))
+        found.append(state)
+    return found
+
+
+def request(asked):
+    """Make the RequestSpec of a guest."""
+    vcpus, memory_mib, disk_gb, dedicated = asked
+    extra = {'hw:cpu_policy': 'dedicated'} if dedicated else {}
+    spec = nova_hosts.request_spec(vcpus, memory_mib, **extra)
+    spec.flavor.root_gb = disk_gb
+    return spec
+
+
+class Handlers:
+    """Nova's handler with the sets of weighers that are compared."""
+
+    def __init__(self):
+        """Load all stock weighers as nova-scheduler does."""
+        self._handler = nova_weights.HostWeightHandler()
+        stock = self._handler.get_matching_classes(['nova.scheduler.weights.all_weighers'])
+        self._stock = [each() for each in stock]
+        self._ours = weigher.NUMAPressureWeigher()
+
+    def weigh(self, name, states, spec):
+        """Return {host: weight} in Nova's order."""
+        settings = {'ram': -1.0 if name == 'pack' else 1.0}
+        CONF.set_override('ram_weight_multiplier', settings['ram'], group='filter_scheduler')
+        setting = ['cpu.percent=-1.0'] if name == 'metrics' else []
+        CONF.set_override('weight_setting', setting, group='metrics')
+        CONF.set_override('required', False, group='metrics')
+        for each in self._stock:
+            if hasattr(each, '_parse_setting'):
+                each.setting = []
+                each._parse_setting()
+        weighers = [*self._stock, self._ours] if name == 'numa-pressure' else self._stock
+        found = self._handler.get_weighed_objects(weighers, states, spec)
+        return {weighed.obj.host: weighed.weight for weighed in found}
+
+
+def disagrees(record, name, weights):
+    """Return how the arrays' decision differs from Nova's, '' if it doesn't."""
+    scores = record['scores'][name]
+    hosts = [f'host{host}' for host in record['at']]
+    theirs = np.array([weights[host] for host in hosts])
+    apart = float(np.abs(theirs - scores).max())
+    if not apart <= TOLERANCE:
+        return f'{name}: weights differ by {apart:g}'
+    first = [hosts[at] for at in np.argsort(-scores, kind='stable')[:FIRST]]
+    for mine, other in zip(first, weights):
+        if mine != other and abs(weights[mine] - weights[other]) > TOLERANCE:
+            return f'{name}: {mine} instead of {other}'
+    return ''
+
+
+def main(path):
+    """Compare; return 1 where they disagree."""
+    CONF([], project='nova', default_config_files=[])
+    handlers, clock = Handlers(), Clock()
+    weigher.time = clock
+    records, reasons = sampling.read(path), []
+    begun_s = time.monotonic()
+    for record in records:
+        clock.now_s = record['now_s']
+        states, spec = host_states(record), request(record['asked'])
+        for name in sampling.HELD:
+            reason = disagrees(record, name, handlers.weigh(name, states, spec))
+            if reason:
+                reasons.append(reason)
+    for reason in reasons[:5]:
+        print('referee:', reason, file=sys.stderr)
+    print(
+        json.dumps(
+            {
+                'decisions': len(records) * len(sampling.HELD),
+                'twin_disagreements': len(reasons),
+                'seconds': round(time.monotonic() - begun_s, 1),
+            }
+        )
+    )
+    return int(bool(reasons))
+
+
+if __name__ == '__main__':
+    sys.exit(main(*sys.argv[1:]))

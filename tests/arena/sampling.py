@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decisions of a run, kept for the referee: what a scheduler saw, and what the arrays made of it.
+
+Plain arrays, which the referee reads in an environment with Nova.
+"""
+
+import pickle
+
+import numpy as np
+
+from tests.arena import fleet as fleets, policies as registry
+
+#: Candidates of a decision that are kept, drawn from all: Nova takes 1 ms for each.
+HOSTS_MAX = 40
+
+#: What of a view is kept.
+COLUMNS = (
+    'at vcpus_used ram_used_mib disk_used_gb io_ops instances vcpus ram_mib taken_s '
+    'recorded_vcpus recorded_mib demand traffic promised_mib node_guests node_vcpus turn '
+    'known_guests known_sum busy_ratio cores threads memory_mib bandwidth'
+).split()
+#: Policies whose weights Nova can compute, by what the referee calls its set of weighers.
+HELD = {
+    'stock': registry.SPREAD,
+    'pack': registry.PACK,
+    'metrics': 'metrics',
+    'numa-pressure': registry.TODAY,
+}
+
+
+class Sampler:
+    """Keeps one of so many decisions.
+
+    :ivar kept: records of plain arrays
+    """
+
+    def __init__(self, every, seed):
+        """Begin with a phase of its own."""
+        self._every, self._seen = every, seed % every
+        self._rng = np.random.default_rng((seed, 4))
+        self.kept: list[dict] = []
+
+    def __call__(self, view, guest, scores):
+        """Look at a decision."""
+        del scores
+        self._seen += 1
+        if self._seen % self._every or len(view.at) < 2:
+            return
+        fleet = view.fleet
+        if len(view.at) > HOSTS_MAX:
+            at = np.sort(self._rng.choice(view.at, HOSTS_MAX, replace=False))
+            view = fleets.View(fleet, at, view.now_s, view.columns)
+        asked = registry.Asked(fleet.trace, guest)
+        record = {name: np.array(getattr(view, name)) for name in COLUMNS}
+        record.update(
+            now_s=view.now_s,
+            distances=fleet.distance_rows,
+            asked=(asked.vcpus, asked.memory_mib, asked.disk_gb, asked.dedicated),
+            scores={
+                name: registry.POLICIES[policy].function(view, asked)
+                for name, policy in HELD.items()
+            },
+        )
+        self.kept.append(record)
+
+
+def write(path, records):
+    """Write records for the referee."""
+    with open(path, 'wb') as file:
+        pickle.dump(records, file)
+
+
+def read(path):
+    """Read records that this project's own arena wrote."""
+    with open(path, 'rb') as file:
+        return pickle.load(file)

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From runs on the same seeds to ratios with intervals, duels and the last line's figures."""
+
+import math
+
+import numpy as np
+
+from tests.arena import parameters as p, policies as registry
+
+#: Student's t, two-sided 95 %, by degrees of freedom from 1 on.
+_STUDENT = tuple(
+    map(
+        float,
+        '12.706 4.303 3.182 2.776 2.571 2.447 2.365 2.306 2.262 2.228 2.201 2.179 2.160 2.145 '
+        '2.131 2.120 2.110 2.101 2.093 2.086 2.080 2.074 2.069 2.064 2.060 2.056 2.052 2.048 '
+        '2.045 2.042'.split(),
+    )
+)
+_NORMAL = 1.96
+#: Fewer emptied hosts than this are none.
+_LEAST_EMPTIED = 0.5
+
+
+class Ratio:
+    """A geometric mean of paired ratios with its 95 % interval; infinite for one pair."""
+
+    def __init__(self, mean, low, high):
+        """Take them."""
+        self.mean, self.low, self.high = mean, low, high
+
+    def __str__(self):
+        return f'{self.mean:.3f} ({self.low:.3f}–{self.high:.3f})'
+
+
+def paired(ones, others):
+    """Return the :class:`Ratio` of pairs, by Student's t of their logarithms."""
+    logs = [math.log(max(one, 1e-9) / max(other, 1e-9)) for one, other in zip(ones, others)]
+    count, mean = len(logs), sum(logs) / len(logs)
+    if count < 2:
+        return Ratio(math.exp(mean), 0.0, math.inf)
+    spread = math.sqrt(sum((each - mean) ** 2 for each in logs) / (count - 1) / count)
+    half = spread * (_STUDENT[count - 2] if count - 2 < len(_STUDENT) else _NORMAL)
+    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+def summary(results):
+    """Reduce the runs of one cell and seed to plain figures, by policy.
+
+    The mean loss and p99 are of those guests that every policy found a host for: a policy
+    that refuses large guests would else be praised for their absence.
+
+    :param results: {policy: :class:`tests.arena.region.Result`}
+    """
+    common = np.logical_and.reduce([result.wanted > 0 for result in results.values()])
+    found = {}
+    for name, result in results.items():
+        wanted = result.wanted[common].sum()
+        ratios = result.lost[common] / result.wanted[common]
+        found[name] = {
+            'loss': float(result.lost[common].sum() / wanted),
+            'loss_second': float(result.lost_second[common].sum() / wanted),
+            'p99': float(np.quantile(ratios, 0.99)),
+            'ratios': ratios.astype(np.float32),
+            'large': int(result.large),
+            'large_placed': int(result.large_placed),
+            'refused': int(result.refused),
+            'emptied': float(result.emptied),
+            'most_new': int(result.most_new),
+            'decisions': int(result.decisions),
+        }
+    return found
+
+
+class Table:
+    """All runs.
+
+    :ivar runs: {(cell's name, seed): what :func:`summary` returns}
+    """
+
+    def __init__(self, runs):
+        """Take them."""
+        self.runs = runs
+        self.cells = sorted({cell for cell, _ in runs})
+        self.policies = list(next(iter(runs.values())))
+
+    def column(self, policy, figure, cell=None):
+        """List a figure of a policy, by cell and seed in order."""
+        return [
+            run[policy][figure]
+            for (at, _), run in sorted(self.runs.items())
+            if cell is None or at == cell
+        ]
+
+    def ratio(self, one, other, figure='loss', cell=None):
+        """Return the paired ratio of two policies."""
+        return paired(self.column(one, figure, cell), self.column(other, figure, cell))
+
+    def total(self, policy, figure, cell=None):
+        """Sum a figure."""
+        return sum(self.column(policy, figure, cell))
+
+    # ---- Duels ---------------------------------------------------------------------------
+
+    def rivals(self, contender):
+        """List whom a contender meets: all but the oracle, itself and its variants."""
+        kin = registry.OURS if contender in registry.OURS else (contender,)
+        return [name for name in self.policies if name != registry.ORACLE and name not in kin]
+
+    def duel(self, cell, contender, rival, figure='loss'):
+        """Return 'won', 'undecided', 'excused' or 'lost'.
+
+        Lost: the rival's mean loss is below ours by more than the margin, with 95 %
+        confidence. Excused: it is, but it places fewer large guests or empties fewer hosts by
+        the margin. Undecided: the interval holds the margin.
+        """
+        ratio = self.ratio(contender, rival, figure, cell)
+        if ratio.high <= 1 + p.MARGIN:
+            return 'won'
+        if ratio.low <= 1 + p.MARGIN:
+            return 'undecided'
+        worse = 1 - p.MARGIN
+        large = self.total(rival, 'large_placed', cell) <= worse * self.total(
+            contender, 'large_placed', cell
+        )
+        seeds = len(self.column(rival, 'emptied', cell))
+        ours = self.total(contender, 'emptied', cell)
+        emptied = ours > _LEAST_EMPTIED * seeds and (
+            self.total(rival, 'emptied', cell) <= worse * ours
+        )
+        return 'excused' if large or emptied else 'lost'
+
+    def duels(self, contender, figure='loss'):
+        """Return {(cell, rival): outcome}."""
+        return {
+            (cell, rival): self.duel(cell, contender, rival, figure)
+            for cell in self.cells
+            for rival in self.rivals(contender)
+        }
+
+    # ---- The gap -------------------------------------------------------------------------
+
+    def gaps(self, policy, figure='loss'):
+        """Return {cell: how much of the way from stock at subset 10 to the oracle it goes}.
+
+        Cells in which these are too near each other are left out.
+        """
+        found = {}
+        for cell in self.cells:
+            stock, best, ours = (
+                sum(self.column(name, figure, cell))
+                for name in (registry.SPREAD_10, registry.ORACLE, policy)
+            )
+            if stock - best > p.LEAST_GAP * stock:
+                found[cell] = (stock - ours) / (stock - best)
+        return found
+
+    def pooled(self, policy, quantile):
+        """Return a quantile of the guests of all runs."""
+        return float(np.quantile(np.concatenate(self.column(policy, 'ratios')), quantile))
+
+    def figures(self, contender):
+        """Return the figures of the last line."""
+        duels = list(self.duels(contender).values())
+        gaps = self.gaps(contender)
+        seconds = list(self.duels(contender, 'loss_second').values())
+        emptied = self.total(registry.PACK, 'emptied')
+        large = self.total(registry.SPREAD, 'large_placed')
+        return {
+            'contender': contender,
+            'cells': len(self.cells),
+            'duels': len(duels),
+            'duels_not_lost': len(duels) - duels.count('lost'),
+            'duels_undecided': duels.count('undecided'),
+            'duels_not_lost_second': len(seconds) - seconds.count('lost'),
+            'gap_closed': _rounded(sum(gaps.values()) / len(gaps)) if gaps else None,
+            'gap_closed_worst': _rounded(min(gaps.values())) if gaps else None,
+            'gap_cells': len(gaps),
+            'loss_to_spread': _rounded(self.ratio(contender, registry.SPREAD).mean),
+            'large_to_stock': _rounded(self.total(contender, 'large_placed') / large)
+            if large
+            else None,
+            'emptied_to_pack': _rounded(self.total(contender, 'emptied') / emptied)
+            if emptied
+            else None,
+        }
+
+
+def _rounded(value):
+    return round(value, 4)
