@@ -25,7 +25,7 @@ class Trace:
         rng = np.random.default_rng((seed, cell.number, 1))
         fill, mean = p.LOADS[cell.load]
         end_s = cell.fill_s + cell.judged_s
-        self._sizes(rng, fill * hosts.ram_mib.sum(), cell, end_s)
+        self._sizes(rng, fill * hosts.ram_mib.sum(), cell, end_s, hosts.threads.sum(1).max())
         if cell.storm:
             self._storm(rng, round(p.STORM_GUESTS_PER_HOST * hosts.count), cell)
         self._sort()
@@ -35,7 +35,11 @@ class Trace:
             for at in range(3)
         )
         chance = rng.random(count)
-        self.dedicated = (chance < p.DEDICATED_GUESTS) & (hosts.shape == 'pools')
+        self.dedicated = (
+            (hosts.shape == 'pools')
+            & (chance < p.DEDICATED_GUESTS)
+            & (self.vcpus <= p.DEDICATED_VCPUS_MAX)
+        )
         self._requests(rng, cell.multi_create)
         low, high = (cell.build_factor * bound for bound in p.BUILD_S)
         # Uniform in its logarithm: most builds are short.
@@ -44,8 +48,9 @@ class Trace:
         self.lines = p.LINES * np.exp(rng.normal(0, p.LINES_SIGMA, count))
         self._demand(rng, cell, mean, end_s)
 
-    def _sizes(self, rng, target_mib, cell, end_s):
-        weights = np.array([flavor[3] for flavor in p.FLAVORS], float)
+    def _sizes(self, rng, target_mib, cell, end_s, vcpus_max):
+        """Draw who comes when for how long; no flavor that fits nowhere."""
+        weights = np.array([flavor[3] * (flavor[0] <= vcpus_max) for flavor in p.FLAVORS], float)
         chances = weights / weights.sum()
         memory = np.array([flavor[1] for flavor in p.FLAVORS])
         first = int(target_mib / (memory * chances).sum())

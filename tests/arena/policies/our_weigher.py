@@ -17,8 +17,8 @@ from tests.arena.policies import nova_weights
 
 STALE_S, STEP = 5.0 * p.AUDIT_S, 0.05
 LIMITS = model.Limits()
-_BITS = 53
-_SHIFTS = 40, 38, 30, 22, 14  # of the highest, the tier, the mean, the others', their mean
+#: Of the key's digits: the highest, the tier, the mean, the others', their mean.
+HIGHEST, TIER, MEAN, OTHERS, OTHERS_MEAN = 40, 38, 30, 22, 14
 
 
 def numa_pressure(view, asked):
@@ -105,8 +105,9 @@ def _fast_keys(known, asked, cores, traffic):
     added = np.nan_to_num(wanted * known.rate[:, None])
     maximum, count = known.bandwidth, known.cores.shape[1]
     usual = (known.came_vcpus <= 0) & (known.came_mib <= 0)
-    if asked.dedicated:  # _slow_key() does all of these: they are few
-        return np.full(len(usual), -1, np.int64)
+    if asked.dedicated:
+        usual &= known.threads.sum(1) >= asked.vcpus
+        return np.where(usual, _spread_keys(known, cores, traffic), -1)
     charged = np.maximum((known.demand + wanted) / known.cores, (known.traffic + added) / maximum)
     now = np.maximum(known.demand / known.cores, known.traffic / maximum)
     fits = (known.threads >= asked.vcpus) & (
@@ -139,8 +140,23 @@ def _fast_keys(known, asked, cores, traffic):
     means = np.minimum(255, rest.sum(1) / max(1, count - 1) / STEP + 1e-9).astype(np.int64)
     if count == 2:
         means = others
-    keys = (highest << 40) | (np.minimum(highest, 255) << 30) | (others << 22) | (means << 14)
+    mean = np.minimum(highest, 255)
+    keys = (highest << HIGHEST) | (mean << MEAN) | (others << OTHERS) | (means << OTHERS_MEAN)
     return np.where(usual, keys, -1)
+
+
+def _spread_keys(known, cores, traffic):
+    """Return the keys of a guest that Nova pins: on which nodes isn't known, so on all."""
+    count = known.cores.shape[1]
+    share = cores * known.cores / known.cores.sum(1)[:, None]
+    used = np.maximum(
+        (known.demand + share) / known.cores, (known.traffic + traffic / count) / known.bandwidth
+    )
+    highest = np.minimum(8191, used.max(1) / STEP + 1e-9).astype(np.int64)
+    # Summed from the highest on, as a sum of few floats depends on their order.
+    total = np.sort(used, 1)[:, ::-1].cumsum(1)[:, -1]
+    means = np.minimum(255, total / count / STEP + 1e-9).astype(np.int64)
+    return (highest << HIGHEST) | (1 << TIER) | (means << MEAN)
 
 
 def _least(fits, columns):
