@@ -9,7 +9,7 @@ ARGS =
 .PHONY: help demo test unit coverage lab lab-full functional test-nova test-nova-all test-nova-29 \
 	test-nova-31 test-nova-33 test-nova-34 test-nova-upstream lint docs bench bench-agent \
 	bench-hook bench-placement bench-multiplex bench-sampling bench-rebalance bench-skew \
-	bench-orders bench-weigher bench-horizons bench-oversubscription bench-balance bench-crowded \
+	bench-orders bench-weigher arena bench-horizons bench-oversubscription bench-balance bench-crowded \
 	soak fuzz-metrics config setup setup-lab clean distclean
 
 help: ## List the targets
@@ -85,6 +85,10 @@ bench-sampling: setup ## Measure what sampling costs beside perf stat, and conte
 bench-weigher: ## Measure weigher and filter beside Nova's own, on up to 10,000 hosts
 	@tools/setup nova34
 	@.venv-nova-34/bin/python -m tests.bench.bench_weigher $(ARGS)
+
+arena: setup ## Compare ways of choosing hosts in a simulated region (15 min; ARGS='--quick')
+	@tools/setup nova34
+	@$(PYTHON) -m tests.arena $(ARGS)
 
 fuzz-metrics: export NUMA_PMC_FUZZ ?= 100000
 fuzz-metrics: setup ## Mutate metrics 100,000 times: nothing may raise, weigh NaN or refuse

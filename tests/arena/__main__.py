@@ -28,6 +28,8 @@ from tests.arena import (
 )
 
 NOVA_PYTHON = pathlib.Path('.venv-nova-34/bin/python')
+#: Files in OUT.
+RUNS, DECISIONS = 'runs.pickle', 'decisions.pickle'
 #: With ``--quick``: hosts, filling and judged time [s].
 QUICK = 24, 1800, 1800
 #: Cells of ``--quick``, by number, and policies.
@@ -47,6 +49,7 @@ def arguments(args):
     parser.add_argument('--contender', default=registry.TODAY, choices=list(registry.POLICIES))
     parser.add_argument('--no-referee', action='store_true', help="without Nova's own code")
     parser.add_argument('--processes', type=int, default=os.cpu_count())
+    parser.add_argument('--kept', action='store_true', help='tell of the runs in OUT again')
     parser.add_argument('--out', default='build/arena', help='where the results go')
     return parser.parse_args(args)
 
@@ -78,6 +81,17 @@ def chosen_policies(options):
     ]
 
 
+def planned(options):
+    """Return what :func:`run` takes, for all cells and seeds."""
+    names, found = chosen_policies(options), chosen_cells(options)
+    pairs = [(cell, seed) for seed in seeds(options) for cell in found]
+    every = 40
+    if not options.quick:
+        # At least 3,000 decisions a run; each is looked at with several sets of weighers.
+        every = max(1, int(3000 * len(pairs) * len(sampling.HELD) / p.REFEREED))
+    return [(cell, seed, names, 0 if options.no_referee else every) for cell, seed in pairs]
+
+
 def run(task):
     """Run all policies of a cell and seed on the same trace.
 
@@ -99,8 +113,11 @@ def run(task):
     return (cell.name, seed, statistics.summary(results), records, time.process_time() - begun_s)
 
 
-def run_all(tasks, processes):
-    """Run tasks, a line for each; return ({(cell, seed): summary}, records)."""
+def run_all(tasks, processes, out):
+    """Run tasks, a line for each; return {(cell, seed): summary}.
+
+    What is done is kept in ``out``, for a run that is ended early.
+    """
     runs, records = {}, []
     begun_s = time.monotonic()
     with multiprocessing.get_context('fork').Pool(processes) as pool:
@@ -109,6 +126,8 @@ def run_all(tasks, processes):
         ):
             runs[name, seed] = found
             records += kept
+            sampling.write(out / RUNS, runs)
+            sampling.write(out / DECISIONS, records)
             elapsed_s = time.monotonic() - begun_s
             left_s = elapsed_s / done * (len(tasks) - done)
             print(
@@ -116,18 +135,16 @@ def run_all(tasks, processes):
                 f'{elapsed_s:.0f} s, {left_s:.0f} s left',
                 flush=True,
             )
-    return runs, records
+    return runs
 
 
-def refereed(records, out):
+def refereed(out):
     """Let Nova's own code decide again; return its figures, None without it."""
     if not NOVA_PYTHON.exists():
         print('arena: no referee: tools/setup nova34 makes its environment')
         return None
-    path = out / 'decisions.pickle'
-    sampling.write(path, records)
     done = subprocess.run(
-        [str(NOVA_PYTHON), '-m', 'tests.arena.referee', str(path)],
+        [str(NOVA_PYTHON), '-m', 'tests.arena.referee', str(out / DECISIONS)],
         stdout=subprocess.PIPE,
         text=True,
         check=False,
@@ -177,22 +194,13 @@ def main(args=None):
     options = arguments(args)
     out = pathlib.Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
-    names, found = chosen_policies(options), chosen_cells(options)
-    tasks = [
-        (cell, seed, names, 0 if options.no_referee else (40 if options.quick else 0))
-        for seed in seeds(options)
-        for cell in found
-    ]
-    if not (options.no_referee or options.quick):
-        # About 4,500 decisions a run; each is looked at with several sets of weighers.
-        each = p.REFEREED / len(sampling.HELD) / len(tasks)
-        tasks = [(cell, seed, names, max(1, int(4000 / each))) for cell, seed, *_ in tasks]
+    tasks = planned(options)
     begun_s = time.monotonic()
-    runs, records = run_all(tasks, options.processes)
+    runs = sampling.read(out / RUNS) if options.kept else run_all(tasks, options.processes, out)
     table = statistics.Table(runs)
     show(table, options.contender)
     figures = table.figures(options.contender)
-    referee = None if options.no_referee else refereed(records, out)
+    referee = None if options.no_referee else refereed(out)
     figures['twin_disagreements'] = referee and referee['twin_disagreements']
     figures['twin_decisions'] = referee and referee['decisions']
     figures['parameters'] = p.digest()

@@ -45,13 +45,13 @@ class Cell:
 
 def cells():
     """Return all cells of the table."""
-    found = [
+    found: list[tuple[str, str, str, dict]] = [
         (shape, load, follows, {})
         for shape in hosts.SHAPES
         for load in p.LOADS
         for follows in p.SIGMA
     ]
-    swept = {
+    swept: dict[str, dict] = {
         'storm': {'storm': True},
         'long builds': {'build_factor': 4.0},
         'one worker': {'workers': 1},

@@ -51,7 +51,7 @@ class Sampler:
             at = np.sort(self._rng.choice(view.at, HOSTS_MAX, replace=False))
             view = fleets.View(fleet, at, view.now_s, view.columns)
         asked = registry.Asked(fleet.trace, guest)
-        record = {name: np.array(getattr(view, name)) for name in COLUMNS}
+        record: dict = {name: np.array(getattr(view, name)) for name in COLUMNS}
         record.update(
             now_s=view.now_s,
             distances=fleet.distance_rows,

@@ -5,7 +5,6 @@ import numpy as np
 
 from tests.arena import parameters as p
 
-URL = 'https://docs.openstack.org/nova/latest/admin/scheduling.html#weights'
 #: ``[metrics] weight_of_unavailable``
 UNAVAILABLE = -10000.0
 
@@ -45,8 +44,9 @@ def stock(view, asked, ram_multiplier=1.0):
 def pack(view, asked):
     """Weigh as Nova 34 where an operator packs: ``ram_weight_multiplier = -1``.
 
-    Source, formula: as :func:`stock`; see also
+    Source: nova 34.0.0,
     https://docs.openstack.org/nova/latest/configuration/config.html#filter_scheduler.
+    Formula: as :func:`stock`, free RAM −1.0.
     Deviations: none; CPUs and disk still spread, as with that option alone. An operator who
     packs by all of them is ``best-fit``.
     """

@@ -5,6 +5,8 @@ The usual host, with room on a node and no guest since it was measured, is compu
 all others by the package's own functions. The referee holds both to the real weigher.
 """
 
+import typing
+
 import numpy as np
 
 from nova_numa_pmc import model
@@ -80,11 +82,18 @@ class _Known:
 
     def __init__(self, view, at):
         self.at = view.at[at]
-        for name in (
-            'cores threads memory_mib bandwidth demand traffic promised_mib node_guests '
-            'node_vcpus turn known_guests known_sum taken_s'
-        ).split():
-            setattr(self, name, getattr(view, name)[at])
+        self.cores, self.threads, self.memory_mib, self.bandwidth = (
+            column[at] for column in (view.cores, view.threads, view.memory_mib, view.bandwidth)
+        )
+        self.demand, self.traffic, self.promised_mib = (
+            column[at] for column in (view.demand, view.traffic, view.promised_mib)
+        )
+        self.node_guests, self.node_vcpus, self.turn = (
+            column[at] for column in (view.node_guests, view.node_vcpus, view.turn)
+        )
+        self.known_guests, self.known_sum, self.taken_s = (
+            column[at] for column in (view.known_guests, view.known_sum, view.taken_s)
+        )
         self.came_vcpus = (view.vcpus_used - view.recorded_vcpus)[at]
         self.came_mib = (view.ram_used_mib - view.recorded_mib)[at]
         hundredths = np.rint(100 * self.demand.sum(1))
@@ -173,19 +182,16 @@ class _Found:
 
     def __init__(self, known, position):
         count = known.cores.shape[1]
-        columns = (
-            known.cores,
-            known.threads,
-            known.memory_mib,
-            known.promised_mib.astype(np.int64),
-            known.node_guests,
-            known.node_vcpus,
-            known.demand,
-            known.traffic,
-            known.bandwidth,
-        )
         self.aggregates = Aggregates(
-            *(column[position].tolist() for column in columns),
+            known.cores[position].tolist(),
+            known.threads[position].tolist(),
+            known.memory_mib[position].tolist(),
+            known.promised_mib[position].astype(np.int64).tolist(),
+            known.node_guests[position].tolist(),
+            known.node_vcpus[position].tolist(),
+            known.demand[position].tolist(),
+            known.traffic[position].tolist(),
+            known.bandwidth[position].tolist(),
             None,
             known.distance_rows,
             tuple((at,) for at in range(count)),
@@ -209,7 +215,8 @@ def _slow_key(known, position, asked, cores, traffic):
     if answer is None:
         if len(known.kept) > 5000:
             known.kept.clear()
-        answer = request._answer(_Found(known, position), *came, False, question)
+        found: typing.Any = _Found(known, position)
+        answer = request._answer(found, *came, False, question)
         known.kept[place] = answer
     estimate = expecting(question, cores / asked.vcpus)
     outcome = comparison._estimated(answer.host, answer.outcome, estimate, cores, traffic)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+import types
+import unittest
+
+import numpy as np
+
+from tests.arena import losses as subject, parameters as p
+
+
+def running(want, cpus, memory, vcpus=(4, 4), lines=(0.0, 0.0), waits=(True, True)):
+    """Return guests on the two nodes of one host, by rows of parts."""
+    found = object.__new__(subject.Running)
+    found.guests = np.arange(len(want))
+    found.want, found.vcpus = np.array(want, float), np.array(vcpus)
+    found.lines, found.waits = np.array(lines), np.array(waits)
+    found.far_ns = np.zeros(len(want))
+    zeros = np.zeros(len(want), int)
+    found.pairs = subject._pairs(np.array(cpus, float), zeros)
+    found.memory = subject._pairs(np.array(memory, float), zeros)
+    return found
+
+
+def host(cores=4.0, bandwidth=1e9):
+    """Return a host of two nodes."""
+    return types.SimpleNamespace(
+        count=1, nodes=2, cores=np.full((1, 2), cores), bandwidth=np.full((1, 2), bandwidth)
+    )
+
+
+FIRST, SECOND = (1, 0), (0, 1)
+
+
+class WaitingTest(unittest.TestCase):
+    def test_nobody_wants_nobody_waits(self):
+        self.assertEqual(0.0, subject.waiting(np.array([-4.0]), np.array([0.0]))[0])
+
+    def test_without_bursts_what_exceeds_waits(self):
+        self.assertEqual(3.0, subject.waiting(np.array([3.0]), np.array([0.0]))[0])
+
+    def test_at_capacity_bursts_wait_as_a_normal_demand_does(self):
+        found = subject.waiting(np.array([0.0]), np.array([2.0]))[0]
+        self.assertAlmostEqual(2 * 0.39894, found, places=3)
+
+    def test_it_is_what_a_sample_of_normal_demands_says(self):
+        draws = np.random.default_rng(1).normal(0, 1.5, 200000)
+        for excess in (-3.0, -1.0, 0.5, 2.0):
+            with self.subTest(excess):
+                found = subject.waiting(np.array([excess]), np.array([1.5]))[0]
+                self.assertAlmostEqual(np.maximum(0, excess + draws).mean(), found, places=2)
+
+
+class ByPressureTest(unittest.TestCase):
+    def test_guests_of_a_node_wait_alike_and_others_do_not(self):
+        one = running((4.0, 4.0), (FIRST, FIRST), (FIRST, FIRST))
+        lost, _ = subject.by_pressure(one, host())
+        self.assertAlmostEqual(2.0, lost[0])
+        self.assertAlmostEqual(lost[0], lost[1])
+        apart = running((4.0, 4.0), (FIRST, SECOND), (FIRST, SECOND))
+        self.assertAlmostEqual(0.0, subject.by_pressure(apart, host())[0].sum())
+
+    def test_a_dedicated_guest_does_not_wait(self):
+        one = running((4.0, 4.0), (FIRST, FIRST), (FIRST, FIRST), waits=(True, False))
+        self.assertAlmostEqual(0.0, subject.by_pressure(one, host())[0].sum())
+
+    def test_distance_costs_lines_times_latency_over_what_waits_together(self):
+        one = running((2.0, 0.0), (FIRST, FIRST), (SECOND, FIRST), lines=(1e6, 0.0))
+        one.far_ns[0] = 40.0
+        lost, traffic = subject.by_pressure(one, host(cores=1000.0, bandwidth=1e15))
+        self.assertAlmostEqual(2.0 * 1e6 * 40e-9 / p.MLP, lost[0], places=6)
+        self.assertAlmostEqual(2.0 * 1e6 * 64, traffic[1])
+
+    def test_a_guest_loses_at_most_what_it_wants(self):
+        one = running((2.0, 2.0), (FIRST, FIRST), (SECOND, SECOND), lines=(1e10, 1e10))
+        lost, _ = subject.by_pressure(one, host(cores=1.0))
+        self.assertTrue((lost <= one.want + 1e-9).all())
+
+
+class ProcessorSharingTest(unittest.TestCase):
+    def test_a_node_wanted_twice_serves_a_half(self):
+        one = running((4.0, 4.0), (FIRST, FIRST), (FIRST, FIRST))
+        found = subject.ProcessorSharing(host()).lost(one, np.ones((2, 4)))
+        np.testing.assert_allclose((2.0, 2.0), found)
+
+    def test_busy_memory_stalls_in_the_next_draw(self):
+        one = running((2.0, 2.0), (FIRST, SECOND), (FIRST, FIRST), lines=(1e7, 1e7))
+        model = subject.ProcessorSharing(host(cores=100.0))
+        first = model._draw(one, one.want)
+        self.assertEqual(0.0, first.sum())
+        self.assertGreater(model._draw(one, one.want).sum(), 0.1)
+
+    def test_both_models_rank_crowded_and_level_hosts_alike(self):
+        crowded = running((3.0, 3.0), (FIRST, FIRST), (FIRST, FIRST))
+        level = running((3.0, 3.0), (FIRST, SECOND), (FIRST, SECOND))
+        bursts = np.random.default_rng(1).gamma(5, 0.2, (2, 16))
+        for name, lost in (
+            ('pressure', lambda one: subject.by_pressure(one, host())[0].sum()),
+            ('sharing', lambda one: subject.ProcessorSharing(host()).lost(one, bursts).sum()),
+        ):
+            with self.subTest(name):
+                self.assertGreater(lost(crowded), 2 * lost(level))

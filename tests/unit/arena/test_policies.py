@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+import inspect
+import types
+import typing
+import unittest
+
+import numpy as np
+
+from nova_numa_pmc.core.scheduling.outcome import outcome, unseen
+from nova_numa_pmc.scheduler import comparison, request, weights
+from tests.arena import parameters as p, policies as subject
+from tests.arena.policies import nova_weights, others, our_weigher
+
+ASKED = types.SimpleNamespace(vcpus=8, memory_mib=16384, disk_gb=40, dedicated=False)
+
+
+def view(**columns):
+    """Return three hosts of two nodes, calm, half full and blind, but for some columns."""
+    count = 3
+    found: dict = {
+        'at': np.arange(count),
+        'now_s': 1000.0,
+        'vcpus': np.full(count, 96),
+        'ram_mib': np.full(count, 512 << 10),
+        'vcpus_used': np.array([8, 64, 32]),
+        'ram_used_mib': np.array([16, 256, 64]) << 10,
+        'disk_used_gb': np.array([40, 400, 40]),
+        'io_ops': np.array([0, 0, 2]),
+        'taken_s': np.array([990.0, 980.0, -np.inf]),
+        'recorded_vcpus': np.array([8, 64, 0]),
+        'recorded_mib': np.array([16, 256, 0]) << 10,
+        'cores': np.full((count, 2), 30.0),
+        'threads': np.full((count, 2), 48),
+        'memory_mib': np.full((count, 2), 256 << 10),
+        'bandwidth': np.full((count, 2), 100e9),
+        'demand': np.array([[1.0, 2.0], [20.0, 12.0], [0.0, 0.0]]),
+        'traffic': np.array([[1e9, 2e9], [20e9, 30e9], [0.0, 0.0]]),
+        'promised_mib': np.array([[8, 8], [128, 128], [0, 0]]) << 10,
+        'node_guests': np.array([[1.0, 1.0], [8.0, 8.0], [0.0, 0.0]]),
+        'node_vcpus': np.array([[4.0, 4.0], [32.0, 32.0], [0.0, 0.0]]),
+        'turn': np.array([0, 1, 0]),
+        'known_guests': np.array([2, 16, 0]),
+        'known_sum': np.array([0.75, 8.0, 0.0]),
+        'busy_ratio': np.array([0.03, 0.33, 0.0]),
+        'busy_deviation': np.array([0.04, 0.01, 0.0]),
+    }
+    found.update(columns)
+    found['known'] = found['taken_s'] > -np.inf
+    found['fleet'] = types.SimpleNamespace(distance_rows=((10.0, 21.0), (21.0, 10.0)))
+    return types.SimpleNamespace(**found)
+
+
+class NovaTest(unittest.TestCase):
+    def test_stretching_is_novas(self):
+        np.testing.assert_allclose([0, 0.5, 1], nova_weights.normalized(np.array([1.0, 2, 3])))
+        np.testing.assert_allclose([0.5, 1], nova_weights.normalized(np.array([1.0, 2]), 0))
+        np.testing.assert_allclose([0, 0], nova_weights.normalized(np.array([7.0, 7])))
+
+    def test_stock(self):
+        free = 96 * 4 - np.array([8, 64, 32])
+        ram = (512 << 10) - p.RESERVED_MIB - (np.array([16, 256, 64]) << 10)
+        disk = p.DISK_GB - np.array([40, 400, 40])
+        expected = free / free.max() + ram / ram.max() + disk / disk.max() - [0, 0, 1]
+        np.testing.assert_allclose(expected, nova_weights.stock(view(), ASKED))
+
+    def test_pack_turns_ram_around(self):
+        ram = (512 << 10) - p.RESERVED_MIB - (np.array([16, 256, 64]) << 10)
+        np.testing.assert_allclose(
+            nova_weights.stock(view(), ASKED) - 2 * ram / ram.max(),
+            nova_weights.pack(view(), ASKED),
+        )
+
+    def test_a_host_without_metrics_makes_all_others_equal(self):
+        added = nova_weights.metrics(view(), ASKED) - nova_weights.stock(view(), ASKED)
+        np.testing.assert_allclose([1.0, 1.0, 0.0], added, atol=0.005)
+
+
+class OthersTest(unittest.TestCase):
+    def test_best_fit_takes_the_fullest(self):
+        self.assertEqual(1, others.best_fit(view(), ASKED).argmax())
+
+    def test_least_pressed_takes_the_highest_node_and_the_mean_for_the_blind(self):
+        mean = (2 / 30 + 20 / 30) / 2
+        np.testing.assert_allclose([-2 / 30, -20 / 30, -mean], others.least_pressed(view(), ASKED))
+
+    def test_target_load_packing(self):
+        low, high = 3 + 100 * 8 / 96, 33 + 100 * 8 / 96
+        expected = [round(60 * low / 40 + 40), round(40 * (100 - high) / 60), 0]
+        self.assertEqual(expected, others.target_load_packing(view(), ASKED).tolist())
+
+    def test_load_variation_risk_balancing(self):
+        one = 100 * (1 - (0.03 + 8 / 96 + 0.04**0.5) / 2)
+        memory = 100 * (1 - (256 + 16) / 512 / 2)
+        expected = [np.floor(one + 0.5), min(np.floor(memory + 0.5), 74.0), 0]
+        self.assertEqual(expected, others.load_variation_risk_balancing(view(), ASKED).tolist())
+
+    def test_ovirt(self):
+        loads = (3 + 20 * 8 / 96, 33 + 20 * 8 / 96)
+        expected = [-(round(load * 998 / 110) + 1) for load in loads]
+        self.assertEqual(
+            [*expected, -999], others.ovirt_evenly_distributed(view(), ASKED).tolist()
+        )
+
+    def test_the_oracle_knows_what_is_under_way(self):
+        found = view()
+        found.fleet.true_cores = np.array([30.0, 6.0, 12.0])
+        found.fleet.true_bytes = np.array([0.0, 0.0, 150e9])
+        asked = types.SimpleNamespace(dedicated=False, true_cores=6.0, true_bytes=10e9)
+        np.testing.assert_allclose([-0.6, -0.2, -0.8], others.oracle(found, asked))
+
+
+class OursTest(unittest.TestCase):
+    def keys(self, seen, asked=ASKED):
+        """Return the weights by the package's functions alone."""
+        question = unseen(asked.vcpus, asked.memory_mib)
+        fresh = np.flatnonzero(np.abs(seen.now_s - seen.taken_s) <= 300)
+        known = our_weigher._Known(seen, fresh)
+        answers = [request.Answer(None, 'blind')] * len(seen.at)
+        for position, at in enumerate(fresh):
+            came = int(known.came_vcpus[position]), int(known.came_mib[position])
+            found: typing.Any = our_weigher._Found(known, position)
+            answers[at] = request._answer(found, *came, False, question)
+        return weights.weights(comparison.keys(answers, question, 0.05))
+
+    def test_arrays_say_what_the_package_says(self):
+        for name, columns in (
+            ('usual', {}),
+            ('came', {'vcpus_used': np.array([24, 64, 32])}),
+            ('left', {'vcpus_used': np.array([4, 64, 32])}),
+            ('stale', {'taken_s': np.array([990.0, 600.0, -np.inf])}),
+            ('ahead', {'taken_s': np.array([990.0, 1400.0, 1290.0])}),
+            ('full', {'promised_mib': np.array([[8, 8], [250, 250], [0, 0]]) << 10}),
+            ('absurd', {'demand': np.array([[1000.0, 2000.0], [20.0, 12.0], [0.0, 0.0]])}),
+            ('bandwidth', {'traffic': np.array([[99e9, 99e9], [20e9, 30e9], [0.0, 0.0]])}),
+            ('equal', {'demand': np.full((3, 2), 3.0), 'traffic': np.full((3, 2), 1e9)}),
+        ):
+            with self.subTest(name):
+                seen = view(**columns)
+                np.testing.assert_allclose(self.keys(seen), our_weigher.raw(seen, ASKED))
+
+    def test_the_decision_behind_it_is_the_hooks(self):
+        found = our_weigher._Found(our_weigher._Known(view(), np.arange(2)), 1)
+        self.assertEqual((1,), outcome(found.aggregates, unseen(8, 16384), found.limits).at)
+
+    def test_the_penalty_is_of_one_host_alone(self):
+        stock = nova_weights.stock(view(), ASKED)
+        told = our_weigher.penalty(view(), ASKED) - stock
+        np.testing.assert_allclose([0.0, -10 * (0.5 - 0.35), 0.0], told, atol=1e-9)
+        absurd = view(demand=np.array([[1e5, 1e5], [20.0, 12.0], [0.0, 0.0]]))
+        self.assertAlmostEqual(told[1], (our_weigher.penalty(absurd, ASKED) - stock)[1])
+
+
+class RegistryTest(unittest.TestCase):
+    def test_each_policy_tells_its_source_formula_and_deviations_in_thirty_lines(self):
+        for name, policy in subject.POLICIES.items():
+            with self.subTest(name):
+                told = inspect.getdoc(policy.function)
+                for part in ('Source: ', 'Formula: ', 'Deviations'):
+                    self.assertIn(part, told)
+                body = inspect.getsource(policy.function)
+                docstring = policy.function.__doc__
+                self.assertLessEqual(len(body.replace(docstring, '').splitlines()), 30)

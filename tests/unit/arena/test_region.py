@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+import unittest
+
+import numpy as np
+
+from tests.arena import (
+    cells,
+    fleet as fleets,
+    hosts,
+    inside,
+    loads,
+    parameters as p,
+    policies,
+    region,
+)
+
+
+def prepared(number, seed=1, count=16, seconds=1800):
+    """Return a small cell with its hosts and trace."""
+    cell = cells.cells()[number].shortened(count, seconds, seconds)
+    shape = hosts.Hosts(cell.shape, count, np.random.default_rng((seed, number, 0)))
+    return cell, shape, loads.Trace(cell, shape, seed)
+
+
+def run(number, policy, seed=1, way=inside.placed):
+    """Run it; return the region."""
+    cell, shape, trace = prepared(number, seed)
+    ran = region.Region(cell, shape, trace, policies.POLICIES[policy], seed, way)
+    ran.run()
+    return ran
+
+
+class DeterminismTest(unittest.TestCase):
+    def test_a_run_is_the_same_to_the_bit(self):
+        for policy in ('stock-10', 'numa-pressure', 'load-variation'):
+            with self.subTest(policy):
+                one, other = (run(3, policy).result for _ in range(2))
+                self.assertEqual(one.lost.tobytes(), other.lost.tobytes())
+                self.assertEqual(one.lost_second.tobytes(), other.lost_second.tobytes())
+                self.assertEqual(one.emptied, other.emptied)
+
+    def test_policies_meet_the_same_guests(self):
+        one, other = (prepared(9)[2] for _ in range(2))
+        self.assertEqual(one.wants.tobytes(), other.wants.tobytes())
+        self.assertEqual(one.arrive_s.tobytes(), other.arrive_s.tobytes())
+
+    def test_another_seed_is_another_run(self):
+        self.assertNotEqual(
+            run(3, 'stock-1', 1).result.lost.sum(), run(3, 'stock-1', 2).result.lost.sum()
+        )
+
+
+class ConservationTest(unittest.TestCase):
+    def test_guests_placed_are_those_on_hosts_and_those_that_left(self):
+        for number, policy in ((3, 'stock-1'), (11, 'pack'), (19, 'best-fit'), (24, 'stock-10')):
+            with self.subTest(number):
+                ran = run(number, policy)
+                state = ran.fleet.state
+                kept = np.isin(state, (fleets.UNDER_WAY, fleets.RUNS, fleets.GONE)).sum()
+                self.assertEqual(ran.result.placed, kept)
+                self.assertEqual(ran.result.refused, (state == fleets.REFUSED).sum())
+
+    def test_promises_are_the_sum_of_the_guests_there(self):
+        ran = run(19, 'stock-10')
+        fleet, trace = ran.fleet, ran.trace
+        there = np.isin(fleet.state, (fleets.UNDER_WAY, fleets.RUNS))
+        on = np.bincount(fleet.host[there], trace.memory_mib[there], ran.hosts.count)
+        np.testing.assert_array_equal(on, fleet.taken_mib)
+        self.assertTrue((fleet.taken_mib <= ran.hosts.ram_mib).all())
+        self.assertTrue((fleet.taken_dedicated <= ran.hosts.dedicated.sum(1)).all())
+
+    def test_parts_of_those_that_run_sum_to_one(self):
+        for way in (inside.placed, inside.floating):
+            with self.subTest(way.__name__):
+                fleet = run(15, 'stock-1', way=way).fleet
+                runs = fleet.state == fleets.RUNS
+                for parts in (fleet.cpu_parts, fleet.memory_parts):
+                    np.testing.assert_allclose(1.0, parts[runs].sum(1))
+
+    def test_node_counts_are_those_of_the_guests(self):
+        fleet = run(3, 'stock-10').fleet
+        runs = (fleet.state == fleets.RUNS) & ~fleet.trace.dedicated
+        vcpus = np.zeros_like(fleet.node_vcpus)
+        np.add.at(
+            vcpus, fleet.host[runs], fleet.cpu_parts[runs] * fleet.trace.vcpus[runs][:, None]
+        )
+        np.testing.assert_allclose(vcpus, fleet.node_vcpus, atol=1e-6)
+
+
+class FaultsTest(unittest.TestCase):
+    def test_a_share_of_the_hosts_has_no_agent_and_some_are_broken(self):
+        found = hosts.Hosts('equal', 200, np.random.default_rng(1))
+        self.assertEqual(10, (~found.agent).sum())
+        self.assertEqual(2, (found.broken > 0).sum())
+        self.assertTrue(found.agent[found.broken > 0].all())
+
+    def test_what_broken_hosts_publish(self):
+        _, shape, trace = prepared(3)
+        shape.agent[:] = True
+        shape.broken[:5] = range(5)
+        shape.phase[:] = 0
+        fleet = fleets.Fleet(shape, trace, inside.placed)
+        fleet.node_demand[:] = 4.0
+        for now_s in (60.0, 120.0):
+            fleet.publish(0, now_s, np.random.default_rng(1))
+        taken, demand = fleet.columns['taken_s'], fleet.columns['demand'][:, 0]
+        self.assertEqual([120.0, 120.0, 60.0, 120.0, 720.0], taken[:5].tolist())
+        self.assertGreater(demand[hosts.ABSURD], 3000)
+        self.assertEqual(0.0, demand[hosts.ZERO])
+        self.assertAlmostEqual(4.0, demand[hosts.SOUND], delta=0.5)
+
+    def test_who_has_no_agent_stays_unknown(self):
+        ran = run(3, 'stock-1')
+        self.assertFalse((ran.fleet.columns['taken_s'][~ran.hosts.agent] > 0).any())
+
+
+class SchedulerTest(unittest.TestCase):
+    def test_a_claim_is_seen_late_and_runs_later(self):
+        cell, shape, trace = prepared(3)
+        ran = region.Region(cell, shape, trace, policies.POLICIES['stock-1'], 1)
+        seen = []
+        ran._policy = policies.Policy(
+            'spy', lambda view, asked: seen.append(view) or view.at * 0.0
+        )
+        ran._request(0.0, np.array([0]))
+        self.assertEqual(0, ran.fleet.columns['vcpus_used'].sum())
+        ran._commit(1.0, ran._queue[0][3])
+        self.assertEqual(trace.vcpus[0], ran.fleet.taken_vcpus.sum())
+        self.assertEqual(0, ran.fleet.columns['vcpus_used'].sum())
+        visible_s, start_s = (entry[0] for entry in sorted(ran._queue)[-2:])
+        self.assertTrue(1 + p.VISIBLE_S[0] <= visible_s <= 1 + p.VISIBLE_S[1])
+        self.assertTrue(p.BUILD_S[0] <= start_s - visible_s <= p.BUILD_S[1])
+
+    def test_all_workers_busy_a_request_waits(self):
+        cell, shape, trace = prepared(3)
+        cell.workers = 1
+        ran = region.Region(cell, shape, trace, policies.POLICIES['stock-1'], 1)
+        ran._request(0.0, np.array([0]))
+        ran._request(0.0, np.array([1]))
+        kinds = [(entry[0], entry[1]) for entry in sorted(ran._queue)]
+        busy_s = p.DECIDE_S + p.DECIDE_HOST_S * shape.count
+        self.assertEqual([(busy_s, region.REQUEST), (busy_s, region.COMMIT)], kinds)
+
+    def test_a_subset_is_drawn_from_the_first_only(self):
+        scores, rng = np.arange(20.0), np.random.default_rng(1)
+        policy = policies.POLICIES['stock-10']
+        chosen = {int(region.choose(scores, policy, rng)[0]) for _ in range(300)}
+        self.assertEqual(set(range(10, 20)), chosen)
+        one = policies.POLICIES['stock-1']
+        np.testing.assert_array_equal([19, 18, 17], region.choose(scores, one, rng))
+
+    def test_alternates_are_the_best_of_the_others(self):
+        scores, rng = np.arange(20.0), np.random.default_rng(1)
+        for _ in range(50):
+            found = region.choose(scores, policies.POLICIES['stock-10'], rng).tolist()
+            rest = [at for at in (19, 18, 17) if at != found[0]]
+            self.assertEqual(rest[:2], found[1:])

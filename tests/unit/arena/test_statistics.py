@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+import math
+import unittest
+
+import numpy as np
+
+from tests.arena import statistics as subject
+
+
+def figures(loss, large=10, emptied=0.0):
+    """Return a policy's figures of one run."""
+    return {
+        'loss': loss,
+        'loss_second': loss,
+        'large_placed': large,
+        'emptied': emptied,
+        'ratios': np.array([loss]),
+    }
+
+
+def table(by_policy, cell='c'):
+    """Return a table of seeds from {policy: losses or figures}."""
+    count = len(next(iter(by_policy.values())))
+    return subject.Table(
+        {
+            (cell, seed): {
+                name: each[seed] if isinstance(each[seed], dict) else figures(each[seed])
+                for name, each in by_policy.items()
+            }
+            for seed in range(count)
+        }
+    )
+
+
+class PairedTest(unittest.TestCase):
+    def test_a_constant_ratio_is_certain(self):
+        found = subject.paired((2.0, 4.0, 6.0), (1.0, 2.0, 3.0))
+        for value in (found.mean, found.low, found.high):
+            self.assertAlmostEqual(2.0, value)
+
+    def test_the_mean_is_geometric(self):
+        self.assertAlmostEqual(1.0, subject.paired((2.0, 0.5), (1.0, 1.0)).mean)
+
+    def test_the_interval_is_students(self):
+        found = subject.paired((1.0, math.e), (1.0, 1.0))
+        self.assertAlmostEqual(math.exp(0.5 + 12.706 * 0.5), found.high, places=3)
+
+    def test_one_pair_tells_nothing(self):
+        self.assertEqual(math.inf, subject.paired((1.0,), (2.0,)).high)
+
+
+class DuelTest(unittest.TestCase):
+    def test_outcomes(self):
+        for expected, ours, rival in (
+            ('won', (1.0, 1.0, 1.0), (1.0, 1.0, 1.0)),
+            ('won', (1.0, 1.0, 1.0), (0.96, 0.96, 0.96)),
+            ('lost', (1.0, 1.0, 1.0), (0.9, 0.9, 0.9)),
+            ('undecided', (1.0, 1.0, 1.0), (0.5, 1.5, 0.9)),
+        ):
+            with self.subTest(expected):
+                found = table({'numa-pressure': ours, 'stock-1': rival})
+                self.assertEqual(expected, found.duel('c', 'numa-pressure', 'stock-1'))
+
+    def test_a_rival_that_places_fewer_large_guests_is_excused(self):
+        for name, worse in (('large', figures(0.5, large=9)), ('few', figures(0.5, large=10))):
+            with self.subTest(name):
+                found = table({'numa-pressure': (1.0,) * 3, 'pack': (worse,) * 3})
+                expected = 'excused' if name == 'large' else 'lost'
+                self.assertEqual(expected, found.duel('c', 'numa-pressure', 'pack'))
+
+    def test_variants_of_ours_and_the_oracle_are_no_rivals(self):
+        found = table({name: (1.0,) for name in ('oracle', 'numa-pressure', 'penalty-10', 'pack')})
+        self.assertEqual(['pack'], found.rivals('numa-pressure'))
+
+
+class GapTest(unittest.TestCase):
+    def test_from_stock_to_the_oracle(self):
+        found = table({'stock-10': (2.0, 2.0), 'oracle': (1.0, 1.0), 'x': (1.25, 1.25)})
+        self.assertEqual({'c': 0.75}, found.gaps('x'))
+
+    def test_where_there_is_none_it_is_left_out(self):
+        found = table({'stock-10': (1.0,), 'oracle': (0.99,), 'x': (1.0,)})
+        self.assertEqual({}, found.gaps('x'))
+
+
+class SummaryTest(unittest.TestCase):
+    def test_losses_are_of_guests_that_all_placed(self):
+        class Ran:
+            large = large_placed = refused = emptied = most_new = decisions = 0
+
+            def __init__(self, wanted, lost):
+                self.wanted, self.lost = np.array(wanted), np.array(lost)
+                self.lost_second = self.lost
+
+        found = subject.summary(
+            {
+                'a': Ran((1.0, 1.0, 0.0), (0.1, 0.3, 0.0)),
+                'b': Ran((1.0, 1.0, 9.0), (0.2, 0.4, 9.0)),
+            }
+        )
+        self.assertAlmostEqual(0.2, found['a']['loss'])
+        self.assertAlmostEqual(0.3, found['b']['loss'])
