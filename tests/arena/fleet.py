@@ -63,7 +63,8 @@ class Fleet:
         self.busy_mean, self.busy_variance = np.zeros((2, count))
         self.known_guests, self.known_sum = np.zeros((2, count))
         # What the oracle knows: of all guests that are claimed.
-        self.true_cores, self.true_bytes = np.zeros((2, count))
+        self.true_cores = np.zeros(count)
+        self.true_nodes = np.zeros((count, nodes))  # of those that run
         self.columns = {name: np.zeros(count, np.int64) for name in COUNTED}
         for name in MEASURED:
             wide = name in ('demand', 'traffic', 'promised_mib', 'node_guests', 'node_vcpus')
@@ -106,8 +107,8 @@ class Fleet:
         pool[host] += sign * trace.vcpus[guest]
         self.taken_mib[host] += sign * trace.memory_mib[guest]
         self.taken_gb[host] += sign * trace.disk_gb[guest]
-        self.true_cores[host] += sign * self._means[guest]
-        self.true_bytes[host] += sign * self._means[guest] * trace.lines[guest] * 64
+        if not trace.dedicated[guest]:
+            self.true_cores[host] += sign * self._means[guest]
 
     def count(self, guest, sign, building):
         """Let Nova's database tell of a guest, or of its end; ``building``: of its build."""
@@ -142,6 +143,7 @@ class Fleet:
         if not trace.dedicated[guest]:
             self.node_guests[host] += sign * cpus
             self.node_vcpus[host] += sign * cpus * trace.vcpus[guest]
+            self.true_nodes[host] += sign * cpus * self._means[guest]
             if sign > 0 and not self.usual[guest]:  # half a core a vCPU, until it is measured
                 self.node_young[host] += cpus * trace.vcpus[guest] * p.PRIOR_CORES_PER_VCPU
 

@@ -6,6 +6,13 @@ import numpy as np
 from tests.arena import parameters as p
 
 
+def _batches(rng, count):
+    """Return each guest's batch, by number: most come alone, some several at once."""
+    several = rng.random(count) < p.BATCHES
+    sizes = np.where(several, 1 + rng.geometric(1 / (p.BATCH_MEAN - 1), count), 1)
+    return np.repeat(np.arange(count), sizes)[:count]
+
+
 class Trace:
     """Guests by the time they come, as arrays.
 
@@ -54,22 +61,22 @@ class Trace:
         chances = weights / weights.sum()
         memory = np.array([flavor[1] for flavor in p.FLAVORS])
         first = int(target_mib / (memory * chances).sum())
-        flavors = rng.choice(len(p.FLAVORS), first, p=chances)
-        arrive = rng.uniform(0, cell.fill_s, first)
-        # Of those that are there at any time, most are long-lived.
-        leave = arrive + rng.exponential(p.LONG_S, first)
         hours = end_s / 3600
-        parts = [(arrive, leave, flavors)]
-        for per_hour, lifetime_s in ((p.SHORT_PER_HOUR, p.SHORT_S), (p.LONG_PER_HOUR, p.LONG_S)):
-            count = rng.poisson(per_hour * first * hours)
-            came = rng.uniform(0, end_s, count)
-            parts.append(
-                (
-                    came,
-                    came + rng.exponential(lifetime_s, count),
-                    rng.choice(len(p.FLAVORS), count, p=chances),
-                )
-            )
+        parts = []
+        # Of those that are there at any time, most are long-lived.
+        for count, until_s, lifetime_s, most_mib in (
+            (2 * first, cell.fill_s, p.LONG_S, target_mib),
+            (rng.poisson(p.SHORT_PER_HOUR * first * hours), end_s, p.SHORT_S, np.inf),
+            (rng.poisson(p.LONG_PER_HOUR * first * hours), end_s, p.LONG_S, np.inf),
+        ):
+            batch = _batches(rng, count)
+            batches = batch.max(initial=-1) + 1
+            came = rng.uniform(0, until_s, batches)[batch]
+            came = came + rng.uniform(0, p.BATCH_S, count)
+            flavors = rng.choice(len(p.FLAVORS), batches, p=chances)[batch]
+            leave = came + rng.exponential(lifetime_s, count)
+            kept = memory[flavors].cumsum() <= most_mib
+            parts.append((came[kept], leave[kept], flavors[kept]))
         self.arrive_s, self.leave_s, self.flavor = map(np.concatenate, zip(*parts))
 
     def _storm(self, rng, count, cell):

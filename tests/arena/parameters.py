@@ -8,13 +8,15 @@ SAP
     https://arxiv.org/abs/2510.23911: roughly 1,800 hypervisors and 48,000 guests on Nova over
     30 days; CPU contention above 40 % exists; hosts of up to 99 % CPU beside idle ones; over
     80 % of guests use less than 70 % of what they were given.
-Azure packing
-    Hadary et al.: Protean (OSDI 2020), trace AzurePackingTraceV1 (CC-BY),
-    https://github.com/Azure/AzurePublicDataset/blob/master/AzureTracesForPacking2020.md:
-    sizes as parts of a machine, starts and ends over 14 days, ends capped at 90 days.
-Resource Central
-    Cortez et al. (SOSP 2017), the Azure trace of 2017: most guests are small, mean use of most
-    is below 20 %, most lifetimes are below a day while long ones hold most of the cores.
+bitbrains
+    CPU series of 50 guests over 30 days, bitbrains-small of https://github.com/atlarge-research/opendc
+    (691036d), from Shen, van Beek, Iosup (CCGrid 2015); by ``tests.arena.fits``.
+Azure
+    Cortez et al.: Resource Central (SOSP 2017), its public trace (CC-BY) as sizes, batches and
+    lifetimes of 1.2 million guests in https://github.com/huaweicloud/trace_generation_rnn
+    (fa856db); by ``tests.arena.fits``. The packing trace of 2020 isn't fitted yet.
+SURF
+    a week of the Lisa cluster's jobs, surf_week of OpenDC; by ``tests.arena.fits``.
 pressure.md
     the project's definitions, doc/source/reference/pressure.rst
 """
@@ -50,7 +52,7 @@ THREADS_PER_CORE = 2
 #: What a sibling adds to its core (pressure.md).
 SMT_RATIO = 0.25
 #: Of a host's CPUs, those for dedicated guests where hosts have both pools. Assumed.
-DEDICATED_RATIO = 0.4
+DEDICATED_RATIO = 0.25
 #: SLIT: the own node, another of the socket, another socket. Assumed, as firmware has them.
 DISTANCES = (10, 12, 21)
 #: Of the machine whose documents began the project: 60 ns local, 100 ns remote.
@@ -86,8 +88,8 @@ MOVE_FLOOR, MOVE_GAP, MOVE_EVERY_S = 0.7, 0.2, 300
 
 # ---- Guests ------------------------------------------------------------------------------
 
-#: vCPUs, MiB, GB of disk, weight. Few large ones, most small (Resource Central; Azure packing).
-#: The weights are assumed; shares by cores follow from them: a third is 16 vCPUs or more.
+#: vCPUs, MiB, GB of disk, weight. Assumed: Azure's guests are smaller (45 % of one vCPU, 0.01 %
+#: of 16, the largest there), SAP's larger, of which no shares are published.
 FLAVORS = (
     (1, 2 * GIB_MIB, 20, 4),
     (2, 4 * GIB_MIB, 20, 12),
@@ -103,27 +105,34 @@ FLAVORS = (
 LARGE_VCPUS = 32
 #: Of guests up to a size, those that ask for dedicated CPUs where hosts have some. Assumed.
 DEDICATED_GUESTS, DEDICATED_VCPUS_MAX = 0.2, 16
-#: Short-lived guests that come in an hour, as a part of those that are there, and their
-#: lifetime; the others'. Shapes as Resource Central and Azure packing tell, figures assumed.
-SHORT_PER_HOUR, SHORT_S = 0.06, 3600.0
-LONG_PER_HOUR, LONG_S = 0.02, 72 * 3600.0
-#: Of requests, those for several instances, and for how many. Assumed.
+#: Short-lived guests that come in an hour, as a part of those that are there, and their mean
+#: lifetime; the others'. Azure: of those that come 63 % live less than an hour (here 57), 77 %
+#: less than four (90), 92 % less than a day (92). How many come is assumed.
+SHORT_PER_HOUR, SHORT_S = 0.08, 3600.0
+LONG_PER_HOUR, LONG_S = 0.01, 72 * 3600.0
+#: Batches: of all, those of several guests, of one flavor, and how many these are on average
+#: (Azure); within so many seconds (assumed). Their numbers in five minutes then vary as they do
+#: there: variance / mean is 65 in Azure's trace, 35 in SURF's, of larger regions.
+BATCHES, BATCH_MEAN, BATCH_S = 0.43, 7.5, 60.0
+#: Of guests, those of one request for several instances, and for how many. Assumed.
 MULTI_CREATE, MULTI_COUNT = 0.02, 5
 #: Bounds of building a guest and of the time until a claim is in the database [s].
 BUILD_S, VISIBLE_S = (5.0, 180.0), (1.0, 10.0)
 STORM_GUESTS_PER_HOST = 0.67  # assumed: a hundred on 150 hosts, within a minute
 
-#: Of a region's RAM, what is promised at the end of filling; mean cores per vCPU. Assumed
-#: within what SAP tells: most guests use little, while some hosts are saturated.
-LOADS = {'calm': (0.60, 0.12), 'mixed': (0.72, 0.24), 'hot': (0.80, 0.32)}
-#: Spread of a guest's mean cores per vCPU (of its logarithm): where load follows allocation,
-#: and where it doesn't: then 80 % of guests are below 70 % of use in each load (SAP).
-SIGMA = {'allocation': 0.25, 'other': 1.1}
+#: Of a region's RAM, what is promised at the end of filling (assumed), and the mean cores per
+#: vCPU before they are cut at 1: 0.086 (bitbrains); two and three times as much are assumed, so
+#: that, as SAP tells, most guests use little, while some hosts are saturated.
+LOADS = {'calm': (0.60, 0.09), 'mixed': (0.72, 0.24), 'hot': (0.80, 0.32)}
+#: Spread of a guest's mean cores per vCPU (of its logarithm): where load follows allocation
+#: (assumed), and where it doesn't: 1.53 among guests that aren't idle (bitbrains). All but a few
+#: are then below 70 % of use, as 100 % are there; SAP tells of more than 80 %.
+SIGMA = {'allocation': 0.25, 'other': 1.5}
 #: It falls with the size, as vCPUs ** −this: a large guest is many processes. Assumed.
 SIGMA_FALL = 0.15
-#: Change of it with the time: the day's, of which a run sees a third, and a guest's own
-#: (of the logarithm), which lasts so long. Assumed.
-DAY_AMPLITUDE, OWN_SIGMA, OWN_S, SLOT_S = 0.2, 0.35, 1800.0, 300
+#: Change of it with the time: the day's, and a guest's own (of the logarithm), which after half
+#: an hour is 0.76 of what it was (bitbrains, medians).
+DAY_AMPLITUDE, OWN_SIGMA, OWN_S, SLOT_S = 0.11, 0.59, 6500.0, 300
 #: Correlation of a guest's vCPUs within an interval: bursts. Assumed; swept by ± 50 %.
 BURST = 0.15
 #: DRAM lines per core-second: the median, its spread; 64 bytes each. Assumed: 0.64 GB/s a core.

@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from tests.arena import parameters as p
+from tests.arena import losses, parameters as p
 
 
 def best_fit(view, asked):
@@ -91,16 +91,30 @@ def oracle(view, asked):
     """Know what all guests will want on average, claims in flight included: the floor.
 
     Source: none; nobody can have it.
-    Formula: − max(Σ cores, Σ bytes/s of all guests that are claimed and this one, over capacity).
-    Deviations: greedy, host by host: not the optimum over all requests, and blind to bursts.
+    Formula: − the loss that the guest adds: of waiting with bursts on the best node that has
+    room, or on all and of their distance where none has; a hundredth of the host's pressure
+    tells equals apart.
+    Deviations: greedy, request by request: not the optimum over all of them.
     """
-    fleet = view.fleet
+    fleet, at, count = view.fleet, view.at, view.cores.shape[1]
     cores = 0.0 if asked.dedicated else asked.true_cores
-    cpu = (fleet.true_cores[view.at] + cores) / view.cores.sum(1)
-    traffic = (fleet.true_bytes[view.at] + asked.true_bytes) / view.bandwidth.sum(1)
-    return -np.maximum(cpu, traffic)
+    placed, promised = fleet.true_nodes[at], fleet.promised_mib[at]
+    demand = placed + (fleet.true_cores[at] - placed.sum(1))[:, None] / count
+    flying_mib = (fleet.taken_mib[at] - promised.sum(1))[:, None] / count
+    now = _waiting(demand, view.cores)
+    one = _waiting(demand + cores, view.cores) - now
+    fits = (view.threads >= asked.vcpus) & (
+        view.memory_mib - promised - flying_mib >= asked.memory_mib
+    )
+    parts = view.cores / view.cores.sum(1)[:, None]
+    wide = (_waiting(demand + cores * parts, view.cores) - now).sum(1)
+    far_ns = fleet.hosts.far_ns.mean()
+    wide += asked.true_bytes / losses.LINE_BYTES * far_ns * 1e-9 / p.MLP
+    best = np.where(fits, one, np.inf).min(1)
+    pressed = (demand.sum(1) + cores) / view.cores.sum(1)
+    return -np.where(fits.any(1), best, wide) - 0.01 * pressed
 
 
-def prior_cores(asked):
-    """Return what a guest nobody knows is taken to want [cores]."""
-    return p.PRIOR_CORES_PER_VCPU * asked.vcpus
+def _waiting(demand, cores):
+    # Variance as that of guests of six vCPUs that are a fifth busy, with what they change.
+    return losses.waiting(demand - cores, np.sqrt(2.0 * np.maximum(0, demand)))

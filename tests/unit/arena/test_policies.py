@@ -101,12 +101,37 @@ class OthersTest(unittest.TestCase):
             [*expected, -999], others.ovirt_evenly_distributed(view(), ASKED).tolist()
         )
 
+    def oracle(self, cores, fits=True, flying=0.0, lines=1e7):
+        """Return its scores; the first host's guests want 28 and 20 of 30 cores."""
+        found = view(demand=np.full((3, 2), np.nan))
+        nodes = np.array([[28.0, 20.0], [10.0, 29.0], [24.0, 24.0]])
+        found.fleet = types.SimpleNamespace(
+            true_nodes=nodes,
+            true_cores=nodes.sum(1) + np.array([0.0, flying, 0.0]),
+            promised_mib=np.full((3, 2), (100 if fits else 255) << 10),
+            taken_mib=np.full(3, (200 if fits else 510) << 10),
+            hosts=types.SimpleNamespace(far_ns=np.array([[0.0, 40.0], [40.0, 0.0]])),
+        )
+        asked = types.SimpleNamespace(
+            vcpus=8,
+            memory_mib=16384,
+            dedicated=False,
+            true_cores=cores,
+            true_bytes=64 * lines * cores,
+        )
+        return others.oracle(found, asked)
+
+    def test_the_oracle_takes_the_node_on_which_a_guest_adds_least_waiting(self):
+        self.assertEqual(1, self.oracle(6.0).argmax())
+
     def test_the_oracle_knows_what_is_under_way(self):
-        found = view()
-        found.fleet.true_cores = np.array([30.0, 6.0, 12.0])
-        found.fleet.true_bytes = np.array([0.0, 0.0, 150e9])
-        asked = types.SimpleNamespace(dedicated=False, true_cores=6.0, true_bytes=10e9)
-        np.testing.assert_allclose([-0.6, -0.2, -0.8], others.oracle(found, asked))
+        self.assertEqual(0, self.oracle(6.0, flying=30.0).argmax())
+
+    def test_the_oracle_knows_what_distance_costs(self):
+        near, far = (self.oracle(6.0, fits=False, lines=lines) for lines in (0.0, 1e7))
+        np.testing.assert_allclose(6.0 * 1e7 * 20e-9 / p.MLP, near - far)
+        for lines in (0.0, 1e7):
+            np.testing.assert_array_equal(self.oracle(6.0), self.oracle(6.0, lines=lines))
 
 
 class OursTest(unittest.TestCase):
