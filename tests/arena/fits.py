@@ -18,6 +18,8 @@ import sys
 import numpy as np
 
 INTERVAL_S = 300
+#: Below this a guest is idle: its logarithm is noise [cores per vCPU].
+IDLE = 0.005
 
 
 def series(fragments, tasks):
@@ -35,7 +37,7 @@ def use(guests):
     means = np.array([values.mean() for values in guests.values()])
     spreads, keeps, days = [], [], []
     for values in guests.values():
-        if values.mean() < 0.005:  # idle: its logarithm is noise
+        if values.mean() < IDLE:
             continue
         logs = np.log(np.maximum(values, 0.002))
         spreads.append(logs.std())
@@ -50,10 +52,10 @@ def use(guests):
         'mean cores per vCPU': means.mean(),
         'below 70 %': (means < 0.7).mean(),
         'below 20 %': (means < 0.2).mean(),
-        'sigma between (of the logarithm)': np.log(np.maximum(means, 0.002)).std(),
-        'sigma within, median': np.median(spreads),
-        'correlation after 30 min, median': np.median(keeps),
-        'amplitude of the day, median': np.median(days),
+        'sigma between (of the logarithm)': np.log(means[means >= IDLE]).std(),
+        'sigma within, median': np.median(spreads or [0.0]),
+        'correlation after 30 min, median': np.median(keeps or [0.0]),
+        'amplitude of the day, median': np.median(days or [0.0]),
     }
 
 
