@@ -17,6 +17,8 @@ What lives where, from the parts that know nothing of the others to those that u
 ``region.py``      the loop: events, scheduler workers with stale views, claims, measurements
 ``cells.py``       shape × load × what load follows, and what is swept
 ``statistics.py``  paired ratios with their intervals, duels, the figures of the last line
+``fits.py``        the figures that parameters.py takes from recorded traces, run by hand
+``sampling.py``    decisions of a run, kept for the referee
 ``referee.py``     the same decisions by Nova's own handler and our real weigher
 ``__main__.py``    the command
 

@@ -46,6 +46,14 @@ def arguments(args):
     parser.add_argument('--tuning', action='store_true', help="seeds 1 … 100, not the table's")
     parser.add_argument('--cells', default='', help='only cells whose names have this in them')
     parser.add_argument('--policies', default='', help='only these, comma-separated')
+    for name in ('want', 'burst', 'build'):
+        parser.add_argument(
+            f'--{name}',
+            type=float,
+            default=1.0,
+            metavar='FACTOR',
+            help='for sensitivity: 0.5, 1.5',
+        )
     parser.add_argument('--contender', default=registry.TODAY, choices=list(registry.POLICIES))
     parser.add_argument('--no-referee', action='store_true', help="without Nova's own code")
     parser.add_argument('--processes', type=int, default=os.cpu_count())
@@ -66,6 +74,9 @@ def chosen_cells(options):
     found = [cell for cell in conditions.cells() if options.cells in cell.name]
     if options.quick:
         found = [cell.shortened(*QUICK) for cell in found if cell.number in QUICK_CELLS]
+    for cell in found:
+        cell.want_factor, cell.burst_factor = options.want, options.burst
+        cell.build_factor *= options.build
     return found
 
 

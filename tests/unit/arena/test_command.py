@@ -51,6 +51,11 @@ class CommandTest(unittest.TestCase):
         self.assertGreaterEqual(len({cell.name for cell, *_ in tasks}) * len(rivals), 200)
         self.assertEqual(set(p.SEEDS_TABLE), {seed for _, seed, *_ in tasks})
 
+    def test_factors_for_sensitivity(self):
+        options = subject.arguments(['--want', '1.5', '--build', '0.5', '--cells', 'long builds'])
+        (cell,) = subject.chosen_cells(options)
+        self.assertEqual((1.5, 1.0, 2.0), (cell.want_factor, cell.burst_factor, cell.build_factor))
+
     def test_another_first_seed(self):
         with unittest.mock.patch.dict('os.environ', ARENA_SEED='2000'):
             self.assertEqual(range(2000, 2005), subject.seeds(subject.arguments([])))
