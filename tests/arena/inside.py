@@ -81,7 +81,7 @@ def aggregates(fleet, host):
         None,
         fleet.distance_rows,
         tuple((at,) for at in range(nodes)),
-        turn=int(fleet.placements[host]) % nodes,
+        rotation=int(fleet.placements[host]) % nodes,
     )
 
 

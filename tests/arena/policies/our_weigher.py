@@ -195,7 +195,7 @@ class _Found:
             None,
             known.distance_rows,
             tuple((at,) for at in range(count)),
-            turn=int(known.turn[position]),
+            rotation=int(known.turn[position]),
         )
         self.limits = LIMITS
         guests = int(known.known_guests[position])
