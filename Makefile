@@ -86,7 +86,7 @@ bench-weigher: ## Measure weigher and filter beside Nova's own, on up to 10,000 
 	@tools/setup nova34
 	@.venv-nova-34/bin/python -m tests.bench.bench_weigher $(ARGS)
 
-arena: setup ## Compare ways of choosing hosts in a simulated region (15 min; ARGS='--quick')
+arena: setup ## Compare ways of choosing hosts in a simulated region (ARGS='--quick': in seconds)
 	@tools/setup nova34
 	@$(PYTHON) -m tests.arena $(ARGS)
 
