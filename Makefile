@@ -28,7 +28,7 @@ coverage: setup ## Run the unit tests and say which part of the branches they ta
 	@$(PYTHON) tools/coverage
 
 lab: setup-lab ## Run the tests on emulated hosts (ARGS: pytest's)
-	@$(PYTHON) -m pytest tests/lab -q --timeout 400 --reruns 1 -rfER --durations 10 $(ARGS)
+	@$(PYTHON) -m pytest tests/lab -q --timeout 600 --reruns 1 -rfER --durations 10 $(ARGS)
 
 lab-full: override ARGS += --full
 lab-full: lab ## Also run the long ones: twelve and sixteen guests, ten orders, moves, the agent
