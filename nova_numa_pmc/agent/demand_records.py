@@ -59,7 +59,7 @@ class Remembering:
         self.histories.feed(tick.sample, guests, promises)
         if options.publish and self.histories.clock_s >= self._saved_s + SAVE_EVERY_S:
             self.save()
-        known = (
+        longer = longer_horizon.LongerHorizon(
             self.histories,
             tick.sample,
             tick.host,
@@ -68,7 +68,7 @@ class Remembering:
             options.shared.limits,
             tick.now.boottime_ns,
         )
-        return longer_horizon.node_loads(*known), longer_horizon.pool_demands(*known)
+        return longer.node_loads(), longer.pool_demands()
 
     def expected(self) -> model.History:
         """Return what new guests are expected by, as :func:`flavors.published`."""

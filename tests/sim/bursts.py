@@ -83,9 +83,13 @@ class BurstingHost:
         for _ in range(round(fine * 60 / INTERVAL_S)):
             wanted = self._measure(INTERVAL_S)
         self.snapshot = sum(wanted) / CORES
-        (load,) = longer_horizon.node_loads(
-            self._histories, self._sample, _HOST, _GUESTS, _PROMISES, _LIMITS, _NOW_NS
-        ).values()
+        (load,) = (
+            longer_horizon.LongerHorizon(
+                self._histories, self._sample, _HOST, _GUESTS, _PROMISES, _LIMITS, _NOW_NS
+            )
+            .node_loads()
+            .values()
+        )
         self.longer = load.demand_cores / CORES
 
     def _measure(self, seconds):

@@ -97,94 +97,6 @@ class Charge:
         self.demand, self.traffic, self.cpus, self.mems = demand, traffic, cpus, mems
 
 
-def node_loads(
-    histories: demand_history.Histories,
-    sample: Sample,
-    host: model.Topology,
-    guests: Mapping[str, model.Guest],
-    promises: Mapping[str, model.Promise],
-    limits: model.Limits,
-    now_ns: int,
-) -> dict[int, model.NodeLoad]:
-    """Return {node id: what it is wanted for} over the longer horizon.
-
-    What is unknown of the interval is unknown. Where it can't be told what part of it is the
-    guests' (the source in use does not tell their traffic), the interval's stands for it, with
-    what young guests are expected to want beside it. It is no less than what was sustained in
-    the last minutes: a load that has come and stays counts, however short its history is.
-
-    :param histories: fed with this sample
-    :param guests: by uuid, those that run
-    :param promises: by uuid
-    :param now_ns: CLOCK_BOOTTIME
-    """
-    charges = _Charges(histories, sample, host, guests, promises, limits, now_ns)
-    known = charges.all()
-    found = {}
-    for node in sample.nodes:
-        others = histories.others.get(node.id) or demand_history.Wants()
-        cores, bytes_per_sec = histories.sustained(node.id)
-        found[node.id] = model.NodeLoad(
-            _composed(
-                node.demand_cores,
-                cores,
-                others.demand,
-                [(each.demand, each.cpus.get(node.id, 0.0)) for each in known],
-            ),
-            _composed(
-                node.bandwidth_bytes_per_sec,
-                bytes_per_sec,
-                others.traffic,
-                [(each.traffic, each.mems.get(node.id, 0.0)) for each in known],
-            ),
-            node.bandwidth_max_bytes_per_sec,
-            node.link_ratio,
-            node.stolen_cores,
-        )
-    return found
-
-
-def pool_demands(
-    histories: demand_history.Histories,
-    sample: Sample,
-    host: model.Topology,
-    guests: Mapping[str, model.Guest],
-    promises: Mapping[str, model.Promise],
-    limits: model.Limits,
-    now_ns: int,
-) -> tuple[PoolSample, ...]:
-    """Return the interval's pools of CPUs beside the floating one over the longer horizon.
-
-    In a pool's demand the histories of the guests whose pool it is stand for what they wanted
-    in the interval; the rest, which others of the host's guests may share, is the interval's.
-
-    :returns: as in the sample
-    """
-    if not sample.pools:
-        return ()
-    charges = _Charges(histories, sample, host, guests, promises, limits, now_ns)
-    usable = frozenset().union(*(node.usable_cpus or node.cpus for node in host.nodes))
-    found = []
-    for pool in sample.pools:
-        members = [
-            uuid
-            for uuid, guest in guests.items()
-            if guest.allowed_cpus is not None
-            and not guest.placed_by
-            and guest.allowed_cpus & usable == frozenset(pool.cpus)
-        ]
-        more = charges.beyond_the_interval(members)
-        found.append(
-            pool._replace(
-                demand_by_node=tuple(
-                    (node, None if cores is None else max(0.0, cores + more.get(node, 0.0)))
-                    for node, cores in pool.demand_by_node
-                )
-            )
-        )
-    return tuple(found)
-
-
 def _composed(
     measured: float | None,
     sustained: float | None,
@@ -225,8 +137,8 @@ class Expected:
         self.excess = self.most - (measured or 0.0)
 
 
-class _Charges:
-    """Demand that each guest counts for, and where."""
+class LongerHorizon:
+    """Composes what a host is wanted for of the demand that each of its guests counts for."""
 
     def __init__(
         self,
@@ -238,13 +150,84 @@ class _Charges:
         limits: model.Limits,
         now_ns: int,
     ) -> None:
+        """Prepare for an interval.
+
+        :param histories: fed with this sample
+        :param guests: by uuid, those that run
+        :param promises: by uuid
+        :param now_ns: CLOCK_BOOTTIME
+        """
+        self._sample, self._host = sample, host
         self._histories, self._guests, self._promises = histories, guests, promises
         self._samples = {each.uuid: each for each in sample.guests}
         self._now_ns = now_ns
         self._flavors: dict[str | None, model.History] = {}
         self._cores = dict(zip((node.id for node in host.nodes), capacity_cores(host, limits)))
 
-    def all(self) -> list[Charge]:
+    def node_loads(self) -> dict[int, model.NodeLoad]:
+        """Return {node id: what it is wanted for} over the longer horizon.
+
+        What is unknown of the interval is unknown. Where it can't be told what part of it is the
+        guests' (the source in use does not tell their traffic), the interval's stands for it, with
+        what young guests are expected to want beside it. It is no less than what was sustained in
+        the last minutes: a load that has come and stays counts, however short its history is.
+        """
+        known = self._charges()
+        found = {}
+        for node in self._sample.nodes:
+            others = self._histories.others.get(node.id) or demand_history.Wants()
+            cores, bytes_per_sec = self._histories.sustained(node.id)
+            found[node.id] = model.NodeLoad(
+                _composed(
+                    node.demand_cores,
+                    cores,
+                    others.demand,
+                    [(each.demand, each.cpus.get(node.id, 0.0)) for each in known],
+                ),
+                _composed(
+                    node.bandwidth_bytes_per_sec,
+                    bytes_per_sec,
+                    others.traffic,
+                    [(each.traffic, each.mems.get(node.id, 0.0)) for each in known],
+                ),
+                node.bandwidth_max_bytes_per_sec,
+                node.link_ratio,
+                node.stolen_cores,
+            )
+        return found
+
+    def pool_demands(self) -> tuple[PoolSample, ...]:
+        """Return the interval's pools of CPUs beside the floating one over the longer horizon.
+
+        In a pool's demand the histories of the guests whose pool it is stand for what they wanted
+        in the interval; the rest, which others of the host's guests may share, is the interval's.
+
+        :returns: as in the sample
+        """
+        if not self._sample.pools:
+            return ()
+        usable = frozenset().union(*(node.usable_cpus or node.cpus for node in self._host.nodes))
+        found = []
+        for pool in self._sample.pools:
+            members = [
+                uuid
+                for uuid, guest in self._guests.items()
+                if guest.allowed_cpus is not None
+                and not guest.placed_by
+                and guest.allowed_cpus & usable == frozenset(pool.cpus)
+            ]
+            more = self._beyond_the_interval(members)
+            found.append(
+                pool._replace(
+                    demand_by_node=tuple(
+                        (node, None if cores is None else max(0.0, cores + more.get(node, 0.0)))
+                        for node, cores in pool.demand_by_node
+                    )
+                )
+            )
+        return tuple(found)
+
+    def _charges(self) -> list[Charge]:
         """Return what each guest counts for."""
         found = []
         for uuid in sorted(self._samples.keys() | self._promises.keys()):
@@ -255,7 +238,7 @@ class _Charges:
                     found.append(charge)
         return found
 
-    def beyond_the_interval(self, uuids: Iterable[str]) -> dict[int, float]:
+    def _beyond_the_interval(self, uuids: Iterable[str]) -> dict[int, float]:
         """Return {node id: cores} by which some guests' histories exceed what they wanted now."""
         levels: dict[int, Level] = {}
         now: dict[int, float] = {}
@@ -299,7 +282,7 @@ class _Charges:
         else:
             mems = (
                 self._where(promise and promise.mem_nodes)
-                if promise and (promise.mem_nodes)
+                if promise and promise.mem_nodes
                 else cpus
             )
         return Charge(demand, traffic, cpus, mems)

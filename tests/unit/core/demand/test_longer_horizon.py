@@ -97,7 +97,10 @@ class Here:
             self.histories.feed(self.sample, self.known, self.promises)
 
     def loads(self):
-        return subject.node_loads(
+        return self.longer_horizon().node_loads()
+
+    def longer_horizon(self):
+        return subject.LongerHorizon(
             self.histories, self.sample, self.host, self.known, self.promises, LIMITS, NOW_NS
         )
 
@@ -217,9 +220,7 @@ class PoolTest(TestCase):
         here.sample = here.sample._replace(
             pools=(PoolSample((0, 16), demand_by_node, ((0, 0.0), (1, 0.0))),)
         )
-        (found,) = subject.pool_demands(
-            here.histories, here.sample, here.host, here.known, here.promises, LIMITS, NOW_NS
-        )
+        (found,) = here.longer_horizon().pool_demands()
         self.assertEqual((0, 16), found.cpus)
         return found.demand_by_node
 
@@ -267,7 +268,9 @@ class PoolTest(TestCase):
         here.run(5.0)
         self.assertEqual(
             (),
-            subject.pool_demands(here.histories, here.sample, here.host, {}, {}, LIMITS, NOW_NS),
+            subject.LongerHorizon(
+                here.histories, here.sample, here.host, {}, {}, LIMITS, NOW_NS
+            ).pool_demands(),
         )
 
 
