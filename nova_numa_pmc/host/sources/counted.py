@@ -178,7 +178,7 @@ def add_up(
     for event in chosen:
         if event.minus is not None:
             totals[event.role] = rates.subtract(totals[event.role], totals.get(event.minus))
-    known = [delta.share for role in ROLES for delta in (totals[role],) if delta is not None]
+    known = [delta.share for delta in map(totals.get, ROLES) if delta is not None]
     local, remote, instructions, cycles, remote_cache, stalled = (
         rates.per_sec(delta, elapsed_ns) for delta in totals.values()
     )
