@@ -145,22 +145,19 @@ class CommandTest(unittest.TestCase):
             record = logging.LogRecord('n', level, 'f', 1, 'one\ntwo', (), None)
             self.assertEqual('%sone\n%stwo' % (text, text), formatter.format(record))
 
+    def begun(self):
+        """Start the agent as a process of its own."""
+        command = (sys.executable, '-m', 'nova_numa_pmc.cmd.agent')
+        return subprocess.Popen(
+            [*command, '--config-file', self.config, '--root', self.root],
+            stderr=subprocess.PIPE,
+            cwd=TOP,
+        )
+
     def test_the_service_from_start_to_sigterm(self):
         """A process of its own, told by pipes and signals what to do."""
         self.configure('[counters]\ninterval_s = 0.5\n')
-        with subprocess.Popen(
-            [
-                sys.executable,
-                '-m',
-                'nova_numa_pmc.cmd.agent',
-                '--config-file',
-                self.config,
-                '--root',
-                self.root,
-            ],
-            stderr=subprocess.PIPE,
-            cwd=TOP,
-        ) as process:
+        with self.begun() as process:
             try:
                 said_until(process, b'started: ')
                 process.send_signal(signal.SIGHUP)
@@ -178,19 +175,7 @@ class CommandTest(unittest.TestCase):
             self.skipTest('prometheus_client is not installed')
         path = os.path.join(self.root, 'metrics.sock')
         self.configure('[counters]\ninterval_s = 0.5\n[agent]\nmetrics = unix:%s\n' % path)
-        with subprocess.Popen(
-            [
-                sys.executable,
-                '-m',
-                'nova_numa_pmc.cmd.agent',
-                '--config-file',
-                self.config,
-                '--root',
-                self.root,
-            ],
-            stderr=subprocess.PIPE,
-            cwd=TOP,
-        ) as process:
+        with self.begun() as process:
             try:
                 said_until(process, b'metrics are served at unix:')
                 with socket.socket(socket.AF_UNIX) as client:
