@@ -154,12 +154,12 @@ class Host:
                     what: promised[name][what]
                     for what in ('uuid', 'origin', 'cpu_nodes', 'mem_nodes', 'memory_bytes')
                 },
-                # Which of its groups holds it has changed between the versions.
-                'held': {
-                    text
+                # By which of its groups has changed between the versions.
+                'held': any(
+                    text == CPUS.get(home(guest))
                     for path, text in cpusets.items()
-                    if f'x2d{name}.scope/' in path and path.endswith('cpuset.cpus') and text
-                },
+                    if f'x2d{name}.scope/' in path and path.endswith('cpuset.cpus')
+                ),
             }
             for name, guest in found.items()
         }
@@ -170,6 +170,7 @@ class Host:
         for name, place in before.items():
             assert place['cpus'] == [CPUS[place['home']]], (step, name, place)
             assert place['promise']['cpu_nodes'] == [place['home']], (step, name, place)
+            assert place['held'], (step, name, place)
             now = after[name]
             assert now['at_home'] >= place['at_home'] - 0.02, (step, name, now, place)
             assert {**now, 'at_home': place['at_home']} == place, (step, name)
