@@ -12,8 +12,8 @@ that node. Ours begin with ``pmc``; N below is a node's position, by ascending i
 ``pmc``                 schema, 100 · major + minor; a reader takes its own major
 ``pmc.at``              time of the measurement [s since the epoch]
 ``pmc.every``           how often it is renewed [s]; absent: 60
-``pmc.vcpus``           Nova's vcpus_used when it was recorded
-``pmc.mb``              Nova's memory_mb_used when it was recorded
+``pmc.vcpus``           Nova's vcpus_used when it was recorded, without what is being built
+``pmc.mb``              Nova's memory_mb_used when it was recorded, likewise
 ``pmc.turn``            placements that came before, modulo the number of placement
                         domains: breaks ties as on the host; absent: 0
 ``pmc.k``               what new guests are expected by: guests known, in the lowest ten
@@ -132,7 +132,8 @@ class HostMetrics:
     :ivar aggregates: what the decision reads
     :ivar limits: with the host's floor and step
     :ivar taken_s, interval_s: when it was measured and how often it is renewed [s]
-    :ivar vcpus_used, memory_mb_used: Nova's own count when it was recorded
+    :ivar vcpus_used, memory_mb_used: Nova's own count when it was recorded, without instances
+        that were being built: these the agent has not seen
     """
 
     __slots__ = (
@@ -184,8 +185,8 @@ def to_values(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Turn a host's state into the values of Nova's two metrics.
 
-    :param vcpus_used, memory_mb_used: Nova's own count now, so that the scheduler can tell
-        what came since
+    :param vcpus_used, memory_mb_used: Nova's own count now, without instances that are being
+        built, so that the scheduler can tell what the host state doesn't show yet
     :param interval_s: how often nova-compute sends metrics, if that is slower than the agent [s]
     :returns: (current, maximum); plain node ids are there where known
     :raises StateError: more nodes than fit

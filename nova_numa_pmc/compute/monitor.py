@@ -85,12 +85,17 @@ class Monitor(virt_driver.Monitor):
         # Nova hands over its resource tracker, whatever the base class calls it. With libvirt it
         # has one compute node. Its usage has just been summed up from the instances and is saved
         # together with these metrics, so that whatever the scheduler finds above it later has
-        # come after them.
+        # come after them, or is there without a domain that the agent could have measured.
         nodes = list(self.compute_manager.compute_nodes.values())
         if len(nodes) != 1:
             raise StateError(f'{len(nodes)} compute nodes in nova-compute: the agent measures one')
+        (node,) = nodes
+        built = 1 - _building_ratio(node)
         current, maximum = metrics.to_values(
-            published, nodes[0].vcpus_used, nodes[0].memory_mb_used, _report_interval_s()
+            published,
+            round(built * node.vcpus_used),
+            round(built * node.memory_mb_used),
+            _report_interval_s(),
         )
         taken = datetime.datetime.fromtimestamp(published.taken_s, datetime.timezone.utc)
         ids = [str(view.id) for view in published.view.nodes]
@@ -114,6 +119,18 @@ class Monitor(virt_driver.Monitor):
             self._problem = problem
             LOG.warning('No NUMA metrics are sent until this is fixed: ' + message, *values)
         return []
+
+
+def _building_ratio(node: objects.ComputeNode) -> float:
+    """Return how many of the instances that Nova counts on the host are still being built, 0 to 1.
+
+    Nova counts what they use from the claim on. How large each is isn't told here: they are
+    taken to be as large as the others (nova/compute/stats.py).
+    """
+    stats = node.stats or {} if node.obj_attr_is_set('stats') else {}
+    instances = int(stats.get('num_instances') or 0)
+    building = int(stats.get('num_vm_building') or 0)
+    return min(1.0, max(0, building) / instances) if instances > 0 else 0.0
 
 
 def _report_interval_s() -> int:

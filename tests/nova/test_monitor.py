@@ -62,6 +62,17 @@ class MonitorTest(base.NovaTest):
             (node.vcpus_used, node.memory_mb_used), (after.vcpus_used, after.memory_mb_used)
         )
 
+    def test_what_is_being_built_is_not_recorded(self):
+        self.boot(self.flavor(vcpus=3, memory_mb=1024))
+        self.boot(self.flavor(vcpus=1, memory_mb=1024))
+        tracked = self.computes['one'].manager.rt.compute_nodes['one']
+        monitor = self.monitor('one')
+        for building, expected in ((0, 4), (1, 2), (2, 0), (3, 0), (-1, 4)):
+            with self.subTest(building):
+                tracked.stats = {'num_instances': '2', 'num_vm_building': str(building)}
+                found = metrics.decode(monitor._numa_metrics())
+                self.assertEqual(expected, found.vcpus_used)
+
     def test_notifications_of_both_kinds_carry_the_values(self):
         self.notifier.reset()
         self._run_periodics()
