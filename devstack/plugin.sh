@@ -40,7 +40,6 @@ function configure_numa_pmc_scheduler {
         nova.scheduler.filters.all_filters "$NUMA_PMC_CLASSES.filter.NUMAPressureFilter"
     iniset "$NOVA_CONF" filter_scheduler weight_classes \
         "nova.scheduler.weights.all_weighers,$NUMA_PMC_CLASSES.weigher.NUMAPressureWeigher"
-    iniset "$NOVA_CONF" filter_scheduler shuffle_best_same_weighed_hosts true
     iniset "$NOVA_CONF" numa_pmc weight_multiplier "$NUMA_PMC_WEIGHT_MULTIPLIER"
 }
 

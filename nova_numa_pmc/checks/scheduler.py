@@ -22,6 +22,15 @@ WEIGHER = 'nova_numa_pmc.scheduler.weigher.NUMAPressureWeigher'
 FILTER = 'nova_numa_pmc.scheduler.filter.NUMAPressureFilter'
 _STOCK_WEIGHERS = 'nova.scheduler.weights.all_weighers'
 _GROUP = 'filter_scheduler'
+#: Options of Nova's weighers that are neither 0 nor all alike by default.
+_STOCK_MULTIPLIERS = (
+    'cpu_weight_multiplier',
+    'ram_weight_multiplier',
+    'disk_weight_multiplier',
+    'io_ops_weight_multiplier',
+)
+#: ``penalty_floor`` for clouds that fill one host after the other.
+_PACKING_FLOOR = 0.7
 
 
 def check_weigher(conf: NovaConf) -> Iterator[Finding]:
@@ -45,15 +54,52 @@ def check_weigher(conf: NovaConf) -> Iterator[Finding]:
             '[filter_scheduler] weight_classes = %s,%s' % (_STOCK_WEIGHERS, WEIGHER),
             file,
         )
-    # Written so that NaN, which the weigher takes for 0, is found too.
-    if WEIGHER in classes and not conf.get('weight_multiplier', 'numa_pmc') > 0:
+    if WEIGHER in classes:
+        yield from _check_penalty(conf)
+
+
+def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
+    """Check how much the penalty counts beside Nova's own weighers."""
+    multiplier = conf.get('weight_multiplier', 'numa_pmc')
+    file = conf.file_of('weight_multiplier', 'numa_pmc')
+    floor = conf.get('penalty_floor', 'numa_pmc')
+    stock = sum(abs(conf.get(name, _GROUP)) for name in _STOCK_MULTIPLIERS)
+    if not multiplier > 0:  # NaN as well
         yield Finding(
             'weigher-off',
             finding.WARNING,
-            '[numa_pmc] weight_multiplier = %g: the weigher has no effect, or prefers the hosts '
-            'under the most pressure' % conf.get('weight_multiplier', 'numa_pmc'),
-            'set it above 0',
-            conf.file_of('weight_multiplier', 'numa_pmc'),
+            '[numa_pmc] weight_multiplier = %g: the weigher has no effect' % multiplier,
+            'set it above 0; 10 is the default',
+            file,
+        )
+    elif multiplier * (1.0 - floor) <= stock:
+        yield Finding(
+            'weigher-weak',
+            finding.WARNING,
+            "[numa_pmc] weight_multiplier = %g: Nova's own weighers, up to %g together, make up "
+            'for the penalty of a saturated node, %g'
+            % (multiplier, stock, multiplier * (1.0 - floor)),
+            'set it above %g; 10 is the default' % (stock / max(0.05, 1.0 - floor)),
+            file,
+        )
+    if conf.get('ram_weight_multiplier', _GROUP) < 0 and floor < _PACKING_FLOOR:
+        yield Finding(
+            'floor-not-for-packing',
+            finding.NOTE,
+            'ram_weight_multiplier is below 0, which fills one host after the other, while hosts '
+            'above a pressure of %g are avoided' % floor,
+            '[numa_pmc] penalty_floor = %g' % _PACKING_FLOOR,
+            conf.file_of('penalty_floor', 'numa_pmc'),
+        )
+    former = conf.set_in('unknown_weight', 'numa_pmc')
+    if former:
+        yield Finding(
+            'former-option',
+            finding.NOTE,
+            '[numa_pmc] unknown_weight is not read any more: a host of unknown pressure counts by '
+            'what Nova has promised there',
+            'remove it',
+            former,
         )
 
 
@@ -103,24 +149,19 @@ def check_filter(conf: NovaConf) -> Iterator[Finding]:
 
 
 def check_choice(conf: NovaConf) -> Iterator[Finding]:
-    """Check what Nova does with the best hosts."""
-    size, file = conf.get('host_subset_size', _GROUP), conf.file_of('host_subset_size', _GROUP)
-    if size > 1:
+    """Check that requests of the same seconds don't all get the same host."""
+    spread = conf.get('penalty_spread', 'numa_pmc') > 0 and WEIGHER in conf.get(
+        'weight_classes', _GROUP
+    )
+    if conf.get('host_subset_size', _GROUP) <= 1 and not spread:
         yield Finding(
-            'subset-random',
+            'subset-herd',
             finding.WARNING,
-            'host_subset_size = %d: the host is picked at random from the best %d, whatever '
-            'their pressure' % (size, size),
-            '[filter_scheduler] host_subset_size = 1 and shuffle_best_same_weighed_hosts = true',
-            file,
-        )
-    elif not conf.get('shuffle_best_same_weighed_hosts', _GROUP):
-        yield Finding(
-            'shuffle-off',
-            finding.NOTE,
-            'of several hosts with equal weights, every scheduler always takes the first',
-            '[filter_scheduler] shuffle_best_same_weighed_hosts = true',
-            conf.file_of('shuffle_best_same_weighed_hosts', _GROUP),
+            'host_subset_size = 1: all requests of some seconds get the same host, as none of '
+            'them is counted yet',
+            '[numa_pmc] penalty_spread = 0.05 with our weigher, or [filter_scheduler] '
+            'host_subset_size = 5',
+            conf.file_of('host_subset_size', _GROUP),
         )
 
 

@@ -13,41 +13,78 @@ if TYPE_CHECKING:
 GROUP = cfg.OptGroup(
     'numa_pmc', help='How the scheduler chooses hosts by the pressure on their NUMA nodes.'
 )
-#: What a host of unknown pressure weighs.
-MEAN, WORST = 'mean', 'worst'
+#: Whether the penalty counts.
+ON, SHADOW, OFF = 'on', 'shadow', 'off'
 
 _OPTIONS: Sequence[cfg.Opt] = [
+    cfg.StrOpt(
+        'mode',
+        default=ON,
+        mutable=True,
+        choices=[
+            (ON, 'the penalty is taken off'),
+            (
+                SHADOW,
+                'it is not, and a line of JSON in the log tells of each decision what it would '
+                'have changed',
+            ),
+            (OFF, 'nothing is computed'),
+        ],
+        help=(
+            'What NUMAPressureWeigher does. The metadata key numa_pmc_mode of a host aggregate '
+            'overrides it for its hosts; of several, the most cautious counts. List the weigher '
+            'last in weight_classes: in shadow mode it knows what those before it have said.'
+        ),
+    ),
     cfg.FloatOpt(
         'weight_multiplier',
-        default=1.0,
+        default=10.0,
+        mutable=True,
         help=(
-            'Multiplier of NUMAPressureWeigher; 0 turns it off. The metadata key '
-            'numa_pmc_weight_multiplier of a host aggregate overrides it; of several, the '
-            'lowest counts.'
+            'How much the penalty of NUMAPressureWeigher counts: this times the penalty, which is '
+            "0 to 1, is taken off a host's weight. More than the sum of the other weighers' "
+            'multipliers, four by default, and none of them makes up for a saturated node. 0 '
+            'turns it off. The metadata key numa_pmc_weight_multiplier of a host aggregate '
+            'overrides it; of several, the lowest counts, which is the weakest.'
+        ),
+    ),
+    cfg.FloatOpt(
+        'penalty_floor',
+        default=0.35,
+        mutable=True,
+        min=0.0,
+        max=1.0,
+        help=(
+            'Pressure up to which a host has no penalty, so that the other weighers choose among '
+            'such hosts. 0.7 for clouds that fill one host after the other '
+            '(ram_weight_multiplier below 0). The metadata key numa_pmc_penalty_floor of a host '
+            'aggregate overrides it; of several, the lowest counts.'
+        ),
+    ),
+    cfg.FloatOpt(
+        'penalty_spread',
+        default=0.05,
+        mutable=True,
+        min=0.0,
+        max=1.0,
+        help=(
+            'Up to so much is added to a penalty, at random by instance and host: requests of the '
+            'same seconds, none of which is counted yet, go to different ones of the hosts that '
+            'are nearly equal. 0: to the same.'
         ),
     ),
     cfg.FloatOpt(
         'weight_step',
         default=0.05,
+        mutable=True,
         min=0.001,
         max=1.0,
-        help=(
-            'Pressures that differ by less than this weigh the same. Nova stretches even the '
-            'smallest difference between hosts to the whole multiplier.'
-        ),
-    ),
-    cfg.StrOpt(
-        'unknown_weight',
-        default=MEAN,
-        choices=[
-            (MEAN, 'as much as the known ones on average'),
-            (WORST, 'as much as the worst of the known ones'),
-        ],
-        help='How to weigh a host whose pressure is unknown: no monitor, or old metrics.',
+        help='The penalty counts in steps of so much pressure: smaller differences are noise.',
     ),
     cfg.FloatOpt(
         'stale_after',
         default=5.0,
+        mutable=True,
         min=1.0,
         max=10000.0,
         help=(
@@ -58,6 +95,7 @@ _OPTIONS: Sequence[cfg.Opt] = [
     cfg.BoolOpt(
         'charge_new_guests',
         default=True,
+        mutable=True,
         help=(
             'Charge hosts for guests that have arrived since their metrics were recorded, which '
             'Nova counts at once. Without it, all guests of one request may go to one host.'
@@ -66,6 +104,7 @@ _OPTIONS: Sequence[cfg.Opt] = [
     cfg.FloatOpt(
         'max_pressure',
         default=0.0,
+        mutable=True,
         min=0.0,
         max=64.0,
         help=(
@@ -79,6 +118,7 @@ _OPTIONS: Sequence[cfg.Opt] = [
     cfg.BoolOpt(
         'require_one_node',
         default=False,
+        mutable=True,
         help=(
             'NUMAPressureFilter refuses hosts where the guest does not fit on one node. A '
             'flavor asks for the same with the extra spec numa_pmc:policy=one_node.'
@@ -87,6 +127,7 @@ _OPTIONS: Sequence[cfg.Opt] = [
     cfg.BoolOpt(
         'refuse_unknown',
         default=False,
+        mutable=True,
         help='NUMAPressureFilter refuses hosts of unknown pressure. By default they pass.',
     ),
 ]

@@ -53,7 +53,10 @@ OPTIONS: dict[str, Sequence[cfg.Opt]] = {
             ],
         ),
         cfg.IntOpt('host_subset_size', default=1),
-        cfg.BoolOpt('shuffle_best_same_weighed_hosts', default=False),
+        cfg.FloatOpt('cpu_weight_multiplier', default=1.0),
+        cfg.FloatOpt('ram_weight_multiplier', default=1.0),
+        cfg.FloatOpt('disk_weight_multiplier', default=1.0),
+        cfg.FloatOpt('io_ops_weight_multiplier', default=-1.0),
     ],
     # The placement service's own file.
     'placement': [cfg.BoolOpt('randomize_allocation_candidates', default=False)],
@@ -102,13 +105,17 @@ class NovaConf:
 
     def file_of(self, name: str, group: str = 'DEFAULT') -> str:
         """Return the last file that sets an option; the first file where none does."""
+        return self.set_in(name, group) or self.where
+
+    def set_in(self, name: str, group: str = 'DEFAULT') -> str | None:
+        """Return the last file that sets an option, which may be one that nobody reads now."""
         for path in reversed(self.files):
             # Not ConfigOpts.get_location: that names the last file with the option's group.
             sections: dict[str, dict[str, list[str]]] = {}
             cfg.ConfigParser(path, sections).parse()
             if name in sections.get(group, {}):
                 return path
-        return self.where
+        return None
 
     @property
     def where(self) -> str:

@@ -2,95 +2,100 @@
 """Make what a guest would leave of several hosts comparable.
 
 On which nodes of a host it would go is that host's own affair, as its hook will decide there:
-by what is known of this host alone. Hosts are compared with each other by one estimate of the
-guest: of its demand by what guests of all of them wanted per vCPU, of its traffic by the median
-of theirs. A part of pressure that a host doesn't know is taken as the upper quartile of the
-hosts of the request that do (:mod:`nova_numa_pmc.core.missing`).
+by what is known of this host alone. Hosts are compared by one estimate of the guest, which is
+the same wherever it goes: of its demand by what guests of all of them wanted per vCPU, of its
+traffic by the median of theirs. Both are medians over hosts, so that no host of odd figures
+decides for the others. A part of pressure that a host doesn't know is taken as the upper quartile
+of the hosts of the request that do (:mod:`nova_numa_pmc.core.missing`), if these aren't few.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU, expected_per_vcpu, expected_traffic
 from nova_numa_pmc.core.placement import ranking
-from nova_numa_pmc.core.scheduling.aggregates import Aggregates
-from nova_numa_pmc.core.scheduling.outcome import Asked, Outcome, expecting
-from nova_numa_pmc.scheduler import weights
-from nova_numa_pmc.scheduler.request import Answer
+from nova_numa_pmc.core.scheduling.outcome import expecting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nova_numa_pmc.core.scheduling.aggregates import Usual
+    from nova_numa_pmc.core.scheduling.aggregates import Aggregates, Usual
+    from nova_numa_pmc.core.scheduling.outcome import Asked, Outcome
+    from nova_numa_pmc.scheduler.request import Answer
 
-    #: An answer that tells, what the guest would leave, and of what.
-    _Known = tuple[Answer, Outcome, Aggregates]
     #: A domain's utilisations: CPU, bandwidth, link; 0.0: unknown.
     _Parts = tuple[float, float, float]
-    #: Those of the domains that a guest would use, and of the others.
-    _Domains = tuple[list[_Parts], list[_Parts]]
 
 
-def keys(answers: list[Answer], asked: Asked, step: float) -> list[int | None]:
-    """Return each host's :func:`weights.key`, None for one of unknown pressure.
+#: Parts that fewer of the hosts know than one of so many are taken from nobody.
+_FEWEST = 8
+_NO_HISTORY = 0, 0.0
 
-    :param step: of pressure
+
+def pressures(answers: Sequence[Answer], asked: Asked) -> list[float | None]:
+    """Return the highest pressure that the guest would leave on the nodes it uses, by host.
+
+    :returns: None where a host's pressure is unknown; infinite where none of its CPUs is one that
+        guests may use
     """
-    return [
-        None if found is None else weights.key(found, answer.newcomers, step)
-        for answer, found in zip(answers, outcomes(answers, asked))
-    ]
+    kinds, rates, histories = _known(answers)
+    # Without maxima traffic makes no pressure.
+    rate = _median(rates) if rates and any(kind[1] for kind in kinds) else None
+    told = any(guests for guests, _ in histories)
+    if told:
+        asked = expecting(asked, expected(histories))
+    traffic = expected_traffic(asked.demand_cores, asked.intensity, rate) or 0
+    least = _quartiles(answers, asked, traffic) if len(kinds) > 1 else None
+    cores, as_decided = asked.demand_cores, rate is None and not told
+    listed: list[float | None] = []
+    for answer in answers:
+        found, host = answer[0], answer[-1]
+        if found is None:
+            listed.append(None)
+        elif host is None or found[1][0] >= ranking.ABSURD:
+            listed.append(math.inf)
+        elif least is not None:
+            listed.append(_completed(host, found, asked, traffic, least))
+        elif as_decided:
+            listed.append(found[1][0])
+        else:
+            listed.append(_highest(host, found, asked, cores, traffic))
+    return listed
 
 
-def outcomes(answers: list[Answer], asked: Asked) -> list[Outcome | None]:
-    """Return the outcomes to compare hosts by; None where a host's pressure is unknown."""
-    known: list[_Known] = []
-    rates: list[float] = []
+def _known(
+    answers: Sequence[Answer],
+) -> tuple[set[tuple[bool, bool, bool]], list[float], list[tuple[int, float]]]:
+    """Return which parts hosts know, their bytes per core-second and their histories."""
     kinds: set[tuple[bool, bool, bool]] = set()
+    rates: list[float] = []
     histories: list[tuple[int, float]] = []
     for answer in answers:  # by position: names cost as much as all else here
         found, host = answer[0], answer[-1]
         if found is not None and host is not None and found[1][0] < ranking.ABSURD:
-            known.append((answer, found, host))
-            kinds.add(
-                (
-                    host.demand is not None,
-                    host.bandwidth is not None and host.maximum is not None,
-                    host.link is not None,
-                )
-                if host.usual
-                else _knows(host)
-            )
-            rate = host.rate
-            if rate is not None:
-                rates.append(rate)
-            if answer[-2] is not None:
-                histories.append(answer[-2])
-    rate = sorted(rates)[(len(rates) - 1) // 2] if rates else None
-    if histories:
-        asked = expecting(asked, expected_per_vcpu(*map(sum, zip(*histories))))
-    if len(kinds) > 1:
-        return _imputed(answers, known, asked, rate)
-    if not any(kind[1] for kind in kinds):
-        rate = None  # without maxima traffic makes no pressure
-    if rate is None and not histories:
-        return [answer[0] for answer in answers]
-    traffic = expected_traffic(asked.demand_cores, asked.intensity, rate) or 0
-    cores = asked.demand_cores
-    estimated = []
-    for answer in answers:
-        found, host = answer[0], answer[-1]
-        if (
-            found is not None
-            and host is not None
-            and found[1][0] < ranking.ABSURD
-            and (histories or host.rate != rate)
-        ):
-            found = _estimated(host, found, asked, cores, traffic)
-        estimated.append(found)
-    return estimated
+            kinds.add(_knows(host))
+            if host.rate is not None:
+                rates.append(host.rate)
+            histories.append(answer[-2] or _NO_HISTORY)
+    return kinds, rates, histories
+
+
+def expected(histories: Sequence[tuple[int, float]]) -> float:
+    """Return what any guest is expected to want per vCPU, by the hosts' histories [cores].
+
+    :param histories: (guests, sum of their cores per vCPU) of each host, not empty
+    """
+    means = [total / guests if guests else PRIOR_CORES_PER_VCPU for guests, total in histories]
+    guests = sum(guests for guests, _ in histories)
+    return expected_per_vcpu(guests, guests * _median(means))
+
+
+def _median(values: list[float]) -> float:
+    """Return the lower median: a value that is there."""
+    return sorted(values)[(len(values) - 1) // 2]
 
 
 def _knows(host: Aggregates) -> tuple[bool, bool, bool]:
@@ -115,14 +120,15 @@ def _any(column: Sequence[float | None] | None) -> bool:
     return column is not None and column.count(None) < len(column)
 
 
-def _estimated(
+def _highest(
     host: Aggregates, found: Outcome, asked: Asked, cores: float, traffic: float
-) -> Outcome:
-    """Return an outcome with another estimate of the guest's demand and traffic.
+) -> float:
+    """Return the highest pressure of the domains that the guest would use.
 
     :param cores: the demand of ``asked``
+    :param traffic: of the guest [bytes/s]
     """
-    code, _, rest, at, cpus, mems = found
+    at = found[3]
     if host.usual and len(at) == 1:
         (where,) = at
         known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
@@ -131,76 +137,52 @@ def _estimated(
             ratio = (known.bandwidth[where] + traffic) / known.maximum[where]
             pressure = max(pressure, ratio)
             if known.link and known.link[where] > pressure:
-                pressure = known.link[where]
-        else:
-            pressure = max(_of_domain(known, where, cores, traffic))
-        return tuple.__new__(Outcome, (code, (pressure,), rest, at, cpus, mems))
-    used, _ = _parts(host, asked, found, traffic)
-    return found._replace(used=tuple(sorted(map(max, used), reverse=True)))
+                return known.link[where]
+            return pressure
+        return max(_of_domain(known, where, cores, traffic))
+    return max(map(max, _parts(host, asked, found, traffic)))
 
 
-def _imputed(
-    answers: list[Answer], known: list[_Known], asked: Asked, rate: float | None
-) -> list[Outcome | None]:
-    """Return outcomes with each host's missing parts filled in, all by one traffic."""
-    traffic = expected_traffic(asked.demand_cores, asked.intensity, rate) or 0
-    parts = {id(answer): _parts(host, asked, found, traffic) for answer, found, host in known}
-    knows = {id(answer): _knows(host) for answer, _, host in known}
-    quartiles = [
-        _quartiles([parts[one] for one in parts if knows[one][part]], part) for part in range(3)
+def _completed(
+    host: Aggregates, found: Outcome, asked: Asked, traffic: float, least: Sequence[float]
+) -> float:
+    """Return the same with the parts that the host doesn't know taken from others.
+
+    :param least: the upper quartile of each part
+    """
+    lacking = [quartile for quartile, knows in zip(least, _knows(host)) if not knows]
+    return max(*lacking, *map(max, _parts(host, asked, found, traffic)), 0.0)
+
+
+def _quartiles(answers: Sequence[Answer], asked: Asked, traffic: float) -> list[float]:
+    """Return the upper quartile of each part over the hosts that know it."""
+    values: tuple[list[float], ...] = ([], [], [])
+    hosts = 0
+    for answer in answers:
+        found, host = answer.outcome, answer.host
+        if found is None or host is None or found.used[0] >= ranking.ABSURD:
+            continue
+        hosts += 1
+        parts = _parts(host, asked, found, traffic)
+        for part, knows in enumerate(_knows(host)):
+            if knows:
+                values[part].append(max(domain[part] for domain in parts))
+    return [
+        missing.upper_quartile(each) if len(each) * _FEWEST >= hosts and each else 0.0
+        for each in values
     ]
 
-    def completed(answer: Answer) -> Outcome | None:
-        found = answer.outcome
-        if found is None or id(answer) not in parts:
-            return found
-        # Two quartiles of each part: of the domains used and of the others.
-        lacking = [quartiles[part] for part in range(3) if not knows[id(answer)][part]]
-        used, rest = (
-            sorted(
-                (max(*each, *(least[at] for least in lacking)) for each in domains), reverse=True
-            )
-            for at, domains in enumerate(parts[id(answer)])
-        )
-        return found._replace(used=tuple(used), rest=rest)
 
-    return [completed(answer) for answer in answers]
-
-
-def _quartiles(parts: list[_Domains], part: int) -> tuple[float, float]:
-    """Return the upper quartiles of a part: of the domains used and of the others."""
-    used, rest = (
-        missing.upper_quartile(values) if values else 0.0
-        for values in (
-            [max(domain[part] for domain in one[at]) for one in parts if one[at]] for at in (0, 1)
-        )
-    )
-    return used, rest
-
-
-def _parts(host: Aggregates, asked: Asked, found: Outcome, traffic: float) -> _Domains:
-    """Return the utilisations of the domains that a guest would use, and those of the others.
-
-    :returns: (CPU, bandwidth, link) of each, 0.0 for what is unknown
-    """
+def _parts(host: Aggregates, asked: Asked, found: Outcome, traffic: float) -> list[_Parts]:
+    """Return the utilisations of the domains that a guest would use, 0.0 for what is unknown."""
     cores = sum(host.cores[at] for at in found.cpus) or 1.0
     shares = {at: asked.demand_cores * host.cores[at] / cores for at in found.cpus}
     adds = dict.fromkeys(found.mems or found.cpus, traffic / len(found.mems or found.cpus))
     if host.usual:
         known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
-
-        def of(at: int, cores: float | None, added: float) -> _Parts:
-            return _of_domain(known, at, cores, added)
-    else:
-        nodes, _ = missing.completed(host.view().nodes)
-
-        def of(at: int, cores: float | None, added: float) -> _Parts:
-            return ranking.parts(nodes[at], cores, added)
-
-    return (
-        [of(at, shares.get(at), adds.get(at, 0)) for at in found.at],
-        [of(at, 0, 0) for at in range(len(host.cores)) if at not in found.at],
-    )
+        return [_of_domain(known, at, shares.get(at), adds.get(at, 0)) for at in found.at]
+    nodes, _ = missing.completed(host.view().nodes)
+    return [ranking.parts(nodes[at], shares.get(at), adds.get(at, 0)) for at in found.at]
 
 
 def _of_domain(host: Usual, at: int, cores: float | None, added: float) -> _Parts:

@@ -16,7 +16,7 @@ from nova_numa_pmc.conf import scheduler as scheduler_conf
 from nova_numa_pmc.core.pressure import utilisation
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.scheduler import comparison, request, weights
+from nova_numa_pmc.scheduler import comparison, penalty, request
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
@@ -41,10 +41,15 @@ class SavedHost:
     """
 
     def __init__(
-        self, host: str, reported: object, vcpus_used: float, memory_mb_used: float
+        self,
+        host: str,
+        reported: object,
+        vcpus_total: float,
+        vcpus_used: float,
+        memory_mb_used: float,
     ) -> None:
         self.host, self.metrics = host, reported
-        self.vcpus_used = vcpus_used
+        self.vcpus_total, self.vcpus_used = vcpus_total, vcpus_used
         self.total_usable_ram_mb, self.free_ram_mb = 0, -memory_mb_used
         self.instances: Container[str] = {}
 
@@ -74,8 +79,8 @@ class Verdict(Record):
     """Answers of filter and weigher about a host.
 
     :param passes: the filter passes it; ``why`` it doesn't, '' it does
-    :param weight: the weigher's, the highest best; None: filtered out
-    :param share: what Nova adds to the host's weight, the multiplier applied; None likewise
+    :param weight: the weigher's, a penalty of 0 to 1; None: filtered out
+    :param share: what Nova adds to the host's weight, 0 or below; None likewise
     """
 
     host: str
@@ -132,13 +137,10 @@ def judge(
             '' if question.pinned else request.objection(answer, terms) for answer in answers
         ]
     passing = [at for at, why in enumerate(reasons) if not why]
-    found = weights.weights(
-        [None] * len(passing)
-        if question.asked is None
-        else comparison.keys([answers[at] for at in passing], question.asked, conf['weight_step']),
-        conf['unknown_weight'],
+    found = _penalties(
+        [hosts[at] for at in passing], [answers[at] for at in passing], question, conf
     )
-    shares = dict(zip(passing, _shares(found, conf['weight_multiplier'])))
+    shares = {at: 0.0 - conf['weight_multiplier'] * one for at, one in zip(passing, found)}
     weight = dict(zip(passing, found))
     order = sorted(range(len(hosts)), key=lambda at: (at not in shares, -shares.get(at, 0)))
     return [
@@ -207,6 +209,7 @@ def _host(row: Any) -> SavedHost:
     return SavedHost(
         name[:255],
         reported or [],
+        _amount(row, 'vcpus', 0),
         _amount(row, 'vcpus_used', 0),
         _amount(row, 'memory_mb_used', 0),
     )
@@ -217,9 +220,18 @@ def _amount(row: Any, name: str, default: _D) -> float | _D:
     return default if value is None else checked.named(name, checked.number, value, _AMOUNT_MAX)
 
 
-def _shares(found: Sequence[float], multiplier: float) -> list[float]:
-    """Stretch weights to 0…1 and multiply them, as nova/weights.py does."""
-    least, most = min(found, default=0), max(found, default=0)
+def _penalties(
+    hosts: Sequence[SavedHost],
+    answers: Sequence[request.Answer],
+    question: request.Question,
+    conf: Mapping[str, Any],
+) -> list[float]:
+    """Return the hosts' penalties, as the weigher does."""
+    if question.neutral or question.asked is None:
+        return [0.0] * len(hosts)
+    # No lots: what an instance that is yet to come would draw is not known.
+    terms = penalty.PenaltyTerms(conf['penalty_floor'], conf['weight_step'], 0.0)
     return [
-        multiplier * (weight - least) / (most - least) if most > least else 0.0 for weight in found
+        penalty.of_host(host, pressure, terms)
+        for host, pressure in zip(hosts, comparison.pressures(answers, question.asked))
     ]

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     #: the guest is there, the question.
     _Key = tuple[float, float, bool, Asked]
 
+#: More CPU than so much times a host's CPUs and its guests' vCPUs can't be wanted there.
+PLAUSIBLE = 2.0
 #: Under this name a HostState keeps its decoded metrics and the last answer. Nova makes
 #: HostStates anew for each request, so that they end with it.
 _KEPT = '_numa_pmc_answer'
@@ -56,6 +58,10 @@ class Host(Protocol):
     """Fields read of a HostState."""
 
     @property
+    def host(self) -> str:
+        """Return its name."""
+
+    @property
     def metrics(self) -> object:
         """Return what :func:`metrics.decode` takes."""
 
@@ -66,6 +72,10 @@ class Host(Protocol):
     @property
     def vcpus_used(self) -> float:
         """Return the vCPUs of its guests."""
+
+    @property
+    def vcpus_total(self) -> float:
+        """Return its CPUs that guests may use; 0: not known."""
 
     @property
     def total_usable_ram_mb(self) -> float:
@@ -156,6 +166,8 @@ def question(spec: RequestSpecLike) -> Question:
         if pinned:
             # Its memory may be huge pages, which aren't counted in what is promised.
             asked = asked._replace(memory_mib=0, policy=model.SPREAD)
+            if specs.get('hw:cpu_policy') == 'dedicated':  # of the shared CPUs it takes none
+                asked = asked._replace(vcpus=0, demand_cores=0.0)
         return Question(asked, _optional(spec, 'instance_uuid'), neutral, wishes, pinned)
     except Exception as error:  # nothing in a request may end in an error of ours
         return Question(neutral=f'request not understood: {error!r:.200}')
@@ -184,6 +196,8 @@ def answer(host_state: Host, question: Question, rules: Rules, now_s: float) -> 
     # A clock that is ahead is as wrong as one that is behind.
     if abs(age_s) > rules.stale_after * found.interval_s:
         return Answer(None, f'metrics are {age_s:.0f} s old')
+    if not _plausible(found.aggregates, host_state):
+        return Answer(None, 'more CPU is said to be wanted than its CPUs and vCPUs can want')
     vcpus: float = 0
     memory_mb: float = 0
     if rules.charge_new_guests:
@@ -196,6 +210,25 @@ def answer(host_state: Host, question: Question, rules: Rules, now_s: float) -> 
         current = kept.answer = _answer(found, *key)
         kept.key = key
     return current
+
+
+def age_s(host_state: Host, now_s: float) -> float | None:
+    """Return how old the metrics are that :func:`answer` has read [s], None: there are none."""
+    kept: _KeptAnswer | None = host_state.__dict__.get(_KEPT)
+    return now_s - kept.found.taken_s if kept is not None and kept.found is not None else None
+
+
+def _plausible(host: Aggregates, host_state: Host) -> bool:
+    """Return whether what is said to be wanted of a host can be.
+
+    A vCPU wants one CPU at most, its guest's other threads hardly as much again, and others than
+    guests count by what they ran.
+    """
+    demand, most = host.demand, host_state.vcpus_total
+    if not demand or most <= 0:
+        return True
+    wanted = sum(filter(None, demand))
+    return wanted <= PLAUSIBLE * (most + max(0, host_state.vcpus_used))
 
 
 class _KeptAnswer:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import nova.conf
 from nova.scheduler import utils, weights as nova_weights
+from nova.scheduler.filters import utils as filters_utils
 from oslo_log import log as logging
 
 from nova_numa_pmc.conf import scheduler as scheduler_conf
-from nova_numa_pmc.scheduler import comparison, request, weights
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.scheduler import comparison, penalty, request, shadow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from nova.scheduler.host_manager import HostState
     from nova.weights import WeighedObject
 
+    from nova_numa_pmc.core.scheduling.outcome import Asked
+
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
 
@@ -28,49 +32,142 @@ scheduler_conf.register_opts(CONF)
 
 
 class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
-    """Prefer the hosts whose nodes the guest would press least."""
+    """Take a penalty off hosts whose nodes the guest would leave under pressure."""
+
+    #: Bounds that are given keep Nova from stretching what is between them, as the difference of
+    #: two hosts alone would else count as much as saturation.
+    minval, maxval = 0.0, 1.0
 
     def weight_multiplier(self, host_state: HostState) -> float:
-        """Read the multiplier, per aggregate; NaN or infinity would spoil all hosts' weights."""
-        value = utils.get_weight_multiplier(
-            host_state, 'numa_pmc_weight_multiplier', CONF.numa_pmc.weight_multiplier
-        )
-        return value if math.isfinite(value) else 0.0
+        """Return the multiplier, per aggregate, below 0 as what it multiplies is a penalty.
+
+        A negative one, NaN or infinity would draw guests to pressed hosts or spoil all weights:
+        these count as 0.
+        """
+        return -_multiplier(host_state)
 
     def weigh_objects(
         self, weighed_obj_list: Sequence[WeighedObject], weight_properties: RequestSpec
     ) -> list[float]:
-        """Return the hosts' weights, finite floats; never raise: that would fail the boot."""
+        """Return the hosts' penalties, 0 to 1; never raise: that would fail the boot."""
         try:
-            return _weigh([weighed.obj for weighed in weighed_obj_list], weight_properties)
+            return _penalties(weighed_obj_list, weight_properties)
         except Exception:
             LOG.exception('Hosts are not weighed by their NUMA pressure')
             return [0.0] * len(weighed_obj_list)
 
     def _weigh_object(self, host_state: HostState, weight_properties: RequestSpec) -> float:
-        raise NotImplementedError  # a host's weight depends on the others
+        raise NotImplementedError  # all hosts at once: the request is read once
 
 
-def _weigh(host_states: Sequence[HostState], spec: RequestSpec) -> list[float]:
+def _multiplier(host_state: HostState) -> float:
+    value = utils.get_weight_multiplier(
+        host_state, 'numa_pmc_weight_multiplier', CONF.numa_pmc.weight_multiplier
+    )
+    return value if math.isfinite(value) and value > 0 else 0.0
+
+
+class _Weighed(Record):
+    """A host of a request, weighed."""
+
+    host_state: HostState
+    mode: str
+    answer: request.Answer
+    pressure: float | None
+    penalty: float
+
+    @property
+    def counted(self) -> float:
+        """Return what of the penalty counts."""
+        return self.penalty if self.mode == scheduler_conf.ON else 0.0
+
+
+def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec) -> list[float]:
+    modes = [_mode(each.obj) for each in weighed]
     question = request.question(spec)
-    if question.neutral or question.asked is None:
-        LOG.debug('Hosts are not weighed by their NUMA pressure: %s', question.neutral)
-        return [0.0] * len(host_states)
+    if question.neutral or question.asked is None or set(modes) == {scheduler_conf.OFF}:
+        LOG.debug('Hosts are not weighed by their NUMA pressure: %s', question.neutral or 'off')
+        return [0.0] * len(weighed)
+    now_s = time.time()
+    found = _weigh([each.obj for each in weighed], modes, question, question.asked, now_s)
+    if LOG.isEnabledFor(logging.DEBUG):
+        for each in found:
+            LOG.debug(
+                'NUMA pressure of (%s, %s): penalty %.2f: %s',
+                each.host_state.host,
+                each.host_state.nodename,
+                each.penalty,
+                request.describe(each.answer),
+            )
+    if scheduler_conf.SHADOW in modes:
+        others = [each.weight for each in weighed]
+        LOG.info('%s', shadow.line(question, _candidates(found, others, now_s)))
+    return [each.counted for each in found]
+
+
+def _weigh(
+    host_states: Sequence[HostState],
+    modes: Sequence[str],
+    question: request.Question,
+    asked: Asked,
+    now_s: float,
+) -> list[_Weighed]:
     conf = CONF.numa_pmc
     rules = request.Rules(conf.stale_after, conf.charge_new_guests)
-    step, now_s = conf.weight_step, time.time()
     answers = [_answer(host_state, question, rules, now_s) for host_state in host_states]
-    found = weights.weights(comparison.keys(answers, question.asked, step), conf.unknown_weight)
-    if LOG.isEnabledFor(logging.DEBUG):
-        for host_state, answer, weight in zip(host_states, answers, found):
-            LOG.debug(
-                'NUMA pressure of (%s, %s): weight %.4f: %s',
-                host_state.host,
-                host_state.nodename,
-                weight,
-                request.describe(answer),
-            )
-    return found
+    terms = penalty.PenaltyTerms(conf.penalty_floor, conf.weight_step, conf.penalty_spread)
+    instance = question.instance_uuid
+    return [
+        _Weighed(
+            host_state,
+            mode,
+            answer,
+            pressure,
+            penalty.of_host(host_state, pressure, _terms_of(host_state, terms), instance),
+        )
+        for host_state, mode, answer, pressure in zip(
+            host_states, modes, answers, comparison.pressures(answers, asked)
+        )
+    ]
+
+
+def _candidates(
+    found: Sequence[_Weighed], others: Sequence[float], now_s: float
+) -> list[shadow.ShadowHost]:
+    """Return the hosts as the line of shadow mode tells of them."""
+    return [
+        shadow.ShadowHost(
+            each.host_state.host,
+            weight,
+            0.0
+            if each.mode == scheduler_conf.OFF
+            else -_multiplier(each.host_state) * each.penalty,
+            -_multiplier(each.host_state) * each.counted,
+            each.pressure,
+            request.age_s(each.host_state, now_s),
+            each.answer,
+        )
+        for each, weight in zip(found, others)
+    ]
+
+
+def _mode(host_state: HostState) -> str:
+    """Return whether a host's penalty counts; of several aggregates the most cautious."""
+    if host_state.aggregates:
+        told = filters_utils.aggregate_values_from_key(host_state, 'numa_pmc_mode')
+        for mode in (scheduler_conf.OFF, scheduler_conf.SHADOW, scheduler_conf.ON):
+            if mode in told:
+                return mode
+    mode = CONF.numa_pmc.mode
+    return str(mode)
+
+
+def _terms_of(host_state: HostState, terms: penalty.PenaltyTerms) -> penalty.PenaltyTerms:
+    """Return the terms with the floor of the host's aggregates."""
+    if not host_state.aggregates:
+        return terms
+    floor = utils.get_weight_multiplier(host_state, 'numa_pmc_penalty_floor', terms.floor)
+    return terms._replace(floor=floor) if math.isfinite(floor) else terms
 
 
 def _answer(

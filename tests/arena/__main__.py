@@ -34,8 +34,8 @@ RUNS, DECISIONS = 'runs.pickle', 'decisions.pickle'
 QUICK = 24, 1800, 1800
 #: Cells of ``--quick``, by number, and policies.
 QUICK_CELLS = 3, 19
-#: Dear, and no rival of its kin.
-LEFT_OUT = ('numa-pressure-10',)
+#: Variants of ours.
+LEFT_OUT = ('numa-pressure-5', 'numa-pressure-pack')
 
 
 def arguments(args):
@@ -54,7 +54,7 @@ def arguments(args):
             metavar='FACTOR',
             help='for sensitivity: 0.5, 1.5',
         )
-    parser.add_argument('--contender', default=registry.TODAY, choices=list(registry.POLICIES))
+    parser.add_argument('--contender', default=registry.OURS, choices=list(registry.POLICIES))
     parser.add_argument('--no-referee', action='store_true', help="without Nova's own code")
     parser.add_argument('--processes', type=int, default=os.cpu_count())
     parser.add_argument('--kept', action='store_true', help='tell of the runs in OUT again')

@@ -3,6 +3,7 @@
 
 import numpy as np
 
+from nova_numa_pmc.core.demand import longer_horizon
 from tests.arena import hosts as shapes, parameters as p
 
 #: States of a guest.
@@ -45,7 +46,8 @@ class Fleet:
         self.host = np.full(guests, -1)
         self.cpu_parts, self.memory_parts = np.zeros((2, guests, nodes))
         self.far_ns, self.started_s = np.zeros((2, guests))
-        self.usual = np.zeros(guests)
+        # What each guest's history tells: means over minutes and over a day, its variance.
+        self.minutes, self.usual, self.variance = np.zeros((3, guests))
         self.taken_vcpus, self.taken_dedicated, self.taken_mib, self.taken_gb = np.zeros(
             (4, count), np.int64
         )
@@ -132,7 +134,7 @@ class Fleet:
         self.cpu_parts[guest], self.memory_parts[guest] = cpus, memory
         self.far_ns[guest] = cpus @ self.hosts.far_ns @ memory
         self.state[guest], self.started_s[guest] = RUNS, now_s
-        self.usual[guest] = 0.0
+        self.minutes[guest] = self.usual[guest] = self.variance[guest] = 0.0
         self.placements[host] += 1
         self._place(guest, host, 1)
 
@@ -144,8 +146,14 @@ class Fleet:
             self.node_guests[host] += sign * cpus
             self.node_vcpus[host] += sign * cpus * trace.vcpus[guest]
             self.true_nodes[host] += sign * cpus * self._means[guest]
-            if sign > 0 and not self.usual[guest]:  # half a core a vCPU, until it is measured
-                self.node_young[host] += cpus * trace.vcpus[guest] * p.PRIOR_CORES_PER_VCPU
+            if sign > 0 and not self.usual[guest]:  # what is expected, until it is measured
+                self.node_young[host] += cpus * trace.vcpus[guest] * self._expected()[host]
+
+    def _expected(self):
+        """Return what a vCPU of a new guest is expected to want, by host [cores]."""
+        return (p.PRIOR_GUESTS * p.PRIOR_CORES_PER_VCPU + self.known_sum) / (
+            p.PRIOR_GUESTS + self.known_guests
+        )
 
     def move(self, guest, node):
         """Move a guest to a node of its host, its memory with it."""
@@ -173,18 +181,21 @@ class Fleet:
         hosts, guests = self.hosts, running.guests
         nodes = hosts.count * hosts.nodes
         age_s = now_s - self.started_s[guests]
-        # A mean over the horizon, and over a shorter life.
-        weight = np.minimum(1.0, p.TICK_S / np.clip(age_s, p.TICK_S, p.HORIZON_S))
-        self.usual[guests] += weight * (running.want - self.usual[guests])
+        self._remember(guests, running.want, age_s)
         usual = np.where(running.waits, self.usual[guests], 0.0)
+        shape, at = hosts.cores.shape, self.host[guests]
+        # Young guests count for what is expected, or for what they have wanted if that is more.
         young = (age_s < p.SETTLING_S) & running.waits
-        shape = hosts.cores.shape
-        self.node_demand = running.on_nodes(usual, running.pairs, nodes).reshape(shape)
-        self.node_young = running.on_nodes(
-            young * running.vcpus * p.PRIOR_CORES_PER_VCPU, running.pairs, nodes
-        ).reshape(shape)
+        excess = young * np.maximum(0.0, running.vcpus * self._expected()[at] - usual)
+        # As agents do: the day's, and what minutes are above it by more than chance.
+        day, minutes, variance = (
+            running.on_nodes(np.where(running.waits, column[guests], 0.0), running.pairs, nodes)
+            for column in (self.usual, self.minutes, self.variance)
+        )
+        chance = longer_horizon.SIGNIFICANT * np.sqrt(variance * longer_horizon._CHANCE)
+        self.node_demand = (day + np.maximum(0, minutes - day - chance)).reshape(shape)
+        self.node_young = running.on_nodes(excess, running.pairs, nodes).reshape(shape)
         self.node_traffic = traffic.reshape(shape)
-        at = self.host[guests]
         known = running.waits & (age_s >= p.SETTLING_S)
         self.known_guests = np.bincount(at, known, hosts.count)
         self.known_sum = np.bincount(at, known * usual / running.vcpus, hosts.count)
@@ -192,6 +203,14 @@ class Fleet:
         change = busy - self.busy_mean
         self.busy_mean += change * p.TICK_S / 900.0
         self.busy_variance += p.TICK_S / 900.0 * (change**2 - self.busy_variance)
+
+    def _remember(self, guests, wanted, age_s):
+        """Add a tick to the guests' histories: means over a horizon, and over a shorter life."""
+        for column, horizon_s in ((self.minutes, p.MINUTES_S), (self.usual, p.DAY_S)):
+            weight = np.minimum(1.0, p.TICK_S / np.clip(age_s, p.TICK_S, horizon_s))
+            change = wanted - column[guests]
+            column[guests] += weight * change
+        self.variance[guests] = (1 - weight) * (self.variance[guests] + weight * change**2)
 
     def publish(self, phase, now_s, rng):
         """Let the agents whose audits have this phase publish, the broken ones wrongly."""
@@ -207,8 +226,10 @@ class Fleet:
         factor = np.where(broken == shapes.ABSURD, p.ABSURD_FACTOR, 1.0)
         factor = np.where(broken == shapes.ZERO, 0.0, factor)
         columns['taken_s'][at] = now_s + np.where(broken == shapes.SKEWED, p.SKEW_S, 0.0)
-        columns['recorded_vcpus'][at] = columns['vcpus_used'][at]
-        columns['recorded_mib'][at] = columns['ram_used_mib'][at]
+        # Without what is being built, by the mean size of an instance, as the monitor does.
+        built = 1 - np.minimum(1, columns['io_ops'][at] / np.maximum(1, columns['instances'][at]))
+        columns['recorded_vcpus'][at] = np.rint(built * columns['vcpus_used'][at])
+        columns['recorded_mib'][at] = np.rint(built * columns['ram_used_mib'][at])
         demand = np.maximum(0, self.node_demand[at] * noise[at]) + self.node_young[at]
         columns['demand'][at] = np.round(100 * demand * factor[:, None]) / 100
         traffic = self.node_traffic[at] * factor[:, None]

@@ -75,10 +75,11 @@ ABSURD_FACTOR, SKEW_S = 1000.0, 600.0
 AUDIT_S = 60  # Nova's update_resources_interval
 #: Phases of audits within AUDIT_S.
 PHASES = 4
-#: Horizon of what agents publish: between the agent's 900 s and its day [s].
-HORIZON_S = 3600.0
-#: Younger guests are charged half a core a vCPU beside (pressure.md).
-SETTLING_S, PRIOR_CORES_PER_VCPU = 120.0, 0.5
+#: Horizons of guests' histories (nova_numa_pmc/core/demand/demand_history.py) [s].
+MINUTES_S, DAY_S = 900.0, 86400.0
+#: Younger guests are charged what is expected of a new one, if that is more: half a core a
+#: vCPU, and what the host's guests want, of which these five count as much (pressure.md).
+SETTLING_S, PRIOR_CORES_PER_VCPU, PRIOR_GUESTS = 120.0, 0.5, 5
 #: Standard deviation of a published demand, as a part of it. Assumed.
 NOISE = 0.03
 

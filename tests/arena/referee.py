@@ -178,6 +178,7 @@ def main(path):
     for record in records:
         clock.now_s = record['now_s']
         states, spec = host_states(record), request(record['asked'])
+        spec.instance_uuid = record['instance_uuid']
         for name in sampling.HELD:
             reason = disagrees(record, name, handlers.weigh(name, states, spec))
             if reason:

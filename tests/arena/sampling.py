@@ -24,7 +24,7 @@ HELD = {
     'stock': registry.SPREAD,
     'pack': registry.PACK,
     'metrics': 'metrics',
-    'numa-pressure': registry.TODAY,
+    'numa-pressure': registry.OURS,
 }
 
 
@@ -56,6 +56,7 @@ class Sampler:
             now_s=view.now_s,
             distances=fleet.distance_rows,
             asked=(asked.vcpus, asked.memory_mib, asked.disk_gb, asked.dedicated),
+            instance_uuid=asked.instance_uuid,
             scores={
                 name: registry.POLICIES[policy].function(view, asked)
                 for name, policy in HELD.items()

@@ -103,7 +103,7 @@ class Table:
 
     def rivals(self, contender):
         """List whom a contender meets: all but the oracle, itself and its variants."""
-        kin = registry.OURS if contender in registry.OURS else (contender,)
+        kin = registry.VARIANTS if contender in registry.VARIANTS else (contender,)
         return [name for name in self.policies if name != registry.ORACLE and name not in kin]
 
     def duel(self, cell, contender, rival, figure='loss'):

@@ -10,6 +10,7 @@ import time
 from unittest import mock
 
 import fixtures
+import nova.conf
 from lxml import etree
 from nova import context, objects
 from nova.compute import rpcapi  # noqa: F401 -- before the fixtures, which reset its globals
@@ -17,7 +18,7 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base as libvirt_base
 
 from nova_numa_pmc import model
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import scheduler as scheduler_conf, settings
 from nova_numa_pmc.state import host_state
 
 WEIGHER = 'nova_numa_pmc.scheduler.weigher.NUMAPressureWeigher'
@@ -51,6 +52,8 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
             shuffle_best_same_weighed_hosts=False,
             group='filter_scheduler',
         )
+        scheduler_conf.register_opts(nova.conf.CONF)
+        self.flags(penalty_spread=0.0, group='numa_pmc')
         super().setUp()
         self.useFixture(
             fixtures.MockPatch(

@@ -35,9 +35,10 @@ class BootTest(base.NovaTest):
         self.assertEqual('calm', self.host_of(self.boot(self.flavor())))
 
     def test_a_host_of_unknown_pressure_is_not_the_best(self):
-        # Both others pass the filter: beside one known host, an unknown one is its equal.
+        # Nova's own weighers see no difference between the three: the first of the best is taken.
         self.start_hosts('busy', 'unknown', 'calm')
         self.publish('unknown', 0.1, 0.1, taken_s=0)
+        self.boot(self.flavor(vcpus=8), host='unknown')
         self.send(busy=(0.75, 0.75), calm=(0.1, 0.1))
         self.assertEqual('calm', self.host_of(self.boot(self.flavor())))
 

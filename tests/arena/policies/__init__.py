@@ -10,13 +10,16 @@ none. Whether it chooses among the first few, and how equals are told apart, is 
 What none of them models: other filters than Placement's inventories, aggregates, server groups.
 """
 
-from tests.arena.policies import nova_weights, others, our_weigher
+import uuid
+
+from tests.arena.policies import former_weigher, nova_weights, others, our_weigher
 
 
 class Asked:
     """A guest that is to be given a host.
 
     :ivar vcpus, memory_mib, disk_gb, dedicated: of its flavor
+    :ivar instance_uuid: its name
     :ivar true_cores, true_bytes: what it will want on average, which only an oracle knows
     """
 
@@ -26,6 +29,7 @@ class Asked:
         self.memory_mib = int(trace.memory_mib[guest])
         self.disk_gb = int(trace.disk_gb[guest])
         self.dedicated = bool(trace.dedicated[guest])
+        self.instance_uuid = str(uuid.UUID(int=int(guest)))
         self._trace, self._guest = trace, guest
 
     @property
@@ -55,7 +59,7 @@ class Policy:
         return self.function(view, Asked(trace, guest))
 
 
-ORACLE, SPREAD, SPREAD_10, PACK, TODAY = 'oracle', 'stock-1', 'stock-10', 'pack', 'numa-pressure'
+ORACLE, SPREAD, SPREAD_10, PACK, OURS = 'oracle', 'stock-1', 'stock-10', 'pack', 'numa-pressure'
 
 #: By name. The contender is any of them; all others but the oracle are its rivals.
 POLICIES = {
@@ -71,10 +75,11 @@ POLICIES = {
         Policy('target-load-packing', others.target_load_packing, ties='random'),
         Policy('load-variation', others.load_variation_risk_balancing, ties='random'),
         Policy('ovirt-even', others.ovirt_evenly_distributed, ties='random'),
-        Policy(TODAY, our_weigher.numa_pressure),
-        Policy('numa-pressure-10', our_weigher.numa_pressure, subset=10),
-        Policy('penalty-10', our_weigher.penalty, subset=10),
+        Policy('ranked', former_weigher.ranked),
+        Policy(OURS, our_weigher.numa_pressure),
+        Policy('numa-pressure-5', our_weigher.numa_pressure, subset=5),
+        Policy('numa-pressure-pack', our_weigher.packing),
     )
 }
 #: Variants of ours: no rivals of each other.
-OURS = (TODAY, 'numa-pressure-10', 'penalty-10')
+VARIANTS = (OURS, 'numa-pressure-5', 'numa-pressure-pack')

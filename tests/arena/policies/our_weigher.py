@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NUMAPressureWeigher, vectorised, and the absolute penalty that may follow it.
+"""NUMAPressureWeigher, vectorised.
 
 The usual host, with room on a node and no guest since it was measured, is computed in arrays;
 all others by the package's own functions. The referee holds both to the real weigher.
@@ -13,71 +13,85 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core.placement import ranking
 from nova_numa_pmc.core.scheduling.aggregates import Aggregates
 from nova_numa_pmc.core.scheduling.outcome import expecting, unseen
-from nova_numa_pmc.scheduler import comparison, request, weights
+from nova_numa_pmc.scheduler import comparison, penalty, replay, request
 from tests.arena import parameters as p
 from tests.arena.policies import nova_weights
 
-STALE_S, STEP = 5.0 * p.AUDIT_S, 0.05
+STALE_S = 5.0 * p.AUDIT_S
 LIMITS = model.Limits()
-#: Of the key's digits: the highest, the tier, the mean, the others', their mean.
-HIGHEST, TIER, MEAN, OTHERS, OTHERS_MEAN = 40, 38, 30, 22, 14
+DEFAULTS = replay.defaults()
+STEP = DEFAULTS['weight_step']
 
 
-def numa_pressure(view, asked):
+def numa_pressure(view, asked, floor=DEFAULTS['penalty_floor'], ram_multiplier=1.0):
     """Weigh as Nova with NUMAPressureWeigher at its defaults.
 
     Source: this checkout, nova_numa_pmc/scheduler/weigher.py, doc/source/reference/weigher.rst.
-    Formula: stock + 1.0 · stretched weight, which orders hosts by the pressure that the guest
-    would leave.
+    Formula: stock − 10 · clamp(⌊P/0.05⌋·0.05 − floor, 0, 1) − 0.5 · a lot, P the highest pressure
+    that the guest would leave on the nodes it would use.
     Deviations: none on hosts that know the same parts of pressure.
     """
-    return nova_weights.stock(view, asked) + nova_weights.normalized(raw(view, asked))
+    pressed = pressures(view, asked)
+    assumed = penalty.ASSUMED_PRESSURE * view.vcpus_used
+    assumed = assumed / (penalty.ASSUMED_VCPUS_PER_CPU * view.vcpus)
+    pressed = np.where(np.isnan(pressed), assumed, pressed)
+    penalties = np.clip((pressed / STEP + 1e-9).astype(np.int64) * STEP - floor, 0, 1)
+    lots = np.array([penalty.lot(asked.instance_uuid, f'host{at}') for at in view.at])
+    penalties = np.minimum(1, penalties + DEFAULTS['penalty_spread'] * lots)
+    stock = nova_weights.stock(view, asked, ram_multiplier)
+    return stock - DEFAULTS['weight_multiplier'] * penalties
 
 
-def penalty(view, asked, floor=0.35, multiplier=10.0):
-    """Weigh as Nova with an absolute penalty: the starting point of the weigher to come.
+def packing(view, asked):
+    """Weigh likewise where an operator packs by RAM, with the floor that is for that.
 
-    Source: doc/source/reference/pressure.rst's definitions; not in the package yet.
-    Formula: stock − 10 · clamp(⌊P/0.05⌋·0.05 − 0.35, 0, 1), P the lowest over nodes of what the
-    guest would leave there; a host of unknown pressure 0.3 · vcpus_used / (0.625 · vCPUs).
-    Deviations: a sketch: what came since is spread over the nodes, memory isn't looked at.
+    Source: this checkout, likewise, and :func:`nova_weights.pack`.
+    Formula: that of the two, with a floor of 0.7.
+    Deviations: none.
     """
-    came = np.maximum(0, view.vcpus_used - view.recorded_vcpus)
-    wanted = p.PRIOR_CORES_PER_VCPU * asked.vcpus
-    cores = view.cores
-    spread = cores / cores.sum(1)[:, None]
-    demand = view.demand + spread * (p.PRIOR_CORES_PER_VCPU * came)[:, None]
-    pressed = np.maximum((demand + wanted) / cores, view.traffic / view.bandwidth).min(1)
-    unknown = 0.3 * view.vcpus_used / (0.625 * view.vcpus)
-    plausible = view.demand.sum(1) <= view.vcpus
-    fresh = (np.abs(view.now_s - view.taken_s) <= STALE_S) & plausible
-    pressed = np.where(fresh, pressed, unknown)
-    steps = np.floor(pressed / STEP + 1e-9) * STEP
-    return nova_weights.stock(view, asked) - multiplier * np.clip(steps - floor, 0, 1)
+    return numa_pressure(view, asked, floor=0.7, ram_multiplier=-1.0)
 
 
-def raw(view, asked):
-    """Return the weigher's weights before Nova stretches them."""
-    at = np.flatnonzero(np.abs(view.now_s - view.taken_s) <= STALE_S)
+def pressures(view, asked):
+    """Return the highest pressure on the nodes that the guest would use; NaN: not known."""
+    found = np.full(len(view.at), np.nan)
+    at = usable(view)
     if not len(at):
-        return np.zeros(len(view.at))
-    known = _Known(view, at)
-    rates = np.sort(known.rate[~np.isnan(known.rate)])
-    rate = float(rates[(len(rates) - 1) // 2]) if len(rates) else 0.0
-    cores = _per_vcpu(known.known_guests.sum(), known.known_sum.sum()) * asked.vcpus
-    traffic = cores * rate
-    keys = _fast_keys(known, asked, cores, traffic)
-    for position in np.flatnonzero(keys < 0):
-        keys[position] = _slow_key(known, position, asked, cores, traffic)
-    # Whole numbers of up to 53 bits each: summed in two parts.
-    low = (1 << 26) - 1
-    total = (int((keys >> 26).sum()) << 26) + int((keys & low).sum())
-    found = np.full(len(view.at), total // len(keys), np.int64)
-    found[at] = keys
-    return -found / weights.UNIT
+        return found
+    known = Known(view, at)
+    cores, traffic = estimate(known, asked)
+    pressed = _fast(known, asked, cores, traffic)
+    for position in np.flatnonzero(np.isnan(pressed)):
+        answer, question = answered(known, position, asked)
+        asks = expecting(question, cores / max(1, question.vcpus))
+        pressed[position] = comparison._highest(answer.host, answer.outcome, asks, cores, traffic)
+    found[at] = pressed
+    return found
 
 
-class _Known:
+def usable(view):
+    """Return the positions of hosts whose figures are fresh and plausible."""
+    fresh = np.abs(view.now_s - view.taken_s) <= STALE_S
+    most = request.PLAUSIBLE * (view.vcpus + view.vcpus_used)
+    return np.flatnonzero(fresh & (view.demand.sum(1) <= most))
+
+
+def estimate(known, asked):
+    """Return what the guest is expected to want and its traffic, by all hosts' medians."""
+    rates = known.rate[~np.isnan(known.rate)]
+    rate = _median(rates) if len(rates) else 0.0
+    guests = known.known_guests
+    means = np.where(guests, known.known_sum / np.maximum(1, guests), p.PRIOR_CORES_PER_VCPU)
+    per_vcpu = _per_vcpu(guests.sum(), guests.sum() * _median(means))
+    cores = 0.0 if asked.dedicated else per_vcpu * asked.vcpus
+    return cores, cores * rate
+
+
+def _median(values):
+    return float(np.sort(values)[(len(values) - 1) // 2])
+
+
+class Known:
     """The columns of the hosts whose figures are fresh."""
 
     def __init__(self, view, at):
@@ -108,21 +122,26 @@ def _per_vcpu(guests, total):
     return np.rint(64 * (2.5 + total) / (5 + guests)) / 64
 
 
-def _fast_keys(known, asked, cores, traffic):
-    """Return the keys of the usual hosts; −1 for the others."""
+def _fast(known, asked, cores, traffic):
+    """Return the pressures of the usual hosts; NaN for the others."""
+    usual = (known.came_vcpus <= 0) & (known.came_mib <= 0)
+    if asked.dedicated:
+        return np.where(usual, _on_all_nodes(known, cores, traffic).max(1), np.nan)
+    best, fits = best_nodes(known, asked)
+    pressed = on_best(known, best, cores, traffic)
+    return np.where(usual & fits, pressed, np.nan)
+
+
+def best_nodes(known, asked):
+    """Return (each host's best node, whether that can be told by arrays), as the host's hook."""
     wanted = (_per_vcpu(known.known_guests, known.known_sum) * asked.vcpus)[:, None]
     added = np.nan_to_num(wanted * known.rate[:, None])
     maximum, count = known.bandwidth, known.cores.shape[1]
-    usual = (known.came_vcpus <= 0) & (known.came_mib <= 0)
-    if asked.dedicated:
-        usual &= known.threads.sum(1) >= asked.vcpus
-        return np.where(usual, _spread_keys(known, cores, traffic), -1)
     charged = np.maximum((known.demand + wanted) / known.cores, (known.traffic + added) / maximum)
-    now = np.maximum(known.demand / known.cores, known.traffic / maximum)
     fits = (known.threads >= asked.vcpus) & (
         known.memory_mib - known.promised_mib >= asked.memory_mib
     )
-    usual &= fits.any(1) & (maximum.min(1) >= added[:, 0]) & (charged.max(1) < ranking.ABSURD)
+    usual = fits.any(1) & (maximum.min(1) >= added[:, 0]) & (charged.max(1) < ranking.ABSURD)
     with np.errstate(invalid='ignore'):
         steps = np.where(
             charged <= 1, np.floor(charged / STEP + 1e-9), np.round(charged, 3) / STEP
@@ -137,35 +156,25 @@ def _fast_keys(known, asked, cores, traffic):
                 (np.arange(count)[None, :] - known.turn[:, None]) % count,
             ),
         )
+    return best, usual
+
+
+def on_best(known, best, cores, traffic):
+    """Return the pressure that the guest leaves on each host's best node."""
     rows = np.arange(len(best))
-    used = np.maximum(
+    return np.maximum(
         (known.demand[rows, best] + cores) / known.cores[rows, best],
-        (known.traffic[rows, best] + traffic) / maximum[rows, best],
+        (known.traffic[rows, best] + traffic) / known.bandwidth[rows, best],
     )
-    rest = now.copy()
-    rest[rows, best] = 0.0
-    highest = np.minimum(8191, used / STEP + 1e-9).astype(np.int64)
-    others = np.minimum(255, rest.max(1) / STEP + 1e-9).astype(np.int64)
-    means = np.minimum(255, rest.sum(1) / max(1, count - 1) / STEP + 1e-9).astype(np.int64)
-    if count == 2:
-        means = others
-    mean = np.minimum(highest, 255)
-    keys = (highest << HIGHEST) | (mean << MEAN) | (others << OTHERS) | (means << OTHERS_MEAN)
-    return np.where(usual, keys, -1)
 
 
-def _spread_keys(known, cores, traffic):
-    """Return the keys of a guest that Nova pins: on which nodes isn't known, so on all."""
-    count = known.cores.shape[1]
+def _on_all_nodes(known, cores, traffic):
+    """Return what a guest that Nova pins leaves: on which nodes isn't known, so on all."""
     share = cores * known.cores / known.cores.sum(1)[:, None]
-    used = np.maximum(
-        (known.demand + share) / known.cores, (known.traffic + traffic / count) / known.bandwidth
+    return np.maximum(
+        (known.demand + share) / known.cores,
+        (known.traffic + traffic / known.cores.shape[1]) / known.bandwidth,
     )
-    highest = np.minimum(8191, used.max(1) / STEP + 1e-9).astype(np.int64)
-    # Summed from the highest on, as a sum of few floats depends on their order.
-    total = np.sort(used, 1)[:, ::-1].cumsum(1)[:, -1]
-    means = np.minimum(255, total / count / STEP + 1e-9).astype(np.int64)
-    return (highest << HIGHEST) | (1 << TIER) | (means << MEAN)
 
 
 def _least(fits, columns):
@@ -202,10 +211,10 @@ class _Found:
         self.history = (guests, float(known.known_sum[position])) if guests else None
 
 
-def _slow_key(known, position, asked, cores, traffic):
-    """Return a host's key by the package's own functions."""
+def answered(known, position, asked):
+    """Return (the package's own answer about a host, what was asked)."""
     question = unseen(
-        asked.vcpus,
+        0 if asked.dedicated else asked.vcpus,
         0 if asked.dedicated else asked.memory_mib,
         model.SPREAD if asked.dedicated else model.AUTO,
     )
@@ -216,8 +225,5 @@ def _slow_key(known, position, asked, cores, traffic):
         if len(known.kept) > 5000:
             known.kept.clear()
         found: typing.Any = _Found(known, position)
-        answer = request._answer(found, *came, False, question)
-        known.kept[place] = answer
-    estimate = expecting(question, cores / asked.vcpus)
-    outcome = comparison._estimated(answer.host, answer.outcome, estimate, cores, traffic)
-    return weights.key(outcome, answer.newcomers, STEP)
+        answer = known.kept[place] = request._answer(found, *came, False, question)
+    return answer, question

@@ -39,15 +39,15 @@ class CommandTest(unittest.TestCase):
         self.assertIsNone(found['twin_disagreements'])
 
     def test_what_the_figures_need_always_runs(self):
-        options = subject.arguments(['--policies', 'best-fit', '--contender', 'penalty-10'])
-        expected = {'oracle', 'stock-1', 'stock-10', 'pack', 'best-fit', 'penalty-10'}
+        options = subject.arguments(['--policies', 'best-fit', '--contender', 'numa-pressure-5'])
+        expected = {'oracle', 'stock-1', 'stock-10', 'pack', 'best-fit', 'numa-pressure-5'}
         self.assertEqual(expected, set(subject.chosen_policies(options)))
 
     def test_the_table_has_enough_cells_duels_and_decisions(self):
         options = subject.arguments([])
         tasks = subject.planned(options)
         self.assertGreaterEqual(len({cell.name for cell, *_ in tasks}), 24)
-        rivals = [name for name in policies.POLICIES if name not in (*policies.OURS, 'oracle')]
+        rivals = [name for name in policies.POLICIES if name not in (*policies.VARIANTS, 'oracle')]
         self.assertGreaterEqual(len({cell.name for cell, *_ in tasks}) * len(rivals), 200)
         self.assertEqual(set(p.SEEDS_TABLE), {seed for _, seed, *_ in tasks})
 

@@ -7,11 +7,13 @@ import unittest
 import numpy as np
 
 from nova_numa_pmc.core.scheduling.outcome import outcome, unseen
-from nova_numa_pmc.scheduler import comparison, request, weights
+from nova_numa_pmc.scheduler import comparison, penalty, request
 from tests.arena import parameters as p, policies as subject
-from tests.arena.policies import nova_weights, others, our_weigher
+from tests.arena.policies import former_weigher, nova_weights, others, our_weigher
 
-ASKED = types.SimpleNamespace(vcpus=8, memory_mib=16384, disk_gb=40, dedicated=False)
+ASKED = types.SimpleNamespace(
+    vcpus=8, memory_mib=16384, disk_gb=40, dedicated=False, instance_uuid='7'
+)
 
 
 def view(**columns):
@@ -135,17 +137,18 @@ class OthersTest(unittest.TestCase):
 
 
 class OursTest(unittest.TestCase):
-    def keys(self, seen, asked=ASKED):
-        """Return the weights by the package's functions alone."""
+    def pressures(self, seen, asked=ASKED):
+        """Return the pressures by the package's functions alone; NaN: not known."""
         question = unseen(asked.vcpus, asked.memory_mib)
-        fresh = np.flatnonzero(np.abs(seen.now_s - seen.taken_s) <= 300)
-        known = our_weigher._Known(seen, fresh)
+        at = our_weigher.usable(seen)
+        known = our_weigher.Known(seen, at)
         answers = [request.Answer(None, 'blind')] * len(seen.at)
-        for position, at in enumerate(fresh):
+        for position, host in enumerate(at):
             came = int(known.came_vcpus[position]), int(known.came_mib[position])
             found: typing.Any = our_weigher._Found(known, position)
-            answers[at] = request._answer(found, *came, False, question)
-        return weights.weights(comparison.keys(answers, question, 0.05))
+            answers[host] = request._answer(found, *came, False, question)
+        found = comparison.pressures(answers, question)
+        return [np.nan if each is None else each for each in found]
 
     def test_arrays_say_what_the_package_says(self):
         for name, columns in (
@@ -161,18 +164,32 @@ class OursTest(unittest.TestCase):
         ):
             with self.subTest(name):
                 seen = view(**columns)
-                np.testing.assert_allclose(self.keys(seen), our_weigher.raw(seen, ASKED))
+                np.testing.assert_allclose(
+                    self.pressures(seen), our_weigher.pressures(seen, ASKED)
+                )
 
     def test_the_decision_behind_it_is_the_hooks(self):
-        found = our_weigher._Found(our_weigher._Known(view(), np.arange(2)), 1)
+        found = our_weigher._Found(our_weigher.Known(view(), np.arange(2)), 1)
         self.assertEqual((1,), outcome(found.aggregates, unseen(8, 16384), found.limits).at)
 
     def test_the_penalty_is_of_one_host_alone(self):
         stock = nova_weights.stock(view(), ASKED)
-        told = our_weigher.penalty(view(), ASKED) - stock
-        np.testing.assert_allclose([0.0, -10 * (0.5 - 0.35), 0.0], told, atol=1e-9)
+        told = our_weigher.numa_pressure(view(), ASKED) - stock
+        # Lower median of 0.375 and 0.5 a vCPU: 8 · 9.25 / 23 is 3.2 cores on 12 of 30.
+        lots = [penalty.lot('7', f'host{at}') for at in range(3)]
+        np.testing.assert_allclose([0, -10 * (0.5 - 0.35), 0] - np.multiply(0.5, lots), told)
         absurd = view(demand=np.array([[1e5, 1e5], [20.0, 12.0], [0.0, 0.0]]))
-        self.assertAlmostEqual(told[1], (our_weigher.penalty(absurd, ASKED) - stock)[1])
+        self.assertAlmostEqual(told[1], (our_weigher.numa_pressure(absurd, ASKED) - stock)[1])
+
+    def test_dedicated_guests_take_no_shared_core(self):
+        asked = types.SimpleNamespace(vcpus=8, memory_mib=16384, disk_gb=40, dedicated=True)
+        found = our_weigher.pressures(view(), asked)
+        np.testing.assert_allclose([2 / 30, 20 / 30, np.nan], found)
+
+    def test_the_former_one_orders_hosts(self):
+        told = former_weigher.ranked(view(), ASKED) - nova_weights.stock(view(), ASKED)
+        self.assertEqual([1.0, 0.0], told[:2].tolist())
+        self.assertTrue(0 < told[2] < 1)
 
 
 class RegistryTest(unittest.TestCase):

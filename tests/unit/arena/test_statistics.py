@@ -69,7 +69,9 @@ class DuelTest(unittest.TestCase):
                 self.assertEqual(expected, found.duel('c', 'numa-pressure', 'pack'))
 
     def test_variants_of_ours_and_the_oracle_are_no_rivals(self):
-        found = table({name: (1.0,) for name in ('oracle', 'numa-pressure', 'penalty-10', 'pack')})
+        found = table(
+            {name: (1.0,) for name in ('oracle', 'numa-pressure', 'numa-pressure-5', 'pack')}
+        )
         self.assertEqual(['pack'], found.rivals('numa-pressure'))
 
 

@@ -41,7 +41,12 @@ class SchedulerTest(unittest.TestCase):
     def test_multiplier(self):
         classes = 'weight_classes = %s,%s\n[numa_pmc]\n' % (STOCK, scheduler.WEIGHER)
         for value, expected in (
-            ('2.5', []),
+            ('10', []),
+            ('2.5', ['weigher-weak']),
+            ('7\n[filter_scheduler]\nram_weight_multiplier = 5', ['weigher-weak']),
+            ('10\n[filter_scheduler]\nram_weight_multiplier = -1', ['floor-not-for-packing']),
+            ('20\npenalty_floor = 0.7\n[filter_scheduler]\nram_weight_multiplier = -1', []),
+            ('10\nunknown_weight = mean', ['former-option']),
             ('0', ['weigher-off']),
             ('-1', ['weigher-off']),
             ('nan', ['weigher-off']),
@@ -68,9 +73,14 @@ class SchedulerTest(unittest.TestCase):
 
     def test_choice(self):
         for text, expected in (
-            ('', ['shuffle-off']),
-            ('shuffle_best_same_weighed_hosts = true', []),
-            ('host_subset_size = 5', ['subset-random']),
+            ('', ['subset-herd']),
+            ('shuffle_best_same_weighed_hosts = true', ['subset-herd']),
+            ('host_subset_size = 5', []),
+            ('weight_classes = %s' % scheduler.WEIGHER, []),
+            (
+                'weight_classes = %s\n[numa_pmc]\npenalty_spread = 0' % scheduler.WEIGHER,
+                ['subset-herd'],
+            ),
         ):
             with self.subTest(text):
                 self.assertEqual(expected, codes(scheduler.check_choice(self.conf(text))))

@@ -24,7 +24,7 @@ class OptionsTest(unittest.TestCase):
         for _ in range(2):
             scheduler_conf.register_opts(conf)
         conf([], default_config_files=[])
-        self.assertEqual(1.0, conf.numa_pmc.weight_multiplier)
+        self.assertEqual(10.0, conf.numa_pmc.weight_multiplier)
 
     def test_the_sample_shows_every_option_with_its_default(self):
         """A stale sample misleads: `make config` writes it anew."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts of one request compared: by one estimate of the guest, none better for knowing less."""
 
+import math
 import os
 import random
 import types
@@ -8,7 +9,7 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import missing
-from nova_numa_pmc.scheduler import comparison, request, weights
+from nova_numa_pmc.scheduler import comparison, request
 from tests.fixtures.metrics import GIB, listed, state
 
 NOW_S = 1700000000
@@ -54,6 +55,7 @@ def nova_host(*nodes, history=None):
     """Build what looks like Nova's HostState."""
     return types.SimpleNamespace(
         metrics=listed(state(nodes=nodes, taken_s=NOW_S, history=history or model.History())),
+        vcpus_total=0,
         vcpus_used=16,
         instances={},
         total_usable_ram_mb=131072,
@@ -71,13 +73,18 @@ def question(vcpus=2):
     )
 
 
-def keys(*hosts, vcpus=2):
+def pressures(*hosts, vcpus=2):
     asked = question(vcpus)
-    return comparison.keys(
+    found = comparison.pressures(
         [request.answer(nova_host(*nodes), asked, request.Rules(), NOW_S) for nodes in hosts],
         asked.asked,
-        STEP,
     )
+    return [None if one is None else round(one, 6) for one in found]
+
+
+def steps(pressure):
+    """Return a pressure in whole steps."""
+    return int(pressure / STEP + 1e-9)
 
 
 def best(found):
@@ -91,17 +98,17 @@ class ComparingTest(unittest.TestCase):
         known = [node(at, 0.3, 0.95) for at in range(2)]
         blind = [node(at, 0.3, None, None) for at in range(2)]
         busier = [node(at, 0.4, 0.95) for at in range(2)]
-        found = keys(known, blind, known, busier)
-        self.assertEqual(found[0] // weights.UNIT, found[1] // weights.UNIT)
-        self.assertEqual(found[0] // weights.UNIT, found[3] // weights.UNIT)
+        found = pressures(known, blind, known, busier)
+        self.assertEqual(steps(found[0]), steps(found[1]))
+        self.assertEqual(steps(found[0]), steps(found[3]))
 
     def test_a_host_without_a_maximum_neither(self):
         known = node(0, 0.3, 0.9)
-        found = keys([known], [known._replace(bandwidth_max_bytes_per_sec=None)])
+        found = pressures([known], [known._replace(bandwidth_max_bytes_per_sec=None)])
         self.assertGreaterEqual(found[1], found[0])
 
     def test_a_host_whose_cpus_are_not_measured_neither(self):
-        found = keys(
+        found = pressures(
             [node(0, 0.7), node(1, 0.7)],
             [node(0, 0.6), node(1, 0.8)],
             [node(0, None), node(1, None)],
@@ -109,22 +116,19 @@ class ComparingTest(unittest.TestCase):
         self.assertNotIn(2, best(found))
 
     def test_a_host_without_links_neither(self):
-        found = keys(
+        found = pressures(
             [node(0, 0.3, link=0.8), node(1, 0.3, link=0.8)], [node(0, 0.3), node(1, 0.3)]
         )
         self.assertEqual(found[0], found[1])
 
     def test_what_nobody_knows_counts_for_nobody(self):
-        found = keys([node(0, 0.3)], [node(0, 0.4)])
-        self.assertEqual([8, 10], [one // weights.UNIT for one in found])
+        self.assertEqual([0.4, 0.5], pressures([node(0, 0.3)], [node(0, 0.4)]))
 
     def test_a_host_without_a_usable_core_is_the_last(self):
         none = [node(at, 3.0, cores=10.0)._replace(cores=0.0, threads=0) for at in range(2)]
-        found = keys(none, [node(0, 0.9), node(1, 0.9)], [node(0, 4.0), node(1, 4.0)])
-        self.assertEqual(weights.HOPELESS, found[0])
-        weighed = weights.weights(found)
-        self.assertEqual(min(weighed), weighed[0])
-        self.assertEqual(1.0, min(weighed[1:]) - weighed[0] + 0.0)
+        found = pressures(none, [node(0, 0.9), node(1, 0.9)], [node(0, 4.0), node(1, 4.0)])
+        self.assertEqual(math.inf, found[0])
+        self.assertNotIn(math.inf, found[1:])
 
     def test_one_estimate_of_the_guest_for_all_hosts(self):
         # Bandwidth 0.5 on each; a core is worth 50, 10 and 2.5 GB/s on them.
@@ -134,9 +138,8 @@ class ComparingTest(unittest.TestCase):
             for nodes in hosts
         ]
         self.assertEqual([1.0, 0.6], [round(one.outcome.used[0], 6) for one in own[:2]])
-        found = comparison.outcomes(own, question().asked)
         # The guest wants one core: 10 GB/s of the maximum of 100 on each of them.
-        self.assertEqual([0.6, 0.6, 2.1], [round(one.used[0], 6) for one in found])
+        self.assertEqual([0.6, 0.6, 2.1], pressures(*hosts))
 
     def test_one_estimate_of_its_demand_where_hosts_have_seen_different_guests(self):
         # Idle guests on the first host, busy ones on the second, none known on the third.
@@ -153,9 +156,9 @@ class ComparingTest(unittest.TestCase):
         self.assertEqual(
             [0.375, 1.0, 0.7], [round(one.outcome.used[0], 6) for one in own]
         )  # 8 · 6/64, 8 · 56/64, 8 / 2 cores
-        found = comparison.outcomes(own, question(vcpus=8).asked)
-        # 8 · (2.5 + 15) / (5 + 35) = 3.5 cores on each of them.
-        self.assertEqual([0.65] * 3, [round(one.used[0], 6) for one in found])
+        found = comparison.pressures(own, question(vcpus=8).asked)
+        # The median of 0, 1 and the assumed 0.5 per vCPU: 4 cores on each of them.
+        self.assertEqual([0.7] * 3, [round(one, 6) for one in found])
         bare = [
             request.answer(
                 nova_host(node(0, 0.3), history=history), question(vcpus=8), request.Rules(), NOW_S
@@ -163,25 +166,22 @@ class ComparingTest(unittest.TestCase):
             for history in histories
         ]
         self.assertEqual(
-            [0.65] * 3,
-            [round(one.used[0], 6) for one in comparison.outcomes(bare, question(vcpus=8).asked)],
+            [0.7] * 3,
+            [round(one, 6) for one in comparison.pressures(bare, question(vcpus=8).asked)],
         )
 
     def test_a_guest_that_spans_is_compared_likewise(self):
         hosts = [[node(0, cpu, 0.5), node(1, cpu, 0.5)] for cpu in (0.05, 0.25, 1.0)]
         asked = question(vcpus=12)
         own = [request.answer(nova_host(*nodes), asked, request.Rules(), NOW_S) for nodes in hosts]
-        found = comparison.outcomes(own, asked.asked)
-        self.assertEqual(['span'] * 3, [one.code for one in found])
+        self.assertEqual(['span'] * 3, [one.outcome.code for one in own])
         # 6 cores of 20 GB/s each, half on each node.
-        self.assertEqual(
-            [(1.1, 1.1)] * 2, [tuple(round(ratio, 6) for ratio in one.used) for one in found[:2]]
-        )
+        self.assertEqual([1.1, 1.1], pressures(*hosts, vcpus=12)[:2])
 
     def test_a_lone_host_is_compared_as_it_decides(self):
         host = [node(0, 0.4, 0.7, link=0.2), node(1, 0.6, 0.3, link=0.1)]
         own = request.answer(nova_host(*host), question(), request.Rules(), NOW_S)
-        self.assertEqual([own.outcome], comparison.outcomes([own], question().asked))
+        self.assertEqual([own.outcome.used[0]], comparison.pressures([own], question().asked))
 
     def test_the_unknown_stay_unknown(self):
         asked = question()
@@ -190,7 +190,16 @@ class ComparingTest(unittest.TestCase):
             request.answer(nova_host(node(0, 0.3, 0.5)), asked, request.Rules(), NOW_S),
             request.answer(nova_host(node(0, 0.3)), asked, request.Rules(), NOW_S),
         ]
-        self.assertIsNone(comparison.keys(answers, asked.asked, STEP)[0])
+        self.assertIsNone(comparison.pressures(answers, asked.asked)[0])
+
+    def test_no_host_of_odd_figures_decides_what_the_guest_is_expected_to_want(self):
+        sound = [(20, 5.0)] * 4
+        for odd in ((1023, 1e9), (1023, 0.0), (1, 7.0)):
+            with self.subTest(odd):
+                self.assertAlmostEqual(
+                    comparison.expected(sound), comparison.expected([*sound, odd]), delta=0.03
+                )
+        self.assertEqual(0.5, comparison.expected([(0, 0.0)]))
 
 
 class HidingTest(unittest.TestCase):
@@ -207,7 +216,7 @@ class HidingTest(unittest.TestCase):
             for at in range(2)
         ]
 
-    def test_hiding_a_part_never_raises_a_hosts_rank(self):
+    def test_hiding_a_part_never_lowers_a_hosts_pressure_below_the_quartile(self):
         rng, below, above = random.Random(16), 0, 0
         for _ in range(CASES):
             hosts = [self.drawn(rng) for _ in range(rng.randint(2, 6))]
@@ -218,55 +227,40 @@ class HidingTest(unittest.TestCase):
                 *hosts[at + 1 :],
             ]
             before, after = self.compared(hosts), self.compared(blind)
-            least = [
-                missing.upper_quartile(
-                    [
-                        self.part(part, found, nodes, which)
-                        for nodes, found in zip(hosts, before)
-                        if nodes is not hosts[at]
-                    ]
-                )
-                for which in (0, 1)
-            ]
-            theirs = [
-                max(self.charged(part, one, charge) for one in hosts[at]) for charge in (1, 0)
-            ]
-            steps = [[int(one.used[0] / STEP + 1e-9) for one in each] for each in (before, after)]
-            if theirs[0] < least[0] - ROUNDED and theirs[1] < least[1] - ROUNDED:
+            least = missing.upper_quartile(
+                [
+                    self.part(part, answer, nodes)
+                    for nodes, (answer, _) in zip(hosts, before)
+                    if nodes is not hosts[at]
+                ]
+            )
+            theirs = max(self.charged(part, one) for one in hosts[at])
+            if theirs < least - ROUNDED:
                 below += 1
-                self.assertGreaterEqual(steps[1][at], steps[0][at])
-                if before[at].at == after[at].at:
-                    self.assertGreaterEqual(self.rank(after, at), self.rank(before, at))
+                self.assertGreaterEqual(steps(after[at][1]), steps(before[at][1]))
             else:
                 above += 1
-                self.assertGreaterEqual(after[at].used[0], least[0] - ROUNDED)
+                self.assertGreaterEqual(after[at][1], least - ROUNDED)
         self.assertGreater(min(below, above), CASES / 10)
 
     def compared(self, hosts):
+        """Return (answer, pressure) of each."""
         asked = question()
-        return comparison.outcomes(
-            [request.answer(nova_host(*nodes), asked, request.Rules(), NOW_S) for nodes in hosts],
-            asked.asked,
-        )
+        answers = [
+            request.answer(nova_host(*nodes), asked, request.Rules(), NOW_S) for nodes in hosts
+        ]
+        return list(zip(answers, comparison.pressures(answers, asked.asked)))
 
-    def rank(self, found, at):
-        listed = [weights.key(one, 0, STEP) for one in found]
-        return sum(key < listed[at] for key in listed)
+    def part(self, part, answer, nodes):
+        """Return a part on the node that the guest would use."""
+        (used,) = answer.outcome.at
+        return self.charged(part, nodes[used])
 
-    def part(self, part, found, nodes, which):
-        """Return a part on the node that the guest would use (0), or on the other (1)."""
-        (used,) = found.at
-        return (
-            self.charged(part, nodes[used], 1)
-            if not which
-            else self.charged(part, nodes[1 - used], 0)
-        )
-
-    def charged(self, part, one, charge):
-        """Return a part of a node's pressure, with the guest of one core or without."""
+    def charged(self, part, one):
+        """Return a part of a node's pressure, with the guest of one core."""
         return {
-            'cpu': (round(100 * one.demand_cores) / 100 + charge) / one.cores,
+            'cpu': (round(100 * one.demand_cores) / 100 + 1) / one.cores,
             'link': round(1000 * one.link_ratio) / 1000,
-            'bandwidth': (round(one.bandwidth_bytes_per_sec / MB) * MB + charge * 4000 * MB)
+            'bandwidth': (round(one.bandwidth_bytes_per_sec / MB) * MB + 4000 * MB)
             / one.bandwidth_max_bytes_per_sec,
         }[part]

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the scheduler asks and is told, with things that look like Nova's."""
 
-import math
 import os
 import random
 import types
@@ -9,7 +8,7 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.scheduling import outcome
-from nova_numa_pmc.scheduler import comparison, request as subject, weights
+from nova_numa_pmc.scheduler import comparison, penalty, request as subject
 from tests.fixtures.metrics import listed, mutated, state
 
 NOW_S = 1700000000
@@ -23,6 +22,7 @@ def host(*pressures, vcpus=16, memory_mb=16384, instances=(), **fields):
     published = state(*pressures, **fields)
     return types.SimpleNamespace(
         metrics=listed(published),
+        vcpus_total=0,
         vcpus_used=vcpus,
         instances=dict.fromkeys(instances),
         total_usable_ram_mb=131072,
@@ -42,10 +42,6 @@ def spec(vcpus=2, memory_mb=2048, uuid='u', numa_topology=None, **extra_specs):
 
 def ask(host_state, request=None, rules=RULES, now_s=NOW_S):
     return subject.answer(host_state, subject.question(request or spec()), rules, now_s)
-
-
-def key_of(answer, step=0.05):
-    return weights.key(answer.outcome, answer.newcomers, step)
 
 
 class Versioned:
@@ -208,93 +204,92 @@ class ObjectionTest(unittest.TestCase):
         self.assertEqual('', self.objection(host(nodes=nodes)))
 
 
-class WeightsTest(unittest.TestCase):
-    def keys(self, *hosts, request=None, step=0.05):
-        return [key_of(ask(host_state, request), step) for host_state in hosts]
+class PenaltyTest(unittest.TestCase):
+    """Hosts as the weigher compares them."""
 
-    def test_the_nodes_that_the_guest_would_use_come_first(self):
-        calm, split, busy = self.keys(host(0.5, 0.5), host(0.9, 0.4), host(0.6, 0.6))
-        self.assertLess(split, calm)
-        self.assertLess(calm, busy)
+    def penalties(self, *hosts, request=None, rules=RULES, floor=0.0):
+        question = subject.question(request or spec())
+        answers = [subject.answer(one, question, rules, NOW_S) for one in hosts]
+        terms = penalty.PenaltyTerms(floor, spread=0.0)
+        return [
+            round(penalty.of_host(one, pressure, terms), 6)
+            for one, pressure in zip(hosts, comparison.pressures(answers, question.asked))
+        ]
 
-    def test_then_one_node_before_several(self):
-        one, several = (
-            outcome.Outcome(code, (0.5,), (), (0,), (0,), (0,)) for code in ('one_node', 'span')
+    def test_the_nodes_that_the_guest_would_use_count(self):
+        self.assertEqual(
+            [0.6, 0.5, 0.7], self.penalties(host(0.5, 0.5), host(0.9, 0.4), host(0.6, 0.6))
         )
-        self.assertLess(weights.key(one, 0, 0.05), weights.key(several, 0, 0.05))
-
-    def test_then_the_rest(self):
-        better, worse = self.keys(host(0.4, 0.5), host(0.4, 0.9))
-        self.assertLess(better, worse)
 
     def test_noise_below_the_step_vanishes(self):
-        one, other = self.keys(host(0.41, 0.62), host(0.42, 0.64))
+        one, other = self.penalties(host(0.41, 0.62), host(0.42, 0.64))
         self.assertEqual(one, other)
 
     def test_old_promises_do_not_outvote_other_weighers(self):
-        # Nova would stretch the difference to the whole multiplier.
         nodes = [
             tuple(model.NodeView(at, 10.0, 16, 1 << 36, 0, vcpus, vcpus, 1.0) for at in range(2))
             for vcpus in (0, 40)
         ]
-        self.assertEqual(1, len(set(self.keys(*(host(nodes=each) for each in nodes)))))
+        self.assertEqual(1, len(set(self.penalties(*(host(nodes=each) for each in nodes)))))
 
-    def test_equal_hosts_take_turns(self):
-        hosts = [host(0.2, 0.2, cores=100.0) for _ in range(4)]
+    def test_other_hosts_change_nothing(self):
+        rng, mine = random.Random(20), host(0.45, 0.8)
+        expected = self.penalties(mine)
+        for _ in range(200):
+            others = [
+                host(rng.choice((0, 0.2, 3, 900)), rng.random(), vcpus=rng.randrange(200))
+                for _ in range(rng.randrange(5))
+            ]
+            self.assertEqual(expected, self.penalties(*others, mine)[-1:])
+
+    def test_equal_hosts_take_turns_as_they_fill(self):
+        hosts = [host(0.2, 0.2, cores=20.0) for _ in range(4)]
         for _ in range(20):
-            found = self.keys(*hosts)
+            found = self.penalties(*hosts)
             hosts[found.index(min(found))].vcpus_used += 2
         counts = [(one.vcpus_used - 16) // 2 for one in hosts]
-        self.assertLessEqual(max(counts) - min(counts), 1)
+        self.assertLessEqual(max(counts) - min(counts), 2)
 
     def test_without_the_charge_all_go_to_one(self):
-        hosts = [host(0.2, 0.2, cores=100.0) for _ in range(4)]
+        hosts = [host(0.2, 0.2, cores=20.0) for _ in range(4)]
         rules = subject.Rules(charge_new_guests=False)
         for _ in range(20):
-            found = [key_of(ask(one, rules=rules)) for one in hosts]
+            found = self.penalties(*hosts, rules=rules)
             hosts[found.index(min(found))].vcpus_used += 2
         self.assertEqual(56, max(one.vcpus_used for one in hosts))
 
-    def test_the_unknown_weighs_as_the_known_do_on_average(self):
-        best, unknown, worst = weights.weights([2 * weights.UNIT, None, 4 * weights.UNIT])
-        self.assertEqual((-2.0, -3.0, -4.0), (best, unknown, worst))
-        self.assertEqual(
-            -4.0, weights.weights([2 * weights.UNIT, None, 4 * weights.UNIT], 'worst')[1]
-        )
+    def test_dedicated_guests_take_no_shared_core(self):
+        for vcpus in (2, 64):
+            asked = spec(vcpus, hw__cpu_policy='dedicated')
+            self.assertEqual([0.5], self.penalties(host(0.5, 0.3), request=asked))
 
-    def test_the_mean_of_equals_is_their_equal(self):
-        (key,) = self.keys(host(0.123, 0.456))
-        self.assertEqual(1, len(set(weights.weights([key] * 7 + [None]))))
-
-    def test_nothing_known_is_all_equal(self):
-        self.assertEqual([0.0, 0.0], weights.weights([None, None]))
-
-    def test_an_absurd_pressure_is_a_finite_weight(self):
-        for used in (1e300, float('inf'), float('nan')):
-            found = outcome.Outcome('one_node', (used,), (used,), (0,), (0,), (0,))
-            self.assertTrue(math.isfinite(weights.weights([weights.key(found, 0, 0.05)])[0]))
-
-    def test_a_hopeless_host_is_a_step_behind_and_stretches_nothing(self):
-        self.assertEqual(
-            [-2.0, -4.0, -5.0],
-            weights.weights([2 * weights.UNIT, 4 * weights.UNIT, weights.HOPELESS]),
-        )
-        self.assertEqual([0.0, -1.0], weights.weights([None, weights.HOPELESS]))
+    def test_what_cannot_be_wanted_is_not_believed(self):
+        told = host(0.4, 0.4, cores=20.0, vcpus=32)  # 16 cores are wanted
+        for total, known in ((8, True), (0, True), (-1, True)):
+            told.vcpus_total = total
+            self.assertEqual(known, ask(told).outcome is not None)
+        told = host(10.0, 0.4, cores=20.0, vcpus=32)
+        told.vcpus_total = 64
+        self.assertIn('can want', ask(told).unknown)
 
 
 class FuzzTest(unittest.TestCase):
     def test_mutated_metrics_cannot_hurt(self):
         rng, question = random.Random(4), subject.question(spec())
-        neighbours = [host(0.2, 0.3), host(0.9, 0.8)]
+        neighbours = [host(0.2, 0.3), host(0.9, 0.8)] * 5
         terms = subject.FilterTerms(False, 1.0, False)
         original, odd, unknown = listed(state(0.5, 0.25)), host(0.5, 0.5), 0
+        calm = [0.0, 0.55] * 5
         for at in range(MUTATIONS):
             odd.metrics = mutated(rng, original)
             answers = [subject.answer(one, question, RULES, NOW_S) for one in [odd, *neighbours]]
-            found = weights.weights(comparison.keys(answers, question.asked, 0.05))
-            self.assertTrue(all(map(math.isfinite, found)), at)
+            pressed = comparison.pressures(answers, question.asked)
+            found = [
+                penalty.of_host(odd, each, penalty.PenaltyTerms(spread=0.0)) for each in pressed
+            ]
+            self.assertTrue(all(0 <= one <= 1 for one in found), at)
+            self.assertEqual(calm, found[1:], at)
             if answers[0].outcome is None:
                 unknown += 1
-                self.assertAlmostEqual(sum(found[1:]) / 2, found[0], 6)
                 self.assertEqual('', subject.objection(answers[0], terms))
         self.assertGreater(unknown, MUTATIONS / 3)

@@ -9,6 +9,8 @@ class HostState:
     nodename: str
     metrics: MonitorMetricList | None
     instances: Mapping[str, object]
+    aggregates: list[object]
+    vcpus_total: int
     vcpus_used: int
     total_usable_ram_mb: int
     free_ram_mb: int

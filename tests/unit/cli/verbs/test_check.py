@@ -24,7 +24,6 @@ available_filters = nova.scheduler.filters.all_filters
 available_filters = %s
 enabled_filters = ComputeFilter,NUMAPressureFilter
 weight_classes = nova.scheduler.weights.all_weighers,%s
-shuffle_best_same_weighed_hosts = true
 """ % (scheduler.FILTER, scheduler.WEIGHER)
 SEEN = interpreter.InterpreterAnswer(
     '/usr/bin/python3',

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the pressure that a guest would leave on a host to the host's penalty.
+
+A penalty depends on its host and the guest alone: 0 where the nodes have room, at most 1. Nova
+adds it up with what its other weighers say; were it relative to the other hosts, as weights are
+that Nova stretches, one host of odd figures would decide for all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from nova_numa_pmc.scheduler.request import Host
+
+#: What is assumed of a host of unknown pressure: this with as many vCPUs promised per CPU, more
+#: or less as there are more or fewer. Neither the best nor the worst: 0 would draw all guests
+#: there. Kept by the arena on hosts without an agent (``doc/source/reference/arena.rst``).
+ASSUMED_PRESSURE, ASSUMED_VCPUS_PER_CPU = 0.3, 0.625
+
+
+class PenaltyTerms(Record):
+    """How the operator wants pressure to count; see ``conf/scheduler.py``.
+
+    :param floor: pressure up to which there is no penalty
+    :param step: pressures count in whole steps of it
+    :param spread: up to so much is added by :func:`lot`
+    """
+
+    floor: float = 0.35
+    step: float = 0.05
+    spread: float = 0.05
+
+
+def penalty(pressure: float, terms: PenaltyTerms) -> float:
+    """Return the penalty of a host, 0 to 1.
+
+    :param pressure: the highest that the guest would leave on the nodes it uses; infinite: none
+        of them has a CPU that guests may use
+    """
+    floor, step, _ = terms
+    if not pressure < floor + 1.0:  # NaN as well
+        return 1.0
+    # 1e-9: what rounding may take off a whole step.
+    return min(1.0, max(0.0, int(pressure / step + 1e-9) * step - floor))
+
+
+def of_host(
+    host: Host, pressure: float | None, terms: PenaltyTerms, instance_uuid: str | None = None
+) -> float:
+    """Return the penalty of a host, 0 to 1; what is not known is assumed by Nova's counts.
+
+    :param pressure: as :func:`penalty`, None: unknown
+    :param instance_uuid: whose lot is drawn
+    """
+    if pressure is None:
+        pressure = assumed(host.vcpus_used, host.vcpus_total)
+    found = penalty(pressure, terms)
+    if terms.spread:
+        found = min(1.0, found + terms.spread * lot(instance_uuid, host.host))
+    return found
+
+
+def lot(instance_uuid: str | None, host: str) -> float:
+    """Return a number of 0 to 1 that is random, but the same for the same instance and host.
+
+    Requests of the same seconds see the same figures of the same hosts. Were hosts in the same
+    order for all of them, the first would get all guests before one of them is counted.
+    """
+    key = f'{instance_uuid}/{host}'.encode(errors='replace')
+    return int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), 'big') / 0xFFFFFFFF
+
+
+def assumed(vcpus_used: float, vcpus_total: float) -> float:
+    """Return the pressure to assume of a host of which none is known.
+
+    :param vcpus_used, vcpus_total: vCPUs of its guests, and its CPUs; 0: not known
+    """
+    if vcpus_total <= 0:
+        return ASSUMED_PRESSURE
+    return ASSUMED_PRESSURE * max(0.0, vcpus_used) / (ASSUMED_VCPUS_PER_CPU * vcpus_total)

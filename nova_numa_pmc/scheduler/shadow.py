@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One line of JSON for each decision in shadow mode: what the weigher would have changed.
+
+A line is shorter than 1 KB. :mod:`nova_numa_pmc.cli.verbs.decisions` sums a log of them up.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from nova_numa_pmc.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nova_numa_pmc.scheduler.request import Answer, Question
+
+#: What a line of the log has before the JSON.
+MARK = 'numa_pmc decision: '
+VERSION = 1
+#: Hosts that a line names beside the chosen ones; characters of a name.
+_TOP, _NAME_MAX = 3, 64
+
+
+class ShadowHost(Record):
+    """A host of a decision.
+
+    :param others: what Nova's weighers before ours have given it
+    :param share: what ours would add, 0 or below, and ``counted`` what it adds in fact
+    :param pressure: the highest on the nodes that the guest would use, None: unknown
+    :param age_s: of its metrics, None: it has none
+    """
+
+    host: str
+    others: float
+    share: float
+    counted: float
+    pressure: float | None
+    age_s: float | None
+    answer: Answer
+
+
+def line(question: Question, candidates: Sequence[ShadowHost]) -> str:
+    """Return the line about a decision.
+
+    Of equals the first counts, as with ``host_subset_size = 1``: a larger one draws among the
+    first few.
+    """
+    asked = question.asked
+    would = sorted(candidates, key=lambda each: -(each.others + each.share))
+    chosen = max(candidates, key=lambda each: each.others + each.counted)
+    told = {
+        'version': VERSION,
+        'instance': question.instance_uuid,
+        'vcpus': asked and asked.vcpus,
+        'memory_mb': asked and asked.memory_mib,
+        'hosts': len(candidates),
+        'unknown': sum(each.pressure is None for each in candidates),
+        'changed': would[0].host != chosen.host,
+        'chosen': _told(chosen),
+        'top': [_told(each) for each in would[:_TOP]],
+    }
+    return MARK + json.dumps(told, separators=(',', ':'))
+
+
+def _told(candidate: ShadowHost) -> dict[str, Any]:
+    found = candidate.answer.outcome
+    pressure, age_s = candidate.pressure, candidate.age_s
+    return {
+        'host': candidate.host[:_NAME_MAX],
+        'others': round(candidate.others, 3),
+        'share': round(candidate.share, 3),
+        # JSON has no infinity: no CPU there that guests may use.
+        'pressure': None if pressure is None else round(min(pressure, 1e6), 3),
+        'age_s': None if age_s is None else round(age_s),
+        'why': (candidate.answer.unknown or '')[:40] if found is None else found.code,
+    }

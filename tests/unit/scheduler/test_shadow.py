@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import math
+import types
+import unittest
+
+from hypothesis import given, strategies
+
+from nova_numa_pmc.core.scheduling.outcome import Outcome
+from nova_numa_pmc.scheduler import request, shadow as subject
+
+QUESTION = request.question(
+    types.SimpleNamespace(
+        instance_uuid='7f1e9a52-8b2f-4c66-9a0a-0d4f3c2b1a00',
+        flavor=types.SimpleNamespace(vcpus=4, memory_mb=8192, extra_specs={}),
+    )
+)
+KNOWN = request.Answer(Outcome('one_node', (0.9,), (0.2,), (0,), (0,), (0,)), None)
+BLIND = request.Answer(None, 'no metrics from nova-numa-pmc')
+
+
+def candidate(host, others, share, pressure=0.5, age_s=30.0, answer=KNOWN, counted=0.0):
+    return subject.ShadowHost(host, others, share, counted, pressure, age_s, answer)
+
+
+def told(*candidates):
+    line = subject.line(QUESTION, candidates)
+    assert line.startswith(subject.MARK)
+    return json.loads(line[len(subject.MARK) :], parse_constant=int)
+
+
+class LineTest(unittest.TestCase):
+    def test_what_is_chosen_and_what_would_be(self):
+        found = told(
+            candidate('roomy', 3.0, -5.5, 0.9),
+            candidate('calm', 2.5, 0.0, 0.2),
+            candidate('blind', 2.0, 0.0, None, None, BLIND),
+        )
+        self.assertTrue(found['changed'])
+        self.assertEqual('roomy', found['chosen']['host'])
+        self.assertEqual(['calm', 'blind', 'roomy'], [each['host'] for each in found['top']])
+        self.assertEqual(
+            (3, 1, 4, 8192), tuple(map(found.get, ('hosts', 'unknown', 'vcpus', 'memory_mb')))
+        )
+        self.assertEqual('no metrics from nova-numa-pmc', found['top'][1]['why'])
+
+    def test_nothing_changes_where_both_agree(self):
+        found = told(candidate('a', 2.0, 0.0), candidate('b', 2.0, 0.0), candidate('c', 1.0, 0.0))
+        self.assertFalse(found['changed'])
+        self.assertEqual('a', found['chosen']['host'])
+
+    def test_what_counts_in_fact_chooses(self):
+        # An aggregate that is not in shadow mode.
+        found = told(candidate('a', 2.0, -1.5, counted=-1.5), candidate('b', 1.0, -0.2))
+        self.assertEqual('b', found['chosen']['host'])
+
+    def test_no_cpu_there_is_still_json(self):
+        self.assertEqual(1e6, told(candidate('a', 0.0, -10.0, math.inf))['chosen']['pressure'])
+
+    @given(
+        strategies.lists(
+            strategies.tuples(
+                strategies.text(min_size=1, max_size=255),
+                strategies.floats(-1e7, 1e7),
+                strategies.floats(-1e3, 0),
+            ),
+            min_size=1,
+            max_size=8,
+        )
+    )
+    def test_a_line_is_short_and_json(self, hosts):
+        line = subject.line(QUESTION, [candidate(*each) for each in hosts])
+        self.assertNotIn('\n', line)
+        json.loads(line[len(subject.MARK) :])
+        if all(name.isascii() and name.isprintable() for name, *_ in hosts):
+            self.assertLess(len(line), 1024)
