@@ -5,7 +5,7 @@ import json
 import re
 
 _WEIGHED = re.compile(
-    r'NUMA pressure of \((?P<host>[^,]+), [^)]*\): weight (?P<weight>\S+): '
+    r'NUMA pressure of \((?P<host>[^,]+), [^)]*\): penalty (?P<penalty>\S+): '
     r'(?P<why>.*)'
 )
 #: Of syslog(3).
@@ -15,12 +15,12 @@ _DIED = re.compile(r'Main process exited|Failed with result|[Ww]atchdog')
 
 
 def weighed(text):
-    """Return what the weigher said, a list of {'host', 'weight', 'why'}.
+    """Return what the weigher said, a list of {'host', 'penalty', 'why'}.
 
     :param text: of nova-scheduler's log, at debug
     """
     return [
-        {**match.groupdict(), 'weight': float(match['weight'])}
+        {**match.groupdict(), 'penalty': float(match['penalty'])}
         for match in _WEIGHED.finditer(text)
     ]
 

@@ -244,20 +244,20 @@ class Session:
             pause_s=2,
         )[0]
 
-    def wait_until_demand(self, name, fits, what, member='demand_cores', nodes=None):
-        """Wait until the CPU that each node of a host wants fits, and Nova has heard of that.
+    def wait_until_demand(self, name, fits, what, member='demand_cores'):
+        """Wait until what the nodes of a host want of their CPUs fits, and Nova has heard of that.
 
-        :param fits: takes what is wanted over what is there
+        :param fits: takes a list, of each node by id what is wanted over what is there
         :param member: of a node as it is published; by default what hosts are decided by
-        :param nodes: ids of the nodes that it is about, None: each
         """
         if not self.with_package:
             return
         wait(
-            lambda: all(
-                fits((node[member] or 0) / node['cores'])
-                for node in self.hosts[name].state()['nodes']
-                if nodes is None or node['id'] in nodes
+            lambda: fits(
+                [
+                    (node[member] or 0) / node['cores']
+                    for node in sorted(self.hosts[name].state()['nodes'], key=lambda it: it['id'])
+                ]
             ),
             DEMAND_S,
             f'{name} is {what}',
@@ -269,7 +269,7 @@ class Session:
         """Wait until no node of any host wants much CPU, and Nova knows."""
         for name in self.hosts:
             self.wait_until_demand(
-                name, lambda demand: demand < QUIET, 'quiet', 'demand_now_cores'
+                name, lambda demands: max(demands) < QUIET, 'quiet', 'demand_now_cores'
             )
         self.wait_until_heard()
 
@@ -291,7 +291,8 @@ class Session:
             entry['weighed'] = reading.weighed(log.read_text(errors='replace')[before:])
             for each in entry['weighed']:
                 self.line.tell(
-                    f'{each["host"]}: weight {each["weight"]:.2f}: {each["why"]}', 'nova-scheduler'
+                    f'{each["host"]}: penalty {each["penalty"]:.2f}: {each["why"]}',
+                    'nova-scheduler',
                 )
 
     def journals(self):

@@ -22,7 +22,7 @@ class Host:
 class Session:
     """A stack whose hook puts two guests on these nodes and says so.
 
-    :ivar waited: for which nodes' demand was waited while the load was there
+    :ivar waited: whether such demands of nodes 0 and 1 would do while the load is there
     """
 
     def __init__(self, nodes, said='by pressure measured 3 s ago', with_package=True):
@@ -32,8 +32,8 @@ class Session:
     def wait_until_quiet(self):
         pass
 
-    def wait_until_demand(self, name, fits, what, nodes=None):
-        self.waited.append((nodes, fits(0.5), fits(0.3)))
+    def wait_until_demand(self, name, fits, what):
+        self.waited.append([fits([0.5, 0.2]), fits([0.5, 0.45]), fits([0.2, 0.5])])
 
     def boot(self, name, availability_zone):
         self.servers[name] = types.SimpleNamespace(id=name)
@@ -75,7 +75,7 @@ class LoadedNodeTest(unittest.TestCase):
     def test_both_on_the_other_node(self):
         session, entry = Session((1, 1)), {}
         pressure.loaded_node_is_avoided(session, entry)
-        self.assertEqual([((0,), True, False)], session.waited)
+        self.assertEqual([[True, False, False]], session.waited)
         self.assertEqual(2, len(entry['said']))
         started, ended = session.hosts['cmp1'].commands
         self.assertIn('for cpu in 0 1;', started)

@@ -9,9 +9,9 @@ from tests.stack import reading
 SCHEDULER = """\
 2026-01-01 10:00:00.000 7 DEBUG nova.filters [None req-1] Filter ComputeFilter returned 2 hosts
 2026-01-01 10:00:01.000 7 DEBUG nova_numa_pmc.scheduler.weigher [None req-1] NUMA pressure of \
-(cmp1, cmp1): weight -5.0001: one_node on node 1: leaves pressure 0.35 there, 0.15 elsewhere _weigh
+(cmp1, cmp1): penalty 0.25: one_node on node 1: leaves pressure 0.35 there, 0.15 elsewhere _weigh
 2026-01-01 10:00:01.000 7 DEBUG nova_numa_pmc.scheduler.weigher [None req-1] NUMA pressure of \
-(cmp2, cmp2): weight -5.0001: unknown: no metrics from nova-numa-pmc _weigh
+(cmp2, cmp2): penalty 0.25: unknown: no metrics from nova-numa-pmc _weigh
 """
 
 
@@ -30,7 +30,7 @@ def _line(message, priority='6', **more):
 class WeighedTest(unittest.TestCase):
     def test_each_host_with_its_reason(self):
         one, other = reading.weighed(SCHEDULER)
-        self.assertEqual(('cmp1', -5.0001), (one['host'], one['weight']))
+        self.assertEqual(('cmp1', 0.25), (one['host'], one['penalty']))
         self.assertTrue(one['why'].startswith('one_node on node 1: leaves'))
         self.assertTrue(other['why'].startswith('unknown: '))
 
