@@ -20,6 +20,7 @@ COMMANDS = {
     'apply': 'show which moves of guests would pay, ask, and make them',
     'calibrate': "measure what each node's memory delivers and how far it is",
     'check': 'find the common reasons why guests are not placed or hosts not weighed',
+    'decisions': 'sum up which choices of hosts shadow mode would have changed',
     'events': 'show what hardware events would be counted here or on another CPU',
     'explain': 'show where a guest would go and why, on this host or among hosts',
     'history': 'show which guests were moved, by whom, why, and what came of it',

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One line of JSON for each decision in shadow mode: what the weigher would have changed.
 
-A line is shorter than 1 KB. :mod:`nova_numa_pmc.cli.verbs.decisions` sums a log of them up.
+A line is shorter than 1 KB. :mod:`shadow_log` sums a log of them up.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ShadowHost(Record):
     answer: Answer
 
 
-def line(question: Question, candidates: Sequence[ShadowHost]) -> str:
+def line(question: Question, candidates: Sequence[ShadowHost], now_s: float) -> str:
     """Return the line about a decision.
 
     Of equals the first counts, as with ``host_subset_size = 1``: a larger one draws among the
@@ -52,6 +52,7 @@ def line(question: Question, candidates: Sequence[ShadowHost]) -> str:
     chosen = max(candidates, key=lambda each: each.others + each.counted)
     told = {
         'version': VERSION,
+        'at': round(now_s),
         'instance': question.instance_uuid,
         'vcpus': asked and asked.vcpus,
         'memory_mb': asked and asked.memory_mib,

@@ -101,7 +101,7 @@ def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec) -> list[floa
             )
     if scheduler_conf.SHADOW in modes:
         others = [each.weight for each in weighed]
-        LOG.info('%s', shadow.line(question, _candidates(found, others, now_s)))
+        LOG.info('%s', shadow.line(question, _candidates(found, others, now_s), now_s))
     return [each.counted for each in found]
 
 

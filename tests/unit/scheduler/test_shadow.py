@@ -15,6 +15,7 @@ QUESTION = request.question(
         flavor=types.SimpleNamespace(vcpus=4, memory_mb=8192, extra_specs={}),
     )
 )
+NOW_S = 1_800_000_000.4
 KNOWN = request.Answer(Outcome('one_node', (0.9,), (0.2,), (0,), (0,), (0,)), None)
 BLIND = request.Answer(None, 'no metrics from nova-numa-pmc')
 
@@ -24,7 +25,7 @@ def candidate(host, others, share, pressure=0.5, age_s=30.0, answer=KNOWN, count
 
 
 def told(*candidates):
-    line = subject.line(QUESTION, candidates)
+    line = subject.line(QUESTION, candidates, NOW_S)
     assert line.startswith(subject.MARK)
     return json.loads(line[len(subject.MARK) :], parse_constant=int)
 
@@ -69,7 +70,7 @@ class LineTest(unittest.TestCase):
         )
     )
     def test_a_line_is_short_and_json(self, hosts):
-        line = subject.line(QUESTION, [candidate(*each) for each in hosts])
+        line = subject.line(QUESTION, [candidate(*each) for each in hosts], NOW_S)
         self.assertNotIn('\n', line)
         json.loads(line[len(subject.MARK) :])
         if all(name.isascii() and name.isprintable() for name, *_ in hosts):

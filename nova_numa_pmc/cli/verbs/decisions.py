@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sum up what shadow mode has logged: which choices of hosts would have changed.
+
+With [numa_pmc] mode = shadow nova-scheduler logs a line for each decision and decides as without
+the weigher. This reads such logs, on any machine, and tells how often another host would have
+been chosen, and the pressure on both then, an hour and a day later, where later lines tell.
+
+examples:
+  nova-numa-rebalance decisions /var/log/nova/nova-scheduler.log*
+  journalctl -u nova-scheduler -o cat | nova-numa-rebalance decisions -
+  nova-numa-rebalance decisions --json nova-scheduler.log | jq .changed
+
+exit codes: 0 shown; 1 a problem, or no line of shadow mode; 64 usage error
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.cli import exits, intervals
+from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.scheduler import shadow_log
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument(
+        'logs', nargs='+', metavar='LOG', help='of nova-scheduler; .gz too; - is the input'
+    )
+    parser.add_argument('--json', action='store_true', help='print one JSON object')
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the summary; return the exit code."""
+    try:
+        found = shadow_log.summed(shadow_log.decisions(_lines(args.logs)))
+    except (OSError, EOFError) as error:
+        print('%s: %s' % (getattr(error, 'filename', None) or 'log', error), file=sys.stderr)
+        return exits.PROBLEM
+    if args.json:
+        print(json.dumps(as_dict(found), indent=2))
+    elif found.decisions:
+        print('\n'.join(render(found)))
+    if found.broken:
+        print('%d lines cannot be read and are left out' % found.broken, file=sys.stderr)
+    if not found.decisions:
+        print('no line of shadow mode: set [numa_pmc] mode = shadow', file=sys.stderr)
+        return exits.PROBLEM
+    return exits.OK
+
+
+def _lines(paths: list[str]) -> Iterator[str]:
+    for path in paths:
+        if path == '-':
+            yield from sys.stdin
+        elif path.endswith('.gz'):
+            with gzip.open(path, 'rt', encoding='utf-8', errors='replace') as stream:
+                yield from stream
+        else:
+            with open(path, encoding='utf-8', errors='replace') as stream:
+                yield from stream
+
+
+def as_dict(found: shadow_log.ShadowSummary) -> dict[str, object]:
+    """Return the summary as plain data."""
+    return {
+        **found._asdict(),
+        'then': found.then and found.then._asdict(),
+        'later': {str(seconds): means._asdict() for seconds, means in found.later.items()},
+    }
+
+
+def render(found: shadow_log.ShadowSummary) -> list[str]:
+    """Return the summary as lines of text."""
+    lines = [
+        '%d decisions from %s to %s'
+        % (
+            found.decisions,
+            intervals.clock_time(found.first_s, with_date=True),
+            intervals.clock_time(found.last_s, with_date=True),
+        ),
+        'another host would have been chosen in %d (%.1f %%)'
+        % (found.changed, 100 * found.changed / found.decisions),
+    ]
+    rows = [
+        (when, str(means.decisions), tables.number(means.chosen), tables.number(means.preferred))
+        for when, means in (
+            ('then', found.then),
+            *(('%d h later' % (seconds // 3600), means) for seconds, means in found.later.items()),
+        )
+        if means
+    ]
+    if rows:
+        headings = ('pressure', 'decisions', 'chosen', 'would have been')
+        lines += [
+            '',
+            *tables.text(
+                tables.Table(
+                    '',
+                    tuple((heading, heading == 'pressure') for heading in headings),
+                    tuple(tuple(tables.Cell(text) for text in row) for row in rows),
+                )
+            ),
+        ]
+    return lines

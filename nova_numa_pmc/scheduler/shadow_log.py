@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sum up the lines that shadow mode has logged: what would have changed, and how it went on."""
+
+from __future__ import annotations
+
+import bisect
+import json
+from typing import TYPE_CHECKING, Any
+
+from nova_numa_pmc import checked
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.scheduler import shadow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+#: How long after a decision its hosts are looked at again [s].
+LATER_S = 3600, 86400
+#: A later line tells of a host within this part of that time.
+_WITHIN = 0.5
+_LINE_MAX, _SECONDS_MAX, _PRESSURE_MAX = 65536, 1e11, 1e6
+
+
+class ShadowDecision(Record):
+    """A decision: when [s since the epoch], who was chosen, who would have been.
+
+    :param pressures: {host: the pressure that the guest would leave there}, of those that the
+        line names and whose pressure is known
+    """
+
+    taken_s: float
+    chosen: str
+    preferred: str
+    pressures: dict[str, float]
+
+    @property
+    def changed(self) -> bool:
+        """Return whether another host would have been chosen."""
+        return self.chosen != self.preferred
+
+
+class MeanPressures(Record):
+    """Mean pressures of the chosen and the preferred host over so many decisions."""
+
+    decisions: int
+    chosen: float
+    preferred: float
+
+
+class ShadowSummary(Record):
+    """What a log tells.
+
+    :param then: of the decisions that would have changed
+    :param later: {seconds: of those of them about whose hosts a line that much later tells}
+    :param broken: lines that could not be read
+    """
+
+    decisions: int
+    changed: int
+    first_s: float
+    last_s: float
+    then: MeanPressures | None
+    later: dict[int, MeanPressures]
+    broken: int
+
+
+def decisions(lines: Iterable[str]) -> Iterator[ShadowDecision | None]:
+    """Yield the decisions among the lines of a log; None for one that can't be read."""
+    for line in lines:
+        _, found, text = line.partition(shadow.MARK)
+        if found:
+            try:
+                yield _decision(json.loads(text[:_LINE_MAX]))
+            except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+                yield None
+
+
+def _decision(told: Any) -> ShadowDecision:
+    if told['version'] != shadow.VERSION:
+        raise ValueError
+    named = [told['chosen'], *told['top']]
+    return ShadowDecision(
+        checked.named('at', checked.number, told['at'], _SECONDS_MAX),
+        _name(told['chosen']),
+        _name(told['top'][0]),
+        {
+            _name(each): checked.named('pressure', checked.number, each['pressure'], _PRESSURE_MAX)
+            for each in named
+            if each['pressure'] is not None
+        },
+    )
+
+
+def _name(told: Any) -> str:
+    name = told['host']
+    if type(name) is not str or not name.isprintable():
+        raise ValueError
+    return name
+
+
+def summed(found: Iterable[ShadowDecision | None]) -> ShadowSummary:
+    """Sum decisions up."""
+    known, broken = [], 0
+    for each in found:
+        if each is None:
+            broken += 1
+        else:
+            known.append(each)
+    known.sort(key=lambda each: each.taken_s)
+    seen: dict[str, tuple[list[float], list[float]]] = {}
+    for each in known:
+        for host, pressure in each.pressures.items():
+            times, pressures = seen.setdefault(host, ([], []))
+            times.append(each.taken_s)
+            pressures.append(pressure)
+    changed = [each for each in known if each.changed]
+    later = {
+        seconds: _means(
+            (
+                _at(seen, each.chosen, each.taken_s, seconds),
+                _at(seen, each.preferred, each.taken_s, seconds),
+            )
+            for each in changed
+        )
+        for seconds in LATER_S
+    }
+    return ShadowSummary(
+        len(known),
+        len(changed),
+        known[0].taken_s if known else 0.0,
+        known[-1].taken_s if known else 0.0,
+        _means(
+            (each.pressures.get(each.chosen), each.pressures.get(each.preferred))
+            for each in changed
+        ),
+        {seconds: means for seconds, means in later.items() if means},
+        broken,
+    )
+
+
+def _at(
+    seen: dict[str, tuple[list[float], list[float]]], host: str, taken_s: float, seconds: int
+) -> float | None:
+    """Return a host's pressure as the first line so much later tells, None: none does."""
+    times, pressures = seen.get(host, ([], []))
+    at = bisect.bisect_left(times, taken_s + seconds)
+    if at == len(times) or times[at] > taken_s + (1 + _WITHIN) * seconds:
+        return None
+    return pressures[at]
+
+
+def _means(pairs: Iterable[tuple[float | None, float | None]]) -> MeanPressures | None:
+    known = [(one, other) for one, other in pairs if one is not None and other is not None]
+    if not known:
+        return None
+    count = len(known)
+    return MeanPressures(
+        count, sum(one for one, _ in known) / count, sum(other for _, other in known) / count
+    )

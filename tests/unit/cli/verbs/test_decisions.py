@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+import contextlib
+import gzip
+import io
+import json
+import pathlib
+import tempfile
+import unittest
+from unittest import mock
+
+from nova_numa_pmc.cmd import rebalance
+from tests.fixtures.shadow import line
+
+LOG = line(0.0, a=0.9, b=0.1) + line(3700.0, b=0.2, a=0.8)
+
+
+class DecisionsTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = pathlib.Path(directory.name)
+
+    def call(self, *arguments):
+        """Run the command; return (exit code, output, errors)."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = rebalance.main(['decisions', *map(str, arguments)])
+        return code, out.getvalue(), err.getvalue()
+
+    def test_text_of_several_logs(self):
+        plain, packed = self.directory / 'log', self.directory / 'log.1.gz'
+        plain.write_text(LOG)
+        packed.write_bytes(gzip.compress(line(90000.0, a=0.7, b=0.3).encode()))
+        code, out, err = self.call(plain, packed)
+        self.assertEqual((0, ''), (code, err))
+        self.assertIn('3 decisions', out)
+        self.assertIn('would have been chosen in 2 (66.7 %)', out)
+        self.assertRegex(out, r'(?m)^24 h later +1 +0\.70 +0\.30$')
+
+    def test_json_from_the_input(self):
+        with mock.patch('sys.stdin', io.StringIO(LOG + 'numa_pmc decision: {\n')):
+            code, out, err = self.call('--json', '-')
+        told = json.loads(out)
+        self.assertEqual((0, 2, 1, 1), (code, told['decisions'], told['changed'], told['broken']))
+        self.assertEqual(0.9, told['then']['chosen'])
+        self.assertIn('1 lines cannot be read', err)
+
+    def test_what_cant_be_used(self):
+        empty = self.directory / 'log'
+        empty.write_text('nothing of ours\n')
+        code, _, err = self.call(empty)
+        self.assertEqual(1, code)
+        self.assertIn('mode = shadow', err)
+        code, _, err = self.call(self.directory / 'nowhere')
+        self.assertEqual(1, code)
+        self.assertIn('nowhere', err)
