@@ -111,8 +111,8 @@ _OPTIONS: Sequence[cfg.Opt] = [
             'NUMAPressureFilter refuses a host when the guest would leave a higher pressure on '
             'the nodes that it would use (1: saturated). 0: no ceiling, because what the guest '
             'itself and others too new to be measured will use is estimated, and a request that '
-            'every host refuses ends in ERROR. The extra spec numa_pmc:max_pressure of a flavor '
-            'overrides it.'
+            'every host refuses ends in ERROR. Guests that leave a host (evacuation, migration) '
+            'are under no ceiling. The extra spec numa_pmc:max_pressure of a flavor overrides it.'
         ),
     ),
     cfg.BoolOpt(

@@ -24,6 +24,10 @@ LOG = logging.getLogger(__name__)
 
 scheduler_conf.register_opts(CONF)
 
+#: Extra specs that were warned of: once each, as a flavor is asked for again and again.
+_WARNED: set[str] = set()
+_WARNED_MAX = 1000
+
 
 class NUMAPressureFilter(filters.BaseHostFilter):
     """Pass the hosts that hold the guest within the pressure ceiling, and on one node if asked.
@@ -56,7 +60,9 @@ class _Judge:
         if self.everything:
             LOG.debug('Every host passes: %s', self.everything)
         for problem in self.question.wishes.problems:
-            LOG.warning('Ignoring an extra spec: %s', problem)
+            if problem not in _WARNED and len(_WARNED) < _WARNED_MAX:
+                _WARNED.add(problem)
+                LOG.warning('Ignoring an extra spec: %s', problem)
         self.terms = request.terms(self.question, CONF.numa_pmc)
         self.rules = request.Rules(CONF.numa_pmc.stale_after, CONF.numa_pmc.charge_new_guests)
         self.now_s = time.time()

@@ -94,6 +94,8 @@ class Question(Record):
     :param pinned: by what Nova pins it itself, None: it doesn't. Which nodes it will choose isn't
         known here: the guest is taken to use all, and refusing hosts is left to
         NUMATopologyFilter
+    :param leaves: it is to leave a host, as in an evacuation or in that host's maintenance, and
+        has to find another
     """
 
     asked: Asked | None = None
@@ -101,6 +103,7 @@ class Question(Record):
     neutral: str | None = None
     wishes: extra_specs.Wishes = extra_specs.Wishes()
     pinned: str | None = None
+    leaves: bool = False
 
 
 class Rules(Record):
@@ -168,7 +171,9 @@ def question(spec: RequestSpecLike) -> Question:
             asked = asked._replace(memory_mib=0, policy=model.SPREAD)
             if specs.get('hw:cpu_policy') == 'dedicated':  # of the shared CPUs it takes none
                 asked = asked._replace(vcpus=0, demand_cores=0.0)
-        return Question(asked, _optional(spec, 'instance_uuid'), neutral, wishes, pinned)
+        # Nova names the host to leave in each of its moves, and none for a new server.
+        leaves = bool(_optional(spec, 'ignore_hosts'))
+        return Question(asked, _optional(spec, 'instance_uuid'), neutral, wishes, pinned, leaves)
     except Exception as error:  # nothing in a request may end in an error of ours
         return Question(neutral=f'request not understood: {error!r:.200}')
 
@@ -289,12 +294,15 @@ def _optional(versioned: object, name: str) -> Any:
 def terms(question: Question, conf: Mapping[str, Any]) -> FilterTerms:
     """Put the operator's and the flavor's terms together.
 
+    A guest that leaves its host is under no ceiling: a pressed host is better than none.
+
     :param conf: option → value, of the group ``[numa_pmc]``
     """
     wishes = question.wishes
+    ceiling = conf['max_pressure'] if wishes.max_pressure is None else wishes.max_pressure
     return FilterTerms(
         conf['require_one_node'] or wishes.policy == model.ONE_NODE,
-        conf['max_pressure'] if wishes.max_pressure is None else wishes.max_pressure,
+        0.0 if question.leaves else ceiling,
         conf['refuse_unknown'],
     )
 

@@ -46,6 +46,14 @@ class MoveTest(base.NovaTest):
         self._evacuate_server(self.server)
         self.assertEqual('calm', self.host_of(self.server))
 
+    def test_evacuation_where_all_hosts_are_above_the_ceiling(self):
+        self.flags(max_pressure=0.1, group='numa_pmc')
+        (service,) = self.api.get_services(host='home', binary='nova-compute')
+        self.api.put_service_force_down(service['id'], True)
+        self._evacuate_server(self.server)
+        self.assertEqual('calm', self.host_of(self.server))
+        self.boot(self.flavor(), expected_state='ERROR')
+
     def test_shelve_and_unshelve(self):
         self._shelve_server(self.server)
         self._unshelve_server(self.server)

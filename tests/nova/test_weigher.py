@@ -301,8 +301,13 @@ class FilterTest(SchedulerTest):
         self.assertEqual(['a'], self.passing(host_state('a', 3.0, 3.0), spec=spec))
 
     def test_a_wrong_extra_spec_is_ignored(self):
-        self.spec.flavor.extra_specs = {'numa_pmc:max_pressure': 'nan', 'numa_pmc:x': '1'}
-        self.assertEqual(['a'], self.passing(host_state('a', 0.2, 0.2)))
+        self.spec.flavor.extra_specs = {'numa_pmc:max_pressure': 'nan', 'numa_pmc:once': '1'}
+        with self.assertLogs(pressure_filter.LOG.logger, 'WARNING') as log:
+            pressure_filter.LOG.warning('that there is something')
+            for _ in range(3):
+                self.assertEqual(['a'], self.passing(host_state('a', 0.2, 0.2)))
+        said = [record.getMessage() for record in log.records]
+        self.assertEqual(1, sum('numa_pmc:once' in line for line in said), said)
 
 
 class FuzzTest(SchedulerTest):

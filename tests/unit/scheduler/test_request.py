@@ -184,6 +184,12 @@ class ObjectionTest(unittest.TestCase):
             'ceiling of 0.5', self.objection(host(0.45, 0.45), spec(numa_pmc__max_pressure='0.5'))
         )
 
+    def test_a_guest_that_leaves_its_host_is_under_no_ceiling(self):
+        for ignored, refused in (None, True), ([], True), (['home'], False):
+            for request in (spec(), spec(numa_pmc__max_pressure='0.5')):
+                request.ignore_hosts = ignored
+                self.assertEqual(refused, bool(self.objection(host(0.95, 0.95), request)))
+
     def test_one_node_only_if_asked(self):
         large = spec(vcpus=20)
         self.assertEqual('', self.objection(host(0, 0), large, max_pressure=0))
