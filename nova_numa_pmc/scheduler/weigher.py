@@ -13,7 +13,6 @@ from nova.scheduler.filters import utils as filters_utils
 from oslo_log import log as logging
 
 from nova_numa_pmc.conf import scheduler as scheduler_conf
-from nova_numa_pmc.record import Record
 from nova_numa_pmc.scheduler import comparison, penalty, request, shadow
 
 if TYPE_CHECKING:
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from nova.objects.request_spec import RequestSpec
     from nova.scheduler.host_manager import HostState
     from nova.weights import WeighedObject
-
-    from nova_numa_pmc.core.scheduling.outcome import Asked
 
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
@@ -67,88 +64,49 @@ def _multiplier(host_state: HostState) -> float:
     return value if math.isfinite(value) and value > 0 else 0.0
 
 
-class _Weighed(Record):
-    """A host of a request, weighed."""
-
-    host_state: HostState
-    mode: str
-    answer: request.Answer
-    pressure: float | None
-    penalty: float
-
-    @property
-    def counted(self) -> float:
-        """Return what of the penalty counts."""
-        return self.penalty if self.mode == scheduler_conf.ON else 0.0
-
-
 def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec) -> list[float]:
-    modes = [_mode(each.obj) for each in weighed]
+    host_states = [each.obj for each in weighed]
+    modes = [_mode(host_state) for host_state in host_states]
     question = request.question(spec)
     if question.neutral or question.asked is None or set(modes) == {scheduler_conf.OFF}:
         LOG.debug('Hosts are not weighed by their NUMA pressure: %s', question.neutral or 'off')
         return [0.0] * len(weighed)
-    now_s = time.time()
-    found = _weigh([each.obj for each in weighed], modes, question, question.asked, now_s)
+    conf, now_s, instance = CONF.numa_pmc, time.time(), question.instance_uuid
+    rules = request.Rules(conf.stale_after, conf.charge_new_guests)
+    terms = penalty.PenaltyTerms(conf.penalty_floor, conf.weight_step, conf.penalty_spread)
+    answers = [_answer(host_state, question, rules, now_s) for host_state in host_states]
+    pressures = comparison.pressures(answers, question.asked)
+    found = [
+        penalty.of_host(host_state, pressure, _terms_of(host_state, terms), instance)
+        for host_state, pressure in zip(host_states, pressures)
+    ]
+    counted = [one if mode == scheduler_conf.ON else 0.0 for one, mode in zip(found, modes)]
     if LOG.isEnabledFor(logging.DEBUG):
-        for each in found:
+        for host_state, answer, one in zip(host_states, answers, found):
             LOG.debug(
                 'NUMA pressure of (%s, %s): penalty %.2f: %s',
-                each.host_state.host,
-                each.host_state.nodename,
-                each.penalty,
-                request.describe(each.answer),
+                host_state.host,
+                host_state.nodename,
+                one,
+                request.describe(answer),
             )
     if scheduler_conf.SHADOW in modes:
-        others = [each.weight for each in weighed]
-        LOG.info('%s', shadow.line(question, _candidates(found, others, now_s), now_s))
-    return [each.counted for each in found]
-
-
-def _weigh(
-    host_states: Sequence[HostState],
-    modes: Sequence[str],
-    question: request.Question,
-    asked: Asked,
-    now_s: float,
-) -> list[_Weighed]:
-    conf = CONF.numa_pmc
-    rules = request.Rules(conf.stale_after, conf.charge_new_guests)
-    answers = [_answer(host_state, question, rules, now_s) for host_state in host_states]
-    terms = penalty.PenaltyTerms(conf.penalty_floor, conf.weight_step, conf.penalty_spread)
-    instance = question.instance_uuid
-    return [
-        _Weighed(
-            host_state,
-            mode,
-            answer,
-            pressure,
-            penalty.of_host(host_state, pressure, _terms_of(host_state, terms), instance),
-        )
-        for host_state, mode, answer, pressure in zip(
-            host_states, modes, answers, comparison.pressures(answers, asked)
-        )
-    ]
-
-
-def _candidates(
-    found: Sequence[_Weighed], others: Sequence[float], now_s: float
-) -> list[shadow.ShadowHost]:
-    """Return the hosts as the line of shadow mode tells of them."""
-    return [
-        shadow.ShadowHost(
-            each.host_state.host,
-            weight,
-            0.0
-            if each.mode == scheduler_conf.OFF
-            else -_multiplier(each.host_state) * each.penalty,
-            -_multiplier(each.host_state) * each.counted,
-            each.pressure,
-            request.age_s(each.host_state, now_s),
-            each.answer,
-        )
-        for each, weight in zip(found, others)
-    ]
+        candidates = [
+            shadow.ShadowHost(
+                each.obj.host,
+                each.weight,
+                0.0 if mode == scheduler_conf.OFF else -_multiplier(each.obj) * one,
+                -_multiplier(each.obj) * counts,
+                pressure,
+                request.age_s(each.obj, now_s),
+                answer,
+            )
+            for each, mode, one, counts, pressure, answer in zip(
+                weighed, modes, found, counted, pressures, answers
+            )
+        ]
+        LOG.info('%s', shadow.line(question, candidates, now_s))
+    return counted
 
 
 def _mode(host_state: HostState) -> str:
