@@ -61,16 +61,24 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
 def read(path: str) -> tuple[list[replay.SavedHost], float]:
     """Read a file of rows; see :func:`replay.read`."""
     try:
+        return replay.read(text_of(path))
+    except replay.RowsError as error:
+        raise replay.RowsError('%s: %s' % (path, error)) from None
+
+
+def text_of(path: str) -> str:
+    """Return what is in a file of rows.
+
+    :raises RowsError: it can't be read, or is too long
+    """
+    try:
         with open(path, encoding='utf-8') as stream:
             text = stream.read(replay.MAX_BYTES + 1)
     except (OSError, UnicodeDecodeError) as error:
-        raise replay.RowsError('%s: %s' % (path, error)) from None
+        raise replay.RowsError(str(error)) from None
     if len(text) > replay.MAX_BYTES:
-        raise replay.RowsError('%s: longer than %d bytes' % (path, replay.MAX_BYTES))
-    try:
-        return replay.read(text)
-    except replay.RowsError as error:
-        raise replay.RowsError('%s: %s' % (path, error)) from None
+        raise replay.RowsError('longer than %d bytes' % replay.MAX_BYTES)
+    return text
 
 
 def options(paths: list[str]) -> dict[str, Any]:

@@ -37,6 +37,7 @@ COMMANDS = {
     'undo': 'take back what the last command moved, or one move of the history',
     'unpin': 'undo pin or ignore of a guest',
     'watch': 'show the plan again and again',
+    'whatif': 'replay requests on saved hosts, with the weigher and without',
 }
 #: What is done without one.
 NO_COMMAND = 'overview'

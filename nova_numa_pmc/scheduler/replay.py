@@ -99,10 +99,10 @@ def read(text: str) -> tuple[list[SavedHost], float]:
     :raises RowsError: says which row is wrong, and how
     """
     hosts, saved_s = [], []
-    for number, row in enumerate(_rows(text), 1):
+    for number, row in enumerate(rows(text), 1):
         try:
-            hosts.append(_host(row))
-            saved_s.append(_amount(row, 'saved_at', None))
+            hosts.append(host(row))
+            saved_s.append(amount(row, 'saved_at', None))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RowsError('row %d: %s' % (number, error)) from None
         if number > _HOSTS_MAX:
@@ -137,7 +137,7 @@ def judge(
             '' if question.pinned else request.objection(answer, terms) for answer in answers
         ]
     passing = [at for at, why in enumerate(reasons) if not why]
-    found = _penalties(
+    found = penalties(
         [hosts[at] for at in passing], [answers[at] for at in passing], question, conf
     )
     shares = {at: 0.0 - conf['weight_multiplier'] * one for at, one in zip(passing, found)}
@@ -185,8 +185,11 @@ def parts(host: SavedHost) -> list[dict[str, int | float | None]]:
     ]
 
 
-def _rows(text: str) -> Iterator[Any]:
-    """Yield the rows of an array, or of lines."""
+def rows(text: str) -> Iterator[Any]:
+    """Yield the rows of an array, or of lines.
+
+    :raises RowsError: it is neither
+    """
     start = text.lstrip()[:1]
     try:
         if start == '[':
@@ -199,7 +202,11 @@ def _rows(text: str) -> Iterator[Any]:
         raise RowsError('not JSON: %s' % error) from None
 
 
-def _host(row: Any) -> SavedHost:
+def host(row: Any) -> SavedHost:
+    """Return a host from its row.
+
+    :raises ValueError, TypeError, KeyError, AttributeError: it can't be used
+    """
     name = row.get('host') or row.get('hypervisor_hostname')
     if type(name) is not str or not name.isprintable():
         raise ValueError('no host')
@@ -209,18 +216,22 @@ def _host(row: Any) -> SavedHost:
     return SavedHost(
         name[:255],
         reported or [],
-        _amount(row, 'vcpus', 0),
-        _amount(row, 'vcpus_used', 0),
-        _amount(row, 'memory_mb_used', 0),
+        amount(row, 'vcpus', 0),
+        amount(row, 'vcpus_used', 0),
+        amount(row, 'memory_mb_used', 0),
     )
 
 
-def _amount(row: Any, name: str, default: _D) -> float | _D:
+def amount(row: Any, name: str, default: _D) -> float | _D:
+    """Return an amount of a row, the default where it has none.
+
+    :raises ValueError: it is no number, or out of range
+    """
     value = row.get(name, default)
     return default if value is None else checked.named(name, checked.number, value, _AMOUNT_MAX)
 
 
-def _penalties(
+def penalties(
     hosts: Sequence[SavedHost],
     answers: Sequence[request.Answer],
     question: request.Question,

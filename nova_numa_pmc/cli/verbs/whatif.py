@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replay your own requests on your own hosts: what would the weigher change?
+
+Takes rows of compute_nodes and creates, fills the hosts once with the weigher and once without
+it, and tells which choices differ and what pressure the guests would find. Of Nova's weighers
+those of free vCPUs, RAM, disk and of instances being built take part, of its filters none but
+room. Runs on any machine; nothing is asked or changed.
+
+examples:
+  nova-numa-rebalance whatif --hosts hosts.json --requests requests.json
+  nova-numa-rebalance whatif --hosts hosts.json --requests requests.json --multiplier 5 --floor 0.5
+  nova-numa-rebalance whatif --hosts hosts.json --requests requests.json --json | jq .changed
+
+requests.json: {"vcpus": 4, "memory_mb": 8192, "disk_gb": 40, "count": 2, "extra_specs": {}}, one
+object a line or an array; disk_gb, count and extra_specs may be left out. hosts.json: see the
+guide's "What each decision was made of", with the columns stats, local_gb and local_gb_used.
+
+exit codes: 0 shown; 1 a problem; 64 usage error
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.cli import exits, explain_hosts
+from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.scheduler import replay, what_if
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+
+#: Lines of the table of changed choices; --json has all.
+_SHOWN = 20
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument(
+        '--hosts', required=True, metavar='FILE', help='rows of compute_nodes as JSON'
+    )
+    parser.add_argument('--requests', required=True, metavar='FILE', help='creates as JSON')
+    parser.add_argument('--multiplier', type=float, metavar='M', help='for weight_multiplier')
+    parser.add_argument('--floor', type=float, metavar='P', help='for penalty_floor')
+    parser.add_argument(
+        '--nova-conf',
+        action='append',
+        default=[],
+        metavar='FILE',
+        help="the scheduler's file (default: the options' defaults)",
+    )
+    parser.add_argument('--json', action='store_true', help='print one JSON object')
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the comparison; return the exit code.
+
+    :raises RowsError: a file can't be used
+    """
+    conf = explain_hosts.options(args.nova_conf)
+    for name, value in (('weight_multiplier', args.multiplier), ('penalty_floor', args.floor)):
+        if value is not None:
+            if not (math.isfinite(value) and value >= 0):
+                raise replay.RowsError('%s must be a number of at least 0' % name)
+            conf[name] = value
+    _, saved_s = explain_hosts.read(args.hosts)
+    hosts = explain_hosts.text_of(args.hosts)
+    try:
+        asked = what_if.read_requests(explain_hosts.text_of(args.requests))
+    except replay.RowsError as error:
+        raise replay.RowsError('%s: %s' % (args.requests, error)) from None
+    found = what_if.choices(hosts, asked, conf, saved_s)
+    if args.json:
+        print(json.dumps(as_dict(found, conf), indent=2, sort_keys=True))
+    else:
+        print('\n'.join(render(found)))
+    return exits.OK
+
+
+def as_dict(found: list[what_if.WhatIfChoice], conf: dict[str, object]) -> dict[str, object]:
+    """Return the comparison as plain data."""
+    return {
+        'options': conf,
+        'instances': len(found),
+        'changed': sum(each.changed for each in found),
+        'without_room': sum(each.host is None for each in found),
+        'without_room_otherwise': sum(each.without is None for each in found),
+        'pressure': _mean(each.pressure for each in found),
+        'pressure_without': _mean(each.pressure_without for each in found),
+        'choices': [{**each._asdict(), 'changed': each.changed} for each in found],
+    }
+
+
+def render(found: list[what_if.WhatIfChoice]) -> list[str]:
+    """Return the comparison as lines of text."""
+    changed = [each for each in found if each.changed]
+    lines = [
+        '%d instances; %d would get another host (%.1f %%)'
+        % (len(found), len(changed), 100 * len(changed) / max(1, len(found))),
+        'mean of the highest pressure that they would leave on the nodes they use: %s, without '
+        'the weigher %s'
+        % (
+            tables.number(_mean(each.pressure for each in found)),
+            tables.number(_mean(each.pressure_without for each in found)),
+        ),
+    ]
+    refused = [
+        sum(each.host is None for each in found),
+        sum(each.without is None for each in found),
+    ]
+    if any(refused):
+        lines.append('no host had room for %d, without the weigher for %d' % tuple(refused))
+    rows = [
+        (
+            str(each.request),
+            tables.printable(each.without or '-'),
+            tables.number(each.pressure_without),
+            tables.printable(each.host or '-'),
+            tables.number(each.pressure),
+        )
+        for each in changed[:_SHOWN]
+    ]
+    if rows:
+        headings = ('request', 'without', 'pressure', 'with', 'pressure')
+        columns = tuple((heading, heading in ('without', 'with')) for heading in headings)
+        cells = tuple(tuple(tables.Cell(text) for text in row) for row in rows)
+        lines += ['', *tables.text(tables.Table('', columns, cells))]
+    if len(changed) > _SHOWN:
+        lines.append('and %d more' % (len(changed) - _SHOWN))
+    return lines
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replay an operator's own requests on saved rows of compute_nodes, with the weigher and without.
+
+Each side fills its own copy of the hosts. Nova's filters are left out but for room, and of its
+weighers the four that differ between hosts without server groups and PCI devices take part: free
+vCPUs, RAM and disk, and instances being built (nova/scheduler/weights/{cpu,ram,disk,io_ops}.py).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+from nova_numa_pmc import checked
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.scheduler import comparison, replay, request
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+#: Nova's ``initial_…_allocation_ratio``, for rows that have none.
+_CPU_RATIO, _RAM_RATIO, _DISK_RATIO = 4.0, 1.0, 1.0
+_AMOUNT_MAX, _RATIO_MAX, _REQUESTS_MAX = 1 << 50, 1000.0, 1_000_000
+
+
+class WhatIfRequest(Record):
+    """A create: a flavor's size, in GiB of disk, for so many instances."""
+
+    flavor: replay.SavedFlavor
+    disk_gb: float
+    instances: int
+
+
+class WhatIfHost:
+    """A host that is filled.
+
+    :ivar saved: as the weigher reads it
+    :ivar vcpus, memory_mb, disk_gb: what may be promised, with Nova's ratios
+    """
+
+    def __init__(self, row: Any) -> None:
+        """Take a row.
+
+        :raises ValueError, TypeError, KeyError: it can't be used
+        """
+        self.saved = replay.host(row)
+
+        def amount(name: str, least: float = 0.0) -> float:
+            return max(least, replay.amount(row, name, 0) or 0.0)
+
+        self.vcpus = amount('vcpus') * (self._ratio(row, 'cpu') or _CPU_RATIO)
+        self.memory_mb = amount('memory_mb') * (self._ratio(row, 'ram') or _RAM_RATIO)
+        self.disk_gb = amount('local_gb') * (self._ratio(row, 'disk') or _DISK_RATIO)
+        self.free_mb = amount('memory_mb') - amount('memory_mb_used')
+        self.disk_used_gb = amount('local_gb_used')
+        self.memory_mb_used = amount('memory_mb_used')
+        stats = row.get('stats') or {}
+        if type(stats) is str:
+            stats = json.loads(stats)
+        self.io_ops = max(0.0, float((stats or {}).get('io_workload') or 0))
+
+    @staticmethod
+    def _ratio(row: Any, name: str) -> float:
+        value = row.get(name + '_allocation_ratio')
+        return checked.number(value, _RATIO_MAX) if value else 0.0
+
+    def has_room(self, asked: WhatIfRequest) -> bool:
+        """Return whether Placement would let one instance go there."""
+        return (
+            self.saved.vcpus_used + asked.flavor.vcpus <= self.vcpus
+            and self.memory_mb_used + asked.flavor.memory_mb <= self.memory_mb
+            and self.disk_used_gb + asked.disk_gb <= self.disk_gb
+        )
+
+    def take(self, asked: WhatIfRequest) -> None:
+        """Count an instance."""
+        self.saved.consume(asked.flavor)
+        self.free_mb -= asked.flavor.memory_mb
+        self.memory_mb_used += asked.flavor.memory_mb
+        self.disk_used_gb += asked.disk_gb
+
+
+class WhatIfChoice(Record):
+    """Who would get an instance, with the weigher and without; None: no host has room.
+
+    :param pressure, pressure_without: the highest that the guest would leave on the nodes it uses,
+        None: unknown, or no CPU there that guests may use
+    """
+
+    request: int
+    host: str | None
+    without: str | None
+    pressure: float | None
+    pressure_without: float | None
+
+    @property
+    def changed(self) -> bool:
+        """Return whether another host gets it."""
+        return self.host != self.without
+
+
+def read_hosts(text: str) -> list[WhatIfHost]:
+    """Read rows as :func:`replay.read`.
+
+    :raises RowsError: says which row is wrong, and how
+    """
+    hosts = []
+    for number, row in enumerate(replay.rows(text), 1):
+        try:
+            hosts.append(WhatIfHost(row))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise replay.RowsError('row %d: %s' % (number, error)) from None
+    if not hosts:
+        raise replay.RowsError('no rows')
+    return hosts
+
+
+def read_requests(text: str) -> list[WhatIfRequest]:
+    """Read requests: objects with vcpus, memory_mb, and disk_gb, count, extra_specs if any.
+
+    :raises RowsError: says which request is wrong, and how
+    """
+    found = []
+    for number, row in enumerate(replay.rows(text), 1):
+        try:
+            specs = row.get('extra_specs') or {}
+            found.append(
+                WhatIfRequest(
+                    replay.SavedFlavor(
+                        checked.named('vcpus', checked.whole, row['vcpus'], 1 << 20),
+                        checked.named('memory_mb', checked.whole, row['memory_mb'], _AMOUNT_MAX),
+                        {str(key): str(value) for key, value in specs.items()},
+                    ),
+                    replay.amount(row, 'disk_gb', 0),
+                    checked.named('count', checked.whole, row.get('count', 1), _REQUESTS_MAX),
+                )
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise replay.RowsError('request %d: %s' % (number, error)) from None
+    if not found:
+        raise replay.RowsError('no requests')
+    return found
+
+
+def choices(
+    text: str, asked: Sequence[WhatIfRequest], conf: Mapping[str, Any], now_s: float
+) -> list[WhatIfChoice]:
+    """Return who would get each instance.
+
+    :param text: of :func:`read_hosts`
+    :param conf: option → value, of the group ``[numa_pmc]``
+    :param now_s: the time of the decisions [s since the epoch]
+    """
+    ours, others = read_hosts(text), read_hosts(text)
+    neutral = {**conf, 'weight_multiplier': 0.0}
+    found = []
+    for number, one in enumerate(asked, 1):
+        for _ in range(one.instances):
+            host, pressure = _place(ours, one, conf, now_s)
+            without, pressure_without = _place(others, one, neutral, now_s)
+            found.append(WhatIfChoice(number, host, without, pressure, pressure_without))
+    return found
+
+
+def _place(
+    hosts: Sequence[WhatIfHost], asked: WhatIfRequest, conf: Mapping[str, Any], now_s: float
+) -> tuple[str | None, float | None]:
+    """Give an instance its host; return the host's name and the pressure it would be left with."""
+    roomy = [host for host in hosts if host.has_room(asked)]
+    question = request.question(replay.SavedRequest(asked.flavor))
+    rules = request.Rules(conf['stale_after'], conf['charge_new_guests'])
+    answers = [request.answer(host.saved, question, rules, now_s) for host in roomy]
+    terms = request.terms(question, conf)
+    passing = [
+        at
+        for at, answer in enumerate(answers)
+        if question.neutral or question.pinned or not request.objection(answer, terms)
+    ]
+    if not passing:
+        return None, None
+    roomy, answers = [roomy[at] for at in passing], [answers[at] for at in passing]
+    penalties = replay.penalties([host.saved for host in roomy], answers, question, conf)
+    multiplier = conf['weight_multiplier']
+    weights = [stock - multiplier * one for stock, one in zip(_stock(roomy), penalties)]
+    best = max(range(len(roomy)), key=weights.__getitem__)
+    pressures = comparison.pressures(answers, question.asked) if question.asked else None
+    roomy[best].take(asked)
+    pressure = pressures[best] if pressures else None
+    return roomy[best].saved.host, None if pressure == math.inf else pressure
+
+
+def _stock(hosts: Sequence[WhatIfHost]) -> list[float]:
+    """Return what Nova's own weighers add up to, with their default multipliers."""
+    columns = (
+        (1.0, [max(0.0, host.vcpus - host.saved.vcpus_used) for host in hosts]),
+        (1.0, [max(0.0, host.free_mb) for host in hosts]),
+        (1.0, [max(0.0, host.disk_gb - host.disk_used_gb) for host in hosts]),
+        (-1.0, [host.io_ops for host in hosts]),
+    )
+    total = [0.0] * len(hosts)
+    for multiplier, column in columns:
+        most = max(column)
+        if most:
+            total = [sum_ + multiplier * value / most for sum_, value in zip(total, column)]
+    return total

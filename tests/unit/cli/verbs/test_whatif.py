@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+import contextlib
+import io
+import json
+import pathlib
+import tempfile
+import unittest
+
+from nova_numa_pmc.cmd import rebalance
+from tests.fixtures.compute_nodes import row
+
+
+def host(name, *demand, memory_mb=32768, **fields):
+    """Return a row with what Placement counts; 16 vCPUs, nodes of 4 cores."""
+    return row(name, *demand, memory_mb=memory_mb, local_gb=200, local_gb_used=10, **fields)
+
+
+#: The roomiest is pressed; the others have less free memory.
+HOSTS = [
+    host('roomy', 3.2, 3.2, memory_mb=65536),
+    host('calm', 0.4, 0.4),
+    host('blind', 0.4, memory_mb=24576, metrics='[]'),
+]
+REQUESTS = [
+    {'vcpus': 2, 'memory_mb': 2048, 'disk_gb': 10, 'count': 2},
+    {'vcpus': 2, 'memory_mb': 2048, 'extra_specs': {'numa_pmc:policy': 'none'}},
+    {'vcpus': 16, 'memory_mb': 90000},
+]
+
+
+class WhatIfTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = pathlib.Path(directory.name)
+
+    def call(self, *arguments, hosts=HOSTS, requests=REQUESTS):
+        """Run the command; return (exit code, output, errors)."""
+        out, err = io.StringIO(), io.StringIO()
+        paths = []
+        for name, rows in (('hosts', hosts), ('requests', requests)):
+            path = self.directory / name
+            path.write_text(rows if isinstance(rows, str) else json.dumps(rows))
+            paths += ['--' + name, str(path)]
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = rebalance.main(['whatif', *paths, *arguments])
+        return code, out.getvalue(), err.getvalue()
+
+    def test_the_golden_answer(self):
+        code, out, _ = self.call('--json')
+        told = json.loads(out, parse_constant=self.fail)
+        self.assertEqual(0, code)
+        self.assertEqual(
+            [
+                # request, with, pressure, without, pressure
+                (1, 'calm', 0.35, 'roomy', 1.05),
+                (1, 'calm', 0.35, 'roomy', 1.05),
+                (2, 'roomy', 1.05, 'roomy', 1.3),
+                (3, None, None, None, None),
+            ],
+            [
+                (
+                    each['request'],
+                    each['host'],
+                    each['pressure'] and round(each['pressure'], 6),
+                    each['without'],
+                    each['pressure_without'] and round(each['pressure_without'], 6),
+                )
+                for each in told['choices']
+            ],
+        )
+        self.assertEqual(
+            (4, 2, 1, 1),
+            tuple(
+                told[name]
+                for name in ('instances', 'changed', 'without_room', 'without_room_otherwise')
+            ),
+        )
+
+    def test_text(self):
+        code, out, _ = self.call()
+        self.assertEqual(0, code)
+        self.assertIn('4 instances; 2 would get another host (50.0 %)', out)
+        self.assertIn('no host had room for 1, without the weigher for 1', out)
+        self.assertRegex(out, r'(?m)^ *1 +roomy +1\.05 +calm +0\.35$')
+
+    def test_the_operators_choices(self):
+        for options in (('--multiplier', '0'), ('--floor', '2')):
+            code, out, _ = self.call('--json', *options)
+            self.assertEqual((0, 0), (code, json.loads(out)['changed']), options)
+        path = self.directory / 'nova.conf'
+        path.write_text('[numa_pmc]\nweight_multiplier = 0\n')
+        self.assertEqual(
+            0, json.loads(self.call('--json', '--nova-conf', str(path))[1])['changed']
+        )
+
+    def test_what_cant_be_used(self):
+        for rows, word in (
+            ({'hosts': '[]'}, 'no rows'),
+            ({'hosts': [{'host': 'a'}]}, 'row 1'),
+            ({'requests': '[]'}, 'no requests'),
+            ({'requests': [{'vcpus': 'x', 'memory_mb': 1}]}, 'request 1'),
+            ({'requests': [{'vcpus': 2}]}, 'request 1'),
+            ({'requests': '['}, 'not JSON'),
+        ):
+            with self.subTest(word):
+                code, _, err = self.call(**rows)
+                self.assertEqual(1, code)
+                self.assertIn(word, err)
+        self.assertEqual(1, self.call('--multiplier', '-1')[0])
+        self.assertEqual(1, self.call('--floor', 'nan')[0])
