@@ -44,8 +44,8 @@ def penalty(pressure: float, terms: PenaltyTerms) -> float:
     floor, step, _ = terms
     if not pressure < floor + 1.0:  # NaN as well
         return 1.0
-    # 1e-9: what rounding may take off a whole step.
-    return min(1.0, max(0.0, int(pressure / step + 1e-9) * step - floor))
+    # Both 1e-9: what rounding may take off a whole step, or leave of nothing.
+    return min(1.0, max(0.0, round(int(pressure / step + 1e-9) * step - floor, 9)))
 
 
 def of_host(

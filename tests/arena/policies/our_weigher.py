@@ -35,7 +35,8 @@ def numa_pressure(view, asked, floor=DEFAULTS['penalty_floor'], ram_multiplier=1
     assumed = penalty.ASSUMED_PRESSURE * view.vcpus_used
     assumed = assumed / (penalty.ASSUMED_VCPUS_PER_CPU * view.vcpus)
     pressed = np.where(np.isnan(pressed), assumed, pressed)
-    penalties = np.clip((pressed / STEP + 1e-9).astype(np.int64) * STEP - floor, 0, 1)
+    steps = (pressed / STEP + 1e-9).astype(np.int64) * STEP
+    penalties = np.clip(np.round(steps - floor, 9), 0, 1)
     lots = np.array([penalty.lot(asked.instance_uuid, f'host{at}') for at in view.at])
     penalties = np.minimum(1, penalties + DEFAULTS['penalty_spread'] * lots)
     stock = nova_weights.stock(view, asked, ram_multiplier)
