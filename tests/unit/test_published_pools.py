@@ -83,6 +83,7 @@ class PoolsCase(unittest.TestCase):
                     {'name': name, 'numa_membw_values': one}
                     for name, one in zip((metrics.CURRENT, metrics.MAXIMUM), values)
                 ],
+                vcpus_total=0,
                 vcpus_used=0,
                 instances={},
                 total_usable_ram_mb=0,
