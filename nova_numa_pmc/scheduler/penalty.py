@@ -16,9 +16,9 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from nova_numa_pmc.scheduler.request import Host
 
-#: What is assumed of a host of unknown pressure: this with as many vCPUs promised per CPU, more
+#: What is assumed of a host of unknown pressure: this with so many vCPUs promised per CPU, more
 #: or less as there are more or fewer. Neither the best nor the worst: 0 would draw all guests
-#: there. Kept by the arena on hosts without an agent (``doc/source/reference/arena.rst``).
+#: there. Assumed.
 ASSUMED_PRESSURE, ASSUMED_VCPUS_PER_CPU = 0.3, 0.625
 
 
