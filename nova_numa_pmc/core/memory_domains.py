@@ -141,4 +141,5 @@ def _sum(nodes: list[model.NodeView]) -> model.NodeView:
 
 def _total(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return None if len(known) < len(values) else sum(known)
+    # Hundredths of cores: of the same ones, the same sum in whichever order.
+    return None if len(known) < len(values) else round(sum(known), 6)

@@ -6,7 +6,7 @@ import unittest
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.model import NodeLoad
@@ -200,6 +200,12 @@ class ReproductionTest(HostCase):
         self.assertEqual((0,), self.host_.explained())
 
 
+#: Of ten nodes, the same loads on both halves in another order: their sums differ in the last bit.
+OTHER_ORDER = [
+    model.NodeLoad(cores, 0.0, None, None) for cores in (30.5703125, 30.5703125, 1.0, 1.8984375)
+]
+
+
 class OneEvidenceTest(HostCase):
     def setUp(self):
         self.hosts = {}
@@ -238,6 +244,7 @@ class OneEvidenceTest(HostCase):
         st.integers(1, 4),
         st.integers(1, 500),
     )
+    @example('L3 as NUMA', OTHER_ORDER, [], 0, model.History(), 1, 1)
     def test_and_so_for_those_that_follow_before_the_next_measurement(
         self, shape, loads, kept, rotation, history, vcpus, memory_mib
     ):

@@ -81,7 +81,8 @@ def _add(host: Aggregates, one: Asked, shares: Mapping[int, float]) -> None:
         host.promised_mib[at] = max(0, host.promised_mib[at] + round(share * one.memory_mib))
         wanted = host.demand[at] if host.demand else None
         if host.demand and wanted is not None:
-            host.demand[at] = max(0, wanted + share * one.demand_cores)
+            # As rounded as where nodes are merged, so that a tie falls the same way.
+            host.demand[at] = max(0, round(wanted + share * one.demand_cores, 6))
         served = host.bandwidth[at] if host.bandwidth else None
         if host.bandwidth and served is not None:
             host.bandwidth[at] = max(0, served + share * added)
