@@ -88,7 +88,7 @@ def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
             finding.NOTE,
             'ram_weight_multiplier is below 0, which fills one host after the other, while hosts '
             'above a pressure of %g are avoided' % floor,
-            '[numa_pmc] penalty_floor = %g' % _PACKING_FLOOR,
+            '[numa_pmc] penalty_floor = %g and weight_multiplier = 15' % _PACKING_FLOOR,
             conf.file_of('penalty_floor', 'numa_pmc'),
         )
     former = conf.set_in('unknown_weight', 'numa_pmc')
@@ -150,16 +150,16 @@ def check_filter(conf: NovaConf) -> Iterator[Finding]:
 
 def check_choice(conf: NovaConf) -> Iterator[Finding]:
     """Check that requests of the same seconds don't all get the same host."""
-    spread = conf.get('penalty_spread', 'numa_pmc') > 0 and WEIGHER in conf.get(
+    jitter = conf.get('penalty_jitter', 'numa_pmc') > 0 and WEIGHER in conf.get(
         'weight_classes', _GROUP
     )
-    if conf.get('host_subset_size', _GROUP) <= 1 and not spread:
+    if conf.get('host_subset_size', _GROUP) <= 1 and not jitter:
         yield Finding(
             'subset-herd',
             finding.WARNING,
             'host_subset_size = 1: all requests of some seconds get the same host, as none of '
             'them is counted yet',
-            '[numa_pmc] penalty_spread = 0.05 with our weigher, or [filter_scheduler] '
+            '[numa_pmc] penalty_jitter = 0.05 with our weigher, or [filter_scheduler] '
             'host_subset_size = 5',
             conf.file_of('host_subset_size', _GROUP),
         )

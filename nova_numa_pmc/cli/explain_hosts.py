@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from nova_numa_pmc.scheduler import replay, request
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from nova_numa_pmc import model
@@ -60,8 +61,15 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
 
 def read(path: str) -> tuple[list[replay.SavedHost], float]:
     """Read a file of rows; see :func:`replay.read`."""
-    try:
+    with naming(path):
         return replay.read(text_of(path))
+
+
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Let what is wrong with rows name their file."""
+    try:
+        yield
     except replay.RowsError as error:
         raise replay.RowsError('%s: %s' % (path, error)) from None
 

@@ -62,7 +62,7 @@ _OPTIONS: Sequence[cfg.Opt] = [
         ),
     ),
     cfg.FloatOpt(
-        'penalty_spread',
+        'penalty_jitter',
         default=0.05,
         mutable=True,
         min=0.0,

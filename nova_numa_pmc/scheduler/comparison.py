@@ -44,12 +44,12 @@ def pressures(answers: Sequence[Answer], asked: Asked) -> list[float | None]:
     kinds, rates, histories = _known(answers)
     # Without maxima traffic makes no pressure.
     rate = _median(rates) if rates and any(kind[1] for kind in kinds) else None
-    told = any(guests for guests, _ in histories)
-    if told:
+    has_history = any(guests for guests, _ in histories)
+    if has_history:
         asked = expecting(asked, expected(histories))
     traffic = expected_traffic(asked.demand_cores, asked.intensity, rate) or 0
     least = _quartiles(answers, asked, traffic) if len(kinds) > 1 else None
-    cores, as_decided = asked.demand_cores, rate is None and not told
+    cores, as_decided = asked.demand_cores, rate is None and not has_history
     listed: list[float | None] = []
     for answer in answers:
         found, host = answer[0], answer[-1]

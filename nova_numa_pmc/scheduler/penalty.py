@@ -27,12 +27,12 @@ class PenaltyTerms(Record):
 
     :param floor: pressure up to which there is no penalty
     :param step: pressures count in whole steps of it
-    :param spread: up to so much is added by :func:`lot`
+    :param jitter: up to so much is added, times :func:`random_part`
     """
 
     floor: float = 0.35
     step: float = 0.05
-    spread: float = 0.05
+    jitter: float = 0.05
 
 
 def penalty(pressure: float, terms: PenaltyTerms) -> float:
@@ -54,17 +54,17 @@ def of_host(
     """Return the penalty of a host, 0 to 1; what is not known is assumed by Nova's counts.
 
     :param pressure: as :func:`penalty`, None: unknown
-    :param instance_uuid: whose lot is drawn
+    :param instance_uuid: for whom jitter is drawn
     """
     if pressure is None:
         pressure = assumed(host.vcpus_used, host.vcpus_total)
     found = penalty(pressure, terms)
-    if terms.spread:
-        found = min(1.0, found + terms.spread * lot(instance_uuid, host.host))
+    if terms.jitter:
+        found = min(1.0, found + terms.jitter * random_part(instance_uuid, host.host))
     return found
 
 
-def lot(instance_uuid: str | None, host: str) -> float:
+def random_part(instance_uuid: str | None, host: str) -> float:
     """Return a number of 0 to 1 that is random, but the same for the same instance and host.
 
     Requests of the same seconds see the same figures of the same hosts. Were hosts in the same

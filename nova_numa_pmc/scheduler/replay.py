@@ -137,9 +137,8 @@ def judge(
             '' if question.pinned else request.objection(answer, terms) for answer in answers
         ]
     passing = [at for at, why in enumerate(reasons) if not why]
-    found = penalties(
-        [hosts[at] for at in passing], [answers[at] for at in passing], question, conf
-    )
+    pressures = pressures_of([answers[at] for at in passing], question)
+    found = penalties([hosts[at] for at in passing], pressures, conf)
     shares = {at: 0.0 - conf['weight_multiplier'] * one for at, one in zip(passing, found)}
     weight = dict(zip(passing, found))
     order = sorted(range(len(hosts)), key=lambda at: (at not in shares, -shares.get(at, 0)))
@@ -231,18 +230,25 @@ def amount(row: Any, name: str, default: _D) -> float | _D:
     return default if value is None else checked.named(name, checked.number, value, _AMOUNT_MAX)
 
 
-def penalties(
-    hosts: Sequence[SavedHost],
-    answers: Sequence[request.Answer],
-    question: request.Question,
-    conf: Mapping[str, Any],
-) -> list[float]:
-    """Return the hosts' penalties, as the weigher does."""
+def pressures_of(
+    answers: Sequence[request.Answer], question: request.Question
+) -> list[float | None] | None:
+    """Return :func:`comparison.pressures`, None: the weigher is neutral on the request."""
     if question.neutral or question.asked is None:
+        return None
+    return comparison.pressures(answers, question.asked)
+
+
+def penalties(
+    hosts: Sequence[SavedHost], pressures: Sequence[float | None] | None, conf: Mapping[str, Any]
+) -> list[float]:
+    """Return the hosts' penalties as the weigher does.
+
+    Without jitter: the uuid of an instance that is yet to come is not known.
+
+    :param pressures: of :func:`pressures_of`
+    """
+    if pressures is None:
         return [0.0] * len(hosts)
-    # No lots: what an instance that is yet to come would draw is not known.
     terms = penalty.PenaltyTerms(conf['penalty_floor'], conf['weight_step'], 0.0)
-    return [
-        penalty.of_host(host, pressure, terms)
-        for host, pressure in zip(hosts, comparison.pressures(answers, question.asked))
-    ]
+    return [penalty.of_host(host, pressure, terms) for host, pressure in zip(hosts, pressures)]

@@ -94,7 +94,7 @@ class Question(Record):
     :param pinned: by what Nova pins it itself, None: it doesn't. Which nodes it will choose isn't
         known here: the guest is taken to use all, and refusing hosts is left to
         NUMATopologyFilter
-    :param leaves: it is to leave a host, as in an evacuation or in that host's maintenance, and
+    :param is_move: it is to leave a host, as in an evacuation or in that host's maintenance, and
         has to find another
     """
 
@@ -103,7 +103,7 @@ class Question(Record):
     neutral: str | None = None
     wishes: extra_specs.Wishes = extra_specs.Wishes()
     pinned: str | None = None
-    leaves: bool = False
+    is_move: bool = False
 
 
 class Rules(Record):
@@ -172,8 +172,8 @@ def question(spec: RequestSpecLike) -> Question:
             if specs.get('hw:cpu_policy') == 'dedicated':  # of the shared CPUs it takes none
                 asked = asked._replace(vcpus=0, demand_cores=0.0)
         # Nova names the host to leave in each of its moves, and none for a new server.
-        leaves = bool(_optional(spec, 'ignore_hosts'))
-        return Question(asked, _optional(spec, 'instance_uuid'), neutral, wishes, pinned, leaves)
+        is_move = bool(_optional(spec, 'ignore_hosts'))
+        return Question(asked, _optional(spec, 'instance_uuid'), neutral, wishes, pinned, is_move)
     except Exception as error:  # nothing in a request may end in an error of ours
         return Question(neutral=f'request not understood: {error!r:.200}')
 
@@ -302,7 +302,7 @@ def terms(question: Question, conf: Mapping[str, Any]) -> FilterTerms:
     ceiling = conf['max_pressure'] if wishes.max_pressure is None else wishes.max_pressure
     return FilterTerms(
         conf['require_one_node'] or wishes.policy == model.ONE_NODE,
-        0.0 if question.leaves else ceiling,
+        0.0 if question.is_move else ceiling,
         conf['refuse_unknown'],
     )
 

@@ -73,7 +73,7 @@ def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec) -> list[floa
         return [0.0] * len(weighed)
     conf, now_s, instance = CONF.numa_pmc, time.time(), question.instance_uuid
     rules = request.Rules(conf.stale_after, conf.charge_new_guests)
-    terms = penalty.PenaltyTerms(conf.penalty_floor, conf.weight_step, conf.penalty_spread)
+    terms = penalty.PenaltyTerms(conf.penalty_floor, conf.weight_step, conf.penalty_jitter)
     answers = [_answer(host_state, question, rules, now_s) for host_state in host_states]
     pressures = comparison.pressures(answers, question.asked)
     found = [

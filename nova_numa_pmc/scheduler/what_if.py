@@ -52,7 +52,7 @@ class WhatIfHost:
         self.vcpus = amount('vcpus') * (self._ratio(row, 'cpu') or _CPU_RATIO)
         self.memory_mb = amount('memory_mb') * (self._ratio(row, 'ram') or _RAM_RATIO)
         self.disk_gb = amount('local_gb') * (self._ratio(row, 'disk') or _DISK_RATIO)
-        self.free_mb = amount('memory_mb') - amount('memory_mb_used')
+        self._ram_mb = amount('memory_mb')
         self.disk_used_gb = amount('local_gb_used')
         self.memory_mb_used = amount('memory_mb_used')
         stats = row.get('stats') or {}
@@ -73,10 +73,14 @@ class WhatIfHost:
             and self.disk_used_gb + asked.disk_gb <= self.disk_gb
         )
 
+    @property
+    def free_mb(self) -> float:
+        """Return Nova's free RAM, which knows of no ratio [MiB]."""
+        return self._ram_mb - self.memory_mb_used
+
     def take(self, asked: WhatIfRequest) -> None:
         """Count an instance."""
         self.saved.consume(asked.flavor)
-        self.free_mb -= asked.flavor.memory_mb
         self.memory_mb_used += asked.flavor.memory_mb
         self.disk_used_gb += asked.disk_gb
 
@@ -180,11 +184,13 @@ def _place(
     if not passing:
         return None, None
     roomy, answers = [roomy[at] for at in passing], [answers[at] for at in passing]
-    penalties = replay.penalties([host.saved for host in roomy], answers, question, conf)
+    pressures = comparison.pressures(answers, question.asked) if question.asked else None
+    penalties = replay.penalties(
+        [host.saved for host in roomy], None if question.neutral else pressures, conf
+    )
     multiplier = conf['weight_multiplier']
     weights = [stock - multiplier * one for stock, one in zip(_stock(roomy), penalties)]
     best = max(range(len(roomy)), key=weights.__getitem__)
-    pressures = comparison.pressures(answers, question.asked) if question.asked else None
     roomy[best].take(asked)
     pressure = pressures[best] if pressures else None
     return roomy[best].saved.host, None if pressure == math.inf else pressure

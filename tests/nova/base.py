@@ -53,7 +53,7 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
             group='filter_scheduler',
         )
         scheduler_conf.register_opts(nova.conf.CONF)
-        self.flags(penalty_spread=0.0, group='numa_pmc')
+        self.flags(penalty_jitter=0.0, group='numa_pmc')
         super().setUp()
         self.useFixture(
             fixtures.MockPatch(

@@ -50,7 +50,7 @@ class SchedulerTest(test.NoDBTestCase):
             pressure_filter.NUMAPressureFilter(),
         )
         self.spec = nova_hosts.request_spec(vcpus=2, memory_mb=2048)
-        self.flags(penalty_spread=0.0, group='numa_pmc')
+        self.flags(penalty_jitter=0.0, group='numa_pmc')
 
     def weigh(self, *host_states, spec=None):
         """Return the hosts' names, best first, as Nova sorts them, and their weights."""
@@ -194,12 +194,12 @@ class AbsoluteTest(SchedulerTest):
         self.assertEqual({0.0}, set(found.values()))
 
 
-class SpreadTest(SchedulerTest):
+class JitterTest(SchedulerTest):
     def test_requests_of_the_same_seconds_go_to_different_hosts(self):
         hosts = [host_state(f'host{at}', 0.2, 0.2) for at in range(10)]
         counts = {}
-        for spread, most in ((0.0, 200), (0.05, 40)):
-            self.flags(penalty_spread=spread, group='numa_pmc')
+        for jitter, most in ((0.0, 200), (0.05, 40)):
+            self.flags(penalty_jitter=jitter, group='numa_pmc')
             chosen = []
             for number in range(200):
                 self.spec.instance_uuid = str(uuid.UUID(int=number))
@@ -209,7 +209,7 @@ class SpreadTest(SchedulerTest):
         self.assertEqual(10, len(counts))
 
     def test_asking_again_gives_the_same(self):
-        self.flags(penalty_spread=0.5, group='numa_pmc')
+        self.flags(penalty_jitter=0.5, group='numa_pmc')
         hosts = [host_state(f'host{at}', 0.2, 0.2) for at in range(10)]
         self.assertEqual(self.weigh(*hosts)[1], self.weigh(*reversed(hosts))[1])
 

@@ -65,13 +65,12 @@ def run(args: argparse.Namespace) -> int:
             if not (math.isfinite(value) and value >= 0):
                 raise replay.RowsError('%s must be a number of at least 0' % name)
             conf[name] = value
-    _, saved_s = explain_hosts.read(args.hosts)
-    hosts = explain_hosts.text_of(args.hosts)
-    try:
+    with explain_hosts.naming(args.requests):
         asked = what_if.read_requests(explain_hosts.text_of(args.requests))
-    except replay.RowsError as error:
-        raise replay.RowsError('%s: %s' % (args.requests, error)) from None
-    found = what_if.choices(hosts, asked, conf, saved_s)
+    with explain_hosts.naming(args.hosts):
+        hosts = explain_hosts.text_of(args.hosts)
+        _, saved_s = replay.read(hosts)
+        found = what_if.choices(hosts, asked, conf, saved_s)
     if args.json:
         print(json.dumps(as_dict(found, conf), indent=2, sort_keys=True))
     else:

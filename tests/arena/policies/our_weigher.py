@@ -27,7 +27,7 @@ def numa_pressure(view, asked, floor=DEFAULTS['penalty_floor'], ram_multiplier=1
     """Weigh as Nova with NUMAPressureWeigher at its defaults.
 
     Source: this checkout, nova_numa_pmc/scheduler/weigher.py, doc/source/reference/weigher.rst.
-    Formula: stock − 10 · clamp(⌊P/0.05⌋·0.05 − floor, 0, 1) − 0.5 · a lot, P the highest pressure
+    Formula: stock − 10 · clamp(⌊P/0.05⌋·0.05 − floor, 0, 1) − 0.5 · jitter, P the highest pressure
     that the guest would leave on the nodes it would use.
     Deviations: none on hosts that know the same parts of pressure.
     """
@@ -37,8 +37,8 @@ def numa_pressure(view, asked, floor=DEFAULTS['penalty_floor'], ram_multiplier=1
     pressed = np.where(np.isnan(pressed), assumed, pressed)
     steps = (pressed / STEP + 1e-9).astype(np.int64) * STEP
     penalties = np.clip(np.round(steps - floor, 9), 0, 1)
-    lots = np.array([penalty.lot(asked.instance_uuid, f'host{at}') for at in view.at])
-    penalties = np.minimum(1, penalties + DEFAULTS['penalty_spread'] * lots)
+    jitter = np.array([penalty.random_part(asked.instance_uuid, f'host{at}') for at in view.at])
+    penalties = np.minimum(1, penalties + DEFAULTS['penalty_jitter'] * jitter)
     stock = nova_weights.stock(view, asked, ram_multiplier)
     return stock - DEFAULTS['weight_multiplier'] * penalties
 

@@ -176,8 +176,8 @@ class OursTest(unittest.TestCase):
         stock = nova_weights.stock(view(), ASKED)
         told = our_weigher.numa_pressure(view(), ASKED) - stock
         # Lower median of 0.375 and 0.5 a vCPU: 8 · 9.25 / 23 is 3.2 cores on 12 of 30.
-        lots = [penalty.lot('7', f'host{at}') for at in range(3)]
-        np.testing.assert_allclose([0, -10 * (0.5 - 0.35), 0] - np.multiply(0.5, lots), told)
+        jitter = [penalty.random_part('7', f'host{at}') for at in range(3)]
+        np.testing.assert_allclose([0, -10 * (0.5 - 0.35), 0] - np.multiply(0.5, jitter), told)
         absurd = view(demand=np.array([[1e5, 1e5], [20.0, 12.0], [0.0, 0.0]]))
         self.assertAlmostEqual(told[1], (our_weigher.numa_pressure(absurd, ASKED) - stock)[1])
 

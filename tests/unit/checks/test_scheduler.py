@@ -78,7 +78,7 @@ class SchedulerTest(unittest.TestCase):
             ('host_subset_size = 5', []),
             ('weight_classes = %s' % scheduler.WEIGHER, []),
             (
-                'weight_classes = %s\n[numa_pmc]\npenalty_spread = 0' % scheduler.WEIGHER,
+                'weight_classes = %s\n[numa_pmc]\npenalty_jitter = 0' % scheduler.WEIGHER,
                 ['subset-herd'],
             ),
         ):

@@ -57,17 +57,19 @@ class UnknownTest(unittest.TestCase):
         self.assertAlmostEqual(0.5, self.of(4000, 96, 0.5))
 
 
-class LotTest(unittest.TestCase):
+class JitterTest(unittest.TestCase):
     def test_hosts_are_first_equally_often(self):
         hosts = [f'cmp{at:03}.example.org' for at in range(20)]
         counts = dict.fromkeys(hosts, 0)
         for number in range(2000):
-            counts[min(hosts, key=lambda host: subject.lot(f'instance-{number}', host))] += 1
+            counts[
+                min(hosts, key=lambda host: subject.random_part(f'instance-{number}', host))
+            ] += 1
         # Binomial with p = 1/20: mean 100, deviation 10.
         self.assertTrue(all(60 <= count <= 140 for count in counts.values()), counts)
 
     @given(strategies.none() | strategies.text(), strategies.text(), PRESSURES)
-    def test_it_adds_at_most_the_spread_and_the_same_again(self, instance, host, pressure):
+    def test_it_adds_at_most_the_jitter_and_the_same_again(self, instance, host, pressure):
         one = types.SimpleNamespace(host=host, vcpus_used=0, vcpus_total=8)
         least = subject.penalty(pressure, TERMS)
         found = subject.of_host(one, pressure, TERMS, instance)

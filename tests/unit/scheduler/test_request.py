@@ -216,7 +216,7 @@ class PenaltyTest(unittest.TestCase):
     def penalties(self, *hosts, request=None, rules=RULES, floor=0.0):
         question = subject.question(request or spec())
         answers = [subject.answer(one, question, rules, NOW_S) for one in hosts]
-        terms = penalty.PenaltyTerms(floor, spread=0.0)
+        terms = penalty.PenaltyTerms(floor, jitter=0.0)
         return [
             round(penalty.of_host(one, pressure, terms), 6)
             for one, pressure in zip(hosts, comparison.pressures(answers, question.asked))
@@ -291,7 +291,7 @@ class FuzzTest(unittest.TestCase):
             answers = [subject.answer(one, question, RULES, NOW_S) for one in [odd, *neighbours]]
             pressed = comparison.pressures(answers, question.asked)
             found = [
-                penalty.of_host(odd, each, penalty.PenaltyTerms(spread=0.0)) for each in pressed
+                penalty.of_host(odd, each, penalty.PenaltyTerms(jitter=0.0)) for each in pressed
             ]
             self.assertTrue(all(0 <= one <= 1 for one in found), at)
             self.assertEqual(calm, found[1:], at)
