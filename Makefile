@@ -113,6 +113,7 @@ bench-orders: setup-lab ## Start our guests in ten shuffled orders (a quarter of
 config: setup ## Regenerate the sample configuration in etc/
 	@.venv/bin/oslo-config-generator --config-file etc/nova-numa-pmc/config-generator.conf
 	@.venv/bin/oslo-config-generator --config-file etc/nova-numa-pmc/scheduler-generator.conf
+	@.venv/bin/oslo-config-generator --config-file etc/nova-numa-pmc/compute-generator.conf
 
 .PHONY: setup-stack stack stack-up stack-down stack-shell
 STACK = .venv-stack/bin/python -m tests.stack

@@ -86,6 +86,9 @@ SCHEMA, _MAJOR = 101, 1
 NODES_MAX = 64
 INTERVAL_DEFAULT_S = 60
 MB = 10**6
+#: The value of ``numa.membw.current`` where no node's traffic is known: Nova wants a number, and
+#: 0 would make MetricsWeigher take the host for an idle one.
+UNKNOWN_MB = 2**31 - 1
 
 _AMOUNT_MAX = 2**50
 _INTERVAL_MAX_S = 86400
@@ -235,6 +238,12 @@ def to_values(
         if value != getattr(_DEFAULT_LIMITS, field):
             maximum[key] = round(value * scale)
     return current, maximum
+
+
+def total(values: Mapping[str, int], ids: list[str], unknown: int) -> int:
+    """Return the sum over nodes [MB/s], or ``unknown`` where none of them is known."""
+    known = [values[node] for node in ids if node in values]
+    return sum(known) if known else unknown
 
 
 def decode(metrics: object) -> HostMetrics | None:

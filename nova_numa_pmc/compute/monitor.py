@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Send what the agent measured to Nova's scheduler, with the CPU metrics of ``virt_driver``.
+"""Send what the agent measured to Nova's scheduler.
 
 nova-compute runs this in its resource tracker's audit (each ``update_resources_interval``),
 holding the semaphore that every claim waits for: one small file is read, nothing is waited for
 and nothing is asked over RPC. Nova loads one monitor of the namespace
-``nova.compute.monitors.cpu``, so that this one takes ``virt_driver``'s place and work.
+``nova.compute.monitors.cpu``, so that this one takes ``virt_driver``'s place and, where it is
+told to, its work.
+
+Nova saves the compute node when anything in it differs from what it saved last. What has hardly
+changed is therefore sent as it was, to the last bit.
 """
 
 from __future__ import annotations
@@ -19,9 +23,10 @@ from nova import objects
 from nova.compute.monitors.cpu import virt_driver
 from oslo_log import log as logging
 
-from nova_numa_pmc.compute import metrics
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.compute import deadband, metrics
+from nova_numa_pmc.conf import compute as compute_conf, settings
 from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import host_state
 
 if TYPE_CHECKING:
@@ -30,7 +35,29 @@ if TYPE_CHECKING:
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
 
+compute_conf.register_opts(CONF)
+
 SOURCE = 'nova_numa_pmc'
+
+
+class _Used(Record):
+    """What Nova says of the host beside the agent's state.
+
+    :param vcpus, memory_mb: used, without what the agent can't have seen
+    :param interval_s: after how long the scheduler may expect metrics again
+    """
+
+    vcpus: int
+    memory_mb: int
+    interval_s: int
+
+
+class _Sent(Record):
+    """What was sent last, and of what it was made."""
+
+    state: host_state.HostState
+    used: _Used
+    listed: list[objects.MonitorMetric]
 
 
 class Monitor(virt_driver.Monitor):
@@ -45,15 +72,17 @@ class Monitor(virt_driver.Monitor):
         super().__init__(resource_tracker)
         self._directory: str | None = None
         self._problem: str | None = None
+        self._sent: _Sent | None = None
 
     def populate_metrics(self, metric_list: objects.MonitorMetricList) -> None:
-        """Append the CPU metrics and the NUMA metrics.
+        """Append the NUMA metrics, after the CPU metrics where these are wanted.
 
         :raises nova.exception.ResourceMonitorError: as ``virt_driver``, where the driver has no
             CPU statistics; the NUMA metrics are appended nevertheless
         """
         try:
-            super().populate_metrics(metric_list)
+            if CONF.numa_pmc.cpu_metrics:
+                super().populate_metrics(metric_list)
         finally:
             metric_list.objects.extend(self._numa_metrics())
 
@@ -90,19 +119,13 @@ class Monitor(virt_driver.Monitor):
         if len(nodes) != 1:
             raise StateError(f'{len(nodes)} compute nodes in nova-compute: the agent measures one')
         (node,) = nodes
-        built = 1 - _building_ratio(node)
-        current, maximum = metrics.to_values(
-            published,
-            round(built * node.vcpus_used),
-            round(built * node.memory_mb_used),
-            _report_interval_s(),
+        seen = 1 - _unseen_ratio(node, self.compute_manager)
+        used = _Used(
+            round(seen * node.vcpus_used), round(seen * node.memory_mb_used), _interval_s()
         )
-        taken = datetime.datetime.fromtimestamp(published.taken_s, datetime.timezone.utc)
-        ids = [str(view.id) for view in published.view.nodes]
-        return [
-            _metric(name, values, sum(values.get(key, 0) for key in ids), taken)
-            for name, values in ((metrics.CURRENT, current), (metrics.MAXIMUM, maximum))
-        ]
+        if self._sent is None or not _holds(self._sent, published, used):
+            self._sent = _Sent(published, used, _listed(published, used))
+        return self._sent.listed
 
     def _state_dir(self) -> str:
         """Return the state directory; the agent's configuration is read once."""
@@ -115,28 +138,64 @@ class Monitor(virt_driver.Monitor):
 
     def _without(self, problem: str, message: str, *values: object) -> list[objects.MonitorMetric]:
         """Warn when a problem of this kind begins, and return no metrics."""
+        self._sent = None
         if problem != self._problem:
             self._problem = problem
             LOG.warning('No NUMA metrics are sent until this is fixed: ' + message, *values)
         return []
 
 
-def _building_ratio(node: objects.ComputeNode) -> float:
-    """Return how many of the instances that Nova counts on the host are still being built, 0 to 1.
+def _unseen_ratio(node: objects.ComputeNode, tracker: ResourceTracker) -> float:
+    """Return how many of the instances that Nova counts on the host have no domain yet, 0 to 1.
 
-    Nova counts what they use from the claim on. How large each is isn't told here: they are
-    taken to be as large as the others (nova/compute/stats.py).
+    Nova counts what they use from the claim on: those that are built, and those that come by a
+    migration or a resize. How large each is isn't told here: they are taken to be as large as
+    the others (nova/compute/stats.py, nova/compute/resource_tracker.py).
     """
     stats = node.stats or {} if node.obj_attr_is_set('stats') else {}
-    instances = int(stats.get('num_instances') or 0)
-    building = int(stats.get('num_vm_building') or 0)
-    return min(1.0, max(0, building) / instances) if instances > 0 else 0.0
+    incoming = sum(
+        migration.dest_compute == tracker.host and uuid not in tracker.tracked_instances
+        for uuid, migration in tracker.tracked_migrations.items()
+    )
+    unseen = max(0, int(stats.get('num_vm_building') or 0)) + incoming
+    instances = int(stats.get('num_instances') or 0) + incoming
+    return min(1.0, unseen / instances) if instances > 0 else 0.0
 
 
-def _report_interval_s() -> int:
-    """Return how often Nova runs the audit: 0 stands for its default, -1 for never."""
+def _interval_s() -> int:
+    """Return after how long metrics come again at the latest.
+
+    Nova runs the audit each ``update_resources_interval``: 0 stands for its default, -1 for
+    never.
+    """
     interval_s = CONF.update_resources_interval
-    return metrics.INTERVAL_DEFAULT_S if interval_s == 0 else max(interval_s, 0)
+    audit_s = metrics.INTERVAL_DEFAULT_S if interval_s == 0 else max(interval_s, 0)
+    if not CONF.numa_pmc.metrics_deadband:
+        return audit_s
+    return max(audit_s, int(CONF.numa_pmc.metrics_heartbeat))
+
+
+def _holds(sent: _Sent, published: host_state.HostState, used: _Used) -> bool:
+    """Return whether what was sent may stay."""
+    allowed = CONF.numa_pmc.metrics_deadband
+    age_s = published.taken_s - sent.state.taken_s
+    return (
+        allowed > 0
+        and 0 <= age_s < CONF.numa_pmc.metrics_heartbeat
+        and used == sent.used
+        and deadband.within(sent.state, published, allowed)
+    )
+
+
+def _listed(published: host_state.HostState, used: _Used) -> list[objects.MonitorMetric]:
+    """Make the two metrics of a host's state."""
+    current, maximum = metrics.to_values(published, used.vcpus, used.memory_mb, used.interval_s)
+    taken = datetime.datetime.fromtimestamp(published.taken_s, datetime.timezone.utc)
+    ids = [str(node.id) for node in published.view.nodes]
+    return [
+        _metric(metrics.CURRENT, current, metrics.total(current, ids, metrics.UNKNOWN_MB), taken),
+        _metric(metrics.MAXIMUM, maximum, metrics.total(maximum, ids, 0), taken),
+    ]
 
 
 def _metric(

@@ -88,8 +88,8 @@ _OPTIONS: Sequence[cfg.Opt] = [
         min=1.0,
         max=10000.0,
         help=(
-            'Metrics older than this many of their own update intervals (60 seconds each by '
-            'default) count as unknown.'
+            'Metrics older than this many of their own update intervals (10 minutes each by '
+            'default, metrics_heartbeat of nova-compute) count as unknown.'
         ),
     ),
     cfg.BoolOpt(
@@ -109,7 +109,10 @@ _OPTIONS: Sequence[cfg.Opt] = [
         max=64.0,
         help=(
             'NUMAPressureFilter refuses a host when the guest would leave a higher pressure on '
-            'the nodes that it would use (1: saturated). 0: no ceiling, because what the guest '
+            'the nodes that it would use. 1 is as many threads that want to run as the node has '
+            'cores, the second hardware thread of a core counting a quarter: all CPUs of a node '
+            'without such threads, 62 percent of them with; 1.6 is then all of them. 0: no '
+            'ceiling, because what the guest '
             'itself and others too new to be measured will use is estimated, and a request that '
             'every host refuses ends in ERROR. Guests that leave a host (evacuation, migration) '
             'are under no ceiling. The extra spec numa_pmc:max_pressure of a flavor overrides it.'

@@ -18,7 +18,7 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base as libvirt_base
 
 from nova_numa_pmc import model
-from nova_numa_pmc.conf import scheduler as scheduler_conf, settings
+from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf, settings
 from nova_numa_pmc.state import host_state
 
 WEIGHER = 'nova_numa_pmc.scheduler.weigher.NUMAPressureWeigher'
@@ -53,6 +53,7 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
             group='filter_scheduler',
         )
         scheduler_conf.register_opts(nova.conf.CONF)
+        compute_conf.register_opts(nova.conf.CONF)
         self.flags(penalty_jitter=0.0, group='numa_pmc')
         super().setUp()
         self.useFixture(

@@ -28,17 +28,33 @@ class MonitorTest(base.NovaTest):
     def warnings(self):
         return self.stdlog.logger.output.count(NOTHING_SENT)
 
-    def test_the_column_holds_both_metrics_beside_the_cpus_and_is_small(self):
+    def test_the_column_holds_both_metrics_and_is_small(self):
         self.publish('one', 0.5, 0.9, promised_mb=(1024, 2048))
         self._run_periodics()
         column = self.compute_node('one').metrics
-        self.assertLess(len(column), 2048)
-        self.assertLessEqual(NUMA | {'cpu.percent', 'cpu.frequency'}, set(self.sent()))
+        self.assertLess(len(column), 1024)
+        self.assertEqual(NUMA, set(self.sent()))
         found = metrics.decode(objects.MonitorMetricList.from_json(column))
         self.assertEqual([1.25, 2.25], [node.demand_cores for node in found.view.nodes])
         self.assertEqual(
             [1024 << 20, 2048 << 20], [node.promised_bytes for node in found.view.nodes]
         )
+
+    def test_the_cpu_metrics_come_before_ours_where_they_are_wanted(self):
+        self.flags(cpu_metrics=True, group='numa_pmc')
+        self._run_periodics()
+        self.assertLessEqual(NUMA | {'cpu.percent', 'cpu.frequency'}, set(self.sent()))
+        self.assertLess(len(self.compute_node('one').metrics), 2048)
+        self.assertIsNotNone(metrics.decode(json.loads(self.compute_node('one').metrics)))
+
+    def test_without_them_libvirt_is_not_asked(self):
+        asked = []
+        self.stub_out(
+            'nova.virt.libvirt.driver.LibvirtDriver.get_host_cpu_stats',
+            lambda driver: asked.append(driver),
+        )
+        self.monitor('one').populate_metrics(objects.MonitorMetricList())
+        self.assertEqual([], asked)
 
     def test_usage_is_recorded_with_the_metrics_and_not_with_later_boots(self):
         flavor = self.flavor(vcpus=2, memory_mb=1024)
@@ -73,7 +89,23 @@ class MonitorTest(base.NovaTest):
                 found = metrics.decode(monitor._numa_metrics())
                 self.assertEqual(expected, found.vcpus_used)
 
+    def test_what_comes_by_a_migration_is_not_recorded_until_it_is_there(self):
+        server = self.boot(self.flavor(vcpus=4, memory_mb=1024))
+        tracker = self.computes['one'].manager.rt
+        tracker.compute_nodes['one'].stats = {'num_instances': '1', 'num_vm_building': '0'}
+        tracker.compute_nodes['one'].vcpus_used = 8
+        for uuid, destination, expected in (
+            ('elsewhere', 'one', 4),
+            ('elsewhere', 'two', 8),
+            (server['id'], 'one', 8),
+        ):
+            with self.subTest(uuid=uuid, destination=destination):
+                tracker.tracked_migrations = {uuid: objects.Migration(dest_compute=destination)}
+                found = metrics.decode(self.monitor('one')._numa_metrics())
+                self.assertEqual(expected, found.vcpus_used)
+
     def test_notifications_of_both_kinds_carry_the_values(self):
+        self.flags(cpu_metrics=True, group='numa_pmc')
         self.notifier.reset()
         self._run_periodics()
         (plain,) = [
@@ -113,7 +145,16 @@ class MonitorTest(base.NovaTest):
             ),
         )
 
+    def test_a_sum_of_nothing_known_is_no_idle_host(self):
+        self.publish('one', 0.1, 0.1)
+        self._run_periodics()
+        current, maximum = (
+            self.sent()[name]['value'] for name in (metrics.CURRENT, metrics.MAXIMUM)
+        )
+        self.assertEqual((metrics.UNKNOWN_MB, 0), (current, maximum))
+
     def test_a_bad_host_state_costs_one_warning_and_leaves_the_cpu_metrics(self):
+        self.flags(cpu_metrics=True, group='numa_pmc')
         path = os.path.join(self.state_dir('one'), host_state.FILE)
         with open(path, 'rb') as file:
             good = file.read()
@@ -164,10 +205,86 @@ class MonitorTest(base.NovaTest):
         self.assertEqual([], calls)
 
 
+class DeadbandTest(base.NovaTest):
+    """Nova saves a compute node when what it holds differs from what it saved last."""
+
+    def setUp(self):
+        super().setUp()
+        self.start_hosts('one')
+        for _ in range(2):  # what else a compute node's first audits find
+            self.publish('one', 0.5, 0.5)
+            self._run_periodics()
+        self.saves = 0
+        save = objects.ComputeNode.save
+
+        def counted(node, *arguments):
+            self.saves += 1
+            return save(node, *arguments)
+
+        self.stub_out('nova.objects.ComputeNode.save', counted)
+
+    def saved(self, *pressures, **fields):
+        """Publish, audit, and return how often the compute node was saved for it."""
+        before = self.saves
+        self.publish('one', *pressures, **fields)
+        self._run_periodics()
+        return self.saves - before
+
+    def wanted(self):
+        """Return the cores wanted of each node, as the scheduler reads them."""
+        found = metrics.decode(json.loads(self.compute_node('one').metrics))
+        return [node.demand_cores for node in found.view.nodes]
+
+    def test_what_hardly_changes_is_not_saved(self):
+        self.assertEqual(
+            [0, 0, 0], [self.saved(0.5, 0.5), self.saved(0.52, 0.48), self.saved(0.5, 0.49)]
+        )
+        self.assertEqual([1.25, 1.25], self.wanted())
+
+    def test_slow_drift_is_seen(self):
+        self.assertEqual([0, 1, 0], [self.saved(pressure, 0.5) for pressure in (0.52, 0.54, 0.56)])
+        self.assertEqual([1.35, 1.25], self.wanted())
+
+    def test_guests_that_come_are_seen_at_once(self):
+        self.saved(0.5, 0.5)
+        self.boot(self.flavor(vcpus=2, memory_mb=1024))
+        self.assertEqual(1, self.saved(0.5, 0.5))
+        self.assertEqual(0, self.saved(0.5, 0.5))
+        found = metrics.decode(json.loads(self.compute_node('one').metrics))
+        self.assertEqual(self.compute_node('one').vcpus_used, found.vcpus_used)
+
+    def test_after_the_heartbeat_it_is_sent_again(self):
+        now_s = time.time()
+        self.flags(metrics_heartbeat=10, group='numa_pmc')
+        self.assertEqual(1, self.saved(0.5, 0.5, taken_s=now_s - 25))
+        self.assertEqual(0, self.saved(0.5, 0.5, taken_s=now_s - 20))
+        self.assertEqual(1, self.saved(0.5, 0.5, taken_s=now_s - 10))
+
+    def test_the_scheduler_is_told_how_long_it_may_take(self):
+        for heartbeat, deadband, expected in ((600, 0.025, 600), (30, 0.025, 60), (600, 0.0, 60)):
+            with self.subTest(heartbeat=heartbeat, deadband=deadband):
+                self.flags(
+                    metrics_heartbeat=heartbeat, metrics_deadband=deadband, group='numa_pmc'
+                )
+                self.saved(0.5, 0.5)
+                found = metrics.decode(json.loads(self.compute_node('one').metrics))
+                self.assertEqual(expected, found.interval_s)
+
+    def test_without_a_deadband_each_measurement_is_sent(self):
+        self.flags(metrics_deadband=0.0, group='numa_pmc')
+        self.assertEqual([1, 1], [self.saved(0.5, 0.5), self.saved(0.5, 0.5)])
+
+    def test_after_a_problem_it_is_sent_at_once(self):
+        os.unlink(os.path.join(self.state_dir('one'), host_state.FILE))
+        self._run_periodics()
+        self.assertEqual(1, self.saved(0.5, 0.5))
+
+
 class StockWeigherTest(base.NovaTest):
     """Nova's own MetricsWeigher reads ``value`` of every metric that it is told to weigh."""
 
     def test_it_weighs_by_other_metrics_and_by_ours(self):
+        self.flags(cpu_metrics=True, group='numa_pmc')
         for setting in ('cpu.percent=-1.0', 'numa.membw.current=-1.0'):
             with self.subTest(setting):
                 self.flags(weight_setting=[setting], required=True, group='metrics')

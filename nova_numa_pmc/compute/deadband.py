@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tell whether a host's state differs from what was sent by enough to be sent again. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nova_numa_pmc import model
+    from nova_numa_pmc.state.host_state import HostState
+
+
+def within(sent: HostState, now: HostState, deadband: float) -> bool:
+    """Return whether a decision may still go by what was sent.
+
+    What guests and promises say must be the same. Remote shares are for the reader of
+    ``explain`` only and don't count.
+
+    :param deadband: how far a measured part of a pressure may be off; 0: not at all
+    """
+    return (
+        sent.limits == now.limits
+        and _shape(sent.view) == _shape(now.view)
+        and _history_near(sent.history, now.history, deadband)
+        and all(_near(a, b, deadband) for a, b in zip(sent.view.nodes, now.view.nodes))
+    )
+
+
+def _shape(view: model.HostView) -> tuple[object, ...]:
+    """Return what is there, beside what is measured of it."""
+    return view.distances, view.domains, view.rotation, [node.id for node in view.nodes]
+
+
+def _history_near(sent: model.History, now: model.History, deadband: float) -> bool:
+    """Return whether new guests are expected to want about the same [cores per vCPU]."""
+    before, after = (found.cores_per_vcpu_sum / max(1.0, found.guests) for found in (sent, now))
+    known_alike = _close(sent.guests, now.guests, max(1.0, 0.1 * now.guests))
+    return known_alike and _close(before, after, deadband)
+
+
+def _near(sent: model.NodeView, now: model.NodeView, deadband: float) -> bool:
+    """Compare two states of a node: measured parts roughly, as parts of its capacity."""
+    cores = deadband * now.cores
+    bandwidth = deadband * (now.bandwidth_max_bytes_per_sec or 0)
+    return (
+        (sent.threads, sent.capacity_bytes, sent.promised_bytes)
+        == (now.threads, now.capacity_bytes, now.promised_bytes)
+        and _close(sent.guests, now.guests, 0.01)
+        and _close(sent.vcpus, now.vcpus, 0.01)
+        and _close(sent.cores, now.cores, cores)
+        and _close(sent.demand_cores, now.demand_cores, cores)
+        and _close(sent.bandwidth_bytes_per_sec, now.bandwidth_bytes_per_sec, bandwidth)
+        and _close(sent.bandwidth_max_bytes_per_sec, now.bandwidth_max_bytes_per_sec, bandwidth)
+        and _close(sent.link_ratio, now.link_ratio, deadband)
+    )
+
+
+def _close(sent: float | None, now: float | None, most: float) -> bool:
+    """Return whether two figures differ by no more than that; unknown equals unknown only."""
+    if sent is None or now is None:
+        return sent is now
+    return abs(sent - now) <= most

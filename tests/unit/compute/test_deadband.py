@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+import unittest
+
+from hypothesis import given, strategies as st
+
+from nova_numa_pmc import model
+from nova_numa_pmc.compute import deadband
+from tests.fixtures.metrics import state
+
+CORES = 10.0
+DEADBAND = 0.025
+PRESSURES = st.floats(0.0, 4.0)
+
+
+def changed(published, at=0, **fields):
+    """Return the state with other figures of one node."""
+    nodes = list(published.view.nodes)
+    nodes[at] = nodes[at]._replace(**fields)
+    return published._replace(view=published.view._replace(nodes=tuple(nodes)))
+
+
+class WithinTest(unittest.TestCase):
+    def setUp(self):
+        self.sent = state(0.3, 0.6, history=model.History(20, 8.0))
+
+    def within(self, now):
+        return deadband.within(self.sent, now, DEADBAND)
+
+    def test_a_later_measurement_of_the_same_is_not_sent(self):
+        later = self.sent._replace(
+            taken_s=self.sent.taken_s + 60, interval_s=61.2, remote_ratios=(0.9, None)
+        )
+        self.assertTrue(self.within(later))
+
+    def test_what_is_measured_may_differ_a_little(self):
+        for name, little, much in (
+            ('demand_cores', 3.2, 3.3),
+            ('cores', 10.2, 10.3),
+            ('bandwidth_bytes_per_sec', 3e9, 4e9),
+            ('bandwidth_max_bytes_per_sec', 1.02e11, 1.03e11),
+        ):
+            with self.subTest(name):
+                self.assertTrue(self.within(changed(self.sent, **{name: little})))
+                self.assertFalse(self.within(changed(self.sent, **{name: much})))
+
+    def test_what_becomes_known_or_unknown_is_sent(self):
+        for name, value in (
+            ('demand_cores', None),
+            ('bandwidth_bytes_per_sec', None),
+            ('bandwidth_max_bytes_per_sec', None),
+            ('link_ratio', 0.0),
+        ):
+            with self.subTest(name):
+                self.assertFalse(self.within(changed(self.sent, at=1, **{name: value})))
+
+    def test_guests_promises_and_the_host_itself_must_be_the_same(self):
+        node = self.sent.view.nodes[0]
+        for name, value in (
+            ('guests', node.guests + 1),
+            ('vcpus', node.vcpus + 1),
+            ('promised_bytes', node.promised_bytes + 1),
+            ('capacity_bytes', node.capacity_bytes - 1),
+            ('threads', node.threads - 1),
+            ('id', 7),
+        ):
+            with self.subTest(name):
+                self.assertFalse(self.within(changed(self.sent, **{name: value})))
+        for field, value in (
+            ('rotation', 1),
+            ('distances', ((10, 32), (32, 10))),
+            ('domains', (0, 0)),
+            ('nodes', self.sent.view.nodes[:1]),
+        ):
+            with self.subTest(field):
+                view = self.sent.view._replace(**{field: value})
+                self.assertFalse(self.within(self.sent._replace(view=view)))
+        limits = self.sent.limits._replace(pressure_floor=0.5)
+        self.assertFalse(self.within(self.sent._replace(limits=limits)))
+
+    def test_what_new_guests_are_expected_to_want_may_drift(self):
+        for history, expected in (
+            (model.History(19.4, 8.0), True),
+            (model.History(20, 8.4), True),
+            (model.History(20, 9.0), False),
+            (model.History(10, 4.0), False),
+            (model.History(), False),
+        ):
+            with self.subTest(history):
+                self.assertEqual(expected, self.within(self.sent._replace(history=history)))
+
+    @given(st.lists(st.tuples(PRESSURES, PRESSURES), min_size=1, max_size=4), PRESSURES)
+    def test_no_pressure_is_off_by_more_than_the_deadband(self, pairs, allowed):
+        sent, now = (state(*column, cores=CORES) for column in zip(*pairs))
+        off = max(abs(a - b) for a, b in pairs)
+        if deadband.within(sent, now, allowed):
+            self.assertLessEqual(off, allowed + 1e-9)
+        else:
+            self.assertGreater(off, allowed - 1e-9)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+import re
+import unittest
+
+from oslo_config import cfg
+
+from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf
+from tests.fixtures import checkout
+
+MODULES = {'nova-scheduler': scheduler_conf, 'nova-compute': compute_conf}
+
+
+class NovasOptionsTest(unittest.TestCase):
+    def test_all_of_them_may_be_registered_in_one_process_and_twice(self):
+        conf = cfg.ConfigOpts()
+        for module in (*MODULES.values(), *MODULES.values()):
+            module.register_opts(conf)
+        conf([], default_config_files=[])
+        self.assertEqual(10.0, conf.numa_pmc.weight_multiplier)
+        self.assertFalse(conf.numa_pmc.cpu_metrics)
+
+    def test_the_samples_show_every_option_with_its_default(self):
+        """A stale sample misleads: `make config` writes it anew."""
+        for service, module in MODULES.items():
+            with self.subTest(service):
+                sample = checkout.TOP / f'etc/nova-numa-pmc/{service}.conf.sample'
+                shown = dict(re.findall(r'(?m)^#(\w+) = (.*)$', sample.read_text('utf-8')))
+                self.assertEqual(
+                    {
+                        opt.name: str(opt.default).lower()
+                        for _, opts in module.list_opts()
+                        for opt in opts
+                    },
+                    shown,
+                )
