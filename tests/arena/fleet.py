@@ -72,6 +72,7 @@ class Fleet:
             wide = name in ('demand', 'traffic', 'promised_mib', 'node_guests', 'node_vcpus')
             self.columns[name] = np.zeros((count, nodes) if wide else count)
         self.columns['taken_s'][:] = -np.inf
+        self._sent_s = np.full(count, -np.inf)  # when hosts published, by a right clock
         self._means = trace.wants.mean(1) * trace.vcpus
 
     # ---- Promises ------------------------------------------------------------------------
@@ -213,7 +214,10 @@ class Fleet:
         self.variance[guests] = (1 - weight) * (self.variance[guests] + weight * change**2)
 
     def publish(self, phase, now_s, rng):
-        """Let the agents whose audits have this phase publish, the broken ones wrongly."""
+        """Let the agents whose audits have this phase publish, the broken ones wrongly.
+
+        :returns: how many there are, and how many of them had metrics to send anew
+        """
         hosts, columns = self.hosts, self.columns
         # All draw, whoever publishes: the same for each policy.
         noise = 1 + p.NOISE * rng.standard_normal(hosts.cores.shape)
@@ -222,16 +226,19 @@ class Fleet:
             & hosts.agent
             & ((hosts.broken != shapes.STALE) | (columns['taken_s'] == -np.inf))
         )
-        broken = hosts.broken[at]
-        factor = np.where(broken == shapes.ABSURD, p.ABSURD_FACTOR, 1.0)
-        factor = np.where(broken == shapes.ZERO, 0.0, factor)
-        columns['taken_s'][at] = now_s + np.where(broken == shapes.SKEWED, p.SKEW_S, 0.0)
+        audits = len(at)
+        demand = np.maximum(0, self.node_demand * noise) + self.node_young
         # Without what is being built, by the mean size of an instance, as the monitor does.
-        built = 1 - np.minimum(1, columns['io_ops'][at] / np.maximum(1, columns['instances'][at]))
-        columns['recorded_vcpus'][at] = np.rint(built * columns['vcpus_used'][at])
-        columns['recorded_mib'][at] = np.rint(built * columns['ram_used_mib'][at])
-        demand = np.maximum(0, self.node_demand[at] * noise[at]) + self.node_young[at]
-        columns['demand'][at] = np.round(100 * demand * factor[:, None]) / 100
+        built = 1 - np.minimum(1, columns['io_ops'] / np.maximum(1, columns['instances']))
+        vcpus, mib = (np.rint(built * columns[name]) for name in ('vcpus_used', 'ram_used_mib'))
+        self._publish_loads(at, hosts.broken[at])
+        at = at[self._changed(demand, vcpus, mib, now_s)[at]]
+        broken = hosts.broken[at]
+        factor = _factor(broken)
+        self._sent_s[at] = now_s
+        columns['taken_s'][at] = now_s + np.where(broken == shapes.SKEWED, p.SKEW_S, 0.0)
+        columns['recorded_vcpus'][at], columns['recorded_mib'][at] = vcpus[at], mib[at]
+        columns['demand'][at] = np.round(100 * demand[at] * factor[:, None]) / 100
         traffic = self.node_traffic[at] * factor[:, None]
         columns['traffic'][at] = np.round(traffic / 1e6) * 1e6
         columns['promised_mib'][at] = self.promised_mib[at]
@@ -240,8 +247,30 @@ class Fleet:
         columns['turn'][at] = self.placements[at] % hosts.nodes
         columns['known_guests'][at] = np.minimum(1023, self.known_guests[at])
         columns['known_sum'][at] = np.round(100 * self.known_sum[at]) / 100
-        columns['busy_ratio'][at] = np.minimum(1, self.busy_mean[at]) * factor
-        columns['busy_deviation'][at] = np.sqrt(self.busy_variance[at]) * factor
+        return audits, len(at)
+
+    def _publish_loads(self, at, broken):
+        """Publish what rivals read: by their own agents, at each audit."""
+        factor = _factor(broken)
+        self.columns['busy_ratio'][at] = np.minimum(1, self.busy_mean[at]) * factor
+        self.columns['busy_deviation'][at] = np.sqrt(self.busy_variance[at]) * factor
+
+    def _changed(self, demand, vcpus, mib, now_s):
+        """Return which hosts have more to tell than the deadband (compute/deadband.py)."""
+        columns, hosts = self.columns, self.hosts
+        off = np.abs(demand - columns['demand']) > p.DEADBAND * hosts.cores
+        off |= np.abs(self.node_traffic - columns['traffic']) > p.DEADBAND * hosts.bandwidth
+        off |= self.promised_mib != columns['promised_mib']
+        off |= np.abs(self.node_guests - columns['node_guests']) > 0.01
+        changed = off.any(1) | (vcpus != columns['recorded_vcpus'])
+        changed |= mib != columns['recorded_mib']
+        return changed | (now_s - self._sent_s >= p.HEARTBEAT_S) | (not p.DEADBAND)
+
+
+def _factor(broken):
+    """Return what hosts' figures are multiplied by before they are published."""
+    factor = np.where(broken == shapes.ABSURD, p.ABSURD_FACTOR, 1.0)
+    return np.where(broken == shapes.ZERO, 0.0, factor)
 
 
 class View:

@@ -22,6 +22,7 @@ class Result:
         by the definitions, ``lost_second`` by processor sharing
     :ivar placed, refused: guests; ``large`` and ``large_placed`` of the large flavors
     :ivar emptied: hosts without a guest, the mean over the time that was judged
+    :ivar audits, sent: of hosts with agents, and those after which metrics were sent anew
     :ivar most_new: the most guests that one host was given within ten seconds
     """
 
@@ -29,6 +30,7 @@ class Result:
         """Begin with nothing."""
         self.wanted, self.lost, self.lost_second = np.zeros((3, guests))
         self.placed = self.refused = self.large = self.large_placed = self.decisions = 0
+        self.audits = self.sent = 0
         self.emptied = 0.0
         self.ticks = self.most_new = self.conflicts = 0
         self.saturated = 0.0
@@ -184,7 +186,10 @@ class Region:
     # ---- Measurements --------------------------------------------------------------------
 
     def _audit(self, now_s, phase):
-        self.fleet.publish(phase, now_s, self._noise)
+        audits, sent = self.fleet.publish(phase, now_s, self._noise)
+        if now_s > self.cell.fill_s:
+            self.result.audits += audits
+            self.result.sent += sent
 
     def _tick(self, now_s, payload):
         del payload

@@ -65,6 +65,8 @@ def summary(results):
             'large_placed': int(result.large_placed),
             'refused': int(result.refused),
             'emptied': float(result.emptied),
+            'audits': result.audits,
+            'sent': result.sent,
             'most_new': int(result.most_new),
             'decisions': int(result.decisions),
         }
@@ -165,6 +167,7 @@ class Table:
         seconds = list(self.duels(contender, 'loss_second').values())
         emptied = self.total(registry.PACK, 'emptied')
         large = self.total(registry.SPREAD, 'large_placed')
+        audits = self.total(contender, 'audits')
         return {
             'contender': contender,
             'cells': len(self.cells),
@@ -181,6 +184,9 @@ class Table:
             else None,
             'emptied_to_pack': _rounded(self.total(contender, 'emptied') / emptied)
             if emptied
+            else None,
+            'saves_to_audits': _rounded(self.total(contender, 'sent') / audits)
+            if audits
             else None,
         }
 

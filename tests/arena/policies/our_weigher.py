@@ -17,7 +17,7 @@ from nova_numa_pmc.scheduler import comparison, penalty, replay, request
 from tests.arena import parameters as p
 from tests.arena.policies import nova_weights
 
-STALE_S = 5.0 * p.AUDIT_S
+STALE_S = 5.0 * max(p.AUDIT_S, p.HEARTBEAT_S)
 LIMITS = model.Limits()
 DEFAULTS = replay.defaults()
 STEP = DEFAULTS['weight_step']

@@ -14,7 +14,7 @@ from tests.arena import __main__ as subject, fits, parameters as p, policies
 QUICK = '--quick', '--no-referee', '--policies', 'best-fit', '--processes', '1'
 MEMBERS = (
     'cells duels duels_not_lost gap_closed gap_closed_worst loss_to_spread large_to_stock '
-    'emptied_to_pack twin_disagreements parameters'
+    'emptied_to_pack saves_to_audits twin_disagreements parameters'
 ).split()
 
 

@@ -101,13 +101,30 @@ class FaultsTest(unittest.TestCase):
         shape.phase[:] = 0
         fleet = fleets.Fleet(shape, trace, inside.placed)
         fleet.node_demand[:] = 4.0
-        for now_s in (60.0, 120.0):
+        for now_s in (60.0, 60.0 + p.HEARTBEAT_S):
             fleet.publish(0, now_s, np.random.default_rng(1))
         taken, demand = fleet.columns['taken_s'], fleet.columns['demand'][:, 0]
-        self.assertEqual([120.0, 120.0, 60.0, 120.0, 720.0], taken[:5].tolist())
+        self.assertEqual([now_s, now_s, 60.0, now_s, now_s + p.SKEW_S], taken[:5].tolist())
         self.assertGreater(demand[hosts.ABSURD], 3000)
         self.assertEqual(0.0, demand[hosts.ZERO])
         self.assertAlmostEqual(4.0, demand[hosts.SOUND], delta=0.5)
+
+    def test_what_hardly_changes_is_not_published(self):
+        _, shape, trace = prepared(3)
+        shape.agent[:], shape.broken[:], shape.phase[:] = True, hosts.SOUND, 0
+        fleet = fleets.Fleet(shape, trace, inside.placed)
+        fleet.node_demand[:] = 4.0
+        for now_s, change, expected in (
+            (60.0, 0.0, shape.count),
+            (120.0, 0.0, 0),
+            (180.0, 2 * p.DEADBAND * shape.cores[0, 0], 1),
+            (240.0, 0.0, 0),
+            (60.0 + p.HEARTBEAT_S, 0.0, shape.count - 1),
+        ):
+            with self.subTest(now_s):
+                fleet.node_demand[0] += change
+                sent = fleet.publish(0, now_s, np.random.default_rng(1))
+                self.assertEqual((shape.count, expected), sent)
 
     def test_who_has_no_agent_stays_unknown(self):
         ran = run(3, 'stock-1')

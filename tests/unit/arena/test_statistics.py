@@ -14,6 +14,8 @@ def figures(loss, large=10, emptied=0.0):
         'loss_second': loss,
         'large_placed': large,
         'emptied': emptied,
+        'audits': 10,
+        'sent': 1,
         'ratios': np.array([loss]),
     }
 
@@ -88,7 +90,7 @@ class GapTest(unittest.TestCase):
 class SummaryTest(unittest.TestCase):
     def test_losses_are_of_guests_that_all_placed(self):
         class Ran:
-            large = large_placed = refused = emptied = most_new = decisions = 0
+            large = large_placed = refused = emptied = most_new = decisions = audits = sent = 0
 
             def __init__(self, wanted, lost):
                 self.wanted, self.lost = np.array(wanted), np.array(lost)
