@@ -17,7 +17,7 @@ from nova_numa_pmc.agent.problem_log import ProblemLog
 from nova_numa_pmc.conf import agent as agent_conf, settings
 from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.cpulist import format_cpulist
-from nova_numa_pmc.host.paging.port import HOST, Port
+from nova_numa_pmc.host.paging.kernel_port import HOST, Port
 from nova_numa_pmc.moves import cache_widening, executor, late_starts, reassertion
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import host_state, move_lock, overrides, pause, pool_loads, promises_file

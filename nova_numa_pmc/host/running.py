@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.core import waiting
+from nova_numa_pmc.core import cpu_wait
 from nova_numa_pmc.exceptions import CpusetError
 from nova_numa_pmc.host import cgroups, guests, quotas, threads
 from nova_numa_pmc.host.paging import hugetlb
@@ -139,7 +139,7 @@ class Guests:
 
     def _quotas(
         self, guest: Guest, before: _Ran, after: _Ran, throttled: Mapping[str, int | None]
-    ) -> tuple[waiting.Quota, ...]:
+    ) -> tuple[cpu_wait.Quota, ...]:
         """Return the guest's quotas for the interval.
 
         How long a group was held back is read only where one of its threads has run or waited
@@ -155,7 +155,7 @@ class Guests:
                 new = old
             self._throttled[group.directory] = new
             found.append(
-                waiting.Quota(
+                cpu_wait.Quota(
                     group.cores,
                     group.tids,
                     (new - old if old is not None and new is not None and new >= old else None),
@@ -214,7 +214,7 @@ def passed(
     after: _Ran,
     home: Mapping[int, int],
     elapsed_ns: int,
-    limits: tuple[waiting.Quota, ...] = (),
+    limits: tuple[cpu_wait.Quota, ...] = (),
 ) -> Used:
     """Return what a guest's threads used between two readings.
 
@@ -240,7 +240,7 @@ def passed(
         ):
             used[tid] = ran.run_ns - old.run_ns, ran.wait_ns - old.wait_ns
     waits = (
-        waiting.waited_ns(used, limits, elapsed_ns)
+        cpu_wait.waited_ns(used, limits, elapsed_ns)
         if limits
         else {tid: wait for tid, (_, wait) in used.items()}
     )

@@ -18,8 +18,8 @@ from nova_numa_pmc.core.rebalance import eligibility, moves
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_why
 from nova_numa_pmc.cpulist import format_nodes
 from nova_numa_pmc.exceptions import GuestGone, MigrationError, NumaPmcError
-from nova_numa_pmc.host.paging import migrate
-from nova_numa_pmc.host.paging.port import HOST, Port
+from nova_numa_pmc.host.paging import guest_mover
+from nova_numa_pmc.host.paging.kernel_port import HOST, Port
 from nova_numa_pmc.moves.move_promises import MovePromises, PlannedMove
 from nova_numa_pmc.moves.parts import MovePart, has_followed, progress_text
 from nova_numa_pmc.moves.widened import Widened
@@ -106,7 +106,7 @@ class Moving:
         return len(self._queue)
 
     @property
-    def in_hand(self) -> tuple[tuple[str, migrate.Progress], ...]:
+    def in_hand(self) -> tuple[tuple[str, guest_mover.Progress], ...]:
         """Return ((a guest's name, how far it is), …) of the move in hand."""
         return tuple((part.step.name, part.mover.progress) for part in self._parts)
 
@@ -150,12 +150,12 @@ class Moving:
             waits = [
                 part.mover.step().wait_s
                 for part in self._parts
-                if part.mover.progress.state == migrate.MOVING
+                if part.mover.progress.state == guest_mover.MOVING
             ]
         except Exception as error:  # of whichever part: the move is one
             self._give_up(error)
             return 0.0
-        if all(part.mover.progress.state != migrate.MOVING for part in self._parts):
+        if all(part.mover.progress.state != guest_mover.MOVING for part in self._parts):
             self._end()
             return 0.0
         return min(waits)
@@ -220,7 +220,7 @@ class Moving:
                 format_nodes(part.step.to_nodes) or 'any',
                 progress.moved_bytes >> 20,
                 1e3 * (self._clock() - part.began_s),
-                '' if progress.state == migrate.DONE else ' (%s)' % progress_text(progress),
+                '' if progress.state == guest_mover.DONE else ' (%s)' % progress_text(progress),
                 explain_move(self._move),
             )
         self._count(MADE, self._parts)
@@ -228,7 +228,7 @@ class Moving:
         states = [
             progress_text(part.mover.progress)
             for part in parts
-            if part.mover.progress.state != migrate.DONE
+            if part.mover.progress.state != guest_mover.DONE
         ]
         self._write_history(
             parts,

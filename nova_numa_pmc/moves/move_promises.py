@@ -10,7 +10,7 @@ from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.core.rebalance import eligibility, moves
 from nova_numa_pmc.exceptions import GuestGone, MigrationError
 from nova_numa_pmc.host import cgroups, guests
-from nova_numa_pmc.host.paging import migrate
+from nova_numa_pmc.host.paging import guest_mover
 from nova_numa_pmc.moves.parts import MovePart, OfCpus, promised_after, within_l3
 from nova_numa_pmc.moves.reassertion import left_by_us
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc import model
     from nova_numa_pmc.conf.agent import AgentOptions
-    from nova_numa_pmc.host.paging.port import Port
+    from nova_numa_pmc.host.paging.kernel_port import Port
     from nova_numa_pmc.state.promises_format import Promises
 
 
@@ -120,7 +120,7 @@ class MovePromises:
         guest: model.Guest,
         host: model.Topology,
         after: model.Promise,
-    ) -> migrate.GuestMove | OfCpus:
+    ) -> guest_mover.GuestMove | OfCpus:
         groups = cgroups.find(guest.pid, self._root)
         cpus = None
         if move.kind != moves.FETCH and step.to_nodes:
@@ -137,13 +137,13 @@ class MovePromises:
             return OfCpus(groups, cpus, self._port)
         count = sum(1 for each in move.steps if each.mem_nodes)
         terms = self.options.terms
-        return migrate.GuestMove(
+        return guest_mover.GuestMove(
             groups,
             step.mem_nodes,
             cpus,
             ours=left_by_us(groups),
             root=self._root,
-            terms=migrate.PagingTerms(
+            terms=guest_mover.PagingTerms(
                 bytes_per_sec=max(1, terms.bytes_per_sec // count),
                 reserve_bytes=terms.reserve_bytes,
             ),

@@ -10,7 +10,7 @@ from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.core.rebalance import moves
 from nova_numa_pmc.host import cpuset
-from nova_numa_pmc.host.paging import migrate
+from nova_numa_pmc.host.paging import guest_mover
 from nova_numa_pmc.moves.reassertion import left_by_us
 from nova_numa_pmc.record import Record
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nova_numa_pmc.host.cgroups import Groups
-    from nova_numa_pmc.host.paging.port import Port
+    from nova_numa_pmc.host.paging.kernel_port import Port
     from nova_numa_pmc.host.writes import Change
 
 
@@ -31,12 +31,12 @@ class MovePart(Record):
     step: moves.Step
     before: model.Promise
     after: model.Promise
-    mover: migrate.GuestMove | OfCpus
+    mover: guest_mover.GuestMove | OfCpus
     began_s: float
 
 
 class OfCpus:
-    """A mover of CPUs alone, with what is used here of :class:`migrate.GuestMove`.
+    """A mover of CPUs alone, with what is used here of :class:`guest_mover.GuestMove`.
 
     :param cpus: None: let them go wherever the guest's parent may
     """
@@ -44,9 +44,9 @@ class OfCpus:
     def __init__(self, groups: Groups, cpus: frozenset[int] | None, port: Port) -> None:
         self._groups, self._cpus, self._port = groups, cpus, port
         self._changes: tuple[Change, ...] = ()
-        self.progress = migrate.Progress(migrate.MOVING)
+        self.progress = guest_mover.Progress(guest_mover.MOVING)
 
-    def step(self) -> migrate.Progress:
+    def step(self) -> guest_mover.Progress:
         """Write the CPUs, and be done."""
         if self._cpus is None:
             self._changes = cpuset.release_cpus(self._groups, write=self._port.write)
@@ -54,7 +54,7 @@ class OfCpus:
             self._changes = cpuset.confine(
                 self._groups, self._cpus, ours=left_by_us(self._groups), write=self._port.write
             ).changes
-        self.progress = migrate.Progress(migrate.DONE)
+        self.progress = guest_mover.Progress(guest_mover.DONE)
         return self.progress
 
     def cancel(self) -> None:
@@ -108,14 +108,14 @@ def within_l3(
     return after._replace(cpus=cpus)
 
 
-def has_followed(progress: migrate.Progress) -> bool:
+def has_followed(progress: guest_mover.Progress) -> bool:
     """Return whether at least half of what was to be moved has been, by whomever."""
-    if progress.state == migrate.DONE:
+    if progress.state == guest_mover.DONE:
         return True
     return progress.left_bytes is not None and progress.brought_bytes >= progress.left_bytes
 
 
-def progress_text(progress: migrate.Progress) -> str:
+def progress_text(progress: guest_mover.Progress) -> str:
     """Return in words how far an unfinished move has come."""
     left = (
         'an unknown amount'

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import MetricsHandler
 
-from nova_numa_pmc.agent.metrics import exposition
+from nova_numa_pmc.agent.metrics import families
 from nova_numa_pmc.exceptions import ExportError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Endpoint:
 
     def __init__(self, address: Address, latest: Callable[[], Shown], log: logging.Logger) -> None:
         registry = CollectorRegistry()
-        registry.register(exposition.Collector(latest, log))
+        registry.register(families.Collector(latest, log))
         ProcessCollector(registry=registry)
         kind = _Unix if address.path else _Inet6 if ':' in address.host else _Server
         self._server = kind(

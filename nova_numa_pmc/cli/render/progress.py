@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import TextIO
 
-    from nova_numa_pmc.host.paging import migrate
+    from nova_numa_pmc.host.paging import guest_mover
 
 
 class LineProgress:
@@ -41,7 +41,7 @@ class LineProgress:
         """Print a line."""
         print(line, file=self._stream, flush=True)
 
-    def show(self, in_hand: Iterable[tuple[str, migrate.Progress]], waiting: int) -> None:
+    def show(self, in_hand: Iterable[tuple[str, guest_mover.Progress]], waiting: int) -> None:
         """Take note of how far the moves are.
 
         :param in_hand: (a guest's name, how far its move is)
@@ -82,7 +82,7 @@ class Bars(LineProgress):
         """Print a line above the bars."""
         self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def show(self, in_hand: Iterable[tuple[str, migrate.Progress]], waiting: int) -> None:
+    def show(self, in_hand: Iterable[tuple[str, guest_mover.Progress]], waiting: int) -> None:
         """Draw the bars of the guests in hand."""
         for name in self._tasks.keys() - {name for name, _ in in_hand}:
             self._bars.remove_task(self._tasks.pop(name))

@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import finding
 from nova_numa_pmc.checks import (
     capacity,
+    deployment,
     hook as hook_checks,
     interpreter,
     kernel,
-    layout,
     monitor,
     published,
     scheduler,
@@ -174,7 +174,7 @@ def _compute(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
         kernel.check_governor,
         kernel.check_counting,
         capacity.check_settings,
-        layout.check_libvirt,
+        deployment.check_libvirt,
     ):
         yield functools.partial(check, root)
     yield lambda: _hook(root)
@@ -253,7 +253,7 @@ def _of_service(
 ) -> Iterator[Finding]:
     """Yield what holds for each service: does it run, where, and is its file there."""
     service = _SERVICES[role]
-    yield from layout.check_container(process)
+    yield from deployment.check_container(process)
     if process is None:
         yield Finding(
             '%s-not-running' % service,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.host import cgroups, topology
 from nova_numa_pmc.host.paging import move_pages
+from nova_numa_pmc.host.paging.kernel_port import HOST, Port
 from nova_numa_pmc.host.paging.mappings import PAGE_BYTES
-from nova_numa_pmc.host.paging.port import HOST, Port
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:

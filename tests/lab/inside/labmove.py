@@ -21,7 +21,7 @@ import labguests
 
 from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.host import cgroups
-from nova_numa_pmc.host.paging import migrate
+from nova_numa_pmc.host.paging import guest_mover
 
 PROBE = labguests.ROOT / 'labprobe'
 REST_S = 3  # watched before and after a move
@@ -30,9 +30,9 @@ REST_S = 3  # watched before and after a move
 def move(request):
     """Move a guest to a node; tell of each step."""
     groups = cgroups.find(labguests.pids()[request['guest']])
-    terms = migrate.PagingTerms(bytes_per_sec=request.get('mib_per_sec', 1 << 20) << 20)
+    terms = guest_mover.PagingTerms(bytes_per_sec=request.get('mib_per_sec', 1 << 20) << 20)
     cpus = request.get('cpus')
-    mover = migrate.GuestMove(
+    mover = guest_mover.GuestMove(
         groups,
         (request['node'],),
         parse_cpulist(cpus) if cpus else None,
@@ -46,7 +46,7 @@ def move(request):
             mover.cancel()
         print(json.dumps(progress._asdict()), flush=True)
 
-    ended = migrate.run(mover, report=tell)
+    ended = guest_mover.run(mover, report=tell)
     undone = mover.undo_cpus() if request.get('undo') else ()
     print(
         json.dumps(

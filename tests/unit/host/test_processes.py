@@ -2,7 +2,7 @@
 import tempfile
 import unittest
 
-from nova_numa_pmc.checks import layout
+from nova_numa_pmc.checks import deployment
 from nova_numa_pmc.host import processes
 from tests.fixtures.services import add_process
 from tests.fixtures.sysfs import write
@@ -74,8 +74,10 @@ class ProcessesTest(unittest.TestCase):
         found = processes.find(self.root, 'nova-compute')
         self.assertFalse(found.same_root)
         self.assertEqual(self.root + '/proc/30/root/etc/nova', found.path('/etc/nova'))
-        self.assertEqual(['service-in-container'], [f.code for f in layout.check_container(found)])
-        self.assertEqual('kolla (podman)', layout.deployment(self.root, 30))
+        self.assertEqual(
+            ['service-in-container'], [f.code for f in deployment.check_container(found)]
+        )
+        self.assertEqual('kolla (podman)', deployment.deployment(self.root, 30))
 
 
 class LayoutTest(unittest.TestCase):
@@ -85,7 +87,7 @@ class LayoutTest(unittest.TestCase):
         self.root = directory.name
 
     def codes(self):
-        return [found.code for found in layout.check_libvirt(self.root)]
+        return [found.code for found in deployment.check_libvirt(self.root)]
 
     def test_no_daemon(self):
         self.assertEqual(['libvirt-not-running'], self.codes())
@@ -104,8 +106,8 @@ class LayoutTest(unittest.TestCase):
         ):
             with self.subTest(deployed_by), tempfile.TemporaryDirectory() as root:
                 add_process(root, 40, ('/usr/sbin/libvirtd',), inside='image', cgroup=cgroup)
-                (found,) = layout.check_libvirt(root)
+                (found,) = deployment.check_libvirt(root)
                 self.assertEqual('hook-not-in-container', found.code)
                 self.assertIn(deployed_by, found.what)
                 write(root, 'image/etc/libvirt/hooks/qemu.d/50-nova-numa-pmc', '#!/bin/sh\n')
-                self.assertEqual([], list(layout.check_libvirt(root)))
+                self.assertEqual([], list(deployment.check_libvirt(root)))

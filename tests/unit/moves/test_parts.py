@@ -4,14 +4,14 @@
 import unittest
 
 from nova_numa_pmc import model
-from nova_numa_pmc.host.paging import migrate
+from nova_numa_pmc.host.paging import guest_mover
 from nova_numa_pmc.moves import parts
 from tests.fixtures.hosts import LIMITS, MIB, guest, topology
 
 
 class HasFollowedTest(unittest.TestCase):
     def followed(self, **known):
-        return parts.has_followed(migrate.Progress(migrate.PARTLY, **known))
+        return parts.has_followed(guest_mover.Progress(guest_mover.PARTLY, **known))
 
     def test_half_of_it_is_enough(self):
         self.assertTrue(self.followed(moved_bytes=5, left_bytes=5, left_at_first_bytes=10))
@@ -27,7 +27,7 @@ class HasFollowedTest(unittest.TestCase):
         self.assertFalse(self.followed(moved_bytes=8))
 
     def test_what_is_done_has_followed(self):
-        self.assertTrue(parts.has_followed(migrate.Progress(migrate.DONE)))
+        self.assertTrue(parts.has_followed(guest_mover.Progress(guest_mover.DONE)))
 
 
 class WithinL3Test(unittest.TestCase):

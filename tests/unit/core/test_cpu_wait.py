@@ -3,7 +3,7 @@ import unittest
 
 from hypothesis import given, strategies as st
 
-from nova_numa_pmc.core.waiting import Quota, waited_ns
+from nova_numa_pmc.core.cpu_wait import Quota, waited_ns
 
 SECOND = 10**9
 TIMES = st.integers(0, 5 * SECOND)

@@ -19,8 +19,8 @@ from nova_numa_pmc.exceptions import GuestGone, MigrationError, MigrationRefused
 from nova_numa_pmc.host import cgroups, cpuset
 from nova_numa_pmc.host.held import Held
 from nova_numa_pmc.host.paging import hugetlb, mappings, node_room
+from nova_numa_pmc.host.paging.kernel_port import HOST, Port
 from nova_numa_pmc.host.paging.page_mover import PageMover, thp_bytes
-from nova_numa_pmc.host.paging.port import HOST, Port
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:

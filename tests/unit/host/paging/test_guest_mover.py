@@ -21,14 +21,14 @@ from nova_numa_pmc.exceptions import (
 )
 from nova_numa_pmc.host import cgroups, cpuset
 from nova_numa_pmc.host.held import Held, current
-from nova_numa_pmc.host.paging import migrate, move_pages
+from nova_numa_pmc.host.paging import guest_mover, move_pages
+from nova_numa_pmc.host.paging.kernel_port import Port
 from nova_numa_pmc.host.paging.mappings import PAGE_BYTES
-from nova_numa_pmc.host.paging.port import Port
 from tests.fixtures.cgroups import Tree
 from tests.fixtures.guest_memory import START, GuestMemory
 from tests.fixtures.paged_child import PagedChild, usable
 
-TERMS = migrate.PagingTerms(
+TERMS = guest_mover.PagingTerms(
     bytes_per_sec=100 * PAGE_BYTES, batch_bytes=16 * PAGE_BYTES, reserve_bytes=1 << 20
 )
 HOME, AWAY = 0, 1
@@ -70,23 +70,23 @@ class MigrateTest(unittest.TestCase):
             'port': self.memory,
             **more,
         }
-        return migrate.GuestMove(self.groups, mems, **more)
+        return guest_mover.GuestMove(self.groups, mems, **more)
 
     def run_to_end(self, mover):
-        return migrate.run(mover, self.clock.sleep)
+        return guest_mover.run(mover, self.clock.sleep)
 
     def test_cpus_first_then_all_memory(self):
         self.guest([AWAY] * 100 + [HOME] * 20 + [None] * 30)
         mover = self.mover()
         first = mover.step()
         self.assertEqual(
-            (migrate.MOVING, 0, 100 * PAGE_BYTES),
+            (guest_mover.MOVING, 0, 100 * PAGE_BYTES),
             (first.state, first.moved_bytes, first.left_bytes),
         )
         self.assertEqual(format_cpulist(CPUS), self.tree.held())
         end = self.run_to_end(mover)
         self.assertEqual(
-            (migrate.DONE, 100 * PAGE_BYTES, 0, ()),
+            (guest_mover.DONE, 100 * PAGE_BYTES, 0, ()),
             (end.state, end.moved_bytes, end.left_bytes, end.refused),
         )
         self.assertEqual({HOME, None}, set(self.memory.nodes))
@@ -109,7 +109,7 @@ class MigrateTest(unittest.TestCase):
             # A page that NUMA balancing has marked, so that there is a pagemap to skip by.
             self.guest([AWAY] * 48 + [None] * gap + [AWAY] * 16, hinted=(0,))
             end = self.run_to_end(self.mover())
-            self.assertEqual((migrate.DONE, 64 * PAGE_BYTES), (end.state, end.moved_bytes))
+            self.assertEqual((guest_mover.DONE, 64 * PAGE_BYTES), (end.state, end.moved_bytes))
             elapsed_s.append(end.elapsed_s)
         self.assertGreater(elapsed_s[0], 0)
         self.assertAlmostEqual(*elapsed_s)
@@ -127,17 +127,17 @@ class MigrateTest(unittest.TestCase):
     def test_nothing_to_do_reads_no_page(self):
         self.guest([HOME] * 50)
         self.memory.locate = None
-        self.assertEqual(migrate.DONE, self.run_to_end(self.mover()).state)
+        self.assertEqual(guest_mover.DONE, self.run_to_end(self.mover()).state)
 
     def test_what_stays_is_counted_by_reason(self):
         self.guest([AWAY] * 64, pinned=(3, 40), busy=(20,), shared=(50, 51))
         end = self.run_to_end(self.mover())
-        self.assertEqual(migrate.PARTLY, end.state)
+        self.assertEqual(guest_mover.PARTLY, end.state)
         self.assertEqual({'EAGAIN': 2, 'EBUSY': 1, 'EACCES': 2}, dict(end.refused))
         self.assertEqual((59 * PAGE_BYTES, 5 * PAGE_BYTES), (end.moved_bytes, end.left_bytes))
 
     def test_a_page_in_a_hundred_may_stay(self):
-        for stay, state in ((7, migrate.DONE), (8, migrate.PARTLY)):
+        for stay, state in ((7, guest_mover.DONE), (8, guest_mover.PARTLY)):
             with self.subTest(stay):
                 self.guest([AWAY] * 720, shared=range(stay))
                 end = self.run_to_end(self.mover())
@@ -147,7 +147,7 @@ class MigrateTest(unittest.TestCase):
         nodes = [None if at % 7 == 3 else 1 for at in range(3000)]
         memory = self.guest(nodes, hinted=range(0, 3000, 2))
         self.tree.put('sys/devices/system/node/node%d/cpulist' % HOME, '4-5\n')
-        self.assertEqual(migrate.DONE, self.run_to_end(self.mover()).state)
+        self.assertEqual(guest_mover.DONE, self.run_to_end(self.mover()).state)
         self.assertEqual({HOME, None}, set(memory.nodes))
         self.assertEqual({4, 5}, memory.touched_from)
 
@@ -155,7 +155,7 @@ class MigrateTest(unittest.TestCase):
         # From within a huge page to within another one, in windows that divide them.
         memory = self.guest([1] * 64, huge=32, hinted=range(64))
         end = self.run_to_end(self.mover(terms=TERMS._replace(batch_bytes=24 * PAGE_BYTES)))
-        self.assertEqual((migrate.DONE, 0), (end.state, end.left_bytes))
+        self.assertEqual((guest_mover.DONE, 0), (end.state, end.left_bytes))
         self.assertEqual({HOME}, set(memory.nodes))
         self.assertEqual(2, memory.touched, 'one touch is for all of it')
 
@@ -169,7 +169,7 @@ class MigrateTest(unittest.TestCase):
 
         memory.before_move = other
         end = self.run_to_end(mover)
-        self.assertEqual((migrate.PARTLY, 16 * PAGE_BYTES), (end.state, end.left_bytes))
+        self.assertEqual((guest_mover.PARTLY, 16 * PAGE_BYTES), (end.state, end.left_bytes))
         self.assertLess(end.moved_bytes, 40 * PAGE_BYTES)
         self.assertEqual(48 * PAGE_BYTES, end.brought_bytes)
 
@@ -177,21 +177,21 @@ class MigrateTest(unittest.TestCase):
         memory = self.guest([1] * 3000, hinted=range(2000))
         memory.touch = lambda pid, addresses, cpus: None
         ended = self.run_to_end(self.mover())
-        self.assertEqual((migrate.PARTLY, 2000 * PAGE_BYTES), (ended.state, ended.left_bytes))
+        self.assertEqual((guest_mover.PARTLY, 2000 * PAGE_BYTES), (ended.state, ended.left_bytes))
 
     def test_a_pinned_guest_is_given_up(self):
-        pages = 3 * migrate._HOPELESS_BYTES // PAGE_BYTES
+        pages = 3 * guest_mover._HOPELESS_BYTES // PAGE_BYTES
         self.guest([AWAY] * pages, pinned=range(pages))
         terms = TERMS._replace(batch_bytes=16 << 20, bytes_per_sec=1 << 40)
         end = self.run_to_end(self.mover(terms=terms))
-        self.assertEqual((migrate.PARTLY, 0, 1), (end.state, end.moved_bytes, end.walks))
-        self.assertEqual((('EAGAIN', migrate._HOPELESS_BYTES // PAGE_BYTES),), end.refused)
+        self.assertEqual((guest_mover.PARTLY, 0, 1), (end.state, end.moved_bytes, end.walks))
+        self.assertEqual((('EAGAIN', guest_mover._HOPELESS_BYTES // PAGE_BYTES),), end.refused)
 
     def test_pages_of_other_processes_move_only_in_files_of_its_own(self):
         for mode, name, expected in (
-            ('rw-s', '/memfd:pc.ram (deleted)', migrate.DONE),
-            ('rw-s', '/dev/shm/between-guests', migrate.PARTLY),
-            ('rw-p', '', migrate.PARTLY),
+            ('rw-s', '/memfd:pc.ram (deleted)', guest_mover.DONE),
+            ('rw-s', '/dev/shm/between-guests', guest_mover.PARTLY),
+            ('rw-p', '', guest_mover.PARTLY),
         ):
             with self.subTest(name):
                 self.guest([AWAY] * 8, shared=(5,), mode=mode, name=name)
@@ -204,7 +204,7 @@ class MigrateTest(unittest.TestCase):
     def test_huge_pages_move_by_their_first_address(self):
         self.guest([AWAY] * 64, huge=8)
         end = self.run_to_end(self.mover())
-        self.assertEqual((migrate.DONE, 64 * PAGE_BYTES), (end.state, end.moved_bytes))
+        self.assertEqual((guest_mover.DONE, 64 * PAGE_BYTES), (end.state, end.moved_bytes))
         self.assertEqual({2}, {pages for pages, _, _ in self.memory.calls})
 
     def test_a_probe_for_huge_pages_is_rare_where_there_are_none(self):
@@ -213,33 +213,33 @@ class MigrateTest(unittest.TestCase):
             'sys/kernel/mm/transparent_hugepage/hpage_pmd_size', '%d\n' % (8 * PAGE_BYTES)
         )
         end = self.run_to_end(self.mover())
-        self.assertEqual(migrate.DONE, end.state)
+        self.assertEqual(guest_mover.DONE, end.state)
         self.assertEqual(17, len(self.memory.calls))
 
     def test_a_full_node_is_left_its_reserve(self):
         self.guest([AWAY] * 100, room={HOME: 40})
         end = self.run_to_end(self.mover())
-        self.assertEqual((migrate.FULL, 32 * PAGE_BYTES), (end.state, end.moved_bytes))
+        self.assertEqual((guest_mover.FULL, 32 * PAGE_BYTES), (end.state, end.moved_bytes))
 
     def test_a_node_that_fills_meanwhile(self):
         self.guest([AWAY] * 100, room={HOME: 16})
         self.memory.reserve = 1 << 30
         self.memory.tell()
         end = self.run_to_end(self.mover())
-        self.assertEqual((migrate.PARTLY, 16 * PAGE_BYTES), (end.state, end.moved_bytes))
+        self.assertEqual((guest_mover.PARTLY, 16 * PAGE_BYTES), (end.state, end.moved_bytes))
         self.assertEqual((('ENOMEM', 84),), end.refused)
 
     def test_memory_is_divided_as_promised(self):
         self.guest([2] * 160)
         end = self.run_to_end(self.mover(mems=(0, 1), mem_bytes=(3 << 30, 1 << 30)))
-        self.assertEqual(migrate.DONE, end.state)
+        self.assertEqual(guest_mover.DONE, end.state)
         self.assertAlmostEqual(120, self.memory.nodes.count(0), delta=16)
         self.assertAlmostEqual(40, self.memory.nodes.count(1), delta=16)
 
     def test_a_full_node_of_two_is_passed_by(self):
         self.guest([2] * 64, room={0: 0})
         end = self.run_to_end(self.mover(mems=(0, 1)))
-        self.assertEqual((migrate.DONE, 64), (end.state, self.memory.nodes.count(1)))
+        self.assertEqual((guest_mover.DONE, 64), (end.state, self.memory.nodes.count(1)))
 
     def test_cancelled_anywhere_the_cpusets_are_whole(self):
         for version in (1, 2):
@@ -251,7 +251,7 @@ class MigrateTest(unittest.TestCase):
                         self.clock.sleep(mover.step().wait_s)
                     mover.cancel()
                     ended = mover.step()
-                    self.assertEqual(migrate.CANCELLED, ended.state)
+                    self.assertEqual(guest_mover.CANCELLED, ended.state)
                     self.assertEqual(ended.moved_bytes, self.memory.nodes.count(HOME) * PAGE_BYTES)
                     held = {
                         own.cpus
@@ -272,7 +272,7 @@ class MigrateTest(unittest.TestCase):
             pass
         mover.cancel()
         ended = mover.step()
-        self.assertEqual((migrate.CANCELLED, 0), (ended.state, ended.wait_s))
+        self.assertEqual((guest_mover.CANCELLED, 0), (ended.state, ended.wait_s))
 
     @settings(max_examples=25, deadline=None)
     @given(
@@ -289,7 +289,7 @@ class MigrateTest(unittest.TestCase):
         self.guest(nodes, huge=huge, pinned=pinned)
         mover = self.mover()
         for _ in range(killed_after):
-            if mover.progress.state == migrate.MOVING:
+            if mover.progress.state == guest_mover.MOVING:
                 self.clock.sleep(mover.step().wait_s)
         del mover
         end = self.run_to_end(self.mover(ours=Held(CPUS, frozenset())))
@@ -300,7 +300,7 @@ class MigrateTest(unittest.TestCase):
             {at for page in pinned for at in range(page - page % huge, page - page % huge + huge)},
         )
         self.assertEqual(len(left) * PAGE_BYTES, end.left_bytes)
-        self.assertEqual(migrate.PARTLY if left else migrate.DONE, end.state)
+        self.assertEqual(guest_mover.PARTLY if left else guest_mover.DONE, end.state)
         self.assertEqual(
             [node is None for node in nodes], [node is None for node in self.memory.nodes]
         )
@@ -314,7 +314,7 @@ class MigrateTest(unittest.TestCase):
         mover.step()
         self.assertEqual('0-1', self.tree.held('mems'))
         end = self.run_to_end(mover)
-        self.assertEqual((migrate.DONE, cpuset.BOUND), (end.state, end.mems_write))
+        self.assertEqual((guest_mover.DONE, cpuset.BOUND), (end.state, end.mems_write))
         self.assertEqual(str(HOME), self.tree.held('mems'))
 
     def test_without_the_call_a_write_brings_over_what_is_little(self):
@@ -336,7 +336,7 @@ class MigrateTest(unittest.TestCase):
         self.memory.write = write
         end = self.run_to_end(self.mover())
         self.assertEqual(
-            (migrate.DONE, 40 * PAGE_BYTES, cpuset.BROUGHT),
+            (guest_mover.DONE, 40 * PAGE_BYTES, cpuset.BROUGHT),
             (end.state, end.moved_bytes, end.mems_write),
         )
         self.assertEqual(1, len(written))
@@ -352,7 +352,7 @@ class MigrateTest(unittest.TestCase):
         mover = self.mover()
         with self.assertRaisesRegex(MigrationRefused, 'denied'):
             self.run_to_end(mover)
-        self.assertEqual(migrate.FAILED, mover.progress.state)
+        self.assertEqual(guest_mover.FAILED, mover.progress.state)
         self.assertFalse(self.tree.read(self.tree.target, 'cpuset.mems'))
 
     def test_a_guest_that_ends_on_the_way(self):
@@ -374,8 +374,8 @@ class MigrateTest(unittest.TestCase):
                 end()
                 with self.assertRaises(GuestGone):
                     self.run_to_end(mover)
-                self.assertEqual(migrate.FAILED, mover.progress.state)
-                self.assertEqual(migrate.FAILED, mover.step().state)
+                self.assertEqual(guest_mover.FAILED, mover.progress.state)
+                self.assertEqual(guest_mover.FAILED, mover.step().state)
 
     def test_another_process_has_its_id(self):
         self.guest([AWAY] * 10)
@@ -410,7 +410,7 @@ class MigrateTest(unittest.TestCase):
     def test_memory_alone(self):
         self.guest([AWAY] * 10)
         end = self.run_to_end(self.mover(cpus=None))
-        self.assertEqual((migrate.DONE, 10 * PAGE_BYTES), (end.state, end.moved_bytes))
+        self.assertEqual((guest_mover.DONE, 10 * PAGE_BYTES), (end.state, end.moved_bytes))
         self.assertFalse(self.tree.held())
 
     def test_unknown_bytes_per_node_are_told_as_unknown(self):
@@ -418,7 +418,7 @@ class MigrateTest(unittest.TestCase):
         self.tree.put(self.tree.memory + '/memory.numa_stat', 'garbage\n')
         self.memory.tell = lambda: None
         end = self.run_to_end(self.mover())
-        self.assertEqual((migrate.DONE, None), (end.state, end.left_bytes))
+        self.assertEqual((guest_mover.DONE, None), (end.state, end.left_bytes))
         self.assertEqual(10 * PAGE_BYTES, end.moved_bytes)
 
     @unittest.skipUnless(usable(), 'move_pages(2) is not to be had here')
@@ -435,12 +435,12 @@ class MigrateTest(unittest.TestCase):
         tree.put('sys/devices/system/node/node%d/meminfo' % node, 'Node 0 MemFree: 9999999 kB')
         port = Port()
         port.write = tree.write
-        mover = migrate.GuestMove(
+        mover = guest_mover.GuestMove(
             cgroups.find(child.pid, root), (node,), CPUS, root=root, clock=self.clock, port=port
         )
         end = self.run_to_end(mover)
         # Where its control group counts pages is a fixture's word, and goes on to say: elsewhere.
-        self.assertEqual((migrate.PARTLY, 0, ()), (end.state, end.moved_bytes, end.refused))
+        self.assertEqual((guest_mover.PARTLY, 0, ()), (end.state, end.moved_bytes, end.refused))
         self.assertEqual(0, child.end(), 'its memory changed')
 
     def test_pages_of_a_pool(self):
@@ -462,10 +462,10 @@ class MigrateTest(unittest.TestCase):
             return self.run_to_end(self.mover(page_bytes=2 << 20))
 
         end = move()
-        self.assertEqual((migrate.DONE, 8 << 20), (end.state, end.moved_bytes))
+        self.assertEqual((guest_mover.DONE, 8 << 20), (end.state, end.moved_bytes))
         self.assertEqual([1] * 4, [pages for pages, _, _ in self.memory.calls])
         end = move(pinned=(0,))  # one page, but a quarter of it all
-        self.assertEqual((migrate.PARTLY, 6 << 20), (end.state, end.moved_bytes))
+        self.assertEqual((guest_mover.PARTLY, 6 << 20), (end.state, end.moved_bytes))
         self.assertEqual((('EAGAIN', 1),), end.refused)
 
     def test_transparent_huge_pages_before_and_after(self):
