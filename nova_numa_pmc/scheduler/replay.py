@@ -19,7 +19,7 @@ from nova_numa_pmc.record import Record
 from nova_numa_pmc.scheduler import comparison, penalty, request
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _D = TypeVar('_D', int, None)
 
@@ -51,7 +51,7 @@ class SavedHost:
         self.host, self.metrics = host, reported
         self.vcpus_total, self.vcpus_used = vcpus_total, vcpus_used
         self.total_usable_ram_mb, self.free_ram_mb = 0, -memory_mb_used
-        self.instances: Container[str] = {}
+        self.instances: Mapping[str, Any] = {}
 
     def consume(self, flavor: SavedFlavor) -> None:
         """Count a guest as Nova does between the instances of one request."""

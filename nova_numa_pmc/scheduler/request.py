@@ -18,14 +18,15 @@ from nova_numa_pmc.cpulist import format_nodes
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from nova_numa_pmc.core.scheduling.aggregates import Aggregates
     from nova_numa_pmc.core.scheduling.outcome import Asked, Outcome
 
     #: What an answer depends on, beside the metrics: vCPUs and MiB that came since, whether
     #: the guest is there, the question.
-    _Key = tuple[float, float, bool, Asked]
+    _Size = tuple[float, int]  # vCPUs, MiB
+    _Key = tuple[float, float, _Size | None, Asked]
 
 #: More CPU than so much times a host's CPUs and its guests' vCPUs can't be wanted there.
 PLAUSIBLE = 2.0
@@ -66,8 +67,8 @@ class Host(Protocol):
         """Return what :func:`metrics.decode` takes."""
 
     @property
-    def instances(self) -> Container[str]:
-        """Return the uuids of its guests."""
+    def instances(self) -> Mapping[str, Any]:
+        """Return its guests by uuid: Nova's instances."""
 
     @property
     def vcpus_used(self) -> float:
@@ -208,8 +209,7 @@ def answer(host_state: Host, question: Question, rules: Rules, now_s: float) -> 
     if rules.charge_new_guests:
         vcpus = host_state.vcpus_used - found.vcpus_used
         memory_mb = _memory_mb_used(host_state) - found.memory_mb_used
-    own = question.instance_uuid is not None and question.instance_uuid in host_state.instances
-    key = (vcpus, memory_mb, own, asked)
+    key = (vcpus, memory_mb, _present(host_state, question.instance_uuid, asked), asked)
     current = kept.answer
     if current is None or kept.key != key:
         current = kept.answer = _answer(found, *key)
@@ -236,6 +236,23 @@ def _plausible(host: Aggregates, host_state: Host) -> bool:
     return wanted <= PLAUSIBLE * (most + max(0, host_state.vcpus_used))
 
 
+def _present(host_state: Host, uuid: str | None, asked: Asked) -> _Size | None:
+    """Return how large the guest is on a host that has it already, None: it isn't there.
+
+    Before a resize that isn't what is asked for. The scheduler may know no more than the guest's
+    uuid: its flavor is then read from the database, once a request. Guests that Nova pins are
+    compared by what is asked for only.
+    """
+    if uuid is None or uuid not in host_state.instances:
+        return None
+    try:
+        flavor = host_state.instances[uuid].flavor
+        size = int(flavor.vcpus), int(flavor.memory_mb)
+    except Exception:  # the database doesn't answer, or the guest is gone
+        size = 0, 0
+    return size if all(size) and asked.memory_mib else (asked.vcpus, asked.memory_mib)
+
+
 class _KeptAnswer:
     """A host's metrics, decoded, and the last answer."""
 
@@ -249,15 +266,16 @@ class _KeptAnswer:
 
 
 def _answer(
-    found: metrics.HostMetrics, vcpus: float, memory_mb: float, own: bool, asked: Asked
+    found: metrics.HostMetrics, vcpus: float, memory_mb: float, present: _Size | None, asked: Asked
 ) -> Answer:
     host, limits = found.aggregates, found.limits
     history, cores_per_vcpu = found.history, PRIOR_CORES_PER_VCPU
     if history is not None:
         cores_per_vcpu = expected_per_vcpu(*history)
         asked = expecting(asked, cores_per_vcpu)
-    if own:
-        host = relieve(host, asked)
+    if present is not None:
+        size = unseen(*present, asked.policy, asked.intensity, cores_per_vcpu)
+        host = relieve(host, size)
     came, newcomers = max(0, vcpus), 0.0
     if vcpus > 0 or memory_mb > 0:
         host = charge(host, vcpus, memory_mb, asked, limits, cores_per_vcpu)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers that move, or come back, go where the pressure is low, and may stay where they are."""
 
+from nova_numa_pmc.scheduler import request
 from tests.nova import base
 
 BUSY, CALM = (0.95, 0.95), (0.2, 0.2)
@@ -26,6 +27,17 @@ class MoveTest(base.NovaTest):
         self.send(home=CALM, busy=BUSY, calm=BUSY)
         self._resize_server(self.server, self.flavor(vcpus=2, memory_mb=2048))
         self.assertEqual('home', self.confirmed(self.server))
+
+    def test_a_resize_takes_the_old_size_off_the_host_itself(self):
+        relieved, relieve = [], request.relieve
+
+        def spied(host, size):
+            relieved.append((size.vcpus, size.memory_mib))
+            return relieve(host, size)
+
+        self.stub_out('nova_numa_pmc.scheduler.request.relieve', spied)
+        self._resize_server(self.server, self.flavor(vcpus=2, memory_mb=2048))
+        self.assertEqual({(1, 1024)}, set(relieved))
 
     def test_resize_reverted(self):
         self._resize_server(self.server, self.flavor(vcpus=2, memory_mb=2048))

@@ -141,6 +141,15 @@ class AnswerTest(unittest.TestCase):
         # Half of its core is taken off each node before it comes to one.
         self.assertAlmostEqual(0.55, ask(here).outcome.used[0])
 
+    def test_before_a_resize_it_is_as_large_as_it_was(self):
+        here = host(0.5, 0.5, instances=['u'])
+        flavor = types.SimpleNamespace(vcpus=1, memory_mb=1024)
+        here.instances['u'] = types.SimpleNamespace(flavor=flavor)
+        # A quarter of a core is taken off each node before a whole one comes to one.
+        self.assertAlmostEqual(0.575, ask(here).outcome.used[0])
+        flavor.vcpus = 6
+        self.assertAlmostEqual(0.45, ask(here).outcome.used[0])
+
     def test_a_question_asked_again_is_not_worked_out_again(self):
         one = host(0.5, 0.25)
         self.assertIs(ask(one), ask(one))
