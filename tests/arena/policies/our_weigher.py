@@ -226,5 +226,5 @@ def answered(known, position, asked):
         if len(known.kept) > 5000:
             known.kept.clear()
         found: typing.Any = _Found(known, position)
-        answer = known.kept[place] = request._answer(found, *came, False, question)
+        answer = known.kept[place] = request._answer(found, *came, None, question)
     return answer, question

@@ -146,7 +146,7 @@ class OursTest(unittest.TestCase):
         for position, host in enumerate(at):
             came = int(known.came_vcpus[position]), int(known.came_mib[position])
             found: typing.Any = our_weigher._Found(known, position)
-            answers[host] = request._answer(found, *came, False, question)
+            answers[host] = request._answer(found, *came, None, question)
         found = comparison.pressures(answers, question)
         return [np.nan if each is None else each for each in found]
 
