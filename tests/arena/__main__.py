@@ -54,12 +54,22 @@ def arguments(args):
             metavar='FACTOR',
             help='for sensitivity: 0.5, 1.5',
         )
+    parser.add_argument(
+        '--deadband',
+        type=float,
+        metavar='PRESSURE',
+        help="the compute monitor's; 0: metrics are sent at each audit (no referee then)",
+    )
     parser.add_argument('--contender', default=registry.OURS, choices=list(registry.POLICIES))
     parser.add_argument('--no-referee', action='store_true', help="without Nova's own code")
     parser.add_argument('--processes', type=int, default=os.cpu_count())
     parser.add_argument('--kept', action='store_true', help='tell of the runs in OUT again')
     parser.add_argument('--out', default='build/arena', help='where the results go')
-    return parser.parse_args(args)
+    options = parser.parse_args(args)
+    if options.deadband is not None:
+        p.DEADBAND, options.no_referee = options.deadband, True
+        p.HEARTBEAT_S = p.HEARTBEAT_S if p.DEADBAND else p.AUDIT_S
+    return options
 
 
 def seeds(options):

@@ -17,7 +17,8 @@ from nova_numa_pmc.scheduler import comparison, penalty, replay, request
 from tests.arena import parameters as p
 from tests.arena.policies import nova_weights
 
-STALE_S = 5.0 * max(p.AUDIT_S, p.HEARTBEAT_S)
+#: The scheduler's ``stale_after``, in intervals.
+STALE_AFTER = 5.0
 LIMITS = model.Limits()
 DEFAULTS = replay.defaults()
 STEP = DEFAULTS['weight_step']
@@ -72,7 +73,7 @@ def pressures(view, asked):
 
 def usable(view):
     """Return the positions of hosts whose figures are fresh and plausible."""
-    fresh = np.abs(view.now_s - view.taken_s) <= STALE_S
+    fresh = np.abs(view.now_s - view.taken_s) <= STALE_AFTER * max(p.AUDIT_S, p.HEARTBEAT_S)
     most = request.PLAUSIBLE * (view.vcpus + view.vcpus_used)
     return np.flatnonzero(fresh & (view.demand.sum(1) <= most))
 
