@@ -26,6 +26,9 @@ TARGET = 'nova.compute.monitors.cpu.numa_pmc'
 _NAMESPACE = 'nova.compute.monitors.'
 #: Nova's default; twice that, and a decision is taken on half as many values.
 _INTERVAL_LONG_S = 300
+_NOTIFICATIONS = 'oslo_messaging_notifications'
+#: Drivers that wait for nobody.
+_SILENT = frozenset({'', 'noop', 'log', 'test'})
 
 
 def enabled(conf: NovaConf) -> list[str]:
@@ -56,7 +59,8 @@ def check_enabled(conf: NovaConf) -> Iterator[Finding]:
             finding.ERROR,
             'compute_monitors includes %s besides ours: Nova loads only one monitor of the '
             'namespace cpu, the first that it finds' % ', '.join(others),
-            'keep only %s; it also reports what virt_driver does' % NAME,
+            'keep only %s; with [numa_pmc] cpu_metrics = true it also sends what virt_driver does'
+            % NAME,
             file,
         )
 
@@ -83,6 +87,31 @@ def check_interval(conf: NovaConf) -> Iterator[Finding]:
             % (interval_s, interval_s),
             'remove the option (0: every 60 s)',
             file,
+        )
+
+
+def check_metrics(conf: NovaConf) -> Iterator[Finding]:
+    """Check that who reads CPU metrics gets them, and that telling of metrics can't block Nova."""
+    named = [each.partition('=')[0].strip() for each in conf.get('weight_setting', 'metrics')]
+    wanted = [name for name in named if name.startswith('cpu.')]
+    if wanted and NAME in enabled(conf) and not conf.get('cpu_metrics', 'numa_pmc'):
+        yield Finding(
+            'cpu-metrics-off',
+            finding.ERROR,
+            '[metrics] weight_setting names %s, which our monitor does not send: with required = '
+            'true requests fail for it' % ', '.join(wanted),
+            '[numa_pmc] cpu_metrics = true, then restart nova-compute',
+            conf.file_of('weight_setting', 'metrics'),
+        )
+    drivers = [name for name in conf.get('driver', _NOTIFICATIONS) if name not in _SILENT]
+    if drivers and conf.get('retry', _NOTIFICATIONS) < 0:
+        yield Finding(
+            'notifications-endless',
+            finding.WARNING,
+            'notifications are tried without end (driver = %s, retry = -1): nova-compute sends '
+            'one with its metrics while claims wait, so that a dead bus stops boots' % drivers[0],
+            '[%s] retry = 1' % _NOTIFICATIONS,
+            conf.file_of('driver', _NOTIFICATIONS),
         )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from oslo_config import cfg
 
 from nova_numa_pmc import finding
-from nova_numa_pmc.conf import scheduler as scheduler_conf, settings
+from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf, settings
 from nova_numa_pmc.finding import Finding
 
 if TYPE_CHECKING:
@@ -60,8 +60,19 @@ OPTIONS: dict[str, Sequence[cfg.Opt]] = {
     ],
     # The placement service's own file.
     'placement': [cfg.BoolOpt('randomize_allocation_candidates', default=False)],
+    'metrics': [cfg.ListOpt('weight_setting', default=[])],
+    # oslo.messaging's.
+    'oslo_messaging_notifications': [
+        cfg.MultiStrOpt('driver', default=['']),
+        cfg.IntOpt('retry', default=-1),
+    ],
     # Ours, in the same file.
-    **{group.name: listed for group, listed in scheduler_conf.list_opts()},
+    scheduler_conf.GROUP.name: [
+        option
+        for module in (scheduler_conf, compute_conf)
+        for _, listed in module.list_opts()
+        for option in listed
+    ],
 }
 
 

@@ -189,6 +189,7 @@ def _compute(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
     if conf.files:
         yield lambda: monitor.check_enabled(conf)
         yield lambda: monitor.check_interval(conf)
+        yield lambda: monitor.check_metrics(conf)
         yield lambda: capacity.check_ram_ratio(root, conf)
         yield lambda: capacity.check_shared_set(root, conf)
         yield lambda: published.check_pool(settings.below(root, directory), conf)

@@ -63,6 +63,32 @@ class ConfTest(unittest.TestCase):
                 conf = self.conf('update_resources_interval = ' + value)
                 self.assertEqual(expected, codes(monitor.check_interval(conf)))
 
+    def test_who_reads_cpu_metrics_gets_them(self):
+        weighed = '[metrics]\nweight_setting = %s\n[numa_pmc]\ncpu_metrics = %s'
+        for setting, sent, expected in (
+            ('cpu.percent=-1.0', 'false', ['cpu-metrics-off']),
+            ('cpu.percent=-1.0', 'true', []),
+            ('numa.membw.current=-1.0', 'false', []),
+        ):
+            with self.subTest(setting=setting, sent=sent):
+                conf = self.conf('compute_monitors = numa_pmc\n' + weighed % (setting, sent))
+                self.assertEqual(expected, codes(monitor.check_metrics(conf)))
+        other = self.conf(
+            'compute_monitors = virt_driver\n' + weighed % ('cpu.percent=1', 'false')
+        )
+        self.assertEqual([], codes(monitor.check_metrics(other)))
+
+    def test_a_dead_notification_bus_must_not_stop_boots(self):
+        for text, expected in (
+            ('', []),
+            ('driver = noop', []),
+            ('driver = messagingv2', ['notifications-endless']),
+            ('driver = messagingv2\nretry = 1', []),
+        ):
+            with self.subTest(text):
+                conf = self.conf('[oslo_messaging_notifications]\n' + text)
+                self.assertEqual(expected, codes(monitor.check_metrics(conf)))
+
     def test_not_restarted(self):
         conf = self.conf()
         add_process(self.root, 9, ('/usr/bin/nova-compute',), started_s=2_000)
