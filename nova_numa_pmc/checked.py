@@ -59,14 +59,14 @@ def one_of(value: object, known: Collection[str]) -> str:
 
 
 def sequence(value: object, longest: int, shortest: int = 0) -> list[Any]:
-    """Return a list of so many items; these are not checked."""
+    """Return a list of this many items; these are not checked."""
     if type(value) is not list or not shortest <= len(value) <= longest:
         raise ValueError('%.40r is not a list of %d to %d' % (value, shortest, longest))
     return value
 
 
 def mapping(value: object, longest: int | None = None) -> dict[str, Any]:
-    """Return a dict, of so many members at most; these are not checked."""
+    """Return a dict of at most this many members; these are not checked."""
     if type(value) is not dict:
         raise ValueError('%.40r is not an object' % (value,))
     if longest is not None and len(value) > longest:

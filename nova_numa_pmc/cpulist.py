@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nova_numa_pmc.exceptions import CpuListError
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

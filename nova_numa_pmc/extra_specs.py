@@ -10,7 +10,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core.host_view import DEFAULT_INTENSITY, INTENSITY
 from nova_numa_pmc.record import Record
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

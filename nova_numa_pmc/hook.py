@@ -5,17 +5,17 @@ hooks/qemu calls this with libvirt's arguments (guest, operation, sub-operation,
 extra) and the domain's XML on stdin (https://libvirt.org/hooks.html).
 
 ``start``, ``migrate``, ``restore``
-    decide and reserve; nothing is printed. At ``start`` a process is left behind that narrows
-    the guest's CPUs before they run (:mod:`early`)
+    decide and promise; nothing is printed. At ``start`` a process is left behind that narrows
+    the guest's CPUs before they run (:mod:`hook_early`)
 ``started``
     write the guest's cpusets for good
 ``stopped``, ``release``
     free
 
-libvirt holds the guest's lock and waits. Waiting for the record's lock has a
+libvirt holds the guest's lock and waits. Waiting for the lock of the promises file has a
 bound; writing cpusets may sleep in the kernel, so ``started`` runs in a worker
 process, and we end after the operator's bound whatever becomes of it. A late
-worker finishes, records what it did and logs it. The record's lock is held for
+worker finishes, records what it did and logs it. The lock of the promises file is held for
 deciding and recording only, never while a cpuset is written. hooks/qemu sets an
 alarm that ends all else that might hang.
 """
@@ -40,7 +40,7 @@ from nova_numa_pmc.cpulist import format_cpulist, format_nodes
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host import domain_xml, guests, journal
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,7 +199,7 @@ class Call:
         self._problems += decision.problems
         line = decision.why
         if promise.origin == model.PLACED:
-            line += '; cpus %s%s; memory on %s%s' % (
+            line += '; CPUs %s%s; memory on %s%s' % (
                 before,
                 format_cpulist(decision.cpus or ()),
                 format_nodes(promise.mem_nodes) or 'any node',
@@ -299,7 +299,7 @@ def _selftest(call: Call) -> int:
 
 
 def _version() -> str:
-    from importlib import metadata  # dear, and never needed when a guest starts
+    from importlib import metadata  # slow to import, and never needed when a guest starts
 
     try:
         return metadata.version('nova-numa-pmc')

@@ -25,7 +25,7 @@ from nova_numa_pmc.exceptions import CpusetError, GuestGone, StateError
 from nova_numa_pmc.host import cgroups, cpuset, guests, writes
 from nova_numa_pmc.state import promises_file
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +38,7 @@ POLL_S, PATIENT_POLL_S, PATIENT_AFTER_S = 0.005, 0.1, 10.0
 #: How often to look whether the start is over, as that reads the record of promises [s].
 OVER_POLL_S = 0.1
 #: v1: libvirt writes a vCPU's group, adds its thread and sets the thread's affinity in one go;
-#: what has not changed for so long is done with [s].
+#: what has not changed for this long is done with [s].
 QUIET_S = 0.05
 
 

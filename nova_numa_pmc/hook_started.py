@@ -20,7 +20,7 @@ from nova_numa_pmc.exceptions import (
 from nova_numa_pmc.host import cgroups, cpuset, guests, journal
 from nova_numa_pmc.host.held import Held
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -194,5 +194,5 @@ def _after(applied: cpuset.Applied, promise: model.Promise, there: Mapping[int, 
         text += ', %d KiB still do' % (applied.left_bytes + 1023 >> 10)
     text += ')'
     if applied.cpus_effective is not None and not applied.cpus_effective >= applied.cpus:
-        text += '; the kernel allows only cpus %s' % format_cpulist(applied.cpus_effective)
+        text += '; the kernel allows only CPUs %s' % format_cpulist(applied.cpus_effective)
     return text

@@ -14,14 +14,14 @@ import time
 from nova_numa_pmc import model
 from nova_numa_pmc.conf import settings
 from nova_numa_pmc.core import pools
-from nova_numa_pmc.cpulist import format_nodes
+from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError, TopologyError
 from nova_numa_pmc.host import guests, topology
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import overrides, pool_loads, promises_file
 from nova_numa_pmc.usable_cpus import usable_host
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.conf.settings import Settings
 
     class PromiseRecord(Protocol):
-        """The record of promises to decide in: :class:`state.locked`, or a draft of it.
+        """The promises file to decide in: :class:`promises_file.locked`, or a draft of it.
 
         :ivar problem: why the record could not be read, else None
         """
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         ) -> None: ...
 
 
-#: Our script as ``hook install`` puts it (``hook_files`` is too dear to import here).
+#: Our script as ``hook install`` puts it (``hook_files`` is too slow to import here).
 HOOK = 'etc/libvirt/hooks/qemu.d/50-nova-numa-pmc'
 #: A node with less than this share of a guest's memory doesn't count as holding it.
 _HOLDS_RATIO = 0.05
@@ -99,7 +99,7 @@ class Decision(Record):
 
 
 def locked(options: Settings, root: str, timeout_s: float) -> promises_file.locked:
-    """Return :class:`state.locked` for the record of the host at ``root``."""
+    """Return :class:`promises_file.locked` for the promises of the host at ``root``."""
     return promises_file.locked(
         settings.below(root, options.state_dir), timeout_s, promises_file.read_boot_id(root)
     )
@@ -118,7 +118,7 @@ def recall(guest: model.Guest, options: Settings, root: str) -> Decision | None:
         return None  # deciding makes the record anew, and tells why
     if not promise:
         return None
-    return Decision(promise, None, 'node %s: as reserved' % format_nodes(promise.cpu_nodes), ())
+    return Decision(promise, None, '%s: as promised' % name_nodes(promise.cpu_nodes), ())
 
 
 def cpus_of(promise: model.Promise, guest: model.Guest, root: str) -> frozenset[int]:
@@ -361,8 +361,8 @@ def _follow(
         return None
     holding = tuple(sorted(node for node in lying if lying[node] >= _HOLDS_RATIO * total))
     cpu_nodes = pools.nodes_of(beside, host)
-    why = 'node %s: with its memory (%s)' % (
-        format_nodes(cpu_nodes),
+    why = '%s: with its memory (%s)' % (
+        name_nodes(cpu_nodes),
         ', '.join('%d MiB on %d' % (lying[node] >> 20, node) for node in holding),
     )
     promise = promise._replace(
@@ -429,7 +429,7 @@ def _began_after_hook(pid: int | None, root: str) -> bool:
 
 def _held_cpus(pid: int | None, root: str) -> frozenset[int] | None:
     """Return the CPUs a running guest's groups hold it to, None where that can't be told."""
-    from nova_numa_pmc.host import cgroups, held  # seldom needed, and dear
+    from nova_numa_pmc.host import cgroups, held  # seldom needed, and slow to import
 
     try:
         return held.held_cpus(cgroups.find(pid, root))

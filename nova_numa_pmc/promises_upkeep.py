@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import promises
 from nova_numa_pmc.conf import settings
-from nova_numa_pmc.cpulist import format_nodes
+from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.state import promises_file
@@ -108,9 +108,9 @@ class Bookkeeping:
         for before, after in changed:
             if before.cpu_nodes != after.cpu_nodes:
                 self._log.info(
-                    'guest %s: numatune has bound its memory to node %s: its CPUs follow',
+                    'guest %s: numatune has bound its memory to %s: its CPUs follow',
                     after.name,
-                    format_nodes(after.mem_nodes),
+                    name_nodes(after.mem_nodes),
                 )
             if (before.vcpus, before.memory_bytes) == (after.vcpus, after.memory_bytes):
                 continue
@@ -132,13 +132,15 @@ class Bookkeeping:
             self._placed[key] = guest.placed_by
             if before.get(key, guest.placed_by) != guest.placed_by:
                 self._log.info(
-                    'guest %s: now placed by others: %s',
+                    'guest %s: %s',
                     guest.name,
-                    ', '.join(guest.placed_by) or 'no longer',
+                    'now placed by others: ' + ', '.join(guest.placed_by)
+                    if guest.placed_by
+                    else 'no longer placed by others',
                 )
 
     def _unlocked(self) -> promises_file.Promises | None:
-        """Read the record, if it is not the one that was read last: parsing it is dear."""
+        """Read the record, if it is not the one that was read last: parsing it is slow."""
         identity: tuple[int, ...] | None
         directory = settings.below(self._root, self.options.state_dir)
         try:
@@ -199,9 +201,9 @@ class Bookkeeping:
         for uuid, promise in after.items():
             if uuid not in before:
                 self._log.info(
-                    'guest %s: runs without a promise: counted as %s on node %s, %d MiB',
+                    'guest %s: runs without a promise: counted as %s on %s, %d MiB',
                     promise.name,
                     promise.origin,
-                    format_nodes(promise.cpu_nodes) or 'any',
+                    name_nodes(promise.cpu_nodes) if promise.cpu_nodes else 'any node',
                     promise.memory_bytes >> 20,
                 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 __all__ = ('Record',)
 
-#: Not from ``typing``, whose import is that dear. Type checkers take it for true.
+#: Not from ``typing``, whose import is that slow. Type checkers take it for true.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:

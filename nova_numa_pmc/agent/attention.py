@@ -19,8 +19,8 @@ if TYPE_CHECKING:
         tuple[tuple[int, frozenset[int], frozenset[int]], ...],
     ]
 
-#: All guests are looked at so often, whatever was heard: a thread's own affinity, for instance,
-#: is written without a word to anybody [s].
+#: All guests are looked at this often [s], whatever was heard: a change of a thread's own
+#: affinity, for instance, is announced nowhere.
 EVERY_S = 60.0
 
 

@@ -130,7 +130,7 @@ class Watching:
         source = self.source
         if source != self._logged_source and libvirt_events.CONNECTING not in source:
             self._logged_source = source
-            self._log.info('learning of guests from %s', source)
+            self._log.info('guest changes come from %s', source)
 
     def _watch_directory(self, watcher: inotify.Inotify) -> None:
         if self._directory is not None:

@@ -91,7 +91,7 @@ class Waiter:
             self._selector.register(fd, selectors.EVENT_READ)
 
     def __call__(self, seconds: float) -> int | None:
-        """Wait so many seconds at most; return the signal that came, or None."""
+        """Wait this many seconds at most; return the signal that came, or None."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         try:
             self._selector.select(0 if self._came else max(0.0, seconds))
@@ -188,7 +188,7 @@ class Service:
                 self._log.warning('%s', problem)
             self._agent.reload(options)
             self._exporter.reload(options.metrics)
-            self._log.info('options read again')
+            self._log.info('options reloaded')
         self._tell(notify.READY)
 
     def _finish(self) -> None:
@@ -226,4 +226,4 @@ def status(state: HostState | None, paused: Paused | None = None) -> str:
         )
         for node in state.view.nodes[:8]
     )
-    return '%.0f guests, by %s; cores wanted: %s' % (guests, state.source or 'no source', demand)
+    return '%.0f guests; source: %s; cores wanted: %s' % (guests, state.source or 'none', demand)

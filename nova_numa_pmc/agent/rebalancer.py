@@ -144,7 +144,7 @@ class Rebalancing:
             return regrets_format.from_data(found['ledger'])
         except (ValueError, AttributeError, KeyError, RecursionError, StateError) as error:
             self._log.warning(
-                '%s: %s: the record of what moves gained starts again',
+                '%s: %s: what moves have gained is counted from zero again',
                 os.path.join(self._directory(), FILE),
                 error,
             )

@@ -52,10 +52,10 @@ class Tick(Record):
     :param record: what was promised
     :param guests: those that run
     :param host_state: what is to be published
-    :param totals: :class:`moving.Totals` at its end
+    :param totals: :class:`executor.Totals` at its end
     :param failing: how many stages failed, of it and of the moves before
     :param paused: since when and why; None: guests may be moved
-    :param source: by what guests are known, as :attr:`watching.Watching.source`
+    :param source: by what guests are known, as :attr:`guest_events.GuestEvents.source`
     :param taken_over: how many guests' starts the agent has finished for the hook
     """
 

@@ -21,7 +21,7 @@ _SEVERITIES = {
 }
 
 
-#: In a container's root the package lies elsewhere, and ``layout`` says when nothing is there.
+#: In a container's root the package lies elsewhere, and ``deployment`` says when nothing is there.
 _NOT_IN_CONTAINERS = ('hook-outdated', 'hook-not-installed')
 
 

@@ -157,8 +157,8 @@ def check_choice(conf: NovaConf) -> Iterator[Finding]:
         yield Finding(
             'subset-herd',
             finding.WARNING,
-            'host_subset_size = 1: all requests of some seconds get the same host, as none of '
-            'them is counted yet',
+            'host_subset_size = 1: requests that arrive within seconds of each other all get the '
+            'same host, as none of them is counted yet',
             '[numa_pmc] penalty_jitter = 0.05 with our weigher, or [filter_scheduler] '
             'host_subset_size = 5',
             conf.file_of('host_subset_size', _GROUP),

@@ -72,8 +72,8 @@ class Here:
     ) -> None:
         """Read the settings, which always can be.
 
-        :param wait: waits so many seconds; ``ask``: as :func:`input`; ``signals``: as
-            :func:`serving.signals`; ``clock_ns``: CLOCK_MONOTONIC; ``run``: as
+        :param wait: waits this many seconds; ``ask``: as :func:`input`; ``signals``: as
+            :func:`loop.signals`; ``clock_ns``: CLOCK_MONOTONIC; ``run``: as
             :func:`subprocess.run`
         :param port: that guests are moved by
         """
@@ -173,7 +173,7 @@ class Here:
     ) -> Iterator[ObservedHost]:
         """Measure, and yield what is seen at the end of each interval.
 
-        :param wait: waits so many seconds and returns whether to end
+        :param wait: waits this many seconds and returns whether to end
         """
         with sampling.Sampler(self.options.counting, self.root) as sampler:
             for sample in intervals.paced(

@@ -135,7 +135,7 @@ def render(rounds: list[list[replay.Verdict]], by_name: dict[str, replay.SavedHo
         )
         for number, verdict in enumerate(verdicts, 1)
     ]
-    lines = tables.text(_table('order host share filter told', rows, (1, 3, 4)))
+    lines = tables.text(_table('order host share filter outcome', rows, (1, 3, 4)))
     if len(rounds[0]) > _HOSTS_SHOWN:
         lines.append('and %d more' % (len(rounds[0]) - _HOSTS_SHOWN))
     rows = []

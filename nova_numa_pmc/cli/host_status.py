@@ -27,7 +27,7 @@ class AgentStatus(Record):
 
     :param pid: its process, None: it does not run
     :param rebalance: its option
-    :param paused: :class:`pausing.Paused` or None
+    :param paused: :class:`pause.Paused` or None
     :param published_age_s: of the host's state, None: there is none
     :param fresh: it may be relied on
     :param problem: why there is none, '' there is

@@ -30,7 +30,7 @@ def paced(
     interval the next one is due a whole interval later.
 
     :param take: returns a sample of the time since its previous call
-    :param wait: waits so many seconds and returns whether to end
+    :param wait: waits this many seconds and returns whether to end
     :param clock: returns seconds that never go back
     """
     take()  # The first has nothing to be compared with.
@@ -45,7 +45,7 @@ def paced(
 def replayed(
     samples: Iterator[_T], interval_s: float, wait: Callable[[float], bool | None]
 ) -> Iterator[_T]:
-    """Yield recorded samples with so many seconds between them."""
+    """Yield recorded samples with this many seconds between them."""
     for number in itertools.count():
         sample = next(samples, None)
         if sample is None or (number and wait(interval_s)):

@@ -104,7 +104,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | None = None) -> int:
     """Run the agent; return its exit code.
 
-    :param wait: waits so many seconds, for --once (tests)
+    :param wait: waits this many seconds, for --once (tests)
     """
     parser = build_parser()
     args = parser.parse_args(argv)
@@ -141,7 +141,7 @@ def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
     ):
         wait.also(*agent.descriptors)
         LOG.info(
-            'started: every %g s; publishes: %s; rebalance: %s',
+            'started: interval %g s; publish: %s; rebalance: %s',
             options.counting.interval_s,
             'yes' if options.publish else 'no',
             options.rebalance,
@@ -154,7 +154,7 @@ def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
             watchdog_s=notify.watchdog_s(),
             exporter=exporter,
         ).run()
-        LOG.info('ends')
+        LOG.info('stopped')
     return 0
 
 
@@ -197,7 +197,7 @@ def _once(
 
 def as_lines(state: host_state.HostState) -> list[str]:
     """Return what is published of a host as lines of text."""
-    lines = ['over %.3g s, by %s' % (state.interval_s, state.source or 'no source')]
+    lines = ['over %.3g s, source: %s' % (state.interval_s, state.source or 'none')]
     now_cores = state.demand_now_cores or (None,) * len(state.view.nodes)
     for node, remote, now in zip(state.view.nodes, state.remote_ratios, now_cores):
         demand = 'unknown' if node.demand_cores is None else '%.2f' % node.demand_cores

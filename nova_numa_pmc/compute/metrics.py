@@ -14,7 +14,7 @@ that node. Ours begin with ``pmc``; N below is a node's position, by ascending i
 ``pmc.every``           how often it is renewed [s]; absent: 60
 ``pmc.vcpus``           Nova's vcpus_used when it was recorded, without what is being built
 ``pmc.mb``              Nova's memory_mb_used when it was recorded, likewise
-``pmc.turn``            placements that came before, modulo the number of placement
+``pmc.turn``            placements that came before, modulo the number of memory
                         domains: breaks ties as on the host; absent: 0
 ``pmc.k``               what new guests are expected by: guests known, in the lowest ten
                         bits, and above them the sum over these of the cores that each

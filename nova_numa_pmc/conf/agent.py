@@ -67,7 +67,7 @@ def list_opts() -> list[cfg.Opt]:
             choices=[
                 (OFF, 'guests stay where they were placed'),
                 (DRY_RUN, 'log which moves would pay, and why, but make none'),
-                (ON, 'make them'),
+                (ON, 'make the moves that pay'),
             ],
             help='Whether running guests are moved when the load changes.',
         ),

@@ -22,11 +22,11 @@ _OPTIONS: Sequence[cfg.Opt] = [
         default=ON,
         mutable=True,
         choices=[
-            (ON, 'the penalty is taken off'),
+            (ON, "the penalty is subtracted from the host's weight"),
             (
                 SHADOW,
-                'it is not, and a line of JSON in the log tells of each decision what it would '
-                'have changed',
+                'nothing is subtracted; each decision logs a line of JSON with what the penalty '
+                'would have changed',
             ),
             (OFF, 'nothing is computed'),
         ],
@@ -68,9 +68,9 @@ _OPTIONS: Sequence[cfg.Opt] = [
         min=0.0,
         max=1.0,
         help=(
-            'Up to so much is added to a penalty, at random by instance and host: requests of the '
-            'same seconds, none of which is counted yet, go to different ones of the hosts that '
-            'are nearly equal. 0: to the same.'
+            'At most this much is added to a penalty, at random by instance and host, so that '
+            'requests that arrive together, none of which is counted yet, go to different hosts '
+            'among nearly equal ones. 0: they all go to the same one.'
         ),
     ),
     cfg.FloatOpt(
@@ -79,7 +79,7 @@ _OPTIONS: Sequence[cfg.Opt] = [
         mutable=True,
         min=0.001,
         max=1.0,
-        help='The penalty counts in steps of so much pressure: smaller differences are noise.',
+        help='The penalty counts in steps of this much pressure; smaller differences are noise.',
     ),
     cfg.FloatOpt(
         'stale_after',

@@ -3,7 +3,7 @@
 
 The libvirt hook runs at every guest start and can't afford to import
 oslo.config (100 times a bare Python's modules). Both read the same file:
-:data:`OPTIONS` is the only description of the options, ``conf.py`` turns it
+:data:`OPTIONS` is the only description of the options, ``conf/opts.py`` turns it
 into oslo.config's, and the parser below follows oslo.config's syntax for the
 single-valued options that exist here. It does no ``$`` substitution and reads
 no ``--config-dir``.
@@ -18,7 +18,7 @@ from nova_numa_pmc.cpulist import parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError
 from nova_numa_pmc.record import Record
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from typing import Any

@@ -10,7 +10,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import cache_hierarchy
 from nova_numa_pmc.core.missing import serves
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Cores per vCPU of a guest without history, and how many guests that prior counts for.
 PRIOR_CORES_PER_VCPU, PRIOR_GUESTS = 0.5, 5
-#: An estimate per vCPU is rounded to so many parts of a core, a power of two: sums of it are
+#: An estimate per vCPU is rounded to this many parts of a core, a power of two: sums of it are
 #: then the same in whatever order guests are charged.
 _PARTS = 64
 #: ``numa_pmc:memory_intensity``: bandwidth relative to the host's mean per core.
@@ -142,7 +142,7 @@ def charged_since(
 ) -> model.HostView:
     """Charge nodes for guests that came since they were measured, and relieve them of others.
 
-    By promises: what is expected of their vCPUs, and the host's mean traffic of so many cores.
+    By promises: what is expected of their vCPUs, and the host's mean traffic of this many cores.
 
     :param host_view: with the vCPUs that are promised now
     :param counted: {node id: vCPUs of the guests that were measured}; a node that isn't there

@@ -10,7 +10,7 @@ from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.measurement import COUNTED, DeviceSample, GuestSample, NodeSample
 from nova_numa_pmc.record import Record
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -11,7 +11,7 @@ Imported by the libvirt hook at every guest start: light modules only.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,7 +23,7 @@ import os
 from nova_numa_pmc.exceptions import CpusetError, GuestGone
 from nova_numa_pmc.record import Record
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -9,7 +9,7 @@ from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import domain_values as values
 from nova_numa_pmc.host.domain_xml import IMAGES, MEMORY_SIZES, attributes
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from nova_numa_pmc.host.domain_xml import Found

@@ -15,7 +15,7 @@ import pyexpat
 from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.record import Record
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ import os
 from nova_numa_pmc.cpulist import BLANK, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, TopologyError
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Container

@@ -21,7 +21,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.exceptions import DomainError, GuestGone
 from nova_numa_pmc.host import domain_memory, domain_values as values, domain_xml
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ from nova_numa_pmc.host import writes
 from nova_numa_pmc.host.cgroups import Groups, read_text
 from nova_numa_pmc.record import Record
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ import os
 from nova_numa_pmc import model
 from nova_numa_pmc.host.files import path_of, read_text, whole_number
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Set

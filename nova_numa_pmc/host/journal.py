@@ -13,7 +13,7 @@ import os
 import select
 import time
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -43,7 +43,7 @@ EVENTS = (
     'JOB_COMPLETED',
     'METADATA_CHANGE',
 )
-#: The daemon is asked for a sign of life after so long a silence, and given up after so many.
+#: The daemon is asked for a sign of life after this long a silence, and given up after this many.
 KEEPALIVE_S, KEEPALIVE_COUNT = 5, 3
 #: Between attempts to connect: at first, and at most.
 RETRY_S, RETRY_MAX_S = 1.0, 60.0

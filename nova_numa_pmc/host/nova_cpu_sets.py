@@ -13,7 +13,7 @@ from nova_numa_pmc.exceptions import DomainError
 from nova_numa_pmc.host import domain_values, nova_conf, processes
 from nova_numa_pmc.record import Record
 
-#: nova-compute reads its files when it starts; whether they are others now is asked so often.
+#: nova-compute reads its files when it starts; whether they are others now is checked this often.
 _MAX_AGE_NS = 60 * 10**9
 #: To find its process takes a look at all of them; it may start after the agent.
 _SEARCH_MAX_AGE_NS = 600 * 10**9

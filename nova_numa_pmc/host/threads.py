@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MAX_THREADS = 65536
 _READ_BYTES = 4096
-#: One of so many descriptors of the process may be a thread's.
+#: One in this many descriptors of the process may be a thread's.
 _KEPT_PART = 8
 
 

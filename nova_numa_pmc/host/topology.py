@@ -22,7 +22,7 @@ from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host import huge_pools
 from nova_numa_pmc.host.files import meminfo_bytes, path_of, read_cpus, read_text, whole_number
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

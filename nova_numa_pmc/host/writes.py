@@ -19,7 +19,7 @@ from nova_numa_pmc.exceptions import CpuListError, CpusetError, GuestGone
 from nova_numa_pmc.host.cgroups import read_text
 from nova_numa_pmc.record import Record
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -16,7 +16,7 @@ from nova_numa_pmc import model, promises
 from nova_numa_pmc.conf.settings import Settings
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.host_view import capacity_cores
-from nova_numa_pmc.cpulist import format_nodes
+from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
 from nova_numa_pmc.state.promises_format import Promises
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     #: Node ids and CPUs of a promise.
     _Cache = tuple[tuple[int, ...], tuple[int, ...]]
 
-#: A guest is widened once those of its cache have waited so long beside idle CPUs (assumed: a few
-#: times what the cold caches of such a change cost) [core-seconds].
+#: A guest is widened once those of its cache have waited this long beside idle CPUs [core-seconds]
+#: (assumed: a few times what the cold caches of such a change cost).
 ENOUGH_CORE_SEC = 10.0
 #: Waiting of one cache that is noise [cores].
 NOISE_CORES = 0.1
@@ -78,10 +78,10 @@ class CacheWidening:
             promises.record_started(after, self.options, self._root, LOCK_TIMEOUT_S)
             widened[promise.uuid] = after
             self._log.info(
-                'guest %s: given all CPUs of node %s: it is short of %.1f cores on its L3 cache '
+                'guest %s: given all CPUs of %s: it is short of %.1f cores on its L3 cache '
                 'while others are idle',
                 promise.name,
-                format_nodes(promise.cpu_nodes),
+                name_nodes(promise.cpu_nodes),
                 most,
             )
         if not widened:

@@ -58,7 +58,7 @@ class Moving:
 
     :param who, batch: as the history has them
     :param record: called when a move begins and when it has ended; None: it is written down
-    :ivar reservations: whose options are in force
+    :ivar promises: whose options are in force
     :ivar widened: guests that are held to more nodes than were promised
     :ivar pool: the floating pool; None: as it is published
     :ivar failed: uuids of guests whose moves were not made or taken back; whoever plans

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import hook_started, model, promises
 from nova_numa_pmc.conf import settings
 from nova_numa_pmc.core.rebalance import eligibility, moves
-from nova_numa_pmc.cpulist import format_nodes
+from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
@@ -35,7 +35,7 @@ PATIENCE_NS = 2 * 10**9
 class LateStarts:
     """The guests whose starts are not finished.
 
-    : how many starts were finished since the agent began
+    :ivar taken_over: how many starts were finished since the agent began
     """
 
     def __init__(self, options: settings.Settings, root: str, log: logging.Logger) -> None:
@@ -91,7 +91,7 @@ class LateStarts:
             self._log.warning('guest %s: its start could not be finished: %s', guest.name, error)
             return None
         if not promise.started and promise.origin == model.PLACED:
-            self._tell(guest, after, 'as reserved at its start')
+            self._tell(guest, after, 'as promised at its start')
         return after
 
     def _place(self, guest: model.Guest) -> model.Promise:
@@ -124,9 +124,9 @@ class LateStarts:
         self.taken_over += 1
         self._log.warning(
             'guest %s: its start could not place it (see the journal of nova-numa-pmc): placed '
-            'now on node %s: %s',
+            'now on %s: %s',
             guest.name,
-            format_nodes(promise.cpu_nodes),
+            name_nodes(promise.cpu_nodes),
             why,
         )
 

@@ -18,7 +18,7 @@ from nova_numa_pmc import model, promises
 from nova_numa_pmc.conf import settings
 from nova_numa_pmc.core import page_choice, pools
 from nova_numa_pmc.core.placement import l3
-from nova_numa_pmc.cpulist import format_cpulist, format_nodes
+from nova_numa_pmc.cpulist import format_cpulist, name_nodes
 from nova_numa_pmc.exceptions import GuestGone, NumaPmcError
 from nova_numa_pmc.host import cgroups, cpuset, guests, pins
 from nova_numa_pmc.host.held import Held, contradicting, current, own_cpus
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     #: A guest's uuid and the id of its process.
     _Key = tuple[str, int | None]
 
-#: Somebody who resets a guest's sets more often than so many times in a time [s] wants it so.
+#: A guest whose sets are reset more than this many times within this time [s] is left to whoever
+#: does it.
 _FIGHT_WRITES, _FIGHT_S = 6, 600.0
 _STAGE = 'holding guest %s'
 
@@ -179,9 +180,9 @@ class Reassertion:
                 self._written[guest.uuid] = [*recent, now_s]
             was = [each.before for each in changes if each.before != format_cpulist(cpus)]
             self._log.info(
-                'guest %s: held to node %s again: cpus %s%s',
+                'guest %s: held to %s again: CPUs %s%s',
                 guest.name,
-                format_nodes(nodes),
+                name_nodes(nodes),
                 was[0] + ' to ' if was else '',
                 format_cpulist(cpus),
             )
@@ -270,9 +271,7 @@ class Reassertion:
                 )
                 if applied.changes:
                     self._log.info(
-                        'guest %s: bound to the memory of node %s again',
-                        guest.name,
-                        format_cpulist(mems),
+                        'guest %s: bound to the memory of %s again', guest.name, name_nodes(mems)
                     )
             return
         cpuset.release_memory(groups, mems)
@@ -280,10 +279,7 @@ class Reassertion:
             promise._replace(bound=False), self.options, self._root, LOCK_TIMEOUT_S
         )
         self._log.info(
-            'guest %s: no longer bound to the memory of node %s: %s',
-            guest.name,
-            format_cpulist(mems),
-            why,
+            'guest %s: no longer bound to the memory of %s: %s', guest.name, name_nodes(mems), why
         )
 
 

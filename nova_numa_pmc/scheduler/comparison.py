@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     _Parts = tuple[float, float, float]
 
 
-#: Parts that fewer of the hosts know than one of so many are taken from nobody.
+#: Parts that fewer hosts know than one in this many are taken from nobody.
 _FEWEST = 8
 _NO_HISTORY = 0, 0.0
 

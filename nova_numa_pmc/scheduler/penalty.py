@@ -16,7 +16,7 @@ from nova_numa_pmc.record import Record
 if TYPE_CHECKING:
     from nova_numa_pmc.scheduler.request import Host
 
-#: What is assumed of a host of unknown pressure: this with so many vCPUs promised per CPU, more
+#: What is assumed of a host of unknown pressure: this with this many vCPUs promised per CPU, more
 #: or less as there are more or fewer. Neither the best nor the worst: 0 would draw all guests
 #: there. Assumed.
 ASSUMED_PRESSURE, ASSUMED_VCPUS_PER_CPU = 0.3, 0.625
@@ -27,7 +27,7 @@ class PenaltyTerms(Record):
 
     :param floor: pressure up to which there is no penalty
     :param step: pressures count in whole steps of it
-    :param jitter: up to so much is added, times :func:`random_part`
+    :param jitter: up to this much is added, times :func:`random_part`
     """
 
     floor: float = 0.35

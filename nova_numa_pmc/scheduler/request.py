@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     _Size = tuple[float, int]  # vCPUs, MiB
     _Key = tuple[float, float, _Size | None, Asked]
 
-#: More CPU than so much times a host's CPUs and its guests' vCPUs can't be wanted there.
+#: More CPU than this many times a host's CPUs and its guests' vCPUs can't be wanted there.
 PLAUSIBLE = 2.0
 #: Under this name a HostState keeps its decoded metrics and the last answer. Nova makes
 #: HostStates anew for each request, so that they end with it.
@@ -108,14 +108,14 @@ class Question(Record):
 
 
 class Rules(Record):
-    """The operator's rules for what is to be believed of a host; see ``options.py``."""
+    """The operator's rules for what is to be believed of a host; see ``conf/scheduler.py``."""
 
     stale_after: float = 5.0
     charge_new_guests: bool = True
 
 
 class FilterTerms(Record):
-    """On which terms a host is refused; see ``options.py``.
+    """On which terms a host is refused; see ``conf/scheduler.py``.
 
     :param ceiling: highest pressure on the nodes that the guest would use, 0: none
     """
@@ -203,7 +203,7 @@ def answer(host_state: Host, question: Question, rules: Rules, now_s: float) -> 
     if abs(age_s) > rules.stale_after * found.interval_s:
         return Answer(None, f'metrics are {age_s:.0f} s old')
     if not _plausible(found.aggregates, host_state):
-        return Answer(None, 'more CPU is said to be wanted than its CPUs and vCPUs can want')
+        return Answer(None, 'implausible: more CPU demand than its CPUs and vCPUs can cause')
     vcpus: float = 0
     memory_mb: float = 0
     if rules.charge_new_guests:

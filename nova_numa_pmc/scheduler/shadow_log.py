@@ -40,7 +40,7 @@ class ShadowDecision(Record):
 
 
 class MeanPressures(Record):
-    """Mean pressures of the chosen and the preferred host over so many decisions."""
+    """Mean pressures of the chosen and the preferred host over this many decisions."""
 
     decisions: int
     chosen: float
@@ -141,7 +141,7 @@ def summed(found: Iterable[ShadowDecision | None]) -> ShadowSummary:
 def _at(
     seen: dict[str, tuple[list[float], list[float]]], host: str, taken_s: float, seconds: int
 ) -> float | None:
-    """Return a host's pressure as the first line so much later tells, None: none does."""
+    """Return a host's pressure as the first line this much later tells, None: none does."""
     times, pressures = seen.get(host, ([], []))
     at = bisect.bisect_left(times, taken_s + seconds)
     if at == len(times) or times[at] > taken_s + (1 + _WITHIN) * seconds:

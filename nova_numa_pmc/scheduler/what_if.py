@@ -25,7 +25,7 @@ _AMOUNT_MAX, _RATIO_MAX, _REQUESTS_MAX = 1 << 50, 1000.0, 1_000_000
 
 
 class WhatIfRequest(Record):
-    """A create: a flavor's size, in GiB of disk, for so many instances."""
+    """A create: a flavor's size, in GiB of disk, for this many instances."""
 
     flavor: replay.SavedFlavor
     disk_gb: float

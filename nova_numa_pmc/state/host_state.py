@@ -56,7 +56,7 @@ class HostState(Record):
     :param taken_s: CLOCK_REALTIME of the measurement [s since the epoch]
     :param interval_s: over which it was measured, and so how often it is published [s]
     :param view: with nodes without their CPUs; what they are wanted for
-        is over the longer horizon (:mod:`core.longer`)
+        is over the longer horizon (:mod:`core.demand.longer_horizon`)
     :param remote_ratios: by position: remote over all DRAM accesses of the node's CPUs,
         None: unknown
     :param source: the best source of evidence in use, '' none
@@ -356,7 +356,7 @@ def _history(members: checked.Members) -> model.History:
 
 
 def _wholes(name: str, values: object, count: int, most: int = _AMOUNT_MAX) -> tuple[int, ...]:
-    """Check a list of so many whole numbers.
+    """Check a list of this many whole numbers.
 
     :param name: of the member that it is from
     """

@@ -14,7 +14,7 @@ from nova_numa_pmc.host import domain_values
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import promises_file
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

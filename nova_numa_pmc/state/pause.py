@@ -114,6 +114,6 @@ class Watch:
         if found and not self._known:
             self._log.info('%s; guests are held, and none is moved', found)
         elif self._known and not found:
-            self._log.info('resumed')
+            self._log.info('resumed: guests may be moved again')
         self._known = found
         return found

@@ -29,14 +29,14 @@ from nova_numa_pmc.exceptions import CpuListError, StateError
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import promises_file
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FILE = 'pools'
 MB = 10**6
-#: What is published is stale when so many publications are overdue, but not before
+#: What is published is stale when this many publications are overdue, but not before
 #: :data:`STALE_MIN_S`; no interval counts for more than the last figure [s].
 _OVERDUE, STALE_MIN_S, _INTERVAL_MAX_S = 3, 30.0, 600.0
 

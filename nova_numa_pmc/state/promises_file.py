@@ -25,7 +25,7 @@ from nova_numa_pmc.state.promises_format import (
     encode,
 )
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -264,7 +264,7 @@ class Soak:
             'starts_timed_out': self.timed_out,
             'moves': moves,
             'moves_allowed': allowed,
-            'held_again': sum(' again: cpus ' in line for line in lines),
+            'held_again': sum(' again: CPUs ' in line for line in lines),
             'not_moved': sum('not moved' in line for line in lines),
             'agent_rss_kib': {
                 pid: [kept[0], max(kept), kept[-1]] for pid, kept in self.rss_kib.items()

@@ -40,7 +40,7 @@ def test_publishes_under_the_hardened_unit(agent):
         ).stdout
     )
     assert host['source'] == top['source'] and host['source'].startswith('perf'), top['problems']
-    assert '2 guests, by perf' in agent.show('StatusText')
+    assert '2 guests; source: perf' in agent.show('StatusText')
     # Debian's kernel: see nova-numa-agent.service.d/perf-paranoid.conf.
     assert agent.run('cat /proc/sys/kernel/perf_event_paranoid').stdout.strip() == '3'
     assert not [line for line in agent.journal() if ' fails: ' in line]
@@ -112,7 +112,7 @@ def test_holds_guests_to_their_places(agent):
     agent.after()
     after = agent.lab.cpusets()
     assert {path: after[path] for path in held} == held
-    told = [line for line in agent.journal() if ' again: cpus ' in line]
+    told = [line for line in agent.journal() if ' again: CPUs ' in line]
     assert 2 <= len(told) <= 6, told
     assert agent.lab.running() == ['a', 'b']
 
@@ -151,7 +151,7 @@ def test_reload_and_stop(agent):
         f' && systemctl reload {UNIT}',
         timeout=100,
     )
-    agent.until(agent.journal, lambda lines: any('options read again' in line for line in lines))
+    agent.until(agent.journal, lambda lines: any('options reloaded' in line for line in lines))
     assert agent.show('MainPID') == pid
     agent.until(lambda: agent.published()[0], lambda host: host['interval_s'] > 10)
     agent.run(f'systemctl stop {UNIT}', timeout=100)

@@ -74,9 +74,9 @@ def test_libvirtd_stopped_for_a_minute(agent):
         agent.run('systemctl kill -s CONT libvirtd')
     agent.until(lambda: agent.published()[0]['guests_by'], lambda by: by == 'libvirt')
     assert agent.lab.running() == ['g']
-    told = [line for line in agent.journal() if line.startswith('learning of guests from')]
+    told = [line for line in agent.journal() if line.startswith('guest changes come from')]
     assert told == [
-        'learning of guests from libvirt',
-        'learning of guests from status files: libvirt does not answer',
-        'learning of guests from libvirt',
+        'guest changes come from libvirt',
+        'guest changes come from status files: libvirt does not answer',
+        'guest changes come from libvirt',
     ], told

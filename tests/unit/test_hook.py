@@ -65,7 +65,7 @@ class StartTest(HookTest):
         self.call('start', 1)
         lines = self.host.logged()
         self.assertEqual(1, len(lines))
-        for part in ('instance-00000001', 'start', 'node 0', 'cpus 0-3', '512 MiB', ' ms)'):
+        for part in ('instance-00000001', 'start', 'node 0', 'CPUs 0-3', '512 MiB', ' ms)'):
             self.assertIn(part, lines[0])
 
     def test_migrate_and_restore_reserve(self):
@@ -668,22 +668,22 @@ class PoolTest(HookTest):
         for number in (1, 2):
             self.call('start', number)
         told = ' '.join(self.host.logged())
-        self.assertIn('cpus 0-1;', told)
-        self.assertIn('cpus 4-5;', told)
+        self.assertIn('CPUs 0-1;', told)
+        self.assertIn('CPUs 4-5;', told)
 
     def test_of_another_boot_it_says_nothing(self):
         self.publish(self.SHARED, 'ffffffff-0000-4000-8000-000000000009')
         self.call('start', 1)
-        self.assertIn('cpus 0-3;', self.host.logged()[0])
+        self.assertIn('CPUs 0-3;', self.host.logged()[0])
 
     def test_a_guest_with_a_set_of_its_own_is_placed_within_that(self):
         self.publish(self.SHARED)
         self.call('start', 1, hosts.domain_xml(1, cpuset='2-3,6-7'))
-        self.assertIn('cpus 2-3;', self.host.logged()[0])
+        self.assertIn('CPUs 2-3;', self.host.logged()[0])
         # What is in another pool loads none of the shared CPUs.
         self.assertEqual(0, self.promise(1).vcpus)
         self.call('start', 2, hosts.domain_xml(2, cpuset=self.SHARED))
-        self.assertIn('cpus 4-5;', self.host.logged()[0])
+        self.assertIn('CPUs 4-5;', self.host.logged()[0])
         self.assertEqual(2, self.promise(2).vcpus)
 
     def test_it_goes_by_what_is_measured_of_its_own_pool(self):
@@ -712,7 +712,7 @@ class PoolTest(HookTest):
             ('0-1', '6-7', '3,7'),
             ('pressure measured', 'pressure measured', 'promises: its own CPUs'),
         ):
-            self.assertIn('cpus %s;' % cpus, line)
+            self.assertIn('CPUs %s;' % cpus, line)
             self.assertIn(evidence, line)
 
     def test_dedicated_vcpus_charge_no_shared_core(self):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 #: Scrapes at a time; who comes beyond them is turned away.
 _MOST = 8
-#: A client that sends or takes nothing for so long is dropped [s].
+#: A client that sends or takes nothing for this long is dropped [s].
 _PATIENCE_S = 10.0
 #: The socket's; its group may read metrics.
 _MODE = 0o660

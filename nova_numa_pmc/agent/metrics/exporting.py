@@ -70,7 +70,7 @@ class Exporter:
         try:
             from nova_numa_pmc.agent.metrics import endpoint
         except ImportError as error:
-            self._installed = False  # looking for it at each tick would be dear
+            self._installed = False  # looking for it at each tick would be costly
             raise ExportError(
                 '%s: install prometheus_client (pip install '
                 'nova-numa-pmc[metrics]) and reload; the agent goes on without '

@@ -25,10 +25,10 @@ def lines(
     """
     assert seen.sample is not None
     found = [
-        'over %.3g s, by %s: %s cores are lost%s'
+        'over %.3g s, source: %s: %s cores are lost%s'
         % (
             seen.sample.elapsed_s,
-            tables.printable(seen.sample.source) or 'no source',
+            tables.printable(seen.sample.source) or 'none',
             tables.number(plan.loss_cores),
             ', %s after these moves:' % tables.number(plan.loss_after_cores) if plan.moves else '',
         )

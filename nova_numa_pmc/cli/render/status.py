@@ -11,7 +11,7 @@ from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.cli.render.tables import Cell, number, percent, scaled
 from nova_numa_pmc.core import node_memory, pools
 from nova_numa_pmc.core.rebalance import eligibility
-from nova_numa_pmc.cpulist import format_cpulist, format_nodes
+from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -178,9 +178,7 @@ def why(one: Standing, now_s: float, boottime_s: float) -> str:
         )
     elif wider and promise.origin == model.PLACED:
         spans = not one.held_nodes or set(one.held_nodes) > set(promise.cpu_nodes)
-        parts.append(
-            ('widened from' if spans else 'not on') + ' node ' + format_nodes(promise.cpu_nodes)
-        )
+        parts.append(('widened from ' if spans else 'not on ') + name_nodes(promise.cpu_nodes))
     if promise.memory_bytes < one.guest.memory_bytes:
         parts.append(
             'promised %s of the %s that it may grow to'
@@ -205,10 +203,8 @@ def _origin(one: Standing, promise: model.Promise, now_s: float, boottime_s: flo
             age(now_s - one.moved.taken_s),
             one.moved.why,
         )
-    if promise.origin == model.FLOATING:
+    if promise.origin == model.FLOATING or not promise.cpu_nodes:
         return 'floats'
-    if not promise.cpu_nodes:
-        return 'runs unplaced'
     return 'placed %s ago' % age(boottime_s - promise.since_ns / 1e9)
 
 

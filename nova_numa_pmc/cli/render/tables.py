@@ -51,7 +51,7 @@ class Table(Record):
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """Return a number in so many decimals, or '-'."""
+    """Return a number in this many decimals, or '-'."""
     return UNKNOWN if value is None else '%.*f' % (digits, value)
 
 

@@ -185,7 +185,7 @@ def as_dict(
 ) -> dict[str, Any]:
     """Return the explanation as plain data.
 
-    :param kept: as :func:`preview.memory_kept`
+    :param kept: as :func:`dry_run.memory_kept`
     """
     assert decision.view is not None
     promise = decision.promise

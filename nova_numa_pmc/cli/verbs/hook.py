@@ -383,7 +383,7 @@ def _print(report: Report) -> None:
         print('trial: %s' % report['trial']['message'])
     for decision in report.get('decisions', ()):
         print(
-            'guest %s: cpus on nodes %s, memory %s, %s'
+            'guest %s: CPUs on nodes %s, memory %s, %s'
             % (
                 decision['name'],
                 format_nodes(decision['cpu_nodes']) or 'any',

@@ -252,7 +252,7 @@ def _spreads(series: summary.MetricSeries) -> dict[str, Any]:
 def as_lines(recorded: summary.Recorded, comparison: Sequence[Compared] | None) -> list[str]:
     """Return the report as lines of text."""
     lines = [
-        '%s to %s, %d samples, by %s'
+        '%s to %s, %d samples, source: %s'
         % (
             intervals.clock_time(recorded.first_s, True),
             intervals.clock_time(recorded.last_s, True),

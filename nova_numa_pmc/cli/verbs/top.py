@@ -235,11 +235,11 @@ def as_parts(shown: Sample, sort: str, height: int | None = None) -> list[tables
     """Return a sample as tables and lines; where they are higher than a screen, fewer guests."""
     problems = ['problem: ' + tables.printable(problem) for problem in shown.problems]
     above = [
-        '%s   over %.3g s   by %s   guests: %d, by %s'
+        '%s   over %.3g s   source: %s   guests: %d, sorted by %s'
         % (
             intervals.clock_time(shown.taken_s, with_date=True),
             shown.elapsed_s,
-            tables.printable(shown.source) or 'no source',
+            tables.printable(shown.source) or 'none',
             len(shown.guests),
             sort,
         )

@@ -11,7 +11,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core.demand.streams import Horizon, Stream, bin_of
 from nova_numa_pmc.core.traffic import traffic_of
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ SUSTAINED_S = 120.0
 LONGEST_INTERVAL_S = 600.0
 #: A guest that was measured for less tells nothing about others of its flavor: it boots [s].
 KNOWN_S = 300.0
-#: Guests that are gone are remembered for so long, they may come back, and so many in all [s].
+#: Guests that are gone are remembered for this long [s], as they may come back, and this many.
 KEEP_S, GUESTS_MAX = 86400.0, 1024
 #: Flavors remembered of forgotten guests, and how many such guests one counts for at most.
 FLAVORS_MAX, FLAVOR_GUESTS_MAX = 256, 50
@@ -213,7 +213,7 @@ class Histories:
     def sustained(self, node: int) -> tuple[float | None, float | None]:
         """Return the least cores and bytes/s that a node was wanted for in the last minutes.
 
-        None: unknown in one of the intervals, or not measured for so long.
+        None: unknown in one of the intervals, or not measured for this long.
         """
         if self.recent[0][0] > self.clock_s - SUSTAINED_S:
             return None, None

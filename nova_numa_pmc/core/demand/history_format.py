@@ -20,7 +20,7 @@ from nova_numa_pmc.core.demand.demand_history import (
 )
 from nova_numa_pmc.core.demand.streams import BINS, Stream
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from typing import Any

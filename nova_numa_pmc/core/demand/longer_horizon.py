@@ -19,7 +19,7 @@ from nova_numa_pmc.core.host_view import (
     expected_cores,
 )
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     #: What a guest counts for.
     Amount: TypeAlias = 'demand_history.Series | Expected'
 
-#: Minutes count beside the day where they are above it by more than so many standard errors.
+#: Minutes count beside the day where they are above it by more than this many standard errors.
 SIGNIFICANT = 2.0
 #: How long a burst lasts, to tell how far a mean over minutes may be from the day's by chance:
 #: an assumption [s].

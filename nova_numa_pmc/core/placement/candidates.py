@@ -10,7 +10,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.placement import node_sets
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +44,7 @@ class Ask:
     ) -> None:
         """Put the question.
 
-        :param merged, members: from :func:`domains.merged`
+        :param merged, members: from :func:`memory_domains.merged`
         :param host_view: the view by node
         """
         self.view, self.request = merged, request
@@ -91,7 +91,7 @@ def tiers(
     """Yield (code, candidates) from the best kind of place to the least.
 
     :param costs: function that returns what orders the positions when many sets of them hold the
-        guest, as :func:`sets.smallest` takes it
+        guest, as :func:`node_sets.smallest` takes it
     """
     policy = ask.request.policy
     if policy == model.SPREAD:

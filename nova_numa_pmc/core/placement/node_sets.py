@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import combinations
 from math import comb
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_ENUMERATED = 300
 #: Of more sets than this the cheapest are returned.
 MAX_RETURNED = 72
-#: About so many neighbourhoods are looked into, those of the first positions.
+#: About this many neighbourhoods are looked into, those of the first positions.
 _MAX_NEIGHBOURHOODS = 32
 #: How much each of two resources counts when roomy nodes are looked for.
 _BLENDS = (0.5, 0.0, 1.0, 0.25, 0.75)

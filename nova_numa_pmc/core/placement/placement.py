@@ -20,7 +20,7 @@ from nova_numa_pmc.core.placement import candidates
 from nova_numa_pmc.core.placement.explain import explain
 from nova_numa_pmc.core.placement.ranking import KEY_PARTS, costs, ranked
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

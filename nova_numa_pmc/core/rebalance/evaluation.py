@@ -7,7 +7,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import losses as balances, moves
 from nova_numa_pmc.core.rebalance.regrets import Trial
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import traffic
 from nova_numa_pmc.core.rebalance import eligibility, moves, placement_order
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

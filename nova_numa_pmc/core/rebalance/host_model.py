@@ -8,7 +8,7 @@ from nova_numa_pmc.core.rebalance import losses as balances
 from nova_numa_pmc.core.rebalance.layout import Layout
 from nova_numa_pmc.core.rebalance.placement_order import NodeOrder
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Steps = Sequence[tuple[Mover, 'Place']]
 
 PAGE_BYTES = 4096
-#: A move may use this part of the bandwidth that is left on either end, and at least so much.
+#: A move may use this part of the bandwidth that is left on either end, and at least this much.
 SPARE_SHARE, SLOWEST_BYTES_PER_SEC = 0.25, 16 << 20
 
 
@@ -114,7 +114,7 @@ class HostModel(Layout):
         )
 
     def _agrees(self, mover: Mover, cpus: tuple[int, ...]) -> bool:
-        """Return whether a guest just placed would be placed there; see :mod:`agreeing`."""
+        """Return whether a guest just placed would be placed there; see :mod:`placement_order`."""
         if cpus == mover.home or set(cpus) >= set(mover.at):
             return True  # it is there, goes home, or may run elsewhere, too
         return self._order.prefers(mover, cpus[0])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host's guests by position: what is there, before anything is asked.
 
-Positions are those of placement domains (``core/memory_domains.py``): nodes that share their
+Positions are those of memory domains (``core/memory_domains.py``): nodes that share their
 memory channels are one. Node ids come in and go out.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.rebalance import losses as balances, moves
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Parts = tuple[tuple[int, float], ...]
     _Amount = TypeVar('_Amount', int, float)
 
-#: A starved guest's accesses are scaled up to what it wants to run, at most so much.
+#: A starved guest's accesses are scaled up to what it wants to run, by at most this factor.
 MOST_UNCLIPPED = 4.0
 #: Accesses per core that runs where nobody counts them (assumed, and low: the remote ones alone
 #: of the measured host that this project began with were 1.3 million per second and core, and
@@ -193,7 +193,7 @@ class Layout:
         return ((local, 1 - remote_ratio), *away)
 
     def _promise(self, guest: moves.GuestLoad) -> dict[int, int]:
-        """Divide a promise by position as :func:`core.view.view` does."""
+        """Divide a promise by position as :func:`host_view.view` does."""
         if guest.mem_bytes and len(guest.mem_bytes) == len(guest.mem_nodes):
             return self._summed(zip(guest.mem_nodes, guest.mem_bytes))
         at = sorted({self.position[node] for node in guest.mem_nodes if node in self.position})

@@ -22,7 +22,7 @@ from math import log, sqrt
 
 from nova_numa_pmc.core.pressure import QUEUEING_FACTOR, QUEUEING_KNEE
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

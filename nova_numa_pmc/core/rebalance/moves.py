@@ -10,7 +10,7 @@ from __future__ import annotations
 from nova_numa_pmc.model import Limits
 from nova_numa_pmc.record import Record
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from nova_numa_pmc.model import HostView, Reason
@@ -43,7 +43,7 @@ class GuestLoad(Record):
     :param allowed_nodes: ids of the nodes where it may run on a thread per vCPU; None: any
     :param fixed: why it must not be touched (a code such as 'pinned'); '': it may
     :param young: it was just placed, and stays unless placement prefers another node
-        (:mod:`agreeing`)
+        (:mod:`placement_order`)
     """
 
     uuid: str

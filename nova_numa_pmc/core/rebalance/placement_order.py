@@ -14,7 +14,7 @@ from nova_numa_pmc.core import missing
 from nova_numa_pmc.core.host_view import bytes_per_core_sec
 from nova_numa_pmc.core.placement import ranking
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

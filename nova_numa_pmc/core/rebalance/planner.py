@@ -15,7 +15,7 @@ from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
 from nova_numa_pmc.core.rebalance.proposals import proposals
 from nova_numa_pmc.core.rebalance.regrets import Regret, Regrets, after_interval, booked, caution
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

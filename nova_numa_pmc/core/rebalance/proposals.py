@@ -13,7 +13,7 @@ from bisect import bisect_left
 
 from nova_numa_pmc.core.rebalance.host_model import Place
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: Of each node: guests weighed by bound, and again by bound per cost; guests tried in swaps;
 #: partners for each on each other node, by nearest demand and by each of two other orders.
 _MOVERS, _SWAPPERS, _NEAREST, _OTHERS = 8, 6, 2, 2
-#: On hosts of at most so many guests nothing is left out.
+#: On hosts of at most this many guests nothing is left out.
 _FEW = 16
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from nova_numa_pmc.record import Record
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     TrialStep = tuple[str, tuple[int, ...], tuple[tuple[int, float], ...], tuple[int, ...]]
 
 HOUR_S = 3600.0
-#: A guest's moves cost at most so many times what they cost.
+#: A guest's moves cost at most this many times what they cost.
 MOST_FACTOR = 64.0
 
 

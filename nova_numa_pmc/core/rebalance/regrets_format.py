@@ -6,7 +6,7 @@ from __future__ import annotations
 from nova_numa_pmc import checked
 from nova_numa_pmc.core.rebalance.regrets import Caution, Regret, Regrets, Trial
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +19,7 @@ VERSION = 1
 
 
 def to_data(regrets: Regrets) -> dict[str, Any]:
-    """Return a regrets as dicts, lists, strings and numbers, ready for JSON."""
+    """Return a rebalancer's memory as dicts, lists, strings and numbers, ready for JSON."""
     data = {
         field: [each._asdict() for each in getattr(regrets, field)]
         for field in ('regrets', 'trials', 'cautions')
@@ -36,8 +36,8 @@ def to_data(regrets: Regrets) -> dict[str, Any]:
 def from_data(data: Any) -> Regrets:
     """Return the regrets that :func:`to_data` wrote, or a newer writer of the same version.
 
-    :raises ValueError: it is none: malformed or of another version. An empty regrets is a
-        safe substitute: regrets start anew
+    :raises ValueError: it is none: malformed or of another version. An empty one is a
+        safe substitute: what moves gained is counted from zero
     """
     try:
         if data['version'] != VERSION:
@@ -65,7 +65,7 @@ def from_data(data: Any) -> Regrets:
             int(_number(data['owed_bytes'])),
         )
     except (AttributeError, KeyError, TypeError, OverflowError) as error:
-        raise ValueError(f'not a regrets of moves: {error!r}') from None
+        raise ValueError(f'not the memory of a rebalancer: {error!r}') from None
 
 
 def _key(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host as columns: one list per quantity, one entry per placement domain.
+"""A host as columns: one list per quantity, one entry per memory domain.
 
 What the scheduler decides on, a thousand hosts a request: making records of nodes costs as
 much as the decision itself.
@@ -11,7 +11,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.core.host_view import LEAST_HUNDREDTHS, traffic_rate
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -40,7 +40,7 @@ MIB = 1 << 20
 
 
 class Aggregates:
-    """A host's placement domains (:func:`domains.merged`), by position.
+    """A host's memory domains (:func:`memory_domains.merged`), by position.
 
     :ivar cores, threads, guests, vcpus: as in :class:`model.NodeView`
     :ivar capacity_mib, promised_mib: whole MiB
@@ -48,7 +48,7 @@ class Aggregates:
     :ivar bandwidth, maximum: [bytes/s]
     :ivar members: node ids
     :ivar rate: DRAM traffic per core that is wanted, as measured: what is charged later
-        doesn't change it [bytes/core-second]; None: unknown, see :func:`view.traffic_rate`
+        doesn't change it [bytes/core-second]; None: unknown, see :func:`host_view.traffic_rate`
     :ivar rotation: how many placements came before, modulo their number; breaks ties
     :ivar usual: each part of pressure is known on all domains or on none, and each domain
         has CPUs and memory: the short way of :func:`outcome.outcome` holds
@@ -180,7 +180,7 @@ class Aggregates:
 
 
 def aggregate(view: model.HostView) -> Aggregates:
-    """Turn a view of nodes into columns of placement domains.
+    """Turn a view of nodes into columns of memory domains.
 
     Whole MiB, in which Nova counts: what is promised is rounded up, what may be down.
     """

@@ -6,7 +6,7 @@ from __future__ import annotations
 from nova_numa_pmc.core.host_view import PRIOR_CORES_PER_VCPU
 from nova_numa_pmc.core.scheduling.outcome import outcome, traffic, unseen
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.core.scheduling.outcome import Asked
     from nova_numa_pmc.model import Limits
 
-#: Guests that came since the last measurement are charged in at most so many parts.
+#: Guests that came since the last measurement are charged in at most this many parts.
 PARTS_MAX = 8
 
 

@@ -17,7 +17,7 @@ from nova_numa_pmc.core.placement.ranking import ABSURD
 from nova_numa_pmc.core.scheduling.aggregates import MIB
 from nova_numa_pmc.record import Record
 
-TYPE_CHECKING = False  # not typing's, which is dear to import
+TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

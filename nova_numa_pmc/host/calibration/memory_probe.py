@@ -49,7 +49,7 @@ _MPOL_PREFERRED, _MPOL_F_NODE_ADDR = 1, 3
 _MADV_HUGEPAGE = 14
 
 LINE_BYTES = 64
-#: A chain has so many lines, each read once a pass: 15 ms at 100 ns.
+#: A chain has this many lines, each read once a pass: 15 ms at 100 ns.
 CHAIN_LINES = 1 << 17
 #: Lines are visited in random order within such a window, then in the next: few enough pages
 #: for the TLB where huge pages are off.

@@ -409,7 +409,7 @@ def run(
 ) -> Progress:
     """Step to the end of a move.
 
-    :param sleep: waits so many seconds
+    :param sleep: waits this many seconds
     :param report: called after each step
     :returns: the last progress
     :raises GuestGone, CpusetError, MigrationError: as :class:`GuestMove`

@@ -183,9 +183,9 @@ class WatchingTest(unittest.TestCase):
                 self.heard()
         self.assertEqual(
             [
-                'learning of guests from libvirt',
-                'learning of guests from status files: libvirt does not answer',
-                'learning of guests from libvirt',
+                'guest changes come from libvirt',
+                'guest changes come from status files: libvirt does not answer',
+                'guest changes come from libvirt',
             ],
             [record.getMessage() for record in logs.records],
         )

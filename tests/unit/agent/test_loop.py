@@ -218,7 +218,7 @@ class StatusTest(unittest.TestCase):
             model.NodeView(1, 4.0, 4, 0, 0, 0.5, 1),
         )
         self.assertEqual(
-            '2 guests, by pages; cores wanted: node 0: 2.25 of 4, node 1: unknown of 4',
+            '2 guests; source: pages; cores wanted: node 0: 2.25 of 4, node 1: unknown of 4',
             loop.status(
                 host_state.HostState(0.0, 5.0, model.HostView(nodes, ()), (None, None), 'pages')
             ),

@@ -161,9 +161,9 @@ class CommandTest(unittest.TestCase):
             try:
                 said_until(process, b'started: ')
                 process.send_signal(signal.SIGHUP)
-                said_until(process, b'options read again')
+                said_until(process, b'options reloaded')
                 process.send_signal(signal.SIGTERM)
-                said_until(process, b'ends')
+                said_until(process, b'stopped')
                 self.assertEqual(0, process.wait(120))
             finally:
                 process.kill()
@@ -185,7 +185,7 @@ class CommandTest(unittest.TestCase):
                         self.assertIn(b'nova_numa_agent_info{version=', answer.read())
                 self.configure('')
                 process.send_signal(signal.SIGHUP)
-                said_until(process, b'options read again')
+                said_until(process, b'options reloaded')
                 self.assertFalse(os.path.exists(path))
                 process.send_signal(signal.SIGTERM)
                 self.assertEqual(0, process.wait(120))

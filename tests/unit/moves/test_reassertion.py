@@ -29,7 +29,7 @@ class ReassertionTest(AgentCase):
                 self.assertEqual('4-7', self.cpus(tree))
         held = [text for text in logs.output if 'held to node 1 again' in text]
         self.assertEqual(2, len(held))
-        self.assertIn('cpus 0-7 to 4-7', held[1])
+        self.assertIn('CPUs 0-7 to 4-7', held[1])
 
     def test_a_place_whose_writer_was_killed(self):
         """The promise is newer than the cpuset: it says what is right."""

@@ -44,7 +44,7 @@ class WhyTest(unittest.TestCase):
         ):
             with self.subTest(said):
                 self.assertEqual(said, why(PROMISE._replace(origin=origin), one))
-        self.assertEqual('runs unplaced', why(PROMISE._replace(cpu_nodes=()), held=()))
+        self.assertEqual('floats', why(PROMISE._replace(cpu_nodes=()), held=()))
 
     def test_where_it_is_held_elsewhere_than_promised(self):
         for held, said in (

@@ -77,7 +77,7 @@ class TestTop(Viewing):
         self.record(samples.sample(BASE_S, guests=()), samples.sample(BASE_S + 5))
         code, text, err = self.top('--once')
         self.assertEqual((0, ''), (code, err))
-        self.assertIn('over 5 s   by perf by thread   guests: 2', text)
+        self.assertIn('over 5 s   source: perf by thread   guests: 2', text)
         self.assertIn('0000:3b:00.1@1 remote', text)
         self.assertEqual(1, text.count('pressure   '))
 
@@ -254,7 +254,7 @@ class TestReport(Viewing):
     def test_medians_and_percentiles(self):
         code, text, err = self.report()
         self.assertEqual((0, ''), (code, err))
-        self.assertIn('20 samples, by perf by thread (20)', text)
+        self.assertIn('20 samples, source: perf by thread (20)', text)
         self.assertIn('25.50 / 50.00', text)
         self.assertIn('instance-00000001', text)
         self.assertNotIn('link', text)
