@@ -49,7 +49,7 @@ class Wishes(Record):
 def parse(extra_specs: Mapping[str, str] | Iterable[tuple[str, str]]) -> Wishes:
     """Read a flavor's wishes; a value that is none is ignored and named in ``problems``.
 
-    :param extra_specs: also as (key, value) pairs such as :attr:`model.Guest.hints`
+    :param extra_specs: also as (key, value) pairs such as :attr:`model.Guest.extra_specs`
     """
     wishes: dict[str, Any] = {}
     problems = []

@@ -208,7 +208,7 @@ class Call:
         self.log(journal.INFO, '%s; %d MiB promised' % (line, promise.memory_bytes >> 20))
 
 
-def _reserve(call: Call, xml: bytes) -> bytes:
+def _promise(call: Call, xml: bytes) -> bytes:
     guest = guests.parse(xml)
     decision = promises.decide(guest, call.options, call.root, call.lock_timeout_s())
     call.log_decision(decision)
@@ -268,9 +268,9 @@ def _hold(call: Call, xml: bytes) -> bytes:
 
 
 _OPERATIONS = {
-    'start': _reserve,
-    'migrate': _reserve,
-    'restore': _reserve,
+    'start': _promise,
+    'migrate': _promise,
+    'restore': _promise,
     'started': _hold,
     'stopped': _free,
     'release': _free,

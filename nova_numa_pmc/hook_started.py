@@ -48,9 +48,9 @@ def hold(call: Call, xml: bytes) -> None:
             early_cpus = promises.cpus_of(decision.promise, guest, call.root)
             decision = decision._replace(cpus=early_cpus)
         groups = cgroups.find(guests.qemu_pid(guest, call.root), call.root)
-        there, pool = lying(guest, groups, call.root)
+        by_node, pool = memory_by_node(guest, groups, call.root)
         decision = beside_memory(
-            guest, decision, there, call.options, call.root, call.lock_timeout_s()
+            guest, decision, by_node, call.options, call.root, call.lock_timeout_s()
         )
         if decision.cpus is None:  # since its start somebody has asked for that, or taken them
             _take_back_early(groups, early_cpus)
@@ -70,7 +70,7 @@ def hold(call: Call, xml: bytes) -> None:
             call.lock_timeout_s(),
         )
         raise
-    call.log_decision(decision, _before(applied), _after(applied, decision.promise, there))
+    call.log_decision(decision, _before(applied), _after(applied, decision.promise, by_node))
     try:
         promises.record_started(
             decision.promise._replace(bound=applied.memory == cpuset.BOUND),
@@ -89,7 +89,7 @@ def _leave(call: Call, decision: promises.Decision, logged: bool) -> None:
         call.log_decision(decision)
 
 
-def lying(
+def memory_by_node(
     guest: model.Guest, groups: cgroups.Groups, root: str
 ) -> tuple[dict[int, int], dict[int, int] | None]:
     """Return where a guest's memory lies: {node id: bytes}, and of it that in huge pages.
@@ -101,37 +101,37 @@ def lying(
         from nova_numa_pmc.host.paging import hugetlb  # few guests have such pages
 
         pool = hugetlb.bytes_by_node(groups.pid, root) or None
-    there = dict(cgroups.memory_by_node(groups) or {})
+    by_node = dict(cgroups.memory_by_node(groups) or {})
     for node, size in (pool or {}).items():
-        there[node] = there.get(node, 0) + size
-    return there, pool
+        by_node[node] = by_node.get(node, 0) + size
+    return by_node, pool
 
 
 def beside_memory(
     guest: model.Guest,
     decision: promises.Decision,
-    there: Mapping[int, int],
+    by_node: Mapping[int, int],
     options: Settings,
     root: str,
     lock_timeout_s: float,
 ) -> promises.Decision:
     """Decide again where memory lies already that can't be moved, or is too much for that.
 
-    :param there: {node id: bytes}, as :func:`lying` tells
+    :param by_node: {node id: bytes}, as :func:`memory_by_node` tells
     :returns: the decision that was given where memory may follow it
     :raises NumaPmcError: as :func:`promises.decide`
     """
     homes = decision.promise.mem_nodes or decision.promise.cpu_nodes
-    away = sum(size for node, size in there.items() if node not in homes)
+    away = sum(size for node, size in by_node.items() if node not in homes)
     stays = (
         guest.locked
         or guest.page_bytes
         or guest.preallocated
         or away > options.follow_memory_over_mib << 20
     )
-    if not stays or 2 * away <= sum(there.values()):
+    if not stays or 2 * away <= sum(by_node.values()):
         return decision
-    return promises.decide(guest, options, root, lock_timeout_s, there)
+    return promises.decide(guest, options, root, lock_timeout_s, by_node)
 
 
 def _take_back_early(groups: cgroups.Groups | None, cpus: frozenset[int] | None) -> None:
@@ -175,9 +175,9 @@ def _before(applied: cpuset.Applied) -> str:
     return ''
 
 
-def _after(applied: cpuset.Applied, promise: model.Promise, there: Mapping[int, int]) -> str:
+def _after(applied: cpuset.Applied, promise: model.Promise, by_node: Mapping[int, int]) -> str:
     homes = promise.mem_nodes or promise.cpu_nodes
-    off_bytes = sum(size for node, size in there.items() if node not in homes)
+    off_bytes = sum(size for node, size in by_node.items() if node not in homes)
     text = ' (%s' % (
         applied.memory
         if applied.memory != cpuset.UNASKED
@@ -188,7 +188,7 @@ def _after(applied: cpuset.Applied, promise: model.Promise, there: Mapping[int, 
     if off_bytes:
         text += ', %d of %d KiB lay elsewhere' % (
             off_bytes + 1023 >> 10,
-            sum(there.values()) >> 10,
+            sum(by_node.values()) >> 10,
         )
     if applied.left_bytes:
         text += ', %d KiB still do' % (applied.left_bytes + 1023 >> 10)

@@ -102,7 +102,7 @@ class Guest(Record):
     :param page_bytes: huge page size its memory is backed by, None: normal pages
     :param locked: memory that can't move (``<locked/>``, SEV, VFIO)
     :param devices: PCI addresses ('0000:3b:00.1') of its host devices
-    :param hints: (key, value) pairs, sorted: the flavor's ``numa_pmc:*`` extra specs
+    :param extra_specs: (key, value) pairs, sorted: the flavor's ``numa_pmc:*`` extra specs
     :param pid: QEMU's process where known (status files), else None
     :param pinned_cpus: the union of the CPUs that others pinned its vCPUs to;
         None: not pinned. ``cpu_nodes`` follows from it and the topology
@@ -138,7 +138,7 @@ class Guest(Record):
     locked: bool = False
     devices: tuple[str, ...] = ()
     iothreads: int = 0
-    hints: tuple[tuple[str, str], ...] = ()
+    extra_specs: tuple[tuple[str, str], ...] = ()
     pid: int | None = None
     pinned_cpus: frozenset[int] | None = None
     flavor: str | None = None

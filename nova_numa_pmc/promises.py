@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.conf.settings import Settings
 
-    class PromiseRecord(Protocol):
+    class WritablePromises(Protocol):
         """The promises file to decide in: :class:`promises_file.locked`, or a draft of it.
 
         :ivar problem: why the record could not be read, else None
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         def drop(self, uuid: str) -> None:
             """Forget a guest's promise."""
 
-        def __enter__(self) -> PromiseRecord: ...
+        def __enter__(self) -> WritablePromises: ...
 
         def __exit__(
             self,
@@ -134,13 +134,13 @@ def decide(
     options: Settings,
     root: str,
     timeout_s: float,
-    lying: Mapping[int, int] | None = None,
-    record: PromiseRecord | None = None,
+    by_node: Mapping[int, int] | None = None,
+    record: WritablePromises | None = None,
 ) -> Decision:
     """Decide where a guest belongs and promise it, in place of its earlier promise.
 
     :param timeout_s: how long to wait for the record's lock [s]
-    :param lying: {node id: bytes} of memory that is there already and stays there: the CPUs
+    :param by_node: {node id: bytes} of memory that is there already and stays there: the CPUs
         follow it. None: its memory is still to come
     :param record: what to decide in; None: the record, locked
     :raises NumaPmcError: no decision, and nothing recorded
@@ -152,32 +152,32 @@ def decide(
 
     host = usable_host(root)
     devices, problems = _device_nodes(guest, root)
-    problems += (*host.problems, *_ignored(guest.hints))
+    problems += (*host.problems, *_ignored(guest.extra_specs))
     guest, unread = _overridden(guest, root)
     guest, beyond = promise_limit.bounded(guest, host, options.limits)
-    counted, asked = _located(guest, host), pools.of_guest(guest, host)
+    located, own_host = _located(guest, host), pools.of_guest(guest, host)
     problems += unread + [beyond] * bool(beyond)
     with record or locked(options, root, timeout_s) as record:  # noqa: PLR1704 -- locked by now
         problems += reconcile(record, host, options, root, guest)
         for uuid, other in list(record.promises.items()):
             if uuid == guest.uuid or other.name == guest.name:
                 record.drop(uuid)
-        evidence = _evidence(pools.cpus_of(asked), pools.is_apart(guest, host), options, root)
+        evidence = _evidence(pools.cpus_of(own_host), pools.is_apart(guest, host), options, root)
         loading = _loading(record.promises.values(), guest, host)
         view = placement.view(
-            asked, loading, options.limits, dict(evidence.loads), record.rotation
+            own_host, loading, options.limits, dict(evidence.loads), record.rotation
         )
         request = placement.request(
             guest, options.limits, devices, placement.history(view, evidence.history)
         )
         view = placement.charged_since(view, dict(evidence.vcpus), evidence.history)
         placed = placement.place(view, request, options.limits)
-        placed, cpus = _within_l3(placed, asked, view, loading, request, options.limits)
-        promise = placement.promise(counted, placed, _boottime_ns())._replace(cpus=cpus)
+        placed, cpus = _within_l3(placed, own_host, view, loading, request, options.limits)
+        promise = placement.promise(located, placed, _boottime_ns())._replace(cpus=cpus)
         followed = (
-            lying
+            by_node
             and placed.nodes
-            and _follow(request, promise, asked, _followable(lying, host, options.limits))
+            and _follow(request, promise, own_host, _followable(by_node, host, options.limits))
         )
         decision = followed or Decision(
             promise,
@@ -267,7 +267,7 @@ def forget(name: str, options: Settings, root: str, timeout_s: float) -> None:
 
 
 def reconcile(
-    record: PromiseRecord,
+    record: WritablePromises,
     host: model.Topology,
     options: Settings,
     root: str,
@@ -332,44 +332,47 @@ def _loading(
 
 
 def _followable(
-    lying: Mapping[int, int], host: model.Topology, limits: model.Limits
+    by_node: Mapping[int, int], host: model.Topology, limits: model.Limits
 ) -> dict[int, int]:
     """Return what of {node id: bytes} lies on guests' memory; {}: most of it does not."""
     from nova_numa_pmc.core import node_memory
 
     found = {
-        node.id: lying[node.id]
+        node.id: by_node[node.id]
         for node in host.nodes
-        if node.id in lying and node_memory.is_for_guests(node, limits)
+        if node.id in by_node and node_memory.is_for_guests(node, limits)
     }
-    return found if 2 * sum(found.values()) > sum(lying.values()) else {}
+    return found if 2 * sum(found.values()) > sum(by_node.values()) else {}
 
 
 def _follow(
-    request: model.Request, promise: model.Promise, host: model.Topology, lying: Mapping[int, int]
+    request: model.Request,
+    promise: model.Promise,
+    host: model.Topology,
+    by_node: Mapping[int, int],
 ) -> Decision | None:
     """Give a guest the CPUs beside the memory it has; None where there are too few."""
     from nova_numa_pmc.core.host_view import split_bytes
 
-    total, homes = sum(lying.values()), []
-    for node in sorted(lying, key=lambda node: (-lying[node], node)):
+    total, homes = sum(by_node.values()), []
+    for node in sorted(by_node, key=lambda node: (-by_node[node], node)):
         homes.append(node)
         beside = frozenset().union(*(node.cpus for node in host.nodes if node.id in homes))
         if len(beside) >= request.vcpus:
             break
     else:
         return None
-    holding = tuple(sorted(node for node in lying if lying[node] >= _HOLDS_RATIO * total))
+    holding = tuple(sorted(node for node in by_node if by_node[node] >= _HOLDS_RATIO * total))
     cpu_nodes = pools.nodes_of(beside, host)
     why = '%s: with its memory (%s)' % (
         name_nodes(cpu_nodes),
-        ', '.join('%d MiB on %d' % (lying[node] >> 20, node) for node in holding),
+        ', '.join('%d MiB on %d' % (by_node[node] >> 20, node) for node in holding),
     )
     promise = promise._replace(
         cpu_nodes=cpu_nodes,
         mem_nodes=holding,
         cpus=(),
-        mem_bytes=tuple(split_bytes(promise.memory_bytes, [lying[node] for node in holding])),
+        mem_bytes=tuple(split_bytes(promise.memory_bytes, [by_node[node] for node in holding])),
     )
     return Decision(promise, beside, why, ())
 
@@ -407,7 +410,7 @@ def _observed(
             promise.origin == model.FLOATING
             and not guest.placed_by
             and options.enabled
-            and dict(guest.hints).get('numa_pmc:policy') != model.NONE
+            and dict(guest.extra_specs).get('numa_pmc:policy') != model.NONE
             and _began_after_hook(guest.pid, root)
         )
     )
@@ -437,13 +440,13 @@ def _held_cpus(pid: int | None, root: str) -> frozenset[int] | None:
         return None
 
 
-def _ignored(hints: tuple[tuple[str, str], ...]) -> list[str]:
+def _ignored(specs: tuple[tuple[str, str], ...]) -> list[str]:
     """Name what can't be used of a flavor's extra specs; the decision goes without it."""
-    if not hints:
+    if not specs:
         return []
     from nova_numa_pmc import extra_specs  # few flavors have any
 
-    return ["the flavor's " + problem for problem in extra_specs.parse(hints).problems]
+    return ["the flavor's " + problem for problem in extra_specs.parse(specs).problems]
 
 
 def _overridden(guest: model.Guest, root: str) -> tuple[model.Guest, list[str]]:

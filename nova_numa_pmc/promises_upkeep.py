@@ -30,7 +30,7 @@ LOCK_TIMEOUT_S = 0.25
 _RETRY_S = 60.0
 
 
-class Bookkeeping:
+class PromisesUpkeep:
     """Reads the record of promises; takes its lock only where something has changed."""
 
     def __init__(self, options: Settings, root: str, log: Logger) -> None:

@@ -30,7 +30,7 @@ SAVE_EVERY_S, SAVE_LEAST_S = 300.0, 30.0
 _SIZE_MAX_BYTES = 8 << 20
 
 
-class Remembering:
+class DemandRecords:
     """The histories of this host, and their file.
 
     :param root: where the host's file systems begin

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 COALESCE_S = 0.2
 _FILES = inotify.MOVED_TO | inotify.CREATE | inotify.DELETE | inotify.MODIFY
 _GROUPS = inotify.MODIFY | inotify.CREATE
-#: How :attr:`Watching.source` begins where libvirt tells nothing.
+#: How :attr:`GuestEvents.source` begins where libvirt tells nothing.
 STATUS_FILES = 'status files'
 
 
-class Watching:
+class GuestEvents:
     """Changes of guests that were heard of and not looked at yet.
 
     :param listener: one that was started; None: nobody listens
@@ -143,7 +143,7 @@ class Watching:
         self._pending.update(name[:-4] for name in os.listdir(directory) if name.endswith('.xml'))
         self._since_s = self._clock()
 
-    def _names_of(self, event: inotify.Heard) -> set[str]:
+    def _names_of(self, event: inotify.InotifyEvent) -> set[str]:
         """Return the names of the guests that an event is about."""
         if event.mask & inotify.OVERFLOW:
             return {name for name, _ in self._watches}

@@ -12,7 +12,7 @@ from nova_numa_pmc.conf import agent as agent_conf, settings
 from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.core.rebalance import eligibility, guest_load, moves, planner, regrets_format
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
-from nova_numa_pmc.core.rebalance.regrets import Regrets, forgotten
+from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory, forgotten
 from nova_numa_pmc.exceptions import MigrationError, StateError
 from nova_numa_pmc.host.paging import node_room
 from nova_numa_pmc.state import promises_file
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.agent.problem_log import ProblemLog
     from nova_numa_pmc.agent.stages import Tick
     from nova_numa_pmc.measurement import GuestSample, Sample
-    from nova_numa_pmc.moves.executor import Moving
+    from nova_numa_pmc.moves.executor import MoveExecutor
     from nova_numa_pmc.sampling import Sampler
     from nova_numa_pmc.state.promises_format import Promises
 
@@ -49,20 +49,20 @@ FILE = 'ledger'
 _SIZE_MAX_BYTES = 4 << 20
 
 
-class Rebalancing:
+class Rebalancer:
     """Plan moves by what a tick has found, log or begin them, and keep the regrets."""
 
     def __init__(
         self,
         options: agent_conf.AgentOptions,
-        moving: Moving,
+        moving: MoveExecutor,
         root: str,
         log: logging.Logger,
         problem_log: ProblemLog,
     ) -> None:
         self.options, self._moving = options, moving
         self._root, self._log, self._problem_log = root, log, problem_log
-        self._regrets: Regrets | None = None
+        self._regrets: RebalanceMemory | None = None
         #: The plan that was logged: each move's kind, and its guests with their nodes.
         self._logged: tuple[
             tuple[str, tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]], ...
@@ -131,7 +131,7 @@ class Rebalancing:
         if not shown:
             self._log.info('dry run: nothing would be moved now')
 
-    def _load(self) -> Regrets:
+    def _load(self) -> RebalanceMemory:
         try:
             fd = promises_file.open_directory(self._directory(), create=True)
             try:
@@ -140,7 +140,7 @@ class Rebalancing:
                 os.close(fd)
             found = json.loads(data) if data else {}
             if found.get('boot_id') != promises_file.read_boot_id(self._root):
-                return Regrets()  # its times are of another clock
+                return RebalanceMemory()  # its times are of another clock
             return regrets_format.from_data(found['ledger'])
         except (ValueError, AttributeError, KeyError, RecursionError, StateError) as error:
             self._log.warning(
@@ -148,9 +148,9 @@ class Rebalancing:
                 os.path.join(self._directory(), FILE),
                 error,
             )
-            return Regrets()
+            return RebalanceMemory()
 
-    def _save(self, regrets: Regrets) -> None:
+    def _save(self, regrets: RebalanceMemory) -> None:
         fd = promises_file.open_directory(self._directory(), create=True)
         try:
             promises_file.replace_file(

@@ -90,20 +90,20 @@ class Agent:
         """Open nothing yet but what tells of guests."""
         self.options, self._root = options, root
         self._problem_log = ProblemLog(LOG, time.monotonic)
-        self._watching = guest_events.Watching(root, LOG, listener)
+        self._watching = guest_events.GuestEvents(root, LOG, listener)
         self._last: Tick | None = None
         self._attention = attention.Attention()
         self._sampler = sampling.Sampler(options.counting, root)
-        self._books = promises_upkeep.Bookkeeping(options.shared, root, LOG)
+        self._books = promises_upkeep.PromisesUpkeep(options.shared, root, LOG)
         self._reassertion = reassertion.Reassertion(options.shared, root, LOG, self._problem_log)
         self._late_starts = late_starts.LateStarts(options.shared, root, LOG)
         self._cache_widening = cache_widening.CacheWidening(options.shared, root, LOG)
-        self._moving = executor.Moving(options, root, LOG, port=port)
-        self._rebalancing = rebalancer.Rebalancing(
+        self._moving = executor.MoveExecutor(options, root, LOG, port=port)
+        self._rebalancing = rebalancer.Rebalancer(
             options, self._moving, root, LOG, self._problem_log
         )
         self._move_lock, self._pause = move_lock.AgentMoveLock(LOG), pause.Watch(LOG)
-        self._remembering = demand_records.Remembering(root, LOG)
+        self._remembering = demand_records.DemandRecords(root, LOG)
 
     def reload(self, options: agent_conf.AgentOptions) -> None:
         """Go on with other options; counters are opened anew where theirs have changed."""

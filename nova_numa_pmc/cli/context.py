@@ -51,7 +51,7 @@ class ObservedHost(Record):
     situation: moves.Situation | None = None
 
 
-class Here:
+class CommandContext:
     """Where a command works, and how it waits, asks and writes.
 
     :ivar directory: the state directory's path

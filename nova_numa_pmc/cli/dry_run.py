@@ -104,7 +104,7 @@ def places(decision: promises.Decision, limits: model.Limits) -> list[PossiblePl
         return []
     merged, members = memory_domains.merged(decision.view)
     nodes = decision.view.nodes
-    ask = candidates.Ask(merged, members, decision.view, decision.request)
+    ask = candidates.PlacementInput(merged, members, decision.view, decision.request)
 
     def ids(positions: Iterable[int]) -> tuple[int, ...]:
         return tuple(sorted(nodes[member].id for at in positions for member in members[at]))

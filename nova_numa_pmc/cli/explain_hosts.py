@@ -26,7 +26,7 @@ _HOSTS_SHOWN = 30
 def run(args: argparse.Namespace, guest: model.Guest) -> int:
     """Replay the decision, print it, and return the exit code.
 
-    :param guest: with the size and hints to ask for
+    :param guest: with the size and extra specs to ask for
     :raises RowsError: the file can't be used
     """
     hosts, saved_s = read(args.hosts)
@@ -98,7 +98,7 @@ def options(paths: list[str]) -> dict[str, Any]:
 def specs(guest: model.Guest) -> dict[str, str]:
     """Return the extra specs that matter, from what was made of them for the host."""
     pinned = dict(text.partition('=')[::2] for text in guest.placed_by if '=' in text)
-    return {**dict(guest.hints), **pinned}
+    return {**dict(guest.extra_specs), **pinned}
 
 
 def chosen(verdicts: list[replay.Verdict]) -> str | None:

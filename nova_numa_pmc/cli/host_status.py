@@ -70,7 +70,7 @@ class NodeStatus(Record):
     memory_bytes: int | None = None
 
 
-class Standing(Record):
+class GuestStatus(Record):
     """One guest.
 
     :param promise: None: there is none
@@ -97,7 +97,7 @@ class Standing(Record):
     pinned: tuple[tuple[str, frozenset[int]], ...] = ()
 
 
-def agent(here: context.Here) -> tuple[AgentStatus, host_state.HostState | None]:
+def agent(here: context.CommandContext) -> tuple[AgentStatus, host_state.HostState | None]:
     """Look at the agent.
 
     :returns: (it, what it has published last: None: nothing that can be read)
@@ -123,7 +123,9 @@ def agent(here: context.Here) -> tuple[AgentStatus, host_state.HostState | None]
 
 
 def nodes(
-    here: context.Here, seen: context.ObservedHost, published: host_state.HostState | None
+    here: context.CommandContext,
+    seen: context.ObservedHost,
+    published: host_state.HostState | None,
 ) -> tuple[NodeStatus, ...]:
     """Return the nodes, by what was measured or else by what is published.
 
@@ -203,8 +205,8 @@ def _published(published: host_state.HostState | None) -> dict[int, dict[str, fl
 
 
 def guests(
-    here: context.Here, seen: context.ObservedHost
-) -> tuple[tuple[Standing, ...], list[str]]:
+    here: context.CommandContext, seen: context.ObservedHost
+) -> tuple[tuple[GuestStatus, ...], list[str]]:
     """Return (the guests by name, problems)."""
     try:
         entries, broken = history.read(here.root)
@@ -230,11 +232,11 @@ def guests(
 
 
 def _standing(
-    here: context.Here,
+    here: context.CommandContext,
     seen: context.ObservedHost,
     guest: model.Guest,
     moved: dict[tuple[str, int, history.PromisedPlace], history.HistoryEntry],
-) -> Standing:
+) -> GuestStatus:
     promise = seen.record.promises.get(guest.uuid)
     held: tuple[int, ...] | None = None
     by_node: dict[int, int] | None = None
@@ -249,7 +251,7 @@ def _standing(
     home_ratio, total = None, sum((by_node or {}).values())
     if by_node and total and promise and promise.mem_nodes:
         home_ratio = sum(by_node.get(node, 0) for node in promise.mem_nodes) / total
-    return Standing(
+    return GuestStatus(
         guest,
         promise,
         held,
@@ -263,7 +265,9 @@ def _standing(
     )
 
 
-def unknown_overrides(here: context.Here, seen: context.ObservedHost) -> list[overrides.Override]:
+def unknown_overrides(
+    here: context.CommandContext, seen: context.ObservedHost
+) -> list[overrides.Override]:
     """Return what was said of guests that do not run.
 
     :raises StateError: the file can't be read

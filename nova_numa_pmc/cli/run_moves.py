@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nova_numa_pmc import model
-    from nova_numa_pmc.cli.context import Here
+    from nova_numa_pmc.cli.context import CommandContext
     from nova_numa_pmc.core.rebalance import moves
 
 LOG = logging.getLogger('nova_numa_pmc.cli.run_moves')
@@ -67,7 +67,7 @@ class _Teller(logging.Handler):
             self._say(tables.printable(record.getMessage()))
 
 
-def hold_move_lock(here: Here, who: str, wait_s: float) -> move_lock.MoveLock:
+def hold_move_lock(here: CommandContext, who: str, wait_s: float) -> move_lock.MoveLock:
     """Return the move lock, taken: a context that gives it back.
 
     :param who: one of :data:`history.APPLY`…
@@ -89,7 +89,7 @@ def hold_move_lock(here: Here, who: str, wait_s: float) -> move_lock.MoveLock:
 
 
 def make(
-    here: Here,
+    here: CommandContext,
     plan: moves.Plan,
     promised: dict[str, model.Promise],
     who: str,
@@ -118,7 +118,7 @@ def make(
         LOG.addHandler(teller)
         LOG.setLevel(logging.INFO)
         try:
-            mover = executor.Moving(
+            mover = executor.MoveExecutor(
                 here.options, here.root, LOG, who=who, batch=batch, record=record, port=here.port
             )
             mover.begin(plan, promised, targets)
@@ -134,8 +134,8 @@ def make(
 
 
 def _run(
-    here: Here,
-    mover: executor.Moving,
+    here: CommandContext,
+    mover: executor.MoveExecutor,
     wait: Callable[[float], int | None],
     shown: progress.LineProgress,
 ) -> int | None:
@@ -154,7 +154,7 @@ def _run(
             _mind(here, mover, files)
 
 
-def _mind(here: Here, mover: executor.Moving, files: guests.StatusFiles) -> None:
+def _mind(here: CommandContext, mover: executor.MoveExecutor, files: guests.StatusFiles) -> None:
     """End the move in hand of a guest that libvirt has begun to work on."""
     try:
         record = (

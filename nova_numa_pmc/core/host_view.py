@@ -25,7 +25,7 @@ _PARTS = 64
 #: ``numa_pmc:memory_intensity``: bandwidth relative to the host's mean per core.
 INTENSITY = {'low': 0.3, 'medium': 1.0, 'high': 3.0}
 #: A guest younger than this is charged its expected share beside what is measured.
-YOUNG_NS = 120 * 10**9
+NOT_YET_MEASURED_NS = 120 * 10**9
 DEFAULT_INTENSITY = 'medium'
 #: A guest's traffic is not derived from fewer [0.01 cores] of others: it would be noise.
 LEAST_HUNDREDTHS = 50
@@ -228,10 +228,10 @@ def request(
     :param history: None: none
     """
     history = history or model.History()
-    hints = dict(guest.hints)
-    policy = model.NONE if guest.override == 'ignore' else hints.get('numa_pmc:policy')
+    specs = dict(guest.extra_specs)
+    policy = model.NONE if guest.override == 'ignore' else specs.get('numa_pmc:policy')
     intensity = INTENSITY.get(
-        hints.get('numa_pmc:memory_intensity', ''), INTENSITY[DEFAULT_INTENSITY]
+        specs.get('numa_pmc:memory_intensity', ''), INTENSITY[DEFAULT_INTENSITY]
     )
     demand = expected_cores(guest.vcpus, history)
     return model.Request(
@@ -409,7 +409,7 @@ def _vcpus(
     guests, vcpus, young = ([0.0] * len(nodes) for _ in range(3))
     for promise, homes in zip(promises, _homes(nodes, [p.cpu_nodes for p in promises])):
         parts = _shares([cores[at] for at in homes]) if len(homes) > 1 else [1.0]
-        is_young = now_ns is not None and promise.since_ns > now_ns - YOUNG_NS
+        is_young = now_ns is not None and promise.since_ns > now_ns - NOT_YET_MEASURED_NS
         for at, part in zip(homes, parts):
             guests[at] += part
             vcpus[at] += part * promise.vcpus

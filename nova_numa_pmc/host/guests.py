@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 #: Where libvirt keeps a status file and a pid file for each active domain, below the root.
 STATUS_FILES = 'run/libvirt/qemu'
 
-_HINT_PREFIX = 'numa_pmc:'
+_EXTRA_SPEC_PREFIX = 'numa_pmc:'
 #: How much of a hint that is no line of text is kept.
 _SHOWN = 40
 _MAX_VCPUS = 65536
@@ -273,7 +273,9 @@ def _guest(found: Found, default_huge_page_bytes: int) -> model.Guest:
         locked=domain_memory.is_locked(found),
         devices=_devices(found),
         iothreads=_iothreads(found),
-        hints=tuple(item for item in sorted(specs.items()) if item[0].startswith(_HINT_PREFIX)),
+        extra_specs=tuple(
+            item for item in sorted(specs.items()) if item[0].startswith(_EXTRA_SPEC_PREFIX)
+        ),
         pinned_cpus=_pinned_cpus(found),
         pins=_pins(found),
         flavor=_flavor(found),
@@ -409,7 +411,7 @@ def _extra_specs(found: Found) -> dict[str, str]:
         if key in specs:
             raise DomainError(f'the extra spec {key!a} occurs twice')
         specs[key] = element.text.strip()
-        if key.startswith(_HINT_PREFIX) and not values.is_label(specs[key]):
+        if key.startswith(_EXTRA_SPEC_PREFIX) and not values.is_label(specs[key]):
             # As text that is no valid value, to be named in the log: a wrong hint is ignored.
             specs[key] = ascii(specs[key][:_SHOWN])
     return specs

@@ -15,7 +15,7 @@ import struct
 
 from nova_numa_pmc.record import Record
 
-#: Bits of :class:`Heard` (include/uapi/linux/inotify.h).
+#: Bits of :class:`InotifyEvent` (include/uapi/linux/inotify.h).
 MODIFY, MOVED_TO, CREATE, DELETE = 0x2, 0x80, 0x100, 0x200
 OVERFLOW, IGNORED, IS_DIRECTORY = 0x4000, 0x8000, 0x40000000
 _ONLY_DIRECTORY = 0x01000000
@@ -23,7 +23,7 @@ _HEAD = struct.Struct('iIII')  # wd, mask, cookie, length of the name that follo
 _READ_BYTES = 1 << 16
 
 
-class Heard(Record):
+class InotifyEvent(Record):
     """One event: the watch that it is of (−1: of none), its bits, the entry's name or ''."""
 
     watch: int
@@ -61,7 +61,7 @@ class Inotify:
         """Watch no longer; one whose directory has gone is fine."""
         self._libc.inotify_rm_watch(self._fd, watch)
 
-    def read(self) -> list[Heard]:
+    def read(self) -> list[InotifyEvent]:
         """Return what was heard since the last call, without waiting.
 
         :data:`OVERFLOW` says that more was lost (fs.inotify.max_queued_events).
@@ -75,7 +75,7 @@ class Inotify:
                     watch, mask, _, length = _HEAD.unpack_from(data, at)
                     at += _HEAD.size
                     name = data[at : at + length].split(b'\0', 1)[0]
-                    found.append(Heard(watch, mask, os.fsdecode(name)))
+                    found.append(InotifyEvent(watch, mask, os.fsdecode(name)))
                     at += length
         return found
 

@@ -30,7 +30,7 @@ _DEFINITION = (
     'locked',
     'devices',
     'iothreads',
-    'hints',
+    'extra_specs',
     'flavor',
     'preallocated',
     'host_devices',

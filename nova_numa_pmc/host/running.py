@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     #: A guest's uuid and pid, which tell apart two lives of one guest.
     _Life = tuple[str, int | None]
     #: {thread id: its times}
-    _Ran = Mapping[int, threads.Ran]
+    _Ran = Mapping[int, threads.ThreadTimes]
 
 #: Where memory lies changes slowly, and each reading makes the kernel sum up a tree of groups.
 MEMORY_MAX_AGE_NS = 15 * 10**9
@@ -63,7 +63,7 @@ class Guests:
         self._threads = threads.Threads(root)
         self._kept: dict[_Life, _KeptThreads] = {}
         #: Of all threads in the last tick, by uuid.
-        self._ran: dict[str, dict[int, threads.Ran]] = {}
+        self._ran: dict[str, dict[int, threads.ThreadTimes]] = {}
         #: How long a group was held back at the last reading [ns], by its directory.
         self._throttled: dict[str, int | None] = {}
         #: (version, directory) of the group of its memory.
@@ -107,7 +107,7 @@ class Guests:
 
     def _read_threads(
         self, by_uuid: Mapping[str, Guest], vcpus: Mapping[str, tuple[int, ...]], now_ns: int
-    ) -> dict[str, dict[int, threads.Ran]]:
+    ) -> dict[str, dict[int, threads.ThreadTimes]]:
         """Return {uuid: {tid: times}} of all threads."""
         keys: dict[str, frozenset[threads.Key]] = {}
         for uuid, guest in by_uuid.items():

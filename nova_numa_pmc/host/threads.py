@@ -23,7 +23,7 @@ _READ_BYTES = 4096
 _KEPT_PART = 8
 
 
-class Ran(Record):
+class ThreadTimes(Record):
     """A thread's times so far.
 
     :param run_ns, wait_ns: on a CPU, and waiting for one, cumulative
@@ -98,7 +98,7 @@ def _name(directory: str, tid: int) -> bytes:
         return b''
 
 
-def read(pid: int, tid: int, root: str = '/') -> Ran | None:
+def read(pid: int, tid: int, root: str = '/') -> ThreadTimes | None:
     """Return a thread's times; None: it is gone, or the kernel does not tell.
 
     ``schedstat`` (run and wait in ns: Documentation/scheduler/sched-stats.rst) has the times,
@@ -128,7 +128,7 @@ class Threads:
         self._kept: dict[Key, _ThreadFiles] = {}
         self._room = 0  # how many more descriptors may be kept
 
-    def read(self, wanted: Set[Key]) -> dict[Key, Ran]:
+    def read(self, wanted: Set[Key]) -> dict[Key, ThreadTimes]:
         """Return the times of those that are there; others are closed."""
         for key in self._kept.keys() - wanted:
             self._kept.pop(key).close()
@@ -144,7 +144,7 @@ class Threads:
                 found[key] = ran
         return found
 
-    def _anew(self, key: Key) -> Ran | None:
+    def _anew(self, key: Key) -> ThreadTimes | None:
         """Read a thread that is new, or has got the id of one that ended."""
         if key in self._kept:
             self._kept.pop(key).close()
@@ -184,13 +184,13 @@ class _ThreadFiles:
         self._schedstat = self._opened('schedstat')
         self._stat: int | None = None
         self._times: bytes | None = None
-        self._ran: Ran | None = None
+        self._ran: ThreadTimes | None = None
         self.descriptors = 1
 
     def _opened(self, name: str) -> int:
         return os.open(self._directory + name, os.O_RDONLY | os.O_CLOEXEC)
 
-    def read(self) -> Ran | None:
+    def read(self) -> ThreadTimes | None:
         """Return the thread's times; None: it is gone, or the kernel does not tell.
 
         When its times are as before it has not run, and is where it was: the other file, which
@@ -220,7 +220,7 @@ class _ThreadFiles:
             os.close(self._stat)
 
 
-def _parse(schedstat: bytes, stat: bytes) -> Ran | None:
+def _parse(schedstat: bytes, stat: bytes) -> ThreadTimes | None:
     """Return the times that the two files say; None: that is no thread's."""
     times = schedstat.split()
     fields = stat.rpartition(b')')[2].split(None, 37)
@@ -236,4 +236,4 @@ def _parse(schedstat: bytes, stat: bytes) -> Ran | None:
         and max(map(len, (run_ns, wait_ns, cpu, since))) < 21
     ):
         return None
-    return Ran(int(run_ns), int(wait_ns), int(cpu), int(since))
+    return ThreadTimes(int(run_ns), int(wait_ns), int(cpu), int(since))

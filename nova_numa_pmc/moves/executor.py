@@ -53,7 +53,7 @@ class Totals(Record):
     in_hand: int = 0
 
 
-class Moving:
+class MoveExecutor:
     """The moves in hand and to come.
 
     :param who, batch: as the history has them
@@ -180,7 +180,7 @@ class Moving:
         self._move, self._id = order.move, history.new_id()
         self.widened.begin()
         try:
-            self._parts = self._reserved(order)
+            self._parts = self._promised(order)
             for part in self._parts:
                 part.mover.step()
         except Exception as error:
@@ -189,7 +189,7 @@ class Moving:
         for part in self._parts:
             self.widened.note(order.move.kind, part)
 
-    def _reserved(self, order: PlannedMove) -> tuple[MovePart, ...]:
+    def _promised(self, order: PlannedMove) -> tuple[MovePart, ...]:
         """Record the promises of a move's guests, all or none; return its parts."""
         host = promises.usable_host(self._root, self.pool)
         parts = self.promises.parts(order, host)

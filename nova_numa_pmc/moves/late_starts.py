@@ -101,7 +101,7 @@ class LateStarts:
             decision = hook_started.beside_memory(
                 guest,
                 decision,
-                hook_started.lying(guest, groups, self._root)[0],
+                hook_started.memory_by_node(guest, groups, self._root)[0],
                 self.options,
                 self._root,
                 LOCK_TIMEOUT_S,
@@ -175,11 +175,11 @@ class LateStarts:
         ):
             return 0
         try:
-            lying = cgroups.memory_by_node(cgroups.find(guest.pid, self._root)) or {}
+            by_node = cgroups.memory_by_node(cgroups.find(guest.pid, self._root)) or {}
         except CpusetError:
             return 0
-        off_bytes = sum(size for node, size in lying.items() if node not in promise.mem_nodes)
-        few_bytes = max(FEW_BYTES, FEW_RATIO * sum(lying.values()))
+        off_bytes = sum(size for node, size in by_node.items() if node not in promise.mem_nodes)
+        few_bytes = max(FEW_BYTES, FEW_RATIO * sum(by_node.values()))
         return off_bytes if off_bytes > few_bytes else 0
 
 

@@ -11,7 +11,7 @@ from nova_numa_pmc.core.rebalance import eligibility, moves
 from nova_numa_pmc.exceptions import GuestGone, MigrationError
 from nova_numa_pmc.host import cgroups, guests
 from nova_numa_pmc.host.paging import guest_mover
-from nova_numa_pmc.moves.parts import MovePart, OfCpus, promised_after, within_l3
+from nova_numa_pmc.moves.parts import CpuMove, MovePart, promised_after, within_l3
 from nova_numa_pmc.moves.reassertion import left_by_us
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
 from nova_numa_pmc.record import Record
@@ -120,7 +120,7 @@ class MovePromises:
         guest: model.Guest,
         host: model.Topology,
         after: model.Promise,
-    ) -> guest_mover.GuestMove | OfCpus:
+    ) -> guest_mover.GuestMove | CpuMove:
         groups = cgroups.find(guest.pid, self._root)
         cpus = None
         if move.kind != moves.FETCH and step.to_nodes:
@@ -134,7 +134,7 @@ class MovePromises:
                     'guest %s: none of the CPUs allowed to it is on these nodes now' % step.name
                 )
         if not step.mem_nodes:
-            return OfCpus(groups, cpus, self._port)
+            return CpuMove(groups, cpus, self._port)
         count = sum(1 for each in move.steps if each.mem_nodes)
         terms = self.options.terms
         return guest_mover.GuestMove(

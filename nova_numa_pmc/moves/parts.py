@@ -31,11 +31,11 @@ class MovePart(Record):
     step: moves.Step
     before: model.Promise
     after: model.Promise
-    mover: guest_mover.GuestMove | OfCpus
+    mover: guest_mover.GuestMove | CpuMove
     began_s: float
 
 
-class OfCpus:
+class CpuMove:
     """A mover of CPUs alone, with what is used here of :class:`guest_mover.GuestMove`.
 
     :param cpus: None: let them go wherever the guest's parent may

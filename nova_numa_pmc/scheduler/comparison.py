@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nova_numa_pmc.core.scheduling.aggregates import Aggregates, Usual
-    from nova_numa_pmc.core.scheduling.outcome import Asked, Outcome
+    from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, Outcome
     from nova_numa_pmc.scheduler.request import Answer
 
     #: A domain's utilisations: CPU, bandwidth, link; 0.0: unknown.
@@ -35,7 +35,7 @@ _FEWEST = 8
 _NO_HISTORY = 0, 0.0
 
 
-def pressures(answers: Sequence[Answer], asked: Asked) -> list[float | None]:
+def pressures(answers: Sequence[Answer], asked: ExpectedGuest) -> list[float | None]:
     """Return the highest pressure that the guest would leave on the nodes it uses, by host.
 
     :returns: None where a host's pressure is unknown; infinite where none of its CPUs is one that
@@ -121,7 +121,7 @@ def _any(column: Sequence[float | None] | None) -> bool:
 
 
 def _highest(
-    host: Aggregates, found: Outcome, asked: Asked, cores: float, traffic: float
+    host: Aggregates, found: Outcome, asked: ExpectedGuest, cores: float, traffic: float
 ) -> float:
     """Return the highest pressure of the domains that the guest would use.
 
@@ -144,7 +144,7 @@ def _highest(
 
 
 def _completed(
-    host: Aggregates, found: Outcome, asked: Asked, traffic: float, least: Sequence[float]
+    host: Aggregates, found: Outcome, asked: ExpectedGuest, traffic: float, least: Sequence[float]
 ) -> float:
     """Return the same with the parts that the host doesn't know taken from others.
 
@@ -154,7 +154,7 @@ def _completed(
     return max(*lacking, *map(max, _parts(host, asked, found, traffic)), 0.0)
 
 
-def _quartiles(answers: Sequence[Answer], asked: Asked, traffic: float) -> list[float]:
+def _quartiles(answers: Sequence[Answer], asked: ExpectedGuest, traffic: float) -> list[float]:
     """Return the upper quartile of each part over the hosts that know it."""
     values: tuple[list[float], ...] = ([], [], [])
     hosts = 0
@@ -173,7 +173,7 @@ def _quartiles(answers: Sequence[Answer], asked: Asked, traffic: float) -> list[
     ]
 
 
-def _parts(host: Aggregates, asked: Asked, found: Outcome, traffic: float) -> list[_Parts]:
+def _parts(host: Aggregates, asked: ExpectedGuest, found: Outcome, traffic: float) -> list[_Parts]:
     """Return the utilisations of the domains that a guest would use, 0.0 for what is unknown."""
     cores = sum(host.cores[at] for at in found.cpus) or 1.0
     shares = {at: asked.demand_cores * host.cores[at] / cores for at in found.cpus}

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nova_numa_pmc.core.scheduling.aggregates import Aggregates
-    from nova_numa_pmc.core.scheduling.outcome import Asked, Outcome
+    from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, Outcome
 
     #: What an answer depends on, beside the metrics: vCPUs and MiB that came since, whether
     #: the guest is there, the question.
     _Size = tuple[float, int]  # vCPUs, MiB
-    _Key = tuple[float, float, _Size | None, Asked]
+    _Key = tuple[float, float, _Size | None, ExpectedGuest]
 
 #: More CPU than this many times a host's CPUs and its guests' vCPUs can't be wanted there.
 PLAUSIBLE = 2.0
@@ -99,7 +99,7 @@ class Question(Record):
         has to find another
     """
 
-    asked: Asked | None = None
+    asked: ExpectedGuest | None = None
     instance_uuid: str | None = None
     neutral: str | None = None
     wishes: extra_specs.Wishes = extra_specs.Wishes()
@@ -236,7 +236,7 @@ def _plausible(host: Aggregates, host_state: Host) -> bool:
     return wanted <= PLAUSIBLE * (most + max(0, host_state.vcpus_used))
 
 
-def _present(host_state: Host, uuid: str | None, asked: Asked) -> _Size | None:
+def _present(host_state: Host, uuid: str | None, asked: ExpectedGuest) -> _Size | None:
     """Return how large the guest is on a host that has it already, None: it isn't there.
 
     Before a resize that isn't what is asked for. The scheduler may know no more than the guest's
@@ -266,7 +266,11 @@ class _KeptAnswer:
 
 
 def _answer(
-    found: metrics.HostMetrics, vcpus: float, memory_mb: float, present: _Size | None, asked: Asked
+    found: metrics.HostMetrics,
+    vcpus: float,
+    memory_mb: float,
+    present: _Size | None,
+    asked: ExpectedGuest,
 ) -> Answer:
     host, limits = found.aggregates, found.limits
     history, cores_per_vcpu = found.history, PRIOR_CORES_PER_VCPU

@@ -30,7 +30,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..'
 
 from nova_numa_pmc.core.rebalance import moves, planner
 from nova_numa_pmc.core.rebalance.host_model import HostModel  # noqa: E402
-from nova_numa_pmc.core.rebalance.regrets import Regrets
+from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory
 from tests.bench.exact_rebalance import EQUAL_CORES, EQUAL_RATIO, Search  # noqa: E402
 from tests.sim.constant import GIB, Constant, load  # noqa: E402
 from tests.sim.loads import Scenario, total  # noqa: E402
@@ -115,7 +115,7 @@ def bound(host):
 
 def thousand(ticks=40):
     """Plan for 1,000 guests, make the moves, and go on."""
-    host, regrets = large_host(random.Random(1)), Regrets()
+    host, regrets = large_host(random.Random(1)), RebalanceMemory()
     terms = moves.RebalanceTerms(bytes_per_tick=64 * GIB, moves_per_hour=1000)
     cpu_ms, wall_ms, losses, made, size = [], [], [], 0, 0
     for tick in range(ticks):
@@ -197,7 +197,7 @@ def against_exact(hosts, seed=1):
             plans, _ = host.run(FREE, ticks, tick_s)
             ends.append(
                 (
-                    HostModel(host.situation(), FREE).balance.burden(),
+                    HostModel(host.situation(), FREE).host_loss.burden(),
                     sum(move.bytes for plan in plans for move in plan.moves),
                 )
             )

@@ -19,7 +19,7 @@ class Search:
         self.host_model = HostModel(situation, terms)
         self.budget = budget
         self.expanded = 0
-        self.balance = self.host_model.balance
+        self.host_loss = self.host_model.host_loss
         self.movers = sorted(
             (mover for mover in self.host_model.movers.values() if mover.movable),
             key=lambda each: -(each.demand + 4 * each.traffic * 1e-10),
@@ -33,7 +33,7 @@ class Search:
             for capacity, promised in zip(self.host_model.capacity, self.host_model.promised)
         ]
         for mover in self.movers:
-            self.balance.put(mover.effect, -1)
+            self.host_loss.put(mover.effect, -1)
             for at, size in mover.promise.items():
                 self.host_model.promised[at] -= size
         self.options = [self._options(mover) for mover in self.movers]
@@ -70,7 +70,7 @@ class Search:
         if not self.proven or self._bound(at) >= self.best - 1e-9:
             return
         if at == len(self.movers):
-            self.best = self.balance.burden()
+            self.best = self.host_loss.burden()
             return
         for option in self._cheapest_first(at):
             if self._take(option):
@@ -97,11 +97,11 @@ class Search:
             self._give_back(option)
 
     def _cheapest_first(self, at):
-        return sorted(self.options[at], key=lambda option: -self.balance.gain((), option[:1]))
+        return sorted(self.options[at], key=lambda option: -self.host_loss.gain((), option[:1]))
 
     def _take(self, option):
         effect, _, promise = option
-        self.balance.put(effect)
+        self.host_loss.put(effect)
         promised, fits = self.host_model.promised, True
         for n, amount in promise.items():
             promised[n] += amount
@@ -110,15 +110,15 @@ class Search:
 
     def _give_back(self, option):
         effect, _, promise = option
-        self.balance.put(effect, -1)
+        self.host_loss.put(effect, -1)
         for n, amount in promise.items():
             self.host_model.promised[n] -= amount
 
     def _bound(self, at):
         """No completion loses less: what is placed keeps its loss, the rest fills what idles."""
-        waiting, distance, queueing, crowding = self.balance.parts()
+        waiting, distance, queueing, crowding = self.host_loss.parts()
         idle = sum(
             max(0.0, cores - demand)
-            for cores, demand in zip(self.balance.cores, self.balance.demand)
+            for cores, demand in zip(self.host_loss.cores, self.host_loss.demand)
         )
         return waiting + distance + queueing + crowding + max(0.0, self.left[at] - idle)

@@ -97,7 +97,7 @@ def spans(cases, rng):
     found = []
     while len(found) < cases:
         view, request = drawn(rng)
-        ask = candidates.Ask(*memory_domains.merged(view), view, request)
+        ask = candidates.PlacementInput(*memory_domains.merged(view), view, request)
         best, exact_us = timed(exact, ask, LIMITS)
         if best is None or len(best.candidate.cpus) < 2:
             continue

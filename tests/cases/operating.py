@@ -35,7 +35,7 @@ class OperatingCase(RebalancingCase):
         def signals():
             yield lambda seconds: self.step()
 
-        made = context.Here(
+        made = context.CommandContext(
             self.root, self.wait, self.ask, signals, lambda: self.now_s * 10**9, port=self.kernel
         )
         made.terminal = terminal

@@ -3,7 +3,7 @@
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import moves, planner
-from nova_numa_pmc.core.rebalance.regrets import Regrets
+from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory
 
 GIB, MIB = 1 << 30, 1 << 20
 LINE_BYTES = 64
@@ -99,7 +99,7 @@ class Constant:
 
         :param noise: ``noise(guest, tick)`` returns the guest as measured in a tick
         """
-        plans, regrets = [], regrets or Regrets()
+        plans, regrets = [], regrets or RebalanceMemory()
         for tick in range(ticks):
             seen = [noise(guest, tick) for guest in self.guests] if noise else None
             plan, regrets = planner.plan(

@@ -3,7 +3,7 @@
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import moves, planner
-from nova_numa_pmc.core.rebalance.regrets import Regrets
+from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory
 
 GIB = 1 << 30
 
@@ -113,7 +113,7 @@ class Planned:
 
     def __init__(self, terms=None):
         self.terms = terms or moves.RebalanceTerms()
-        self.regrets = Regrets()
+        self.regrets = RebalanceMemory()
         self.kinds = {}
 
     def tick(self, host, now_s, elapsed_s, rng, noise):

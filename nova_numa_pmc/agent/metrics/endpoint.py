@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from nova_numa_pmc.agent.metrics.shown import Shown
+    from nova_numa_pmc.agent.metrics.shown import Scrape
     from nova_numa_pmc.conf.metrics import Address
 
     _Request = socket.socket | tuple[bytes, socket.socket]
@@ -107,7 +107,9 @@ class Endpoint:
     :raises ExportError: the address can't be had
     """
 
-    def __init__(self, address: Address, latest: Callable[[], Shown], log: logging.Logger) -> None:
+    def __init__(
+        self, address: Address, latest: Callable[[], Scrape], log: logging.Logger
+    ) -> None:
         registry = CollectorRegistry()
         registry.register(families.Collector(latest, log))
         ProcessCollector(registry=registry)

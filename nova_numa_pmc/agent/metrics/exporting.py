@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.agent.metrics.shown import Shown
+from nova_numa_pmc.agent.metrics.shown import Scrape
 from nova_numa_pmc.agent.problem_log import ProblemLog
 from nova_numa_pmc.conf import metrics as metrics_conf
 from nova_numa_pmc.exceptions import ExportError
@@ -39,7 +39,7 @@ class Exporter:
         self._endpoint: Endpoint | None = None
         self._installed = True
         self._ticks, self._seconds = 0, 0.0
-        self._shown: Shown  # there before anybody is served
+        self._shown: Scrape  # there before anybody is served
 
     @property
     def address(self) -> metrics_conf.Address | None:
@@ -52,7 +52,7 @@ class Exporter:
         :param seconds: how long it took
         """
         self._ticks, self._seconds = self._ticks + 1, self._seconds + seconds
-        self._shown = Shown(tick, self._options.guests, self._ticks, self._seconds)
+        self._shown = Scrape(tick, self._options.guests, self._ticks, self._seconds)
         # Again at each tick: an address may come up later than the agent.
         if self._options.address and not self._endpoint and self._installed:
             with self._problem_log.stage(_STAGE):

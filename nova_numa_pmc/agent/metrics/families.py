@@ -14,7 +14,7 @@ from prometheus_client import core
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import stages
-from nova_numa_pmc.agent.metrics.shown import Shown
+from nova_numa_pmc.agent.metrics.shown import Scrape
 from nova_numa_pmc.core.rebalance import moves
 from nova_numa_pmc.measurement import Sample
 from nova_numa_pmc.moves.executor import RESULTS
@@ -131,7 +131,7 @@ class Collector:
     :param latest: what it returns is never changed
     """
 
-    def __init__(self, latest: Callable[[], Shown], log: logging.Logger) -> None:
+    def __init__(self, latest: Callable[[], Scrape], log: logging.Logger) -> None:
         self._latest, self._log, self._failed = latest, log, False
         try:
             self._version = importlib.metadata.version('nova-numa-pmc')
@@ -145,7 +145,7 @@ class Collector:
             Sample(0.0, 0.0, ''),
             host_state=HostState(0.0, 0.0, model.HostView((), ()), ()),
         )
-        return tuple(families(Shown(tick, True, 0, 0.0), self._version))
+        return tuple(families(Scrape(tick, True, 0, 0.0), self._version))
 
     def collect(self) -> tuple[core.Metric, ...]:
         """Return the families of the last tick."""
@@ -158,7 +158,7 @@ class Collector:
             raise
 
 
-def families(shown: Shown, version: str) -> Iterator[core.Metric]:
+def families(shown: Scrape, version: str) -> Iterator[core.Metric]:
     """Yield the metrics of a tick."""
     tick = shown.tick
     yield from _agent(shown, version)
@@ -195,7 +195,7 @@ def families(shown: Shown, version: str) -> Iterator[core.Metric]:
         yield from _guests(sample.guests)
 
 
-def _agent(shown: Shown, version: str) -> Iterator[core.Metric]:
+def _agent(shown: Scrape, version: str) -> Iterator[core.Metric]:
     tick, totals = shown.tick, shown.tick.totals
     yield _info('agent', 'The agent that is running', {'version': version})
     yield core.SummaryMetricFamily(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.agent.stages import Tick
 
 
-class Shown(Record):
+class Scrape(Record):
     """The values of a scrape.
 
     :param guests: as in :class:`metrics_conf.MetricsOptions`

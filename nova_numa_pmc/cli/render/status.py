@@ -16,7 +16,7 @@ from nova_numa_pmc.cpulist import format_cpulist, format_nodes, name_nodes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nova_numa_pmc.cli.host_status import AgentStatus, NodeStatus, Standing
+    from nova_numa_pmc.cli.host_status import AgentStatus, GuestStatus, NodeStatus
     from nova_numa_pmc.core.demand.demand_history import GuestHistory
     from nova_numa_pmc.state.overrides import Override
 
@@ -132,7 +132,7 @@ def node_table(nodes: Iterable[NodeStatus]) -> tables.Table:
     )
 
 
-def guest_table(guests: Iterable[Standing], now_s: float, boottime_s: float) -> tables.Table:
+def guest_table(guests: Iterable[GuestStatus], now_s: float, boottime_s: float) -> tables.Table:
     """Return guests as a table.
 
     :param now_s, boottime_s: CLOCK_REALTIME and CLOCK_BOOTTIME [s]
@@ -158,7 +158,7 @@ def guest_table(guests: Iterable[Standing], now_s: float, boottime_s: float) -> 
     )
 
 
-def why(one: Standing, now_s: float, boottime_s: float) -> str:
+def why(one: GuestStatus, now_s: float, boottime_s: float) -> str:
     """Return one line on why a guest is where it is, and what keeps it there."""
     promise = one.promise
     if one.problem:
@@ -192,7 +192,7 @@ def why(one: Standing, now_s: float, boottime_s: float) -> str:
     return '; '.join(parts)
 
 
-def _origin(one: Standing, promise: model.Promise, now_s: float, boottime_s: float) -> str:
+def _origin(one: GuestStatus, promise: model.Promise, now_s: float, boottime_s: float) -> str:
     if promise.origin == model.PINNED or (one.guest.placed_by and not one.pinned):
         return 'placed by others' + (
             ': ' + ', '.join(one.guest.placed_by) if one.guest.placed_by else ''
@@ -234,7 +234,7 @@ def _memory(by_node: dict[int, int] | None) -> str:
 def to_data(
     agent: AgentStatus,
     nodes: Iterable[NodeStatus],
-    guests: Iterable[Standing],
+    guests: Iterable[GuestStatus],
     absent: Iterable[Override],
     problems: Iterable[str],
     now_s: float,

@@ -51,9 +51,9 @@ def add_moving(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
+def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
     """Show the plan, ask, make the moves; return the exit code."""
-    here = here or context.Here(args.root)
+    here = here or context.CommandContext(args.root)
     if not may_ask(args, here):
         return exits.USAGE
     here.need_root()
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
     return exits.NOT_EMPTY if plan.moves else exits.OK
 
 
-def may_ask(args: argparse.Namespace, here: context.Here) -> bool:
+def may_ask(args: argparse.Namespace, here: context.CommandContext) -> bool:
     """Return whether it was said not to ask, or somebody can be asked; tell where neither is."""
     if args.yes or (here.terminal and not args.json):
         return True
@@ -91,7 +91,7 @@ def may_ask(args: argparse.Namespace, here: context.Here) -> bool:
     return False
 
 
-def agreed(here: context.Here, question: str) -> bool:
+def agreed(here: context.CommandContext, question: str) -> bool:
     """Ask; an end of the input is a no."""
     try:
         return here.ask(question + ' [y/N] ').strip().lower() in ('y', 'yes')

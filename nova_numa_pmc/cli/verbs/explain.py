@@ -142,13 +142,13 @@ def new_guest(args: argparse.Namespace) -> model.Guest:
             'the size of the guest is missing: give --vcpus and --memory, --flavor or --guest'
         )
     specs = {**flavor.get('specs', {}), **dict(args.spec)}
-    hints = tuple(sorted(pair for pair in specs.items() if pair[0].startswith(extra_specs.PREFIX)))
+    ours = tuple(sorted(pair for pair in specs.items() if pair[0].startswith(extra_specs.PREFIX)))
     return model.Guest(
         _NEW_UUID,
         _NEW_NAME,
         vcpus,
         memory_bytes,
-        hints=hints,
+        extra_specs=ours,
         placed_by=extra_specs.pinned_by_nova(specs),
     )
 
@@ -194,7 +194,7 @@ def as_dict(
             'name': guest.name,
             'vcpus': guest.vcpus,
             'memory_bytes': guest.memory_bytes,
-            'extra_specs': dict(guest.hints),
+            'extra_specs': dict(guest.extra_specs),
             'placed_by': list(guest.placed_by),
         },
         'recorded': recorded and recorded._asdict(),

@@ -42,9 +42,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
+def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
     """Ignore the guest; return the exit code."""
-    here = here or context.Here(args.root)
+    here = here or context.CommandContext(args.root)
     here.need_root()
     if not args.release:
         uuid, name = here.find_said(args.guest)
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
     return exits.OK
 
 
-def _release(here: context.Here, guest: model.Guest) -> None:
+def _release(here: context.CommandContext, guest: model.Guest) -> None:
     """Promise a guest no place and let it go wherever guests may; what others placed stays."""
     with promises.locked(here.shared, here.root, LOCK_TIMEOUT_S) as record:
         promise = record.promises.get(guest.uuid)

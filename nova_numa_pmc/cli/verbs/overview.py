@@ -39,9 +39,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_common(parser, 'print one JSON object with status and plan')
 
 
-def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
+def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
     """Show status and plan, ask, make the moves; return the exit code."""
-    here = here or context.Here(args.root)
+    here = here or context.CommandContext(args.root)
     asks = here.terminal and here.may_write and not args.json
     seen = here.measure(args.interval, write_promises=asks)
     plan, situation = here.propose(seen, args.horizon)

@@ -39,9 +39,9 @@ def _reason(text: str) -> str:
     return text
 
 
-def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
+def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
     """Pause the agent; return the exit code."""
-    here = here or context.Here(args.root)
+    here = here or context.CommandContext(args.root)
     here.need_root()
     paused = pause.begin(here.directory, args.reason)
     if args.json:

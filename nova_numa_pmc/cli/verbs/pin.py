@@ -54,9 +54,9 @@ def add_guest(parser: argparse.ArgumentParser) -> None:
     options.add_common(parser)
 
 
-def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
+def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
     """Pin the guest; return the exit code."""
-    here = here or context.Here(args.root)
+    here = here or context.CommandContext(args.root)
     here.need_root()
     outcome = None
     if args.node is None:
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
 
 
 def say(
-    here: context.Here,
+    here: context.CommandContext,
     override: overrides.Override,
     args: argparse.Namespace,
     outcome: dict[str, Any] | None = None,
@@ -105,7 +105,7 @@ def say(
 
 
 def _bring(
-    here: context.Here, guest: model.Guest, node_id: int, wait_s: float
+    here: context.CommandContext, guest: model.Guest, node_id: int, wait_s: float
 ) -> run_moves.RunResult | None:
     """Move a guest to a node; return what came of it, None: it is there.
 
@@ -145,7 +145,7 @@ def _bring(
     return run_moves.make(here, moves.Plan((move,)), seen.record.promises, history.PIN, wait_s)
 
 
-def _is_elsewhere(here: context.Here, guest: model.Guest, node_id: int) -> bool:
+def _is_elsewhere(here: context.CommandContext, guest: model.Guest, node_id: int) -> bool:
     """Return whether much of a guest's memory is off its node: a move was ended, or it spilled."""
     try:
         by_node = cgroups.memory_by_node(cgroups.find(guest.pid, here.root)) or {}

@@ -66,9 +66,9 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
+def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
     """Print the plan; return the exit code."""
-    here = here or context.Here(args.root)
+    here = here or context.CommandContext(args.root)
     seen = here.measure(args.interval)
     plan, situation = here.propose(seen, args.horizon, args.guest)
     if args.json:

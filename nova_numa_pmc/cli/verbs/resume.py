@@ -26,9 +26,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_common(parser)
 
 
-def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
+def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
     """Let the agent go on; return the exit code."""
-    here = here or context.Here(args.root)
+    here = here or context.CommandContext(args.root)
     here.need_root()
     was = pause.end(here.directory)
     if args.json:

@@ -41,9 +41,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_common(parser)
 
 
-def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
+def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
     """Show how the host stands; return the exit code."""
-    here = here or context.Here(args.root)
+    here = here or context.CommandContext(args.root)
     seen = here.measure(args.interval) if args.interval else here.look()
     if args.json:
         print(json.dumps(to_data(here, seen)))
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
     return exits.OK
 
 
-def show(here: context.Here, seen: context.ObservedHost) -> None:
+def show(here: context.CommandContext, seen: context.ObservedHost) -> None:
     """Print how a host stands, and to stderr what could not be told."""
     agent, nodes, guests, absent, problems, source = _found(here, seen)
     lines = status.agent_lines(agent, seen.sample is not None)
@@ -72,7 +72,7 @@ def show(here: context.Here, seen: context.ObservedHost) -> None:
         print('problem: ' + tables.printable(problem), file=sys.stderr)
 
 
-def to_data(here: context.Here, seen: context.ObservedHost) -> dict[str, Any]:
+def to_data(here: context.CommandContext, seen: context.ObservedHost) -> dict[str, Any]:
     """Return how a host stands as plain data."""
     agent, nodes, guests, absent, problems, source = _found(here, seen)
     return dict(
@@ -82,11 +82,11 @@ def to_data(here: context.Here, seen: context.ObservedHost) -> dict[str, Any]:
 
 
 def _found(
-    here: context.Here, seen: context.ObservedHost
+    here: context.CommandContext, seen: context.ObservedHost
 ) -> tuple[
     host_status.AgentStatus,
     tuple[host_status.NodeStatus, ...],
-    tuple[host_status.Standing, ...],
+    tuple[host_status.GuestStatus, ...],
     list[Override],
     tuple[str, ...],
     str,

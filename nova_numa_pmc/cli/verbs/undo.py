@@ -38,9 +38,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_common(parser)
 
 
-def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
+def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
     """Show what would be taken back, ask, do it; return the exit code."""
-    here = here or context.Here(args.root)
+    here = here or context.CommandContext(args.root)
     if not apply.may_ask(args, here):
         return exits.USAGE
     here.need_root()

@@ -32,9 +32,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     pin.add_guest(parser)
 
 
-def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
+def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
     """Forget what was said of the guest; return the exit code."""
-    here = here or context.Here(args.root)
+    here = here or context.CommandContext(args.root)
     here.need_root()
     uuid, name = here.find_said(args.guest)
     dropped = overrides.drop(uuid, here.root)
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
     return exits.OK
 
 
-def _restore(here: context.Here, uuid: str) -> list[str]:
+def _restore(here: context.CommandContext, uuid: str) -> list[str]:
     """Give back the threads that were pinned since the guest was placed; return their names."""
     for guest in here.guests()[0]:
         if guest.uuid == uuid:

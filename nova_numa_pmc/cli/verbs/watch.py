@@ -34,9 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_common(parser, 'print one JSON object per line')
 
 
-def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
+def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
     """Show plans until the operator ends it; return the exit code."""
-    here = here or context.Here(args.root)
+    here = here or context.CommandContext(args.root)
     with top.until_interrupted():
         if args.json or not here.terminal:
             _print_all(args, here)
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, here: context.Here | None = None) -> int:
     return exits.OK
 
 
-def _print_all(args: argparse.Namespace, here: context.Here) -> None:
+def _print_all(args: argparse.Namespace, here: context.CommandContext) -> None:
     printed: set[str] = set()
     for seen in here.samples(args.interval, here.wait):
         plan, situation = here.propose(seen, args.horizon, args.guest)
@@ -56,7 +56,7 @@ def _print_all(args: argparse.Namespace, here: context.Here) -> None:
             print('\n'.join(plans.lines(plan, situation, args.horizon, seen)) + '\n', flush=True)
 
 
-def _live(args: argparse.Namespace, here: context.Here) -> None:
+def _live(args: argparse.Namespace, here: context.CommandContext) -> None:
     with screen.keys() as key, screen.open_screen(sys.stdout) as drawn:
         drawn.draw(['measuring for %g s …  (q ends)' % args.interval])
 

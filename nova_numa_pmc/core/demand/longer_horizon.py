@@ -14,7 +14,7 @@ from nova_numa_pmc.core.demand import demand_history, flavors
 from nova_numa_pmc.core.host_view import (
     DEFAULT_INTENSITY,
     INTENSITY,
-    YOUNG_NS,
+    NOT_YET_MEASURED_NS,
     capacity_cores,
     expected_cores,
 )
@@ -264,7 +264,7 @@ class LongerHorizon:
         demand: Amount
         traffic: Amount | None
         if promise is not None and (
-            not promise.started or promise.since_ns > self._now_ns - YOUNG_NS
+            not promise.started or promise.since_ns > self._now_ns - NOT_YET_MEASURED_NS
         ):
             demand, traffic = self._expected(uuid, promise, history)
         elif sample is None or history is None or history.demand.day.mean is None:
@@ -299,11 +299,13 @@ class LongerHorizon:
         cores = expected_cores(guest.vcpus if guest else promise.vcpus, known)
         bytes_per_sec = 0.0
         if known.bytes_per_core_sec is not None:
-            hint = dict(guest.hints).get('numa_pmc:memory_intensity', '') if guest else ''
+            intensity = (
+                dict(guest.extra_specs).get('numa_pmc:memory_intensity', '') if guest else ''
+            )
             bytes_per_sec = (
                 cores
                 * known.bytes_per_core_sec
-                * INTENSITY.get(hint, INTENSITY[DEFAULT_INTENSITY])
+                * INTENSITY.get(intensity, INTENSITY[DEFAULT_INTENSITY])
             )
         measured = wanted = None
         if history is not None:

@@ -25,7 +25,7 @@ class Candidate:
         self.cpus, self.mems, self.bind = cpus, mems, bind
 
 
-class Ask:
+class PlacementInput:
     """The question: a host by domain, a request, and by position what the host has for it.
 
     :ivar threads: how many CPUs the guest may use
@@ -86,7 +86,7 @@ def free_bytes(nodes: Sequence[model.NodeView], request: model.Request) -> list[
 
 
 def tiers(
-    ask: Ask, costs: Callable[[], Sequence[node_sets.Cost]] | None = None
+    ask: PlacementInput, costs: Callable[[], Sequence[node_sets.Cost]] | None = None
 ) -> Iterator[tuple[str, list[Candidate]]]:
     """Yield (code, candidates) from the best kind of place to the least.
 
@@ -125,13 +125,13 @@ def tiers(
         )
 
 
-def _everywhere(ask: Ask) -> list[Candidate]:
+def _everywhere(ask: PlacementInput) -> list[Candidate]:
     cpus = tuple(at for at, threads in enumerate(ask.threads) if threads)
     fits = sum(max(0, ask.free_bytes[at]) for at in cpus) >= ask.request.memory_bytes
     return [Candidate(cpus, cpus if fits else (), fits)]
 
 
-def _maxima(ask: Ask) -> list[float | None]:
+def _maxima(ask: PlacementInput) -> list[float | None]:
     """List what bandwidth each position has for the guest [bytes/s]; None: unknown.
 
     0 where there is no memory of its kind for guests: on a node with CPUs only, and on one
@@ -146,7 +146,7 @@ def _maxima(ask: Ask) -> list[float | None]:
     ]
 
 
-def _bandwidth_need(ask: Ask) -> float | None:
+def _bandwidth_need(ask: PlacementInput) -> float | None:
     """Return what bandwidth a place must have [bytes/s]; None: unknown, so no constraint.
 
     A guest that alone exceeds a node's maximum runs better over several nodes than local;
@@ -159,7 +159,7 @@ def _bandwidth_need(ask: Ask) -> float | None:
     return None if len(maxima) < len(ask.view.nodes) else min(wanted, sum(maxima))
 
 
-def _single_nodes(ask: Ask, bandwidth: float | None) -> list[Candidate]:
+def _single_nodes(ask: PlacementInput, bandwidth: float | None) -> list[Candidate]:
     vcpus, memory_bytes = max(1, ask.request.vcpus), ask.request.memory_bytes
     found = []
     for at, node in enumerate(ask.view.nodes):
@@ -181,7 +181,7 @@ def is_memoryless(node: model.NodeView) -> bool:
     return not node.capacity_bytes and not node.huge_free_bytes
 
 
-def _nearest_memory(ask: Ask, at: int) -> int | None:
+def _nearest_memory(ask: PlacementInput, at: int) -> int | None:
     """Find where a CPU-only node's memory would lie; None: it does not fit there."""
     having = [other for other, node in enumerate(ask.view.nodes) if not is_memoryless(node)]
     nearest = min(
@@ -193,7 +193,7 @@ def _nearest_memory(ask: Ask, at: int) -> int | None:
 
 
 def _spans(
-    ask: Ask, bandwidth: float | None, costs: Sequence[node_sets.Cost] | None
+    ask: PlacementInput, bandwidth: float | None, costs: Sequence[node_sets.Cost] | None
 ) -> list[Candidate]:
     room: list[tuple[float, ...]] = [
         (threads, max(0, free)) for threads, free in zip(ask.threads, ask.free_bytes)

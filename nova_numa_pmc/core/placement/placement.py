@@ -25,7 +25,7 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nova_numa_pmc.core.placement.candidates import Ask, Candidate
+    from nova_numa_pmc.core.placement.candidates import Candidate, PlacementInput
     from nova_numa_pmc.core.placement.ranking import Rank
 
 __all__ = ['charged_since', 'explain', 'history', 'place', 'promise', 'request', 'view']
@@ -74,7 +74,7 @@ def place(
     if request.policy == model.NONE:
         return _left_alone(model.Reason('policy_none'))
     merged, members = memory_domains.merged(host_view)
-    ask = candidates.Ask(merged, members, host_view, request)
+    ask = candidates.PlacementInput(merged, members, host_view, request)
     decided = decide(ask, limits)
     if not decided.ranks:
         return _left_alone(decided.reason)
@@ -97,7 +97,7 @@ class TierDecision:
         self.reason, self.ranks, self.assumed = reason, ranks, assumed
 
 
-def decide(ask: Ask, limits: model.Limits) -> TierDecision:
+def decide(ask: PlacementInput, limits: model.Limits) -> TierDecision:
     """Order the places that a guest could have."""
     wanted = ask.request
     if sum(ask.threads) < max(1, wanted.vcpus):
@@ -146,7 +146,10 @@ def _left_alone(reason: model.Reason) -> model.Placement:
 
 
 def _placement(
-    host_view: model.HostView, members: Sequence[tuple[int, ...]], ask: Ask, decided: TierDecision
+    host_view: model.HostView,
+    members: Sequence[tuple[int, ...]],
+    ask: PlacementInput,
+    decided: TierDecision,
 ) -> model.Placement:
     """Turn the best candidate into a placement with its reasons."""
     best, code = decided.ranks[0].candidate, decided.reason.code
@@ -214,7 +217,7 @@ def _verdict(
     return model.Reason(code, values)
 
 
-def _cpus(ask: Ask, candidate: Candidate) -> frozenset[int] | None:
+def _cpus(ask: PlacementInput, candidate: Candidate) -> frozenset[int] | None:
     parts = [
         cpus for cpus in (ask.view.nodes[at].cpus for at in candidate.cpus) if cpus is not None
     ]
@@ -224,7 +227,7 @@ def _cpus(ask: Ask, candidate: Candidate) -> frozenset[int] | None:
     return cpus if ask.request.allowed_cpus is None else cpus & ask.request.allowed_cpus
 
 
-def _remarks(ask: Ask, code: str, assumed: tuple[str, ...]) -> tuple[model.Reason, ...]:
+def _remarks(ask: PlacementInput, code: str, assumed: tuple[str, ...]) -> tuple[model.Reason, ...]:
     """Add what the decision had to do without."""
     remarks: tuple[model.Reason, ...] = ()
     if code in ('span', 'cpus_only'):

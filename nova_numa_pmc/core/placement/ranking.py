@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from nova_numa_pmc.core.placement.candidates import Ask, Candidate
+    from nova_numa_pmc.core.placement.candidates import Candidate, PlacementInput
     from nova_numa_pmc.model import Limits, NodeView, Request
 
     #: By :data:`KEY_PARTS`; of a set of nodes some are lists, so that keys of both don't compare.
@@ -46,7 +46,7 @@ class Rank:
 
 
 def ranked(
-    ask: Ask, candidates: Sequence[Candidate], limits: Limits
+    ask: PlacementInput, candidates: Sequence[Candidate], limits: Limits
 ) -> tuple[list[Rank], tuple[str, ...]]:
     """Sort candidates by their keys.
 
@@ -61,7 +61,7 @@ def ranked(
     return ranks, assumed
 
 
-def costs(ask: Ask, limits: Limits) -> list[tuple[float, float]]:
+def costs(ask: PlacementInput, limits: Limits) -> list[tuple[float, float]]:
     """Return by position (steps of its pressure above the floor, its pressure) as it is."""
     nodes, _ = missing.completed(ask.view.nodes)
     pressures = [_pressure(node, 0, 0) for node in nodes]
@@ -71,7 +71,7 @@ def costs(ask: Ask, limits: Limits) -> list[tuple[float, float]]:
 
 
 def _rank_single(
-    ask: Ask, candidate: Candidate, nodes: Sequence[NodeView], limits: Limits
+    ask: PlacementInput, candidate: Candidate, nodes: Sequence[NodeView], limits: Limits
 ) -> Rank:
     """Rank a single node; the same key as a set's, without the vectors: this is the usual case."""
     view, wanted, at = ask.view, ask.request, candidate.cpus[0]
@@ -96,7 +96,7 @@ def _rank_single(
     )
 
 
-def left(ask: Ask, candidate: Candidate) -> tuple[list[float], list[float]]:
+def left(ask: PlacementInput, candidate: Candidate) -> tuple[list[float], list[float]]:
     """Return what pressures a guest would leave.
 
     :returns: (pressures of the candidate's nodes, highest first; those of the others, highest
@@ -116,7 +116,7 @@ def left(ask: Ask, candidate: Candidate) -> tuple[list[float], list[float]]:
     )
 
 
-def _charged(ask: Ask, candidate: Candidate, nodes: Sequence[NodeView]) -> list[float]:
+def _charged(ask: PlacementInput, candidate: Candidate, nodes: Sequence[NodeView]) -> list[float]:
     """List the pressures that a guest leaves on a candidate's nodes, highest first."""
     mems = candidate.mems or candidate.cpus
     cores = sum(nodes[at].cores for at in candidate.cpus) or 1.0
@@ -133,7 +133,7 @@ def _charged(ask: Ask, candidate: Candidate, nodes: Sequence[NodeView]) -> list[
     )
 
 
-def _crowd(ask: Ask, candidate: Candidate) -> list[float]:
+def _crowd(ask: PlacementInput, candidate: Candidate) -> list[float]:
     """List vCPUs per core of a candidate's nodes with the guest on them, highest first."""
     nodes = ask.view.nodes
     cores = sum(nodes[at].cores for at in candidate.cpus) or 1.0
@@ -150,7 +150,9 @@ def _crowd(ask: Ask, candidate: Candidate) -> list[float]:
     )
 
 
-def _rank_set(ask: Ask, candidate: Candidate, nodes: Sequence[NodeView], limits: Limits) -> Rank:
+def _rank_set(
+    ask: PlacementInput, candidate: Candidate, nodes: Sequence[NodeView], limits: Limits
+) -> Rank:
     view, mems = ask.view, candidate.mems or candidate.cpus
     pressures = _charged(ask, candidate, nodes)
     return Rank(
@@ -222,7 +224,7 @@ def steps(pressure: float, limits: Limits) -> float:
     return int(pressure / limits.pressure_step + 1e-9)
 
 
-def _distance(ask: Ask, candidate: Candidate) -> float:
+def _distance(ask: PlacementInput, candidate: Candidate) -> float:
     """Average how far CPUs are from memory, plus from devices [SLIT units beyond local]."""
     if len(candidate.cpus) == 1 and candidate.mems in ((), candidate.cpus) and not ask.devices:
         return 0
@@ -235,7 +237,7 @@ def _distance(ask: Ask, candidate: Candidate) -> float:
     return round(far, 6)
 
 
-def _promised_ratio(ask: Ask, positions: tuple[int, ...]) -> float:
+def _promised_ratio(ask: PlacementInput, positions: tuple[int, ...]) -> float:
     """Return how much of the nodes' capacity is promised with the guest on them."""
     memory_bytes = ask.request.memory_bytes
     if ask.request.page_bytes is not None:

@@ -129,4 +129,4 @@ def _is_new(case: _Case) -> bool:
 
 
 def _policy(case: _Case) -> str | None:
-    return dict(case.guest.hints).get('numa_pmc:policy')
+    return dict(case.guest.extra_specs).get('numa_pmc:policy')

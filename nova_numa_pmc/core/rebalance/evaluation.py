@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nova_numa_pmc import model
-from nova_numa_pmc.core.rebalance import losses as balances, moves
+from nova_numa_pmc.core.rebalance import losses, moves
 from nova_numa_pmc.core.rebalance.regrets import Trial
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -46,7 +46,7 @@ class MoveCandidate:
         # Equals go to the emptiest target; names come last.
         self._order = (
             self.bytes,
-            round(sum(host_model.balance.pressure(place.cpus[0]) for _, place in steps), 6),
+            round(sum(host_model.host_loss.pressure(place.cpus[0]) for _, place in steps), 6),
             sorted((mover.guest.uuid, place.cpus) for mover, place in steps),
         )
 
@@ -61,7 +61,7 @@ class MoveCandidate:
 
 def gain(host_model: HostModel, steps: Change) -> float:
     """Return what some steps would gain [cores]."""
-    found = host_model.balance.gain(
+    found = host_model.host_loss.gain(
         [mover.effect for mover, _ in steps],
         [host_model.effect(mover, place) for mover, place in steps],
     )
@@ -109,7 +109,9 @@ def made(host_model: HostModel, candidate: MoveCandidate) -> moves.Move:
     added = [host_model.effect(mover, place) for mover, place in candidate.steps]
     spared = [
         now - then
-        for now, then in zip(host_model.balance.parts(), host_model.balance.parts(removed, added))
+        for now, then in zip(
+            host_model.host_loss.parts(), host_model.host_loss.parts(removed, added)
+        )
     ]
     spared.append(candidate.gain - sum(spared))
     reasons = sorted(
@@ -188,23 +190,24 @@ def _pooled(host_model: HostModel, mover: Mover, place: Place) -> float:
     h(ΣD, ΣC, √Σv²) instead of Σ h(D, C, v). Guests that may use both take up a part of
     it (:data:`TAKEN_UP`); what is then left are bursts of both nodes together.
     """
-    balance = host_model.balance
-    if not any(balance.bursts[n] for n in place.cpus):
+    host_loss = host_model.host_loss
+    if not any(host_loss.bursts[n] for n in place.cpus):
         return 0.0
     nodes = place.cpus
-    demand = balance.poured()
+    demand = host_loss.poured()
     if len(mover.at) == 1:
         demand[mover.at[0]] -= mover.demand
-        balances.levelled(demand, balance.cores, nodes, mover.demand)
+        losses.levelled(demand, host_loss.cores, nodes, mover.demand)
     apart = sum(
-        balance.wait(n, demand) - balances.waiting(demand[n], balance.cores[n], 0.0) for n in nodes
+        host_loss.wait(n, demand) - losses.waiting(demand[n], host_loss.cores[n], 0.0)
+        for n in nodes
     )
-    total, cores = (sum(values[n] for n in nodes) for values in (demand, balance.cores))
-    spread = sum(balance.bursts[n] ** 2 for n in nodes) ** 0.5
-    together = balances.waiting(total, cores, spread) - balances.waiting(total, cores, 0.0)
+    total, cores = (sum(values[n] for n in nodes) for values in (demand, host_loss.cores))
+    spread = sum(host_loss.bursts[n] ** 2 for n in nodes) ** 0.5
+    together = losses.waiting(total, cores, spread) - losses.waiting(total, cores, 0.0)
     shared = sum(
         wants
-        for wide, wants in balance.wide.items()
+        for wide, wants in host_loss.wide.items()
         if wide != mover.at and len(set(wide).intersection(nodes)) > 1
     )
     return max(0.0, min(apart - together, TAKEN_UP * (shared + mover.demand)) - TAKEN_UP * shared)
@@ -212,12 +215,12 @@ def _pooled(host_model: HostModel, mover: Mover, place: Place) -> float:
 
 def _homecoming(host_model: HostModel, mover: Mover, place: Place, gain: float) -> float:
     """Let a guest go home only where that leaves room; then even a small gain counts."""
-    balance = host_model.balance
-    others = dict(balance.wide)
+    host_loss = host_model.host_loss
+    others = dict(host_loss.wide)
     others[mover.at] = others.get(mover.at, 0.0) - mover.demand
-    demand = balance.poured(wide=others)
+    demand = host_loss.poured(wide=others)
     for n in place.cpus:
-        if demand[n] + mover.demand > host_model.terms.narrow_below_ratio * balance.cores[n]:
+        if demand[n] + mover.demand > host_model.terms.narrow_below_ratio * host_loss.cores[n]:
             return 0.0
     if gain < 0:
         return gain

@@ -110,7 +110,7 @@ def _young(promise: model.Promise | None, now_ns: int | None) -> bool:
         promise is not None
         and now_ns is not None
         and promise.origin == model.PLACED
-        and promise.since_ns > now_ns - placement_order.YOUNG_NS
+        and promise.since_ns > now_ns - placement_order.JUST_PLACED_NS
     )
 
 

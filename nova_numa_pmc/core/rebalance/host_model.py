@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nova_numa_pmc.core.page_choice import BATCH_BYTES
-from nova_numa_pmc.core.rebalance import losses as balances
+from nova_numa_pmc.core.rebalance import losses
 from nova_numa_pmc.core.rebalance.layout import Layout
 from nova_numa_pmc.core.rebalance.placement_order import NodeOrder
 
@@ -49,16 +49,16 @@ class HostModel(Layout):
         super().__init__(situation, terms)
         self._order = NodeOrder(self.nodes, self.memory_at, self.latencies_ns, situation.limits)
 
-    def effect(self, mover: Mover, place: Place) -> balances.Effect:
+    def effect(self, mover: Mover, place: Place) -> losses.Effect:
         """Return what a guest would add at a place; its memory all there, or as it lies."""
         if len(place.cpus) == 1 and place in mover.effects:
             return mover.effects[place]
-        found = balances.effect(
+        found = losses.effect(
             place.cpus,
             mover.demand,
             self._cpu_shares(mover, place.cpus),
             mover.mem_shares if place.memory is None else ((place.memory, 1.0),),
-            mover.lines_sec,
+            mover.stalls_per_ns,
             mover.traffic,
             self.latencies_ns,
             queues=mover.counted,
@@ -94,7 +94,7 @@ class HostModel(Layout):
                 away += share
                 rate = min(rate, self._spare(at))
         rate = max(min(rate, self._spare(target)), SLOWEST_BYTES_PER_SEC)
-        remote = min(mover.demand, mover.lines_sec * max(0.0, far) / away) if away else 0.0
+        remote = min(mover.demand, mover.stalls_per_ns * max(0.0, far) / away) if away else 0.0
         return size / rate * (1 + remote / 2) + size / PAGE_BYTES * terms.page_sec + changed
 
     def may(self, mover: Mover, place: Place) -> bool:
@@ -158,22 +158,22 @@ class HostModel(Layout):
     def apply(self, steps: Steps) -> None:
         """Go on as if the steps were made."""
         for mover, place in steps:
-            self.balance.put(mover.effect, -1)
+            self.host_loss.put(mover.effect, -1)
             then = self.effect(mover, place)
             if place.memory is not None:
                 self._bring(mover, place.memory)
             mover.cpu_shares = self._cpu_shares(mover, place.cpus)
             mover.at, mover.effect, mover.effects = place.cpus, then, {}
-            self.balance.put(then)
+            self.host_loss.put(then)
 
-    def as_it_was(self, mover: Mover, cpus: tuple[int, ...], mem_shares: Parts) -> balances.Effect:
+    def as_it_was(self, mover: Mover, cpus: tuple[int, ...], mem_shares: Parts) -> losses.Effect:
         """Return what a guest would add at a former place with its memory as it lay then."""
-        return balances.effect(
+        return losses.effect(
             cpus,
             mover.demand,
             self._cpu_shares(mover, cpus),
             mem_shares,
-            mover.lines_sec,
+            mover.stalls_per_ns,
             mover.traffic,
             self.latencies_ns,
             queues=mover.counted,
@@ -197,7 +197,7 @@ class HostModel(Layout):
         maximum = self.nodes[n].bandwidth_max_bytes_per_sec
         if not self.bandwidth_known or not maximum:
             return float('inf')
-        left = maximum - self.balance.traffic[n]
+        left = maximum - self.host_loss.traffic[n]
         return SPARE_SHARE * max(0.0, left)
 
     def _cpu_shares(self, mover: Mover, cpus: tuple[int, ...]) -> Parts:

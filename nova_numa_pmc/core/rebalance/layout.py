@@ -8,7 +8,7 @@ memory channels are one. Node ids come in and go out.
 from __future__ import annotations
 
 from nova_numa_pmc.core import memory_domains
-from nova_numa_pmc.core.rebalance import losses as balances, moves
+from nova_numa_pmc.core.rebalance import losses, moves
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -40,8 +40,8 @@ class Mover:
     :ivar at, home: ascending positions of its CPUs now, and of those promised
     :ivar bytes: {position: bytes of its memory}; None: unknown
     :ivar promise: {position: bytes promised}
-    :ivar lines_sec: accesses per second · 1e-9 / MLP, unclipped; traffic [bytes/s] likewise
-    :ivar counted: whether accesses were; else ``lines_sec`` is assumed, for the distance only
+    :ivar stalls_per_ns: accesses per second · 1e-9 / MLP, unclipped; traffic [bytes/s] likewise
+    :ivar counted: whether accesses were; else ``stalls_per_ns`` is assumed, for the distance only
     :ivar effect: what it adds where it is
     :ivar movable: whether it may be touched and enough of it is known
     """
@@ -55,7 +55,7 @@ class Mover:
         'bytes',
         'promise',
         'demand',
-        'lines_sec',
+        'stalls_per_ns',
         'traffic',
         'counted',
         'effect',
@@ -72,13 +72,13 @@ class Mover:
     bytes: dict[int, int] | None
     promise: dict[int, int]
     demand: float
-    lines_sec: float
+    stalls_per_ns: float
     traffic: float
     counted: bool
-    effect: balances.Effect
+    effect: losses.Effect
     movable: bool
     allowed: frozenset[int] | None
-    effects: dict[Place, balances.Effect]
+    effects: dict[Place, losses.Effect]
 
 
 class Layout:
@@ -119,9 +119,9 @@ class Layout:
         for guest in situation.guests:
             if guest.demand_cores is not None and self.running:
                 self.movers[guest.uuid] = self._mover(guest, guest.demand_cores, situation.mlp)
-        self.balance = self._balance(situation)
+        self.host_loss = self._host_loss(situation)
         for mover in self.movers.values():
-            self.balance.put(mover.effect)
+            self.host_loss.put(mover.effect)
 
     def positions(self, ids: Iterable[int]) -> tuple[int, ...]:
         """Turn node ids into an ascending tuple of positions; none known: all with CPUs."""
@@ -162,17 +162,17 @@ class Layout:
         mover.counted = lines is not None
         if lines is None:
             lines = ASSUMED_LINES_PER_CORE_SEC * runs
-        mover.lines_sec = lines * more * 1e-9 / mlp
+        mover.stalls_per_ns = lines * more * 1e-9 / mlp
         mover.traffic = (guest.bandwidth_bytes_per_sec or 0.0) * more
         ran = self._summed(guest.cores_by_node)
         mover.cpu_shares = parts({n: ran.get(n, 0.0) for n in mover.at}) or self.by_cores(mover.at)
         mover.mem_shares = self._mem_shares(mover, lies, guest.remote_ratio)
-        mover.effect = balances.effect(
+        mover.effect = losses.effect(
             mover.at,
             mover.demand,
             mover.cpu_shares,
             mover.mem_shares,
-            mover.lines_sec,
+            mover.stalls_per_ns,
             mover.traffic,
             self.latencies_ns,
             min(runs, mover.demand),
@@ -202,7 +202,7 @@ class Layout:
         weights = {n: self.capacity[n] or 0 for n in at or self.all}
         return {n: int(part * guest.memory_bytes) for n, part in parts(weights) or ()}
 
-    def _balance(self, situation: moves.Situation) -> balances.Balance:
+    def _host_loss(self, situation: moves.Situation) -> losses.HostLoss:
         """Lay out what is there beside the guests: all that was measured, less theirs."""
         nodes = self.nodes
         demand = [node.demand_cores or 0.0 for node in nodes]
@@ -217,7 +217,7 @@ class Layout:
         )
         waited = self._summed(situation.waiting_cores)
         bursts = [
-            balances.burst(demand[n], nodes[n].cores, waited[n])
+            losses.burst(demand[n], nodes[n].cores, waited[n])
             if self.cpu_known[n] and n in waited
             else 0.0
             for n in self.all
@@ -229,7 +229,7 @@ class Layout:
                 traffic[m] = max(
                     0.0, traffic[m] - part * (mover.guest.bandwidth_bytes_per_sec or 0.0)
                 )
-        return balances.Balance([node.cores for node in nodes], maxima, demand, traffic, bursts)
+        return losses.HostLoss([node.cores for node in nodes], maxima, demand, traffic, bursts)
 
     def _nearest_memory(self, n: int) -> int:
         if self.capacity[n] != 0:

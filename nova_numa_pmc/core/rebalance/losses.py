@@ -54,7 +54,7 @@ def effect(
     demand: float,
     cpu_shares: Shares,
     mem_shares: Shares,
-    lines_sec: float,
+    stalls_per_ns: float,
     traffic: float,
     latencies_ns: Sequence[Sequence[float]],
     runs: float | None = None,
@@ -64,7 +64,7 @@ def effect(
 
     :param cpu_shares, mem_shares: (position, part of its CPU time or of its accesses), each adding
         up to 1
-    :param lines_sec: its DRAM accesses per second · 1e-9 / MLP, so that a product with
+    :param stalls_per_ns: its DRAM accesses per second · 1e-9 / MLP, so that a product with
         nanoseconds is in cores
     :param traffic: bytes per second
     :param runs: cores that it runs there, which bound what it loses to distance; None: ``demand``
@@ -73,7 +73,7 @@ def effect(
     columns, lost = [], 0.0
     for m, share in mem_shares:
         away = sum(part * (latencies_ns[n][m] - latencies_ns[n][n]) for n, part in cpu_shares)
-        lines = share * lines_sec
+        lines = share * stalls_per_ns
         lost += lines * away
         columns.append(
             (
@@ -165,7 +165,7 @@ def _wait(demand: float, cores: float, burst: float) -> float:
     return waiting(demand, cores, burst) + crowding(demand, cores)
 
 
-class Balance:
+class HostLoss:
     """A host's sums, and its loss with some guests elsewhere.
 
     :ivar demand: by position, cores wanted by guests held to one node and by others
@@ -290,8 +290,8 @@ class Balance:
         """Return D / C of a position for guests held to it; 0 without CPUs."""
         return self.demand[n] / self.cores[n] if self.cores[n] else 0.0
 
-    def _copy(self) -> Balance:
-        other = Balance(self.cores, self.bandwidth_max, self.demand, self.traffic, self.bursts)
+    def _copy(self) -> HostLoss:
+        other = HostLoss(self.cores, self.bandwidth_max, self.demand, self.traffic, self.bursts)
         other.wide, other.distance = dict(self.wide), list(self.distance)
         other.queueing, other.reaching = list(self.queueing), list(self.reaching)
         return other

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: How long a guest's place is that of its placement: by then what it wants is known over the
 #: horizon of minutes [ns].
-YOUNG_NS = 900 * 10**9
+JUST_PLACED_NS = 900 * 10**9
 #: What sums of floats may differ by.
 _NOISE = 1e-6
 

@@ -13,7 +13,13 @@ from nova_numa_pmc.core.rebalance import moves
 from nova_numa_pmc.core.rebalance.evaluation import MoveCandidate, distinct, gain, key, made, trial
 from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
 from nova_numa_pmc.core.rebalance.proposals import proposals
-from nova_numa_pmc.core.rebalance.regrets import Regret, Regrets, after_interval, booked, caution
+from nova_numa_pmc.core.rebalance.regrets import (
+    RebalanceMemory,
+    Regret,
+    after_interval,
+    booked,
+    caution,
+)
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.rebalance.evaluation import Identity
     from nova_numa_pmc.core.rebalance.proposals import Change
-    from nova_numa_pmc.core.rebalance.regrets import Key, Regrets
+    from nova_numa_pmc.core.rebalance.regrets import Key, RebalanceMemory
 
 #: Regrets kept between ticks, and candidates shown that are not due.
 MOST_REGRETS, MOST_PENDING = 256, 8
@@ -36,11 +42,11 @@ MOST_PROPOSED = 200
 
 def plan(
     situation: moves.Situation,
-    regrets: Regrets,
+    regrets: RebalanceMemory,
     terms: moves.RebalanceTerms,
     elapsed_s: float,
     now_s: float,
-) -> tuple[moves.Plan, Regrets]:
+) -> tuple[moves.Plan, RebalanceMemory]:
     """Decide which guests to move now.
 
     Prepaid regret: R ← max(0, R + (G − min_gain) · Δt) for each candidate, which is due when
@@ -60,7 +66,7 @@ def plan(
     host_model = HostModel(situation, terms)
     regrets = after_interval(regrets, host_model, elapsed_s, now_s, terms)
     candidates = _with_regrets(host_model, regrets, elapsed_s)
-    before, chosen = host_model.balance.loss(), []
+    before, chosen = host_model.host_loss.loss(), []
     held: set[str] = set()
     while True:
         best = _due(host_model, candidates, regrets, held)
@@ -80,7 +86,7 @@ def plan(
         tuple(chosen),
         _pending(host_model, candidates, regrets),
         before,
-        host_model.balance.loss(),
+        host_model.host_loss.loss(),
         _remarks(host_model, regrets, held),
     ), regrets
 
@@ -96,7 +102,7 @@ def propose(
     :param horizon_s: for how long the load is taken to stay as it is [s]
     """
     host_model = HostModel(situation, terms)
-    before = host_model.balance.loss()
+    before = host_model.host_loss.loss()
     chosen: list[moves.Move] = []
     chosen_uuids: set[str] = set()
     while len(chosen) < MOST_PROPOSED:
@@ -122,12 +128,16 @@ def propose(
         chosen_uuids.update(mover.guest.uuid for mover, _ in best.steps)
         host_model.apply(best.steps)
     return moves.Plan(
-        tuple(chosen), (), before, host_model.balance.loss(), _remarks(host_model, Regrets(), ())
+        tuple(chosen),
+        (),
+        before,
+        host_model.host_loss.loss(),
+        _remarks(host_model, RebalanceMemory(), ()),
     )
 
 
 def _with_regrets(
-    host_model: HostModel, regrets: Regrets, elapsed_s: float
+    host_model: HostModel, regrets: RebalanceMemory, elapsed_s: float
 ) -> list[MoveCandidate]:
     """Weigh what is proposed and what has regrets already; keep what is nearest to being paid."""
     recalled = [(_recalled(host_model, each.key), each.core_sec) for each in regrets.regrets]
@@ -182,7 +192,10 @@ def _recalled(host_model: HostModel, named: Key) -> Change | None:
 
 
 def _due(
-    host_model: HostModel, candidates: list[MoveCandidate], regrets: Regrets, held: set[str]
+    host_model: HostModel,
+    candidates: list[MoveCandidate],
+    regrets: RebalanceMemory,
+    held: set[str],
 ) -> MoveCandidate | None:
     """Return the best candidate that has paid and is within the budgets; None: there is none.
 
@@ -227,7 +240,7 @@ def _missing(candidate: MoveCandidate, factors: Mapping[str, float]) -> float:
 
 
 def _soon(
-    host_model: HostModel, candidates: Iterable[MoveCandidate], regrets: Regrets
+    host_model: HostModel, candidates: Iterable[MoveCandidate], regrets: RebalanceMemory
 ) -> dict[tuple[int, ...], float]:
     """Return {place: gain} of the best move from it that is due, or will be shortly."""
     factors = caution(regrets)
@@ -259,7 +272,7 @@ def _superfluous(candidate: MoveCandidate, soon: Mapping[tuple[int, ...], float]
 
 
 def _budget_exceeded(
-    candidate: MoveCandidate, regrets: Regrets, terms: moves.RebalanceTerms
+    candidate: MoveCandidate, regrets: RebalanceMemory, terms: moves.RebalanceTerms
 ) -> str:
     """Name the budget that a candidate would exceed; '' none."""
     count = len(candidate.steps)
@@ -291,7 +304,7 @@ def _refreshed(host_model: HostModel, candidate: MoveCandidate) -> bool:
 
 
 def _pending(
-    host_model: HostModel, candidates: Iterable[MoveCandidate], regrets: Regrets
+    host_model: HostModel, candidates: Iterable[MoveCandidate], regrets: RebalanceMemory
 ) -> tuple[moves.Move, ...]:
     """Show what is not due, one candidate per guest, the soonest first."""
     factors = caution(regrets)
@@ -311,7 +324,7 @@ def _pending(
 
 
 def _remarks(
-    host_model: HostModel, regrets: Regrets, held: Collection[str]
+    host_model: HostModel, regrets: RebalanceMemory, held: Collection[str]
 ) -> tuple[model.Reason, ...]:
     """Return which budgets held moves back, and which parts are unknown."""
     remarks = []

@@ -33,7 +33,9 @@ _FEW = 16
 def proposals(host_model: HostModel) -> list[Change]:
     """List the changes to weigh, each a tuple of (Mover, Place)."""
     movable = [mover for mover in host_model.movers.values() if mover.movable]
-    bounds = {mover.guest.uuid: host_model.balance.gain((mover.effect,), ()) for mover in movable}
+    bounds = {
+        mover.guest.uuid: host_model.host_loss.gain((mover.effect,), ()) for mover in movable
+    }
     promising = [mover for mover in movable if bounds[mover.guest.uuid] > host_model.min_gain]
     few = len(movable) <= _FEW
     sources = _by_place(promising)
@@ -133,7 +135,7 @@ class _Pool:
     def __init__(self, movers: Iterable[Mover]) -> None:
         self.movers = sorted(movers, key=lambda each: (each.demand, each.guest.uuid))
         self.demands = [each.demand for each in self.movers]
-        self.calmest = sorted(self.movers, key=lambda each: each.lines_sec)[:_OTHERS]
+        self.calmest = sorted(self.movers, key=lambda each: each.stalls_per_ns)[:_OTHERS]
         #: By the position where most of their memory lies.
         self.returning: dict[int, list[Mover]] = {}
         for each in self.movers:
@@ -143,9 +145,9 @@ class _Pool:
 
     def partners(self, host_model: HostModel, mover: Mover, at: int) -> Iterable[Mover]:
         """Take those nearest to the demand that should come back, the calmest, the returning."""
-        balance, here = host_model.balance, mover.at[0]
-        missing = balance.demand[here] - balance.cores[here]
-        idle = balance.cores[at] - balance.demand[at]
+        host_loss, here = host_model.host_loss, mover.at[0]
+        missing = host_loss.demand[here] - host_loss.cores[here]
+        idle = host_loss.cores[at] - host_loss.demand[at]
         wanted = mover.demand - (min(missing, max(0.0, idle)) if missing > 0 else 0.0)
         first = max(0, bisect_left(self.demands, wanted) - _NEAREST // 2)
         returning = self.returning.get(here, [])[:_OTHERS]
@@ -154,27 +156,27 @@ class _Pool:
 
 def _widenings(host_model: HostModel, movable: Iterable[Mover]) -> Iterator[Change]:
     """Let the calmest guests of a node that waits also run where cores idle."""
-    balance = host_model.balance
-    poured = balance.poured() if balance.wide else balance.demand
+    host_loss = host_model.host_loss
+    poured = host_loss.poured() if host_loss.wide else host_loss.demand
     # Bursts leave cores idle where more is wanted on average than there is.
     idle = [
         n
         for n in host_model.running
         if host_model.cpu_known[n]
-        and (balance.wait(n, poured) + balance.cores[n] - poured[n] > host_model.min_gain)
+        and (host_loss.wait(n, poured) + host_loss.cores[n] - poured[n] > host_model.min_gain)
     ]
     if not idle:
         return
-    waiting = {n for n in host_model.running if balance.wait(n, poured) > host_model.min_gain}
+    waiting = {n for n in host_model.running if host_loss.wait(n, poured) > host_model.min_gain}
     for at, movers in sorted(_by_place(movable).items()):
         if not waiting.intersection(at):
             continue
         wanting = [each for each in movers if each.demand > host_model.min_gain]
-        wanting.sort(key=lambda each: (each.lines_sec / each.demand, -each.demand))
+        wanting.sort(key=lambda each: (each.stalls_per_ns / each.demand, -each.demand))
         for mover in wanting[:_SWAPPERS]:
             for n in idle:
                 # What bursts leave would not pay for distances that nobody has counted.
-                worth = poured[n] < balance.cores[n] or mover.guest.lines_per_sec is not None
+                worth = poured[n] < host_loss.cores[n] or mover.guest.lines_per_sec is not None
                 if n not in at and worth:
                     place = Place(tuple(sorted((*at, n))), None)
                     if host_model.may(mover, place):

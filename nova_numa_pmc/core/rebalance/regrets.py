@@ -60,7 +60,7 @@ class Caution(Record):
     since_s: float
 
 
-class Regrets(Record):
+class RebalanceMemory(Record):
     """The rebalancer's memory.
 
     :param moved_s, changed_s: when guests' memory was moved, CPUs only were changed, within
@@ -77,8 +77,12 @@ class Regrets(Record):
 
 
 def after_interval(
-    regrets: Regrets, host_model: HostModel, elapsed_s: float, now_s: float, terms: RebalanceTerms
-) -> Regrets:
+    regrets: RebalanceMemory,
+    host_model: HostModel,
+    elapsed_s: float,
+    now_s: float,
+    terms: RebalanceTerms,
+) -> RebalanceMemory:
     """Return the regrets after an interval: trials credited or closed, budgets refilled.
 
     A move's credit grows by what its reverse would lose now. One that has covered its cost
@@ -108,12 +112,12 @@ def after_interval(
     )
 
 
-def caution(regrets: Regrets) -> dict[str, float]:
+def caution(regrets: RebalanceMemory) -> dict[str, float]:
     """Return {uuid: factor} of the guests whose moves cost more than they cost."""
     return {each.uuid: each.factor for each in regrets.cautions}
 
 
-def booked(regrets: Regrets, made: Move, trial: Trial, now_s: float) -> Regrets:
+def booked(regrets: RebalanceMemory, made: Move, trial: Trial, now_s: float) -> RebalanceMemory:
     """Return the regrets after a move.
 
     Its guests' next move costs twice as much until this one has paid for itself: a load that
@@ -148,7 +152,7 @@ def booked(regrets: Regrets, made: Move, trial: Trial, now_s: float) -> Regrets:
     )
 
 
-def forgotten(regrets: Regrets, uuids: Iterable[str]) -> Regrets:
+def forgotten(regrets: RebalanceMemory, uuids: Iterable[str]) -> RebalanceMemory:
     """Return the regrets without what it holds about guests: their move failed or was undone."""
     uuids = frozenset(uuids)
 
@@ -181,7 +185,7 @@ def _spared(trial: Trial, host_model: HostModel) -> float | None:
                 ),
             )
         )
-    return -host_model.balance.gain(removed, added)
+    return -host_model.host_loss.gain(removed, added)
 
 
 def _eased(

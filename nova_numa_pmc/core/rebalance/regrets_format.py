@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nova_numa_pmc import checked
-from nova_numa_pmc.core.rebalance.regrets import Caution, Regret, Regrets, Trial
+from nova_numa_pmc.core.rebalance.regrets import Caution, RebalanceMemory, Regret, Trial
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 VERSION = 1
 
 
-def to_data(regrets: Regrets) -> dict[str, Any]:
+def to_data(regrets: RebalanceMemory) -> dict[str, Any]:
     """Return a rebalancer's memory as dicts, lists, strings and numbers, ready for JSON."""
     data = {
         field: [each._asdict() for each in getattr(regrets, field)]
@@ -33,7 +33,7 @@ def to_data(regrets: Regrets) -> dict[str, Any]:
     )
 
 
-def from_data(data: Any) -> Regrets:
+def from_data(data: Any) -> RebalanceMemory:
     """Return the regrets that :func:`to_data` wrote, or a newer writer of the same version.
 
     :raises ValueError: it is none: malformed or of another version. An empty one is a
@@ -42,7 +42,7 @@ def from_data(data: Any) -> Regrets:
     try:
         if data['version'] != VERSION:
             raise ValueError(f'version {data["version"]!r}, not {VERSION}')
-        return Regrets(
+        return RebalanceMemory(
             tuple(
                 Regret(tuple(_key(*each) for each in regret['key']), _number(regret['core_sec']))
                 for regret in data['regrets']

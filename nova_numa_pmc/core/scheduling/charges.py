@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nova_numa_pmc.core.scheduling.aggregates import Aggregates
-    from nova_numa_pmc.core.scheduling.outcome import Asked
+    from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest
     from nova_numa_pmc.model import Limits
 
 #: Guests that came since the last measurement are charged in at most this many parts.
@@ -23,7 +23,7 @@ def charge(
     host: Aggregates,
     vcpus: float,
     memory_mib: float,
-    asked: Asked,
+    asked: ExpectedGuest,
     limits: Limits,
     cores_per_vcpu: float = PRIOR_CORES_PER_VCPU,
 ) -> Aggregates:
@@ -60,7 +60,7 @@ def charge(
     return host
 
 
-def relieve(host: Aggregates, asked: Asked) -> Aggregates:
+def relieve(host: Aggregates, asked: ExpectedGuest) -> Aggregates:
     """Take a guest off a host that has it already, so that it doesn't count twice.
 
     On which nodes it is isn't known to the scheduler: what it asks for is taken off all
@@ -72,7 +72,7 @@ def relieve(host: Aggregates, asked: Asked) -> Aggregates:
     return host
 
 
-def _add(host: Aggregates, one: Asked, shares: Mapping[int, float]) -> None:
+def _add(host: Aggregates, one: ExpectedGuest, shares: Mapping[int, float]) -> None:
     """Add shares of a guest to domains, or take them off where negative; never below 0."""
     added = traffic(host, one) or 0
     for at, share in shares.items():

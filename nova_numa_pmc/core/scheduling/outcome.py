@@ -30,7 +30,7 @@ _NOISE = 1e-6
 _WHOLE = model.AUTO, model.ONE_NODE
 
 
-class Asked(Record):
+class ExpectedGuest(Record):
     """A guest that is to be scheduled, the same for all hosts.
 
     :param vcpus, memory_mib: of its flavor; the mean of several guests has parts of vCPUs
@@ -67,7 +67,7 @@ class Outcome(Record):
     mems: tuple[int, ...]
 
 
-def outcome(host: Aggregates, asked: Asked, limits: model.Limits) -> Outcome:
+def outcome(host: Aggregates, asked: ExpectedGuest, limits: model.Limits) -> Outcome:
     """Return what a guest would leave of a host."""
     _, _, wanted, policy, intensity = asked
     if host.usual and policy in _WHOLE and limits.pressure_step > 0:
@@ -106,15 +106,17 @@ def unseen(
     policy: str = model.AUTO,
     intensity: float = 1.0,
     cores_per_vcpu: float = PRIOR_CORES_PER_VCPU,
-) -> Asked:
-    """Return :class:`Asked` for a guest that nobody has measured."""
-    return Asked(vcpus, memory_mib, cores_per_vcpu * vcpus, policy, intensity)
+) -> ExpectedGuest:
+    """Return :class:`ExpectedGuest` for a guest that nobody has measured."""
+    return ExpectedGuest(vcpus, memory_mib, cores_per_vcpu * vcpus, policy, intensity)
 
 
-def expecting(asked: Asked, cores_per_vcpu: float) -> Asked:
-    """Return :class:`Asked` with another estimate of what the guest wants per vCPU [cores]."""
+def expecting(asked: ExpectedGuest, cores_per_vcpu: float) -> ExpectedGuest:
+    """Return the guest with another estimate of what it wants per vCPU [cores]."""
     vcpus, memory_mib, _, policy, intensity = asked
-    return tuple.__new__(Asked, (vcpus, memory_mib, cores_per_vcpu * vcpus, policy, intensity))
+    return tuple.__new__(
+        ExpectedGuest, (vcpus, memory_mib, cores_per_vcpu * vcpus, policy, intensity)
+    )
 
 
 def _charged(host: Usual, present: Sequence[float], wanted: float, added: float) -> list[float]:
@@ -137,7 +139,11 @@ def _now(host: Usual, present: Sequence[float], at: int) -> float:
 
 
 def _best(
-    host: Usual, asked: Asked, charged: Sequence[float], added: float | None, limits: model.Limits
+    host: Usual,
+    asked: ExpectedGuest,
+    charged: Sequence[float],
+    added: float | None,
+    limits: model.Limits,
 ) -> int | None:
     """Find the position of the best single domain, None: the guest fits on none.
 
@@ -185,12 +191,12 @@ def _best(
     )
 
 
-def traffic(host: Aggregates, asked: Asked) -> float | None:
+def traffic(host: Aggregates, asked: ExpectedGuest) -> float | None:
     """Estimate a guest's traffic from the host's own [bytes/s]; None: unknown."""
     return expected_traffic(asked.demand_cores, asked.intensity, host.rate)
 
 
-def request(host: Aggregates, asked: Asked) -> model.Request:
+def request(host: Aggregates, asked: ExpectedGuest) -> model.Request:
     """Turn it into what :func:`placement.place` takes, as it is on this host."""
     return model.Request(
         asked.vcpus,  # type: ignore[arg-type]  # parts of one as a mean
@@ -201,13 +207,13 @@ def request(host: Aggregates, asked: Asked) -> model.Request:
     )
 
 
-def ask_place(host: Aggregates, asked: Asked, limits: model.Limits) -> Outcome:
+def ask_place(host: Aggregates, asked: ExpectedGuest, limits: model.Limits) -> Outcome:
     """Return what a guest would leave of a host, by :func:`placement.decide`.
 
     A guest that would be left alone is taken to float over all nodes that have CPUs.
     """
     view = host.view()
-    ask = candidates.Ask(
+    ask = candidates.PlacementInput(
         view, tuple((at,) for at in range(len(view.nodes))), view, request(host, asked)
     )
     decided = decide(ask, limits)

@@ -24,7 +24,7 @@ from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from nova_numa_pmc.core.measurements import Counts
-    from nova_numa_pmc.host.threads import Ran
+    from nova_numa_pmc.host.threads import ThreadTimes
     from nova_numa_pmc.model import Guest, Topology
 
 
@@ -64,7 +64,7 @@ class Running(Record):
     """
 
     guest: Guest
-    threads: dict[int, Ran]
+    threads: dict[int, ThreadTimes]
     cores: float | None
     waiting_cores: float | None
     cores_by_node: dict[int, float]

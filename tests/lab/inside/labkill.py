@@ -3,8 +3,8 @@
 """Runs inside the machine: kills a move at random points, and lets an agent come back each time.
 
 Reads one JSON request on standard input: ``{"guest", "times", "seed"}``. The move is made by
-:class:`nova_numa_pmc.moves.executor.Moving`, the agent's own code, in a child that is killed with
-SIGKILL; a second child is the agent that systemd starts anew: one tick of it, without
+:class:`nova_numa_pmc.moves.executor.MoveExecutor`, the agent's own code, in a child that is
+killed with SIGKILL; a second child is the agent that systemd starts anew: one tick of it, without
 rebalancing. Afterwards the guest's CPUs, as the kernel has them, have to be those of its promise.
 The last line is one JSON object.
 """
@@ -45,7 +45,7 @@ def move(promised):
     """Move the guest to the other node, until the end or until killed."""
     node = 1 - promised.cpu_nodes[0]
     step = moves.Step(promised.uuid, promised.name, promised.cpu_nodes, (node,), (node,), 0)
-    mover = executor.Moving(options(), '/', logging.getLogger('labkill'))
+    mover = executor.MoveExecutor(options(), '/', logging.getLogger('labkill'))
     mover.begin(
         moves.Plan((moves.Move(moves.MOVE, (step,), 1.0, 0.0, 0.0, 0),)), {promised.uuid: promised}
     )

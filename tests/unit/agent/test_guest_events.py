@@ -50,7 +50,7 @@ class WatchingTest(unittest.TestCase):
         self.trees = {number: self.host.launch(number) for number in (1, 2)}
 
     def open(self, listener=None):
-        self.made = guest_events.Watching(self.root, LOG, listener, self.clock)
+        self.made = guest_events.GuestEvents(self.root, LOG, listener, self.clock)
         self.addCleanup(self.made.close)
         self.heard()
         return self.made
@@ -71,7 +71,7 @@ class WatchingTest(unittest.TestCase):
         tree.put(os.path.join(group or tree.target, name), '0-7\n')
 
     def test_everybody_at_first_and_then_who_comes_changes_and_goes(self):
-        made = guest_events.Watching(self.root, LOG, None, self.clock)
+        made = guest_events.GuestEvents(self.root, LOG, None, self.clock)
         self.addCleanup(made.close)
         self.made = made
         self.assertEqual([1, 2], self.heard())
@@ -161,7 +161,7 @@ class WatchingTest(unittest.TestCase):
     def test_without_inotify(self):
         with mock.patch.object(inotify, 'Inotify', side_effect=OSError(errno.EMFILE, 'too many')):
             with self.assertLogs(LOG, 'WARNING'):
-                made = guest_events.Watching(self.root, LOG, None, self.clock)
+                made = guest_events.GuestEvents(self.root, LOG, None, self.clock)
         self.made = made
         self.assertEqual(([], [], []), (self.heard(), self.watch(), made.descriptors))
         made.close()
@@ -169,7 +169,7 @@ class WatchingTest(unittest.TestCase):
     def test_what_was_lost_is_looked_for_everywhere(self):
         self.open()
         self.watch()
-        lost = inotify.Heard(-1, inotify.OVERFLOW, '')
+        lost = inotify.InotifyEvent(-1, inotify.OVERFLOW, '')
         with mock.patch.object(inotify.Inotify, 'read', return_value=[lost]):
             self.assertEqual([1, 2], self.heard())
 

@@ -108,7 +108,7 @@ class PlacesTest(HostTest):
         for change in (
             {'placed_by': ('vcpupin',)},
             {'vcpus': 99},
-            {'hints': (('numa_pmc:policy', model.NONE),)},
+            {'extra_specs': (('numa_pmc:policy', model.NONE),)},
         ):
             with self.subTest(change):
                 self.assertEqual([], self.places(guest._replace(**change))[1])

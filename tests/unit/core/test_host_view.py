@@ -142,8 +142,8 @@ class RequestTest(unittest.TestCase):
 
     def test_share_with_history(self):
         history = model.History(5, 4.5, 10**9)
-        hints = (('numa_pmc:memory_intensity', 'high'),)
-        request = subject.request(guest(vcpus=2, hints=hints), LIMITS, history=history)
+        specs = (('numa_pmc:memory_intensity', 'high'),)
+        request = subject.request(guest(vcpus=2, extra_specs=specs), LIMITS, history=history)
         self.assertEqual(2 * 45 / 64, request.demand_cores)  # 0.7, rounded to 1/64
         self.assertAlmostEqual(3e9 * 2 * 45 / 64, request.bandwidth_bytes_per_sec)
 
@@ -157,8 +157,8 @@ class RequestTest(unittest.TestCase):
             ('', 'auto'),
         ):
             with self.subTest(value):
-                hints = (('numa_pmc:policy', value), ('numa_pmc:memory_intensity', 'x'))
-                self.assertEqual(policy, subject.request(guest(hints=hints), LIMITS).policy)
+                specs = (('numa_pmc:policy', value), ('numa_pmc:memory_intensity', 'x'))
+                self.assertEqual(policy, subject.request(guest(extra_specs=specs), LIMITS).policy)
 
     def test_asks_for_the_vcpus_it_may_plug_but_is_charged_those_online(self):
         request = subject.request(guest(vcpus=2, vcpus_max=8), LIMITS)

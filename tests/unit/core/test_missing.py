@@ -65,7 +65,7 @@ class HidingTest(unittest.TestCase):
     def order(self, view):
         """List the positions of the nodes, best first."""
         merged, members = memory_domains.merged(view)
-        ask = candidates.Ask(merged, members, view, model.Request(1, MIB))
+        ask = candidates.PlacementInput(merged, members, view, model.Request(1, MIB))
         return [rank.candidate.cpus[0] for rank in placement.decide(ask, LIMITS).ranks]
 
     def drawn(self, rng):

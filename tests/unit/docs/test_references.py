@@ -10,7 +10,18 @@ from tests.fixtures.checkout import TOP
 PACKAGE = TOP / 'nova_numa_pmc'
 ROLE = re.compile(r':(?:mod|class|func|meth|attr|data|exc):`~?([\w.]+)(?:\(\))?`')
 #: Roots of others' names.
-OTHERS = {'subprocess', 'input', 'open', 'print', 'logging', 'os', 'cfg', 'select', 'libvirt', 'nova'}
+OTHERS = {
+    'subprocess',
+    'input',
+    'open',
+    'print',
+    'logging',
+    'os',
+    'cfg',
+    'select',
+    'libvirt',
+    'nova',
+}
 
 
 def defined():

@@ -84,7 +84,7 @@ class NovaShapesTest(unittest.TestCase):
                 )
             )
             self.assertEqual(
-                (('numa_pmc:memory', 'high'), ('numa_pmc:policy', 'spread')), guest.hints
+                (('numa_pmc:memory', 'high'), ('numa_pmc:policy', 'spread')), guest.extra_specs
             )
             self.assertEqual((), guest.placed_by)
 
@@ -96,9 +96,9 @@ class NovaShapesTest(unittest.TestCase):
                         metadata=domains.nova_metadata(extra_specs={'numa_pmc:policy': text})
                     )
                 )
-                ((_, kept),) = guest.hints
+                ((_, kept),) = guest.extra_specs
                 self.assertTrue(kept.isprintable() and len(kept) < 255)
-                self.assertEqual(1, len(extra_specs.parse(guest.hints).problems))
+                self.assertEqual(1, len(extra_specs.parse(guest.extra_specs).problems))
 
     def test_hints_in_another_namespace_are_nobodys(self):
         guest = guests.parse(
@@ -109,7 +109,7 @@ class NovaShapesTest(unittest.TestCase):
                 )
             )
         )
-        self.assertEqual(((), None), (guest.hints, guest.flavor))
+        self.assertEqual(((), None), (guest.extra_specs, guest.flavor))
 
 
 class ElementsTest(unittest.TestCase):

@@ -31,7 +31,7 @@ class NovaMetadataTest(unittest.TestCase):
         for release in WITH_SPECS:
             with self.subTest(release):
                 guest = parsed(release)
-                self.assertEqual(('spread', 0.8, 'high', ()), extra_specs.parse(guest.hints))
+                self.assertEqual(('spread', 0.8, 'high', ()), extra_specs.parse(guest.extra_specs))
                 self.assertEqual((), guest.placed_by)
                 history = model.History(bytes_per_core_sec=1e9)
                 asked = host_view.request(guest, LIMITS, history=history)
@@ -44,6 +44,8 @@ class NovaMetadataTest(unittest.TestCase):
         for release in WITHOUT:
             with self.subTest(release):
                 guest = parsed(release)
-                self.assertEqual((), guest.hints)
-                self.assertEqual((model.AUTO, None, 'medium', ()), extra_specs.parse(guest.hints))
+                self.assertEqual((), guest.extra_specs)
+                self.assertEqual(
+                    (model.AUTO, None, 'medium', ()), extra_specs.parse(guest.extra_specs)
+                )
                 self.assertEqual(model.AUTO, host_view.request(guest, LIMITS).policy)

@@ -4,7 +4,7 @@ import tempfile
 import unittest
 
 from nova_numa_pmc.host import running, topology
-from nova_numa_pmc.host.threads import Ran
+from nova_numa_pmc.host.threads import ThreadTimes
 from tests.fixtures import host, measured
 
 SECOND = measured.SECOND_NS
@@ -13,19 +13,21 @@ HOME = {0: 0, 1: 0, 2: 1, 3: 1}
 
 class PassedTest(unittest.TestCase):
     def test_cores_where_threads_ran(self):
-        before = {1: Ran(0, 0, 0, 9), 2: Ran(SECOND, 0, 3, 9)}
-        after = {1: Ran(2 * SECOND, SECOND, 1, 9), 2: Ran(2 * SECOND, 0, 2, 9)}
+        before = {1: ThreadTimes(0, 0, 0, 9), 2: ThreadTimes(SECOND, 0, 3, 9)}
+        after = {1: ThreadTimes(2 * SECOND, SECOND, 1, 9), 2: ThreadTimes(2 * SECOND, 0, 2, 9)}
         self.assertEqual(
             (1.5, 0.5, {0: 1.0, 1: 0.5}, {0: 0.25, 1: 0.25}),
             running.passed(before, after, HOME, 2 * SECOND),
         )
 
     def test_a_thread_that_changed_nodes_is_halved(self):
-        used = running.passed({1: Ran(0, 0, 0, 9)}, {1: Ran(SECOND, 0, 2, 9)}, HOME, SECOND)
+        used = running.passed(
+            {1: ThreadTimes(0, 0, 0, 9)}, {1: ThreadTimes(SECOND, 0, 2, 9)}, HOME, SECOND
+        )
         self.assertEqual((1.0, 0.0, {0: 0.5, 1: 0.5}, {}), used)
 
     def test_what_can_not_be_compared_is_left_out(self):
-        old, new = Ran(SECOND, 5, 0, 9), Ran(2 * SECOND, 5, 0, 9)
+        old, new = ThreadTimes(SECOND, 5, 0, 9), ThreadTimes(2 * SECOND, 5, 0, 9)
         for before, after in (
             ({}, {1: new}),
             ({1: old}, {}),
@@ -38,7 +40,9 @@ class PassedTest(unittest.TestCase):
         self.assertEqual(running.Used(), running.passed({1: old}, {1: new}, HOME, 0))
 
     def test_a_cpu_without_node_hides_where_it_ran(self):
-        used = running.passed({1: Ran(0, 0, 9, 9)}, {1: Ran(SECOND, 0, 0, 9)}, HOME, SECOND)
+        used = running.passed(
+            {1: ThreadTimes(0, 0, 9, 9)}, {1: ThreadTimes(SECOND, 0, 0, 9)}, HOME, SECOND
+        )
         self.assertEqual((1.0, 0.0, {}, {}), used)
 
 

@@ -23,7 +23,7 @@ class MovingTest(RebalancingCase):
         self.promise(2, 1)
         self.kernel.memories[4002].nodes = [1] * PAGES
         self.kernel.memories[4002].tell()
-        self.moving = executor.Moving(
+        self.moving = executor.MoveExecutor(
             agent_conf.AgentOptions(settings.read('/dev/null')),
             self.root,
             LOG,
@@ -100,7 +100,7 @@ class MovingTest(RebalancingCase):
             with self.lock(0.0):
                 kept.append((entry.id, entry.result))
 
-        self.moving = executor.Moving(
+        self.moving = executor.MoveExecutor(
             agent_conf.AgentOptions(settings.read('/dev/null')),
             self.root,
             LOG,

@@ -5,7 +5,7 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import moves
-from nova_numa_pmc.moves.parts import MovePart, OfCpus
+from nova_numa_pmc.moves.parts import CpuMove, MovePart
 from nova_numa_pmc.moves.widened import Widened
 from tests.fixtures.hosts import guest
 
@@ -14,7 +14,7 @@ PROMISE = model.Promise('uuid-g', 'g', (0,), (0,), 2, 1 << 30)
 
 def part(to_nodes):
     step = moves.Step('uuid-g', 'g', (0,), to_nodes, (), 0)
-    return MovePart(step, PROMISE, PROMISE, OfCpus(None, None, None), 0.0)
+    return MovePart(step, PROMISE, PROMISE, CpuMove(None, None, None), 0.0)
 
 
 class WidenedTest(unittest.TestCase):

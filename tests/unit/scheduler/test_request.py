@@ -60,7 +60,7 @@ class Versioned:
 class QuestionTest(unittest.TestCase):
     def test_a_plain_flavor_asks_for_its_size(self):
         found = subject.question(spec(4, 8192))
-        self.assertEqual(outcome.Asked(4, 8192, 2.0, model.AUTO, 1.0), found.asked)
+        self.assertEqual(outcome.ExpectedGuest(4, 8192, 2.0, model.AUTO, 1.0), found.asked)
         self.assertIsNone(found.neutral or found.pinned)
 
     def test_wishes_are_taken(self):

@@ -15,7 +15,7 @@ PROMISE = model.Promise(
 
 
 def standing(promise=PROMISE, one=None, held=(0,), fixed='', **fields):
-    return host_status.Standing(
+    return host_status.GuestStatus(
         one or guest('g', 2, GIB), promise, held, {0: GIB}, 1.0, fixed, **fields
     )
 

@@ -185,4 +185,4 @@ class ExplainTest(unittest.TestCase):
                 flavor=None, vcpus=2, memory=GIB, spec=[('numa_pmc:policy', 'none'), ('a', 'b')]
             )
         )
-        self.assertEqual((('numa_pmc:policy', 'none'),), guest.hints)
+        self.assertEqual((('numa_pmc:policy', 'none'),), guest.extra_specs)

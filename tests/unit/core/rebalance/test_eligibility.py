@@ -31,8 +31,8 @@ CASES = (
     ('unknown', guest('g'), None),
     ('starting', guest('g'), PROMISE._replace(started=False)),
     ('pinned', guest('g', placed_by=('numatune',)), PROMISE),
-    ('opted_out', guest('g', hints=(('numa_pmc:policy', 'none'),)), PROMISE),
-    ('spread', guest('g', hints=(('numa_pmc:policy', 'spread'),)), PROMISE),
+    ('opted_out', guest('g', extra_specs=(('numa_pmc:policy', 'none'),)), PROMISE),
+    ('spread', guest('g', extra_specs=(('numa_pmc:policy', 'spread'),)), PROMISE),
     ('locked', guest('g', locked=True), PROMISE),
     ('huge_pages', guest('g', page_bytes=2 << 20), PROMISE),
     ('bound', guest('g'), PROMISE._replace(bound=True)),
@@ -46,7 +46,7 @@ REASONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     'other_pool': ({'allowed_cpus': frozenset({3})}, {}),
     'starting': ({}, {'started': False}),
     'pinned': ({'placed_by': ('vcpupin',)}, {}),
-    'opted_out': ({'hints': (('numa_pmc:policy', 'none'),)}, {}),
+    'opted_out': ({'extra_specs': (('numa_pmc:policy', 'none'),)}, {}),
     'locked': ({'locked': True}, {}),
     'huge_pages': ({}, {'page_bytes': 2 << 20}),
     'bound': ({}, {'bound': True}),
@@ -75,7 +75,7 @@ class WhyNotTest(unittest.TestCase):
         for one in (
             guest('g'),
             guest('g', state='running'),
-            guest('g', hints=(('numa_pmc:policy', 'one_node'),)),
+            guest('g', extra_specs=(('numa_pmc:policy', 'one_node'),)),
             guest('g', allowed_cpus=frozenset({0, 2})),
         ):
             self.assertEqual('', eligibility.why_not(one, PROMISE, HOST))

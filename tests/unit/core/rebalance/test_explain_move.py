@@ -5,7 +5,7 @@ import unittest
 
 from nova_numa_pmc.core.rebalance import moves, planner
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
-from nova_numa_pmc.core.rebalance.regrets import Regrets
+from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory
 from nova_numa_pmc.model import Reason
 from tests.sim.constant import GIB, Constant, load
 
@@ -54,7 +54,9 @@ class ExplainTest(unittest.TestCase):
 
     def test_remarks(self):
         host = Constant((4, 4), (GIB,) * 2, [])
-        plan, _ = planner.plan(host.situation(), Regrets(), moves.RebalanceTerms(), 5.0, 0.0)
+        plan, _ = planner.plan(
+            host.situation(), RebalanceMemory(), moves.RebalanceTerms(), 5.0, 0.0
+        )
         self.assertEqual(
             ['bandwidth left out: traffic or maximum is unknown on some nodes'],
             [explain_remark(reason) for reason in plan.reasons],

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings, strategies as st
 
 from nova_numa_pmc.core.placement import placement
 from nova_numa_pmc.core.rebalance import moves, planner
-from nova_numa_pmc.core.rebalance.regrets import Regrets
+from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory
 from tests.fixtures.hosts import GIB, LIMITS, guest, host, node
 
 INTERVAL_S = 5.0
@@ -107,7 +107,7 @@ class JustPlacedTest(unittest.TestCase):
         for plan in (
             planner.propose(situation, terms),
             planner.propose(situation, terms, 86400.0),
-            planner.plan(situation, Regrets(), terms, INTERVAL_S, 0.0)[0],
+            planner.plan(situation, RebalanceMemory(), terms, INTERVAL_S, 0.0)[0],
         ):
             self.assertEqual((), plan.moves)
 

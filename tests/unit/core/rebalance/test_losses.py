@@ -85,7 +85,7 @@ def burden(places):
 
 class BalanceTest(unittest.TestCase):
     def host(self, guests):
-        host = losses.Balance(CORES, MAXIMA, [0.0] * 3, [0.0] * 3, [0.0] * 3)
+        host = losses.HostLoss(CORES, MAXIMA, [0.0] * 3, [0.0] * 3, [0.0] * 3)
         for guest in guests:
             host.put(effect(guest))
         return host
@@ -122,7 +122,7 @@ class BalanceTest(unittest.TestCase):
         self.assertTrue(3.0 < host.parts()[2] < 4.0, host.parts())
 
     def test_taking_away_undoes_putting(self):
-        host = losses.Balance(CORES, MAXIMA, [1.0] * 3, [1e9] * 3, [0.0] * 3)
+        host = losses.HostLoss(CORES, MAXIMA, [1.0] * 3, [1e9] * 3, [0.0] * 3)
         before = host.loss()
         for each in (
             effect((0, 1, 0.5, 9.0, 1e8, 64)),
@@ -133,7 +133,7 @@ class BalanceTest(unittest.TestCase):
         self.assertAlmostEqual(before, host.loss())
 
     def test_wide_guests_fill_what_idles(self):
-        host = losses.Balance((4.0, 4.0), None, [6.0, 1.0], [0.0] * 2, [0.0] * 2)
+        host = losses.HostLoss((4.0, 4.0), None, [6.0, 1.0], [0.0] * 2, [0.0] * 2)
         host.put(losses.Effect((0, 1), 2.0, ()))
         self.assertEqual([6.0, 3.0], host.poured())
         self.assertAlmostEqual(2.0, host.loss())

@@ -6,7 +6,7 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import moves, planner, regrets_format
-from nova_numa_pmc.core.rebalance.regrets import Regrets, caution, forgotten
+from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory, caution, forgotten
 from tests.sim.constant import GIB, MIB, Constant, load
 
 TICK_S = 5.0
@@ -205,7 +205,7 @@ class WidenTest(unittest.TestCase):
             for waiting, wanted in ((bursting, {'widen'}), (calm, set())):
                 with self.subTest(each=each, waiting=waiting):
                     seen = host.situation()._replace(waiting_cores=((0, waiting), (1, waiting)))
-                    plan, _ = planner.plan(seen, Regrets(), TERMS, TICK_S, 0.0)
+                    plan, _ = planner.plan(seen, RebalanceMemory(), TERMS, TICK_S, 0.0)
                     self.assertEqual(wanted, set(kinds([plan])))
 
     def test_bursts_of_full_nodes_are_not_shared_where_accesses_are_not_counted(self):
@@ -215,7 +215,7 @@ class WidenTest(unittest.TestCase):
             .situation()
             ._replace(waiting_cores=((0, 1.0), (1, 1.0)))
         )
-        plan, _ = planner.plan(seen, Regrets(), TERMS, TICK_S, 0.0)
+        plan, _ = planner.plan(seen, RebalanceMemory(), TERMS, TICK_S, 0.0)
         self.assertEqual((), plan.moves)
 
     def test_an_operator_may_forbid_it(self):
@@ -245,7 +245,7 @@ class LeftAloneTest(unittest.TestCase):
         guests = skewed().guests
         unknown = [guest._replace(demand_cores=None, served_cores=None) for guest in guests]
         seen = skewed().situation()._replace(guests=tuple(unknown))
-        plan, _ = planner.plan(seen, Regrets(), TERMS, 60.0, 0.0)
+        plan, _ = planner.plan(seen, RebalanceMemory(), TERMS, 60.0, 0.0)
         self.assertEqual(((), ()), (plan.moves, plan.pending))
 
     def test_no_move_between_nodes_of_which_one_is_unmeasured(self):
@@ -257,7 +257,11 @@ class LeftAloneTest(unittest.TestCase):
                     node._replace(demand_cores=None) if node.id == at else node for node in nodes
                 )
                 plan, _ = planner.plan(
-                    seen._replace(view=seen.view._replace(nodes=cut)), Regrets(), TERMS, 60.0, 0.0
+                    seen._replace(view=seen.view._replace(nodes=cut)),
+                    RebalanceMemory(),
+                    TERMS,
+                    60.0,
+                    0.0,
                 )
                 self.assertEqual((), plan.moves)
                 self.assertIn(model.Reason('demand_unknown', (('nodes', (at,)),)), plan.reasons)
@@ -304,7 +308,7 @@ class LeftAloneTest(unittest.TestCase):
             with self.subTest(free=free):
                 plan, _ = planner.plan(
                     seen._replace(free_bytes=((1, free),)),
-                    Regrets(),
+                    RebalanceMemory(),
                     TERMS._replace(widen=False),
                     60.0,
                     0.0,
@@ -349,7 +353,7 @@ class BudgetTest(unittest.TestCase):
             for guest in host.guests
         ]
         plan, _ = planner.plan(
-            host.situation(), Regrets(), TERMS._replace(widen=False), 86400.0, 0.0
+            host.situation(), RebalanceMemory(), TERMS._replace(widen=False), 86400.0, 0.0
         )
         self.assertEqual((), plan.moves)
 
@@ -429,4 +433,4 @@ class DomainTest(unittest.TestCase):
     def test_an_empty_host_has_an_empty_plan(self):
         plans, regrets = Constant((4, 4), (GIB, GIB), []).run(TERMS, 2)
         self.assertEqual([], kinds(plans))
-        self.assertEqual(Regrets(), regrets)
+        self.assertEqual(RebalanceMemory(), regrets)

@@ -10,7 +10,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core.rebalance import moves, planner, regrets_format
 from nova_numa_pmc.core.rebalance.explain_move import explain_move
 from nova_numa_pmc.core.rebalance.host_model import HostModel
-from nova_numa_pmc.core.rebalance.regrets import Regrets
+from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory
 from tests.sim.constant import GIB, MIB, Constant, load
 
 QUICK = settings(max_examples=25, deadline=None)
@@ -117,9 +117,9 @@ class PropertyTest(unittest.TestCase):
     def test_each_move_spares_what_it_says(self, drawn):
         host = build(drawn)
         for _ in range(20):
-            before = HostModel(host.situation(), UNBOUNDED).balance.burden()
+            before = HostModel(host.situation(), UNBOUNDED).host_loss.burden()
             (plan,), _ = host.run(UNBOUNDED, 1, MINUTE_S)
-            spared = before - HostModel(host.situation(), UNBOUNDED).balance.burden()
+            spared = before - HostModel(host.situation(), UNBOUNDED).host_loss.burden()
             if any(move.kind in ('widen', 'narrow') for move in plan.moves):
                 break  # where a wide guest runs is measured, not known
             self.assertAlmostEqual(sum(move.gain_cores for move in plan.moves), spared, places=6)
@@ -168,7 +168,7 @@ class PropertyTest(unittest.TestCase):
         other.cores = [drawn[0][at] for at in order]
         terms = UNBOUNDED._replace(widen=False)
         ours, theirs = (
-            planner.plan(host.situation(), Regrets(), terms, MINUTE_S, 0.0)[0]
+            planner.plan(host.situation(), RebalanceMemory(), terms, MINUTE_S, 0.0)[0]
             for host in (plain, other)
         )
         self.assertAlmostEqual(ours.loss_cores, theirs.loss_cores)
@@ -204,7 +204,7 @@ class PropertyTest(unittest.TestCase):
             waiting_cores=((0, 1.0), (3, 0.0), (99, 1.0)) if waited else (),
             free_bytes=((0, GIB),) if waited else (),
         )
-        regrets = Regrets()
+        regrets = RebalanceMemory()
         for tick in range(3):
             plan, regrets = planner.plan(situation, regrets, UNBOUNDED, MINUTE_S, MINUTE_S * tick)
             regrets_format.from_data(regrets_format.to_data(regrets))

@@ -6,7 +6,7 @@ import unittest
 from hypothesis import given, strategies as st
 
 from nova_numa_pmc.core.rebalance import host_model, moves, regrets
-from nova_numa_pmc.core.rebalance.regrets import Caution, Regret, Regrets, Trial
+from nova_numa_pmc.core.rebalance.regrets import Caution, RebalanceMemory, Regret, Trial
 from tests.sim.constant import GIB, Constant, load
 
 TERMS = moves.RebalanceTerms()
@@ -47,7 +47,7 @@ class TrialTest(unittest.TestCase):
         return each.credit_core_sec
 
     def test_what_its_reverse_would_lose_is_credited_each_interval(self):
-        once = settled(Regrets(trials=(TRIAL,)))
+        once = settled(RebalanceMemory(trials=(TRIAL,)))
         # Back on node 0 there were 16 cores wanted of 12; bursts would wait as well.
         self.assertGreater(self.credit(once), 4.0 * 5)
         self.assertLess(self.credit(once), 5.0 * 5)
@@ -55,28 +55,32 @@ class TrialTest(unittest.TestCase):
         self.assertAlmostEqual(self.credit(once) * 8 / 5, twice)
 
     def test_a_load_that_went_away_credits_nothing(self):
-        self.assertLess(self.credit(settled(Regrets(trials=(TRIAL,)), host_of(demand=0.1))), 0.1)
+        self.assertLess(
+            self.credit(settled(RebalanceMemory(trials=(TRIAL,)), host_of(demand=0.1))), 0.1
+        )
 
     def test_a_move_that_proves_wrong_is_debited(self):
         wrong = TRIAL._replace(steps=(('d', (1,), ((1, 1.0),), (0,)),))
         self.assertAlmostEqual(
-            -self.credit(settled(Regrets(trials=(TRIAL,)))),
-            self.credit(settled(Regrets(trials=(wrong,)), host_of(at=0))),
+            -self.credit(settled(RebalanceMemory(trials=(TRIAL,)))),
+            self.credit(settled(RebalanceMemory(trials=(wrong,)), host_of(at=0))),
         )
 
     def test_one_that_has_paid_is_closed_and_halves_its_guests_caution(self):
-        paid = Regrets((), (TRIAL._replace(credit_core_sec=81.0),), (Caution('d', 8.0, NOW_S),))
-        self.assertEqual(Regrets(cautions=(Caution('d', 4.0, NOW_S),)), settled(paid))
-        self.assertEqual(Regrets(), settled(paid._replace(cautions=())))
+        paid = RebalanceMemory(
+            (), (TRIAL._replace(credit_core_sec=81.0),), (Caution('d', 8.0, NOW_S),)
+        )
+        self.assertEqual(RebalanceMemory(cautions=(Caution('d', 4.0, NOW_S),)), settled(paid))
+        self.assertEqual(RebalanceMemory(), settled(paid._replace(cautions=())))
 
     def test_one_that_has_not_paid_leaves_the_caution(self):
-        kept = settled(Regrets((), (TRIAL,), (Caution('d', 8.0, NOW_S),)))
+        kept = settled(RebalanceMemory((), (TRIAL,), (Caution('d', 8.0, NOW_S),)))
         self.assertEqual((Caution('d', 8.0, NOW_S),), kept.cautions)
 
     def test_one_whose_guest_has_gone_or_was_moved_is_dropped(self):
         for why, laid_out in (('gone', host_of(guests='abc')), ('moved', host_of(at=0))):
             with self.subTest(why):
-                self.assertEqual((), settled(Regrets(trials=(TRIAL,)), laid_out).trials)
+                self.assertEqual((), settled(RebalanceMemory(trials=(TRIAL,)), laid_out).trials)
 
     def test_one_of_another_hour_or_of_the_future_is_dropped(self):
         for since_s, kept in (
@@ -86,23 +90,27 @@ class TrialTest(unittest.TestCase):
             (NOW_S + 1, False),
         ):
             with self.subTest(since_s):
-                known = settled(Regrets(trials=(TRIAL._replace(since_s=since_s),)))
+                known = settled(RebalanceMemory(trials=(TRIAL._replace(since_s=since_s),)))
                 self.assertEqual(kept, bool(known.trials))
 
     def test_memory_of_a_node_that_is_no_more_is_left_out(self):
         steps = (('d', (0,), ((0, 1.0), (7, 0.5)), (1,)),)
-        kept, cut = (Regrets(trials=(each,)) for each in (TRIAL, TRIAL._replace(steps=steps)))
+        kept, cut = (
+            RebalanceMemory(trials=(each,)) for each in (TRIAL, TRIAL._replace(steps=steps))
+        )
         self.assertEqual(self.credit(settled(kept)), self.credit(settled(cut)))
 
 
 class BudgetTest(unittest.TestCase):
     def test_moves_count_for_an_hour(self):
         times = (NOW_S - regrets.HOUR_S, NOW_S - regrets.HOUR_S + 1, NOW_S, NOW_S + 1)
-        known = settled(Regrets(moved_s=times, changed_s=times))
+        known = settled(RebalanceMemory(moved_s=times, changed_s=times))
         self.assertEqual((times[1:3],) * 2, (known.moved_s, known.changed_s))
 
     def test_each_interval_pays_a_tick_of_what_a_large_guest_owes(self):
-        known = settled(Regrets(owed_bytes=5 * GIB), terms=TERMS._replace(bytes_per_tick=4 * GIB))
+        known = settled(
+            RebalanceMemory(owed_bytes=5 * GIB), terms=TERMS._replace(bytes_per_tick=4 * GIB)
+        )
         self.assertEqual(GIB, known.owed_bytes)
         self.assertEqual(0, settled(known).owed_bytes)
 
@@ -116,16 +124,16 @@ class BudgetTest(unittest.TestCase):
             (Caution('gone', 8.0, NOW_S), ()),
         ):
             with self.subTest(before):
-                self.assertEqual(after, settled(Regrets(cautions=(before,))).cautions)
+                self.assertEqual(after, settled(RebalanceMemory(cautions=(before,))).cautions)
 
     def test_regrets_are_none_of_its_business(self):
         kept = (Regret((('a', (1,), (1,)),), 2.5),)
-        self.assertEqual(kept, settled(Regrets(kept)).regrets)
+        self.assertEqual(kept, settled(RebalanceMemory(kept)).regrets)
 
 
 class BookedTest(unittest.TestCase):
     def test_the_next_move_costs_twice_as_much_up_to_a_bound(self):
-        known, factors = Regrets(), []
+        known, factors = RebalanceMemory(), []
         for _ in range(8):
             known = regrets.booked(known, move('a'), trial('a'), NOW_S)
             factors.append(regrets.caution(known)['a'])
@@ -138,7 +146,7 @@ class BookedTest(unittest.TestCase):
             (('b', (1,), ()),),
             (('b', (), ()), ('a', (), ())),
         )
-        before = Regrets(
+        before = RebalanceMemory(
             tuple(Regret(key, 1.0) for key in (of_a, of_b, of_both)), (trial('b', 'a'), trial('b'))
         )
         after = regrets.booked(before, move('a'), trial('a'), NOW_S)
@@ -146,13 +154,13 @@ class BookedTest(unittest.TestCase):
         self.assertEqual((trial('b'), trial('a')), after.trials)
 
     def test_each_guest_of_a_swap_counts(self):
-        after = regrets.booked(Regrets(), move('a', 'b', size=GIB), trial('a', 'b'), NOW_S)
+        after = regrets.booked(RebalanceMemory(), move('a', 'b', size=GIB), trial('a', 'b'), NOW_S)
         self.assertEqual(((NOW_S, NOW_S), ()), (after.moved_s, after.changed_s))
         self.assertEqual({'a': 2.0, 'b': 2.0}, regrets.caution(after))
         self.assertEqual(2 * GIB, after.owed_bytes)
 
     def test_a_change_of_cpus_alone_has_a_budget_of_its_own(self):
-        after = regrets.booked(Regrets(moved_s=(1.0,)), move('a'), trial('a'), NOW_S)
+        after = regrets.booked(RebalanceMemory(moved_s=(1.0,)), move('a'), trial('a'), NOW_S)
         self.assertEqual(((1.0,), (NOW_S,)), (after.moved_s, after.changed_s))
         self.assertEqual(0, after.owed_bytes)
 
@@ -163,7 +171,7 @@ BOOKED = st.lists(st.tuples(NAMES, st.integers(0, GIB)), max_size=6)
 
 def after_moves(made):
     """Return the regrets after moves of these guests, and a regret about each pair of them."""
-    known = Regrets()
+    known = RebalanceMemory()
     for at, (uuids, size) in enumerate(made):
         known = regrets.booked(known, move(*uuids, size=size), trial(*uuids), NOW_S + at)
         key = tuple((uuid, (1,), (1,)) for uuid in uuids)

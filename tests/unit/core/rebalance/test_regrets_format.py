@@ -5,9 +5,9 @@ import json
 import unittest
 
 from nova_numa_pmc.core.rebalance import regrets_format
-from nova_numa_pmc.core.rebalance.regrets import Caution, Regret, Regrets, Trial
+from nova_numa_pmc.core.rebalance.regrets import Caution, RebalanceMemory, Regret, Trial
 
-FULL = Regrets(
+FULL = RebalanceMemory(
     (
         Regret((('uuid-a', (1,), (1,)), ('uuid-b', (0,), (0,))), 12.5),
         Regret((('uuid-c', (0, 1), ()),), 0.25),
@@ -22,7 +22,7 @@ FULL = Regrets(
 
 class RegretsFormatTest(unittest.TestCase):
     def test_round_trip(self):
-        for regrets in (Regrets(), FULL):
+        for regrets in (RebalanceMemory(), FULL):
             data = json.loads(json.dumps(regrets_format.to_data(regrets)))
             self.assertEqual(regrets, regrets_format.from_data(data))
 

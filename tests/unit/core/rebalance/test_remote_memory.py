@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from nova_numa_pmc.core.rebalance import moves, planner
 from nova_numa_pmc.core.rebalance.explain_move import explain_move
 from nova_numa_pmc.core.rebalance.host_model import HostModel, Place
-from nova_numa_pmc.core.rebalance.regrets import Regrets
+from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory
 from tests.sim.constant import GIB, Constant, load
 
 TERMS = moves.RebalanceTerms()
@@ -72,7 +72,9 @@ class WithoutRatesTest(unittest.TestCase):
 
 class NoMoreThanItRunsTest(unittest.TestCase):
     def test_one_core_gains_at_most_one(self):
-        plan, _ = planner.plan(remote(6e7, cores=1.0).situation(), Regrets(), TERMS, TICK_S, 0.0)
+        plan, _ = planner.plan(
+            remote(6e7, cores=1.0).situation(), RebalanceMemory(), TERMS, TICK_S, 0.0
+        )
         gains: list[Any] = [
             dict(reason.values)['cores']
             for move in plan.moves + plan.pending
@@ -92,7 +94,7 @@ class NoMoreThanItRunsTest(unittest.TestCase):
             HostModel(
                 Constant((4,) * 3, (64 * GIB,) * 3, [each], latencies_ns=latencies).situation(),
                 TERMS,
-            ).balance.loss()
+            ).host_loss.loss()
             for each in lies
         )
         self.assertLess(near, far)
@@ -125,7 +127,7 @@ class NoMoreThanItRunsTest(unittest.TestCase):
         mover = host_model.movers['g']
         for place in (Place((0,), 0), Place((1,), 1), Place((1,), None)):
             now, then = (
-                host_model.balance.parts(),
-                host_model.balance.parts((mover.effect,), (host_model.effect(mover, place),)),
+                host_model.host_loss.parts(),
+                host_model.host_loss.parts((mover.effect,), (host_model.effect(mover, place),)),
             )
             self.assertLessEqual(now[1] - then[1], served + 1e-9)

@@ -13,7 +13,7 @@ from tests.fixtures.host_views import hosts
 from tests.fixtures.hosts import LIMITS, MIB, host, node
 
 asked = st.builds(
-    outcome.Asked,
+    outcome.ExpectedGuest,
     st.integers(1, 24),
     st.integers(0, 99),
     st.floats(0, 20),

@@ -18,7 +18,7 @@ from nova_numa_pmc.host.sources import (
     pages,
     resctrl,
 )
-from nova_numa_pmc.host.threads import Ran
+from nova_numa_pmc.host.threads import ThreadTimes
 from nova_numa_pmc.measurement import ATTRIBUTED, COUNTED, INFERRED
 from tests.fixtures import measured
 
@@ -39,7 +39,7 @@ numa_faults node=1 task_private=%d task_shared=%d group_private=9 group_shared=9
 def guest(number, cores_by_node, bytes_by_node=None, tids=(), cpu=0):
     return Running(
         model.Guest('u%d' % number, 'g%d' % number, 2, 1, pid=4000 + number),
-        {tid: Ran(0, 0, cpu, 1) for tid in tids},
+        {tid: ThreadTimes(0, 0, cpu, 1) for tid in tids},
         sum(cores_by_node.values()),
         0.0,
         cores_by_node,
