@@ -235,13 +235,8 @@ def _hold_early(
 
     Should it fail, ``started`` does so.
     """
-    path = os.path.join(call.root, guests.STATUS_FILES, guest.name + '.pid')
-    stale: tuple[int, int] | None
-    try:
-        found = os.stat(path)  # of an earlier start, where libvirt has not unlinked it
-        stale = found.st_ino, found.st_mtime_ns
-    except OSError:
-        stale = None
+    # Of an earlier start, where libvirt has not unlinked it.
+    stale = guests.pid_file_identity(guest.name, call.root)
 
     def work() -> None:
         from nova_numa_pmc import hook_early  # not before the process is another

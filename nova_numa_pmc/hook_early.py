@@ -105,7 +105,7 @@ class EarlyHold:
 
     def _find(self) -> cgroups.Groups | None:
         """Find the groups of a QEMU that has been executed, None: not yet."""
-        if pid_file(self._guest.name, self._root) in (None, self._stale):
+        if guests.pid_file_identity(self._guest.name, self._root) in (None, self._stale):
             return None
         try:
             return cgroups.find(guests.qemu_pid(self._guest, self._root), self._root)
@@ -149,15 +149,6 @@ def _tasks(directory: str) -> str:
         except OSError:
             continue
     return ''
-
-
-def pid_file(name: str, root: str = '/') -> Identity | None:
-    """Return what tells a guest's pid file apart from a later one, None: there is none."""
-    try:
-        found = os.stat(os.path.join(root, guests.STATUS_FILES, name + '.pid'))
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
 
 
 def run(

@@ -94,7 +94,7 @@ def memory_by_node(
 ) -> tuple[dict[int, int], dict[int, int] | None]:
     """Return where a guest's memory lies: {node id: bytes}, and of it that in huge pages.
 
-    The latter is None where that isn't told.
+    The latter is None where that isn't reported.
     """
     pool = None
     if guest.page_bytes:

@@ -66,7 +66,7 @@ class DeviceSample(Record):
     """A guest's device.
 
     :param address: PCI address '0000:3b:00.1', or the host's name of it ('eth0', 'nvme0')
-    :param node: the node id it sits on, None: the platform does not tell
+    :param node: the node id it sits on, None: the platform does not say
     :param local: the guest's CPUs ran on that node for most of the interval; None: unknown
     """
 
@@ -140,7 +140,7 @@ class Sample(Record):
     :param problems: what could not be measured, with its remedy
     :param pools: those beside the floating one; nodes tell of the floating pool
     :param pool_source: who says which CPUs the floating pool has: 'nova.conf', 'guests',
-        'kernel'; '' not told
+        'kernel'; '' not reported
     """
 
     taken_s: float

@@ -98,7 +98,7 @@ class Guest(Record):
     :param placed_by: what others have placed already ('numatune', 'vcpupin',
         'emulatorpin', 'dedicated'…); empty: ours to place
     :param cpu_nodes, mem_nodes: node ids named by such pins where the XML tells them
-        (mem_nodes from numatune); empty: not told
+        (mem_nodes from numatune); empty: not reported
     :param page_bytes: huge page size its memory is backed by, None: normal pages
     :param locked: memory that can't move (``<locked/>``, SEV, VFIO)
     :param devices: PCI addresses ('0000:3b:00.1') of its host devices
@@ -106,16 +106,16 @@ class Guest(Record):
     :param pid: QEMU's process where known (status files), else None
     :param pinned_cpus: the union of the CPUs that others pinned its vCPUs to;
         None: not pinned. ``cpu_nodes`` follows from it and the topology
-    :param flavor: name of Nova's flavor, None: not Nova's or not told
+    :param flavor: name of Nova's flavor, None: not Nova's or not reported
     :param preallocated: its memory lies before its CPUs run (``<allocation
         mode='immediate'/>``); so does that of a guest with ``locked`` or ``page_bytes``
     :param vcpu_tids: thread ids of its vCPUs where known (status files), ascending
     :param host_devices: the host's devices that it uses beside these, sorted:
         network interfaces below macvtap ('eth0') and block devices ('/dev/nvme0n1')
-    :param state: libvirt's word for its state ('running', 'paused'), None: not told
+    :param state: libvirt's word for its state ('running', 'paused'), None: not reported
     :param job: libvirt's word for its long job ('migration out', 'migration in', 'save',
         'snapshot', 'backup', 'dump'), None: it has none
-    :param id: libvirt's number of it while it runs, None: not told
+    :param id: libvirt's number of it while it runs, None: not reported
     :param override: what the operator has said of it (:mod:`overrides`): 'pin', 'ignore',
         '' nothing
     :param pins: (control group's name: 'vcpu0', 'emulator', 'iothread1'; frozenset of

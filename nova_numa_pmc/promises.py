@@ -287,15 +287,7 @@ def reconcile(
         might break a promise
     """
     problems = [record.problem] if record.problem else []
-    directory = os.path.join(root, guests.STATUS_FILES)
-    try:
-        names = {name[:-4] for name in os.listdir(directory) if name.endswith('.xml')}
-    except FileNotFoundError:
-        names = set()
-    except OSError as error:
-        raise StateError(
-            '%s: %s: the running guests are unknown' % (directory, error.strerror)
-        ) from None
+    names = guests.active_names(root)
     running = [uuid for uuid, promise in record.promises.items() if promise.name in names]
     record.promises = promises_file.prune(
         record.promises,
@@ -305,7 +297,7 @@ def reconcile(
     )
     unknown = names - {promise.name for promise in record.promises.values()}
     if starting:
-        unknown.discard(starting.name)
+        unknown -= {starting.name}
     if unknown:
         from nova_numa_pmc.core.placement import promise_limit
 

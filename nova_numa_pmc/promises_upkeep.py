@@ -70,7 +70,9 @@ class PromisesUpkeep:
             if record is None:
                 raise
             return record, [str(error)]  # the next tick tries again
-        self._unclear = self._names() - {each.name for each in locked_record.promises.values()}
+        self._unclear = guests.active_names(self._root) - {
+            each.name for each in locked_record.promises.values()
+        }
         self._tried_s = now_ns / 1e9
         self._tell(before, locked_record.promises)
         return promises_file.Promises(locked_record.promises, locked_record.rotation), problems
@@ -168,7 +170,7 @@ class PromisesUpkeep:
 
     def _holds(self, record: promises_file.Promises, now_ns: int) -> bool:
         """Return whether the record speaks of the running guests and nobody else."""
-        names = self._names()
+        names = guests.active_names(self._root)
         running = [uuid for uuid, each in record.promises.items() if each.name in names]
         kept = promises_file.prune(
             record.promises, running, now_ns, self.options.start_grace_s * 10**9
@@ -176,17 +178,6 @@ class PromisesUpkeep:
         unknown = names - {each.name for each in record.promises.values()}
         tried = unknown == self._unclear and 0 <= now_ns / 1e9 - self._tried_s < _RETRY_S
         return len(kept) == len(record.promises) and (not unknown or tried)
-
-    def _names(self) -> frozenset[str]:
-        directory = os.path.join(self._root, guests.STATUS_FILES)
-        try:
-            return frozenset(name[:-4] for name in os.listdir(directory) if name.endswith('.xml'))
-        except FileNotFoundError:
-            return frozenset()
-        except OSError as error:
-            raise StateError(
-                '%s: %s: the running guests are unknown' % (directory, error.strerror)
-            ) from None
 
     def _tell(
         self, before: Mapping[str, model.Promise], after: Mapping[str, model.Promise]

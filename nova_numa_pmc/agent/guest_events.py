@@ -90,7 +90,7 @@ class GuestEvents:
         self._pending |= heard
 
     def due_s(self) -> float | None:
-        """Return in how many seconds to look at those who were heard of; None: at nobody."""
+        """Return in how many seconds to look at the guests with events; None: there are none."""
         if not self._pending:
             return None
         return max(0.0, self._since_s + COALESCE_S - self._clock())

@@ -58,7 +58,7 @@ class ProblemLog:
         self._failing.pop(name, None)
 
     def problems(self, texts: Iterable[str]) -> None:
-        """Warn of each problem that was not told within the last hour."""
+        """Warn of each problem that was not warned of within the last hour."""
         now_s = self._clock()
         for text in texts:
             if text in self._logged_s and now_s - self._logged_s[text] < REPEAT_S:

@@ -161,7 +161,7 @@ class Agent:
         )
 
     def attend(self, now: Now | None = None) -> float | None:
-        """Look at the guests of whom something was heard: all of a tick but what is measured.
+        """Look at the guests that events named: all of a tick but what is measured.
 
         Nothing is raised.
 
@@ -186,7 +186,7 @@ class Agent:
             self._watching.gather()
 
     def _heed(self) -> None:
-        """Have those looked at of whom something was heard."""
+        """Queue the guests that events named for a look."""
         names = self._watching.take()
         self._attention.wake(names)
         self._books.heard(names)

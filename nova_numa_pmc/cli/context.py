@@ -123,7 +123,7 @@ class CommandContext:
         return guest_lookup.find(name, *self.guests())
 
     def find_said(self, name: str) -> tuple[str, str]:
-        """Return (uuid, name) of a guest that runs, of whom something was said, or of a uuid.
+        """Return (uuid, name) of a guest that runs or has an override, or of a uuid.
 
         :raises UnknownGuest: there is none
         """
@@ -235,7 +235,7 @@ class CommandContext:
     def propose(
         self, seen: ObservedHost, horizon_s: float, names: Collection[str] = ()
     ) -> tuple[moves.Plan, moves.Situation]:
-        """Plan what pays within a time; widening is left to the agent, who remembers it.
+        """Plan what pays within a time; widening is left to the agent, which remembers it.
 
         :param seen: it was measured
         :param names: of guests, to leave all others where they are

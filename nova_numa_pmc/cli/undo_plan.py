@@ -126,12 +126,4 @@ def _move(one: history.HistoryEntry, steps: tuple[moves.Step, ...]) -> moves.Mov
         kind = moves.SWAP
     elif all(step.from_nodes == step.to_nodes and step.mem_nodes for step in steps):
         kind = moves.FETCH
-    return moves.Move(
-        kind,
-        steps,
-        0.0,
-        0.0,
-        0.0,
-        sum(step.bytes for step in steps),
-        (model.Reason(moves.ASKED, (('why', 'as before move %s' % one.id),)),),
-    )
+    return moves.asked_for(kind, steps, 'as before move %s' % one.id)

@@ -149,7 +149,7 @@ def _unseen_ratio(node: objects.ComputeNode, tracker: ResourceTracker) -> float:
     """Return how many of the instances that Nova counts on the host have no domain yet, 0 to 1.
 
     Nova counts what they use from the claim on: those that are built, and those that come by a
-    migration or a resize. How large each is isn't told here: they are taken to be as large as
+    migration or a resize. How large each is isn't reported here: they are taken to be as large as
     the others (nova/compute/stats.py, nova/compute/resource_tracker.py).
     """
     stats = node.stats or {} if node.obj_attr_is_set('stats') else {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find out by caches and sockets: who shares memory channels, who is near.
+"""Find which nodes share memory channels, and which are near, from caches and sockets.
 
 From the inside out: CPUs share an L3 cache, nodes share memory channels (a domain), domains a
 socket. SLIT distances alone don't tell which nodes share channels: both sub-NUMA clusters, which

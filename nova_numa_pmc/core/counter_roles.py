@@ -17,7 +17,7 @@ CORE_ROLES = (CYCLES, INSTRUCTIONS, LOCAL_DRAM, REMOTE_DRAM, REMOTE_CACHE, STALL
 #: others where the hardware has too few counters.
 GUEST_ROLES = (REMOTE_CACHE, STALLED_CYCLES)
 #: Counted in a package's uncore, for all that happens there. ``mem_traffic`` is
-#: read and write together, where hardware doesn't tell them apart.
+#: read and write together, where hardware doesn't distinguish them.
 UNCORE_ROLES = (MEM_READ, MEM_WRITE, MEM_TRAFFIC, LINK_TX, IO_READ, IO_HIT, IO_MISS)
 ROLES = CORE_ROLES + UNCORE_ROLES
 #: Of earlier releases, which nothing was counted for; an operator's event for one is passed over.

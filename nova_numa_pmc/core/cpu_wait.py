@@ -15,7 +15,7 @@ class Quota(Record):
 
     :param cores: quota ÷ period
     :param tids: the threads that share it; None: all of the guest's
-    :param throttled_ns: how long the kernel held them back; None: not told
+    :param throttled_ns: how long the kernel held them back; None: not reported
     """
 
     cores: float

@@ -149,7 +149,7 @@ def node_samples(
     guests: Sequence[GuestSample],
     all_traffic: bool = False,
 ) -> tuple[tuple[NodeSample, ...], pressure.Traffic | None]:
-    """Return the nodes' samples, and who reads whose memory; None: not counted.
+    """Return the nodes' samples, and which node reads whose memory; None: not counted.
 
     :param nodes: ascending
     :param uses: of each

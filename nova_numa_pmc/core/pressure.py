@@ -13,7 +13,7 @@ from nova_numa_pmc.record import Record
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from typing import TypeVar
 
     _Thread = TypeVar('_Thread')
@@ -49,7 +49,7 @@ class Loss(Record):
 
 
 class Traffic(Record):
-    """Accesses between nodes: who reads whose memory.
+    """Accesses between nodes: which node reads whose memory.
 
     :param lines_per_sec: rows: from a node's CPUs; columns: to a node's memory
     :param residual_ratio: how much the columns miss what the memory controllers saw,
@@ -58,35 +58,6 @@ class Traffic(Record):
 
     lines_per_sec: Sequence[Sequence[float]]
     residual_ratio: float | None
-
-
-def capacity_cores(
-    cores: int, threads: int, smt_ratio: float = 0.25, reserved_cores: float = 0.0
-) -> float:
-    """Return C = cores + s·(threads − cores) − reserved, at least 0 [cores].
-
-    :param smt_ratio: s, what a core's further thread adds to it
-    """
-    return max(0.0, cores + smt_ratio * (threads - cores) - reserved_cores)
-
-
-def demand_cores(
-    before: Mapping[_Thread, Sequence[int]],
-    after: Mapping[_Thread, Sequence[int]],
-    elapsed_ns: int,
-) -> float | None:
-    """Return D = Σ Δ(run + wait) / Δt over threads [cores]; None: no time has passed.
-
-    Threads that are in one sample only are left out, and so is one whose times
-    went backwards (its id was used again).
-
-    :param before, after: thread → (run_ns, wait_ns), the first two fields of
-        ``/proc/PID/task/TID/schedstat`` (Documentation/scheduler/sched-stats)
-    """
-    if elapsed_ns <= 0:
-        return None
-    deltas = (sum(after[thread]) - sum(before[thread]) for thread in after if thread in before)
-    return sum(delta for delta in deltas if delta > 0) / elapsed_ns
 
 
 def bandwidth_bytes_per_sec(

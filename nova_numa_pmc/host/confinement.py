@@ -128,7 +128,7 @@ def _describe(root: str, name: str, pid: int) -> Daemon:
 
 
 def started_s(root: str, process: str) -> float | None:
-    """Return the start of the process in ``/proc/PID`` [s since the epoch], None: not told.
+    """Return the start of the process in ``/proc/PID`` [s since the epoch], None: not reported.
 
     Field 22 of proc(5)'s stat, in ticks after the boot time.
     """

@@ -19,7 +19,7 @@ _STEAL_FIELD = 7
 
 
 class Times(Record):
-    """Cumulative times of the online CPUs, {CPU: ns}; None: not told.
+    """Cumulative times of the online CPUs, {CPU: ns}; None: not reported.
 
     :param busy_ns: that it ran something
     :param stolen_ns: that it had to run something and was not run: this host is a guest
@@ -57,7 +57,7 @@ def read(root: str = '/') -> Times:
 
 
 def busy_ns(root: str = '/') -> dict[int, int] | None:
-    """Return {CPU: ns that it ran something, cumulative}; None: not told."""
+    """Return {CPU: ns that it ran something, cumulative}; None: not reported."""
     return read(root).busy_ns
 
 

@@ -2,7 +2,7 @@
 """Read which CPUs share an L3 cache and a socket, from sysfs.
 
 The libvirt hook reads this at every guest start: a file for each L3 cache, and with more than two
-nodes one for each of them. What a kernel or a hypervisor does not tell, or tells in a way that
+nodes one for each of them. What a kernel or a hypervisor does not say, or says in a way that
 can't be understood, is not known; no guest's start fails for it.
 
 Formats: the kernel's Documentation/ABI/testing/sysfs-devices-system-cpu (``cache/indexN``) and
@@ -59,7 +59,7 @@ def read(host: model.Topology, root: str = '/') -> model.Topology:
 def _l3s_of(
     cpus: frozenset[int], online: frozenset[int], known: list[frozenset[int]], root: str
 ) -> _L3s:
-    """Return the L3 caches that some CPUs have, () where one of these doesn't tell.
+    """Return the L3 caches that some CPUs have, () where one of these doesn't say.
 
     :param known: those found so far, added to
     """

@@ -60,7 +60,7 @@ class Applied(Record):
     :param changes: of files, in the order written;
         empty: all was as asked
     :param cpus: those asked for
-    :param cpus_effective: what the kernel lets it use, None where it doesn't tell; less
+    :param cpus_effective: what the kernel lets it use, None where it doesn't say; less
         than ``cpus`` when one is offline or outside of the parent's set
     :param memory: one of the constants above
     :param off_bytes: how much lay off the nodes asked for before, None: unknown or not asked
@@ -274,7 +274,7 @@ def _wide_mems(groups: Groups) -> str:
 
 
 def _possible_cpus(groups: Groups) -> str:
-    """Return all CPUs that the host may ever have, '' (inherited) where not told.
+    """Return all CPUs that the host may ever have, '' (inherited) where not reported.
 
     v2 takes absent ones (cpuset_bind() in kernel/cgroup/cpuset.c), so that what is plugged into
     the host, or given to the guest by a group above, is not kept from it later.
@@ -396,7 +396,7 @@ def _off_bytes(
         return off_bytes
     if pool_by_node is not None:
         return off_bytes + _sum_off(pool_by_node, mems)
-    # Where pages of a pool lie isn't told there: any of them may have to move.
+    # Where pages of a pool lie isn't reported there: any of them may have to move.
     return off_bytes + (resident_bytes(groups, 'HugetlbPages') or 0)
 
 
@@ -439,7 +439,7 @@ def _wide_enough(groups: Groups, cpus: frozenset[int]) -> Steps:
 
 
 def _effective(groups: Groups) -> frozenset[int] | None:
-    """Read the CPUs the kernel lets a guest use, None where it doesn't tell."""
+    """Read the CPUs the kernel lets a guest use, None where it doesn't say."""
     name = 'cpuset.cpus.effective' if groups.version == 2 else 'cpuset.effective_cpus'
     found: frozenset[int] = frozenset()
     for directory in written(groups):

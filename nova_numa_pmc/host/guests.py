@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
-from nova_numa_pmc.exceptions import DomainError, GuestGone
+from nova_numa_pmc.exceptions import DomainError, GuestGone, StateError
 from nova_numa_pmc.host import domain_memory, domain_values as values, domain_xml
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -91,6 +91,31 @@ def read_running(
     :returns: (guests by file name, problems, each starting with the file's path)
     """
     return StatusFiles(root, default_huge_page_bytes).read()
+
+
+def active_names(root: str = '/') -> frozenset[str]:
+    """Return the names of libvirt's active domains, by their status files.
+
+    :raises StateError: they can't be listed
+    """
+    directory = os.path.join(root, STATUS_FILES)
+    try:
+        return frozenset(name[:-4] for name in os.listdir(directory) if name.endswith('.xml'))
+    except FileNotFoundError:
+        return frozenset()
+    except OSError as error:
+        raise StateError(
+            '%s: %s: the running guests are unknown' % (directory, error.strerror)
+        ) from None
+
+
+def pid_file_identity(name: str, root: str = '/') -> tuple[int, int] | None:
+    """Return what tells a guest's pid file apart from a later one, None: there is none."""
+    try:
+        found = os.stat(os.path.join(root, STATUS_FILES, name + '.pid'))
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def qemu_pid(guest: model.Guest, root: str = '/') -> int:

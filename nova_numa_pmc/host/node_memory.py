@@ -92,7 +92,7 @@ def _kinds(root: str, alone: Set[int], with_cpus: Set[int]) -> dict[int, model.N
 
 
 def nodes_with_memory(root: str = '/') -> frozenset[int] | None:
-    """Return the nodes that may be in a ``cpuset.mems``, those with memory; None: not told."""
+    """Return the nodes that may be in a ``cpuset.mems``, those with memory; None: not reported."""
     # Before 4.14 has_memory is there only on kernels with movable nodes.
     for name in ('has_memory', 'has_normal_memory'):
         numbers = _list(root, f'{_NODES}/{name}')

@@ -22,7 +22,7 @@ class Process(Record):
 
     :param command: its arguments with the program
     :param uid, gid: real ids of its owner
-    :param started_s: seconds since the epoch, None: not told
+    :param started_s: seconds since the epoch, None: not reported
     :param root: where its file system root is for us
     :param same_root: that is the host's own (False: a container)
     """

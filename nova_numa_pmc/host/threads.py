@@ -99,7 +99,7 @@ def _name(directory: str, tid: int) -> bytes:
 
 
 def read(pid: int, tid: int, root: str = '/') -> ThreadTimes | None:
-    """Return a thread's times; None: it is gone, or the kernel does not tell.
+    """Return a thread's times; None: it is gone, or the kernel does not say.
 
     ``schedstat`` (run and wait in ns: Documentation/scheduler/sched-stats.rst) has the times,
     ``stat`` the CPU and the start time (Documentation/filesystems/proc.rst, fields 39, 22). Of
@@ -191,7 +191,7 @@ class _ThreadFiles:
         return os.open(self._directory + name, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self) -> ThreadTimes | None:
-        """Return the thread's times; None: it is gone, or the kernel does not tell.
+        """Return the thread's times; None: it is gone, or the kernel does not say.
 
         When its times are as before it has not run, and is where it was: the other file, which
         takes three times as long, is not read. It stays open once the thread has run.

@@ -137,7 +137,7 @@ def cpus_of_node(number: int, root: str = '/') -> frozenset[int]:
 def device_node(address: str, root: str = '/') -> int | None:
     """Return the node that a PCI device '0000:3b:00.1' is attached to, None if not known.
 
-    The kernel says -1 where the firmware does not tell; a device that is gone is not known.
+    The kernel says -1 where the firmware does not say; a device that is gone is not known.
 
     :raises TopologyError: the address is no PCI address, or the file is malformed
     """

@@ -130,7 +130,7 @@ class MoveExecutor:
     def observe(
         self, running: Iterable[model.Guest], promised: Mapping[str, model.Promise]
     ) -> None:
-        """Look at who runs now: end the move of whom libvirt works on, forget who was replaced."""
+        """Take in the running guests: end a move whose guest libvirt works on, forget old ones."""
         busy = {guest.uuid for guest in running if eligibility.why_not_now(guest)}
         if any(part.step.uuid in busy for part in self._parts):
             self._cancel()

@@ -187,12 +187,4 @@ def _fetch(guest: model.Guest, promise: model.Promise, off_bytes: int) -> moves.
     step = moves.Step(
         guest.uuid, guest.name, promise.cpu_nodes, promise.cpu_nodes, promise.mem_nodes, off_bytes
     )
-    return moves.Move(
-        moves.FETCH,
-        (step,),
-        0.0,
-        0.0,
-        0.0,
-        off_bytes,
-        (model.Reason(moves.ASKED, (('why', 'its memory was there when the guest started'),)),),
-    )
+    return moves.asked_for(moves.FETCH, (step,), 'its memory was there when the guest started')

@@ -34,7 +34,7 @@ class PlannedMove(Record):
     """A move to come, and what it was planned of.
 
     :param promised: by uuid, before it
-    :param targets: by uuid, after it where the move alone doesn't tell: it takes another one
+    :param targets: by uuid, after it where the move alone doesn't say: it takes another one
         back
     """
 

@@ -30,13 +30,13 @@ class Widened:
         return {uuid: nodes for uuid, (nodes, _) in self._held.items()}
 
     def clear(self) -> None:
-        """Forget all: whoever was widened goes home."""
+        """Forget all: the widened guests go home."""
         self._held.clear()
 
     def observe(
         self, running: Iterable[model.Guest], promised: Mapping[str, model.Promise]
     ) -> None:
-        """Forget who was replaced, and of whom the operator has said something: these go home."""
+        """Forget guests that were replaced or overridden by the operator: these go home."""
         said = {guest.uuid for guest in running if guest.override}
         self._held = {
             uuid: (nodes, promise)
@@ -60,6 +60,6 @@ class Widened:
             self._narrowed[uuid] = self._held.pop(uuid)
 
     def take_back(self, uuid: str) -> None:
-        """Let a guest be widened again whom the move in hand has narrowed."""
+        """Let a guest that the move in hand has narrowed be widened again."""
         if uuid in self._narrowed:
             self._held[uuid] = self._narrowed[uuid]

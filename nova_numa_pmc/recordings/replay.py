@@ -206,7 +206,7 @@ def _counted(
     """Return the sample of what perf counted.
 
     Nodes are from what is counted in no control group, or in the root's '/', guests from the
-    other groups, by their paths. Counts of the whole host, or of a CPU whose node is not told,
+    other groups, by their paths. Counts of the whole host, or of a CPU whose node is not reported,
     are put on node 0, which is said.
     """
     nodes: dict[int, _Counts] = {}

@@ -131,7 +131,6 @@ class Answer(Record):
     :param outcome: what the guest would leave, None: not known
     :param unknown: why not
     :param charged_vcpus: vCPUs of guests that came since the metrics were recorded
-    :param newcomers: the same per core of the host
     :param measured: the CPU wanted on the host's nodes is measured, not guessed
     :param members: node ids of each position in ``outcome.at``
     :param history: (guests, sum of their cores per vCPU) by which the host expects new ones,
@@ -142,7 +141,6 @@ class Answer(Record):
     outcome: Outcome | None
     unknown: str | None
     charged_vcpus: float = 0
-    newcomers: float = 0.0
     measured: bool = False
     members: tuple[tuple[int, ...], ...] = ()
     history: tuple[int, float] | None = None
@@ -280,18 +278,15 @@ def _answer(
     if present is not None:
         size = unseen(*present, asked.policy, asked.intensity, cores_per_vcpu)
         host = relieve(host, size)
-    came, newcomers = max(0, vcpus), 0.0
     if vcpus > 0 or memory_mb > 0:
         host = charge(host, vcpus, memory_mb, asked, limits, cores_per_vcpu)
-        newcomers = came / (sum(host.cores) or 1.0)
     # As in outcome(): without the record's own check of its arguments.
     return tuple.__new__(
         Answer,
         (
             outcome(host, asked, limits),
             None,
-            came,
-            newcomers,
+            max(0, vcpus),
             host.demand is not None,
             host.members,
             history,

@@ -66,11 +66,11 @@ class HostState(Record):
         may use, of which ``view`` is. The hook reads them from a file of their own
         (:mod:`pool_loads`)
     :param demand_now_cores: by position: cores wanted in the interval, None in it:
-        unknown; empty: not told
+        unknown; empty: not reported
     :param pool_source: who says which CPUs the floating pool has: 'nova.conf', 'guests' (their
-        XML), 'kernel' (all that are usable); '' not told
+        XML), 'kernel' (all that are usable); '' not reported
     :param guests_by: by what the agent knows its guests: 'libvirt', or 'status files' and why;
-        '' not told
+        '' not reported
     :param history: of the host's guests, by which new ones are expected
     """
 
@@ -125,7 +125,7 @@ def floating_pool(
 ) -> model.PoolLoad:
     """Return what was measured of the CPUs that a view is of.
 
-    :param stolen: by node id, cores that another host took of them; None: not told
+    :param stolen: by node id, cores that another host took of them; None: not reported
     """
     stolen = stolen or {}
     return model.PoolLoad(

@@ -24,7 +24,7 @@ REASON_MAX = 200
 
 
 class Paused(Record):
-    """That the agent is paused: CLOCK_REALTIME [s], None: not told; and why, '' not told."""
+    """That the agent is paused: CLOCK_REALTIME [s], None: not known; and why, '' not known."""
 
     since_s: float | None
     reason: str

@@ -57,7 +57,7 @@ class Version2Test(EarlyCase):
 
     def test_not_the_process_of_an_earlier_start(self):
         self.launch()
-        stale = hook_early.pid_file(hosts.name_of(1), self.root)
+        stale = guests.pid_file_identity(hosts.name_of(1), self.root)
         hold = self.start(stale=stale)
         self.assertTrue(hold.step(0.0))
         self.host.end(1)

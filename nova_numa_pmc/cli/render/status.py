@@ -80,7 +80,7 @@ def agent_lines(agent: AgentStatus, asked: bool) -> list[str]:
 
 
 def pool_line(pool: pools.Pool, published_source: str) -> str:
-    """Return which CPUs plain guests may use, and who says so.
+    """Return which CPUs plain guests may use, and the source of that.
 
     :param published_source: what the agent has published of it, '' nothing
     """
@@ -92,7 +92,7 @@ def pool_line(pool: pools.Pool, published_source: str) -> str:
 
 
 def memory_line(number: int, size_bytes: int | None, memory: model.NodeMemory) -> str:
-    """Return the line that a node's memory is not for guests, and who says so.
+    """Return the line that a node's memory is not for guests, and the source of that.
 
     :param number: the node's id
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lay out samples as tables of text cells, for whoever draws them.
+"""Lay out samples as tables of text cells, for the code that draws them.
 
 Pure. ``-`` is unknown. A cell's level says how much it matters; a screen with colours shows
 it, and no meaning hangs on it alone.

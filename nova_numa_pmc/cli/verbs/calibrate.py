@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 #: A host busier than this is not disturbed, nor would the figures be right.
 BUSY_MAX_RATIO = 0.1
 _LOOK_S = 1.0
-#: Where sysfs does not tell the size of the last cache: more than most have.
+#: Where sysfs does not say the size of the last cache: more than most have.
 _CACHE_DEFAULT_BYTES = 64 << 20
 _BANDWIDTH_S, _CHAIN_S, _PAIR_S = 1.6, 0.8, 0.3
 
@@ -247,7 +247,7 @@ def busy_ratio(
     wait: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> float | None:
-    """Return how busy the host's CPUs are for a second; None: not told."""
+    """Return how busy the host's CPUs are for a second; None: not reported."""
     before, began = read(), clock()
     wait(_LOOK_S)
     after, passed_ns = read(), (clock() - began) * 1e9
@@ -258,7 +258,7 @@ def busy_ratio(
 
 
 def refuse_if_busy(ratio: float | None) -> None:
-    """Raise :class:`CalibrationError` where a host is busy or does not tell."""
+    """Raise :class:`CalibrationError` where a host is busy or does not say."""
     if ratio is None or ratio > BUSY_MAX_RATIO:
         raise CalibrationError(
             'the host is %s, so guests would be disturbed and the figures would be too low: '

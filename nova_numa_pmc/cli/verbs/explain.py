@@ -132,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
 def new_guest(args: argparse.Namespace) -> model.Guest:
     """Return the guest that the options describe.
 
-    :raises FlavorError: its size isn't told, or the flavor's file can't be used
+    :raises FlavorError: its size isn't reported, or the flavor's file can't be used
     """
     flavor: Flavor = read_flavor(args.flavor) if args.flavor else {}
     vcpus = args.vcpus or flavor.get('vcpus')

@@ -133,15 +133,7 @@ def _bring(
             'guest %s cannot be moved: %s' % (guest.name, eligibility.WORDS[fixed])
         )
     step = moves.Step(guest.uuid, guest.name, promise.cpu_nodes, (node_id,), home, 0)
-    move = moves.Move(
-        moves.MOVE,
-        (step,),
-        0.0,
-        0.0,
-        0.0,
-        0,
-        (model.Reason(moves.ASKED, (('why', 'pinned there'),)),),
-    )
+    move = moves.asked_for(moves.MOVE, (step,), 'pinned there')
     return run_moves.make(here, moves.Plan((move,)), seen.record.promises, history.PIN, wait_s)
 
 

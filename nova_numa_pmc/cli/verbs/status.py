@@ -91,7 +91,7 @@ def _found(
     tuple[str, ...],
     str,
 ]:
-    """Return what is shown, and at last whom the agent has the floating pool from, '' not told."""
+    """Return what is shown, and last the source of the agent's floating pool, '' not reported."""
     agent, published = host_status.agent(here)
     guests, problems = host_status.guests(here, seen)
     return (

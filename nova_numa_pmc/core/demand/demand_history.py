@@ -91,7 +91,7 @@ class Wants:
 class GuestHistory(Wants):
     """Demand of one guest.
 
-    :ivar flavor: name of its flavor, None: not told
+    :ivar flavor: name of its flavor, None: not reported
     :ivar vcpus: as it was seen last
     :ivar seen_s: when it was seen last, by the histories' clock
     :ivar measured_s: for how long its demand was measured in all [s]; not while it ran on CPUs

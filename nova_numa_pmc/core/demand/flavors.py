@@ -28,7 +28,7 @@ def per_vcpu(histories: Histories) -> dict[str | None, tuple[float, float]]:
 def of_flavor(histories: Histories, flavor: str | None) -> model.History:
     """Return what guests of a flavor wanted per vCPU, of all guests where it has none.
 
-    :param flavor: its name, None: not told
+    :param flavor: its name, None: not reported
     """
     known = per_vcpu(histories)
     cores = traffic = 0.0
@@ -43,7 +43,7 @@ def of_flavor(histories: Histories, flavor: str | None) -> model.History:
 
 
 def published(histories: Histories) -> model.History:
-    """Return what is told of all guests to whoever decides, in the units of Nova's metrics.
+    """Return what all guests have wanted, for decisions, in the units of Nova's metrics.
 
     Whole guests, 0.01 cores. No more than :data:`demand_history.FLAVOR_GUESTS_MAX` guests count,
     so that those of one host don't decide for all. Flavors aren't told: Nova's metrics have no

@@ -7,13 +7,13 @@ that at every guest start and never moves a guest that runs. Cores are core-seco
 
 from __future__ import annotations
 
-from nova_numa_pmc.model import Limits
+from nova_numa_pmc.model import Limits, Reason
 from nova_numa_pmc.record import Record
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
 if TYPE_CHECKING:
-    from nova_numa_pmc.model import HostView, Reason
+    from nova_numa_pmc.model import HostView
 
 #: Kinds of a :class:`Move`: to another node, two guests that change places, more
 #: nodes for the CPUs, fewer, only the memory (to where the CPUs are).
@@ -161,6 +161,12 @@ class Move(Record):
     regret_core_sec: float
     bytes: int
     reasons: tuple[Reason, ...] = ()
+
+
+def asked_for(kind: str, steps: tuple[Step, ...], why: str) -> Move:
+    """Return a move that somebody asks for: nothing was weighed."""
+    size_bytes = sum(step.bytes for step in steps)
+    return Move(kind, steps, 0.0, 0.0, 0.0, size_bytes, (Reason(ASKED, (('why', why),)),))
 
 
 class Plan(Record):

@@ -21,7 +21,7 @@ _UNITS = {'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30}
 
 
 def last_level(cpu: int, root: str = '/') -> tuple[int, frozenset[int]] | None:
-    """Return (bytes, the CPUs that share it) of a CPU's last cache; None: not told."""
+    """Return (bytes, the CPUs that share it) of a CPU's last cache; None: not reported."""
     directory = os.path.join(root, _CACHES % cpu)
     found = None
     try:
@@ -37,7 +37,7 @@ def last_level(cpu: int, root: str = '/') -> tuple[int, frozenset[int]] | None:
 
 
 def _cache(path: str, cpu: int) -> tuple[int, int, frozenset[int]] | None:
-    """Return a cache's (level, bytes, CPUs that share it); None: not told, or not understood."""
+    """Return a cache's (level, bytes, CPUs that share it); None: not reported or understood."""
     try:
         level, size, shared = (
             read_text(os.path.join(path, name)).strip()

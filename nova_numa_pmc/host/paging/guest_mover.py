@@ -379,7 +379,7 @@ class GuestMove:
             )
 
     def _by_node(self) -> dict[int, int] | None:
-        """Return {node id: bytes} of what can be moved, None: the kernel doesn't tell."""
+        """Return {node id: bytes} of what can be moved, None: the kernel doesn't say."""
         by_node = cgroups.memory_by_node(self._groups)
         if by_node is not None:
             for node, size in self._pool_by_node().items():

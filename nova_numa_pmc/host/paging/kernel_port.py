@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one way to the kernel for whoever moves guests; tests pass another that models it."""
+"""The one way to the kernel for code that moves guests; tests pass another that models it."""
 
 from __future__ import annotations
 

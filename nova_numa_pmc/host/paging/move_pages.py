@@ -36,7 +36,7 @@ _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
 #: Pages that one call touches: IOV_MAX of limits.h.
 _TOUCHED = 1024
 #: No kernel gives it: the page's status was not written.
-UNTOLD = -(1 << 31)
+UNREPORTED = -(1 << 31)
 
 _REMEDIES = {
     errno.EPERM: 'it needs CAP_SYS_NICE and CAP_SYS_PTRACE',
@@ -54,7 +54,7 @@ def locate(pid: int, addresses: array[int]) -> array[int]:
         -EFAULT where the zero page or no memory is mapped; see :func:`touch`
     :raises GuestGone, MigrationError: as :func:`move`
     """
-    statuses = array('i', (UNTOLD,)) * len(addresses)
+    statuses = array('i', (UNREPORTED,)) * len(addresses)
     _call(pid, addresses, None, statuses, 0)
     return statuses
 
@@ -69,13 +69,13 @@ def move(
 
     :param shared: move also pages that other processes map (needs CAP_SYS_NICE)
     :returns: (why, array('i')): a node id or a negative errno for each page, and 0. Where the
-        kernel stopped at pages that would not move, an errno, and :data:`UNTOLD` for those
+        kernel stopped at pages that would not move, an errno, and :data:`UNREPORTED` for those
         from there on, whether or not they moved
     :raises GuestGone: there is no such process any more
     :raises MigrationRefused: the kernel lets us move nothing of it
     :raises MigrationError: another error; pages may have moved
     """
-    statuses = array('i', (UNTOLD,)) * len(addresses)
+    statuses = array('i', (UNREPORTED,)) * len(addresses)
     nodes = array('i', (node,)) * len(addresses)
     why = _call(pid, addresses, nodes, statuses, _MOVE_ALL if shared else _MOVE)
     return why, statuses

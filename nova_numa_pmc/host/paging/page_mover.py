@@ -153,7 +153,7 @@ class PageMover:
                 # One that is gone or swapped out since we looked has not refused.
                 if node in self._homes or node == -errno.ENOENT:
                     continue
-                code = why if status == move_pages.UNTOLD or status >= 0 else -status
+                code = why if status == move_pages.UNREPORTED or status >= 0 else -status
                 name = errno.errorcode.get(code, str(code))
                 refused[name] = refused.get(name, 0) + 1
             addresses = wanted[tried:]
@@ -168,9 +168,10 @@ class PageMover:
         taken for tried.
         """
         stopped = max(
-            (at for at, status in enumerate(statuses) if status != move_pages.UNTOLD), default=0
+            (at for at, status in enumerate(statuses) if status != move_pages.UNREPORTED),
+            default=0,
         )
-        if move_pages.UNTOLD not in statuses[:stopped]:
+        if move_pages.UNREPORTED not in statuses[:stopped]:
             return len(addresses)
         unit = addresses[stopped] // PAGE_BYTES // self._unit
         return next(
@@ -188,7 +189,7 @@ def thp_bytes(groups: Groups) -> int | None:
 
     Source: ``memory.stat``, anon_thp and shmem_thp (v2), rss_huge (v1).
 
-    :returns: bytes, None: the kernel doesn't tell
+    :returns: bytes, None: the kernel doesn't say
     """
     wanted = ('anon_thp', 'shmem_thp') if groups.version == 2 else ('rss_huge',)
     if groups.memory is None:
@@ -202,7 +203,7 @@ def thp_bytes(groups: Groups) -> int | None:
 
 
 def _huge_page_bytes(root: str) -> int:
-    """Return the size of a transparent huge page, the largest there is where not told."""
+    """Return the size of a transparent huge page, the largest there is where not reported."""
     try:
         return max(
             2 * PAGE_BYTES,

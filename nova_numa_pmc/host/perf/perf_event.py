@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.host.perf.events import Event
 
-    #: Of a group's events, in their order; None: not told.
+    #: Of a group's events, in their order; None: not reported.
     Counts = tuple[Count | None, ...]
 
 _SYSCALLS = {'x86_64': 298, 'aarch64': 241, 'ppc64le': 319, 's390x': 331, 'riscv64': 241}

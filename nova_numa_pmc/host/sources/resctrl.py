@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.host.sources import Running, SourceTick
     from nova_numa_pmc.model import Topology
 
-    #: Bytes by L3 domain; None: not told.
+    #: Bytes by L3 domain; None: not reported.
     Domains = dict[int, 'Bytes | None']
 
 #: Events are counted in fewer bits than 64 in hardware; the kernel carries on beyond them.

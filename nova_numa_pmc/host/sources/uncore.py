@@ -118,7 +118,7 @@ class Uncore:
         if event.node is not None:
             return event.node if event.node in {node.id for node in topology.nodes} else None
         package = self._package(cpu)
-        # Of a package that the kernel does not tell, each node is taken for one of its own.
+        # Of a package that the kernel does not say, each node is taken for one of its own.
         homes = [
             node.id
             for node in topology.nodes

@@ -9,18 +9,6 @@ LATENCIES = ((60.0, 100.0), (100.0, 60.0))  # two sockets of the eBay KVM tuning
 
 
 class TestUtilisations(unittest.TestCase):
-    def test_capacity_counts_cores_and_a_share_of_their_siblings(self):
-        self.assertEqual(7.5, pressure.capacity_cores(6, 12))
-        self.assertEqual(5.0, pressure.capacity_cores(6, 12, 0.0, 1.0))
-        self.assertEqual(0.0, pressure.capacity_cores(0, 0, 0.25, 1.0))
-
-    def test_demand_is_running_and_waiting(self):
-        before = {1: (0, 0), 2: (5 * 10**9, 0), 3: (9, 9)}
-        after = {1: (10**9, 10**9), 2: (6 * 10**9, 0), 4: (10**9, 0), 3: (0, 0)}
-        # 3's id was used again and 4 is new: neither is known over the whole time.
-        self.assertEqual(1.5, pressure.demand_cores(before, after, 2 * 10**9))
-        self.assertIsNone(pressure.demand_cores(before, after, 0))
-
     def test_bandwidth(self):
         self.assertEqual(25.0, pressure.bandwidth_bytes_per_sec(20, 30, 2 * 10**9))
         self.assertEqual(40.0, pressure.bandwidth_bytes_per_sec(20, 30, 2 * 10**9, 2.0))

@@ -36,6 +36,8 @@ def defined():
                 names.add(node.id)
             elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                 names.add(node.attr)
+            elif isinstance(node, ast.alias):
+                names.add(node.asname or node.name)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 names.update(re.findall(r'^\w+$', node.value))
     return names

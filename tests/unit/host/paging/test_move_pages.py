@@ -150,7 +150,7 @@ class RefusalTest(unittest.TestCase):
                 move_pages.move(5, pages, 3)
         with mock.patch.object(move_pages, '_bound', [failing(errno.ENOMEM)]):
             why, told = move_pages.move(5, pages, 3)
-            self.assertEqual((errno.ENOMEM, [move_pages.UNTOLD]), (why, list(told)))
+            self.assertEqual((errno.ENOMEM, [move_pages.UNREPORTED]), (why, list(told)))
 
     def test_a_machine_whose_call_is_unknown(self):
         with (
