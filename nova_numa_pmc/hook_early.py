@@ -48,7 +48,7 @@ class EarlyHold:
     :param promise: what its start has reserved
     :param guest: from the XML of its start
     :param cpus: to hold it to
-    :param stale: :func:`pid_file` before the start
+    :param stale: :func:`guests.pid_file_identity` before the start
     :param write: as :func:`writes.write`
     """
 

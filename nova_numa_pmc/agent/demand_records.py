@@ -16,7 +16,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.core.demand import flavors, history_format, longer_horizon
 from nova_numa_pmc.core.demand.demand_history import Histories
 from nova_numa_pmc.exceptions import StateError
-from nova_numa_pmc.state import promises_file
+from nova_numa_pmc.state import state_files
 from nova_numa_pmc.state.history import DIRECTORY
 
 if TYPE_CHECKING:
@@ -92,11 +92,7 @@ class DemandRecords:
             history_format.to_data(self.histories), separators=(',', ':'), allow_nan=False
         ).encode()
         try:
-            fd = promises_file.open_directory(self._directory, create=True)
-            try:
-                promises_file.replace_file(fd, self._directory, FILE, data, durable)
-            finally:
-                os.close(fd)
+            state_files.write(self._directory, FILE, data, durable)
         except StateError as error:
             if not self._failing:
                 self._log.warning('what guests wanted is not kept across a restart: %s', error)
@@ -119,14 +115,8 @@ def read(root: str = '/') -> Histories | None:
     """
     directory = os.path.join(root, DIRECTORY)
     try:
-        fd = promises_file.open_directory(directory, create=False)
-        try:
-            data = promises_file.read_file(fd, directory, FILE, _SIZE_MAX_BYTES)
-        finally:
-            os.close(fd)
+        data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)
         return None if data is None else history_format.from_data(json.loads(data))
-    except FileNotFoundError:
-        return None
     except (ValueError, RecursionError) as error:
         raise StateError(
             '%s: %.200s: nova-numa-agent replaces it in a few minutes'

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.agent.metrics import exporting
 from nova_numa_pmc.exceptions import NumaPmcError, StateBusy
 from nova_numa_pmc.host import notify
-from nova_numa_pmc.state import promises_file
+from nova_numa_pmc.state import state_files
 
 if TYPE_CHECKING:
     import logging
@@ -40,10 +40,10 @@ def only_agent(directory: str) -> Iterator[None]:
     :raises StateBusy: another one runs
     :raises StateError: the state directory can't be trusted or made
     """
-    fd = promises_file.open_directory(directory, create=True)
+    fd = state_files.open_directory(directory, create=True)
     try:
         try:
-            lock = promises_file.take_lock(fd, directory, 0, LOCK)
+            lock = state_files.take_lock(fd, directory, 0, LOCK)
         except StateBusy:
             raise StateBusy(
                 '%s: locked: another nova-numa-agent is running on this host (see fuser(1))'

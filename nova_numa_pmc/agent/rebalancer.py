@@ -15,7 +15,7 @@ from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_rema
 from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory, forgotten
 from nova_numa_pmc.exceptions import MigrationError, StateError
 from nova_numa_pmc.host.paging import node_room
-from nova_numa_pmc.state import promises_file
+from nova_numa_pmc.state import promises_file, state_files
 
 if TYPE_CHECKING:
     import logging
@@ -133,11 +133,7 @@ class Rebalancer:
 
     def _load(self) -> RebalanceMemory:
         try:
-            fd = promises_file.open_directory(self._directory(), create=True)
-            try:
-                data = promises_file.read_file(fd, self._directory(), FILE, _SIZE_MAX_BYTES)
-            finally:
-                os.close(fd)
+            data = state_files.read(self._directory(), FILE, _SIZE_MAX_BYTES)
             found = json.loads(data) if data else {}
             if found.get('boot_id') != promises_file.read_boot_id(self._root):
                 return RebalanceMemory()  # its times are of another clock
@@ -151,21 +147,11 @@ class Rebalancer:
             return RebalanceMemory()
 
     def _save(self, regrets: RebalanceMemory) -> None:
-        fd = promises_file.open_directory(self._directory(), create=True)
-        try:
-            promises_file.replace_file(
-                fd,
-                self._directory(),
-                FILE,
-                json.dumps(
-                    {
-                        'boot_id': promises_file.read_boot_id(self._root),
-                        'ledger': regrets_format.to_data(regrets),
-                    }
-                ).encode(),
-            )
-        finally:
-            os.close(fd)
+        kept = {
+            'boot_id': promises_file.read_boot_id(self._root),
+            'ledger': regrets_format.to_data(regrets),
+        }
+        state_files.write(self._directory(), FILE, json.dumps(kept).encode())
 
     def _directory(self) -> str:
         return settings.below(self._root, self.options.shared.state_dir)

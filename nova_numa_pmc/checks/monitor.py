@@ -91,7 +91,7 @@ def check_interval(conf: NovaConf) -> Iterator[Finding]:
 
 
 def check_metrics(conf: NovaConf) -> Iterator[Finding]:
-    """Check that CPU metrics that are weighed are sent, and that notifications can't block Nova."""
+    """Check that CPU metrics which are weighed are sent, and that notifications can end."""
     named = [each.partition('=')[0].strip() for each in conf.get('weight_setting', 'metrics')]
     wanted = [name for name in named if name.startswith('cpu.')]
     if wanted and NAME in enabled(conf) and not conf.get('cpu_metrics', 'numa_pmc'):

@@ -23,7 +23,7 @@ from nova_numa_pmc.core.rebalance import moves
 from nova_numa_pmc.exceptions import DomainError, NumaPmcError, StateError
 from nova_numa_pmc.host import domain_values
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import promises_file
+from nova_numa_pmc.state import state_files
 
 if TYPE_CHECKING:
     import logging
@@ -142,7 +142,7 @@ def append(entry: HistoryEntry, root: str = '/') -> None:
     """
     directory = os.path.join(root, DIRECTORY)
     line = encode(entry)
-    directory_fd = promises_file.open_directory(directory, create=True)
+    directory_fd = state_files.open_directory(directory, create=True)
     try:
         size, torn = _end(directory_fd, directory)
         if size and size + len(line) > ROTATE_BYTES:
@@ -166,7 +166,7 @@ def append(entry: HistoryEntry, root: str = '/') -> None:
 
 def _end(directory_fd: int, directory: str) -> tuple[int, bool]:
     """Look at the file as who reads it does; return (size [bytes], whether its end is torn)."""
-    opened = promises_file.open_file(directory_fd, directory, FILE, _SIZE_MAX_BYTES)
+    opened = state_files.open_file(directory_fd, directory, FILE, _SIZE_MAX_BYTES)
     if opened is None:
         return 0, False
     fd, size = opened
@@ -184,12 +184,12 @@ def read(root: str = '/') -> tuple[list[HistoryEntry], int]:
     """
     directory = os.path.join(root, DIRECTORY)
     try:
-        fd = promises_file.open_directory(directory, create=False)
+        fd = state_files.open_directory(directory, create=False)
     except FileNotFoundError:
         return [], 0
     try:
         texts = [
-            promises_file.read_file(fd, directory, name, _SIZE_MAX_BYTES) or b''
+            state_files.read_file(fd, directory, name, _SIZE_MAX_BYTES) or b''
             for name in (FILE + '.1', FILE)
         ]
     finally:

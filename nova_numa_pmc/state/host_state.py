@@ -17,7 +17,7 @@ from nova_numa_pmc.core import memory_domains
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, StateError
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import pool_loads, promises_file
+from nova_numa_pmc.state import pool_loads, state_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -243,11 +243,7 @@ def write(directory: str, host_state: HostState) -> None:
 
     :raises StateError: the directory can't be trusted or the file not be written
     """
-    fd = promises_file.open_directory(directory, create=True)
-    try:
-        promises_file.replace_file(fd, directory, FILE, encode(host_state))
-    finally:
-        os.close(fd)
+    state_files.write(directory, FILE, encode(host_state))
 
 
 def read(directory: str) -> HostState:
@@ -256,14 +252,7 @@ def read(directory: str) -> HostState:
     :raises StateError: there is none, or it can't be trusted or understood; names file and remedy
     """
     path = os.path.join(directory, FILE)
-    try:
-        fd = promises_file.open_directory(directory, create=False)
-    except FileNotFoundError:
-        raise StateError(f'{path}: no such file: start nova-numa-agent') from None
-    try:
-        data = promises_file.read_file(fd, directory, FILE, _SIZE_MAX_BYTES)
-    finally:
-        os.close(fd)
+    data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)
     if data is None:
         raise StateError(f'{path}: no such file: start nova-numa-agent')
     try:

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.exceptions import StateBusy, StateError
-from nova_numa_pmc.state import promises_file
+from nova_numa_pmc.state import state_files
 
 if TYPE_CHECKING:
     import logging
@@ -40,9 +40,9 @@ class MoveLock:
         """
         if self._lock is not None:
             return
-        fd = promises_file.open_directory(self.directory, create=True)
+        fd = state_files.open_directory(self.directory, create=True)
         try:
-            self._lock = promises_file.take_lock(fd, self.directory, timeout_s, LOCK)
+            self._lock = state_files.take_lock(fd, self.directory, timeout_s, LOCK)
         except StateBusy:
             raise StateBusy('%s is moving guests' % self._holder()) from None
         finally:

@@ -12,7 +12,7 @@ import os
 from nova_numa_pmc.exceptions import DomainError, StateError
 from nova_numa_pmc.host import domain_values
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import promises_file
+from nova_numa_pmc.state import state_files
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -45,14 +45,7 @@ def read(root: str = '/') -> tuple[dict[str, Override], list[str]]:
     :raises StateError: it can't be trusted or read
     """
     directory = os.path.join(root, DIRECTORY)
-    try:
-        fd = promises_file.open_directory(directory, create=False)
-    except FileNotFoundError:
-        return {}, []
-    try:
-        data = promises_file.read_file(fd, directory, FILE, _SIZE_MAX_BYTES)
-    finally:
-        os.close(fd)
+    data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)
     return _parse(data, os.path.join(directory, FILE)) if data else ({}, [])
 
 
@@ -109,9 +102,9 @@ def drop(uuid: str, root: str = '/') -> Override | None:
 
 def _change(uuid: str, override: Override | None, root: str) -> Override | None:
     directory = os.path.join(root, DIRECTORY)
-    fd = promises_file.open_directory(directory, create=True)
+    fd = state_files.open_directory(directory, create=True)
     try:
-        lock = promises_file.take_lock(fd, directory, _LOCK_TIMEOUT_S, LOCK)
+        lock = state_files.take_lock(fd, directory, _LOCK_TIMEOUT_S, LOCK)
         try:
             found, problems = read(root)
             if problems:
@@ -120,7 +113,7 @@ def _change(uuid: str, override: Override | None, root: str) -> Override | None:
             if override:
                 found[uuid] = override
             if override != before:
-                promises_file.replace_file(
+                state_files.replace_file(
                     fd,
                     directory,
                     FILE,

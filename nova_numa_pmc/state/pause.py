@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import promises_file
+from nova_numa_pmc.state import state_files
 
 if TYPE_CHECKING:
     import logging
@@ -39,17 +39,9 @@ def read(directory: str) -> Paused | None:
     :param directory: the state directory's path
     """
     try:
-        fd = promises_file.open_directory(directory, create=False)
-    except FileNotFoundError:
-        return None
+        data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)
     except StateError as error:
         return Paused(None, str(error))
-    try:
-        data = promises_file.read_file(fd, directory, FILE, _SIZE_MAX_BYTES)
-    except StateError as error:
-        return Paused(None, str(error))
-    finally:
-        os.close(fd)
     return None if data is None else _parse(data.decode('utf-8', 'replace'))
 
 
@@ -68,13 +60,8 @@ def begin(directory: str, reason: str = '', now_s: float | None = None) -> Pause
     :returns: as it was written: somebody may have ended it since
     :raises StateError: the state directory can't be trusted or written
     """
-    fd = promises_file.open_directory(directory, create=True)
-    try:
-        since_s = time.time() if now_s is None else now_s
-        text = '%d %s\n' % (since_s, reason)
-        promises_file.replace_file(fd, directory, FILE, text.encode())
-    finally:
-        os.close(fd)
+    text = '%d %s\n' % (time.time() if now_s is None else now_s, reason)
+    state_files.write(directory, FILE, text.encode())
     return _parse(text)
 
 
@@ -85,7 +72,7 @@ def end(directory: str) -> bool:
     :raises StateError: the state directory can't be trusted or the file not be removed
     """
     try:
-        fd = promises_file.open_directory(directory, create=False)
+        fd = state_files.open_directory(directory, create=False)
     except FileNotFoundError:
         return False
     try:

@@ -27,7 +27,7 @@ from nova_numa_pmc import model
 from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, StateError
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import promises_file
+from nova_numa_pmc.state import state_files
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -180,11 +180,7 @@ def write(directory: str, published: Published) -> None:
 
     :raises StateError: the directory can't be trusted or the file not be written
     """
-    fd = promises_file.open_directory(directory, create=True)
-    try:
-        promises_file.replace_file(fd, directory, FILE, encode(published))
-    finally:
-        os.close(fd)
+    state_files.write(directory, FILE, encode(published))
 
 
 def read(directory: str) -> Published | None:
@@ -192,14 +188,7 @@ def read(directory: str) -> Published | None:
 
     :raises StateError: it can't be trusted or understood; names the file and the remedy
     """
-    try:
-        fd = promises_file.open_directory(directory, create=False)
-    except FileNotFoundError:
-        return None
-    try:
-        data = promises_file.read_file(fd, directory, FILE, _SIZE_MAX_BYTES)
-    finally:
-        os.close(fd)
+    data = state_files.read(directory, FILE, _SIZE_MAX_BYTES)
     if data is None:
         return None
     try:

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of the state directory: trusted, locked, read whole, replaced in one step."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import time
+
+from nova_numa_pmc.exceptions import StateBusy, StateError
+from nova_numa_pmc.host import files
+
+
+def read(directory: str, name: str, size_max_bytes: int) -> bytes | None:
+    """Return a file's bytes, None where there is no such file or directory.
+
+    :raises StateError: the directory or the file can't be trusted or read
+    """
+    try:
+        fd = open_directory(directory, create=False)
+    except FileNotFoundError:
+        return None
+    try:
+        return read_file(fd, directory, name, size_max_bytes)
+    finally:
+        os.close(fd)
+
+
+def write(directory: str, name: str, data: bytes, durable: bool = False) -> None:
+    """Replace a file of the directory, which is made where it isn't there.
+
+    :param durable: let it outlast a crash of the host; on a tmpfs nothing does
+    :raises StateError: the directory can't be trusted or the file not be written
+    """
+    fd = open_directory(directory, create=True)
+    try:
+        replace_file(fd, directory, name, data, durable)
+    finally:
+        os.close(fd)
+
+
+def open_directory(path: str, create: bool) -> int:
+    """Open the state directory if only root, or we, can have put anything there.
+
+    :returns: a file descriptor
+    :raises FileNotFoundError: it isn't there, and isn't to be made
+    :raises StateError: it can't be trusted or made
+    """
+    try:
+        if create:
+            try:
+                os.mkdir(path)
+                os.chmod(path, 0o755)  # whatever the umask: nova-compute reads there
+            except FileExistsError:
+                pass
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as e:
+        if e.errno == errno.ENOENT and not create:
+            raise
+        raise StateError(
+            '%s: %s: make it a directory owned by root, mode 0755' % (path, e.strerror)
+        ) from None
+    try:
+        _check_owner(fd, path, '0755')
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check_owner(fd: int, path: str, mode: str) -> os.stat_result:
+    status = os.fstat(fd)
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
+        raise StateError(
+            '%s: others than root may have written it (owner %d, mode %04o): inspect it, then '
+            'chown it to root, mode %s, or remove it'
+            % (path, status.st_uid, stat.S_IMODE(status.st_mode), mode)
+        )
+    return status
+
+
+def take_lock(directory_fd: int, directory: str, timeout_s: float, name: str) -> int:
+    """Lock a file of the directory by asking again at growing intervals, within bounds.
+
+    A blocking flock(2) could be bounded only by a signal, which the hook needs for its own
+    bound; the record's lock is held for a few milliseconds, so that a few questions suffice.
+
+    :returns: a file descriptor; closing it releases the lock
+    :raises StateBusy: another process holds it for longer than ``timeout_s``
+    :raises StateError: the file can't be trusted or made
+    """
+    path = os.path.join(directory, name)
+    fd = None
+    try:
+        fd = os.open(
+            name,
+            os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+            0o600,
+            dir_fd=directory_fd,
+        )
+        if not stat.S_ISREG(_check_owner(fd, path, '0600').st_mode):
+            raise StateError('%s: not a regular file: remove it' % path)
+        deadline, wait_s = time.monotonic() + timeout_s, 0.001
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return fd
+            except BlockingIOError:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    raise StateBusy(
+                        '%s: locked by another process for over %g s: see fuser(1)'
+                        % (path, timeout_s)
+                    ) from None
+                time.sleep(min(wait_s, left_s))
+                wait_s = min(2 * wait_s, 0.016)
+    except BaseException as e:
+        if fd is not None:
+            os.close(fd)
+        if isinstance(e, OSError):
+            raise StateError('%s: %s: remove it' % (path, e.strerror)) from None
+        raise
+
+
+def open_file(
+    directory_fd: int, directory: str, name: str, size_max_bytes: int
+) -> tuple[int, int] | None:
+    """Open a file of the state directory to read if only root, or we, can have written it.
+
+    :param directory: path, for messages
+    :returns: (descriptor, size [bytes]), None when there is none
+    :raises StateError: it can't be trusted or opened, or is larger than ``size_max_bytes``
+    """
+    path = os.path.join(directory, name)
+    try:
+        # O_NONBLOCK: a FIFO put there must not hold us.
+        fd = os.open(
+            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory_fd
+        )
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        raise StateError('%s: %s: remove it' % (path, e.strerror)) from None
+    try:
+        status = _check_owner(fd, path, '0644')
+        if not stat.S_ISREG(status.st_mode) or status.st_size > size_max_bytes:
+            raise StateError(
+                '%s: not a regular file of at most %d bytes: remove it' % (path, size_max_bytes)
+            )
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, status.st_size
+
+
+def read_file(directory_fd: int, directory: str, name: str, size_max_bytes: int) -> bytes | None:
+    """Read a file that :func:`open_file` opens.
+
+    :returns: its bytes, None when there is none
+    """
+    opened = open_file(directory_fd, directory, name, size_max_bytes)
+    if opened is None:
+        return None
+    try:
+        return os.read(opened[0], size_max_bytes)
+    except OSError as e:
+        raise StateError(
+            '%s: %s: remove it' % (os.path.join(directory, name), e.strerror)
+        ) from None
+    finally:
+        os.close(opened[0])
+
+
+def replace_file(
+    directory_fd: int, directory: str, name: str, data: bytes, durable: bool = False
+) -> None:
+    """Put new bytes in the file's place in one step, to be read by all.
+
+    One temporary name will do: each file has one writer at a time.
+
+    :param directory: path, for messages
+    :param durable: let it outlast a crash of the host; on a tmpfs nothing does
+    :raises StateError: it can't be written
+    """
+    try:
+        files.replace_file(name, data, name + '.tmp', durable=durable, directory_fd=directory_fd)
+    except OSError as e:
+        raise StateError(
+            "%s: can't be written: %s: is its file system full or read-only?"
+            % (os.path.join(directory, name), e.strerror)
+        ) from None
