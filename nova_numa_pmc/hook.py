@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 STRICT_STATUS = 77
 
 _OK, _NOT_PLACED = b'ok', b'not placed: '
-#: The share of the bound that a start may wait for the record's lock.
+#: The share of the bound that a start may wait for the promises file's lock.
 _LOCK_RATIO = 0.75
 #: What saying that time is up may take, before the alarm of hooks/qemu cuts it off.
 _ENDING_S = 0.5
@@ -184,7 +184,7 @@ class Call:
             )
 
     def lock_timeout_s(self) -> float:
-        """Return how long to wait for the record's lock; nobody waits for a late worker."""
+        """Return how long to wait for the promises file's lock; nobody waits for a late worker."""
         if self.operation == 'started':
             return self.options.timeout_s
         return max(0.1, _LOCK_RATIO * self.options.timeout_s - self.age_s())

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 #: How often to look: at first, when most starts are under way, and after that time [s].
 POLL_S, PATIENT_POLL_S, PATIENT_AFTER_S = 0.005, 0.1, 10.0
-#: How often to look whether the start is over, as that reads the record of promises [s].
+#: How often to look whether the start is over, as that reads the promises file [s].
 OVER_POLL_S = 0.1
 #: v1: libvirt writes a vCPU's group, adds its thread and sets the thread's affinity in one go;
 #: what has not changed for this long is done with [s].

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the record of promises true, decide within it, and record the decision.
+"""Make the promises file true, decide within it, and record the decision.
 
 Everything between reading the record and writing it happens under its lock, so
 that no two starts decide from the same view: without that, guests started
@@ -139,7 +139,7 @@ def decide(
 ) -> Decision:
     """Decide where a guest belongs and promise it, in place of its earlier promise.
 
-    :param timeout_s: how long to wait for the record's lock [s]
+    :param timeout_s: how long to wait for the promises file's lock [s]
     :param by_node: {node id: bytes} of memory that is there already and stays there: the CPUs
         follow it. None: its memory is still to come
     :param record: what to decide in; None: the record, locked

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep the record of promises true while guests come and go.
+"""Keep the promises file true while guests come and go.
 
 The hook does so at each start; without a start, promises of guests that ended while the hook
 was away, and guests that started without it, would stay uncounted.
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.conf.settings import Settings
 
-#: How long to wait for the record's lock: starts of guests go first.
+#: How long to wait for the promises file's lock: starts of guests go first.
 LOCK_TIMEOUT_S = 0.25
 #: Guests whose status file can't be read are looked at again after this time [s].
 _RETRY_S = 60.0
 
 
 class PromisesUpkeep:
-    """Reads the record of promises; takes its lock only where something has changed."""
+    """Reads the promises file; takes its lock only where something has changed."""
 
     def __init__(self, options: Settings, root: str, log: Logger) -> None:
         self.options, self._root, self._log = options, root, log

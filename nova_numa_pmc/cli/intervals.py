@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import itertools
 import math
@@ -62,6 +63,17 @@ def duration_s(text: str) -> float:
     value = float(text[:-1] if unit else text) * (unit or 1)
     if not 0 < value < math.inf:
         raise ValueError('not a duration')
+    return value
+
+
+def seconds(text: str) -> float:
+    """Parse an interval; argparse's type."""
+    try:
+        value = duration_s(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError('not a time like 5, 0.5 or 2m') from None
+    if not 0.1 <= value <= 86400:
+        raise argparse.ArgumentTypeError('not between 0.1 s and a day')
     return value
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.cli import intervals
+
 if TYPE_CHECKING:
     import argparse
 
@@ -27,3 +29,23 @@ def add_common(
 def add_json(parser: argparse.ArgumentParser, json_help: str = 'print one JSON object') -> None:
     """Add ``--json``, alone where a verb reads no host's files."""
     parser.add_argument('--json', action='store_true', help=json_help)
+
+
+def add_guest(parser: argparse.ArgumentParser) -> None:
+    """Add what each command about one guest has."""
+    parser.add_argument('guest', metavar='GUEST', help='a name, uuid or libvirt id')
+    add_common(parser)
+
+
+def add_wait(parser: argparse.ArgumentParser, when: str = '') -> None:
+    """Add ``--wait``.
+
+    :param when: what else it takes to count, with a space behind
+    """
+    parser.add_argument(
+        '--wait',
+        type=intervals.seconds,
+        default=30.0,
+        metavar='SECONDS',
+        help=when + 'how long to wait for another process that moves guests (default: 30)',
+    )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Do for a guest what its start has not: give it a place, hold it, fetch its memory.
 
-The hook may be killed, wait for the record's lock in vain, or find a cpuset that can't be
+The hook may be killed, wait for the promises file's lock in vain, or find a cpuset that can't be
 written just then. Guests that ran before the hook was installed are not placed: nobody has
 asked for that.
 """

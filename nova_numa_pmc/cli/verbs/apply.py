@@ -24,9 +24,9 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import context, exits, run_moves
+from nova_numa_pmc.cli import context, exits, options, run_moves
 from nova_numa_pmc.cli.render import plans
-from nova_numa_pmc.cli.verbs import plan as plan_command, top
+from nova_numa_pmc.cli.verbs import plan as plan_command
 from nova_numa_pmc.state import history
 
 if TYPE_CHECKING:
@@ -42,13 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def add_moving(parser: argparse.ArgumentParser) -> None:
     """Add what every command that moves guests has."""
     parser.add_argument('--yes', action='store_true', help='do not ask')
-    parser.add_argument(
-        '--wait',
-        type=top.seconds,
-        default=30.0,
-        metavar='SECONDS',
-        help='how long to wait for another process that moves guests (default: 30)',
-    )
+    options.add_wait(parser)
 
 
 def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:

@@ -18,8 +18,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.cli import context, exits, run_moves
-from nova_numa_pmc.cli.verbs import pin, top
+from nova_numa_pmc.cli import context, exits, options, run_moves
+from nova_numa_pmc.cli.verbs import pin
 from nova_numa_pmc.host import cgroups, cpuset
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
 from nova_numa_pmc.state import overrides
@@ -30,16 +30,9 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    pin.add_guest(parser)
+    options.add_guest(parser)
     parser.add_argument('--release', action='store_true', help='widen it now')
-    parser.add_argument(
-        '--wait',
-        type=top.seconds,
-        default=30.0,
-        metavar='SECONDS',
-        help='with --release: how long to wait for another process that moves guests '
-        '(default: 30)',
-    )
+    options.add_wait(parser, 'with --release: ')
 
 
 def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:

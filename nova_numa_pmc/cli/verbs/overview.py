@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.cli import context, exits, options, run_moves
 from nova_numa_pmc.cli.render import plans
-from nova_numa_pmc.cli.verbs import apply, plan as plan_command, status as status_command, top
+from nova_numa_pmc.cli.verbs import apply, plan as plan_command, status as status_command
 from nova_numa_pmc.state import history
 
 if TYPE_CHECKING:
@@ -29,13 +29,7 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     plan_command.add_measuring(parser)
-    parser.add_argument(
-        '--wait',
-        type=top.seconds,
-        default=30.0,
-        metavar='SECONDS',
-        help='how long to wait for another process that moves guests (default: 30)',
-    )
+    options.add_wait(parser)
     options.add_common(parser, 'print one JSON object with status and plan')
 
 

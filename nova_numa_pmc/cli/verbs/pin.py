@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import context, exits, options, run_moves
-from nova_numa_pmc.cli.verbs import top
 from nova_numa_pmc.core.rebalance import eligibility, moves
 from nova_numa_pmc.exceptions import CpusetError, MigrationError
 from nova_numa_pmc.host import cgroups
@@ -37,21 +36,9 @@ _FEW_BYTES, _FEW_SHARE = 16 << 20, 0.01
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    add_guest(parser)
+    options.add_guest(parser)
     parser.add_argument('--node', type=int, metavar='N', help='move it there first')
-    parser.add_argument(
-        '--wait',
-        type=top.seconds,
-        default=30.0,
-        metavar='SECONDS',
-        help='with --node: how long to wait for another process that moves guests (default: 30)',
-    )
-
-
-def add_guest(parser: argparse.ArgumentParser) -> None:
-    """Add what each command about one guest has."""
-    parser.add_argument('guest', metavar='GUEST', help='a name, uuid or libvirt id')
-    options.add_common(parser)
+    options.add_wait(parser, 'with --node: ')
 
 
 def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:

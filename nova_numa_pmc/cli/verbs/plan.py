@@ -20,9 +20,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import context, exits, options
+from nova_numa_pmc.cli import context, exits, intervals, options
 from nova_numa_pmc.cli.render import plans, tables
-from nova_numa_pmc.cli.verbs import top
 from nova_numa_pmc.core.rebalance import planner
 
 if TYPE_CHECKING:
@@ -52,14 +51,14 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     """Add what a plan is measured and weighed by."""
     parser.add_argument(
         '--interval',
-        type=top.seconds,
+        type=intervals.seconds,
         default=5.0,
         metavar='SECONDS',
         help='how long to measure (default: 5)',
     )
     parser.add_argument(
         '--horizon',
-        type=top.seconds,
+        type=intervals.seconds,
         default=planner.HORIZON_S,
         metavar='SECONDS',
         help='how long to assume that the load stays as it is (default: 10m)',

@@ -23,9 +23,8 @@ import time
 from array import array
 from typing import TYPE_CHECKING, Protocol
 
-from nova_numa_pmc.cli import exits, intervals
+from nova_numa_pmc.cli import exits, intervals, live
 from nova_numa_pmc.cli.render import tables
-from nova_numa_pmc.cli.verbs import top
 from nova_numa_pmc.recordings import recording
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--out', required=True, metavar='FILE', help='the recording')
     parser.add_argument(
         '--interval',
-        type=top.seconds,
+        type=intervals.seconds,
         default=10.0,
         metavar='SECONDS',
         help='what a sample spans (default: 10)',
@@ -94,7 +93,7 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
 
 def run(
     args: argparse.Namespace,
-    open_sampler: Callable[[], AbstractContextManager[RecordSampler]] = top.open_sampler,
+    open_sampler: Callable[[], AbstractContextManager[RecordSampler]] = live.open_sampler,
     wait: Callable[[float], bool | None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
@@ -108,13 +107,13 @@ def run(
             'recording to %s every %g s%s'
             % (args.out, args.interval, '' if args.duration else '; Ctrl-C ends it')
         )
-        with top.until_interrupted(), open_sampler() as sampler:
+        with live.until_interrupted(), open_sampler() as sampler:
             printed: set[str] = set()
             for sample in _until(
                 args.duration, intervals.paced(sampler.sample, args.interval, wait, clock), clock
             ):
                 sizes.append(writer.append(sample))
-                top.print_once(sample.problems, printed, _say)
+                live.print_once(sample.problems, printed, _say)
     finally:
         writer.close()
     _say(

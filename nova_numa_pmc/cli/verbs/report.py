@@ -20,9 +20,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, TypeVar
 
-from nova_numa_pmc.cli import exits, intervals, options
+from nova_numa_pmc.cli import exits, intervals, live, options
 from nova_numa_pmc.cli.render import summary, tables
-from nova_numa_pmc.cli.verbs import top
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.recordings import replay
@@ -119,7 +118,7 @@ def read(args: argparse.Namespace) -> tuple[summary.Recorded, list[Window]]:
         from_s, to_s = intervals.time_s(args.from_, *span), intervals.time_s(args.to, *span)
         windows = [intervals.window_s(text, *span) for text in (args.before, args.after) if text]
     samples = replay.read(args.file, lambda line: print('report: %s' % line, file=sys.stderr))
-    recorded = summary.gather((top.only(sample, args.guest) for sample in samples), from_s, to_s)
+    recorded = summary.gather((live.only(sample, args.guest) for sample in samples), from_s, to_s)
     if not recorded.samples:
         if span is None:
             raise NumaPmcError('%s: %s' % (args.file, _EMPTY))

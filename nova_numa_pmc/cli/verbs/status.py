@@ -21,9 +21,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import context, exits, host_status, options
+from nova_numa_pmc.cli import context, exits, host_status, intervals, options
 from nova_numa_pmc.cli.render import status, tables
-from nova_numa_pmc.cli.verbs import top
 from nova_numa_pmc.core import pools
 
 if TYPE_CHECKING:
@@ -36,7 +35,11 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
-        '--interval', type=top.seconds, default=None, metavar='SECONDS', help='how long to measure'
+        '--interval',
+        type=intervals.seconds,
+        default=None,
+        metavar='SECONDS',
+        help='how long to measure',
     )
     options.add_common(parser)
 

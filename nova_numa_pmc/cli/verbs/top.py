@@ -18,26 +18,21 @@ from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
 import json
-import signal
 import sys
 import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import measurement
-from nova_numa_pmc.cli import exits, intervals, options
+from nova_numa_pmc.cli import exits, intervals, live, options
 from nova_numa_pmc.cli.render import screen, tables
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.recordings import replay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-    from types import FrameType
-    from typing import NoReturn
+    from collections.abc import Callable, Iterator
 
     from nova_numa_pmc.measurement import Sample
-    from nova_numa_pmc.sampling import Sampler
 
 _SORT_KEYS = list(tables.SORTS)
 
@@ -46,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
         '--interval',
-        type=seconds,
+        type=intervals.seconds,
         default=5.0,
         metavar='SECONDS',
         help='what a sample spans; with --replay, the time between two (default: 5)',
@@ -83,53 +78,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def seconds(text: str) -> float:
-    """Parse an interval; argparse's type."""
-    try:
-        value = intervals.duration_s(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError('not a time like 5, 0.5 or 2m') from None
-    if not 0.1 <= value <= 86400:
-        raise argparse.ArgumentTypeError('not between 0.1 s and a day')
-    return value
-
-
 def run(args: argparse.Namespace) -> int:
     """Show samples until the operator ends it."""
-    with until_interrupted():
+    with live.until_interrupted():
         if args.json or args.once or not sys.stdout.isatty():
             _print_all(args)
         else:
             _live(args)
     return exits.OK
-
-
-@contextlib.contextmanager
-def until_interrupted() -> Iterator[None]:
-    """Leave the block quietly, by its finally clauses, on Ctrl-C and on SIGTERM."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    former = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    except KeyboardInterrupt:
-        pass
-    finally:
-        signal.signal(signal.SIGTERM, former)
-
-
-def open_sampler() -> Sampler:
-    """Return what measures this host."""
-    from nova_numa_pmc import sampling
-    from nova_numa_pmc.conf import counters as counters_conf  # Not needed for a replay.
-    from nova_numa_pmc.state import calibration
-
-    options, problem = calibration.completed(counters_conf.read())
-    if problem:
-        print('problem: %s' % problem, file=sys.stderr)
-    return sampling.Sampler(options)
 
 
 def _samples(args: argparse.Namespace, wait: Callable[[float], bool | None]) -> Iterator[Sample]:
@@ -141,7 +97,7 @@ def _samples(args: argparse.Namespace, wait: Callable[[float], bool | None]) -> 
             samples = iter(_last(samples, args.replay))
         yield from intervals.replayed(samples, args.interval, wait)
         return
-    with open_sampler() as sampler:
+    with live.open_sampler() as sampler:
         yield from intervals.paced(sampler.sample, args.interval, wait, time.monotonic)
 
 
@@ -157,22 +113,14 @@ def _print_all(args: argparse.Namespace) -> None:
         print('measuring for %g s …' % args.interval, file=sys.stderr)
     printed: set[str] = set()
     for shown in _samples(args, time.sleep):
-        shown = only(shown, args.guest)
+        shown = live.only(shown, args.guest)
         if args.json:
             print(json.dumps(measurement.to_data(shown)), flush=True)
         else:
-            print_once(shown.problems, printed, lambda line: print(line, file=sys.stderr))
+            live.print_once(shown.problems, printed, lambda line: print(line, file=sys.stderr))
             print('\n'.join(as_lines(shown, args.sort)) + '\n', flush=True)
         if args.once:
             return
-
-
-def print_once(problems: Collection[str], printed: set[str], say: Callable[[str], None]) -> None:
-    """Print each problem that is not in the set ``printed`` yet."""
-    for problem in problems:
-        if problem not in printed:
-            printed.add(problem)
-            say('problem: ' + tables.printable(problem))
 
 
 def _live(args: argparse.Namespace) -> None:
@@ -193,7 +141,7 @@ def _live(args: argparse.Namespace) -> None:
                     return False
 
         for shown in _samples(args, wait):
-            view.sample = only(shown, args.guest)
+            view.sample = live.only(shown, args.guest)
             view.draw(drawn)
         while args.replay and not wait(3600):
             pass  # The recording's end stays until the operator has seen it.
@@ -212,15 +160,6 @@ class _View:
     def draw(self, drawn: screen.PlainScreen | screen.RichScreen) -> None:
         if self.sample is not None:
             drawn.draw(as_parts(self.sample, self.sort, screen.height()))
-
-
-def only(shown: Sample, names: Collection[str] | None) -> Sample:
-    """Return a sample with no other guests than those named by name or UUID."""
-    if not names:
-        return shown
-    return shown._replace(
-        guests=tuple(guest for guest in shown.guests if guest.name in names or guest.uuid in names)
-    )
 
 
 def as_lines(shown: Sample, sort: str) -> list[str]:

@@ -18,8 +18,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import context, exits, pinned_threads
-from nova_numa_pmc.cli.verbs import pin
+from nova_numa_pmc.cli import context, exits, options, pinned_threads
 from nova_numa_pmc.host import pins
 from nova_numa_pmc.state import overrides
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    pin.add_guest(parser)
+    options.add_guest(parser)
 
 
 def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:

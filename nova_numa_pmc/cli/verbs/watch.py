@@ -19,9 +19,9 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import context, exits, options
+from nova_numa_pmc.cli import context, exits, live, options
 from nova_numa_pmc.cli.render import plans, screen, tables
-from nova_numa_pmc.cli.verbs import plan as plan_command, top
+from nova_numa_pmc.cli.verbs import plan as plan_command
 
 if TYPE_CHECKING:
     import argparse
@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
     """Show plans until the operator ends it; return the exit code."""
     here = here or context.CommandContext(args.root)
-    with top.until_interrupted():
+    with live.until_interrupted():
         if args.json or not here.terminal:
             _print_all(args, here)
         else:
@@ -52,7 +52,7 @@ def _print_all(args: argparse.Namespace, here: context.CommandContext) -> None:
         if args.json:
             print(json.dumps(plans.to_data(plan, situation, seen)), flush=True)
         else:
-            top.print_once(seen.problems, printed, lambda line: print(line, file=sys.stderr))
+            live.print_once(seen.problems, printed, lambda line: print(line, file=sys.stderr))
             print('\n'.join(plans.lines(plan, situation, args.horizon, seen)) + '\n', flush=True)
 
 

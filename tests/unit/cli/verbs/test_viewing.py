@@ -13,7 +13,7 @@ import tempfile
 import unittest
 import unittest.mock
 
-from nova_numa_pmc.cli import intervals, render
+from nova_numa_pmc.cli import intervals, live, render
 from nova_numa_pmc.cli.verbs import record, report, top
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.recordings import recording
@@ -91,7 +91,7 @@ class TestTop(Viewing):
 
     def test_a_guest_by_its_uuid(self):
         uuid = samples.guest(2).uuid
-        self.assertEqual([uuid], [g.uuid for g in top.only(samples.sample(), [uuid]).guests])
+        self.assertEqual([uuid], [g.uuid for g in live.only(samples.sample(), [uuid]).guests])
 
     def test_a_problem_is_told_once(self):
         no_pmu = 'no PMU: load the driver\x1b[2J'
@@ -115,10 +115,10 @@ class TestTop(Viewing):
             self.top('--once')
 
     def test_intervals(self):
-        self.assertEqual(120.0, top.seconds('2m'))
+        self.assertEqual(120.0, intervals.seconds('2m'))
         for text in ('0', '-1', 'x', '2d', 'nan'):
             with self.assertRaises(argparse.ArgumentTypeError):
-                top.seconds(text)
+                intervals.seconds(text)
 
     def test_ends_cleanly_when_interrupted(self):
         self.record(samples.sample(BASE_S), samples.sample(BASE_S + 5))

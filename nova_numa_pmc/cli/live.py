@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the verbs that show or record samples share."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from nova_numa_pmc.cli.render import tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from types import FrameType
+    from typing import NoReturn
+
+    from nova_numa_pmc.measurement import Sample
+    from nova_numa_pmc.sampling import Sampler
+
+
+@contextlib.contextmanager
+def until_interrupted() -> Iterator[None]:
+    """Leave the block quietly, by its finally clauses, on Ctrl-C and on SIGTERM."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
+def open_sampler() -> Sampler:
+    """Return what measures this host."""
+    from nova_numa_pmc import sampling
+    from nova_numa_pmc.conf import counters as counters_conf  # Not needed for a replay.
+    from nova_numa_pmc.state import calibration
+
+    options, problem = calibration.completed(counters_conf.read())
+    if problem:
+        print('problem: %s' % problem, file=sys.stderr)
+    return sampling.Sampler(options)
+
+
+def only(shown: Sample, names: Collection[str] | None) -> Sample:
+    """Return a sample with no other guests than those named by name or UUID."""
+    if not names:
+        return shown
+    return shown._replace(
+        guests=tuple(guest for guest in shown.guests if guest.name in names or guest.uuid in names)
+    )
+
+
+def print_once(problems: Collection[str], printed: set[str], say: Callable[[str], None]) -> None:
+    """Print each problem that is not in the set ``printed`` yet."""
+    for problem in problems:
+        if problem not in printed:
+            printed.add(problem)
+            say('problem: ' + tables.printable(problem))
