@@ -248,7 +248,7 @@ class PoolLoad(Record):
     vcpus: tuple[tuple[int, float], ...] = ()
 
 
-class History(Record):
+class DemandHistory(Record):
     """Use by earlier guests of a flavor (else: all guests of the host).
 
     :param guests: N, how many they were; forgotten ones count in parts

@@ -70,9 +70,9 @@ class DemandRecords:
         )
         return longer.node_loads(), longer.pool_demands()
 
-    def expected(self) -> model.History:
+    def expected(self) -> model.DemandHistory:
         """Return what new guests are expected by, as :func:`flavors.published`."""
-        return flavors.published(self.histories) if self.histories else model.History()
+        return flavors.published(self.histories) if self.histories else model.DemandHistory()
 
     def close(self, options: AgentOptions) -> None:
         """Write what was measured since the last time, unless it is hardly anything."""

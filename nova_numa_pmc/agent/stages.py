@@ -302,7 +302,7 @@ class Agent:
         limits, sample = self.options.shared.limits, tick.sample
         loads: Mapping[int, model.NodeLoad | NodeSample] | None = None
         now_ns: int | None = None
-        history = model.History()
+        history = model.DemandHistory()
         with self._problem_log.stage('remembering what guests wanted'):
             loads, pools = self._remembering.feed(tick, self.options)
             sample, history = sample._replace(pools=pools), self._remembering.expected()

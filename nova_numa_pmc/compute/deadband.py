@@ -31,7 +31,7 @@ def _shape(view: model.HostView) -> tuple[object, ...]:
     return view.distances, view.domains, view.rotation, [node.id for node in view.nodes]
 
 
-def _history_near(sent: model.History, now: model.History, deadband: float) -> bool:
+def _history_near(sent: model.DemandHistory, now: model.DemandHistory, deadband: float) -> bool:
     """Return whether new guests are expected to want about the same [cores per vCPU]."""
     before, after = (found.cores_per_vcpu_sum / max(1.0, found.guests) for found in (sent, now))
     known_alike = _close(sent.guests, now.guests, max(1.0, 0.1 * now.guests))

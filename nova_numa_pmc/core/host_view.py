@@ -138,7 +138,9 @@ def _megabytes(value: float | None) -> float | None:
 
 
 def charged_since(
-    host_view: model.HostView, counted: Mapping[int, float], history: model.History | None = None
+    host_view: model.HostView,
+    counted: Mapping[int, float],
+    history: model.DemandHistory | None = None,
 ) -> model.HostView:
     """Charge nodes for guests that came since they were measured, and relieve them of others.
 
@@ -149,7 +151,7 @@ def charged_since(
         stays as it is
     :param history: of all guests, None: none
     """
-    each = expected_cores(1, history or model.History())
+    each = expected_cores(1, history or model.DemandHistory())
     changes = {
         node.id: each * (node.vcpus - counted[node.id])
         for node in host_view.nodes
@@ -216,7 +218,7 @@ def request(
     guest: model.Guest,
     limits: model.Limits,
     device_nodes: Iterable[int] = (),
-    history: model.History | None = None,
+    history: model.DemandHistory | None = None,
 ) -> model.Request:
     """Turn a guest into what it asks for.
 
@@ -227,7 +229,7 @@ def request(
     :param device_nodes: node ids of its host devices
     :param history: None: none
     """
-    history = history or model.History()
+    history = history or model.DemandHistory()
     specs = dict(guest.extra_specs)
     policy = model.NONE if guest.override == 'ignore' else specs.get('numa_pmc:policy')
     intensity = INTENSITY.get(
@@ -247,7 +249,7 @@ def request(
     )
 
 
-def expected_cores(vcpus: int, history: model.History) -> float:
+def expected_cores(vcpus: int, history: model.DemandHistory) -> float:
     """Return what a guest that nobody has measured yet is expected to want [cores].
 
     ĉ = vCPUs · (5 · 0.5 + Σκ) / (5 + N)
@@ -260,7 +262,7 @@ def expected_cores(vcpus: int, history: model.History) -> float:
 def expected_per_vcpu(guests: float, cores_per_vcpu_sum: float) -> float:
     """Return the same of one vCPU [cores], rounded to 1/64.
 
-    :param guests, cores_per_vcpu_sum: as in :class:`model.History`
+    :param guests, cores_per_vcpu_sum: as in :class:`model.DemandHistory`
     """
     return (
         round(

@@ -84,7 +84,7 @@ class HostState(Record):
     demand_now_cores: tuple[float | None, ...] = ()
     pool_source: str = ''
     guests_by: str = ''
-    history: model.History = model.History()
+    history: model.DemandHistory = model.DemandHistory()
 
 
 def freshness(host_state: HostState, now_s: float) -> str:
@@ -337,11 +337,11 @@ def _pool(members: checked.Members) -> model.PoolLoad:
     )
 
 
-def _history(members: checked.Members) -> model.History:
+def _history(members: checked.Members) -> model.DemandHistory:
     guests, total = (
         members.number(name, 0, most) for name, most in zip(_HISTORY, (_GUESTS_MAX, _AMOUNT_MAX))
     )
-    return model.History(checked.whole(guests), total)
+    return model.DemandHistory(checked.whole(guests), total)
 
 
 def _wholes(name: str, values: object, count: int, most: int = _AMOUNT_MAX) -> tuple[int, ...]:

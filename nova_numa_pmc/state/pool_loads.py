@@ -60,7 +60,7 @@ class Published(Record):
     taken_ns: int
     interval_s: float
     pools: tuple[model.PoolLoad, ...]
-    history: model.History = model.History()
+    history: model.DemandHistory = model.DemandHistory()
 
 
 def stale_after_s(interval_s: float) -> float:
@@ -82,7 +82,7 @@ class PlacementEvidence(Record):
     loads: tuple[tuple[int, model.NodeLoad], ...] = ()
     vcpus: tuple[tuple[int, float], ...] = ()
     problems: tuple[str, ...] = ()
-    history: model.History = model.History()
+    history: model.DemandHistory = model.DemandHistory()
 
 
 def evidence(
@@ -209,7 +209,7 @@ def _decode(lines: Sequence[str]) -> Published:
         raise ValueError('its format is %.9s, this release reads %d.x' % (version, _MAJOR))
     if lines[-1] or lines[-2].split('\t') != ['end', '%d' % (len(lines) - 3)]:
         raise ValueError('it is cut short')
-    history = model.History()
+    history = model.DemandHistory()
     pools: list[
         tuple[frozenset[int], list[tuple[int, model.NodeLoad]], list[tuple[int, float]]]
     ] = []
@@ -222,7 +222,7 @@ def _decode(lines: Sequence[str]) -> Published:
             pools[-1][1].append((node, load))
             pools[-1][2].append((node, vcpus))
         elif columns[0] == 'guests':
-            history = model.History(_whole(columns[1]), _whole(columns[2]) / 100)
+            history = model.DemandHistory(_whole(columns[1]), _whole(columns[2]) / 100)
     return Published(
         boot_id,
         _whole(taken_ns),

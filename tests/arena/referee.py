@@ -68,7 +68,7 @@ def published(record, at):
         model.HostView(nodes, record['distances'], int(record['turn'][at])),
         (None,) * len(nodes),
         'perf',
-        history=model.History(int(record['known_guests'][at]), record['known_sum'][at]),
+        history=model.DemandHistory(int(record['known_guests'][at]), record['known_sum'][at]),
     )
 
 

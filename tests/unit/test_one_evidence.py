@@ -112,8 +112,8 @@ flavors = st.fixed_dictionaries(
     },
 )
 #: Of no guests, and of some that wanted up to a whole core per vCPU.
-histories = st.just(model.History()) | st.builds(
-    lambda guests, hundredths: model.History(guests, guests * hundredths / 100),
+histories = st.just(model.DemandHistory()) | st.builds(
+    lambda guests, hundredths: model.DemandHistory(guests, guests * hundredths / 100),
     st.integers(1, 50),
     st.integers(0, 130),
 )
@@ -185,7 +185,9 @@ class ReproductionTest(HostCase):
         self.assertEqual([(1,), (0,), (1,), (0,)], taken)
 
     def test_idle_guests_let_less_be_expected_of_new_ones(self):
-        self.measured(self.host_, [NodeLoad(14.0), NodeLoad(16.0)], history=model.History(45, 0.0))
+        self.measured(
+            self.host_, [NodeLoad(14.0), NodeLoad(16.0)], history=model.DemandHistory(45, 0.0)
+        )
         # 0.05 cores per vCPU leave node 0 emptier for each of them, 0.5 only for the first.
         taken = [self.host_.hook(number, vcpus=8) for number in range(901, 904)]
         self.assertEqual([(0,)] * 3, taken)
@@ -244,7 +246,7 @@ class OneEvidenceTest(HostCase):
         st.integers(1, 4),
         st.integers(1, 500),
     )
-    @example('L3 as NUMA', OTHER_ORDER, [], 0, model.History(), 1, 1)
+    @example('L3 as NUMA', OTHER_ORDER, [], 0, model.DemandHistory(), 1, 1)
     def test_and_so_for_those_that_follow_before_the_next_measurement(
         self, shape, loads, kept, rotation, history, vcpus, memory_mib
     ):

@@ -25,7 +25,7 @@ def per_vcpu(histories: Histories) -> dict[str | None, tuple[float, float]]:
     return found
 
 
-def of_flavor(histories: Histories, flavor: str | None) -> model.History:
+def of_flavor(histories: Histories, flavor: str | None) -> model.DemandHistory:
     """Return what guests of a flavor wanted per vCPU, of all guests where it has none.
 
     :param flavor: its name, None: not reported
@@ -36,13 +36,13 @@ def of_flavor(histories: Histories, flavor: str | None) -> model.History:
         if each.tells and each.demand.day.mean is not None and (each.traffic.day.mean is not None):
             cores += each.demand.day.mean
             traffic += each.traffic.day.mean
-    return model.History(
+    return model.DemandHistory(
         *(known.get(flavor) or known.get(None, (0, 0.0))),
         traffic / cores if cores >= _LEAST_CORES else None,
     )
 
 
-def published(histories: Histories) -> model.History:
+def published(histories: Histories) -> model.DemandHistory:
     """Return what all guests have wanted, for decisions, in the units of Nova's metrics.
 
     Whole guests, 0.01 cores. No more than :data:`demand_history.FLAVOR_GUESTS_MAX` guests count,
@@ -52,5 +52,5 @@ def published(histories: Histories) -> model.History:
     count, total = per_vcpu(histories).get(None, (0, 0.0))
     guests = min(FLAVOR_GUESTS_MAX, round(count))
     if not guests:
-        return model.History()
-    return model.History(guests, round(100 * guests * total / count) / 100)
+        return model.DemandHistory()
+    return model.DemandHistory(guests, round(100 * guests * total / count) / 100)

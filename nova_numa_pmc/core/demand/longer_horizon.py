@@ -161,7 +161,7 @@ class LongerHorizon:
         self._histories, self._guests, self._promises = histories, guests, promises
         self._samples = {each.uuid: each for each in sample.guests}
         self._now_ns = now_ns
-        self._flavors: dict[str | None, model.History] = {}
+        self._flavors: dict[str | None, model.DemandHistory] = {}
         self._cores = dict(zip((node.id for node in host.nodes), capacity_cores(host, limits)))
 
     def node_loads(self) -> dict[int, model.NodeLoad]:

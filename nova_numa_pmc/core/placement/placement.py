@@ -31,13 +31,17 @@ if TYPE_CHECKING:
 __all__ = ['charged_since', 'explain', 'history', 'place', 'promise', 'request', 'view']
 
 
-def history(host_view: model.HostView, known: model.History | None = None) -> model.History:
+def history(
+    host_view: model.HostView, known: model.DemandHistory | None = None
+) -> model.DemandHistory:
     """Return what a host tells of guests in general.
 
     :param known: of their demand, None: none
     """
     merged, _ = memory_domains.merged(host_view)
-    return (known or model.History())._replace(bytes_per_core_sec=bytes_per_core_sec(merged.nodes))
+    return (known or model.DemandHistory())._replace(
+        bytes_per_core_sec=bytes_per_core_sec(merged.nodes)
+    )
 
 
 def place(

@@ -37,7 +37,7 @@ class PublishTest(AgentCase):
             (for_hook.boot_id, for_hook.taken_ns, for_hook.interval_s),
         )
         self.assertEqual(found.pools, for_hook.pools)
-        self.assertEqual(model.History(), for_hook.history)  # it is too young to tell
+        self.assertEqual(model.DemandHistory(), for_hook.history)  # it is too young to tell
         self.assertEqual(frozenset(range(8)), for_hook.pools[0].cpus)
 
     def test_what_guests_wanted_is_told_to_whoever_expects_others(self):

@@ -21,7 +21,7 @@ def changed(published, at=0, **fields):
 
 class WithinTest(unittest.TestCase):
     def setUp(self):
-        self.sent = state(0.3, 0.6, history=model.History(20, 8.0))
+        self.sent = state(0.3, 0.6, history=model.DemandHistory(20, 8.0))
 
     def within(self, now):
         return deadband.within(self.sent, now, DEADBAND)
@@ -79,11 +79,11 @@ class WithinTest(unittest.TestCase):
 
     def test_what_new_guests_are_expected_to_want_may_drift(self):
         for history, expected in (
-            (model.History(19.4, 8.0), True),
-            (model.History(20, 8.4), True),
-            (model.History(20, 9.0), False),
-            (model.History(10, 4.0), False),
-            (model.History(), False),
+            (model.DemandHistory(19.4, 8.0), True),
+            (model.DemandHistory(20, 8.4), True),
+            (model.DemandHistory(20, 9.0), False),
+            (model.DemandHistory(10, 4.0), False),
+            (model.DemandHistory(), False),
         ):
             with self.subTest(history):
                 self.assertEqual(expected, self.within(self.sent._replace(history=history)))

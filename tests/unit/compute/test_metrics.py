@@ -42,7 +42,7 @@ def largest(count, distances=None):
     """Build a host whose numbers are as long as they get."""
     published = state(
         nodes=tuple(model.NodeView(at, **LARGEST) for at in range(count)),
-        history=model.History(50, 99.99),
+        history=model.DemandHistory(50, 99.99),
     )
     if distances:
         published = published._replace(view=published.view._replace(distances=distances))
@@ -98,7 +98,9 @@ class RoundTripTest(unittest.TestCase):
 
     def test_what_new_guests_are_expected_by_comes_out_again(self):
         self.assertIsNone(self.found.history)
-        found = metrics.decode(listed(self.published._replace(history=model.History(50, 12.34))))
+        found = metrics.decode(
+            listed(self.published._replace(history=model.DemandHistory(50, 12.34)))
+        )
         self.assertEqual((50, 12.34), found.history)
         values = listed(self.published)
         for odd in (-1, 0, True, 2**60, 0.5, '1', None):

@@ -141,7 +141,7 @@ class RequestTest(unittest.TestCase):
         self.assertIsNone(request.bandwidth_bytes_per_sec)
 
     def test_share_with_history(self):
-        history = model.History(5, 4.5, 10**9)
+        history = model.DemandHistory(5, 4.5, 10**9)
         specs = (('numa_pmc:memory_intensity', 'high'),)
         request = subject.request(guest(vcpus=2, extra_specs=specs), LIMITS, history=history)
         self.assertEqual(2 * 45 / 64, request.demand_cores)  # 0.7, rounded to 1/64

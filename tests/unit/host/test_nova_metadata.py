@@ -33,7 +33,7 @@ class NovaMetadataTest(unittest.TestCase):
                 guest = parsed(release)
                 self.assertEqual(('spread', 0.8, 'high', ()), extra_specs.parse(guest.extra_specs))
                 self.assertEqual((), guest.placed_by)
-                history = model.History(bytes_per_core_sec=1e9)
+                history = model.DemandHistory(bytes_per_core_sec=1e9)
                 asked = host_view.request(guest, LIMITS, history=history)
                 self.assertEqual(
                     (model.SPREAD, 3e9 * asked.demand_cores),

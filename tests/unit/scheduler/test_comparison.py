@@ -54,7 +54,9 @@ def node(at, cpu=0.0, bandwidth=None, maximum=100, link=None, cores=10.0, rate=N
 def nova_host(*nodes, history=None):
     """Build what looks like Nova's HostState."""
     return types.SimpleNamespace(
-        metrics=listed(state(nodes=nodes, taken_s=NOW_S, history=history or model.History())),
+        metrics=listed(
+            state(nodes=nodes, taken_s=NOW_S, history=history or model.DemandHistory())
+        ),
         vcpus_total=0,
         vcpus_used=16,
         instances={},
@@ -143,7 +145,7 @@ class ComparingTest(unittest.TestCase):
 
     def test_one_estimate_of_its_demand_where_hosts_have_seen_different_guests(self):
         # Idle guests on the first host, busy ones on the second, none known on the third.
-        histories = (model.History(20, 0.0), model.History(15, 15.0), None)
+        histories = (model.DemandHistory(20, 0.0), model.DemandHistory(15, 15.0), None)
         own = [
             request.answer(
                 nova_host(node(0, 0.3, 0.1), history=history),

@@ -34,7 +34,7 @@ STATE = HostState(
     (0.25, None),
     'nova.conf',
     'libvirt',
-    model.History(7, 2.5),
+    model.DemandHistory(7, 2.5),
 )
 
 

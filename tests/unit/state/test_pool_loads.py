@@ -63,7 +63,7 @@ class CodecTest(unittest.TestCase):
         self.assertEqual(PUBLISHED, pool_loads.decode(more.encode()))
 
     def test_what_new_guests_are_expected_by_comes_out_again(self):
-        found = PUBLISHED._replace(history=model.History(37, 12.34))
+        found = PUBLISHED._replace(history=model.DemandHistory(37, 12.34))
         self.assertEqual(found, pool_loads.decode(pool_loads.encode(found)))
 
     def test_an_older_writer_tells_of_nothing_stolen(self):
