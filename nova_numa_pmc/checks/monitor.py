@@ -103,8 +103,10 @@ def check_metrics(conf: NovaConf) -> Iterator[Finding]:
             '[numa_pmc] cpu_metrics = true, then restart nova-compute',
             conf.file_of('weight_setting', 'metrics'),
         )
+    for name in ('metrics_deadband', 'metrics_heartbeat'):
+        conf.get(name, 'numa_pmc')  # a bad value is among conf.findings then
     drivers = [name for name in conf.get('driver', _NOTIFICATIONS) if name not in _SILENT]
-    if drivers and conf.get('retry', _NOTIFICATIONS) < 0:
+    if drivers and enabled(conf) and conf.get('retry', _NOTIFICATIONS) < 0:
         yield Finding(
             'notifications-endless',
             finding.WARNING,

@@ -165,6 +165,21 @@ def check_choice(conf: NovaConf) -> Iterator[Finding]:
         )
 
 
+def check_metrics(conf: NovaConf) -> Iterator[Finding]:
+    """Check whether Nova's MetricsWeigher reads metrics that our monitor sends on demand only."""
+    named = [each.partition('=')[0].strip() for each in conf.get('weight_setting', 'metrics')]
+    wanted = [name for name in named if name.startswith('cpu.')]
+    if wanted and WEIGHER in conf.get('weight_classes', _GROUP):
+        yield Finding(
+            'cpu-metrics-weighed',
+            finding.NOTE,
+            '[metrics] weight_setting names %s, which our monitor sends only where it is told to: '
+            'with required = true requests fail for a host without' % ', '.join(wanted),
+            '[numa_pmc] cpu_metrics = true in nova.conf of every compute host',
+            conf.file_of('weight_setting', 'metrics'),
+        )
+
+
 def check_candidates(conf: NovaConf, placement_conf: NovaConf | None) -> Iterator[Finding]:
     """Check that with many hosts placement doesn't hand over the same ones each time.
 

@@ -36,7 +36,7 @@ class PossiblePlace(Record):
 
 
 class Draft(promises_file.Promises):
-    """the promises file as it is, to decide in without a lock and without writing.
+    """The promises file as it is, to decide in without a lock and without writing.
 
     A start that goes on meanwhile isn't waited for: this shows one moment.
 

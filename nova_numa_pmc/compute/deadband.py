@@ -3,24 +3,31 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nova_numa_pmc import model
     from nova_numa_pmc.state.host_state import HostState
 
+#: What the kernel itself holds of a node (slabs, page tables) comes off its capacity and differs
+#: from tick to tick, and floating guests are divided by it. Assumed.
+_MEMORY_RATIO = 0.005
+
 
 def within(sent: HostState, now: HostState, deadband: float) -> bool:
     """Return whether a decision may still go by what was sent.
 
-    What guests and promises say must be the same. Remote shares are for the reader of
-    ``explain`` only and don't count.
+    How many guests there are and what is promised to all of them must be the same. Remote shares
+    are for the reader of ``explain`` only and don't count; nor does traffic on a node whose
+    maximum is unknown, where it makes no pressure.
 
     :param deadband: how far a measured part of a pressure may be off; 0: not at all
     """
     return (
         sent.limits == now.limits
         and _shape(sent.view) == _shape(now.view)
+        and _close(_promised(sent.view), _promised(now.view), len(now.view.nodes) << 20)
         and _history_near(sent.history, now.history, deadband)
         and all(_near(a, b, deadband) for a, b in zip(sent.view.nodes, now.view.nodes))
     )
@@ -29,6 +36,11 @@ def within(sent: HostState, now: HostState, deadband: float) -> bool:
 def _shape(view: model.HostView) -> tuple[object, ...]:
     """Return what is there, beside what is measured of it."""
     return view.distances, view.domains, view.rotation, [node.id for node in view.nodes]
+
+
+def _promised(view: model.HostView) -> int:
+    """Return what is promised on all nodes; whole MiB of each, as floating guests are divided."""
+    return sum(node.promised_bytes for node in view.nodes)
 
 
 def _history_near(sent: model.DemandHistory, now: model.DemandHistory, deadband: float) -> bool:
@@ -40,17 +52,19 @@ def _history_near(sent: model.DemandHistory, now: model.DemandHistory, deadband:
 
 def _near(sent: model.NodeView, now: model.NodeView, deadband: float) -> bool:
     """Compare two states of a node: measured parts roughly, as parts of its capacity."""
-    cores = deadband * now.cores
-    bandwidth = deadband * (now.bandwidth_max_bytes_per_sec or 0)
+    cores, memory = deadband * now.cores, _MEMORY_RATIO * now.capacity_bytes
+    maximum = now.bandwidth_max_bytes_per_sec
+    bandwidth = math.inf if maximum is None else deadband * maximum
     return (
-        (sent.threads, sent.capacity_bytes, sent.promised_bytes)
-        == (now.threads, now.capacity_bytes, now.promised_bytes)
+        sent.threads == now.threads
         and _close(sent.guests, now.guests, 0.01)
         and _close(sent.vcpus, now.vcpus, 0.01)
+        and _close(sent.capacity_bytes, now.capacity_bytes, memory)
+        and _close(sent.promised_bytes, now.promised_bytes, memory)
         and _close(sent.cores, now.cores, cores)
         and _close(sent.demand_cores, now.demand_cores, cores)
         and _close(sent.bandwidth_bytes_per_sec, now.bandwidth_bytes_per_sec, bandwidth)
-        and _close(sent.bandwidth_max_bytes_per_sec, now.bandwidth_max_bytes_per_sec, bandwidth)
+        and _close(sent.bandwidth_max_bytes_per_sec, maximum, bandwidth)
         and _close(sent.link_ratio, now.link_ratio, deadband)
     )
 

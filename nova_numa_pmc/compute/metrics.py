@@ -47,7 +47,7 @@ that node. Ours begin with ``pmc``; N below is a node's position, by ascending i
 ======================  =========================================================
 
 Short, because the metrics of a host of two nodes are to stay below 2 KB together with
-Nova's own CPU metrics: each change of them is a database save and a notification.
+Nova's own CPU metrics: each change of them is a database save.
 """
 
 from __future__ import annotations
@@ -87,8 +87,9 @@ NODES_MAX = 64
 INTERVAL_DEFAULT_S = 60
 MB = 10**6
 #: The value of ``numa.membw.current`` where no node's traffic is known: Nova wants a number, and
-#: 0 would make MetricsWeigher take the host for an idle one.
-UNKNOWN_MB = 2**31 - 1
+#: 0 would make MetricsWeigher take the host for an idle one. More than any host's, but not so much
+#: that the others become equal when Nova stretches what is between the least and the most.
+UNKNOWN_MB = 10**6
 
 _AMOUNT_MAX = 2**50
 _INTERVAL_MAX_S = 86400

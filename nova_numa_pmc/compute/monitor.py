@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import nova.conf
 from nova import objects
 from nova.compute.monitors.cpu import virt_driver
+from oslo_config import cfg
 from oslo_log import log as logging
 
 from nova_numa_pmc.compute import deadband, metrics
@@ -101,6 +102,8 @@ class Monitor(virt_driver.Monitor):
             found = self._metrics(published)
         except StateError as error:
             return self._without('unreadable', '%s', error)
+        except cfg.ConfigFileValueError as error:
+            return self._without('options', '[numa_pmc] %s', error)
         except Exception as error:  # a fault of ours must not cost the host its audit
             return self._without(
                 'failed', 'this is a bug of nova-numa-pmc: %s: %s', type(error).__name__, error
@@ -149,12 +152,15 @@ def _unseen_ratio(node: objects.ComputeNode, tracker: ResourceTracker) -> float:
     """Return how many of the instances that Nova counts on the host have no domain yet, 0 to 1.
 
     Nova counts what they use from the claim on: those that are built, and those that come by a
-    migration or a resize. How large each is isn't reported here: they are taken to be as large as
-    the others (nova/compute/stats.py, nova/compute/resource_tracker.py).
+    migration or a resize, until their host has changed. A live migration that runs has its domain
+    and its promise here already. How large each is isn't reported here: they are taken to be as
+    large as the others (nova/compute/stats.py, nova/compute/resource_tracker.py).
     """
     stats = node.stats or {} if node.obj_attr_is_set('stats') else {}
     incoming = sum(
-        migration.dest_compute == tracker.host and uuid not in tracker.tracked_instances
+        migration.dest_compute == tracker.host
+        and uuid not in tracker.tracked_instances
+        and not (migration.is_live_migration and (migration.status or '').startswith('running'))
         for uuid, migration in tracker.tracked_migrations.items()
     )
     unseen = max(0, int(stats.get('num_vm_building') or 0)) + incoming
@@ -170,9 +176,9 @@ def _interval_s() -> int:
     """
     interval_s = CONF.update_resources_interval
     audit_s = metrics.INTERVAL_DEFAULT_S if interval_s == 0 else max(interval_s, 0)
-    if not CONF.numa_pmc.metrics_deadband:
-        return audit_s
-    return max(audit_s, int(CONF.numa_pmc.metrics_heartbeat))
+    # What is held back comes with the first audit after the heartbeat.
+    held_s = CONF.numa_pmc.metrics_heartbeat if CONF.numa_pmc.metrics_deadband else 0
+    return audit_s + int(held_s)
 
 
 def _holds(sent: _Sent, published: host_state.HostState, used: _Used) -> bool:

@@ -20,8 +20,9 @@ _OPTIONS: Sequence[cfg.Opt] = [
         help=(
             "Also send the ten CPU metrics of Nova's monitor virt_driver, whose place ours takes. "
             'They cost a call of libvirt at each audit, a save of the compute node, and most of '
-            'the time in which the scheduler decodes metrics. Set it where metrics_weight_setting '
-            'names cpu.* or a consumer of notifications wants them.'
+            'the time in which the scheduler decodes metrics. Set it where the option '
+            'weight_setting of [metrics] names cpu.* on the controllers, or a consumer of '
+            'notifications wants them.'
         ),
     ),
     cfg.FloatOpt(

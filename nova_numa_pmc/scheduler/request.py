@@ -238,8 +238,9 @@ def _present(host_state: Host, uuid: str | None, asked: ExpectedGuest) -> _Size 
     """Return how large the guest is on a host that has it already, None: it isn't there.
 
     Before a resize that isn't what is asked for. The scheduler may know no more than the guest's
-    uuid: its flavor is then read from the database, once a request. Guests that Nova pins are
-    compared by what is asked for only.
+    uuid: its flavor is then read from the database, once a request. After a resize that was
+    reverted it may know the size that was given up. Guests that Nova pins are compared by what is
+    asked for only.
     """
     if uuid is None or uuid not in host_state.instances:
         return None

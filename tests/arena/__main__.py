@@ -68,7 +68,7 @@ def arguments(args):
     options = parser.parse_args(args)
     if options.deadband is not None:
         p.DEADBAND, options.no_referee = options.deadband, True
-        p.HEARTBEAT_S = p.HEARTBEAT_S if p.DEADBAND else p.AUDIT_S
+        p.HEARTBEAT_S = p.HEARTBEAT_S if p.DEADBAND else 0
     return options
 
 
@@ -224,6 +224,7 @@ def main(args=None):
     referee = None if options.no_referee else refereed(out)
     figures['twin_disagreements'] = referee and referee['twin_disagreements']
     figures['twin_decisions'] = referee and referee['decisions']
+    figures['deadband'] = p.DEADBAND
     figures['parameters'] = p.digest()
     print(f'\narena: {time.monotonic() - begun_s:.0f} s')
     line = json.dumps(figures)

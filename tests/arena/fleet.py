@@ -258,11 +258,19 @@ class Fleet:
     def _changed(self, demand, vcpus, mib, now_s):
         """Return which hosts have more to tell than the deadband (compute/deadband.py)."""
         columns, hosts = self.columns, self.hosts
-        off = np.abs(demand - columns['demand']) > p.DEADBAND * hosts.cores
-        off |= np.abs(self.node_traffic - columns['traffic']) > p.DEADBAND * hosts.bandwidth
+        factor = _factor(hosts.broken)[:, None]
+        off = np.abs(factor * demand - columns['demand']) > p.DEADBAND * hosts.cores
+        traffic = factor * self.node_traffic
+        off |= np.abs(traffic - columns['traffic']) > p.DEADBAND * hosts.bandwidth
         off |= self.promised_mib != columns['promised_mib']
         off |= np.abs(self.node_guests - columns['node_guests']) > 0.01
-        changed = off.any(1) | (vcpus != columns['recorded_vcpus'])
+        off |= np.abs(self.node_vcpus - columns['node_vcpus']) > 0.01
+        guests, sent = self.known_guests, columns['known_guests']
+        means = self.known_sum / np.maximum(1, guests), columns['known_sum'] / np.maximum(1, sent)
+        changed = off.any(1) | (self.placements % hosts.nodes != columns['turn'])
+        changed |= np.abs(guests - sent) > np.maximum(1, 0.1 * guests)
+        changed |= np.abs(means[0] - means[1]) > p.DEADBAND
+        changed |= vcpus != columns['recorded_vcpus']
         changed |= mib != columns['recorded_mib']
         return changed | (now_s - self._sent_s >= p.HEARTBEAT_S) | (not p.DEADBAND)
 

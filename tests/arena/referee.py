@@ -64,7 +64,7 @@ def published(record, at):
     )
     return host_state.HostState(
         EPOCH_S + record['taken_s'][at],
-        float(max(p.AUDIT_S, p.HEARTBEAT_S)),
+        float(p.AUDIT_S + p.HEARTBEAT_S),
         model.HostView(nodes, record['distances'], int(record['turn'][at])),
         (None,) * len(nodes),
         'perf',

@@ -4,11 +4,13 @@
 import json
 import os
 import time
+from unittest import mock
 
 from nova import context, objects
 from nova.compute import monitors
+from oslo_config import cfg
 
-from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.compute import metrics, monitor
 from nova_numa_pmc.state import host_state
 from tests.nova import base
 
@@ -94,13 +96,21 @@ class MonitorTest(base.NovaTest):
         tracker = self.computes['one'].manager.rt
         tracker.compute_nodes['one'].stats = {'num_instances': '1', 'num_vm_building': '0'}
         tracker.compute_nodes['one'].vcpus_used = 8
-        for uuid, destination, expected in (
-            ('elsewhere', 'one', 4),
-            ('elsewhere', 'two', 8),
-            (server['id'], 'one', 8),
+        cold, live = 'migration', 'live-migration'
+        for uuid, destination, kind, status, expected in (
+            ('elsewhere', 'one', cold, 'migrating', 4),
+            ('elsewhere', 'one', live, 'preparing', 4),
+            ('elsewhere', 'one', live, 'running', 8),
+            ('elsewhere', 'one', live, 'running (post-copy)', 8),
+            ('elsewhere', 'two', cold, 'migrating', 8),
+            (server['id'], 'one', cold, 'finished', 8),
         ):
-            with self.subTest(uuid=uuid, destination=destination):
-                tracker.tracked_migrations = {uuid: objects.Migration(dest_compute=destination)}
+            with self.subTest(uuid=uuid, destination=destination, status=status):
+                tracker.tracked_migrations = {
+                    uuid: objects.Migration(
+                        dest_compute=destination, migration_type=kind, status=status
+                    )
+                }
                 found = metrics.decode(self.monitor('one')._numa_metrics())
                 self.assertEqual(expected, found.vcpus_used)
 
@@ -152,6 +162,14 @@ class MonitorTest(base.NovaTest):
             self.sent()[name]['value'] for name in (metrics.CURRENT, metrics.MAXIMUM)
         )
         self.assertEqual((metrics.UNKNOWN_MB, 0), (current, maximum))
+
+    def test_a_bad_option_is_named(self):
+        self.flags(metrics_deadband=0.5, group='numa_pmc')
+        with mock.patch.object(
+            monitor, '_interval_s', side_effect=cfg.ConfigFileValueError('metrics_heartbeat: 10m')
+        ):
+            self._run_periodics()
+        self.assertIn(NOTHING_SENT + ': [numa_pmc] metrics_heartbeat', self.stdlog.logger.output)
 
     def test_a_bad_host_state_costs_one_warning_and_leaves_the_cpu_metrics(self):
         self.flags(cpu_metrics=True, group='numa_pmc')
@@ -249,7 +267,6 @@ class DeadbandTest(base.NovaTest):
         self.saved(0.5, 0.5)
         self.boot(self.flavor(vcpus=2, memory_mb=1024))
         self.assertEqual(1, self.saved(0.5, 0.5))
-        self.assertEqual(0, self.saved(0.5, 0.5))
         found = metrics.decode(json.loads(self.compute_node('one').metrics))
         self.assertEqual(self.compute_node('one').vcpus_used, found.vcpus_used)
 
@@ -261,7 +278,7 @@ class DeadbandTest(base.NovaTest):
         self.assertEqual(1, self.saved(0.5, 0.5, taken_s=now_s - 10))
 
     def test_the_scheduler_is_told_how_long_it_may_take(self):
-        for heartbeat, deadband, expected in ((600, 0.025, 600), (30, 0.025, 60), (600, 0.0, 60)):
+        for heartbeat, deadband, expected in ((600, 0.025, 660), (30, 0.025, 90), (600, 0.0, 60)):
             with self.subTest(heartbeat=heartbeat, deadband=deadband):
                 self.flags(
                     metrics_heartbeat=heartbeat, metrics_deadband=deadband, group='numa_pmc'

@@ -219,6 +219,7 @@ def _controller(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
         yield lambda: scheduler.check_weigher(conf)
         yield lambda: scheduler.check_filter(conf)
         yield lambda: scheduler.check_choice(conf)
+        yield lambda: scheduler.check_metrics(conf)
         yield lambda: scheduler.check_candidates(conf, placement)
         yield lambda: conf.findings + (placement.findings if placement else [])
     answer = _answer(args, CONTROLLER, process, ask)

@@ -73,7 +73,7 @@ def pressures(view, asked):
 
 def usable(view):
     """Return the positions of hosts whose figures are fresh and plausible."""
-    fresh = np.abs(view.now_s - view.taken_s) <= STALE_AFTER * max(p.AUDIT_S, p.HEARTBEAT_S)
+    fresh = np.abs(view.now_s - view.taken_s) <= STALE_AFTER * (p.AUDIT_S + p.HEARTBEAT_S)
     most = request.PLAUSIBLE * (view.vcpus + view.vcpus_used)
     return np.flatnonzero(fresh & (view.demand.sum(1) <= most))
 

@@ -86,8 +86,18 @@ class ConfTest(unittest.TestCase):
             ('driver = messagingv2\nretry = 1', []),
         ):
             with self.subTest(text):
-                conf = self.conf('[oslo_messaging_notifications]\n' + text)
+                section = '\n[oslo_messaging_notifications]\n' + text
+                conf = self.conf('compute_monitors = numa_pmc' + section)
                 self.assertEqual(expected, codes(monitor.check_metrics(conf)))
+
+    def test_without_a_monitor_nothing_is_notified(self):
+        conf = self.conf('[oslo_messaging_notifications]\ndriver = messagingv2')
+        self.assertEqual([], codes(monitor.check_metrics(conf)))
+
+    def test_a_bad_option_of_ours_is_a_finding(self):
+        conf = self.conf('compute_monitors = numa_pmc\n[numa_pmc]\nmetrics_deadband = 1')
+        self.assertEqual([], codes(monitor.check_metrics(conf)))
+        self.assertEqual(['nova-conf-value'], codes(conf.findings))
 
     def test_not_restarted(self):
         conf = self.conf()

@@ -26,6 +26,13 @@ class SchedulerTest(unittest.TestCase):
         write(self.root, name, '[%s]\n%s\n' % (group, text))
         return nova_conf.NovaConf([os.path.join(self.root, name)])
 
+    def test_cpu_metrics_that_are_weighed_have_to_be_sent(self):
+        weighed = '\n[metrics]\nweight_setting = cpu.percent=-1.0, numa.membw.current=-1.0'
+        for value, expected in ((STOCK, []), (scheduler.WEIGHER, ['cpu-metrics-weighed'])):
+            with self.subTest(value):
+                conf = self.conf('weight_classes = ' + value + weighed)
+                self.assertEqual(expected, codes(scheduler.check_metrics(conf)))
+
     def test_weigher(self):
         for value, expected in (
             (STOCK, ['weigher-not-enabled']),

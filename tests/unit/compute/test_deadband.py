@@ -5,7 +5,7 @@ from hypothesis import given, strategies as st
 
 from nova_numa_pmc import model
 from nova_numa_pmc.compute import deadband
-from tests.fixtures.metrics import state
+from tests.fixtures.metrics import GIB, state
 
 CORES = 10.0
 DEADBAND = 0.025
@@ -43,6 +43,22 @@ class WithinTest(unittest.TestCase):
                 self.assertTrue(self.within(changed(self.sent, **{name: little})))
                 self.assertFalse(self.within(changed(self.sent, **{name: much})))
 
+    def test_what_the_kernel_holds_of_a_node_may_differ(self):
+        nodes = self.sent.view.nodes
+        now = changed(
+            self.sent,
+            capacity_bytes=nodes[0].capacity_bytes - (90 << 20),
+            promised_bytes=nodes[0].promised_bytes - (40 << 20),
+        )
+        self.assertFalse(self.within(now))  # 40 MiB less are promised
+        moved = changed(now, at=1, promised_bytes=nodes[1].promised_bytes + (40 << 20))
+        self.assertTrue(self.within(moved))  # floating guests are divided otherwise
+
+    def test_traffic_beside_an_unknown_maximum_makes_no_pressure(self):
+        self.sent = changed(self.sent, bandwidth_max_bytes_per_sec=None)
+        self.assertTrue(self.within(changed(self.sent, bandwidth_bytes_per_sec=9e9)))
+        self.assertFalse(self.within(changed(self.sent, bandwidth_bytes_per_sec=None)))
+
     def test_what_becomes_known_or_unknown_is_sent(self):
         for name, value in (
             ('demand_cores', None),
@@ -58,8 +74,9 @@ class WithinTest(unittest.TestCase):
         for name, value in (
             ('guests', node.guests + 1),
             ('vcpus', node.vcpus + 1),
-            ('promised_bytes', node.promised_bytes + 1),
-            ('capacity_bytes', node.capacity_bytes - 1),
+            ('promised_bytes', node.promised_bytes + GIB),
+            ('promised_bytes', node.promised_bytes + (3 << 20)),  # of all nodes together
+            ('capacity_bytes', node.capacity_bytes - GIB),
             ('threads', node.threads - 1),
             ('id', 7),
         ):
