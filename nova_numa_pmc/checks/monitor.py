@@ -90,10 +90,15 @@ def check_interval(conf: NovaConf) -> Iterator[Finding]:
         )
 
 
+def weighed_cpu_metrics(conf: NovaConf) -> list[str]:
+    """Return the CPU metrics that Nova's MetricsWeigher is told to weigh."""
+    named = [each.partition('=')[0].strip() for each in conf.get('weight_setting', 'metrics')]
+    return [name for name in named if name.startswith('cpu.')]
+
+
 def check_metrics(conf: NovaConf) -> Iterator[Finding]:
     """Check that CPU metrics which are weighed are sent, and that notifications can end."""
-    named = [each.partition('=')[0].strip() for each in conf.get('weight_setting', 'metrics')]
-    wanted = [name for name in named if name.startswith('cpu.')]
+    wanted = weighed_cpu_metrics(conf)
     if wanted and NAME in enabled(conf) and not conf.get('cpu_metrics', 'numa_pmc'):
         yield Finding(
             'cpu-metrics-off',

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import finding
+from nova_numa_pmc.checks.monitor import weighed_cpu_metrics
 from nova_numa_pmc.finding import Finding
 
 if TYPE_CHECKING:
@@ -167,8 +168,7 @@ def check_choice(conf: NovaConf) -> Iterator[Finding]:
 
 def check_metrics(conf: NovaConf) -> Iterator[Finding]:
     """Check whether Nova's MetricsWeigher reads metrics that our monitor sends on demand only."""
-    named = [each.partition('=')[0].strip() for each in conf.get('weight_setting', 'metrics')]
-    wanted = [name for name in named if name.startswith('cpu.')]
+    wanted = weighed_cpu_metrics(conf)
     if wanted and WEIGHER in conf.get('weight_classes', _GROUP):
         yield Finding(
             'cpu-metrics-weighed',
