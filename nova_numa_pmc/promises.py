@@ -18,7 +18,7 @@ from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, StateError, TopologyError
 from nova_numa_pmc.host import guests, topology
 from nova_numa_pmc.record import Record
-from nova_numa_pmc.state import overrides, pool_loads, promises_file
+from nova_numa_pmc.state import pool_loads, promises_file
 from nova_numa_pmc.usable_cpus import usable_host
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
@@ -443,6 +443,8 @@ def _ignored(specs: tuple[tuple[str, str], ...]) -> list[str]:
 
 def _overridden(guest: model.Guest, root: str) -> tuple[model.Guest, list[str]]:
     """Return the guest with the operator's override; without the file it is as any other."""
+    from nova_numa_pmc.state import overrides  # not where the decision is recalled
+
     try:
         (guest,), problems = overrides.marked((guest,), root)
     except StateError as error:
