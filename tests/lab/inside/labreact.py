@@ -21,7 +21,7 @@ import labguests  # noqa: E402
 #: Action → the line that the agent writes about a guest.
 LINES = {
     'start': 'runs without a promise',
-    'plug': 'has 2 vCPUs',
+    'plug': 'now has 2 vCPUs',
     'pin': 'now placed by others: vcpupin',
     'stop': 'its promise of',
 }
