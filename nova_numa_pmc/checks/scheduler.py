@@ -70,7 +70,7 @@ def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
             'weigher-off',
             finding.WARNING,
             '[numa_pmc] weight_multiplier = %g: the weigher has no effect' % multiplier,
-            'set it above 0; 10 is the default',
+            'set it above 0; 20 is the default',
             file,
         )
     elif multiplier * (1.0 - floor) <= stock:
@@ -80,7 +80,7 @@ def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
             "[numa_pmc] weight_multiplier = %g: Nova's own weighers, up to %g together, make up "
             'for the penalty of a saturated node, %g'
             % (multiplier, stock, multiplier * (1.0 - floor)),
-            'set it above %g; 10 is the default' % (stock / max(0.05, 1.0 - floor)),
+            'set it above %g; 20 is the default' % (stock / max(0.05, 1.0 - floor)),
             file,
         )
     if conf.get('ram_weight_multiplier', _GROUP) < 0 and floor < _PACKING_FLOOR:
@@ -89,7 +89,7 @@ def _check_penalty(conf: NovaConf) -> Iterator[Finding]:
             finding.NOTE,
             'ram_weight_multiplier is below 0, which fills one host after the other, while hosts '
             'above a pressure of %g are avoided' % floor,
-            '[numa_pmc] penalty_floor = %g and weight_multiplier = 15' % _PACKING_FLOOR,
+            '[numa_pmc] penalty_floor = %g' % _PACKING_FLOOR,
             conf.file_of('penalty_floor', 'numa_pmc'),
         )
     former = conf.set_in('unknown_weight', 'numa_pmc')

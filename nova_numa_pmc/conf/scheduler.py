@@ -38,7 +38,7 @@ _OPTIONS: Sequence[cfg.Opt] = [
     ),
     cfg.FloatOpt(
         'weight_multiplier',
-        default=10.0,
+        default=20.0,
         mutable=True,
         help=(
             'How much the penalty of NUMAPressureWeigher counts: this times the penalty, which is '
@@ -50,27 +50,28 @@ _OPTIONS: Sequence[cfg.Opt] = [
     ),
     cfg.FloatOpt(
         'penalty_floor',
-        default=0.35,
+        default=0.0,
         mutable=True,
         min=0.0,
         max=1.0,
         help=(
             'Pressure up to which a host has no penalty, so that the other weighers choose among '
             'such hosts. 0.7 for clouds that fill one host after the other '
-            '(ram_weight_multiplier below 0). The metadata key numa_pmc_penalty_floor of a host '
-            'aggregate overrides it; of several, the lowest counts.'
+            '(ram_weight_multiplier below 0): with 0, pressure spreads guests. The metadata key '
+            'numa_pmc_penalty_floor of a host aggregate overrides it; of several, the lowest '
+            'counts.'
         ),
     ),
     cfg.FloatOpt(
         'penalty_jitter',
-        default=0.05,
+        default=0.15,
         mutable=True,
         min=0.0,
         max=1.0,
         help=(
-            'At most this much is added to a penalty, at random by instance and host, so that '
-            'requests that arrive together, none of which is counted yet, go to different hosts '
-            'among nearly equal ones. 0: they all go to the same one.'
+            'At most this much is added to a penalty above 0, at random by instance and host, so '
+            'that requests that arrive together, none of which is counted yet, go to different '
+            'hosts among nearly equal ones. 0: they all go to the same one.'
         ),
     ),
     cfg.FloatOpt(

@@ -30,13 +30,18 @@ if TYPE_CHECKING:
     _Parts = tuple[float, float, float]
 
 
+#: Of the pressure that hosts are compared by, the share of the whole host; the rest is that of the
+#: nodes that the guest would use. What a guest meets at its start is its node's; what it meets
+#: later, when its host has moved guests and others have come, the host's. With ``make arena``
+#: shares of 0.6 to 1 take as much off what guests lose, and 0 a third of that.
+_WHOLE_HOST = 0.8
 #: Parts that fewer hosts know than one in this many are taken from nobody.
 _FEWEST = 8
 _NO_HISTORY = 0, 0.0
 
 
 def pressures(answers: Sequence[Answer], asked: ExpectedGuest) -> list[float | None]:
-    """Return the highest pressure that the guest would leave on the nodes it uses, by host.
+    """Return the pressure that the guest would leave on each host, its own nodes and the whole.
 
     :returns: None where a host's pressure is unknown; infinite where none of its CPUs is one that
         guests may use
@@ -49,7 +54,6 @@ def pressures(answers: Sequence[Answer], asked: ExpectedGuest) -> list[float | N
         asked = expecting(asked, expected(histories))
     traffic = expected_traffic(asked.demand_cores, asked.intensity, rate) or 0
     least = _quartiles(answers, asked, traffic) if len(kinds) > 1 else None
-    cores, as_decided = asked.demand_cores, rate is None and not has_history
     listed: list[float | None] = []
     for answer in answers:
         found, host = answer[0], answer[-1]
@@ -59,10 +63,8 @@ def pressures(answers: Sequence[Answer], asked: ExpectedGuest) -> list[float | N
             listed.append(math.inf)
         elif least is not None:
             listed.append(_completed(host, found, asked, traffic, least))
-        elif as_decided:
-            listed.append(found[1][0])
         else:
-            listed.append(_highest(host, found, asked, cores, traffic))
+            listed.append(_highest(host, found, asked, traffic))
     return listed
 
 
@@ -120,27 +122,12 @@ def _any(column: Sequence[float | None] | None) -> bool:
     return column is not None and column.count(None) < len(column)
 
 
-def _highest(
-    host: Aggregates, found: Outcome, asked: ExpectedGuest, cores: float, traffic: float
-) -> float:
-    """Return the highest pressure of the domains that the guest would use.
+def _highest(host: Aggregates, found: Outcome, asked: ExpectedGuest, traffic: float) -> float:
+    """Return the highest part of the pressure that the guest would leave.
 
-    :param cores: the demand of ``asked``
     :param traffic: of the guest [bytes/s]
     """
-    at = found[3]
-    if host.usual and len(at) == 1:
-        (where,) = at
-        known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
-        if known.demand and known.bandwidth and known.maximum:  # _of_domain() in short
-            pressure = (known.demand[where] + cores) / known.cores[where]
-            ratio = (known.bandwidth[where] + traffic) / known.maximum[where]
-            pressure = max(pressure, ratio)
-            if known.link and known.link[where] > pressure:
-                return known.link[where]
-            return pressure
-        return max(_of_domain(known, where, cores, traffic))
-    return max(map(max, _parts(host, asked, found, traffic)))
+    return max(_parts(host, found, asked, traffic))
 
 
 def _completed(
@@ -148,10 +135,18 @@ def _completed(
 ) -> float:
     """Return the same with the parts that the host doesn't know taken from others.
 
-    :param least: the upper quartile of each part
+    Which of its nodes it takes is chosen blind then: the most pressed one counts.
+
+    :param least: the upper quartile of each part, 0.0: taken from nobody
     """
-    lacking = [quartile for quartile, knows in zip(least, _knows(host)) if not knows]
-    return max(*lacking, *map(max, _parts(host, asked, found, traffic)), 0.0)
+    lacking = [one for one, knows in zip(least, _knows(host)) if one and not knows]
+    if not lacking:
+        return _highest(host, found, asked, traffic)
+    each = [
+        _highest(host, found._replace(at=at, cpus=at, mems=at), asked, traffic)
+        for at in ((at,) for at in range(len(host.cores)))
+    ]
+    return max(*lacking, *each)
 
 
 def _quartiles(answers: Sequence[Answer], asked: ExpectedGuest, traffic: float) -> list[float]:
@@ -163,26 +158,47 @@ def _quartiles(answers: Sequence[Answer], asked: ExpectedGuest, traffic: float) 
         if found is None or host is None or found.used[0] >= ranking.ABSURD:
             continue
         hosts += 1
-        parts = _parts(host, asked, found, traffic)
+        parts = _parts(host, found, asked, traffic)
         for part, knows in enumerate(_knows(host)):
             if knows:
-                values[part].append(max(domain[part] for domain in parts))
+                values[part].append(parts[part])
     return [
         missing.upper_quartile(each) if len(each) * _FEWEST >= hosts and each else 0.0
         for each in values
     ]
 
 
-def _parts(host: Aggregates, asked: ExpectedGuest, found: Outcome, traffic: float) -> list[_Parts]:
-    """Return the utilisations of the domains that a guest would use, 0.0 for what is unknown."""
+def _parts(host: Aggregates, found: Outcome, asked: ExpectedGuest, traffic: float) -> _Parts:
+    """Return the utilisations by which a host is compared, 0.0 for what is unknown.
+
+    Of a link there is no whole: the host's is that of the nodes used.
+    """
+    cpu, bandwidth, link = _of_nodes(host, found, asked, traffic)
+    host_cpu, host_bandwidth = _of_host(host, asked.demand_cores, traffic)
+    return (
+        cpu + _WHOLE_HOST * (host_cpu - cpu),
+        bandwidth + _WHOLE_HOST * (host_bandwidth - bandwidth),
+        link,
+    )
+
+
+def _of_nodes(host: Aggregates, found: Outcome, asked: ExpectedGuest, traffic: float) -> _Parts:
+    """Return the highest utilisations of the domains that a guest would use."""
+    at = found[3]
+    if host.usual and len(at) == 1:
+        known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
+        return _of_domain(known, at[0], asked.demand_cores, traffic)
     cores = sum(host.cores[at] for at in found.cpus) or 1.0
     shares = {at: asked.demand_cores * host.cores[at] / cores for at in found.cpus}
     adds = dict.fromkeys(found.mems or found.cpus, traffic / len(found.mems or found.cpus))
     if host.usual:
-        known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
-        return [_of_domain(known, at, shares.get(at), adds.get(at, 0)) for at in found.at]
-    nodes, _ = missing.completed(host.view().nodes)
-    return [ranking.parts(nodes[at], shares.get(at), adds.get(at, 0)) for at in found.at]
+        known = host  # type: ignore[assignment]  # likewise
+        each = [_of_domain(known, at, shares.get(at), adds.get(at, 0)) for at in found.at]
+    else:
+        nodes, _ = missing.completed(host.view().nodes)
+        each = [ranking.parts(nodes[at], shares.get(at), adds.get(at, 0)) for at in found.at]
+    cpu, bandwidth, link = map(max, zip(*each))
+    return cpu, bandwidth, link
 
 
 def _of_domain(host: Usual, at: int, cores: float | None, added: float) -> _Parts:
@@ -194,3 +210,28 @@ def _of_domain(host: Usual, at: int, cores: float | None, added: float) -> _Part
     if host.maximum and host.bandwidth:
         bandwidth = (host.bandwidth[at] + added) / host.maximum[at]
     return cpu, bandwidth, host.link[at] if host.link else 0.0
+
+
+def _of_host(host: Aggregates, cores: float, traffic: float) -> tuple[float, float]:
+    """Return the utilisations of a host's CPUs and of its memory with a guest, 0.0: unknown."""
+    if host.usual:
+        known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
+        demand = sum(known.demand) if known.demand else PRIOR_CORES_PER_VCPU * sum(known.vcpus)
+        cpu = (demand + cores) / sum(known.cores)
+        if known.maximum and known.bandwidth:
+            return cpu, (sum(known.bandwidth) + traffic) / sum(known.maximum)
+        return cpu, 0.0
+    nodes, _ = missing.completed(host.view().nodes)
+    cpus = sum(node.cores for node in nodes)
+    maximum = sum(node.bandwidth_max_bytes_per_sec or 0.0 for node in nodes)
+    demand = sum(
+        PRIOR_CORES_PER_VCPU * node.vcpus if node.demand_cores is None else node.demand_cores
+        for node in nodes
+        if node.cores
+    )
+    served = sum(
+        node.bandwidth_bytes_per_sec or 0.0 for node in nodes if node.bandwidth_max_bytes_per_sec
+    )
+    return (demand + cores) / cpus if cpus else 0.0, (
+        served + traffic
+    ) / maximum if maximum else 0.0

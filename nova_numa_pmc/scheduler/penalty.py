@@ -27,19 +27,18 @@ class PenaltyTerms(Record):
 
     :param floor: pressure up to which there is no penalty
     :param step: pressures count in whole steps of it
-    :param jitter: up to this much is added, times :func:`random_part`
+    :param jitter: up to this much is added to a penalty, times :func:`random_part`
     """
 
-    floor: float = 0.35
+    floor: float = 0.0
     step: float = 0.05
-    jitter: float = 0.05
+    jitter: float = 0.15
 
 
 def penalty(pressure: float, terms: PenaltyTerms) -> float:
     """Return the penalty of a host, 0 to 1.
 
-    :param pressure: the highest that the guest would leave on the nodes it uses; infinite: none
-        of them has a CPU that guests may use
+    :param pressure: of :func:`comparison.pressures`; infinite: no CPU that guests may use
     """
     floor, step, _ = terms
     if not pressure < floor + 1.0:  # NaN as well
@@ -59,7 +58,7 @@ def of_host(
     if pressure is None:
         pressure = assumed(host.vcpus_used, host.vcpus_total)
     found = penalty(pressure, terms)
-    if terms.jitter:
+    if found and terms.jitter:
         found = min(1.0, found + terms.jitter * random_part(instance_uuid, host.host))
     return found
 

@@ -88,8 +88,8 @@ class WhatIfHost:
 class WhatIfChoice(Record):
     """Who would get an instance, with the weigher and without; None: no host has room.
 
-    :param pressure, pressure_without: the highest that the guest would leave on the nodes it uses,
-        None: unknown, or no CPU there that guests may use
+    :param pressure, pressure_without: of :func:`comparison.pressures`, None: unknown, or no CPU
+        there that guests may use
     """
 
     request: int

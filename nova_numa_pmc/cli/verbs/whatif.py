@@ -98,8 +98,7 @@ def render(found: list[what_if.WhatIfChoice]) -> list[str]:
     lines = [
         '%d instances; %d would get another host (%.1f %%)'
         % (len(found), len(changed), 100 * len(changed) / max(1, len(found))),
-        'mean of the highest pressure that they would leave on the nodes they use: %s, without '
-        'the weigher %s'
+        'mean of the pressure that they would leave on their hosts: %s, without the weigher %s'
         % (
             tables.number(_mean(each.pressure for each in found)),
             tables.number(_mean(each.pressure_without for each in found)),

@@ -175,16 +175,19 @@ class OursTest(unittest.TestCase):
     def test_the_penalty_is_of_one_host_alone(self):
         stock = nova_weights.stock(view(), ASKED)
         told = our_weigher.numa_pressure(view(), ASKED) - stock
-        # Lower median of 0.375 and 0.5 a vCPU: 8 · 9.25 / 23 is 3.2 cores on 12 of 30.
+        # Lower median of 0.375 and 0.5 a vCPU: 8 · 9.25 / 23 is 3.2 cores, on 1 of 30 of a host's
+        # 3 of 60, and on 12 of 30 of 32 of 60. Blind: 0.3 · 32 / (0.625 · 96) is 0.16.
         jitter = [penalty.random_part('7', f'host{at}') for at in range(3)]
-        np.testing.assert_allclose([0, -10 * (0.5 - 0.35), 0] - np.multiply(0.5, jitter), told)
+        steps = np.array([0.1, 0.55, 0.15])
+        np.testing.assert_allclose(-20 * (steps + np.multiply(0.15, jitter)), told)
         absurd = view(demand=np.array([[1e5, 1e5], [20.0, 12.0], [0.0, 0.0]]))
         self.assertAlmostEqual(told[1], (our_weigher.numa_pressure(absurd, ASKED) - stock)[1])
 
     def test_dedicated_guests_take_no_shared_core(self):
         asked = types.SimpleNamespace(vcpus=8, memory_mib=16384, disk_gb=40, dedicated=True)
         found = our_weigher.pressures(view(), asked)
-        np.testing.assert_allclose([2 / 30, 20 / 30, np.nan], found)
+        parts = [0.2 * 2 / 30 + 0.8 * 3 / 60, 0.2 * 20 / 30 + 0.8 * 32 / 60, np.nan]
+        np.testing.assert_allclose(parts, found)
 
     def test_the_former_one_orders_hosts(self):
         told = former_weigher.ranked(view(), ASKED) - nova_weights.stock(view(), ASKED)

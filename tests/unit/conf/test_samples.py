@@ -16,7 +16,7 @@ class NovasOptionsTest(unittest.TestCase):
         for module in (*MODULES.values(), *MODULES.values()):
             module.register_opts(conf)
         conf([], default_config_files=[])
-        self.assertEqual(10.0, conf.numa_pmc.weight_multiplier)
+        self.assertEqual(20.0, conf.numa_pmc.weight_multiplier)
         self.assertFalse(conf.numa_pmc.cpu_metrics)
 
     def test_the_samples_show_every_option_with_its_default(self):

@@ -180,10 +180,15 @@ class ComparingTest(unittest.TestCase):
         # 6 cores of 20 GB/s each, half on each node.
         self.assertEqual([1.1, 1.1], pressures(*hosts, vcpus=12)[:2])
 
-    def test_a_lone_host_is_compared_as_it_decides(self):
-        host = [node(0, 0.4, 0.7, link=0.2), node(1, 0.6, 0.3, link=0.1)]
-        own = request.answer(nova_host(*host), question(), request.Rules(), NOW_S)
-        self.assertEqual([own.outcome.used[0]], comparison.pressures([own], question().asked))
+    def test_a_host_counts_as_a_whole_and_a_fifth_the_nodes_used(self):
+        for nodes, used, whole in (
+            ([node(0, 0.4), node(1, 0.6)], 0.4, 0.5),
+            ([node(0, 0.4, 0.7, link=0.2), node(1, 0.6, 0.3, link=0.1)], 0.6, 0.5),
+            ([node(0, 0.4, 0.7, link=0.9), node(1, 0.6, 0.3, link=0.8)], 0.8, 0.8),
+        ):
+            own = request.answer(nova_host(*nodes), question(vcpus=0), request.Rules(), NOW_S)
+            found = comparison.pressures([own], question(vcpus=0).asked)
+            self.assertAlmostEqual(0.2 * used + 0.8 * whole, found[0])
 
     def test_the_unknown_stay_unknown(self):
         asked = question()
@@ -231,12 +236,12 @@ class HidingTest(unittest.TestCase):
             before, after = self.compared(hosts), self.compared(blind)
             least = missing.upper_quartile(
                 [
-                    self.part(part, answer, nodes)
+                    self.part(part, nodes, *answer.outcome.at)
                     for nodes, (answer, _) in zip(hosts, before)
                     if nodes is not hosts[at]
                 ]
             )
-            theirs = max(self.charged(part, one) for one in hosts[at])
+            theirs = max(self.part(part, hosts[at], used) for used in range(2))
             if theirs < least - ROUNDED:
                 below += 1
                 self.assertGreaterEqual(steps(after[at][1]), steps(before[at][1]))
@@ -253,16 +258,15 @@ class HidingTest(unittest.TestCase):
         ]
         return list(zip(answers, comparison.pressures(answers, asked.asked)))
 
-    def part(self, part, answer, nodes):
-        """Return a part on the node that the guest would use."""
-        (used,) = answer.outcome.at
-        return self.charged(part, nodes[used])
-
-    def charged(self, part, one):
-        """Return a part of a node's pressure, with the guest of one core."""
-        return {
-            'cpu': (round(100 * one.demand_cores) / 100 + 1) / one.cores,
-            'link': round(1000 * one.link_ratio) / 1000,
-            'bandwidth': (round(one.bandwidth_bytes_per_sec / MB) * MB + 4000 * MB)
-            / one.bandwidth_max_bytes_per_sec,
-        }[part]
+    def part(self, part, nodes, used):
+        """Return a part of the pressure that a guest of one core on this node would leave."""
+        if part == 'link':
+            return round(1000 * nodes[used].link_ratio) / 1000
+        if part == 'cpu':
+            amounts = [round(100 * one.demand_cores) / 100 for one in nodes]
+            most, added = [one.cores for one in nodes], 1
+        else:
+            amounts = [round(one.bandwidth_bytes_per_sec / MB) * MB for one in nodes]
+            most, added = [one.bandwidth_max_bytes_per_sec for one in nodes], 4000 * MB
+        whole = (sum(amounts) + added) / sum(most)
+        return 0.2 * (amounts[used] + added) / most[used] + 0.8 * whole

@@ -23,12 +23,12 @@ class JudgeTest(unittest.TestCase):
     def test_the_least_pressed_comes_first(self):
         verdicts = judge([row('busy', 3.0, 2.8), row('half', 2.0, 2.0), row('idle', 0.1, 0.2)])
         self.assertEqual(['idle', 'half', 'busy'], order(verdicts))
-        self.assertEqual([0.0, -6.0], [round(verdicts[at].share, 9) for at in (0, -1)])
+        self.assertEqual([-3.0, -17.0], [round(verdicts[at].share, 9) for at in (0, -1)])
         self.assertLess(verdicts[0].weight, verdicts[1].weight)
 
     def test_multiplier(self):
         verdicts = judge([row('a', 3.0, 3.0), row('b', 0.0, 0.0)], weight_multiplier=2.5)
-        self.assertEqual([0.0, -1.625], [verdict.share for verdict in verdicts])
+        self.assertEqual([-0.375, -2.25], [verdict.share for verdict in verdicts])
 
     def test_equals_keep_their_order(self):
         self.assertEqual(['b', 'a'], order(judge([row('b', 1.0, 1.0), row('a', 1.0, 1.0)])))
@@ -59,7 +59,7 @@ class JudgeTest(unittest.TestCase):
         ]
         verdicts = judge(rows)
         self.assertEqual(['none', 'null', 'old', 'known'], order(verdicts))
-        self.assertEqual([0.0, 0.0, 0.0, -4.0], [verdict.share for verdict in verdicts])
+        self.assertEqual([-2.0, -2.0, -2.0, -13.0], [verdict.share for verdict in verdicts])
         # By promises: 0.3 · 200 / (0.625 · 16) is beyond any penalty.
         crowded = row('none', 0.0, metrics='[]', vcpus_used=200)
         self.assertEqual(['known', 'none'], order(judge([crowded, rows[0]])))

@@ -231,9 +231,9 @@ class PenaltyTest(unittest.TestCase):
             for one, pressure in zip(hosts, comparison.pressures(answers, question.asked))
         ]
 
-    def test_the_nodes_that_the_guest_would_use_count(self):
+    def test_a_host_counts_as_a_whole_more_than_by_its_best_node(self):
         self.assertEqual(
-            [0.6, 0.5, 0.7], self.penalties(host(0.5, 0.5), host(0.9, 0.4), host(0.6, 0.6))
+            [0.55, 0.65, 0.65], self.penalties(host(0.5, 0.5), host(0.9, 0.4), host(0.6, 0.6))
         )
 
     def test_noise_below_the_step_vanishes(self):
@@ -276,7 +276,7 @@ class PenaltyTest(unittest.TestCase):
     def test_dedicated_guests_take_no_shared_core(self):
         for vcpus in (2, 64):
             asked = spec(vcpus, hw__cpu_policy='dedicated')
-            self.assertEqual([0.5], self.penalties(host(0.5, 0.3), request=asked))
+            self.assertEqual([0.4], self.penalties(host(0.5, 0.3), request=asked))
 
     def test_what_cannot_be_wanted_is_not_believed(self):
         told = host(0.4, 0.4, cores=20.0, vcpus=32)  # 16 cores are wanted
@@ -294,7 +294,7 @@ class FuzzTest(unittest.TestCase):
         neighbours = [host(0.2, 0.3), host(0.9, 0.8)] * 5
         terms = subject.FilterTerms(False, 1.0, False)
         original, odd, unknown = listed(state(0.5, 0.25)), host(0.5, 0.5), 0
-        calm = [0.0, 0.55] * 5
+        calm = [0.3, 0.9] * 5
         for at in range(MUTATIONS):
             odd.metrics = mutated(rng, original)
             answers = [subject.answer(one, question, RULES, NOW_S) for one in [odd, *neighbours]]

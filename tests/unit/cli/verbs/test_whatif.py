@@ -19,7 +19,7 @@ def host(name, *demand, memory_mb=32768, **fields):
 HOSTS = [
     host('roomy', 3.2, 3.2, memory_mb=65536),
     host('calm', 0.4, 0.4),
-    host('blind', 0.4, memory_mb=24576, metrics='[]'),
+    host('blind', 0.4, memory_mb=24576, metrics='[]', vcpus_used=24),
 ]
 REQUESTS = [
     {'vcpus': 2, 'memory_mb': 2048, 'disk_gb': 10, 'count': 2},
@@ -53,9 +53,9 @@ class WhatIfTest(unittest.TestCase):
         self.assertEqual(
             [
                 # request, with, pressure, without, pressure
+                (1, 'calm', 0.25, 'roomy', 0.95),
                 (1, 'calm', 0.35, 'roomy', 1.05),
-                (1, 'calm', 0.35, 'roomy', 1.05),
-                (2, 'roomy', 1.05, 'roomy', 1.3),
+                (2, 'roomy', 0.95, 'roomy', 1.2),
                 (3, None, None, None, None),
             ],
             [
