@@ -9,6 +9,10 @@ class Cell:
 
     :ivar number: seeds its draws
     :ivar follows: what load follows: 'allocation', or 'other'
+    :ivar randomized: Placement's ``randomize_allocation_candidates``
+    :ivar without_agent: how many hosts have none, as a part
+    :ivar short_per_hour: short-lived guests that come, as a part of those that are there
+    :ivar trace: file of :mod:`recorded` guests, None: they are drawn
     :ivar want_factor, burst_factor, build_factor: for sensitivity, 1: as it is
     """
 
@@ -23,12 +27,16 @@ class Cell:
         build_factor=1.0,
         storm=False,
         multi_create=p.MULTI_CREATE,
+        randomized=False,
     ):
         """Take the conditions."""
         self.number, self.shape, self.load, self.follows = number, shape, load, follows
         self.swept, self.workers, self.storm = swept, workers, storm
         self.build_factor, self.multi_create = build_factor, multi_create
+        self.randomized = randomized
         self.want_factor = self.burst_factor = 1.0
+        self.without_agent, self.trace = p.WITHOUT_AGENT, None
+        self.short_per_hour = p.SHORT_PER_HOUR
         self.fill_s, self.judged_s, self.hosts = p.FILL_S, p.JUDGED_S, p.HOSTS
 
     @property
@@ -63,3 +71,41 @@ def cells():
         Cell(number, shape, load, follows, **more)
         for number, (shape, load, follows, more) in enumerate(found)
     ]
+
+
+def variant(name, swept, **changes):
+    """Return a cell of the table with something changed: the same guests otherwise."""
+    (cell,) = (cell for cell in cells() if cell.name == name)
+    cell.swept = swept
+    vars(cell).update(changes)
+    return cell
+
+
+def known():
+    """Return cells that differ in how many hosts have an agent."""
+    return [
+        variant('equal mixed other', f'known {share:.0%}', without_agent=1 - share)
+        for share in p.KNOWN
+    ]
+
+
+def sensitivity():
+    """Return cells that differ in what guests want, how bursty they are, how long builds take."""
+    changes = [('as it is', {})]
+    changes += [
+        (f'{name} {factor:g}', {f'{name}_factor': factor})
+        for name in ('want', 'burst', 'build')
+        for factor in p.SENSITIVITY_FACTORS
+    ]
+    return [
+        variant(name, swept, **change) for swept, change in changes for name in p.SENSITIVITY_CELLS
+    ]
+
+
+def region(randomized):
+    """Return the large region: so many hosts that Placement doesn't offer all."""
+    cell = Cell(
+        100, 'equal', 'mixed', 'other', 'region', workers=p.REGION_WORKERS, randomized=randomized
+    )
+    cell.short_per_hour = p.REGION_SHORT_PER_HOUR
+    return cell.shortened(p.REGION_HOSTS, p.FILL_S, p.REGION_JUDGED_S)

@@ -77,9 +77,16 @@ class Fleet:
 
     # ---- Promises ------------------------------------------------------------------------
 
-    def candidates(self, guest):
-        """Return the hosts whose inventories have room, as Placement does."""
-        return np.flatnonzero(self._room(guest, slice(None)))
+    def candidates(self, guest, most, rng=None):
+        """Return the hosts whose inventories have room, as Placement does.
+
+        :param most: how many at most: always the first
+        :param rng: draws them instead
+        """
+        at = np.flatnonzero(self._room(guest, slice(None)))
+        if len(at) > most and rng is not None:
+            return np.sort(rng.choice(at, most, replace=False, shuffle=False))
+        return at[:most]
 
     def _room(self, guest, at):
         trace, (threads, dedicated, usable_mib) = self.trace, self._inventories
@@ -148,12 +155,12 @@ class Fleet:
             self.node_vcpus[host] += sign * cpus * trace.vcpus[guest]
             self.true_nodes[host] += sign * cpus * self._means[guest]
             if sign > 0 and not self.usual[guest]:  # what is expected, until it is measured
-                self.node_young[host] += cpus * trace.vcpus[guest] * self._expected()[host]
+                self.node_young[host] += cpus * trace.vcpus[guest] * self._expected(host)
 
-    def _expected(self):
-        """Return what a vCPU of a new guest is expected to want, by host [cores]."""
-        return (p.PRIOR_GUESTS * p.PRIOR_CORES_PER_VCPU + self.known_sum) / (
-            p.PRIOR_GUESTS + self.known_guests
+    def _expected(self, hosts):
+        """Return what a vCPU of a new guest is expected to want on hosts [cores]."""
+        return (p.PRIOR_GUESTS * p.PRIOR_CORES_PER_VCPU + self.known_sum[hosts]) / (
+            p.PRIOR_GUESTS + self.known_guests[hosts]
         )
 
     def move(self, guest, node):
@@ -187,7 +194,7 @@ class Fleet:
         shape, at = hosts.cores.shape, self.host[guests]
         # Young guests count for what is expected, or for what they have wanted if that is more.
         young = (age_s < p.SETTLING_S) & running.waits
-        excess = young * np.maximum(0.0, running.vcpus * self._expected()[at] - usual)
+        excess = young * np.maximum(0.0, running.vcpus * self._expected(at) - usual)
         # As agents do: the day's, and what minutes are above it by more than chance.
         day, minutes, variance = (
             running.on_nodes(np.where(running.waits, column[guests], 0.0), running.pairs, nodes)
@@ -204,6 +211,11 @@ class Fleet:
         change = busy - self.busy_mean
         self.busy_mean += change * p.TICK_S / 900.0
         self.busy_variance += p.TICK_S / 900.0 * (change**2 - self.busy_variance)
+
+    def pressures(self):
+        """Return the pressure of each host's most pressed node, as its agent measures it."""
+        wanted = (self.node_demand + self.node_young) / self.hosts.cores
+        return np.maximum(wanted, self.node_traffic / self.hosts.bandwidth).max(1)
 
     def _remember(self, guests, wanted, age_s):
         """Add a tick to the guests' histories: means over a horizon, and over a shorter life."""
@@ -304,7 +316,12 @@ class View:
         """Return a column."""
         columns = self.__dict__['columns']
         whole = columns[name] if name in columns else getattr(self.fleet.hosts, name)
-        return whole[self.at]
+        found = self.__dict__[name] = whole[self.at]
+        return found
+
+    def only(self, at):
+        """Return a view of some of them, by position."""
+        return View(self.fleet, self.at[at], self.now_s, self.columns)
 
     @property
     def known(self):

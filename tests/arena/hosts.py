@@ -27,10 +27,11 @@ class Hosts:
     :ivar far_ns: what memory there takes longer than local, likewise
     """
 
-    def __init__(self, shape, count, rng):
+    def __init__(self, shape, count, rng, without_agent=p.WITHOUT_AGENT):
         """Make so many of a shape.
 
         :param rng: draws who has no agent, who is broken, when audits are
+        :param without_agent: how many have none, as a part
         """
         kinds = {'generations': p.MIXED, 'subnuma': p.SUBNUMA}.get(shape, p.EQUAL)
         rows = [kinds[at % len(kinds)] for at in range(count)]
@@ -50,11 +51,11 @@ class Hosts:
         self.ram_mib = self.memory_mib.sum(1)
         self.distances = _distances(nodes)
         self.far_ns = (self.distances - p.DISTANCES[0]) * p.NS_PER_DISTANCE
-        self._draw_agents(rng)
+        self._draw_agents(rng, without_agent)
 
-    def _draw_agents(self, rng):
+    def _draw_agents(self, rng, without_agent):
         order = rng.permutation(self.count)
-        blind = round(p.WITHOUT_AGENT * self.count)
+        blind = round(without_agent * self.count)
         wrong = max(1, round(p.BROKEN * self.count))
         self.agent = np.ones(self.count, bool)
         self.agent[order[:blind]] = False

@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from tests.arena import parameters as p
+from tests.arena import parameters as p, recorded
 
 
 def _batches(rng, count):
@@ -18,7 +18,8 @@ class Trace:
 
     :ivar arrive_s, leave_s: when each is asked for and deleted
     :ivar vcpus, memory_mib, disk_gb: its flavor
-    :ivar flavor: position in FLAVORS
+    :ivar flavor: position in ``flavors``: vCPUs, MiB, GB
+    :ivar used: its mean cores per vCPU where that was recorded, else NaN
     :ivar dedicated: it wants CPUs of its own
     :ivar request: guests of one request have the same number
     :ivar build_s, visible_s: from its claim until it runs, until Nova's database tells
@@ -32,13 +33,18 @@ class Trace:
         rng = np.random.default_rng((seed, cell.number, 1))
         fill, mean = p.LOADS[cell.load]
         end_s = cell.fill_s + cell.judged_s
-        self._sizes(rng, fill * hosts.ram_mib.sum(), cell, end_s, hosts.threads.sum(1).max())
+        self.flavors: tuple = p.FLAVORS
+        if cell.trace:
+            self._recorded(rng, recorded.read(cell.trace), fill, cell, hosts)
+        else:
+            vcpus_max = hosts.threads.sum(1).max()
+            self._sizes(rng, fill * hosts.ram_mib.sum(), cell, end_s, vcpus_max)
         if cell.storm:
             self._storm(rng, round(p.STORM_GUESTS_PER_HOST * hosts.count), cell)
         self._sort()
         count = len(self.arrive_s)
         self.vcpus, self.memory_mib, self.disk_gb = (
-            np.array([flavor[at] for flavor in p.FLAVORS], np.int64)[self.flavor]
+            np.array([flavor[at] for flavor in self.flavors], np.int64)[self.flavor]
             for at in range(3)
         )
         chance = rng.random(count)
@@ -47,7 +53,7 @@ class Trace:
             & (chance < p.DEDICATED_GUESTS)
             & (self.vcpus <= p.DEDICATED_VCPUS_MAX)
         )
-        self._requests(rng, cell.multi_create)
+        self._requests(rng, 0.0 if cell.trace else cell.multi_create)
         low, high = (cell.build_factor * bound for bound in p.BUILD_S)
         # Uniform in its logarithm: most builds are short.
         self.build_s = low * (high / low) ** rng.random(count)
@@ -66,7 +72,7 @@ class Trace:
         # Of those that are there at any time, most are long-lived.
         for count, until_s, lifetime_s, most_mib in (
             (2 * first, cell.fill_s, p.LONG_S, target_mib),
-            (rng.poisson(p.SHORT_PER_HOUR * first * hours), end_s, p.SHORT_S, np.inf),
+            (rng.poisson(cell.short_per_hour * first * hours), end_s, p.SHORT_S, np.inf),
             (rng.poisson(p.LONG_PER_HOUR * first * hours), end_s, p.LONG_S, np.inf),
         ):
             batch = _batches(rng, count)
@@ -78,18 +84,43 @@ class Trace:
             kept = memory[flavors].cumsum() <= most_mib
             parts.append((came[kept], leave[kept], flavors[kept]))
         self.arrive_s, self.leave_s, self.flavor = map(np.concatenate, zip(*parts))
+        self.used = np.full(len(self.arrive_s), np.nan)
+
+    def _recorded(self, rng, guests, fill, cell, hosts):
+        """Take those that come in time and fit on a host, so many that they fill the region.
+
+        Of more than that, each with the same chance.
+        """
+        size = np.column_stack((guests.vcpus, guests.memory_mib))
+        kept = guests.arrive_s < cell.fill_s + cell.judged_s
+        largest = np.unique(np.column_stack((hosts.threads.sum(1), hosts.ram_mib)), axis=0)
+        kept &= np.any([(size <= most).all(1) for most in largest], axis=0)
+        there = kept & (guests.arrive_s <= cell.fill_s) & (guests.leave_s > cell.fill_s)
+        chance = fill * hosts.ram_mib.sum() / max(1, guests.memory_mib[there].sum())
+        kept &= rng.random(len(kept)) < chance
+        if not kept.any():
+            raise recorded.BadTraceError(
+                f'{cell.trace}: no guest comes in time and fits on a host'
+            )
+        sizes, self.flavor = np.unique(size[kept], axis=0, return_inverse=True)
+        self.flavor = self.flavor.ravel()
+        self.flavors = tuple((*size, p.RECORDED_DISK_GB) for size in sizes.tolist())
+        self.arrive_s, self.leave_s = guests.arrive_s[kept], guests.leave_s[kept]
+        self.used = guests.cores_per_vcpu[kept]
 
     def _storm(self, rng, count, cell):
         """Add guests of one flavor that all come within a minute, halfway through."""
         came = cell.fill_s + cell.judged_s / 2 + rng.uniform(0, 60, count)
         self.arrive_s = np.concatenate((self.arrive_s, came))
         self.leave_s = np.concatenate((self.leave_s, came + rng.exponential(p.LONG_S, count)))
-        self.flavor = np.concatenate((self.flavor, np.full(count, 3)))
+        flavor = min(3, len(self.flavors) - 1)
+        self.flavor = np.concatenate((self.flavor, np.full(count, flavor)))
+        self.used = np.concatenate((self.used, np.full(count, np.nan)))
 
     def _sort(self):
         order = np.argsort(self.arrive_s, kind='stable')
         self.arrive_s, self.leave_s = self.arrive_s[order], self.leave_s[order]
-        self.flavor = self.flavor[order]
+        self.flavor, self.used = self.flavor[order], self.used[order]
 
     def _requests(self, rng, multi_create):
         """Make some neighbours one request: they come together and have one flavor."""
@@ -108,16 +139,17 @@ class Trace:
         count, slots = len(self.arrive_s), int(end_s // p.SLOT_S) + 2
         sigma = p.SIGMA[cell.follows] * self.vcpus**-p.SIGMA_FALL
         level = mean * np.exp(rng.normal(0, sigma, count) - sigma**2 / 2)
+        level = np.where(np.isnan(self.used), level, self.used)
         keep = np.exp(-p.SLOT_S / p.OWN_S)
         state = rng.normal(0, 1, count)
-        steps = rng.normal(0, np.sqrt(1 - keep**2), (slots, count))
+        wants = rng.normal(0, np.sqrt(1 - keep**2), (slots, count))  # the steps to them first
         day = rng.random() * 2 * np.pi
-        wants = np.empty((count, slots))
-        for slot in range(slots):
-            state = keep * state + steps[slot]
+        for slot, column in enumerate(wants):
+            state = keep * state + column
             daily = 1 + p.DAY_AMPLITUDE * np.sin(day + 2 * np.pi * slot * p.SLOT_S / 86400)
-            wants[:, slot] = level * daily * np.exp(p.OWN_SIGMA * state - p.OWN_SIGMA**2 / 2)
-        self.wants = np.minimum(1.0, cell.want_factor * wants)
+            column[:] = level * daily * np.exp(p.OWN_SIGMA * state - p.OWN_SIGMA**2 / 2)
+            np.minimum(1.0, cell.want_factor * column, out=column)
+        self.wants = np.ascontiguousarray(wants.T)
         shape = 1 / (p.BURST * cell.burst_factor)
         self.bursts = rng.gamma(shape, 1 / shape, (count, 16))
 

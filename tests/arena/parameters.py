@@ -36,6 +36,11 @@ TICK_S = 60
 SEEDS_TUNING = range(1, 101)
 SEEDS_TABLE = range(1001, 1006)
 
+#: A large region: its hosts, its Nova cells, seconds that are judged; scheduler workers, as many
+#: as keep up with its filling (assumed); its SHORT_PER_HOUR (assumed: half, for the run's time).
+REGION_HOSTS, REGION_CELLS, REGION_JUDGED_S, REGION_WORKERS = 10_000, 20, 24 * 3600, 32
+REGION_SHORT_PER_HOUR = 0.04
+
 # ---- Hosts -------------------------------------------------------------------------------
 
 #: nodes, cores of a node, MiB of a node, bytes/s of a node's memory. Assumed: two sockets of
@@ -69,6 +74,8 @@ RESERVED_MIB = 512  # Nova's reserved_host_memory_mb
 # ---- What is known of hosts --------------------------------------------------------------
 
 WITHOUT_AGENT = 0.05
+#: Parts of the hosts that have one, where that is swept.
+KNOWN = 0.0, 0.01, 0.1, 0.5, 0.9, 0.99
 BROKEN = 0.01
 BROKEN_KINDS = ('absurd', 'stale', 'zero', 'skewed')
 ABSURD_FACTOR, SKEW_S = 1000.0, 600.0
@@ -106,6 +113,7 @@ FLAVORS = (
     (64, 128 * GIB_MIB, 160, 1),
 )
 LARGE_VCPUS = 32
+RECORDED_DISK_GB = 40  # assumed of guests of recorded traces, which tell none
 #: Of guests up to a size, those that ask for dedicated CPUs where hosts have some. Assumed.
 DEDICATED_GUESTS, DEDICATED_VCPUS_MAX = 0.2, 16
 #: Short-lived guests that come in an hour, as a part of those that are there, and their mean
@@ -147,6 +155,13 @@ WORKERS = 4
 #: A decision: so long, and so much a host [s]. Measured with Nova 34 on 1,000 hosts: 1.1.
 DECIDE_S, DECIDE_HOST_S = 0.2, 0.0009
 ALTERNATES = 3  # Nova's max_attempts
+CANDIDATES = 1000  # Nova's [scheduler] max_placement_results
+
+# ---- Sensitivity -------------------------------------------------------------------------
+
+#: Cells and factors: assumed.
+SENSITIVITY_CELLS = 'equal mixed other', 'generations mixed other', 'equal hot allocation'
+SENSITIVITY_FACTORS = 0.5, 1.5
 
 # ---- Statistics --------------------------------------------------------------------------
 

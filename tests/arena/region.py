@@ -6,12 +6,15 @@ Nova's counts tell of the claim a while later, the host runs the guest when it i
 agent publishes what it wants at audits after that. Whoever decides meanwhile sees none of it.
 """
 
+import collections
 import heapq
 
 import numpy as np
 
+from nova_numa_pmc.scheduler import penalty
 from tests.arena import fleet as fleets, inside, losses, parameters as p
 
+FLOOR = penalty.PenaltyTerms().floor
 REQUEST, COMMIT, VISIBLE, START, LEAVE, FORGET, AUDIT, TICK = range(8)
 
 
@@ -24,10 +27,15 @@ class Result:
     :ivar emptied: hosts without a guest, the mean over the time that was judged
     :ivar audits, sent: of hosts with agents, and those after which metrics were sent anew
     :ivar most_new: the most guests that one host was given within ten seconds
+    :ivar agent: which hosts have one
+    :ivar given: how many guests each host was given while it was judged
+    :ivar below: how many hosts (without, with an agent) were below the weigher's floor, the sum
+        over that time
     """
 
-    def __init__(self, guests):
+    def __init__(self, guests, agent):
         """Begin with nothing."""
+        self.agent, self.given, self.below = agent, np.zeros(len(agent), np.int64), np.zeros(2)
         self.wanted, self.lost, self.lost_second = np.zeros((3, guests))
         self.placed = self.refused = self.large = self.large_placed = self.decisions = 0
         self.audits = self.sent = 0
@@ -61,12 +69,14 @@ class Region:
         self._policy, self._sampler = policy, sampler
         self._choices = np.random.default_rng((seed, cell.number, 2))
         self._noise = np.random.default_rng((seed, cell.number, 3))
+        self._sampled = np.random.default_rng((seed, cell.number, 5)) if cell.randomized else None
         self._queue: list[tuple] = []
         self._order = 0
         self._free_s = [0.0] * cell.workers
         self._second = losses.ProcessorSharing(hosts)
-        self._recent: list[tuple[float, int]] = []
-        self.result = Result(len(trace.arrive_s))
+        self._recent: collections.deque[tuple[float, int]] = collections.deque()
+        self._new = np.zeros(hosts.count, np.int64)
+        self.result = Result(len(trace.arrive_s), hosts.agent)
 
     def run(self):
         """Run it to its end; return the result."""
@@ -109,7 +119,8 @@ class Region:
         if free_s[worker] > now_s:
             self._push(free_s[worker], REQUEST, guests)
             return
-        ends_s = now_s + p.DECIDE_S + p.DECIDE_HOST_S * self.hosts.count
+        looked_at = min(self.hosts.count, p.CANDIDATES)
+        ends_s = now_s + p.DECIDE_S + p.DECIDE_HOST_S * looked_at
         free_s[worker] = ends_s
         columns = self.fleet.columns
         if len(guests) > 1:  # Nova's own, which it takes each instance off
@@ -122,7 +133,7 @@ class Region:
     def _decide(self, now_s, guest, columns):
         """Return hosts, the chosen one and its alternates."""
         self.result.decisions += 1
-        at = self.fleet.candidates(guest)
+        at = self.fleet.candidates(guest, p.CANDIDATES, self._sampled)
         if not len(at):
             return at
         view = fleets.View(self.fleet, at, now_s, columns)
@@ -156,15 +167,18 @@ class Region:
         self.fleet.claim(guest, host)
         result.placed += 1
         result.large_placed += large and judged
+        result.given[host] += judged
         self._herd(now_s, host)
         self._push(now_s + trace.visible_s[guest], VISIBLE, guest)
         self._push(now_s + trace.visible_s[guest] + trace.build_s[guest], START, guest)
 
     def _herd(self, now_s, host):
-        recent = self._recent = [one for one in self._recent if one[0] > now_s - 10]
+        recent, new = self._recent, self._new
+        while recent and recent[0][0] <= now_s - 10:
+            new[recent.popleft()[1]] -= 1
         recent.append((now_s, host))
-        most = sum(one[1] == host for one in recent)
-        self.result.most_new = max(self.result.most_new, most)
+        new[host] += 1
+        self.result.most_new = max(self.result.most_new, int(new[host]))
 
     def _visible(self, now_s, guest):
         del now_s
@@ -208,7 +222,8 @@ class Region:
         result.wanted[guests] += want * p.TICK_S
         result.lost[guests] += lost * p.TICK_S
         result.lost_second[guests] += self._second.lost(running, self.trace.bursts) * p.TICK_S
-        taken = self.fleet.taken_mib
+        taken, below = self.fleet.taken_mib, self.fleet.pressures() < FLOOR
+        result.below += np.bincount(self.hosts.agent[below], minlength=2)
         result.ticks += 1
         result.emptied += (np.count_nonzero(taken == 0) - result.emptied) / result.ticks
 
@@ -219,10 +234,13 @@ def choose(scores, policy, rng):
     As Nova: sorted with equals in their order, one of the first ``subset`` at random. Other
     schedulers choose among equals at random (``policy.ties``).
     """
-    if policy.ties == 'random':
-        order = np.lexsort((rng.random(len(scores)), -scores))
+    ties = rng.random(len(scores)) if policy.ties == 'random' else np.arange(len(scores))
+    first = p.ALTERNATES + policy.subset
+    if len(scores) > first:  # the others needn't be sorted
+        at = np.flatnonzero(scores >= np.partition(scores, -first)[-first])
     else:
-        order = np.argsort(-scores, kind='stable')
+        at = np.arange(len(scores))
+    order = at[np.lexsort((ties[at], -scores[at]))]
     if policy.subset > 1:
         pick = int(rng.integers(min(policy.subset, len(order))))
         order = np.concatenate(

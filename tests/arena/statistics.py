@@ -69,6 +69,8 @@ def summary(results):
             'sent': result.sent,
             'most_new': int(result.most_new),
             'decisions': int(result.decisions),
+            'boots': np.bincount(result.agent, result.given, 2).tolist(),
+            'below': result.below.tolist(),
         }
     return found
 

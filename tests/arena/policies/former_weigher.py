@@ -25,7 +25,7 @@ def ranked(view, asked):
     at = our_weigher.usable(view)
     found = np.zeros(len(view.at))
     if len(at):
-        known = our_weigher.Known(view, at)
+        known = our_weigher.Known(view.only(at))
         keys = _keys(known, asked) / float(1 << HIGHEST)
         found[:] = keys.mean()
         found[at] = keys
@@ -33,8 +33,8 @@ def ranked(view, asked):
 
 
 def _keys(known, asked):
-    cores, traffic = our_weigher.estimate(known, asked)
-    best, usual = our_weigher.best_nodes(known, asked)
+    cores, traffic = our_weigher.estimate(known.rate, known.known_guests, known.known_sum, asked)
+    best, usual = our_weigher.best_nodes(known, asked.vcpus, asked.memory_mib)
     usual &= (known.came_vcpus <= 0) & (known.came_mib <= 0) & (not asked.dedicated)
     rows = np.arange(len(best))
     rest = np.maximum(known.demand / known.cores, known.traffic / known.bandwidth)

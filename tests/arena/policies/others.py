@@ -106,13 +106,15 @@ def oracle(view, asked):
     fits = (view.threads >= asked.vcpus) & (
         view.memory_mib - promised - flying_mib >= asked.memory_mib
     )
-    parts = view.cores / view.cores.sum(1)[:, None]
-    wide = (_waiting(demand + cores * parts, view.cores) - now).sum(1)
-    far_ns = fleet.hosts.far_ns.mean()
-    wide += asked.true_bytes / losses.LINE_BYTES * far_ns * 1e-9 / p.MLP
     best = np.where(fits, one, np.inf).min(1)
-    pressed = (demand.sum(1) + cores) / view.cores.sum(1)
-    return -np.where(fits.any(1), best, wide) - 0.01 * pressed
+    wide = np.flatnonzero(~fits.any(1))
+    if len(wide):
+        capacity = view.cores[wide]
+        parts = capacity / capacity.sum(1)[:, None]
+        best[wide] = (_waiting(demand[wide] + cores * parts, capacity) - now[wide]).sum(1)
+        far_ns = fleet.hosts.far_ns.mean()
+        best[wide] += asked.true_bytes / losses.LINE_BYTES * far_ns * 1e-9 / p.MLP
+    return -best - 0.01 * ((demand.sum(1) + cores) / view.cores.sum(1))
 
 
 def _waiting(demand, cores):

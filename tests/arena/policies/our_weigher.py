@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """NUMAPressureWeigher, vectorised.
 
-The usual host, with room on a node and no guest since it was measured, is computed in arrays;
-all others by the package's own functions. The referee holds both to the real weigher.
+Hosts on which the guest fits on one node, or on both of two, are computed in arrays, all others
+by the package's own functions. The referee holds both to the real weigher.
 """
 
+import copy
 import typing
 
 import numpy as np
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core.placement import ranking
+from nova_numa_pmc.core.scheduling import charges
 from nova_numa_pmc.core.scheduling.aggregates import Aggregates
-from nova_numa_pmc.core.scheduling.outcome import expecting, unseen
+from nova_numa_pmc.core.scheduling.outcome import unseen
 from nova_numa_pmc.scheduler import comparison, penalty, replay, request
 from tests.arena import parameters as p
 from tests.arena.policies import nova_weights
@@ -22,6 +24,8 @@ STALE_AFTER = 5.0
 LIMITS = model.Limits()
 DEFAULTS = replay.defaults()
 STEP = DEFAULTS['weight_step']
+#: Jitter is drawn for so many hosts at a time; of at least so many their order is then right.
+DRAWN, FIRST = 64, 8
 
 
 def numa_pressure(view, asked, floor=DEFAULTS['penalty_floor'], ram_multiplier=1.0):
@@ -38,11 +42,31 @@ def numa_pressure(view, asked, floor=DEFAULTS['penalty_floor'], ram_multiplier=1
     pressed = np.where(np.isnan(pressed), assumed, pressed)
     steps = (pressed / STEP + 1e-9).astype(np.int64) * STEP
     penalties = np.clip(np.round(steps - floor, 9), 0, 1)
-    jitter = np.array([penalty.random_part(asked.instance_uuid, f'host{at}') for at in view.at])
-    jitter = np.where(penalties > 0, DEFAULTS['penalty_jitter'] * jitter, 0)
-    penalties = np.minimum(1, penalties + jitter)
     stock = nova_weights.stock(view, asked, ram_multiplier)
-    return stock - DEFAULTS['weight_multiplier'] * penalties
+    return _jittered(stock, penalties, view.at, asked.instance_uuid)
+
+
+def _jittered(stock, penalties, hosts, instance_uuid):
+    """Return the weights with jitter, those of the best only: the others' at their least.
+
+    Drawing it takes longer than all else: it is drawn for hosts in the order that they would
+    have without it, until no other can be among the first that are chosen from.
+    """
+
+    def weights(at, jitter):
+        jitter = jitter * DEFAULTS['penalty_jitter'] * (penalties[at] > 0)
+        penalized = np.minimum(1, penalties[at] + jitter)
+        return stock[at] - DEFAULTS['weight_multiplier'] * penalized
+
+    most, found = weights(slice(None), 0.0), weights(slice(None), 1.0)
+    order = np.argsort(-most)
+    for begun in range(0, len(order), DRAWN):
+        at = order[begun : begun + DRAWN]
+        if begun and most[at[0]] < np.partition(found, -FIRST)[-FIRST]:
+            break
+        drawn = [penalty.random_part(instance_uuid, f'host{host}') for host in hosts[at]]
+        found[at] = weights(at, np.array(drawn))
+    return found
 
 
 def packing(view, asked):
@@ -61,15 +85,136 @@ def pressures(view, asked):
     at = usable(view)
     if not len(at):
         return found
-    known = Known(view, at)
-    cores, traffic = estimate(known, asked)
-    pressed = _fast(known, asked, cores, traffic)
-    for position in np.flatnonzero(np.isnan(pressed)):
-        answer, question = answered(known, position, asked)
-        asks = expecting(question, cores / max(1, question.vcpus))
-        pressed[position] = comparison._highest(answer.host, answer.outcome, asks, traffic)
-    found[at] = pressed
+    hosts, places = view.at[at], Places.of(view.fleet, asked)
+    places.renew(view, at, asked)
+    cores, traffic = estimate(places.rate[hosts], view.known_guests[at], view.known_sum[at], asked)
+    share, known = comparison._WHOLE_HOST, view.fleet.hosts
+    parts = (
+        (places.demand, places.host_demand, places.cpus, cores, known.cores),
+        (places.traffic, places.host_traffic, places.memory, traffic, known.bandwidth),
+    )
+    found[at] = np.maximum(
+        *(
+            (1 - share) * ((used[hosts] + wanted * there[hosts]) / most[hosts]).max(1)
+            + share * (whole[hosts] + wanted) / most[hosts].sum(1)
+            for used, whole, there, wanted, most in parts
+        )
+    )
     return found
+
+
+class Places:
+    """Where guests of one flavor would go on each host, as far as they have asked.
+
+    It depends on what the host has published and on what came since, and is kept with both.
+
+    :ivar demand, traffic: of the host's nodes, what came since charged, hosts × nodes; −∞ on
+        those that the guest wouldn't use
+    :ivar host_demand, host_traffic: of all its nodes
+    :ivar cpus, memory: parts of the guest there
+    :ivar rate: as :class:`Known`
+    """
+
+    def __init__(self, count, nodes):
+        self._state = np.full((3, count), np.nan)
+        self.rate, self.host_demand, self.host_traffic = np.empty((3, count))
+        self.demand, self.traffic, self.cpus, self.memory = np.empty((4, count, nodes))
+
+    @classmethod
+    def of(cls, fleet, asked):
+        """Return those of a guest's flavor."""
+        kept = fleet.__dict__.setdefault('kept_places', {})
+        flavor = asked.vcpus, asked.memory_mib, asked.dedicated
+        if flavor not in kept:
+            kept[flavor] = cls(*fleet.hosts.cores.shape)
+        return kept[flavor]
+
+    def renew(self, view, at, asked):
+        """Find out about those hosts of a view of which something has changed."""
+        state = np.array(
+            (
+                view.taken_s,
+                view.vcpus_used - view.recorded_vcpus,
+                view.ram_used_mib - view.recorded_mib,
+            )
+        )[:, at]
+        changed = np.flatnonzero((self._state[:, view.at[at]] != state).any(0))
+        if not len(changed):
+            return
+        known = Known(view.only(at[changed]))
+        self._state[:, known.at], self.rate[known.at] = state[:, changed], known.rate
+        told = known.only(slice(None))
+        charged, parts = _charge(told, asked), told.cores / told.cores.sum(1)[:, None]
+        if asked.dedicated:  # Nova pins it: on which nodes isn't known, so on all
+            self._keep(told, charged, parts, 1 / known.nodes)
+        else:
+            best, fits = best_nodes(told, asked.vcpus, asked.memory_mib)
+            on_best, on_both = np.arange(known.nodes) == best[:, None], _on_both(told, asked)
+            self._keep(told, charged & fits, on_best, on_best)
+            self._keep(told, charged & on_both, parts, 1 / known.nodes)
+            charged &= fits | on_both
+        for position in np.flatnonzero(~charged):
+            self._ask(known, position, asked)
+
+    def _keep(self, known, chosen, cpus, memory):
+        hosts = known.at[chosen]
+        used = np.broadcast_to(memory, known.cores.shape) > 0
+        self.demand[hosts] = np.where(used, known.demand, -np.inf)[chosen]
+        self.traffic[hosts] = np.where(used, known.traffic, -np.inf)[chosen]
+        self.host_demand[hosts] = known.demand[chosen].sum(1)
+        self.host_traffic[hosts] = known.traffic[chosen].sum(1)
+        self.cpus[hosts] = cpus[chosen]
+        self.memory[hosts] = np.broadcast_to(memory, known.cores.shape)[chosen]
+
+    def _ask(self, known, position, asked):
+        """Let the package's own functions tell of a host."""
+        answer, _ = answered(known, position, asked)
+        host, there, found = known.at[position], answer.host, answer.outcome
+        cpus, mems = list(found.cpus), list(found.mems or found.cpus)
+        self.host_demand[host], self.host_traffic[host] = sum(there.demand), sum(there.bandwidth)
+        for column in (self.demand, self.traffic):
+            column[host] = -np.inf
+        self.cpus[host] = self.memory[host] = 0.0
+        self.demand[host, cpus] = np.array(there.demand)[cpus]
+        self.cpus[host, cpus] = known.cores[position, cpus] / known.cores[position, cpus].sum()
+        used = list(found.at)
+        self.traffic[host, used] = np.array(there.bandwidth)[used]
+        self.memory[host, mems] = 1 / len(mems)
+
+
+def _on_both(known, asked):
+    """Return on which hosts of two nodes the guest fits on none, but on both."""
+    free_mib = np.maximum(0, known.memory_mib - known.promised_mib)
+    alone = (known.threads >= asked.vcpus) & (free_mib >= asked.memory_mib)
+    both = (known.threads.sum(1) >= asked.vcpus) & (free_mib.sum(1) >= asked.memory_mib)
+    return ~alone.any(1) & both & (known.nodes == 2)
+
+
+def _charge(known, asked):
+    """Charge hosts for what came since they published, as the package; return for which it is.
+
+    In at most eight parts, each on the node where it would have gone.
+    """
+    told = (known.came_vcpus <= 0) & (known.came_mib <= 0)
+    if asked.dedicated:
+        return told
+    came, mib = np.maximum(0, known.came_vcpus), np.maximum(0, known.came_mib)
+    parts = np.clip(np.rint(came / asked.vcpus), 1, charges.PARTS_MAX) * ~told
+    told[:] = True
+    for turn in range(int(parts.max())):
+        at = np.flatnonzero(told & (parts > turn))
+        vcpus, memory_mib = came[at] / parts[at], np.ceil(mib[at] / parts[at])
+        some = known.only(at)
+        best, fits = best_nodes(some, vcpus, memory_mib)
+        told[at[~fits]] = False
+        wanted = _per_vcpu(some.known_guests, some.known_sum) * vcpus
+        known.demand[at, best] = np.round(known.demand[at, best] + wanted, 6)
+        known.traffic[at, best] += wanted * np.where(np.isnan(some.rate), 0.0, some.rate)
+        known.promised_mib[at, best] += memory_mib.astype(np.int64)
+        known.node_vcpus[at, best] += vcpus
+        known.node_guests[at, best] += 1
+        known.turn[at] = (known.turn[at] + 1) % known.nodes
+    return told
 
 
 def usable(view):
@@ -79,12 +224,11 @@ def usable(view):
     return np.flatnonzero(fresh & (view.demand.sum(1) <= most))
 
 
-def estimate(known, asked):
+def estimate(rates, guests, sums, asked):
     """Return what the guest is expected to want and its traffic, by all hosts' medians."""
-    rates = known.rate[~np.isnan(known.rate)]
+    rates = rates[~np.isnan(rates)]
     rate = _median(rates) if len(rates) else 0.0
-    guests = known.known_guests
-    means = np.where(guests, known.known_sum / np.maximum(1, guests), p.PRIOR_CORES_PER_VCPU)
+    means = np.where(guests, sums / np.maximum(1, guests), p.PRIOR_CORES_PER_VCPU)
     per_vcpu = _per_vcpu(guests.sum(), guests.sum() * _median(means))
     cores = 0.0 if asked.dedicated else per_vcpu * asked.vcpus
     return cores, cores * rate
@@ -95,24 +239,21 @@ def _median(values):
 
 
 class Known:
-    """The columns of the hosts whose figures are fresh."""
+    """The columns of hosts whose figures are fresh, all of a view.
 
-    def __init__(self, view, at):
-        self.at = view.at[at]
-        self.cores, self.threads, self.memory_mib, self.bandwidth = (
-            column[at] for column in (view.cores, view.threads, view.memory_mib, view.bandwidth)
-        )
-        self.demand, self.traffic, self.promised_mib = (
-            column[at] for column in (view.demand, view.traffic, view.promised_mib)
-        )
-        self.node_guests, self.node_vcpus, self.turn = (
-            column[at] for column in (view.node_guests, view.node_vcpus, view.turn)
-        )
-        self.known_guests, self.known_sum, self.taken_s = (
-            column[at] for column in (view.known_guests, view.known_sum, view.taken_s)
-        )
-        self.came_vcpus = (view.vcpus_used - view.recorded_vcpus)[at]
-        self.came_mib = (view.ram_used_mib - view.recorded_mib)[at]
+    :ivar rate: traffic per core that is wanted, NaN: too little to tell
+    """
+
+    def __init__(self, view):
+        self.at, self.taken_s, self.turn = view.at, view.taken_s, view.turn
+        self.cores, self.threads = view.cores, view.threads
+        self.memory_mib, self.bandwidth = view.memory_mib, view.bandwidth
+        self.demand, self.traffic, self.promised_mib = view.demand, view.traffic, view.promised_mib
+        self.node_guests, self.node_vcpus = view.node_guests, view.node_vcpus
+        self.known_guests, self.known_sum = view.known_guests, view.known_sum
+        self.nodes = self.cores.shape[1]
+        self.came_vcpus = view.vcpus_used - view.recorded_vcpus
+        self.came_mib = view.ram_used_mib - view.recorded_mib
         hundredths = np.rint(100 * self.demand.sum(1))
         with np.errstate(divide='ignore', invalid='ignore'):
             rate = 100 * self.traffic.sum(1) / hundredths
@@ -120,42 +261,30 @@ class Known:
         self.distance_rows = view.fleet.distance_rows
         self.kept = view.fleet.__dict__.setdefault('kept_answers', {})
 
+    def only(self, at):
+        """Return some of them, as copies."""
+        some = copy.copy(self)
+        for name, column in vars(self).items():
+            if isinstance(column, np.ndarray):
+                setattr(some, name, np.array(column[at]))
+        return some
+
 
 def _per_vcpu(guests, total):
     return np.rint(64 * (2.5 + total) / (5 + guests)) / 64
 
 
-def _fast(known, asked, cores, traffic):
-    """Return the pressures of the usual hosts; NaN for the others."""
-    usual = (known.came_vcpus <= 0) & (known.came_mib <= 0)
-    if asked.dedicated:
-        return np.where(
-            usual, _weighed(known, _on_all_nodes(known, cores, traffic), cores, traffic), np.nan
-        )
-    best, fits = best_nodes(known, asked)
-    pressed = _weighed(known, _on_best(known, best, cores, traffic), cores, traffic)
-    return np.where(usual & fits, pressed, np.nan)
+def best_nodes(known, vcpus, memory_mib):
+    """Return (each host's best node, whether that can be told by arrays), as the host's hook.
 
-
-def _weighed(known, parts, cores, traffic):
-    """Return the pressure that hosts are compared by, of (CPU, bandwidth) of the nodes used."""
-    host = (
-        (known.demand.sum(1) + cores) / known.cores.sum(1),
-        (known.traffic.sum(1) + traffic) / known.bandwidth.sum(1),
-    )
-    share = comparison._WHOLE_HOST
-    return np.maximum(*((1 - share) * used + share * all_ for used, all_ in zip(parts, host)))
-
-
-def best_nodes(known, asked):
-    """Return (each host's best node, whether that can be told by arrays), as the host's hook."""
-    wanted = (_per_vcpu(known.known_guests, known.known_sum) * asked.vcpus)[:, None]
-    added = np.nan_to_num(wanted * known.rate[:, None])
+    :param vcpus, memory_mib: of a guest, or of one for each host
+    """
+    vcpus, memory_mib = (np.reshape(size, (-1, 1)) for size in (vcpus, memory_mib))
+    wanted = _per_vcpu(known.known_guests, known.known_sum)[:, None] * vcpus
+    added = wanted * np.where(np.isnan(known.rate), 0.0, known.rate)[:, None]
     maximum, count = known.bandwidth, known.cores.shape[1]
     charged = np.maximum((known.demand + wanted) / known.cores, (known.traffic + added) / maximum)
-    fits = (known.threads >= asked.vcpus) & (
-        known.memory_mib - known.promised_mib >= asked.memory_mib
-    )
+    fits = (known.threads >= vcpus) & (known.memory_mib - known.promised_mib >= memory_mib)
     usual = fits.any(1) & (maximum.min(1) >= added[:, 0]) & (charged.max(1) < ranking.ABSURD)
     with np.errstate(invalid='ignore'):
         steps = np.where(
@@ -164,11 +293,11 @@ def best_nodes(known, asked):
         best = _least(
             fits,
             (
-                steps,
-                np.round((known.node_vcpus + asked.vcpus) / known.cores, 9),
-                np.round((known.promised_mib + asked.memory_mib) / known.memory_mib, 6),
-                np.round(known.node_guests, 9),
-                (np.arange(count)[None, :] - known.turn[:, None]) % count,
+                lambda: steps,
+                lambda: np.round((known.node_vcpus + vcpus) / known.cores, 9),
+                lambda: np.round((known.promised_mib + memory_mib) / known.memory_mib, 6),
+                lambda: np.round(known.node_guests, 9),
+                lambda: (np.arange(count)[None, :] - known.turn[:, None]) % count,
             ),
         )
     return best, usual
@@ -176,32 +305,21 @@ def best_nodes(known, asked):
 
 def on_best(known, best, cores, traffic):
     """Return the pressure that the guest leaves on each host's best node."""
-    return np.maximum(*_on_best(known, best, cores, traffic))
-
-
-def _on_best(known, best, cores, traffic):
     rows = np.arange(len(best))
-    return (
+    return np.maximum(
         (known.demand[rows, best] + cores) / known.cores[rows, best],
         (known.traffic[rows, best] + traffic) / known.bandwidth[rows, best],
     )
 
 
-def _on_all_nodes(known, cores, traffic):
-    """Return what a guest that Nova pins leaves: on which nodes isn't known, so on all."""
-    share = cores * known.cores / known.cores.sum(1)[:, None]
-    return (
-        ((known.demand + share) / known.cores).max(1),
-        ((known.traffic + traffic / known.cores.shape[1]) / known.bandwidth).max(1),
-    )
-
-
 def _least(fits, columns):
     """Return for each row the first position of those that fit which is least by columns."""
-    left = fits.copy()
+    left, rows = fits.copy(), np.count_nonzero(fits.any(1))
     for column in columns:
-        values = np.where(left, column, np.inf)
+        values = np.where(left, column(), np.inf)
         left &= values == values.min(1)[:, None]
+        if np.count_nonzero(left) == rows:  # no ties are left
+            break
     return left.argmax(1)
 
 

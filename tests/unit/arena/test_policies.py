@@ -8,7 +8,7 @@ import numpy as np
 
 from nova_numa_pmc.core.scheduling.outcome import outcome, unseen
 from nova_numa_pmc.scheduler import comparison, penalty, request
-from tests.arena import parameters as p, policies as subject
+from tests.arena import fleet as fleets, parameters as p, policies as subject
 from tests.arena.policies import former_weigher, nova_weights, others, our_weigher
 
 ASKED = types.SimpleNamespace(
@@ -20,8 +20,6 @@ def view(**columns):
     """Return three hosts of two nodes, calm, half full and blind, but for some columns."""
     count = 3
     found: dict = {
-        'at': np.arange(count),
-        'now_s': 1000.0,
         'vcpus': np.full(count, 96),
         'ram_mib': np.full(count, 512 << 10),
         'vcpus_used': np.array([8, 64, 32]),
@@ -47,9 +45,11 @@ def view(**columns):
         'busy_deviation': np.array([0.04, 0.01, 0.0]),
     }
     found.update(columns)
-    found['known'] = found['taken_s'] > -np.inf
-    found['fleet'] = types.SimpleNamespace(distance_rows=((10.0, 21.0), (21.0, 10.0)))
-    return types.SimpleNamespace(**found)
+    fleet = types.SimpleNamespace(
+        distance_rows=((10.0, 21.0), (21.0, 10.0)),
+        hosts=types.SimpleNamespace(cores=found['cores'], bandwidth=found['bandwidth']),
+    )
+    return fleets.View(fleet, np.arange(count), 1000.0, found)
 
 
 class NovaTest(unittest.TestCase):
@@ -141,7 +141,7 @@ class OursTest(unittest.TestCase):
         """Return the pressures by the package's functions alone; NaN: not known."""
         question = unseen(asked.vcpus, asked.memory_mib)
         at = our_weigher.usable(seen)
-        known = our_weigher.Known(seen, at)
+        known = our_weigher.Known(seen.only(at))
         answers = [request.Answer(None, 'blind')] * len(seen.at)
         for position, host in enumerate(at):
             came = int(known.came_vcpus[position]), int(known.came_mib[position])
@@ -154,6 +154,27 @@ class OursTest(unittest.TestCase):
         for name, columns in (
             ('usual', {}),
             ('came', {'vcpus_used': np.array([24, 64, 32])}),
+            (
+                'came twice',
+                {
+                    'vcpus_used': np.array([24, 95, 32]),
+                    'ram_used_mib': np.array([48, 300, 64]) << 10,
+                },
+            ),
+            (
+                'came small',
+                {
+                    'vcpus_used': np.array([9, 65, 32]),
+                    'ram_used_mib': np.array([16, 257, 64]) << 10,
+                },
+            ),
+            (
+                'came large',
+                {
+                    'vcpus_used': np.array([224, 364, 32]),
+                    'ram_used_mib': np.array([316, 500, 64]) << 10,
+                },
+            ),
             ('left', {'vcpus_used': np.array([4, 64, 32])}),
             ('stale', {'taken_s': np.array([990.0, 600.0, -np.inf])}),
             ('ahead', {'taken_s': np.array([990.0, 1400.0, 1290.0])}),
@@ -169,7 +190,7 @@ class OursTest(unittest.TestCase):
                 )
 
     def test_the_decision_behind_it_is_the_hooks(self):
-        found = our_weigher._Found(our_weigher.Known(view(), np.arange(2)), 1)
+        found = our_weigher._Found(our_weigher.Known(view().only(np.arange(2))), 1)
         self.assertEqual((1,), outcome(found.aggregates, unseen(8, 16384), found.limits).at)
 
     def test_the_penalty_is_of_one_host_alone(self):
@@ -182,6 +203,17 @@ class OursTest(unittest.TestCase):
         np.testing.assert_allclose(-20 * (steps + np.multiply(0.15, jitter)), told)
         absurd = view(demand=np.array([[1e5, 1e5], [20.0, 12.0], [0.0, 0.0]]))
         self.assertAlmostEqual(told[1], (our_weigher.numa_pressure(absurd, ASKED) - stock)[1])
+
+    def test_jitter_is_drawn_for_all_that_can_be_chosen(self):
+        rng, hosts = np.random.default_rng(1), np.arange(500)
+        jitter = np.array([penalty.random_part('7', f'host{at}') for at in hosts])
+        for spread in (0.0, 0.1, 2.0):
+            stock, penalties = spread * rng.random(500), rng.integers(0, 3, 500) * 0.05
+            told = our_weigher._jittered(stock, penalties, hosts, '7')
+            exact = stock - 10 * np.minimum(1, penalties + 0.05 * jitter)
+            first = np.argsort(-exact)[: our_weigher.FIRST]
+            np.testing.assert_array_equal(first, np.argsort(-told)[: our_weigher.FIRST])
+            np.testing.assert_allclose(exact[first], told[first])
 
     def test_dedicated_guests_take_no_shared_core(self):
         asked = types.SimpleNamespace(vcpus=8, memory_mib=16384, disk_gb=40, dedicated=True)

@@ -158,6 +158,28 @@ class SchedulerTest(unittest.TestCase):
         busy_s = p.DECIDE_S + p.DECIDE_HOST_S * shape.count
         self.assertEqual([(busy_s, region.REQUEST), (busy_s, region.COMMIT)], kinds)
 
+    def test_placement_offers_the_first_or_any_that_have_room(self):
+        _, shape, trace = prepared(3)
+        fleet = fleets.Fleet(shape, trace, inside.placed)
+        fleet.taken_mib[1] = shape.ram_mib[1]
+        self.assertEqual([0, 2, 3, 4], fleet.candidates(0, 4).tolist())
+        self.assertEqual(15, len(fleet.candidates(0, 1000, np.random.default_rng(1))))
+        rng = np.random.default_rng(1)
+        drawn = [fleet.candidates(0, 4, rng).tolist() for _ in range(50)]
+        self.assertEqual({*range(16)} - {1}, {at for each in drawn for at in each})
+        self.assertTrue(all(each == sorted({*each}) and len(each) == 4 for each in drawn))
+
+    def test_what_is_chosen_is_the_same_however_many_are_sorted(self):
+        rng = np.random.default_rng(1)
+        for name in ('stock-1', 'stock-10', 'load-variation'):
+            policy = policies.POLICIES[name]
+            for _ in range(50):
+                scores = rng.integers(0, 20, 100).astype(float)
+                found = region.choose(scores, policy, np.random.default_rng(2))
+                best = np.sort(scores)[::-1][: 10 if policy.subset > 1 else 3]
+                self.assertTrue(set(scores[found]) <= set(best))
+                self.assertEqual(p.ALTERNATES, len({*found.tolist()}))
+
     def test_a_subset_is_drawn_from_the_first_only(self):
         scores, rng = np.arange(20.0), np.random.default_rng(1)
         policy = policies.POLICIES['stock-10']

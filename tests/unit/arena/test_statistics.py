@@ -95,6 +95,7 @@ class SummaryTest(unittest.TestCase):
             def __init__(self, wanted, lost):
                 self.wanted, self.lost = np.array(wanted), np.array(lost)
                 self.lost_second = self.lost
+                self.agent, self.given, self.below = (np.array((0, 1)) for _ in range(3))
 
         found = subject.summary(
             {
