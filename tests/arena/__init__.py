@@ -9,6 +9,7 @@ What lives where, from the parts that know nothing of the others to those that u
 
 ``parameters.py``  every figure, each with its source or "assumed"; its hash is in the result
 ``hosts.py``       shapes of hosts: cores, memory, distances; who has no agent, who lies
+``recorded.py``    guests of a recorded trace, from a CSV file
 ``loads.py``       a trace: who comes and leaves when, how large, what it wants over time
 ``losses.py``      what guests lose, by two models that share no code
 ``fleet.py``       a region's state in arrays: promises, figures of the agents, what Nova sees
@@ -17,6 +18,8 @@ What lives where, from the parts that know nothing of the others to those that u
 ``region.py``      the loop: events, scheduler workers with stale views, claims, measurements
 ``cells.py``       shape × load × what load follows, and what is swept
 ``statistics.py``  paired ratios with their intervals, duels, the figures of the last line
+``sweeps.py``      what is told of cells in which one thing is swept
+``large.py``       a region so large that Placement doesn't offer all of its hosts
 ``fits.py``        the figures that parameters.py takes from recorded traces, run by hand
 ``sampling.py``    decisions of a run, kept for the referee
 ``referee.py``     the same decisions by Nova's own handler and our real weigher

@@ -2,7 +2,8 @@
 """Run the arena: policies on cells and seeds, the referee, the table.
 
 The last line of output is one JSON object, also in OUT/result.json. The environment's
-ARENA_SEED replaces the first seed of the table. Exit code 1: the referee disagrees.
+ARENA_SEED replaces the first seed of the table: any whole number. Exit code 1: the referee
+disagrees.
 """
 
 import argparse
@@ -19,12 +20,15 @@ import numpy as np
 from tests.arena import (
     cells as conditions,
     hosts,
+    large,
     loads,
     parameters as p,
     policies as registry,
+    recorded,
     region,
     sampling,
     statistics,
+    sweeps,
 )
 
 NOVA_PYTHON = pathlib.Path('.venv-nova-34/bin/python')
@@ -44,6 +48,23 @@ def arguments(args):
     parser.add_argument('--quick', action='store_true', help='two cells, small, two seeds')
     parser.add_argument('--seeds', type=int, help='how many (5)')
     parser.add_argument('--tuning', action='store_true', help="seeds 1 … 100, not the table's")
+    parser.add_argument('--trace', metavar='FILE', help='guests of a recorded trace: CSV')
+    parser.add_argument('--sweep', choices=['known'], help='how many hosts have an agent')
+    parser.add_argument(
+        '--sensitivity',
+        dest='sweep',
+        action='store_const',
+        const='sensitivity',
+        help='what guests want, bursts and builds ± 50 %%, on a few cells',
+    )
+    parser.add_argument('--region', action='store_true', help='10,000 hosts for a day, one seed')
+    parser.add_argument(
+        '--randomize',
+        action='store_true',
+        help='with --region: [placement] randomize_allocation_candidates',
+    )
+    parser.add_argument('--hosts', type=int, help='how many (150; with --region 10,000)')
+    parser.add_argument('--hours', type=float, help='judged (3.5; with --region 24)')
     parser.add_argument('--cells', default='', help='only cells whose names have this in them')
     parser.add_argument('--policies', default='', help='only these, comma-separated')
     for name in ('want', 'burst', 'build'):
@@ -66,6 +87,15 @@ def arguments(args):
     parser.add_argument('--kept', action='store_true', help='tell of the runs in OUT again')
     parser.add_argument('--out', default='build/arena', help='where the results go')
     options = parser.parse_args(args)
+    seed = os.environ.get('ARENA_SEED')
+    if seed is not None and not seed.isdecimal():
+        parser.error(f'ARENA_SEED is {seed!r}: it has to be a whole number, 0 or more')
+    options.first_seed = seed and int(seed)
+    if options.trace:
+        try:
+            recorded.read(options.trace)
+        except recorded.BadTraceError as error:
+            parser.error(str(error))
     if options.deadband is not None:
         p.DEADBAND, options.no_referee = options.deadband, True
         p.HEARTBEAT_S = p.HEARTBEAT_S if p.DEADBAND else 0
@@ -74,18 +104,29 @@ def arguments(args):
 
 def seeds(options):
     """Return the seeds to run."""
-    first = p.SEEDS_TUNING[0] if options.tuning else p.SEEDS_TABLE[0]
-    first = int(os.environ.get('ARENA_SEED', first))
+    first = options.first_seed
+    if first is None:
+        first = p.SEEDS_TUNING[0] if options.tuning else p.SEEDS_TABLE[0]
     return range(first, first + (options.seeds or (2 if options.quick else len(p.SEEDS_TABLE))))
 
 
 def chosen_cells(options):
     """Return the cells to run."""
-    found = [cell for cell in conditions.cells() if options.cells in cell.name]
+    if options.region:
+        found = [conditions.region(options.randomize)]
+    else:
+        found = sweeps.CELLS.get(options.sweep, conditions.cells)()
+    found = [cell for cell in found if options.cells in cell.name]
     if options.quick:
-        found = [cell.shortened(*QUICK) for cell in found if cell.number in QUICK_CELLS]
+        if not (options.region or options.sweep):
+            found = [cell for cell in found if cell.number in QUICK_CELLS]
+        found = [cell.shortened(*QUICK) for cell in found]
     for cell in found:
-        cell.want_factor, cell.burst_factor = options.want, options.burst
+        cell.hosts = options.hosts or cell.hosts
+        cell.judged_s = 3600 * options.hours if options.hours else cell.judged_s
+        cell.trace = options.trace
+        cell.want_factor *= options.want
+        cell.burst_factor *= options.burst
         cell.build_factor *= options.build
     return found
 
@@ -98,7 +139,7 @@ def chosen_policies(options):
     return [
         name
         for name in registry.POLICIES
-        if name in needed or (name in wanted if wanted else name not in LEFT_OUT)
+        if name in needed or (name in wanted if wanted or options.sweep else name not in LEFT_OUT)
     ]
 
 
@@ -121,7 +162,7 @@ def run(task):
     cell, seed, names, every = task
     begun_s = time.process_time()
     rng = np.random.default_rng((seed, cell.number, 0))
-    shape = hosts.Hosts(cell.shape, cell.hosts, rng)
+    shape = hosts.Hosts(cell.shape, cell.hosts, rng, cell.without_agent)
     trace = loads.Trace(cell, shape, seed)
     results, records = {}, []
     for turn, name in enumerate(names):
@@ -215,22 +256,34 @@ def main(args=None):
     options = arguments(args)
     out = pathlib.Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
-    tasks = planned(options)
     begun_s = time.monotonic()
+    if options.region:
+        (cell,) = chosen_cells(options)
+        figures = large.compare(cell, seeds(options)[0], options.processes)
+        large.show(figures)
+        return finished(figures, out)
+    tasks = planned(options)
     runs = sampling.read(out / RUNS) if options.kept else run_all(tasks, options.processes, out)
     table = statistics.Table(runs)
     show(table, options.contender)
     figures = table.figures(options.contender)
+    if options.sweep:
+        figures[options.sweep] = sweeps.figures(options.sweep, table, options.contender)
     referee = None if options.no_referee else refereed(out)
     figures['twin_disagreements'] = referee and referee['twin_disagreements']
     figures['twin_decisions'] = referee and referee['decisions']
     figures['deadband'] = p.DEADBAND
     figures['parameters'] = p.digest()
     print(f'\narena: {time.monotonic() - begun_s:.0f} s')
+    return finished(figures, out)
+
+
+def finished(figures, out):
+    """Print and keep the last line; return the exit code."""
     line = json.dumps(figures)
     (out / 'result.json').write_text(line + '\n')
     print('\n' + line)
-    return int(bool(figures['twin_disagreements']))
+    return int(bool(figures.get('twin_disagreements')))
 
 
 if __name__ == '__main__':

@@ -9,7 +9,7 @@ import unittest.mock
 
 import numpy as np
 
-from tests.arena import __main__ as subject, fits, parameters as p, policies
+from tests.arena import __main__ as subject, fits, parameters as p, policies, statistics, sweeps
 
 QUICK = '--quick', '--no-referee', '--policies', 'best-fit', '--processes', '1'
 MEMBERS = (
@@ -60,8 +60,81 @@ class CommandTest(unittest.TestCase):
         with unittest.mock.patch.dict('os.environ', ARENA_SEED='2000'):
             self.assertEqual(range(2000, 2005), subject.seeds(subject.arguments([])))
 
+    def test_any_first_seed(self):
+        with unittest.mock.patch.dict('os.environ', ARENA_SEED=str(2**70)):
+            self.assertEqual(2**70, subject.seeds(subject.arguments([]))[0])
+        for wrong in ('-1', 'x', ''):
+            with (
+                self.subTest(wrong),
+                unittest.mock.patch.dict('os.environ', ARENA_SEED=wrong),
+                contextlib.redirect_stderr(io.StringIO()) as text,
+                self.assertRaises(SystemExit),
+            ):
+                subject.arguments([])
+            self.assertIn('ARENA_SEED', text.getvalue())
+
+    def test_sweeps_run_the_policies_that_they_compare(self):
+        options = subject.arguments(['--sweep', 'known'])
+        self.assertEqual(
+            {'oracle', 'stock-1', 'stock-10', 'pack', 'numa-pressure'},
+            set(subject.chosen_policies(options)),
+        )
+        shares = [1 - cell.without_agent for cell in subject.chosen_cells(options)]
+        np.testing.assert_allclose(p.KNOWN, shares)
+
+    def test_sensitivity_varies_one_thing_at_a_time(self):
+        options = subject.arguments(['--sensitivity', '--cells', 'generations'])
+        found = {
+            (cell.want_factor, cell.burst_factor, cell.build_factor)
+            for cell in subject.chosen_cells(options)
+        }
+        one = [(0.5, 1, 1), (1.5, 1, 1), (1, 0.5, 1), (1, 1.5, 1), (1, 1, 0.5), (1, 1, 1.5)]
+        self.assertEqual({(1, 1, 1), *one}, found)
+
     def test_tuning_never_sees_the_tables_seeds(self):
         self.assertFalse(set(p.SEEDS_TUNING) & set(p.SEEDS_TABLE))
+
+
+class SweepTest(unittest.TestCase):
+    def test_how_many_hosts_are_known(self):
+        with unittest.mock.patch.object(subject, 'QUICK', (10, 900, 900)):
+            found = json.loads(last_line('--seeds', '1', '--sweep', 'known', '--cells', '0%'))
+        found = found['known']
+        self.assertEqual(['known 0%', 'known 10%', 'known 50%', 'known 90%'], list(found))
+        self.assertIsNone(found['known 0%']['known'])
+        self.assertEqual(1.0, found['known 0%']['unknown'])
+        self.assertLess(0, found['known 50%']['to_stock_1'])
+
+    def test_sensitivity(self):
+        with unittest.mock.patch.object(subject, 'QUICK', (10, 900, 900)):
+            args = '--seeds', '1', '--sensitivity', '--cells', 'generations'
+            found = json.loads(last_line(*args))['sensitivity']
+        self.assertEqual(7, len(found))
+        self.assertTrue(found['as it is']['order_kept_second'])
+        self.assertNotEqual(found['want 0.5']['to_stock_1'], found['want 1.5']['to_stock_1'])
+
+    def test_what_is_due_to_unknown_hosts(self):
+        run = {'numa-pressure': {'boots': [30, 30], 'below': [100, 300]}}
+        table = statistics.Table({('c known 50%', 1): run})
+        self.assertEqual({'unknown': 2.0, 'known': 0.667}, sweeps.due(table, 'numa-pressure'))
+
+
+class RegionTest(unittest.TestCase):
+    def test_the_last_line(self):
+        with (
+            unittest.mock.patch.object(subject, 'QUICK', (40, 900, 900)),
+            unittest.mock.patch.object(p, 'CANDIDATES', 8),
+        ):
+            first, again = (json.loads(last_line('--region')) for _ in range(2))
+            drawn = json.loads(last_line('--region', '--randomize'))
+        self.assertEqual(first['policies'], again['policies'])
+        self.assertEqual({'oracle', 'stock-1', 'stock-10', 'numa-pressure'}, {*first['policies']})
+        self.assertEqual(
+            (40, 20, 8), tuple(first[n] for n in ('hosts', 'nova_cells', 'candidates'))
+        )
+        self.assertEqual(1.0, first['policies']['stock-1']['to_stock_1'])
+        for name, row in first['policies'].items():
+            self.assertNotEqual(row['loss'], drawn['policies'][name]['loss'])
 
 
 class FitsTest(unittest.TestCase):
