@@ -11,10 +11,8 @@ import heapq
 
 import numpy as np
 
-from nova_numa_pmc.scheduler import penalty
 from tests.arena import fleet as fleets, inside, losses, parameters as p
 
-FLOOR = penalty.PenaltyTerms().floor
 REQUEST, COMMIT, VISIBLE, START, LEAVE, FORGET, AUDIT, TICK = range(8)
 
 
@@ -29,8 +27,8 @@ class Result:
     :ivar most_new: the most guests that one host was given within ten seconds
     :ivar agent: which hosts have one
     :ivar given: how many guests each host was given while it was judged
-    :ivar below: how many hosts (without, with an agent) were below the weigher's floor, the sum
-        over that time
+    :ivar below: how many hosts (without, with an agent) had no pressed node, the sum over that
+        time
     """
 
     def __init__(self, guests, agent):
@@ -222,7 +220,7 @@ class Region:
         result.wanted[guests] += want * p.TICK_S
         result.lost[guests] += lost * p.TICK_S
         result.lost_second[guests] += self._second.lost(running, self.trace.bursts) * p.TICK_S
-        taken, below = self.fleet.taken_mib, self.fleet.pressures() < FLOOR
+        taken, below = self.fleet.taken_mib, self.fleet.pressures() < p.MOVE_FLOOR
         result.below += np.bincount(self.hosts.agent[below], minlength=2)
         result.ticks += 1
         result.emptied += (np.count_nonzero(taken == 0) - result.emptied) / result.ticks

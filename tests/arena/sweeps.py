@@ -48,7 +48,7 @@ def ratios(table, contender):
 def due(table, contender):
     """Return the shares of boots of hosts without and with an agent to what is their due.
 
-    That is their share of the hosts below the floor; None: there are none of them.
+    That is their share of the hosts with no pressed node; None: there are none of them.
     """
     boots, below = (
         [sum(column) for column in zip(*table.column(contender, name))]

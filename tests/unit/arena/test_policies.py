@@ -210,7 +210,7 @@ class OursTest(unittest.TestCase):
         for spread in (0.0, 0.1, 2.0):
             stock, penalties = spread * rng.random(500), rng.integers(0, 3, 500) * 0.05
             told = our_weigher._jittered(stock, penalties, hosts, '7')
-            exact = stock - 10 * np.minimum(1, penalties + 0.05 * jitter)
+            exact = stock - 20 * (penalties + 0.15 * jitter * (penalties > 0))
             first = np.argsort(-exact)[: our_weigher.FIRST]
             np.testing.assert_array_equal(first, np.argsort(-told)[: our_weigher.FIRST])
             np.testing.assert_allclose(exact[first], told[first])
