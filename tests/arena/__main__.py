@@ -263,6 +263,8 @@ def main(args=None):
         large.show(figures)
         return finished(figures, out)
     tasks = planned(options)
+    if not tasks:
+        sys.exit(f'arena: no cell to run has {options.cells!r} in its name')
     runs = sampling.read(out / RUNS) if options.kept else run_all(tasks, options.processes, out)
     table = statistics.Table(runs)
     show(table, options.contender)

@@ -57,7 +57,8 @@ def read(path):
                 if cells:
                     found.append(_guest(f'{path}:{lines.line_num}', names, cells))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadTraceError(f'{path}: {error}: it has to be a CSV file of guests') from error
+        told = getattr(error, 'strerror', None) or error
+        raise BadTraceError(f'{path}: {told}: it has to be a CSV file of guests') from error
     if not found:
         raise BadTraceError(f'{path}: no guests in it: give it a line for each')
     return Recorded(found)
