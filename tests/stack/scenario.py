@@ -4,7 +4,7 @@
 import contextlib
 import shutil
 
-from tests.stack import compute, control, lifecycle, pressure
+from tests.stack import compute, control, fakehosts, lifecycle, pressure
 from tests.stack.session import Session
 from tests.stack.timeline import TimeLine
 
@@ -112,4 +112,4 @@ def keep_logs(session):
 
 def end(layout):
     """End hosts and control plane, and forget their data; return the names of what ran."""
-    return compute.down() + control.down(layout)
+    return compute.down() + fakehosts.down(layout) + control.down(layout)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stack's fake compute host (tests/stack/inside/fakehost.py) in Nova's own services."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import sys
+
+import fixtures
+from nova import context, objects
+from nova.tests.functional import integrated_helpers
+
+from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.conf import settings
+
+PATH = pathlib.Path(__file__).resolve().parent.parent / 'stack/inside/fakehost.py'
+
+
+def _loaded():
+    """Return the module as part of Nova's, where it is when nova-compute is started by it."""
+    name = 'nova.virt.fakehost'
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, PATH)
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+fakehost = _loaded()
+
+
+class FakeHostTest(integrated_helpers.ProviderUsageBaseTestCase):
+    compute_driver = 'fakehost.Driver'
+
+    def setUp(self):
+        self.flags(
+            api_paste_config=os.path.join(sys.prefix, 'etc/nova/api-paste.ini'), group='wsgi'
+        )
+        super().setUp()
+        self.flags(
+            state_path=self.useFixture(fixtures.TempDir()).path, compute_monitors=['numa_pmc']
+        )
+        self.flags(build_least=0.0, build_most=0.001, pressure=0.25, group='fakehost')
+        # The driver sets it for its process, which is a host of its own.
+        self.useFixture(fixtures.MonkeyPatch('nova_numa_pmc.conf.settings.PATH', settings.PATH))
+        # A thread that outlives the test.
+        self.useFixture(
+            fixtures.MockPatchObject(fakehost.Driver, '_publish_on', lambda driver: None)
+        )
+        self._start_compute('herd-01')
+
+    def sent(self):
+        """Let nova-compute report; return what reaches the scheduler."""
+        self._run_periodics()
+        found = objects.ComputeNode.get_first_node_by_host_for_old_compat(
+            context.get_admin_context(), 'herd-01'
+        )
+        return found, metrics.decode(json.loads(found.metrics))
+
+    def test_it_sends_its_calm_load_and_its_guests(self):
+        node, found = self.sent()
+        self.assertEqual((64, 262144), (node.vcpus, node.memory_mb))
+        self.assertEqual([5.0, 5.0], [each.demand_cores for each in found.view.nodes])
+        flavor = self._create_flavor(vcpu=4, memory_mb=8192, disk=0)
+        servers = [
+            self._create_server(flavor_id=flavor, networks='none', expected_state='ACTIVE')
+            for _ in range(2)
+        ]
+        node, found = self.sent()
+        self.assertEqual((8, 8), (node.vcpus_used, found.vcpus_used))
+        self.assertEqual(
+            [(1, 4, 7.0, 8192 << 20)] * 2,
+            [
+                (each.guests, each.vcpus, each.demand_cores, each.promised_bytes)
+                for each in found.view.nodes
+            ],
+        )
+        for server in servers:
+            self._delete_server(server)
+        node, found = self.sent()
+        self.assertEqual((0, 0), (node.vcpus_used, found.vcpus_used))
+        self.assertEqual([5.0, 5.0], [each.demand_cores for each in found.view.nodes])
+
+    def test_a_build_takes_what_is_drawn_by_the_name(self):
+        self.flags(build_least=5.0, build_most=180.0, group='fakehost')
+        drawn = [fakehost.build_s(f'herd-{at}') for at in range(100)]
+        self.assertEqual(drawn, [fakehost.build_s(f'herd-{at}') for at in range(100)])
+        self.assertTrue(5 <= min(drawn) < 20 and 165 < max(drawn) <= 180)

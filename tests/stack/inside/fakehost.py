@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""nova-compute as a host of its own, with guests that take their time to be built and do nothing.
+
+Nova's own service with a driver of its own kind, Nova's FakeDriver: each guest sleeps for as long
+as it is built. What nova-numa-agent would publish of such a host is published here, where our
+monitor reads it: a calm load of its own, and the guests that are built.
+
+nova-compute takes drivers from Nova's package only, so that this module becomes one of it:
+``compute_driver = fakehost.Driver``.
+"""
+
+if __name__ == '__main__':
+    # Before all else: it decides how Nova runs its threads.
+    from nova.cmd import compute
+
+import os
+import random
+import sys
+import threading
+import time
+
+import nova.conf
+from nova.virt import fake, node
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from nova_numa_pmc import model
+from nova_numa_pmc.conf import settings
+from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.state import host_state
+
+CONF = nova.conf.CONF
+LOG = logging.getLogger(__name__)
+CONF.register_opts(
+    [
+        cfg.IntOpt('seed', default=1),
+        cfg.FloatOpt('build_least', default=5.0, help='[s]'),
+        cfg.FloatOpt('build_most', default=180.0, help='[s]'),
+        cfg.FloatOpt('pressure', default=0.3, help='Of each node, before any guest is there.'),
+    ],
+    group='fakehost',
+)
+#: Two sockets of 16 cores with two threads each, of which the second counts a quarter.
+NODES, CORES, THREADS, MIB = 2, 20.0, 32, 131072
+DISTANCES = ((10, 21), (21, 10))
+#: What a guest wants per vCPU [cores].
+CORES_PER_VCPU = 0.5
+#: How often the host is published, as by the agent [s].
+INTERVAL_S = 10.0
+
+
+class Driver(fake.FakeDriver):
+    """A host of two nodes; its guests are where fewest vCPUs are, as our hook has it."""
+
+    vcpus, memory_mb, local_gb = NODES * THREADS, NODES * MIB, 8000
+
+    def __init__(self, virtapi, read_only=False):
+        """Begin without guests."""
+        super().__init__(virtapi, read_only)
+        self._lock = threading.Lock()
+        #: {guest's id: (node, vCPUs, MiB)}, and how many there ever were.
+        self._guests, self._placed = {}, 0
+        self._directory = os.path.join(CONF.state_path, 'nova-numa-pmc')
+
+    def init_host(self, host):
+        """Publish the host, then and from now on."""
+        super().init_host(host)
+        path = os.path.join(CONF.state_path, 'nova-numa-pmc.conf')
+        with open(path, 'w') as file:
+            file.write(f'[state]\ndir = {self._directory}\n')
+        # Each host has one such file; here there are many hosts.
+        settings.PATH = path
+        self.publish()
+        threading.Thread(target=self._publish_on, daemon=True).start()
+
+    def spawn(self, context, instance, *arguments, **more):
+        """Take as long as is drawn by the server's name."""
+        time.sleep(build_s(instance.display_name))
+        super().spawn(context, instance, *arguments, **more)
+        flavor = instance.flavor
+        with self._lock:
+            held = [0] * NODES
+            for at, vcpus, _ in self._guests.values():
+                held[at] += vcpus
+            self._guests[instance.uuid] = held.index(min(held)), flavor.vcpus, flavor.memory_mb
+            self._placed += 1
+        self.publish()
+
+    def destroy(self, context, instance, *arguments, **more):
+        """Forget the guest."""
+        super().destroy(context, instance, *arguments, **more)
+        with self._lock:
+            self._guests.pop(instance.uuid, None)
+        self.publish()
+
+    def get_available_resource(self, nodename):
+        """Return what the host has; it is the same host when it starts again."""
+        return {**super().get_available_resource(nodename), 'uuid': node.get_local_node_uuid()}
+
+    def get_nodenames_by_uuid(self, refresh=False):
+        """Return the host by its id, likewise."""
+        return {node.get_local_node_uuid(): self.get_available_nodes()[0]}
+
+    def publish(self):
+        """Write what the agent would write of the host now."""
+        with self._lock:
+            host_state.write(
+                self._directory, published(self._guests.values(), self._placed, time.time())
+            )
+
+    def _publish_on(self):
+        while True:
+            time.sleep(INTERVAL_S)
+            try:
+                self.publish()
+            except StateError as error:
+                LOG.error('The host is not published: %s', error)
+
+
+def build_s(name):
+    """Return how long a server of that name takes to be built [s]: drawn, but each time alike."""
+    drawn = random.Random(f'{CONF.fakehost.seed}/{name}')
+    return drawn.uniform(CONF.fakehost.build_least, CONF.fakehost.build_most)
+
+
+def published(guests, placed, now_s):
+    """Return the host's state.
+
+    :param guests: (node, vCPUs, MiB) of each
+    :param placed: how many have come so far, which ties go by
+    """
+    there = [[each for each in guests if each[0] == at] for at in range(NODES)]
+    return host_state.HostState(
+        taken_s=now_s,
+        interval_s=INTERVAL_S,
+        view=model.HostView(
+            tuple(
+                model.NodeView(
+                    id=at,
+                    cores=CORES,
+                    threads=THREADS,
+                    capacity_bytes=MIB << 20,
+                    promised_bytes=sum(mib for _, _, mib in own) << 20,
+                    guests=len(own),
+                    vcpus=sum(vcpus for _, vcpus, _ in own),
+                    demand_cores=CONF.fakehost.pressure * CORES
+                    + CORES_PER_VCPU * sum(vcpus for _, vcpus, _ in own),
+                )
+                for at, own in enumerate(there)
+            ),
+            DISTANCES,
+            placed % NODES,
+        ),
+        remote_ratios=(None,) * NODES,
+        source='fakehost',
+    )
+
+
+if __name__ == '__main__':
+    sys.modules['nova.virt.fakehost'] = sys.modules[__name__]
+    compute.main()
