@@ -118,11 +118,14 @@ config: setup ## Regenerate the sample configuration in etc/
 	@.venv/bin/oslo-config-generator --config-file etc/nova-numa-pmc/scheduler-generator.conf
 	@.venv/bin/oslo-config-generator --config-file etc/nova-numa-pmc/compute-generator.conf
 
-.PHONY: setup-stack stack stack-up stack-down stack-shell
+.PHONY: setup-stack stack stack-up stack-down stack-shell stack-herd
 STACK = .venv-stack/bin/python -m tests.stack
 
 stack: setup-stack ## OpenStack with two emulated hosts, for real: the scenario with us and without (35 min)
 	@$(STACK) scenario $(ARGS)
+
+stack-herd: setup-stack ## A hundred boots in 10 s on 20 fake hosts, 2 to 16 nova-schedulers (ARGS=--smoke: a quick try)
+	@$(STACK) herd $(ARGS)
 
 stack-up: setup-stack ## Start OpenStack's control plane, for real, on the loopback
 	@$(STACK) up $(ARGS)

@@ -5,15 +5,18 @@ examples:
   python -m tests.stack scenario --times 3
   python -m tests.stack up --hosts && python -m tests.stack run --phase resize
   python -m tests.stack shell openstack compute service list
+  python -m tests.stack herd --schedulers 2,16 --without
   python -m tests.stack down
 """
 
 import argparse
+import dataclasses
+import json
 import os
 import signal
 import sys
 
-from tests.stack import compute, control, report
+from tests.stack import compute, control, fakehosts, report
 from tests.stack.layout import VENV, Layout
 from tests.stack.service import Service, StackError
 
@@ -94,6 +97,25 @@ def _tell(layout, runs):
     return 0 if all(run['passed'] for run in runs) else 1
 
 
+def _herd(layout, args):
+    """Boot many servers within seconds, with several schedulers."""
+    from tests.stack import figures, herd
+
+    own = {field.name: getattr(args, field.name) for field in dataclasses.fields(herd.Plan)}
+    # What is said takes the place of the defaults, or of a quick try's.
+    base = herd.SMOKE if args.smoke else herd.Plan()
+    said = {name: value for name, value in own.items() if value is not None}
+    plan = dataclasses.replace(base, **said)
+    found = herd.report_of(plan)
+    try:
+        herd.measure(layout, plan, found)
+    finally:
+        if not args.json:
+            print(figures.table(found))
+        print(json.dumps(figures.brief(found)), flush=True)
+    return 0 if figures.passed(found) else 1
+
+
 def _status(layout, _args):
     running = {name: Service(layout, name).pid() for name in control.NAMES}
     for name, pid in running.items():
@@ -107,7 +129,7 @@ def _build(_layout, args):
 
 
 def _down(layout, args):
-    ended = compute.down() + control.down(layout, args.keep_data)
+    ended = compute.down() + fakehosts.down(layout) + control.down(layout, args.keep_data)
     print('ended: ' + (', '.join(ended) or 'nothing ran'))
     return 0
 
@@ -116,6 +138,76 @@ def _times(text):
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 100):
         raise argparse.ArgumentTypeError(f'{text!r} is not a number from 1 to 99')
     return int(text)
+
+
+def _count(text):
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1000):
+        raise argparse.ArgumentTypeError(f'{text!r} is not a number from 1 to 1000')
+    return int(text)
+
+
+def _numbers(text):
+    return tuple(_times(each) for each in text.split(','))
+
+
+def _positive(text):
+    value = float(text)
+    if not 0 < value < float('inf'):
+        raise argparse.ArgumentTypeError(f'{text!r} is not a number above 0')
+    return value
+
+
+def _add_herd(made):
+    """Add the arguments of the herd; None: as :class:`herd.Plan` has it, or its quick try."""
+    made.add_argument(
+        '--schedulers',
+        type=_numbers,
+        metavar='N,…',
+        help="numbers of nova-scheduler's workers, one after the other (2,4,8,16)",
+    )
+    made.add_argument('--rounds', type=_times, metavar='N', help='of each number (5)')
+    made.add_argument('--boots', type=_count, metavar='N', help='servers of a round (100)')
+    made.add_argument(
+        '--seconds', type=_positive, metavar='S', help='within which they are asked for (10)'
+    )
+    made.add_argument('--computes', type=_times, metavar='N', help='compute hosts (20)')
+    made.add_argument(
+        '--build-scale',
+        type=_positive,
+        metavar='X',
+        help='of the 5 to 180 s that a guest takes to be built (1)',
+    )
+    made.add_argument(
+        '--interval',
+        dest='interval_s',
+        type=_count,
+        metavar='S',
+        help='how often hosts report: update_resources_interval (30)',
+    )
+    made.add_argument('--seed', type=int, metavar='N', help='by which these times are drawn (1)')
+    made.add_argument(
+        '--minutes',
+        type=_positive,
+        metavar='M',
+        help='fewer rounds, at least one of each setting, where they would take longer in all',
+    )
+    made.add_argument(
+        '--without', action='store_true', default=None, help='also without the package'
+    )
+    made.add_argument(
+        '--hold',
+        action='store_true',
+        default=None,
+        help='let schedulers begin when all servers have been asked for: where the API takes '
+        'longer than S',
+    )
+    made.add_argument(
+        '--keep', action='store_true', default=None, help='leave everything running at the end'
+    )
+    made.add_argument(
+        '--smoke', action='store_true', help='a quick try: 3 hosts, 1 scheduler, 5 servers'
+    )
+    made.add_argument('--json', action='store_true', help='no table, only the JSON after it')
 
 
 def _parser():
@@ -184,6 +276,15 @@ def _parser():
     )
     run.add_argument(
         '--phase', default='', metavar='WORD', help='only the phases with that in their name'
+    )
+    _add_herd(
+        verb(
+            'herd',
+            _herd,
+            'boot many servers within seconds on fake compute hosts, with several schedulers',
+            examples='  python -m tests.stack herd --smoke\n'
+            '  python -m tests.stack herd --schedulers 2,16 --without --build-scale 0.1\n',
+        )
     )
     verb('build', _build, "build the compute hosts' image and freeze a booted host", counters)
     down = verb('down', _down, 'end everything and forget its data')

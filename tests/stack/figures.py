@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures of many boots at once, from logs and the database, and how they are told. Pure."""
+
+import bisect
+import collections
+import datetime
+import json
+import math
+import random
+import re
+import statistics
+
+from nova_numa_pmc.compute import metrics
+
+#: Rounds of blind uniform choice, for comparison.
+BLIND_ROUNDS = 2000
+#: What a round has a figure of for each guest.
+OF_GUESTS = 'claimed_s', 'counted_s', 'under_way'
+
+_UUID = r'[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}'
+_SELECTED = re.compile(
+    r'(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) .*'
+    rf'\[instance: (?P<uuid>{_UUID})\] Selected host: \((?P<host>[^,]+),'
+)
+_ATTEMPT = re.compile(rf'Attempting to claim resources in the placement API for instance {_UUID}')
+
+
+def quantile(values, share):
+    """Return the least value that so many are not above; None of none."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
+
+
+def spread(values):
+    """Return median, 90th percentile and most of values, None of none."""
+    return {
+        'median': statistics.median(values) if values else None,
+        'p90': quantile(values, 0.9),
+        'most': max(values, default=None),
+    }
+
+
+def blind(boots, hosts, rounds=BLIND_ROUNDS, seed=0):
+    """Return the most guests of a host when each is chosen blindly: mean, median, p90."""
+    rng, most = random.Random(seed), []
+    for _ in range(rounds):
+        chosen = collections.Counter(rng.choices(range(hosts), k=boots))
+        most.append(max(chosen.values()))
+    return {'mean': round(statistics.mean(most), 2), **spread(most)}
+
+
+def decisions(text):
+    """Return what nova-scheduler's log says of decisions.
+
+    :param text: with its scheduler at debug
+    :returns: ({server: (when [s since the epoch], host)}, how many chosen hosts had no room left
+        in placement, so that the next best was tried)
+    """
+    found = list(_SELECTED.finditer(text))
+    selected = {
+        each['uuid']: (datetime.datetime.fromisoformat(each['at']).timestamp(), each['host'])
+        for each in found
+    }
+    return selected, max(0, len(_ATTEMPT.findall(text)) - len(found))
+
+
+def counted_at(claims, looks, vcpus):
+    """Return {server: when its host's vCPUs had grown by it}; those never seen are left out.
+
+    :param claims: {server: (when it had its host, host)}
+    :param looks: [(when, {host: vCPUs used})] in their order
+    :param vcpus: of each server
+    """
+    by_host = collections.defaultdict(list)
+    for server, (at_s, host) in claims.items():
+        by_host[host].append((at_s, server))
+    found = {}
+    for host, ours in by_host.items():
+        # Guests are alike, so that the first claimed is the first counted.
+        for number, (_, server) in enumerate(sorted(ours), 1):
+            seen = (at_s for at_s, used in looks if used.get(host, 0) >= number * vcpus)
+            at_s = next(seen, None)
+            if at_s is not None:
+                found[server] = at_s
+    return found
+
+
+def under_way(decided, counted):
+    """Return for each decision how many others were made but not counted yet.
+
+    :param decided, counted: {server: when}; a server that was never counted always is
+    """
+    begun = sorted(decided.values())
+    ended = sorted(counted.get(server, math.inf) for server in decided)
+    return [bisect.bisect_left(begun, at) - bisect.bisect_right(ended, at) for at in begun]
+
+
+def unsettled(hosts, with_package):
+    """Return the hosts that are not as before the first guest: {host: why}.
+
+    :param hosts: rows of compute_nodes: host, vcpus_used, metrics
+    :param with_package: what they report counts as well
+    """
+    found = {}
+    for row in hosts:
+        reported = metrics.decode(json.loads(row['metrics'] or '[]'))
+        if row['vcpus_used']:
+            found[row['host']] = f'{row["vcpus_used"]} vCPUs used'
+        elif with_package and reported is None:
+            found[row['host']] = 'no NUMA metrics'
+        elif with_package and (
+            reported.vcpus_used or any(node.guests for node in reported.view.nodes)
+        ):
+            found[row['host']] = 'its metrics still tell of guests'
+    return found
+
+
+def summary(rounds):
+    """Return what is said of a setting's rounds together."""
+    most = [each['most'] for each in rounds]
+    return {
+        'rounds': len(rounds),
+        'most': spread(most),
+        'each': most,
+        **{
+            name: sum(each[name] for each in rounds)
+            for name in ('refused', 'failed', 'not_accepted', 'retries', 'reschedules', 'unknown')
+        },
+        **{name: spread([value for each in rounds for value in each[name]]) for name in OF_GUESTS},
+        **{
+            name: spread([each[name] for each in rounds if each[name] is not None])
+            for name in ('requests_s', 'decisions_s')
+        },
+    }
+
+
+def brief(report):
+    """Return a report without what it has of each guest."""
+    return {
+        **report,
+        'settings': [
+            {
+                **setting,
+                'rounds': [
+                    {name: value for name, value in each.items() if name not in OF_GUESTS}
+                    for each in setting['rounds']
+                ],
+            }
+            for setting in report['settings']
+        ],
+    }
+
+
+def table(report):
+    """Return a report as text."""
+    plan, by_chance = report['plan'], report['blind']
+    headings = ['schedulers', 'package', 'most on a host', 'each round', 'refused', 'retries']
+    headings += ['decided → counted [s]', 'under way', 'requests [s]', 'decisions [s]']
+    rows, told_of = [headings], ('counted_s', 'under_way')
+    for setting in report['settings']:
+        found = setting['summary']
+        rows.append(
+            [
+                str(setting['schedulers']),
+                'with' if setting['package'] else 'without',
+                f'{_number(found["most"]["median"])} (p90 {_number(found["most"]["p90"])})',
+                ' '.join(map(str, found['each'])),
+                str(found['refused'] + found['failed'] + found['not_accepted']),
+                str(found['retries'] + found['reschedules']),
+                *(' / '.join(map(_number, found[name].values())) for name in told_of),
+                *(_number(found[name]['median']) for name in ('requests_s', 'decisions_s')),
+            ]
+        )
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = ['  '.join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return '\n'.join(
+        [
+            f'{plan["boots"]} boots within {plan["seconds"]:g} s on {plan["computes"]} equal '
+            f'hosts, builds of {report["build_s"][0]:g} to {report["build_s"][1]:g} s'
+            + (', schedulers held until all were accepted' if plan['hold'] else ''),
+            *lines,
+            f'blind uniform choice: most on a host {by_chance["mean"]} on average, median '
+            f'{_number(by_chance["median"])}, p90 {_number(by_chance["p90"])}',
+            'where three figures are: median, 90th percentile, most of all guests; the last two '
+            'columns: of a round',
+        ]
+    )
+
+
+def _number(value):
+    return '-' if value is None else f'{value:.1f}'.removesuffix('.0')
+
+
+def later(before, after):
+    """Return how much later servers are there [s], those in both."""
+    return [round(after[server] - at, 2) for server, at in before.items() if server in after]
+
+
+def label(count, with_package):
+    return f'{count} schedulers {"with" if with_package else "without"} the package'
+
+
+def told(found):
+    """Return a round in a line."""
+    counted, waits = spread(found['counted_s']), spread(found['under_way'])
+    return (
+        f'most {found["most"]}, {found["placed"]} placed, {found["refused"]} refused, '
+        f'{found["failed"]} failed, {found["not_accepted"]} not accepted, {found["retries"]} '
+        f'retries; requests took {found["requests_s"]} s, decisions {found["decisions_s"]} s; '
+        f'counted after {_number(counted["median"])} to {_number(counted["most"])} s, under way '
+        f'{_number(waits["median"])} to {_number(waits["most"])}; weighed {found["weighed"]}, '
+        f'unknown {found["unknown"]}; {found["seconds"]} s in all'
+        + ''.join(f'\n  {text}' for text in (*found['errors'], *found['faults']))
+    )
+
+
+def passed(report):
+    """Return whether every setting had a round and every server ran."""
+    found = [each['summary'] for each in report['settings']]
+    lost = sum(each['refused'] + each['failed'] + each['not_accepted'] for each in found)
+    wanted = len(report['plan']['schedulers']) * (2 if report['plan']['without'] else 1)
+    return len(found) == wanted and not lost

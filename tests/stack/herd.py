@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many boots within seconds, several nova-schedulers, and whether they all go to the same host.
+
+Each scheduler reads hosts from the database, where a guest is counted once its nova-compute has
+claimed it: seconds after the decision. Whoever decides meanwhile doesn't know of it.
+"""
+
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import json
+import logging
+import math
+import os
+import shutil
+import signal
+import time
+
+from tests.stack import config, control, fakehosts, figures, reading, scenario
+from tests.stack.service import StackError, say, wait
+from tests.stack.watch import Database, Watch
+
+#: Of every guest: five take a sixth of a host's memory.
+FLAVOR = {'vcpus': 4, 'ram': 8192, 'disk': 0}
+#: How long a guest takes to be built, the least and the most [s].
+BUILD_S = 5.0, 180.0
+#: Workers of nova-conductor, which every claim goes through.
+CONDUCTORS = 2
+#: How long it may take [s]: schedulers to start, all guests to have a host or to be gone, and all
+#: to be built, beside the building.
+START_S, HOSTS_S, GONE_S, ACTIVE_S = 240, 420, 420, 300
+#: How often the database is looked at [s], and how many servers are deleted at once.
+LOOK_S, DELETED_AT_ONCE = 0.2, 8
+#: How often it is told how far a wait is [s].
+TOLD_S = 15
+#: So many guests are built at a time on a host; the next isn't claimed before one of them runs
+#: (Nova's max_concurrent_builds).
+BUILDS_AT_ONCE = 10
+_READY = 'Join ServiceGroup membership for this service scheduler'
+_SCHEDULER = 'nova-scheduler'
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is to be measured.
+
+    :ivar schedulers: numbers of nova-scheduler's workers, one after the other
+    :ivar without: also without the package
+    :ivar seconds: within which a round's requests are sent
+    :ivar build_scale: of :data:`BUILD_S`
+    :ivar interval_s: how often hosts report; Nova's default is 60
+    :ivar minutes: no round begins that would end later, counted from the very beginning; each
+        setting has one at least, None: no limit
+    :ivar hold: schedulers take up the requests when all have been accepted
+    :ivar keep: leave everything running
+    """
+
+    schedulers: tuple[int, ...] = (2, 4, 8, 16)
+    without: bool = False
+    rounds: int = 5
+    boots: int = 100
+    seconds: float = 10.0
+    computes: int = 20
+    build_scale: float = 1.0
+    seed: int = 1
+    interval_s: int = 30
+    minutes: float | None = None
+    hold: bool = False
+    keep: bool = False
+
+    @property
+    def build_s(self):
+        """Return how long guests take to be built, the least and the most [s]."""
+        return tuple(round(self.build_scale * each, 3) for each in BUILD_S)
+
+    def settings(self):
+        """Return [(schedulers, with the package)]."""
+        return [
+            (count, package)
+            for count in self.schedulers
+            for package in ((True, False) if self.without else (True,))
+        ]
+
+
+#: A quick try, whether all of it works.
+SMOKE = Plan(
+    schedulers=(1,),
+    without=True,
+    rounds=1,
+    boots=5,
+    seconds=2.0,
+    computes=3,
+    build_scale=0.02,
+    interval_s=10,
+)
+
+
+class Herd:
+    """A stack with fake hosts, in use."""
+
+    def __init__(self, layout, plan):
+        """Bring all up, from nothing."""
+        self.layout, self.plan = layout, plan
+        scenario.end(layout)
+        layout.name_logs('herd')
+        shutil.rmtree(layout.logs, ignore_errors=True)
+        control.up(layout, with_package=True)
+        # As many as answer while a hundred clients ask.
+        logging.getLogger('urllib3').setLevel(logging.ERROR)
+        self._more_workers()
+        self.cloud = control.connect(layout)
+        self.database = Database(layout)
+        self.hosts = fakehosts.names(plan.computes)
+        began = time.monotonic()
+        fakehosts.start(layout, self.cloud, self.hosts, plan.interval_s, plan.build_s, plan.seed)
+        say(f'{plan.computes} hosts: {time.monotonic() - began:.0f} s')
+        self.server = self._make_image_and_flavor()
+
+    def _more_workers(self):
+        """Let nova-conductor and nova-api use both of the machine's cores."""
+        with open(self.layout.conf('nova.conf'), 'a') as file:
+            file.write(f'\n[conductor]\nworkers = {CONDUCTORS}\n')
+        self._restart('nova-conductor', 'Starting conductor node', CONDUCTORS)
+        os.kill(self._service('nova-api').pid(), signal.SIGTTIN)  # gunicorn's: one more
+
+    def _service(self, name):
+        return next(each for each in control.services(self.layout) if each.name == name)
+
+    def _restart(self, name, line, count):
+        """Start a service anew; it is ready when its log has the line so many times more."""
+        service = self._service(name)
+        service.stop(fakehosts.STOP_S)
+        before = service.log.stat().st_size
+        service.ready = lambda: _since(service.log, before).count(line) >= count
+        service.timeout_s = START_S
+        service.start()
+        return service
+
+    def _make_image_and_flavor(self):
+        disk = self.layout.run / 'empty.raw'
+        disk.write_bytes(bytes(1 << 20))
+        image = self.cloud.create_image(
+            'herd', filename=str(disk), disk_format='raw', container_format='bare', wait=True
+        )
+        flavor = self.cloud.compute.create_flavor(name='herd', **FLAVOR)
+        return {'image_id': image.id, 'flavor_id': flavor.id, 'networks': 'none'}
+
+    def start_schedulers(self, count, with_package):
+        """Replace nova-scheduler by one of so many workers."""
+        for name, text in config.schedulers(count, with_package).items():
+            self.layout.conf(name).write_text(text)
+        began = time.monotonic()
+        self.schedulers = self._restart(_SCHEDULER, _READY, count)
+        say(f'{figures.label(count, with_package)}: up after {time.monotonic() - began:.0f} s')
+
+    def wait_until_settled(self, with_package):
+        """Wait until no host knows of any guest."""
+        bound_s = 3 * self.plan.interval_s + 120
+        self._wait(
+            lambda: not figures.unsettled(self.database.hosts(), with_package),
+            bound_s,
+            'the hosts report that they are empty',
+            self.layout.log(f'nova-compute-{self.hosts[0]}'),
+            lambda: str(figures.unsettled(self.database.hosts(), with_package)),
+        )
+
+    def _wait(self, ready, timeout_s, what, log, said):
+        """Wait as :func:`wait`, telling now and then how far it is, and when it was too long."""
+        told = time.monotonic()
+
+        def look():
+            nonlocal told
+            found = ready()
+            if not found and time.monotonic() > told + TOLD_S:
+                told = time.monotonic()
+                say(f'  {said()}')
+            return found
+
+        try:
+            wait(look, timeout_s, what, log, LOOK_S)
+        except StackError as error:
+            faults = '; '.join(self.database.faults()[:3])
+            raise StackError(f'{error}: {said()}' + (f'; {faults}' if faults else '')) from None
+
+    def round(self, number, with_package):
+        """Boot, wait until all run, delete; return what was found."""
+        began, log = time.monotonic(), self.layout.log(_SCHEDULER)
+        self.wait_until_settled(with_package)
+        before, watch = log.stat().st_size, Watch(self.database, FLAVOR['vcpus'])
+        # Where all go to one host.
+        builds_s = self.plan.build_s[1] * (1 + self.plan.boots / BUILDS_AT_ONCE)
+        names = [f'herd-{number}-{at:03}' for at in range(self.plan.boots)]
+        with _asking(names, self.plan.seconds, self._boot) as asked:
+            with self._held():
+                self._wait(
+                    lambda: watch.look() or _all_done(asked),
+                    HOSTS_S,
+                    'Nova has answered all requests',
+                    self.layout.log('nova-api'),
+                    watch.said,
+                )
+            answers = [each.result() for each in asked]
+            servers = {each['id'] for each in answers if each['id']}
+            self._wait(
+                lambda: watch.look() or watch.settled(servers),
+                HOSTS_S + builds_s,
+                'all servers have a host',
+                self.layout.log('nova-conductor'),
+                watch.said,
+            )
+        found = self._found(answers, watch, _since(log, before), with_package)
+        say(f'round {number}: most on a host {found["most"]}: {found["counts"]}')
+        self._wait(
+            lambda: watch.look() or watch.active | watch.failed | watch.refused >= servers,
+            ACTIVE_S + builds_s,
+            'all servers are built',
+            self.layout.log(f'nova-compute-{self.hosts[0]}'),
+            watch.said,
+        )
+        found['failed'], found['faults'] = len(watch.failed), self.database.faults()[:3]
+        self._delete(servers)
+        found['seconds'] = round(time.monotonic() - began, 1)
+        return found
+
+    def _boot(self, name):
+        return self.cloud.compute.create_server(name=name, **self.server).id
+
+    @contextlib.contextmanager
+    def _held(self):
+        """Keep the schedulers from working meanwhile, where that is planned."""
+        if not self.plan.hold:
+            yield
+            return
+        os.killpg(self.schedulers.pid(), signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self.schedulers.pid(), signal.SIGCONT)
+
+    def _found(self, answers, watch, text, with_package):
+        """Put a round's figures together."""
+        selected, retries = figures.decisions(text)
+        weighed = reading.weighed(text)
+        if bool(weighed) != with_package:
+            raise StackError(
+                f'{len(weighed)} hosts weighed by the package; see {self.layout.log(_SCHEDULER)}'
+            )
+        decided = {server: at_s for server, (at_s, _) in selected.items()}
+        counted = figures.counted_at(watch.claims, watch.looks, FLAVOR['vcpus'])
+        hosts = {server: host for server, (_, host) in watch.claims.items()}
+        counts = collections.Counter(hosts.values())
+        sent = [each['sent_s'] for each in answers]
+        errors = [each['error'] for each in answers if each['error']]
+        return {
+            'most': max(counts.values(), default=0),
+            'counts': sorted((counts[host] for host in self.hosts), reverse=True),
+            'placed': len(hosts),
+            'refused': len(watch.refused),
+            'not_accepted': len(errors),
+            'errors': sorted(set(errors))[:3],
+            'retries': retries,
+            'reschedules': sum(
+                selected.get(server, (0, host))[1] != host for server, host in hosts.items()
+            ),
+            'weighed': len(weighed),
+            'unknown': sum(each['why'].startswith('unknown') for each in weighed),
+            'sent_s': round(max(sent) - min(sent), 1),
+            'requests_s': round(max(each['answered_s'] for each in answers) - min(sent), 1),
+            'decisions_s': (
+                round(max(decided.values()) - min(decided.values()), 1) if decided else None
+            ),
+            'claimed_s': figures.later(decided, {s: at for s, (at, _) in watch.claims.items()}),
+            'counted_s': figures.later(decided, counted),
+            'under_way': figures.under_way(decided, counted),
+        }
+
+    def _delete(self, servers):
+        def one(server):
+            try:
+                self.cloud.compute.delete_server(server)
+            except Exception as error:  # the others are to go, and this one is waited for
+                say(f'{server} is not deleted: {error}')
+
+        with concurrent.futures.ThreadPoolExecutor(DELETED_AT_ONCE) as pool:
+            list(pool.map(one, servers))
+        self._wait(
+            lambda: not self.database.servers() and not self.database.refused(),
+            GONE_S,
+            'all servers are deleted',
+            self.layout.log(f'nova-compute-{self.hosts[0]}'),
+            lambda: f'{len(self.database.servers())} are there',
+        )
+
+
+@contextlib.contextmanager
+def _asking(names, seconds, ask):
+    """Ask for servers, evenly over so many seconds; yields futures of what is answered to each.
+
+    These are {'id', 'error', 'sent_s', 'answered_s'}; what has not been asked for yet is left
+    out when the block is left by an error.
+    """
+    began, pool = time.time(), concurrent.futures.ThreadPoolExecutor(len(names))
+
+    def one(at, name):
+        time.sleep(max(0.0, began + seconds * at / len(names) - time.time()))
+        told = {'id': None, 'error': None, 'sent_s': time.time()}
+        try:
+            told['id'] = ask(name)
+        except Exception as error:  # whatever it is, the others go on
+            told['error'] = f'{type(error).__name__}: {error}'[:300]
+        return {**told, 'answered_s': time.time()}
+
+    try:
+        yield [pool.submit(one, at, name) for at, name in enumerate(names)]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _all_done(futures):
+    return all(each.done() for each in futures)
+
+
+def _since(log, at):
+    """Return a log's text from that byte on."""
+    with open(log, 'rb') as file:
+        file.seek(at)
+        return file.read().decode(errors='replace')
+
+
+def report_of(plan):
+    """Return a report without any round."""
+    return {
+        'plan': dataclasses.asdict(plan),
+        'cpus': os.cpu_count(),
+        'flavor': FLAVOR,
+        'build_s': plan.build_s,
+        'blind': figures.blind(plan.boots, plan.computes),
+        'settings': [],
+    }
+
+
+def measure(layout, plan, report):
+    """Bring all up, go through the settings, end it; the report fills meanwhile.
+
+    It is also in ``herd.json``, after each round.
+    """
+    began = time.monotonic()
+    try:
+        herd = Herd(layout, plan)
+        settings, set_up = plan.settings(), time.monotonic()
+        report['set_up_s'] = round(set_up - began)
+        for at, (count, package) in enumerate(settings, 1):
+            herd.start_schedulers(count, package)
+            setting = {'schedulers': count, 'package': package, 'rounds': []}
+            until = math.inf
+            if plan.minutes:
+                # Each setting has the same part of what is left for rounds.
+                until = set_up + (began + 60 * plan.minutes - set_up) * at / len(settings)
+            for number in range(1, plan.rounds + 1):
+                done = setting['rounds']
+                if done and time.monotonic() + done[-1]['seconds'] > until:
+                    say(f'{len(done)} rounds of {plan.rounds}: no time for more')
+                    break
+                done.append(herd.round(number, package))
+                setting['summary'] = figures.summary(done)
+                if len(done) == 1:
+                    report['settings'].append(setting)
+                (layout.root / 'herd.json').write_text(json.dumps(report, indent=1))
+                say(f'{figures.label(count, package)}, round {number}: {figures.told(done[-1])}')
+    finally:
+        if not plan.keep:
+            scenario.end(layout)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of many servers at once, by Nova's database: asking Nova would slow it down."""
+
+import time
+
+from tests.stack.layout import LOOPBACK, PORTS
+
+
+class Database:
+    """What Nova's database says of servers and hosts."""
+
+    def __init__(self, layout):
+        """Connect."""
+        import pymysql.cursors
+
+        self._connection = pymysql.connect(
+            host=LOOPBACK,
+            port=PORTS['mariadb'],
+            user='stack',
+            password=layout.password('database'),
+            database='nova_cell1',
+            autocommit=True,
+            cursorclass=pymysql.cursors.DictCursor,
+        )
+
+    def _rows(self, query):
+        with self._connection.cursor() as cursor:
+            cursor.execute(query)
+            return cursor.fetchall()
+
+    def servers(self):
+        """Return those that a scheduler has found a host for: uuid, host, vm_state, task_state."""
+        return self._rows(
+            'SELECT uuid, host, vm_state, task_state FROM instances WHERE deleted = 0'
+        )
+
+    def refused(self):
+        """Return the ids of those that no host was found for."""
+        return {
+            row['uuid']
+            for row in self._rows('SELECT uuid FROM nova_cell0.instances WHERE deleted = 0')
+        }
+
+    def hosts(self):
+        """Return hosts: host, vcpus_used, metrics."""
+        return self._rows('SELECT host, vcpus_used, metrics FROM compute_nodes WHERE deleted = 0')
+
+    def faults(self):
+        """Return what Nova says of servers that failed, a list of texts."""
+        return [
+            row['message']
+            for cell in ('nova_cell0', 'nova_cell1')
+            for row in self._rows(
+                f'SELECT DISTINCT message FROM {cell}.instance_faults WHERE deleted = 0'
+            )
+        ]
+
+
+class Watch:
+    """What becomes of a round's servers, by looking again and again."""
+
+    def __init__(self, database, vcpus):
+        """Begin before the first request.
+
+        :param vcpus: of each server
+        """
+        self._database, self._vcpus = database, vcpus
+        #: {server: (when it had its host, host)}; [(when, {host: vCPUs used})].
+        self.claims, self.looks = {}, []
+        self.active, self.failed, self.refused = set(), set(), set()
+
+    def look(self):
+        """Look once."""
+        servers, hosts = self._database.servers(), self._database.hosts()
+        self.refused |= self._database.refused()
+        now_s = time.time()
+        self.looks.append((now_s, {row['host']: row['vcpus_used'] for row in hosts}))
+        for row in servers:
+            server, host = row['uuid'], row['host']
+            if host and self.claims.get(server, (0, None))[1] != host:
+                self.claims[server] = now_s, host
+            if row['vm_state'] == 'active' and not row['task_state']:
+                self.active.add(server)
+            if row['vm_state'] == 'error':
+                self.failed.add(server)
+
+    def settled(self, asked):
+        """Return whether each has a host and is counted there, or has failed."""
+        placed = len(self.claims.keys() - self.failed)
+        counted = sum(self.looks[-1][1].values())
+        known = self.claims.keys() | self.refused | self.failed
+        return known >= asked and counted >= placed * self._vcpus
+
+    def said(self):
+        """Return how far they are, as text."""
+        counted = sum(self.looks[-1][1].values()) // self._vcpus if self.looks else 0
+        return (
+            f'{len(self.claims)} have a host, {counted} are counted there, {len(self.active)} are '
+            f'active, {len(self.refused)} refused, {len(self.failed)} failed'
+        )

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures of many boots at once, and what nova-scheduler and fake hosts are configured with."""
+
+import contextlib
+import dataclasses
+import io
+import json
+import pathlib
+import tempfile
+import unittest
+from unittest import mock
+
+from nova_numa_pmc import model
+from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.state import host_state
+from tests.stack import __main__ as command, config, fakehosts, figures, herd, layout, watch
+
+ONE, OTHER = (f'0000000{at}-0000-4000-8000-000000000000' for at in (1, 2))
+LOG = f"""\
+2026-01-01 10:00:00.250 7 DEBUG nova.scheduler.manager [None req-1] Starting to schedule for \
+instances: ['{ONE}']
+2026-01-01 10:00:00.500 7 DEBUG nova.scheduler.utils [None req-1] Attempting to claim resources \
+in the placement API for instance {ONE}
+2026-01-01 10:00:01.000 7 DEBUG nova.scheduler.manager [None req-1] [instance: {ONE}] Selected \
+host: (herd-01, herd-01) ram: 261632MB disk: 8192000MB io_ops: 0 instances: 0
+2026-01-01 10:00:01.100 8 DEBUG nova.scheduler.utils [None req-2] Attempting to claim resources \
+in the placement API for instance {OTHER}
+2026-01-01 10:00:01.200 8 DEBUG nova.scheduler.utils [None req-2] Attempting to claim resources \
+in the placement API for instance {OTHER}
+2026-01-01 10:00:02.500 8 DEBUG nova.scheduler.manager [None req-2] [instance: {OTHER}] Selected \
+host: (herd-02, herd-02) ram: 261632MB disk: 8192000MB io_ops: 0 instances: 0
+"""
+
+
+class BlindTest(unittest.TestCase):
+    def test_a_hundred_on_twenty(self):
+        found = figures.blind(100, 20)
+        self.assertAlmostEqual(9.6, found['mean'], delta=0.05)
+        self.assertEqual((9, 11), (found['median'], found['p90']))
+
+    def test_one_host_gets_all(self):
+        self.assertEqual(7, figures.blind(7, 1, rounds=3)['mean'])
+
+
+class SpreadTest(unittest.TestCase):
+    def test_of_ten(self):
+        self.assertEqual(
+            {'median': 5.5, 'p90': 9, 'most': 10}, figures.spread([10, *range(1, 10)])
+        )
+
+    def test_of_five_the_most_is_the_90th_percentile(self):
+        self.assertEqual(9, figures.spread([7, 9, 8, 8, 7])['p90'])
+
+    def test_of_nothing(self):
+        self.assertEqual({'median': None, 'p90': None, 'most': None}, figures.spread([]))
+
+
+class DecisionsTest(unittest.TestCase):
+    def test_when_and_where_and_what_had_no_room(self):
+        selected, retries = figures.decisions(LOG)
+        self.assertEqual(['herd-01', 'herd-02'], [host for _, host in selected.values()])
+        self.assertEqual(1.5, selected[OTHER][0] - selected[ONE][0])
+        self.assertEqual(1, retries)
+
+    def test_nothing_is_said(self):
+        self.assertEqual(({}, 0), figures.decisions('started\n'))
+
+
+class CountedTest(unittest.TestCase):
+    CLAIMS = {'a': (1.0, 'x'), 'b': (1.2, 'x'), 'c': (1.1, 'y')}
+    LOOKS = [(0.0, {'x': 0, 'y': 0}), (2.0, {'x': 4, 'y': 0}), (3.0, {'x': 8, 'y': 0})]
+
+    def test_the_first_claimed_is_the_first_counted(self):
+        self.assertEqual({'a': 2.0, 'b': 3.0}, figures.counted_at(self.CLAIMS, self.LOOKS, 4))
+
+    def test_under_way_is_what_was_decided_and_not_counted(self):
+        decided = {'a': 0.5, 'b': 1.5, 'c': 2.5, 'd': 9.0}
+        counted = {'a': 2.0, 'b': 3.0, 'c': 4.0}
+        # b finds a, c finds b, and d, which is never counted, nobody.
+        self.assertEqual([0, 1, 1, 0], figures.under_way(decided, counted))
+
+    def test_what_is_never_counted_stays_under_way(self):
+        self.assertEqual([0, 1, 2], figures.under_way({'a': 1, 'b': 2, 'c': 3}, {}))
+
+    def test_nothing_was_decided(self):
+        self.assertEqual([], figures.under_way({}, {}))
+
+
+def _row(vcpus_used=0, guests=0, vcpus_seen=0, reported=True):
+    """Return a row of compute_nodes."""
+    node = model.NodeView(0, 20.0, 32, 128 << 30, 0, guests=guests, demand_cores=6.0)
+    state = host_state.HostState(0.0, 10.0, model.HostView((node,), ()), (None,))
+    current, maximum = metrics.to_values(state, vcpus_seen, 0)
+    listed = [
+        {'name': metrics.CURRENT, 'numa_membw_values': current},
+        {'name': metrics.MAXIMUM, 'numa_membw_values': maximum},
+    ]
+    return {
+        'host': 'x',
+        'vcpus_used': vcpus_used,
+        'metrics': json.dumps(listed) if reported else '[]',
+    }
+
+
+class UnsettledTest(unittest.TestCase):
+    def test_an_empty_host_is_settled(self):
+        self.assertEqual({}, figures.unsettled([_row()], True))
+
+    def test_each_reason(self):
+        for row, reason in (
+            (_row(vcpus_used=4), '4 vCPUs used'),
+            (_row(reported=False), 'no NUMA metrics'),
+            (_row(guests=1), 'its metrics still tell of guests'),
+            (_row(vcpus_seen=4), 'its metrics still tell of guests'),
+        ):
+            with self.subTest(reason):
+                self.assertEqual({'x': reason}, figures.unsettled([row], True))
+
+    def test_without_us_only_what_nova_counts_matters(self):
+        rows = [_row(reported=False), _row(guests=1)]
+        self.assertEqual({}, figures.unsettled(rows, False))
+        self.assertEqual(['x'], list(figures.unsettled([_row(vcpus_used=4)], False)))
+
+
+class Database:
+    """Rows that a test says."""
+
+    def __init__(self):
+        self.rows, self.used, self.cell0 = [], {}, set()
+
+    def servers(self):
+        return [
+            {'uuid': uuid, 'host': host, 'vm_state': state, 'task_state': task}
+            for uuid, host, state, task in self.rows
+        ]
+
+    def hosts(self):
+        return [{'host': host, 'vcpus_used': used} for host, used in self.used.items()]
+
+    def refused(self):
+        return self.cell0
+
+
+class WatchTest(unittest.TestCase):
+    def setUp(self):
+        self.database = Database()
+        self.watch = watch.Watch(self.database, 4)
+
+    def _look(self, *rows, **used):
+        self.database.rows, self.database.used = rows, used
+        self.watch.look()
+
+    def test_all_have_a_host_when_each_is_counted(self):
+        self._look(('a', None, 'building', 'scheduling'), x=0)
+        self.assertFalse(self.watch.settled({'a'}))
+        self._look(('a', 'x', 'building', None), x=0)
+        self.assertFalse(self.watch.settled({'a'}))
+        self._look(('a', 'x', 'building', 'spawning'), x=4)
+        self.assertTrue(self.watch.settled({'a'}))
+        self.assertEqual(set(), self.watch.active)
+        self._look(('a', 'x', 'active', None), x=4)
+        self.assertEqual({'a'}, self.watch.active)
+
+    def test_what_is_refused_or_fails_is_not_waited_for(self):
+        self.database.cell0 = {'b'}
+        self._look(('a', None, 'error', None), x=0)
+        self.assertTrue(self.watch.settled({'a', 'b'}))
+        self.assertIn('1 refused, 1 failed', self.watch.said())
+
+    def test_the_last_host_counts(self):
+        self._look(('a', 'x', 'building', None), x=4)
+        self._look(('a', None, 'building', None), x=0)
+        self._look(('a', 'y', 'building', None), y=4)
+        self.assertEqual('y', self.watch.claims['a'][1])
+
+
+def _round(most, **more):
+    return {
+        'most': most,
+        **dict.fromkeys(
+            ('refused', 'failed', 'not_accepted', 'retries', 'reschedules', 'unknown'), 0
+        ),
+        'claimed_s': [],
+        'counted_s': [1.0, 2.0],
+        'under_way': [0, 3],
+        'requests_s': 12.0,
+        'decisions_s': None,
+        **more,
+    }
+
+
+class ReportTest(unittest.TestCase):
+    def _report(self, **more):
+        rounds = [_round(7), _round(8, **more), _round(12)]
+        found = herd.report_of(dataclasses.replace(herd.SMOKE, without=False))
+        found['settings'] = [
+            {
+                'schedulers': 2,
+                'package': True,
+                'rounds': rounds,
+                'summary': figures.summary(rounds),
+            }
+        ]
+        return found
+
+    def test_the_table_has_a_row_of_each_setting(self):
+        lines = figures.table(self._report()).splitlines()
+        self.assertEqual(['2', 'with', '8', '(p90', '12)', '7', '8', '12'], lines[2].split()[:8])
+        self.assertIn('blind uniform choice', lines[3])
+
+    def test_in_brief_it_has_nothing_of_each_guest(self):
+        (found,) = json.loads(json.dumps(figures.brief(self._report())))['settings']
+        self.assertEqual([7, 8, 12], found['summary']['each'])
+        self.assertEqual(3, found['summary']['under_way']['most'])
+        self.assertNotIn('under_way', found['rounds'][0])
+
+    def test_it_passes_when_all_servers_ran_in_every_setting(self):
+        self.assertTrue(figures.passed(self._report()))
+        self.assertFalse(figures.passed(self._report(refused=1)))
+        self.assertFalse(figures.passed({**self._report(), 'settings': []}))
+        self.assertIn('2 schedulers', figures.label(2, True))
+
+    def test_a_report_without_rounds_is_told_too(self):
+        self.assertIn('blind', figures.table(herd.report_of(herd.SMOKE)))
+
+
+class PlanTest(unittest.TestCase):
+    def test_with_and_without_take_turns(self):
+        plan = herd.Plan(schedulers=(2, 16), without=True)
+        self.assertEqual([(2, True), (2, False), (16, True), (16, False)], plan.settings())
+        self.assertEqual([(2, True)], herd.Plan(schedulers=(2,)).settings())
+
+    def _planned(self, *words):
+        """Return the plan of a command line, and its exit code, where nothing is measured."""
+        plans = []
+        with (
+            mock.patch.object(herd, 'measure', lambda layout, plan, report: plans.append(plan)),
+            mock.patch('sys.argv', ['stack', 'herd', *words]),
+            mock.patch('signal.signal'),
+            contextlib.redirect_stdout(io.StringIO()) as said,
+        ):
+            code = command.main()
+        json.loads(said.getvalue().splitlines()[-1])
+        return plans[0], code
+
+    def test_the_command_says_what_differs(self):
+        self.assertEqual((herd.Plan(), 1), self._planned())
+        plan, _ = self._planned('--schedulers', '2,16', '--without', '--build-scale', '0.1')
+        self.assertEqual(herd.Plan(schedulers=(2, 16), without=True, build_scale=0.1), plan)
+
+    def test_a_quick_try_may_be_changed(self):
+        plan, _ = self._planned('--smoke', '--boots', '7', '--json')
+        self.assertEqual(dataclasses.replace(herd.SMOKE, boots=7), plan)
+
+
+class ConfigurationTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.layout = layout.Layout(directory.name)
+        self.layout.make()
+
+    def test_several_schedulers_with_the_guides_lines_or_without(self):
+        told = config.schedulers(16, True)
+        self.assertEqual({'scheduler.conf', 'scheduler-log.conf'}, set(told))
+        self.assertIn('workers = 16\n', told['scheduler.conf'])
+        self.assertIn('NUMAPressureWeigher', told['scheduler.conf'])
+        self.assertNotIn('NUMA', config.schedulers(16, False)['scheduler.conf'])
+
+    def test_a_fake_host_is_a_host_of_its_own(self):
+        one, other = (
+            config.ini(config.nova_fake_compute(self.layout, name, 30, (0.5, 18.0), 3))
+            for name in fakehosts.names(2)
+        )
+        self.assertIn('host = herd-01\n', one)
+        self.assertIn('compute_driver = fakehost.Driver\n', one)
+        self.assertIn('update_resources_interval = 30\n', one)
+        self.assertIn('[fakehost]\nseed = 3\nbuild_least = 0.5\nbuild_most = 18.0\n', one)
+        self.assertIn(f'state_path = {self.layout.data}/herd-02\n', other)
+        self.assertTrue(fakehosts.PROGRAM.exists())
+
+    def test_hosts_that_do_not_run_are_not_ended(self):
+        path = pathlib.Path(self.layout.run / 'nova-compute-herd-01.pid')
+        path.write_text('1 1\n')
+        self.assertEqual([], fakehosts.down(self.layout))
+        self.assertFalse(path.exists())
+
+
+if __name__ == '__main__':
+    unittest.main()
