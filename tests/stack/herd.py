@@ -130,7 +130,11 @@ class Herd:
     def _restart(self, name, line, count):
         """Start a service anew; it is ready when its log has the line so many times more."""
         service = self._service(name)
+        pid = service.pid()
         service.stop(fakehosts.STOP_S)
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)  # no worker takes up requests any more
         before = service.log.stat().st_size
         service.ready = lambda: _since(service.log, before).count(line) >= count
         service.timeout_s = START_S
@@ -244,7 +248,8 @@ class Herd:
         weighed = reading.weighed(text)
         if bool(weighed) != with_package:
             raise StackError(
-                f'{len(weighed)} hosts weighed by the package; see {self.layout.log(_SCHEDULER)}'
+                f'{len(weighed)} hosts weighed by the package: {watch.said()}; see '
+                f'{self.layout.log(_SCHEDULER)}'
             )
         decided = {server: at_s for server, (at_s, _) in selected.items()}
         counted = figures.counted_at(watch.claims, watch.looks, FLAVOR['vcpus'])
