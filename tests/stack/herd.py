@@ -16,6 +16,7 @@ import os
 import shutil
 import signal
 import time
+from typing import Any
 
 from tests.stack import config, control, fakehosts, figures, reading, scenario
 from tests.stack.service import StackError, say, wait
@@ -309,7 +310,7 @@ def _asking(names, seconds, ask):
 
     def one(at, name):
         time.sleep(max(0.0, began + seconds * at / len(names) - time.time()))
-        told = {'id': None, 'error': None, 'sent_s': time.time()}
+        told: dict[str, Any] = {'id': None, 'error': None, 'sent_s': time.time()}
         try:
             told['id'] = ask(name)
         except Exception as error:  # whatever it is, the others go on

@@ -126,7 +126,9 @@ class Database:
     """Rows that a test says."""
 
     def __init__(self):
-        self.rows, self.used, self.cell0 = [], {}, set()
+        self.rows: tuple = ()
+        self.used: dict[str, int] = {}
+        self.cell0: set[str] = set()
 
     def servers(self):
         return [
