@@ -14,6 +14,11 @@ that node. Ours begin with ``pmc``; N below is a node's position, by ascending i
 ``pmc.every``           how often it is renewed [s]; absent: 60
 ``pmc.vcpus``           Nova's vcpus_used when it was recorded, without what is being built
 ``pmc.mb``              Nova's memory_mb_used when it was recorded, likewise
+``pmc.pin``             of ``pmc.vcpus``, those with a CPU of their own; absent: 0, or unknown
+                        without the next
+``pmc.uU``              the first key: U is the first four digits of the uuid of each instance
+                        that was counted, ascending; the value the end of the second in which
+                        the metrics were sent [s since the epoch]; absent: unknown
 ``pmc.turn``            placements that came before, modulo the number of memory
                         domains: breaks ties as on the host; absent: 0
 ``pmc.k``               what new guests are expected by: guests known, in the lowest ten
@@ -68,9 +73,10 @@ from nova_numa_pmc.core.memory_domains import (
 )
 from nova_numa_pmc.core.scheduling.aggregates import MIB, Aggregates, aggregate
 from nova_numa_pmc.exceptions import StateError
+from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from nova_numa_pmc.state.host_state import HostState
 
@@ -81,7 +87,11 @@ if TYPE_CHECKING:
     _Members = tuple[tuple[int, ...], ...]
 
 CURRENT, MAXIMUM = 'numa.membw.current', 'numa.membw.max'
-SCHEMA, _MAJOR = 101, 1
+SCHEMA, _MAJOR = 102, 1
+#: Digits of an instance's uuid, four of which take one of 50 for another in a thousand cases;
+#: more instances than this are not told.
+_UUID_DIGITS, _UUIDS_MAX = 4, 1000
+_UUIDS = 'pmc.u'
 #: More would not fit into the column.
 NODES_MAX = 64
 INTERVAL_DEFAULT_S = 60
@@ -130,6 +140,19 @@ _PLAIN = _getters(*_MAXIMA, 'N'), _getters(*_NOW, 'N')
 _LINKED = _PLAIN[0], _getters(*_NOW, 'N', 'pmc.lN')
 
 
+class Counted(Record):
+    """What Nova counted on the host when metrics were sent, beside vCPUs and memory.
+
+    :param sent_s: when that was [s since the epoch]
+    :param uuids: of the instances that the agent can have seen
+    :param pinned_cpus: their vCPUs with a CPU of their own
+    """
+
+    sent_s: float
+    uuids: tuple[str, ...]
+    pinned_cpus: int = 0
+
+
 class HostMetrics:
     """A host's metrics, decoded.
 
@@ -138,6 +161,8 @@ class HostMetrics:
     :ivar taken_s, interval_s: when it was measured and how often it is renewed [s]
     :ivar vcpus_used, memory_mb_used: Nova's own count when it was recorded, without instances
         that were being built: these the agent has not seen
+    :ivar sent_s: what Nova saves after this second may be of instances that came or left later
+        [s since the epoch]; None: which instances were counted isn't told
     """
 
     __slots__ = (
@@ -147,6 +172,7 @@ class HostMetrics:
         'interval_s',
         'vcpus_used',
         'memory_mb_used',
+        'sent_s',
         '_columns',
         '_current',
         '_domains',
@@ -158,6 +184,7 @@ class HostMetrics:
     interval_s: int
     vcpus_used: int
     memory_mb_used: int
+    sent_s: int | None
     _columns: Aggregates
     _current: _Values
     _domains: tuple[int, ...]
@@ -169,6 +196,21 @@ class HostMetrics:
         if type(packed) is not int or not 0 < packed <= _AMOUNT_MAX:
             return None
         return packed & (1 << _GUESTS_BITS) - 1, (packed >> _GUESTS_BITS) / 100
+
+    @property
+    def pinned_cpus(self) -> int:
+        """Return how many of ``vcpus_used`` have a CPU of their own; 0 where it isn't told."""
+        return _whole(self._current.get('pmc.pin', 0))
+
+    def left(self, uuids: Iterable[str]) -> tuple[int, int]:
+        """Return how many of the instances that were counted are not among these, and of how many.
+
+        One whose digits another one has is taken to be there.
+        """
+        digits = next(iter(self._current))[len(_UUIDS) :] if self.sent_s is not None else ''
+        there = {uuid[:_UUID_DIGITS] for uuid in uuids}
+        counted = [digits[at : at + _UUID_DIGITS] for at in range(0, len(digits), _UUID_DIGITS)]
+        return sum(each not in there for each in counted), len(counted)
 
     @property
     def view(self) -> model.HostView:
@@ -185,25 +227,34 @@ class HostMetrics:
 
 
 def to_values(
-    host_state: HostState, vcpus_used: int, memory_mb_used: int, interval_s: float | None = None
+    host_state: HostState,
+    vcpus_used: int,
+    memory_mb_used: int,
+    interval_s: float | None = None,
+    counted: Counted | None = None,
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Turn a host's state into the values of Nova's two metrics.
 
     :param vcpus_used, memory_mb_used: Nova's own count now, without instances that are being
         built, so that the scheduler can tell what the host state doesn't show yet
     :param interval_s: how often nova-compute sends metrics, if that is slower than the agent [s]
+    :param counted: None: not told
     :returns: (current, maximum); plain node ids are there where known
     :raises StateError: more nodes than fit
     """
     view = host_state.view
     if len(view.nodes) > NODES_MAX:
         raise StateError(f"{len(view.nodes)} nodes: Nova's metrics hold {NODES_MAX} at most")
-    current = {
-        'pmc': SCHEMA,
-        'pmc.at': int(host_state.taken_s),
-        'pmc.vcpus': int(vcpus_used),
-        'pmc.mb': int(memory_mb_used),
-    }
+    current: dict[str, int] = {}
+    if counted is not None and len(counted.uuids) <= _UUIDS_MAX:
+        digits = ''.join(sorted(uuid[:_UUID_DIGITS] for uuid in counted.uuids))
+        current[_UUIDS + digits] = int(counted.sent_s) + 1
+        if counted.pinned_cpus:
+            current['pmc.pin'] = counted.pinned_cpus
+    current['pmc'] = SCHEMA
+    current['pmc.at'] = int(host_state.taken_s)
+    current['pmc.vcpus'] = int(vcpus_used)
+    current['pmc.mb'] = int(memory_mb_used)
     maximum = {'pmc.nodes': len(view.nodes)}
     rotation = view.rotation % max(1, len(merged(view)[1]))
     if rotation:
@@ -272,6 +323,8 @@ def _decode(metrics: object) -> HostMetrics | None:
     known = _checked(maxima, now, count)
     found = HostMetrics()
     found.taken_s, found.vcpus_used, found.memory_mb_used = now[:_HEADER]
+    first = next(iter(current))
+    found.sent_s = _whole(current[first]) if first[: len(_UUIDS)] == _UUIDS else None
     found.interval_s = (
         min(_whole(current['pmc.every']), _INTERVAL_MAX_S)
         if 'pmc.every' in current

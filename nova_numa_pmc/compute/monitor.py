@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import nova.conf
 from nova import objects
+from nova.compute import vm_states
 from nova.compute.monitors.cpu import virt_driver
 from oslo_config import cfg
 from oslo_log import log as logging
@@ -46,11 +47,15 @@ class _Used(Record):
 
     :param vcpus, memory_mb: used, without what the agent can't have seen
     :param interval_s: after how long the scheduler may expect metrics again
+    :param pinned_cpus: of ``vcpus``, those with a CPU of their own
+    :param uuids: of the instances that the agent can have seen
     """
 
     vcpus: int
     memory_mb: int
     interval_s: int
+    pinned_cpus: int
+    uuids: tuple[str, ...]
 
 
 class _Sent(Record):
@@ -99,7 +104,7 @@ class Monitor(virt_driver.Monitor):
                     self._directory,
                     now_s - published.taken_s,
                 )
-            found = self._metrics(published)
+            found = self._metrics(published, now_s)
         except StateError as error:
             return self._without('unreadable', '%s', error)
         except cfg.ConfigFileValueError as error:
@@ -113,7 +118,9 @@ class Monitor(virt_driver.Monitor):
             self._problem = None
         return found
 
-    def _metrics(self, published: host_state.HostState) -> list[objects.MonitorMetric]:
+    def _metrics(
+        self, published: host_state.HostState, now_s: float
+    ) -> list[objects.MonitorMetric]:
         # Nova hands over its resource tracker, whatever the base class calls it. With libvirt it
         # has one compute node. Its usage has just been summed up from the instances and is saved
         # together with these metrics, so that whatever the scheduler finds above it later has
@@ -124,10 +131,14 @@ class Monitor(virt_driver.Monitor):
         (node,) = nodes
         seen = 1 - _unseen_ratio(node, self.compute_manager)
         used = _Used(
-            round(seen * node.vcpus_used), round(seen * node.memory_mb_used), _interval_s()
+            round(seen * node.vcpus_used),
+            round(seen * node.memory_mb_used),
+            _interval_s(),
+            round(seen * _pinned_cpus(node)),
+            _seen(node, self.compute_manager),
         )
         if self._sent is None or not _holds(self._sent, published, used):
-            self._sent = _Sent(published, used, _listed(published, used))
+            self._sent = _Sent(published, used, _listed(published, used, now_s))
         return self._sent.listed
 
     def _state_dir(self) -> str:
@@ -168,6 +179,27 @@ def _unseen_ratio(node: objects.ComputeNode, tracker: ResourceTracker) -> float:
     return min(1.0, unseen / instances) if instances > 0 else 0.0
 
 
+def _seen(node: objects.ComputeNode, tracker: ResourceTracker) -> tuple[str, ...]:
+    """Return the uuids of the instances on the host, ascending, without those being built."""
+    stats = tracker.stats.get(node.hypervisor_hostname)
+    states = stats.states if stats is not None else {}
+    return tuple(
+        sorted(
+            uuid
+            for uuid in tracker.tracked_instances
+            if states.get(uuid, {}).get('vm_state') != vm_states.BUILDING
+        )
+    )
+
+
+def _pinned_cpus(node: objects.ComputeNode) -> int:
+    """Return how many of the host's CPUs Nova has given to one vCPU each."""
+    if not node.obj_attr_is_set('numa_topology') or not node.numa_topology:
+        return 0
+    topology = objects.NUMATopology.obj_from_db_obj(node.numa_topology)
+    return sum(len(cell.pinned_cpus) for cell in topology.cells)
+
+
 def _interval_s() -> int:
     """Return after how long metrics come again at the latest.
 
@@ -193,9 +225,14 @@ def _holds(sent: _Sent, published: host_state.HostState, used: _Used) -> bool:
     )
 
 
-def _listed(published: host_state.HostState, used: _Used) -> list[objects.MonitorMetric]:
+def _listed(
+    published: host_state.HostState, used: _Used, now_s: float
+) -> list[objects.MonitorMetric]:
     """Make the two metrics of a host's state."""
-    current, maximum = metrics.to_values(published, used.vcpus, used.memory_mb, used.interval_s)
+    counted = metrics.Counted(now_s, used.uuids, used.pinned_cpus)
+    current, maximum = metrics.to_values(
+        published, used.vcpus, used.memory_mb, used.interval_s, counted
+    )
     taken = datetime.datetime.fromtimestamp(published.taken_s, datetime.timezone.utc)
     ids = [str(node.id) for node in published.view.nodes]
     return [

@@ -52,6 +52,9 @@ class SavedHost:
         self.vcpus_total, self.vcpus_used = vcpus_total, vcpus_used
         self.total_usable_ram_mb, self.free_ram_mb = 0, -memory_mb_used
         self.instances: Mapping[str, Any] = {}
+        # Rows don't tell which instances there are: what left since isn't added again.
+        self.updated, self.numa_topology = None, None
+        self.num_instances, self.stats = 0, dict[str, Any]()
 
     def consume(self, flavor: SavedFlavor) -> None:
         """Count a guest as Nova does between the instances of one request."""

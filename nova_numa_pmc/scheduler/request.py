@@ -19,6 +19,7 @@ from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from datetime import datetime
 
     from nova_numa_pmc.core.scheduling.aggregates import Aggregates
     from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, Outcome
@@ -85,6 +86,22 @@ class Host(Protocol):
     @property
     def free_ram_mb(self) -> float:
         """Return that less its guests' [MiB]."""
+
+    @property
+    def updated(self) -> datetime | None:
+        """Return when Nova saved this, with its zone; None: not known."""
+
+    @property
+    def num_instances(self) -> int:
+        """Return the number of its instances."""
+
+    @property
+    def stats(self) -> Mapping[str, Any]:
+        """Return Nova's counts of its instances by their state."""
+
+    @property
+    def numa_topology(self) -> Any:
+        """Return Nova's NUMATopology, None: not known."""
 
 
 class Question(Record):
@@ -205,8 +222,7 @@ def answer(host_state: Host, question: Question, rules: Rules, now_s: float) -> 
     vcpus: float = 0
     memory_mb: float = 0
     if rules.charge_new_guests:
-        vcpus = host_state.vcpus_used - found.vcpus_used
-        memory_mb = _memory_mb_used(host_state) - found.memory_mb_used
+        vcpus, memory_mb = _since(found, host_state)
     key = (vcpus, memory_mb, _present(host_state, question.instance_uuid, asked), asked)
     current = kept.answer
     if current is None or kept.key != key:
@@ -219,6 +235,43 @@ def age_s(host_state: Host, now_s: float) -> float | None:
     """Return how old the metrics are that :func:`answer` has read [s], None: there are none."""
     kept: _KeptAnswer | None = host_state.__dict__.get(_KEPT)
     return now_s - kept.found.taken_s if kept is not None and kept.found is not None else None
+
+
+def _since(found: metrics.HostMetrics, host_state: Host) -> tuple[float, float]:
+    """Return vCPUs and MiB of the guests that have come since the metrics were sent.
+
+    Nova's counts tell what came less what left, for which nothing is taken off before it is
+    measured: what left is added again, each guest as large as the mean of those that were
+    counted. CPUs that a guest has for itself are none of the shared ones.
+
+    :returns: 0 or below where none came
+    """
+    vcpus = host_state.vcpus_used - found.vcpus_used
+    memory_mb = _memory_mb_used(host_state) - found.memory_mb_used
+    if found.sent_s is None:  # metrics of an older release
+        return vcpus, memory_mb
+    left = 0.0  # of what was counted
+    saved = host_state.updated
+    if saved is not None and saved.timestamp() > found.sent_s:
+        gone, counted = found.left(host_state.instances)
+        left = max(0, gone - _not_listed(host_state)) / max(1, counted)
+    shared = found.vcpus_used
+    topology = host_state.numa_topology
+    if topology is not None and (vcpus > 0 or left):
+        vcpus -= sum(len(cell.pinned_cpus) for cell in topology.cells) - found.pinned_cpus
+        shared -= found.pinned_cpus
+    return vcpus + left * shared, memory_mb + left * found.memory_mb_used
+
+
+def _not_listed(host_state: Host) -> int:
+    """Return how many of the instances that Nova counts on the host are not in its list.
+
+    Those being built may be missing there. The list is sent by nova-compute or read from the
+    cell's database, the counts are of the compute node: after a message that was lost, and while
+    an instance leaves, they differ.
+    """
+    building = int(host_state.stats.get('num_vm_building') or 0)
+    return max(0, host_state.num_instances - building - len(host_state.instances))
 
 
 def _plausible(host: Aggregates, host_state: Host) -> bool:
@@ -347,7 +400,7 @@ def describe(answer: Answer) -> str:
     nodes = format_nodes(node for at in found.at for node in answer.members[at])
     since = ''
     if answer.charged_vcpus:
-        since = f'; with {answer.charged_vcpus} vCPUs that have arrived since it was measured'
+        since = f'; with {answer.charged_vcpus:g} vCPUs that have arrived since it was measured'
     return (
         f'{found.code} on node {nodes}: leaves pressure {_listed(found.used)} there, '
         f'{_listed(found.rest) or "none"} elsewhere{since}'

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nova's HostStates and RequestSpecs for benchmarks, as the scheduler gets them."""
 
+import datetime
 import json
 import random
 import time
@@ -44,7 +45,13 @@ def published(rng, nodes=2, cores=40.0):
     )
 
 
-def metrics_json(state, vcpus_used, memory_mb_used):
+def uuids(at, count):
+    """Return the uuids of a host's instances, as random as Nova's."""
+    rng = random.Random(at)
+    return [str(uuid.UUID(int=rng.getrandbits(128))) for _ in range(count)]
+
+
+def metrics_json(state, vcpus_used, memory_mb_used, counted=None):
     """Render the column compute_nodes.metrics: Nova's own CPU metrics, and ours."""
     stamp = '2026-01-01T00:00:00.000000'
     listed = [
@@ -57,7 +64,8 @@ def metrics_json(state, vcpus_used, memory_mb_used):
         for name in CPU_METRICS
     ]
     for name, values in zip(
-        (metrics.CURRENT, metrics.MAXIMUM), metrics.to_values(state, vcpus_used, memory_mb_used)
+        (metrics.CURRENT, metrics.MAXIMUM),
+        metrics.to_values(state, vcpus_used, memory_mb_used, counted=counted),
     ):
         listed.append(
             {
@@ -91,9 +99,10 @@ def topology_json(nodes=2, cpus=32):
     )._to_json()
 
 
-def compute_nodes(count, seed=1):
-    """Make the database's rows of so many hosts."""
-    rng, topology = random.Random(seed), topology_json()
+def compute_nodes(count, seed=1, instances=50):
+    """Make the database's rows of so many hosts, each with so many instances, just audited."""
+    rng, topology, now_s = random.Random(seed), topology_json(), time.time()
+    saved = datetime.datetime.fromtimestamp(now_s, datetime.timezone.utc)
     return [
         objects.ComputeNode(
             uuid=str(uuid.UUID(int=rng.getrandbits(128))),
@@ -113,14 +122,16 @@ def compute_nodes(count, seed=1):
             vcpus_used=50,
             cpu_info='{}',
             supported_hv_specs=[],
-            stats={},
+            stats={'num_instances': str(instances), 'num_vm_building': '0'},
             pci_device_pools=None,
-            updated_at=None,
+            updated_at=saved,
             cpu_allocation_ratio=4.0,
             ram_allocation_ratio=1.5,
             disk_allocation_ratio=1.0,
             numa_topology=topology,
-            metrics=metrics_json(published(rng), 50, 100 << 10),
+            metrics=metrics_json(
+                published(rng), 50, 100 << 10, metrics.Counted(now_s, tuple(uuids(at, instances)))
+            ),
         )
         for at in range(count)
     ]
@@ -135,9 +146,7 @@ def host_states(nodes, instances=50):
             compute=compute,
             aggregates=[],
             service={},
-            inst_dict={
-                f'{at:08x}-0000-0000-0000-{number:012x}': instance for number in range(instances)
-            },
+            inst_dict=dict.fromkeys(uuids(at, instances), instance),
         )
         found.append(state)
     return found

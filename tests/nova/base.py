@@ -138,6 +138,12 @@ class NovaTest(libvirt_base.LibvirtMigrationMixin, libvirt_base.ServersTestBase)
             context.get_admin_context(), name
         )
 
+    def host_state(self, name):
+        """Return the HostState that the scheduler would make for a request now."""
+        manager = self.scheduler.manager.host_manager
+        found = manager.get_host_states_by_uuids(context.get_admin_context(), None, None)
+        return {each.host: each for each in found}[name]
+
     def monitor(self, name):
         """Return a compute's monitor object."""
         (found,) = self.computes[name].manager.rt.monitors

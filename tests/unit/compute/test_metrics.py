@@ -126,6 +126,26 @@ class RoundTripTest(unittest.TestCase):
             )
             self.assertEqual(linked.view, metrics.decode(listed(linked)).view)
 
+    def test_which_instances_were_counted_is_told(self):
+        uuids = '0fa1-x', '2b00-x', 'ffff-x'
+        found = metrics.decode(
+            listed(self.published, counted=metrics.Counted(1700000000.9, uuids, 4))
+        )
+        self.assertEqual((1700000001, 4), (found.sent_s, found.pinned_cpus))
+        for there, left in (
+            (uuids, 0),
+            (('0fa1-x', 'ffff-x', '7777-x'), 1),
+            (('0fa1-y', '2b00-y', 'ffff-y'), 0),
+            ((), 3),
+        ):
+            self.assertEqual((left, 3), found.left(there))
+
+    def test_nobody_was_counted_is_not_unknown(self):
+        found = metrics.decode(listed(self.published, counted=metrics.Counted(1.0, ())))
+        self.assertEqual((2, (0, 0), 0), (found.sent_s, found.left(['a']), found.pinned_cpus))
+        self.assertIsNone(self.found.sent_s)
+        self.assertEqual((0, 0), self.found.left(['a']))
+
     def test_limits_come_out_again(self):
         limits = model.Limits(pressure_floor=0.5, pressure_step=0.1)
         found = metrics.decode(listed(state(0.5, 0.5, limits=limits)))

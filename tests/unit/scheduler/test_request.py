@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the scheduler asks and is told, with things that look like Nova's."""
 
+import datetime
 import os
 import random
 import types
 import unittest
 
+from hypothesis import given, strategies
+
 from nova_numa_pmc import model
+from nova_numa_pmc.compute import metrics
 from nova_numa_pmc.core.scheduling import outcome
 from nova_numa_pmc.scheduler import comparison, penalty, request as subject
 from tests.fixtures.metrics import listed, mutated, state
@@ -173,6 +177,152 @@ class AnswerTest(unittest.TestCase):
             'one_node on node 1: leaves pressure 0.35 there, 0.50 elsewhere',
             subject.describe(ask(host(0.5, 0.25))),
         )
+
+
+class NovaHost:
+    """A host as Nova's audits, claims and messages leave it for the scheduler.
+
+    :param told: which instances are there is told by nova-compute's messages, which come when an
+        instance is built, and else read from the database
+    """
+
+    def __init__(self, told):
+        self.told, self.size, self.pins = told, {}, {}
+        self.building, self.counted, self.number = set(), set(), 0
+        self.audit()
+
+    def arrive(self, vcpus=4, pinned=False):
+        self.number += 1
+        uuid = f'{self.number:04x}-0000'
+        self.size[uuid], self.pins[uuid] = vcpus, vcpus if pinned else 0
+        self.building.add(uuid)
+        return uuid
+
+    def leave(self, uuid):
+        del self.size[uuid], self.pins[uuid]
+        self.building.discard(uuid)
+
+    def audit(self):
+        self.counted = set(self.size) - self.building
+        self.at_audit = sum(self.size[uuid] for uuid in self.counted)
+        self.pinned_at_audit = sum(self.pins[uuid] for uuid in self.counted)
+
+    def host_state(self, saved_s=NOW_S + 30):
+        published = listed(
+            state(0.1, 0.1, cores=400.0),
+            self.at_audit,
+            1024 * self.at_audit,
+            metrics.Counted(NOW_S, tuple(sorted(self.counted)), self.pinned_at_audit),
+        )
+        used = sum(self.size.values())
+        cell = types.SimpleNamespace(pinned_cpus=set(range(sum(self.pins.values()))))
+        return types.SimpleNamespace(
+            metrics=published,
+            vcpus_total=0,
+            vcpus_used=used,
+            total_usable_ram_mb=1 << 20,
+            free_ram_mb=(1 << 20) - 1024 * used,
+            updated=datetime.datetime.fromtimestamp(saved_s, datetime.timezone.utc),
+            instances=dict.fromkeys(set(self.size) - (self.building if self.told else set())),
+            num_instances=len(self.size),
+            stats={'num_vm_building': str(len(self.building))},
+            numa_topology=types.SimpleNamespace(cells=[cell]),
+        )
+
+    @property
+    def uncounted(self):
+        return sum(self.size[uuid] for uuid in set(self.size) - self.counted)
+
+
+#: What happens, and to which of the instances that it may happen to.
+EVENTS = strategies.lists(
+    strategies.tuples(
+        strategies.sampled_from(('arrive', 'built', 'leave', 'audit')), strategies.integers(0, 99)
+    ),
+    max_size=40,
+)
+
+
+class ArrivalTest(unittest.TestCase):
+    """What came since is charged, whatever left."""
+
+    def after(self, told, events, sizes=(4,)):
+        found = NovaHost(told)
+        for event, number in events:
+            there = sorted(found.building if event == 'built' else found.size)
+            if event == 'arrive':
+                found.arrive(sizes[number % len(sizes)])
+            elif event == 'audit':
+                found.audit()
+            elif there and event == 'built':
+                found.building.discard(there[number % len(there)])
+            elif there:
+                found.leave(there[number % len(there)])
+        return found
+
+    @given(strategies.booleans(), EVENTS)
+    def test_it_is_what_is_there_and_was_not_counted(self, told, events):
+        found = self.after(told, events)
+        self.assertAlmostEqual(found.uncounted, ask(found.host_state()).charged_vcpus)
+
+    @given(strategies.booleans(), EVENTS)
+    def test_of_different_sizes_never_less_than_novas_counts_tell(self, told, events):
+        found = self.after(told, events, (1, 2, 8))
+        charged = ask(found.host_state()).charged_vcpus
+        self.assertGreaterEqual(charged + 1e-9, sum(found.size.values()) - found.at_audit)
+        if found.counted <= set(found.size):
+            self.assertAlmostEqual(found.uncounted, charged)
+
+    def filled(self, told=False, guests=4):
+        found = NovaHost(told)
+        first = [found.arrive() for _ in range(guests)]
+        found.building.clear()
+        found.audit()
+        return found, first
+
+    def test_an_arrival_and_a_departure_of_equal_size_do_not_cancel(self):
+        for told in (True, False):
+            found, first = self.filled(told)
+            found.arrive()
+            found.leave(first[0])
+            calm, charged = ask(self.filled(told)[0].host_state()), ask(found.host_state())
+            self.assertEqual((0, 4), (calm.charged_vcpus, charged.charged_vcpus))
+            self.assertLess(calm.outcome.used, charged.outcome.used)
+
+    def test_what_is_saved_with_the_metrics_is_of_their_time(self):
+        found, first = self.filled()
+        found.arrive()
+        found.leave(first[0])
+        self.assertEqual(0, ask(found.host_state(saved_s=NOW_S + 1)).charged_vcpus)
+
+    def test_a_list_that_lacks_instances_charges_none(self):
+        found, _ = self.filled()
+        told = found.host_state()
+        for listed_there in ({}, dict.fromkeys(list(told.instances)[:2])):
+            told.instances = listed_there
+            self.assertEqual(0, ask(told).charged_vcpus)
+
+    def test_an_older_monitor_is_charged_by_the_difference(self):
+        found, first = self.filled()
+        found.arrive()
+        found.leave(first[0])
+        older = found.host_state()
+        older.metrics = listed(state(0.1, 0.1), 12)
+        self.assertEqual(4, ask(older).charged_vcpus)
+
+    def test_dedicated_newcomers_take_no_shared_core(self):
+        found, first = self.filled()
+        calm = ask(found.host_state()).outcome
+        found.arrive(16, pinned=True)
+        self.assertEqual(0, ask(found.host_state()).charged_vcpus)
+        self.assertEqual(calm.used, ask(found.host_state()).outcome.used)
+        found.arrive(2)
+        self.assertEqual(2, ask(found.host_state()).charged_vcpus)
+        found.building.clear()
+        found.audit()
+        self.assertEqual(0, ask(found.host_state()).charged_vcpus)
+        found.leave(first[0])
+        self.assertEqual(0, ask(found.host_state()).charged_vcpus)
 
 
 class ObjectionTest(unittest.TestCase):

@@ -5,4 +5,5 @@ from nova.objects.monitor_metric import (
     MonitorMetric as MonitorMetric,
     MonitorMetricList as MonitorMetricList,
 )
+from nova.objects.numa import NUMATopology as NUMATopology
 from nova.objects.request_spec import RequestSpec as RequestSpec

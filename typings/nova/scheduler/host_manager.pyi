@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Mapping
+from datetime import datetime
 
 from nova.objects.monitor_metric import MonitorMetricList
+from nova.objects.numa import NUMATopology
 
 class HostState:
     def __init__(self, host: str, node: str, cell_uuid: str | None) -> None: ...
@@ -14,3 +16,7 @@ class HostState:
     vcpus_used: int
     total_usable_ram_mb: int
     free_ram_mb: int
+    updated: datetime | None
+    num_instances: int
+    stats: dict[str, str]
+    numa_topology: NUMATopology | None

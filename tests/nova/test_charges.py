@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is charged for guests that Nova counts and the agent has not measured yet."""
+
+import time
+from unittest import mock
+
+from nova_numa_pmc.compute import monitor
+from nova_numa_pmc.scheduler import request
+from tests.bench import nova_hosts
+from tests.nova import base
+
+#: So long ago the host was audited: Nova saves times in whole seconds.
+AGO_S = 10
+
+
+class ChargeBase(base.NovaTest):
+    def audit(self):
+        """Have all hosts send metrics, some seconds ago."""
+        sent_s = time.time() - AGO_S
+        with mock.patch.object(monitor.time, 'time', lambda: sent_s):
+            for name in self.computes:
+                self.publish(name, 0.1, 0.1, taken_s=sent_s, interval_s=600.0)
+            self._run_periodics()
+
+    def charged(self, name):
+        """Return (vCPUs charged, the highest pressure that a guest would leave)."""
+        found = request.answer(
+            self.host_state(name),
+            request.question(nova_hosts.request_spec(1, 512)),
+            request.Rules(),
+            time.time(),
+        )
+        return found.charged_vcpus, found.outcome.used[0]
+
+
+class ArrivalTest(ChargeBase):
+    """Instances are told to the scheduler by nova-compute's messages."""
+
+    def setUp(self):
+        super().setUp()
+        self.start_hosts('one')
+        self.large, self.small = self.flavor(vcpus=4, memory_mb=1024), self.flavor(vcpus=1)
+
+    def test_an_arrival_and_a_departure_of_equal_size_do_not_cancel(self):
+        old = self.boot(self.large)
+        self.audit()
+        vcpus, calm = self.charged('one')
+        self.assertEqual(0, vcpus)
+        self.boot(self.large)
+        self._delete_server(old)
+        vcpus, pressed = self.charged('one')
+        self.assertEqual(4, vcpus)
+        self.assertLess(calm, pressed)
+        self.audit()
+        self.assertEqual((0, calm), self.charged('one'))
+
+    def test_a_departure_charges_nothing(self):
+        server = self.boot(self.small)
+        self.audit()
+        _, calm = self.charged('one')
+        self._delete_server(server)
+        self.assertEqual((0, calm), self.charged('one'))
+        self._delete_server(self.boot(self.large))
+        self.assertEqual((0, calm), self.charged('one'))
+
+
+class UntrackedArrivalTest(ArrivalTest):
+    """They are read from the database at each request, as with several cells."""
+
+    def setUp(self):
+        self.flags(track_instance_changes=False, group='filter_scheduler')
+        super().setUp()
+
+
+class MoveTest(ChargeBase):
+    def test_a_guest_that_moved_is_charged_where_it_is(self):
+        self.start_hosts('one', 'two')
+        flavor = self.flavor(vcpus=4, memory_mb=1024)
+        server, other = (self.boot(flavor, host=name) for name in ('one', 'two'))
+        self.audit()
+        self._live_migrate(server)
+        self._delete_server(other)
+        self.assertEqual((0, 4), (self.charged('one')[0], self.charged('two')[0]))
+
+
+class DedicatedTest(ChargeBase):
+    def setUp(self):
+        self.flags(cpu_dedicated_set='0-1,4-5', cpu_shared_set='2-3,6-7', group='compute')
+        super().setUp()
+        self.start_hosts('one')
+
+    def test_a_newcomer_with_dedicated_cpus_takes_no_shared_core(self):
+        self.audit()
+        _, calm = self.charged('one')
+        self.boot(self.flavor(vcpus=2, hw__cpu_policy='dedicated'))
+        self.assertEqual((0, calm), self.charged('one'))
+        self.boot(self.flavor(vcpus=3))
+        self.assertEqual(3, self.charged('one')[0])
+        self.audit()
+        self.assertEqual((0, calm), self.charged('one'))
