@@ -262,6 +262,11 @@ class SizeTest(unittest.TestCase):
     def test_two_nodes_stay_below_two_kilobytes_with_novas_own(self):
         self.assertLess(len(json.dumps(listed(largest(2), 99999, 99999999))), TWO_NODES_BYTES)
 
+    def test_without_them_so_do_two_hundred_instances(self):
+        counted = metrics.Counted(1790000000.0, tuple(f'{at:04x}-' for at in range(200)), 999)
+        ours = listed(largest(2), 99999, 99999999, counted)[-2:]
+        self.assertLess(len(json.dumps(ours)), TWO_NODES_BYTES)
+
     def test_sixty_four_nodes_fit_into_the_column(self):
         rng = random.Random(1)
         distances = tuple(

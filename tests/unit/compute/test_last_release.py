@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compute hosts and controllers of this release and of the last one understand each other.
+
+``tests/fixtures/last_release`` has what the last one writes of :data:`PUBLISHED`, and which
+options it knows; both are written anew, by its own code, when there is another one.
+"""
+
+import json
+import os
+import unittest
+
+from nova_numa_pmc import model
+from nova_numa_pmc.compute import metrics
+from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf
+from nova_numa_pmc.state import host_state
+from tests import fixtures
+
+GIB = 1 << 30
+PUBLISHED = host_state.HostState(
+    1790000000.0,
+    60.0,
+    model.HostView(
+        tuple(
+            model.NodeView(
+                at * 2,
+                20.0,
+                32,
+                64 * GIB,
+                (8 + at) * GIB,
+                3.5,
+                14.0,
+                4.25 + at,
+                1.5e9,
+                1e11,
+                0.25 if at else None,
+            )
+            for at in range(2)
+        ),
+        ((10, 32), (32, 10)),
+        1,
+    ),
+    (0.1, None),
+    'perf',
+    history=model.DemandHistory(7, 3.5),
+)
+COUNTED = metrics.Counted(1790000001.5, ('0fa1-x', '2b00-y'), 4)
+
+
+def of_last_release(name):
+    path = os.path.join(os.path.dirname(fixtures.__file__), 'last_release', name)
+    with open(path, encoding='utf-8') as file:
+        return json.load(file)
+
+
+class MetricsTest(unittest.TestCase):
+    def test_a_newer_scheduler_reads_older_metrics(self):
+        found = metrics.decode(of_last_release('metrics.json'))
+        self.assertEqual(PUBLISHED.view, found.view)
+        self.assertEqual(
+            (1790000000, 660, 28, 57344, (7, 3.5)),
+            (
+                found.taken_s,
+                found.interval_s,
+                found.vcpus_used,
+                found.memory_mb_used,
+                found.history,
+            ),
+        )
+        self.assertEqual((None, 0, (0, 0)), (found.sent_s, found.pinned_cpus, found.left(())))
+
+    def test_an_older_scheduler_finds_all_that_it_knows_in_newer_metrics(self):
+        # It ignores other keys, and what it reads has the version of its major number.
+        written = metrics.to_values(PUBLISHED, 28, 57344, 660, COUNTED)
+        for metric, values in zip(of_last_release('metrics.json'), written):
+            known = metric['numa_membw_values']
+            kept = {key: values.get(key) for key in known}
+            version = known.pop('pmc', None)
+            self.assertEqual(version and version // 100, version and kept.pop('pmc') // 100)
+            self.assertEqual(known, kept)
+
+
+class OptionsTest(unittest.TestCase):
+    def test_options_of_the_last_release_are_still_known_and_mean_the_same_by_default(self):
+        for name, module in (('scheduler', scheduler_conf), ('compute', compute_conf)):
+            now = {
+                option.name: option.default for _, found in module.list_opts() for option in found
+            }
+            for option, default in of_last_release('options.json')[name].items():
+                self.assertEqual(default, now.get(option, 'gone'), option)
