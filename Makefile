@@ -7,7 +7,7 @@ ARGS =
 
 .NOTPARALLEL:
 .PHONY: help demo test unit coverage lab lab-full functional test-nova test-nova-all test-nova-29 \
-	test-nova-31 test-nova-33 test-nova-34 test-nova-upstream lint docs bench bench-agent \
+	test-nova-31 test-nova-33 test-nova-34 test-nova-newest test-nova-upstream lint docs bench bench-agent \
 	bench-hook bench-placement bench-multiplex bench-sampling bench-rebalance bench-skew \
 	bench-orders bench-weigher arena arena-region bench-horizons bench-oversubscription bench-balance bench-crowded \
 	soak fuzz-metrics config setup setup-lab clean distclean
@@ -42,6 +42,9 @@ test-nova-all: test-nova-29 test-nova-31 test-nova-33 test-nova-34 ## Likewise o
 
 test-nova-29 test-nova-31 test-nova-33 test-nova-34: test-nova-%:
 	@tools/nova-tests nova$* $(ARGS)
+
+test-nova-newest: ## Likewise on the newest release in the package index, with the newest libraries
+	@tools/nova-tests novanewest $(ARGS)
 
 test-nova-upstream: ## Run Nova's own functional tests without and with us (ARGS: its options)
 	@tools/setup nova34
