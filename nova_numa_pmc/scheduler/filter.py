@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import nova.conf
 from nova.scheduler import filters, utils
+from oslo_config import cfg
 from oslo_log import log as logging
 
 from nova_numa_pmc.conf import scheduler as scheduler_conf
@@ -41,14 +42,24 @@ class NUMAPressureFilter(filters.BaseHostFilter):
         self, filter_obj_list: Iterable[HostState], spec_obj: RequestSpec
     ) -> list[HostState]:
         """Return the hosts that pass; the request is read once for all."""
-        if utils.request_is_rebuild(spec_obj):
+        judge = None if utils.request_is_rebuild(spec_obj) else _judge(spec_obj)
+        if judge is None:
             return list(filter_obj_list)
-        judge = _Judge(spec_obj)
         return [host_state for host_state in filter_obj_list if judge.passes(host_state)]
 
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
         """Return whether one host passes."""
-        return _Judge(spec_obj).passes(host_state)
+        judge = _judge(spec_obj)
+        return judge is None or judge.passes(host_state)
+
+
+def _judge(spec: RequestSpec) -> _Judge | None:
+    """Return who judges hosts, None where the options can't be read: then all pass."""
+    try:
+        return _Judge(spec)
+    except cfg.ConfigFileValueError as error:
+        LOG.error('Every host passes until this is fixed: [numa_pmc] %s', error)
+        return None
 
 
 class _Judge:

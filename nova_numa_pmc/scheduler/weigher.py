@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import nova.conf
 from nova.scheduler import utils, weights as nova_weights
 from nova.scheduler.filters import utils as filters_utils
+from oslo_config import cfg
 from oslo_log import log as logging
 
 from nova_numa_pmc.conf import scheduler as scheduler_conf
@@ -34,21 +35,26 @@ class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
     #: Bounds that are given keep Nova from stretching what is between them, as the difference of
     #: two hosts alone would else count as much as saturation.
     minval, maxval = 0.0, 1.0
+    #: The time of the decision [s since the epoch]; another where one is replayed.
+    clock = staticmethod(time.time)
 
     def weight_multiplier(self, host_state: HostState) -> float:
         """Return the multiplier, per aggregate, below 0 as what it multiplies is a penalty.
 
         A negative one, NaN or infinity would draw guests to pressed hosts or spoil all weights:
-        these count as 0.
+        these count as 0. So does one that can't be read, which weigh_objects() has logged.
         """
-        return -_multiplier(host_state)
+        try:
+            return -_multiplier(host_state, CONF.numa_pmc.weight_multiplier)
+        except cfg.ConfigFileValueError:
+            return 0.0
 
     def weigh_objects(
         self, weighed_obj_list: Sequence[WeighedObject], weight_properties: RequestSpec
     ) -> list[float]:
         """Return the hosts' penalties, 0 to 1; never raise: that would fail the boot."""
         try:
-            return _penalties(weighed_obj_list, weight_properties)
+            return _penalties(weighed_obj_list, weight_properties, self.clock())
         except Exception:
             LOG.exception('Hosts are not weighed by their NUMA pressure')
             return [0.0] * len(weighed_obj_list)
@@ -57,21 +63,23 @@ class NUMAPressureWeigher(nova_weights.BaseHostWeigher):
         raise NotImplementedError  # all hosts at once: the request is read once
 
 
-def _multiplier(host_state: HostState) -> float:
-    value = utils.get_weight_multiplier(
-        host_state, 'numa_pmc_weight_multiplier', CONF.numa_pmc.weight_multiplier
-    )
+def _multiplier(host_state: HostState, default: float) -> float:
+    """Return the multiplier of a host, with that of its aggregates."""
+    value = default
+    if host_state.aggregates:
+        value = utils.get_weight_multiplier(host_state, 'numa_pmc_weight_multiplier', default)
     return value if math.isfinite(value) and value > 0 else 0.0
 
 
-def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec) -> list[float]:
+def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec, now_s: float) -> list[float]:
     host_states = [each.obj for each in weighed]
     modes = [_mode(host_state) for host_state in host_states]
     question = request.question(spec)
     if question.neutral or question.asked is None or set(modes) == {scheduler_conf.OFF}:
         LOG.debug('Hosts are not weighed by their NUMA pressure: %s', question.neutral or 'off')
         return [0.0] * len(weighed)
-    conf, now_s, instance = CONF.numa_pmc, time.time(), question.instance_uuid
+    conf, instance = CONF.numa_pmc, question.instance_uuid
+    default = conf.weight_multiplier  # which weight_multiplier() may find to be none, unheard
     rules = request.Rules(conf.stale_after, conf.charge_new_guests)
     terms = penalty.PenaltyTerms(conf.penalty_floor, conf.weight_step, conf.penalty_jitter)
     answers = [_answer(host_state, question, rules, now_s) for host_state in host_states]
@@ -91,20 +99,22 @@ def _penalties(weighed: Sequence[WeighedObject], spec: RequestSpec) -> list[floa
                 request.describe(answer),
             )
     if scheduler_conf.SHADOW in modes:
-        candidates = [
-            shadow.ShadowHost(
-                each.obj.host,
-                each.weight,
-                0.0 if mode == scheduler_conf.OFF else -_multiplier(each.obj) * one,
-                -_multiplier(each.obj) * counts,
-                pressure,
-                request.age_s(each.obj, now_s),
-                answer,
+        candidates = []
+        for each, mode, one, counts, pressure, answer in zip(
+            weighed, modes, found, counted, pressures, answers
+        ):
+            multiplier = -_multiplier(each.obj, default)
+            candidates.append(
+                shadow.ShadowHost(
+                    each.obj.host,
+                    each.weight,
+                    0.0 if mode == scheduler_conf.OFF else multiplier * one,
+                    multiplier * counts,
+                    pressure,
+                    request.age_s(each.obj, now_s),
+                    answer,
+                )
             )
-            for each, mode, one, counts, pressure, answer in zip(
-                weighed, modes, found, counted, pressures, answers
-            )
-        ]
         LOG.info('%s', shadow.line(question, candidates, now_s))
     return counted
 

@@ -72,17 +72,6 @@ class UntrackedArrivalTest(ArrivalTest):
         super().setUp()
 
 
-class MoveTest(ChargeBase):
-    def test_a_guest_that_moved_is_charged_where_it_is(self):
-        self.start_hosts('one', 'two')
-        flavor = self.flavor(vcpus=4, memory_mb=1024)
-        server, other = (self.boot(flavor, host=name) for name in ('one', 'two'))
-        self.audit()
-        self._live_migrate(server)
-        self._delete_server(other)
-        self.assertEqual((0, 4), (self.charged('one')[0], self.charged('two')[0]))
-
-
 class DedicatedTest(ChargeBase):
     def setUp(self):
         self.flags(cpu_dedicated_set='0-1,4-5', cpu_shared_set='2-3,6-7', group='compute')

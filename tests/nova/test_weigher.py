@@ -14,7 +14,7 @@ from nova import objects, test
 from nova.scheduler import weights
 
 from nova_numa_pmc.compute import metrics
-from nova_numa_pmc.conf import scheduler as scheduler_conf
+from nova_numa_pmc.conf import compute as compute_conf, scheduler as scheduler_conf
 from nova_numa_pmc.scheduler import filter as pressure_filter, shadow, weigher
 from tests.bench import nova_hosts
 from tests.fixtures.metrics import listed, mutated, state
@@ -255,7 +255,7 @@ class ModeTest(SchedulerTest):
         self.assertEqual(([-19.0, -17.0, -5.0], []), self.weighed('odd'))
 
     def test_options_take_effect_without_a_restart(self):
-        for _, options in scheduler_conf.list_opts():
+        for _, options in (*scheduler_conf.list_opts(), *compute_conf.list_opts()):
             for option in options:
                 self.assertTrue(option.mutable, option.name)
 

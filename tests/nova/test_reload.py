@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The switches work without a restart: by SIGHUP, and for an aggregate with the next request."""
+
+import fixtures
+import nova.conf
+from oslo_config import fixture as config_fixture
+from oslo_service import service
+
+from tests.nova import base
+
+CONF = nova.conf.CONF
+
+
+class ReloadTest(base.NovaTest):
+    """Of two hosts ours prefers ``calm``; Nova's own weighers prefer ``roomy``."""
+
+    def setUp(self):
+        super().setUp()
+        self.flags(ram_weight_multiplier=3.0, cpu_weight_multiplier=0.0, group='filter_scheduler')
+        self.path = self.useFixture(fixtures.TempDir()).join('nova.conf')
+        self.write()
+        self.useFixture(config_fixture.Config(CONF)).set_config_files([self.path])
+        self.small = self.flavor()
+        self.start_hosts('roomy', 'calm')
+        self.boot(self.flavor(memory_mb=6144), host='calm')
+        self.send(roomy=(1.1, 1.1), calm=(0.3, 0.3))
+
+    def write(self, **options):
+        """Write nova.conf with these options of ``[numa_pmc]``."""
+        with open(self.path, 'w') as file:
+            file.write('[numa_pmc]\n')
+            file.writelines(f'{name} = {value}\n' for name, value in options.items())
+
+    def sighup(self, **options):
+        """Change nova.conf and do what nova-scheduler does when it gets SIGHUP.
+
+        ``nova.service.serve`` launches with ``restart_method='mutate'``, whose ``restart()`` is
+        what a worker's handler of the signal calls.
+        """
+        self.write(**options)
+        launcher = service.Launcher(CONF, restart_method='mutate')
+        launcher.services.services.append(self.scheduler)
+        launcher.restart()
+
+    def chosen(self):
+        return self.host_of(self.boot(self.small))
+
+    def test_sighup_turns_it_off_and_on_again(self):
+        self.assertEqual('calm', self.chosen())
+        for options, expected in (
+            ({'mode': 'off'}, 'roomy'),
+            ({}, 'calm'),
+            ({'weight_multiplier': 0}, 'roomy'),
+            ({'mode': 'shadow', 'weight_multiplier': 20}, 'roomy'),
+            ({'penalty_floor': 1.0, 'weight_multiplier': 0.1}, 'roomy'),
+        ):
+            with self.subTest(str(options)):
+                self.sighup(**options)
+                self.assertEqual(expected, self.chosen())
+
+    def test_the_filters_options_too(self):
+        self.sighup(max_pressure=0.2)
+        self.boot(self.small, expected_state='ERROR')
+        self.sighup(max_pressure=0.9)
+        self.assertEqual('calm', self.chosen())
+
+    def test_a_typo_stops_no_boot(self):
+        for name in ('mode', 'weight_multiplier', 'max_pressure', 'penalty_floor'):
+            with self.subTest(name):
+                self.sighup(**{name: 'x'})
+                self.chosen()
+                self.assertIn(f'Value for option {name} from', self.stdlog.logger.output)
+
+    def test_an_aggregate_overrides_with_the_next_request(self):
+        aggregate = self._create_aggregate('not-yet')
+        for host in ('roomy', 'calm'):
+            self.api.add_host_to_aggregate(aggregate, host)
+        for mode, expected in (('off', 'roomy'), (None, 'calm'), ('shadow', 'roomy')):
+            self.api.api_post(
+                f'/os-aggregates/{aggregate}/action',
+                {'set_metadata': {'metadata': {'numa_pmc_mode': mode}}},
+            )
+            self.assertEqual(expected, self.chosen())
