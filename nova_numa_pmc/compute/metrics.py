@@ -92,6 +92,7 @@ SCHEMA, _MAJOR = 102, 1
 #: more instances than this are not told.
 _UUID_DIGITS, _UUIDS_MAX = 4, 1000
 _UUIDS = 'pmc.u'
+_UUIDS_AT = len(_UUIDS)
 #: More would not fit into the column.
 NODES_MAX = 64
 INTERVAL_DEFAULT_S = 60
@@ -207,7 +208,7 @@ class HostMetrics:
 
         One whose digits another one has is taken to be there.
         """
-        digits = next(iter(self._current))[len(_UUIDS) :] if self.sent_s is not None else ''
+        digits = next(iter(self._current))[_UUIDS_AT:] if self.sent_s is not None else ''
         there = {uuid[:_UUID_DIGITS] for uuid in uuids}
         counted = [digits[at : at + _UUID_DIGITS] for at in range(0, len(digits), _UUID_DIGITS)]
         return sum(each not in there for each in counted), len(counted)
@@ -323,8 +324,12 @@ def _decode(metrics: object) -> HostMetrics | None:
     known = _checked(maxima, now, count)
     found = HostMetrics()
     found.taken_s, found.vcpus_used, found.memory_mb_used = now[:_HEADER]
+    found.sent_s = None
     first = next(iter(current))
-    found.sent_s = _whole(current[first]) if first[: len(_UUIDS)] == _UUIDS else None
+    if first[:_UUIDS_AT] == _UUIDS:
+        found.sent_s = sent_s = current[first]
+        if type(sent_s) is not int:
+            raise ValueError
     found.interval_s = (
         min(_whole(current['pmc.every']), _INTERVAL_MAX_S)
         if 'pmc.every' in current

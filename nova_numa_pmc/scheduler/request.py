@@ -255,9 +255,11 @@ def _since(found: metrics.HostMetrics, host_state: Host) -> tuple[float, float]:
     if saved is not None and saved.timestamp() > found.sent_s:
         gone, counted = found.left(host_state.instances)
         left = max(0, gone - _not_listed(host_state)) / max(1, counted)
+    if vcpus <= 0 and not left:
+        return vcpus, memory_mb
     shared = found.vcpus_used
     topology = host_state.numa_topology
-    if topology is not None and (vcpus > 0 or left):
+    if topology is not None:
         vcpus -= sum(len(cell.pinned_cpus) for cell in topology.cells) - found.pinned_cpus
         shared -= found.pinned_cpus
     return vcpus + left * shared, memory_mb + left * found.memory_mb_used
