@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 from typing import TYPE_CHECKING
+
+from oslo_config import cfg
 
 from nova_numa_pmc.cli import exits
 from nova_numa_pmc.cli.render import tables
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nova_numa_pmc import model
+    from nova_numa_pmc.scheduler import nova_weighers
 
 #: What is left out of the text, not of the JSON.
 _HOSTS_SHOWN = 30
@@ -40,6 +44,8 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
         if not best.passes:
             break
         by_name[best.host].consume(flavor)
+    passing = [verdict.host for verdict in rounds[0] if verdict.passes]
+    weighed, why = by_nova(args, passing, flavor, saved_s)
     if args.json:
         print(
             json.dumps(
@@ -49,6 +55,7 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
                     'saved_at': saved_s,
                     'chosen': [chosen(verdicts) for verdicts in rounds],
                     'hosts': [as_dict(verdict, by_name[verdict.host]) for verdict in rounds[0]],
+                    'weighers': weighed and weighers_as_dict(weighed, passing),
                 },
                 indent=2,
                 sort_keys=True,
@@ -56,7 +63,80 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
         )
     else:
         print(render(rounds, by_name))
+        print('\n' + (render_weighers(weighed, passing) if weighed else why))
     return exits.OK if rounds[-1][0].passes else exits.PROBLEM
+
+
+def by_nova(
+    args: argparse.Namespace, passing: list[str], flavor: replay.SavedFlavor, saved_s: float
+) -> tuple[nova_weighers.Weighed | None, str]:
+    """Ask all weighers that nova.conf names, where Nova is.
+
+    :param passing: hosts that our filter passes
+    :returns: (what they say, ''), or (None, why they can't be asked)
+    """
+    files = nova_conf.NovaConf(args.nova_conf).files
+    if not files:
+        return None, "Nova's other weighers are left out: --nova-conf would tell which there are"
+    if len(passing) < 2:
+        return None, "Nova's other weighers are left out: Nova asks none where one host is left"
+    with naming(args.hosts):
+        found = {replay.host(row).host: row for row in replay.rows(text_of(args.hosts))}
+    try:
+        # By name: the command needs no Nova, and nothing else of it may import any.
+        nova = importlib.import_module('nova_numa_pmc.scheduler.nova_weighers')
+        return nova.weigh([found[name] for name in passing], flavor, files, saved_s), ''
+    except ImportError as error:
+        return None, "Nova's other weighers are left out: %s: run it with Nova's Python" % error
+    except cfg.Error as error:
+        return None, "Nova's other weighers are left out: %s" % error
+    except Exception as error:
+        # Of Nova's objects, which take no row of another shape.
+        return None, "Nova's other weighers are left out: %s: %s" % (type(error).__name__, error)
+
+
+def weighers_as_dict(weighed: nova_weighers.Weighed, passing: list[str]) -> dict[str, Any]:
+    """Return what Nova's weighers say as plain data."""
+    return {
+        'chosen': passing[_best(weighed, passing)[0]],
+        'hosts': {
+            name: {'weight': weighed.weight(at)}
+            | {'shares': {each: listed[at] for each, listed in weighed.shares.items()}}
+            for at, name in enumerate(passing)
+        },
+        'failed': weighed.failed,
+    }
+
+
+def render_weighers(weighed: nova_weighers.Weighed, passing: list[str]) -> str:
+    """Return what Nova's weighers say as text: those that tell hosts apart, each in a column."""
+    telling = [name for name, listed in weighed.shares.items() if len(set(listed)) > 1]
+    silent = [name for name in weighed.shares if name not in telling]
+    order = _best(weighed, passing)
+    headings = ' '.join(['host', 'weight', *(tables.printable(name) for name in telling)])
+    rows = [
+        (
+            tables.printable(passing[at]),
+            tables.number(weighed.weight(at), 3),
+            *(tables.number(weighed.shares[name][at], 3) for name in telling),
+        )
+        for at in order[:_HOSTS_SHOWN]
+    ]
+    lines = tables.text(_table(headings, rows, (0,)))
+    if len(order) > _HOSTS_SHOWN:
+        lines.append('and %d more' % (len(order) - _HOSTS_SHOWN))
+    if silent:
+        lines.append('the same for all hosts: ' + ', '.join(map(tables.printable, silent)))
+    lines += [
+        'left out: %s' % tables.printable('%s: %s' % pair) for pair in weighed.failed.items()
+    ]
+    lines += ['', 'chosen by all of them: ' + tables.printable(passing[order[0]])]
+    return '\n'.join(lines)
+
+
+def _best(weighed: nova_weighers.Weighed, passing: list[str]) -> list[int]:
+    """List the hosts' positions, the best first."""
+    return sorted(range(len(passing)), key=lambda at: -weighed.weight(at))
 
 
 def read(path: str) -> tuple[list[replay.SavedHost], float]:

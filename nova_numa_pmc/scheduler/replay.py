@@ -101,10 +101,13 @@ def read(text: str) -> tuple[list[SavedHost], float]:
         rows, without one the latest measurement)
     :raises RowsError: says which row is wrong, and how
     """
-    hosts, saved_s = [], []
+    hosts, saved_s, names = [], [], set()
     for number, row in enumerate(rows(text), 1):
         try:
             hosts.append(host(row))
+            if hosts[-1].host in names:
+                raise ValueError('%s is there twice' % hosts[-1].host)
+            names.add(hosts[-1].host)
             saved_s.append(amount(row, 'saved_at', None))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RowsError('row %d: %s' % (number, error)) from None

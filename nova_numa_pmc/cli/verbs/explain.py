@@ -6,7 +6,8 @@ where a guest that runs was placed and would be placed now. Nothing is recorded
 or written.
 
 With --hosts: which host the scheduler's filter and weigher would choose, from
-saved rows of Nova's compute_nodes table, without Nova.
+saved rows of Nova's compute_nodes table, without Nova. Where Nova can be
+imported and --nova-conf is given, what each configured weigher says as well.
 
 examples:
   nova-numa-rebalance explain --vcpus 4 --memory 8G

@@ -84,6 +84,21 @@ class ExplainHostsTest(unittest.TestCase):
         self.assertIn('and 10 more', self.text(rows, *SIZE)[1])
         self.assertEqual(40, len(self.call(rows, *SIZE)[1]['hosts']))
 
+    def test_without_nova_the_other_weighers_are_left_out_and_it_says_so(self):
+        rows = [row('a', 2.0, 2.0), row('b', 1.0, 1.0)]
+        for nova_conf, said in (
+            (self.write('nova.conf', ''), "left out: No module named 'nova': run it with Nova's"),
+            ('/nowhere', 'left out: --nova-conf would tell'),
+        ):
+            code, out = self.text(rows, *SIZE, '--nova-conf', nova_conf)
+            self.assertEqual((0, True), (code, said in out), out)
+        self.assertIsNone(self.call(rows, *SIZE)[1]['weighers'])
+        self.assertIn('where one host is left', self.text(rows[:1], *SIZE)[1])
+
+    def test_a_host_is_there_once(self):
+        code, out = self.text([row('a', 2.0), row('b', 1.0), row('a', 3.0)], *SIZE)
+        self.assertEqual((1, True), (code, 'row 3: a is there twice' in out))
+
     def test_a_file_that_cant_be_used(self):
         code, out = self.text('host,metrics', *SIZE)
         self.assertEqual(1, code)

@@ -2,6 +2,7 @@
 from collections.abc import Mapping
 from datetime import datetime
 
+from nova.objects.compute_node import ComputeNode
 from nova.objects.monitor_metric import MonitorMetricList
 from nova.objects.numa import NUMATopology
 
@@ -20,3 +21,10 @@ class HostState:
     num_instances: int
     stats: dict[str, str]
     numa_topology: NUMATopology | None
+    def update(
+        self,
+        compute: ComputeNode | None = ...,
+        service: dict[str, object] | None = ...,
+        aggregates: list[object] | None = ...,
+        inst_dict: dict[str, object] | None = ...,
+    ) -> None: ...

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weigh saved hosts with the weighers that nova.conf names, by Nova's own code.
+
+For a command on a machine that has Nova: its configuration becomes this process's. What a row of
+compute_nodes lacks counts as Nova's HostState has it before it is filled: 0.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import nova.conf
+from nova import objects as nova_objects
+from nova.scheduler import host_manager, weights
+from oslo_config import cfg
+
+from nova_numa_pmc.conf import scheduler as scheduler_conf
+from nova_numa_pmc.record import Record
+from nova_numa_pmc.scheduler import weigher
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nova_numa_pmc.scheduler.replay import SavedFlavor
+
+CONF = nova.conf.CONF
+#: Their fields are made when Nova runs.
+objects: Any = nova_objects
+
+#: No instance's and no host's; Nova wants one.
+_NO_UUID = '00000000-0000-0000-0000-000000000000'
+#: Columns that are copied; the others are derived from them or from nothing.
+_INTS = 'vcpus', 'vcpus_used', 'memory_mb', 'memory_mb_used', 'local_gb', 'local_gb_used'
+#: Nova's defaults of ``initial_…_allocation_ratio``, for rows that have none.
+_RATIOS = {'cpu': 4.0, 'ram': 1.0, 'disk': 1.0}
+
+
+class Weighed(Record):
+    """What Nova's weighers say of the hosts of a request.
+
+    :param shares: weigher → what it adds to each host's weight, in the order of nova.conf
+    :param failed: weigher → why it can't be asked
+    """
+
+    shares: dict[str, list[float]]
+    failed: dict[str, str]
+
+    def weight(self, at: int) -> float:
+        """Return the weight of a host, by its position."""
+        return sum(listed[at] for listed in self.shares.values())
+
+
+def weigh(
+    rows: Sequence[Mapping[str, Any]], flavor: SavedFlavor, files: Sequence[str], now_s: float
+) -> Weighed:
+    """Weigh hosts with each configured weigher.
+
+    Our jitter is left out, as the instance's uuid is not known.
+
+    :param rows: of compute_nodes, two at least: Nova weighs no single host
+    :param files: nova.conf and others, the last overriding
+    :param now_s: the time of the decision [s since the epoch]
+    :raises cfg.Error: an option can't be used
+    :raises ImportError: a class that is named there isn't installed
+    :raises Exception: of any kind, where a row isn't one of Nova's
+    """
+    _configure(files)
+    handler = weights.HostWeightHandler()
+    classes = handler.get_matching_classes(CONF.filter_scheduler.weight_classes)
+    spec, hosts = _spec(flavor), [_host_state(row) for row in rows]
+    shares: dict[str, list[float]] = {}
+    failed: dict[str, str] = {}
+    for each in classes:
+        try:
+            one = each()
+            if isinstance(one, weigher.NUMAPressureWeigher):
+                one.clock = lambda: now_s
+            found = {
+                weighed.obj.nodename: weighed.weight
+                for weighed in handler.get_weighed_objects([one], hosts, spec)
+            }
+            shares[each.__name__] = [found[host.nodename] for host in hosts]
+        except cfg.Error:
+            raise
+        except Exception as error:  # of any weigher, which may want what rows don't tell
+            failed[each.__name__] = f'{type(error).__name__}: {error}'[:200]
+    return Weighed(shares, failed)
+
+
+def _configure(files: Sequence[str]) -> None:
+    # As host/nova_conf.py: no other source that a file names is fetched.
+    CONF._load_alternative_sources = lambda: None  # type: ignore[method-assign]
+    CONF(
+        [], project='nova', default_config_files=list(files), default_config_dirs=[], use_env=False
+    )
+    scheduler_conf.register_opts(CONF)
+    CONF.set_override('penalty_jitter', 0.0, group=scheduler_conf.GROUP.name)
+    objects.register_all()
+
+
+def _spec(flavor: SavedFlavor) -> nova_objects.RequestSpec:
+    """Make the request for one server with no server group, image properties or devices."""
+    spec: nova_objects.RequestSpec = objects.RequestSpec(
+        instance_uuid=_NO_UUID,
+        num_instances=1,
+        numa_topology=None,
+        pci_requests=objects.InstancePCIRequests(requests=[]),
+        ignore_hosts=None,
+        force_hosts=None,
+        force_nodes=None,
+        requested_destination=None,
+        instance_group=None,
+        scheduler_hints={},
+        image=objects.ImageMeta(properties=objects.ImageMetaProps()),
+        flavor=objects.Flavor(
+            vcpus=flavor.vcpus,
+            memory_mb=flavor.memory_mb,
+            root_gb=0,
+            ephemeral_gb=0,
+            swap=0,
+            extra_specs=dict(flavor.extra_specs),
+        ),
+    )
+    return spec
+
+
+def _host_state(row: Mapping[str, Any]) -> host_manager.HostState:
+    """Make the HostState that the scheduler would make of a row."""
+    name = row.get('host') or row['hypervisor_hostname']
+    found = {key: int(row.get(key) or 0) for key in _INTS}
+    reported, stats = row.get('metrics') or '[]', row.get('stats') or {}
+    if type(stats) is str:
+        stats = json.loads(stats)
+    free_disk_gb = row.get('free_disk_gb')
+    if free_disk_gb is None:
+        free_disk_gb = found['local_gb'] - found['local_gb_used']
+    compute = objects.ComputeNode(
+        host=name,
+        hypervisor_hostname=row.get('hypervisor_hostname') or name,
+        uuid=_NO_UUID,
+        host_ip=None,
+        hypervisor_type=row.get('hypervisor_type') or '',
+        hypervisor_version=int(row.get('hypervisor_version') or 0),
+        cpu_info='{}',
+        supported_hv_specs=[],
+        pci_device_pools=None,
+        numa_topology=None,
+        updated_at=None,
+        free_ram_mb=found['memory_mb'] - found['memory_mb_used'],
+        free_disk_gb=int(free_disk_gb),
+        disk_available_least=row.get('disk_available_least'),
+        stats={key: str(value) for key, value in stats.items()},
+        metrics=reported if type(reported) is str else json.dumps(reported),
+        **{
+            f'{kind}_allocation_ratio': float(row.get(f'{kind}_allocation_ratio') or ratio)
+            for kind, ratio in _RATIOS.items()
+        },
+        **found,
+    )
+    state = host_manager.HostState(
+        compute.host, compute.hypervisor_hostname, row.get('cell') or None
+    )
+    aggregates = [
+        objects.Aggregate(metadata={str(key): str(value) for key, value in metadata.items()})
+        for metadata in row.get('aggregates') or []
+    ]
+    state.update(compute=compute, service={}, aggregates=aggregates, inst_dict={})
+    return state

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``explain --hosts`` asks Nova's own weighers where Nova is."""
+
+import json
+import os
+import subprocess
+import sys
+
+import fixtures
+import testtools
+
+from tests.fixtures.compute_nodes import row
+
+NOVA_CONF = """
+[filter_scheduler]
+weight_classes = nova.scheduler.weights.all_weighers, odd_weigher.Odd,
+    nova_numa_pmc.scheduler.weigher.NUMAPressureWeigher
+ram_weight_multiplier = 2.0
+[numa_pmc]
+max_pressure = 2
+"""
+#: A weigher of somebody else's, which wants what rows don't tell.
+ODD = """
+from nova.scheduler import weights
+
+class Odd(weights.BaseHostWeigher):
+    def _weigh_object(self, host_state, weight_properties):
+        return host_state.no_such_thing
+"""
+
+
+class WeighersTest(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.directory = self.useFixture(fixtures.TempDir()).path
+        self.write('odd_weigher.py', ODD)
+
+    def write(self, name, text):
+        path = os.path.join(self.directory, name)
+        with open(path, 'w') as file:
+            file.write(text)
+        return path
+
+    def explain(self, rows, conf, *arguments):
+        """Run the command with Nova's Python; return what it printed."""
+        done = subprocess.run(
+            [
+                sys.executable,
+                '-c',
+                'import sys; from nova_numa_pmc.cmd import rebalance; sys.exit(rebalance.main())',
+                'explain',
+                *('--hosts', self.write('hosts.json', json.dumps(rows))),
+                *('--nova-conf', self.write('nova.conf', conf)),
+                *('--vcpus', '2', '--memory', '1G', *arguments),
+            ],
+            stdout=subprocess.PIPE,
+            check=True,
+            text=True,
+            cwd=self.directory,
+            env={**os.environ, 'PYTHONPATH': os.pathsep.join([self.directory, *sys.path])},
+        )
+        return done.stdout
+
+    def test_each_weigher_of_nova_conf_is_asked(self):
+        size = {'memory_mb': 16384, 'memory_mb_used': 4096}
+        said = json.loads(
+            self.explain(
+                [
+                    row('roomy', 3.5, 3.5, **dict(size, memory_mb=65536)),
+                    row('calm', 0.1, 0.1, **size),
+                    row('other', 3.5, 3.5, aggregates=[{'ram_weight_multiplier': '0'}], **size),
+                    row('full', 9.0, 9.0, **size),
+                ],
+                NOVA_CONF,
+                '--json',
+            )
+        )
+        ours = {each['host']: each['share'] for each in said['hosts']}
+        hosts = said['weighers']['hosts']
+        self.assertEqual({'roomy', 'calm', 'other'}, set(hosts))
+        self.assertEqual(ours['calm'], 0)
+        for name, found in hosts.items():
+            self.assertAlmostEqual(ours[name], found['shares']['NUMAPressureWeigher'])
+            self.assertAlmostEqual(sum(found['shares'].values()), found['weight'])
+        self.assertEqual(
+            [2.0, 0.4, 0.0],
+            [round(hosts[name]['shares']['RAMWeigher'], 9) for name in ('roomy', 'calm', 'other')],
+        )
+        self.assertIn('CPUWeigher', hosts['calm']['shares'])
+        self.assertIn('no_such_thing', said['weighers']['failed']['Odd'])
+        self.assertEqual('calm', said['weighers']['chosen'])
+
+    def test_the_text_has_a_column_for_each_that_tells_hosts_apart(self):
+        rows = [
+            row('roomy', 0.1, 0.1, memory_mb=65536, vcpus_used=5),
+            row('calm', 0.1, 0.1, memory_mb=16384),
+        ]
+        said = self.explain(rows, NOVA_CONF.replace('odd_weigher.Odd,', ''))
+        self.assertRegex(said, r'(?m)^host +weight +(CPU|RAM)Weigher +(RAM|CPU)Weigher$')
+        self.assertRegex(said, r'(?m)^roomy +2\.983 ')
+        self.assertRegex(said, r'(?m)^calm +1\.400 ')
+        self.assertIn('the same for all hosts: ', said)
+        self.assertIn('chosen by all of them: roomy', said)
