@@ -35,7 +35,7 @@ def run(args: argparse.Namespace, guest: model.Guest) -> int:
     by_name = {host.host: host for host in hosts}
     rounds: list[list[replay.Verdict]] = []
     for _ in range(args.count):
-        rounds.append(replay.judge(hosts, flavor, conf, saved_s))
+        rounds.append(replay.verdicts(hosts, flavor, conf, saved_s))
         best = rounds[-1][0]
         if not best.passes:
             break
@@ -108,16 +108,16 @@ def chosen(verdicts: list[replay.Verdict]) -> str | None:
 
 def as_dict(verdict: replay.Verdict, host: replay.SavedHost) -> dict[str, Any]:
     """Return a host's verdict as plain data."""
-    answer = verdict.answer
+    estimate = verdict.estimate
     return {
         'host': verdict.host,
         'passes': verdict.passes,
         'why': verdict.why,
         'weight': verdict.weight,
         'share': verdict.share,
-        'told': request.describe(answer),
-        'outcome': answer.outcome and answer.outcome._asdict(),
-        'charged_vcpus': answer.charged_vcpus,
+        'told': request.describe(estimate),
+        'outcome': estimate.outcome and estimate.outcome._asdict(),
+        'charged_vcpus': estimate.charged_vcpus,
         'nodes': replay.parts(host),
     }
 
@@ -131,7 +131,7 @@ def render(rounds: list[list[replay.Verdict]], by_name: dict[str, replay.SavedHo
             tables.printable(verdict.host),
             tables.number(verdict.share, 3),
             verdict.why or 'passes',
-            request.describe(verdict.answer),
+            request.describe(verdict.estimate),
         )
         for number, verdict in enumerate(verdicts, 1)
     ]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.core.scheduling.aggregates import Aggregates, Usual
     from nova_numa_pmc.core.scheduling.outcome import ExpectedGuest, Outcome
-    from nova_numa_pmc.scheduler.request import Answer
+    from nova_numa_pmc.scheduler.request import HostEstimate
 
     #: A domain's utilisations: CPU, bandwidth, link; 0.0: unknown.
     _Parts = tuple[float, float, float]
@@ -35,51 +35,51 @@ _FEWEST = 8
 _NO_HISTORY = 0, 0.0
 
 
-def pressures(answers: Sequence[Answer], asked: ExpectedGuest) -> list[float | None]:
+def pressures(estimates: Sequence[HostEstimate], guest: ExpectedGuest) -> list[float | None]:
     """Return the highest pressure that the guest would leave on the nodes it uses, by host.
 
     :returns: None where a host's pressure is unknown; infinite where none of its CPUs is one that
         guests may use
     """
-    kinds, rates, histories = _known(answers)
+    kinds, rates, histories = _known(estimates)
     # Without maxima traffic makes no pressure.
     rate = _median(rates) if rates and any(kind[1] for kind in kinds) else None
     has_history = any(guests for guests, _ in histories)
     if has_history:
-        asked = expecting(asked, expected(histories))
-    traffic = expected_traffic(asked.demand_cores, asked.intensity, rate) or 0
-    least = _quartiles(answers, asked, traffic) if len(kinds) > 1 else None
-    cores, as_decided = asked.demand_cores, rate is None and not has_history
+        guest = expecting(guest, expected(histories))
+    traffic = expected_traffic(guest.demand_cores, guest.intensity, rate) or 0
+    least = _quartiles(estimates, guest, traffic) if len(kinds) > 1 else None
+    cores, as_decided = guest.demand_cores, rate is None and not has_history
     listed: list[float | None] = []
-    for answer in answers:
-        found, host = answer[0], answer[-1]
-        if found is None:
+    for estimate in estimates:
+        outcome, host = estimate[0], estimate[-1]
+        if outcome is None:
             listed.append(None)
-        elif host is None or found[1][0] >= ranking.ABSURD:
+        elif host is None or outcome[1][0] >= ranking.ABSURD:
             listed.append(math.inf)
         elif least is not None:
-            listed.append(_completed(host, found, asked, traffic, least))
+            listed.append(_completed(host, outcome, guest, traffic, least))
         elif as_decided:
-            listed.append(found[1][0])
+            listed.append(outcome[1][0])
         else:
-            listed.append(_highest(host, found, asked, cores, traffic))
+            listed.append(_highest(host, outcome, guest, cores, traffic))
     return listed
 
 
 def _known(
-    answers: Sequence[Answer],
+    estimates: Sequence[HostEstimate],
 ) -> tuple[set[tuple[bool, bool, bool]], list[float], list[tuple[int, float]]]:
     """Return which parts hosts know, their bytes per core-second and their histories."""
     kinds: set[tuple[bool, bool, bool]] = set()
     rates: list[float] = []
     histories: list[tuple[int, float]] = []
-    for answer in answers:  # by position: names cost as much as all else here
-        found, host = answer[0], answer[-1]
-        if found is not None and host is not None and found[1][0] < ranking.ABSURD:
+    for estimate in estimates:  # by position: names cost as much as all else here
+        outcome, host = estimate[0], estimate[-1]
+        if outcome is not None and host is not None and outcome[1][0] < ranking.ABSURD:
             kinds.add(_knows(host))
             if host.rate is not None:
                 rates.append(host.rate)
-            histories.append(answer[-2] or _NO_HISTORY)
+            histories.append(estimate[-2] or _NO_HISTORY)
     return kinds, rates, histories
 
 
@@ -121,14 +121,14 @@ def _any(column: Sequence[float | None] | None) -> bool:
 
 
 def _highest(
-    host: Aggregates, found: Outcome, asked: ExpectedGuest, cores: float, traffic: float
+    host: Aggregates, outcome: Outcome, guest: ExpectedGuest, cores: float, traffic: float
 ) -> float:
     """Return the highest pressure of the domains that the guest would use.
 
-    :param cores: the demand of ``asked``
+    :param cores: the demand of ``guest``
     :param traffic: of the guest [bytes/s]
     """
-    at = found[3]
+    at = outcome[3]
     if host.usual and len(at) == 1:
         (where,) = at
         known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
@@ -140,30 +140,36 @@ def _highest(
                 return known.link[where]
             return pressure
         return max(_of_domain(known, where, cores, traffic))
-    return max(map(max, _parts(host, asked, found, traffic)))
+    return max(map(max, _parts(host, guest, outcome, traffic)))
 
 
 def _completed(
-    host: Aggregates, found: Outcome, asked: ExpectedGuest, traffic: float, least: Sequence[float]
+    host: Aggregates,
+    outcome: Outcome,
+    guest: ExpectedGuest,
+    traffic: float,
+    least: Sequence[float],
 ) -> float:
     """Return the same with the parts that the host doesn't know taken from others.
 
     :param least: the upper quartile of each part
     """
     lacking = [quartile for quartile, knows in zip(least, _knows(host)) if not knows]
-    return max(*lacking, *map(max, _parts(host, asked, found, traffic)), 0.0)
+    return max(*lacking, *map(max, _parts(host, guest, outcome, traffic)), 0.0)
 
 
-def _quartiles(answers: Sequence[Answer], asked: ExpectedGuest, traffic: float) -> list[float]:
+def _quartiles(
+    estimates: Sequence[HostEstimate], guest: ExpectedGuest, traffic: float
+) -> list[float]:
     """Return the upper quartile of each part over the hosts that know it."""
     values: tuple[list[float], ...] = ([], [], [])
     hosts = 0
-    for answer in answers:
-        found, host = answer.outcome, answer.host
-        if found is None or host is None or found.used[0] >= ranking.ABSURD:
+    for estimate in estimates:
+        outcome, host = estimate.outcome, estimate.host
+        if outcome is None or host is None or outcome.used[0] >= ranking.ABSURD:
             continue
         hosts += 1
-        parts = _parts(host, asked, found, traffic)
+        parts = _parts(host, guest, outcome, traffic)
         for part, knows in enumerate(_knows(host)):
             if knows:
                 values[part].append(max(domain[part] for domain in parts))
@@ -173,16 +179,18 @@ def _quartiles(answers: Sequence[Answer], asked: ExpectedGuest, traffic: float) 
     ]
 
 
-def _parts(host: Aggregates, asked: ExpectedGuest, found: Outcome, traffic: float) -> list[_Parts]:
+def _parts(
+    host: Aggregates, guest: ExpectedGuest, outcome: Outcome, traffic: float
+) -> list[_Parts]:
     """Return the utilisations of the domains that a guest would use, 0.0 for what is unknown."""
-    cores = sum(host.cores[at] for at in found.cpus) or 1.0
-    shares = {at: asked.demand_cores * host.cores[at] / cores for at in found.cpus}
-    adds = dict.fromkeys(found.mems or found.cpus, traffic / len(found.mems or found.cpus))
+    cores = sum(host.cores[at] for at in outcome.cpus) or 1.0
+    shares = {at: guest.demand_cores * host.cores[at] / cores for at in outcome.cpus}
+    adds = dict.fromkeys(outcome.mems or outcome.cpus, traffic / len(outcome.mems or outcome.cpus))
     if host.usual:
         known: Usual = host  # type: ignore[assignment]  # usual: no None in its columns
-        return [_of_domain(known, at, shares.get(at), adds.get(at, 0)) for at in found.at]
+        return [_of_domain(known, at, shares.get(at), adds.get(at, 0)) for at in outcome.at]
     nodes, _ = missing.completed(host.view().nodes)
-    return [ranking.parts(nodes[at], shares.get(at), adds.get(at, 0)) for at in found.at]
+    return [ranking.parts(nodes[at], shares.get(at), adds.get(at, 0)) for at in outcome.at]
 
 
 def _of_domain(host: Usual, at: int, cores: float | None, added: float) -> _Parts:

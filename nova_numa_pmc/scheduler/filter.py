@@ -24,13 +24,13 @@ LOG = logging.getLogger(__name__)
 
 scheduler_conf.register_opts(CONF)
 
-#: Extra specs that were warned of: once each, as a flavor is asked for again and again.
+#: Extra specs that were warned of: once each, as a flavor is requested again and again.
 _WARNED: set[str] = set()
 _WARNED_MAX = 1000
 
 
 class NUMAPressureFilter(filters.BaseHostFilter):
-    """Pass the hosts that hold the guest within the pressure ceiling, and on one node if asked.
+    """Pass the hosts that hold the guest within the pressure ceiling, and on one node if required.
 
     A rebuild stays where it is and changes nothing of what is counted here.
     """
@@ -43,45 +43,46 @@ class NUMAPressureFilter(filters.BaseHostFilter):
         """Return the hosts that pass; the request is read once for all."""
         if utils.request_is_rebuild(spec_obj):
             return list(filter_obj_list)
-        judge = _Judge(spec_obj)
-        return [host_state for host_state in filter_obj_list if judge.passes(host_state)]
+        request_filter = _RequestFilter(spec_obj)
+        return [host_state for host_state in filter_obj_list if request_filter.passes(host_state)]
 
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
         """Return whether one host passes."""
-        return _Judge(spec_obj).passes(host_state)
+        return _RequestFilter(spec_obj).passes(host_state)
 
 
-class _Judge:
-    """A request and the operator's rules for it."""
+class _RequestFilter:
+    """A request, and the options by which hosts are filtered for it."""
 
     def __init__(self, spec: RequestSpec) -> None:
-        self.question = request.question(spec)
-        self.everything = self.question.neutral or self.question.pinned
-        if self.everything:
-            LOG.debug('Every host passes: %s', self.everything)
-        for problem in self.question.wishes.problems:
+        self.guest_request = request.read(spec)
+        self.why_all_pass = self.guest_request.neutral or self.guest_request.pinned
+        if self.why_all_pass:
+            LOG.debug('Every host passes: %s', self.why_all_pass)
+        for problem in self.guest_request.wishes.problems:
             if problem not in _WARNED and len(_WARNED) < _WARNED_MAX:
                 _WARNED.add(problem)
                 LOG.warning('Ignoring an extra spec: %s', problem)
-        self.terms = request.terms(self.question, CONF.numa_pmc)
-        self.rules = request.Rules(CONF.numa_pmc.stale_after, CONF.numa_pmc.charge_new_guests)
+        self.filter_options = request.filter_options(self.guest_request, CONF.numa_pmc)
+        self.estimate_options = request.EstimateOptions(
+            CONF.numa_pmc.stale_after, CONF.numa_pmc.charge_new_guests
+        )
         self.now_s = time.time()
 
     def passes(self, host_state: HostState) -> bool:
         """Return whether a host passes."""
-        if self.everything:
+        if self.why_all_pass:
             return True
-        try:
-            answer = request.answer(host_state, self.question, self.rules, self.now_s)
-        except Exception as error:
-            answer = request.Answer(None, f'{error!r:.200}')
-        why = request.objection(answer, self.terms)
+        estimate = request.estimate(
+            host_state, self.guest_request, self.estimate_options, self.now_s
+        )
+        why = request.objection(estimate, self.filter_options)
         if why:
             LOG.debug(
                 '(%s, %s) fails: %s: %s',
                 host_state.host,
                 host_state.nodename,
                 why,
-                request.describe(answer),
+                request.describe(estimate),
             )
         return not why

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ASSUMED_PRESSURE, ASSUMED_VCPUS_PER_CPU = 0.3, 0.625
 
 
-class PenaltyTerms(Record):
+class PenaltyOptions(Record):
     """How the operator wants pressure to count; see ``conf/scheduler.py``.
 
     :param floor: pressure up to which there is no penalty
@@ -35,13 +35,13 @@ class PenaltyTerms(Record):
     jitter: float = 0.05
 
 
-def penalty(pressure: float, terms: PenaltyTerms) -> float:
+def penalty(pressure: float, options: PenaltyOptions) -> float:
     """Return the penalty of a host, 0 to 1.
 
     :param pressure: the highest that the guest would leave on the nodes it uses; infinite: none
         of them has a CPU that guests may use
     """
-    floor, step, _ = terms
+    floor, step, _ = options
     if not pressure < floor + 1.0:  # NaN as well
         return 1.0
     # Both 1e-9: what rounding may take off a whole step, or leave of nothing.
@@ -49,7 +49,7 @@ def penalty(pressure: float, terms: PenaltyTerms) -> float:
 
 
 def of_host(
-    host: Host, pressure: float | None, terms: PenaltyTerms, instance_uuid: str | None = None
+    host: Host, pressure: float | None, options: PenaltyOptions, instance_uuid: str | None = None
 ) -> float:
     """Return the penalty of a host, 0 to 1; what is not known is assumed by Nova's counts.
 
@@ -58,9 +58,9 @@ def of_host(
     """
     if pressure is None:
         pressure = assumed(host.vcpus_used, host.vcpus_total)
-    found = penalty(pressure, terms)
-    if terms.jitter:
-        found = min(1.0, found + terms.jitter * random_part(instance_uuid, host.host))
+    found = penalty(pressure, options)
+    if options.jitter:
+        found = min(1.0, found + options.jitter * random_part(instance_uuid, host.host))
     return found
 
 
