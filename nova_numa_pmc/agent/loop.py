@@ -12,7 +12,7 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.agent.metrics import exporting
+from nova_numa_pmc.agent.metrics.exporter import Exporter
 from nova_numa_pmc.exceptions import NumaPmcError, StateBusy
 from nova_numa_pmc.host import notify
 from nova_numa_pmc.state import state_files
@@ -130,11 +130,11 @@ class Service:
         clock: Callable[[], float] = time.monotonic,
         tell: Callable[..., object] = notify.notify,
         watchdog_s: float | None = None,
-        exporter: exporting.Exporter | None = None,
+        exporter: Exporter | None = None,
     ) -> None:
         self._agent, self._read_options, self._log = agent, read_options, log
         self._wait, self._clock, self._tell = wait, clock, tell
-        self._exporter = exporter or exporting.Exporter(log)
+        self._exporter = exporter or Exporter(log)
         # Twice within the time that systemd waits, as sd_watchdog_enabled(3) recommends.
         self._patience_s = watchdog_s / 2 if watchdog_s else float('inf')
 

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc.conf import agent as agent_conf, settings
 from nova_numa_pmc.core import host_view, pools
-from nova_numa_pmc.core.rebalance import eligibility, guest_load, moves, planner, regrets_format
+from nova_numa_pmc.core.rebalance import (
+    eligibility,
+    guest_load,
+    plan_records,
+    planner,
+    regrets_format,
+)
 from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_remark
 from nova_numa_pmc.core.rebalance.regrets import RebalanceMemory, forgotten
 from nova_numa_pmc.exceptions import MigrationError, StateError
@@ -68,7 +74,7 @@ class Rebalancer:
             tuple[str, tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]], ...
         ] = ()
 
-    def consider(self, tick: Tick, sampler: Sampler) -> moves.Plan | None:
+    def consider(self, tick: Tick, sampler: Sampler) -> plan_records.Plan | None:
         """Plan, and begin or tell the moves.
 
         Nothing is planned while moves are in hand: what is measured then is theirs.
@@ -96,7 +102,7 @@ class Rebalancer:
                 tick.now.boottime_ns,
             ),
             self._regrets,
-            self.options.terms,
+            self.options.rebalance_options,
             tick.sample.elapsed_s,
             tick.now.boottime_ns / 1e9,
         )
@@ -117,7 +123,7 @@ class Rebalancer:
         self._moving.begin(plan, tick.record.promises)
         return plan
 
-    def _tell(self, plan: moves.Plan) -> None:
+    def _tell(self, plan: plan_records.Plan) -> None:
         """Log a plan once, until another one takes its place."""
         shown = tuple(
             (move.kind, tuple((step.uuid, step.to_nodes, step.mem_nodes) for step in move.steps))
@@ -165,7 +171,7 @@ def situation(
     places: Mapping[str, tuple[int, ...]] | None = None,
     began_ns: int | None = None,
     now_ns: int | None = None,
-) -> moves.Situation:
+) -> plan_records.Situation:
     """Join what a tick has found into what the rebalancer is told.
 
     Of nodes it is told the room that those who move memory look for, too.
@@ -194,7 +200,7 @@ def situation(
     for node in tick.host.nodes:
         with contextlib.suppress(MigrationError):
             free.append((node.id, node_room.available_bytes(node.id, root)))
-    return moves.Situation(
+    return plan_records.Situation(
         seen,
         loads,
         sampler.latencies_ns(tick.host),

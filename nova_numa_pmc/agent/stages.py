@@ -222,7 +222,8 @@ class Agent:
         if ours and tick.record and not (self._moving.busy or tick.paused):
             with self._problem_log.stage('fetching memory'):
                 self._moving.begin(
-                    self._late_starts.fetches(tick, self.options.terms), tick.record.promises
+                    self._late_starts.fetches(tick, self.options.rebalance_options),
+                    tick.record.promises,
                 )
         return tick
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from contextlib import AbstractContextManager
 
-    from nova_numa_pmc.core.rebalance import moves
+    from nova_numa_pmc.core.rebalance import plan_records
     from nova_numa_pmc.measurement import Sample
     from nova_numa_pmc.state import promises_file
 
@@ -48,7 +48,7 @@ class ObservedHost(Record):
     problems: tuple[str, ...]
     pool: pools.Pool
     sample: Sample | None = None
-    situation: moves.Situation | None = None
+    situation: plan_records.Situation | None = None
 
 
 class CommandContext:
@@ -234,7 +234,7 @@ class CommandContext:
 
     def propose(
         self, seen: ObservedHost, horizon_s: float, names: Collection[str] = ()
-    ) -> tuple[moves.Plan, moves.Situation]:
+    ) -> tuple[plan_records.Plan, plan_records.Situation]:
         """Plan what pays within a time; widening is left to the agent, which remembers it.
 
         :param seen: it was measured
@@ -255,7 +255,7 @@ class CommandContext:
                 )
             )
         return planner.propose(
-            situation, self.options.terms._replace(widen=False), horizon_s
+            situation, self.options.rebalance_options._replace(widen=False), horizon_s
         ), situation
 
 

@@ -77,7 +77,7 @@ class GuestStatus(Record):
     :param held_nodes: node ids that its CPUs may run on, (): on all; None: not known
     :param bytes_by_node: {node id: bytes}, None: not known
     :param home_ratio: share of its memory on the nodes where it was promised, None: not known
-    :param fixed: why it is not moved, a code as in :class:`moves.GuestLoad`; '' it may be
+    :param fixed: why it is not moved, a code as in :class:`plan_records.GuestLoad`; '' it may be
     :param moved: what brought it where it is; None: its start
     :param problem: what could not be read, ''
     :param wants: its demand so far as the agent has written it, None: none

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc import model
     from nova_numa_pmc.cli.context import CommandContext
-    from nova_numa_pmc.core.rebalance import moves
+    from nova_numa_pmc.core.rebalance import plan_records
 
 LOG = logging.getLogger('nova_numa_pmc.cli.run_moves')
 #: How often it is looked whether libvirt works on a guest that is being moved [s].
@@ -90,7 +90,7 @@ def hold_move_lock(here: CommandContext, who: str, wait_s: float) -> move_lock.M
 
 def make(
     here: CommandContext,
-    plan: moves.Plan,
+    plan: plan_records.Plan,
     promised: dict[str, model.Promise],
     who: str,
     wait_s: float = 0.0,

@@ -29,7 +29,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc.agent import loop, options as agent_options, stages
-from nova_numa_pmc.agent.metrics import exporting
+from nova_numa_pmc.agent.metrics.exporter import Exporter
 from nova_numa_pmc.cli import exits
 from nova_numa_pmc.conf import agent as agent_conf, settings
 from nova_numa_pmc.exceptions import NumaPmcError, SettingsError, StateBusy
@@ -137,7 +137,7 @@ def _serve(args: argparse.Namespace, options: agent_conf.AgentOptions) -> int:
     with (
         loop.signals() as wait,
         stages.Agent(options, args.root, _listener(args.root)) as agent,
-        exporting.Exporter(LOG, options.metrics) as exporter,
+        Exporter(LOG, options.metrics) as exporter,
     ):
         wait.also(*agent.descriptors)
         LOG.info(

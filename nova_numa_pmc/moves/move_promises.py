@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import promises
 from nova_numa_pmc.core import host_view, pools
-from nova_numa_pmc.core.rebalance import eligibility, moves
+from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.exceptions import GuestGone, MigrationError
 from nova_numa_pmc.host import cgroups, guests
 from nova_numa_pmc.host.paging import guest_mover
@@ -38,7 +38,7 @@ class PlannedMove(Record):
         back
     """
 
-    move: moves.Move
+    move: plan_records.Move
     promised: Mapping[str, model.Promise]
     targets: Mapping[str, model.Promise]
 
@@ -115,15 +115,15 @@ class MovePromises:
 
     def _mover(
         self,
-        move: moves.Move,
-        step: moves.Step,
+        move: plan_records.Move,
+        step: plan_records.Step,
         guest: model.Guest,
         host: model.Topology,
         after: model.Promise,
     ) -> guest_mover.GuestMove | CpuMove:
         groups = cgroups.find(guest.pid, self._root)
         cpus = None
-        if move.kind != moves.FETCH and step.to_nodes:
+        if move.kind != plan_records.FETCH and step.to_nodes:
             cpus = (
                 pools.cpus_held(after, host, guest)
                 if tuple(step.to_nodes) == after.cpu_nodes
@@ -136,16 +136,16 @@ class MovePromises:
         if not step.mem_nodes:
             return CpuMove(groups, cpus, self._port)
         count = sum(1 for each in move.steps if each.mem_nodes)
-        terms = self.options.terms
+        rebalance_options = self.options.rebalance_options
         return guest_mover.GuestMove(
             groups,
             step.mem_nodes,
             cpus,
             ours=left_by_us(groups),
             root=self._root,
-            terms=guest_mover.PagingTerms(
-                bytes_per_sec=max(1, terms.bytes_per_sec // count),
-                reserve_bytes=terms.reserve_bytes,
+            limits=guest_mover.PagingLimits(
+                bytes_per_sec=max(1, rebalance_options.bytes_per_sec // count),
+                reserve_bytes=rebalance_options.reserve_bytes,
             ),
             clock=self._clock,
             port=self._port,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import model
 from nova_numa_pmc.core import host_view, pools
 from nova_numa_pmc.core.placement import l3
-from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.host import cpuset
 from nova_numa_pmc.host.paging import guest_mover
 from nova_numa_pmc.moves.reassertion import left_by_us
@@ -28,7 +28,7 @@ class MovePart(Record):
     :param mover: moves its memory; only CPUs where no memory is to follow
     """
 
-    step: moves.Step
+    step: plan_records.Step
     before: model.Promise
     after: model.Promise
     mover: guest_mover.GuestMove | CpuMove
@@ -65,12 +65,14 @@ class CpuMove:
         return cpuset.undo(self._groups, self._changes, write=self._port.write)
 
 
-def promised_after(move: moves.Move, step: moves.Step, before: model.Promise) -> model.Promise:
+def promised_after(
+    move: plan_records.Move, step: plan_records.Step, before: model.Promise
+) -> model.Promise:
     """Return a guest's promise once a move is made."""
-    if move.kind == moves.WIDEN:
+    if move.kind == plan_records.WIDEN:
         return before
     after = before
-    if move.kind != moves.FETCH:
+    if move.kind != plan_records.FETCH:
         after = after._replace(cpu_nodes=tuple(step.to_nodes), origin=model.PLACED)
     if step.mem_nodes:
         after = after._replace(mem_nodes=tuple(step.mem_nodes), mem_bytes=())

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from nova_numa_pmc.agent.metrics.shown import Scrape
+    from nova_numa_pmc.agent.metrics.scrape import Scrape
     from nova_numa_pmc.conf.metrics import Address
 
     _Request = socket.socket | tuple[bytes, socket.socket]

@@ -11,13 +11,16 @@ from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_rema
 
 if TYPE_CHECKING:
     from nova_numa_pmc.cli.context import ObservedHost
-    from nova_numa_pmc.core.rebalance import moves
+    from nova_numa_pmc.core.rebalance import plan_records
 
 _NAMES_SHOWN = 6
 
 
 def lines(
-    plan: moves.Plan, situation: moves.Situation, horizon_s: float, seen: ObservedHost
+    plan: plan_records.Plan,
+    situation: plan_records.Situation,
+    horizon_s: float,
+    seen: ObservedHost,
 ) -> list[str]:
     """Return a plan as lines of text.
 
@@ -57,7 +60,9 @@ def lines(
     return found
 
 
-def to_data(plan: moves.Plan, situation: moves.Situation, seen: ObservedHost) -> dict[str, Any]:
+def to_data(
+    plan: plan_records.Plan, situation: plan_records.Situation, seen: ObservedHost
+) -> dict[str, Any]:
     """Return a plan, made of what was measured, as plain data."""
     assert seen.sample is not None
     return {

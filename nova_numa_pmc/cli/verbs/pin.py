@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model
 from nova_numa_pmc.cli import context, exits, options, run_moves
-from nova_numa_pmc.core.rebalance import eligibility, moves
+from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.exceptions import CpusetError, MigrationError
 from nova_numa_pmc.host import cgroups
 from nova_numa_pmc.state import history, overrides
@@ -119,9 +119,11 @@ def _bring(
         raise MigrationError(
             'guest %s cannot be moved: %s' % (guest.name, eligibility.WORDS[fixed])
         )
-    step = moves.Step(guest.uuid, guest.name, promise.cpu_nodes, (node_id,), home, 0)
-    move = moves.asked_for(moves.MOVE, (step,), 'pinned there')
-    return run_moves.make(here, moves.Plan((move,)), seen.record.promises, history.PIN, wait_s)
+    step = plan_records.Step(guest.uuid, guest.name, promise.cpu_nodes, (node_id,), home, 0)
+    move = plan_records.asked_for(plan_records.MOVE, (step,), 'pinned there')
+    return run_moves.make(
+        here, plan_records.Plan((move,)), seen.record.promises, history.PIN, wait_s
+    )
 
 
 def _is_elsewhere(here: context.CommandContext, guest: model.Guest, node_id: int) -> bool:

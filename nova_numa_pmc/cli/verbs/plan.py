@@ -27,7 +27,7 @@ from nova_numa_pmc.core.rebalance import planner
 if TYPE_CHECKING:
     import argparse
 
-    from nova_numa_pmc.core.rebalance import moves
+    from nova_numa_pmc.core.rebalance import plan_records
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +78,10 @@ def run(args: argparse.Namespace, here: context.CommandContext | None = None) ->
 
 
 def show(
-    plan: moves.Plan, situation: moves.Situation, horizon_s: float, seen: context.ObservedHost
+    plan: plan_records.Plan,
+    situation: plan_records.Situation,
+    horizon_s: float,
+    seen: context.ObservedHost,
 ) -> None:
     """Print a plan as text, and to stderr what could not be told."""
     print('\n'.join(plans.lines(plan, situation, horizon_s, seen)), flush=True)

@@ -43,7 +43,7 @@ _UNSEEN_SHARE = 0.25  # of what was to move: more than a QEMU's own read-only pa
 _HOPELESS_BYTES = 64 << 20  # refused one after another: pinned, and so is the rest
 
 
-class PagingTerms(Record):
+class PagingLimits(Record):
     """Limits by which a guest's memory is moved.
 
     :param bytes_per_sec: the rate limit
@@ -123,7 +123,7 @@ class GuestMove:
         ours: Held | None = None,
         bind: bool = False,
         page_bytes: int | None = None,
-        terms: PagingTerms | None = None,
+        limits: PagingLimits | None = None,
         since: int | None = None,
         root: str = '/',
         clock: Callable[[], float] = time.monotonic,
@@ -150,7 +150,7 @@ class GuestMove:
         self._groups, self._root, self._clock, self._port = groups, root, clock, port
         self._mems, self._mem_bytes, self._cpus = tuple(mems), tuple(mem_bytes), cpus
         self._ours = ours or Held(frozenset(), frozenset())
-        self._bind, self._page_bytes, self._terms = bind, page_bytes, terms or PagingTerms()
+        self._bind, self._page_bytes, self._limits = bind, page_bytes, limits or PagingLimits()
         for node in self._mems:
             node_room.available_bytes(node, root)
         self._since = mappings.start_ticks(groups.pid, root) if since is None else since
@@ -239,7 +239,7 @@ class GuestMove:
             self._ours = self._ours._replace(mems=frozenset())
 
     def _walk_until_done(self) -> Generator[None, None, str]:
-        bucket = TokenBucket(self._terms.bytes_per_sec, self._terms.batch_bytes, self._clock())
+        bucket = TokenBucket(self._limits.bytes_per_sec, self._limits.batch_bytes, self._clock())
         state = DONE
         for walk in range(1, _WALKS + 1):
             moved_before = self.progress.moved_bytes
@@ -292,12 +292,12 @@ class GuestMove:
 
     def _windows(self) -> Iterator[tuple[mappings.Mapping, int, int]]:
         for mapping in mappings.read(self._groups.pid, self._root, bool(self._page_bytes)):
-            step_bytes = max(self._terms.batch_bytes, mapping.page_bytes)
+            step_bytes = max(self._limits.batch_bytes, mapping.page_bytes)
             for start, end in page_choice.windows(mapping.start, mapping.end, step_bytes):
                 yield mapping, start, end
 
     def _target(self, mapping: mappings.Mapping) -> int | None:
-        room_bytes = self._terms.reserve_bytes + self._terms.batch_bytes
+        room_bytes = self._limits.reserve_bytes + self._limits.batch_bytes
         # A pool's pages don't come from free memory.
         return page_choice.next_target(
             self._wanted,

@@ -11,7 +11,7 @@ from nova_numa_pmc.conf import (
     metrics as metrics_conf,
     settings,
 )
-from nova_numa_pmc.core.rebalance import moves
+from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.exceptions import SettingsError
 from tests.fixtures.checkout import SAMPLE
 
@@ -50,8 +50,8 @@ class ReadTest(unittest.TestCase):
         found, problems = self.read('')
         self.assertEqual(agent_conf.AgentOptions(settings.read(os.devnull)), found)
         self.assertEqual(
-            (True, True, 'off', [], moves.RebalanceTerms()),
-            (found.publish, found.reassert, found.rebalance, problems, found.terms),
+            (True, True, 'off', [], plan_records.RebalanceOptions()),
+            (found.publish, found.reassert, found.rebalance, problems, found.rebalance_options),
         )
 
     def test_all_set(self):
@@ -61,7 +61,7 @@ class ReadTest(unittest.TestCase):
                 False,
                 False,
                 'dry-run',
-                moves.RebalanceTerms(
+                plan_records.RebalanceOptions(
                     bytes_per_tick=100 << 20,
                     moves_per_hour=3,
                     changes_per_hour=4,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Input and output of the rebalancer.
+"""Records that the rebalancer takes and returns: a host's situation, its options, a plan.
 
-Records only. Beside :mod:`nova_numa_pmc.model` and not in it, because the libvirt hook loads
+Beside :mod:`nova_numa_pmc.model` and not in it, because the libvirt hook loads
 that at every guest start and never moves a guest that runs. Cores are core-seconds per second.
 """
 
@@ -92,8 +92,8 @@ class Situation(Record):
 LOCAL_NS = 80.0
 
 
-class RebalanceTerms(Record):
-    """On what terms guests are moved; the operator's knobs of the rebalancer.
+class RebalanceOptions(Record):
+    """The operator's options of the rebalancer: what moves cost, and how many there may be.
 
     :param bytes_per_tick: memory that one plan may set in motion. A larger guest goes alone,
         and the following plans wait until their shares have paid for it
