@@ -91,13 +91,13 @@ def check_interval(conf: NovaConf) -> Iterator[Finding]:
 
 
 def weighed_cpu_metrics(conf: NovaConf) -> list[str]:
-    """Return the CPU metrics that Nova's MetricsWeigher is told to weigh."""
+    """Return the CPU metrics that Nova's MetricsWeigher weighs."""
     named = [each.partition('=')[0].strip() for each in conf.get('weight_setting', 'metrics')]
     return [name for name in named if name.startswith('cpu.')]
 
 
-def check_metrics(conf: NovaConf) -> Iterator[Finding]:
-    """Check that CPU metrics which are weighed are sent, and that notifications can end."""
+def check_cpu_metrics(conf: NovaConf) -> Iterator[Finding]:
+    """Check that the CPU metrics which Nova's MetricsWeigher reads are sent."""
     wanted = weighed_cpu_metrics(conf)
     if wanted and NAME in enabled(conf) and not conf.get('cpu_metrics', 'numa_pmc'):
         yield Finding(
@@ -108,8 +108,17 @@ def check_metrics(conf: NovaConf) -> Iterator[Finding]:
             '[numa_pmc] cpu_metrics = true, then restart nova-compute',
             conf.file_of('weight_setting', 'metrics'),
         )
+
+
+def check_options(conf: NovaConf) -> Iterator[Finding]:
+    """Check the monitor's own options; a bad value is then among ``conf.findings``."""
     for name in ('metrics_deadband', 'metrics_heartbeat'):
-        conf.get(name, 'numa_pmc')  # a bad value is among conf.findings then
+        conf.get(name, 'numa_pmc')
+    yield from ()
+
+
+def check_notifications(conf: NovaConf) -> Iterator[Finding]:
+    """Check that nova-compute gives up a notification that can't be delivered."""
     drivers = [name for name in conf.get('driver', _NOTIFICATIONS) if name not in _SILENT]
     if drivers and enabled(conf) and conf.get('retry', _NOTIFICATIONS) < 0:
         yield Finding(

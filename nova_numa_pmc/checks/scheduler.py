@@ -166,8 +166,8 @@ def check_choice(conf: NovaConf) -> Iterator[Finding]:
         )
 
 
-def check_metrics(conf: NovaConf) -> Iterator[Finding]:
-    """Check whether Nova's MetricsWeigher reads metrics that our monitor sends on demand only."""
+def check_cpu_metrics(conf: NovaConf) -> Iterator[Finding]:
+    """Check whether Nova's MetricsWeigher reads metrics that our monitor sends only if enabled."""
     wanted = weighed_cpu_metrics(conf)
     if wanted and WEIGHER in conf.get('weight_classes', _GROUP):
         yield Finding(

@@ -15,6 +15,7 @@ from oslo_config import cfg
 from nova_numa_pmc import model
 from nova_numa_pmc.conf import settings
 from nova_numa_pmc.core import counter_roles
+from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SettingsError
 from nova_numa_pmc.record import Record
 
@@ -237,7 +238,7 @@ def _per_node(
     found = []
     for node, text in values.items():
         try:
-            if not (node.isascii() and node.isdigit()):
+            if not is_number(node):
                 raise ValueError(node)
             found.append((int(node), convert(text)))
         except ValueError:

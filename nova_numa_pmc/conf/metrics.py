@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ipaddress
 
+from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SettingsError
 from nova_numa_pmc.record import Record
 
@@ -61,7 +62,7 @@ def parse(text: str, remote: bool) -> Address | None:
     host, _, port = text.rpartition(':')
     try:
         address = ipaddress.ip_address({'localhost': '127.0.0.1'}.get(host, host.strip('[]')))
-        if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        if not (is_number(port) and 0 < int(port) < 65536):
             raise ValueError(port)
     except ValueError:
         raise SettingsError(

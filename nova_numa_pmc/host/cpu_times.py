@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.host.cgroups import read_text
 from nova_numa_pmc.record import Record
 
@@ -47,7 +48,7 @@ def read(root: str = '/') -> Times:
         if not name.startswith('cpu') or name == 'cpu':
             continue
         fields = _numbers(rest.split())
-        if not _is_number(name[3:]) or fields is None or len(fields) < 7:
+        if not is_number(name[3:]) or fields is None or len(fields) < 7:
             return Times()
         cpu = int(name[3:])
         busy[cpu] = tick_ns * sum(fields[at] for at in _BUSY_FIELDS)
@@ -62,11 +63,7 @@ def busy_ns(root: str = '/') -> dict[int, int] | None:
 
 
 def _numbers(words: list[str]) -> list[int] | None:
-    return [int(word) for word in words] if all(map(_is_number, words)) else None
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 21
+    return [int(word) for word in words] if all(map(is_number, words)) else None
 
 
 def passed(

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
+from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import DomainError, GuestGone, StateError
 from nova_numa_pmc.host import domain_memory, domain_values as values, domain_xml
 
@@ -257,7 +258,7 @@ def _running_guest(xml: bytes, default_huge_page_bytes: int) -> model.Guest | No
 def _id(found: Found) -> int | None:
     digits = found['domain'][0].attributes.get('id', '')
     # It only names the guest: an odd one is no reason to leave it out.
-    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else None
+    return int(digits) if is_number(digits, 9) else None
 
 
 def _word(found: Found, path: str, name: str) -> str | None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cpulist import parse_cpulist
+from nova_numa_pmc.cpulist import is_number, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, TopologyError
 from nova_numa_pmc.host.files import path_of, read_text
 
@@ -106,7 +106,7 @@ def _of_gpus(root: str) -> Iterator[_Kind]:
         # A GPU that is in use by nobody tells its node, too, and -1 where it has none.
         for line in (_text(root, f'{_GPUS}/{name}/numa_status') or '').splitlines():
             label, _, value = line.partition(':')
-            if label == 'Node' and _is_number(value.strip()):
+            if label == 'Node' and is_number(value.strip()):
                 yield int(value), model.NodeMemory(model.DEVICE, f'GPU {name[:40]}')
 
 
@@ -118,7 +118,7 @@ def _of_initiators(root: str, alone: Set[int], with_cpus: Set[int]) -> Iterator[
         nearest = {
             int(name[4:])
             for name in _names(root, f'{_NODES}/node{number}/access0/initiators')
-            if name[:4] == 'node' and _is_number(name[4:])
+            if name[:4] == 'node' and is_number(name[4:])
         } or {number}
         if nearest & initiators and not nearest & with_cpus:
             yield number, model.NodeMemory(model.DEVICE, 'ACPI: nearest to a device')
@@ -131,7 +131,7 @@ def _of_dax(root: str) -> Iterator[_Kind]:
         except OSError:
             continue
         target = _text(root, f'{_DAX}/{name}/target_node') or ''
-        if driver == 'kmem' and _is_number(target):
+        if driver == 'kmem' and is_number(target):
             yield int(target), model.NodeMemory(model.SLOW, name[:40])
 
 
@@ -139,7 +139,7 @@ def _of_tiers(root: str, with_cpus: Set[int]) -> Iterator[_Kind]:
     tiers: dict[int, frozenset[int]] = {}
     for name in _names(root, _TIERS):
         digits = name.removeprefix('memory_tier')
-        if digits != name and _is_number(digits):
+        if digits != name and is_number(digits):
             tiers[int(digits)] = _list(root, f'{_TIERS}/{name}/nodelist') or frozenset()
     usual = max((tier for tier, numbers in tiers.items() if numbers & with_cpus), default=None)
     for tier in sorted(tiers):
@@ -167,7 +167,3 @@ def _list(root: str, path: str) -> frozenset[int]:
         return parse_cpulist(_text(root, path) or '')
     except CpuListError:
         return frozenset()
-
-
-def _is_number(text: str) -> bool:
-    return bool(text) and text.isascii() and text.isdigit() and len(text) < 10

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cpulist import MAX_CPUS, format_cpulist, parse_cpulist
+from nova_numa_pmc.cpulist import MAX_CPUS, format_cpulist, is_number, parse_cpulist
 from nova_numa_pmc.exceptions import TopologyError
 from nova_numa_pmc.host import huge_pools
 from nova_numa_pmc.host.files import meminfo_bytes, path_of, read_cpus, read_text, whole_number
@@ -194,11 +194,7 @@ def _node_numbers(root: str) -> tuple[int, ...]:
     except OSError as error:
         raise TopologyError(f'{path_of(root, _NODES)}: {error.strerror}') from error
     return tuple(
-        sorted(
-            int(name[4:])
-            for name in names
-            if name[:4] == 'node' and name[4:].isascii() and name[4:].isdigit()
-        )
+        sorted(int(name[4:]) for name in names if name[:4] == 'node' and is_number(name[4:]))
     )
 
 

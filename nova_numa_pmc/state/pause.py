@@ -11,6 +11,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import state_files
@@ -47,9 +48,8 @@ def read(directory: str) -> Paused | None:
 
 def _parse(text: str) -> Paused:
     since, _, reason = text.rstrip('\n').partition(' ')
-    known = since.isascii() and since.isdigit() and len(since) < 20
     return Paused(
-        int(since) if known else None,
+        int(since) if is_number(since) else None,
         ''.join(char if char.isprintable() else '?' for char in reason[:REASON_MAX]),
     )
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 
 from nova_numa_pmc import model
-from nova_numa_pmc.cpulist import format_cpulist, parse_cpulist
+from nova_numa_pmc.cpulist import format_cpulist, is_number, parse_cpulist
 from nova_numa_pmc.exceptions import CpuListError, StateError
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import state_files
@@ -42,7 +42,7 @@ _OVERDUE, STALE_MIN_S, _INTERVAL_MAX_S = 3, 30.0, 600.0
 
 _MAGIC, _MAJOR, _MINOR = 'nova-numa-pmc-pools', 1, 2
 _SIZE_MAX_BYTES = 4 << 20
-_AMOUNT_MAX, _NUMBER_LENGTH_MAX = 2**60, 19
+_AMOUNT_MAX = 2**60
 _COLUMNS = 7
 
 
@@ -262,12 +262,6 @@ def _known(text: str) -> int | None:
 
 
 def _whole(text: str) -> int:
-    # str.isdigit alone would take other scripts' digits, and int() '_', '+' and spaces.
-    if not (
-        text.isascii()
-        and text.isdigit()
-        and len(text) <= _NUMBER_LENGTH_MAX
-        and int(text) <= _AMOUNT_MAX
-    ):
+    if not is_number(text) or int(text) > _AMOUNT_MAX:
         raise ValueError('%.40r is out of place' % text)
     return int(text)

@@ -23,7 +23,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from nova_numa_pmc.cli import exits, options
+from nova_numa_pmc.cli import confirm, exits, options
 from nova_numa_pmc.cli.render import tables
 from nova_numa_pmc.conf import settings
 from nova_numa_pmc.core import node_memory
@@ -147,7 +147,7 @@ def run(
 
 def _agreed(ask: Callable[[str], str]) -> bool:
     try:
-        return ask('measure now? [y/N] ').strip().lower() in ('y', 'yes')
+        return confirm.confirmed(ask, 'measure now?')
     except EOFError:
         raise CalibrationError('not a terminal: use --yes to measure without asking') from None
 

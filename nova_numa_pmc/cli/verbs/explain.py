@@ -30,7 +30,7 @@ from nova_numa_pmc import extra_specs, model
 from nova_numa_pmc.cli import dry_run, exits, options
 from nova_numa_pmc.cli.render import status, tables
 from nova_numa_pmc.conf import settings
-from nova_numa_pmc.cpulist import format_nodes
+from nova_numa_pmc.cpulist import format_nodes, is_number
 from nova_numa_pmc.exceptions import NumaPmcError
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ def _highest(value: float | list[float]) -> str:
 
 
 def _vcpus(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= _VCPUS_MAX):
+    if not (is_number(text) and 0 < int(text) <= _VCPUS_MAX):
         raise argparse.ArgumentTypeError('%.40r is not a number from 1 to %d' % (text, _VCPUS_MAX))
     return int(text)
 
@@ -318,9 +318,7 @@ def _vcpus(text: str) -> int:
 def _memory_bytes(text: str) -> int:
     digits, unit = (text, 'M') if text[-1:].isdigit() else (text[:-1], text[-1:].upper())
     if not (
-        digits.isascii()
-        and digits.isdigit()
-        and len(digits) < 16
+        is_number(digits, 15)
         and unit in _UNITS
         and 0 < int(digits) * _UNITS[unit] <= _MEMORY_MAX_BYTES
     ):

@@ -17,9 +17,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import context, exits, options, run_moves
+from nova_numa_pmc.cli import confirm, context, exits, options, run_moves
 from nova_numa_pmc.cli.render import plans
-from nova_numa_pmc.cli.verbs import apply, plan as plan_command, status as status_command
+from nova_numa_pmc.cli.verbs import plan as plan_command, status as status_command
 from nova_numa_pmc.state import history
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace, here: context.CommandContext | None = None) ->
         print('\n'.join(plans.lines(plan, situation, args.horizon, seen)), flush=True)
     if not plan.moves:
         return exits.OK
-    if not asks or not apply.agreed(here, 'make these moves?'):
+    if not asks or not confirm.agreed(here, 'make these moves?'):
         return exits.NOT_EMPTY
     outcome = run_moves.make(here, plan, seen.record.promises, history.APPLY, args.wait)
     run_moves.say_outcome(outcome, print)

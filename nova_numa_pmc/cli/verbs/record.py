@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from nova_numa_pmc.cli import exits, intervals, live
 from nova_numa_pmc.cli.render import tables
+from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.recordings import recording
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _duration(text: str) -> float:
 
 def _whole(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and low <= int(text) <= high):
+        if not (is_number(text) and low <= int(text) <= high):
             raise argparse.ArgumentTypeError('not a whole number from %d to %d' % (low, high))
         return int(text)
 

@@ -21,9 +21,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.cli import context, exits, options, run_moves, undo_plan
+from nova_numa_pmc.cli import confirm, context, exits, options, run_moves, undo_plan
 from nova_numa_pmc.cli.render import tables
-from nova_numa_pmc.cli.verbs import apply
 from nova_numa_pmc.core.rebalance.explain_move import explain_move
 from nova_numa_pmc.state import history
 
@@ -34,14 +33,14 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument('--move', metavar='ID', help='only this move of the history')
-    apply.add_moving(parser)
+    options.add_moving(parser)
     options.add_common(parser)
 
 
 def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
     """Show what would be taken back, ask, do it; return the exit code."""
     here = here or context.CommandContext(args.root)
-    if not apply.may_ask(args, here):
+    if not confirm.can_ask(args, here):
         return exits.USAGE
     here.need_root()
     entries, _ = history.read(here.root)
@@ -51,7 +50,7 @@ def run(args: argparse.Namespace, here: context.CommandContext | None = None) ->
         _show(found)
     outcome, said_no = None, False
     if found.plan.moves:
-        said_no = not args.yes and not apply.agreed(here, 'take these back?')
+        said_no = not args.yes and not confirm.agreed(here, 'take these back?')
         if not said_no:
             outcome = run_moves.make(
                 here, found.plan, seen.record.promises, history.UNDO, args.wait, found.targets

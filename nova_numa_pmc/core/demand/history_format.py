@@ -19,6 +19,7 @@ from nova_numa_pmc.core.demand.demand_history import (
     Wants,
 )
 from nova_numa_pmc.core.demand.streams import BINS, Stream
+from nova_numa_pmc.cpulist import is_number
 
 TYPE_CHECKING = False  # not typing's, which is slow to import
 
@@ -75,7 +76,7 @@ def from_data(data: Any) -> Histories:
                 *_series(each),
             )
         for node, each in checked.mapping(data['others'], _NODES_MAX).items():
-            if not (node.isascii() and node.isdigit() and len(node) < 6):
+            if not is_number(node, 5):
                 raise ValueError('%.40r is not a node' % node)
             found.others[int(node)] = Wants(*_series(each))
         for name, count, total in checked.sequence(data['flavors'], FLAVORS_MAX):

@@ -55,16 +55,8 @@ class HostModel(Layout):
         """Return what a guest would add at a place; its memory all there, or as it lies."""
         if len(place.cpus) == 1 and place in mover.effects:
             return mover.effects[place]
-        found = losses.effect(
-            place.cpus,
-            mover.demand,
-            self._cpu_shares(mover, place.cpus),
-            mover.mem_shares if place.memory is None else ((place.memory, 1.0),),
-            mover.stalls_per_ns,
-            mover.traffic,
-            self.latencies_ns,
-            queues=mover.counted,
-        )
+        mem_shares = mover.mem_shares if place.memory is None else ((place.memory, 1.0),)
+        found = self.effect_with_memory(mover, place.cpus, mem_shares)
         if len(place.cpus) == 1:
             mover.effects[place] = found
         return found
@@ -168,8 +160,10 @@ class HostModel(Layout):
             mover.at, mover.effect, mover.effects = place.cpus, then, {}
             self.host_loss.put(then)
 
-    def as_it_was(self, mover: Mover, cpus: tuple[int, ...], mem_shares: Parts) -> losses.Effect:
-        """Return what a guest would add at a former place with its memory as it lay then."""
+    def effect_with_memory(
+        self, mover: Mover, cpus: tuple[int, ...], mem_shares: Parts
+    ) -> losses.Effect:
+        """Return what a guest would add at a place with these shares of its memory by node."""
         return losses.effect(
             cpus,
             mover.demand,

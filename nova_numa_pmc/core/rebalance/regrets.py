@@ -175,7 +175,7 @@ def _spared(trial: Trial, host_model: HostModel) -> float | None:
             return None
         removed.append(mover.effect)
         added.append(
-            host_model.as_it_was(
+            host_model.effect_with_memory(
                 mover,
                 host_model.positions(from_nodes),
                 tuple(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.conf import settings
 from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.core.measurements import Counts
+from nova_numa_pmc.cpulist import is_number
 from nova_numa_pmc.exceptions import SourceUnavailable
 from nova_numa_pmc.host.cgroups import read_text
 from nova_numa_pmc.host.sources import Evidence
@@ -192,7 +193,7 @@ class Resctrl:
             return found  # it was removed
         for name in names:
             number = name.removeprefix('mon_L3_')
-            if number != name and number.isascii() and number.isdigit() and len(number) < 6:
+            if number != name and is_number(number, 5):
                 total, local = (
                     _amount(os.path.join(group, 'mon_data', name, kind))
                     for kind in ('mbm_total_bytes', 'mbm_local_bytes')
@@ -243,7 +244,7 @@ def _amount(path: str) -> int | None:
         text = read_text(path).strip()
     except OSError:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) < 20) or int(text) >= _MAX_BYTES:
+    if not is_number(text) or int(text) >= _MAX_BYTES:
         return None
     return int(text)
 
@@ -254,9 +255,7 @@ def _tasks(group: str) -> frozenset[int]:
         words = read_text(os.path.join(group, 'tasks')).split()
     except OSError:
         return frozenset()
-    return frozenset(
-        int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 12
-    )
+    return frozenset(int(word) for word in words if is_number(word, 11))
 
 
 def _moved(before: Mapping[int, Bytes | None] | None, now: Domains) -> Domains:

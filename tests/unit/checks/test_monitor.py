@@ -72,11 +72,11 @@ class ConfTest(unittest.TestCase):
         ):
             with self.subTest(setting=setting, sent=sent):
                 conf = self.conf('compute_monitors = numa_pmc\n' + weighed % (setting, sent))
-                self.assertEqual(expected, codes(monitor.check_metrics(conf)))
+                self.assertEqual(expected, codes(monitor.check_cpu_metrics(conf)))
         other = self.conf(
             'compute_monitors = virt_driver\n' + weighed % ('cpu.percent=1', 'false')
         )
-        self.assertEqual([], codes(monitor.check_metrics(other)))
+        self.assertEqual([], codes(monitor.check_cpu_metrics(other)))
 
     def test_a_dead_notification_bus_must_not_stop_boots(self):
         for text, expected in (
@@ -88,15 +88,15 @@ class ConfTest(unittest.TestCase):
             with self.subTest(text):
                 section = '\n[oslo_messaging_notifications]\n' + text
                 conf = self.conf('compute_monitors = numa_pmc' + section)
-                self.assertEqual(expected, codes(monitor.check_metrics(conf)))
+                self.assertEqual(expected, codes(monitor.check_notifications(conf)))
 
     def test_without_a_monitor_nothing_is_notified(self):
         conf = self.conf('[oslo_messaging_notifications]\ndriver = messagingv2')
-        self.assertEqual([], codes(monitor.check_metrics(conf)))
+        self.assertEqual([], codes(monitor.check_notifications(conf)))
 
     def test_a_bad_option_of_ours_is_a_finding(self):
         conf = self.conf('compute_monitors = numa_pmc\n[numa_pmc]\nmetrics_deadband = 1')
-        self.assertEqual([], codes(monitor.check_metrics(conf)))
+        self.assertEqual([], codes(monitor.check_options(conf)))
         self.assertEqual(['nova-conf-value'], codes(conf.findings))
 
     def test_not_restarted(self):

@@ -31,7 +31,7 @@ class SchedulerTest(unittest.TestCase):
         for value, expected in ((STOCK, []), (scheduler.WEIGHER, ['cpu-metrics-weighed'])):
             with self.subTest(value):
                 conf = self.conf('weight_classes = ' + value + weighed)
-                self.assertEqual(expected, codes(scheduler.check_metrics(conf)))
+                self.assertEqual(expected, codes(scheduler.check_cpu_metrics(conf)))
 
     def test_weigher(self):
         for value, expected in (
