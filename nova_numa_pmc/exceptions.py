@@ -75,7 +75,7 @@ class SourceUnavailable(NumaPmcError):
     """A source of evidence can't be used on this host now; the message says the remedy."""
 
 
-class SettingsError(NumaPmcError):
+class OptionsError(NumaPmcError):
     """The operator's file can't be read, or an option in it has a wrong value."""
 
 

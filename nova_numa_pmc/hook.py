@@ -35,7 +35,7 @@ import sys
 import time
 
 from nova_numa_pmc import hook_worker, model, promises
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import format_cpulist, format_nodes
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.host import domain_xml, guests, journal
@@ -130,7 +130,7 @@ class Call:
         self.name, self.operation, self.root = name, operation, root
         self.leave_behind, self._lines = leave_behind, lines
         self.began_ns = time.monotonic_ns()
-        self.options = settings.of_host(root)
+        self.options = host_options.of_host(root)
         self._problems = list(self.options.problems)
 
     def age_s(self) -> float:

@@ -25,7 +25,7 @@ TYPE_CHECKING = False  # not typing's, which is slow to import
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nova_numa_pmc.conf.settings import Settings
+    from nova_numa_pmc.conf.host_options import HostOptions
     from nova_numa_pmc.hook import Call
 
 
@@ -111,7 +111,7 @@ def beside_memory(
     guest: model.Guest,
     decision: promises.Decision,
     by_node: Mapping[int, int],
-    options: Settings,
+    options: HostOptions,
     root: str,
     lock_timeout_s: float,
 ) -> promises.Decision:

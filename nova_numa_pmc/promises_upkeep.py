@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import promises
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.host import guests
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from logging import Logger
 
     from nova_numa_pmc import model
-    from nova_numa_pmc.conf.settings import Settings
+    from nova_numa_pmc.conf.host_options import HostOptions
 
 #: How long to wait for the promises file's lock: starts of guests go first.
 LOCK_TIMEOUT_S = 0.25
@@ -33,7 +33,7 @@ _RETRY_S = 60.0
 class PromisesUpkeep:
     """Reads the promises file; takes its lock only where something has changed."""
 
-    def __init__(self, options: Settings, root: str, log: Logger) -> None:
+    def __init__(self, options: HostOptions, root: str, log: Logger) -> None:
         self.options, self._root, self._log = options, root, log
         #: Names of the guests whose status files can't be read.
         self._unclear: frozenset[str] = frozenset()
@@ -144,7 +144,7 @@ class PromisesUpkeep:
     def _unlocked(self) -> promises_file.Promises | None:
         """Read the record, if it is not the one that was read last: parsing it is slow."""
         identity: tuple[int, ...] | None
-        directory = settings.below(self._root, self.options.state_dir)
+        directory = host_options.below(self._root, self.options.state_dir)
         try:
             found = os.stat(os.path.join(directory, promises_file.FILE))
             identity = (

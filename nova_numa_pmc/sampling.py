@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import usable_cpus
-from nova_numa_pmc.conf import counters as counters_conf, settings
+from nova_numa_pmc.conf import counters as counters_conf, host_options
 from nova_numa_pmc.core import cache_hierarchy, host_view, measurements, pools, pressure
 from nova_numa_pmc.exceptions import StateError, TopologyError
 from nova_numa_pmc.host import cpu_times, nova_cpu_sets, running, topology
@@ -250,7 +250,7 @@ class Sampler:
     def _with_promised(
         self, host: model.Topology, nodes: tuple[NodeSample, ...], problems: list[str]
     ) -> tuple[NodeSample, ...]:
-        directory = settings.below(self._root, self._options.state_dir)
+        directory = host_options.below(self._root, self._options.state_dir)
         try:
             record = promises_file.read(directory, promises_file.read_boot_id(self._root))
         except StateError as error:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import finding
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.cpulist import format_cpulist
 from nova_numa_pmc.exceptions import DomainError, NumaPmcError
@@ -23,9 +23,9 @@ _RATIO_STEP = 0.01
 
 
 def check_settings(root: str) -> Iterator[Finding]:
-    """Check that our own file of settings can be used."""
-    path = settings.below(root, settings.PATH)
-    for problem in settings.read(path).problems:
+    """Check that our own configuration file can be used."""
+    path = host_options.below(root, host_options.PATH)
+    for problem in host_options.read(path).problems:
         yield Finding(
             'settings',
             finding.WARNING,
@@ -43,8 +43,8 @@ def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
 
     :param conf: of nova-compute
     """
-    path = settings.below(root, settings.PATH)
-    ours = settings.read(path).limits.ram_ratio
+    path = host_options.below(root, host_options.PATH)
+    ours = host_options.read(path).limits.ram_ratio
     name = 'ram_allocation_ratio'
     nova = conf.get(name)
     if not nova:  # Nova takes 0.0 as not set
@@ -61,7 +61,7 @@ def check_ram_ratio(root: str, conf: NovaConf) -> Iterator[Finding]:
             finding.WARNING,
             "Nova's %s is %g, ours %g: %s" % (name, nova, ours, which),
             'in %s: [placement] ram_allocation_ratio = %g (or what "openstack resource provider '
-            'inventory show RP MEMORY_MB" says)' % (settings.PATH, nova),
+            'inventory show RP MEMORY_MB" says)' % (host_options.PATH, nova),
             path,
         )
 
@@ -71,12 +71,12 @@ def check_memory_kept(root: str, conf: NovaConf) -> Iterator[Finding]:
 
     libvirt tells Nova of all memory that is online (virNodeGetInfo()).
     """
-    path = settings.below(root, settings.PATH)
+    path = host_options.below(root, host_options.PATH)
     try:
         nodes = topology.read(root).nodes
     except NumaPmcError:
         return  # check_nodes says so
-    kept = node_memory.kept(nodes, settings.read(path).limits)
+    kept = node_memory.kept(nodes, host_options.read(path).limits)
     if not kept:
         return
     kept_mib, numbers = sum(node.memory_bytes for node, _ in kept) >> 20, [n.id for n, _ in kept]
@@ -91,7 +91,7 @@ def check_memory_kept(root: str, conf: NovaConf) -> Iterator[Finding]:
     )
     remedy = 'if guests may use it: [placement] guest_memory_nodes = %s in %s' % (
         format_cpulist(numbers),
-        settings.PATH,
+        host_options.PATH,
     )
     if reserved_mib >= kept_mib:
         yield Finding('memory-kept', finding.NOTE, what, remedy, path)

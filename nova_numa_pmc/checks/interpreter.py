@@ -12,7 +12,7 @@ import os
 import subprocess
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def of(process: Process | None, script: str = '', root: str = '/') -> str | None
             return program
         script = program
     try:
-        with open(settings.below(root, script), 'rb') as stream:
+        with open(host_options.below(root, script), 'rb') as stream:
             first = stream.readline(_MAX_SHEBANG_BYTES)
     except OSError:
         return None

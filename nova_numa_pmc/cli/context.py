@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc import model, promises, sampling, usable_cpus
 from nova_numa_pmc.agent import loop, options as agent_options, rebalancer
 from nova_numa_pmc.cli import dry_run, guest_lookup, intervals
-from nova_numa_pmc.conf import agent as agent_conf, settings
+from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.rebalance import eligibility, planner
 from nova_numa_pmc.exceptions import CpusetError, DomainError, NumaPmcError, UnknownGuest
@@ -70,7 +70,7 @@ class CommandContext:
         run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
         port: Port = HOST,
     ) -> None:
-        """Read the settings, which always can be.
+        """Read the shared options, which never fails.
 
         :param wait: waits this many seconds; ``ask``: as :func:`input`; ``signals``: as
             :func:`loop.signals`; ``clock_ns``: CLOCK_MONOTONIC; ``run``: as
@@ -79,8 +79,8 @@ class CommandContext:
         """
         self.root, self.ask, self.signals, self.port = root, ask, signals, port
         self.wait, self._clock_ns, self.run = wait, clock_ns, run
-        self.shared = settings.of_host(root)
-        self.directory = settings.below(root, self.shared.state_dir)
+        self.shared = host_options.of_host(root)
+        self.directory = host_options.below(root, self.shared.state_dir)
         self.terminal = all(
             stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)
         )
@@ -89,10 +89,11 @@ class CommandContext:
     def options(self) -> agent_conf.AgentOptions:
         """Return the agent's options: pausing an agent must not need them.
 
-        :raises SettingsError: a value is wrong
+        :raises OptionsError: a value is wrong
         """
         options, self.problems = agent_options.read(
-            settings.below(self.root, settings.PATH), settings.below(self.root, calibration.PATH)
+            host_options.below(self.root, host_options.PATH),
+            host_options.below(self.root, calibration.PATH),
         )
         return options
 

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.agent import loop, options as agent_options, stages
 from nova_numa_pmc.agent.metrics.exporter import Exporter
 from nova_numa_pmc.cli import exits
-from nova_numa_pmc.conf import agent as agent_conf, settings
-from nova_numa_pmc.exceptions import NumaPmcError, SettingsError, StateBusy
+from nova_numa_pmc.conf import agent as agent_conf, host_options
+from nova_numa_pmc.exceptions import NumaPmcError, OptionsError, StateBusy
 from nova_numa_pmc.host import libvirt_events, live_guests, notify
 from nova_numa_pmc.moves import reassertion
 from nova_numa_pmc.state import host_state
@@ -72,7 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         '--config-file',
-        default=settings.PATH,
+        default=host_options.PATH,
         metavar='FILE',
         help='options (default: %(default)s)',
     )
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None, wait: Callable[[float], object] | No
         log_to_stderr(args.config_file, logging.WARNING if args.once else logging.INFO)
         for problem in problems:
             LOG.warning('%s', problem)
-        directory = settings.below(args.root, options.shared.state_dir)
+        directory = host_options.below(args.root, options.shared.state_dir)
         if args.widen:
             reassertion.widen_bound(options.shared, args.root, LOG)
             return 0
@@ -269,7 +269,7 @@ def log_plainly(level: int) -> None:
 def _oslo_options(config_file: str) -> cfg.ConfigOpts | None:
     """Return oslo.log's options, None: it is not installed.
 
-    :raises SettingsError: one of them is wrong
+    :raises OptionsError: one of them is wrong
     """
     try:
         from oslo_config import cfg
@@ -289,7 +289,7 @@ def _oslo_options(config_file: str) -> cfg.ConfigOpts | None:
         for name in ('log_file', 'log_dir', 'use_syslog', 'use_journal', 'use_stderr', 'debug'):
             getattr(conf, name)
     except (cfg.Error, ValueError) as error:
-        raise SettingsError('%s: %s' % (config_file, error)) from error
+        raise OptionsError('%s: %s' % (config_file, error)) from error
     return conf
 
 

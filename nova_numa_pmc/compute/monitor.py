@@ -24,7 +24,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from nova_numa_pmc.compute import deadband, metrics
-from nova_numa_pmc.conf import compute as compute_conf, settings
+from nova_numa_pmc.conf import compute as compute_conf, host_options
 from nova_numa_pmc.exceptions import StateError
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import host_state
@@ -129,7 +129,7 @@ class Monitor(virt_driver.Monitor):
     def _state_dir(self) -> str:
         """Return the state directory; the agent's configuration is read once."""
         if self._directory is None:
-            found = settings.read(settings.PATH)
+            found = host_options.read(host_options.PATH)
             for problem in found.problems:
                 LOG.warning('%s', problem)
             self._directory = found.state_dir

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
-from nova_numa_pmc.conf import counters as counters_conf, metrics as metrics_conf, settings
+from nova_numa_pmc.conf import counters as counters_conf, host_options, metrics as metrics_conf
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.exceptions import SettingsError
+from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.record import Record
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class AgentOptions(Record):
     :param rebalance: :data:`OFF`, :data:`DRY_RUN` or :data:`ON`
     """
 
-    shared: settings.Settings
+    shared: host_options.HostOptions
     counting: CounterOptions = counters_conf.CounterOptions()
     publish: bool = True
     reassert: bool = True
@@ -159,11 +159,11 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     conf.register_opts(list_opts(), group=GROUP)
 
 
-def read(path: str = settings.PATH) -> AgentOptions:
+def read(path: str = host_options.PATH) -> AgentOptions:
     """Read the operator's file; without one, the defaults.
 
     :returns: ``counting`` as the file says, before the host's calibration
-    :raises SettingsError: the file can't be read, or a value is wrong
+    :raises OptionsError: the file can't be read, or a value is wrong
     """
     try:
         group = counters_conf.parsed(path, register_opts).agent
@@ -176,7 +176,7 @@ def read(path: str = settings.PATH) -> AgentOptions:
             widen=group.widen,
         )
         return AgentOptions(
-            settings.read(path),
+            host_options.read(path),
             counters_conf.read(path),
             group.publish,
             group.reassert,
@@ -188,4 +188,4 @@ def read(path: str = settings.PATH) -> AgentOptions:
             ),
         )
     except (cfg.Error, OSError, ValueError) as error:
-        raise SettingsError('%s: %s' % (path, error)) from error
+        raise OptionsError('%s: %s' % (path, error)) from error

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ipaddress
 
 from nova_numa_pmc.cpulist import is_number
-from nova_numa_pmc.exceptions import SettingsError
+from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.record import Record
 
 #: Longest path of a Unix socket (sun_path without its NUL, unix(7)).
@@ -47,14 +47,14 @@ def parse(text: str, remote: bool) -> Address | None:
 
     :param remote: whether others than this host may reach it
     :returns: None: '' was given
-    :raises SettingsError: it is neither, or would be reached from elsewhere
+    :raises OptionsError: it is neither, or would be reached from elsewhere
     """
     kind, _, path = text.partition(':')
     if not text:
         return None
     if kind == 'unix':
         if not path.startswith('/') or '\0' in path or len(path.encode()) > _PATH_MAX_BYTES:
-            raise SettingsError(
+            raise OptionsError(
                 '[agent] metrics: %.120r: expected unix: and an absolute path of at most %d '
                 'bytes' % (text, _PATH_MAX_BYTES)
             )
@@ -65,12 +65,12 @@ def parse(text: str, remote: bool) -> Address | None:
         if not (is_number(port) and 0 < int(port) < 65536):
             raise ValueError(port)
     except ValueError:
-        raise SettingsError(
+        raise OptionsError(
             '[agent] metrics: %.120r is neither an IP address (or localhost) '
             'with its port nor unix:/a/path' % text
         ) from None
     if not (address.is_loopback or remote):
-        raise SettingsError(
+        raise OptionsError(
             '[agent] metrics: %s: other hosts can reach that; set metrics_remote = true if they '
             'are meant to' % text
         )

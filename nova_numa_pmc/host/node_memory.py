@@ -58,7 +58,7 @@ def with_memory(nodes: tuple[model.Node, ...], root: str) -> tuple[model.Node, .
 
 
 def kept_from_guests(root: str = '/') -> frozenset[int]:
-    """Return the nodes whose memory is not for guests, by the kernel and the operator's settings.
+    """Return the nodes whose memory is not for guests, by the kernel and the operator's options.
 
     For who writes a ``cpuset.mems`` and has not read the whole topology.
     """
@@ -66,9 +66,9 @@ def kept_from_guests(root: str = '/') -> frozenset[int]:
     alone = (nodes_with_memory(root) or frozenset()) - with_cpus
     if not alone or not with_cpus:
         return frozenset()
-    from nova_numa_pmc.conf import settings  # few hosts have such nodes
+    from nova_numa_pmc.conf import host_options  # few hosts have such nodes
 
-    limits = settings.of_host(root).limits
+    limits = host_options.of_host(root).limits
     return (
         frozenset(_kinds(root, alone, with_cpus)) | limits.device_memory_nodes & alone
     ) - limits.guest_memory_nodes

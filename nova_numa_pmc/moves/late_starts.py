@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import hook_started, model, promises
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core.rebalance import eligibility, plan_records
 from nova_numa_pmc.cpulist import name_nodes
 from nova_numa_pmc.exceptions import CpusetError, GuestGone, NumaPmcError
@@ -38,7 +38,7 @@ class LateStarts:
     :ivar taken_over: how many starts were finished since the agent began
     """
 
-    def __init__(self, options: settings.Settings, root: str, log: logging.Logger) -> None:
+    def __init__(self, options: host_options.HostOptions, root: str, log: logging.Logger) -> None:
         self.options, self._root, self._log = options, root, log
         self._seen: dict[tuple[str, int | None], int] = {}  # (uuid, pid) → first seen so [ns]
         self._fetched: set[tuple[str, int | None]] = set()  # looked at

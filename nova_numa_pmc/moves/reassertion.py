@@ -15,7 +15,7 @@ import os
 from typing import TYPE_CHECKING
 
 from nova_numa_pmc import model, promises
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import page_choice, pools
 from nova_numa_pmc.core.placement import l3
 from nova_numa_pmc.cpulist import format_cpulist, name_nodes
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc.agent.problem_log import ProblemLog
     from nova_numa_pmc.agent.stages import Now, Tick
-    from nova_numa_pmc.conf.settings import Settings
+    from nova_numa_pmc.conf.host_options import HostOptions
     from nova_numa_pmc.host.writes import Change
 
     #: A guest's uuid and the id of its process.
@@ -48,7 +48,7 @@ class Reassertion:
     """Read back each guest's cpusets, tick by tick."""
 
     def __init__(
-        self, options: Settings, root: str, log: logging.Logger, problem_log: ProblemLog
+        self, options: HostOptions, root: str, log: logging.Logger, problem_log: ProblemLog
     ) -> None:
         self.options = options
         self._root, self._log, self._problem_log = root, log, problem_log
@@ -360,13 +360,13 @@ def _is_of_nodes(cpus: frozenset[int], host: model.Topology, guest: model.Guest)
     )
 
 
-def widen_bound(options: Settings, root: str, log: logging.Logger) -> None:
+def widen_bound(options: HostOptions, root: str, log: logging.Logger) -> None:
     """Let the memory of all bound guests spill: nobody watches their nodes any more.
 
     Their promises stay bound, so that an agent that comes back binds them again.
     """
     record = promises_file.read(
-        settings.below(root, options.state_dir), promises_file.read_boot_id(root)
+        host_options.below(root, options.state_dir), promises_file.read_boot_id(root)
     )
     bound = {each.uuid: each for each in record.promises.values() if each.bound} if record else {}
     for guest in guests.read_running(root)[0] if bound else ():

@@ -15,7 +15,7 @@ import time
 
 from nova_numa_pmc import model
 from nova_numa_pmc.agent import stages
-from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, settings
+from nova_numa_pmc.conf import agent as agent_conf, counters as counters_conf, host_options
 from nova_numa_pmc.state import promises_file
 from tests.fixtures import host, measured, sysfs
 
@@ -47,7 +47,9 @@ def measure(there, root, args):
     """Tick so many times; return the means."""
     launch(there, root, args.guests)
     options = agent_conf.AgentOptions(
-        settings.read('/dev/null'), counters_conf.CounterOptions(), rebalance=agent_conf.DRY_RUN
+        host_options.read('/dev/null'),
+        counters_conf.CounterOptions(),
+        rebalance=agent_conf.DRY_RUN,
     )
     with stages.Agent(options, root) as made:
         spent = {'sampling': 0.0}

@@ -6,7 +6,7 @@ import time
 import unittest
 
 from nova_numa_pmc import hook, hook_worker, model, promises
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.host import journal
 from nova_numa_pmc.state import overrides, pool_loads, promises_file
 from tests.fixtures import domains, host as hosts, sysfs
@@ -425,7 +425,7 @@ class StartedTest(HookTest):
         self.assertIn('distance', self.host.logged()[-1])
 
     def test_a_late_worker_does_not_overwrite_a_newer_start(self):
-        options = settings.read(self.host.path('none'))
+        options = host_options.read(self.host.path('none'))
         self.call('start', 1)
         late = self.promise(1)
         self.call('stopped', 1)

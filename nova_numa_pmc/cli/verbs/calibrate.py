@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from nova_numa_pmc.cli import confirm, exits, options
 from nova_numa_pmc.cli.render import tables
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import node_memory
 from nova_numa_pmc.exceptions import CalibrationError
 from nova_numa_pmc.host import cpu_times, topology
@@ -186,7 +186,7 @@ def kept(host: model.Topology, root: str = '/') -> _Kept:
 
     They are not read: a GPU's would be in its owner's way, and no decision asks what it delivers.
     """
-    return node_memory.kept(host.nodes, settings.of_host(root).limits)
+    return node_memory.kept(host.nodes, host_options.of_host(root).limits)
 
 
 def _reader(host: model.Topology, position: int) -> model.Node | None:

@@ -36,7 +36,7 @@ from nova_numa_pmc.checks import (
 )
 from nova_numa_pmc.cli import exits, options
 from nova_numa_pmc.cli.verbs import hook
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.exceptions import NumaPmcError
 from nova_numa_pmc.finding import Finding
 from nova_numa_pmc.host import confinement, nova_conf, processes
@@ -179,9 +179,9 @@ def _compute(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
         yield functools.partial(check, root)
     yield lambda: _hook(root)
     process = processes.find(root, processes.NOVA_COMPUTE)
-    directory = settings.of_host(root).state_dir
-    yield lambda: published.check_published(settings.below(root, directory), time.time())
-    yield lambda: published.check_paused(settings.below(root, directory))
+    directory = host_options.of_host(root).state_dir
+    yield lambda: published.check_published(host_options.below(root, directory), time.time())
+    yield lambda: published.check_paused(host_options.below(root, directory))
     yield lambda: published.check_shared(directory, process)
     conf = _conf(args, COMPUTE, process)
     yield lambda: _of_service(COMPUTE, process, conf)
@@ -194,7 +194,7 @@ def _compute(args: argparse.Namespace, ask: Ask | None) -> Iterator[Check]:
         yield lambda: monitor.check_notifications(conf)
         yield lambda: capacity.check_ram_ratio(root, conf)
         yield lambda: capacity.check_shared_set(root, conf)
-        yield lambda: published.check_pool(settings.below(root, directory), conf)
+        yield lambda: published.check_pool(host_options.below(root, directory), conf)
         yield lambda: conf.findings
     answer = _answer(args, COMPUTE, process, ask)
     if answer:
@@ -246,7 +246,7 @@ def _conf(
 
 
 def _placement_conf(args: argparse.Namespace) -> nova_conf.NovaConf | None:
-    path = args.placement_conf or settings.below(args.root, _PLACEMENT_CONF)
+    path = args.placement_conf or host_options.below(args.root, _PLACEMENT_CONF)
     if not args.placement_conf and not os.path.exists(path):
         return None
     return nova_conf.NovaConf([path])

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, TypedDict
 from nova_numa_pmc import extra_specs, model
 from nova_numa_pmc.cli import dry_run, exits, options
 from nova_numa_pmc.cli.render import status, tables
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.cpulist import format_nodes, is_number
 from nova_numa_pmc.exceptions import NumaPmcError
 
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
         from nova_numa_pmc.cli import explain_hosts
 
         return explain_hosts.run(args, guest)
-    shared = settings.of_host(args.root)
+    shared = host_options.of_host(args.root)
     decision, recorded = dry_run.decide(guest, shared, args.root)
     places = dry_run.places(decision, shared.limits)
     kept = dry_run.memory_kept(shared.limits, args.root)
@@ -160,7 +160,7 @@ def read_flavor(path: str) -> Flavor:
     """
     try:
         with open(path, encoding='utf-8') as stream:
-            found = json.loads(stream.read(settings.MAX_BYTES))
+            found = json.loads(stream.read(host_options.MAX_BYTES))
         specs = found.get('properties') or {}
         if isinstance(specs, str):  # openstackclient before 5.0 printed "a='1', b='2'"
             specs = dict(_spec(part.strip().replace("'", '')) for part in specs.split(','))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from nova_numa_pmc.conf import settings
+from nova_numa_pmc.conf import host_options
 from nova_numa_pmc.core import pressure, rates
 from nova_numa_pmc.core.measurements import Counts
 from nova_numa_pmc.cpulist import is_number
@@ -58,7 +58,7 @@ class Resctrl:
 
     def __init__(self, path: str = '/sys/fs/resctrl', root: str = '/') -> None:
         self._root = root
-        self._path = settings.below(root, path)
+        self._path = host_options.below(root, path)
         #: CLOCK_MONOTONIC, and what was read, by directory.
         self._before: tuple[int, dict[str, Domains]] | None = None
         self._controls: list[str] | None = None

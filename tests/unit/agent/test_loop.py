@@ -18,7 +18,7 @@ from nova_numa_pmc.conf import (
     metrics as metrics_conf,
 )
 from nova_numa_pmc.core.rebalance import plan_records
-from nova_numa_pmc.exceptions import SettingsError, StateBusy
+from nova_numa_pmc.exceptions import OptionsError, StateBusy
 from nova_numa_pmc.state import history, host_state, pause
 from tests.cases.rebalancing import RebalancingCase
 from tests.fixtures import host
@@ -163,7 +163,7 @@ class ServiceTest(unittest.TestCase):
 
     def test_wrong_options_change_nothing(self):
         def wrong():
-            raise SettingsError('[agent] rebalance')
+            raise OptionsError('[agent] rebalance')
 
         with self.assertLogs(LOG, 'ERROR'):
             self.serve([(3, signal.SIGHUP), (9, signal.SIGTERM)], wrong)

@@ -5,7 +5,7 @@ import logging
 import os
 
 from nova_numa_pmc import model
-from nova_numa_pmc.conf import agent as agent_conf, settings
+from nova_numa_pmc.conf import agent as agent_conf, host_options
 from nova_numa_pmc.core.rebalance import plan_records
 from nova_numa_pmc.host import guests
 from nova_numa_pmc.moves import executor
@@ -24,7 +24,7 @@ class MovingTest(RebalancingCase):
         self.kernel.memories[4002].nodes = [1] * PAGES
         self.kernel.memories[4002].tell()
         self.moving = executor.MoveExecutor(
-            agent_conf.AgentOptions(settings.read('/dev/null')),
+            agent_conf.AgentOptions(host_options.read('/dev/null')),
             self.root,
             LOG,
             clock=lambda: 0.0,
@@ -103,7 +103,7 @@ class MovingTest(RebalancingCase):
                 kept.append((entry.id, entry.result))
 
         self.moving = executor.MoveExecutor(
-            agent_conf.AgentOptions(settings.read('/dev/null')),
+            agent_conf.AgentOptions(host_options.read('/dev/null')),
             self.root,
             LOG,
             clock=lambda: 0.0,

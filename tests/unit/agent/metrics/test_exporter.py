@@ -18,7 +18,7 @@ from nova_numa_pmc import measurement, model
 from nova_numa_pmc.agent import stages
 from nova_numa_pmc.agent.metrics.exporter import Exporter
 from nova_numa_pmc.conf import metrics as metrics_conf
-from nova_numa_pmc.exceptions import SettingsError
+from nova_numa_pmc.exceptions import OptionsError
 from nova_numa_pmc.moves import executor
 from nova_numa_pmc.state import host_state
 from tests.cases.agent import AgentCase
@@ -173,7 +173,7 @@ class ParseTest(unittest.TestCase):
             ('unix:/' + 'x' * 107, '107 bytes'),
             ('unix:/a\0b', 'absolute'),
         ):
-            with self.subTest(text), self.assertRaisesRegex(SettingsError, said):
+            with self.subTest(text), self.assertRaisesRegex(OptionsError, said):
                 metrics_conf.parse(text, False)
 
 
