@@ -30,7 +30,7 @@ _NOVA_NUMA = ('hw:numa_nodes', 'hw:mem_page_size')
 _NOVA_CPU_POLICIES = ('dedicated', 'mixed')
 
 
-class Wishes(Record):
+class FlavorSpecs(Record):
     """A flavor's wishes, checked.
 
     :param policy: one of :data:`model.POLICIES`
@@ -46,21 +46,21 @@ class Wishes(Record):
     problems: tuple[str, ...] = ()
 
 
-def parse(extra_specs: Mapping[str, str] | Iterable[tuple[str, str]]) -> Wishes:
+def parse(extra_specs: Mapping[str, str] | Iterable[tuple[str, str]]) -> FlavorSpecs:
     """Read a flavor's wishes; a value that is none is ignored and named in ``problems``.
 
     :param extra_specs: also as (key, value) pairs such as :attr:`model.Guest.extra_specs`
     """
-    wishes: dict[str, Any] = {}
+    flavor_specs: dict[str, Any] = {}
     problems = []
     for key, value in dict(extra_specs).items():
         if not key.startswith(PREFIX):
             continue
         try:
-            wishes[key[len(PREFIX) :]] = check(key, value)
+            flavor_specs[key[len(PREFIX) :]] = check(key, value)
         except ValueError as error:
             problems.append(str(error))
-    return Wishes(problems=tuple(problems), **wishes)
+    return FlavorSpecs(problems=tuple(problems), **flavor_specs)
 
 
 def check(key: str, value: str) -> str | float:

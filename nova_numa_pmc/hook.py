@@ -97,7 +97,7 @@ def run(
     :param lines: to log to; None: those of the host at ``root``
     :returns: the exit status: 0, or :data:`STRICT_STATUS`
     """
-    call = Call(name, operation, root, leave_behind, lines or journal.JournalLines(root))
+    call = HookCall(name, operation, root, leave_behind, lines or journal.JournalLines(root))
     if operation == 'selftest':
         return _selftest(call)
     if operation not in _OPERATIONS or not call.options.enabled:
@@ -116,7 +116,7 @@ def run(
     return STRICT_STATUS
 
 
-class Call:
+class HookCall:
     """One call of the hook."""
 
     def __init__(
@@ -208,7 +208,7 @@ class Call:
         self.log(journal.INFO, '%s; %d MiB promised' % (line, promise.memory_bytes >> 20))
 
 
-def _promise(call: Call, xml: bytes) -> bytes:
+def _promise(call: HookCall, xml: bytes) -> bytes:
     guest = guests.parse(xml)
     decision = promises.decide(guest, call.options, call.root, call.lock_timeout_s())
     call.log_decision(decision)
@@ -225,7 +225,7 @@ def _promise(call: Call, xml: bytes) -> bytes:
 
 
 def _hold_early(
-    call: Call,
+    call: HookCall,
     leave_behind: LeaveBehind,
     guest: model.Guest,
     promise: model.Promise,
@@ -249,13 +249,13 @@ def _hold_early(
         call.report_early(error)
 
 
-def _free(call: Call, xml: bytes) -> bytes:
+def _free(call: HookCall, xml: bytes) -> bytes:
     """Forget the promise, by the name: the XML need not be readable for that."""
     promises.forget(call.name, call.options, call.root, call.lock_timeout_s())
     return _OK
 
 
-def _hold(call: Call, xml: bytes) -> bytes:
+def _hold(call: HookCall, xml: bytes) -> bytes:
     from nova_numa_pmc import hook_started  # half of all imports, for this operation only
 
     hook_started.hold(call, xml)
@@ -272,7 +272,7 @@ _OPERATIONS = {
 }
 
 
-def _selftest(call: Call) -> int:
+def _selftest(call: HookCall) -> int:
     """Exercise the imports and readers without writing; tell on stderr."""
     try:
         from nova_numa_pmc import hook_started  # noqa: F401 -- imported for the trial

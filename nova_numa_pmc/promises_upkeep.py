@@ -74,7 +74,7 @@ class PromisesUpkeep:
             each.name for each in locked_record.promises.values()
         }
         self._tried_s = now_ns / 1e9
-        self._tell(before, locked_record.promises)
+        self._log_changes(before, locked_record.promises)
         return promises_file.Promises(locked_record.promises, locked_record.rotation), problems
 
     def follow(
@@ -87,7 +87,7 @@ class PromisesUpkeep:
         :returns: the record as it is now
         """
         changed = []
-        self._tell_placed(running)
+        self._log_placed(running)
         for guest in running:
             before = record.promises.get(guest.uuid)
             if before and before.started:
@@ -126,7 +126,7 @@ class PromisesUpkeep:
             )
         return promises_file.Promises(locked_record.promises, locked_record.rotation)
 
-    def _tell_placed(self, running: Iterable[model.Guest]) -> None:
+    def _log_placed(self, running: Iterable[model.Guest]) -> None:
         """Log where others have pinned a guest since it was last seen, or no longer do."""
         before, self._placed = self._placed, {}
         for guest in running:
@@ -179,7 +179,7 @@ class PromisesUpkeep:
         tried = unknown == self._unclear and 0 <= now_ns / 1e9 - self._tried_s < _RETRY_S
         return len(kept) == len(record.promises) and (not unknown or tried)
 
-    def _tell(
+    def _log_changes(
         self, before: Mapping[str, model.Promise], after: Mapping[str, model.Promise]
     ) -> None:
         for uuid, promise in before.items():

@@ -109,7 +109,7 @@ class Rebalancer:
         if self.options.rebalance == agent_conf.DRY_RUN:
             if not plan.moves:  # else it assumes that they are made
                 self._regrets = regrets
-            self._tell(plan)
+            self._log_plan(plan)
             return plan
         if not plan.moves:
             self._regrets = regrets
@@ -123,18 +123,18 @@ class Rebalancer:
         self._moving.begin(plan, tick.record.promises)
         return plan
 
-    def _tell(self, plan: plan_records.Plan) -> None:
+    def _log_plan(self, plan: plan_records.Plan) -> None:
         """Log a plan once, until another one takes its place."""
-        shown = tuple(
+        logged = tuple(
             (move.kind, tuple((step.uuid, step.to_nodes, step.mem_nodes) for step in move.steps))
             for move in plan.moves
         )
-        if shown == self._logged:
+        if logged == self._logged:
             return
-        self._logged = shown
+        self._logged = logged
         for move in plan.moves:
             self._log.info('dry run: %s', explain_move(move))
-        if not shown:
+        if not logged:
             self._log.info('dry run: nothing would be moved now')
 
     def _load(self) -> RebalanceMemory:

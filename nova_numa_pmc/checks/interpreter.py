@@ -110,14 +110,14 @@ def ask(
             env={'PATH': '/usr/sbin:/usr/bin:/sbin:/bin', 'LC_ALL': 'C'},
             **as_owner,
         )
-        said = json.loads(done.stdout)
+        report = json.loads(done.stdout)
         return InterpreterAnswer(
             python,
-            tuple(said['nova']),
-            tuple(said['monitors']),
-            said['shim'],
-            said['package'],
-            tuple((name, target) for name, target in said['points']),
+            tuple(report['nova']),
+            tuple(report['monitors']),
+            report['shim'],
+            report['package'],
+            tuple((name, target) for name, target in report['points']),
         )
     except subprocess.TimeoutExpired:
         return InterpreterAnswer(python, problem='no answer within %d s' % timeout_s)

@@ -19,7 +19,7 @@ from nova_numa_pmc.core import pools
 from nova_numa_pmc.core.rebalance import eligibility, planner
 from nova_numa_pmc.exceptions import CpusetError, DomainError, NumaPmcError, UnknownGuest
 from nova_numa_pmc.host import cgroups, domain_values, guests, held, nova_cpu_sets
-from nova_numa_pmc.host.paging.kernel_port import HOST, Port
+from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
 from nova_numa_pmc.promises_upkeep import LOCK_TIMEOUT_S
 from nova_numa_pmc.record import Record
 from nova_numa_pmc.state import calibration, overrides
@@ -68,7 +68,7 @@ class CommandContext:
         ] = loop.signals,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
-        port: Port = HOST,
+        port: KernelPort = HOST,
     ) -> None:
         """Read the shared options, which never fails.
 
@@ -123,7 +123,7 @@ class CommandContext:
         """
         return guest_lookup.find(name, *self.guests())
 
-    def find_said(self, name: str) -> tuple[str, str]:
+    def find_overridden(self, name: str) -> tuple[str, str]:
         """Return (uuid, name) of a guest that runs or has an override, or of a uuid.
 
         :raises UnknownGuest: there is none
@@ -153,10 +153,10 @@ class CommandContext:
         host = promises.usable_host(self.root, pool)
         shared = self.options.shared
         problems = [*self.problems, *host.problems, *problems]
-        record: promises_file.locked | dry_run.Draft = (
+        record: promises_file.locked | dry_run.DraftPromises = (
             promises.locked(shared, self.root, LOCK_TIMEOUT_S)
             if write_promises
-            else dry_run.Draft(shared, self.root)
+            else dry_run.DraftPromises(shared, self.root)
         )
         with record:
             problems += promises.reconcile(record, host, shared, self.root)
@@ -164,7 +164,7 @@ class CommandContext:
 
     def _pool(self, guests: tuple[model.Guest, ...]) -> pools.Pool:
         """Find the floating pool as the agent would."""
-        sets, _ = nova_cpu_sets.Reader(self.root).read(self._clock_ns())
+        sets, _ = nova_cpu_sets.NovaCpuSetsReader(self.root).read(self._clock_ns())
         return pools.floating(
             usable_cpus.partitioned_host(self.root), guests, sets.shared, sets.dedicated
         )
@@ -199,54 +199,54 @@ class CommandContext:
             return self._joined(self.look(write_promises, sampler.pool), sample, sampler)
 
     def _joined(
-        self, seen: ObservedHost, sample: Sample, sampler: sampling.Sampler
+        self, observed: ObservedHost, sample: Sample, sampler: sampling.Sampler
     ) -> ObservedHost:
-        seen = seen._replace(
-            sample=sample, problems=tuple(dict.fromkeys((*seen.problems, *sample.problems)))
+        observed = observed._replace(
+            sample=sample, problems=tuple(dict.fromkeys((*observed.problems, *sample.problems)))
         )
-        return seen._replace(
+        return observed._replace(
             situation=rebalancer.situation(
-                seen,
+                observed,
                 sampler,
                 self.options.shared.limits,
                 self.root,
-                self._places(seen),
+                self._places(observed),
                 now_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME),
             )
         )
 
-    def _places(self, seen: ObservedHost) -> dict[str, tuple[int, ...]]:
+    def _places(self, observed: ObservedHost) -> dict[str, tuple[int, ...]]:
         """Return {uuid: node ids} of guests that are held to more nodes than was promised.
 
         The agent has widened them, or something has reset their cpusets.
         """
         found = {}
-        for guest in seen.guests:
-            promise = seen.record.promises.get(guest.uuid)
+        for guest in observed.guests:
+            promise = observed.record.promises.get(guest.uuid)
             if promise is None or promise.origin != model.PLACED or not promise.cpu_nodes:
                 continue
             with contextlib.suppress(CpusetError):
-                held = held_nodes(cgroups.find(guest.pid, self.root), seen.host) or tuple(
-                    node.id for node in seen.host.nodes if node.online_cpus
+                held = held_nodes(cgroups.find(guest.pid, self.root), observed.host) or tuple(
+                    node.id for node in observed.host.nodes if node.online_cpus
                 )
                 if set(held) > set(promise.cpu_nodes):
                     found[guest.uuid] = held
         return found
 
     def propose(
-        self, seen: ObservedHost, horizon_s: float, names: Collection[str] = ()
+        self, observed: ObservedHost, horizon_s: float, names: Collection[str] = ()
     ) -> tuple[plan_records.Plan, plan_records.Situation]:
         """Plan what pays within a time; widening is left to the agent, which remembers it.
 
-        :param seen: it was measured
+        :param observed: it was measured
         :param names: of guests, to leave all others where they are
         :returns: (the plan, what it was made of)
         :raises UnknownGuest: one that is named does not run
         """
-        assert seen.situation is not None
-        situation = seen.situation
+        assert observed.situation is not None
+        situation = observed.situation
         if names:
-            named = {guest_lookup.find(name, seen.guests).uuid for name in names}
+            named = {guest_lookup.find(name, observed.guests).uuid for name in names}
             situation = situation._replace(
                 guests=tuple(
                     each

@@ -35,7 +35,7 @@ class PossiblePlace(Record):
     key: dict[str, Any]
 
 
-class Draft(promises_file.Promises):
+class DraftPromises(promises_file.Promises):
     """The promises file as it is, to decide in without a lock and without writing.
 
     A start that goes on meanwhile isn't waited for: this shows one moment.
@@ -62,7 +62,7 @@ class Draft(promises_file.Promises):
         """Take a promise out of the draft."""
         self.promises.pop(uuid, None)
 
-    def __enter__(self) -> Draft:
+    def __enter__(self) -> DraftPromises:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -78,7 +78,7 @@ def decide(
     :returns: (the decision, the promise that the host keeps for the guest, None: a new one)
     :raises NumaPmcError: the host can't be read
     """
-    draft = Draft(options, root)
+    draft = DraftPromises(options, root)
     recorded = draft.promises.get(guest.uuid)
     return promises.decide(guest, options, root, 0, record=draft), recorded
 

@@ -124,15 +124,17 @@ def agent(here: context.CommandContext) -> tuple[AgentStatus, host_state.HostSta
 
 def nodes(
     here: context.CommandContext,
-    seen: context.ObservedHost,
+    observed: context.ObservedHost,
     published: host_state.HostState | None,
 ) -> tuple[NodeStatus, ...]:
     """Return the nodes, by what was measured or else by what is published.
 
     :param published: None: none that may be relied on
     """
-    now = host_view.view(seen.host, seen.record.promises.values(), here.options.shared.limits)
-    measured = _sampled(seen.sample) if seen.sample else _published(published)
+    now = host_view.view(
+        observed.host, observed.record.promises.values(), here.options.shared.limits
+    )
+    measured = _sampled(observed.sample) if observed.sample else _published(published)
     unknown = dict.fromkeys(
         (
             'pressure',
@@ -145,7 +147,7 @@ def nodes(
         )
     )
     found = []
-    for node, there in zip(now.nodes, seen.host.nodes):
+    for node, there in zip(now.nodes, observed.host.nodes):
         memory = node_memory.memory_of(there, here.options.shared.limits)
         found.append(
             NodeStatus(
@@ -205,7 +207,7 @@ def _published(published: host_state.HostState | None) -> dict[int, dict[str, fl
 
 
 def guests(
-    here: context.CommandContext, seen: context.ObservedHost
+    here: context.CommandContext, observed: context.ObservedHost
 ) -> tuple[tuple[GuestStatus, ...], list[str]]:
     """Return (the guests by name, problems)."""
     try:
@@ -226,26 +228,26 @@ def guests(
         for part in one.parts
     }
     return tuple(
-        _standing(here, seen, guest, moved)._replace(wants=wants.get(guest.uuid))
-        for guest in sorted(seen.guests, key=lambda guest: guest.name)
+        _standing(here, observed, guest, moved)._replace(wants=wants.get(guest.uuid))
+        for guest in sorted(observed.guests, key=lambda guest: guest.name)
     ), problems
 
 
 def _standing(
     here: context.CommandContext,
-    seen: context.ObservedHost,
+    observed: context.ObservedHost,
     guest: model.Guest,
     moved: dict[tuple[str, int, history.PromisedPlace], history.HistoryEntry],
 ) -> GuestStatus:
-    promise = seen.record.promises.get(guest.uuid)
+    promise = observed.record.promises.get(guest.uuid)
     held: tuple[int, ...] | None = None
     by_node: dict[int, int] | None = None
     pinned: dict[str, frozenset[int]] = {}
     problem = ''
     try:
         groups = cgroups.find(guest.pid, here.root)
-        held, by_node = context.held_nodes(groups, seen.host), cgroups.memory_by_node(groups)
-        pinned = pinned_threads.pinned(guest, promise, seen.host, here.root)
+        held, by_node = context.held_nodes(groups, observed.host), cgroups.memory_by_node(groups)
+        pinned = pinned_threads.pinned(guest, promise, observed.host, here.root)
     except CpusetError as error:
         problem = str(error)
     home_ratio, total = None, sum((by_node or {}).values())
@@ -257,7 +259,7 @@ def _standing(
         held,
         by_node,
         home_ratio,
-        eligibility.why_not(guest, promise, seen.host),
+        eligibility.why_not(guest, promise, observed.host),
         promise and moved.get((guest.uuid, promise.since_ns, history.place(promise))),
         problem,
         None,
@@ -266,11 +268,11 @@ def _standing(
 
 
 def unknown_overrides(
-    here: context.CommandContext, seen: context.ObservedHost
+    here: context.CommandContext, observed: context.ObservedHost
 ) -> list[overrides.Override]:
     """Return what was said of guests that do not run.
 
     :raises StateError: the file can't be read
     """
-    running = {guest.uuid for guest in seen.guests}
+    running = {guest.uuid for guest in observed.guests}
     return [each for each in overrides.read(here.root)[0].values() if each.uuid not in running]

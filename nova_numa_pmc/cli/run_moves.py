@@ -53,18 +53,18 @@ class RunResult(Record):
         return exits.PARTLY if any(one.stands for one in self.entries) else exits.PROBLEM
 
 
-class _Teller(logging.Handler):
+class _MessagePrinter(logging.Handler):
     """Prints what is logged of the moves."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, print_line: Callable[[str], None]) -> None:
         super().__init__()
-        self._say = say
+        self._print_line = print_line
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the message, without what could steer a terminal."""
         # Where the terminal has gone, what is in hand has to be ended and written down.
         with contextlib.suppress(OSError, ValueError):
-            self._say(tables.printable(record.getMessage()))
+            self._print_line(tables.printable(record.getMessage()))
 
 
 def hold_move_lock(here: CommandContext, who: str, wait_s: float) -> move_lock.MoveLock:
@@ -113,9 +113,9 @@ def make(
         writer.append(entry)
 
     with hold_move_lock(here, who, wait_s), here.signals() as wait, progress.open_bars() as shown:
-        teller = _Teller(shown.say)
+        printer = _MessagePrinter(shown.print_line)
         former = LOG.level
-        LOG.addHandler(teller)
+        LOG.addHandler(printer)
         LOG.setLevel(logging.INFO)
         try:
             mover = executor.MoveExecutor(
@@ -129,7 +129,7 @@ def make(
                 mover.abandon()
         finally:
             LOG.setLevel(former)
-            LOG.removeHandler(teller)
+            LOG.removeHandler(printer)
     return RunResult(batch, tuple(entries), not_begun, signal)
 
 
@@ -167,16 +167,16 @@ def _mind(here: CommandContext, mover: executor.MoveExecutor, files: guests.Stat
     mover.observe(files.read()[0], record.promises)
 
 
-def say_outcome(outcome: RunResult, say: Callable[[str], None]) -> None:
+def print_outcome(outcome: RunResult, print_line: Callable[[str], None]) -> None:
     """Return lines on what remains in place."""
     stands = [one for one in outcome.entries if one.stands]
     if outcome.signal:
-        say(
+        print_line(
             'ended by signal %d: moves that were mostly done are kept, the others were taken back'
             % outcome.signal
         )
     tried = len(outcome.entries) + outcome.not_begun
-    say(
+    print_line(
         '%d of %d moves made, %s moved'
         % (
             len(stands),
@@ -186,7 +186,7 @@ def say_outcome(outcome: RunResult, say: Callable[[str], None]) -> None:
     )
     for one in outcome.entries:
         if one.result != history.DONE:
-            say(
+            print_line(
                 '%s: %s: %s'
                 % (
                     ', '.join(part.name for part in one.parts),
@@ -195,7 +195,7 @@ def say_outcome(outcome: RunResult, say: Callable[[str], None]) -> None:
                 )
             )
     if stands:
-        say('take it back with: nova-numa-rebalance undo')
+        print_line('take it back with: nova-numa-rebalance undo')
 
 
 def outcome_data(outcome: RunResult) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class UndoError(NumaPmcError):
     """The history has nothing that could be taken back."""
 
 
-class Undo(Record):
+class UndoPlan(Record):
     """The moves that undo others.
 
     :param targets: {uuid: the promise after it}
@@ -67,7 +67,7 @@ def plan(
     entries: Sequence[history.HistoryEntry],
     running: Iterable[model.Guest],
     promised: Mapping[str, model.Promise],
-) -> Undo:
+) -> UndoPlan:
     """Plan to bring guests back to where they were before.
 
     Only guests that run since before, and are still where the move left them.
@@ -89,7 +89,7 @@ def plan(
             steps.append(_step(part))
         if steps:
             planned.append(_move(one, tuple(steps)))
-    return Undo(plan_records.Plan(tuple(planned)), targets, tuple(left))
+    return UndoPlan(plan_records.Plan(tuple(planned)), targets, tuple(left))
 
 
 def _why_left(part: history.Part, guest: model.Guest | None, promise: model.Promise | None) -> str:

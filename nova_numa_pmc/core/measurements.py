@@ -114,7 +114,7 @@ class Counts(Record):
     stalled_cycles_per_sec: float | None = None
 
 
-class Abilities(Record):
+class NodeCapacities(Record):
     """Capacities, bandwidths and latencies of a host's nodes; tuples by position.
 
     :param bandwidth_max, link_max: bytes per second, None in it: unknown
@@ -129,7 +129,7 @@ class Abilities(Record):
     mlp: float
 
 
-class _Nothing:
+class _NoEvidence:
     """The evidence of a guest of which no source told anything."""
 
     of_memory = False
@@ -139,13 +139,13 @@ class _Nothing:
     remote_cache_per_sec = stalled_cycles_per_sec = None
 
 
-_NOTHING = _Nothing()
+_NOTHING = _NoEvidence()
 
 
 def node_samples(
     nodes: Sequence[Node],
     uses: Sequence[NodeUse],
-    abilities: Abilities,
+    capacities: NodeCapacities,
     guests: Sequence[GuestSample],
     all_traffic: bool = False,
 ) -> tuple[tuple[NodeSample, ...], pressure.Traffic | None]:
@@ -170,33 +170,33 @@ def node_samples(
         ]
     bandwidth_ratios = [
         pressure.utilisation(use.bandwidth_bytes_per_sec, most)
-        for use, most in zip(uses, abilities.bandwidth_max)
+        for use, most in zip(uses, capacities.bandwidth_max)
     ]
     losses = pressure.losses(
         [use.demand_cores for use in uses],
-        abilities.capacity_cores,
+        capacities.capacity_cores,
         traffic.lines_per_sec if traffic else None,
-        abilities.latencies_ns,
+        capacities.latencies_ns,
         bandwidth_ratios,
-        abilities.mlp,
+        capacities.mlp,
     )
     found = []
     for at, (node, use) in enumerate(zip(nodes, uses)):
         pressed = pressure.node_pressure(
-            pressure.utilisation(use.demand_cores, abilities.capacity_cores[at]),
+            pressure.utilisation(use.demand_cores, capacities.capacity_cores[at]),
             bandwidth_ratios[at],
-            pressure.utilisation(use.link_bytes_per_sec, abilities.link_max[at]),
+            pressure.utilisation(use.link_bytes_per_sec, capacities.link_max[at]),
         )
         threads = len(node.online_cpus or node.cpus)
         busy = None if use.busy_cores is None or not threads else use.busy_cores / threads
         found.append(
             NodeSample(
                 node.id,
-                abilities.capacity_cores[at],
+                capacities.capacity_cores[at],
                 use.demand_cores,
                 pressed.cpu_ratio,
                 use.bandwidth_bytes_per_sec,
-                abilities.bandwidth_max[at],
+                capacities.bandwidth_max[at],
                 pressed.bandwidth_ratio,
                 pressed.link_ratio,
                 pressed.pressure,

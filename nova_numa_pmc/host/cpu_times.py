@@ -19,7 +19,7 @@ _BUSY_FIELDS = (0, 1, 2, 5, 6)
 _STEAL_FIELD = 7
 
 
-class Times(Record):
+class CpuTimes(Record):
     """Cumulative times of the online CPUs, {CPU: ns}; None: not reported.
 
     :param busy_ns: that it ran something
@@ -30,7 +30,7 @@ class Times(Record):
     stolen_ns: dict[int, int] | None = None
 
 
-def read(root: str = '/') -> Times:
+def read(root: str = '/') -> CpuTimes:
     """Return the CPUs' times, in ticks of 10 ms.
 
     The run times in ``/proc/schedstat`` are finer, but grow only when a thread leaves its CPU,
@@ -39,7 +39,7 @@ def read(root: str = '/') -> Times:
     try:
         lines = read_text(os.path.join(root, 'proc/stat')).splitlines()
     except OSError:
-        return Times()
+        return CpuTimes()
     tick_ns = 10**9 // os.sysconf('SC_CLK_TCK')
     busy: dict[int, int] = {}
     stolen: dict[int, int] = {}
@@ -49,12 +49,12 @@ def read(root: str = '/') -> Times:
             continue
         fields = _numbers(rest.split())
         if not is_number(name[3:]) or fields is None or len(fields) < 7:
-            return Times()
+            return CpuTimes()
         cpu = int(name[3:])
         busy[cpu] = tick_ns * sum(fields[at] for at in _BUSY_FIELDS)
         if len(fields) > _STEAL_FIELD:
             stolen[cpu] = tick_ns * fields[_STEAL_FIELD]
-    return Times(busy, stolen) if busy else Times()
+    return CpuTimes(busy, stolen) if busy else CpuTimes()
 
 
 def busy_ns(root: str = '/') -> dict[int, int] | None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
     from nova_numa_pmc.host.cgroups import Groups
-    from nova_numa_pmc.host.writes import Change, Writer
+    from nova_numa_pmc.host.writes import FileChange, Writer
 
     #: Of writes to come: path, text.
     Steps = list[tuple[str, str]]
@@ -54,7 +54,7 @@ _LEFT_RATIO = 0.01
 BRING_OVER_LIMIT_BYTES = 64 << 20
 
 
-class Applied(Record):
+class ConfineResult(Record):
     """Result of :func:`confine`.
 
     :param changes: of files, in the order written;
@@ -68,7 +68,7 @@ class Applied(Record):
         kernel moves what it can (before 5.15, nothing on v2), and no write tells how much
     """
 
-    changes: tuple[writes.Change, ...]
+    changes: tuple[writes.FileChange, ...]
     cpus: frozenset[int]
     cpus_effective: frozenset[int] | None
     memory: str
@@ -86,7 +86,7 @@ def confine(
     write: Writer = writes.write,
     pool_by_node: Mapping[int, int] | None = None,
     set_by_others: Container[str] = frozenset(),
-) -> Applied:
+) -> ConfineResult:
     """Hold a guest to ``cpus`` and, unless ``mems`` is None, bring its memory to those nodes.
 
     :param cpus: not empty
@@ -132,12 +132,12 @@ def confine(
         left_bytes = _off_bytes(groups, mems, exactly=True)
         if left_bytes and _LEFT_RATIO * off_bytes < left_bytes < off_bytes:
             left_bytes = _bring_the_rest(groups, held, mems, memory, memory_steps, write)
-    return Applied(changes, cpus, _effective(groups), memory, off_bytes, left_bytes)
+    return ConfineResult(changes, cpus, _effective(groups), memory, off_bytes, left_bytes)
 
 
 def release_memory(
     groups: Groups, mems: frozenset[int], write: Writer = writes.write
-) -> tuple[Change, ...]:
+) -> tuple[FileChange, ...]:
     """Widen the memory of a guest that :func:`confine` left bound to ``mems``.
 
     Groups that hold another set are left alone.
@@ -147,7 +147,7 @@ def release_memory(
     return writes.run(groups.scope, _widening(groups, current(groups), mems), write)
 
 
-def release_cpus(groups: Groups, write: Writer = writes.write) -> tuple[Change, ...]:
+def release_cpus(groups: Groups, write: Writer = writes.write) -> tuple[FileChange, ...]:
     """Let a guest run wherever the group above its own may.
 
     Where each child is written, one that holds another set than the others is left alone.
@@ -177,9 +177,9 @@ def release_cpus(groups: Groups, write: Writer = writes.write) -> tuple[Change, 
 
 
 def undo(
-    groups: Groups, changes: tuple[Change, ...], write: Writer = writes.write
-) -> tuple[Change, ...]:
-    """Take back the changes of an :class:`Applied`, last first, where nobody changed them since.
+    groups: Groups, changes: tuple[FileChange, ...], write: Writer = writes.write
+) -> tuple[FileChange, ...]:
+    """Take back what :func:`confine` changed, last first, where nobody has changed it since.
 
     :returns: the changes made
     :raises GuestGone, CpusetError: as :func:`confine`
@@ -217,7 +217,7 @@ def narrow_early(groups: Groups, cpus: frozenset[int], write: Writer = writes.wr
 
 def widen_early(
     groups: Groups, cpus: frozenset[int], write: Writer = writes.write
-) -> tuple[Change, ...]:
+) -> tuple[FileChange, ...]:
     """Take back :func:`narrow_early` of a guest that is not held after all.
 
     :raises GuestGone, CpusetError: as :func:`confine`

@@ -135,7 +135,7 @@ class Listener:
         try:
             libvirt = self._libvirt or importlib.import_module('libvirt')
         except ImportError:
-            self._say(ABSENT)
+            self._set_state(ABSENT)
             return
         self._libvirt = libvirt
         libvirt.registerErrorHandler(lambda *_: None, None)  # else it writes to standard error
@@ -151,11 +151,11 @@ class Listener:
                 self._busy_since_s = self._clock()
                 connection = libvirt.openReadOnly(self._uri)
                 pause_s = RETRY_S
-                self._say(self._listen(connection))
+                self._set_state(self._listen(connection))
             except libvirt.libvirtError as error:
-                self._say('libvirt: %s' % str(error)[:120])
+                self._set_state('libvirt: %s' % str(error)[:120])
             except Exception as error:  # of a binding unlike those we know: it is asked again
-                self._say('libvirt: %s: %s' % (type(error).__name__, str(error)[:100]))
+                self._set_state('libvirt: %s: %s' % (type(error).__name__, str(error)[:100]))
             self._ended.wait(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
         libvirt.virEventRemoveTimeout(timer)
@@ -178,7 +178,7 @@ class Listener:
             each.name()
             for each in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
         )
-        self._say(ANSWERS)
+        self._set_state(ANSWERS)
         while not (self._closed or self._ended.is_set()):
             self._answer(connection)
             self._busy_since_s = None
@@ -195,7 +195,7 @@ class Listener:
     def _hear(self, _: virConnect, domain: virDomain, *__: object) -> None:
         """Take an event of whatever kind; libvirt is asked once this has returned."""
         name = domain.name()
-        self._tell(GuestChange(name))
+        self._queue(GuestChange(name))
         self._asked.append(name)
 
     def _answer(self, connection: virConnect) -> None:
@@ -211,13 +211,13 @@ class Listener:
             # A domain that has gone or is unlike libvirt's is told without XML.
             with contextlib.suppress(libvirt.libvirtError, DomainError):
                 guest = guests.parse(connection.lookupByName(name).XMLDesc(0).encode())
-            self._tell(GuestChange(name, guest, identity))
+            self._queue(GuestChange(name, guest, identity))
 
-    def _tell(self, change: GuestChange) -> None:
+    def _queue(self, change: GuestChange) -> None:
         self._changes.append(change)
         _poke(self._wakes_out)
 
-    def _say(self, why: str) -> None:
+    def _set_state(self, why: str) -> None:
         self._busy_since_s = None  # first: who is woken asks why
         self._why = ''.join(each if each.isprintable() else ' ' for each in why)
         _poke(self._wakes_out)

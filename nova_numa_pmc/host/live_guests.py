@@ -54,7 +54,7 @@ class LiveGuests:
         #: Identities for which libvirt was asked, by name.
         self._asked: dict[str, Identity | None] = {}
 
-    def tell(self, change: libvirt_events.GuestChange) -> None:
+    def update(self, change: libvirt_events.GuestChange) -> None:
         """Take in what libvirt has said of a guest."""
         if change.guest is not None:
             self._live[change.name] = change

@@ -19,7 +19,7 @@ from nova_numa_pmc.core.rebalance.explain_move import explain_move, explain_why
 from nova_numa_pmc.cpulist import format_nodes
 from nova_numa_pmc.exceptions import GuestGone, MigrationError, NumaPmcError
 from nova_numa_pmc.host.paging import guest_mover
-from nova_numa_pmc.host.paging.kernel_port import HOST, Port
+from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
 from nova_numa_pmc.moves.move_promises import MovePromises, PlannedMove
 from nova_numa_pmc.moves.parts import MovePart, has_followed, progress_text
 from nova_numa_pmc.moves.widened import Widened
@@ -74,7 +74,7 @@ class MoveExecutor:
         who: str = history.AGENT,
         batch: str = '',
         record: Callable[[history.HistoryEntry], object] | None = None,
-        port: Port = HOST,
+        port: KernelPort = HOST,
     ) -> None:
         self._root, self._log, self._clock = root, log, clock
         self._who, self._batch = who, batch

@@ -91,7 +91,7 @@ class LateStarts:
             self._log.warning('guest %s: its start could not be finished: %s', guest.name, error)
             return None
         if not promise.started and promise.origin == model.PLACED:
-            self._tell(guest, after, 'as promised at its start')
+            self._log_start(guest, after, 'as promised at its start')
         return after
 
     def _place(self, guest: model.Guest) -> model.Promise:
@@ -111,7 +111,7 @@ class LateStarts:
         after = decision.promise._replace(started=True)
         promises.record_started(after, self.options, self._root, LOCK_TIMEOUT_S)
         if after.origin == model.PLACED:
-            self._tell(guest, after, decision.why)
+            self._log_start(guest, after, decision.why)
         else:
             self._log.info(
                 'guest %s: its start could not place it, and it stays as it is: %s',
@@ -120,7 +120,7 @@ class LateStarts:
             )
         return after
 
-    def _tell(self, guest: model.Guest, promise: model.Promise, why: str) -> None:
+    def _log_start(self, guest: model.Guest, promise: model.Promise, why: str) -> None:
         self.taken_over += 1
         self._log.warning(
             'guest %s: its start could not place it (see the journal of nova-numa-pmc): placed '

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nova_numa_pmc import model
     from nova_numa_pmc.conf.agent import AgentOptions
-    from nova_numa_pmc.host.paging.kernel_port import Port
+    from nova_numa_pmc.host.paging.kernel_port import KernelPort
     from nova_numa_pmc.state.promises_format import Promises
 
 
@@ -51,7 +51,12 @@ class MovePromises:
     """
 
     def __init__(
-        self, options: AgentOptions, root: str, clock: Callable[[], float], who: str, port: Port
+        self,
+        options: AgentOptions,
+        root: str,
+        clock: Callable[[], float],
+        who: str,
+        port: KernelPort,
     ) -> None:
         self.options, self._root, self._clock = options, root, clock
         self._who, self._port = who, port

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nova_numa_pmc.host.cgroups import Groups
-    from nova_numa_pmc.host.paging.kernel_port import Port
-    from nova_numa_pmc.host.writes import Change
+    from nova_numa_pmc.host.paging.kernel_port import KernelPort
+    from nova_numa_pmc.host.writes import FileChange
 
 
 class MovePart(Record):
@@ -41,9 +41,9 @@ class CpuMove:
     :param cpus: None: let them go wherever the guest's parent may
     """
 
-    def __init__(self, groups: Groups, cpus: frozenset[int] | None, port: Port) -> None:
+    def __init__(self, groups: Groups, cpus: frozenset[int] | None, port: KernelPort) -> None:
         self._groups, self._cpus, self._port = groups, cpus, port
-        self._changes: tuple[Change, ...] = ()
+        self._changes: tuple[FileChange, ...] = ()
         self.progress = guest_mover.Progress(guest_mover.MOVING)
 
     def step(self) -> guest_mover.Progress:
@@ -60,7 +60,7 @@ class CpuMove:
     def cancel(self) -> None:
         """Do nothing: it is done."""
 
-    def undo_cpus(self) -> tuple[Change, ...]:
+    def undo_cpus(self) -> tuple[FileChange, ...]:
         """Give the CPUs back what they had."""
         return cpuset.undo(self._groups, self._changes, write=self._port.write)
 

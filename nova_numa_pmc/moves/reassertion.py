@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Set
 
     from nova_numa_pmc.agent.problem_log import ProblemLog
-    from nova_numa_pmc.agent.stages import Now, Tick
+    from nova_numa_pmc.agent.stages import Moment, Tick
     from nova_numa_pmc.conf.host_options import HostOptions
-    from nova_numa_pmc.host.writes import Change
+    from nova_numa_pmc.host.writes import FileChange
 
     #: A guest's uuid and the id of its process.
     _Key = tuple[str, int | None]
@@ -122,7 +122,7 @@ class Reassertion:
             self._written.pop(key[0], None)
         self._alive = alive
 
-    def _is_ours(self, guest: model.Guest, promise: model.Promise, now: Now) -> bool:
+    def _is_ours(self, guest: model.Guest, promise: model.Promise, now: Moment) -> bool:
         if (
             promise.origin != model.PLACED
             or not pins.may_hold(guest)
@@ -141,7 +141,7 @@ class Reassertion:
         promise: model.Promise,
         nodes: tuple[int, ...],
         cpus: frozenset[int],
-        now: Now,
+        now: Moment,
         host: model.Topology,
         online: frozenset[int],
     ) -> bool:
@@ -151,14 +151,14 @@ class Reassertion:
         # What is inside of the place is a pin, or the place before CPUs came online.
         if is_held(groups, cpus, online, set_by_others, exactly=self._held.get(key) != cpus):
             self._held[key] = cpus
-            self._tell_theirs(key, guest, set_by_others)
+            self._log_set_by_others(key, guest, set_by_others)
             return True
         held = current(groups)
         left = self._left_by_us(key, guest, groups, held, cpus, host)
         theirs = set_by_others | frozenset.intersection(
             *(frozenset(contradicting(groups, held, cpus, each)) for each in left)
         )
-        self._tell_theirs(key, guest, theirs)
+        self._log_set_by_others(key, guest, theirs)
         now_s = now.monotonic_ns / 1e9
         recent = [at for at in self._written.get(guest.uuid, ()) if now_s - at < _FIGHT_S]
         if len(recent) >= _FIGHT_WRITES:
@@ -169,7 +169,7 @@ class Reassertion:
                 ]
             )
             return False
-        changes: list[Change] = []
+        changes: list[FileChange] = []
         for each in left:
             others = frozenset(contradicting(groups, held, cpus, each))
             changes += cpuset.confine(
@@ -224,7 +224,7 @@ class Reassertion:
             found.append(above)
         return tuple(found) or (frozenset(),)
 
-    def _tell_theirs(self, key: _Key, guest: model.Guest, theirs: frozenset[str]) -> None:
+    def _log_set_by_others(self, key: _Key, guest: model.Guest, theirs: frozenset[str]) -> None:
         """Log once which groups are left to the operator."""
         if theirs == self._theirs.get(key, frozenset()):
             return

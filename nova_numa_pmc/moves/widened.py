@@ -37,11 +37,11 @@ class Widened:
         self, running: Iterable[model.Guest], promised: Mapping[str, model.Promise]
     ) -> None:
         """Forget guests that were replaced or overridden by the operator: these go home."""
-        said = {guest.uuid for guest in running if guest.override}
+        overridden = {guest.uuid for guest in running if guest.override}
         self._held = {
             uuid: (nodes, promise)
             for uuid, (nodes, promise) in self._held.items()
-            if uuid not in said and promised.get(uuid) == promise
+            if uuid not in overridden and promised.get(uuid) == promise
         }
 
     def begin(self) -> None:

@@ -81,17 +81,17 @@ def read(
     if not begin or begin.startswith((recording.MARKER, recording.OLD_MARKER)):
         yield from recording.read(path, damaged)
         return
-    tell = damaged or (lambda text: None)
+    report_damage = damaged or (lambda text: None)
     with open(path, encoding='utf-8', errors='replace') as file:
         if not begin.lstrip().startswith(b'{'):
-            yield from _perf_stat(path, file, tell, cpu, node_of_cpu or {})
+            yield from _perf_stat(path, file, report_damage, cpu, node_of_cpu or {})
             return
         table = _table(file)
         if table is not None:
             yield _counted(table, perf_stat.role_names(cpu), {})
             return
         file.seek(0)
-        yield from _lines(path, file, tell)
+        yield from _lines(path, file, report_damage)
 
 
 def _begin(path: str) -> bytes:
@@ -108,7 +108,7 @@ def _begin(path: str) -> bytes:
         os.close(fd)
 
 
-def _lines(path: str, file: TextIO, tell: Callable[[str], object]) -> Iterator[Sample]:
+def _lines(path: str, file: TextIO, report_damage: Callable[[str], object]) -> Iterator[Sample]:
     any_found = False
     for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), ''), 1):
         if not line.strip():
@@ -116,7 +116,7 @@ def _lines(path: str, file: TextIO, tell: Callable[[str], object]) -> Iterator[S
         try:
             found = from_data(json.loads(line))
         except (ValueError, RecursionError, RecordingError) as error:
-            tell('%s: line %d: %s' % (path, number, error))
+            report_damage('%s: line %d: %s' % (path, number, error))
             continue
         any_found = True
         yield found
@@ -180,14 +180,14 @@ def _table(file: TextIO) -> Interval | None:
 def _perf_stat(
     path: str,
     file: TextIO,
-    tell: Callable[[str], object],
+    report_damage: Callable[[str], object],
     cpu: str | None,
     node_of_cpu: Mapping[int, int],
 ) -> Iterator[Sample]:
     names, any_found = perf_stat.role_names(cpu), False
     intervals = perf_stat.parse(
         iter(lambda: file.readline(_MAX_LINE_BYTES), ''),
-        lambda number, line: tell(
+        lambda number, line: report_damage(
             '%s: line %d is not from perf stat -x: %r' % (path, number, line)
         ),
     )

@@ -59,7 +59,7 @@ class _RequestFilter:
         self.why_all_pass = self.guest_request.neutral or self.guest_request.pinned
         if self.why_all_pass:
             LOG.debug('Every host passes: %s', self.why_all_pass)
-        for problem in self.guest_request.wishes.problems:
+        for problem in self.guest_request.flavor_specs.problems:
             if problem not in _WARNED and len(_WARNED) < _WARNED_MAX:
                 _WARNED.add(problem)
                 LOG.warning('Ignoring an extra spec: %s', problem)

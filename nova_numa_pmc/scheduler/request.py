@@ -103,7 +103,7 @@ class GuestRequest(Record):
     guest: ExpectedGuest | None = None
     instance_uuid: str | None = None
     neutral: str | None = None
-    wishes: extra_specs.Wishes = extra_specs.Wishes()
+    flavor_specs: extra_specs.FlavorSpecs = extra_specs.FlavorSpecs()
     pinned: str | None = None
     is_move: bool = False
 
@@ -153,9 +153,9 @@ def read(spec: RequestSpecLike) -> GuestRequest:
     try:
         flavor = spec.flavor
         specs = _optional(flavor, 'extra_specs') or {}
-        wishes = extra_specs.parse(specs)
+        flavor_specs = extra_specs.parse(specs)
         neutral = pinned = None
-        if wishes.policy == model.NONE:
+        if flavor_specs.policy == model.NONE:
             neutral = f'{extra_specs.POLICY}={model.NONE}'
         if _optional(spec, 'numa_topology') is not None:
             pinned = 'image properties'
@@ -163,8 +163,8 @@ def read(spec: RequestSpecLike) -> GuestRequest:
         guest = unseen(
             int(flavor.vcpus),
             int(flavor.memory_mb),
-            wishes.policy,
-            INTENSITY[wishes.memory_intensity],
+            flavor_specs.policy,
+            INTENSITY[flavor_specs.memory_intensity],
         )
         if pinned:
             # Its memory may be huge pages, which aren't counted in what is promised.
@@ -174,7 +174,7 @@ def read(spec: RequestSpecLike) -> GuestRequest:
         # Nova names the host to leave in each of its moves, and none for a new server.
         is_move = bool(_optional(spec, 'ignore_hosts'))
         return GuestRequest(
-            guest, _optional(spec, 'instance_uuid'), neutral, wishes, pinned, is_move
+            guest, _optional(spec, 'instance_uuid'), neutral, flavor_specs, pinned, is_move
         )
     except Exception as error:  # nothing in a request may end in an error of ours
         return GuestRequest(neutral=f'request not understood: {error!r:.200}')
@@ -330,10 +330,12 @@ def filter_options(guest_request: GuestRequest, conf: Mapping[str, Any]) -> Filt
 
     :param conf: option → value, of the group ``[numa_pmc]``
     """
-    wishes = guest_request.wishes
-    ceiling = conf['max_pressure'] if wishes.max_pressure is None else wishes.max_pressure
+    flavor_specs = guest_request.flavor_specs
+    ceiling = (
+        conf['max_pressure'] if flavor_specs.max_pressure is None else flavor_specs.max_pressure
+    )
     return FilterOptions(
-        conf['require_one_node'] or wishes.policy == model.ONE_NODE,
+        conf['require_one_node'] or flavor_specs.policy == model.ONE_NODE,
         0.0 if guest_request.is_move else ceiling,
         conf['refuse_unknown'],
     )

@@ -59,13 +59,13 @@ def line(guest_request: GuestRequest, candidates: Sequence[ShadowHost], now_s: f
         'hosts': len(candidates),
         'unknown': sum(each.pressure is None for each in candidates),
         'changed': would[0].host != chosen.host,
-        'chosen': _told(chosen),
-        'top': [_told(each) for each in would[:_TOP]],
+        'chosen': _host_data(chosen),
+        'top': [_host_data(each) for each in would[:_TOP]],
     }
     return MARK + json.dumps(data, separators=(',', ':'))
 
 
-def _told(candidate: ShadowHost) -> dict[str, Any]:
+def _host_data(candidate: ShadowHost) -> dict[str, Any]:
     found = candidate.estimate.outcome
     pressure, age_s = candidate.pressure, candidate.age_s
     return {

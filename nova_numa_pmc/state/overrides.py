@@ -76,9 +76,11 @@ def marked(guests: Iterable[Guest], root: str = '/') -> tuple[tuple[Guest, ...],
     :returns: (the guests, problems)
     :raises StateError: as :func:`read`
     """
-    said, problems = read(root)
+    override_of, problems = read(root)
     return tuple(
-        guest._replace(override=said[guest.uuid].what) if guest.uuid in said else guest
+        guest._replace(override=override_of[guest.uuid].what)
+        if guest.uuid in override_of
+        else guest
         for guest in guests
     ), problems
 

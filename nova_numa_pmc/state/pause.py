@@ -88,7 +88,7 @@ def end(directory: str) -> bool:
     return True
 
 
-class Watch:
+class PauseWatch:
     """Looks for the file in each tick; tells in the log when it comes and when it goes."""
 
     def __init__(self, log: logging.Logger) -> None:

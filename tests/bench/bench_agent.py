@@ -115,7 +115,7 @@ def tick(there, made, count, at):
 
 def now(at):
     """Return the moment of a tick."""
-    return stages.Now(at * 5 * 10**9, 10**15 + at * 5 * 10**9, 1e9 + 5 * at)
+    return stages.Moment(at * 5 * 10**9, 10**15 + at * 5 * 10**9, 1e9 + 5 * at)
 
 
 if __name__ == '__main__':

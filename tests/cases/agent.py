@@ -38,7 +38,7 @@ class AgentCase(unittest.TestCase):
 
     def tick(self, made, at_s, realtime_s=None):
         return made.tick(
-            stages.Now(
+            stages.Moment(
                 at_s * SECOND,
                 START_NS + at_s * SECOND,
                 1000.0 + at_s if realtime_s is None else realtime_s,

@@ -141,7 +141,7 @@ class Collector:
     def describe(self) -> tuple[core.Metric, ...]:
         """Return all families without values, by which a scrape may choose (``name[]``)."""
         tick = stages.Tick(
-            stages.Now(0, 0, 0.0),
+            stages.Moment(0, 0, 0.0),
             Sample(0.0, 0.0, ''),
             host_state=HostState(0.0, 0.0, model.HostView((), ()), ()),
         )

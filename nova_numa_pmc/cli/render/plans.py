@@ -20,18 +20,18 @@ def lines(
     plan: plan_records.Plan,
     situation: plan_records.Situation,
     horizon_s: float,
-    seen: ObservedHost,
+    observed: ObservedHost,
 ) -> list[str]:
     """Return a plan as lines of text.
 
-    :param situation: of which the plan was made; ``seen`` was measured
+    :param situation: of which the plan was made; ``observed`` was measured
     """
-    assert seen.sample is not None
+    assert observed.sample is not None
     found = [
         'over %.3g s, source: %s: %s cores are lost%s'
         % (
-            seen.sample.elapsed_s,
-            tables.printable(seen.sample.source) or 'none',
+            observed.sample.elapsed_s,
+            tables.printable(observed.sample.source) or 'none',
             tables.number(plan.loss_cores),
             ', %s after these moves:' % tables.number(plan.loss_after_cores) if plan.moves else '',
         )
@@ -61,14 +61,14 @@ def lines(
 
 
 def to_data(
-    plan: plan_records.Plan, situation: plan_records.Situation, seen: ObservedHost
+    plan: plan_records.Plan, situation: plan_records.Situation, observed: ObservedHost
 ) -> dict[str, Any]:
     """Return a plan, made of what was measured, as plain data."""
-    assert seen.sample is not None
+    assert observed.sample is not None
     return {
-        'taken_s': seen.sample.taken_s,
-        'elapsed_s': seen.sample.elapsed_s,
-        'source': seen.sample.source,
+        'taken_s': observed.sample.taken_s,
+        'elapsed_s': observed.sample.elapsed_s,
+        'source': observed.sample.source,
         'loss_cores': plan.loss_cores,
         'loss_after_cores': plan.loss_after_cores,
         'moves': [
@@ -82,5 +82,5 @@ def to_data(
         ],
         'remarks': [explain_remark(reason) for reason in plan.reasons],
         'left_alone': {guest.uuid: guest.fixed for guest in situation.guests if guest.fixed},
-        'problems': list(seen.problems),
+        'problems': list(observed.problems),
     }

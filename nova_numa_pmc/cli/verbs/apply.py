@@ -44,24 +44,24 @@ def run(args: argparse.Namespace, here: context.CommandContext | None = None) ->
     if not confirm.can_ask(args, here):
         return exits.USAGE
     here.need_root()
-    seen = here.measure(args.interval, write_promises=True)
-    plan, situation = here.propose(seen, args.horizon, args.guest)
+    observed = here.measure(args.interval, write_promises=True)
+    plan, situation = here.propose(observed, args.horizon, args.guest)
     if not args.json:
-        plan_command.show(plan, situation, args.horizon, seen)
+        plan_command.show(plan, situation, args.horizon, observed)
     outcome = None
     if plan.moves and (args.yes or confirm.agreed(here, 'make these moves?')):
-        outcome = run_moves.make(here, plan, seen.record.promises, history.APPLY, args.wait)
+        outcome = run_moves.make(here, plan, observed.record.promises, history.APPLY, args.wait)
     if args.json:
         print(
             json.dumps(
                 {
-                    'plan': plans.to_data(plan, situation, seen),
+                    'plan': plans.to_data(plan, situation, observed),
                     'outcome': outcome and run_moves.outcome_data(outcome),
                 }
             )
         )
     elif outcome:
-        run_moves.say_outcome(outcome, print)
+        run_moves.print_outcome(outcome, print)
     if outcome:
         return outcome.exit_code
     return exits.NOT_EMPTY if plan.moves else exits.OK

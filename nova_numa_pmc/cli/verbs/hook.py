@@ -188,7 +188,7 @@ _INSTALL = 'nova-numa-rebalance hook install'
 
 def _problems_of_wiring(
     args: argparse.Namespace,
-    installed: hook_files.Installed,
+    installed: hook_files.InstalledFiles,
     daemon: confinement.Daemon | None,
     promises: Iterable[model.Promise],
 ) -> Iterator[Problem]:

@@ -40,13 +40,15 @@ def run(args: argparse.Namespace, here: context.CommandContext | None = None) ->
     here = here or context.CommandContext(args.root)
     here.need_root()
     if not args.release:
-        uuid, name = here.find_said(args.guest)
-        pin.say(here, overrides.Override(uuid, overrides.IGNORE, name), args)
+        uuid, name = here.find_overridden(args.guest)
+        pin.record_override(here, overrides.Override(uuid, overrides.IGNORE, name), args)
         return exits.OK
     guest = here.find(args.guest)
     # In turn: an agent in the middle of a tick would write what is taken away here.
     with run_moves.hold_move_lock(here, 'ignore', args.wait):
-        pin.say(here, overrides.Override(guest.uuid, overrides.IGNORE, guest.name), args)
+        pin.record_override(
+            here, overrides.Override(guest.uuid, overrides.IGNORE, guest.name), args
+        )
         _release(here, guest)
     return exits.OK
 

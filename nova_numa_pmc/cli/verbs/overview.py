@@ -37,25 +37,25 @@ def run(args: argparse.Namespace, here: context.CommandContext | None = None) ->
     """Show status and plan, ask, make the moves; return the exit code."""
     here = here or context.CommandContext(args.root)
     asks = here.terminal and here.may_write and not args.json
-    seen = here.measure(args.interval, write_promises=asks)
-    plan, situation = here.propose(seen, args.horizon)
+    observed = here.measure(args.interval, write_promises=asks)
+    plan, situation = here.propose(observed, args.horizon)
     if args.json:
         print(
             json.dumps(
                 {
-                    'status': status_command.to_data(here, seen),
-                    'plan': plans.to_data(plan, situation, seen),
+                    'status': status_command.to_data(here, observed),
+                    'plan': plans.to_data(plan, situation, observed),
                 }
             )
         )
     else:
-        status_command.show(here, seen)
+        status_command.show(here, observed)
         print()
-        print('\n'.join(plans.lines(plan, situation, args.horizon, seen)), flush=True)
+        print('\n'.join(plans.lines(plan, situation, args.horizon, observed)), flush=True)
     if not plan.moves:
         return exits.OK
     if not asks or not confirm.agreed(here, 'make these moves?'):
         return exits.NOT_EMPTY
-    outcome = run_moves.make(here, plan, seen.record.promises, history.APPLY, args.wait)
-    run_moves.say_outcome(outcome, print)
+    outcome = run_moves.make(here, plan, observed.record.promises, history.APPLY, args.wait)
+    run_moves.print_outcome(outcome, print)
     return outcome.exit_code

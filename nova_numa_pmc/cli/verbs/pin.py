@@ -47,7 +47,7 @@ def run(args: argparse.Namespace, here: context.CommandContext | None = None) ->
     here.need_root()
     outcome = None
     if args.node is None:
-        uuid, name = here.find_said(args.guest)
+        uuid, name = here.find_overridden(args.guest)
     else:
         guest = here.find(args.guest)
         uuid, name = guest.uuid, guest.name
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace, here: context.CommandContext | None = None) ->
                 'guest %s: not pinned: %s'
                 % (name, ''.join(one.why for one in outcome.entries) or 'interrupted by a signal')
             )
-    say(
+    record_override(
         here,
         overrides.Override(uuid, overrides.PIN, name),
         args,
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace, here: context.CommandContext | None = None) ->
     return outcome.exit_code if outcome else exits.OK
 
 
-def say(
+def record_override(
     here: context.CommandContext,
     override: overrides.Override,
     args: argparse.Namespace,
@@ -98,14 +98,14 @@ def _bring(
 
     :raises MigrationError: it can't be there
     """
-    seen = here.look(write_promises=True)
-    node = next((node for node in seen.host.nodes if node.id == node_id), None)
+    observed = here.look(write_promises=True)
+    node = next((node for node in observed.host.nodes if node.id == node_id), None)
     if node is None or not node.cpus:
         raise MigrationError(
             'node %d has no CPUs for guests; nodes that have: %s'
-            % (node_id, ', '.join(str(node.id) for node in seen.host.nodes if node.cpus))
+            % (node_id, ', '.join(str(node.id) for node in observed.host.nodes if node.cpus))
         )
-    promise = seen.record.promises.get(guest.uuid)
+    promise = observed.record.promises.get(guest.uuid)
     home = (node_id,) if node.memory_bytes else ()
     if (
         promise
@@ -122,7 +122,7 @@ def _bring(
     step = plan_records.Step(guest.uuid, guest.name, promise.cpu_nodes, (node_id,), home, 0)
     move = plan_records.asked_for(plan_records.MOVE, (step,), 'pinned there')
     return run_moves.make(
-        here, plan_records.Plan((move,)), seen.record.promises, history.PIN, wait_s
+        here, plan_records.Plan((move,)), observed.record.promises, history.PIN, wait_s
     )
 
 

@@ -68,12 +68,12 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
     """Print the plan; return the exit code."""
     here = here or context.CommandContext(args.root)
-    seen = here.measure(args.interval)
-    plan, situation = here.propose(seen, args.horizon, args.guest)
+    observed = here.measure(args.interval)
+    plan, situation = here.propose(observed, args.horizon, args.guest)
     if args.json:
-        print(json.dumps(plans.to_data(plan, situation, seen)))
+        print(json.dumps(plans.to_data(plan, situation, observed)))
     else:
-        show(plan, situation, args.horizon, seen)
+        show(plan, situation, args.horizon, observed)
     return exits.NOT_EMPTY if plan.moves else exits.OK
 
 
@@ -81,9 +81,9 @@ def show(
     plan: plan_records.Plan,
     situation: plan_records.Situation,
     horizon_s: float,
-    seen: context.ObservedHost,
+    observed: context.ObservedHost,
 ) -> None:
     """Print a plan as text, and to stderr what could not be told."""
-    print('\n'.join(plans.lines(plan, situation, horizon_s, seen)), flush=True)
-    for problem in seen.problems:
+    print('\n'.join(plans.lines(plan, situation, horizon_s, observed)), flush=True)
+    for problem in observed.problems:
         print('problem: ' + tables.printable(problem), file=sys.stderr)

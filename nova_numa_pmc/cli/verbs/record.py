@@ -103,8 +103,10 @@ def run(
     sizes = array('L')
     try:
         if writer.cut_bytes:
-            _say('cut %d bytes of a torn sample off the end of %s' % (writer.cut_bytes, args.out))
-        _say(
+            _print_line(
+                'cut %d bytes of a torn sample off the end of %s' % (writer.cut_bytes, args.out)
+            )
+        _print_line(
             'recording to %s every %g s%s'
             % (args.out, args.interval, '' if args.duration else '; Ctrl-C ends it')
         )
@@ -114,10 +116,10 @@ def run(
                 args.duration, intervals.paced(sampler.sample, args.interval, wait, clock), clock
             ):
                 sizes.append(writer.append(sample))
-                live.print_once(sample.problems, printed, _say)
+                live.print_once(sample.problems, printed, _print_line)
     finally:
         writer.close()
-    _say(
+    _print_line(
         '%d samples, %sB; a day of these takes %sB'
         % (
             len(sizes),
@@ -140,5 +142,5 @@ def _until(
             return
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     print('record: %s' % line, file=sys.stderr, flush=True)

@@ -44,16 +44,18 @@ def run(args: argparse.Namespace, here: context.CommandContext | None = None) ->
         return exits.USAGE
     here.need_root()
     entries, _ = history.read(here.root)
-    seen = here.look(write_promises=True)
-    found = undo_plan.plan(undo_plan.chosen(entries, args.move), seen.guests, seen.record.promises)
+    observed = here.look(write_promises=True)
+    found = undo_plan.plan(
+        undo_plan.chosen(entries, args.move), observed.guests, observed.record.promises
+    )
     if not args.json:
         _show(found)
-    outcome, said_no = None, False
+    outcome, declined = None, False
     if found.plan.moves:
-        said_no = not args.yes and not confirm.agreed(here, 'take these back?')
-        if not said_no:
+        declined = not args.yes and not confirm.agreed(here, 'take these back?')
+        if not declined:
             outcome = run_moves.make(
-                here, found.plan, seen.record.promises, history.UNDO, args.wait, found.targets
+                here, found.plan, observed.record.promises, history.UNDO, args.wait, found.targets
             )
     if args.json:
         print(
@@ -65,19 +67,21 @@ def run(args: argparse.Namespace, here: context.CommandContext | None = None) ->
             )
         )
     elif outcome:
-        run_moves.say_outcome(outcome, print)
-    return _exit_code(found, outcome, said_no)
+        run_moves.print_outcome(outcome, print)
+    return _exit_code(found, outcome, declined)
 
 
-def _show(found: undo_plan.Undo) -> None:
+def _show(found: undo_plan.UndoPlan) -> None:
     for move in found.plan.moves:
         print(tables.printable(explain_move(move)))
     for name, why in found.left:
         print(tables.printable('%s: left alone: %s' % (name, why)))
 
 
-def _exit_code(found: undo_plan.Undo, outcome: run_moves.RunResult | None, said_no: bool) -> int:
-    if said_no:
+def _exit_code(
+    found: undo_plan.UndoPlan, outcome: run_moves.RunResult | None, declined: bool
+) -> int:
+    if declined:
         return exits.NOT_EMPTY
     if outcome is None:
         return exits.PROBLEM

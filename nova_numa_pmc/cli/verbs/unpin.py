@@ -35,7 +35,7 @@ def run(args: argparse.Namespace, here: context.CommandContext | None = None) ->
     """Forget what was said of the guest; return the exit code."""
     here = here or context.CommandContext(args.root)
     here.need_root()
-    uuid, name = here.find_said(args.guest)
+    uuid, name = here.find_overridden(args.guest)
     dropped = overrides.drop(uuid, here.root)
     restored = _restore(here, uuid)
     if args.json:
@@ -60,9 +60,11 @@ def _restore(here: context.CommandContext, uuid: str) -> list[str]:
     """Give back the threads that were pinned since the guest was placed; return their names."""
     for guest in here.guests()[0]:
         if guest.uuid == uuid:
-            seen = here.look()
+            observed = here.look()
             names = list(
-                pinned_threads.pinned(guest, seen.record.promises.get(uuid), seen.host, here.root)
+                pinned_threads.pinned(
+                    guest, observed.record.promises.get(uuid), observed.host, here.root
+                )
             )
             pinned_threads.restore(guest, names, pins.read_online(here.root), here.run)
             return names

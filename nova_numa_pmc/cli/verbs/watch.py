@@ -47,13 +47,15 @@ def run(args: argparse.Namespace, here: context.CommandContext | None = None) ->
 
 def _print_all(args: argparse.Namespace, here: context.CommandContext) -> None:
     printed: set[str] = set()
-    for seen in here.samples(args.interval, here.wait):
-        plan, situation = here.propose(seen, args.horizon, args.guest)
+    for observed in here.samples(args.interval, here.wait):
+        plan, situation = here.propose(observed, args.horizon, args.guest)
         if args.json:
-            print(json.dumps(plans.to_data(plan, situation, seen)), flush=True)
+            print(json.dumps(plans.to_data(plan, situation, observed)), flush=True)
         else:
-            live.print_once(seen.problems, printed, lambda line: print(line, file=sys.stderr))
-            print('\n'.join(plans.lines(plan, situation, args.horizon, seen)) + '\n', flush=True)
+            live.print_once(observed.problems, printed, lambda line: print(line, file=sys.stderr))
+            print(
+                '\n'.join(plans.lines(plan, situation, args.horizon, observed)) + '\n', flush=True
+            )
 
 
 def _live(args: argparse.Namespace, here: context.CommandContext) -> None:
@@ -67,15 +69,15 @@ def _live(args: argparse.Namespace, here: context.CommandContext) -> None:
                     return True
             return False
 
-        for seen in here.samples(args.interval, wait):
-            plan, situation = here.propose(seen, args.horizon, args.guest)
-            assert seen.sample is not None
+        for observed in here.samples(args.interval, wait):
+            plan, situation = here.propose(observed, args.horizon, args.guest)
+            assert observed.sample is not None
             drawn.draw(
                 [
-                    tables.nodes(seen.sample),
+                    tables.nodes(observed.sample),
                     '',
-                    *plans.lines(plan, situation, args.horizon, seen),
+                    *plans.lines(plan, situation, args.horizon, observed),
                     '',
-                    *('problem: ' + tables.printable(each) for each in seen.problems),
+                    *('problem: ' + tables.printable(each) for each in observed.problems),
                 ]
             )

@@ -70,7 +70,7 @@ class Series:
         )
 
 
-class Wants:
+class UsageHistory:
     """Demand of one guest, or of all else on one node.
 
     :ivar demand: [cores], what ran and waited
@@ -88,7 +88,7 @@ class Wants:
         return self.demand.minutes, self.demand.day, self.traffic.minutes, self.traffic.day
 
 
-class GuestHistory(Wants):
+class GuestHistory(UsageHistory):
     """Demand of one guest.
 
     :ivar flavor: name of its flavor, None: not reported
@@ -117,7 +117,7 @@ class GuestHistory(Wants):
         self._place: tuple[int, tuple[int, ...]] | None = None
 
     @property
-    def tells(self) -> bool:
+    def is_representative(self) -> bool:
         """Return whether it was measured for long enough to tell about others of its flavor."""
         return self.cores_per_vcpu is not None
 
@@ -160,7 +160,7 @@ class Histories:
         self.clock_s = clock_s
         self.minutes, self.day = Horizon(MINUTES_S), Horizon(DAY_S)
         self.guests: dict[str, GuestHistory] = {}
-        self.others: dict[int, Wants] = {}
+        self.others: dict[int, UsageHistory] = {}
         self.flavors: dict[str | None, tuple[float, float]] = {}
         self.recent: list[tuple[float, dict[int, float | None], dict[int, float | None]]] = [
             (clock_s, {}, {})
@@ -193,7 +193,7 @@ class Histories:
                 seconds,
             )
         for node, cores, bytes_per_sec in others_of(sample, promises, traffic):
-            wants = self.others.setdefault(node, Wants())
+            wants = self.others.setdefault(node, UsageHistory())
             if cores is not None:
                 wants.demand.add(cores, weights)
             if bytes_per_sec is not None:

@@ -33,7 +33,11 @@ def of_flavor(histories: Histories, flavor: str | None) -> model.DemandHistory:
     known = per_vcpu(histories)
     cores = traffic = 0.0
     for each in histories.guests.values():
-        if each.tells and each.demand.day.mean is not None and (each.traffic.day.mean is not None):
+        if (
+            each.is_representative
+            and each.demand.day.mean is not None
+            and (each.traffic.day.mean is not None)
+        ):
             cores += each.demand.day.mean
             traffic += each.traffic.day.mean
     return model.DemandHistory(

@@ -44,14 +44,14 @@ def explain(placement: Placement) -> str:
 
     :returns: a line without its end, e.g. ``node 1: fits on one node; pressure 0.25 …``
     """
-    said = [_said(reason) for reason in placement.reasons]
+    texts = [_reason_text(reason) for reason in placement.reasons]
     if not placement.nodes:
-        return '; '.join(said) or 'left alone'
-    where = f'{name_nodes(placement.nodes)}: ' + '; '.join(said[:1])
-    return '; '.join([where, *_comparison(dict(placement.reasons[0].values)), *said[1:]])
+        return '; '.join(texts) or 'left alone'
+    where = f'{name_nodes(placement.nodes)}: ' + '; '.join(texts[:1])
+    return '; '.join([where, *_comparison(dict(placement.reasons[0].values)), *texts[1:]])
 
 
-def _said(reason: Reason) -> str:
+def _reason_text(reason: Reason) -> str:
     words = _WORDS.get(reason.code, reason.code)
     for name, value in reason.values:
         words = words.replace(f'{{{name}}}', _value(name, value))
@@ -61,18 +61,18 @@ def _said(reason: Reason) -> str:
 def _comparison(values: Mapping[str, Any]) -> list[str]:
     if 'pressure' not in values:
         return []
-    said = [
+    texts = [
         f'pressure {values["pressure"]:.2f}, '
         f'{100 * values["promised_ratio"]:.0f} % of memory promised'
     ]
     if values.get('distance'):
-        said.append(f'distance {values["distance"]:g} beyond local')
+        texts.append(f'distance {values["distance"]:g} beyond local')
     if 'decided_by' in values:
-        said.append(
+        texts.append(
             f'preferred by {values["decided_by"]} to {name_nodes(values["instead_of"])} '
             f'(pressure {values["instead_pressure"]:.2f})'
         )
-    return said
+    return texts
 
 
 def _value(name: str, value: Any) -> str:  # as model.Reason has it

@@ -67,7 +67,7 @@ for _name in ('tfind', 'tsearch'):
 _ALWAYS_RIGHT = ctypes.cast(_libc.abs, _pointer)
 
 
-class Sizes(Record):
+class ProbeSizes(Record):
     """Sizes of the memory that is used.
 
     :param chain_bytes: over which a chain is spread
@@ -84,10 +84,10 @@ class Sizes(Record):
         return max(self.chain_bytes + self.flush_bytes, threads * self.slice_bytes)
 
 
-def sizes(cache_bytes: int, node_cache_bytes: int, threads: int) -> Sizes:
+def sizes(cache_bytes: int, node_cache_bytes: int, threads: int) -> ProbeSizes:
     """Return how much to use for a CPU's last-level cache, the sum of a node's, and threads."""
     part = -(-4 * node_cache_bytes // threads)
-    return Sizes(
+    return ProbeSizes(
         _CHAIN_BYTES,
         _whole_pages(min(2 * cache_bytes, _CACHE_MAX_BYTES)),
         _whole_pages(max(_SLICE_MIN_BYTES, min(part, _CACHE_MAX_BYTES))),
@@ -261,7 +261,7 @@ def on_cpus(cpus: Collection[int], jobs: Collection[Callable[[], object]]) -> No
         raise failed[0]
 
 
-class Chain:
+class PointerChain:
     """A list of pointers in random order over a node's memory, and memory to push it out."""
 
     def __init__(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nova_numa_pmc.core import page_choice
 from nova_numa_pmc.host import cgroups, topology
 from nova_numa_pmc.host.paging import move_pages
-from nova_numa_pmc.host.paging.kernel_port import HOST, Port
+from nova_numa_pmc.host.paging.kernel_port import HOST, KernelPort
 from nova_numa_pmc.host.paging.mappings import PAGE_BYTES
 from nova_numa_pmc.record import Record
 
@@ -30,7 +30,7 @@ _PROBE_EVERY = 16  # ranges, after one without huge pages
 _CAP_SYS_NICE = 23
 
 
-class Moved(Record):
+class MovedPages(Record):
     """Result for a range.
 
     :param refused: (errno's name, pages) that did not move, by what move_pages(2) says of them:
@@ -48,7 +48,7 @@ class PageMover:
     """Moves ranges of one process."""
 
     def __init__(
-        self, pid: int, homes: frozenset[int], root: str = '/', port: Port = HOST
+        self, pid: int, homes: frozenset[int], root: str = '/', port: KernelPort = HOST
     ) -> None:
         """Prepare; nothing is moved yet.
 
@@ -63,7 +63,7 @@ class PageMover:
 
     def move(
         self, mapping: Mapping, start: int, end: int, target: int, presence: Presence
-    ) -> Moved:
+    ) -> MovedPages:
         """Move the pages of a range that lie elsewhere to a node.
 
         :param mapping: that holds the range
@@ -74,14 +74,14 @@ class PageMover:
         statuses = self._located(addresses, mapping, presence)
         away = page_choice.away(statuses, self._homes)
         if not away:
-            return Moved()
+            return MovedPages()
         shared = mapping.shared and self._may_share
         taken: frozenset[int] = frozenset()
         if mapping.page_bytes == PAGE_BYTES:
             taken = self._move_huge(addresses, statuses, target, shared)
         refused = self._move([addresses[at] for at in away if at not in taken], target, shared)
         refused_pages = sum(refused.values())
-        return Moved(
+        return MovedPages(
             (len(away) - refused_pages) * mapping.page_bytes,
             tuple(sorted(refused.items())),
             refused_pages * mapping.page_bytes,

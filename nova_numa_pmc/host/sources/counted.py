@@ -84,7 +84,7 @@ def refuse_mediated(root: str) -> None:
         )
 
 
-class Owners(Generic[_O, _K]):
+class OwnerCounters(Generic[_O, _K]):
     """Counters on owners, differenced from one reading to the next.
 
     An owner of which targets came or went is unknown for that tick: what they did is lost in

@@ -59,7 +59,7 @@ class LadderResult(Record):
     source: str
 
 
-class Trials:
+class SourceRetries:
     """Leave what fails alone for a while."""
 
     def __init__(self, retry_ticks: int = RETRY_TICKS) -> None:
@@ -97,7 +97,7 @@ class Ladder:
 
     def __init__(self, sources: Iterable[Source], retry_ticks: int = RETRY_TICKS) -> None:
         self._sources = tuple(sources)
-        self._trials = Trials(retry_ticks)
+        self._trials = SourceRetries(retry_ticks)
 
     def sample(self, tick: SourceTick) -> LadderResult:
         """Return what was found. It does not raise for what a source can't read.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.model import Topology
 
     #: Bytes by L3 domain; None: not reported.
-    Domains = dict[int, 'Bytes | None']
+    Domains = dict[int, 'MonitoredBytes | None']
 
 #: Events are counted in fewer bits than 64 in hardware; the kernel carries on beyond them.
 _MAX_BYTES = 1 << 63
@@ -40,7 +40,7 @@ _NOT_GROUPS = ('info', 'mon_groups', 'mon_data')
 _CACHES = 'sys/devices/system/cpu/cpu%d/cache'
 
 
-class Bytes(Record):
+class MonitoredBytes(Record):
     """Bytes that a group moved in a domain so far."""
 
     total: int
@@ -199,7 +199,7 @@ class Resctrl:
                     for kind in ('mbm_total_bytes', 'mbm_local_bytes')
                 )
                 found[int(number)] = (
-                    None if total is None or local is None else Bytes(total, local)
+                    None if total is None or local is None else MonitoredBytes(total, local)
                 )
         if group == self._path and not any(found.values()):
             raise SourceUnavailable('%s: total and local bandwidth are not both counted' % group)
@@ -258,7 +258,7 @@ def _tasks(group: str) -> frozenset[int]:
     return frozenset(int(word) for word in words if is_number(word, 11))
 
 
-def _moved(before: Mapping[int, Bytes | None] | None, now: Domains) -> Domains:
+def _moved(before: Mapping[int, MonitoredBytes | None] | None, now: Domains) -> Domains:
     """Return the bytes since; None: unknown."""
     found: Domains = {}
     for domain, new in now.items():
@@ -266,7 +266,7 @@ def _moved(before: Mapping[int, Bytes | None] | None, now: Domains) -> Domains:
         if old is None or new is None or old.total > new.total or old.local > new.local:
             found[domain] = None
         else:
-            found[domain] = Bytes(new.total - old.total, new.local - old.local)
+            found[domain] = MonitoredBytes(new.total - old.total, new.local - old.local)
     return found
 
 
@@ -280,7 +280,7 @@ def _sum(parts: Iterable[Domains]) -> Domains:
         total[domain] = (
             None
             if len(known) < len(amounts)
-            else Bytes(
+            else MonitoredBytes(
                 sum(amount.total for amount in known), sum(amount.local for amount in known)
             )
         )

@@ -3,13 +3,13 @@ import unittest
 
 from nova_numa_pmc import model
 from nova_numa_pmc.core import measurements
-from nova_numa_pmc.core.measurements import Abilities, NodeUse
+from nova_numa_pmc.core.measurements import NodeCapacities, NodeUse
 from nova_numa_pmc.host.sources import Evidence, Running
 from nova_numa_pmc.measurement import COUNTED, INFERRED, DeviceSample
 
 NODES = tuple(model.Node(id, frozenset(range(4 * id, 4 * id + 4)), 1000, 600) for id in (0, 1))
-ABLE = Abilities((4.0, 4.0), (1e9, None), (None, None), ((60.0, 100.0), (100.0, 60.0)), 1)
-UNABLE = Abilities((4.0, 4.0), (None, None), (None, None), None, 1)
+ABLE = NodeCapacities((4.0, 4.0), (1e9, None), (None, None), ((60.0, 100.0), (100.0, 60.0)), 1)
+UNABLE = NodeCapacities((4.0, 4.0), (None, None), (None, None), None, 1)
 GUEST = Running(
     model.Guest('u', 'g', 2, 1, devices=('0000:3b:00.1',)),
     {},
@@ -66,7 +66,7 @@ class NodeSamplesTest(unittest.TestCase):
             NodeUse(local_per_sec=0.0, remote_per_sec=0.0),
             NodeUse(local_per_sec=0.0, remote_per_sec=0.0),
         )
-        able = Abilities((4, 4, 0), (None,) * 3, (None,) * 3, None, 1)
+        able = NodeCapacities((4, 4, 0), (None,) * 3, (None,) * 3, None, 1)
         guest = measurements.guest_sample(
             GUEST._replace(bytes_by_node={0: 5, 1: 10, 2: 30}), EVIDENCE, ()
         )

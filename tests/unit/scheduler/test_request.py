@@ -72,7 +72,7 @@ class QuestionTest(unittest.TestCase):
             )
         )
         self.assertEqual(('one_node', 3.0), (found.guest.policy, found.guest.intensity))
-        self.assertEqual(0.5, found.wishes.max_pressure)
+        self.assertEqual(0.5, found.flavor_specs.max_pressure)
 
     def test_a_flavor_may_opt_out(self):
         self.assertIn('policy=none', subject.read(spec(numa_pmc__policy='none')).neutral)

@@ -33,7 +33,7 @@ LOG = logging.getLogger('nova_numa_pmc.agent')
 DASHBOARD = TOP / 'etc/grafana/nova-numa-pmc.json'
 GUIDE = TOP / 'doc/source/admin/metrics.rst'
 ANY_PORT = metrics_conf.Address('', '127.0.0.1', 0)
-NOW = stages.Now(5 * 10**9, 6 * 10**9, 1700000000.0)
+NOW = stages.Moment(5 * 10**9, 6 * 10**9, 1700000000.0)
 GUEST = measurement.GuestSample(
     'e4a1',
     'instance-1',

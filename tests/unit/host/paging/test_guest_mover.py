@@ -22,7 +22,7 @@ from nova_numa_pmc.exceptions import (
 from nova_numa_pmc.host import cgroups, cpuset
 from nova_numa_pmc.host.held import Held, current
 from nova_numa_pmc.host.paging import guest_mover, move_pages
-from nova_numa_pmc.host.paging.kernel_port import Port
+from nova_numa_pmc.host.paging.kernel_port import KernelPort
 from nova_numa_pmc.host.paging.mappings import PAGE_BYTES
 from tests.fixtures.cgroups import Tree
 from tests.fixtures.guest_memory import START, GuestMemory
@@ -433,7 +433,7 @@ class MigrateTest(unittest.TestCase):
         for path in ['proc/%d/%s' % (child.pid, name) for name in ('maps', 'stat', 'pagemap')]:
             os.symlink('/' + path, os.path.join(root, path))
         tree.put('sys/devices/system/node/node%d/meminfo' % node, 'Node 0 MemFree: 9999999 kB')
-        port = Port()
+        port = KernelPort()
         port.write = tree.write
         mover = guest_mover.GuestMove(
             cgroups.find(child.pid, root), (node,), CPUS, root=root, clock=self.clock, port=port
