@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read what a flavor asks for by extra specs of the namespace ``numa_pmc``.
+"""Read a flavor's extra specs of the namespace ``numa_pmc``.
 
 Import-light: the libvirt hook reads the same from a domain's metadata, where Nova writes it.
 """
@@ -31,7 +31,7 @@ _NOVA_CPU_POLICIES = ('dedicated', 'mixed')
 
 
 class FlavorSpecs(Record):
-    """A flavor's wishes, checked.
+    """A flavor's extra specs of our namespace, checked.
 
     :param policy: one of :data:`model.POLICIES`
     :param max_pressure: highest pressure that the guest may leave on its nodes, None: as
@@ -47,7 +47,7 @@ class FlavorSpecs(Record):
 
 
 def parse(extra_specs: Mapping[str, str] | Iterable[tuple[str, str]]) -> FlavorSpecs:
-    """Read a flavor's wishes; a value that is none is ignored and named in ``problems``.
+    """Read a flavor's extra specs; a malformed value is ignored and named in ``problems``.
 
     :param extra_specs: also as (key, value) pairs such as :attr:`model.Guest.extra_specs`
     """

@@ -89,7 +89,7 @@ def run(
 ) -> int:
     """Run one operation, waiting for it no longer than the operator allows.
 
-    :param name: the guest's, as libvirt tells it
+    :param name: the guest's, as libvirt gives it
     :param stdin: descriptor of the domain's XML
     :param root: where the host's file systems begin
     :param leave_behind: called with a function that goes on for longer than the operation;
@@ -273,7 +273,7 @@ _OPERATIONS = {
 
 
 def _selftest(call: HookCall) -> int:
-    """Exercise the imports and readers without writing; tell on stderr."""
+    """Exercise the imports and readers without writing; report on stderr."""
     try:
         from nova_numa_pmc import hook_started  # noqa: F401 -- imported for the trial
 

@@ -70,7 +70,7 @@ class EarlyHold:
         self._file: tuple[int, int, int] | None = None
 
     def step(self, now_s: float) -> bool:
-        """Do what can be done by now; return whether there is more to come.
+        """Do what can be done by now; return whether more is left to do.
 
         :param now_s: of a clock that never goes back
         """

@@ -52,7 +52,7 @@ def hold(call: HookCall, xml: bytes) -> None:
         decision = beside_memory(
             guest, decision, by_node, call.options, call.root, call.lock_timeout_s()
         )
-        if decision.cpus is None:  # since its start somebody has asked for that, or taken them
+        if decision.cpus is None:  # since its start somebody has overridden it, or taken them
             _take_back_early(groups, early_cpus)
             _leave(call, decision, logged=True)
             return

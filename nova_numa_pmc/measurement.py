@@ -66,7 +66,7 @@ class DeviceSample(Record):
     """A guest's device.
 
     :param address: PCI address '0000:3b:00.1', or the host's name of it ('eth0', 'nvme0')
-    :param node: the node id it sits on, None: the platform does not say
+    :param node: the node id it sits on, None: the platform does not report it
     :param local: the guest's CPUs ran on that node for most of the interval; None: unknown
     """
 
@@ -78,7 +78,7 @@ class DeviceSample(Record):
 class GuestSample(Record):
     """One guest.
 
-    :param source: the source that told about its memory accesses, '' none did
+    :param source: the source of its memory accesses, '' none
     :param sure: :data:`COUNTED`, :data:`ATTRIBUTED` or :data:`INFERRED`; '' no source
     :param cores: CPU time that its threads got, vCPUs and all others [cores];
         ``waiting_cores``: that they wanted and did not get though no quota forbade it
@@ -138,7 +138,7 @@ class Sample(Record):
     :param nodes: in the order of their ids
     :param guests: in the order of their names
     :param problems: what could not be measured, with its remedy
-    :param pools: those beside the floating one; nodes tell of the floating pool
+    :param pools: those beside the floating one, which nodes have
     :param pool_source: who says which CPUs the floating pool has: 'nova.conf', 'guests',
         'kernel'; '' not reported
     """

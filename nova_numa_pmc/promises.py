@@ -117,7 +117,7 @@ def recall(guest: model.Guest, options: HostOptions, root: str) -> Decision | No
             promises_file.read_boot_id(root),
         )
     except StateError:
-        return None  # deciding makes the record anew, and tells why
+        return None  # deciding makes the record anew, and reports why
     if not promise:
         return None
     return Decision(promise, None, '%s: as promised' % name_nodes(promise.cpu_nodes), ())
@@ -427,7 +427,7 @@ def _began_after_hook(pid: int | None, root: str) -> bool:
 
 
 def _held_cpus(pid: int | None, root: str) -> frozenset[int] | None:
-    """Return the CPUs a running guest's groups hold it to, None where that can't be told."""
+    """Return the CPUs a running guest's groups hold it to, None where that is unknown."""
     from nova_numa_pmc.host import cgroups, held  # seldom needed, and slow to import
 
     try:

@@ -164,7 +164,7 @@ class PromisesUpkeep:
                 or promises_file.Promises()
             )
         except StateError:
-            return None  # it is set aside, and told, under the lock
+            return None  # it is set aside, and reported, under the lock
         self._kept = identity, record  # what replaces it meanwhile has another identity
         return record
 

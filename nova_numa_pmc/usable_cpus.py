@@ -64,7 +64,7 @@ def _usable(host: model.Topology, allowed: frozenset[int] | None = None) -> mode
 
 
 def published_pool(root: str) -> pools.Pool | None:
-    """Return the floating pool that the agent told last in this boot; None: it told none."""
+    """Return the floating pool that the agent published last in this boot; None: none."""
     options = host_options.of_host(root)
     try:
         found = pool_loads.read(host_options.below(root, options.state_dir))

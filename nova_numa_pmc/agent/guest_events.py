@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hear which guests to look at now: libvirt's events, its status directory, guests' groups.
+"""Collect events of guests: from libvirt, its status directory and guests' control groups.
 
 Each of the three may be missing: what is not heard is found by the ticks, as it was before.
 """

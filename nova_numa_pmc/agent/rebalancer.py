@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask in each tick which guests to move; tell it, or have it done."""
+"""Plan in each tick which guests to move, and log or begin the moves."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from nova_numa_pmc.state.promises_format import Promises
 
     class Observation(Protocol):
-        """Findings of a tick, or of a command that looks once; None: could not be had."""
+        """Findings of a tick, or of a command that looks once; None: unknown."""
 
         @property
         def sample(self) -> Sample | None: ...
@@ -75,7 +75,7 @@ class Rebalancer:
         ] = ()
 
     def consider(self, tick: Tick, sampler: Sampler) -> plan_records.Plan | None:
-        """Plan, and begin or tell the moves.
+        """Plan, and begin or log the moves.
 
         Nothing is planned while moves are in hand: what is measured then is theirs.
 
@@ -172,9 +172,9 @@ def situation(
     began_ns: int | None = None,
     now_ns: int | None = None,
 ) -> plan_records.Situation:
-    """Join what a tick has found into what the rebalancer is told.
+    """Return the rebalancer's input by what a tick has found.
 
-    Of nodes it is told the room that those who move memory look for, too.
+    It includes the room on nodes that those who move memory look for.
 
     :param tick: with sample, host and record
     :param places: {uuid: node ids} of guests that are held to more than was promised

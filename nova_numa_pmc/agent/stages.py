@@ -2,7 +2,7 @@
 """The agent: measure, publish, hold guests to their places, move those for whom it pays.
 
 One thread and one loop. A tick is made of stages, each of which may fail without the others:
-what fails is told once, until it works again.
+what fails is logged once, until it works again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Moment(Record):
 
 
 class Tick(Record):
-    """Findings of a tick; None: could not be had.
+    """Findings of a tick; None: unknown.
 
     :param record: what was promised
     :param guests: those that run
@@ -76,7 +76,7 @@ class Agent:
     """The agent of one host.
 
     :param root: where proc, sys and run are (tests)
-    :param listener: one that was started; None: libvirt is not asked
+    :param listener: one that was started; None: libvirt is not used
     :ivar options: those in force
     """
 
@@ -276,8 +276,8 @@ class Agent:
             )
 
     def _guests(self) -> tuple[model.Guest, ...]:
-        found, _ = self._watching.guests.read()  # the sample has told what could not be read
-        # Where these can't be told, nobody is held or moved: it may be against them.
+        found, _ = self._watching.guests.read()  # the sample has reported what could not be read
+        # Where these are unknown, nobody is held or moved: it may be against them.
         marked, problems = overrides.marked(found, self._root)
         self._problem_log.problems(problems)
         return marked
@@ -326,7 +326,7 @@ class Agent:
         return {node.id for node in seen.nodes if node.promised_bytes <= node.capacity_bytes}
 
     def step(self) -> float | None:
-        """Do the next bit of the moves in hand; nothing is raised.
+        """Do the next part of the moves in hand; nothing is raised.
 
         :returns: after how many seconds to do the next one; None: there is none
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do Nova and we mean the same CPUs and the same memory."""
+"""Check that Nova offers the CPUs and the memory on which guests are placed."""
 
 from __future__ import annotations
 

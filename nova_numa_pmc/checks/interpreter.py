@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask the Python that runs a service of Nova what it sees of Nova and of us.
+"""Query the Python that runs a service of Nova: which of Nova's modules and ours it finds.
 
 Another Python may be ours: pip beside a distribution's Nova installs to another
 prefix, and a virtual environment has a Nova of its own or none.
@@ -55,7 +55,7 @@ class InterpreterAnswer(Record):
     :param shim: path of the module ``numa_pmc`` in there, None: there is none
     :param package: path of ``nova_numa_pmc``, None: it can't be imported
     :param points: (name, target), its entry points for CPU monitors
-    :param problem: why it could not be asked, '' it was
+    :param problem: why it could not be queried, '' it was
     """
 
     python: str
@@ -93,7 +93,7 @@ def of(process: Process | None, script: str = '', root: str = '/') -> str | None
 def ask(
     python: str, owner: tuple[int, int] | None = None, timeout_s: float = 20
 ) -> InterpreterAnswer:
-    """Ask a Python, as the user that the service runs as; return its answer.
+    """Query a Python, as the user that the service runs as; return what it found.
 
     :param owner: (uid, gid) to ask as when we are root: the interpreter may be theirs
     """

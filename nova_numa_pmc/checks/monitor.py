@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is the compute monitor loaded by nova-compute, and if not, why.
+"""Check that nova-compute loads the compute monitor, and find why not.
 
 How Nova loads it is in nova/compute/monitors/__init__.py: names without a
 namespace are in ``cpu``, one monitor of a namespace is loaded, and an entry

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do nova-scheduler and the placement service let pressure decide.
+"""Check that nova-scheduler and the placement service let pressure decide.
 
 The options are described in Nova's nova/conf/scheduler.py and placement's
 placement/conf/placement.py.

@@ -37,7 +37,7 @@ class ObservedHost(Record):
     """A host at one moment, or over an interval.
 
     :param record: the promises, with guests that run without a promise
-    :param guests: those that run, with what the operator has said of them
+    :param guests: those that run, with the operator's overrides
     :param pool: the floating one, whose CPUs the nodes' are
     :param sample, situation: None: nothing was measured
     """
@@ -52,7 +52,7 @@ class ObservedHost(Record):
 
 
 class CommandContext:
-    """Where a command works, and how it waits, asks and writes.
+    """A command's root, its options, and how it waits, asks and writes.
 
     :ivar directory: the state directory's path
     :ivar terminal: there is somebody to ask
@@ -110,7 +110,7 @@ class CommandContext:
     def guests(self) -> tuple[tuple[model.Guest, ...], list[str]]:
         """Return (the guests that run, problems).
 
-        :raises StateError: what the operator has said of them can't be told
+        :raises StateError: the operator's overrides can't be read
         """
         found, problems = guests.read_running(self.root)
         marked, unread = overrides.marked(found, self.root)

@@ -94,7 +94,7 @@ def memory_kept(
 
 
 def places(decision: promises.Decision, limits: model.Limits) -> list[PossiblePlace]:
-    """Order the places that were to be had.
+    """Order the places that were possible.
 
     :param decision: not a recalled one
     :returns: the best first; empty: the guest is left alone

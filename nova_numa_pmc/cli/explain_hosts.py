@@ -26,7 +26,7 @@ _HOSTS_SHOWN = 30
 def run(args: argparse.Namespace, guest: model.Guest) -> int:
     """Replay the decision, print it, and return the exit code.
 
-    :param guest: with the size and extra specs to ask for
+    :param guest: with the requested size and extra specs
     :raises RowsError: the file can't be used
     """
     hosts, saved_s = read(args.hosts)
@@ -67,7 +67,7 @@ def read(path: str) -> tuple[list[replay.SavedHost], float]:
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Let what is wrong with rows name their file."""
+    """Let errors in rows name their file."""
     try:
         yield
     except replay.RowsError as error:

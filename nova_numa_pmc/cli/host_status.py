@@ -270,7 +270,7 @@ def _standing(
 def unknown_overrides(
     here: context.CommandContext, observed: context.ObservedHost
 ) -> list[overrides.Override]:
-    """Return what was said of guests that do not run.
+    """Return overrides of guests that do not run.
 
     :raises StateError: the file can't be read
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan to take back what the history says was moved. Pure."""
+"""Plan to take back moves of the history. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nova_numa_pmc.state import history
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-#: How an unmoved guest's place is told.
+#: Description of an unmoved guest's place.
 _CHANGED = 'the move did not change its place'
 
 

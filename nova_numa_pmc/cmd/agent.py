@@ -236,7 +236,7 @@ class JournalFormatter(logging.Formatter):
 def log_to_stderr(config_file: str, level: int) -> None:
     """Log as the group [DEFAULT] says where oslo.log is installed, else plainly.
 
-    Plainly as well where systemd's journal reads and nothing is said of where to log: oslo.log
+    Plainly as well where systemd's journal reads and no log file is configured: oslo.log
     would write its own times there and, before 5.1, colours.
     """
     conf = _oslo_options(config_file)
@@ -285,7 +285,7 @@ def _oslo_options(config_file: str) -> cfg.ConfigOpts | None:
             default_config_dirs=[],
             default_config_files=[config_file] if os.path.exists(config_file) else [],
         )
-        # Read now, so that what is wrong is told with the file's name.
+        # Read now, so that what is wrong is reported with the file's name.
         for name in ('log_file', 'log_dir', 'use_syslog', 'use_journal', 'use_stderr', 'debug'):
             getattr(conf, name)
     except (cfg.Error, ValueError) as error:

@@ -43,7 +43,7 @@ class MetricsOptions(Record):
 def parse(text: str, remote: bool) -> Address | None:
     """Parse the option ``metrics``: HOST:PORT or unix:PATH.
 
-    Hosts are addresses: a name would be asked of a resolver, which may not answer.
+    Hosts are addresses: a name would need a resolver, which may not answer.
 
     :param remote: whether others than this host may reach it
     :returns: None: '' was given

@@ -130,7 +130,7 @@ class NodeCapacities(Record):
 
 
 class _NoEvidence:
-    """The evidence of a guest of which no source told anything."""
+    """The evidence of a guest that no source measured."""
 
     of_memory = False
     source = sure = ''
@@ -288,7 +288,7 @@ def guest_sample(
 ) -> GuestSample:
     """Return one :class:`GuestSample`.
 
-    :param evidence: None: no source told anything
+    :param evidence: None: no source measured it
     :param devices: (address, node id or None)
     """
     guest, cores = running.guest, running.cores

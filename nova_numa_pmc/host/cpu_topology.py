@@ -59,7 +59,7 @@ def read(host: model.Topology, root: str = '/') -> model.Topology:
 def _l3s_of(
     cpus: frozenset[int], online: frozenset[int], known: list[frozenset[int]], root: str
 ) -> _L3s:
-    """Return the L3 caches that some CPUs have, () where one of these doesn't say.
+    """Return the L3 caches that some CPUs have, () where one of these doesn't report it.
 
     :param known: those found so far, added to
     """

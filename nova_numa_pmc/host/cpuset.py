@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     Steps = list[tuple[str, str]]
 
 #: What became of a guest's memory.
-UNASKED = 'unasked'  # only CPUs were asked for
+UNASKED = 'unasked'  # only CPUs were requested
 LOCAL = 'local'  # nothing of it lies elsewhere
 BROUGHT = 'brought'  # moved, and wide again
 BOUND = 'bound'  # moved, and held there
 TOO_MUCH = 'too_much'  # left: more lies elsewhere than one write may move
 PINNED = 'pinned'  # left: a group holds another set that isn't ours
-UNKNOWN = 'unknown'  # left: how much lies elsewhere can't be told
+UNKNOWN = 'unknown'  # left: how much lies elsewhere is unknown
 
 #: More than this share of what was to be moved, left behind, is worth a second pass.
 _LEFT_RATIO = 0.01
@@ -58,14 +58,14 @@ class ConfineResult(Record):
     """Result of :func:`confine`.
 
     :param changes: of files, in the order written;
-        empty: all was as asked
-    :param cpus: those asked for
-    :param cpus_effective: what the kernel lets it use, None where it doesn't say; less
+        empty: all was as requested
+    :param cpus: those requested
+    :param cpus_effective: what the kernel lets it use, None where it doesn't report it; less
         than ``cpus`` when one is offline or outside of the parent's set
     :param memory: one of the constants above
-    :param off_bytes: how much lay off the nodes asked for before, None: unknown or not asked
+    :param off_bytes: how much lay off the requested nodes before, None: unknown or not requested
     :param left_bytes: how much still does after a move, None: unknown or nothing was moved; a
-        kernel moves what it can (before 5.15, nothing on v2), and no write tells how much
+        kernel moves what it can (before 5.15, nothing on v2), and no write reports how much
     """
 
     changes: tuple[writes.FileChange, ...]
@@ -95,8 +95,8 @@ def confine(
     :param bring_over_limit_bytes: leave memory alone if more than this lies elsewhere
     :param stay_bound: keep ``cpuset.mems`` at ``mems`` instead of widening it again
     :param ours: what an earlier call left; what holds exactly this may be
-        changed, any other set that doesn't contain the one asked for is somebody's pin
-    :param pool_by_node: {node id: bytes} of its huge pages, which the groups don't tell; None:
+        changed, any other set that doesn't contain the requested one is somebody's pin
+    :param pool_by_node: {node id: bytes} of its huge pages, which the groups don't count; None:
         not known, so that any of them may have to move
     :param set_by_others: names of groups 'vcpu0' whose CPUs others have set; they stay
     :raises PinnedByOthers: nothing was written
@@ -235,7 +235,7 @@ def _cpu_steps(
     text = format_cpulist(cpus)
     if groups.covers:
         return [(file_of(groups.target, 'cpus'), text)]
-    # A pin inside of the set asked for stays as it is.
+    # A pin inside of the requested set stays as it is.
     steps = _wide_enough(groups, cpus) + [
         (file_of(directory, 'cpus'), text)
         for directory, own in held.items()
@@ -366,12 +366,12 @@ def _bring_the_rest(
     except GuestGone:
         raise
     except CpusetError:
-        pass  # the first pass stands, and what is left is told
+        pass  # the first pass stands, and what is left is reported
     return _off_bytes(groups, mems, exactly=True)
 
 
 def _migrates(path: str) -> str:
-    """Read v1's memory_migrate as it is, '0' when unreadable (the write will tell why)."""
+    """Read v1's memory_migrate as it is, '0' when unreadable (the write will report why)."""
     try:
         return read_text(path).strip()
     except OSError:
@@ -439,7 +439,7 @@ def _wide_enough(groups: Groups, cpus: frozenset[int]) -> Steps:
 
 
 def _effective(groups: Groups) -> frozenset[int] | None:
-    """Read the CPUs the kernel lets a guest use, None where it doesn't say."""
+    """Read the CPUs the kernel lets a guest use, None where it doesn't report it."""
     name = 'cpuset.cpus.effective' if groups.version == 2 else 'cpuset.effective_cpus'
     found: frozenset[int] = frozenset()
     for directory in written(groups):

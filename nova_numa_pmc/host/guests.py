@@ -59,7 +59,7 @@ _PLACED_BY = (
     ('devices/memory/source/nodemask', 'nodemask'),
 )
 
-#: Of these, what is said of single threads: path, name of the group, attribute with its number.
+#: Of these, what concerns single threads: path, name of the group, attribute with its number.
 _PINS = (
     ('cputune/vcpupin', 'vcpu', 'vcpu'),
     ('cputune/emulatorpin', 'emulator', None),
@@ -111,7 +111,7 @@ def active_names(root: str = '/') -> frozenset[str]:
 
 
 def pid_file_identity(name: str, root: str = '/') -> tuple[int, int] | None:
-    """Return what tells a guest's pid file apart from a later one, None: there is none."""
+    """Return what distinguishes a guest's pid file from a later one, None: there is none."""
     try:
         found = os.stat(os.path.join(root, STATUS_FILES, name + '.pid'))
     except OSError:
@@ -147,7 +147,7 @@ class StatusFiles:
     ) -> None:
         self._root = root
         self._default_huge_page_bytes = default_huge_page_bytes
-        #: By path: what the file was, and what it said.
+        #: By path: what the file was, and what it contained.
         self._parsed: dict[str, tuple[Identity, model.Guest | None, str | None]] = {}
 
     def read(self) -> tuple[list[model.Guest], list[str]]:
@@ -262,7 +262,7 @@ def _id(found: Found) -> int | None:
 
 
 def _word(found: Found, path: str, name: str) -> str | None:
-    """Return one of libvirt's own words, None where it has none to say."""
+    """Return one of libvirt's own words, None where it has none."""
     words = _attributes(found, path, name)
     # They only hold moves back: an odd one is no reason to leave the guest out.
     return ascii(words[0][:_SHOWN])[1:-1] if words and words[0] not in ('', 'none') else None

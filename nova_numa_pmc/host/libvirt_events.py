@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hear of guests from libvirt: a read-only connection in a thread that may hang alone.
+"""Receive libvirt's events of guests: a read-only connection in a thread that may hang alone.
 
 ``virConnectOpenReadOnly`` on a daemon that is stopped has no bound, and neither has any other call
 before the keepalive gives up. So all calls are made in one daemon thread that nobody joins or
@@ -43,14 +43,14 @@ EVENTS = (
     'JOB_COMPLETED',
     'METADATA_CHANGE',
 )
-#: The daemon is asked for a sign of life after this long a silence, and given up after this many.
+#: The daemon is pinged after this long a silence, and given up after this many.
 KEEPALIVE_S, KEEPALIVE_COUNT = 5, 3
 #: Between attempts to connect: at first, and at most.
 RETRY_S, RETRY_MAX_S = 1.0, 60.0
 #: An answer that takes longer than this is no answer.
 PATIENCE_S = 5.0
 _BEAT_MS = 1000
-#: Names kept while nobody answers; once libvirt does, all that run are asked for anyway.
+#: Names kept while nobody answers; once libvirt does, all that run are requested anyway.
 _MOST_ASKED = 10000
 
 ANSWERS, CONNECTING = '', 'not connected yet'
@@ -59,10 +59,10 @@ ABSENT = 'libvirt-python is not installed (pip install nova-numa-pmc[libvirt])'
 
 
 class GuestChange(Record):
-    """That something was heard of a domain, and what its live XML says.
+    """That something was heard of a domain, and its live XML.
 
     :param guest: as its XML has it, without what a process has; None: only heard of, or gone
-    :param identity: of its status file, as it was before libvirt was asked
+    :param identity: of its status file, as it was before libvirt was queried
     """
 
     name: str
@@ -112,7 +112,7 @@ class Listener:
         return found
 
     def ask(self, name: str) -> None:
-        """Ask for a domain's live XML; the answer comes by :meth:`take`, or never."""
+        """Request a domain's live XML, which comes by :meth:`take`, or never."""
         self._asked.append(name)
         _poke(self._asks_out)
 
@@ -154,7 +154,7 @@ class Listener:
                 self._set_state(self._listen(connection))
             except libvirt.libvirtError as error:
                 self._set_state('libvirt: %s' % str(error)[:120])
-            except Exception as error:  # of a binding unlike those we know: it is asked again
+            except Exception as error:  # of a binding unlike those we know: it is tried again
                 self._set_state('libvirt: %s: %s' % (type(error).__name__, str(error)[:100]))
             self._ended.wait(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
@@ -162,7 +162,7 @@ class Listener:
         libvirt.virEventRemoveHandle(handle)
 
     def _listen(self, connection: virConnect) -> str:
-        """Hear events until the connection is lost; return why it was."""
+        """Receive events until the connection is lost; return why it was."""
         libvirt = self._libvirt
         self._closed = []
         with contextlib.suppress(libvirt.libvirtError):
@@ -193,13 +193,13 @@ class Listener:
         )
 
     def _hear(self, _: virConnect, domain: virDomain, *__: object) -> None:
-        """Take an event of whatever kind; libvirt is asked once this has returned."""
+        """Take an event of whatever kind; libvirt is called once this has returned."""
         name = domain.name()
         self._queue(GuestChange(name))
         self._asked.append(name)
 
     def _answer(self, connection: virConnect) -> None:
-        """Fetch the live XML of those that were asked for."""
+        """Fetch the live XML of the requested domains."""
         libvirt = self._libvirt
         names = set()
         with contextlib.suppress(IndexError):
@@ -208,7 +208,7 @@ class Listener:
         for name in sorted(names):
             self._busy_since_s = self._clock()
             identity, guest = self._identify(name), None
-            # A domain that has gone or is unlike libvirt's is told without XML.
+            # A domain that has gone or is unlike libvirt's is passed on without XML.
             with contextlib.suppress(libvirt.libvirtError, DomainError):
                 guest = guests.parse(connection.lookupByName(name).XMLDesc(0).encode())
             self._queue(GuestChange(name, guest, identity))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find out whose memory a node without CPUs has: the host's own, a device's, a slower tier's.
 
-Evidence, the first that tells:
+Evidence, the first that is found:
 
 * ``node/has_generic_initiator`` (5.10) and ``nodeN/access0/initiators``: what ACPI's SRAT and
-  HMAT tell of devices that read memory by themselves. The memory that such a device, and no
+  HMAT list devices that read memory by themselves. The memory that such a device, and no
   CPU, is the nearest to is the device's (Documentation/admin-guide/mm/numaperf.rst)
 * ``/sys/bus/dax/devices/*``: memory that the kmem driver has given to the kernel: CXL,
   persistent memory, and what firmware has reserved for special purposes
@@ -12,8 +12,8 @@ Evidence, the first that tells:
   node with CPUs is slower (Documentation/ABI/testing/sysfs-kernel-mm-memory-tiers)
 * ``/proc/driver/nvidia/gpus/*/numa_status``: NVIDIA's driver names the node that a GPU's memory
   is (nv_procfs_read_numa_status() in its kernel-open/nvidia/nv-procfs.c). It waits for the GPU's
-  lock for that, however long, so it is asked last, and only where a node is left of which nothing
-  above tells
+  lock for that, however long, so it is read last, and only where a node is left of which nothing
+  above shows it
 
 A file that isn't there or isn't understood is no evidence, and the memory is the host's.
 
@@ -103,7 +103,7 @@ def nodes_with_memory(root: str = '/') -> frozenset[int] | None:
 
 def _of_gpus(root: str) -> Iterator[_Kind]:
     for name in _names(root, _GPUS):
-        # A GPU that is in use by nobody tells its node, too, and -1 where it has none.
+        # A GPU that is in use by nobody has its node, too, and -1 where it has none.
         for line in (_text(root, f'{_GPUS}/{name}/numa_status') or '').splitlines():
             label, _, value = line.partition(':')
             if label == 'Node' and is_number(value.strip()):

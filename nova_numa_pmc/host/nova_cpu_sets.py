@@ -80,7 +80,7 @@ class NovaCpuSetsReader:
 
 
 def parsed(files: list[str]) -> tuple[NovaCpuSets, tuple[str, ...]]:
-    """Return (:class:`NovaCpuSets`, problems) of what files of nova-compute say."""
+    """Return (:class:`NovaCpuSets`, problems) by nova-compute's configuration files."""
     conf = nova_conf.NovaConf(files)
     problems: list[str] = []
     found: list[frozenset[int] | None] = []

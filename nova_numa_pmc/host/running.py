@@ -190,7 +190,7 @@ class Guests:
         if guest.page_bytes:
             huge = hugetlb.bytes_by_node(guest.pid, self._root)
             if not huge:
-                return {}  # without them the rest is QEMU's own, and tells nothing of the guest
+                return {}  # without them the rest is QEMU's own, not the guest's
             for node, size in huge.items():
                 by_node[node] = by_node.get(node, 0) + size
         return by_node
@@ -219,7 +219,7 @@ def passed(
     """Return what a guest's threads used between two readings.
 
     The time of a thread that was last seen on another node than before is halved between
-    the two: where it was in between nobody tells; so is its waiting between two CPUs. A
+    the two: where it was in between is unknown; so is its waiting between two CPUs. A
     thread that is in one reading only, or whose id another one has got, is left out.
 
     :param home: {CPU: node id}

@@ -101,7 +101,7 @@ def read(root: str = '/') -> model.Topology:
 def _on_one_node(
     root: str, on_node: Mapping[int, frozenset[int]], online: frozenset[int]
 ) -> tuple[dict[int, frozenset[int]], tuple[str, ...]]:
-    """Leave each online CPU on one node, and say what firmware makes of them otherwise.
+    """Leave each online CPU on one node, and report where firmware has it on others.
 
     :param on_node: {node id: its CPUs}
     :returns: ({node id: its online CPUs}, problems)
@@ -137,7 +137,7 @@ def cpus_of_node(number: int, root: str = '/') -> frozenset[int]:
 def device_node(address: str, root: str = '/') -> int | None:
     """Return the node that a PCI device '0000:3b:00.1' is attached to, None if not known.
 
-    The kernel says -1 where the firmware does not say; a device that is gone is not known.
+    The kernel reads -1 where the firmware does not report it; a device that is gone is not known.
 
     :raises TopologyError: the address is no PCI address, or the file is malformed
     """

@@ -66,7 +66,7 @@ def inherited(path: str) -> str:
 def run(
     scope: str, steps: Iterable[tuple[str, str]], write: Writer = write
 ) -> tuple[FileChange, ...]:
-    """Do steps in order: skip what holds already, read back, undo all when one fails.
+    """Run steps in order: skip what holds already, read back, undo all when one fails.
 
     :param scope: the guest's outermost group: while it exists, the guest does
     :param steps: (path, text); an empty text: what the group would inherit then
@@ -105,7 +105,7 @@ def run(
 
 
 def _take_back(done: Sequence[FileChange], write: Writer) -> str:
-    """Restore what was changed, last first; tell what was, and what could not be."""
+    """Restore what was changed, last first; report what was, and what could not be."""
     undone: list[str] = []
     left: list[str] = []
     for change in reversed(done):

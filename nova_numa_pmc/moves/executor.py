@@ -137,7 +137,7 @@ class MoveExecutor:
         self.widened.observe(running, promised)
 
     def step(self) -> float | None:
-        """Do the next bit.
+        """Do the next part.
 
         :returns: after how many seconds to do the next one; None: all is done
         """

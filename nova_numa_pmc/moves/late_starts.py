@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do for a guest what its start has not: give it a place, hold it, fetch its memory.
+"""Finish starts of guests that the hook could not: place the guest, hold it, fetch its memory.
 
 The hook may be killed, wait for the promises file's lock in vain, or find a cpuset that can't be
 written just then. Guests that ran before the hook was installed are not placed: nobody has

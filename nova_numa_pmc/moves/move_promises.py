@@ -34,7 +34,7 @@ class PlannedMove(Record):
     """A move to come, and what it was planned of.
 
     :param promised: by uuid, before it
-    :param targets: by uuid, after it where the move alone doesn't say: it takes another one
+    :param targets: by uuid, after it where the move alone doesn't show it: it takes another one
         back
     """
 
@@ -47,7 +47,7 @@ class MovePromises:
     """Promise guests that are moved their new places.
 
     :param who: as the history has it; an order of the operator's about one guest
-        (:data:`history.PIN`) overrules what was said of it before
+        (:data:`history.PIN`) replaces its earlier override
     """
 
     def __init__(

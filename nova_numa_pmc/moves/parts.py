@@ -58,7 +58,7 @@ class CpuMove:
         return self.progress
 
     def cancel(self) -> None:
-        """Do nothing: it is done."""
+        """Do nothing: the CPUs are written in one step."""
 
     def undo_cpus(self) -> tuple[FileChange, ...]:
         """Give the CPUs back what they had."""

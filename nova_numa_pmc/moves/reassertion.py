@@ -3,7 +3,7 @@
 
 A restart of libvirt and systemd's daemon-reload set groups back; CPUs come online; vCPUs are
 plugged; an agent or a hook that was killed leaves a promise whose cpuset was not written. The
-promise tells what is right: it is recorded before anything is written.
+promise is what is right: it is recorded before anything is written.
 
 What an operator has set is his word, and stays: a pin in libvirt's live XML, and a set of a
 single group that was ours before. A set that is wider is none, as libvirt and systemd leave it.
@@ -57,7 +57,7 @@ class Reassertion:
         self._written: dict[str, list[float]] = {}  # uuid → when something was written, of late
         #: CPUs that all groups but the operator's were seen to hold.
         self._held: dict[_Key, frozenset[int]] = {}
-        #: Names of groups left to the operator, as told.
+        #: Names of groups left to the operator, as logged.
         self._theirs: dict[_Key, frozenset[str]] = {}
 
     def hold(
@@ -68,7 +68,7 @@ class Reassertion:
         only_widen: bool = False,
         due: Container[str] | None = None,
     ) -> set[str]:
-        """Write what is not as promised; what fails of one guest is told, the others go on.
+        """Write what is not as promised; what fails for one guest is logged, the others go on.
 
         :param tick: with host and record
         :param places: {uuid: node ids} of guests that are held to other nodes' CPUs than was
@@ -296,7 +296,7 @@ class _Room:
         self._left: dict[int, int] = {}  # node id → bytes
 
     def why_too_small(self, promise: model.Promise, held: Mapping[int, int]) -> str:
-        """Take what a guest has yet to touch from its nodes' room; say why that can't be, or ''.
+        """Take what a guest has yet to touch from its nodes' room; return why not, '' it fits.
 
         :param held: {node id: bytes} that it has
         """
@@ -325,7 +325,7 @@ def is_held(
     set_by_others: Container[str] = frozenset(),
     exactly: bool = False,
 ) -> bool:
-    """Return whether a guest's groups hold it to ``cpus``, whatever they say of offline CPUs.
+    """Return whether a guest's groups hold it to ``cpus``, offline CPUs left out.
 
     :param set_by_others: names of groups that others have set
     :param exactly: a set inside of ``cpus`` does not do

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turn a sample into columns of plain values and back, checked.
 
-Columns, because their names are then said once for all guests, and because values of a
+Columns, because their names are then written once for all guests, and because values of a
 kind compress well beside each other. A column that this release does not know is passed
 over, one that is missing has its field's default: older and newer writers can be read.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples that were taken before, or elsewhere, from a file.
 
-Four forms, told apart by how they begin: a recording (``nova-numa-rebalance record``); JSON, a
+Four forms, recognised by how they begin: a recording (``nova-numa-rebalance record``); JSON, a
 sample a line (``top --json``); JSON of one table of counts, ``{"elapsed_sec": …, "counts":
 {event: number}}``; and what ``perf stat -x, -I`` wrote.
 """
@@ -207,7 +207,7 @@ def _counted(
 
     Nodes are from what is counted in no control group, or in the root's '/', guests from the
     other groups, by their paths. Counts of the whole host, or of a CPU whose node is not reported,
-    are put on node 0, which is said.
+    are put on node 0, which is reported.
     """
     nodes: dict[int, _Counts] = {}
     guests: dict[str, _Counts] = {}

@@ -2,7 +2,7 @@
 """From the pressure that a guest would leave on a host to the host's penalty.
 
 A penalty depends on its host and the guest alone: 0 where the nodes have room, at most 1. Nova
-adds it up with what its other weighers say; were it relative to the other hosts, as weights are
+adds it up with what its other weighers give; were it relative to the other hosts, as weights are
 that Nova stretches, one host of odd figures would decide for all.
 """
 

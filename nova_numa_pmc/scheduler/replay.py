@@ -168,7 +168,7 @@ def defaults() -> dict[str, Any]:
 
 
 def parts(host: SavedHost) -> list[dict[str, int | float | None]]:
-    """Return what a host's metrics tell of its nodes, without what came since.
+    """Return what a host's metrics show of its nodes, without what came since.
 
     :returns: of each node the utilisations that make up pressure, what is promised, and the
         remote share; None: unknown. Empty: no metrics of ours

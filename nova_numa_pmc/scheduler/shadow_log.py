@@ -48,7 +48,7 @@ class MeanPressures(Record):
 
 
 class ShadowSummary(Record):
-    """What a log tells.
+    """Summary of a log.
 
     :param then: of the decisions that would have changed
     :param later: {seconds: of those of them about whose hosts a line that much later tells}
@@ -141,7 +141,7 @@ def summed(found: Iterable[ShadowDecision | None]) -> ShadowSummary:
 def _at(
     seen: dict[str, tuple[list[float], list[float]]], host: str, taken_s: float, seconds: int
 ) -> float | None:
-    """Return a host's pressure as the first line this much later tells, None: none does."""
+    """Return a host's pressure in the first line this much later, None: there is none."""
     times, pressures = seen.get(host, ([], []))
     at = bisect.bisect_left(times, taken_s + seconds)
     if at == len(times) or times[at] > taken_s + (1 + _WITHIN) * seconds:

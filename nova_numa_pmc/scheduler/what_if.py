@@ -86,7 +86,7 @@ class WhatIfHost:
 
 
 class WhatIfChoice(Record):
-    """Who would get an instance, with the weigher and without; None: no host has room.
+    """Which host would get an instance, with the weigher and without; None: none has room.
 
     :param pressure, pressure_without: the highest that the guest would leave on the nodes it uses,
         None: unknown, or no CPU there that guests may use

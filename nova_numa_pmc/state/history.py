@@ -61,7 +61,7 @@ class PromisedPlace(Record):
 class Part(Record):
     """Part of a move: what happened to one guest.
 
-    :param since_ns: of its promise, which tells one start of a guest from the next
+    :param since_ns: of its promise, which distinguishes one start of a guest from the next
     :param before, after: where it was and is; of a move not begun, where it was to be
     """
 

@@ -39,7 +39,7 @@ class Override(Record):
 
 
 def read(root: str = '/') -> tuple[dict[str, Override], list[str]]:
-    """Read the file; a line that is none is left out and told.
+    """Read the file; a malformed line is left out and reported.
 
     :returns: ({uuid: :class:`Override`}, problems)
     :raises StateError: it can't be trusted or read
@@ -71,7 +71,7 @@ def _override(uuid: str, what: str, name: str) -> Override:
 
 
 def marked(guests: Iterable[Guest], root: str = '/') -> tuple[tuple[Guest, ...], list[str]]:
-    """Mark guests with what the operator has said of them.
+    """Mark guests with the operator's overrides.
 
     :returns: (the guests, problems)
     :raises StateError: as :func:`read`
@@ -94,7 +94,7 @@ def put(override: Override, root: str = '/') -> None:
 
 
 def drop(uuid: str, root: str = '/') -> Override | None:
-    """Forget what was said of a guest.
+    """Remove a guest's override.
 
     :returns: what was dropped, None: there was none
     :raises StateError: the file can't be trusted or written

@@ -55,7 +55,7 @@ def _parse(text: str) -> Paused:
 
 
 def begin(directory: str, reason: str = '', now_s: float | None = None) -> Paused:
-    """Pause the agent, or tell another reason.
+    """Pause the agent, or give another reason.
 
     :returns: as it was written: somebody may have ended it since
     :raises StateError: the state directory can't be trusted or written
@@ -89,7 +89,7 @@ def end(directory: str) -> bool:
 
 
 class PauseWatch:
-    """Looks for the file in each tick; tells in the log when it comes and when it goes."""
+    """Looks for the file in each tick; logs when it comes and when it goes."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log

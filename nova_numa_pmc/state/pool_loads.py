@@ -10,8 +10,8 @@ importing a JSON parser costs the hook as much as a Python start::
     guests  <how many>  <cores per vCPU>
     end   <rows>
 
-A ``pool`` is followed by its nodes. ``guests`` tells of how many guests it is known what they
-wanted, and the sum over them of that per vCPU. Amounts are whole numbers of the units of Nova's
+A ``pool`` is followed by its nodes. ``guests`` has the number of guests whose demand is
+known, and the sum of their demand per vCPU. Amounts are whole numbers of the units of Nova's
 metrics: 0.01 cores, MB/s, 0.001 of the link, 0.01 vCPUs; ``-`` is unknown. A reader takes any
 minor version of its major one, ignores rows of other kinds and columns beyond those it knows: a
 node's last came with 1.1, ``guests`` with 1.2. Replaced by rename(2), readable by all.
@@ -97,7 +97,7 @@ def evidence(
     :param now_ns: CLOCK_BOOTTIME
     :param own_cpus: those of the guest's own pool; None, or a pool that isn't published: the
         floating pool
-    :param apart: they are none of the floating pool's, whose figures say nothing of them
+    :param apart: they are none of the floating pool's, whose figures are not theirs
     """
     try:
         found = read(directory)

@@ -91,7 +91,7 @@ def decode_one(data: bytes, uuid: str) -> tuple[str, Promise | None]:
     """Parse one guest's row of the file's bytes.
 
     :returns: (boot id, the promise, None: there is none)
-    :raises StateError: as :func:`decode`, as far as that row tells
+    :raises StateError: as :func:`decode`, as far as that row shows
     """
     try:
         first, columns = data.split(b'\n', 2)[:2]

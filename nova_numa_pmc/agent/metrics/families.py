@@ -126,7 +126,7 @@ _GUEST = (
 
 
 class Collector:
-    """The collector that a registry asks at each scrape.
+    """The collector that a registry calls at each scrape.
 
     :param latest: what it returns is never changed
     """

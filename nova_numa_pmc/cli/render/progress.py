@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LineProgress:
-    """Only what is said, line by line."""
+    """Only the printed lines."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -242,7 +242,7 @@ def to_data(
 ) -> dict[str, Any]:
     """Return it all as plain data.
 
-    :param absent: what was said of guests that do not run
+    :param absent: overrides of guests that do not run
     """
     return {
         'agent': dict(agent._asdict(), paused=agent.paused and agent.paused._asdict()),

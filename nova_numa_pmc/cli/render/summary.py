@@ -81,7 +81,7 @@ class MetricSeries:
         self.values = {metric: array('f') for metric in metrics}
 
     def add(self, sample: Sample, record: NodeSample | GuestSample) -> None:
-        """Add what one sample says of it."""
+        """Add one sample's values."""
         self.taken_s.append(sample.taken_s)
         self.elapsed_s.append(sample.elapsed_s)
         for metric, column in self.values.items():

@@ -185,7 +185,7 @@ def pair(first: str, second: str) -> str:
 
 
 def source(guest: GuestSample) -> str:
-    """Return where a guest's accesses are known from and how sure that is."""
+    """Return where a guest's accesses are known from and how certain that is."""
     if not guest.source:
         return UNKNOWN
     text = '%s, %s' % (printable(guest.source), printable(guest.sure))

@@ -118,7 +118,7 @@ def run(
     read_host: Callable[[], model.Topology] = topology.read,
     probe: Probe = memory_probe,
 ) -> int:
-    """Measure and keep the result; PROBLEM where the operator said no."""
+    """Measure and keep the result; PROBLEM where the operator declined."""
     host = read_host()
     plans = plan(host)
     for line in intentions(plans, args.out, kept(host)):
@@ -258,7 +258,7 @@ def busy_ratio(
 
 
 def refuse_if_busy(ratio: float | None) -> None:
-    """Raise :class:`CalibrationError` where a host is busy or does not say."""
+    """Raise :class:`CalibrationError` where a host is busy, or its load unknown."""
     if ratio is None or ratio > BUSY_MAX_RATIO:
         raise CalibrationError(
             'the host is %s, so guests would be disturbed and the figures would be too low: '

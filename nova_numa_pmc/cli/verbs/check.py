@@ -118,7 +118,7 @@ def collect(
     """Run the checks of some roles; return the findings, errors first.
 
     :param args: as :func:`configure` describes them
-    :param ask: asks a service's Python, as :func:`interpreter.ask`; None: it is not asked
+    :param ask: queries a service's Python, as :func:`interpreter.ask`; None: it is not queried
     """
     findings: list[Finding] = []
     if not roles:
@@ -284,7 +284,7 @@ def _of_service(
 def _answer(
     args: argparse.Namespace, role: str, process: processes.Process | None, ask: Ask | None
 ) -> interpreter.InterpreterAnswer | None:
-    """Ask the service's Python, unless it belongs to another root than this one."""
+    """Query the service's Python, unless it belongs to another root than this one."""
     service = _SERVICES[role]
     if ask is None or (process is not None and not process.same_root):
         return None

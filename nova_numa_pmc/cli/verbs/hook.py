@@ -233,7 +233,7 @@ def _try(
 
 
 def problems_of_trial(trial: confinement.LabelTrial) -> list[Problem]:
-    """Return what a trial says is wrong, as problems."""
+    """Return a trial's failures as problems."""
     if trial.ok:
         return []
     if trial.ok is None:

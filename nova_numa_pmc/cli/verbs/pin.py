@@ -72,7 +72,7 @@ def record_override(
     args: argparse.Namespace,
     outcome: dict[str, Any] | None = None,
 ) -> None:
-    """Put down what was said of a guest, and print it."""
+    """Record an override and print it."""
     overrides.put(override, here.root)
     if args.json:
         print(json.dumps(dict(override._asdict(), outcome=outcome)))
@@ -113,7 +113,7 @@ def _bring(
         and (not home or (home == promise.mem_nodes and not _is_elsewhere(here, guest, node_id)))
     ):
         return None
-    # What was said of it before is overruled.
+    # It replaces an earlier override.
     fixed = eligibility.why_not(guest._replace(override=''), promise)
     if promise is None or fixed:
         raise MigrationError(

@@ -83,7 +83,7 @@ def show(
     horizon_s: float,
     observed: context.ObservedHost,
 ) -> None:
-    """Print a plan as text, and to stderr what could not be told."""
+    """Print a plan as text, and to stderr what is unknown."""
     print('\n'.join(plans.lines(plan, situation, horizon_s, observed)), flush=True)
     for problem in observed.problems:
         print('problem: ' + tables.printable(problem), file=sys.stderr)

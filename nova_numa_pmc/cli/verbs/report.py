@@ -110,7 +110,7 @@ def _plots() -> Callable[[summary.RecordedSeries, str, Sequence[Window]], list[s
 
 
 def read(args: argparse.Namespace) -> tuple[summary.RecordedSeries, list[Window]]:
-    """Return what is asked for of the recording, and the two windows, or none."""
+    """Return the chosen part of the recording, and the two windows, or none."""
     span = from_s = to_s = None
     windows = []
     if args.from_ or args.to or args.before:

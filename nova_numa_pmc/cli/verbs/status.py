@@ -56,7 +56,7 @@ def run(args: argparse.Namespace, here: context.CommandContext | None = None) ->
 
 
 def show(here: context.CommandContext, observed: context.ObservedHost) -> None:
-    """Print how a host stands, and to stderr what could not be told."""
+    """Print how a host stands, and to stderr what is unknown."""
     agent, nodes, guests, absent, problems, source = _found(here, observed)
     lines = status.agent_lines(agent, observed.sample is not None)
     lines.append(status.pool_line(observed.pool, source))

@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, here: context.CommandContext | None = None) -> int:
-    """Forget what was said of the guest; return the exit code."""
+    """Remove the guest's override; return the exit code."""
     here = here or context.CommandContext(args.root)
     here.need_root()
     uuid, name = here.find_overridden(args.guest)

@@ -2,7 +2,7 @@
 """Demand of each guest, and of all else on each node, over minutes and over a day.
 
 Their clock is the time in which the host was measured: while the agent is stopped nothing ages.
-A guest that is paused, or of which an interval told nothing, keeps what is known of it.
+A guest that is paused, or unknown in an interval, keeps what is known of it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class GuestHistory(UsageHistory):
     :ivar vcpus: as it was seen last
     :ivar seen_s: when it was seen last, by the histories' clock
     :ivar measured_s: for how long its demand was measured in all [s]; not while it ran on CPUs
-        of its own, which tells nothing about guests that share theirs
+        of its own, which says nothing about guests that share theirs
     :ivar ran: {node id: weight} of where it ran since it has its place, over minutes
     """
 
@@ -118,12 +118,12 @@ class GuestHistory(UsageHistory):
 
     @property
     def is_representative(self) -> bool:
-        """Return whether it was measured for long enough to tell about others of its flavor."""
+        """Return whether it was measured for long enough to stand for others of its flavor."""
         return self.cores_per_vcpu is not None
 
     @property
     def cores_per_vcpu(self) -> float | None:
-        """Return what it wanted over a day; None: not measured for long enough to tell."""
+        """Return what it wanted over a day; None: not measured for long enough."""
         mean = self.demand.day.mean
         return (
             None

@@ -167,7 +167,7 @@ class LongerHorizon:
     def node_loads(self) -> dict[int, model.NodeLoad]:
         """Return {node id: what it is wanted for} over the longer horizon.
 
-        What is unknown of the interval is unknown. Where it can't be told what part of it is the
+        What is unknown of the interval is unknown. Where it is unknown what part of it is the
         guests' (the source in use does not say their traffic), the interval's stands for it, with
         what young guests are expected to want beside it. It is no less than what was sustained in
         the last minutes: a load that has come and stays counts, however short its history is.

@@ -150,7 +150,7 @@ def _bandwidth_need(inputs: PlacementInput) -> float | None:
     """Return what bandwidth a place must have [bytes/s]; None: unknown, so no constraint.
 
     A guest that alone exceeds a node's maximum runs better over several nodes than local;
-    more than the host has for guests is not asked.
+    more than the host has for guests is not required.
     """
     wanted = inputs.request.bandwidth_bytes_per_sec
     if wanted is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One candidate change: its gain, its cost, and how it is told."""
+"""One candidate change: its gain, its cost, and its description."""
 
 from __future__ import annotations
 

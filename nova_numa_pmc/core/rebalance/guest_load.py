@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what was measured, promised and read of guests to what the rebalancer is told of each."""
+"""Join what was measured, promised and read of each guest into the rebalancer's input."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host's guests by position: what is there, before anything is asked.
+"""A host's guests by position: what is there, before anything is moved.
 
 Positions are those of memory domains (``core/memory_domains.py``): nodes that share their
 memory channels are one. Node ids come in and go out.

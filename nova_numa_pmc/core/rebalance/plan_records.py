@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: nodes for the CPUs, fewer, only the memory (to where the CPUs are).
 MOVE, SWAP, WIDEN, NARROW, FETCH = 'move', 'swap', 'widen', 'narrow', 'fetch'
 KINDS = (MOVE, SWAP, WIDEN, NARROW, FETCH)
-#: Code of a move's :class:`model.Reason` where somebody asked for it: with ('why', text).
+#: Code of a move's :class:`model.Reason` where it was requested: with ('why', text).
 ASKED = 'asked'
 #: Value of 'rate' in a reason 'distance' where nobody counts a guest's accesses.
 ASSUMED = 'assumed'
@@ -164,7 +164,7 @@ class Move(Record):
 
 
 def asked_for(kind: str, steps: tuple[Step, ...], why: str) -> Move:
-    """Return a move that somebody asks for: nothing was weighed."""
+    """Return a requested move: nothing was weighed."""
     size_bytes = sum(step.bytes for step in steps)
     return Move(kind, steps, 0.0, 0.0, 0.0, size_bytes, (Reason(ASKED, (('why', why),)),))
 

@@ -63,7 +63,7 @@ def charge(
 def relieve(host: Aggregates, guest: ExpectedGuest) -> Aggregates:
     """Take a guest off a host that has it already, so that it doesn't count twice.
 
-    On which nodes it is isn't known to the scheduler: what it asks for is taken off all
+    On which nodes it is isn't known to the scheduler: its size is taken off all
     domains in proportion to their vCPUs.
     """
     borne = host.vcpus if sum(host.vcpus) else host.cores

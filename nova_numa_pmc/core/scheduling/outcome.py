@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide what a guest would leave of a host: the decision as the scheduler asks it.
+"""Decide what a guest would leave of a host: the decision as the scheduler needs it.
 
 The same decision as :func:`placement.place`, on :class:`aggregates.Aggregates`. The usual
 case, a single node of a host that knows what it knows of all its nodes, is computed here

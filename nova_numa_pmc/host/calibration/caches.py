@@ -53,7 +53,7 @@ def _cache(path: str, cpu: int) -> tuple[int, int, frozenset[int]] | None:
 
 
 def total_bytes(cpus: Iterable[int], root: str = '/') -> int:
-    """Return the sum of the distinct last-level caches of some CPUs; 0: none is told."""
+    """Return the sum of the distinct last-level caches of some CPUs; 0: none is reported."""
     found = {
         shared: size for size, shared in filter(None, (last_level(cpu, root) for cpu in cpus))
     }

@@ -167,7 +167,7 @@ class GuestMove:
         self._steps = self._run()
 
     def step(self) -> Progress:
-        """Do the next bit, for the time of one batch."""
+        """Do the next part, for the time of one batch."""
         if self._began_s is None:
             self._began_s = self._clock()
         try:
@@ -379,7 +379,7 @@ class GuestMove:
             )
 
     def _by_node(self) -> dict[int, int] | None:
-        """Return {node id: bytes} of what can be moved, None: the kernel doesn't say."""
+        """Return {node id: bytes} of what can be moved, None: the kernel doesn't report it."""
         by_node = cgroups.memory_by_node(self._groups)
         if by_node is not None:
             for node, size in self._pool_by_node().items():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Move what lies elsewhere of one range of a process's addresses, and tell why the rest stays.
+"""Move what lies elsewhere of one range of a process's addresses; report why the rest stays.
 
-A page is asked for its node before it is moved: to a page that is there already, or absent,
+A page's node is looked up before it is moved: to a page that is there already, or absent,
 the call pays four times as much as to ask, and each breaks the kernel's batch in two.
 """
 
@@ -119,7 +119,7 @@ class PageMover:
         """Move huge pages by their first addresses; return the positions that went with them.
 
         The other addresses of one that is on its way count as busy and break the kernel's
-        batch. What may be a huge page is told by trying: its last page comes along.
+        batch. What may be a huge page is found by trying: its last page comes along.
         """
         if self._since_probe < _PROBE_EVERY:
             self._since_probe += 1
@@ -189,7 +189,7 @@ def thp_bytes(groups: Groups) -> int | None:
 
     Source: ``memory.stat``, anon_thp and shmem_thp (v2), rss_huge (v1).
 
-    :returns: bytes, None: the kernel doesn't say
+    :returns: bytes, None: the kernel doesn't report it
     """
     wanted = ('anon_thp', 'shmem_thp') if groups.version == 2 else ('rss_huge',)
     if groups.memory is None:
